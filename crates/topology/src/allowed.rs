@@ -1,0 +1,286 @@
+//! What this process may use of the machine: affinity mask, cgroup cpuset, cgroup quota.
+
+use std::path::{Path, PathBuf};
+
+use crate::cpu_set::{CpuId, CpuSet};
+use crate::error::TopologyError;
+use crate::machine::Machine;
+use crate::sysfs::{cpu_list, text};
+
+/// CPU time a cgroup may use: `quota_us` in each `period_us`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CpuQuota {
+    /// Microseconds of CPU time per period, over all CPUs.
+    pub quota_us: u64,
+    /// The period in microseconds.
+    pub period_us: u64,
+}
+
+impl CpuQuota {
+    /// How many CPUs the quota keeps busy, rounded up, at least one.
+    pub fn cpu_count(&self) -> usize {
+        (self.quota_us.div_ceil(self.period_us.max(1)) as usize).max(1)
+    }
+}
+
+/// The CPUs this process may run on, and for how much of the time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allowed {
+    /// The affinity mask and the cgroup's cpuset, both applied.
+    pub cpus: CpuSet,
+    /// The tightest quota of the cgroups this process is in.
+    pub quota: Option<CpuQuota>,
+}
+
+impl Allowed {
+    /// Reads what is allowed on `machine`, below the folder that stands for `/`.
+    ///
+    /// The affinity mask is the calling thread's where `root` is `/`, and the one recorded in
+    /// `proc/self/status` in a capture. Absent files allow everything.
+    pub fn read(root: &Path, machine: &Machine) -> Result<Self, TopologyError> {
+        let mut cpus = *machine.online();
+        let mut narrow = |by: Option<CpuSet>| {
+            // A mask that shares nothing with what is online cannot be meant.
+            let both = by.map(|by| cpus.and(&by)).filter(|both| !both.is_empty());
+            cpus = both.unwrap_or(cpus);
+        };
+        narrow(affinity(root)?);
+        let groups = Cgroups::read(root)?;
+        for folder in groups.folders("cpuset") {
+            for name in [
+                "cpuset.cpus.effective",
+                "cpuset.effective_cpus",
+                "cpuset.cpus",
+                "cpus",
+            ] {
+                narrow(cpu_list(&folder.join(name))?.filter(|set| !set.is_empty()));
+            }
+        }
+        let mut quota: Option<CpuQuota> = None;
+        for found in groups
+            .folders("cpu")
+            .iter()
+            .map(|folder| read_quota(folder))
+        {
+            let found = found?;
+            // The smaller share wins: a/b < c/d is ad < cb.
+            let tighter = |a: &CpuQuota, b: &CpuQuota| {
+                a.quota_us.saturating_mul(b.period_us) < b.quota_us.saturating_mul(a.period_us)
+            };
+            quota = match (quota, found) {
+                (Some(a), Some(b)) => Some(if tighter(&b, &a) { b } else { a }),
+                (a, b) => a.or(b),
+            };
+        }
+        Ok(Self { cpus, quota })
+    }
+
+    /// How many CPUs' worth of work may run at once.
+    pub fn cpu_count(&self) -> usize {
+        self.quota
+            .map_or(usize::MAX, |quota| quota.cpu_count())
+            .min(self.cpus.len())
+    }
+}
+
+fn affinity(root: &Path) -> Result<Option<CpuSet>, TopologyError> {
+    if root == Path::new("/") {
+        // Fails on machines with more CPUs than the call's set can hold: then all are allowed.
+        let Ok(set) = rustix::thread::sched_getaffinity(None) else {
+            return Ok(None);
+        };
+        let bits = rustix::thread::CpuSet::MAX_CPU;
+        return Ok(Some(
+            (0..bits)
+                .filter(|n| set.is_set(*n))
+                .filter_map(CpuId::new)
+                .collect(),
+        ));
+    }
+    let Some(status) = text(&root.join("proc/self/status"))? else {
+        return Ok(None);
+    };
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    Ok(line.and_then(|list| list.parse().ok()))
+}
+
+/// The cgroups this process is in, for each controller, from its own outward.
+struct Cgroups {
+    folders: Vec<(String, PathBuf)>,
+}
+
+impl Cgroups {
+    fn read(root: &Path) -> Result<Self, TopologyError> {
+        let memberships = text(&root.join("proc/self/cgroup"))?.unwrap_or_default();
+        let mounts = match text(&root.join("proc/self/mounts"))? {
+            Some(mounts) => mounts,
+            None => text(&root.join("proc/mounts"))?.unwrap_or_default(),
+        };
+        let mut folders = Vec::new();
+        // A membership is "ID:CONTROLLERS:PATH"; version 2 has no controllers there.
+        for line in memberships.lines() {
+            let mut parts = line.splitn(3, ':').skip(1);
+            let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else {
+                continue;
+            };
+            for controller in ["cpu", "cpuset"] {
+                let version_2 = controllers.is_empty();
+                if !version_2 && !controllers.split(',').any(|name| name == controller) {
+                    continue;
+                }
+                for mount in mount_points(&mounts, controller, version_2) {
+                    let mount = root.join(mount.trim_start_matches('/'));
+                    folders.extend(outward(&mount, path).map(|f| (controller.to_owned(), f)));
+                }
+            }
+        }
+        Ok(Self { folders })
+    }
+
+    fn folders(&self, controller: &str) -> Vec<&PathBuf> {
+        self.folders
+            .iter()
+            .filter(|(name, _)| name == controller)
+            .map(|(_, f)| f)
+            .collect()
+    }
+}
+
+/// Where the hierarchy of `controller` is mounted, from lines "DEVICE POINT TYPE OPTIONS ...".
+fn mount_points<'a>(
+    mounts: &'a str,
+    controller: &'a str,
+    version_2: bool,
+) -> impl Iterator<Item = &'a str> {
+    mounts.lines().filter_map(move |line| {
+        let [_, point, kind, options] = line.split(' ').take(4).collect::<Vec<_>>()[..] else {
+            return None;
+        };
+        let matches = match kind {
+            "cgroup2" => version_2,
+            "cgroup" => !version_2 && options.split(',').any(|option| option == controller),
+            "cpuset" => !version_2 && controller == "cpuset",
+            _ => false,
+        };
+        matches.then_some(point)
+    })
+}
+
+/// `mount/path`, then its ancestors down to `mount`. In a container the path may be that of the
+/// host; what does not exist is passed over, so that the mount itself is what remains.
+fn outward(mount: &Path, path: &str) -> impl Iterator<Item = PathBuf> {
+    let path = path.trim_matches('/');
+    let depth = if path.is_empty() {
+        0
+    } else {
+        path.split('/').count()
+    };
+    let own = mount.join(path);
+    let chain: Vec<PathBuf> = own
+        .ancestors()
+        .take(depth + 1)
+        .map(Path::to_owned)
+        .collect();
+    chain.into_iter().filter(|folder| folder.is_dir())
+}
+
+fn read_quota(folder: &Path) -> Result<Option<CpuQuota>, TopologyError> {
+    let number = |text: Option<String>| text.and_then(|text| text.parse::<u64>().ok());
+    let (quota, period) = match text(&folder.join("cpu.max"))? {
+        Some(line) => {
+            let mut words = line.split_whitespace().map(str::to_owned);
+            (number(words.next()), number(words.next()))
+        }
+        None => (
+            // Version 1 writes -1 for "no limit", which is no u64.
+            number(text(&folder.join("cpu.cfs_quota_us"))?),
+            number(text(&folder.join("cpu.cfs_period_us"))?),
+        ),
+    };
+    Ok(quota.zip(period).map(|(quota_us, period_us)| CpuQuota {
+        quota_us,
+        period_us,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn root_with(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for (path, content) in files {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, content).unwrap();
+        }
+        root
+    }
+
+    fn allowed(files: &[(&str, &str)]) -> Allowed {
+        let machine = Machine::from_grid("1x8x1").unwrap();
+        Allowed::read(root_with(files).path(), &machine).unwrap()
+    }
+
+    #[test]
+    fn version_2_cpuset_and_the_tightest_quota_on_the_way_up_apply() {
+        let found = allowed(&[
+            ("proc/self/status", "Name:\tx\nCpus_allowed_list:\t0-5\n"),
+            ("proc/self/cgroup", "0::/a/b\n"),
+            (
+                "proc/mounts",
+                "cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid 0 0\n",
+            ),
+            ("sys/fs/cgroup/cpu.max", "max 100000\n"),
+            ("sys/fs/cgroup/a/cpu.max", "150000 100000\n"),
+            ("sys/fs/cgroup/a/b/cpu.max", "400000 100000\n"),
+            ("sys/fs/cgroup/a/b/cpuset.cpus.effective", "2-7\n"),
+        ]);
+        assert_eq!(found.cpus.to_string(), "2-5");
+        assert_eq!(
+            found.quota,
+            Some(CpuQuota {
+                quota_us: 150_000,
+                period_us: 100_000
+            })
+        );
+        assert_eq!(found.cpu_count(), 2);
+    }
+
+    #[test]
+    fn version_1_applies_and_a_container_sees_its_mount_for_the_hosts_path() {
+        let found = allowed(&[
+            (
+                "proc/self/cgroup",
+                "5:cpuset:/docker/x\n4:cpu,cpuacct:/docker/x\n0::/\n",
+            ),
+            (
+                "proc/mounts",
+                "cgroup /sys/fs/cgroup/cpuset cgroup rw,cpuset 0 0\n\
+                 cgroup /sys/fs/cgroup/cpu cgroup rw,cpu,cpuacct 0 0\n",
+            ),
+            ("sys/fs/cgroup/cpuset/cpuset.effective_cpus", "1,3\n"),
+            ("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "50000\n"),
+            ("sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n"),
+        ]);
+        assert_eq!(found.cpus.to_string(), "1,3");
+        assert_eq!(found.cpu_count(), 1);
+    }
+
+    #[test]
+    fn without_any_of_these_files_everything_is_allowed() {
+        let found = allowed(&[("proc/self/cgroup", "garbage\n\n1:cpu:/\n")]);
+        assert_eq!(found.cpu_count(), 8);
+        let unlimited = allowed(&[
+            ("proc/self/cgroup", "4:cpu:/\n"),
+            ("proc/mounts", "x /cg cgroup rw,cpu 0 0\n"),
+            ("cg/cpu.cfs_quota_us", "-1\n"),
+            ("cg/cpu.cfs_period_us", "100000\n"),
+        ]);
+        assert_eq!(unlimited.quota, None);
+    }
+}

@@ -1,0 +1,200 @@
+//! Reads a machine from an hwloc XML export (`lstopo machine.xml`), formats 1 to 3.
+
+use std::collections::BTreeMap;
+
+use roxmltree::{Document, Node, ParsingOptions};
+
+use crate::cpu_set::{CpuId, CpuSet};
+use crate::error::TopologyError;
+use crate::machine::{Cpu, Machine, NodeId};
+
+/// What the objects around a PU say about it: the sets of the innermost package and core and of
+/// the outermost data cache.
+#[derive(Clone, Copy, Default)]
+struct Surroundings {
+    package: Option<CpuSet>,
+    llc: Option<CpuSet>,
+    core: Option<CpuSet>,
+}
+
+impl Machine {
+    /// Reads the text of an hwloc XML export.
+    pub fn from_hwloc_xml(xml: &str) -> Result<Self, TopologyError> {
+        let broken = |problem: String| TopologyError::Hwloc { problem };
+        // The document names hwloc's DTD; nothing is ever fetched for it.
+        let options = ParsingOptions {
+            allow_dtd: true,
+            ..ParsingOptions::default()
+        };
+        let document =
+            Document::parse_with_options(xml, options).map_err(|e| broken(e.to_string()))?;
+        let root = document.root_element();
+        if root.tag_name().name() != "topology" {
+            return Err(broken(format!(
+                "the outermost element is <{}>, not <topology>",
+                root.tag_name().name()
+            )));
+        }
+
+        let objects = || {
+            root.descendants()
+                .filter(|node| node.has_tag_name("object"))
+        };
+        let mut nodes = BTreeMap::new();
+        for node in objects().filter(|node| matches!(kind(node), "NUMANode" | "Node")) {
+            nodes.insert(NodeId(number(&node, "os_index")? as u32), cpu_set(&node)?);
+        }
+        let mut places = Vec::new();
+        for object in root.children().filter(|node| node.has_tag_name("object")) {
+            collect_pus(object, Surroundings::default(), &mut places)?;
+        }
+        let online: CpuSet = places.iter().map(|(cpu, _)| *cpu).collect();
+        if online.is_empty() || online.len() != places.len() {
+            return Err(broken(
+                "it has no PU object, or the same one twice".to_owned(),
+            ));
+        }
+        let cpus = places.iter().map(|(cpu, around)| {
+            let first =
+                |set: Option<CpuSet>| set.map(|set| set.and(&online).first().unwrap_or(*cpu));
+            Cpu {
+                cpu: *cpu,
+                core: first(around.core).unwrap_or(*cpu),
+                llc: first(around.llc),
+                numa_nodes: nodes
+                    .iter()
+                    .filter(|(_, s)| s.contains(*cpu))
+                    .map(|(id, _)| *id)
+                    .collect(),
+                package: first(around.package.or(Some(online))).unwrap_or(*cpu),
+            }
+        });
+        Ok(Self::new(cpus.collect(), node_distances(&root)))
+    }
+}
+
+fn kind<'a>(node: &Node<'a, '_>) -> &'a str {
+    node.attribute("type").unwrap_or("")
+}
+
+fn collect_pus(
+    object: Node<'_, '_>,
+    mut around: Surroundings,
+    places: &mut Vec<(CpuId, Surroundings)>,
+) -> Result<(), TopologyError> {
+    match kind(&object) {
+        "PU" => {
+            let index = number(&object, "os_index")?;
+            let cpu = CpuId::new(index).ok_or(TopologyError::CpuNumber { number: index })?;
+            places.push((cpu, around));
+        }
+        "Package" | "Socket" => around.package = Some(cpu_set(&object)?),
+        "Core" => around.core = Some(cpu_set(&object)?),
+        "Cache" | "L1Cache" | "L2Cache" | "L3Cache" | "L4Cache" | "L5Cache" => {
+            let instruction = object.attribute("cache_type") == Some("2");
+            if around.llc.is_none() && !instruction {
+                around.llc = Some(cpu_set(&object)?);
+            }
+        }
+        _ => {}
+    }
+    for child in object.children().filter(|node| node.has_tag_name("object")) {
+        collect_pus(child, around, places)?;
+    }
+    Ok(())
+}
+
+fn number(object: &Node<'_, '_>, attribute: &str) -> Result<usize, TopologyError> {
+    let value = object
+        .attribute(attribute)
+        .and_then(|value| value.parse().ok());
+    value.ok_or_else(|| TopologyError::Hwloc {
+        problem: format!(
+            "a {} object lacks a number as its {attribute}",
+            kind(object)
+        ),
+    })
+}
+
+fn cpu_set(object: &Node<'_, '_>) -> Result<CpuSet, TopologyError> {
+    let mask = object
+        .attribute("cpuset")
+        .ok_or_else(|| TopologyError::Hwloc {
+            problem: format!("a {} object lacks its cpuset", kind(object)),
+        })?;
+    Ok(CpuSet::from_mask(mask)?)
+}
+
+/// Distances between nodes, where the export has them (`distances2` of formats 2 and 3).
+fn node_distances(root: &Node<'_, '_>) -> BTreeMap<(NodeId, NodeId), u32> {
+    let mut distances = BTreeMap::new();
+    let tables = root
+        .children()
+        .filter(|node| node.has_tag_name("distances2"));
+    for table in tables.filter(|table| kind(table) == "NUMANode") {
+        let numbers = |tag: &str| -> Vec<u32> {
+            let texts = table.children().filter(|node| node.has_tag_name(tag));
+            texts
+                .filter_map(|node| node.text())
+                .flat_map(str::split_whitespace)
+                .filter_map(|word| word.parse().ok())
+                .collect()
+        };
+        let (indexes, values) = (numbers("indexes"), numbers("u64values"));
+        if indexes.is_empty() || values.len() != indexes.len() * indexes.len() {
+            continue;
+        }
+        for (row, from) in values.chunks(indexes.len()).zip(&indexes) {
+            for (distance, to) in row.iter().zip(&indexes) {
+                distances
+                    .entry((NodeId(*from), NodeId(*to)))
+                    .or_insert(*distance);
+            }
+        }
+    }
+    distances
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_export_is_refused_with_the_reason() {
+        for (xml, reason) in [
+            ("", "not a usable"),
+            ("<html/>", "<html>"),
+            ("<topology/>", "no PU"),
+            ("<topology><object type=\"PU\"/></topology>", "os_index"),
+            (
+                "<topology><object type=\"PU\" os_index=\"5000\"/></topology>",
+                "5000",
+            ),
+            (
+                "<topology><object type=\"Core\" cpuset=\"zz\"/></topology>",
+                "zz",
+            ),
+        ] {
+            let error = Machine::from_hwloc_xml(xml).unwrap_err().to_string();
+            assert!(error.contains(reason), "{xml}: {error}");
+        }
+    }
+
+    #[test]
+    fn node_distances_and_the_outermost_cache_are_read() {
+        let xml = r#"<topology version="2.0"><object type="Machine" cpuset="0x3">
+            <object type="NUMANode" os_index="0" cpuset="0x1"/>
+            <object type="NUMANode" os_index="7" cpuset="0x2"/>
+            <object type="L3Cache" cpuset="0x3" cache_type="0">
+              <object type="L2Cache" cpuset="0x1" cache_type="0"><object type="PU" os_index="0" cpuset="0x1"/></object>
+              <object type="L1iCache" cpuset="0x2" cache_type="2"><object type="PU" os_index="1" cpuset="0x2"/></object>
+            </object></object>
+            <distances2 type="NUMANode" nbobjs="2"><indexes length="3">0 7</indexes>
+              <u64values length="11">10 21 </u64values><u64values length="5">22 10</u64values>
+            </distances2></topology>"#;
+        let machine = Machine::from_hwloc_xml(xml).unwrap();
+        assert_eq!(machine.cpus()[1].llc, CpuId::new(0));
+        assert_eq!(machine.node_distance(NodeId(7), NodeId(0)), 22);
+        assert_eq!(machine.cpus()[1].numa_nodes, [NodeId(7)]);
+    }
+}

@@ -1,0 +1,175 @@
+//! A machine as it was read: immutable, every CPU with its place.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::cpu_set::{CpuId, CpuSet};
+
+/// The operating system's number of a NUMA node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct NodeId(pub u32);
+
+/// One online hardware thread and its place. Groups are named by their lowest online CPU.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Cpu {
+    /// The CPU's own number.
+    pub cpu: CpuId,
+    /// The core: its SMT siblings share it.
+    pub core: CpuId,
+    /// The last-level cache; `None` where the machine reports no data cache for this CPU.
+    pub llc: Option<CpuId>,
+    /// The NUMA nodes that list this CPU, in rising order; none and several are both legal.
+    pub numa_nodes: Vec<NodeId>,
+    /// The package (socket).
+    pub package: CpuId,
+}
+
+/// How far two CPUs are from each other, nearest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Distance {
+    /// The same hardware thread.
+    SameCpu,
+    /// SMT siblings.
+    SameCore,
+    /// Cores behind the same last-level cache.
+    SameLlc,
+    /// Another cache of the same NUMA node.
+    SameNode,
+    /// Another node, with the firmware's SLIT distance (10 is local, 20 twice as far).
+    OtherNode(u32),
+}
+
+/// All online CPUs of a machine, with their cores, caches, nodes, packages and distances.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Machine {
+    cpus: Vec<Cpu>,
+    online: CpuSet,
+    node_distances: BTreeMap<(NodeId, NodeId), u32>,
+}
+
+impl Machine {
+    /// Builds a machine from its CPUs (sorted here) and the distances between its nodes.
+    ///
+    /// Panics where there is no CPU or one is given twice: readers check first.
+    pub(crate) fn new(mut cpus: Vec<Cpu>, node_distances: BTreeMap<(NodeId, NodeId), u32>) -> Self {
+        cpus.sort_by_key(|cpu| cpu.cpu);
+        let online: CpuSet = cpus.iter().map(|cpu| cpu.cpu).collect();
+        assert!(!cpus.is_empty(), "a machine has a CPU");
+        assert_eq!(online.len(), cpus.len(), "a CPU was given twice");
+        Self {
+            cpus,
+            online,
+            node_distances,
+        }
+    }
+
+    /// The online CPUs, in rising order.
+    pub fn cpus(&self) -> &[Cpu] {
+        &self.cpus
+    }
+
+    /// The online CPUs as a set.
+    pub fn online(&self) -> &CpuSet {
+        &self.online
+    }
+
+    /// The place of `cpu`; `None` where it is not online.
+    pub fn cpu(&self, cpu: CpuId) -> Option<&Cpu> {
+        let index = self
+            .cpus
+            .binary_search_by_key(&cpu, |entry| entry.cpu)
+            .ok()?;
+        Some(&self.cpus[index])
+    }
+
+    /// The firmware's SLIT distance between two nodes: 10 to itself, 20 where it is not told.
+    pub fn node_distance(&self, from: NodeId, to: NodeId) -> u32 {
+        let default = if from == to { 10 } else { 20 };
+        self.node_distances
+            .get(&(from, to))
+            .copied()
+            .unwrap_or(default)
+    }
+
+    /// How far `to` is from `from`. CPUs that are not online are as far as can be.
+    pub fn distance(&self, from: CpuId, to: CpuId) -> Distance {
+        let (Some(a), Some(b)) = (self.cpu(from), self.cpu(to)) else {
+            return Distance::OtherNode(u32::MAX);
+        };
+        if from == to {
+            Distance::SameCpu
+        } else if a.core == b.core {
+            Distance::SameCore
+        } else if a.cache_domain() == b.cache_domain() {
+            Distance::SameLlc
+        } else if a.numa_nodes == b.numa_nodes {
+            Distance::SameNode
+        } else {
+            let pairs = a
+                .numa_nodes
+                .iter()
+                .flat_map(|x| b.numa_nodes.iter().map(move |y| (*x, *y)));
+            let nearest = pairs.map(|(x, y)| self.node_distance(x, y)).min();
+            Distance::OtherNode(nearest.unwrap_or(20))
+        }
+    }
+
+    /// The same machine with only the CPUs of `keep`; groups are named anew by their lowest CPU.
+    ///
+    /// `None` where nothing would be left.
+    pub fn restricted(&self, keep: &CpuSet) -> Option<Self> {
+        let kept: Vec<&Cpu> = self
+            .cpus
+            .iter()
+            .filter(|cpu| keep.contains(cpu.cpu))
+            .collect();
+        // `kept` is in rising order, so the first match is the lowest CPU of the group.
+        let name = |same: &dyn Fn(&Cpu) -> bool| kept.iter().find(|c| same(c)).map(|c| c.cpu);
+        let cpus = kept.iter().map(|cpu| {
+            Some(Cpu {
+                cpu: cpu.cpu,
+                core: name(&|other| other.core == cpu.core)?,
+                llc: cpu
+                    .llc
+                    .and_then(|llc| name(&|other| other.llc == Some(llc))),
+                numa_nodes: cpu.numa_nodes.clone(),
+                package: name(&|other| other.package == cpu.package)?,
+            })
+        });
+        let cpus: Vec<Cpu> = cpus.collect::<Option<_>>()?;
+        (!cpus.is_empty()).then(|| Self::new(cpus, self.node_distances.clone()))
+    }
+}
+
+impl Cpu {
+    /// What the cache scope groups by: the LLC, or the package where no cache is reported.
+    pub(crate) fn cache_domain(&self) -> (Option<CpuId>, Option<CpuId>) {
+        (self.llc, self.llc.is_none().then_some(self.package))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distance_grows_outward_and_a_restricted_machine_names_its_groups_anew() {
+        let machine = Machine::from_grid("2x2x2x2").unwrap(); // nodes x LLCs x cores x threads
+        let cpu = |n| CpuId::new(n).unwrap();
+        let steps: Vec<Distance> = [0, 1, 2, 4, 8]
+            .map(|n| machine.distance(cpu(0), cpu(n)))
+            .to_vec();
+        assert!(
+            steps.is_sorted() && steps.windows(2).all(|pair| pair[0] != pair[1]),
+            "{steps:?}"
+        );
+
+        let half = machine.restricted(&"1,3,5,8-15".parse().unwrap()).unwrap();
+        assert_eq!(half.cpus().len(), 11);
+        assert_eq!(half.cpu(cpu(3)).unwrap().llc, Some(cpu(1)));
+        assert_eq!(half.cpu(cpu(1)).unwrap().core, cpu(1));
+        assert!(machine.restricted(&CpuSet::EMPTY).is_none());
+    }
+}
