@@ -22,6 +22,9 @@ impl Machine {
     }
 }
 
+type Nodes = BTreeMap<NodeId, CpuSet>;
+type NodeDistances = BTreeMap<(NodeId, NodeId), u32>;
+
 struct Reader<'a> {
     root: &'a Path,
 }
@@ -55,13 +58,13 @@ impl Reader<'_> {
             });
         }
 
-        let nodes = self.nodes(&online)?;
+        let (nodes, distances) = self.nodes(&online)?;
         let modules = self.has_compute_units();
         let cpus = online
             .iter()
             .map(|cpu| describe(&folder, cpu, &online, &nodes, modules));
         let cpus = cpus.collect::<Result<_, _>>()?;
-        Ok(Machine::new(cpus, self.node_distances(&nodes)?))
+        Ok(Machine::new(cpus, distances))
     }
 
     /// AMD's families 15h and 16h list the two cores of a compute unit as thread siblings.
@@ -81,8 +84,10 @@ impl Reader<'_> {
         self.root.join("sys/devices/system/node")
     }
 
-    /// Every NUMA node with the CPUs it lists: possibly none.
-    fn nodes(&self, online: &CpuSet) -> Result<BTreeMap<NodeId, CpuSet>, TopologyError> {
+    /// Every NUMA node with its CPUs. A node whose list overlaps that of an earlier one is a
+    /// firmware error and left out. A memory-only node gets the CPUs it is local to: those of its
+    /// initiators, else those of the nodes nearest to it, where some are nearer than others.
+    fn nodes(&self, online: &CpuSet) -> Result<(Nodes, NodeDistances), TopologyError> {
         let folder = self.node_folder();
         let numbers = if folder.is_dir() {
             numbered_entries(&folder, "node")?
@@ -91,46 +96,92 @@ impl Reader<'_> {
         };
         if numbers.is_empty() {
             // A kernel built without NUMA: all memory is one node.
-            return Ok(BTreeMap::from([(NodeId(0), *online)]));
+            return Ok((Nodes::from([(NodeId(0), *online)]), NodeDistances::new()));
         }
-        let node = |number: usize| {
+        let distances = self.node_distances(&numbers)?;
+        let mut nodes = Nodes::new();
+        let mut taken = CpuSet::EMPTY;
+        for number in &numbers {
             let home = folder.join(format!("node{number}"));
             let cpus = match mask(&home.join("cpumap"))? {
                 Some(cpus) => Some(cpus),
                 None => cpu_list(&home.join("cpulist"))?,
             };
-            Ok((NodeId(number as u32), cpus.unwrap_or(CpuSet::EMPTY)))
-        };
-        numbers.into_iter().map(node).collect()
+            let cpus = cpus.unwrap_or(CpuSet::EMPTY);
+            if !cpus.intersects(&taken) {
+                taken = taken.or(&cpus);
+                nodes.insert(NodeId(*number as u32), cpus);
+            }
+        }
+        let listed = nodes.clone();
+        for (node, cpus) in nodes.iter_mut().filter(|(_, cpus)| cpus.is_empty()) {
+            *cpus = self.initiators(*node, &listed)?;
+            if cpus.is_empty() {
+                *cpus = nearest_cpus(*node, &listed, &distances, numbers.len());
+            }
+        }
+        Ok((nodes, distances))
     }
 
-    fn node_distances(
-        &self,
-        nodes: &BTreeMap<NodeId, CpuSet>,
-    ) -> Result<BTreeMap<(NodeId, NodeId), u32>, TopologyError> {
-        let mut distances = BTreeMap::new();
-        for from in nodes.keys() {
-            let path = self.node_folder().join(format!("node{}/distance", from.0));
+    /// The CPUs of the nodes that firmware names as closest to a memory-only node.
+    fn initiators(&self, node: NodeId, nodes: &Nodes) -> Result<CpuSet, TopologyError> {
+        let folder = self
+            .node_folder()
+            .join(format!("node{}/access0/initiators", node.0));
+        if !folder.is_dir() {
+            return Ok(CpuSet::EMPTY);
+        }
+        let numbers = numbered_entries(&folder, "node")?;
+        let cpus = numbers
+            .iter()
+            .filter_map(|number| nodes.get(&NodeId(*number as u32)));
+        Ok(cpus.fold(CpuSet::EMPTY, |all, cpus| all.or(cpus)))
+    }
+
+    fn node_distances(&self, numbers: &[usize]) -> Result<NodeDistances, TopologyError> {
+        let mut distances = NodeDistances::new();
+        for from in numbers {
+            let path = self.node_folder().join(format!("node{from}/distance"));
             let Some(line) = text(&path)? else { continue };
             // One column per online node, in rising order of their numbers.
-            for (to, column) in nodes.keys().zip(line.split_whitespace()) {
+            for (to, column) in numbers.iter().zip(line.split_whitespace()) {
                 let distance = column.parse().map_err(|_| TopologyError::Malformed {
                     path: path.clone(),
                     value: line.clone(),
                     expected: "distances: whole numbers separated by spaces",
                 })?;
-                distances.insert((*from, *to), distance);
+                distances.insert((NodeId(*from as u32), NodeId(*to as u32)), distance);
             }
         }
         Ok(distances)
     }
 }
 
+/// The CPUs of the nodes nearest to a memory-only `node`; none where all are equally far.
+fn nearest_cpus(
+    node: NodeId,
+    nodes: &Nodes,
+    distances: &NodeDistances,
+    listed_count: usize,
+) -> CpuSet {
+    let to = |other: &NodeId| distances.get(&(node, *other)).copied();
+    let others = || nodes.iter().filter(|(other, _)| **other != node);
+    let Some(nearest) = others().filter_map(|(other, _)| to(other)).min() else {
+        return CpuSet::EMPTY;
+    };
+    let at_nearest = || others().filter(|(other, _)| to(other) == Some(nearest));
+    let local = to(&node).unwrap_or(0);
+    if nearest <= local || at_nearest().count() == listed_count - 1 {
+        return CpuSet::EMPTY;
+    }
+    at_nearest().fold(CpuSet::EMPTY, |all, (_, cpus)| all.or(cpus))
+}
+
 fn describe(
     folder: &Path,
     cpu: CpuId,
     online: &CpuSet,
-    nodes: &BTreeMap<NodeId, CpuSet>,
+    nodes: &Nodes,
     modules: bool,
 ) -> Result<Cpu, TopologyError> {
     let home = folder.join(format!("cpu{cpu}"));
