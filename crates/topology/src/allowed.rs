@@ -47,21 +47,12 @@ impl Allowed {
         narrow(affinity(root)?);
         let groups = Cgroups::read(root)?;
         for folder in groups.folders("cpuset") {
-            for name in [
-                "cpuset.cpus.effective",
-                "cpuset.effective_cpus",
-                "cpuset.cpus",
-                "cpus",
-            ] {
+            for name in ["cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus", "cpus"] {
                 narrow(cpu_list(&folder.join(name))?.filter(|set| !set.is_empty()));
             }
         }
         let mut quota: Option<CpuQuota> = None;
-        for found in groups
-            .folders("cpu")
-            .iter()
-            .map(|folder| read_quota(folder))
-        {
+        for found in groups.folders("cpu").iter().map(|folder| read_quota(folder)) {
             let found = found?;
             // The smaller share wins: a/b < c/d is ad < cb.
             let tighter = |a: &CpuQuota, b: &CpuQuota| {
@@ -77,9 +68,16 @@ impl Allowed {
 
     /// How many CPUs' worth of work may run at once.
     pub fn cpu_count(&self) -> usize {
-        self.quota
-            .map_or(usize::MAX, |quota| quota.cpu_count())
-            .min(self.cpus.len())
+        self.quota.map_or(usize::MAX, |quota| quota.cpu_count()).min(self.cpus.len())
+    }
+
+    /// The CPUs to put workers on: all that are allowed, or as many of them as the quota keeps
+    /// busy. Those are chosen close together: cache by cache, one thread of each core first.
+    pub fn worker_cpus(&self, machine: &Machine) -> CpuSet {
+        let places = machine.cpus().iter().filter(|place| self.cpus.contains(place.cpu));
+        let mut places: Vec<_> = places.collect();
+        places.sort_by_key(|place| (place.cache_domain(), place.cpu != place.core, place.cpu));
+        places.iter().take(self.cpu_count()).map(|place| place.cpu).collect()
     }
 }
 
@@ -90,19 +88,12 @@ fn affinity(root: &Path) -> Result<Option<CpuSet>, TopologyError> {
             return Ok(None);
         };
         let bits = rustix::thread::CpuSet::MAX_CPU;
-        return Ok(Some(
-            (0..bits)
-                .filter(|n| set.is_set(*n))
-                .filter_map(CpuId::new)
-                .collect(),
-        ));
+        return Ok(Some((0..bits).filter(|n| set.is_set(*n)).filter_map(CpuId::new).collect()));
     }
     let Some(status) = text(&root.join("proc/self/status"))? else {
         return Ok(None);
     };
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
     Ok(line.and_then(|list| list.parse().ok()))
 }
 
@@ -140,11 +131,7 @@ impl Cgroups {
     }
 
     fn folders(&self, controller: &str) -> Vec<&PathBuf> {
-        self.folders
-            .iter()
-            .filter(|(name, _)| name == controller)
-            .map(|(_, f)| f)
-            .collect()
+        self.folders.iter().filter(|(name, _)| name == controller).map(|(_, f)| f).collect()
     }
 }
 
@@ -172,17 +159,9 @@ fn mount_points<'a>(
 /// host; what does not exist is passed over, so that the mount itself is what remains.
 fn outward(mount: &Path, path: &str) -> impl Iterator<Item = PathBuf> {
     let path = path.trim_matches('/');
-    let depth = if path.is_empty() {
-        0
-    } else {
-        path.split('/').count()
-    };
+    let depth = if path.is_empty() { 0 } else { path.split('/').count() };
     let own = mount.join(path);
-    let chain: Vec<PathBuf> = own
-        .ancestors()
-        .take(depth + 1)
-        .map(Path::to_owned)
-        .collect();
+    let chain: Vec<PathBuf> = own.ancestors().take(depth + 1).map(Path::to_owned).collect();
     chain.into_iter().filter(|folder| folder.is_dir())
 }
 
@@ -199,10 +178,7 @@ fn read_quota(folder: &Path) -> Result<Option<CpuQuota>, TopologyError> {
             number(text(&folder.join("cpu.cfs_period_us"))?),
         ),
     };
-    Ok(quota.zip(period).map(|(quota_us, period_us)| CpuQuota {
-        quota_us,
-        period_us,
-    }))
+    Ok(quota.zip(period).map(|(quota_us, period_us)| CpuQuota { quota_us, period_us }))
 }
 
 #[cfg(test)]
@@ -231,33 +207,23 @@ mod tests {
         let found = allowed(&[
             ("proc/self/status", "Name:\tx\nCpus_allowed_list:\t0-5\n"),
             ("proc/self/cgroup", "0::/a/b\n"),
-            (
-                "proc/mounts",
-                "cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid 0 0\n",
-            ),
+            ("proc/mounts", "cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid 0 0\n"),
             ("sys/fs/cgroup/cpu.max", "max 100000\n"),
             ("sys/fs/cgroup/a/cpu.max", "150000 100000\n"),
             ("sys/fs/cgroup/a/b/cpu.max", "400000 100000\n"),
             ("sys/fs/cgroup/a/b/cpuset.cpus.effective", "2-7\n"),
         ]);
         assert_eq!(found.cpus.to_string(), "2-5");
-        assert_eq!(
-            found.quota,
-            Some(CpuQuota {
-                quota_us: 150_000,
-                period_us: 100_000
-            })
-        );
+        assert_eq!(found.quota, Some(CpuQuota { quota_us: 150_000, period_us: 100_000 }));
         assert_eq!(found.cpu_count(), 2);
+        let machine = Machine::from_grid("2x2x2").unwrap();
+        assert_eq!(found.worker_cpus(&machine).to_string(), "2,3");
     }
 
     #[test]
     fn version_1_applies_and_a_container_sees_its_mount_for_the_hosts_path() {
         let found = allowed(&[
-            (
-                "proc/self/cgroup",
-                "5:cpuset:/docker/x\n4:cpu,cpuacct:/docker/x\n0::/\n",
-            ),
+            ("proc/self/cgroup", "5:cpuset:/docker/x\n4:cpu,cpuacct:/docker/x\n0::/\n"),
             (
                 "proc/mounts",
                 "cgroup /sys/fs/cgroup/cpuset cgroup rw,cpuset 0 0\n\

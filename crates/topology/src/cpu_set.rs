@@ -19,11 +19,7 @@ pub struct CpuId(u16);
 impl CpuId {
     /// CPU `number`, or `None` where it is not below [`CPU_COUNT_MAX`].
     pub const fn new(number: usize) -> Option<Self> {
-        if number < CPU_COUNT_MAX {
-            Some(Self(number as u16))
-        } else {
-            None
-        }
+        if number < CPU_COUNT_MAX { Some(Self(number as u16)) } else { None }
     }
 
     /// The number as an index into a table with a slot per possible CPU.
@@ -56,9 +52,7 @@ pub struct CpuSet {
 
 impl CpuSet {
     /// The set without members.
-    pub const EMPTY: Self = Self {
-        words: [0; WORD_COUNT],
-    };
+    pub const EMPTY: Self = Self { words: [0; WORD_COUNT] };
 
     /// The set with one member.
     pub fn of(cpu: CpuId) -> Self {
@@ -84,10 +78,7 @@ impl CpuSet {
 
     /// How many members there are.
     pub fn len(&self) -> usize {
-        self.words
-            .iter()
-            .map(|word| word.count_ones() as usize)
-            .sum()
+        self.words.iter().map(|word| word.count_ones() as usize).sum()
     }
 
     /// Whether there is no member.
@@ -137,10 +128,7 @@ impl CpuSet {
 
     /// Whether `other` holds every member of this set.
     pub fn is_subset(&self, other: &Self) -> bool {
-        self.words
-            .iter()
-            .zip(&other.words)
-            .all(|(a, b)| a & !b == 0)
+        self.words.iter().zip(&other.words).all(|(a, b)| a & !b == 0)
     }
 
     /// The members, lowest first.
@@ -168,9 +156,7 @@ impl CpuSet {
     /// Reads the kernel's mask format: hexadecimal words of 32 bits, the highest first, separated
     /// by commas, with or without `0x` (`ff,00000000`, `0xff`).
     pub fn from_mask(text: &str) -> Result<Self, ParseCpuSetError> {
-        let bad = || ParseCpuSetError {
-            text: text.to_owned(),
-        };
+        let bad = || ParseCpuSetError { text: text.to_owned() };
         let mut set = Self::EMPTY;
         for (index, part) in text.trim().split(',').rev().enumerate() {
             let digits = part.trim().trim_start_matches("0x");
@@ -192,9 +178,7 @@ impl CpuSet {
     }
 
     fn zip(&self, other: &Self, join: impl Fn(u64, u64) -> u64) -> Self {
-        Self {
-            words: std::array::from_fn(|i| join(self.words[i], other.words[i])),
-        }
+        Self { words: std::array::from_fn(|i| join(self.words[i], other.words[i])) }
     }
 }
 
@@ -221,19 +205,11 @@ impl FromStr for CpuSet {
 
     /// Reads the kernel's list format: `0-3,8`, and `0-31:2/4` (the first 2 of each 4).
     fn from_str(text: &str) -> Result<Self, ParseCpuSetError> {
-        let bad = || ParseCpuSetError {
-            text: text.to_owned(),
-        };
+        let bad = || ParseCpuSetError { text: text.to_owned() };
         let number = |part: &str| part.trim().parse::<usize>().map_err(|_| bad());
         let mut set = Self::EMPTY;
-        for part in text
-            .trim()
-            .split(',')
-            .filter(|part| !part.trim().is_empty())
-        {
-            let (range, stride) = part
-                .split_once(':')
-                .map_or((part, None), |(r, s)| (r, Some(s)));
+        for part in text.trim().split(',').filter(|part| !part.trim().is_empty()) {
+            let (range, stride) = part.split_once(':').map_or((part, None), |(r, s)| (r, Some(s)));
             let (first, last) = match range.split_once('-') {
                 Some((first, last)) => (number(first)?, number(last)?),
                 None => (number(range)?, number(range)?),
@@ -303,16 +279,8 @@ mod tests {
         assert_eq!(list("0-3,8\n").unwrap(), "0-3,8");
         assert_eq!(list("").unwrap(), "");
         assert_eq!(list("0-7:1/2").unwrap(), "0,2,4,6");
-        assert_eq!(
-            CpuSet::from_mask("00000001,80000000\n")
-                .unwrap()
-                .to_string(),
-            "31,32"
-        );
-        assert_eq!(
-            CpuSet::from_mask("0xf,,0x3").unwrap().to_string(),
-            "0,1,64-67"
-        );
+        assert_eq!(CpuSet::from_mask("00000001,80000000\n").unwrap().to_string(), "31,32");
+        assert_eq!(CpuSet::from_mask("0xf,,0x3").unwrap().to_string(), "0,1,64-67");
     }
 
     #[test]

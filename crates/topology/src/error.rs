@@ -62,17 +62,12 @@ pub enum TopologyError {
 
 impl TopologyError {
     pub(crate) fn unreadable(path: impl Into<PathBuf>, source: std::io::Error) -> Self {
-        Self::Unreadable {
-            path: path.into(),
-            source,
-        }
+        Self::Unreadable { path: path.into(), source }
     }
 }
 
 impl From<ParseCpuSetError> for TopologyError {
     fn from(error: ParseCpuSetError) -> Self {
-        Self::Hwloc {
-            problem: error.to_string(),
-        }
+        Self::Hwloc { problem: error.to_string() }
     }
 }

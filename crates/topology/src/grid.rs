@@ -11,26 +11,17 @@ impl Machine {
     /// before: `4x3x2` is 4 LLCs of 3 cores of 2 threads, `2x4x3x2` two NUMA nodes of that,
     /// `2x2x4x3x2` two packages of that. CPU numbers rise with siblings side by side.
     pub fn from_grid(grid: &str) -> Result<Self, TopologyError> {
-        let bad = |problem| TopologyError::Grid {
-            grid: grid.to_owned(),
-            problem,
-        };
-        let counts = grid
-            .trim()
-            .split('x')
-            .map(|part| part.trim().parse::<usize>().ok());
-        let counts: Vec<usize> = counts
-            .collect::<Option<_>>()
-            .ok_or_else(|| bad("has a part that is no number"))?;
+        let bad = |problem| TopologyError::Grid { grid: grid.to_owned(), problem };
+        let counts = grid.trim().split('x').map(|part| part.trim().parse::<usize>().ok());
+        let counts: Vec<usize> =
+            counts.collect::<Option<_>>().ok_or_else(|| bad("has a part that is no number"))?;
         let [packages, nodes, llcs, cores, threads] = match counts[..] {
             [llcs, cores, threads] => [1, 1, llcs, cores, threads],
             [nodes, llcs, cores, threads] => [1, nodes, llcs, cores, threads],
             [packages, nodes, llcs, cores, threads] => [packages, nodes, llcs, cores, threads],
             _ => return Err(bad("does not have 3, 4 or 5 parts")),
         };
-        let total = counts
-            .iter()
-            .try_fold(1_usize, |product, n| product.checked_mul(*n));
+        let total = counts.iter().try_fold(1_usize, |product, n| product.checked_mul(*n));
         match total {
             Some(0) => return Err(bad("has a part that is zero")),
             Some(total) if total <= CPU_COUNT_MAX => {}
@@ -48,9 +39,7 @@ impl Machine {
                 package: first_of(nodes * per_node)?,
             })
         });
-        let cpus = cpus
-            .collect::<Option<_>>()
-            .ok_or_else(|| bad("has more than 1024 CPUs"))?;
+        let cpus = cpus.collect::<Option<_>>().ok_or_else(|| bad("has more than 1024 CPUs"))?;
         // Nodes of one package are nearer to each other than to those of another: the figures
         // that two-socket EPYC machines print.
         let distance = |a: usize, b: usize| match (a == b, a / nodes == b / nodes) {
@@ -60,9 +49,8 @@ impl Machine {
         };
         let count = packages * nodes;
         let pairs = (0..count).flat_map(|a| (0..count).map(move |b| (a, b)));
-        let distances: BTreeMap<_, _> = pairs
-            .map(|(a, b)| ((NodeId(a as u32), NodeId(b as u32)), distance(a, b)))
-            .collect();
+        let distances: BTreeMap<_, _> =
+            pairs.map(|(a, b)| ((NodeId(a as u32), NodeId(b as u32)), distance(a, b))).collect();
         Ok(Self::new(cpus, distances))
     }
 }

@@ -22,10 +22,7 @@ impl Machine {
     pub fn from_hwloc_xml(xml: &str) -> Result<Self, TopologyError> {
         let broken = |problem: String| TopologyError::Hwloc { problem };
         // The document names hwloc's DTD; nothing is ever fetched for it.
-        let options = ParsingOptions {
-            allow_dtd: true,
-            ..ParsingOptions::default()
-        };
+        let options = ParsingOptions { allow_dtd: true, ..ParsingOptions::default() };
         let document =
             Document::parse_with_options(xml, options).map_err(|e| broken(e.to_string()))?;
         let root = document.root_element();
@@ -36,10 +33,7 @@ impl Machine {
             )));
         }
 
-        let objects = || {
-            root.descendants()
-                .filter(|node| node.has_tag_name("object"))
-        };
+        let objects = || root.descendants().filter(|node| node.has_tag_name("object"));
         let mut nodes = BTreeMap::new();
         for node in objects().filter(|node| matches!(kind(node), "NUMANode" | "Node")) {
             nodes.insert(NodeId(number(&node, "os_index")? as u32), cpu_set(&node)?);
@@ -50,9 +44,7 @@ impl Machine {
         }
         let online: CpuSet = places.iter().map(|(cpu, _)| *cpu).collect();
         if online.is_empty() || online.len() != places.len() {
-            return Err(broken(
-                "it has no PU object, or the same one twice".to_owned(),
-            ));
+            return Err(broken("it has no PU object, or the same one twice".to_owned()));
         }
         let cpus = places.iter().map(|(cpu, around)| {
             let first =
@@ -105,32 +97,23 @@ fn collect_pus(
 }
 
 fn number(object: &Node<'_, '_>, attribute: &str) -> Result<usize, TopologyError> {
-    let value = object
-        .attribute(attribute)
-        .and_then(|value| value.parse().ok());
+    let value = object.attribute(attribute).and_then(|value| value.parse().ok());
     value.ok_or_else(|| TopologyError::Hwloc {
-        problem: format!(
-            "a {} object lacks a number as its {attribute}",
-            kind(object)
-        ),
+        problem: format!("a {} object lacks a number as its {attribute}", kind(object)),
     })
 }
 
 fn cpu_set(object: &Node<'_, '_>) -> Result<CpuSet, TopologyError> {
-    let mask = object
-        .attribute("cpuset")
-        .ok_or_else(|| TopologyError::Hwloc {
-            problem: format!("a {} object lacks its cpuset", kind(object)),
-        })?;
+    let mask = object.attribute("cpuset").ok_or_else(|| TopologyError::Hwloc {
+        problem: format!("a {} object lacks its cpuset", kind(object)),
+    })?;
     Ok(CpuSet::from_mask(mask)?)
 }
 
 /// Distances between nodes, where the export has them (`distances2` of formats 2 and 3).
 fn node_distances(root: &Node<'_, '_>) -> BTreeMap<(NodeId, NodeId), u32> {
     let mut distances = BTreeMap::new();
-    let tables = root
-        .children()
-        .filter(|node| node.has_tag_name("distances2"));
+    let tables = root.children().filter(|node| node.has_tag_name("distances2"));
     for table in tables.filter(|table| kind(table) == "NUMANode") {
         let numbers = |tag: &str| -> Vec<u32> {
             let texts = table.children().filter(|node| node.has_tag_name(tag));
@@ -146,9 +129,7 @@ fn node_distances(root: &Node<'_, '_>) -> BTreeMap<(NodeId, NodeId), u32> {
         }
         for (row, from) in values.chunks(indexes.len()).zip(&indexes) {
             for (distance, to) in row.iter().zip(&indexes) {
-                distances
-                    .entry((NodeId(*from), NodeId(*to)))
-                    .or_insert(*distance);
+                distances.entry((NodeId(*from), NodeId(*to))).or_insert(*distance);
             }
         }
     }
@@ -166,14 +147,8 @@ mod tests {
             ("<html/>", "<html>"),
             ("<topology/>", "no PU"),
             ("<topology><object type=\"PU\"/></topology>", "os_index"),
-            (
-                "<topology><object type=\"PU\" os_index=\"5000\"/></topology>",
-                "5000",
-            ),
-            (
-                "<topology><object type=\"Core\" cpuset=\"zz\"/></topology>",
-                "zz",
-            ),
+            ("<topology><object type=\"PU\" os_index=\"5000\"/></topology>", "5000"),
+            ("<topology><object type=\"Core\" cpuset=\"zz\"/></topology>", "zz"),
         ] {
             let error = Machine::from_hwloc_xml(xml).unwrap_err().to_string();
             assert!(error.contains(reason), "{xml}: {error}");

@@ -58,11 +58,7 @@ impl Machine {
         let online: CpuSet = cpus.iter().map(|cpu| cpu.cpu).collect();
         assert!(!cpus.is_empty(), "a machine has a CPU");
         assert_eq!(online.len(), cpus.len(), "a CPU was given twice");
-        Self {
-            cpus,
-            online,
-            node_distances,
-        }
+        Self { cpus, online, node_distances }
     }
 
     /// The online CPUs, in rising order.
@@ -77,20 +73,14 @@ impl Machine {
 
     /// The place of `cpu`; `None` where it is not online.
     pub fn cpu(&self, cpu: CpuId) -> Option<&Cpu> {
-        let index = self
-            .cpus
-            .binary_search_by_key(&cpu, |entry| entry.cpu)
-            .ok()?;
+        let index = self.cpus.binary_search_by_key(&cpu, |entry| entry.cpu).ok()?;
         Some(&self.cpus[index])
     }
 
     /// The firmware's SLIT distance between two nodes: 10 to itself, 20 where it is not told.
     pub fn node_distance(&self, from: NodeId, to: NodeId) -> u32 {
         let default = if from == to { 10 } else { 20 };
-        self.node_distances
-            .get(&(from, to))
-            .copied()
-            .unwrap_or(default)
+        self.node_distances.get(&(from, to)).copied().unwrap_or(default)
     }
 
     /// How far `to` is from `from`. CPUs that are not online are as far as can be.
@@ -107,10 +97,8 @@ impl Machine {
         } else if a.numa_nodes == b.numa_nodes {
             Distance::SameNode
         } else {
-            let pairs = a
-                .numa_nodes
-                .iter()
-                .flat_map(|x| b.numa_nodes.iter().map(move |y| (*x, *y)));
+            let pairs =
+                a.numa_nodes.iter().flat_map(|x| b.numa_nodes.iter().map(move |y| (*x, *y)));
             let nearest = pairs.map(|(x, y)| self.node_distance(x, y)).min();
             Distance::OtherNode(nearest.unwrap_or(20))
         }
@@ -120,20 +108,14 @@ impl Machine {
     ///
     /// `None` where nothing would be left.
     pub fn restricted(&self, keep: &CpuSet) -> Option<Self> {
-        let kept: Vec<&Cpu> = self
-            .cpus
-            .iter()
-            .filter(|cpu| keep.contains(cpu.cpu))
-            .collect();
+        let kept: Vec<&Cpu> = self.cpus.iter().filter(|cpu| keep.contains(cpu.cpu)).collect();
         // `kept` is in rising order, so the first match is the lowest CPU of the group.
         let name = |same: &dyn Fn(&Cpu) -> bool| kept.iter().find(|c| same(c)).map(|c| c.cpu);
         let cpus = kept.iter().map(|cpu| {
             Some(Cpu {
                 cpu: cpu.cpu,
                 core: name(&|other| other.core == cpu.core)?,
-                llc: cpu
-                    .llc
-                    .and_then(|llc| name(&|other| other.llc == Some(llc))),
+                llc: cpu.llc.and_then(|llc| name(&|other| other.llc == Some(llc))),
                 numa_nodes: cpu.numa_nodes.clone(),
                 package: name(&|other| other.package == cpu.package)?,
             })
@@ -158,13 +140,9 @@ mod tests {
     fn distance_grows_outward_and_a_restricted_machine_names_its_groups_anew() {
         let machine = Machine::from_grid("2x2x2x2").unwrap(); // nodes x LLCs x cores x threads
         let cpu = |n| CpuId::new(n).unwrap();
-        let steps: Vec<Distance> = [0, 1, 2, 4, 8]
-            .map(|n| machine.distance(cpu(0), cpu(n)))
-            .to_vec();
-        assert!(
-            steps.is_sorted() && steps.windows(2).all(|pair| pair[0] != pair[1]),
-            "{steps:?}"
-        );
+        let steps: Vec<Distance> =
+            [0, 1, 2, 4, 8].map(|n| machine.distance(cpu(0), cpu(n))).to_vec();
+        assert!(steps.is_sorted() && steps.windows(2).all(|pair| pair[0] != pair[1]), "{steps:?}");
 
         let half = machine.restricted(&"1,3,5,8-15".parse().unwrap()).unwrap();
         assert_eq!(half.cpus().len(), 11);

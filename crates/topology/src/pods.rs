@@ -93,11 +93,8 @@ impl Machine {
     /// Cuts one cache into shards as the kernel does: cores / 8 rounded half up, cores spread
     /// evenly with the larger shards first, siblings together.
     fn shards(&self, cache: &CpuSet) -> Vec<CpuSet> {
-        let cores: Vec<CpuSet> = self
-            .group_by(|cpu| cpu.core)
-            .into_iter()
-            .filter(|c| c.intersects(cache))
-            .collect();
+        let cores: Vec<CpuSet> =
+            self.group_by(|cpu| cpu.core).into_iter().filter(|c| c.intersects(cache)).collect();
         let count = ((cores.len() + CORES_PER_SHARD / 2) / CORES_PER_SHARD).max(1);
         let (base, larger) = (cores.len() / count, cores.len() % count);
         let mut rest = cores.as_slice();
@@ -105,10 +102,7 @@ impl Machine {
             .map(|index| {
                 let (shard, later) = rest.split_at(base + usize::from(index < larger));
                 rest = later;
-                shard
-                    .iter()
-                    .fold(CpuSet::EMPTY, |set, core| set.or(core))
-                    .and(cache)
+                shard.iter().fold(CpuSet::EMPTY, |set, core| set.or(core)).and(cache)
             })
             .collect()
     }
@@ -121,11 +115,7 @@ mod tests {
     /// Cores per shard of one cache with so many cores.
     fn shard_sizes(cores: usize, threads: usize) -> Vec<usize> {
         let machine = Machine::from_grid(&format!("1x{cores}x{threads}")).unwrap();
-        machine
-            .pods(Scope::CacheShard)
-            .iter()
-            .map(|pod| pod.len() / threads)
-            .collect()
+        machine.pods(Scope::CacheShard).iter().map(|pod| pod.len() / threads).collect()
     }
 
     #[test]
@@ -150,10 +140,7 @@ mod tests {
             for pair in all.windows(2) {
                 for pod in pair[0].iter() {
                     let outer = pair[1].pod_of(pod.first().unwrap()).unwrap();
-                    assert!(
-                        pod.is_subset(pair[1].cpus(outer)),
-                        "{grid}: {pod} spans pods"
-                    );
+                    assert!(pod.is_subset(pair[1].cpus(outer)), "{grid}: {pod} spans pods");
                 }
             }
         }

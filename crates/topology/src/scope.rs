@@ -25,14 +25,8 @@ pub enum Scope {
 
 impl Scope {
     /// All scopes, the narrowest first.
-    pub const ALL: [Self; 6] = [
-        Self::Cpu,
-        Self::Smt,
-        Self::CacheShard,
-        Self::Cache,
-        Self::Numa,
-        Self::System,
-    ];
+    pub const ALL: [Self; 6] =
+        [Self::Cpu, Self::Smt, Self::CacheShard, Self::Cache, Self::Numa, Self::System];
 
     /// The kernel's name.
     pub const fn name(self) -> &'static str {
@@ -71,9 +65,7 @@ impl FromStr for Scope {
 
     fn from_str(name: &str) -> Result<Self, ParseScopeError> {
         let found = Self::ALL.into_iter().find(|scope| scope.name() == name);
-        found.ok_or_else(|| ParseScopeError {
-            name: name.to_owned(),
-        })
+        found.ok_or_else(|| ParseScopeError { name: name.to_owned() })
     }
 }
 
@@ -88,9 +80,6 @@ mod tests {
             assert_eq!(Scope::ALL[scope.index()], scope);
         }
         let error = "llc".parse::<Scope>().unwrap_err().to_string();
-        assert!(
-            error.contains("\"llc\"") && error.contains("cache_shard"),
-            "{error}"
-        );
+        assert!(error.contains("\"llc\"") && error.contains("cache_shard"), "{error}");
     }
 }

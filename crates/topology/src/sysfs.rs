@@ -47,22 +47,14 @@ impl Reader<'_> {
         // kernel is too old to tell, and every CPU is a core of its own.
         let has_topology = |cpu: &CpuId| folder.join(format!("cpu{cpu}/topology")).is_dir();
         let described: CpuSet = present.iter().filter(has_topology).collect();
-        let online = if described.is_empty() {
-            present
-        } else {
-            described
-        };
+        let online = if described.is_empty() { present } else { described };
         if online.is_empty() {
-            return Err(TopologyError::NoCpu {
-                root: self.root.to_owned(),
-            });
+            return Err(TopologyError::NoCpu { root: self.root.to_owned() });
         }
 
         let (nodes, distances) = self.nodes(&online)?;
         let modules = self.has_compute_units();
-        let cpus = online
-            .iter()
-            .map(|cpu| describe(&folder, cpu, &online, &nodes, modules));
+        let cpus = online.iter().map(|cpu| describe(&folder, cpu, &online, &nodes, modules));
         let cpus = cpus.collect::<Result<_, _>>()?;
         Ok(Machine::new(cpus, distances))
     }
@@ -89,11 +81,7 @@ impl Reader<'_> {
     /// initiators, else those of the nodes nearest to it, where some are nearer than others.
     fn nodes(&self, online: &CpuSet) -> Result<(Nodes, NodeDistances), TopologyError> {
         let folder = self.node_folder();
-        let numbers = if folder.is_dir() {
-            numbered_entries(&folder, "node")?
-        } else {
-            Vec::new()
-        };
+        let numbers = if folder.is_dir() { numbered_entries(&folder, "node")? } else { Vec::new() };
         if numbers.is_empty() {
             // A kernel built without NUMA: all memory is one node.
             return Ok((Nodes::from([(NodeId(0), *online)]), NodeDistances::new()));
@@ -125,16 +113,12 @@ impl Reader<'_> {
 
     /// The CPUs of the nodes that firmware names as closest to a memory-only node.
     fn initiators(&self, node: NodeId, nodes: &Nodes) -> Result<CpuSet, TopologyError> {
-        let folder = self
-            .node_folder()
-            .join(format!("node{}/access0/initiators", node.0));
+        let folder = self.node_folder().join(format!("node{}/access0/initiators", node.0));
         if !folder.is_dir() {
             return Ok(CpuSet::EMPTY);
         }
         let numbers = numbered_entries(&folder, "node")?;
-        let cpus = numbers
-            .iter()
-            .filter_map(|number| nodes.get(&NodeId(*number as u32)));
+        let cpus = numbers.iter().filter_map(|number| nodes.get(&NodeId(*number as u32)));
         Ok(cpus.fold(CpuSet::EMPTY, |all, cpus| all.or(cpus)))
     }
 
@@ -207,19 +191,13 @@ fn describe(
         cpu,
         core: core.first().unwrap_or(cpu),
         llc: llc.map(|set| set.first().unwrap_or(cpu)),
-        numa_nodes: nodes
-            .iter()
-            .filter(|(_, set)| set.contains(cpu))
-            .map(|(id, _)| *id)
-            .collect(),
+        numa_nodes: nodes.iter().filter(|(_, set)| set.contains(cpu)).map(|(id, _)| *id).collect(),
         package: package.first().unwrap_or(cpu),
     })
 }
 
 fn core_ids_differ(folder: &Path, siblings: &CpuSet) -> Result<bool, TopologyError> {
-    let ids = siblings
-        .iter()
-        .map(|cpu| text(&folder.join(format!("cpu{cpu}/topology/core_id"))));
+    let ids = siblings.iter().map(|cpu| text(&folder.join(format!("cpu{cpu}/topology/core_id"))));
     let ids: Vec<Option<String>> = ids.collect::<Result<_, _>>()?;
     Ok(ids.windows(2).any(|pair| pair[0] != pair[1]))
 }
@@ -258,9 +236,8 @@ fn numbered_entries(folder: &Path, prefix: &str) -> Result<Vec<usize>, TopologyE
     let mut numbers = Vec::new();
     for entry in fs::read_dir(folder).map_err(unreadable)? {
         let name = entry.map_err(unreadable)?.file_name();
-        let number: Option<usize> = name
-            .to_str()
-            .and_then(|name| name.strip_prefix(prefix)?.parse().ok());
+        let number: Option<usize> =
+            name.to_str().and_then(|name| name.strip_prefix(prefix)?.parse().ok());
         numbers.extend(number);
     }
     numbers.sort_unstable();
@@ -272,11 +249,9 @@ fn numbered_entries(folder: &Path, prefix: &str) -> Result<Vec<usize>, TopologyE
 pub(crate) fn text(path: &Path) -> Result<Option<String>, TopologyError> {
     match fs::read_to_string(path) {
         // Some kernels end an attribute with a NUL.
-        Ok(content) => Ok(Some(
-            content
-                .trim_matches(|c: char| c.is_whitespace() || c == '\0')
-                .to_owned(),
-        )),
+        Ok(content) => {
+            Ok(Some(content.trim_matches(|c: char| c.is_whitespace() || c == '\0').to_owned()))
+        }
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             Err(TopologyError::unreadable(path, error))
         }
@@ -298,25 +273,20 @@ fn mask(path: &Path) -> Result<Option<CpuSet>, TopologyError> {
     let Some(content) = text(path)?.filter(|content| !content.is_empty()) else {
         return Ok(None);
     };
-    CpuSet::from_mask(&content)
-        .map(Some)
-        .map_err(|_| TopologyError::Malformed {
-            path: path.to_owned(),
-            value: content,
-            expected: "a mask of CPUs: hexadecimal words separated by commas",
-        })
+    CpuSet::from_mask(&content).map(Some).map_err(|_| TopologyError::Malformed {
+        path: path.to_owned(),
+        value: content,
+        expected: "a mask of CPUs: hexadecimal words separated by commas",
+    })
 }
 
 pub(crate) fn cpu_list(path: &Path) -> Result<Option<CpuSet>, TopologyError> {
     let Some(content) = text(path)? else {
         return Ok(None);
     };
-    content
-        .parse()
-        .map(Some)
-        .map_err(|_| TopologyError::Malformed {
-            path: path.to_owned(),
-            value: content,
-            expected: "a list of CPUs, as in 0-3,8",
-        })
+    content.parse().map(Some).map_err(|_| TopologyError::Malformed {
+        path: path.to_owned(),
+        value: content,
+        expected: "a list of CPUs, as in 0-3,8",
+    })
 }

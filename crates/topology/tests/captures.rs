@@ -16,29 +16,21 @@ fn folder() -> Option<PathBuf> {
     if folder.is_dir() {
         return Some(folder);
     }
-    println!(
-        "skipped: no captures in {} (set HOMING_TOPOLOGIES)",
-        folder.display()
-    );
+    println!("skipped: no captures in {} (set HOMING_TOPOLOGIES)", folder.display());
     None
 }
 
 fn files(folder: &Path, suffix: &str) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder)
-        .unwrap()
-        .map(|entry| entry.unwrap().path());
-    let mut files: Vec<_> = entries
-        .filter(|path| path.to_str().is_some_and(|p| p.ends_with(suffix)))
-        .collect();
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> =
+        entries.filter(|path| path.to_str().is_some_and(|p| p.ends_with(suffix))).collect();
     files.sort();
     files
 }
 
 /// Unpacks an archive, which holds one folder, and returns that folder.
 fn unpack(archive: &Path, into: &Path) -> PathBuf {
-    tar::Archive::new(BzDecoder::new(fs::File::open(archive).unwrap()))
-        .unpack(into)
-        .unwrap();
+    tar::Archive::new(BzDecoder::new(fs::File::open(archive).unwrap())).unpack(into).unwrap();
     let mut entries = fs::read_dir(into).unwrap();
     entries.next().unwrap().unwrap().path()
 }
@@ -47,20 +39,9 @@ fn table(machine: &Machine) -> String {
     let mut csv = "cpu,core_first_cpu,llc_first_cpu,numa_nodes,package_first_cpu\n".to_owned();
     for cpu in machine.cpus() {
         let llc = cpu.llc.map(|llc| llc.to_string()).unwrap_or_default();
-        let nodes: Vec<String> = cpu
-            .numa_nodes
-            .iter()
-            .map(|node| node.0.to_string())
-            .collect();
-        writeln!(
-            csv,
-            "{},{},{llc},{},{}",
-            cpu.cpu,
-            cpu.core,
-            nodes.join(" "),
-            cpu.package
-        )
-        .unwrap();
+        let nodes: Vec<String> = cpu.numa_nodes.iter().map(|node| node.0.to_string()).collect();
+        writeln!(csv, "{},{},{llc},{},{}", cpu.cpu, cpu.core, nodes.join(" "), cpu.package)
+            .unwrap();
     }
     csv
 }
@@ -85,17 +66,9 @@ fn every_capture_gives_its_expected_table() {
     for archive in archives {
         let scratch = tempfile::tempdir().unwrap();
         let machine = Machine::read(&unpack(&archive, scratch.path())).unwrap();
-        let name = archive
-            .to_str()
-            .unwrap()
-            .replace(".tar.bz2", ".expected.csv");
+        let name = archive.to_str().unwrap().replace(".tar.bz2", ".expected.csv");
         let expected = fs::read_to_string(name).unwrap();
-        assert_eq!(
-            table(&machine),
-            with_sorted_nodes(&expected),
-            "{}",
-            archive.display()
-        );
+        assert_eq!(table(&machine), with_sorted_nodes(&expected), "{}", archive.display());
         for scope in Scope::ALL {
             let pods = machine.pods(scope);
             let union = pods.iter().fold(CpuSet::EMPTY, |set, pod| set.or(pod));
