@@ -1,0 +1,48 @@
+//! A set of CPUs that many threads read and change: who is idle, which queues have work.
+//!
+//! Orderings: every change is `SeqCst`-fenced by the caller where the wake protocol needs it; see
+//! `README.md`, table of pairs.
+
+use homing_topology::{CPU_COUNT_MAX, CpuId, CpuSet};
+
+use crate::sync::{AtomicU64, Ordering};
+
+/// A [`CpuSet`] of atomics, as long as the highest CPU needs.
+#[derive(Debug)]
+pub(crate) struct AtomicCpuSet {
+    words: Box<[AtomicU64]>,
+}
+
+impl AtomicCpuSet {
+    /// An empty set that can hold the CPUs of `range`.
+    pub(crate) fn for_range_of(range: &CpuSet) -> Self {
+        let highest = range.iter().last().map_or(0, CpuId::index);
+        debug_assert!(highest < CPU_COUNT_MAX, "CpuId is bounded by construction");
+        Self { words: (0..=highest / 64).map(|_| AtomicU64::new(0)).collect() }
+    }
+
+    /// Adds `cpu`.
+    pub(crate) fn insert(&self, cpu: CpuId) {
+        let (index, bit) = place(cpu);
+        self.words[index].fetch_or(bit, Ordering::AcqRel);
+    }
+
+    /// Takes `cpu` out; whether this call did it, and no other.
+    pub(crate) fn remove(&self, cpu: CpuId) -> bool {
+        let (index, bit) = place(cpu);
+        self.words[index].fetch_and(!bit, Ordering::AcqRel) & bit != 0
+    }
+
+    /// The members now, word by word: a set that need never have existed as a whole.
+    pub(crate) fn snapshot(&self) -> CpuSet {
+        let mut set = CpuSet::EMPTY;
+        for (index, word) in self.words.iter().enumerate() {
+            set.set_word(index, word.load(Ordering::Acquire));
+        }
+        set
+    }
+}
+
+fn place(cpu: CpuId) -> (usize, u64) {
+    (cpu.index() / 64, 1 << (cpu.index() % 64))
+}

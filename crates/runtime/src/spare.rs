@@ -1,0 +1,116 @@
+//! How many CPUs the whole machine leaves idle: other processes' work counts as busy.
+//!
+//! A worker that sleeps says nothing about its CPU: the clients of a server may be running there.
+
+use std::fs;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, TryLockError};
+use std::time::{Duration, Instant};
+
+use homing_topology::{CpuId, CpuSet};
+
+/// How old a figure may be. The kernel counts in ticks of 1 to 10 ms: derived, ten of the longest.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Idle CPUs, as the last interval's idle time of the workers' CPUs in `/proc/stat`.
+#[derive(Debug)]
+pub(crate) struct SpareCpus {
+    cpus: CpuSet,
+    born: Instant,
+    next_sample_ms: AtomicU64,
+    count: AtomicUsize,
+    last: Mutex<Option<Times>>,
+}
+
+/// Ticks over all the CPUs looked at, and how many those are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Times {
+    idle: u64,
+    total: u64,
+    cpu_count: u64,
+}
+
+impl SpareCpus {
+    pub(crate) fn new(cpus: CpuSet) -> Self {
+        Self {
+            cpus,
+            born: Instant::now(),
+            next_sample_ms: AtomicU64::new(0),
+            count: AtomicUsize::new(0),
+            last: Mutex::new(None),
+        }
+    }
+
+    /// The figure of the last interval: none until one has passed, and none where the system
+    /// does not tell.
+    pub(crate) fn count(&self) -> usize {
+        let now_ms = self.born.elapsed().as_millis() as u64;
+        if now_ms >= self.next_sample_ms.load(Ordering::Relaxed) {
+            self.sample(now_ms);
+        }
+        self.count.load(Ordering::Relaxed)
+    }
+
+    fn sample(&self, now_ms: u64) {
+        // One thread samples; the others go on with the old figure.
+        let mut last = match self.last.try_lock() {
+            Ok(last) => last,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        let next = now_ms + SAMPLE_INTERVAL.as_millis() as u64;
+        self.next_sample_ms.store(next, Ordering::Relaxed);
+        let now = fs::read_to_string("/proc/stat").ok().map(|stat| parse(&stat, &self.cpus));
+        let count = last.zip(now).map_or(0, |(then, now)| idle_cpus(then, now));
+        self.count.store(count, Ordering::Relaxed);
+        *last = now;
+    }
+}
+
+fn idle_cpus(then: Times, now: Times) -> usize {
+    let total = now.total.saturating_sub(then.total);
+    let idle = now.idle.saturating_sub(then.idle);
+    (idle * now.cpu_count).checked_div(total).unwrap_or(0) as usize
+}
+
+/// Adds up the lines `cpuN user nice system idle iowait irq softirq steal ...` of `cpus`.
+fn parse(stat: &str, cpus: &CpuSet) -> Times {
+    let mut times = Times { idle: 0, total: 0, cpu_count: 0 };
+    for line in stat.lines() {
+        let Some(rest) = line.strip_prefix("cpu") else { continue };
+        let mut words = rest.split_ascii_whitespace();
+        // The first line is "cpu  ...", the sum of all.
+        let number = rest.starts_with(|c: char| c.is_ascii_digit()).then(|| words.next()).flatten();
+        let cpu = number.and_then(|word| word.parse().ok()).and_then(CpuId::new);
+        if !cpu.is_some_and(|cpu| cpus.contains(cpu)) {
+            continue;
+        }
+        let ticks: Vec<u64> = words.map_while(|word| word.parse().ok()).take(8).collect();
+        times.idle += ticks.get(3).copied().unwrap_or(0) + ticks.get(4).copied().unwrap_or(0);
+        times.total += ticks.iter().sum::<u64>();
+        times.cpu_count += 1;
+    }
+    times
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_the_cpus_that_were_idle_between_two_samples() {
+        let cpus: CpuSet = "0,2".parse().unwrap();
+        let stat = |idle0, busy0, idle2| {
+            format!(
+                "cpu  9 9 9 9 9 9 9 9\ncpu0 {busy0} 0 0 {idle0} 0 0 0 0 0 0\ncpu1 5 5 5 5\ncpu2 0 0 0 {idle2} 1 0 0 0\nintr 5\n"
+            )
+        };
+        let then = parse(&stat(100, 100, 100), &cpus);
+        let now = |idle0, busy0, idle2| parse(&stat(idle0, busy0, idle2), &cpus);
+        assert_eq!(idle_cpus(then, now(110, 100, 110)), 2);
+        assert_eq!(idle_cpus(then, now(104, 106, 110)), 1);
+        assert_eq!(idle_cpus(then, now(104, 106, 104)), 1);
+        assert_eq!(idle_cpus(then, then), 0, "no time has passed");
+        assert_eq!(parse("cpuX 1\ncpu0\n", &cpus).cpu_count, 1);
+    }
+}

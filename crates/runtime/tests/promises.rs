@@ -1,0 +1,186 @@
+//! What a user of workqueues may rely on, a test for each promise.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier, mpsc};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+use homing_runtime::{CpuSet, JoinError, Runtime, Scope, Workqueue};
+
+fn queue_of(runtime: &Runtime) -> Workqueue {
+    runtime.workqueue("test").build().unwrap()
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+fn block_on<F: Future + Unpin>(mut future: F) -> F::Output {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    loop {
+        match std::pin::Pin::new(&mut future).poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+#[test]
+fn a_result_is_handed_over_by_join_and_by_await() {
+    let runtime = Runtime::new().unwrap();
+    let queue = queue_of(&runtime);
+    assert_eq!(queue.queue(|| 6 * 7).join().unwrap(), 42);
+    assert_eq!(block_on(queue.queue(|| "homing".len())).unwrap(), 6);
+}
+
+#[test]
+fn a_panic_reaches_the_handle_and_no_worker_dies() {
+    let runtime = Runtime::new().unwrap();
+    let queue = queue_of(&runtime);
+    for _ in 0..20 {
+        let error = queue.queue(|| panic!("on purpose")).join().unwrap_err();
+        assert!(error.to_string().contains("on purpose"), "{error}");
+    }
+    assert_eq!(queue.queue(|| 1).join().unwrap(), 1);
+    let counters = queue.counters();
+    assert_eq!((counters.panicked, counters.completed), (20, 21));
+}
+
+#[test]
+fn dropping_the_runtime_waits_for_what_is_queued() {
+    let ran = Arc::new(AtomicUsize::new(0));
+    let runtime = Runtime::new().unwrap();
+    let queue = queue_of(&runtime);
+    for _ in 0..1000 {
+        let ran = Arc::clone(&ran);
+        queue.queue(move || ran.fetch_add(1, Ordering::Relaxed)).detach();
+    }
+    drop(runtime);
+    assert_eq!(ran.load(Ordering::Relaxed), 1000);
+    assert!(matches!(queue.queue(|| ()).join(), Err(JoinError::Cancelled)));
+}
+
+#[test]
+fn shutdown_now_cancels_what_has_not_begun() {
+    let runtime = Runtime::new().unwrap();
+    let queue = queue_of(&runtime);
+    let workers = runtime.cpus().len();
+    let busy = Arc::new(Barrier::new(workers + 1));
+    let (release, wait) = mpsc::channel::<()>();
+    let wait = Arc::new(std::sync::Mutex::new(wait));
+    for _ in 0..workers {
+        let (busy, wait) = (Arc::clone(&busy), Arc::clone(&wait));
+        queue
+            .queue(move || {
+                busy.wait();
+                let _ = wait.lock().unwrap().recv();
+            })
+            .detach();
+    }
+    busy.wait();
+    let late: Vec<_> = (0..10).map(|_| queue.queue(|| ())).collect();
+    let stopper = thread::spawn(move || runtime.shutdown_now());
+    // The flag is set before the first join; a worker freed before that may run one of these.
+    thread::sleep(Duration::from_millis(20));
+    drop(release);
+    stopper.join().unwrap();
+    for handle in late {
+        assert!(matches!(handle.join(), Err(JoinError::Cancelled)));
+    }
+}
+
+#[test]
+fn an_item_may_wait_for_another_on_a_single_cpu() {
+    let all = Runtime::new().unwrap();
+    let one: CpuSet = all.cpus().first().into_iter().collect();
+    let runtime = Runtime::builder().cpus(one).build().unwrap();
+    let queue = queue_of(&runtime);
+    let inner = queue.clone();
+    let depth_3 = queue.queue(move || {
+        let innermost = inner.clone();
+        let middle = inner.queue(move || innermost.queue(|| 1).join().unwrap() + 1);
+        middle.join().unwrap() + 1
+    });
+    assert_eq!(depth_3.join().unwrap(), 3);
+}
+
+#[test]
+fn an_item_may_own_the_runtime_and_drop_it() {
+    let runtime = Runtime::new().unwrap();
+    let queue = queue_of(&runtime);
+    queue.queue(move || drop(runtime)).join().unwrap();
+    // The worker that ran this is on its way out: the item runs or is refused, never forgotten.
+    let late = queue.queue(|| 1).join();
+    assert!(matches!(late, Ok(1) | Err(JoinError::Cancelled)));
+}
+
+#[test]
+fn the_scope_changes_while_items_flow_and_none_is_lost() {
+    let runtime = Runtime::new().unwrap();
+    let queue = queue_of(&runtime);
+    let changer = {
+        let queue = queue.clone();
+        thread::spawn(move || {
+            for round in 0..600 {
+                queue.set_affinity_scope(Scope::ALL[round % 6]);
+                queue.set_affinity_strict(round % 5 == 0);
+                thread::yield_now();
+            }
+        })
+    };
+    let handles: Vec<_> = (0..20_000_u64).map(|n| queue.queue(move || n)).collect();
+    let sum: u64 = handles.into_iter().map(|handle| handle.join().unwrap()).sum();
+    assert_eq!(sum, 20_000 * 19_999 / 2);
+    changer.join().unwrap();
+    assert_eq!(queue.counters().completed, 20_000);
+}
+
+#[test]
+fn strict_work_runs_on_its_own_cpu() {
+    let runtime = Runtime::new().unwrap();
+    let queue = runtime
+        .workqueue("strict")
+        .affinity_scope(Scope::Cpu)
+        .affinity_strict(true)
+        .build()
+        .unwrap();
+    // What an item queues is issued by its worker's CPU, so it must all run on one thread.
+    let inner = queue.clone();
+    let threads = queue.queue(move || {
+        let ids: Vec<_> = (0..200).map(|_| inner.queue(|| thread::current().id())).collect();
+        (thread::current().id(), ids)
+    });
+    let (issuer, ids) = threads.join().unwrap();
+    let seen: HashSet<_> = ids.into_iter().map(|handle| handle.join().unwrap()).collect();
+    assert_eq!(seen, HashSet::from([issuer]));
+}
+
+#[test]
+fn names_are_checked_and_cpus_that_do_not_exist_are_named() {
+    let runtime = Runtime::new().unwrap();
+    for bad in ["", "a/b", ".hidden", "x".repeat(33).as_str()] {
+        let error = runtime.workqueue(bad).build().unwrap_err().to_string();
+        assert!(error.contains(bad), "{error}");
+    }
+    let error = Runtime::builder().cpus("1023".parse().unwrap()).build().unwrap_err().to_string();
+    assert!(error.contains("1023"), "{error}");
+}
+
+#[test]
+fn a_handle_polled_before_and_after_completion_wakes_once_ready() {
+    let runtime = Runtime::new().unwrap();
+    let queue = queue_of(&runtime);
+    let gate = Arc::new(Barrier::new(2));
+    let inner = Arc::clone(&gate);
+    let mut handle = queue.queue(move || inner.wait().is_leader());
+    let first = std::pin::Pin::new(&mut handle).poll(&mut Context::from_waker(Waker::noop()));
+    assert!(first.is_pending() && !handle.is_finished());
+    gate.wait();
+    block_on(handle).unwrap();
+}
