@@ -1,0 +1,155 @@
+//! Enough of the client's side to put load on a server: GO, then simple replies.
+
+use crate::error::PeerError;
+use crate::wire::{self, info, option, option_reply as rep};
+
+/// What a client learns before transmission begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connected {
+    /// The export's size in bytes.
+    pub size: u64,
+    /// Its transmission flags.
+    pub flags: u16,
+}
+
+/// What the client must do next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClientStep {
+    /// Read exactly so many bytes and pass them on.
+    Read(usize),
+    /// Send these bytes, then call again with nothing.
+    Send(Vec<u8>),
+    /// Begin with requests. Replies are simple: 16 bytes, and the data of a read.
+    Begin(Connected),
+}
+
+#[derive(Debug)]
+enum State {
+    Start,
+    Greeting,
+    ReplyHeader,
+    ReplyBody { kind: u32 },
+}
+
+/// The client's side of negotiation.
+#[derive(Debug)]
+pub struct ClientHandshake {
+    export: String,
+    state: State,
+    connected: Option<Connected>,
+}
+
+const WHAT: &str = "GO";
+
+impl ClientHandshake {
+    /// A negotiation that will ask for `export`.
+    pub fn new(export: &str) -> Self {
+        Self { export: export.to_owned(), state: State::Start, connected: None }
+    }
+
+    /// Takes what the last [`ClientStep::Read`] asked for (nothing at first, and after a
+    /// [`ClientStep::Send`]) and says what is next.
+    ///
+    /// # Errors
+    /// [`PeerError`] where the server refuses, or is no NBD server.
+    pub fn step(&mut self, input: &[u8]) -> Result<ClientStep, PeerError> {
+        let be = |range: std::ops::Range<usize>| {
+            input[range].iter().fold(0, |value, byte| value << 8 | u64::from(*byte))
+        };
+        match self.state {
+            State::Start => {
+                self.state = State::Greeting;
+                Ok(ClientStep::Read(18))
+            }
+            State::Greeting if input.is_empty() => {
+                self.state = State::ReplyHeader;
+                Ok(ClientStep::Read(20))
+            }
+            State::Greeting => {
+                let expected = wire::INIT_MAGIC;
+                if be(0..8) != expected {
+                    return Err(PeerError::Magic { what: "a server", found: be(0..8), expected });
+                }
+                Ok(ClientStep::Send(self.hello()))
+            }
+            State::ReplyHeader => {
+                let (kind, length) = (be(12..16) as u32, be(16..20) as usize);
+                self.state = State::ReplyBody { kind };
+                if be(0..8) != wire::OPTION_REPLY_MAGIC || length > wire::STRING_LEN_MAX + 8 {
+                    return Err(PeerError::BadReply { what: WHAT });
+                }
+                if length == 0 { self.step(&[]) } else { Ok(ClientStep::Read(length)) }
+            }
+            State::ReplyBody { kind } => {
+                self.state = State::ReplyHeader;
+                match kind {
+                    rep::INFO if input.len() >= 12 && be(0..2) == u64::from(info::EXPORT) => {
+                        let (size, flags) = (be(2..10), be(10..12) as u16);
+                        self.connected = Some(Connected { size, flags });
+                        Ok(ClientStep::Read(20))
+                    }
+                    rep::INFO => Ok(ClientStep::Read(20)),
+                    rep::ACK => {
+                        let missing = PeerError::BadReply { what: WHAT };
+                        self.connected.map(ClientStep::Begin).ok_or(missing)
+                    }
+                    code => {
+                        let message = String::from_utf8_lossy(input).into_owned();
+                        Err(PeerError::Refused { what: WHAT, code, message })
+                    }
+                }
+            }
+        }
+    }
+
+    fn hello(&self) -> Vec<u8> {
+        let flags = u32::from(wire::FLAG_FIXED_NEWSTYLE | wire::FLAG_NO_ZEROES);
+        let mut bytes = flags.to_be_bytes().to_vec();
+        bytes.extend(wire::OPTION_MAGIC.to_be_bytes());
+        bytes.extend(option::GO.to_be_bytes());
+        bytes.extend((self.export.len() as u32 + 6).to_be_bytes());
+        bytes.extend((self.export.len() as u32).to_be_bytes());
+        bytes.extend(self.export.as_bytes());
+        bytes.extend(0_u16.to_be_bytes());
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::export::{BlockSizes, Export};
+    use crate::handshake::{Handshake, Progress, greeting};
+
+    fn connect(to: &str) -> Result<Connected, PeerError> {
+        let exports = [Export {
+            name: "disk".to_owned(),
+            description: String::new(),
+            size: 12345,
+            read_only: false,
+            block_sizes: BlockSizes { minimum: 1, preferred: 4096, payload_max: 1 << 20 },
+        }];
+        let mut server = Handshake::new();
+        let mut from_server = greeting().to_vec();
+        let mut client = ClientHandshake::new(to);
+        let mut input = Vec::new();
+        loop {
+            match client.step(&input)? {
+                ClientStep::Read(count) => input = from_server.drain(..count).collect(),
+                ClientStep::Send(bytes) => {
+                    let progress = server.advance(&exports, &bytes, &mut from_server).unwrap();
+                    assert!(!matches!(progress, Progress::Close(_)));
+                    input.clear();
+                }
+                ClientStep::Begin(connected) => return Ok(connected),
+            }
+        }
+    }
+
+    #[test]
+    fn client_and_server_understand_each_other() {
+        assert_eq!(connect("disk").unwrap().size, 12345);
+        let error = connect("nonesuch").unwrap_err().to_string();
+        assert!(error.contains("nonesuch"), "{error}");
+    }
+}

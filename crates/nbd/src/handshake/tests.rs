@@ -1,0 +1,187 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::export::BlockSizes;
+
+fn exports() -> Vec<Export> {
+    let export = |name: &str, read_only| Export {
+        name: name.to_owned(),
+        description: format!("about {name}"),
+        size: 1 << 20,
+        read_only,
+        block_sizes: BlockSizes { minimum: 1, preferred: 4096, payload_max: 32 << 20 },
+    };
+    vec![export("disk", false), export("other", true)]
+}
+
+fn option(code: u32, data: &[u8]) -> Vec<u8> {
+    let mut bytes = wire::OPTION_MAGIC.to_be_bytes().to_vec();
+    bytes.extend(code.to_be_bytes());
+    bytes.extend((data.len() as u32).to_be_bytes());
+    bytes.extend(data);
+    bytes
+}
+
+fn named(name: &[u8]) -> Vec<u8> {
+    [&(name.len() as u32).to_be_bytes()[..], name].concat()
+}
+
+fn go(name: &[u8]) -> Vec<u8> {
+    option(option::GO, &[named(name), vec![0, 0]].concat())
+}
+
+fn set_meta(name: &[u8], queries: &[&[u8]]) -> Vec<u8> {
+    let mut data = named(name);
+    data.extend((queries.len() as u32).to_be_bytes());
+    for query in queries {
+        data.extend(named(query));
+    }
+    option(option::SET_META_CONTEXT, &data)
+}
+
+/// Runs a whole conversation; returns how it ended and the codes of the option replies.
+fn talk(flags: u32, options: &[Vec<u8>]) -> (Result<Progress, PeerError>, Vec<u32>, Vec<u8>) {
+    let input = [&flags.to_be_bytes()[..], &options.concat()].concat();
+    let mut output = Vec::new();
+    let end = Handshake::new().advance(&exports(), &input, &mut output);
+    let mut codes = Vec::new();
+    let mut rest = &output[..];
+    while rest.len() >= 20 && rest[..8] == wire::OPTION_REPLY_MAGIC.to_be_bytes() {
+        codes.push(be32(rest, 12).unwrap());
+        rest = &rest[20 + be32(rest, 16).unwrap() as usize..];
+    }
+    (end, codes, output.clone())
+}
+
+fn session(flags: u32, options: &[Vec<u8>]) -> Session {
+    match talk(flags, options).0 {
+        Ok(Progress::Begin(_, session)) => session,
+        other => panic!("expected a session, got {other:?}"),
+    }
+}
+
+#[test]
+fn go_begins_with_what_was_negotiated() {
+    let structured = option(option::STRUCTURED_REPLY, &[]);
+    let meta = set_meta(b"disk", &[b"base:allocation"]);
+    let plain = Session { export_index: 0, structured: false, base_allocation: false };
+    assert_eq!(session(3, &[go(b"disk")]), plain);
+    assert_eq!(session(3, &[go(b"")]), plain, "the empty name is the first export");
+    let full = Session { export_index: 0, structured: true, base_allocation: true };
+    assert_eq!(session(3, &[structured.clone(), meta.clone(), go(b"disk")]), full);
+    assert_eq!(session(3, &[structured.clone(), meta.clone(), go(b"")]), full);
+    // Selected for one export, gone to another.
+    let other = Session { export_index: 1, structured: true, base_allocation: false };
+    assert_eq!(session(3, &[structured.clone(), meta.clone(), go(b"other")]), other);
+    // A later SET replaces an earlier one.
+    let none = set_meta(b"disk", &[b"base:", b"qemu:dirty-bitmap:x"]);
+    assert!(!session(3, &[structured, meta, none, go(b"disk")]).base_allocation);
+}
+
+#[test]
+fn old_clients_get_their_zeroes() {
+    let name = option(option::EXPORT_NAME, b"disk");
+    let (end, _, output) = talk(1, std::slice::from_ref(&name));
+    assert!(matches!(end, Ok(Progress::Begin(_, Session { structured: false, .. }))));
+    assert_eq!(output.len(), 10 + 124);
+    assert_eq!(talk(3, &[name]).2.len(), 10);
+    let unknown = talk(3, &[option(option::EXPORT_NAME, b"nonesuch")]).0.unwrap_err();
+    assert!(unknown.to_string().contains("nonesuch"));
+}
+
+#[test]
+fn what_is_not_spoken_is_refused_and_negotiation_goes_on() {
+    let cases = [
+        (option(option::STARTTLS, &[]), rep::ERR_UNSUP),
+        (option(option::EXTENDED_HEADERS, &[]), rep::ERR_UNSUP),
+        (option(0x0765_4321, b"data"), rep::ERR_UNSUP),
+        (option(option::LIST, b"x"), rep::ERR_INVALID),
+        (option(option::STRUCTURED_REPLY, b"x"), rep::ERR_INVALID),
+        (go(b"nonesuch"), rep::ERR_UNKNOWN),
+        (option(option::GO, &[0; 5]), rep::ERR_INVALID),
+        (option(option::GO, &[named(b"disk"), vec![0, 9]].concat()), rep::ERR_INVALID),
+        (option(option::GO, &[named(b"disk"), vec![0, 0, 1]].concat()), rep::ERR_INVALID),
+        (go(&[b'x'; 4097]), rep::ERR_INVALID),
+        (set_meta(b"disk", &[b"base:allocation"]), rep::ERR_INVALID), // not structured yet
+        (option(option::SET_META_CONTEXT, &[0xff; 12]), rep::ERR_INVALID),
+        (option(option::INFO, &vec![0; 65537]), rep::ERR_TOO_BIG),
+    ];
+    for (bad, expected) in cases {
+        let (end, codes, _) = talk(3, &[bad.clone(), go(b"disk")]);
+        assert_eq!(codes[0], expected, "{bad:x?}");
+        assert!(matches!(end, Ok(Progress::Begin(..))), "{end:?}");
+    }
+}
+
+#[test]
+fn listing_and_good_bye() {
+    let (end, codes, output) = talk(3, &[option(option::LIST, &[]), option(option::ABORT, b"?")]);
+    assert!(matches!(end, Ok(Progress::Close(_))));
+    assert_eq!(codes, [rep::SERVER, rep::SERVER, rep::ACK, rep::ACK]);
+    assert!(output.windows(5).any(|window| window == b"other"));
+    let list_meta = option(option::LIST_META_CONTEXT, &[named(b"disk"), vec![0; 4]].concat());
+    assert_eq!(talk(3, &[list_meta]).1, [rep::META_CONTEXT, rep::ACK]);
+}
+
+#[test]
+fn what_cannot_go_on_says_why() {
+    let long = [&option(9, &[])[..12], &u32::MAX.to_be_bytes()].concat();
+    assert!(matches!(talk(3, &[long]).0, Err(PeerError::OptionTooLong { length: u32::MAX, .. })));
+    assert!(matches!(talk(0x80, &[]).0, Err(PeerError::ClientFlags { unknown: 0x80, .. })));
+    assert!(matches!(talk(3, &[vec![7; 16]]).0, Err(PeerError::Magic { .. })));
+    let flood = vec![option(option::LIST, &[]); OPTION_COUNT_MAX as usize + 1];
+    assert!(matches!(talk(3, &flood).0, Err(PeerError::TooManyOptions { .. })));
+}
+
+proptest! {
+    /// However the bytes are cut into pieces, the conversation is the same.
+    #[test]
+    fn pieces_do_not_matter(cuts in prop::collection::vec(1_usize..40, 1..60)) {
+        let options = [
+            option(option::STRUCTURED_REPLY, &[]),
+            option(option::INFO, &vec![1; 65540]),
+            set_meta(b"disk", &[b"base:allocation", b"x"]),
+            option(77, b"unknown"),
+            go(b"disk"),
+        ];
+        let input = [&3_u32.to_be_bytes()[..], &options.concat()].concat();
+        let whole = talk(3, &options).2;
+
+        let mut handshake = Handshake::new();
+        let (mut output, mut buffer, mut rest) = (Vec::new(), Vec::new(), &input[..]);
+        let mut cuts = cuts.into_iter().chain(std::iter::repeat(997));
+        let session = loop {
+            let cut = cuts.next().unwrap_or(1).min(rest.len());
+            prop_assert!(cut > 0, "the input ended before the session began");
+            buffer.extend(&rest[..cut]);
+            rest = &rest[cut..];
+            match handshake.advance(&exports(), &buffer, &mut output) {
+                Ok(Progress::NeedMore(consumed)) => drop(buffer.drain(..consumed)),
+                Ok(Progress::Begin(_, session)) => break session,
+                other => panic!("{other:?}"),
+            }
+        };
+        prop_assert!(session.base_allocation);
+        prop_assert_eq!(output, whole);
+    }
+
+    /// No bytes whatever make it panic or consume what was not there.
+    #[test]
+    fn survives_anything(
+        flags in 0_u32..4,
+        options in prop::collection::vec((0_u32..13, prop::collection::vec(any::<u8>(), 0..64)), 0..8),
+        tail in prop::collection::vec(any::<u8>(), 0..64),
+    ) {
+        let mut input = flags.to_be_bytes().to_vec();
+        for (code, data) in &options {
+            input.extend(option(*code, data));
+        }
+        input.extend(tail);
+        let mut output = Vec::new();
+        if let Ok(Progress::NeedMore(n) | Progress::Begin(n, _) | Progress::Close(n)) =
+            Handshake::new().advance(&exports(), &input, &mut output)
+        {
+            prop_assert!(n <= input.len());
+        }
+    }
+}

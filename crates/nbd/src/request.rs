@@ -1,0 +1,303 @@
+//! Requests: the header's 28 bytes, and the one gate that every request passes.
+
+use crate::error::PeerError;
+use crate::export::Export;
+use crate::handshake::Session;
+use crate::wire::{self, Errno, command, command_flag as flag};
+
+/// A request header as it came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestHeader {
+    /// Command flags.
+    pub flags: u16,
+    /// The command's number.
+    pub command: u16,
+    /// What the reply must carry, so that the client knows which request it answers.
+    pub cookie: u64,
+    /// Where, in bytes.
+    pub offset: u64,
+    /// How much, in bytes.
+    pub length: u32,
+}
+
+impl RequestHeader {
+    /// Reads a header.
+    ///
+    /// # Errors
+    /// [`PeerError::Magic`]: the client has lost step, nothing after this can be understood.
+    pub fn parse(bytes: &[u8; wire::REQUEST_LEN]) -> Result<Self, PeerError> {
+        let mut at = 0;
+        let mut take = |count: usize| {
+            let value = bytes[at..at + count].iter().fold(0, |n, byte| n << 8 | u64::from(*byte));
+            at += count;
+            value
+        };
+        let found = take(4);
+        let expected = u64::from(wire::REQUEST_MAGIC);
+        if found != expected {
+            return Err(PeerError::Magic { what: "a request", found, expected });
+        }
+        Ok(Self {
+            flags: take(2) as u16,
+            command: take(2) as u16,
+            cookie: take(8),
+            offset: take(8),
+            length: take(4) as u32,
+        })
+    }
+
+    /// The bytes of a header.
+    pub fn encode(&self) -> [u8; wire::REQUEST_LEN] {
+        let mut bytes = [0; wire::REQUEST_LEN];
+        bytes[..4].copy_from_slice(&wire::REQUEST_MAGIC.to_be_bytes());
+        bytes[4..6].copy_from_slice(&self.flags.to_be_bytes());
+        bytes[6..8].copy_from_slice(&self.command.to_be_bytes());
+        bytes[8..16].copy_from_slice(&self.cookie.to_be_bytes());
+        bytes[16..24].copy_from_slice(&self.offset.to_be_bytes());
+        bytes[24..].copy_from_slice(&self.length.to_be_bytes());
+        bytes
+    }
+
+    /// How many bytes of payload follow the header, whether or not the request is any good.
+    pub fn payload_len(&self) -> u32 {
+        if self.command == command::WRITE { self.length } else { 0 }
+    }
+}
+
+/// A request that may be carried out: in range, permitted, with flags that it can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Read `length` bytes. Replies here are never fragmented, so DF is honoured always.
+    Read {
+        /// Where.
+        offset: u64,
+        /// How much.
+        length: u32,
+    },
+    /// Write the payload; with `fua` it must be durable before the reply.
+    Write {
+        /// Where.
+        offset: u64,
+        /// How much.
+        length: u32,
+        /// Forced unit access.
+        fua: bool,
+    },
+    /// Write zeroes.
+    WriteZeroes {
+        /// Where.
+        offset: u64,
+        /// How much.
+        length: u32,
+        /// Forced unit access.
+        fua: bool,
+        /// Fail at once where this is no faster than writing.
+        fast: bool,
+    },
+    /// The client no longer needs the contents.
+    Trim {
+        /// Where.
+        offset: u64,
+        /// How much.
+        length: u32,
+        /// Forced unit access.
+        fua: bool,
+    },
+    /// The client will read this soon.
+    Cache {
+        /// Where.
+        offset: u64,
+        /// How much.
+        length: u32,
+    },
+    /// Which parts are allocated.
+    BlockStatus {
+        /// Where.
+        offset: u64,
+        /// How much.
+        length: u32,
+        /// One extent only.
+        one: bool,
+    },
+    /// Make durable everything that has been replied to.
+    Flush,
+    /// Finish what is in flight, send no reply, close.
+    Disconnect,
+}
+
+/// Why a request is answered by an error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The error number for the client.
+    pub errno: Errno,
+    /// What was wrong, for people.
+    pub message: String,
+}
+
+/// The gate: decides whether a request can be carried out at all.
+///
+/// # Errors
+/// [`Refusal`]: answer with it and go on; the client is still in step.
+pub fn validate(
+    request: &RequestHeader,
+    export: &Export,
+    session: &Session,
+) -> Result<Command, Refusal> {
+    let RequestHeader { offset, length, flags, .. } = *request;
+    let refuse = |errno, message: String| Err(Refusal { errno, message });
+    // FUA is accepted on every command, as the spec demands of a server that offers it.
+    let known = flag::FUA
+        | match request.command {
+            command::READ if session.structured => flag::DF,
+            command::WRITE_ZEROES => flag::NO_HOLE | flag::FAST_ZERO,
+            command::BLOCK_STATUS => flag::REQ_ONE,
+            _ => 0,
+        };
+    if request.command == command::DISC {
+        return Ok(Command::Disconnect);
+    }
+    if request.command > command::BLOCK_STATUS {
+        return refuse(Errno::Invalid, format!("command {} is not known", request.command));
+    }
+    if flags & !known != 0 {
+        let message = format!("flags {flags:#x} do not go with command {}", request.command);
+        return refuse(Errno::Invalid, message);
+    }
+    if request.command == command::FLUSH {
+        return Ok(Command::Flush);
+    }
+
+    let writes = matches!(request.command, command::WRITE | command::TRIM | command::WRITE_ZEROES);
+    if writes && export.read_only {
+        return refuse(Errno::Perm, format!("export {:?} is read-only", export.name));
+    }
+    if length == 0 {
+        return refuse(Errno::Invalid, "the length is zero".to_owned());
+    }
+    let payload = matches!(request.command, command::READ | command::WRITE);
+    if payload && length > PAYLOAD_ACCEPTED_MAX {
+        let message = format!("{length} bytes are more than {PAYLOAD_ACCEPTED_MAX} in one request");
+        return refuse(Errno::Invalid, message);
+    }
+    let end = offset.checked_add(u64::from(length));
+    if end.is_none_or(|end| end > export.size) {
+        let grows = matches!(request.command, command::WRITE | command::WRITE_ZEROES);
+        let errno = if grows { Errno::NoSpace } else { Errno::Invalid };
+        let message =
+            format!("{length} bytes at {offset} end beyond the export's {} bytes", export.size);
+        return refuse(errno, message);
+    }
+    let minimum = u64::from(export.block_sizes.minimum);
+    if !offset.is_multiple_of(minimum) || !u64::from(length).is_multiple_of(minimum) {
+        let message = format!("{length} bytes at {offset} are not whole blocks of {minimum}");
+        return refuse(Errno::Invalid, message);
+    }
+
+    let fua = flags & flag::FUA != 0;
+    Ok(match request.command {
+        command::READ => Command::Read { offset, length },
+        command::WRITE => Command::Write { offset, length, fua },
+        command::WRITE_ZEROES => {
+            Command::WriteZeroes { offset, length, fua, fast: flags & flag::FAST_ZERO != 0 }
+        }
+        command::TRIM => Command::Trim { offset, length, fua },
+        command::CACHE => Command::Cache { offset, length },
+        _ if session.base_allocation => {
+            Command::BlockStatus { offset, length, one: flags & flag::REQ_ONE != 0 }
+        }
+        _ => {
+            let message = "no metadata context was negotiated".to_owned();
+            return refuse(Errno::Invalid, message);
+        }
+    })
+}
+
+/// The longest payload that is accepted, told or not. Clients that do not ask for block sizes may
+/// send at least 32 MiB by the spec, and old ones send more.
+pub const PAYLOAD_ACCEPTED_MAX: u32 = 64 << 20;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::export::BlockSizes;
+
+    const SIZE: u64 = 1 << 20;
+
+    fn export(read_only: bool) -> Export {
+        Export {
+            name: "disk".to_owned(),
+            description: String::new(),
+            size: SIZE,
+            read_only,
+            block_sizes: BlockSizes { minimum: 1, preferred: 4096, payload_max: 32 << 20 },
+        }
+    }
+
+    const FULL: Session = Session { export_index: 0, structured: true, base_allocation: true };
+    const PLAIN: Session = Session { export_index: 0, structured: false, base_allocation: false };
+
+    fn header(command: u16, flags: u16, offset: u64, length: u32) -> RequestHeader {
+        RequestHeader { flags, command, cookie: 7, offset, length }
+    }
+
+    fn errno(request: RequestHeader, read_only: bool, session: Session) -> Option<Errno> {
+        validate(&request, &export(read_only), &session).err().map(|refusal| refusal.errno)
+    }
+
+    #[test]
+    fn each_fault_has_its_error_number() {
+        use command::*;
+        let cases = [
+            (header(READ, 0, SIZE - 1, 2), false, FULL, Some(Errno::Invalid)),
+            (header(WRITE, 0, SIZE - 1, 2), false, FULL, Some(Errno::NoSpace)),
+            (header(WRITE_ZEROES, 0, u64::MAX, 2), false, FULL, Some(Errno::NoSpace)),
+            (header(TRIM, 0, SIZE, 1), false, FULL, Some(Errno::Invalid)),
+            (header(WRITE, 0, 0, 1), true, FULL, Some(Errno::Perm)),
+            (header(TRIM, 0, 0, 1), true, FULL, Some(Errno::Perm)),
+            (header(READ, 0, 0, 1), true, FULL, None),
+            (header(READ, 0, 0, 0), false, FULL, Some(Errno::Invalid)),
+            (header(READ, flag::DF, 0, 1), false, FULL, None),
+            (header(READ, flag::DF, 0, 1), false, PLAIN, Some(Errno::Invalid)),
+            (header(WRITE, flag::FUA, 0, 1), false, PLAIN, None),
+            (header(WRITE, flag::NO_HOLE, 0, 1), false, PLAIN, Some(Errno::Invalid)),
+            (header(FLUSH, flag::FUA, 0, 0), false, PLAIN, None),
+            (header(BLOCK_STATUS, 0, 0, 1), false, PLAIN, Some(Errno::Invalid)),
+            (header(BLOCK_STATUS, flag::REQ_ONE, 0, 1), false, FULL, None),
+            (header(8, 0, 0, 1), false, FULL, Some(Errno::Invalid)),
+            (header(READ, 0x8000, 0, 1), false, FULL, Some(Errno::Invalid)),
+            (header(DISC, 0x8000, 9, 9), false, PLAIN, None),
+        ];
+        for (request, read_only, session, expected) in cases {
+            assert_eq!(errno(request, read_only, session), expected, "{request:?}");
+        }
+        let mut large = export(false);
+        large.size = 1 << 40;
+        let request = header(READ, 0, 0, PAYLOAD_ACCEPTED_MAX + 1);
+        assert!(validate(&request, &large, &FULL).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn headers_round_trip(flags: u16, command: u16, cookie: u64, offset: u64, length: u32) {
+            let header = RequestHeader { flags, command, cookie, offset, length };
+            prop_assert_eq!(RequestHeader::parse(&header.encode()), Ok(header));
+        }
+
+        /// What passes the gate is inside the export, whatever came.
+        #[test]
+        fn nothing_out_of_range_passes(command in 0_u16..9, flags: u16, offset: u64, length: u32) {
+            for offset in [offset, offset % (SIZE + 2)] {
+                let request = header(command, flags & 0x1f, offset, length % (2 << 20));
+                let passed = validate(&request, &export(false), &FULL);
+                if let Ok(Command::Read { offset, length } | Command::Write { offset, length, .. }
+                    | Command::WriteZeroes { offset, length, .. } | Command::Trim { offset, length, .. }
+                    | Command::Cache { offset, length } | Command::BlockStatus { offset, length, .. }) = passed
+                {
+                    prop_assert!(length > 0 && offset + u64::from(length) <= SIZE);
+                }
+            }
+        }
+    }
+}
