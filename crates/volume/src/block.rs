@@ -1,0 +1,122 @@
+//! The one trait of all layers.
+
+use std::io;
+
+/// Whether a write is on stable storage when the call returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// It is where later reads find it; a later [`Block::flush`] makes it durable.
+    Written,
+    /// It is durable (NBD's FUA).
+    Flushed,
+}
+
+/// A stretch of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Its length in bytes, not zero.
+    pub length: u64,
+    /// Whether space is allocated for it. A stretch that is not may still hold any data.
+    pub allocated: bool,
+}
+
+/// Why a block device could not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BlockError {
+    /// The operating system refused.
+    #[error("{action} of {length} bytes at {offset} failed: {source}")]
+    Io {
+        /// `read`, `write`, `discard`...
+        action: &'static str,
+        /// Where, in this layer's bytes.
+        offset: u64,
+        /// How much.
+        length: u64,
+        /// Why.
+        source: io::Error,
+    },
+    /// Making data durable failed. The kernel may have dropped it, so nothing after this can be
+    /// trusted: every later write and flush fails with [`BlockError::Poisoned`].
+    #[error("making data durable failed: {0}")]
+    Flush(#[source] io::Error),
+    /// An earlier flush failed; what it covered may be lost. Reopen the volume to go on.
+    #[error("an earlier flush failed and data may be lost: reopen the volume and check it")]
+    Poisoned,
+    /// The cipher failed, which it has no reason to.
+    #[error("the cipher failed on {length} bytes at {offset}")]
+    Cipher {
+        /// Where.
+        offset: u64,
+        /// How much.
+        length: u64,
+    },
+}
+
+impl BlockError {
+    /// Whether the device is full: nothing is lost, and it works again when there is space.
+    pub fn is_full(&self) -> bool {
+        matches!(self, Self::Io { source, .. } | Self::Flush(source)
+            if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
+    }
+}
+
+/// A device of [`Block::size`] bytes, usable by many threads at once.
+///
+/// Offsets and lengths are multiples of [`Block::block_size`] and lie inside the device: callers
+/// see to that, layers assert it. What a write that was cut short by a crash or an error leaves in
+/// its range is any mixture of old and new sectors; bytes outside its range never change. Reads
+/// and writes that overlap in time may see such a mixture too, as on a disk.
+pub trait Block: Send + Sync {
+    /// The size in bytes.
+    fn size(&self) -> u64;
+
+    /// What offsets and lengths are multiples of: a power of two.
+    fn block_size(&self) -> u32;
+
+    /// Fills `data` from `offset`.
+    fn read(&self, offset: u64, data: &mut [u8]) -> Result<(), BlockError>;
+
+    /// Writes `data` at `offset`. Layers work in place: afterwards `data` holds rubbish.
+    fn write(&self, offset: u64, data: &mut [u8], durability: Durability)
+    -> Result<(), BlockError>;
+
+    /// Writes `length` zeroes at `offset`.
+    fn write_zeroes(
+        &self,
+        offset: u64,
+        length: u64,
+        durability: Durability,
+    ) -> Result<(), BlockError>;
+
+    /// Makes everything durable whose write has returned before the call.
+    fn flush(&self) -> Result<(), BlockError>;
+
+    /// Says that the contents are not needed any more; what they are afterwards is undefined.
+    /// A device may ignore it.
+    fn discard(&self, offset: u64, length: u64) -> Result<(), BlockError>;
+
+    /// Says that the contents will be read soon. A hint: it cannot fail.
+    fn prefetch(&self, offset: u64, length: u64);
+
+    /// What of a range is allocated: at least one extent, at most `count_max`, from `offset` on
+    /// without gaps, and not beyond `length`.
+    fn extents(
+        &self,
+        offset: u64,
+        length: u64,
+        count_max: usize,
+    ) -> Result<Vec<Extent>, BlockError>;
+
+    /// A guess at what moving `length` bytes through this layer and those below costs, in
+    /// nanoseconds of CPU time.
+    fn cost_ns(&self, length: u64) -> u64;
+}
+
+/// Asserts what the callers of a layer owe it.
+pub(crate) fn check_range(device: &(impl Block + ?Sized), offset: u64, length: u64) {
+    let block = u64::from(device.block_size());
+    let inside = offset.checked_add(length).is_some_and(|end| end <= device.size());
+    let aligned = offset.is_multiple_of(block) && length.is_multiple_of(block);
+    assert!(inside && aligned, "{length} bytes at {offset} are not a range of this device");
+}

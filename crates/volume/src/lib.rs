@@ -1,0 +1,41 @@
+//! A volume is a block device made of layers, each a [`Block`] over a [`Block`]:
+//!
+//! ```text
+//!  Bytes      any offset and length; read-modify-write of partial sectors
+//!   └ Crypt   AES-256-XTS, sector by sector, in place
+//!      └ File a range of a file: pread, pwrite, fdatasync; sticky errors
+//! ```
+//!
+//! [`luks`] makes and opens the containers (the header is `libcryptsetup`'s business) and stacks
+//! the layers. The data path is ours.
+//!
+//! ```no_run
+//! use homing_volume::Block;
+//! use homing_volume::luks::{self, FormatOptions};
+//!
+//! let path = std::path::Path::new("disk.img");
+//! luks::format(path, &FormatOptions::new(1 << 30), b"a passphrase")?;
+//! let volume = luks::open(path, b"a passphrase", luks::Access::ReadWrite)?;
+//! volume.write(4096, &mut b"hello".to_vec(), homing_volume::Durability::Flushed)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Read on in this order: `block`, `file`, `xts`, `crypt`, `bytes`, `luks`. Unsafe code is in
+//! `xts/aws_lc.rs` alone.
+
+mod block;
+mod bytes;
+mod crypt;
+mod file;
+#[cfg(target_os = "linux")]
+pub mod luks;
+mod xts;
+
+#[cfg(test)]
+mod memory;
+
+pub use block::{Block, BlockError, Durability, Extent};
+pub use bytes::Bytes;
+pub use crypt::Crypt;
+pub use file::File;
+pub use xts::{Cipher, KeyError, SectorSize, XtsKey};

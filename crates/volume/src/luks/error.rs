@@ -1,0 +1,122 @@
+//! Why a container could not be made or opened, with what to do about it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why a container could not be made or opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LuksError {
+    /// The operating system refused.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// `open`, `read`, `create`...
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file may not be written.
+    #[error("{} cannot be written ({source}): serve it read-only, or change its permissions", path.display())]
+    ReadOnly {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// There is something at the path already.
+    #[error("{} exists already: nothing was changed", path.display())]
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Another program has the container open for writing.
+    #[error("{} is in use by another program: stop that one first", path.display())]
+    InUse {
+        /// The file.
+        path: PathBuf,
+        /// Its inode, to find who (`/proc/locks`).
+        inode: u64,
+    },
+    /// It is no container, or both copies of its header are damaged.
+    #[error(
+        "{} is not a LUKS container, or both copies of its header are damaged: restore the header \
+         from a backup (cryptsetup luksHeaderRestore), or give the path of a new file and --size",
+        path.display()
+    )]
+    NotLuks {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file is shorter than its header says.
+    #[error(
+        "{} is cut short: {length} bytes, where its header alone takes {needed}: restore it from a \
+         backup",
+        path.display()
+    )]
+    Truncated {
+        /// The file.
+        path: PathBuf,
+        /// Its length in bytes.
+        length: u64,
+        /// The least it must have.
+        needed: u64,
+    },
+    /// A container that uses something we do not do.
+    #[error("{} cannot be served: {problem}", path.display())]
+    Unsupported {
+        /// The file.
+        path: PathBuf,
+        /// What it uses.
+        problem: String,
+    },
+    /// No key slot opens with this passphrase.
+    #[error("no key slot of {} opens with this passphrase", path.display())]
+    WrongPassphrase {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The key derivation needs more memory than there is.
+    #[error(
+        "not enough memory to derive the key of {}: the container asks for {needed_kib} KiB; free \
+         some, or add a key with cryptsetup luksAddKey --pbkdf-memory",
+        path.display()
+    )]
+    Memory {
+        /// The file.
+        path: PathBuf,
+        /// The largest cost of its key slots.
+        needed_kib: u64,
+    },
+    /// A size that cannot be had.
+    #[error(
+        "a volume of {size} bytes cannot be made: use a multiple of {sector_size} bytes, not 0"
+    )]
+    Size {
+        /// The size asked for.
+        size: u64,
+        /// The sector size it must be a multiple of.
+        sector_size: u32,
+    },
+    /// `libcryptsetup` failed in a way it should not.
+    #[error("libcryptsetup could not {action} {}: {message}", path.display())]
+    Library {
+        /// What it was to do.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What it said.
+        message: String,
+    },
+}
+
+impl LuksError {
+    pub(super) fn io(action: &'static str, path: &Path, source: io::Error) -> Self {
+        Self::Io { action, path: path.to_owned(), source }
+    }
+
+    pub(super) fn unsupported(path: &Path, problem: String) -> Self {
+        Self::Unsupported { path: path.to_owned(), problem }
+    }
+}

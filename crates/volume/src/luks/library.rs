@@ -1,0 +1,46 @@
+//! What everything that calls `libcryptsetup` goes through: one caller at a time, messages kept.
+//!
+//! The library's state is process-wide (its random generator, its log). Key derivation happens
+//! inside, so unlocking many containers is one after the other, which bounds its memory too.
+
+use std::cell::RefCell;
+use std::sync::{Mutex, Once, PoisonError};
+
+use libcryptsetup_rs::consts::vals::CryptLogLevel;
+use libcryptsetup_rs::{LibcryptErr, c_logging_callback, set_log_callback};
+
+thread_local! {
+    static MESSAGES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+fn keep_message(level: CryptLogLevel, message: &str, _: Option<&mut ()>) {
+    if matches!(level, CryptLogLevel::Error) {
+        // The library calls back on the thread that called it.
+        MESSAGES.with(|messages| messages.borrow_mut().push(message.trim().to_owned()));
+    }
+}
+
+c_logging_callback!(keep_message_c, (), keep_message);
+
+/// A failure of the library: its error number if it gave one, and what it said.
+pub(super) struct Failed {
+    pub(super) errno: Option<rustix::io::Errno>,
+    pub(super) message: String,
+}
+
+/// Runs `call` with the library to itself.
+pub(super) fn with<T>(call: impl FnOnce() -> Result<T, LibcryptErr>) -> Result<T, Failed> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    static LOG: Once = Once::new();
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    LOG.call_once(|| set_log_callback::<()>(Some(keep_message_c), None));
+    MESSAGES.with(|messages| messages.borrow_mut().clear());
+    call().map_err(|error| {
+        let errno = match &error {
+            LibcryptErr::IOError(error) => rustix::io::Errno::from_io_error(error),
+            _ => None,
+        };
+        let said = MESSAGES.with(|messages| messages.borrow().join("; "));
+        Failed { errno, message: if said.is_empty() { error.to_string() } else { said } }
+    })
+}

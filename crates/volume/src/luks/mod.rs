@@ -1,0 +1,121 @@
+//! LUKS2 containers (and LUKS1, to open): made and opened so that `cryptsetup` and this crate can
+//! use each other's.
+//!
+//! The header belongs to `libcryptsetup`. It never sees the container itself when one is opened:
+//! it gets a copy of the header area in memory, so that opening writes nothing, waits for no lock
+//! and needs no path. Key slots are managed with `cryptsetup luksAddKey` and its like.
+//!
+//! Read on in this order: `error`, `library`, `header`, `format`.
+
+mod error;
+mod format;
+mod header;
+mod library;
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::FlockOperation;
+
+pub use error::LuksError;
+pub use format::{FormatOptions, Kdf, format};
+
+use crate::block::Block;
+use crate::bytes::Bytes;
+use crate::crypt::Crypt;
+use crate::file::File;
+use crate::xts::{Cipher, XtsKey};
+
+/// What an opened container may be used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Reading only; the file may be read-only too.
+    ReadOnly,
+    /// Reading and writing. Nobody else may have the container open for writing.
+    ReadWrite,
+}
+
+/// Opens the container at `path` with a passphrase and stacks its layers: byte access over
+/// encryption over the file.
+///
+/// The key derivation takes as long and as much memory as the container's maker chose: about 1 s
+/// and 1 GiB by default. Opening never writes to the file. Where one of the two header copies is
+/// damaged, the other is used.
+///
+/// # Errors
+/// [`LuksError`] names the file and what to do.
+pub fn open(
+    path: &Path,
+    passphrase: &[u8],
+    access: Access,
+) -> Result<Bytes<Crypt<File>>, LuksError> {
+    let file = open_file(path, access)?;
+    let length = file.metadata().map_err(|source| LuksError::io("examine", path, source))?.len();
+    let (header, key) = header::unlock(path, &file, length, passphrase)?;
+    let size = header.data_size(path, length)?;
+    let key = XtsKey::new(&key).map_err(|problem| {
+        LuksError::unsupported(path, format!("its key will not do: {problem}"))
+    })?;
+    let cipher = Cipher::new(&key, header.sector_size);
+    let sector = header.sector_size.bytes();
+    let file = File::new(Arc::new(file), header.data_offset, size, sector);
+    Ok(Bytes::new(Crypt::new(file, cipher, header.allow_discards)))
+}
+
+/// Opens and locks the file: a container that two programs write to is a lost container.
+fn open_file(path: &Path, access: Access) -> Result<fs::File, LuksError> {
+    let write = access == Access::ReadWrite;
+    let file =
+        fs::OpenOptions::new().read(true).write(write).open(path).map_err(|source| match source
+            .kind()
+        {
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem if write => {
+                LuksError::ReadOnly { path: path.to_owned(), source }
+            }
+            _ => LuksError::io("open", path, source),
+        })?;
+    let metadata = file.metadata().map_err(|source| LuksError::io("examine", path, source))?;
+    if metadata.is_dir() {
+        let directory = io::Error::from(io::ErrorKind::IsADirectory);
+        return Err(LuksError::io("open", path, directory));
+    }
+    // A record lock, not flock(2): cryptsetup takes that one to read the header, and would wait
+    // for ever. QEMU's tools respect this one.
+    let operation = if write {
+        FlockOperation::NonBlockingLockExclusive
+    } else {
+        FlockOperation::NonBlockingLockShared
+    };
+    match rustix::fs::fcntl_lock(&file, operation) {
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::ACCESS) => {
+            Err(LuksError::InUse { path: path.to_owned(), inode: metadata.ino() })
+        }
+        // File systems without locks: as good as it gets.
+        Ok(()) | Err(_) => Ok(file),
+    }
+}
+
+/// The size in bytes of what the container at `path` holds, without opening it.
+///
+/// # Errors
+/// [`LuksError`] where there is no usable container.
+pub fn volume_size(path: &Path) -> Result<u64, LuksError> {
+    let file = fs::File::open(path).map_err(|source| LuksError::io("open", path, source))?;
+    let length = file.metadata().map_err(|source| LuksError::io("examine", path, source))?.len();
+    header::read(path, &file, length)?.data_size(path, length)
+}
+
+/// The block device that [`open`] gives, without its type.
+pub fn open_boxed(
+    path: &Path,
+    passphrase: &[u8],
+    access: Access,
+) -> Result<Arc<dyn Block>, LuksError> {
+    Ok(Arc::new(open(path, passphrase, access)?))
+}
+
+#[cfg(test)]
+mod tests;

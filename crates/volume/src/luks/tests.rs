@@ -1,0 +1,120 @@
+use std::fs;
+
+use super::*;
+use crate::block::Durability;
+use crate::xts::SectorSize;
+
+fn options(sector_size: SectorSize) -> FormatOptions {
+    let kdf = Kdf::Fixed { memory_kib: 32, iterations: 4 };
+    FormatOptions { sector_size, kdf, ..FormatOptions::new(1 << 20) }
+}
+
+fn container(sector_size: SectorSize) -> (tempfile::TempDir, std::path::PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("disk.img");
+    format(&path, &options(sector_size), b"secret").unwrap();
+    (folder, path)
+}
+
+fn error(path: &Path, passphrase: &[u8]) -> String {
+    open(path, passphrase, Access::ReadWrite).map(|_| ()).unwrap_err().to_string()
+}
+
+#[test]
+fn what_is_written_is_there_after_reopening_and_not_in_the_file() {
+    for sector_size in [SectorSize::B512, SectorSize::B4096] {
+        let (_folder, path) = container(sector_size);
+        let text = b"plainly visible text, repeated: ".repeat(100);
+        {
+            let volume = open(&path, b"secret", Access::ReadWrite).unwrap();
+            assert_eq!(volume.size(), 1 << 20);
+            volume.write(777, &mut text.clone(), Durability::Flushed).unwrap();
+        }
+        let volume = open(&path, b"secret", Access::ReadOnly).unwrap();
+        let mut back = vec![0; text.len()];
+        volume.read(777, &mut back).unwrap();
+        assert_eq!(back, text);
+        let raw = fs::read(&path).unwrap();
+        assert_eq!(raw.len(), (17 << 20));
+        assert!(!raw.windows(13).any(|window| window == b"plainly visib"));
+    }
+}
+
+#[test]
+fn a_wrong_passphrase_is_said_to_be_wrong() {
+    let (_folder, path) = container(SectorSize::B512);
+    let said = error(&path, b"guess");
+    assert!(said.contains("passphrase") && said.contains("disk.img"), "{said}");
+}
+
+#[test]
+fn one_damaged_copy_of_the_header_is_survived_and_opening_writes_nothing() {
+    let (_folder, path) = container(SectorSize::B4096);
+    let mut raw = fs::read(&path).unwrap();
+    raw[..16384].fill(0);
+    fs::write(&path, &raw).unwrap();
+    open(&path, b"secret", Access::ReadWrite).unwrap();
+    assert!(fs::read(&path).unwrap() == raw, "opening changed the file");
+
+    raw[16384..32768].fill(0);
+    fs::write(&path, &raw).unwrap();
+    let said = error(&path, b"secret");
+    assert!(said.contains("not a LUKS container"), "{said}");
+}
+
+#[test]
+fn what_is_no_container_or_cut_short_is_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, content) in
+        [("empty", vec![]), ("text", b"hello\n".to_vec()), ("zeroes", vec![0; 1 << 20])]
+    {
+        let path = folder.path().join(name);
+        fs::write(&path, content).unwrap();
+        let said = error(&path, b"secret");
+        assert!(said.contains(name) && said.contains("not a LUKS container"), "{said}");
+    }
+    assert!(error(folder.path(), b"").contains("directory"));
+    assert!(error(&folder.path().join("absent"), b"").contains("absent"));
+
+    let (_folder, path) = container(SectorSize::B4096);
+    for length in [4096_u64, 20_000, 16 << 20, (16 << 20) + 100] {
+        let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.set_len((16 << 20) + 4096).unwrap();
+        file.set_len(length).unwrap();
+        let said = error(&path, b"secret");
+        assert!(said.contains("disk.img"), "{length}: {said}");
+    }
+}
+
+#[test]
+fn a_size_that_is_no_multiple_is_refused_and_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("disk.img");
+    for size in [0, 1000, 4097, u64::MAX] {
+        let wrong = FormatOptions { size, ..options(SectorSize::B4096) };
+        let said = format(&path, &wrong, b"secret").unwrap_err().to_string();
+        assert!(said.contains(&size.to_string()) && said.contains("4096"), "{said}");
+    }
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn an_existing_file_is_never_overwritten() {
+    let (_folder, path) = container(SectorSize::B512);
+    let before = fs::read(&path).unwrap();
+    let said = format(&path, &options(SectorSize::B512), b"other").unwrap_err().to_string();
+    assert!(said.contains("exists"), "{said}");
+    assert!(fs::read(&path).unwrap() == before);
+}
+
+#[test]
+fn flags_in_the_header_are_found_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("disk.img");
+    let with = FormatOptions { allow_discards: true, ..options(SectorSize::B512) };
+    format(&path, &with, b"secret").unwrap();
+    assert_eq!(volume_size(&path).unwrap(), 1 << 20);
+    let file = fs::File::open(&path).unwrap();
+    let header = header::read(&path, &file, file.metadata().unwrap().len()).unwrap();
+    assert!(header.allow_discards && header.sector_size == SectorSize::B512);
+}
