@@ -68,6 +68,21 @@ impl FormatOptions {
             allow_discards: false,
         }
     }
+
+    /// Whether such a volume can be made: before anybody is asked for a passphrase.
+    ///
+    /// # Errors
+    /// [`LuksError::Size`].
+    pub fn check(&self) -> Result<(), LuksError> {
+        self.file_length().map(|_| ())
+    }
+
+    fn file_length(&self) -> Result<u64, LuksError> {
+        let sector_size = self.sector_size.bytes();
+        let length = DATA_OFFSET.checked_add(self.size).filter(|length| *length < i64::MAX as u64);
+        let whole = self.size > 0 && self.size.is_multiple_of(u64::from(sector_size));
+        length.filter(|_| whole).ok_or(LuksError::Size { size: self.size, sector_size })
+    }
 }
 
 /// Makes a LUKS2 container at `path`, which must not exist, with one key slot.
@@ -77,12 +92,7 @@ impl FormatOptions {
 /// # Errors
 /// [`LuksError`]; then nothing is left behind.
 pub fn format(path: &Path, options: &FormatOptions, passphrase: &[u8]) -> Result<(), LuksError> {
-    let sector_size = options.sector_size.bytes();
-    let length = DATA_OFFSET.checked_add(options.size).filter(|length| *length < i64::MAX as u64);
-    let whole = options.size > 0 && options.size.is_multiple_of(u64::from(sector_size));
-    let Some(length) = length.filter(|_| whole) else {
-        return Err(LuksError::Size { size: options.size, sector_size });
-    };
+    let length = options.file_length()?;
     if path.symlink_metadata().is_ok() {
         return Err(LuksError::Exists { path: path.to_owned() });
     }

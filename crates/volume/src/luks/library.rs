@@ -13,6 +13,8 @@ thread_local! {
     static MESSAGES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
+// The callback's signature is the binding's.
+#[allow(clippy::needless_pass_by_value)]
 fn keep_message(level: CryptLogLevel, message: &str, _: Option<&mut ()>) {
     if matches!(level, CryptLogLevel::Error) {
         // The library calls back on the thread that called it.

@@ -1,0 +1,63 @@
+//! Sizes as people write them: `4096`, `64K`, `512M`, `10G`, `10GiB`.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A number of bytes. Suffixes are powers of 1024, as `qemu-img` and `truncate` have them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ByteSize(pub(crate) u64);
+
+const UNITS: [&str; 6] = ["", "K", "M", "G", "T", "P"];
+
+impl FromStr for ByteSize {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bad = || {
+            format!("{text:?} is not a size: write bytes, or a number with K, M, G or T, as in 10G")
+        };
+        let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+        let (number, suffix) = text.split_at(digits);
+        let suffix = suffix.trim().to_ascii_uppercase();
+        let suffix = suffix.strip_suffix("IB").or(suffix.strip_suffix('B')).unwrap_or(&suffix);
+        let power = UNITS.iter().position(|unit| *unit == suffix).ok_or_else(bad)?;
+        let number: u64 = number.parse().map_err(|_| bad())?;
+        let bytes = number.checked_mul(1 << (10 * power)).ok_or_else(bad)?;
+        Ok(Self(bytes))
+    }
+}
+
+impl fmt::Display for ByteSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let power = (1..UNITS.len()).rev().find(|power| self.0 >= 1 << (10 * power)).unwrap_or(0);
+        if power == 0 {
+            return write!(f, "{} bytes", self.0);
+        }
+        let value = self.0 as f64 / (1_u64 << (10 * power)) as f64;
+        let digits = if value.fract() == 0.0 { 0 } else { 1 };
+        write!(f, "{value:.digits$} {}iB", UNITS[power])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_and_shown() {
+        for (text, bytes, shown) in [
+            ("4096", 4096, "4 KiB"),
+            ("10G", 10 << 30, "10 GiB"),
+            ("1536m", 1536 << 20, "1.5 GiB"),
+            ("64KiB", 64 << 10, "64 KiB"),
+            ("100b", 100, "100 bytes"),
+        ] {
+            assert_eq!(text.parse(), Ok(ByteSize(bytes)));
+            assert_eq!(ByteSize(bytes).to_string(), shown);
+        }
+        for bad in ["", "G", "ten", "-1", "1.5G", "99999999999P", "5X"] {
+            let error = bad.parse::<ByteSize>().unwrap_err();
+            assert!(error.contains(bad), "{error}");
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! The program `homing`: the only place that prints, reads arguments and exits.
+#![forbid(unsafe_code)]
+
+mod byte_size;
+mod output;
+mod passphrase;
+mod serve;
+mod topo;
+mod try_load;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+/// Encrypted block volumes over NBD, on a runtime that keeps work in its cache domain.
+#[derive(Parser)]
+#[command(name = "homing", version, after_help = FIRST_STEPS)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const FIRST_STEPS: &str = "\
+First steps:
+  homing serve --try                     see it work, leaves nothing behind
+  homing serve disk.img --size 10G       make an encrypted volume and serve it
+  homing topo                            the machine and its cache domains";
+
+#[derive(Subcommand)]
+enum Command {
+    /// Serve encrypted volumes to NBD clients
+    Serve(Box<serve::ServeArgs>),
+    /// Show the machine: cores, caches, nodes, and the pods of each affinity scope
+    Topo(topo::TopoArgs),
+    /// Print a completion script for a shell
+    #[command(
+        after_help = "Example:\n  homing completions bash > ~/.local/share/bash-completion/completions/homing"
+    )]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match cli.command {
+        Command::Serve(args) => serve::run(&args),
+        Command::Topo(args) => topo::run(&args),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "homing", &mut script);
+            output::print(&script)
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("homing: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

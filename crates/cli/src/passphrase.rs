@@ -1,0 +1,63 @@
+//! Where a passphrase comes from: a file, standard input, the terminal, or chance.
+
+use std::fs;
+use std::io::{self, Read};
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use zeroize::Zeroizing;
+
+/// `cryptsetup`'s limit for key files.
+const KEY_FILE_LEN_MAX: u64 = 8 << 20;
+
+/// A passphrase: wiped from memory when dropped.
+pub(crate) type Passphrase = Zeroizing<Vec<u8>>;
+
+/// Reads the whole of a key file, as `cryptsetup --key-file` does; `-` is standard input.
+pub(crate) fn from_file(path: &Path) -> anyhow::Result<Passphrase> {
+    let mut passphrase = Zeroizing::new(Vec::new());
+    let limit = KEY_FILE_LEN_MAX + 1;
+    let read = if path == Path::new("-") {
+        io::stdin().lock().take(limit).read_to_end(&mut passphrase)
+    } else {
+        fs::File::open(path).and_then(|file| file.take(limit).read_to_end(&mut passphrase))
+    };
+    read.with_context(|| format!("cannot read key file {}", path.display()))?;
+    if passphrase.is_empty() {
+        bail!("key file {} is empty", path.display());
+    }
+    if passphrase.len() as u64 > KEY_FILE_LEN_MAX {
+        bail!("key file {} is longer than {KEY_FILE_LEN_MAX} bytes", path.display());
+    }
+    Ok(passphrase)
+}
+
+/// Asks once, to open an existing container.
+pub(crate) fn ask(image: &Path) -> anyhow::Result<Passphrase> {
+    prompt(&format!("Passphrase for {}: ", image.display()))
+}
+
+/// Asks twice, for a new container.
+pub(crate) fn ask_twice(image: &Path) -> anyhow::Result<Passphrase> {
+    let first = prompt(&format!("New passphrase for {}: ", image.display()))?;
+    if first.is_empty() {
+        bail!("an empty passphrase protects nothing: nothing was made");
+    }
+    if first != prompt("The same again: ")? {
+        bail!("the two passphrases differ: nothing was made");
+    }
+    Ok(first)
+}
+
+fn prompt(question: &str) -> anyhow::Result<Passphrase> {
+    let answer = rpassword::prompt_password(question)
+        .context("there is no terminal to ask for a passphrase: use --key-file FILE")?;
+    Ok(Zeroizing::new(answer.into_bytes()))
+}
+
+/// A random key, for containers that nobody opens again.
+pub(crate) fn random() -> anyhow::Result<Passphrase> {
+    let mut key = Zeroizing::new(vec![0; 32]);
+    getrandom::fill(&mut key).context("the system has no random numbers")?;
+    Ok(key)
+}

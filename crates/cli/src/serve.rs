@@ -1,0 +1,405 @@
+//! `homing serve`: opens or makes volumes and serves them until told to stop.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use homing::{Runtime, Scope};
+use homing_server::{CryptOn, Endpoint, ServedExport, Server, ServerOptions};
+use homing_volume::luks::{self, Access, FormatOptions, Kdf};
+use homing_volume::{Block, SectorSize};
+use serde_json::json;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::byte_size::ByteSize;
+use crate::output;
+use crate::passphrase::{self, Passphrase};
+use crate::try_load;
+
+/// The volume of `--try`, unless `--size` says otherwise.
+const TRY_SIZE: ByteSize = ByteSize(256 << 20);
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct ServeArgs {
+    /// LUKS containers to serve; one that is missing is made if --size is given
+    #[arg(required_unless_present = "try_it")]
+    images: Vec<PathBuf>,
+
+    /// What a new volume holds: bytes, or with K, M, G, T
+    #[arg(long, value_name = "SIZE")]
+    size: Option<ByteSize>,
+
+    /// Take the passphrase from a file, all of it, as cryptsetup does; - is standard input
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<PathBuf>,
+
+    /// Make a throw-away volume under a random key that nobody ever sees
+    #[arg(long, conflicts_with = "key_file")]
+    ephemeral: bool,
+
+    /// Listen on this Unix socket [default: IMAGE.sock]
+    #[arg(long, value_name = "PATH", conflicts_with = "listen")]
+    socket: Option<PathBuf>,
+
+    /// Listen on this TCP address, without encryption on the way
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: Option<SocketAddr>,
+
+    /// Refuse writes; the file may be read-only too
+    #[arg(long)]
+    read_only: bool,
+
+    /// Make a volume, put a short client load on it, print a table, leave nothing behind
+    #[arg(long = "try", conflicts_with_all = ["read_only", "key_file", "ephemeral"])]
+    try_it: bool,
+
+    /// Print for programs
+    #[arg(long)]
+    json: bool,
+
+    /// Clients at one time; more are turned away
+    #[arg(long, value_name = "COUNT", default_value_t = 16_384)]
+    connections_max: usize,
+
+    /// How far crypto may spread from the CPU of its connection
+    #[arg(long, value_name = "SCOPE", default_value = "cache", help_heading = "Scheduling")]
+    affinity_scope: Scope,
+
+    /// Never let crypto leave that scope, even where CPUs are idle
+    #[arg(long, help_heading = "Scheduling")]
+    affinity_strict: bool,
+
+    /// Who encrypts and decrypts
+    #[arg(long, value_enum, default_value_t = CryptOnArg::Auto, help_heading = "Scheduling")]
+    crypt_on: CryptOnArg,
+
+    /// Sectors of a new volume: 4096, or 512 for clients that cannot do with more
+    #[arg(long, value_name = "BYTES", default_value = "4096", value_parser = sector_size, help_heading = "New volumes")]
+    sector_size: SectorSize,
+
+    /// What trying a passphrase may take, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 2000, help_heading = "New volumes")]
+    iter_time: u32,
+
+    /// Most memory for trying a passphrase, in KiB [default: 1 GiB, or half of the machine's]
+    #[arg(long, value_name = "KIB", help_heading = "New volumes")]
+    pbkdf_memory: Option<u32>,
+
+    /// Passes of the key derivation, instead of measuring; only for keys that are random
+    #[arg(long, value_name = "COUNT", requires = "pbkdf_memory", help_heading = "New volumes")]
+    pbkdf_force_iterations: Option<u32>,
+
+    /// Let discards reach the file: frees space, shows which parts are in use
+    #[arg(long, help_heading = "New volumes")]
+    allow_discards: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  homing serve disk.img --size 10G                 asks for a passphrase, twice
+  homing serve disk.img --key-file key             opens what is there
+  homing serve a.img b.img --listen 127.0.0.1:10809
+  homing serve --try                               five seconds of load, and a table
+
+Each image is an export named after its file: disk.img is served as \"disk\". The first also
+answers to the empty name. Containers are LUKS2 and open with cryptsetup; ones made by cryptsetup
+open here. Ctrl-C or SIGTERM stops the server after making everything durable.
+HOMING_LOG=debug tells more on standard error.";
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum CryptOnArg {
+    /// Whichever is cheaper for the request at the moment
+    Auto,
+    /// The connection's own thread
+    Connection,
+    /// A worker of the crypt workqueue
+    Workqueue,
+}
+
+fn sector_size(text: &str) -> Result<SectorSize, String> {
+    let size = text.parse().ok().and_then(SectorSize::from_bytes);
+    size.ok_or_else(|| format!("{text:?} is not a sector size: use 512 or 4096"))
+}
+
+/// A file that is removed when the server ends, however it ends in good order.
+struct ThrowAway(PathBuf);
+
+impl Drop for ThrowAway {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
+    log_to_stderr();
+    forbid_core_dumps();
+    // Before anything is made, so that no signal finds us half-way without a handler.
+    let signals = Signals::new([SIGINT, SIGTERM]).context("cannot handle signals")?;
+
+    let folder = if args.try_it { Some(tempfile::tempdir()?) } else { None };
+    let mut images = args.images.clone();
+    if let (Some(folder), true) = (&folder, images.is_empty()) {
+        images.push(folder.path().join("try.img"));
+    }
+    check_names(&images)?;
+    let endpoint = endpoint(args, &images)?;
+    let mut throw_away = Vec::new();
+    let mut exports = Vec::new();
+    for image in &images {
+        let device = volume(args, image)?;
+        if args.ephemeral || args.try_it {
+            throw_away.push(ThrowAway(image.clone()));
+        }
+        let description = format!("{} on {}", ByteSize(device.size()), image.display());
+        let (name, read_only) = (export_name(image), args.read_only);
+        exports.push(ServedExport { name, description, read_only, device });
+    }
+
+    let runtime = Runtime::new().context("cannot start the workers")?;
+    let options = ServerOptions {
+        connections_max: args.connections_max,
+        affinity_scope: args.affinity_scope,
+        affinity_strict: args.affinity_strict,
+        crypt_on: match args.crypt_on {
+            CryptOnArg::Auto => CryptOn::Auto,
+            CryptOnArg::Connection => CryptOn::Connection,
+            CryptOnArg::Workqueue => CryptOn::Workqueue,
+        },
+    };
+    let server = Server::bind(&runtime, &endpoint, exports, &options)?;
+    let endpoint = server.endpoint().context("cannot tell where the server listens")?;
+    let handle = server.handle();
+    let on_signal = handle.clone();
+    thread::spawn(move || stop_on_signal(signals, &on_signal));
+
+    if args.try_it {
+        let name = export_name(&images[0]);
+        let load = thread::spawn(move || {
+            let rows = try_load::run(&endpoint, &name);
+            handle.stop();
+            rows
+        });
+        report_flush(server.run())?;
+        let rows = load.join().expect("the load does not panic")?;
+        return try_load::print(&rows, args.json);
+    }
+    announce(args, &endpoint, &images)?;
+    let result = report_flush(server.run());
+    drop(throw_away);
+    result
+}
+
+fn volume(args: &ServeArgs, image: &Path) -> anyhow::Result<Arc<dyn Block>> {
+    let exists = image.symlink_metadata().is_ok();
+    let throw_away = args.ephemeral || args.try_it;
+    if exists && throw_away {
+        bail!("{} exists: a throw-away volume needs a name that is free", image.display());
+    }
+    if exists {
+        // Before anybody is asked for a passphrase.
+        let size = luks::volume_size(image)?;
+        if let Some(wanted) = args.size.filter(|wanted| wanted.0 != size) {
+            bail!(
+                "{} holds {size} bytes, not {}: leave --size away to serve it as it is",
+                image.display(),
+                wanted.0
+            );
+        }
+        let passphrase = match &args.key_file {
+            Some(file) => passphrase::from_file(file)?,
+            None => passphrase::ask(image)?,
+        };
+        return Ok(luks::open_boxed(image, &passphrase, access(args))?);
+    }
+
+    let Some(size) = args.size.or(args.try_it.then_some(TRY_SIZE)) else {
+        bail!("{} does not exist: give --size to make a new volume", image.display());
+    };
+    let options = FormatOptions {
+        size: size.0,
+        sector_size: args.sector_size,
+        kdf: kdf(args, throw_away),
+        allow_discards: args.allow_discards,
+    };
+    options.check()?;
+    let passphrase: Passphrase = match &args.key_file {
+        Some(file) => passphrase::from_file(file)?,
+        None if throw_away => passphrase::random()?,
+        None => passphrase::ask_twice(image)?,
+    };
+    if !throw_away && args.pbkdf_force_iterations.is_none() {
+        eprintln!("Making {}: measuring the key derivation takes a while...", image.display());
+    }
+    luks::format(image, &options, &passphrase)?;
+    Ok(luks::open_boxed(image, &passphrase, access(args))?)
+}
+
+fn access(args: &ServeArgs) -> Access {
+    if args.read_only { Access::ReadOnly } else { Access::ReadWrite }
+}
+
+fn kdf(args: &ServeArgs, random_key: bool) -> Kdf {
+    match (args.pbkdf_memory, args.pbkdf_force_iterations) {
+        (Some(memory_kib), Some(iterations)) => Kdf::Fixed { memory_kib, iterations },
+        // 256 random bits need no stretching: the least that the format allows.
+        _ if random_key => Kdf::Fixed { memory_kib: 32, iterations: 4 },
+        (memory_kib, _) => Kdf::Measured { time_ms: args.iter_time, memory_kib },
+    }
+}
+
+fn export_name(image: &Path) -> String {
+    image.file_stem().map_or_else(|| "disk".to_owned(), |stem| stem.to_string_lossy().into_owned())
+}
+
+fn check_names(images: &[PathBuf]) -> anyhow::Result<()> {
+    for (index, image) in images.iter().enumerate() {
+        let name = export_name(image);
+        if let Some(other) = images[..index].iter().find(|other| export_name(other) == name) {
+            bail!(
+                "{} and {} would both be export {name:?}: rename one",
+                other.display(),
+                image.display()
+            );
+        }
+    }
+    Ok(())
+}
+
+fn endpoint(args: &ServeArgs, images: &[PathBuf]) -> anyhow::Result<Endpoint> {
+    if let Some(address) = args.listen {
+        return Ok(Endpoint::Tcp(address));
+    }
+    let path = args.socket.clone().unwrap_or_else(|| {
+        let mut path = images[0].clone().into_os_string();
+        path.push(".sock");
+        path.into()
+    });
+    let path = std::path::absolute(&path)
+        .with_context(|| format!("cannot make {} absolute", path.display()))?;
+    Ok(Endpoint::Unix(path))
+}
+
+fn uri(endpoint: &Endpoint, export: &str) -> String {
+    // The characters that RFC 3986 lets stand in both places; all others are escaped.
+    let escape = |text: &[u8]| {
+        text.iter().fold(String::new(), |mut escaped, byte| {
+            match byte {
+                b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
+                    escaped.push(char::from(*byte));
+                }
+                _ => escaped.push_str(&format!("%{byte:02X}")),
+            }
+            escaped
+        })
+    };
+    let export = escape(export.as_bytes());
+    match endpoint {
+        Endpoint::Unix(path) => {
+            let path = std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str());
+            format!("nbd+unix:///{export}?socket={}", escape(path))
+        }
+        Endpoint::Tcp(address) => format!("nbd://{address}/{export}"),
+    }
+}
+
+fn announce(args: &ServeArgs, endpoint: &Endpoint, images: &[PathBuf]) -> anyhow::Result<()> {
+    let uris: Vec<String> = images.iter().map(|image| uri(endpoint, &export_name(image))).collect();
+    if args.json {
+        let exports: Vec<_> = images
+            .iter()
+            .zip(&uris)
+            .map(|(image, uri)| json!({ "name": export_name(image), "image": image, "uri": uri }))
+            .collect();
+        let line = json!({ "uri": uris[0], "pid": std::process::id(), "exports": exports });
+        return output::print_line(&line.to_string());
+    }
+    let mut text = String::from("Serving:\n");
+    for (image, uri) in images.iter().zip(&uris) {
+        text.push_str(&format!("  {uri}    {}\n", image.display()));
+    }
+    let first = &uris[0];
+    text.push_str(&format!(
+        "\nNext, in another terminal:\n  nbdinfo '{first}'\n  nbdcopy --progress some.img '{first}'\n"
+    ));
+    text.push_str(&match endpoint {
+        Endpoint::Unix(path) => {
+            let name = export_name(&images[0]);
+            format!("  sudo nbd-client -unix {} -N {name} -C 4 /dev/nbd0\n", path.display())
+        }
+        Endpoint::Tcp(address) => format!(
+            "  sudo nbd-client {} {} -N {} -C 4 /dev/nbd0\n\nTCP is not encrypted: keep it on a \
+             trusted network.\n",
+            address.ip(),
+            address.port(),
+            export_name(&images[0])
+        ),
+    });
+    text.push_str("\nCtrl-C stops the server after making everything durable.\n");
+    output::print(text.as_bytes())
+}
+
+fn report_flush(
+    result: Result<(), Vec<(String, homing_volume::BlockError)>>,
+) -> anyhow::Result<()> {
+    let Err(failed) = result else { return Ok(()) };
+    let lines: Vec<_> = failed.iter().map(|(name, error)| format!("{name}: {error}")).collect();
+    bail!("the last flush failed; what was not flushed before may be lost: {}", lines.join("; "))
+}
+
+fn stop_on_signal(mut signals: Signals, server: &homing_server::ServerHandle) {
+    let mut seen = false;
+    for signal in signals.forever() {
+        if seen {
+            eprintln!("homing: stopped at once on a second signal; unflushed writes may be lost");
+            std::process::exit(128 + signal);
+        }
+        seen = true;
+        tracing::info!("stopping: finishing requests and flushing; once more to stop at once");
+        server.stop();
+    }
+}
+
+fn log_to_stderr() {
+    use std::io::IsTerminal;
+    let filter = tracing_subscriber::EnvFilter::try_from_env("HOMING_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .init();
+}
+
+/// Keys and plaintext are in our memory: keep them out of core files and from other processes of
+/// the user.
+fn forbid_core_dumps() {
+    let behavior = rustix::process::DumpableBehavior::NotDumpable;
+    if let Err(error) = rustix::process::set_dumpable_behavior(behavior) {
+        tracing::warn!(%error, "core dumps could not be forbidden");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uris_escape_what_must_be() {
+        let unix = Endpoint::Unix(PathBuf::from("/tmp/a b?.sock"));
+        assert_eq!(uri(&unix, "di#sk"), "nbd+unix:///di%23sk?socket=/tmp/a%20b%3F.sock");
+        let tcp = Endpoint::Tcp("[::1]:10809".parse().unwrap());
+        assert_eq!(uri(&tcp, "disk"), "nbd://[::1]:10809/disk");
+    }
+
+    #[test]
+    fn two_images_of_one_name_are_refused() {
+        let same = [PathBuf::from("a/disk.img"), PathBuf::from("b/disk.raw")];
+        assert!(check_names(&same).unwrap_err().to_string().contains("disk"));
+    }
+}

@@ -1,0 +1,111 @@
+//! The load of `homing serve --try`, and its table.
+
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use anyhow::Context;
+use comfy_table::{CellAlignment, Table, presets};
+use homing_server::Endpoint;
+use homing_server::load::{self, Pattern, Phase, PhaseResult, Written};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+use crate::output;
+
+const PHASE_TIME: Duration = Duration::from_millis(1200);
+
+const fn phase(
+    name: &'static str,
+    pattern: Pattern,
+    request_len: usize,
+    clients: usize,
+    depth: usize,
+) -> Phase {
+    Phase { name, pattern, request_len, clients, depth }
+}
+
+const PHASES: [Phase; 6] = [
+    phase("fill, 256 KiB writes", Pattern::Fill, 256 << 10, 4, 4),
+    phase("32 KiB reads and writes, 4 clients, 64 deep", Pattern::ReadWrite, 32 << 10, 4, 64),
+    phase("32 KiB reads, 1 client, 16 deep", Pattern::Read, 32 << 10, 1, 16),
+    phase("4 KiB reads, 1 client, 32 deep", Pattern::Read, 4 << 10, 1, 32),
+    phase("4 KiB reads, 1 client, 1 deep", Pattern::Read, 4 << 10, 1, 1),
+    phase("4 KiB writes and flushes, 1 deep", Pattern::WriteAndFlush, 4 << 10, 1, 1),
+];
+
+/// One line of the table.
+#[derive(Serialize)]
+pub(crate) struct Row {
+    load: &'static str,
+    mib_per_s: f64,
+    requests_per_s: f64,
+    p50_us: f64,
+    p99_us: f64,
+    server_cpu_s_per_gib: f64,
+}
+
+/// Runs all phases against the export.
+pub(crate) fn run(endpoint: &Endpoint, export: &str) -> anyhow::Result<Vec<Row>> {
+    let bar = ProgressBar::new(PHASES.len() as u64);
+    if std::io::stderr().is_terminal() {
+        let style = ProgressStyle::with_template("{bar:24} {pos}/{len}  {msg}");
+        bar.set_style(style.expect("the template is well-formed"));
+    } else {
+        bar.set_draw_target(indicatif::ProgressDrawTarget::hidden());
+    }
+    let mut written = Written::default();
+    let mut rows = Vec::new();
+    for phase in &PHASES {
+        bar.set_message(phase.name);
+        let result = load::run(endpoint, export, phase, PHASE_TIME, &mut written)
+            .with_context(|| format!("the load \"{}\" failed", phase.name))?;
+        rows.push(row(phase.name, &result));
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    Ok(rows)
+}
+
+fn row(load: &'static str, result: &PhaseResult) -> Row {
+    let seconds = result.elapsed.as_secs_f64();
+    let quantile = |q| result.latency_ns.value_at_quantile(q) as f64 / 1e3;
+    Row {
+        load,
+        mib_per_s: result.bytes as f64 / f64::from(1 << 20) / seconds,
+        requests_per_s: result.requests as f64 / seconds,
+        p50_us: quantile(0.5),
+        p99_us: quantile(0.99),
+        server_cpu_s_per_gib: result.server_cpu.as_secs_f64()
+            / (result.bytes as f64 / f64::from(1 << 30)),
+    }
+}
+
+/// Prints the table, or JSON for programs.
+pub(crate) fn print(rows: &[Row], json: bool) -> anyhow::Result<()> {
+    if json {
+        return output::print_line(&serde_json::to_string_pretty(rows)?);
+    }
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+    table.set_header(["load", "MiB/s", "requests/s", "p50 us", "p99 us", "server CPU-s/GiB"]);
+    for row in rows {
+        table.add_row([
+            row.load.to_owned(),
+            format!("{:.0}", row.mib_per_s),
+            format!("{:.0}", row.requests_per_s),
+            format!("{:.0}", row.p50_us),
+            format!("{:.0}", row.p99_us),
+            format!("{:.2}", row.server_cpu_s_per_gib),
+        ]);
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    let text = format!(
+        "A LUKS2 volume (AES-256-XTS, 4096-byte sectors) in {}, served over a Unix socket to \
+         clients in this process.\n{table}\nEvery byte read back was checked against what was \
+         written. The volume is gone.\n\nNext: homing serve disk.img --size 10G",
+        std::env::temp_dir().display()
+    );
+    output::print_line(&text)
+}

@@ -1,0 +1,29 @@
+//! homing: a user-space runtime for storage servers.
+//!
+//! Deferred work stays in the cache domain it came from while CPUs are busy, and any CPU that
+//! would go idle comes and takes it, nearest first.
+//!
+//! ```
+//! use homing::{Runtime, Scope};
+//!
+//! let runtime = Runtime::new()?;
+//! let sums = runtime.workqueue("sums").affinity_scope(Scope::Cache).build()?;
+//! let handles: Vec<_> = (0..8_u64).map(|n| sums.queue(move || n * n)).collect();
+//! let total: u64 = handles.into_iter().map(|handle| handle.join().unwrap()).sum();
+//! assert_eq!(total, 140);
+//! sums.set_affinity_scope(Scope::Numa); // live: for what is queued from now on
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! This crate is the face: it re-exports what programs use and holds no code of its own.
+#![forbid(unsafe_code)]
+
+// The public interface is:
+pub use homing_runtime::{
+    Affinity, Builder, Counters, HandOff, JoinError, JoinHandle, LatencyMatrix, Runtime,
+    RuntimeError, Workqueue, WorkqueueBuilder, WorkqueueError, core_to_core,
+};
+pub use homing_topology::{
+    Allowed, Cpu, CpuId, CpuQuota, CpuSet, Distance, Machine, NodeId, ParseScopeError, Pods, Scope,
+    TopologyError,
+};

@@ -1,0 +1,468 @@
+//! One client: negotiates, then carries out requests until the client leaves or the server ends.
+
+use std::io;
+use std::net::Shutdown;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use homing::HandOff;
+use homing_nbd::wire::{self, Errno};
+use homing_nbd::{
+    Command, Export, Handshake, PeerError, Progress, RequestHeader, Session, greeting, reply,
+    validate,
+};
+use homing_volume::{Block, BlockError, Durability};
+
+use crate::buffers::{BATCH_LEN, Inbox, Outbox};
+use crate::server::{CryptOn, Shared};
+use crate::stream::Stream;
+
+/// How long a client may take to negotiate.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Payload of queued requests that one connection may hold (`SERVE-3`). Derived: the longest
+/// request and as much again.
+pub const IN_FLIGHT_BYTES_MAX: usize = 128 << 20;
+/// Requests taken in while a client does not take its replies. Guessed: twice what a client with 64
+/// requests of 32 KiB in flight has sent.
+const READ_AHEAD_MAX: usize = 4 << 20;
+/// What a queued request weighs besides its payload.
+const IN_FLIGHT_BASE: usize = 4096;
+/// Extents in one block status reply; the spec allows 2^20.
+const EXTENT_COUNT_MAX: usize = 4096;
+
+/// What the connection's thread and the workers that answer for it share.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    stream: Stream,
+    /// Held while replies are written, so that they stay whole (`SERVE-2`).
+    writing: Mutex<()>,
+    /// Bytes of requests that workers have.
+    in_flight: Mutex<usize>,
+    landed: Condvar,
+}
+
+/// Why a connection ended before the client said good-bye.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum End {
+    #[error(transparent)]
+    Peer(#[from] PeerError),
+    #[error("the connection broke: {0}")]
+    Stream(#[from] io::Error),
+}
+
+impl Peer {
+    pub(crate) fn new(stream: Stream) -> Self {
+        Self { stream, writing: Mutex::new(()), in_flight: Mutex::new(0), landed: Condvar::new() }
+    }
+
+    fn send(&self, bytes: &[u8]) -> io::Result<()> {
+        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.stream.write_all(bytes)
+    }
+
+    /// As [`Peer::send`], for the connection's own thread: while the client does not take replies,
+    /// its requests are taken in, up to [`READ_AHEAD_MAX`]. A client that writes all its requests
+    /// before it reads a reply would otherwise wait for us as we wait for it.
+    fn send_and_receive(&self, bytes: &[u8], inbox: &mut Inbox) -> io::Result<()> {
+        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut rest, mut ended) = (bytes, false);
+        while !rest.is_empty() {
+            match self.stream.try_write(rest) {
+                Ok(count) => rest = &rest[count..],
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let room = !ended && inbox.len() < READ_AHEAD_MAX;
+                    if self.stream.wait(room)? {
+                        // The end is found again by the next read, after the replies.
+                        let wanted = inbox.len() + BATCH_LEN;
+                        ended = inbox.fill(&self.stream, wanted)? == 0;
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends reading, or everything; a connection that is gone is as good.
+    pub(crate) fn shutdown(&self, how: Shutdown) {
+        let _ = self.stream.shutdown(how);
+    }
+
+    fn take_off(&self, weight: usize) {
+        let mut in_flight = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
+        while *in_flight > 0 && *in_flight + weight > IN_FLIGHT_BYTES_MAX {
+            in_flight = self.landed.wait(in_flight).unwrap_or_else(PoisonError::into_inner);
+        }
+        *in_flight += weight;
+    }
+
+    fn land(&self, weight: usize) {
+        *self.in_flight.lock().unwrap_or_else(PoisonError::into_inner) -= weight;
+        self.landed.notify_all();
+    }
+
+    fn wait_until_landed(&self) {
+        let mut in_flight = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
+        while *in_flight > 0 {
+            in_flight = self.landed.wait(in_flight).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// Serves one client from its first byte to its last.
+pub(crate) fn serve(shared: &Arc<Shared>, peer: &Arc<Peer>) -> Result<(), End> {
+    let mut inbox = Inbox::default();
+    let Some(session) = negotiate(&shared.told, peer, &mut inbox)? else { return Ok(()) };
+    let export = &shared.told[session.export_index];
+    let device = Arc::clone(&shared.devices[session.export_index]);
+    tracing::debug!(export = export.name, ?session, "transmission begins");
+    let mut connection = Connection {
+        shared: Arc::clone(shared),
+        peer: Arc::clone(peer),
+        export: export.clone(),
+        session,
+        device,
+        inbox,
+        outbox: Outbox::default(),
+    };
+    let result = connection.transmit();
+    // Whatever ended it: requests that workers have are finished, and answered if possible.
+    peer.wait_until_landed();
+    result
+}
+
+fn negotiate(exports: &[Export], peer: &Peer, inbox: &mut Inbox) -> Result<Option<Session>, End> {
+    peer.stream.set_read_timeout(Some(HANDSHAKE_TIMEOUT))?;
+    peer.send(&greeting())?;
+    let mut handshake = Handshake::new();
+    let mut output = Vec::new();
+    loop {
+        let progress = handshake.advance(exports, inbox.bytes(), &mut output)?;
+        if !output.is_empty() {
+            peer.send(&output)?;
+            output.clear();
+        }
+        match progress {
+            Progress::NeedMore(consumed) => inbox.consume(consumed),
+            Progress::Close(_) => return Ok(None),
+            Progress::Begin(consumed, session) => {
+                inbox.consume(consumed);
+                peer.stream.set_read_timeout(None)?;
+                return Ok(Some(session));
+            }
+        }
+        let wanted = inbox.len() + 1;
+        if inbox.fill(&peer.stream, wanted)? == 0 {
+            return Ok(None);
+        }
+    }
+}
+
+struct Connection {
+    shared: Arc<Shared>,
+    peer: Arc<Peer>,
+    export: Export,
+    session: Session,
+    device: Arc<dyn Block>,
+    inbox: Inbox,
+    outbox: Outbox,
+}
+
+impl Connection {
+    fn transmit(&mut self) -> Result<(), End> {
+        loop {
+            if !self.wait_for(wire::REQUEST_LEN)? {
+                return Ok(());
+            }
+            let header = self.inbox.take(wire::REQUEST_LEN);
+            let header: &[u8; wire::REQUEST_LEN] =
+                (&*header).try_into().expect("take gives as many bytes as asked for");
+            let request = RequestHeader::parse(header)?;
+            let checked = validate(&request, &self.export, &self.session);
+            match checked {
+                Ok(Command::Disconnect) => {
+                    self.send()?;
+                    return Ok(());
+                }
+                Ok(command) if !self.shared.draining.load(Ordering::Acquire) => {
+                    if !self.execute(request.cookie, command)? {
+                        return Ok(());
+                    }
+                }
+                Ok(_) => {
+                    if !self.skip(request.payload_len())? {
+                        return Ok(());
+                    }
+                    self.refuse(request.cookie, Errno::Shutdown, "the server is going down");
+                }
+                Err(refusal) => {
+                    tracing::debug!(?request, refusal.message, "refused");
+                    if !self.skip(request.payload_len())? {
+                        return Ok(());
+                    }
+                    self.refuse(request.cookie, refusal.errno, &refusal.message);
+                }
+            }
+            if self.outbox.len() >= BATCH_LEN {
+                self.send()?;
+            }
+        }
+    }
+
+    /// Waits until so many bytes have come; false where the stream ended before. Replies are sent
+    /// before waiting: the client may be waiting for them.
+    fn wait_for(&mut self, count: usize) -> Result<bool, End> {
+        while self.inbox.len() < count {
+            self.send()?;
+            if self.inbox.fill(&self.peer.stream, count)? == 0 {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn send(&mut self) -> Result<(), End> {
+        if self.outbox.len() > 0 {
+            self.peer.send_and_receive(self.outbox.bytes(), &mut self.inbox)?;
+            self.outbox.clear();
+        }
+        Ok(())
+    }
+
+    /// Passes over a payload that nobody wants, to stay in step. It is never held as a whole.
+    fn skip(&mut self, length: u32) -> Result<bool, End> {
+        let mut rest = length as usize;
+        while rest > 0 {
+            if !self.wait_for(1)? {
+                return Ok(false);
+            }
+            let count = rest.min(self.inbox.len());
+            self.inbox.consume(count);
+            rest -= count;
+        }
+        Ok(true)
+    }
+
+    fn refuse(&mut self, cookie: u64, errno: Errno, message: &str) {
+        let session = self.session;
+        self.outbox.push(|bytes| reply::error(bytes, &session, cookie, errno, message));
+    }
+
+    /// Carries out a command, here or on a worker. False where the stream ended within.
+    fn execute(&mut self, cookie: u64, command: Command) -> Result<bool, End> {
+        match command {
+            Command::Read { offset, length } => self.read(cookie, offset, length)?,
+            Command::Write { offset, length, fua } => {
+                if !self.wait_for(length as usize)? {
+                    return Ok(false);
+                }
+                self.write(cookie, offset, length, durability(fua));
+            }
+            Command::WriteZeroes { fast: true, .. } => {
+                self.refuse(cookie, Errno::NotSupported, "zeroes are written, which is not fast");
+            }
+            Command::WriteZeroes { offset, length, fua, .. } => {
+                let work = move |device: &dyn Block| {
+                    device.write_zeroes(offset, length.into(), durability(fua))
+                };
+                self.run(cookie, length, work);
+            }
+            Command::Trim { offset, length, fua } => {
+                let work = move |device: &dyn Block| {
+                    device.discard(offset, length.into())?;
+                    if fua { device.flush() } else { Ok(()) }
+                };
+                let result = work(&*self.device);
+                self.answer(cookie, result);
+            }
+            Command::Cache { offset, length } => {
+                self.device.prefetch(offset, length.into());
+                self.answer(cookie, Ok(()));
+            }
+            Command::BlockStatus { offset, length, one } => {
+                self.block_status(cookie, offset, length, one);
+            }
+            Command::Flush => {
+                let job = Job::new(self, cookie, 0);
+                let device = Arc::clone(&self.device);
+                self.shared.flush.queue(move || job.answer(device.flush())).detach();
+            }
+            Command::Disconnect => unreachable!("transmit ends on it"),
+        }
+        Ok(true)
+    }
+
+    /// Whether a request of `length` bytes goes to the workqueue. `unread` bytes of the inbox are
+    /// its own: a whole request beyond them is something else for this thread to do.
+    fn hand_off(&self, length: u32, unread: usize) -> HandOff {
+        match self.shared.crypt_on {
+            CryptOn::Connection => HandOff::Inline,
+            CryptOn::Workqueue => HandOff::Queue,
+            CryptOn::Auto => {
+                let more = self.inbox.len() >= unread + wire::REQUEST_LEN;
+                self.shared.crypt.hand_off(self.device.cost_ns(length.into()), more)
+            }
+        }
+    }
+
+    fn read(&mut self, cookie: u64, offset: u64, length: u32) -> Result<(), End> {
+        let (bytes, start) = reply::read_header(&self.session, cookie, offset, length);
+        let header = &bytes[start..];
+        if self.hand_off(length, 0) == HandOff::Queue {
+            let job = Job::new(self, cookie, length);
+            let device = Arc::clone(&self.device);
+            let header = header.to_vec();
+            let work = move || {
+                let mut outbox = Outbox::default();
+                match device.read(offset, outbox.reserve(&header, length as usize)) {
+                    Ok(()) => job.send(outbox.bytes()),
+                    Err(error) => job.answer(Err(error)),
+                }
+            };
+            self.shared.crypt.queue(work).detach();
+            return Ok(());
+        }
+        if self.outbox.len() > 0 && self.outbox.len() + length as usize > 2 * BATCH_LEN {
+            self.send()?;
+        }
+        let before = self.outbox.len();
+        let data = self.outbox.reserve(header, length as usize);
+        if let Err(error) = self.device.read(offset, data) {
+            self.outbox.truncate(before);
+            self.answer(cookie, Err(error));
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, cookie: u64, offset: u64, length: u32, durability: Durability) {
+        let hand_off = self.hand_off(length, length as usize);
+        let data = self.inbox.take(length as usize);
+        if hand_off == HandOff::Queue {
+            let mut data = data.to_vec();
+            let work = move |device: &dyn Block| device.write(offset, &mut data, durability);
+            self.queue(cookie, length, work);
+        } else {
+            let result = self.device.write(offset, data, durability);
+            self.answer(cookie, result);
+        }
+    }
+
+    /// Runs `work` on this thread or on a worker, and answers.
+    fn run<F>(&mut self, cookie: u64, length: u32, work: F)
+    where
+        F: FnOnce(&dyn Block) -> Result<(), BlockError> + Send + 'static,
+    {
+        if self.hand_off(length, 0) == HandOff::Queue {
+            self.queue(cookie, length, work);
+        } else {
+            let result = work(&*self.device);
+            self.answer(cookie, result);
+        }
+    }
+
+    fn queue<F>(&mut self, cookie: u64, length: u32, work: F)
+    where
+        F: FnOnce(&dyn Block) -> Result<(), BlockError> + Send + 'static,
+    {
+        let job = Job::new(self, cookie, length);
+        let device = Arc::clone(&self.device);
+        self.shared.crypt.queue(move || job.answer(work(&*device))).detach();
+    }
+
+    fn answer(&mut self, cookie: u64, result: Result<(), BlockError>) {
+        match result {
+            Ok(()) => self.outbox.push(|bytes| reply::done(bytes, cookie)),
+            Err(error) => {
+                let errno = report(&error, &self.export.name);
+                self.refuse(cookie, errno, &error.to_string());
+            }
+        }
+    }
+
+    fn block_status(&mut self, cookie: u64, offset: u64, length: u32, one: bool) {
+        let count_max = if one { 1 } else { EXTENT_COUNT_MAX };
+        match self.device.extents(offset, length.into(), count_max) {
+            Ok(extents) => {
+                let extents: Vec<_> = extents
+                    .iter()
+                    .map(|extent| reply::Extent {
+                        // No extent is longer than what was asked for, which is 32 bits.
+                        length: extent.length as u32,
+                        // A hole of an encrypted volume reads as noise: never "zero".
+                        state: if extent.allocated { 0 } else { wire::STATE_HOLE },
+                    })
+                    .collect();
+                self.outbox.push(|bytes| reply::block_status(bytes, cookie, &extents));
+            }
+            Err(error) => self.answer(cookie, Err(error)),
+        }
+    }
+}
+
+/// A request that a worker has. Dropping it unanswered tells the client of an error, so that
+/// whatever happens to the worker's closure, no client waits for ever.
+struct Job {
+    peer: Arc<Peer>,
+    session: Session,
+    export: String,
+    cookie: u64,
+    weight: usize,
+    answered: bool,
+}
+
+impl Job {
+    fn new(connection: &Connection, cookie: u64, length: u32) -> Self {
+        let weight = IN_FLIGHT_BASE + length as usize;
+        connection.peer.take_off(weight);
+        Self {
+            peer: Arc::clone(&connection.peer),
+            session: connection.session,
+            export: connection.export.name.clone(),
+            cookie,
+            weight,
+            answered: false,
+        }
+    }
+
+    fn answer(self, result: Result<(), BlockError>) {
+        let mut bytes = Vec::new();
+        match result {
+            Ok(()) => reply::done(&mut bytes, self.cookie),
+            Err(error) => {
+                let errno = report(&error, &self.export);
+                let text = error.to_string();
+                reply::error(&mut bytes, &self.session, self.cookie, errno, &text);
+            }
+        }
+        self.send(&bytes);
+    }
+
+    fn send(mut self, bytes: &[u8]) {
+        self.answered = true;
+        // Where the client is gone its connection finds out by itself.
+        let _ = self.peer.send(bytes);
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        if !self.answered {
+            let mut bytes = Vec::new();
+            let text = "the request was dropped: the server is going down or has a bug";
+            reply::error(&mut bytes, &self.session, self.cookie, Errno::Io, text);
+            let _ = self.peer.send(&bytes);
+        }
+        self.peer.land(self.weight);
+    }
+}
+
+fn durability(fua: bool) -> Durability {
+    if fua { Durability::Flushed } else { Durability::Written }
+}
+
+/// Logs a device's error and says what the client is told.
+fn report(error: &BlockError, export: &str) -> Errno {
+    tracing::error!(export, %error, "request failed");
+    if error.is_full() { Errno::NoSpace } else { Errno::Io }
+}

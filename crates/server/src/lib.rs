@@ -1,0 +1,35 @@
+//! The block server: NBD clients on one side, volumes on the other.
+//!
+//! ```text
+//!  client ── stream ── connection ──┬── inline ─────────────── device
+//!                       (a thread)  └── crypt workqueue ────── device ── reply by the worker
+//!                                   └── flush workqueue ────── device ── reply by the worker
+//! ```
+//!
+//! Each connection has a thread that reads requests in batches, carries them out in place and
+//! answers in batches. Requests that are long enough to be worth it go to the `crypt` workqueue
+//! where CPUs are idle (`homing-sched` decides); flushes go to the `flush` workqueue, so that a
+//! connection goes on meanwhile. Whoever finishes a request sends its reply.
+//!
+//! Rules:
+//!
+//! * `SERVE-1` A reply is sent after its request is done; FLUSH and FUA are done when the device
+//!   says so. There is no state per connection that a flush on another would miss, which is what
+//!   makes `CAN_MULTI_CONN` true.
+//! * `SERVE-2` Replies are written whole, under the write lock of the connection.
+//! * `SERVE-3` A connection holds at most [`IN_FLIGHT_BYTES_MAX`] of queued requests; it reads no
+//!   further until some are done.
+//!
+//! Read on in this order: `listener`, `stream`, `server`, `connection`, `buffers`, `load`.
+#![forbid(unsafe_code)]
+
+mod buffers;
+mod connection;
+mod listener;
+pub mod load;
+mod server;
+mod stream;
+
+pub use connection::IN_FLIGHT_BYTES_MAX;
+pub use listener::{Endpoint, ListenError};
+pub use server::{CryptOn, ServedExport, Server, ServerHandle, ServerOptions};

@@ -1,0 +1,276 @@
+//! The server: accepts clients, gives each a thread, and ends in good order.
+//!
+//! Draining: no more clients are accepted, requests that begin after that are answered by
+//! `ESHUTDOWN`, those that have begun are finished and answered, then every device is flushed.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::Shutdown;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use homing::{Runtime, Scope, Workqueue, WorkqueueError};
+use homing_nbd::{BlockSizes, Export};
+use homing_volume::Block;
+
+use crate::connection::{self, Peer};
+use crate::listener::{Endpoint, ListenError, Listener};
+use crate::stream::Stream;
+
+/// Stack of a connection's thread. It has no deep calls and keeps its buffers on the heap.
+const STACK_LEN: usize = 256 << 10;
+/// How long a draining server waits for its clients before it hangs up.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long accepting pauses where the process is out of files or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// A device under the name that clients ask for.
+pub struct ServedExport {
+    /// The name.
+    pub name: String,
+    /// A text for people.
+    pub description: String,
+    /// Whether writes are refused.
+    pub read_only: bool,
+    /// The device; any offset and length will do.
+    pub device: Arc<dyn Block>,
+}
+
+/// Which thread encrypts and decrypts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CryptOn {
+    /// Whichever is cheaper for the request at the moment.
+    Auto,
+    /// The thread of the connection, always.
+    Connection,
+    /// A worker, always.
+    Workqueue,
+}
+
+/// How to serve.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerOptions {
+    /// Clients at one time; more are turned away at once.
+    pub connections_max: usize,
+    /// The scope of the `crypt` workqueue.
+    pub affinity_scope: Scope,
+    /// Whether its items never leave their pod.
+    pub affinity_strict: bool,
+    /// Which thread encrypts and decrypts.
+    pub crypt_on: CryptOn,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        Self {
+            connections_max: 16_384,
+            affinity_scope: Scope::Cache,
+            affinity_strict: false,
+            crypt_on: CryptOn::Auto,
+        }
+    }
+}
+
+/// What all connections share.
+pub(crate) struct Shared {
+    pub(crate) told: Vec<Export>,
+    pub(crate) devices: Vec<Arc<dyn Block>>,
+    pub(crate) crypt: Workqueue,
+    pub(crate) flush: Workqueue,
+    pub(crate) draining: AtomicBool,
+    pub(crate) crypt_on: CryptOn,
+    connections_max: usize,
+    peers: Mutex<Peers>,
+    peer_left: Condvar,
+}
+
+#[derive(Default)]
+struct Peers {
+    next_id: u64,
+    connected: HashMap<u64, Arc<Peer>>,
+}
+
+/// A listening server. [`Server::run`] serves until its [`ServerHandle`] says stop.
+pub struct Server {
+    listener: Arc<Listener>,
+    shared: Arc<Shared>,
+}
+
+/// Stops a server from another thread.
+#[derive(Clone)]
+pub struct ServerHandle {
+    listener: Arc<Listener>,
+    shared: Arc<Shared>,
+}
+
+impl Server {
+    /// Listens on `endpoint`. Clients can connect from now on; they are served by [`Server::run`].
+    ///
+    /// # Errors
+    /// [`ListenError`] names the path or address.
+    pub fn bind(
+        runtime: &Runtime,
+        endpoint: &Endpoint,
+        exports: Vec<ServedExport>,
+        options: &ServerOptions,
+    ) -> Result<Self, ListenError> {
+        let queue = |name| -> Result<Workqueue, WorkqueueError> {
+            let builder = runtime.workqueue(name).affinity_scope(options.affinity_scope);
+            builder.affinity_strict(options.affinity_strict).build()
+        };
+        let told = exports.iter().map(tell).collect();
+        Ok(Self {
+            listener: Arc::new(Listener::bind(endpoint)?),
+            shared: Arc::new(Shared {
+                told,
+                devices: exports.into_iter().map(|export| export.device).collect(),
+                crypt: queue("crypt").expect("the name is fine"),
+                flush: queue("flush").expect("the name is fine"),
+                draining: AtomicBool::new(false),
+                crypt_on: options.crypt_on,
+                connections_max: options.connections_max,
+                peers: Mutex::new(Peers::default()),
+                peer_left: Condvar::new(),
+            }),
+        })
+    }
+
+    /// Where it listens: the port is known now if it was 0.
+    pub fn endpoint(&self) -> io::Result<Endpoint> {
+        self.listener.endpoint()
+    }
+
+    /// A handle to stop it.
+    pub fn handle(&self) -> ServerHandle {
+        ServerHandle { listener: Arc::clone(&self.listener), shared: Arc::clone(&self.shared) }
+    }
+
+    /// The workqueue that long requests go to; its attributes are live.
+    pub fn crypt_workqueue(&self) -> &Workqueue {
+        &self.shared.crypt
+    }
+
+    /// Serves until told to stop; then finishes what was received, and makes every device durable.
+    ///
+    /// # Errors
+    /// The names of exports whose last flush failed, with the reason.
+    pub fn run(self) -> Result<(), Vec<(String, homing_volume::BlockError)>> {
+        while !self.shared.draining.load(Ordering::Acquire) {
+            match self.listener.accept() {
+                Ok(stream) if !self.shared.draining.load(Ordering::Acquire) => self.admit(stream),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(error) => {
+                    // Out of files or memory: what is connected goes on, and may free some.
+                    tracing::warn!(%error, "cannot accept a connection");
+                    thread::sleep(ACCEPT_PAUSE);
+                }
+            }
+        }
+        self.shared.drain();
+        let flushes = self.shared.told.iter().zip(&self.shared.devices);
+        let failed: Vec<_> = flushes
+            .filter(|(export, _)| !export.read_only)
+            .filter_map(|(export, device)| Some((export.name.clone(), device.flush().err()?)))
+            .collect();
+        if failed.is_empty() { Ok(()) } else { Err(failed) }
+    }
+
+    fn admit(&self, stream: Stream) {
+        stream.tune();
+        let peer = Arc::new(Peer::new(stream));
+        let Some(id) = self.shared.register(&peer) else {
+            tracing::warn!(limit = self.shared.connections_max, "too many connections");
+            return;
+        };
+        let shared = Arc::clone(&self.shared);
+        let body = move || {
+            let registered = Registered { shared: &shared, id };
+            match connection::serve(&shared, &peer) {
+                Ok(()) => tracing::debug!(id, "client left"),
+                Err(error) => tracing::warn!(id, %error, "connection ended"),
+            }
+            peer.shutdown(Shutdown::Both);
+            drop(registered);
+        };
+        let builder = thread::Builder::new().name(format!("nbd/{id}")).stack_size(STACK_LEN);
+        if let Err(error) = builder.spawn(body) {
+            tracing::warn!(%error, "no thread for a connection: it is closed");
+            self.shared.unregister(id);
+        }
+    }
+}
+
+impl ServerHandle {
+    /// Tells the server to stop. Returns at once; [`Server::run`] returns when it is done.
+    pub fn stop(&self) {
+        if !self.shared.draining.swap(true, Ordering::AcqRel) {
+            self.listener.poke();
+        }
+    }
+}
+
+/// Takes a connection out of the books, also where its thread panics.
+struct Registered<'a> {
+    shared: &'a Shared,
+    id: u64,
+}
+
+impl Drop for Registered<'_> {
+    fn drop(&mut self) {
+        self.shared.unregister(self.id);
+    }
+}
+
+impl Shared {
+    fn peers(&self) -> MutexGuard<'_, Peers> {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn register(&self, peer: &Arc<Peer>) -> Option<u64> {
+        let mut peers = self.peers();
+        if peers.connected.len() >= self.connections_max {
+            return None;
+        }
+        peers.next_id += 1;
+        let id = peers.next_id;
+        peers.connected.insert(id, Arc::clone(peer));
+        Some(id)
+    }
+
+    fn unregister(&self, id: u64) {
+        self.peers().connected.remove(&id);
+        self.peer_left.notify_all();
+    }
+
+    /// Lets every connection finish what it has received, for a while; then hangs up.
+    fn drain(&self) {
+        let mut peers = self.peers();
+        peers.connected.values().for_each(|peer| peer.shutdown(Shutdown::Read));
+        let deadline = Instant::now() + DRAIN_TIMEOUT;
+        while !peers.connected.is_empty() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                tracing::warn!(count = peers.connected.len(), "clients do not read: hanging up");
+                peers.connected.values().for_each(|peer| peer.shutdown(Shutdown::Both));
+            }
+            let left = left.max(Duration::from_secs(1));
+            let (guard, _) =
+                self.peer_left.wait_timeout(peers, left).unwrap_or_else(PoisonError::into_inner);
+            peers = guard;
+        }
+    }
+}
+
+fn tell(export: &ServedExport) -> Export {
+    Export {
+        name: export.name.clone(),
+        description: export.description.clone(),
+        size: export.device.size(),
+        read_only: export.read_only,
+        block_sizes: BlockSizes { minimum: 1, preferred: 4096, payload_max: 32 << 20 },
+    }
+}
