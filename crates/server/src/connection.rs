@@ -215,7 +215,8 @@ impl Connection {
     fn wait_for(&mut self, count: usize) -> Result<bool, End> {
         while self.inbox.len() < count {
             self.send()?;
-            if self.inbox.fill(&self.peer.stream, count)? == 0 {
+            // Sending may have taken in what we wait for.
+            if self.inbox.len() < count && self.inbox.fill(&self.peer.stream, count)? == 0 {
                 return Ok(false);
             }
         }
