@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use support::nbd::{self, Client, OK, reply};
+use support::nbd::{self, Client, ESHUTDOWN, OK, reply};
 use support::{Random, Scratch, noise};
 
 const UNIT: u64 = 512;
@@ -23,7 +23,6 @@ const INTERLEAVED: u64 = UNITS / 2;
 const RUN: u64 = 128;
 const CLIENTS: u64 = 4;
 const IN_FLIGHT: usize = 8;
-const ROUNDS: u64 = 8;
 
 /// What is known of a unit, as generations: `durable <= replied <= sent`.
 #[derive(Clone, Copy)]
@@ -64,7 +63,7 @@ fn choose(random: &mut Random, client: u64) -> (u64, u64) {
     (run + first, 1 + random.below(RUN - first))
 }
 
-/// Writes and flushes until the connection breaks.
+/// Writes and flushes until the connection breaks or the server says that it ends.
 fn load(socket: &Path, client: u64, seed: u64, units: &Mutex<Vec<Unit>>) {
     let mut random = Random(seed);
     let mut connection = Client::new(socket);
@@ -104,6 +103,9 @@ fn load(socket: &Path, client: u64, seed: u64, units: &Mutex<Vec<Unit>>) {
             }
         }
         let Ok((error, cookie)) = reply(&mut connection.stream) else { return };
+        if error == ESHUTDOWN {
+            return;
+        }
         assert_eq!(error, OK);
         let at = pending.iter().position(|p| p.cookie == cookie).expect("a reply to a request");
         let done = pending.swap_remove(at);
@@ -133,33 +135,59 @@ fn check(socket: &Path, units: &mut [Unit]) {
     }
 }
 
-#[test]
-fn what_was_called_durable_survives_kill_9_and_no_sector_is_torn() {
+#[derive(Clone, Copy, PartialEq)]
+enum End {
+    Kill,
+    Orderly,
+}
+
+/// Lets clients loose on a server and ends it in the middle of that, again and again.
+fn ended_under_load(end: End, rounds: u64) {
     let scratch = Scratch::new();
-    let mut args = vec!["disk.img", "--sector-size", "4096", "--size", "4M"];
-    let units = Arc::new(Mutex::new(vec![Unit { sent: 1, replied: 1, durable: 1 }; UNITS as usize]));
-    for round in 0..=ROUNDS {
-        let server = scratch.serve(&args);
-        if round == 0 {
-            args.truncate(1);
-            let first: Vec<u8> = (0..UNITS).flat_map(|unit| content(unit, 1)).collect();
-            assert_eq!(Client::new(server.socket()).write(nbd::FUA, 0, &first), OK);
-        }
+    let server = scratch.serve(&["disk.img", "--sector-size", "4096", "--size", "4M"]);
+    let first: Vec<u8> = (0..UNITS).flat_map(|unit| content(unit, 1)).collect();
+    assert_eq!(Client::new(server.socket()).write(nbd::FUA, 0, &first), OK);
+    server.kill();
+    let written_once = Unit { sent: 1, replied: 1, durable: 1 };
+    let units = Arc::new(Mutex::new(vec![written_once; UNITS as usize]));
+    let replied = || units.lock().unwrap().iter().map(|unit| unit.replied).sum::<u64>();
+    for round in 0..rounds {
+        let server = scratch.serve(&["disk.img"]);
         check(server.socket(), &mut units.lock().unwrap());
+        let before = replied();
         let clients: Vec<_> = (0..CLIENTS)
             .map(|client| {
                 let (units, socket) = (Arc::clone(&units), server.socket().to_owned());
                 thread::spawn(move || load(&socket, client, round << 8 | client, &units))
             })
             .collect();
-        thread::sleep(Duration::from_millis(300 + 100 * round));
-        server.kill();
+        thread::sleep(Duration::from_millis(200 + 100 * round));
+        match end {
+            End::Kill => server.kill(),
+            End::Orderly => server.stop(),
+        }
         for client in clients {
             client.join().unwrap();
         }
-        let written: u64 = units.lock().unwrap().iter().map(|unit| unit.replied).sum();
-        assert!(written > UNITS, "the load wrote nothing");
+        assert!(replied() > before + 100, "there was hardly any load");
+        if end == End::Orderly {
+            // Then whatever was replied to is durable.
+            units.lock().unwrap().iter_mut().for_each(|unit| unit.durable = unit.replied);
+        }
     }
+    let server = scratch.serve(&["disk.img"]);
+    check(server.socket(), &mut units.lock().unwrap());
+    server.stop();
+}
+
+#[test]
+fn what_was_called_durable_survives_kill_9_and_no_sector_is_torn() {
+    ended_under_load(End::Kill, 8);
+}
+
+#[test]
+fn an_orderly_end_under_load_loses_nothing_that_was_replied_to() {
+    ended_under_load(End::Orderly, 5);
 }
 
 #[test]

@@ -17,8 +17,12 @@ const SIZE: u64 = 128 * MIB;
 /// Lets a test loose on a server that also has a well-behaved client, which must be served before
 /// and after, as must a new one; and the server must end in order.
 fn beside_a_good_client(test: impl FnOnce(&Server)) {
+    beside_a_good_client_of(&[], test);
+}
+
+fn beside_a_good_client_of(args: &[&str], test: impl FnOnce(&Server)) {
     let scratch = Scratch::new();
-    let server = scratch.serve(&["disk.img", "--size", "128M"]);
+    let server = scratch.serve(&[&["disk.img", "--size", "128M"], args].concat());
     let mut good = Client::new(server.socket());
     let last = SIZE - 4096;
     assert_eq!(good.write(0, last, &noise(1, 4096)), OK);
@@ -93,10 +97,7 @@ fn an_option_of_4_gib_ends_the_connection_and_takes_no_memory() {
             stream.write_all(&bytes).unwrap();
             assert!(hangs_up(&mut stream), "option {code:#x}");
         }
-        let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
-        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-        let kib: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
-        assert!(kib < 1 << 20, "peak memory: {kib} KiB");
+        assert!(server.peak_kib() < 1 << 20, "peak memory: {} KiB", server.peak_kib());
     });
 }
 
@@ -219,6 +220,18 @@ fn a_write_of_65_mib_is_refused_and_the_client_stays_in_step() {
 }
 
 #[test]
+fn a_write_of_4_gib_is_announced_to_no_avail() {
+    beside_a_good_client(|server| {
+        for _ in 0..4 {
+            let mut client = Client::new(server.socket());
+            client.send(nbd::WRITE, 0, 0, u32::MAX);
+            client.stream.write_all(&vec![0xab; 4 << 20]).unwrap();
+        }
+        assert!(server.peak_kib() < 1 << 20, "peak memory: {} KiB", server.peak_kib());
+    });
+}
+
+#[test]
 fn a_wrong_request_magic_ends_the_connection() {
     beside_a_good_client(|server| {
         let mut client = Client::new(server.socket());
@@ -270,9 +283,9 @@ fn ask_and_never_read(server: &Server) -> Client {
     let requests = nbd::request(nbd::READ, 0, 1, 0, 1 << 20).repeat(1 << 16);
     let begin = Instant::now();
     let mut sent = 0;
-    while let Ok(count) = client.stream.write(&requests[sent..]) {
+    while let Ok(count) = client.stream.write(&requests[sent % requests.len()..]) {
         sent += count;
-        assert!(sent < requests.len(), "the server takes every request and holds every reply");
+        assert!(sent < 64 << 20, "the server takes in requests without end");
         assert!(begin.elapsed() < DEADLINE);
     }
     client
@@ -280,15 +293,19 @@ fn ask_and_never_read(server: &Server) -> Client {
 
 #[test]
 fn a_client_that_never_reads_holds_up_nobody() {
-    beside_a_good_client(|server| {
-        let lazy: Vec<_> = (0..4).map(|_| ask_and_never_read(server)).collect();
-        let mut client = Client::new(server.socket());
-        for round in 0..200 {
-            assert_eq!(client.write(0, round * 4096, &noise(round, 4096)), OK);
-            assert_eq!(client.read(round * 4096, 4096).unwrap(), noise(round, 4096));
-        }
-        drop(lazy);
-    });
+    for crypt_on in ["auto", "connection", "workqueue"] {
+        beside_a_good_client_of(&["--crypt-on", crypt_on], |server| {
+            let lazy: Vec<_> = (0..4).map(|_| ask_and_never_read(server)).collect();
+            let mut client = Client::new(server.socket());
+            for round in 0..200 {
+                assert_eq!(client.write(0, round * 4096, &noise(round, 4096)), OK);
+                assert_eq!(client.read(round * 4096, 4096).unwrap(), noise(round, 4096));
+            }
+            let peak = server.peak_kib();
+            assert!(peak < 2 << 20, "--crypt-on {crypt_on}, peak memory: {peak} KiB");
+            drop(lazy);
+        });
+    }
 }
 
 #[test]

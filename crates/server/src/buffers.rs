@@ -7,7 +7,7 @@ use crate::stream::Stream;
 
 /// What a connection reads or writes at a time. Measured: beyond 256 KiB nothing is won, and the
 /// data leaves the L2 cache between decryption and the socket.
-pub(crate) const BATCH_LEN: usize = 256 << 10;
+pub(crate) const BATCH_LEN: usize = 128 << 10;
 /// Buffers that one long request has made longer than this are given back after it.
 const KEEP_LEN: usize = 1 << 20;
 

@@ -15,6 +15,9 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_COUNT: u32 = 6;
 
+/// Replies that may be on their way before sending waits.
+const SEND_BUFFER_LEN: usize = 1 << 20;
+
 /// A connected socket. Reading and writing need only a shared reference.
 #[derive(Debug)]
 pub(crate) enum Stream {
@@ -35,6 +38,11 @@ impl Stream {
 
     /// Settings of an accepted connection. A socket that refuses one of them still works.
     pub(crate) fn tune(&self) {
+        let force = sockopt::set_socket_send_buffer_size_force(self.as_fd(), SEND_BUFFER_LEN);
+        if force.is_err() {
+            // Without privileges: as much as the system lets us have.
+            let _ = sockopt::set_socket_send_buffer_size(self.as_fd(), SEND_BUFFER_LEN);
+        }
         if let Self::Tcp(stream) = self {
             let _ = stream.set_nodelay(true);
             let _ = sockopt::set_socket_keepalive(stream, true);

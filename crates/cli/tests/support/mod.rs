@@ -49,10 +49,13 @@ impl Scratch {
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_homing"));
         command.current_dir(&self.0).arg("serve").args(args);
-        if !args.contains(&"--key-file") {
+        let has = |options: &[&str]| args.iter().any(|arg| options.contains(arg));
+        if !has(&["--key-file", "--ephemeral", "--try"]) {
             command.args(["--key-file", "key"]);
         }
-        command.args(CHEAP_KEYS);
+        if !has(&["--iter-time"]) {
+            command.args(CHEAP_KEYS);
+        }
         command
     }
 
@@ -96,7 +99,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    fn start(command: &mut Command, socket: Option<PathBuf>) -> Self {
+    /// Starts what the command says, which listens on `socket` or else on TCP.
+    pub(crate) fn start(command: &mut Command, socket: Option<PathBuf>) -> Self {
         command.arg("--json").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let log = Arc::new(Mutex::new(String::new()));
@@ -141,8 +145,11 @@ impl Server {
         self.log.lock().unwrap().clone()
     }
 
-    pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+    /// The most memory it has ever used, in KiB.
+    pub(crate) fn peak_kib(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        peak.trim().trim_end_matches(" kB").parse().unwrap()
     }
 
     /// Asks it to end by SIGTERM; it must do so in order.
@@ -150,13 +157,10 @@ impl Server {
         self.stop_by(Signal::TERM);
     }
 
-    pub(crate) fn stop_by(mut self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).unwrap();
-        let status = self.wait();
-        assert_eq!(status.code(), Some(0), "after {signal:?}: {status}");
-        if let Some(socket) = &self.socket {
-            assert!(!socket.exists(), "the socket is left behind");
-        }
+    pub(crate) fn stop_by(mut self, by: Signal) {
+        signal(&self.child, by);
+        let status = wait_for(&mut self.child).expect("the server ends");
+        assert_eq!(status.code(), Some(0), "after {by:?}: {status}");
     }
 
     /// Ends it by SIGKILL.
@@ -164,17 +168,22 @@ impl Server {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
+}
 
-    fn wait(&mut self) -> ExitStatus {
-        let begin = Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status;
-            }
-            assert!(begin.elapsed() < DEADLINE, "the server does not end");
-            thread::sleep(Duration::from_millis(2));
+/// Waits for a program to end, as long as the deadline.
+pub(crate) fn wait_for(child: &mut Child) -> Option<ExitStatus> {
+    let begin = Instant::now();
+    while begin.elapsed() < DEADLINE {
+        if let Some(status) = child.try_wait().unwrap() {
+            return Some(status);
         }
+        thread::sleep(Duration::from_millis(2));
     }
+    None
+}
+
+pub(crate) fn signal(child: &Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).unwrap();
 }
 
 impl Drop for Server {
@@ -246,6 +255,11 @@ pub(crate) fn skip(reason: &str) {
 impl Tool {
     pub(crate) fn at(path: PathBuf) -> Self {
         Self(path)
+    }
+
+    /// The program's command line so far.
+    pub(crate) fn bare_command(&self) -> Command {
+        Command::new(&self.0)
     }
 
     /// The program's command line so far, under a limit of time.

@@ -1,0 +1,34 @@
+//! Measures homing beside its peers, on the machine it runs on. Each subcommand is one comparison.
+
+#![forbid(unsafe_code)]
+
+mod child;
+mod interrupt;
+mod machine;
+mod nbd;
+mod procfs;
+mod size;
+mod spread;
+mod tool;
+
+use clap::{Parser, Subcommand};
+
+/// Measures homing beside its peers, interleaved in one run.
+#[derive(Parser)]
+#[command(name = "homing-bench", version, max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Encrypted NBD servers under fio: homing, nbdkit with its luks filter, qemu-nbd.
+    Nbd(nbd::Options),
+}
+
+fn main() -> anyhow::Result<()> {
+    match Arguments::parse().command {
+        Command::Nbd(options) => nbd::run(&options),
+    }
+}

@@ -1,0 +1,86 @@
+//! Median, least and greatest of a figure over the rounds.
+
+use serde::Serialize;
+
+/// What the rounds made of one figure.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(crate) struct Spread {
+    /// The middle one; of an even number, the mean of the middle two.
+    pub(crate) median: f64,
+    /// The least.
+    pub(crate) min: f64,
+    /// The greatest.
+    pub(crate) max: f64,
+}
+
+impl Spread {
+    /// Of all finite `values`; `None` where there is none.
+    pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
+        let mut sorted: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
+        sorted.sort_by(f64::total_cmp);
+        let middle = sorted.len() / 2;
+        let median = match sorted.len() {
+            0 => return None,
+            odd if odd % 2 == 1 => sorted[middle],
+            _ => f64::midpoint(sorted[middle - 1], sorted[middle]),
+        };
+        Some(Self { median, min: sorted[0], max: sorted[sorted.len() - 1] })
+    }
+
+    /// Of `over` divided by `under`, round by round.
+    pub(crate) fn of_ratios(pairs: impl IntoIterator<Item = (f64, f64)>) -> Option<Self> {
+        Self::of(pairs.into_iter().map(|(over, under)| over / under))
+    }
+}
+
+/// A figure with three significant digits, whole from 100 on.
+pub(crate) fn figure(value: f64) -> String {
+    let decimals = match value.abs() {
+        0.0 => 0,
+        amount if amount >= 99.95 => 0,
+        amount if amount >= 9.995 => 1,
+        amount if amount >= 0.9995 => 2,
+        _ => 3,
+    };
+    format!("{value:.decimals$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_the_middle_or_between_the_middle_two() {
+        let odd = Spread::of([9.0, 1.0, 4.0]).unwrap();
+        assert_eq!(odd, Spread { median: 4.0, min: 1.0, max: 9.0 });
+        let even = Spread::of([9.0, 1.0, 4.0, 5.0]).unwrap();
+        assert_eq!(even, Spread { median: 4.5, min: 1.0, max: 9.0 });
+        let one = Spread::of([2.5]).unwrap();
+        assert_eq!(one, Spread { median: 2.5, min: 2.5, max: 2.5 });
+        assert_eq!(Spread::of([]), None);
+    }
+
+    #[test]
+    fn ratios_are_taken_round_by_round() {
+        // The ratio of the medians would be 2.
+        let ratio = Spread::of_ratios([(10.0, 10.0), (20.0, 5.0), (30.0, 20.0)]).unwrap();
+        assert_eq!(ratio, Spread { median: 1.5, min: 1.0, max: 4.0 });
+        assert_eq!(Spread::of_ratios([(1.0, 0.0), (0.0, 0.0)]), None);
+    }
+
+    #[test]
+    fn figures_have_three_digits() {
+        for (value, shown) in [
+            (1234.5, "1234"),
+            (99.96, "100"),
+            (99.9, "99.9"),
+            (9.996, "10.0"),
+            (1.234, "1.23"),
+            (0.9996, "1.00"),
+            (0.0456, "0.046"),
+            (0.0, "0"),
+        ] {
+            assert_eq!(figure(value), shown);
+        }
+    }
+}

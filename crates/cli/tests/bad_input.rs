@@ -1,0 +1,279 @@
+//! Command lines and containers that cannot be served: the program says what is wrong with which,
+//! and damages nothing.
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use support::nbd::{Client, OK};
+use support::{Scratch, Server, noise, succeed, text, tool, wait_for};
+
+/// Runs a command that must fail, say each of `mentions`, and leave every file as it was.
+fn refused_command(scratch: &Scratch, command: &mut Command, mentions: &[&str]) {
+    let before = scratch.snapshot();
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    if wait_for(&mut child).is_none() {
+        child.kill().unwrap();
+    }
+    let output = child.wait_with_output().unwrap();
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    let what = format!("{command:?}: {}\n{stdout}\n{stderr}", output.status);
+    // 101 is a panic.
+    assert!(output.status.code().is_some_and(|code| code != 0 && code != 101), "{what}");
+    assert!(stdout.is_empty(), "{what}");
+    for mention in mentions {
+        assert!(stderr.contains(mention), "no {mention:?} in\n{what}");
+    }
+    assert_eq!(scratch.snapshot(), before, "{what}");
+}
+
+fn refused(scratch: &Scratch, args: &[&str], mentions: &[&str]) {
+    let mut command = scratch.command(args);
+    if !args.iter().any(|arg| ["--socket", "--listen"].contains(arg)) {
+        command.args(["--socket", "socket"]);
+    }
+    refused_command(scratch, &mut command, mentions);
+}
+
+/// A folder with a container of 8 MiB that holds `noise(1)`.
+fn with_a_container() -> Scratch {
+    let scratch = Scratch::new();
+    let server = scratch.serve(&["disk.img", "--size", "8M"]);
+    assert_eq!(Client::new(server.socket()).write(0, 0, &noise(1, 8 << 20)), OK);
+    server.stop();
+    scratch
+}
+
+/// The container of [`with_a_container`] opens and has its contents; opening changes nothing.
+fn still_serves(scratch: &Scratch) {
+    let before = scratch.snapshot();
+    let server = scratch.serve(&["disk.img"]);
+    assert!(Client::new(server.socket()).read(0, 8 << 20).unwrap() == noise(1, 8 << 20));
+    server.stop();
+    assert_eq!(scratch.snapshot(), before);
+}
+
+#[test]
+fn a_key_that_does_not_open_is_refused() {
+    let scratch = with_a_container();
+    scratch.file("wrong", b"another passphrase");
+    refused(&scratch, &["disk.img", "--key-file", "wrong"], &["disk.img"]);
+    refused(&scratch, &["disk.img", "--key-file", "nonesuch"], &["nonesuch"]);
+    still_serves(&scratch);
+}
+
+#[test]
+fn without_a_key_file_and_a_terminal_nothing_waits() {
+    let scratch = with_a_container();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_homing"));
+    command.args(["serve", "disk.img", "--socket", "socket"]).current_dir(scratch.path(""));
+    refused_command(&scratch, &mut command, &["--key-file"]);
+}
+
+#[test]
+fn a_container_cut_short_is_refused() {
+    let scratch = with_a_container();
+    let file = fs::OpenOptions::new().write(true).open(scratch.path("disk.img")).unwrap();
+    for length in [16 << 20, (16 << 20) - 1, 1 << 20, 32768, 16384, 4096, 4095, 512, 1, 0] {
+        file.set_len(length).unwrap();
+        refused(&scratch, &["disk.img"], &["disk.img"]);
+    }
+}
+
+/// Flips a byte in the metadata of the header copies chosen; each copy has a checksum.
+fn corrupt(scratch: &Scratch, copies: &[u64]) {
+    let mut bytes = fs::read(scratch.path("disk.img")).unwrap();
+    let length = u64::from_be_bytes(bytes[8..16].try_into().unwrap());
+    for copy in copies {
+        bytes[(copy * length) as usize + 4096 + 10] ^= 1;
+    }
+    scratch.file("disk.img", &bytes);
+}
+
+#[test]
+fn one_good_copy_of_the_header_is_enough_and_opening_writes_nothing() {
+    for copy in [0, 1] {
+        let scratch = with_a_container();
+        still_serves(&scratch);
+        corrupt(&scratch, &[copy]);
+        still_serves(&scratch);
+    }
+    let scratch = with_a_container();
+    let mut bytes = fs::read(scratch.path("disk.img")).unwrap();
+    bytes[..4096].fill(0); // not even the magic is left of the first
+    scratch.file("disk.img", &bytes);
+    still_serves(&scratch);
+}
+
+#[test]
+fn a_container_whose_headers_are_both_damaged_is_refused() {
+    let scratch = with_a_container();
+    corrupt(&scratch, &[0, 1]);
+    refused(&scratch, &["disk.img"], &["disk.img"]);
+}
+
+#[test]
+fn a_container_whose_key_slots_are_wiped_is_refused() {
+    let scratch = with_a_container();
+    let mut bytes = fs::read(scratch.path("disk.img")).unwrap();
+    bytes[32768..16 << 20].fill(0);
+    scratch.file("disk.img", &bytes);
+    refused(&scratch, &["disk.img"], &["disk.img"]);
+}
+
+#[test]
+fn what_is_no_container_is_refused() {
+    let scratch = Scratch::new();
+    scratch.file("notes.txt", "Remember the milk.\n".repeat(1000).as_bytes());
+    scratch.file("empty.img", b"");
+    scratch.file("noise.img", &noise(1, 20 << 20));
+    fs::create_dir(scratch.path("folder")).unwrap();
+    succeed(Command::new("mkfifo").arg(scratch.path("pipe")));
+    for image in ["notes.txt", "empty.img", "noise.img", "folder", "/dev/null", "pipe"] {
+        refused(&scratch, &[image], &[image]);
+        // To create is not to overwrite.
+        refused(&scratch, &[image, "--size", "8M"], &[image]);
+    }
+}
+
+#[test]
+fn a_missing_image_needs_a_size() {
+    let scratch = Scratch::new();
+    refused(&scratch, &["missing.img"], &["missing.img", "--size"]);
+    refused(&scratch, &["no/such/folder/disk.img", "--size", "8M"], &["no/such/folder"]);
+}
+
+#[test]
+fn sizes_that_cannot_be_are_refused() {
+    let scratch = Scratch::new();
+    for size in ["1000", "0", "-5", "", "12Q", "1.5M", "M", "15E", "99999999999999999999"] {
+        refused(&scratch, &["disk.img", &format!("--size={size}")], &[size]);
+    }
+    refused(&scratch, &["disk.img", "--size", "1M", "--sector-size", "1000"], &["1000"]);
+}
+
+#[test]
+fn a_size_that_is_not_the_images_is_refused() {
+    let scratch = with_a_container();
+    for size in ["4M", "16M"] {
+        refused(&scratch, &["disk.img", "--size", size], &["disk.img"]);
+    }
+    still_serves(&scratch);
+}
+
+#[test]
+fn two_images_may_not_have_one_name() {
+    let scratch = with_a_container();
+    fs::create_dir(scratch.path("other")).unwrap();
+    fs::copy(scratch.path("disk.img"), scratch.path("other/disk.img")).unwrap();
+    refused(&scratch, &["disk.img", "other/disk.img"], &["disk"]);
+    refused(&scratch, &["disk.img", "disk.img"], &["disk"]);
+}
+
+#[test]
+fn an_unknown_scope_is_refused_and_the_known_are_named() {
+    let scratch = with_a_container();
+    refused(&scratch, &["disk.img", "--affinity-scope", "nonsense"], &["nonsense", "cache"]);
+}
+
+#[test]
+fn an_address_in_use_is_refused() {
+    let scratch = with_a_container();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    refused(&scratch, &["disk.img", "--listen", &address], &[&address]);
+    refused(&scratch, &["disk.img", "--listen", "nonsense"], &["nonsense"]);
+}
+
+#[test]
+fn a_socket_of_a_live_server_is_left_alone() {
+    let scratch = with_a_container();
+    let server = scratch.serve(&["second.img", "--size", "1M"]);
+    let mut client = Client::new(server.socket());
+    refused(&scratch, &["disk.img"], &["socket"]);
+    assert_eq!(client.write(0, 0, b"still here"), OK);
+    assert_eq!(Client::new(server.socket()).read(0, 10).unwrap(), b"still here");
+    server.stop();
+}
+
+#[test]
+fn a_socket_of_a_dead_server_is_taken_over() {
+    let scratch = with_a_container();
+    scratch.serve(&["disk.img"]).kill();
+    assert!(scratch.path("socket").exists());
+    let server = scratch.serve(&["disk.img"]);
+    assert!(Client::new(server.socket()).read(0, 8 << 20).unwrap() == noise(1, 8 << 20));
+    server.stop();
+}
+
+#[test]
+fn a_file_where_the_socket_should_be_is_left_alone() {
+    let scratch = with_a_container();
+    scratch.file("precious", b"not a socket");
+    refused(&scratch, &["disk.img", "--socket", "precious"], &["precious"]);
+    refused(&scratch, &["disk.img", "--socket", "no/such/folder"], &["no/such/folder"]);
+    let long = "long".repeat(50);
+    refused(&scratch, &["disk.img", "--socket", &long], &[&long]);
+}
+
+#[test]
+fn an_image_that_is_being_served_is_refused() {
+    let scratch = with_a_container();
+    let server = scratch.serve(&["disk.img", "--socket", "first"]);
+    refused(&scratch, &["disk.img", "--socket", "second"], &["disk.img"]);
+    server.stop();
+    still_serves(&scratch);
+}
+
+/// `homing serve` without root's right to pass over permissions.
+fn unprivileged(scratch: &Scratch, args: &[&str]) -> Option<Command> {
+    let command = scratch.command(args);
+    if !rustix::process::geteuid().is_root() {
+        return Some(command);
+    }
+    let mut without = tool("setpriv")?.bare_command();
+    without.arg("--bounding-set=-dac_override,-dac_read_search").arg(command.get_program());
+    without.args(command.get_args()).current_dir(scratch.path(""));
+    Some(without)
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn a_read_only_file_is_served_read_only_or_not_at_all() {
+    let scratch = with_a_container();
+    set_mode(&scratch.path("disk.img"), 0o400);
+    let args = ["disk.img", "--socket", "socket"];
+    let Some(mut command) = unprivileged(&scratch, &args) else { return };
+    refused_command(&scratch, &mut command, &["disk.img", "read-only"]);
+    let socket = scratch.path("socket");
+    let mut command = unprivileged(&scratch, &[&args[..], &["--read-only"]].concat()).unwrap();
+    let server = Server::start(&mut command, Some(socket));
+    let mut client = Client::new(server.socket());
+    assert!(client.read(0, 8 << 20).unwrap() == noise(1, 8 << 20));
+    assert_eq!(client.write(0, 0, b"no"), support::nbd::EPERM);
+    server.stop();
+}
+
+#[test]
+fn files_that_may_not_be_opened_or_made_are_named() {
+    let scratch = with_a_container();
+    fs::create_dir(scratch.path("locked")).unwrap();
+    set_mode(&scratch.path("locked"), 0o500);
+    let args = ["locked/disk.img", "--size", "8M", "--socket", "socket"];
+    let Some(mut command) = unprivileged(&scratch, &args) else { return };
+    refused_command(&scratch, &mut command, &["locked"]);
+    let args = ["disk.img", "--socket", "locked/socket"];
+    refused_command(&scratch, &mut unprivileged(&scratch, &args).unwrap(), &["locked/socket"]);
+    assert_eq!(fs::read_dir(scratch.path("locked")).unwrap().count(), 0);
+    set_mode(&scratch.path("disk.img"), 0o000);
+    let args = ["disk.img", "--socket", "socket"];
+    let output = unprivileged(&scratch, &args).unwrap().output().unwrap();
+    assert!(!output.status.success() && text(&output.stderr).contains("disk.img"), "{output:?}");
+}

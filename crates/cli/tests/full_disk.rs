@@ -1,0 +1,81 @@
+//! A disk without space left, which takes a small file system and so root.
+
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use support::nbd::{Client, ENOSPC, OK};
+use support::{Scratch, noise, text, tool};
+
+const MIB: u64 = 1 << 20;
+
+/// A file system in memory, unmounted when dropped.
+struct Small(PathBuf);
+
+impl Small {
+    /// Mounts one; says so and gives none where that is not permitted.
+    fn new(at: &Path, size: &str) -> Option<Self> {
+        let mount = tool("mount")?;
+        fs::create_dir(at).unwrap();
+        let size = format!("size={size}");
+        let args = ["-t", "tmpfs", "-o", &size, "small", at.to_str().unwrap()];
+        let output = mount.output(args);
+        if output.status.success() {
+            return Some(Self(at.to_owned()));
+        }
+        println!("skipped: {}", text(&output.stderr).trim());
+        None
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn an_image_for_which_there_is_no_space_leaves_nothing_behind() {
+    let scratch = Scratch::new();
+    let Some(small) = Small::new(&scratch.path("small"), "64k") else { return };
+    let args = ["small/disk.img", "--size", "8M", "--socket", "socket"];
+    let output = scratch.command(&args).output().unwrap();
+    let stderr = text(&output.stderr);
+    assert!(output.status.code().is_some_and(|code| code != 0 && code != 101), "{stderr}");
+    assert!(stderr.contains("small/disk.img"), "{stderr}");
+    assert_eq!(fs::read_dir(&small.0).unwrap().count(), 0, "{stderr}");
+}
+
+#[test]
+fn a_write_without_space_fails_alone() {
+    let scratch = Scratch::new();
+    let Some(small) = Small::new(&scratch.path("small"), "24m") else { return };
+    let server = scratch.serve(&["small/disk.img", "--size", "64M"]);
+    let mut client = Client::new(server.socket());
+    let write =
+        |client: &mut Client, at: u64, seed| client.write(0, at * MIB, &noise(seed, MIB as usize));
+    let written = (0..64).find(|at| write(&mut client, *at, *at) != OK).expect("a full disk");
+    assert!(written > 2, "hardly anything fits");
+    assert_eq!(write(&mut client, written + 1, 99), ENOSPC);
+
+    // What was there stays, also where it is overwritten, and the server goes on.
+    assert_eq!(write(&mut client, 0, 100), OK);
+    let expect = |client: &mut Client| {
+        assert!(client.read(0, MIB as u32).unwrap() == noise(100, MIB as usize));
+        for at in 1..written {
+            let found = client.read(at * MIB, MIB as u32).unwrap();
+            assert!(found == noise(at, MIB as usize), "{at}");
+        }
+    };
+    expect(&mut client);
+    assert_eq!(client.flush(), OK);
+    expect(&mut Client::new(server.socket()));
+    server.stop();
+
+    let server = scratch.serve(&["small/disk.img"]);
+    expect(&mut Client::new(server.socket()));
+    server.stop();
+    drop(small);
+}

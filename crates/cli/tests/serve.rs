@@ -1,0 +1,198 @@
+//! What `homing serve` promises beyond the protocol: readiness, names, limits, its end.
+
+mod support;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::process::Stdio;
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use support::nbd::{self, Client, EPERM, OK};
+use support::{Scratch, noise, wait_for};
+
+#[test]
+fn when_the_uri_is_printed_the_socket_accepts() {
+    let scratch = Scratch::new();
+    let mut command = scratch.command(&["my disk.img", "--size", "1M"]);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let printed = lines.any(|line| line.contains("nbd+unix:///my%20disk?socket=/"));
+    // Beside the image, where no other place is given, and for its owner alone.
+    let socket = scratch.path("my disk.img.sock");
+    let served = std::panic::catch_unwind(|| Client::to_export(&socket, "my disk").size);
+    let mode = fs::metadata(&socket).map(|metadata| metadata.mode() & 0o777);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(printed && served.unwrap() == 1 << 20 && mode.unwrap() == 0o600);
+}
+
+#[test]
+fn an_orderly_end_removes_the_socket() {
+    let scratch = Scratch::new();
+    for signal in [Signal::TERM, Signal::INT] {
+        let server = scratch.serve(&["disk.img", "--size", "1M"]);
+        let _client = Client::new(server.socket());
+        server.stop_by(signal);
+        assert!(!scratch.path("socket").exists());
+    }
+}
+
+#[test]
+fn a_signal_ends_it_also_while_a_key_is_derived() {
+    let scratch = Scratch::new();
+    let before = scratch.snapshot();
+    let args = ["disk.img", "--size", "1M", "--iter-time", "120000", "--pbkdf-memory", "32"];
+    let mut child = scratch.command(&args).stdout(Stdio::null()).spawn().unwrap();
+    thread::sleep(Duration::from_millis(500));
+    support::signal(&child, Signal::TERM);
+    let status = wait_for(&mut child);
+    let _ = child.kill();
+    assert!(status.is_some_and(|status| !status.success()), "{status:?}");
+    assert_eq!(scratch.snapshot(), before);
+}
+
+#[test]
+fn it_serves_and_ends_also_where_nobody_reads_its_log() {
+    let scratch = Scratch::new();
+    let args = ["disk.img", "--size", "1M", "--socket", "socket"];
+    let mut command = scratch.command(&args);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stderr.take());
+    child.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
+    for _ in 0..3 {
+        // Worth a warning.
+        nbd::hello(&scratch.path("socket")).write_all(b"no option begins like this").unwrap();
+    }
+    let written = std::panic::catch_unwind(|| Client::new(&scratch.path("socket")).flush());
+    support::signal(&child, Signal::TERM);
+    let status = wait_for(&mut child);
+    let _ = child.kill();
+    assert_eq!(written.unwrap(), OK);
+    assert!(status.is_some_and(|status| status.success()), "{status:?}");
+}
+
+#[test]
+fn a_fresh_volume_reads_as_noise_and_keeps_what_is_written() {
+    let scratch = Scratch::new();
+    let server = scratch.serve(&["disk.img", "--size", "4M"]);
+    let mut client = Client::new(server.socket());
+    let fresh = client.read(0, 4 << 20).unwrap();
+    assert!(fresh.chunks(4096).all(|block| block.iter().any(|byte| *byte != 0)));
+    assert_eq!(client.write(0, 1000, &noise(1, 3_000_000)), OK);
+    server.stop_by(Signal::INT);
+    let server = scratch.serve(&["disk.img"]);
+    let mut client = Client::new(server.socket());
+    assert_eq!(client.read(1000, 3_000_000).unwrap(), noise(1, 3_000_000));
+    assert_eq!(client.read(0, 1000).unwrap(), fresh[..1000]);
+    server.stop();
+}
+
+#[test]
+fn a_read_only_export_says_so_and_refuses_writes() {
+    let scratch = Scratch::new();
+    scratch.serve(&["disk.img", "--size", "1M"]).stop();
+    let before = scratch.snapshot();
+    let server = scratch.serve(&["disk.img", "--read-only"]);
+    let mut client = Client::new(server.socket());
+    assert_eq!(client.flags & 2, 2);
+    assert_eq!(client.write(0, 0, b"no"), EPERM);
+    assert_eq!(client.ask(nbd::TRIM, 0, 0, 4096), EPERM);
+    assert_eq!(client.ask(nbd::WRITE_ZEROES, 0, 0, 4096), EPERM);
+    assert_eq!(client.flush(), OK);
+    assert_eq!(client.read(0, 4096).map(|data| data.len()), Ok(4096));
+    server.stop();
+    assert_eq!(scratch.snapshot(), before);
+}
+
+#[test]
+fn trim_gives_space_back_only_where_that_is_allowed() {
+    let scratch = Scratch::new();
+    for allowed in [false, true] {
+        let image = format!("{allowed}.img");
+        let space = || fs::metadata(scratch.path(&image)).unwrap().blocks() * 512;
+        let mut args = vec![image.as_str(), "--size", "16M"];
+        args.extend(allowed.then_some("--allow-discards"));
+        let server = scratch.serve(&args);
+        let mut client = Client::new(server.socket());
+        let full = noise(1, 16 << 20);
+        assert_eq!(client.write(nbd::FUA, 0, &full), OK);
+        let before = space();
+        // Begins and ends within sectors: those keep what is not trimmed.
+        assert_eq!(client.ask(nbd::TRIM, nbd::FUA, 100, 8 << 20), OK);
+        let kept = (8 << 20) + 100;
+        assert_eq!(client.read(0, 100).unwrap(), full[..100]);
+        assert!(client.read(kept as u64, (8 << 20) - 100).unwrap() == full[kept..]);
+        if allowed {
+            assert!(space() + (7 << 20) < before, "{before} before, {} after", space());
+        } else {
+            assert!(client.read(0, 16 << 20).unwrap() == full);
+            assert_eq!(space(), before);
+        }
+        server.stop();
+    }
+}
+
+#[test]
+fn beyond_the_limit_of_connections_a_client_waits_or_is_turned_away() {
+    let scratch = Scratch::new();
+    let server = scratch.serve(&["disk.img", "--size", "1M", "--connections-max", "2"]);
+    let first = Client::new(server.socket());
+    let mut second = Client::new(server.socket());
+    let mut third = nbd::dial(server.socket());
+    third.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    assert!(!matches!(third.read(&mut [0; 18]), Ok(1..)), "a third was let in");
+    assert_eq!(second.write(0, 0, b"on"), OK);
+    drop((first, third));
+    // The server may need a moment to see that the first has left.
+    let begin = std::time::Instant::now();
+    loop {
+        let mut next = nbd::dial(server.socket());
+        next.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+        if matches!(next.read(&mut [0; 18]), Ok(1..)) {
+            break;
+        }
+        assert!(begin.elapsed() < support::DEADLINE, "no place becomes free");
+    }
+    server.stop();
+}
+
+#[test]
+fn every_scope_serves() {
+    let scratch = Scratch::new();
+    scratch.serve(&["disk.img", "--size", "1M"]).stop();
+    for scope in ["cpu", "smt", "cache_shard", "cache", "numa", "system"] {
+        let server = scratch.serve(&["disk.img", "--affinity-scope", scope]);
+        let mut client = Client::new(server.socket());
+        assert_eq!(client.write(0, 512, scope.as_bytes()), OK);
+        assert_eq!(client.read(512, scope.len() as u32).unwrap(), scope.as_bytes());
+        server.stop();
+    }
+}
+
+#[test]
+fn a_throw_away_volume_leaves_nothing_behind() {
+    let scratch = Scratch::new();
+    let before = scratch.snapshot();
+    let server = scratch.serve(&["disk.img", "--size", "8M", "--ephemeral"]);
+    let mut client = Client::new(server.socket());
+    assert_eq!(client.write(nbd::FUA, 0, &noise(1, 8 << 20)), OK);
+    assert!(client.read(0, 8 << 20).unwrap() == noise(1, 8 << 20));
+    server.stop();
+    assert_eq!(scratch.snapshot(), before);
+}
+
+#[test]
+fn a_try_prints_a_table_and_leaves_nothing_behind() {
+    let scratch = Scratch::new();
+    fs::create_dir(scratch.path("tmp")).unwrap();
+    let before = scratch.snapshot();
+    let mut command = scratch.command(&["--try", "--json", "--size", "16M"]);
+    let printed = support::succeed(command.env("TMPDIR", scratch.path("tmp")));
+    let printed: serde_json::Value = serde_json::from_str(&printed).unwrap();
+    assert!(printed.is_object() || printed.is_array());
+    assert_eq!(scratch.snapshot(), before);
+    assert_eq!(fs::read_dir(scratch.path("tmp")).unwrap().count(), 0);
+}

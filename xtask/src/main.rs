@@ -1,0 +1,122 @@
+//! `cargo xtask`: everything that must hold before a change lands, one command for each and one
+//! for all. It runs the same here and in CI.
+#![forbid(unsafe_code)]
+
+mod layers;
+mod tidy;
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+
+const HELP: &str = "\
+cargo xtask COMMAND
+
+  test     everything: style, layers, lints, licences, docs, tests, models
+  style    rustfmt, tidy (file headers, sizes, paths, words), the layer table
+  lint     clippy and rustdoc, warnings denied
+  deny     licences and sources of all dependencies (needs cargo-deny)
+  unit     all tests, with the clients and peers that are installed
+  loom     the wake protocol under the model checker
+";
+
+fn main() -> ExitCode {
+    let command = env::args().nth(1).unwrap_or_default();
+    let steps: &[Step] = match command.as_str() {
+        "test" => &[style, lint, deny, unit, loom],
+        "style" => &[style],
+        "lint" => &[lint],
+        "deny" => &[deny],
+        "unit" => &[unit],
+        "loom" => &[loom],
+        _ => {
+            print!("{HELP}");
+            let asked = matches!(command.as_str(), "" | "help" | "--help");
+            return if asked { ExitCode::SUCCESS } else { ExitCode::from(2) };
+        }
+    };
+    let began = Instant::now();
+    for step in steps {
+        if let Err(error) = step(&root()) {
+            eprintln!("\nxtask: {error:#}");
+            return ExitCode::FAILURE;
+        }
+    }
+    println!("\nxtask {command}: all passed in {} s", began.elapsed().as_secs());
+    ExitCode::SUCCESS
+}
+
+type Step = fn(&Path) -> anyhow::Result<()>;
+
+fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().expect("xtask stands in the workspace").to_owned()
+}
+
+fn style(root: &Path) -> anyhow::Result<()> {
+    run(cargo(root).args(["fmt", "--all", "--check"]))?;
+    tidy::check(root)?;
+    layers::check(root)
+}
+
+fn lint(root: &Path) -> anyhow::Result<()> {
+    run(cargo(root).args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
+    run(cargo(root)
+        .args(["doc", "--workspace", "--no-deps", "--document-private-items"])
+        .env("RUSTDOCFLAGS", "-D warnings"))
+}
+
+fn deny(root: &Path) -> anyhow::Result<()> {
+    let installed = Command::new("cargo").args(["deny", "--version"]).output();
+    if !installed.is_ok_and(|output| output.status.success()) {
+        println!("skipped: cargo-deny is not installed (cargo install --locked cargo-deny)");
+        return Ok(());
+    }
+    // Advisories need a database from the network: `cargo deny check` by hand has them too.
+    run(cargo(root).args(["deny", "check", "licenses", "bans", "sources"]))
+}
+
+fn unit(root: &Path) -> anyhow::Result<()> {
+    let mut tests = cargo(root);
+    tests.args(["test", "--workspace"]);
+    if env::var_os("NBD_TESTER_CLIENT").is_none() {
+        let folder = root.join("target/nbd-tester");
+        let fetched = Command::new("sh")
+            .arg(root.join("scripts/fetch-nbd-tester"))
+            .arg(&folder)
+            .status()
+            .is_ok_and(|status| status.success());
+        if fetched {
+            tests.env("NBD_TESTER_CLIENT", folder.join("nbd-tester-client"));
+        } else {
+            println!("skipped: nbd-tester-client could not be fetched (needs Debian's sources)");
+        }
+    }
+    run(&mut tests)
+}
+
+fn loom(root: &Path) -> anyhow::Result<()> {
+    run(cargo(root)
+        .args(["test", "--release", "-p", "homing-runtime", "--lib"])
+        .env("RUSTFLAGS", "--cfg loom")
+        .env("CARGO_TARGET_DIR", root.join("target/loom")))
+}
+
+fn cargo(root: &Path) -> Command {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root);
+    command
+}
+
+fn run(command: &mut Command) -> anyhow::Result<()> {
+    let line: Vec<_> = command.get_args().map(|word| word.to_string_lossy().into_owned()).collect();
+    println!("\n== cargo {}", line.join(" "));
+    let status = command.status().with_context(|| format!("cannot run cargo {}", line.join(" ")))?;
+    if !status.success() {
+        bail!("cargo {} failed", line.join(" "));
+    }
+    Ok(())
+}

@@ -1,0 +1,136 @@
+//! What no compiler checks: every source file says what it is for, none is too long, rules that
+//! are cited exist, unsafe code stays on its islands, and paths in the documents are real.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+
+/// Lines of a source file, tests included. May only fall.
+const FILE_LINES_MAX: usize = 600;
+/// The only files that may hold unsafe code; ARCHITECTURE.md says why.
+const UNSAFE_ISLANDS: [&str; 1] = ["crates/volume/src/xts/aws_lc.rs"];
+/// Prefixes of rules (`WORD-n`) that are defined in a crate's page or a README and cited in code.
+const RULE_PREFIXES: [&str; 4] = ["SCHED", "SERVE", "BYTES", "XTS"];
+
+pub(crate) fn check(root: &Path) -> anyhow::Result<()> {
+    let mut problems = Vec::new();
+    let sources = files(root, "rs")?;
+    let mut cited = BTreeSet::new();
+    let mut defined = BTreeSet::new();
+    for path in &sources {
+        let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
+        let name = path.strip_prefix(root).unwrap_or(path).display().to_string();
+        check_source(&name, &text, &mut problems);
+        rules(&text, &mut defined, &mut cited);
+    }
+    for path in files(root, "md")? {
+        let text = fs::read_to_string(&path)?;
+        let name = path.strip_prefix(root).unwrap_or(&path).display().to_string();
+        rules(&text, &mut defined, &mut cited);
+        let folder = path.parent().unwrap_or(root);
+        for target in links(&text).filter(|target| !folder.join(target).exists()) {
+            problems.push(format!("{name}: links to {target}, which does not exist"));
+        }
+    }
+    let unknown = cited.difference(&defined);
+    problems.extend(unknown.map(|rule| format!("rule {rule} is cited but defined nowhere")));
+    if !problems.is_empty() {
+        bail!("tidy:\n  {}", problems.join("\n  "));
+    }
+    println!("tidy: {} source files, {} rules", sources.len(), defined.len());
+    Ok(())
+}
+
+fn check_source(name: &str, text: &str, problems: &mut Vec<String>) {
+    let is_test_child = name.ends_with("/tests.rs");
+    if !is_test_child && !text.starts_with("//!") {
+        problems.push(format!("{name}: begin with //! and what the file is for"));
+    }
+    let lines = text.lines().count();
+    if lines > FILE_LINES_MAX {
+        problems.push(format!("{name}: {lines} lines; split it at {FILE_LINES_MAX}"));
+    }
+    // Spelled in two parts so that this file does not find itself.
+    let allows = text.contains(concat!("allow(", "unsafe_code)"));
+    if allows && !UNSAFE_ISLANDS.contains(&name) {
+        problems.push(format!("{name}: unsafe code outside the islands {UNSAFE_ISLANDS:?}"));
+    }
+    for word in [concat!("FIX", "ME"), concat!("TO", "DO"), concat!("db", "g!(")] {
+        if text.contains(word) {
+            problems.push(format!("{name}: {word} left over"));
+        }
+    }
+}
+
+/// Collects rules: "* `WORD-1` text" defines one, `WORD-1` anywhere else cites it.
+fn rules(text: &str, defined: &mut BTreeSet<String>, cited: &mut BTreeSet<String>) {
+    for line in text.lines() {
+        let definition = line.trim_start_matches(['/', '!', ' ']).strip_prefix("* `");
+        for prefix in RULE_PREFIXES {
+            for (at, _) in line.match_indices(&format!("{prefix}-")) {
+                let digits = line[at + prefix.len() + 1..].chars().take_while(char::is_ascii_digit);
+                let rule = format!("{prefix}-{}", digits.collect::<String>());
+                if rule.ends_with('-') {
+                    continue;
+                }
+                if definition.is_some_and(|text| text.starts_with(&format!("{rule}`"))) {
+                    defined.insert(rule);
+                } else {
+                    cited.insert(rule);
+                }
+            }
+        }
+    }
+}
+
+/// Relative targets of Markdown links.
+fn links(text: &str) -> impl Iterator<Item = &str> {
+    text.match_indices("](").filter_map(|(at, _)| {
+        let target = text[at + 2..].split([')', '#']).next()?;
+        (!target.is_empty() && !target.contains("://")).then_some(target)
+    })
+}
+
+/// Files of the repository with this extension.
+fn files(root: &Path, extension: &str) -> anyhow::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let mut folders = vec![root.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder)? {
+            let path = entry?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if path.is_dir() && name != "target" && !name.starts_with('.') {
+                folders.push(path);
+            } else if path.extension().is_some_and(|found| found == extension) {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_and_links_are_found() {
+        let (mut defined, mut cited) = (BTreeSet::new(), BTreeSet::new());
+        rules("//! * `SERVE-1` text\n// see `SERVE-2`.", &mut defined, &mut cited);
+        assert!(defined.contains("SERVE-1") && cited.contains("SERVE-2"));
+        let text = "[a](docs/a.md#x) [b](https://example.org) [c](#here)";
+        assert_eq!(links(text).collect::<Vec<_>>(), ["docs/a.md"]);
+    }
+
+    #[test]
+    fn faults_of_a_source_file_are_found() {
+        let mut problems = Vec::new();
+        check_source("a.rs", "fn main() {}", &mut problems);
+        check_source("b.rs", &format!("//! b\n{}", "\n".repeat(700)), &mut problems);
+        check_source("c.rs", concat!("//! c\n#![allow(", "unsafe_code)]"), &mut problems);
+        assert_eq!(problems.len(), 3, "{problems:?}");
+    }
+}
