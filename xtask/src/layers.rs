@@ -81,8 +81,7 @@ fn compare(table: &[(String, BTreeSet<String>)], actual: &Uses) -> Vec<String> {
 mod tests {
     use super::*;
 
-    const TABLE: &str =
-        "<!-- layers -->\n| crate | uses |\n| --- | --- |\n| `a` | `b` |\n| `b` | - |\n<!-- /layers -->";
+    const TABLE: &str = "<!-- layers -->\n| crate | uses |\n| --- | --- |\n| `a` | `b` |\n| `b` | - |\n<!-- /layers -->";
 
     fn uses(pairs: &[(&str, &[&str])]) -> Uses {
         let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();

@@ -114,7 +114,8 @@ fn cargo(root: &Path) -> Command {
 fn run(command: &mut Command) -> anyhow::Result<()> {
     let line: Vec<_> = command.get_args().map(|word| word.to_string_lossy().into_owned()).collect();
     println!("\n== cargo {}", line.join(" "));
-    let status = command.status().with_context(|| format!("cannot run cargo {}", line.join(" ")))?;
+    let status =
+        command.status().with_context(|| format!("cannot run cargo {}", line.join(" ")))?;
     if !status.success() {
         bail!("cargo {} failed", line.join(" "));
     }

@@ -8,6 +8,7 @@ mod serve;
 mod topo;
 mod try_load;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -56,7 +57,8 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("homing: {error:#}");
+            // Where nobody listens there is nobody to tell.
+            let _ = writeln!(std::io::stderr(), "homing: {error:#}");
             ExitCode::FAILURE
         }
     }

@@ -127,21 +127,9 @@ fn sector_size(text: &str) -> Result<SectorSize, String> {
     size.ok_or_else(|| format!("{text:?} is not a sector size: use 512 or 4096"))
 }
 
-/// A file that is removed when the server ends, however it ends in good order.
-struct ThrowAway(PathBuf);
-
-impl Drop for ThrowAway {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
-    }
-}
-
 pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     log_to_stderr();
     forbid_core_dumps();
-    // Before anything is made, so that no signal finds us half-way without a handler.
-    let signals = Signals::new([SIGINT, SIGTERM]).context("cannot handle signals")?;
-
     let folder = if args.try_it { Some(tempfile::tempdir()?) } else { None };
     let mut images = args.images.clone();
     if let (Some(folder), true) = (&folder, images.is_empty()) {
@@ -149,18 +137,20 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     }
     check_names(&images)?;
     let endpoint = endpoint(args, &images)?;
-    let mut throw_away = Vec::new();
     let mut exports = Vec::new();
     for image in &images {
         let device = volume(args, image)?;
         if args.ephemeral || args.try_it {
-            throw_away.push(ThrowAway(image.clone()));
+            // It lives on without a name, and is gone with us, however we end.
+            fs::remove_file(image).with_context(|| format!("cannot remove {}", image.display()))?;
         }
         let description = format!("{} on {}", ByteSize(device.size()), image.display());
         let (name, read_only) = (export_name(image), args.read_only);
         exports.push(ServedExport { name, description, read_only, device });
     }
 
+    // Until here a signal ends us at once: no container is half made, and none has been written to.
+    let signals = Signals::new([SIGINT, SIGTERM]).context("cannot handle signals")?;
     let runtime = Runtime::new().context("cannot start the workers")?;
     let options = ServerOptions {
         connections_max: args.connections_max,
@@ -190,9 +180,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
         return try_load::print(&rows, args.json);
     }
     announce(args, &endpoint, &images)?;
-    let result = report_flush(server.run());
-    drop(throw_away);
-    result
+    report_flush(server.run())
 }
 
 fn volume(args: &ServeArgs, image: &Path) -> anyhow::Result<Arc<dyn Block>> {
@@ -234,7 +222,7 @@ fn volume(args: &ServeArgs, image: &Path) -> anyhow::Result<Arc<dyn Block>> {
         None => passphrase::ask_twice(image)?,
     };
     if !throw_away && args.pbkdf_force_iterations.is_none() {
-        eprintln!("Making {}: measuring the key derivation takes a while...", image.display());
+        tracing::info!("making {}: measuring the key derivation takes a while", image.display());
     }
     luks::format(image, &options, &passphrase)?;
     Ok(luks::open_boxed(image, &passphrase, access(args))?)
@@ -356,7 +344,7 @@ fn stop_on_signal(mut signals: Signals, server: &homing_server::ServerHandle) {
     let mut seen = false;
     for signal in signals.forever() {
         if seen {
-            eprintln!("homing: stopped at once on a second signal; unflushed writes may be lost");
+            tracing::warn!("stopped at once on a second signal: unflushed writes may be lost");
             std::process::exit(128 + signal);
         }
         seen = true;
@@ -371,6 +359,8 @@ fn log_to_stderr() {
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
+        // A log that nobody reads is no reason to stop serving.
+        .log_internal_errors(false)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .init();

@@ -1,9 +1,8 @@
 //! One client: negotiates, then carries out requests until the client leaves or the server ends.
 
 use std::io;
-use std::net::Shutdown;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use homing::HandOff;
@@ -15,32 +14,15 @@ use homing_nbd::{
 use homing_volume::{Block, BlockError, Durability};
 
 use crate::buffers::{BATCH_LEN, Inbox, Outbox};
+use crate::peer::{Peer, Reply};
 use crate::server::{CryptOn, Shared};
-use crate::stream::Stream;
 
 /// How long a client may take to negotiate.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Payload of queued requests that one connection may hold (`SERVE-3`). Derived: the longest
-/// request and as much again.
-pub const IN_FLIGHT_BYTES_MAX: usize = 128 << 20;
-/// Requests taken in while a client does not take its replies. Guessed: twice what a client with 64
-/// requests of 32 KiB in flight has sent.
-const READ_AHEAD_MAX: usize = 4 << 20;
 /// What a queued request weighs besides its payload.
 const IN_FLIGHT_BASE: usize = 4096;
 /// Extents in one block status reply; the spec allows 2^20.
 const EXTENT_COUNT_MAX: usize = 4096;
-
-/// What the connection's thread and the workers that answer for it share.
-#[derive(Debug)]
-pub(crate) struct Peer {
-    stream: Stream,
-    /// Held while replies are written, so that they stay whole (`SERVE-2`).
-    writing: Mutex<()>,
-    /// Bytes of requests that workers have.
-    in_flight: Mutex<usize>,
-    landed: Condvar,
-}
 
 /// Why a connection ended before the client said good-bye.
 #[derive(Debug, thiserror::Error)]
@@ -49,65 +31,6 @@ pub(crate) enum End {
     Peer(#[from] PeerError),
     #[error("the connection broke: {0}")]
     Stream(#[from] io::Error),
-}
-
-impl Peer {
-    pub(crate) fn new(stream: Stream) -> Self {
-        Self { stream, writing: Mutex::new(()), in_flight: Mutex::new(0), landed: Condvar::new() }
-    }
-
-    fn send(&self, bytes: &[u8]) -> io::Result<()> {
-        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        self.stream.write_all(bytes)
-    }
-
-    /// As [`Peer::send`], for the connection's own thread: while the client does not take replies,
-    /// its requests are taken in, up to [`READ_AHEAD_MAX`]. A client that writes all its requests
-    /// before it reads a reply would otherwise wait for us as we wait for it.
-    fn send_and_receive(&self, bytes: &[u8], inbox: &mut Inbox) -> io::Result<()> {
-        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        let (mut rest, mut ended) = (bytes, false);
-        while !rest.is_empty() {
-            match self.stream.try_write(rest) {
-                Ok(count) => rest = &rest[count..],
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    let room = !ended && inbox.len() < READ_AHEAD_MAX;
-                    if self.stream.wait(room)? {
-                        // The end is found again by the next read, after the replies.
-                        let wanted = inbox.len() + BATCH_LEN;
-                        ended = inbox.fill(&self.stream, wanted)? == 0;
-                    }
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
-
-    /// Ends reading, or everything; a connection that is gone is as good.
-    pub(crate) fn shutdown(&self, how: Shutdown) {
-        let _ = self.stream.shutdown(how);
-    }
-
-    fn take_off(&self, weight: usize) {
-        let mut in_flight = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
-        while *in_flight > 0 && *in_flight + weight > IN_FLIGHT_BYTES_MAX {
-            in_flight = self.landed.wait(in_flight).unwrap_or_else(PoisonError::into_inner);
-        }
-        *in_flight += weight;
-    }
-
-    fn land(&self, weight: usize) {
-        *self.in_flight.lock().unwrap_or_else(PoisonError::into_inner) -= weight;
-        self.landed.notify_all();
-    }
-
-    fn wait_until_landed(&self) {
-        let mut in_flight = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
-        while *in_flight > 0 {
-            in_flight = self.landed.wait(in_flight).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
 }
 
 /// Serves one client from its first byte to its last.
@@ -134,13 +57,13 @@ pub(crate) fn serve(shared: &Arc<Shared>, peer: &Arc<Peer>) -> Result<(), End> {
 
 fn negotiate(exports: &[Export], peer: &Peer, inbox: &mut Inbox) -> Result<Option<Session>, End> {
     peer.stream.set_read_timeout(Some(HANDSHAKE_TIMEOUT))?;
-    peer.send(&greeting())?;
+    peer.stream.write_all(&greeting())?;
     let mut handshake = Handshake::new();
     let mut output = Vec::new();
     loop {
         let progress = handshake.advance(exports, inbox.bytes(), &mut output)?;
         if !output.is_empty() {
-            peer.send(&output)?;
+            peer.stream.write_all(&output)?;
             output.clear();
         }
         match progress {
@@ -315,9 +238,10 @@ impl Connection {
             let device = Arc::clone(&self.device);
             let header = header.to_vec();
             let work = move || {
-                let mut outbox = Outbox::default();
-                match device.read(offset, outbox.reserve(&header, length as usize)) {
-                    Ok(()) => job.send(outbox.bytes()),
+                let mut bytes = vec![0; header.len() + length as usize];
+                bytes[..header.len()].copy_from_slice(&header);
+                match device.read(offset, &mut bytes[header.len()..]) {
+                    Ok(()) => job.send(bytes),
                     Err(error) => job.answer(Err(error)),
                 }
             };
@@ -436,13 +360,12 @@ impl Job {
                 reply::error(&mut bytes, &self.session, self.cookie, errno, &text);
             }
         }
-        self.send(&bytes);
+        self.send(bytes);
     }
 
-    fn send(mut self, bytes: &[u8]) {
+    fn send(mut self, bytes: Vec<u8>) {
         self.answered = true;
-        // Where the client is gone its connection finds out by itself.
-        let _ = self.peer.send(bytes);
+        self.peer.send_later(Reply { bytes, weight: self.weight });
     }
 }
 
@@ -452,9 +375,8 @@ impl Drop for Job {
             let mut bytes = Vec::new();
             let text = "the request was dropped: the server is going down or has a bug";
             reply::error(&mut bytes, &self.session, self.cookie, Errno::Io, text);
-            let _ = self.peer.send(&bytes);
+            self.peer.send_later(Reply { bytes, weight: self.weight });
         }
-        self.peer.land(self.weight);
     }
 }
 

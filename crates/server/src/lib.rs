@@ -16,20 +16,23 @@
 //! * `SERVE-1` A reply is sent after its request is done; FLUSH and FUA are done when the device
 //!   says so. There is no state per connection that a flush on another would miss, which is what
 //!   makes `CAN_MULTI_CONN` true.
-//! * `SERVE-2` Replies are written whole, under the write lock of the connection.
+//! * `SERVE-2` Replies are written whole, by one thread at a time, and no worker waits for a
+//!   client.
 //! * `SERVE-3` A connection holds at most [`IN_FLIGHT_BYTES_MAX`] of queued requests; it reads no
 //!   further until some are done.
 //!
-//! Read on in this order: `listener`, `stream`, `server`, `connection`, `buffers`, `load`.
+//! Read on in this order: `listener`, `stream`, `server`, `connection`, `peer`, `buffers`,
+//! `load`.
 #![forbid(unsafe_code)]
 
 mod buffers;
 mod connection;
 mod listener;
 pub mod load;
+mod peer;
 mod server;
 mod stream;
 
-pub use connection::IN_FLIGHT_BYTES_MAX;
 pub use listener::{Endpoint, ListenError};
+pub use peer::IN_FLIGHT_BYTES_MAX;
 pub use server::{CryptOn, ServedExport, Server, ServerHandle, ServerOptions};

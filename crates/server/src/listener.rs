@@ -91,6 +91,14 @@ impl Listener {
         }
     }
 
+    /// Takes the socket's name away: nobody finds it any more.
+    pub(crate) fn close(&self) {
+        if let Self::Unix(_, path) = self {
+            // Gone already is as good.
+            let _ = fs::remove_file(path);
+        }
+    }
+
     /// Makes one `accept` return, by connecting to ourselves.
     pub(crate) fn poke(&self) {
         // A listener that cannot be reached has no accept to be woken from.
@@ -105,10 +113,7 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Self::Unix(_, path) = self {
-            // Gone already is as good.
-            let _ = fs::remove_file(path);
-        }
+        self.close();
     }
 }
 

@@ -15,8 +15,9 @@ use homing::{Runtime, Scope, Workqueue, WorkqueueError};
 use homing_nbd::{BlockSizes, Export};
 use homing_volume::Block;
 
-use crate::connection::{self, Peer};
+use crate::connection;
 use crate::listener::{Endpoint, ListenError, Listener};
+use crate::peer::Peer;
 use crate::stream::Stream;
 
 /// Stack of a connection's thread. It has no deep calls and keeps its buffers on the heap.
@@ -170,6 +171,8 @@ impl Server {
                 }
             }
         }
+        // From here on nobody can connect, nor wait for us to accept.
+        self.listener.close();
         self.shared.drain();
         let flushes = self.shared.told.iter().zip(&self.shared.devices);
         let failed: Vec<_> = flushes

@@ -14,7 +14,7 @@ mod library;
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ pub fn open(
     access: Access,
 ) -> Result<Bytes<Crypt<File>>, LuksError> {
     let file = open_file(path, access)?;
-    let length = file.metadata().map_err(|source| LuksError::io("examine", path, source))?.len();
+    let length = length_of(path, &file)?;
     let (header, key) = header::unlock(path, &file, length, passphrase)?;
     let size = header.data_size(path, length)?;
     let key = XtsKey::new(&key).map_err(|problem| {
@@ -68,6 +68,7 @@ pub fn open(
 /// Opens and locks the file: a container that two programs write to is a lost container.
 fn open_file(path: &Path, access: Access) -> Result<fs::File, LuksError> {
     let write = access == Access::ReadWrite;
+    check_kind(path)?;
     let file =
         fs::OpenOptions::new().read(true).write(write).open(path).map_err(|source| match source
             .kind()
@@ -78,10 +79,6 @@ fn open_file(path: &Path, access: Access) -> Result<fs::File, LuksError> {
             _ => LuksError::io("open", path, source),
         })?;
     let metadata = file.metadata().map_err(|source| LuksError::io("examine", path, source))?;
-    if metadata.is_dir() {
-        let directory = io::Error::from(io::ErrorKind::IsADirectory);
-        return Err(LuksError::io("open", path, directory));
-    }
     // A record lock, not flock(2): cryptsetup takes that one to read the header, and would wait
     // for ever. QEMU's tools respect this one.
     let operation = if write {
@@ -98,13 +95,33 @@ fn open_file(path: &Path, access: Access) -> Result<fs::File, LuksError> {
     }
 }
 
+/// Opening a pipe would wait for its other end, so look before.
+fn check_kind(path: &Path) -> Result<(), LuksError> {
+    let metadata = fs::metadata(path).map_err(|source| LuksError::io("open", path, source))?;
+    if metadata.is_dir() {
+        let directory = io::Error::from(io::ErrorKind::IsADirectory);
+        return Err(LuksError::io("open", path, directory));
+    }
+    if metadata.is_file() || metadata.file_type().is_block_device() {
+        return Ok(());
+    }
+    Err(LuksError::NotLuks { path: path.to_owned() })
+}
+
+/// The length in bytes of a file or block device.
+fn length_of(path: &Path, file: &fs::File) -> Result<u64, LuksError> {
+    let end = rustix::fs::seek(file, rustix::fs::SeekFrom::End(0));
+    end.map_err(|errno| LuksError::io("examine", path, errno.into()))
+}
+
 /// The size in bytes of what the container at `path` holds, without opening it.
 ///
 /// # Errors
 /// [`LuksError`] where there is no usable container.
 pub fn volume_size(path: &Path) -> Result<u64, LuksError> {
+    check_kind(path)?;
     let file = fs::File::open(path).map_err(|source| LuksError::io("open", path, source))?;
-    let length = file.metadata().map_err(|source| LuksError::io("examine", path, source))?.len();
+    let length = length_of(path, &file)?;
     header::read(path, &file, length)?.data_size(path, length)
 }
 
