@@ -34,7 +34,7 @@ impl fmt::Display for ByteSize {
             return write!(f, "{} bytes", self.0);
         }
         let value = self.0 as f64 / (1_u64 << (10 * power)) as f64;
-        let digits = if value.fract() == 0.0 { 0 } else { 1 };
+        let digits = usize::from(value.fract() != 0.0);
         write!(f, "{value:.digits$} {}iB", UNITS[power])
     }
 }

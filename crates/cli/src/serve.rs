@@ -1,5 +1,6 @@
 //! `homing serve`: opens or makes volumes and serves them until told to stop.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -24,6 +25,8 @@ use crate::try_load;
 /// The volume of `--try`, unless `--size` says otherwise.
 const TRY_SIZE: ByteSize = ByteSize(256 << 20);
 
+// Each is a switch of its own on the command line.
+#[allow(clippy::struct_excessive_bools)]
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ServeArgs {
@@ -281,7 +284,9 @@ fn uri(endpoint: &Endpoint, export: &str) -> String {
                 b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
                     escaped.push(char::from(*byte));
                 }
-                _ => escaped.push_str(&format!("%{byte:02X}")),
+                _ => {
+                    let _ = write!(escaped, "%{byte:02X}");
+                }
             }
             escaped
         })
@@ -309,25 +314,26 @@ fn announce(args: &ServeArgs, endpoint: &Endpoint, images: &[PathBuf]) -> anyhow
     }
     let mut text = String::from("Serving:\n");
     for (image, uri) in images.iter().zip(&uris) {
-        text.push_str(&format!("  {uri}    {}\n", image.display()));
+        let _ = writeln!(text, "  {uri}    {}", image.display());
     }
     let first = &uris[0];
-    text.push_str(&format!(
-        "\nNext, in another terminal:\n  nbdinfo '{first}'\n  nbdcopy --progress some.img '{first}'\n"
-    ));
-    text.push_str(&match endpoint {
+    let _ = writeln!(
+        text,
+        "\nNext, in another terminal:\n  nbdinfo '{first}'\n  nbdcopy --progress some.img '{first}'"
+    );
+    let name = export_name(&images[0]);
+    let _ = match endpoint {
         Endpoint::Unix(path) => {
-            let name = export_name(&images[0]);
-            format!("  sudo nbd-client -unix {} -N {name} -C 4 /dev/nbd0\n", path.display())
+            writeln!(text, "  sudo nbd-client -unix {} -N {name} -C 4 /dev/nbd0", path.display())
         }
-        Endpoint::Tcp(address) => format!(
-            "  sudo nbd-client {} {} -N {} -C 4 /dev/nbd0\n\nTCP is not encrypted: keep it on a \
-             trusted network.\n",
+        Endpoint::Tcp(address) => writeln!(
+            text,
+            "  sudo nbd-client {} {} -N {name} -C 4 /dev/nbd0\n\nTCP is not encrypted: keep it on \
+             a trusted network.",
             address.ip(),
             address.port(),
-            export_name(&images[0])
         ),
-    });
+    };
     text.push_str("\nCtrl-C stops the server after making everything durable.\n");
     output::print(text.as_bytes())
 }

@@ -24,7 +24,7 @@ pub(crate) struct TopoArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "root")]
     xml: Option<PathBuf>,
 
-    /// Show a regular machine instead: [PACKAGESx][NODESx]LLCSxCORESxTHREADS
+    /// Show a regular machine instead, as LLCs x cores x threads, with nodes and packages before
     #[arg(long, value_name = "GRID", conflicts_with_all = ["root", "xml"])]
     grid: Option<String>,
 
@@ -212,8 +212,9 @@ fn heat_map(latency: &LatencyMatrix, colour: bool) -> String {
                 // The xterm palette's cube from green (46) over yellow (226) to red (196).
                 let share = (ns - lowest) / (highest - lowest).max(1.0);
                 let steps = [46, 82, 118, 154, 190, 226, 220, 214, 208, 202, 196];
-                let index = (share * (steps.len() - 1) as f64).round() as usize;
-                let _ = write!(text, "\x1b[48;5;{};30m{cell}\x1b[0m", steps[index.min(10)]);
+                let limits = (1..steps.len()).map(|step| step as f64 / steps.len() as f64);
+                let index = limits.take_while(|limit| share >= *limit).count();
+                let _ = write!(text, "\x1b[48;5;{};30m{cell}\x1b[0m", steps[index]);
             } else {
                 text.push_str(&cell);
             }

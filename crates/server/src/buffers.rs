@@ -2,6 +2,7 @@
 //! are never filled with zeroes again: what is read into them is all that is looked at.
 
 use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::stream::Stream;
 
@@ -69,6 +70,31 @@ impl Inbox {
         let count = stream.read(&mut self.buffer[self.end..])?;
         self.end += count;
         Ok(count)
+    }
+}
+
+/// Outboxes that nobody uses at present. The one used last is given out first: with many
+/// connections on few CPUs a handful of them are in use, and stay in the CPU's cache.
+#[derive(Debug, Default)]
+pub(crate) struct Outboxes(Mutex<Vec<Outbox>>);
+
+/// Kept for later; more are given back to the system.
+const OUTBOX_COUNT_MAX: usize = 64;
+
+impl Outboxes {
+    pub(crate) fn take(&self) -> Outbox {
+        self.kept().pop().unwrap_or_default()
+    }
+
+    pub(crate) fn give_back(&self, outbox: Outbox) {
+        let mut kept = self.kept();
+        if kept.len() < OUTBOX_COUNT_MAX {
+            kept.push(outbox);
+        }
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Vec<Outbox>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

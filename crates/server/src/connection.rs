@@ -139,7 +139,14 @@ impl Connection {
         while self.inbox.len() < count {
             self.send()?;
             // Sending may have taken in what we wait for.
-            if self.inbox.len() < count && self.inbox.fill(&self.peer.stream, count)? == 0 {
+            if self.inbox.len() >= count {
+                break;
+            }
+            // While we wait others can use the outbox.
+            self.shared.outboxes.give_back(std::mem::take(&mut self.outbox));
+            let came = self.inbox.fill(&self.peer.stream, count)?;
+            self.outbox = self.shared.outboxes.take();
+            if came == 0 {
                 return Ok(false);
             }
         }

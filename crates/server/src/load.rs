@@ -285,11 +285,10 @@ impl<'a> Load<'a> {
         let count = self.generations.len() * BLOCK_LEN / self.phase.request_len;
         let flush_due = self.phase.pattern == Pattern::WriteAndFlush && self.reads;
         let command = match self.phase.pattern {
-            Pattern::Fill => command::WRITE,
             Pattern::Read => command::READ,
             Pattern::ReadWrite if self.reads => command::READ,
             Pattern::WriteAndFlush if flush_due => command::FLUSH,
-            Pattern::ReadWrite | Pattern::WriteAndFlush => command::WRITE,
+            Pattern::Fill | Pattern::ReadWrite | Pattern::WriteAndFlush => command::WRITE,
         };
         self.reads = !self.reads;
         let index = if self.phase.pattern == Pattern::Fill {

@@ -15,6 +15,7 @@ use homing::{Runtime, Scope, Workqueue, WorkqueueError};
 use homing_nbd::{BlockSizes, Export};
 use homing_volume::Block;
 
+use crate::buffers::Outboxes;
 use crate::connection;
 use crate::listener::{Endpoint, ListenError, Listener};
 use crate::peer::Peer;
@@ -82,6 +83,7 @@ pub(crate) struct Shared {
     pub(crate) flush: Workqueue,
     pub(crate) draining: AtomicBool,
     pub(crate) crypt_on: CryptOn,
+    pub(crate) outboxes: Outboxes,
     connections_max: usize,
     peers: Mutex<Peers>,
     peer_left: Condvar,
@@ -131,6 +133,7 @@ impl Server {
                 flush: queue("flush").expect("the name is fine"),
                 draining: AtomicBool::new(false),
                 crypt_on: options.crypt_on,
+                outboxes: Outboxes::default(),
                 connections_max: options.connections_max,
                 peers: Mutex::new(Peers::default()),
                 peer_left: Condvar::new(),
