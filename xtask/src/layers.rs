@@ -19,6 +19,14 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<()> {
         fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let table = parse(&text)?;
     let metadata = MetadataCommand::new().current_dir(root).no_deps().exec()?;
+    // The README's first command is a plain `cargo run`.
+    let runnable: Vec<_> =
+        metadata.workspace_default_packages().iter().map(|p| p.name.to_string()).collect();
+    if runnable != ["homing-cli"] {
+        bail!(
+            "default-members of the workspace are {runnable:?}: plain cargo run must mean homing"
+        );
+    }
     let members: BTreeSet<&str> = metadata.packages.iter().map(|p| p.name.as_str()).collect();
     let mut actual = BTreeMap::new();
     for package in &metadata.packages {
