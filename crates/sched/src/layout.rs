@@ -2,91 +2,78 @@
 
 use homing_topology::{CPU_COUNT_MAX, CpuId, CpuSet, Distance, Machine, Pods, Scope};
 
-/// Where the items of a workqueue may run: the kernel's `affinity_scope` and `affinity_strict`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Affinity {
-    /// The size of the home pod.
-    pub scope: Scope,
-    /// Whether items may never run outside their home pod.
-    pub strict: bool,
-}
+use crate::attributes::{Attributes, Level};
 
-impl Affinity {
-    /// Every affinity there is.
-    pub const ALL: [Self; 2 * Scope::ALL.len()] = {
-        let mut all = [Self { scope: Scope::Cpu, strict: false }; 2 * Scope::ALL.len()];
-        let mut index = 0;
-        while index < all.len() {
-            all[index] = Self { scope: Scope::ALL[index / 2], strict: index % 2 == 1 };
-            index += 1;
-        }
-        all
-    };
+/// A pool: the queues of all workqueues with equal attributes. Numbered in the order of first use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PoolId(pub u8);
 
-    /// The position in [`Affinity::ALL`].
-    pub const fn index(self) -> usize {
-        self.scope.index() * 2 + self.strict as usize
-    }
-}
-
-/// A home queue: one pod's, for one affinity. Workqueues with the same affinity share it.
+/// One queue of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QueueId {
-    /// The affinity of the items in it.
-    pub affinity: Affinity,
-    /// The lowest CPU of the pod. It names the queue in the bit sets of [`crate::Facts`].
+    /// The pool it belongs to.
+    pub pool: PoolId,
+    /// The lowest of the CPUs that share it.
     pub leader: CpuId,
 }
 
-/// The machine as the decisions see it: built once, never changed.
+/// The machine as the decisions see it: every CPU that is online, built once, never changed.
+/// Which of them have workers at present is a fact ([`crate::Facts::active`]).
 #[derive(Clone, Debug)]
 pub struct Layout {
     machine: Machine,
-    workers: CpuSet,
     pods: [Pods; Scope::ALL.len()],
-    /// For each possible CPU the nearest one with a worker: itself, mostly.
-    nearest_worker: Vec<CpuId>,
+    /// For each level and each possible CPU the leader of its queue.
+    leader_of: [Vec<CpuId>; Level::ALL.len()],
+    /// For each level the leaders.
+    leaders: [CpuSet; Level::ALL.len()],
     /// For each possible CPU the index in `rings`. CPUs of one cache share their rings.
     rings_of: Vec<u16>,
-    /// Worker CPUs by distance: those of the LLC, of the rest of the node, then node by node.
+    /// CPUs by distance: those of the LLC, of the rest of the node, then node by node.
     rings: Vec<Vec<CpuSet>>,
-    /// For each possible CPU its core's CPUs that have workers.
+    /// For each possible CPU the CPUs of its core.
     cores: Vec<CpuSet>,
     has_siblings: bool,
 }
 
 impl Layout {
-    /// Lays out `machine` for one worker on each CPU of `workers`.
-    ///
-    /// `None` where no CPU of `workers` is online.
-    pub fn new(machine: &Machine, workers: &CpuSet) -> Option<Self> {
-        let workers = workers.and(machine.online());
-        let inner = machine.restricted(&workers)?;
-        let first = workers.first()?;
-        let nearest = |cpu: CpuId| {
-            workers.iter().min_by_key(|worker| (machine.distance(cpu, *worker), *worker))
-        };
-        let every_cpu = || (0..CPU_COUNT_MAX).filter_map(CpuId::new);
-        let pods_of = |scope| inner.pods(scope);
+    /// Lays out `machine`. `None` where it has no CPU online.
+    pub fn new(machine: &Machine) -> Option<Self> {
+        let first = machine.online().first()?;
+        let pods = Scope::ALL.map(|scope| machine.pods(scope));
         let mut layout = Self {
-            pods: Scope::ALL.map(pods_of),
-            nearest_worker: every_cpu()
-                .map(|cpu| {
-                    let known = workers.contains(cpu).then_some(cpu);
-                    let other = || machine.online().contains(cpu).then(|| nearest(cpu)).flatten();
-                    known.or_else(other).unwrap_or(first)
-                })
-                .collect(),
+            leader_of: Level::ALL.map(|_| vec![first; CPU_COUNT_MAX]),
+            leaders: Level::ALL.map(|_| CpuSet::EMPTY),
             rings_of: vec![0; CPU_COUNT_MAX],
             rings: Vec::new(),
             cores: vec![CpuSet::EMPTY; CPU_COUNT_MAX],
             has_siblings: false,
-            machine: inner,
-            workers,
+            machine: machine.clone(),
+            pods,
         };
+        layout.fill_leaders();
         layout.fill_cores();
         layout.fill_rings();
         Some(layout)
+    }
+
+    fn fill_leaders(&mut self) {
+        let numa = self.pods(Scope::Numa).clone();
+        for level in Level::ALL {
+            for pod in self.pods(level.scope()).clone().iter() {
+                // A cache may span nodes (sub-NUMA clustering): a queue does not.
+                let mut rest = *pod;
+                while let Some(leader) = rest.first() {
+                    let node = numa.pod_of(leader).map_or(*pod, |index| *numa.cpus(index));
+                    let share = rest.and(&node).or(&CpuSet::of(leader));
+                    self.leaders[level as usize].insert(leader);
+                    share.iter().for_each(|cpu| {
+                        self.leader_of[level as usize][cpu.index()] = leader;
+                    });
+                    rest = rest.minus(&share);
+                }
+            }
+        }
     }
 
     fn fill_cores(&mut self) {
@@ -102,7 +89,7 @@ impl Layout {
                 continue;
             };
             let mut by_distance: Vec<(Distance, CpuSet)> = Vec::new();
-            for cpu in self.workers.iter() {
+            for cpu in self.machine.online().iter() {
                 let distance = self.machine.distance(center, cpu).max(Distance::SameLlc);
                 match by_distance.iter_mut().find(|(known, _)| *known == distance) {
                     Some((_, ring)) => ring.insert(cpu),
@@ -116,50 +103,60 @@ impl Layout {
         }
     }
 
-    /// The machine, restricted to the CPUs with workers.
+    /// The machine.
     pub fn machine(&self) -> &Machine {
         &self.machine
     }
 
-    /// The CPUs with workers.
-    pub fn workers(&self) -> &CpuSet {
-        &self.workers
-    }
-
-    /// The pods of a scope, of CPUs with workers only.
+    /// The pods of a scope.
     pub fn pods(&self, scope: Scope) -> &Pods {
         &self.pods[scope.index()]
     }
 
-    /// The home queue of what is issued on `cpu`; `cpu` need not have a worker, nor be online.
-    pub fn home(&self, cpu: CpuId, affinity: Affinity) -> QueueId {
-        let near = self.nearest_worker[cpu.index()];
-        let pods = self.pods(affinity.scope);
-        // A CPU with a worker is online in the restricted machine, so it is in a pod.
-        let pod = pods.pod_of(near).and_then(|pod| pods.cpus(pod).first());
-        QueueId { affinity, leader: pod.unwrap_or(near) }
+    /// The pod of `cpu` in a scope; the first pod where `cpu` is not online.
+    pub fn pod(&self, scope: Scope, cpu: CpuId) -> &CpuSet {
+        let pods = self.pods(scope);
+        pods.cpus(pods.pod_of(cpu).unwrap_or(0))
     }
 
-    /// The CPUs of the pod that a queue belongs to.
-    pub fn pod(&self, queue: QueueId) -> &CpuSet {
-        let pods = self.pods(queue.affinity.scope);
-        let index = pods.pod_of(queue.leader).unwrap_or(0);
-        pods.cpus(index)
+    /// The leader of the queue that `cpu` uses at a level; `cpu` need not be online.
+    pub fn leader(&self, level: Level, cpu: CpuId) -> CpuId {
+        self.leader_of[level as usize][cpu.index()]
     }
 
-    /// Worker CPUs around `cpu`, nearest ring first. The rings are disjoint and hold all workers.
+    /// The leaders of all queues of a level: one queue each.
+    pub fn leaders(&self, level: Level) -> &CpuSet {
+        &self.leaders[level as usize]
+    }
+
+    /// CPUs around `cpu`, nearest ring first. The rings are disjoint and hold all CPUs online.
+    /// The first one is the last-level cache's.
     pub fn rings(&self, cpu: CpuId) -> &[CpuSet] {
-        let near = self.nearest_worker[cpu.index()];
-        &self.rings[usize::from(self.rings_of[near.index()])]
+        &self.rings[usize::from(self.rings_of[cpu.index()])]
     }
 
-    /// Those of the idle CPUs whose whole core is idle.
+    /// Where an item named for `cpu` is at home: `cpu` itself, or the nearest CPU with a worker.
+    pub fn nearest_active(&self, cpu: CpuId, active: &CpuSet) -> CpuId {
+        if active.contains(cpu) {
+            return cpu;
+        }
+        let nearest = |ring: &CpuSet| ring.and(active).first_from(cpu);
+        self.rings(cpu).iter().find_map(nearest).unwrap_or(cpu)
+    }
+
+    /// Those of the idle CPUs whose whole core is idle, as far as it is `active`.
     #[must_use]
-    pub fn whole_cores(&self, idle: &CpuSet) -> CpuSet {
+    pub fn whole_cores(&self, idle: &CpuSet, active: &CpuSet) -> CpuSet {
         if !self.has_siblings {
             return *idle;
         }
-        idle.iter().filter(|cpu| self.cores[cpu.index()].is_subset(idle)).collect()
+        let whole = |cpu: &CpuId| self.cores[cpu.index()].and(active).is_subset(idle);
+        idle.iter().filter(whole).collect()
+    }
+
+    /// The queue of a pool that `cpu` uses.
+    pub fn queue(&self, pool: PoolId, attributes: Attributes, cpu: CpuId) -> QueueId {
+        QueueId { pool, leader: self.leader(attributes.level(), cpu) }
     }
 }
 
@@ -167,36 +164,47 @@ impl Layout {
 mod tests {
     use super::*;
 
+    fn cpu(number: usize) -> CpuId {
+        CpuId::new(number).unwrap()
+    }
+
     #[test]
-    fn rings_hold_every_worker_once_nearest_first() {
+    fn rings_hold_every_cpu_once_nearest_first() {
         let machine = Machine::from_grid("2x2x3x2x2").unwrap();
-        let workers: CpuSet = "1,3-40".parse().unwrap();
-        let layout = Layout::new(&machine, &workers).unwrap();
-        for cpu in workers.iter() {
+        let layout = Layout::new(&machine).unwrap();
+        for cpu in machine.online().iter() {
             let rings = layout.rings(cpu);
             assert!(rings[0].contains(cpu));
             let total: usize = rings.iter().map(CpuSet::len).sum();
             let union = rings.iter().fold(CpuSet::EMPTY, |set, ring| set.or(ring));
-            assert_eq!((total, union), (workers.len(), workers));
+            assert_eq!((total, union), (machine.online().len(), *machine.online()));
         }
     }
 
     #[test]
     fn an_issuer_without_a_worker_is_at_home_with_its_nearest_neighbour() {
-        let machine = Machine::from_grid("2x2x2").unwrap(); // CPUs 0-3 and 4-7
-        let layout = Layout::new(&machine, &"1,5".parse().unwrap()).unwrap();
-        let cpu = |n| CpuId::new(n).unwrap();
-        let home = |n| layout.home(cpu(n), Affinity { scope: Scope::Cache, strict: false }).leader;
-        assert_eq!(home(0), cpu(1));
-        assert_eq!(home(6), cpu(5));
-        assert_eq!(home(1000), cpu(1), "not online: anywhere will do");
-        assert!(Layout::new(&machine, &"900".parse().unwrap()).is_none());
+        let layout = Layout::new(&Machine::from_grid("2x2x2").unwrap()).unwrap(); // 0-3, 4-7
+        let active: CpuSet = "1,5".parse().unwrap();
+        assert_eq!(layout.nearest_active(cpu(0), &active), cpu(1));
+        assert_eq!(layout.nearest_active(cpu(6), &active), cpu(5));
+        assert_eq!(layout.nearest_active(cpu(1000), &active), cpu(1), "not online: any will do");
+        assert_eq!(layout.nearest_active(cpu(6), &CpuSet::EMPTY), cpu(6));
     }
 
     #[test]
-    fn affinities_are_numbered_as_listed() {
-        for (index, affinity) in Affinity::ALL.into_iter().enumerate() {
-            assert_eq!(affinity.index(), index);
+    fn every_cpu_has_one_queue_at_each_level_and_it_lies_in_its_pods() {
+        for grid in ["1x1x1", "2x2x9x2", "4x3x2", "2x2x2x40x2"] {
+            let layout = Layout::new(&Machine::from_grid(grid).unwrap()).unwrap();
+            for cpu in layout.machine().online().iter() {
+                for level in Level::ALL {
+                    let leader = layout.leader(level, cpu);
+                    assert!(layout.leaders(level).contains(leader) && leader <= cpu);
+                    let same = layout.machine().online().iter();
+                    let same: CpuSet = same.filter(|c| layout.leader(level, *c) == leader).collect();
+                    assert!(same.is_subset(layout.pod(level.scope(), cpu)));
+                    assert!(same.is_subset(layout.pod(Scope::Numa, cpu)));
+                }
+            }
         }
     }
 }

@@ -7,28 +7,55 @@
 //! The life of an item, and who decides:
 //!
 //! ```text
-//!  queue(item)         submit        home queue, and the one idle CPU to wake, if any
-//!  a worker is free    next_queue    own pods first, then outward; or park
-//!  it takes the item   wake_next     the next idle CPU, while more waits
-//!  before any of this  hand_off      whether queueing pays at all, or the issuer runs it
+//!  queue(item)          submit       home queue, and the one idle CPU to wake, if any
+//!  a worker is free     before_park  own pods first, then outward; or park
+//!  it begins an item    start        the next idle CPU, while more waits
+//!  it has run           complete     how long items are: how many to take at once
+//!  now and then         tick         blocked and CPU-intensive items, items overdue
+//!  before any of this   hand_off     whether queueing pays at all, or the issuer runs it
 //! ```
 //!
 //! The rules behind them:
 //!
-//! * `SCHED-1` An item stands in exactly one queue: that of its home pod.
+//! * `SCHED-1` An item stands in exactly one queue: that of the CPU it is meant for, in the home
+//!   pod of its scope.
 //! * `SCHED-2` Only a CPU that is idle is woken: a whole idle core of the pod, an idle sibling
-//!   there, then (not strict) outward by distance. Where none is idle, nobody is woken.
-//! * `SCHED-3` One insertion wakes at most one CPU; whoever starts an item while more wait wakes
-//!   the next.
-//! * `SCHED-4` A worker parks only where no queue that it may serve has work: it looks in its own
-//!   pods, then in those of its LLC, of its node, of the other nodes, nearest first.
-//! * `SCHED-5` Strict work is never taken outside its pod.
+//!   there, then (not strict) outward by distance; a CPU on which an issuer runs comes last.
+//!   Where none is idle, nobody is woken.
+//! * `SCHED-3` One insertion wakes at most one CPU, none where a worker of the pod is already
+//!   searching; whoever starts an item while more wait wakes the next.
+//! * `SCHED-4` A worker parks only where no queue that it may serve has work that is ripe: it
+//!   looks in its own pods, then in those of its LLC, of its node, of the other nodes, nearest
+//!   first. Work of other pods is ripe when it has waited for longer than fetching it costs, or
+//!   when the worker has been idle for long.
+//! * `SCHED-5` Strict work is never taken outside its pod while the pod has a worker.
+//! * `SCHED-6` Of the pools of a pod the high-priority ones are looked at first, seven times out
+//!   of eight; equal ones take turns.
+//!
+//! Sources: the kernel's `workqueue.rst` (scopes, strictness, one wake-up per insertion, chained
+//! wake-ups), the shared wakequeue and `SIS_NODE` postings of 2023 (pulling before idling, looking
+//! further when waking), and a simulation of both sides together, which neither had.
 #![forbid(unsafe_code)]
 
-mod decide;
+mod attributes;
+mod facts;
+mod features;
 mod hand_off;
 mod layout;
+mod length;
+mod place;
+mod pull;
+mod tick;
 
-pub use decide::{Facts, Found, Placement, Reach, next_queue, submit, wake_next};
+pub use attributes::{Affinity, Attributes, Level, Priority};
+pub use facts::Facts;
+pub use features::{Features, ParseFeaturesError};
 pub use hand_off::{HAND_OFF_NS, HandOff, HandOffFacts, hand_off};
-pub use layout::{Affinity, Layout, QueueId};
+pub use layout::{Layout, PoolId, QueueId};
+pub use length::{BATCH_ITEMS_MAX, BATCH_NS, ItemLength};
+pub use place::{
+    OCCUPIED_BACKLOG_NS, Placement, TINY_BACKLOG_NS, TINY_ITEM_NS, WHOLE_CORE_ITEM_NS, home, start,
+    submit,
+};
+pub use pull::{IDLE_PATIENCE_NS, Idle, Next, PULL_AGE_MAX_NS, Reach, before_park};
+pub use tick::{BLOCKED_NS, CPU_INTENSIVE_NS, Running, TICK_AGE_NS, Verdict, overdue, tick};

@@ -45,7 +45,7 @@ impl fmt::Display for CpuId {
 /// assert_eq!(set.to_string(), "0-2,8");
 /// # Ok::<(), homing_topology::ParseCpuSetError>(())
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct CpuSet {
     words: [u64; WORD_COUNT],
 }

@@ -1,0 +1,115 @@
+//! What a user may say about the items of a workqueue, as far as scheduling goes.
+
+use homing_topology::Scope;
+
+/// Where the items of a workqueue may run: the kernel's `affinity_scope` and `affinity_strict`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Affinity {
+    /// The size of the home pod.
+    pub scope: Scope,
+    /// Whether items may never run outside their home pod.
+    pub strict: bool,
+}
+
+impl Affinity {
+    /// Every affinity there is.
+    pub const ALL: [Self; 2 * Scope::ALL.len()] = {
+        let mut all = [Self { scope: Scope::Cpu, strict: false }; 2 * Scope::ALL.len()];
+        let mut index = 0;
+        while index < all.len() {
+            all[index] = Self { scope: Scope::ALL[index / 2], strict: index % 2 == 1 };
+            index += 1;
+        }
+        all
+    };
+
+    /// The position in [`Affinity::ALL`].
+    pub const fn index(self) -> usize {
+        self.scope.index() * 2 + self.strict as usize
+    }
+}
+
+/// Which pool of a pod is looked at first. The other is never starved (`SCHED-6`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Priority {
+    /// Before the rest, seven times out of eight.
+    High,
+    /// The default.
+    #[default]
+    Normal,
+}
+
+/// Everything the queues of a pool have in common. Workqueues with equal attributes share them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Attributes {
+    /// Scope and strictness.
+    pub affinity: Affinity,
+    /// Try the issuing CPU before the rest of the pod: the published `+LOCAL` variant.
+    pub localize: bool,
+    /// Which pool goes first.
+    pub priority: Priority,
+}
+
+impl Attributes {
+    /// Plain attributes with this affinity.
+    pub const fn new(affinity: Affinity) -> Self {
+        Self { affinity, localize: false, priority: Priority::Normal }
+    }
+
+    /// How finely the queues of these attributes are divided.
+    pub const fn level(self) -> Level {
+        match self.affinity.scope {
+            _ if self.localize => Level::Cpu,
+            Scope::Cpu => Level::Cpu,
+            Scope::Smt => Level::Smt,
+            Scope::CacheShard | Scope::Cache | Scope::Numa | Scope::System => Level::Shard,
+        }
+    }
+}
+
+/// How many CPUs share one queue. A pod wider than a shard of the cache has a queue per shard, so
+/// that a queue never has more than about 8 cores at it; all of its queues are home to the pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Level {
+    /// A queue for each CPU.
+    Cpu,
+    /// A queue for each core.
+    Smt,
+    /// A queue for each shard of a last-level cache.
+    Shard,
+}
+
+impl Level {
+    /// All of them, finest first.
+    pub const ALL: [Self; 3] = [Self::Cpu, Self::Smt, Self::Shard];
+
+    /// The scope whose pods are the CPUs of a queue.
+    pub const fn scope(self) -> Scope {
+        match self {
+            Self::Cpu => Scope::Cpu,
+            Self::Smt => Scope::Smt,
+            Self::Shard => Scope::CacheShard,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn affinities_are_numbered_as_listed() {
+        for (index, affinity) in Affinity::ALL.into_iter().enumerate() {
+            assert_eq!(affinity.index(), index);
+        }
+    }
+
+    #[test]
+    fn a_localized_pool_has_a_queue_for_each_cpu() {
+        for affinity in Affinity::ALL {
+            let plain = Attributes::new(affinity);
+            assert_eq!(Attributes { localize: true, ..plain }.level(), Level::Cpu);
+            assert!(plain.level().scope() <= affinity.scope, "a queue is never wider than its pod");
+        }
+    }
+}

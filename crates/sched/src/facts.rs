@@ -1,0 +1,47 @@
+//! What a decision may know. The threads of a runtime read it from atomics, a simulator from
+//! plain fields; any of it may be stale or torn by the time the decision is carried out.
+
+use homing_topology::CpuSet;
+
+use crate::attributes::Attributes;
+use crate::features::Features;
+use crate::layout::{PoolId, QueueId};
+
+/// The state of the runtime as far as it can be seen. Times are integer nanoseconds of one
+/// monotonic clock.
+pub trait Facts {
+    /// The time. Read only where a decision depends on it: a clock is not free.
+    fn now_ns(&self) -> u64;
+
+    /// The parts of the policy that are on.
+    fn features(&self) -> Features;
+
+    /// The CPUs that have a worker at present.
+    fn active(&self) -> CpuSet;
+
+    /// The CPUs whose worker has announced that it is idle and has not been woken since.
+    fn idle(&self) -> CpuSet;
+
+    /// The CPUs whose worker is awake without work and will look at every queue that it may
+    /// serve before it announces that it is idle.
+    fn searching(&self) -> CpuSet;
+
+    /// The CPUs on which threads that are not workers have issued items a moment ago: a worker
+    /// woken there would compete with its issuer.
+    fn occupied(&self) -> CpuSet;
+
+    /// How many pools there are: those below are in use.
+    fn pool_count(&self) -> u8;
+
+    /// The attributes of a pool.
+    fn attributes(&self, pool: PoolId) -> Attributes;
+
+    /// How many items wait in a queue, about; 0 only where none does.
+    fn waiting(&self, queue: QueueId) -> u32;
+
+    /// Since when the first item of a queue has been waiting, about. Read only where some wait.
+    fn head_since_ns(&self, queue: QueueId) -> u64;
+
+    /// How long items of a queue run ([`crate::ItemLength::mean_ns`]); 0 where nobody knows yet.
+    fn item_ns(&self, queue: QueueId) -> u64;
+}

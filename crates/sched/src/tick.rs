@@ -1,0 +1,111 @@
+//! What a monitor that looks at the workers now and then finds wrong.
+
+use homing_topology::{CpuId, CpuSet};
+
+use crate::facts::Facts;
+use crate::layout::{Layout, PoolId, QueueId};
+
+/// How long a worker's CPU clock must stand still before its item counts as blocked, in
+/// nanoseconds.
+pub const BLOCKED_NS: u64 = 2_000_000;
+
+/// How long an item may use its CPU before it counts as CPU-intensive: the kernel's default of
+/// `workqueue.cpu_intensive_thresh_us`.
+pub const CPU_INTENSIVE_NS: u64 = 10_000_000;
+
+/// How long items may wait beside an idle CPU before a tick wakes it, in nanoseconds.
+pub const TICK_AGE_NS: u64 = 500_000;
+
+/// What is known of a worker that has been running one item since `running_for_ns` ago.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Running {
+    /// How long ago the item began.
+    pub running_for_ns: u64,
+    /// Between the last tick and this one: how long that was,
+    pub elapsed_ns: u64,
+    /// how long the thread was on a CPU,
+    pub on_cpu_ns: u64,
+    /// and how long it was ready to run while something else ran.
+    pub ready_ns: u64,
+    /// Whether it sleeps at this moment: what the kernel counts stands still while it runs.
+    pub asleep_now: bool,
+    /// The threshold for CPU-intensive items; 0: none is.
+    pub cpu_intensive_ns: u64,
+}
+
+/// What a tick makes of a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Nothing to do.
+    Fine,
+    /// Its item uses the CPU for long: count it, and let others have what it holds.
+    CpuIntensive,
+    /// Its item waits for something without having said so: give its CPU to a spare thread.
+    Blocked,
+}
+
+/// Decides what to make of a worker.
+pub fn tick(running: &Running) -> Verdict {
+    let asleep_ns = running.elapsed_ns.saturating_sub(running.on_cpu_ns + running.ready_ns);
+    // Nine tenths of an interval: the clocks are not read at one instant.
+    let still = running.asleep_now && asleep_ns >= running.elapsed_ns / 10 * 9;
+    if still && running.running_for_ns >= BLOCKED_NS {
+        return Verdict::Blocked;
+    }
+    if running.cpu_intensive_ns > 0 && running.running_for_ns >= running.cpu_intensive_ns {
+        return Verdict::CpuIntensive;
+    }
+    Verdict::Fine
+}
+
+/// Decides whom a tick wakes: an idle CPU that may serve a queue whose items have waited for
+/// longer than [`TICK_AGE_NS`]. The other rules make this rare; it bounds what a stale fact or a
+/// wrong estimate can cost.
+pub fn overdue(layout: &Layout, facts: &impl Facts) -> Option<CpuId> {
+    let idle = facts.idle();
+    if idle.is_empty() {
+        return None;
+    }
+    let now_ns = facts.now_ns();
+    (0..facts.pool_count()).map(PoolId).find_map(|pool| {
+        let attributes = facts.attributes(pool);
+        layout.leaders(attributes.level()).iter().find_map(|leader| {
+            let queue = QueueId { pool, leader };
+            if facts.waiting(queue) == 0 || now_ns < facts.head_since_ns(queue) + TICK_AGE_NS {
+                return None;
+            }
+            let pod = layout.pod(attributes.affinity.scope, leader);
+            let nearest = |among: &CpuSet| {
+                layout.rings(leader).iter().find_map(|ring| ring.and(among).first_from(leader))
+            };
+            let away = crate::place::may_leave(facts, attributes.affinity.strict, pod);
+            nearest(&idle.and(pod)).or_else(|| if away { nearest(&idle) } else { None })
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tells_blocked_from_starved_from_busy() {
+        let base = Running {
+            running_for_ns: 3_000_000,
+            elapsed_ns: 1_000_000,
+            on_cpu_ns: 0,
+            ready_ns: 0,
+            asleep_now: true,
+            cpu_intensive_ns: CPU_INTENSIVE_NS,
+        };
+        assert_eq!(tick(&base), Verdict::Blocked);
+        assert_eq!(tick(&Running { running_for_ns: 1_000_000, ..base }), Verdict::Fine);
+        assert_eq!(tick(&Running { ready_ns: 900_000, ..base }), Verdict::Fine, "starved");
+        assert_eq!(tick(&Running { asleep_now: false, ..base }), Verdict::Fine, "it runs");
+        let busy = Running { on_cpu_ns: 990_000, ..base };
+        assert_eq!(tick(&busy), Verdict::Fine);
+        let long = Running { running_for_ns: 10_000_000, ..busy };
+        assert_eq!(tick(&long), Verdict::CpuIntensive);
+        assert_eq!(tick(&Running { cpu_intensive_ns: 0, ..long }), Verdict::Fine);
+    }
+}
