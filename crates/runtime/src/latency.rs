@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use homing_topology::{CpuId, CpuSet};
 
-use crate::runtime::pin_to;
+use crate::worker::pin_to;
 
 const ROUND_TRIPS: u32 = 2_000;
 const ROUNDS: usize = 5;
@@ -48,7 +48,7 @@ fn measure(first: CpuId, second: CpuId) -> Option<f64> {
     let ready = std::sync::Barrier::new(2);
     thread::scope(|scope| {
         let partner = scope.spawn(|| {
-            let pinned = pin_to(second).is_ok();
+            let pinned = pin_to(&CpuSet::of(second)).is_ok();
             ready.wait();
             let mut turn = 1;
             while turn < END {
@@ -59,7 +59,7 @@ fn measure(first: CpuId, second: CpuId) -> Option<f64> {
             pinned
         });
         let server = scope.spawn(|| {
-            let pinned = pin_to(first).is_ok();
+            let pinned = pin_to(&CpuSet::of(first)).is_ok();
             ready.wait();
             let mut rounds: Vec<f64> = (0..ROUNDS as u32)
                 .map(|round| {

@@ -14,39 +14,71 @@
 //! workqueue's scope; an idle CPU is woken for it if there is one; a CPU that would go idle comes
 //! and takes it, nearest first. The decisions are `homing-sched`'s; this crate carries them out.
 //!
-//! Read on in this order: `README.md` beside this file (how no wake-up is lost), `idle_set`,
-//! `sleeper`, `queues`, `worker`, `task`, `workqueue`, `runtime`; `spare` and `latency` stand
-//! alone.
-#![forbid(unsafe_code)]
+//! Read on in this order: `README.md` beside this file (how no wake-up is lost), `item`,
+//! `home_queue`, `pools`, `dispatch` (the protocol); `slot`, `crew`, `worker`, `monitor` (the
+//! threads); `workqueue`, `handle`, `scope`, `futures`, `builder`, `runtime` (what users hold);
+//! `books`, `registry`, `shared` hold them together; `spare` and `latency` stand alone.
 
-mod idle_set;
-#[cfg_attr(loom, allow(dead_code))] // the models drive the protocol, not the books
-mod queues;
+/// A `tracing` event, where that feature is on.
+#[cfg(not(loom))]
+macro_rules! tracing_event {
+    ($($event:tt)*) => {{
+        #[cfg(feature = "tracing")]
+        tracing::info!($($event)*);
+    }};
+}
+
+mod books;
+mod clock;
+mod cpu_bits;
+mod dispatch;
+mod home_queue;
+mod item;
+mod pools;
 mod sleeper;
+mod slot;
 mod sync;
 
 #[cfg(not(loom))]
+mod builder;
+#[cfg(not(loom))]
+mod crew;
+#[cfg(not(loom))]
+mod futures;
+#[cfg(not(loom))]
+mod handle;
+#[cfg(not(loom))]
 mod latency;
+#[cfg(not(loom))]
+mod local;
+#[cfg(not(loom))]
+mod monitor;
+#[cfg(not(loom))]
+mod registry;
 #[cfg(not(loom))]
 mod runtime;
 #[cfg(not(loom))]
-mod spare;
+mod scope;
 #[cfg(not(loom))]
-mod task;
+mod shared;
+#[cfg(not(loom))]
+mod spare;
 #[cfg(not(loom))]
 mod worker;
 #[cfg(not(loom))]
 mod workqueue;
 
-#[cfg(all(loom, test))]
-mod loom_tests;
-
 #[cfg(not(loom))]
 pub use {
-    homing_sched::{Affinity, HandOff},
-    homing_topology::{CpuId, CpuSet, ParseScopeError, Scope},
+    books::{Counters, CpuCounters, QueueAges},
+    builder::{Builder, RuntimeError},
+    handle::JoinHandle,
+    homing_sched::{Affinity, Features, HandOff, ParseFeaturesError, Priority, Reach},
+    homing_topology::{CpuId, CpuSet, NodeId, ParseScopeError, Scope},
+    item::JoinError,
     latency::{LatencyMatrix, core_to_core},
-    runtime::{Builder, Runtime, RuntimeError},
-    task::{JoinError, JoinHandle},
-    workqueue::{Counters, Workqueue, WorkqueueBuilder, WorkqueueError},
+    runtime::{Runtime, ShutdownError},
+    scope::WorkScope,
+    worker::blocking,
+    workqueue::{Workqueue, WorkqueueBuilder, WorkqueueError},
 };

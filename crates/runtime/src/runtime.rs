@@ -1,156 +1,61 @@
-//! The runtime: starts the workers, makes workqueues, stops the workers.
+//! A runtime as its users hold it: workqueues are made from it, and it is shut down.
 
-use std::io;
-use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
-use std::thread;
+use std::fmt;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
-use homing_sched::Layout;
-use homing_topology::{Allowed, CpuId, CpuSet, Machine, TopologyError};
+use homing_sched::Features;
+use homing_topology::{CpuId, CpuSet, Machine};
 
-use crate::queues::Queues;
+use crate::books::CpuCounters;
+use crate::builder::{Builder, RuntimeError};
+use crate::handle::JoinHandle;
+use crate::local;
+use crate::scope::WorkScope;
+use crate::shared::Shared;
 use crate::spare::SpareCpus;
-use crate::worker::{Shared, Worker};
-use crate::workqueue::WorkqueueBuilder;
-
-/// Why a runtime could not be started.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RuntimeError {
-    /// The machine could not be read.
-    #[error("the machine's topology cannot be read: {0}")]
-    Topology(#[from] TopologyError),
-    /// None of the CPUs asked for may be used.
-    #[error("none of the CPUs {wanted} is online and allowed (those are {usable})")]
-    NoCpu {
-        /// The CPUs asked for.
-        wanted: String,
-        /// The CPUs that could have been asked for.
-        usable: String,
-    },
-    /// Not a single worker thread could be created.
-    #[error("no worker thread could be created: {0}")]
-    Thread(#[source] io::Error),
-}
-
-/// How to start a runtime.
-#[derive(Clone, Debug)]
-#[must_use = "a builder does nothing until `build` is called"]
-pub struct Builder {
-    cpus: Option<CpuSet>,
-    pinned: bool,
-    thread_name: String,
-}
-
-impl Default for Builder {
-    fn default() -> Self {
-        Self { cpus: None, pinned: true, thread_name: "homing".to_owned() }
-    }
-}
-
-impl Builder {
-    /// The CPUs that get workers. Default: those that the affinity mask and the cgroup's cpuset
-    /// allow, and no more of them than its quota keeps busy.
-    pub fn cpus(mut self, cpus: CpuSet) -> Self {
-        self.cpus = Some(cpus);
-        self
-    }
-
-    /// Whether each worker stays on its CPU (the default), or the kernel may move it.
-    pub fn pinned(mut self, pinned: bool) -> Self {
-        self.pinned = pinned;
-        self
-    }
-
-    /// What worker threads are called, before `/` and their CPU. Default: `homing`.
-    pub fn thread_name(mut self, name: &str) -> Self {
-        name.clone_into(&mut self.thread_name);
-        self
-    }
-
-    /// Starts the workers.
-    ///
-    /// Where the system refuses some of the threads the runtime works with the others.
-    ///
-    /// # Errors
-    /// [`RuntimeError`] where the machine cannot be read, no CPU may be used, or no thread at all
-    /// can be created.
-    pub fn build(self) -> Result<Runtime, RuntimeError> {
-        let root = Path::new("/");
-        let machine = Machine::read(root)?;
-        let allowed = Allowed::read(root, &machine)?;
-        let cpus = match self.cpus {
-            Some(wanted) => wanted.and(&allowed.cpus),
-            None => allowed.worker_cpus(&machine),
-        };
-        if cpus.is_empty() {
-            let wanted = self.cpus.unwrap_or(CpuSet::EMPTY).to_string();
-            return Err(RuntimeError::NoCpu { wanted, usable: allowed.cpus.to_string() });
-        }
-        self.start(&machine, &cpus)
-    }
-
-    /// Threads first, layout after: the layout must name only CPUs whose worker exists.
-    fn start(self, machine: &Machine, cpus: &CpuSet) -> Result<Runtime, RuntimeError> {
-        let mut started = Vec::new();
-        let mut refused = None;
-        for cpu in cpus.iter() {
-            let (go, wait) = mpsc::channel::<Arc<Shared>>();
-            let pinned = self.pinned;
-            let body = move || {
-                // The runtime was not built after all if nothing comes.
-                let Ok(shared) = wait.recv() else { return };
-                if pinned {
-                    // Refused where the CPU has just gone offline: then the kernel places us.
-                    let _ = pin_to(cpu);
-                }
-                Worker::new(shared, cpu).run();
-            };
-            let name = format!("{}/{cpu}", self.thread_name);
-            match thread::Builder::new().name(name).spawn(body) {
-                Ok(thread) => started.push((cpu, go, thread)),
-                Err(error) => refused = Some(error),
-            }
-        }
-        let workers: CpuSet = started.iter().map(|(cpu, ..)| *cpu).collect();
-        let Some(layout) = Layout::new(machine, &workers) else {
-            let error = refused.unwrap_or_else(|| io::Error::other("no CPU to put one on"));
-            return Err(RuntimeError::Thread(error));
-        };
-        let shared = Arc::new(Shared {
-            queues: Queues::new(layout),
-            stopping: AtomicBool::new(false),
-            stopping_now: AtomicBool::new(false),
-            alive: AtomicUsize::new(workers.len()),
-        });
-        let threads = started.into_iter().map(|(_, go, thread)| {
-            // The receiver lives until it has received.
-            let _ = go.send(Arc::clone(&shared));
-            thread
-        });
-        let threads = threads.collect();
-        Ok(Runtime { shared, spare: Arc::new(SpareCpus::new(workers)), threads })
-    }
-}
-
-pub(crate) fn pin_to(cpu: CpuId) -> io::Result<()> {
-    let mut set = rustix::thread::CpuSet::new();
-    set.set(cpu.index());
-    Ok(rustix::thread::sched_setaffinity(None, &set)?)
-}
+use crate::sync::thread;
+use crate::workqueue::{Workqueue, WorkqueueBuilder};
 
 /// Worker threads and their queues. Several runtimes can stand side by side in one process.
 ///
-/// Dropping it waits for everything that is queued; [`Runtime::shutdown_now`] does not.
+/// Dropping it waits for everything that is queued, and for items that run; futures that wait for
+/// something outside are dropped. [`Runtime::shutdown`] does the same with a deadline,
+/// [`Runtime::shutdown_now`] runs nothing more. Where an item drops the runtime that runs it,
+/// nobody waits: its threads end when there is nothing left to do.
 pub struct Runtime {
     shared: Arc<Shared>,
     spare: Arc<SpareCpus>,
-    threads: Vec<thread::JoinHandle<()>>,
+    monitor: Option<thread::JoinHandle<()>>,
+    events: Workqueue,
+    stopped: bool,
 }
+
+/// The deadline passed before everything had run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the deadline passed: {cancelled} queued items were cancelled, {running} still run and end by \
+     themselves"
+)]
+pub struct ShutdownError {
+    /// Items that had not begun and were cancelled.
+    pub cancelled: u64,
+    /// Items that still run: their threads end with them.
+    pub running: u64,
+}
+
+/// The name of the workqueue of [`Runtime::queue`] and [`Runtime::spawn`]: the kernel's.
+const EVENTS: &str = "events";
+
+static GLOBAL: OnceLock<Runtime> = OnceLock::new();
+static GLOBAL_STARTING: Mutex<()> = Mutex::new(());
 
 impl Runtime {
     /// Starts a runtime with a worker on every CPU that this process may use.
+    ///
+    /// # Errors
+    /// As for [`Builder::build`].
     pub fn new() -> Result<Self, RuntimeError> {
         Self::builder().build()
     }
@@ -160,48 +65,219 @@ impl Runtime {
         Builder::default()
     }
 
+    /// The process-wide runtime, started at the first call; it is never shut down.
+    ///
+    /// # Errors
+    /// As for [`Builder::build`], at the call that starts it.
+    ///
+    /// ```
+    /// use homing_runtime::Runtime;
+    ///
+    /// assert_eq!(Runtime::global()?.queue(|| 6 * 7).join()?, 42);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn global() -> Result<&'static Self, RuntimeError> {
+        if let Some(runtime) = GLOBAL.get() {
+            return Ok(runtime);
+        }
+        match Self::set_global(Self::builder()) {
+            Err(RuntimeError::GlobalStarted) => Ok(GLOBAL.get().expect("it has been started")),
+            result => result,
+        }
+    }
+
+    pub(crate) fn set_global(builder: Builder) -> Result<&'static Self, RuntimeError> {
+        let _one_at_a_time = GLOBAL_STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+        if GLOBAL.get().is_some() {
+            return Err(RuntimeError::GlobalStarted);
+        }
+        let runtime = builder.build()?;
+        Ok(GLOBAL.get_or_init(|| runtime))
+    }
+
+    /// `None` where there is not a single thread.
+    pub(crate) fn around(shared: Arc<Shared>, spare: Arc<SpareCpus>) -> Option<Self> {
+        if shared.crew.count().0 == 0 {
+            return None;
+        }
+        let events = WorkqueueBuilder::new(Arc::clone(&shared), Arc::clone(&spare), EVENTS);
+        let events = events.build().ok()?;
+        Some(Self { shared, spare, monitor: None, events, stopped: false })
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    pub(crate) fn set_monitor(&mut self, monitor: thread::JoinHandle<()>) {
+        self.monitor = Some(monitor);
+    }
+
     /// Begins a workqueue called `name`.
     pub fn workqueue(&self, name: &str) -> WorkqueueBuilder {
         WorkqueueBuilder::new(Arc::clone(&self.shared), Arc::clone(&self.spare), name)
     }
 
-    /// The CPUs that have workers.
-    pub fn cpus(&self) -> &CpuSet {
-        self.shared.queues.layout().workers()
+    /// The runtime's own workqueue, `events`, for work that needs no name.
+    pub fn events(&self) -> &Workqueue {
+        &self.events
     }
 
-    /// Ends the workers after the items they run at present; what is still queued is cancelled.
-    pub fn shutdown_now(mut self) {
-        self.shared.stopping_now.store(true, Ordering::Release);
-        self.stop();
+    /// [`Workqueue::queue`] on [`Runtime::events`].
+    pub fn queue<F, T>(&self, work: F) -> JoinHandle<T>
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        self.events.queue(work)
     }
 
-    fn stop(&mut self) {
+    /// [`Workqueue::spawn`] on [`Runtime::events`].
+    pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        self.events.spawn(future)
+    }
+
+    /// [`Workqueue::scope`] on [`Runtime::events`].
+    pub fn scope<'env, R>(
+        &self,
+        body: impl for<'scope> FnOnce(&'scope WorkScope<'scope, 'env>) -> R,
+    ) -> R {
+        self.events.scope(body)
+    }
+
+    /// The CPUs that have workers at present.
+    pub fn cpus(&self) -> CpuSet {
+        self.shared.dispatch.active_cpus()
+    }
+
+    /// The machine as the runtime sees it.
+    pub fn machine(&self) -> &Machine {
+        self.shared.dispatch.layout().machine()
+    }
+
+    /// The parts of the policy that are on.
+    pub fn features(&self) -> Features {
+        self.shared.dispatch.features_now()
+    }
+
+    /// Switches parts of the policy on and off, at once.
+    ///
+    /// ```
+    /// # use homing_runtime::{Features, Runtime};
+    /// # let runtime = Runtime::new()?;
+    /// runtime.set_features("SWQUEUE SIS_NODE".parse()?);
+    /// assert!(!runtime.features().has(Features::XSTEAL));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn set_features(&self, features: Features) {
+        self.shared.dispatch.set_features(features);
+    }
+
+    /// Changes from which CPU time on an item counts as CPU-intensive; 0: none does.
+    pub fn set_cpu_intensive_thresh(&self, threshold: Duration) {
+        let ns = u64::try_from(threshold.as_nanos()).unwrap_or(u64::MAX);
+        self.shared.settings.cpu_intensive_ns.store(ns, Ordering::Relaxed);
+    }
+
+    /// What each CPU's workers have done so far.
+    pub fn cpu_counters(&self) -> Vec<(CpuId, CpuCounters)> {
+        let slots = self.shared.dispatch.slots();
+        let active = self.cpus();
+        let read = slots.map(|(cpu, slot)| (cpu, slot.books.read()));
+        read.filter(|(cpu, counters)| active.contains(*cpu) || counters.items > 0).collect()
+    }
+
+    /// How many threads there are: workers, those whose item blocks, and spares; without the
+    /// monitor.
+    pub fn thread_count(&self) -> usize {
+        self.shared.crew.count().0
+    }
+
+    /// How often the system refused to create a thread.
+    pub fn threads_refused(&self) -> u64 {
+        self.shared.crew.refused.load(Ordering::Relaxed)
+    }
+
+    /// Waits until everything that is queued has run, but not for longer than `at_most`; what is
+    /// left then is cancelled.
+    ///
+    /// # Errors
+    /// [`ShutdownError`] where something was left.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// let last = runtime.queue(|| 1);
+    /// runtime.shutdown(Duration::from_secs(5))?;
+    /// assert_eq!(last.join()?, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn shutdown(mut self, at_most: Duration) -> Result<(), ShutdownError> {
+        let deadline = Instant::now().checked_add(at_most);
+        self.begin_stop(false);
+        if self.is_own_worker() {
+            self.stopped = true;
+            return Ok(());
+        }
+        if self.shared.wait_closed(deadline) {
+            self.end_stop();
+            return Ok(());
+        }
+        // Not left to the last thread to become free: items may go on running.
+        self.begin_stop(true);
+        self.stopped = true;
+        let running = self.shared.crew.running();
+        Err(ShutdownError { cancelled: self.shared.abandon(), running })
+    }
+
+    /// Runs nothing more: what is queued is cancelled. Waits for the items that run at present.
+    pub fn shutdown_now(self) {
+        self.begin_stop(true);
+        // The rest is `drop`.
+    }
+
+    fn begin_stop(&self, now: bool) {
+        if now {
+            self.shared.stopping_now.store(true, Ordering::Release);
+        }
         self.shared.stopping.store(true, Ordering::Release);
-        self.shared.queues.wake_all();
-        // An item may own the runtime: its own worker cannot wait for itself.
-        let me = thread::current().id();
-        for thread in self.threads.drain(..).filter(|thread| thread.thread().id() != me) {
+        self.shared.dispatch.wake_all(&*self.shared);
+        self.shared.crew.close_if_done(&self.shared);
+    }
+
+    fn end_stop(&mut self) {
+        self.stopped = true;
+        for thread in self.shared.crew.handles().into_iter().chain(self.monitor.take()) {
             // Workers do not panic; if one did, the others must still be waited for.
             let _ = thread.join();
         }
+    }
+
+    /// Whether an item of this runtime calls: its own thread cannot wait for itself.
+    fn is_own_worker(&self) -> bool {
+        local::current().is_some_and(|local| Arc::ptr_eq(&local.shared, &self.shared))
     }
 }
 
 impl Drop for Runtime {
     fn drop(&mut self) {
-        self.stop();
+        if self.stopped {
+            return;
+        }
+        self.begin_stop(false);
+        if !self.is_own_worker() {
+            self.shared.wait_closed(None);
+            self.end_stop();
+        }
     }
 }
 
-impl std::fmt::Debug for Runtime {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Runtime").field("cpus", self.cpus()).finish_non_exhaustive()
-    }
-}
-
-impl std::fmt::Debug for Shared {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").finish_non_exhaustive()
+impl fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Runtime").field("cpus", &self.cpus()).finish_non_exhaustive()
     }
 }

@@ -1,31 +1,117 @@
 //! Where one worker sleeps: a token that a waker leaves and the worker takes.
+//!
+//! On Linux a futex; under the model checkers, miri and on other systems a condition variable.
 
-use crate::sync::{Condvar, Mutex, lock};
+use std::time::Duration;
 
-/// One worker's bed. A wake-up that comes before the sleep is kept.
-#[derive(Debug)]
-pub(crate) struct Sleeper {
-    woken: Mutex<bool>,
-    changed: Condvar,
+pub(crate) use place::Sleeper;
+
+#[cfg(all(target_os = "linux", not(any(loom, shuttle, miri))))]
+mod place {
+    use rustix::io::Errno;
+    use rustix::thread::futex;
+
+    use super::Duration;
+    use crate::sync::{AtomicU32, Ordering};
+
+    const EMPTY: u32 = 0;
+    const TOKEN: u32 = 1;
+    const ASLEEP: u32 = 2;
+
+    /// One worker's bed. A wake-up that comes before the sleep is kept.
+    #[derive(Debug)]
+    pub(crate) struct Sleeper {
+        state: AtomicU32,
+    }
+
+    impl Sleeper {
+        pub(crate) fn new() -> Self {
+            Self { state: AtomicU32::new(EMPTY) }
+        }
+
+        /// Sleeps until [`Sleeper::wake`] was called, and takes its token; or until the time is
+        /// up. Whether there was a token.
+        pub(crate) fn sleep(&self, at_most: Option<Duration>) -> bool {
+            // `Acquire` pairs with the `Release` of `wake`.
+            let go = self.state.compare_exchange(
+                EMPTY,
+                ASLEEP,
+                Ordering::Acquire,
+                Ordering::Acquire,
+            );
+            if go.is_err() {
+                self.state.store(EMPTY, Ordering::Relaxed);
+                return true;
+            }
+            let timeout = at_most.map(|time| futex::Timespec {
+                tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: i64::from(time.subsec_nanos()),
+            });
+            loop {
+                let ended =
+                    futex::wait(&self.state, futex::Flags::PRIVATE, ASLEEP, timeout.as_ref());
+                // One swap tells whether a token came, also at the last moment.
+                if self.state.load(Ordering::Relaxed) == TOKEN || ended == Err(Errno::TIMEDOUT) {
+                    return self.state.swap(EMPTY, Ordering::Acquire) == TOKEN;
+                }
+            }
+        }
+
+        /// Leaves the token, and ends a sleep if there is one.
+        pub(crate) fn wake(&self) {
+            if self.state.swap(TOKEN, Ordering::Release) == ASLEEP {
+                // Fails only on bad addresses.
+                let _ = futex::wake(&self.state, futex::Flags::PRIVATE, 1);
+            }
+        }
+    }
 }
 
-impl Sleeper {
-    pub(crate) fn new() -> Self {
-        Self { woken: Mutex::new(false), changed: Condvar::new() }
+#[cfg(not(all(target_os = "linux", not(any(loom, shuttle, miri)))))]
+mod place {
+    use super::Duration;
+    use crate::sync::{Condvar, Mutex, lock};
+
+    /// One worker's bed. A wake-up that comes before the sleep is kept.
+    #[derive(Debug)]
+    pub(crate) struct Sleeper {
+        woken: Mutex<bool>,
+        changed: Condvar,
     }
 
-    /// Sleeps until [`Sleeper::wake`] was called, and takes its token.
-    pub(crate) fn sleep(&self) {
-        let mut woken = lock(&self.woken);
-        while !*woken {
-            woken = self.changed.wait(woken).unwrap_or_else(std::sync::PoisonError::into_inner);
+    impl Sleeper {
+        pub(crate) fn new() -> Self {
+            Self { woken: Mutex::new(false), changed: Condvar::new() }
         }
-        *woken = false;
-    }
 
-    /// Leaves the token, and ends a sleep if there is one.
-    pub(crate) fn wake(&self) {
-        *lock(&self.woken) = true;
-        self.changed.notify_one();
+        /// Sleeps until [`Sleeper::wake`] was called, and takes its token; or until the time is
+        /// up. Whether there was a token. The model checkers have no time: there it never ends.
+        pub(crate) fn sleep(&self, at_most: Option<Duration>) -> bool {
+            let mut woken = lock(&self.woken);
+            while !*woken {
+                let unpoison = std::sync::PoisonError::into_inner;
+                #[cfg(not(any(loom, shuttle)))]
+                if let Some(time) = at_most {
+                    let (guard, timeout) =
+                        self.changed.wait_timeout(woken, time).unwrap_or_else(|e| e.into_inner());
+                    woken = guard;
+                    if timeout.timed_out() {
+                        return std::mem::take(&mut *woken);
+                    }
+                    continue;
+                }
+                #[cfg(any(loom, shuttle))]
+                let _ = at_most;
+                woken = self.changed.wait(woken).unwrap_or_else(unpoison);
+            }
+            *woken = false;
+            true
+        }
+
+        /// Leaves the token, and ends a sleep if there is one.
+        pub(crate) fn wake(&self) {
+            *lock(&self.woken) = true;
+            self.changed.notify_one();
+        }
     }
 }

@@ -1,15 +1,27 @@
-//! The only import path for atomics and locks of the wake protocol: the standard library's, or
-//! loom's when the model checker builds the crate (`RUSTFLAGS="--cfg loom"`).
+//! The only import path for atomics, locks and threads: the standard library's, or those of a
+//! model checker that builds the crate (`RUSTFLAGS="--cfg loom"`, `"--cfg shuttle"`).
 
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicU64, Ordering, fence};
-#[cfg(loom)]
-pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard};
-
-#[cfg(not(loom))]
-pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
-#[cfg(not(loom))]
-pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};
+pub(crate) use loom::sync::{
+    Condvar, Mutex, MutexGuard,
+    atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence},
+};
+#[cfg(shuttle)]
+pub(crate) use shuttle::{
+    sync::{
+        Condvar, Mutex, MutexGuard,
+        atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence},
+    },
+    thread, thread_local,
+};
+#[cfg(not(any(loom, shuttle)))]
+pub(crate) use std::{
+    sync::{
+        Condvar, Mutex, MutexGuard,
+        atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence},
+    },
+    thread, thread_local,
+};
 
 /// Locks, whether or not somebody panicked with the lock held: no code here panics between two
 /// writes that belong together, so what the lock guards is whole.

@@ -1,112 +1,244 @@
-//! A worker: takes an item, runs it, and sleeps when there is none. It goes step by step, so that
-//! tests can drive it without a thread.
+//! A thread that works for a CPU: it takes batches of items, runs them, and parks when there are
+//! none; and what it does when an item blocks.
 
-use std::cell::Cell;
+use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use homing_sched::Reach;
-use homing_topology::CpuId;
+use homing_sched::Idle;
+use homing_topology::{CpuId, CpuSet};
 
-use crate::queues::{Announced, Queues};
-use crate::task::Item;
-use crate::workqueue::Accounts;
+use crate::books::WorkqueueBooks;
+use crate::clock::{now_ns, thread_cpu_ns};
+use crate::crew::{Member, Orders};
+use crate::dispatch::{Announced, Taken};
+use crate::local;
+use crate::shared::Shared;
 
-/// An item in a queue, with the books it is kept in.
-pub(crate) struct Queued {
-    pub(crate) item: Arc<dyn Item>,
-    pub(crate) accounts: Arc<Accounts>,
+/// Of items at least this long the CPU time is read from the thread's own clock, which is a system
+/// call; of shorter ones the elapsed time counts.
+const CPU_CLOCK_ITEM_NS: u64 = 50_000;
+
+/// The life of a thread of the runtime.
+pub(crate) fn main(shared: &Arc<Shared>, member: &Arc<Member>, assigned: Option<CpuId>) {
+    local::enter(shared, member);
+    member.note_kernel_tid();
+    let mut assigned = assigned;
+    loop {
+        let orders = match assigned.take() {
+            Some(cpu) => Orders::Serve(cpu),
+            None => shared.crew.wait_as_spare(shared, member),
+        };
+        match orders {
+            Orders::Serve(cpu) => Worker::new(shared, member, cpu).serve(),
+            Orders::Leave => break,
+        }
+    }
+    local::leave();
+    shared.crew.leave(member);
 }
 
-/// What the workers of a runtime share.
-pub(crate) struct Shared {
-    pub(crate) queues: Queues<Queued>,
-    /// Workers end when there is nothing left to do.
-    pub(crate) stopping: AtomicBool,
-    /// Workers end after the item they run.
-    pub(crate) stopping_now: AtomicBool,
-    /// Workers that have not ended yet. The last one closes the queues.
-    pub(crate) alive: AtomicUsize,
-}
-
-/// What one step did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
-    /// Ran an item.
-    Ran(Reach),
-    /// Found nothing, then something came: step again.
-    LookAgain,
-    /// Nothing to do: sleep until woken, then step again.
-    Sleep,
-    /// The runtime is shut down.
-    Stop,
-}
-
-pub(crate) struct Worker {
-    shared: Arc<Shared>,
+struct Worker<'a> {
+    shared: &'a Arc<Shared>,
+    me: &'a Arc<Member>,
     cpu: CpuId,
     turn: usize,
+    idle: Idle,
+    /// The end of the last batch or sleep: the beginning of the next batch.
+    now_ns: u64,
+    books: BooksCache,
 }
 
-thread_local! {
-    static CURRENT: Cell<Option<CpuId>> = const { Cell::new(None) };
-}
-
-/// The CPU whose worker this thread is; `None` on other threads.
-pub(crate) fn current_cpu() -> Option<CpuId> {
-    CURRENT.with(Cell::get)
-}
-
-/// The CPU this thread issues work from: a worker's own, else where the thread runs at present.
-pub(crate) fn issuing_cpu() -> CpuId {
-    current_cpu().or_else(|| CpuId::new(rustix::thread::sched_getcpu())).unwrap_or(FALLBACK)
-}
-
-/// For CPUs beyond what a [`CpuId`] can name: their items are at home with CPU 0's.
-const FALLBACK: CpuId = CpuId::new(0).expect("0 is a CPU number");
-
-impl Worker {
-    pub(crate) fn new(shared: Arc<Shared>, cpu: CpuId) -> Self {
-        Self { shared, cpu, turn: 0 }
+impl<'a> Worker<'a> {
+    fn new(shared: &'a Arc<Shared>, me: &'a Arc<Member>, cpu: CpuId) -> Self {
+        let now_ns = now_ns();
+        let books = BooksCache { known: Vec::new() };
+        Self { shared, me, cpu, turn: 0, idle: Idle::Since(now_ns), now_ns, books }
     }
 
-    /// Steps until the runtime stops.
-    pub(crate) fn run(mut self) {
-        CURRENT.with(|current| current.set(Some(self.cpu)));
-        loop {
-            match self.step() {
-                Step::Ran(_) | Step::LookAgain => {}
-                Step::Sleep => self.shared.queues.sleep(self.cpu),
-                Step::Stop => break,
+    /// Works until the slot is lost or given up.
+    fn serve(mut self) {
+        let shared = self.shared;
+        shared.place(self.me, self.cpu);
+        local::move_to(shared, self.cpu);
+        let slot = shared.dispatch.slot(self.cpu);
+        while slot.is_owned_by(self.me.id) {
+            if shared.is_stopping_now() || !shared.dispatch.is_active(self.cpu) {
+                self.give_up();
+                break;
+            }
+            self.turn = self.turn.wrapping_add(1);
+            match shared.dispatch.take(&**shared, self.cpu, self.idle, self.turn) {
+                Ok(taken) => self.run(taken),
+                Err(_) if shared.is_stopping() => {
+                    self.give_up();
+                    break;
+                }
+                Err(_) => self.park(),
             }
         }
-        if self.shared.alive.fetch_sub(1, Ordering::AcqRel) == 1 {
-            // What came after the others had looked for the last time, or was not to be run.
-            self.shared.queues.close().into_iter().for_each(|left| left.item.cancel());
-        }
+        self.me.running_since_ns.store(0, Ordering::Relaxed);
     }
 
-    pub(crate) fn step(&mut self) -> Step {
-        if self.shared.stopping_now.load(Ordering::Acquire) {
-            return Step::Stop;
+    /// Runs a batch: the first item at once, the others through the hand, where the monitor finds
+    /// them if an item takes long.
+    fn run(&mut self, taken: Taken) {
+        let Taken { batch, age, queue, reach, mut woken } = taken;
+        if let Some(age) = age {
+            self.books.of(self.shared, self.me, age.workqueue).waited(age.ns);
         }
-        self.turn = self.turn.wrapping_add(1);
-        if let Some((queued, found, woken)) = self.shared.queues.take(self.cpu, self.turn) {
-            queued.accounts.count_taken(found.reach, woken);
-            queued.item.run();
-            return Step::Ran(found.reach);
+        let (first, rest) = batch.split_first();
+        if let Some(rest) = rest {
+            self.me.hand.put(rest);
         }
-        let stopping = || self.shared.stopping.load(Ordering::Acquire);
-        match self.shared.queues.announce(self.cpu, stopping) {
-            Announced::Sleep => Step::Sleep,
-            // After the flag no look is needed but the one that `announce` has just taken.
-            Announced::LookAgain if stopping() && self.is_out_of_work() => Step::Stop,
-            Announced::LookAgain => Step::LookAgain,
+        let home = self.shared.dispatch.pools.queue(queue);
+        let long = !(1..CPU_CLOCK_ITEM_NS).contains(&home.length().mean_ns());
+        let began_ns = self.now_ns;
+        self.me.running_since_ns.store(began_ns, Ordering::Relaxed);
+        let cpu_began_ns = long.then(thread_cpu_ns);
+        let mut items = 0;
+        let mut next = Some(first);
+        let mut number = 0;
+        while let Some(item) = next {
+            number = item.workqueue();
+            self.me.workqueue.store(number, Ordering::Relaxed);
+            let books = self.books.of(self.shared, self.me, number);
+            books.taken(reach, std::mem::take(&mut woken));
+            item.run(books);
+            items += 1;
+            next = self.me.hand.pop();
         }
+        self.now_ns = now_ns();
+        let elapsed_ns = self.now_ns.saturating_sub(began_ns);
+        home.complete(elapsed_ns, items);
+        let cpu_ns = cpu_began_ns.map(|began| thread_cpu_ns().saturating_sub(began));
+        self.books.of(self.shared, self.me, number).ran(cpu_ns.unwrap_or(elapsed_ns));
+        let slot = self.shared.dispatch.slot(self.cpu);
+        if slot.is_owned_by(self.me.id) {
+            slot.books.ran(reach, items, elapsed_ns);
+        }
+        self.idle = Idle::Since(self.now_ns);
     }
 
-    fn is_out_of_work(&self) -> bool {
-        let queues = &self.shared.queues;
-        homing_sched::next_queue(queues.layout(), queues, self.cpu, self.turn).is_none()
+    fn park(&mut self) {
+        let (shared, slot) = (self.shared, self.shared.dispatch.slot(self.cpu));
+        self.me.running_since_ns.store(0, Ordering::Relaxed);
+        let stopping = || shared.is_stopping();
+        let announced = shared.dispatch.announce(self.cpu, self.me.id, self.idle, stopping);
+        let Announced::Sleep { until_ns } = announced else { return };
+        let fell_asleep_ns = now_ns();
+        let at_most = until_ns.map(|until| until.saturating_sub(fell_asleep_ns));
+        // I4: sleep until there is a token.
+        let woken = slot.sleep(at_most.map(Duration::from_nanos));
+        if !woken {
+            shared.dispatch.unannounce(self.cpu);
+        }
+        slot.rise(self.me.id);
+        let before_ns = std::mem::replace(&mut self.now_ns, now_ns());
+        slot.books.parked(self.now_ns.saturating_sub(fell_asleep_ns), woken);
+        slot.books.searched(fell_asleep_ns.saturating_sub(before_ns));
+        self.idle = Idle::Woken;
+        shared.monitor.somebody_works();
     }
+
+    /// Lets another thread have the CPU, when there is something to do for it.
+    fn give_up(&mut self) {
+        let (shared, dispatch) = (self.shared, &self.shared.dispatch);
+        let vacated = dispatch.slot(self.cpu).vacate(self.me.id);
+        if vacated && dispatch.is_active(self.cpu) && !shared.is_stopping_now() {
+            dispatch.offer(&**shared, self.cpu);
+        }
+    }
+}
+
+/// The books of the workqueues that this thread has met lately.
+struct BooksCache {
+    known: Vec<(u32, Arc<WorkqueueBooks>)>,
+}
+
+impl BooksCache {
+    /// A thread that meets more begins again: workqueues may come and go.
+    const LEN_MAX: usize = 64;
+
+    fn of(&mut self, shared: &Shared, me: &Member, workqueue: u32) -> &WorkqueueBooks {
+        // The one used last is mostly the one used next.
+        let found = self.known.iter().rposition(|(number, _)| *number == workqueue);
+        let place = found.unwrap_or_else(|| {
+            if self.known.len() == Self::LEN_MAX {
+                self.known.clear();
+            }
+            let books = shared.workqueues.books_of(workqueue, me.id);
+            self.known.push((workqueue, books));
+            self.known.len() - 1
+        });
+        let last = self.known.len() - 1;
+        self.known.swap(place, last);
+        &self.known[last].1
+    }
+}
+
+/// Runs `work`, which may block, and meanwhile lets another thread use this worker's CPU.
+///
+/// On a thread that is no worker it just runs `work`. Items that this worker had taken go back to
+/// their queue. The work may take any time; what the item does after it competes with the thread
+/// that got the CPU, if one was needed.
+///
+/// ```
+/// use homing_runtime::{Runtime, blocking};
+///
+/// let runtime = Runtime::new()?;
+/// let there = runtime.queue(|| blocking(|| std::fs::exists("/")));
+/// assert!(there.join()??);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn blocking<T>(work: impl FnOnce() -> T) -> T {
+    let _lent = local::current().and_then(Lent::lend);
+    work()
+}
+
+/// A slot that its owner has offered to others; taken back at the end if nobody wanted it.
+struct Lent {
+    local: local::Local,
+    cpu: CpuId,
+}
+
+impl Lent {
+    fn lend(local: local::Local) -> Option<Self> {
+        let (cpu, shared, me) = (local::current_cpu(), &local.shared, &local.member);
+        let dispatch = &shared.dispatch;
+        if !dispatch.slot(cpu).is_owned_by(me.id) {
+            return None;
+        }
+        shared.rescue(me);
+        if !dispatch.slot(cpu).vacate(me.id) {
+            return None;
+        }
+        dispatch.offer(&**shared, cpu);
+        Some(Self { local, cpu })
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let dispatch = &self.local.shared.dispatch;
+        let me = &self.local.member;
+        me.running_since_ns.store(now_ns(), Ordering::Relaxed);
+        if dispatch.take_offer_back(self.cpu) {
+            // Fails where a thread has the slot already: then it stays there.
+            dispatch.slot(self.cpu).assign(me.id);
+        }
+    }
+}
+
+#[cfg(all(target_os = "linux", not(shuttle)))]
+pub(crate) fn pin_to(cpus: &CpuSet) -> io::Result<()> {
+    let mut set = rustix::thread::CpuSet::new();
+    cpus.iter().for_each(|cpu| set.set(cpu.index()));
+    Ok(rustix::thread::sched_setaffinity(None, &set)?)
+}
+
+#[cfg(not(all(target_os = "linux", not(shuttle))))]
+pub(crate) fn pin_to(_cpus: &CpuSet) -> io::Result<()> {
+    Ok(())
 }

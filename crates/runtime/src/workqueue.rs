@@ -1,20 +1,25 @@
-//! A workqueue: a name with attributes. It owns no threads; queues are shared by equal affinity.
+//! A workqueue: a name with attributes. It owns no threads; queues are shared by equal attributes.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
-use homing_sched::{Affinity, HandOff, HandOffFacts, Reach, hand_off};
-use homing_topology::Scope;
+use homing_sched::{Affinity, Attributes, HandOff, HandOffFacts, Priority, hand_off};
+use homing_topology::{CpuId, NodeId, Scope};
 
+use crate::books::Counters;
+use crate::futures;
+use crate::handle::JoinHandle;
+use crate::item::{self, Item};
+use crate::registry::WorkqueueState;
+use crate::shared::Shared;
 use crate::spare::SpareCpus;
-use crate::task::{Item, JoinHandle, Task};
-use crate::worker::{self, Queued, Shared};
 
 /// Longest name, in bytes: the kernel's.
 const NAME_LEN_MAX: usize = 32;
 
-/// Why a workqueue could not be made.
+/// What a workqueue does not do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorkqueueError {
@@ -27,34 +32,62 @@ pub enum WorkqueueError {
         /// The name given.
         name: String,
     },
+    /// There is no such CPU.
+    #[error("CPU {cpu} is not online: use one of {online}")]
+    Cpu {
+        /// The CPU named.
+        cpu: CpuId,
+        /// Those there are.
+        online: String,
+    },
+    /// There is no such NUMA node, or it has no CPU.
+    #[error("NUMA node {node} has no CPU online: use one of {nodes:?}")]
+    Node {
+        /// The node named.
+        node: u32,
+        /// Those there are.
+        nodes: Vec<u32>,
+    },
 }
 
-/// How to make a workqueue. The attributes can be changed afterwards.
+/// How to make a workqueue. All but the name can be changed afterwards.
 #[derive(Debug)]
 #[must_use = "a builder does nothing until `build` is called"]
 pub struct WorkqueueBuilder {
     shared: Arc<Shared>,
     spare: Arc<SpareCpus>,
     name: String,
-    affinity: Affinity,
+    attributes: Attributes,
 }
 
 impl WorkqueueBuilder {
     pub(crate) fn new(shared: Arc<Shared>, spare: Arc<SpareCpus>, name: &str) -> Self {
         // The kernel's default since 7.1.
-        let affinity = Affinity { scope: Scope::CacheShard, strict: false };
-        Self { shared, spare, name: name.to_owned(), affinity }
+        let attributes = Attributes::new(Affinity { scope: Scope::CacheShard, strict: false });
+        Self { shared, spare, name: name.to_owned(), attributes }
     }
 
     /// How far items may spread before they leave home. Default: [`Scope::CacheShard`].
     pub fn affinity_scope(mut self, scope: Scope) -> Self {
-        self.affinity.scope = scope;
+        self.attributes.affinity.scope = scope;
         self
     }
 
     /// Whether items never run outside their home pod, even where CPUs are idle. Default: false.
     pub fn affinity_strict(mut self, strict: bool) -> Self {
-        self.affinity.strict = strict;
+        self.attributes.affinity.strict = strict;
+        self
+    }
+
+    /// Whether items wait at the issuing CPU before the rest of their pod. Default: false.
+    pub fn localize(mut self, localize: bool) -> Self {
+        self.attributes.localize = localize;
+        self
+    }
+
+    /// Which workqueues a worker looks at first. Default: [`Priority::Normal`].
+    pub fn priority(mut self, priority: Priority) -> Self {
+        self.attributes.priority = priority;
         self
     }
 
@@ -69,46 +102,178 @@ impl WorkqueueBuilder {
         if !fits {
             return Err(WorkqueueError::Name { name: self.name });
         }
-        Ok(Workqueue {
-            shared: self.shared,
-            spare: self.spare,
-            name: self.name.into(),
-            affinity: Arc::new(AtomicUsize::new(self.affinity.index())),
-            accounts: Arc::new(Accounts::default()),
-        })
+        let shared = self.shared;
+        let pool = shared.dispatch.pool_with(self.attributes);
+        let state = shared.workqueues.add(&self.name, self.attributes, pool);
+        Ok(Workqueue { of: Arc::new(Of { shared, spare: self.spare, state }) })
     }
 }
 
 /// A named stream of work with attributes. Cheap to clone; clones are the same workqueue.
+///
+/// Every function that queues may be called from any thread and never blocks. What the issuer did
+/// before is visible to the item. Items run once each, in no promised order, on a worker; a panic
+/// in one goes to its handle. After a shutdown handles return [`crate::JoinError::Cancelled`].
 #[derive(Clone)]
 pub struct Workqueue {
+    of: Arc<Of>,
+}
+
+struct Of {
     shared: Arc<Shared>,
     spare: Arc<SpareCpus>,
-    name: Arc<str>,
-    /// The index in [`Affinity::ALL`]: one word, so that scope and strictness change together.
-    affinity: Arc<AtomicUsize>,
-    accounts: Arc<Accounts>,
+    state: Arc<WorkqueueState>,
+}
+
+impl Drop for Of {
+    fn drop(&mut self) {
+        self.state.let_go.store(true, Ordering::Release);
+    }
 }
 
 impl Workqueue {
-    /// Queues `work`. It runs once, on a worker; a panic in it goes to the handle.
-    ///
-    /// What the issuer did before is visible to the item. After a shutdown the handle returns
-    /// [`crate::JoinError::Cancelled`].
+    /// Queues `work` for the pod of the issuing CPU.
     pub fn queue<F, T>(&self, work: F) -> JoinHandle<T>
     where
         F: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
-        let task = Task::new(work, Arc::clone(&self.accounts));
-        let item: Arc<dyn Item> = Arc::clone(&task) as Arc<dyn Item>;
-        let queued = Queued { item, accounts: Arc::clone(&self.accounts) };
-        self.accounts.queued.fetch_add(1, Ordering::Relaxed);
-        match self.shared.queues.put(worker::issuing_cpu(), self.affinity(), queued) {
-            Ok(woken) => self.accounts.count_woken(woken),
-            Err(refused) => refused.item.cancel(),
+        let (item, joined) = item::joined(self.number(), work);
+        self.push(None, item);
+        JoinHandle::of_closure(joined)
+    }
+
+    /// Queues `work` that nobody waits for: cheaper than a handle that is let go. A panic in it is
+    /// counted, and goes no further.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// let log = runtime.workqueue("log").build()?;
+    /// log.execute(|| println!("done some time later"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn execute<F: FnOnce() + Send + 'static>(&self, work: F) {
+        self.push(None, item::lone(self.number(), work));
+    }
+
+    /// Queues each of `works`, one behind the other: cheaper than one by one. One idle CPU is
+    /// woken for the first, and each that begins one wakes the next.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// let squares = runtime.workqueue("squares").build()?;
+    /// let handles = squares.queue_batch((1..=3_u32).map(|number| move || number * number));
+    /// let sum: u32 = handles.into_iter().map(|handle| handle.join().unwrap()).sum();
+    /// assert_eq!(sum, 14);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn queue_batch<F, T>(&self, works: impl IntoIterator<Item = F>) -> Vec<JoinHandle<T>>
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        let joined = works.into_iter().map(|work| item::joined(self.number(), work));
+        let (items, handles) =
+            joined.map(|(item, joined)| (item, JoinHandle::of_closure(joined))).unzip();
+        self.of.shared.push_all(&self.of.state, None, items);
+        handles
+    }
+
+    /// [`Workqueue::queue_batch`] of work that nobody waits for.
+    pub fn execute_batch<F>(&self, works: impl IntoIterator<Item = F>)
+    where
+        F: FnOnce() + Send + 'static,
+    {
+        let items = works.into_iter().map(|work| item::lone(self.number(), work)).collect();
+        self.of.shared.push_all(&self.of.state, None, items);
+    }
+
+    /// Queues `work` for the pod of `cpu`. A CPU without a worker has its nearest neighbour's.
+    ///
+    /// # Errors
+    /// [`WorkqueueError::Cpu`] where the machine has no such CPU online; nothing is queued.
+    ///
+    /// ```
+    /// # use homing_runtime::{CpuId, Runtime};
+    /// # let runtime = Runtime::new()?;
+    /// let first = runtime.cpus().first().ok_or("no CPU")?;
+    /// assert_eq!(runtime.events().queue_on(first, || 1)?.join()?, 1);
+    /// let error = runtime.events().queue_on(CpuId::new(1023).ok_or("?")?, || 1).unwrap_err();
+    /// assert!(error.to_string().contains("1023"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn queue_on<F, T>(&self, cpu: CpuId, work: F) -> Result<JoinHandle<T>, WorkqueueError>
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        let online = self.of.shared.dispatch.layout().machine().online();
+        if !online.contains(cpu) {
+            return Err(WorkqueueError::Cpu { cpu, online: online.to_string() });
         }
-        JoinHandle::new(task)
+        Ok(self.queue_at(cpu, work))
+    }
+
+    /// Queues `work` for a CPU of a NUMA node: the issuing one if it is there, else one that is
+    /// idle, else the next in turn.
+    ///
+    /// # Errors
+    /// [`WorkqueueError::Node`] where no CPU of such a node is online; nothing is queued.
+    ///
+    /// ```
+    /// # use homing_runtime::{NodeId, Runtime};
+    /// # let runtime = Runtime::new()?;
+    /// let node = runtime.machine().cpus()[0].numa_nodes[0];
+    /// assert_eq!(runtime.events().queue_on_node(node, || 1)?.join()?, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn queue_on_node<F, T>(
+        &self,
+        node: NodeId,
+        work: F,
+    ) -> Result<JoinHandle<T>, WorkqueueError>
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        let cpu = self.of.shared.cpu_of_node(node).ok_or_else(|| {
+            let machine = self.of.shared.dispatch.layout().machine();
+            let nodes = machine.cpus().iter().flat_map(|cpu| cpu.numa_nodes.iter().map(|n| n.0));
+            let nodes: BTreeSet<u32> = nodes.collect();
+            WorkqueueError::Node { node: node.0, nodes: nodes.into_iter().collect() }
+        })?;
+        Ok(self.queue_at(cpu, work))
+    }
+
+    fn queue_at<F, T>(&self, cpu: CpuId, work: F) -> JoinHandle<T>
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        let (item, joined) = item::joined(self.number(), work);
+        self.push(Some(cpu), item);
+        JoinHandle::of_closure(joined)
+    }
+
+    /// Starts a future. Each time it is woken, going on with it is an item of this workqueue, at
+    /// home where it was woken, and is counted as one.
+    ///
+    /// A future that finds many handles finished in a row gives way to other items in between.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// let requests = runtime.workqueue("requests").build()?;
+    /// let inner = requests.clone();
+    /// let sum = requests.spawn(async move { inner.queue(|| 40).await.unwrap_or(0) + 2 });
+    /// assert_eq!(sum.join()?, 42);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        JoinHandle::of_future(futures::spawn(&self.of.shared, &self.of.state, future))
     }
 
     /// Whether an item of about `item_ns` nanoseconds is worth queueing at present, or better run
@@ -117,115 +282,81 @@ impl Workqueue {
         let mut facts = HandOffFacts { item_ns, issuer_has_more, spare_cpu_count: usize::MAX };
         // The machine's load is looked at only where the rest speaks for queueing.
         if hand_off(&facts) == HandOff::Queue {
-            facts.spare_cpu_count = self.spare.count().min(self.shared.queues.idle_count());
+            let idle = self.of.shared.dispatch.idle_cpus().len();
+            facts.spare_cpu_count = self.of.spare.count().min(idle);
         }
         hand_off(&facts)
     }
 
     /// The name.
     pub fn name(&self) -> &str {
-        &self.name
+        &self.of.state.name
     }
 
     /// The scope and strictness in force.
     pub fn affinity(&self) -> Affinity {
-        Affinity::ALL[self.affinity.load(Ordering::Acquire)]
+        self.of.state.attributes().affinity
+    }
+
+    /// Whether items wait at the issuing CPU before the rest of their pod.
+    pub fn localize(&self) -> bool {
+        self.of.state.attributes().localize
+    }
+
+    /// Which workqueues a worker looks at first.
+    pub fn priority(&self) -> Priority {
+        self.of.state.attributes().priority
     }
 
     /// Changes the scope, for items queued from now on. Those already queued stay where they are
     /// and are served from there: none is lost or delayed.
     pub fn set_affinity_scope(&self, scope: Scope) {
-        self.change_affinity(|affinity| Affinity { scope, ..affinity });
+        self.change(|attributes| attributes.affinity.scope = scope);
     }
 
     /// Changes the strictness, for items queued from now on.
     pub fn set_affinity_strict(&self, strict: bool) {
-        self.change_affinity(|affinity| Affinity { strict, ..affinity });
+        self.change(|attributes| attributes.affinity.strict = strict);
     }
 
-    fn change_affinity(&self, change: impl Fn(Affinity) -> Affinity) {
-        let update = |index: usize| Some(change(Affinity::ALL[index]).index());
-        // The closure never declines, so this cannot fail.
-        let _ = self.affinity.fetch_update(Ordering::AcqRel, Ordering::Acquire, update);
+    /// Changes localization, for items queued from now on.
+    pub fn set_localize(&self, localize: bool) {
+        self.change(|attributes| attributes.localize = localize);
+    }
+
+    /// Changes the priority, for items queued from now on.
+    pub fn set_priority(&self, priority: Priority) {
+        self.change(|attributes| attributes.priority = priority);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Attributes)) {
+        let change = |mut attributes| {
+            change(&mut attributes);
+            attributes
+        };
+        self.of.state.change(change, |attributes| self.of.shared.dispatch.pool_with(attributes));
     }
 
     /// What has happened so far.
     pub fn counters(&self) -> Counters {
-        self.accounts.read()
+        self.of.state.counters()
+    }
+
+    pub(crate) fn number(&self) -> u32 {
+        self.of.state.number
+    }
+
+    pub(crate) fn push(&self, cpu: Option<CpuId>, item: Item) {
+        self.of.shared.push(&self.of.state, cpu, item);
     }
 }
 
 impl fmt::Debug for Workqueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Workqueue")
-            .field("name", &self.name)
-            .field("affinity", &self.affinity())
+            .field("name", &self.name())
+            .field("attributes", &self.of.state.attributes())
             .field("counters", &self.counters())
             .finish_non_exhaustive()
-    }
-}
-
-/// What has happened to the items of a workqueue. Each figure is exact; together they need not be
-/// of one instant.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Counters {
-    /// Items queued.
-    pub queued: u64,
-    /// Items that began to run.
-    pub started: u64,
-    /// Items that ended, by returning or by panicking.
-    pub completed: u64,
-    /// Items that panicked.
-    pub panicked: u64,
-    /// Sleeping workers woken for items.
-    pub woken: u64,
-    /// Items that a worker took, by how far it had to go: from its own pod, the same cache,
-    /// another cache of the node, another node.
-    pub taken: [u64; Reach::ALL.len()],
-}
-
-/// The books of one workqueue: relaxed counters, read by [`Workqueue::counters`].
-#[derive(Debug, Default)]
-pub(crate) struct Accounts {
-    queued: AtomicU64,
-    started: AtomicU64,
-    completed: AtomicU64,
-    panicked: AtomicU64,
-    woken: AtomicU64,
-    taken: [AtomicU64; Reach::ALL.len()],
-}
-
-impl Accounts {
-    pub(crate) fn count_started(&self) {
-        self.started.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn count_completed(&self, panicked: bool) {
-        self.panicked.fetch_add(u64::from(panicked), Ordering::Relaxed);
-        self.completed.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn count_taken(&self, reach: Reach, woken: bool) {
-        self.taken[reach as usize].fetch_add(1, Ordering::Relaxed);
-        self.count_woken(woken);
-    }
-
-    fn count_woken(&self, woken: bool) {
-        if woken {
-            self.woken.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    fn read(&self) -> Counters {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Counters {
-            queued: read(&self.queued),
-            started: read(&self.started),
-            completed: read(&self.completed),
-            panicked: read(&self.panicked),
-            woken: read(&self.woken),
-            taken: self.taken.each_ref().map(read),
-        }
     }
 }

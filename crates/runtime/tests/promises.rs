@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier, mpsc};
+use std::sync::{Arc, Barrier};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
@@ -71,24 +71,25 @@ fn shutdown_now_cancels_what_has_not_begun() {
     let runtime = Runtime::new().unwrap();
     let queue = queue_of(&runtime);
     let workers = runtime.cpus().len();
-    let busy = Arc::new(Barrier::new(workers + 1));
-    let (release, wait) = mpsc::channel::<()>();
-    let wait = Arc::new(std::sync::Mutex::new(wait));
+    let (busy, release) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     for _ in 0..workers {
-        let (busy, wait) = (Arc::clone(&busy), Arc::clone(&wait));
-        queue
-            .queue(move || {
-                busy.wait();
-                let _ = wait.lock().unwrap().recv();
-            })
-            .detach();
+        let (busy, release) = (Arc::clone(&busy), Arc::clone(&release));
+        queue.execute(move || {
+            busy.fetch_add(1, Ordering::Relaxed);
+            // Busy, not blocked: an item that sleeps would lose its CPU to a spare thread.
+            while release.load(Ordering::Relaxed) == 0 {
+                thread::yield_now();
+            }
+        });
     }
-    busy.wait();
+    while busy.load(Ordering::Relaxed) < workers {
+        thread::yield_now();
+    }
     let late: Vec<_> = (0..10).map(|_| queue.queue(|| ())).collect();
     let stopper = thread::spawn(move || runtime.shutdown_now());
-    // The flag is set before the first join; a worker freed before that may run one of these.
+    // The flag is set before it waits; a worker freed before that may run one of these.
     thread::sleep(Duration::from_millis(20));
-    drop(release);
+    release.store(1, Ordering::Relaxed);
     stopper.join().unwrap();
     for handle in late {
         assert!(matches!(handle.join(), Err(JoinError::Cancelled)));

@@ -1,4 +1,4 @@
-//! A set of CPUs that many threads read and change: who is idle, which queues have work.
+//! A set of CPUs that many threads read and change: who is idle, who is searching.
 //!
 //! Orderings: every change is `SeqCst`-fenced by the caller where the wake protocol needs it; see
 //! `README.md`, table of pairs.
@@ -9,11 +9,12 @@ use crate::sync::{AtomicU64, Ordering};
 
 /// A [`CpuSet`] of atomics, as long as the highest CPU needs.
 #[derive(Debug)]
-pub(crate) struct AtomicCpuSet {
+#[repr(align(128))]
+pub(crate) struct CpuBits {
     words: Box<[AtomicU64]>,
 }
 
-impl AtomicCpuSet {
+impl CpuBits {
     /// An empty set that can hold the CPUs of `range`.
     pub(crate) fn for_range_of(range: &CpuSet) -> Self {
         let highest = range.iter().last().map_or(0, CpuId::index);
@@ -31,6 +32,17 @@ impl AtomicCpuSet {
     pub(crate) fn remove(&self, cpu: CpuId) -> bool {
         let (index, bit) = place(cpu);
         self.words[index].fetch_and(!bit, Ordering::AcqRel) & bit != 0
+    }
+
+    /// Whether `cpu` is in. CPUs beyond the range are not.
+    pub(crate) fn contains(&self, cpu: CpuId) -> bool {
+        let (index, bit) = place(cpu);
+        self.words.get(index).is_some_and(|word| word.load(Ordering::Acquire) & bit != 0)
+    }
+
+    /// Whether nobody is in, word by word.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.words.iter().all(|word| word.load(Ordering::Acquire) == 0)
     }
 
     /// The members now, word by word: a set that need never have existed as a whole.

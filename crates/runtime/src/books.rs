@@ -1,0 +1,274 @@
+//! Counters. Each is written by one thread with plain stores, and read by anybody.
+//!
+//! The exception is how many items were queued: any thread queues. That one is divided by CPU.
+
+use homing_sched::Reach;
+use homing_topology::CpuId;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::item::Books;
+
+/// Adds to a counter that only this thread writes: no locked instruction.
+fn add(counter: &AtomicU64, count: u64) {
+    counter.store(counter.load(Ordering::Relaxed) + count, Ordering::Relaxed);
+}
+
+fn read(counter: &AtomicU64) -> u64 {
+    // Acquire: who has seen an item's result sees it counted.
+    counter.load(Ordering::Acquire)
+}
+
+/// What has happened to the items of a workqueue. Each figure is exact; together they need not be
+/// of one instant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counters {
+    /// Items queued.
+    pub queued: u64,
+    /// Items begun.
+    pub started: u64,
+    /// Items ended, by returning or by a panic.
+    pub completed: u64,
+    /// Items that panicked.
+    pub panicked: u64,
+    /// Items aborted, or refused or left over at shutdown.
+    pub cancelled: u64,
+    /// Items taken by a worker of their home pod, of another pod of its cache, of another cache
+    /// of the node, of another node: in the order of [`Reach::ALL`].
+    pub taken: [u64; Reach::ALL.len()],
+    /// CPUs woken for an item, by its issuer or by a worker that began the one before it.
+    pub woken: u64,
+    /// Items that a worker had taken and that went back to their queue, because the item before
+    /// them blocked or ran for long.
+    pub repatriated: u64,
+    /// Items that blocked without saying so, and lost their CPU to a spare thread.
+    pub blocked: u64,
+    /// Items that used their CPU for longer than the runtime's `cpu_intensive_thresh`.
+    pub cpu_intensive: u64,
+    /// CPU time of the items, in nanoseconds: of items shorter than 50 us elapsed time, which is
+    /// cheaper to read.
+    pub cpu_time_ns: u64,
+    /// How long items waited in their queue, of one item in 64.
+    pub queue_age: QueueAges,
+}
+
+impl Counters {
+    /// Items queued that have not ended.
+    pub fn in_flight(&self) -> u64 {
+        self.queued.saturating_sub(self.completed + self.cancelled)
+    }
+}
+
+/// How long sampled items waited: a histogram whose buckets double.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueAges {
+    counts: [u64; Self::BUCKETS],
+}
+
+impl QueueAges {
+    /// The last one is for 2 s and more.
+    const BUCKETS: usize = 32;
+
+    fn bucket(ns: u64) -> usize {
+        (u64::BITS - ns.leading_zeros()).min(Self::BUCKETS as u32 - 1) as usize
+    }
+
+    /// How many items were measured.
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// The age in nanoseconds that the share `quantile` (0 to 1) of the items did not exceed,
+    /// rounded up to a power of two; `None` before any was measured.
+    pub fn quantile_ns(&self, quantile: f64) -> Option<u64> {
+        let wanted = (self.count() as f64 * quantile.clamp(0.0, 1.0)).ceil().max(1.0) as u64;
+        let mut seen = 0;
+        let bucket = self.counts.iter().position(|count| {
+            seen += count;
+            seen >= wanted
+        })?;
+        Some(1 << bucket)
+    }
+}
+
+/// One thread's part of a workqueue's counters.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct WorkqueueBooks {
+    started: AtomicU64,
+    completed: AtomicU64,
+    panicked: AtomicU64,
+    cancelled: AtomicU64,
+    taken: [AtomicU64; Reach::ALL.len()],
+    woken: AtomicU64,
+    cpu_time_ns: AtomicU64,
+    queue_age: SharedQueueAges,
+}
+
+#[derive(Debug)]
+struct SharedQueueAges([AtomicU64; QueueAges::BUCKETS]);
+
+impl Default for SharedQueueAges {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
+}
+
+impl Books for WorkqueueBooks {
+    fn started(&self) {
+        add(&self.started, 1);
+    }
+
+    fn completed(&self, panicked: bool) {
+        if panicked {
+            add(&self.panicked, 1);
+        }
+        add(&self.completed, 1);
+    }
+
+    fn aborted(&self) {
+        add(&self.cancelled, 1);
+    }
+}
+
+impl WorkqueueBooks {
+    /// An item was taken from there, and somebody woken for the next one or not.
+    pub(crate) fn taken(&self, reach: Reach, woken: bool) {
+        add(&self.taken[reach as usize], 1);
+        if woken {
+            add(&self.woken, 1);
+        }
+    }
+
+    /// One of the sampled items waited for so long.
+    pub(crate) fn waited(&self, ns: u64) {
+        add(&self.queue_age.0[QueueAges::bucket(ns)], 1);
+    }
+
+    pub(crate) fn ran(&self, cpu_time_ns: u64) {
+        add(&self.cpu_time_ns, cpu_time_ns);
+    }
+
+    pub(crate) fn add_to(&self, sum: &mut Counters) {
+        sum.completed += read(&self.completed);
+        sum.started += read(&self.started);
+        sum.panicked += read(&self.panicked);
+        sum.cancelled += read(&self.cancelled);
+        for (sum, taken) in sum.taken.iter_mut().zip(&self.taken) {
+            *sum += read(taken);
+        }
+        sum.woken += read(&self.woken);
+        sum.cpu_time_ns += read(&self.cpu_time_ns);
+        for (sum, count) in sum.queue_age.counts.iter_mut().zip(&self.queue_age.0) {
+            *sum += read(count);
+        }
+    }
+}
+
+/// What a CPU's workers have done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CpuCounters {
+    /// Items run.
+    pub items: u64,
+    /// Batches taken, by how far away their queue was: in the order of [`Reach::ALL`].
+    pub pulls: [u64; Reach::ALL.len()],
+    /// Time spent running items, in nanoseconds.
+    pub busy_ns: u64,
+    /// Time spent asleep, in nanoseconds; the present sleep not included.
+    pub parked_ns: u64,
+    /// How often the worker fell asleep.
+    pub parks: u64,
+    /// How often it was woken, rather than waking up by itself.
+    pub wakes: u64,
+    /// Time spent awake without work before falling asleep, in nanoseconds.
+    pub searched_ns: u64,
+}
+
+/// Written by the thread that owns the CPU's slot.
+#[derive(Debug, Default)]
+pub(crate) struct CpuBooks {
+    items: AtomicU64,
+    pulls: [AtomicU64; Reach::ALL.len()],
+    busy_ns: AtomicU64,
+    parked_ns: AtomicU64,
+    parks: AtomicU64,
+    wakes: AtomicU64,
+    searched_ns: AtomicU64,
+}
+
+impl CpuBooks {
+    pub(crate) fn ran(&self, reach: Reach, items: u32, busy_ns: u64) {
+        add(&self.items, items.into());
+        add(&self.pulls[reach as usize], 1);
+        add(&self.busy_ns, busy_ns);
+    }
+
+    pub(crate) fn parked(&self, parked_ns: u64, woken: bool) {
+        add(&self.parks, 1);
+        add(&self.parked_ns, parked_ns);
+        add(&self.wakes, woken.into());
+    }
+
+    pub(crate) fn searched(&self, searched_ns: u64) {
+        add(&self.searched_ns, searched_ns);
+    }
+
+    pub(crate) fn read(&self) -> CpuCounters {
+        CpuCounters {
+            items: read(&self.items),
+            pulls: self.pulls.each_ref().map(read),
+            busy_ns: read(&self.busy_ns),
+            parked_ns: read(&self.parked_ns),
+            parks: read(&self.parks),
+            wakes: read(&self.wakes),
+            searched_ns: read(&self.searched_ns),
+        }
+    }
+}
+
+/// A counter that every thread may add to, divided by CPU.
+#[derive(Debug)]
+pub(crate) struct Spread {
+    parts: Box<[Part]>,
+}
+
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Part(AtomicU64);
+
+impl Spread {
+    /// For threads on `cpus` CPUs. More than 64 share parts.
+    pub(crate) fn new(cpus: usize) -> Self {
+        let parts = cpus.next_power_of_two().min(64);
+        Self { parts: (0..parts).map(|_| Part::default()).collect() }
+    }
+
+    pub(crate) fn add(&self, cpu: CpuId, count: u64) {
+        let part = cpu.index() & (self.parts.len() - 1);
+        self.parts[part].0.fetch_add(count, Ordering::Relaxed);
+    }
+
+    pub(crate) fn sum(&self) -> u64 {
+        self.parts.iter().map(|part| read(&part.0)).sum()
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_of_queue_ages_are_upper_bounds() {
+        let books = WorkqueueBooks::default();
+        let mut sum = Counters::default();
+        assert_eq!(sum.queue_age.quantile_ns(0.5), None);
+        (0..99).for_each(|_| books.waited(900));
+        books.waited(u64::MAX);
+        books.add_to(&mut sum);
+        assert_eq!(sum.queue_age.count(), 100);
+        assert_eq!(sum.queue_age.quantile_ns(0.99), Some(1024));
+        assert_eq!(sum.queue_age.quantile_ns(1.0), Some(1 << 31));
+    }
+}

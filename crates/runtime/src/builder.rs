@@ -1,0 +1,211 @@
+//! How a runtime is started.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::Duration;
+
+use homing_sched::{CPU_INTENSIVE_NS, Layout};
+use homing_topology::{Allowed, CpuSet, Machine, TopologyError};
+
+use crate::crew::Crew;
+use crate::dispatch::Dispatch;
+use crate::monitor;
+use crate::runtime::Runtime;
+use crate::shared::{Hooks, Settings, Shared};
+use crate::spare::SpareCpus;
+use crate::sync::thread;
+
+/// Why a runtime could not be started.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RuntimeError {
+    /// The machine could not be read.
+    #[error("the machine's topology cannot be read: {0}")]
+    Topology(#[from] TopologyError),
+    /// None of the CPUs asked for may be used.
+    #[error("none of the CPUs {wanted} is online and allowed (those are {usable})")]
+    NoCpu {
+        /// The CPUs asked for.
+        wanted: String,
+        /// The CPUs that could have been asked for.
+        usable: String,
+    },
+    /// Not a single worker thread could be created, or not the monitor.
+    #[error("no worker thread could be created: {0}")]
+    Thread(#[source] io::Error),
+    /// [`Builder::build_global`] came too late.
+    #[error("the process-wide runtime has been started already")]
+    GlobalStarted,
+}
+
+/// How to start a runtime.
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until `build` is called"]
+pub struct Builder {
+    cpus: Option<CpuSet>,
+    pinned: bool,
+    thread_name: String,
+    keep_alive: Duration,
+    cpu_intensive: Duration,
+    machine: Option<Machine>,
+    refuse_threads: Option<Arc<AtomicBool>>,
+    #[cfg(feature = "tokio")]
+    tokio: Option<tokio::runtime::Handle>,
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self {
+            cpus: None,
+            pinned: true,
+            thread_name: "homing".to_owned(),
+            keep_alive: Duration::from_secs(10),
+            cpu_intensive: Duration::from_nanos(CPU_INTENSIVE_NS),
+            machine: None,
+            refuse_threads: None,
+            #[cfg(feature = "tokio")]
+            tokio: None,
+        }
+    }
+}
+
+impl Builder {
+    /// The CPUs that get workers. Default: those that the affinity mask and the cgroup's cpuset
+    /// allow, and no more of them than its quota keeps busy. Changes of the mask are followed
+    /// while the runtime runs, within the CPUs given here.
+    pub fn cpus(mut self, cpus: CpuSet) -> Self {
+        self.cpus = Some(cpus);
+        self
+    }
+
+    /// Whether each worker stays on its CPU (the default), or the kernel may move it.
+    pub fn pinned(mut self, pinned: bool) -> Self {
+        self.pinned = pinned;
+        self
+    }
+
+    /// What threads are called, before `/` and a number. Default: `homing`.
+    pub fn thread_name(mut self, name: &str) -> Self {
+        name.clone_into(&mut self.thread_name);
+        self
+    }
+
+    /// How long a spare thread waits for the next item that blocks before it ends. Default: 10 s.
+    pub fn keep_alive(mut self, keep_alive: Duration) -> Self {
+        self.keep_alive = keep_alive;
+        self
+    }
+
+    /// From which CPU time on an item counts as CPU-intensive: the kernel's
+    /// `workqueue.cpu_intensive_thresh_us`. Default: 10 ms; 0: none does.
+    pub fn cpu_intensive_thresh(mut self, threshold: Duration) -> Self {
+        self.cpu_intensive = threshold;
+        self
+    }
+
+    /// Lets futures use tokio's I/O and timers: `handle` is entered whenever one is polled.
+    #[cfg(feature = "tokio")]
+    pub fn tokio(mut self, handle: tokio::runtime::Handle) -> Self {
+        self.tokio = Some(handle);
+        self
+    }
+
+    /// Decides as if the machine were this one, and leaves placement to the kernel: for tests of
+    /// large machines on small ones.
+    #[doc(hidden)]
+    pub fn on_machine(mut self, machine: Machine) -> Self {
+        self.machine = Some(machine);
+        self
+    }
+
+    /// While this is true no thread can be created: for tests.
+    #[doc(hidden)]
+    pub fn refuse_threads(mut self, refuse: Arc<AtomicBool>) -> Self {
+        self.refuse_threads = Some(refuse);
+        self
+    }
+
+    /// Starts the threads.
+    ///
+    /// Where the system refuses some of them the runtime works with the others, and tries again
+    /// now and then.
+    ///
+    /// # Errors
+    /// [`RuntimeError`] where the machine cannot be read, no CPU may be used, or no worker or no
+    /// monitor can be created.
+    pub fn build(self) -> Result<Runtime, RuntimeError> {
+        if let Some(machine) = self.machine.clone() {
+            let active = self.cpus.unwrap_or(*machine.online()).and(machine.online());
+            return self.start(&machine, active, active);
+        }
+        let root = Path::new("/");
+        let machine = Machine::read(root)?;
+        let mut allowed = Allowed::read(root, &machine)?;
+        let usable = allowed.cpus;
+        allowed.cpus = self.cpus.map_or(usable, |wanted| wanted.and(&usable));
+        let active = allowed.worker_cpus(&machine);
+        if active.is_empty() {
+            let wanted = self.cpus.unwrap_or(CpuSet::EMPTY).to_string();
+            return Err(RuntimeError::NoCpu { wanted, usable: usable.to_string() });
+        }
+        self.start(&machine, active, usable)
+    }
+
+    /// Starts the process-wide runtime, which [`Runtime::global`] would otherwise start with the
+    /// defaults.
+    ///
+    /// # Errors
+    /// As for [`Builder::build`], and [`RuntimeError::GlobalStarted`].
+    pub fn build_global(self) -> Result<&'static Runtime, RuntimeError> {
+        Runtime::set_global(self)
+    }
+
+    fn start(
+        self,
+        machine: &Machine,
+        active: CpuSet,
+        allowed: CpuSet,
+    ) -> Result<Runtime, RuntimeError> {
+        let no_cpu = || RuntimeError::NoCpu { wanted: String::new(), usable: String::new() };
+        let layout = Layout::new(machine).ok_or_else(no_cpu)?;
+        let cpu_intensive_ns = u64::try_from(self.cpu_intensive.as_nanos()).unwrap_or(u64::MAX);
+        let settings = Settings {
+            pinned: self.pinned && self.machine.is_none(),
+            allowed,
+            wanted: self.cpus,
+            mask_is_fixed: self.machine.is_some(),
+            cpu_intensive_ns: AtomicU64::new(cpu_intensive_ns),
+            #[cfg(feature = "tokio")]
+            tokio: self.tokio,
+        };
+        let crew = Crew::new(self.thread_name.clone(), self.keep_alive);
+        let hooks = Hooks { refuse_threads: self.refuse_threads };
+        let shared = Shared::new(Dispatch::new(layout, &active), crew, settings, hooks);
+        let mut refused = None;
+        for cpu in active.iter() {
+            if let Err(error) = shared.crew.create(&shared, Some(cpu)) {
+                refused = Some(error);
+            }
+        }
+        let spare = Arc::new(SpareCpus::new(active));
+        let Some(runtime) = Runtime::around(shared, spare) else {
+            let error = refused.unwrap_or_else(|| io::Error::other("no CPU to put one on"));
+            return Err(RuntimeError::Thread(error));
+        };
+        runtime.start_monitor(&self.thread_name)
+    }
+}
+
+impl Runtime {
+    fn start_monitor(mut self, name: &str) -> Result<Self, RuntimeError> {
+        let shared = Arc::clone(self.shared());
+        let body = move || monitor::main(&shared);
+        let monitor = self.shared().hooks.create_thread(|| {
+            thread::Builder::new().name(format!("{name}/monitor")).spawn(body)
+        });
+        self.set_monitor(monitor.map_err(RuntimeError::Thread)?);
+        Ok(self)
+    }
+}

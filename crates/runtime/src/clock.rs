@@ -1,0 +1,29 @@
+//! Nanoseconds of the clocks in use: one monotonic clock, never 0, and each thread's CPU time.
+
+#[cfg(not(any(loom, shuttle)))]
+pub(crate) fn now_ns() -> u64 {
+    use std::sync::OnceLock;
+    use std::time::Instant;
+
+    static START: OnceLock<Instant> = OnceLock::new();
+    // 584 years fit.
+    START.get_or_init(Instant::now).elapsed().as_nanos() as u64 + 1
+}
+
+/// The model checkers have no time: it stands still.
+#[cfg(any(loom, shuttle))]
+pub(crate) fn now_ns() -> u64 {
+    1
+}
+
+/// How long this thread has been on a CPU: a system call.
+#[cfg(not(any(loom, shuttle)))]
+pub(crate) fn thread_cpu_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+#[cfg(any(loom, shuttle))]
+pub(crate) fn thread_cpu_ns() -> u64 {
+    1
+}

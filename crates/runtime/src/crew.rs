@@ -1,0 +1,276 @@
+//! The threads: those that serve a CPU, those whose item blocks, and the spares.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use homing_topology::{CpuId, CpuSet};
+
+use crate::item::Hand;
+use crate::shared::Shared;
+use crate::sleeper::Sleeper;
+use crate::slot::ThreadId;
+use crate::sync::{Mutex, lock, thread};
+use crate::worker;
+
+/// What others may know of a thread.
+#[derive(Debug)]
+pub(crate) struct Member {
+    pub(crate) id: ThreadId,
+    /// What it has taken and not begun.
+    pub(crate) hand: Hand,
+    /// Since when it has been running its present batch; 0: it runs none.
+    pub(crate) running_since_ns: AtomicU64,
+    /// The workqueue whose item it runs.
+    pub(crate) workqueue: AtomicU32,
+    /// The kernel's number for it; 0 where there is none.
+    pub(crate) kernel_tid: AtomicU32,
+    /// The CPU that the thread was last pinned to, by number; `u32::MAX`: none.
+    pub(crate) pinned_to: AtomicU32,
+    /// Where it waits as a spare.
+    bed: Sleeper,
+    /// The CPU that a spare is to serve.
+    orders: Mutex<Option<Orders>>,
+}
+
+/// What a spare is woken for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Orders {
+    /// Its id has been put in this CPU's slot.
+    Serve(CpuId),
+    /// End.
+    Leave,
+}
+
+/// All threads of a runtime.
+#[derive(Debug)]
+pub(crate) struct Crew {
+    roll: Mutex<Roll>,
+    name: String,
+    /// How long a spare waits before it leaves; one always stays.
+    keep_alive: Duration,
+    /// How many threads could not be created.
+    pub(crate) refused: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Roll {
+    members: BTreeMap<u32, (Arc<Member>, Option<thread::JoinHandle<()>>)>,
+    /// Threads without a slot or an item, the last one to come in first out: its caches are warm.
+    spares: Vec<Arc<Member>>,
+    /// Claimed CPUs for which there was no thread.
+    unfilled: CpuSet,
+    last_id: u32,
+    closed: bool,
+}
+
+impl Crew {
+    pub(crate) fn new(name: String, keep_alive: Duration) -> Self {
+        Self { roll: Mutex::default(), name, keep_alive, refused: AtomicU64::new(0) }
+    }
+
+    /// Gives the vacant slot of `cpu` to a spare. Where there is none, the CPU is noted: whoever
+    /// becomes a spare next serves it, or the monitor creates a thread. Whether there was one.
+    pub(crate) fn fill(&self, shared: &Shared, cpu: CpuId) -> bool {
+        let mut roll = lock(&self.roll);
+        let Some(spare) = roll.spares.pop() else {
+            roll.unfilled.insert(cpu);
+            return false;
+        };
+        if !shared.dispatch.slot(cpu).assign(spare.id) {
+            // Somebody serves it already.
+            roll.spares.push(spare);
+            return true;
+        }
+        drop(roll);
+        spare.give(Orders::Serve(cpu));
+        true
+    }
+
+    /// Creates threads for the CPUs that were claimed when there was no spare.
+    pub(crate) fn create_missing(&self, shared: &Arc<Shared>) {
+        loop {
+            let cpu = {
+                let mut roll = lock(&self.roll);
+                let Some(cpu) = roll.unfilled.first() else { return };
+                roll.unfilled.remove(cpu);
+                cpu
+            };
+            if !shared.dispatch.slot(cpu).is_vacant() || self.fill(shared, cpu) {
+                continue;
+            }
+            if self.create(shared, Some(cpu)).is_err() {
+                // `fill` has noted the CPU again: next tick, or the next thread without an item.
+                return;
+            }
+            lock(&self.roll).unfilled.remove(cpu);
+        }
+    }
+
+    /// Creates a spare if there is none, so that the next blocking item need not wait for it.
+    pub(crate) fn create_spare_if_none(&self, shared: &Arc<Shared>) {
+        if lock(&self.roll).spares.is_empty() {
+            // Refused: then the next blocking item does wait.
+            let _ = self.create(shared, None);
+        }
+    }
+
+    /// Creates a thread, for a CPU whose slot is vacant or as a spare.
+    pub(crate) fn create(&self, shared: &Arc<Shared>, cpu: Option<CpuId>) -> io::Result<()> {
+        let member = {
+            let mut roll = lock(&self.roll);
+            if roll.closed {
+                return Ok(());
+            }
+            roll.last_id += 1;
+            let member = Arc::new(Member::new(ThreadId(roll.last_id)));
+            roll.members.insert(member.id.0, (Arc::clone(&member), None));
+            member
+        };
+        let id = member.id.0;
+        let assigned = cpu.filter(|cpu| shared.dispatch.slot(*cpu).assign(member.id));
+        let body = {
+            let (shared, member) = (Arc::clone(shared), Arc::clone(&member));
+            move || worker::main(&shared, &member, assigned)
+        };
+        let created = shared.hooks.create_thread(|| {
+            thread::Builder::new().name(format!("{}/{id}", self.name)).spawn(body)
+        });
+        let mut roll = lock(&self.roll);
+        match created {
+            Ok(handle) => {
+                // It may have left already.
+                if let Some((_, place)) = roll.members.get_mut(&id) {
+                    *place = Some(handle);
+                }
+                Ok(())
+            }
+            Err(error) => {
+                roll.members.remove(&id);
+                self.refused.fetch_add(1, Ordering::Relaxed);
+                if let Some(cpu) = assigned {
+                    shared.dispatch.slot(cpu).vacate(member.id);
+                    roll.unfilled.insert(cpu);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// A thread without a slot waits for orders.
+    pub(crate) fn wait_as_spare(&self, shared: &Shared, member: &Arc<Member>) -> Orders {
+        {
+            let mut roll = lock(&self.roll);
+            while let Some(cpu) = roll.unfilled.first().filter(|_| !shared.is_stopping_now()) {
+                roll.unfilled.remove(cpu);
+                if shared.dispatch.slot(cpu).assign(member.id) {
+                    return Orders::Serve(cpu);
+                }
+            }
+            if roll.closed {
+                return Orders::Leave;
+            }
+            roll.spares.push(Arc::clone(member));
+            let all_are_spare = roll.spares.len() == roll.members.len();
+            if all_are_spare && shared.may_close() {
+                roll.closed = true;
+                let spares = std::mem::take(&mut roll.spares);
+                drop(roll);
+                shared.close();
+                spares.iter().for_each(|spare| spare.give(Orders::Leave));
+            }
+        }
+        loop {
+            let ordered = member.bed.sleep(Some(self.keep_alive));
+            if let Some(orders) = lock(&member.orders).take() {
+                return orders;
+            }
+            let mut roll = lock(&self.roll);
+            let place = roll.spares.iter().position(|spare| spare.id == member.id);
+            // Not in the list: orders are on their way.
+            if let (false, Some(place), true) = (ordered, place, roll.spares.len() > 1) {
+                roll.spares.remove(place);
+                return Orders::Leave;
+            }
+        }
+    }
+
+    /// After the stop flags have changed: closes if nobody is at work any more.
+    pub(crate) fn close_if_done(&self, shared: &Shared) {
+        let mut roll = lock(&self.roll);
+        if !roll.closed && roll.spares.len() == roll.members.len() && shared.may_close() {
+            roll.closed = true;
+            let spares = std::mem::take(&mut roll.spares);
+            drop(roll);
+            shared.close();
+            spares.iter().for_each(|spare| spare.give(Orders::Leave));
+        }
+    }
+
+    /// The thread ends.
+    pub(crate) fn leave(&self, member: &Member) {
+        let mut roll = lock(&self.roll);
+        if !roll.closed {
+            // Nobody will wait for it: let go of its handle.
+            roll.members.remove(&member.id.0);
+        }
+    }
+
+    /// The handles of the threads that have not ended, once all have been told to leave.
+    pub(crate) fn handles(&self) -> Vec<thread::JoinHandle<()>> {
+        let mut roll = lock(&self.roll);
+        roll.members.values_mut().filter_map(|(_, handle)| handle.take()).collect()
+    }
+
+    /// How many threads are in an item.
+    pub(crate) fn running(&self) -> u64 {
+        let roll = lock(&self.roll);
+        let running = |member: &Member| member.running_since_ns.load(Ordering::Relaxed) != 0;
+        roll.members.values().filter(|(member, _)| running(member)).count() as u64
+    }
+
+    pub(crate) fn members(&self) -> Vec<Arc<Member>> {
+        lock(&self.roll).members.values().map(|(member, _)| Arc::clone(member)).collect()
+    }
+
+    pub(crate) fn is_short(&self) -> bool {
+        !lock(&self.roll).unfilled.is_empty()
+    }
+
+    /// How many threads there are, and how many of them are spare.
+    pub(crate) fn count(&self) -> (usize, usize) {
+        let roll = lock(&self.roll);
+        (roll.members.len(), roll.spares.len())
+    }
+}
+
+impl Member {
+    fn new(id: ThreadId) -> Self {
+        Self {
+            id,
+            hand: Hand::new(),
+            running_since_ns: AtomicU64::new(0),
+            workqueue: AtomicU32::new(0),
+            kernel_tid: AtomicU32::new(0),
+            pinned_to: AtomicU32::new(u32::MAX),
+            bed: Sleeper::new(),
+            orders: Mutex::new(None),
+        }
+    }
+
+    /// The calling thread is this member: notes its number for the monitor.
+    pub(crate) fn note_kernel_tid(&self) {
+        #[cfg(all(target_os = "linux", not(shuttle)))]
+        {
+            let tid = rustix::thread::gettid().as_raw_nonzero().get();
+            self.kernel_tid.store(tid.unsigned_abs(), Ordering::Relaxed);
+        }
+    }
+
+    fn give(&self, orders: Orders) {
+        *lock(&self.orders) = Some(orders);
+        self.bed.wake();
+    }
+}

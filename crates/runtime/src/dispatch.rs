@@ -1,0 +1,383 @@
+//! The wake protocol: put an item in and wake somebody; announce idle, look again, sleep. The
+//! steps are numbered as in `README.md`.
+
+use homing_sched::{
+    Attributes, Facts, Features, Idle, Layout, Next, PoolId, QueueId, Reach, before_park, overdue, start,
+    submit,
+};
+use homing_topology::{CPU_COUNT_MAX, CpuId, CpuSet};
+
+use crate::clock::now_ns;
+use crate::cpu_bits::CpuBits;
+use crate::home_queue::QueueAge;
+use crate::item::{Batch, Item, Sealed};
+use crate::pools::Pools;
+use crate::slot::{Slot, ThreadId};
+use crate::sync::{AtomicU32, Ordering, fence};
+
+/// Everything that issuers and workers of one runtime share.
+///
+/// Field legend: `I` immutable after build, `A` atomic.
+#[derive(Debug)]
+pub(crate) struct Dispatch {
+    /// I
+    layout: Layout,
+    /// A
+    pub(crate) pools: Pools,
+    /// A: CPUs whose worker is about to sleep or asleep, or whose slot is vacant, and that nobody
+    /// has woken yet.
+    idle: CpuBits,
+    /// A: CPUs whose worker looks for work without having announced that it is idle.
+    searching: CpuBits,
+    /// A: CPUs on which somebody who is no worker has queued something lately.
+    occupied: CpuBits,
+    /// A: CPUs that are to have a worker.
+    active: CpuBits,
+    /// A
+    features: AtomicU32,
+    /// I: one for each CPU that is online.
+    slots: Box<[Option<Box<Slot>>]>,
+}
+
+/// Wakes a CPU whose slot is vacant: gives the slot to a thread.
+pub(crate) trait Fill {
+    /// The caller has removed the CPU's idle bit.
+    fn fill(&self, cpu: CpuId);
+}
+
+/// What a worker took.
+pub(crate) struct Taken {
+    pub(crate) batch: Sealed,
+    pub(crate) age: Option<QueueAge>,
+    pub(crate) queue: QueueId,
+    pub(crate) reach: Reach,
+    /// Whether somebody was woken for what is left.
+    pub(crate) woken: bool,
+}
+
+/// Whether a worker that found no work may sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Announced {
+    /// It is announced, and there was nothing to do after that; at the latest then look again.
+    Sleep { until_ns: Option<u64> },
+    /// There is something to do after all.
+    LookAgain,
+    /// The slot is no longer the worker's.
+    SlotLost,
+}
+
+impl Dispatch {
+    pub(crate) fn new(layout: Layout, active: &CpuSet) -> Self {
+        let online = *layout.machine().online();
+        let slot = |cpu| online.contains(cpu).then(|| Box::new(Slot::new()));
+        let dispatch = Self {
+            pools: Pools::new(&layout),
+            idle: CpuBits::for_range_of(&online),
+            searching: CpuBits::for_range_of(&online),
+            occupied: CpuBits::for_range_of(&online),
+            active: CpuBits::for_range_of(&online),
+            features: AtomicU32::new(Features::ALL.bits().into()),
+            slots: (0..CPU_COUNT_MAX).filter_map(CpuId::new).map(slot).collect(),
+            layout,
+        };
+        active.and(&online).iter().for_each(|cpu| dispatch.active.insert(cpu));
+        dispatch
+    }
+
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    pub(crate) fn slot(&self, cpu: CpuId) -> &Slot {
+        self.slots[cpu.index()].as_ref().expect("only CPUs that are online have workers")
+    }
+
+    /// The slots of all CPUs that are online.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = (CpuId, &Slot)> {
+        self.layout.machine().online().iter().map(|cpu| (cpu, self.slot(cpu)))
+    }
+
+    /// The CPUs that are to have a worker.
+    pub(crate) fn active_cpus(&self) -> CpuSet {
+        self.active.snapshot()
+    }
+
+    /// The CPUs without work.
+    pub(crate) fn idle_cpus(&self) -> CpuSet {
+        self.idle.snapshot()
+    }
+
+    /// The pool of these attributes.
+    pub(crate) fn pool_with(&self, attributes: Attributes) -> PoolId {
+        self.pools.with(&self.layout, attributes)
+    }
+
+    pub(crate) fn features_now(&self) -> Features {
+        Features::from_bits(self.features.load(Ordering::Relaxed) as u8)
+    }
+
+    pub(crate) fn set_features(&self, features: Features) {
+        self.features.store(features.bits().into(), Ordering::Relaxed);
+    }
+
+    /// Puts an item for `cpu` into its home queue and wakes an idle CPU for it, if there is one.
+    /// Gives the item back where the queues are closed. Whether somebody was woken.
+    pub(crate) fn put(
+        &self,
+        fill: &impl Fill,
+        cpu: CpuId,
+        pool: PoolId,
+        mut item: Item,
+    ) -> Result<bool, Item> {
+        let queue = self.home(cpu, pool);
+        item.set_queue(queue);
+        // P1: insert, and say so, under the lock of the queue.
+        self.pools.queue(queue).push(item)?;
+        Ok(self.wake_for_new(fill, cpu, pool))
+    }
+
+    /// The same for many items.
+    pub(crate) fn put_all(
+        &self,
+        fill: &impl Fill,
+        cpu: CpuId,
+        pool: PoolId,
+        items: &mut dyn Iterator<Item = Item>,
+    ) -> Result<bool, Batch> {
+        let queue = self.home(cpu, pool);
+        let mut items = items.map(|mut item| {
+            item.set_queue(queue);
+            item
+        });
+        self.pools.queue(queue).push_all(&mut items)?;
+        Ok(self.wake_for_new(fill, cpu, pool))
+    }
+
+    fn home(&self, cpu: CpuId, pool: PoolId) -> QueueId {
+        if self.active.contains(cpu) {
+            return self.layout.queue(pool, self.pools.attributes(pool), cpu);
+        }
+        homing_sched::home(&self.layout, self, cpu, pool)
+    }
+
+    fn wake_for_new(&self, fill: &impl Fill, cpu: CpuId, pool: PoolId) -> bool {
+        // P2: pairs with the fence of I2.
+        fence(Ordering::SeqCst);
+        // P3: who is idle? Mostly nobody: then the rest need not be looked at.
+        if self.idle.is_empty() {
+            return false;
+        }
+        self.wake_one(fill, || submit(&self.layout, self, cpu, pool).wake)
+    }
+
+    /// Puts back what a worker had taken and cannot run, and wakes somebody for it.
+    pub(crate) fn put_back(&self, fill: &impl Fill, batch: Sealed) {
+        let queue = batch.queue();
+        self.pools.queue(queue).put_back(batch);
+        fence(Ordering::SeqCst);
+        self.wake_one(fill, || start(&self.layout, self, queue, queue.leader));
+    }
+
+    /// Looks for the next items for the worker of `cpu`, takes them, and wakes the next CPU while
+    /// more wait. Where there are none: when to look again at the latest.
+    pub(crate) fn take(
+        &self,
+        fill: &impl Fill,
+        cpu: CpuId,
+        idle: Idle,
+        turn: usize,
+    ) -> Result<Taken, Option<u64>> {
+        // A queue may be emptied between the look and the lock: then look again. This ends,
+        // because each round some other worker has taken something.
+        loop {
+            match before_park(&self.layout, self, cpu, idle, turn) {
+                Next::Take { queue, reach } => {
+                    if let Some((batch, age)) = self.pools.queue(queue).take() {
+                        let woken = !self.idle.is_empty()
+                            && self.wake_one(fill, || start(&self.layout, self, queue, cpu));
+                        return Ok(Taken { batch, age, queue, reach, woken });
+                    }
+                }
+                Next::Park { until_ns } => return Err(until_ns),
+            }
+        }
+    }
+
+    /// Announces that the worker of `cpu` is idle, and looks once more.
+    pub(crate) fn announce(
+        &self,
+        cpu: CpuId,
+        thread: ThreadId,
+        idle: Idle,
+        stopping: impl Fn() -> bool,
+    ) -> Announced {
+        // I0: from here on nobody takes the slot away.
+        if !self.slot(cpu).lie_down(thread) {
+            return Announced::SlotLost;
+        }
+        // I1: announce.
+        self.idle.insert(cpu);
+        // I2: pairs with the fence of P2 (and of `wake_all`).
+        fence(Ordering::SeqCst);
+        // I3: look again.
+        match before_park(&self.layout, self, cpu, idle, 0) {
+            Next::Park { until_ns } if !stopping() => Announced::Sleep { until_ns },
+            _ => {
+                // Whoever was faster and removed the bit leaves a token: one sleep will end at
+                // once, which is harmless.
+                self.idle.remove(cpu);
+                self.slot(cpu).rise(thread);
+                Announced::LookAgain
+            }
+        }
+    }
+
+    /// After a sleep that nobody ended: takes the announcement back.
+    pub(crate) fn unannounce(&self, cpu: CpuId) {
+        self.idle.remove(cpu);
+    }
+
+    /// Offers a slot that is vacant: as [`Dispatch::announce`], for a CPU without a thread.
+    pub(crate) fn offer(&self, fill: &impl Fill, cpu: CpuId) {
+        self.idle.insert(cpu);
+        fence(Ordering::SeqCst);
+        let next = before_park(&self.layout, self, cpu, Idle::Woken, 0);
+        if matches!(next, Next::Take { .. }) {
+            self.claim(fill, cpu);
+        }
+    }
+
+    /// Takes an offered slot back, unless somebody has claimed it. Whether it did.
+    pub(crate) fn take_offer_back(&self, cpu: CpuId) -> bool {
+        self.idle.remove(cpu)
+    }
+
+    /// Says that the worker of `cpu` looks for work: issuers need not wake anybody. Where another
+    /// one of its cache does already, it need not.
+    pub(crate) fn begin_search(&self, cpu: CpuId) -> bool {
+        if self.searching.snapshot().intersects(&self.layout.rings(cpu)[0]) {
+            return false;
+        }
+        self.searching.insert(cpu);
+        true
+    }
+
+    /// The search is over. Before it goes on to sleep, the worker announces and looks again.
+    pub(crate) fn end_search(&self, cpu: CpuId) {
+        self.searching.remove(cpu);
+    }
+
+    /// Notes that somebody who is no worker runs on `cpu`, and issues work.
+    pub(crate) fn occupy(&self, cpu: CpuId) {
+        if !self.occupied.contains(cpu) && self.active.contains(cpu) {
+            self.occupied.insert(cpu);
+        }
+    }
+
+    /// A while has passed.
+    pub(crate) fn forget_occupied(&self) {
+        for cpu in self.occupied.snapshot().iter() {
+            self.occupied.remove(cpu);
+        }
+    }
+
+    pub(crate) fn is_active(&self, cpu: CpuId) -> bool {
+        self.active.contains(cpu)
+    }
+
+    pub(crate) fn set_active(&self, cpu: CpuId, active: bool) {
+        if active {
+            self.active.insert(cpu);
+        } else {
+            self.active.remove(cpu);
+        }
+    }
+
+    /// Wakes an idle CPU for items that have waited for too long. Whether there were any.
+    pub(crate) fn wake_for_overdue(&self, fill: &impl Fill) -> bool {
+        self.wake_one(fill, || overdue(&self.layout, self))
+    }
+
+    /// Wakes every idle worker: at shutdown, after the flag that they look at is set.
+    pub(crate) fn wake_all(&self, fill: &impl Fill) {
+        fence(Ordering::SeqCst);
+        for cpu in self.idle.snapshot().iter() {
+            self.claim(fill, cpu);
+        }
+    }
+
+    /// P4: wakes the CPU that `choose` names. Where another waker was faster to it, chooses
+    /// again: each failure means that somebody else was woken, so this ends.
+    fn wake_one(&self, fill: &impl Fill, choose: impl Fn() -> Option<CpuId>) -> bool {
+        while let Some(cpu) = choose() {
+            if self.claim(fill, cpu) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Wakes `cpu` if it is idle. Whether this call did it.
+    pub(crate) fn claim(&self, fill: &impl Fill, cpu: CpuId) -> bool {
+        let claimed = self.idle.remove(cpu);
+        if claimed {
+            let slot = self.slot(cpu);
+            if slot.is_vacant() {
+                fill.fill(cpu);
+            } else {
+                slot.wake();
+            }
+        }
+        claimed
+    }
+
+    pub(crate) fn has_work(&self) -> bool {
+        self.pools.queues().any(|queue| queue.waiting() > 0)
+    }
+}
+
+impl Facts for Dispatch {
+    fn now_ns(&self) -> u64 {
+        now_ns()
+    }
+
+    fn features(&self) -> Features {
+        self.features_now()
+    }
+
+    fn active(&self) -> CpuSet {
+        self.active.snapshot()
+    }
+
+    fn idle(&self) -> CpuSet {
+        self.idle.snapshot()
+    }
+
+    fn searching(&self) -> CpuSet {
+        self.searching.snapshot()
+    }
+
+    fn occupied(&self) -> CpuSet {
+        self.occupied.snapshot()
+    }
+
+    fn pool_count(&self) -> u8 {
+        self.pools.count()
+    }
+
+    fn attributes(&self, pool: PoolId) -> Attributes {
+        self.pools.attributes(pool)
+    }
+
+    fn waiting(&self, queue: QueueId) -> u32 {
+        self.pools.queue(queue).waiting()
+    }
+
+    fn head_since_ns(&self, queue: QueueId) -> u64 {
+        self.pools.queue(queue).head_since_ns(now_ns)
+    }
+
+    fn item_ns(&self, queue: QueueId) -> u64 {
+        self.pools.queue(queue).length().mean_ns()
+    }
+}

@@ -1,0 +1,122 @@
+//! Futures: each time one is woken, going on with it is an item of its workqueue.
+
+use std::any::Any;
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Poll, Waker};
+
+use async_task::Runnable;
+use slab::Slab;
+
+use crate::item;
+use crate::local;
+use crate::registry::WorkqueueState;
+use crate::shared::Shared;
+use crate::sync::{Mutex, lock};
+
+/// What a future ended with: its output, or what it panicked with.
+pub(crate) type Outcome<T> = Result<T, Box<dyn Any + Send>>;
+
+/// The handle's side; dropping it ends the future.
+pub(crate) type Task<T> = async_task::FallibleTask<Outcome<T>>;
+
+/// All futures of a runtime that have not ended: at shutdown they are woken to be told.
+#[derive(Debug)]
+pub(crate) struct Futures {
+    /// By turns, so that spawning threads seldom meet.
+    shards: Box<[Mutex<Slab<Waker>>]>,
+    turn: AtomicUsize,
+}
+
+impl Futures {
+    pub(crate) fn new(cpus: usize) -> Self {
+        let shards = cpus.next_power_of_two().min(64);
+        Self {
+            shards: (0..shards).map(|_| Mutex::new(Slab::new())).collect(),
+            turn: AtomicUsize::new(0),
+        }
+    }
+
+    fn enter(&self) -> (usize, usize) {
+        let shard = self.turn.fetch_add(1, Ordering::Relaxed) & (self.shards.len() - 1);
+        (shard, lock(&self.shards[shard]).insert(Waker::noop().clone()))
+    }
+
+    fn set_waker(&self, (shard, key): (usize, usize), waker: Waker) {
+        // Gone where the future has ended already.
+        if let Some(place) = lock(&self.shards[shard]).get_mut(key) {
+            *place = waker;
+        }
+    }
+
+    /// Wakes all of them, after the queues were closed: their items are refused, so they end.
+    pub(crate) fn wake_all(&self) {
+        for shard in &self.shards {
+            let wakers: Vec<Waker> = lock(shard).iter().map(|(_, waker)| waker.clone()).collect();
+            wakers.into_iter().for_each(Waker::wake);
+        }
+    }
+}
+
+/// A future's entry, given back when the future is dropped.
+struct Entry {
+    shared: Arc<Shared>,
+    place: (usize, usize),
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        let (shard, key) = self.place;
+        let waker = lock(&self.shared.futures.shards[shard]).try_remove(key);
+        // Outside the lock: it may be the last thing that keeps the future's allocation.
+        drop(waker);
+    }
+}
+
+/// Starts a future on a workqueue.
+pub(crate) fn spawn<F>(
+    shared: &Arc<Shared>,
+    workqueue: &Arc<WorkqueueState>,
+    future: F,
+) -> Task<F::Output>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    let place = shared.futures.enter();
+    let entry = Entry { shared: Arc::clone(shared), place };
+    let whole = async move {
+        let entry = entry;
+        let mut future = pin!(future);
+        poll_fn(|context| {
+            #[cfg(feature = "tokio")]
+            let _entered = entry.shared.settings.tokio.as_ref().map(tokio::runtime::Handle::enter);
+            #[cfg(not(feature = "tokio"))]
+            let _ = &entry;
+            // After a panic the future is not polled again: nothing half-changed is seen.
+            match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
+                Ok(Poll::Pending) => Poll::Pending,
+                Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
+                Err(panic) => Poll::Ready(Err(panic)),
+            }
+        })
+        .await
+    };
+    let schedule = {
+        let (shared, workqueue) = (Arc::clone(shared), Arc::clone(workqueue));
+        move |runnable: Runnable| {
+            let go_on = move || {
+                local::refill_budget();
+                runnable.run();
+            };
+            shared.push(&workqueue, None, item::lone(workqueue.number, go_on));
+        }
+    };
+    let (runnable, task) = async_task::spawn(whole, schedule);
+    shared.futures.set_waker(place, runnable.waker());
+    runnable.schedule();
+    task.fallible()
+}

@@ -1,0 +1,196 @@
+//! The handle of an item: await it, block on it, look at it, abort it, or let it go.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::{Arc, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+use crate::futures::Task;
+use crate::item::{JoinError, Joined};
+use crate::local;
+use crate::sync::{Mutex, lock, thread};
+use crate::worker::blocking;
+
+/// Waits for an item or a future and hands over its result: `await` it, or [`JoinHandle::join`].
+///
+/// Dropping the handle neither cancels nor delays the item. As a future it is cancel-safe:
+/// dropping it loses nothing but the result; and it may be polled from any executor.
+#[must_use = "dropping the handle lets the item run on; use `.detach()` to say so"]
+pub struct JoinHandle<T> {
+    of: Of<T>,
+}
+
+enum Of<T> {
+    Closure(Joined<T>),
+    /// `None`: aborted. The lock is never contended: it makes `abort` possible with `&self`.
+    Future(Mutex<Option<Task<T>>>),
+}
+
+impl<T: Send> JoinHandle<T> {
+    pub(crate) fn of_closure(joined: Joined<T>) -> Self {
+        Self { of: Of::Closure(joined) }
+    }
+
+    pub(crate) fn of_future(task: Task<T>) -> Self {
+        Self { of: Of::Future(Mutex::new(Some(task))) }
+    }
+
+    /// Blocks until the item has run, and returns its result.
+    ///
+    /// Called from a worker, it runs the item at once if nobody has begun it and it is not
+    /// strict; else it waits as in [`crate::blocking`]: an item may wait for another one without
+    /// stopping the CPU that it runs on.
+    ///
+    /// # Errors
+    /// [`JoinError::Panicked`] with the item's panic, [`JoinError::Cancelled`] if it was aborted
+    /// or the runtime shut down before it had run.
+    pub fn join(mut self) -> Result<T, JoinError> {
+        self.run_here();
+        if self.is_finished() {
+            return block_on(&mut self);
+        }
+        blocking(|| block_on(&mut self))
+    }
+
+    /// The result if it is there, else the handle again. Never blocks.
+    ///
+    /// # Errors
+    /// The handle, where the item has not ended.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// let mut handle = runtime.queue(|| 6 * 7);
+    /// let answer = loop {
+    ///     match handle.try_join() {
+    ///         Ok(answer) => break answer?,
+    ///         Err(unfinished) => handle = unfinished,
+    ///     }
+    ///     std::thread::yield_now();
+    /// };
+    /// assert_eq!(answer, 42);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn try_join(mut self) -> Result<Result<T, JoinError>, Self> {
+        if self.is_finished() { Ok(block_on(&mut self)) } else { Err(self) }
+    }
+
+    /// Ends the item unless it has begun; of a future, drops it at its next `await`. Its result is
+    /// [`JoinError::Cancelled`] then. Whether it was in time: of a future, whether it had not
+    /// ended.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// let never = runtime.spawn(std::future::pending::<()>());
+    /// assert!(never.abort());
+    /// assert!(never.join().is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn abort(&self) -> bool {
+        match &self.of {
+            Of::Closure(joined) => joined.abort(),
+            Of::Future(task) => {
+                let mut task = lock(task);
+                let aborts = task.as_ref().is_some_and(|task| !task.is_finished());
+                if aborts {
+                    // Dropping the task ends the future.
+                    drop(task.take());
+                }
+                aborts
+            }
+        }
+    }
+
+    /// Whether the item has ended, in whatever way. Never blocks.
+    pub fn is_finished(&self) -> bool {
+        match &self.of {
+            Of::Closure(joined) => joined.is_done(),
+            Of::Future(task) => lock(task).as_ref().is_none_or(|task| task.is_finished()),
+        }
+    }
+
+    /// Lets the item run on without anybody waiting.
+    pub fn detach(self) {}
+
+    /// On a worker of the item's runtime: runs it, unless somebody else has begun it.
+    fn run_here(&self) {
+        let Of::Closure(joined) = &self.of else { return };
+        if joined.is_done() {
+            return;
+        }
+        let Some(local) = local::current() else { return };
+        let Some(workqueue) = local.shared.workqueues.find(joined.workqueue()) else { return };
+        // A strict item may have its home elsewhere.
+        if !workqueue.attributes().affinity.strict {
+            joined.run_here(&*workqueue.books_of(local.member.id));
+        }
+    }
+}
+
+impl<T> Drop for JoinHandle<T> {
+    fn drop(&mut self) {
+        if let Of::Future(task) = &mut self.of {
+            let task = task.get_mut().unwrap_or_else(PoisonError::into_inner);
+            task.take().into_iter().for_each(|task| task.detach());
+        }
+    }
+}
+
+impl<T> Future for JoinHandle<T> {
+    type Output = Result<T, JoinError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if !local::spend_budget() {
+            // Others first: this future goes on after them.
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        match &mut self.of {
+            Of::Closure(joined) => joined.poll(context.waker()),
+            Of::Future(task) => {
+                let task = task.get_mut().unwrap_or_else(PoisonError::into_inner);
+                let Some(task) = task else { return Poll::Ready(Err(JoinError::Cancelled)) };
+                Pin::new(task).poll(context).map(|ended| match ended {
+                    Some(Ok(output)) => Ok(output),
+                    Some(Err(panic)) => Err(JoinError::Panicked(panic)),
+                    None => Err(JoinError::Cancelled),
+                })
+            }
+        }
+    }
+}
+
+impl<T> fmt::Debug for JoinHandle<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let of = match &self.of {
+            Of::Closure(_) => "closure",
+            Of::Future(_) => "future",
+        };
+        f.debug_struct("JoinHandle").field("of", &of).finish_non_exhaustive()
+    }
+}
+
+struct Unpark(thread::Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Blocks the thread until the future is ready.
+pub(crate) fn block_on<F: Future + Unpin>(future: &mut F) -> F::Output {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut context = Context::from_waker(&waker);
+    loop {
+        // What spends the budget here is no future of a runtime: nobody waits for its turn.
+        local::refill_budget();
+        match Pin::new(&mut *future).poll(&mut context) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park(),
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! One home queue: a lock around a list of batches, and what may be read without the lock.
+
+use homing_sched::ItemLength;
+
+use crate::clock::now_ns;
+use crate::item::{Batch, Batches, Item, Sealed};
+use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering, lock};
+
+/// The items of one queue, first in first out.
+///
+/// They stand in batches, as many to a batch as a worker takes at once: taking is O(1), and does
+/// not touch the cache lines of items that somebody else will run.
+///
+/// Field legend: `L` under the lock, `A` atomic, written by whoever holds the lock (or, the last
+/// two, by anybody: they are estimates).
+#[derive(Debug)]
+#[repr(align(128))] // two cache lines: neighbours are fetched in pairs
+pub(crate) struct HomeQueue {
+    /// L
+    items: Mutex<Items>,
+    /// A: how many items there are: the hint that saves the lock.
+    waiting: AtomicU32,
+    /// A: when somebody first saw the present first item wait; 0: nobody has.
+    head_since_ns: AtomicU64,
+    /// A: [`ItemLength`].
+    item_ns: AtomicU64,
+}
+
+#[derive(Default)]
+struct Items {
+    full: Batches,
+    open: Batch,
+    len: u32,
+    /// Items that ever came in and went out: the position of the sample.
+    pushed: u64,
+    popped: u64,
+    sample: Option<Sample>,
+    /// Set at shutdown: nothing comes in any more.
+    closed: bool,
+}
+
+/// Of every so many items the time in the queue is measured: a clock is not free.
+const SAMPLE_EVERY: u64 = 64;
+
+#[derive(Clone, Copy)]
+struct Sample {
+    position: u64,
+    workqueue: u32,
+    pushed_ns: u64,
+}
+
+/// How long an item waited in its queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QueueAge {
+    pub(crate) workqueue: u32,
+    pub(crate) ns: u64,
+}
+
+impl std::fmt::Debug for Items {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Items").field("len", &self.len).field("closed", &self.closed).finish()
+    }
+}
+
+impl HomeQueue {
+    pub(crate) fn new() -> Self {
+        Self {
+            items: Mutex::new(Items::default()),
+            waiting: AtomicU32::new(0),
+            head_since_ns: AtomicU64::new(0),
+            item_ns: AtomicU64::new(0),
+        }
+    }
+
+    /// How many items wait, read without the lock.
+    pub(crate) fn waiting(&self) -> u32 {
+        // Relaxed: the fences of the wake protocol order it.
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// The present estimate of the items' length.
+    pub(crate) fn length(&self) -> ItemLength {
+        ItemLength::from_ns(self.item_ns.load(Ordering::Relaxed))
+    }
+
+    /// Notes that `items` items ran for `elapsed_ns`. Of two that note at once one is lost.
+    pub(crate) fn complete(&self, elapsed_ns: u64, items: u32) {
+        let before = self.length();
+        let after = before.complete(elapsed_ns, items);
+        if after != before {
+            self.item_ns.store(after.mean_ns(), Ordering::Relaxed);
+        }
+    }
+
+    /// When the first item was first seen waiting: now, if nobody has seen it before.
+    pub(crate) fn head_since_ns(&self, now_ns: impl FnOnce() -> u64) -> u64 {
+        let seen = self.head_since_ns.load(Ordering::Relaxed);
+        if seen != 0 {
+            return seen;
+        }
+        let now_ns = now_ns();
+        self.head_since_ns.store(now_ns, Ordering::Relaxed);
+        now_ns
+    }
+
+    /// Puts an item at the end; gives it back where the queue is closed.
+    pub(crate) fn push(&self, item: Item) -> Result<(), Item> {
+        let batch_items = self.length().batch();
+        let mut items = lock(&self.items);
+        if items.closed {
+            return Err(item);
+        }
+        items.push(item, batch_items);
+        self.publish(items.len);
+        Ok(())
+    }
+
+    /// Puts all items of an iterator at the end, in order; gives back those that come after the
+    /// queue was closed. The iterator runs under the lock.
+    pub(crate) fn push_all(&self, new: &mut dyn Iterator<Item = Item>) -> Result<u32, Batch> {
+        let batch_items = self.length().batch();
+        let mut items = lock(&self.items);
+        if items.closed {
+            drop(items);
+            let mut refused = Batch::default();
+            new.for_each(|item| refused.push(item));
+            return Err(refused);
+        }
+        let before = items.len;
+        new.for_each(|item| items.push(item, batch_items));
+        self.publish(items.len);
+        Ok(items.len - before)
+    }
+
+    /// Puts items that were taken back at the front, even where the queue is closed: they had been
+    /// accepted.
+    pub(crate) fn put_back(&self, batch: Sealed) {
+        let mut items = lock(&self.items);
+        items.len += batch.len();
+        items.popped -= u64::from(batch.len());
+        items.full.push_front(batch);
+        self.publish(items.len);
+    }
+
+    /// Takes the next batch: at most as many items as the queue's length estimate allows. With it
+    /// comes now and then how long one of its items waited.
+    pub(crate) fn take(&self) -> Option<(Sealed, Option<QueueAge>)> {
+        let batch_items = self.length().batch();
+        let mut items = lock(&self.items);
+        let next = items.full.pop_front().or_else(|| items.open.seal())?;
+        // They may have turned out longer than when the batch was filled.
+        let (taken, rest) = next.split(batch_items);
+        rest.into_iter().for_each(|rest| items.full.push_front(rest));
+        items.len -= taken.len();
+        items.popped += u64::from(taken.len());
+        self.publish(items.len);
+        self.head_since_ns.store(0, Ordering::Relaxed);
+        let age = items.age_if_sampled();
+        Some((taken, age))
+    }
+
+    /// Refuses items from now on, and hands out those that are left.
+    pub(crate) fn close(&self) -> Batches {
+        let mut items = lock(&self.items);
+        items.closed = true;
+        let mut left = std::mem::take(&mut items.full);
+        items.open.seal().into_iter().for_each(|batch| left.push_back(batch));
+        items.len = 0;
+        items.sample = None;
+        self.publish(0);
+        left
+    }
+
+    fn publish(&self, len: u32) {
+        self.waiting.store(len, Ordering::Relaxed);
+    }
+}
+
+impl Items {
+    fn push(&mut self, item: Item, batch_items: u32) {
+        if self.open.len() >= batch_items {
+            self.open.seal().into_iter().for_each(|batch| self.full.push_back(batch));
+        }
+        if self.pushed.is_multiple_of(SAMPLE_EVERY) && self.sample.is_none() {
+            let (position, workqueue) = (self.pushed, item.workqueue());
+            self.sample = Some(Sample { position, workqueue, pushed_ns: now_ns() });
+        }
+        self.open.push(item);
+        self.pushed += 1;
+        self.len += 1;
+    }
+
+    fn age_if_sampled(&mut self) -> Option<QueueAge> {
+        let sample = self.sample.take_if(|sample| sample.position < self.popped)?;
+        let ns = now_ns().saturating_sub(sample.pushed_ns);
+        Some(QueueAge { workqueue: sample.workqueue, ns })
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::item::lone;
+
+    fn item(number: u32) -> Item {
+        lone(number, || ())
+    }
+
+    fn take(queue: &HomeQueue) -> Vec<u32> {
+        let (batch, _) = queue.take().unwrap_or_else(|| panic!("the queue is empty"));
+        batch.into_iter().map(|item| item.workqueue()).collect()
+    }
+
+    #[test]
+    fn batches_follow_the_length_of_the_items() {
+        let queue = HomeQueue::new();
+        (0..3).for_each(|number| assert!(queue.push(item(number)).is_ok()));
+        assert_eq!((take(&queue), queue.waiting()), (vec![0], 2), "nothing known: one at a time");
+        queue.complete(100, 1);
+        assert_eq!(queue.push_all(&mut (3..70).map(item)).ok(), Some(67));
+        assert_eq!([take(&queue), take(&queue)], [vec![1], (2..34).collect()]);
+        assert_eq!(queue.waiting(), 36);
+        queue.complete(1_000_000, 1);
+        assert_eq!(take(&queue), [34], "they turned out long");
+        let (Some((batch, _)), 34) = (queue.take(), queue.waiting()) else { panic!("35 were there") };
+        queue.put_back(batch);
+        assert_eq!((take(&queue), queue.waiting()), (vec![35], 34));
+    }
+
+    #[test]
+    fn a_closed_queue_refuses_and_hands_out_the_rest() {
+        let queue = HomeQueue::new();
+        (0..3).for_each(|number| assert!(queue.push(item(number)).is_ok()));
+        let mut left = queue.close();
+        assert_eq!(left.pop_front().map(|batch| batch.len()), Some(1));
+        assert!(queue.push(item(3)).is_err_and(|refused| refused.workqueue() == 3));
+        assert!(queue.push_all(&mut (4..6).map(item)).is_err_and(|refused| refused.len() == 2));
+        assert!(queue.take().is_none());
+    }
+
+    #[test]
+    fn the_head_ages_from_when_it_is_first_seen() {
+        let queue = HomeQueue::new();
+        assert!(queue.push(item(0)).is_ok());
+        assert_eq!(queue.head_since_ns(|| 70), 70);
+        assert_eq!(queue.head_since_ns(|| 90), 70);
+        drop(take(&queue));
+        assert_eq!(queue.head_since_ns(|| 120), 120);
+    }
+}

@@ -1,0 +1,454 @@
+//! An item with a handle: whoever is second to let go frees it.
+//!
+//! States, as bits of the header's `state`:
+//!
+//! ```text
+//! ITEM|HANDLE --claim--> +CLAIMED --run, write the result--> +DONE --release--> -ITEM
+//!                                        the handle, at any time: +WAITER, -WAITER, -HANDLE
+//! ```
+#![allow(unsafe_code)]
+
+use std::any::Any;
+use std::cell::UnsafeCell;
+use std::fmt;
+use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
+use std::task::{Poll, Waker};
+
+use super::header::{Books, Header, Item, VTable};
+use crate::sync::Ordering::{AcqRel, Acquire};
+
+/// The closure belongs to whoever set this bit.
+const CLAIMED: u32 = 1;
+/// The result is there, for the handle.
+const DONE: u32 = 2;
+/// The handle lives.
+const HANDLE: u32 = 4;
+/// The item lives: it stands in a queue or runs.
+const ITEM: u32 = 8;
+/// There is a waker, and it belongs to whoever sets `DONE`. Without this bit it is the handle's.
+const WAITER: u32 = 16;
+/// It was aborted through the handle: for the books.
+const ABORTED: u32 = 32;
+
+/// Why there is no result.
+#[non_exhaustive]
+pub enum JoinError {
+    /// The item panicked; this is what it panicked with.
+    Panicked(Box<dyn Any + Send>),
+    /// The item was aborted, or the runtime was shut down, before it had run.
+    Cancelled,
+}
+
+impl fmt::Display for JoinError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cancelled => {
+                f.write_str("the item was aborted, or the runtime shut down, before it had run")
+            }
+            Self::Panicked(payload) => {
+                let text = payload.downcast_ref::<&str>().copied();
+                let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+                write!(f, "the item panicked: {}", text.unwrap_or("(no message)"))
+            }
+        }
+    }
+}
+
+impl fmt::Debug for JoinError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "JoinError({self})")
+    }
+}
+
+impl std::error::Error for JoinError {}
+
+/// What the handle knows of the allocation: its beginning.
+#[repr(C)]
+struct Front<T> {
+    header: Header,
+    operations: &'static Operations,
+    result: UnsafeCell<Option<Result<T, JoinError>>>,
+    waiter: UnsafeCell<Option<Waker>>,
+}
+
+#[repr(C)]
+struct Cell<F, T> {
+    front: Front<T>,
+    work: UnsafeCell<Option<F>>,
+}
+
+/// What the handle needs of the closure's type.
+struct Operations {
+    /// Runs the closure that the caller has claimed.
+    run: unsafe fn(NonNull<Header>),
+    /// Drops the closure that the caller has claimed.
+    discard: unsafe fn(NonNull<Header>),
+    /// Frees the allocation.
+    free: unsafe fn(NonNull<Header>),
+}
+
+/// Makes an item of `work`, and a handle.
+pub(crate) fn joined<F, T>(workqueue: u32, work: F) -> (Item, Joined<T>)
+where
+    F: FnOnce() -> T + Send + 'static,
+    T: Send + 'static,
+{
+    // SAFETY: nothing is borrowed.
+    unsafe { joined_borrowing(workqueue, work) }
+}
+
+/// The same of `work` that borrows.
+///
+/// # Safety
+/// The handle must be seen finished before anything that `F` borrows ends; and it must be gone
+/// before anything that `T` borrows does.
+pub(crate) unsafe fn joined_borrowing<F, T>(workqueue: u32, work: F) -> (Item, Joined<T>)
+where
+    F: FnOnce() -> T + Send,
+    T: Send,
+{
+    struct For<F, T>(PhantomData<(F, T)>);
+    impl<F: FnOnce() -> T + Send, T: Send> For<F, T> {
+        const VTABLE: VTable = VTable { run: run::<F, T>, cancel: cancel::<F, T> };
+        const OPERATIONS: Operations = Operations {
+            run: execute::<F, T>,
+            discard: discard::<F, T>,
+            free: free::<F, T>,
+        };
+    }
+    let front: Front<T> = Front {
+        header: Header::new(&For::<F, T>::VTABLE, ITEM | HANDLE, workqueue),
+        operations: &For::<F, T>::OPERATIONS,
+        result: UnsafeCell::new(None),
+        waiter: UnsafeCell::new(None),
+    };
+    let cell = Box::new(Cell { front, work: UnsafeCell::new(Some(work)) });
+    // SAFETY: a box is never null. Item and handle hold one reference each: `ITEM`, `HANDLE`.
+    unsafe {
+        let header = NonNull::new_unchecked(Box::into_raw(cell)).cast::<Header>();
+        (Item::from_header(header), Joined { header, result: PhantomData })
+    }
+}
+
+/// The worker's side: takes over the item's reference.
+unsafe fn run<F, T>(header: NonNull<Header>, books: &dyn Books)
+where
+    F: FnOnce() -> T + Send,
+    T: Send,
+{
+    // SAFETY: the item's reference keeps the allocation alive until `release`.
+    unsafe {
+        let before = header.as_ref().state.fetch_or(CLAIMED, AcqRel);
+        if before & CLAIMED == 0 {
+            books.started();
+            execute::<F, T>(header);
+            let front = header.cast::<Front<T>>().as_ref();
+            // Until `DONE` is set the result is ours.
+            let panicked = matches!(&*front.result.get(), Some(Err(JoinError::Panicked(_))));
+            books.completed(panicked);
+            finish::<T>(header);
+        } else {
+            if before & ABORTED != 0 {
+                books.aborted();
+            }
+            release(header, ITEM, HANDLE, free::<F, T>);
+        }
+    }
+}
+
+unsafe fn cancel<F, T>(header: NonNull<Header>) -> bool
+where
+    F: FnOnce() -> T + Send,
+    T: Send,
+{
+    // SAFETY: as in `run`.
+    unsafe {
+        if header.as_ref().state.fetch_or(CLAIMED, AcqRel) & CLAIMED == 0 {
+            discard::<F, T>(header);
+            finish::<T>(header);
+            true
+        } else {
+            release(header, ITEM, HANDLE, free::<F, T>);
+            false
+        }
+    }
+}
+
+/// # Safety
+/// The caller has set `CLAIMED`, and `DONE` is not set.
+unsafe fn execute<F, T>(header: NonNull<Header>)
+where
+    F: FnOnce() -> T + Send,
+    T: Send,
+{
+    // SAFETY: closure and result are the claimer's until `DONE`.
+    unsafe {
+        let cell = header.cast::<Cell<F, T>>().as_ref();
+        let work = (*cell.work.get()).take();
+        let outcome = work.map(|work| {
+            // The closure is gone whether it returns or panics: nothing half-changed is seen.
+            catch_unwind(AssertUnwindSafe(work)).map_err(JoinError::Panicked)
+        });
+        *cell.front.result.get() = outcome;
+    }
+}
+
+/// # Safety
+/// As for `execute`.
+unsafe fn discard<F, T>(header: NonNull<Header>)
+where
+    F: FnOnce() -> T + Send,
+    T: Send,
+{
+    // SAFETY: closure and result are the claimer's until `DONE`.
+    unsafe {
+        let cell = header.cast::<Cell<F, T>>().as_ref();
+        let work = (*cell.work.get()).take();
+        // What the closure holds is dropped here; that it panics must not reach the caller.
+        let dropped = catch_unwind(AssertUnwindSafe(|| drop(work)));
+        let error = dropped.map_or_else(JoinError::Panicked, |()| JoinError::Cancelled);
+        *cell.front.result.get() = Some(Err(error));
+    }
+}
+
+/// Publishes the result, wakes who waits, and lets go of the item's reference.
+///
+/// # Safety
+/// The caller has claimed, has written the result, and owns the item's reference.
+unsafe fn finish<T>(header: NonNull<Header>) {
+    // SAFETY: our reference is let go of last.
+    unsafe {
+        let front = header.cast::<Front<T>>().as_ref();
+        let before = front.header.state.fetch_or(DONE, AcqRel);
+        let free = front.operations.free;
+        if before & HANDLE == 0 {
+            // The handle was let go of before: nobody else knows the item.
+            free(header);
+            return;
+        }
+        if before & WAITER != 0 {
+            if let Some(waker) = (*front.waiter.get()).take() {
+                // A foreign waker that panics must not take the worker with it.
+                let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+            }
+        }
+        release(header, ITEM, HANDLE, free);
+    }
+}
+
+/// # Safety
+/// The caller owns the reference `mine` and does not touch the item again.
+unsafe fn release(
+    header: NonNull<Header>,
+    mine: u32,
+    other: u32,
+    free: unsafe fn(NonNull<Header>),
+) {
+    // SAFETY: the second one to let go frees; `AcqRel` makes the first one's writes visible.
+    unsafe {
+        if header.as_ref().state.fetch_and(!mine, AcqRel) & other == 0 {
+            free(header);
+        }
+    }
+}
+
+/// # Safety
+/// Nobody else knows the item.
+unsafe fn free<F, T>(header: NonNull<Header>) {
+    // SAFETY: `joined` made this allocation with these types.
+    let cell = unsafe { Box::from_raw(header.cast::<Cell<F, T>>().as_ptr()) };
+    // A result that nobody took may panic when it is dropped: on a worker that ends with it.
+    let _ = catch_unwind(AssertUnwindSafe(|| drop(cell)));
+}
+
+/// The handle's side of an item.
+pub(crate) struct Joined<T> {
+    header: NonNull<Header>,
+    result: PhantomData<T>,
+}
+
+// SAFETY: the handle moves the result between threads, and the rest of the item is atomics or
+// owned through its bits. `&Joined` only reads the state, and may run the closure, which is `Send`.
+unsafe impl<T: Send> Send for Joined<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for Joined<T> {}
+// The closure's panics are caught; the result is whole or absent.
+impl<T> std::panic::UnwindSafe for Joined<T> {}
+impl<T> std::panic::RefUnwindSafe for Joined<T> {}
+impl<T> Unpin for Joined<T> {}
+
+impl<T> Joined<T> {
+    fn front(&self) -> &Front<T> {
+        // SAFETY: our reference keeps the allocation alive, and it begins with a `Front<T>`.
+        unsafe { self.header.cast::<Front<T>>().as_ref() }
+    }
+
+    /// Whether the result is there.
+    pub(crate) fn is_done(&self) -> bool {
+        self.front().header.state.load(Acquire) & DONE != 0
+    }
+
+    /// The number of its workqueue.
+    pub(crate) fn workqueue(&self) -> u32 {
+        self.front().header.workqueue()
+    }
+
+    /// Runs the item here and now, unless somebody else has begun it.
+    pub(crate) fn run_here(&self, books: &dyn Books) {
+        self.end_here(0, |header| {
+            books.started();
+            // SAFETY: `end_here` has claimed.
+            unsafe { (self.front().operations.run)(header) };
+            // SAFETY: claimed and not done: the result is ours.
+            let result = unsafe { &*self.front().result.get() };
+            let panicked = matches!(result, Some(Err(JoinError::Panicked(_))));
+            books.completed(panicked);
+        });
+    }
+
+    /// Drops the item's closure, unless somebody has begun it. Whether this call did.
+    pub(crate) fn abort(&self) -> bool {
+        // SAFETY: `end_here` has claimed.
+        self.end_here(ABORTED, |header| unsafe { (self.front().operations.discard)(header) })
+    }
+
+    fn end_here(&self, how: u32, end: impl FnOnce(NonNull<Header>)) -> bool {
+        let state = &self.front().header.state;
+        if state.load(Acquire) & CLAIMED != 0 || state.fetch_or(CLAIMED | how, AcqRel) & CLAIMED != 0 {
+            return false;
+        }
+        end(self.header);
+        if state.fetch_or(DONE, AcqRel) & WAITER != 0 {
+            // SAFETY: with `WAITER` set the waker belongs to whoever sets `DONE`: us.
+            let waker = unsafe { (*self.front().waiter.get()).take() };
+            waker.into_iter().for_each(Waker::wake);
+        }
+        true
+    }
+
+    /// Takes the result if it is there, else leaves `waker` to be woken when it is.
+    pub(crate) fn poll(&mut self, waker: &Waker) -> Poll<Result<T, JoinError>> {
+        let state = &self.front().header.state;
+        let mut seen = state.load(Acquire);
+        if seen & DONE == 0 && seen & WAITER != 0 {
+            seen = state.fetch_and(!WAITER, AcqRel);
+        }
+        if seen & DONE == 0 {
+            // SAFETY: without `WAITER` the waker is ours, and only we set the bit.
+            let waiter = unsafe { &mut *self.front().waiter.get() };
+            match waiter {
+                Some(known) => known.clone_from(waker),
+                none => *none = Some(waker.clone()),
+            }
+            seen = state.fetch_or(WAITER, AcqRel);
+        }
+        if seen & DONE == 0 {
+            return Poll::Pending;
+        }
+        // SAFETY: `DONE` is set, and we are the only handle: the result is ours.
+        let result = unsafe { (*self.front().result.get()).take() };
+        Poll::Ready(result.expect("a JoinHandle was polled after it had returned its result"))
+    }
+}
+
+impl<T> Drop for Joined<T> {
+    fn drop(&mut self) {
+        // SAFETY: this is the handle's reference, and its last use.
+        unsafe { release(self.header, HANDLE, ITEM, self.front().operations.free) }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    struct NoBooks;
+
+    impl Books for NoBooks {
+        fn started(&self) {}
+        fn completed(&self, _: bool) {}
+        fn aborted(&self) {}
+    }
+
+    fn make<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> (Item, Joined<T>) {
+        joined(0, work)
+    }
+
+    fn result<T>(handle: &mut Joined<T>) -> Option<Result<T, JoinError>> {
+        match handle.poll(Waker::noop()) {
+            Poll::Ready(result) => Some(result),
+            Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn either_side_may_let_go_first_and_nothing_leaks() {
+        let alive = Arc::new(AtomicUsize::new(0));
+        let held = Arc::clone(&alive);
+        let (item, mut handle) = make(move || held);
+        assert!(result(&mut handle).is_none());
+        item.run(&NoBooks);
+        assert!(result(&mut handle).is_some());
+        drop(handle);
+
+        let held = Arc::clone(&alive);
+        let (item, handle) = make(move || held);
+        drop(handle);
+        item.run(&NoBooks);
+
+        let held = Arc::clone(&alive);
+        let (item, mut handle) = make(move || held);
+        drop(item);
+        assert!(matches!(result(&mut handle), Some(Err(JoinError::Cancelled))));
+        drop(handle);
+        assert_eq!(Arc::strong_count(&alive), 1);
+    }
+
+    #[test]
+    fn an_item_runs_once_whoever_comes_first() {
+        let runs = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&runs);
+        let (item, mut handle) = make(move || counter.fetch_add(1, Ordering::Relaxed));
+        handle.run_here(&NoBooks);
+        assert!(!handle.abort() && handle.is_done());
+        item.run(&NoBooks);
+        assert!(matches!(result(&mut handle), Some(Ok(0))));
+        assert_eq!(runs.load(Ordering::Relaxed), 1);
+
+        let (item, mut handle) = make(|| 1);
+        assert!(handle.abort());
+        item.run(&NoBooks);
+        assert!(matches!(result(&mut handle), Some(Err(JoinError::Cancelled))));
+    }
+
+    #[test]
+    fn panics_go_to_the_handle_also_those_of_what_is_dropped() {
+        struct Loud;
+        impl Drop for Loud {
+            fn drop(&mut self) {
+                panic!("dropped");
+            }
+        }
+        let (item, mut handle) = make(|| panic!("on purpose"));
+        item.run(&NoBooks);
+        let Some(Err(error)) = result::<()>(&mut handle) else { panic!("no error") };
+        assert!(error.to_string().contains("on purpose"));
+
+        let loud = Loud;
+        let (item, mut handle) = make(move || {
+            let _loud = &loud;
+        });
+        drop(item);
+        let Some(Err(error)) = result(&mut handle) else { panic!("no error") };
+        assert!(error.to_string().contains("dropped"));
+
+        let (item, handle) = make(|| Loud);
+        drop(handle);
+        item.run(&NoBooks);
+    }
+}

@@ -1,0 +1,22 @@
+//! Items: one allocation each, which is also the link in whatever queue the item stands in.
+//!
+//! * `header`: what every item begins with, and the owned pointer [`Item`] to it.
+//! * `batch`: lists of items through their links.
+//! * `lone`: an item that nobody waits for.
+//! * `joined`: an item with a handle.
+//!
+//! The unsafe code of the runtime is in this folder (and in `scope.rs`, which lends borrowed
+//! closures to it). What makes it sound is ownership: whoever holds an `Item` or a list of items
+//! owns the links; the closure belongs to whoever set `CLAIMED`; the result to whoever saw `DONE`
+//! through the handle.
+
+mod batch;
+mod header;
+mod joined;
+mod lone;
+
+pub(crate) use batch::{Batch, Batches, Hand, Sealed};
+pub(crate) use header::{Books, Item};
+pub use joined::JoinError;
+pub(crate) use joined::{Joined, joined, joined_borrowing};
+pub(crate) use lone::lone;

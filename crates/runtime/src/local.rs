@@ -1,0 +1,99 @@
+//! What a thread of a runtime knows of itself, and which CPU any thread issues from.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+
+use homing_topology::CpuId;
+
+use crate::crew::Member;
+use crate::shared::Shared;
+use crate::sync::thread_local;
+
+/// For CPUs beyond what a [`CpuId`] can name: their items are at home with CPU 0's.
+const FALLBACK: CpuId = CpuId::new(0).expect("0 is a CPU number");
+
+/// A thread's place in its runtime.
+#[derive(Clone)]
+pub(crate) struct Local {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) member: Arc<Member>,
+}
+
+/// Fits in a register pair: read for each item that is queued.
+#[derive(Clone, Copy)]
+struct Place {
+    /// The runtime's number; 0: the thread is nobody's.
+    runtime: u32,
+    cpu: CpuId,
+}
+
+thread_local! {
+    static PLACE: Cell<Place> = Cell::new(Place { runtime: 0, cpu: FALLBACK });
+    static LOCAL: RefCell<Option<Local>> = RefCell::new(None);
+    static BUDGET: Cell<u32> = Cell::new(BUDGET_MAX);
+}
+
+/// This thread is `member` from now on.
+pub(crate) fn enter(shared: &Arc<Shared>, member: &Arc<Member>) {
+    let local = Local { shared: Arc::clone(shared), member: Arc::clone(member) };
+    LOCAL.with(|place| *place.borrow_mut() = Some(local));
+}
+
+/// This thread ends.
+pub(crate) fn leave() {
+    PLACE.with(|place| place.set(Place { runtime: 0, cpu: FALLBACK }));
+    LOCAL.with(|place| *place.borrow_mut() = None);
+}
+
+/// This thread works for `cpu` from now on.
+pub(crate) fn move_to(shared: &Shared, cpu: CpuId) {
+    PLACE.with(|place| place.set(Place { runtime: shared.id, cpu }));
+}
+
+/// The runtime that this thread belongs to, if it does to one.
+pub(crate) fn current() -> Option<Local> {
+    // Not while a thread ends and its variables are gone.
+    LOCAL.try_with(|local| local.borrow().clone()).ok().flatten()
+}
+
+/// The CPU that this thread of a runtime works for.
+pub(crate) fn current_cpu() -> CpuId {
+    PLACE.with(Cell::get).cpu
+}
+
+/// The CPU this thread issues work from: a worker's own, else where the thread runs at present.
+/// The latter is noted, because a worker woken there would compete with its issuer.
+pub(crate) fn issuing_cpu(shared: &Shared) -> CpuId {
+    let place = PLACE.try_with(Cell::get).unwrap_or(Place { runtime: 0, cpu: FALLBACK });
+    if place.runtime == shared.id {
+        return place.cpu;
+    }
+    let cpu = running_on();
+    shared.dispatch.occupy(cpu);
+    cpu
+}
+
+#[cfg(all(target_os = "linux", not(shuttle)))]
+fn running_on() -> CpuId {
+    CpuId::new(rustix::thread::sched_getcpu()).unwrap_or(FALLBACK)
+}
+
+#[cfg(not(all(target_os = "linux", not(shuttle))))]
+fn running_on() -> CpuId {
+    FALLBACK
+}
+
+/// How many handles a future may find finished at one go before it gives way to other items.
+const BUDGET_MAX: u32 = 128;
+
+/// A future begins a go.
+pub(crate) fn refill_budget() {
+    BUDGET.with(|budget| budget.set(BUDGET_MAX));
+}
+
+/// Takes one from the budget; `false` where there is nothing left.
+pub(crate) fn spend_budget() -> bool {
+    let spend = |budget: &Cell<u32>| budget.replace(budget.get().saturating_sub(1)) > 0;
+    // A thread that ends has no budget to keep.
+    BUDGET.try_with(spend).unwrap_or(true)
+}

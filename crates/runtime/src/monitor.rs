@@ -1,0 +1,249 @@
+//! A thread that looks at the workers now and then: it finds items that block without having said
+//! so, items that use their CPU for long, CPUs without a thread, and changes of the CPU mask.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use homing_sched::{BLOCKED_NS, Running, Verdict, tick};
+use homing_topology::{Allowed, CpuId, CpuSet};
+
+use crate::clock::now_ns;
+use crate::crew::Member;
+use crate::shared::Shared;
+use crate::slot::ThreadId;
+
+/// Between two looks while items run for long.
+const INTERVAL_NS: u64 = 1_000_000;
+
+/// Between two looks while only short items run: the longest that a blocked one goes unnoticed
+/// is this and [`BLOCKED_NS`].
+const INTERVAL_MAX_NS: u64 = 4_000_000;
+
+/// Looks without anybody at work before the monitor rests.
+const LOOKS_BEFORE_REST: u32 = 8;
+
+/// Between two looks while nobody works.
+const REST_NS: u64 = 1_000_000_000;
+
+/// How often the CPU mask is read.
+const MASK_NS: u64 = 250_000_000;
+
+/// Items that run for longer are watched, and what was taken with them goes back.
+const LONG_NS: u64 = BLOCKED_NS / 2;
+
+/// The life of the monitor's thread.
+pub(crate) fn main(shared: &Arc<Shared>) {
+    let mut monitor = Monitor {
+        shared,
+        seen: HashMap::new(),
+        interval_ns: INTERVAL_NS,
+        quiet_looks: 0,
+        mask_read_ns: now_ns(),
+    };
+    while !shared.monitor.closed.load(Ordering::Acquire) {
+        let interval_ns = monitor.look();
+        shared.monitor.bed.sleep(Some(Duration::from_nanos(interval_ns)));
+        shared.monitor.resting.store(false, Ordering::Relaxed);
+    }
+}
+
+struct Monitor<'a> {
+    shared: &'a Arc<Shared>,
+    seen: HashMap<ThreadId, Seen>,
+    interval_ns: u64,
+    quiet_looks: u32,
+    mask_read_ns: u64,
+}
+
+/// What was seen of a thread whose item runs for long.
+struct Seen {
+    running_since_ns: u64,
+    at_ns: u64,
+    usage: Usage,
+    /// It has been counted as CPU-intensive.
+    counted: bool,
+}
+
+/// A thread's use of CPUs, as the kernel tells.
+#[derive(Clone, Copy)]
+struct Usage {
+    on_cpu_ns: u64,
+    ready_ns: u64,
+    asleep_now: bool,
+}
+
+impl Monitor<'_> {
+    /// Looks at everything; when to look next.
+    fn look(&mut self) -> u64 {
+        let shared = self.shared;
+        let now_ns = now_ns();
+        shared.crew.create_missing(shared);
+        shared.dispatch.forget_occupied();
+        if now_ns.saturating_sub(self.mask_read_ns) >= MASK_NS {
+            self.mask_read_ns = now_ns;
+            self.follow_mask();
+        }
+        let (working, long) = self.look_at_workers(now_ns);
+        if long {
+            // The next item that blocks shall not wait for a thread to be made.
+            shared.crew.create_spare_if_none(shared);
+        }
+        let overdue = shared.dispatch.wake_for_overdue(&**shared);
+        if long || overdue || shared.crew.is_short() {
+            (self.quiet_looks, self.interval_ns) = (0, INTERVAL_NS);
+        } else if working {
+            self.quiet_looks = 0;
+            self.interval_ns = (self.interval_ns * 2).min(INTERVAL_MAX_NS);
+        } else {
+            self.quiet_looks += 1;
+            if self.quiet_looks > LOOKS_BEFORE_REST && self.may_rest() {
+                return REST_NS;
+            }
+        }
+        self.interval_ns
+    }
+
+    /// Whether all workers are parked, who will call if they are not any more.
+    fn may_rest(&self) -> bool {
+        let monitor = &self.shared.monitor;
+        monitor.rest();
+        let parked = self.shared.dispatch.slots().all(|(_, slot)| slot.working_owner().is_none());
+        if !parked {
+            monitor.resting.store(false, Ordering::Relaxed);
+        }
+        parked
+    }
+
+    /// Whether anybody works, and whether an item has been running for long.
+    fn look_at_workers(&mut self, now_ns: u64) -> (bool, bool) {
+        let shared = self.shared;
+        let owners = shared.dispatch.slots().filter_map(|(cpu, slot)| {
+            slot.working_owner().map(|owner| (owner, cpu))
+        });
+        let owners: HashMap<ThreadId, CpuId> = owners.collect();
+        if owners.is_empty() {
+            self.seen.clear();
+            return (false, false);
+        }
+        let mut long = false;
+        for member in shared.crew.members() {
+            let since_ns = member.running_since_ns.load(Ordering::Relaxed);
+            let owned = owners.get(&member.id).filter(|_| since_ns != 0);
+            let Some(cpu) = owned.filter(|_| now_ns.saturating_sub(since_ns) >= LONG_NS) else {
+                self.seen.remove(&member.id);
+                continue;
+            };
+            long = true;
+            shared.rescue(&member);
+            self.look_at(&member, *cpu, since_ns, now_ns);
+        }
+        self.seen.retain(|member, _| owners.contains_key(member));
+        (true, long)
+    }
+
+    fn look_at(&mut self, member: &Member, cpu: CpuId, running_since_ns: u64, now_ns: u64) {
+        let tid = member.kernel_tid.load(Ordering::Relaxed);
+        let Some(usage) = Usage::read(tid) else { return };
+        let before = self.seen.get(&member.id);
+        let before = before.filter(|seen| seen.running_since_ns == running_since_ns);
+        let mut counted = before.is_some_and(|seen| seen.counted);
+        if let Some(before) = before {
+            let verdict = tick(&Running {
+                running_for_ns: now_ns.saturating_sub(running_since_ns),
+                elapsed_ns: now_ns.saturating_sub(before.at_ns),
+                on_cpu_ns: usage.on_cpu_ns.saturating_sub(before.usage.on_cpu_ns),
+                ready_ns: usage.ready_ns.saturating_sub(before.usage.ready_ns),
+                asleep_now: usage.asleep_now,
+                cpu_intensive_ns: self.shared.settings.cpu_intensive_ns.load(Ordering::Relaxed),
+            });
+            match verdict {
+                Verdict::Blocked => self.replace(member, cpu),
+                Verdict::CpuIntensive if !counted => {
+                    counted = true;
+                    self.count(member, |workqueue| &workqueue.cpu_intensive);
+                }
+                Verdict::CpuIntensive | Verdict::Fine => {}
+            }
+        }
+        let seen = Seen { running_since_ns, at_ns: now_ns, usage, counted };
+        self.seen.insert(member.id, seen);
+    }
+
+    /// Gives the CPU of a thread that blocks to another one.
+    fn replace(&self, member: &Member, cpu: CpuId) {
+        if self.shared.dispatch.slot(cpu).vacate(member.id) {
+            self.count(member, |workqueue| &workqueue.blocked);
+            self.shared.rescue(member);
+            self.shared.dispatch.offer(&**self.shared, cpu);
+        }
+    }
+
+    fn count(
+        &self,
+        member: &Member,
+        counter: impl Fn(&crate::registry::WorkqueueState) -> &std::sync::atomic::AtomicU64,
+    ) {
+        let number = member.workqueue.load(Ordering::Relaxed);
+        if let Some(workqueue) = self.shared.workqueues.find(number) {
+            counter(&workqueue).fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Follows changes of the affinity mask and the cpuset: CPUs that are gone lose their worker,
+    /// new ones get one.
+    fn follow_mask(&self) {
+        let (shared, dispatch) = (self.shared, &self.shared.dispatch);
+        if shared.settings.mask_is_fixed {
+            return;
+        }
+        let machine = dispatch.layout().machine();
+        let Ok(allowed) = Allowed::read(Path::new("/"), machine) else { return };
+        let allowed = Allowed {
+            cpus: shared.settings.wanted.map_or(allowed.cpus, |wanted| wanted.and(&allowed.cpus)),
+            ..allowed
+        };
+        let (now, before) = (allowed.worker_cpus(machine), dispatch.active_cpus());
+        if now == before || now.is_empty() {
+            return;
+        }
+        tracing_event!(before = %before, now = %now, "the CPUs of the runtime have changed");
+        self.retire(&before.minus(&now));
+        for cpu in now.minus(&before).iter() {
+            dispatch.set_active(cpu, true);
+            if dispatch.slot(cpu).is_vacant() {
+                dispatch.offer(&**shared, cpu);
+            }
+        }
+        // Whoever changed the mask of all threads has unpinned the workers too.
+        for member in shared.crew.members() {
+            member.pinned_to.store(u32::MAX, Ordering::Relaxed);
+        }
+    }
+
+    fn retire(&self, gone: &CpuSet) {
+        for cpu in gone.iter() {
+            self.shared.dispatch.set_active(cpu, false);
+            // If it sleeps it has to be told; what waits there is pulled by the others.
+            self.shared.dispatch.claim(&**self.shared, cpu);
+        }
+    }
+}
+
+impl Usage {
+    /// Reads `schedstat`, which counts nanoseconds but stands still while the thread runs, and
+    /// the state in `stat`, which tells whether it does.
+    fn read(tid: u32) -> Option<Self> {
+        let schedstat = fs::read_to_string(format!("/proc/self/task/{tid}/schedstat")).ok()?;
+        let mut numbers = schedstat.split_ascii_whitespace().map_while(|word| word.parse().ok());
+        let (on_cpu_ns, ready_ns) = (numbers.next()?, numbers.next()?);
+        let stat = fs::read_to_string(format!("/proc/self/task/{tid}/stat")).ok()?;
+        // The name before it may hold anything, also brackets.
+        let (_, after_name) = stat.rsplit_once(')')?;
+        let asleep_now = matches!(after_name.trim_start().chars().next(), Some('S' | 'D' | 'T'));
+        Some(Self { on_cpu_ns, ready_ns, asleep_now })
+    }
+}

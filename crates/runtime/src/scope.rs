@@ -1,0 +1,123 @@
+//! Work that borrows from the stack of whoever waits for it.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use crate::handle::JoinHandle;
+use crate::item::{self, JoinError, Joined};
+use crate::sync::{Mutex, lock};
+use crate::workqueue::Workqueue;
+
+/// Queues work that may borrow what lives longer than the scope: see [`Workqueue::scope`].
+pub struct WorkScope<'scope, 'env: 'scope> {
+    workqueue: &'scope Workqueue,
+    queued: Mutex<Queued>,
+    /// Invariant in both, as of `std::thread::scope`: neither may be shortened.
+    scope: PhantomData<&'scope mut &'scope ()>,
+    env: PhantomData<&'env mut &'env ()>,
+}
+
+/// What the scope waits for at its end.
+#[derive(Default)]
+struct Queued {
+    handles: Vec<Joined<()>>,
+    /// At this length those that have ended are thrown out.
+    sweep_at: usize,
+    /// The first item that panicked or did not run.
+    failed: Option<JoinError>,
+}
+
+const SWEEP_AT_LEAST: usize = 64;
+
+impl Workqueue {
+    /// Lends `body` a scope whose items may borrow from outside it, and waits for all of them.
+    ///
+    /// At the end the calling thread, if it is a worker, runs those of the scope's items that
+    /// nobody has begun, latest first, while other workers take them from the other side.
+    ///
+    /// # Panics
+    /// If an item panicked, with the first such panic, after all have ended; or if the runtime was
+    /// shut down before all had run.
+    ///
+    /// ```
+    /// # use homing_runtime::Runtime;
+    /// # let runtime = Runtime::new()?;
+    /// let sums = runtime.workqueue("sums").build()?;
+    /// let mut squares = [1_u64, 2, 3, 4];
+    /// sums.scope(|scope| {
+    ///     for number in &mut squares {
+    ///         scope.queue(move || *number *= *number);
+    ///     }
+    /// });
+    /// assert_eq!(squares, [1, 4, 9, 16]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn scope<'env, R>(
+        &self,
+        body: impl for<'scope> FnOnce(&'scope WorkScope<'scope, 'env>) -> R,
+    ) -> R {
+        let scope = WorkScope {
+            workqueue: self,
+            queued: Mutex::default(),
+            scope: PhantomData,
+            env: PhantomData,
+        };
+        // Items may borrow what `body` unwinds through: they end first, whatever happens.
+        let result = catch_unwind(AssertUnwindSafe(|| body(&scope)));
+        let failed = scope.wait_for_all();
+        match (result, failed) {
+            (Err(panic), _) | (Ok(_), Some(JoinError::Panicked(panic))) => resume_unwind(panic),
+            (Ok(_), Some(JoinError::Cancelled)) => {
+                panic!("the runtime was shut down before all items of the scope had run")
+            }
+            (Ok(result), None) => result,
+        }
+    }
+}
+
+impl<'scope> WorkScope<'scope, '_> {
+    /// Queues `work`: from the scope's body, or from its items.
+    pub fn queue<F: FnOnce() + Send + 'scope>(&'scope self, work: F) {
+        // SAFETY: `scope` returns only when all handles have been seen finished, also when `body`
+        // panics: by then the closure is gone. Its result, `()`, borrows nothing.
+        let (item, joined) = unsafe { item::joined_borrowing(self.workqueue.number(), work) };
+        let mut queued = lock(&self.queued);
+        if queued.handles.len() >= queued.sweep_at.max(SWEEP_AT_LEAST) {
+            queued.sweep();
+        }
+        queued.handles.push(joined);
+        drop(queued);
+        // The handle is kept before anybody can run the item, and queue more from there.
+        self.workqueue.push(None, item);
+    }
+
+    fn wait_for_all(&self) -> Option<JoinError> {
+        loop {
+            // Items may queue more while we wait.
+            let Some(joined) = lock(&self.queued).handles.pop() else { break };
+            if let Err(error) = JoinHandle::of_closure(joined).join() {
+                lock(&self.queued).failed.get_or_insert(error);
+            }
+        }
+        lock(&self.queued).failed.take()
+    }
+}
+
+impl Queued {
+    fn sweep(&mut self) {
+        for joined in self.handles.extract_if(.., |joined| joined.is_done()) {
+            if let Err(error) = JoinHandle::of_closure(joined).join() {
+                self.failed.get_or_insert(error);
+            }
+        }
+        self.sweep_at = self.handles.len() * 2;
+    }
+}
+
+impl fmt::Debug for WorkScope<'_, '_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WorkScope").field("workqueue", &self.workqueue).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,83 @@
+//! The right to work for a CPU: at most one thread has it, and it can be taken away.
+//!
+//! A worker is a thread that owns a slot. A thread whose item blocks gives its slot up, or has it
+//! taken by the monitor; a spare thread then takes the slot over when there is work.
+
+use std::time::Duration;
+
+use crate::books::CpuBooks;
+use crate::sleeper::Sleeper;
+use crate::sync::{AtomicU32, Ordering};
+
+/// Names a thread of the runtime; never 0, never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct ThreadId(pub(crate) u32);
+
+const VACANT: u32 = 0;
+
+/// One CPU's slot. The word is the owner's number shifted left, with a bit for "parked": a parked
+/// owner cannot be robbed, so only one thread ever sleeps in the bed.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(crate) struct Slot {
+    owner: AtomicU32,
+    sleeper: Sleeper,
+    pub(crate) books: CpuBooks,
+}
+
+const PARKED: u32 = 1;
+
+impl Slot {
+    pub(crate) fn new() -> Self {
+        Self { owner: AtomicU32::new(VACANT), sleeper: Sleeper::new(), books: CpuBooks::default() }
+    }
+
+    /// Whether nobody works for this CPU.
+    pub(crate) fn is_vacant(&self) -> bool {
+        self.owner.load(Ordering::Acquire) == VACANT
+    }
+
+    /// Whose it is, if that thread is not parked.
+    pub(crate) fn working_owner(&self) -> Option<ThreadId> {
+        let word = self.owner.load(Ordering::SeqCst);
+        (word != VACANT && word & PARKED == 0).then_some(ThreadId(word >> 1))
+    }
+
+    pub(crate) fn is_owned_by(&self, thread: ThreadId) -> bool {
+        self.owner.load(Ordering::Relaxed) >> 1 == thread.0
+    }
+
+    /// Gives the slot to `thread` if it is vacant. Whether it was.
+    pub(crate) fn assign(&self, thread: ThreadId) -> bool {
+        let owned = thread.0 << 1;
+        self.owner.compare_exchange(VACANT, owned, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Takes the slot from `thread`, unless it has lost it already or is parked. Whether it did.
+    pub(crate) fn vacate(&self, thread: ThreadId) -> bool {
+        let owned = thread.0 << 1;
+        self.owner.compare_exchange(owned, VACANT, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// The owner is about to announce that it parks: from now on the slot is its own until
+    /// [`Slot::rise`]. Fails where the slot was taken meanwhile.
+    pub(crate) fn lie_down(&self, thread: ThreadId) -> bool {
+        let (awake, parked) = (thread.0 << 1, thread.0 << 1 | PARKED);
+        self.owner.compare_exchange(awake, parked, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// The owner does not park, or no longer.
+    pub(crate) fn rise(&self, thread: ThreadId) {
+        self.owner.store(thread.0 << 1, Ordering::Release);
+    }
+
+    /// Sleeps until somebody wakes the CPU, or the time is up. Whether somebody did.
+    pub(crate) fn sleep(&self, at_most: Option<Duration>) -> bool {
+        self.sleeper.sleep(at_most)
+    }
+
+    /// Wakes the owner, who is parked or about to be.
+    pub(crate) fn wake(&self) {
+        self.sleeper.wake();
+    }
+}
