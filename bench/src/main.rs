@@ -3,10 +3,12 @@
 #![forbid(unsafe_code)]
 
 mod child;
+mod exec;
 mod interrupt;
 mod machine;
 mod nbd;
 mod procfs;
+mod progress;
 mod size;
 mod spread;
 mod tool;
@@ -25,10 +27,17 @@ struct Arguments {
 enum Command {
     /// Encrypted NBD servers under fio: homing, nbdkit with its luks filter, qemu-nbd.
     Nbd(nbd::Options),
+    /// Executors on small work items: homing, rayon, tokio and others.
+    Exec(exec::Options),
+    /// One measurement of `exec`, in a process of its own.
+    #[command(hide = true)]
+    ExecCell(exec::Cell),
 }
 
 fn main() -> anyhow::Result<()> {
     match Arguments::parse().command {
         Command::Nbd(options) => nbd::run(&options),
+        Command::Exec(options) => exec::run(&options),
+        Command::ExecCell(cell) => exec::run_cell(&cell),
     }
 }

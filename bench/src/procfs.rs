@@ -68,11 +68,17 @@ pub(crate) fn reset_peak_memory(id: u32) -> bool {
 /// The peak resident memory of process `id` in bytes.
 pub(crate) fn peak_memory(id: u32) -> anyhow::Result<u64> {
     let path = format!("/proc/{id}/status");
-    parse_peak_memory(&read(&path)?).ok_or_else(|| anyhow!("{path} has no VmHWM in kB"))
+    parse_memory(&read(&path)?, "VmHWM:").ok_or_else(|| anyhow!("{path} has no VmHWM in kB"))
 }
 
-fn parse_peak_memory(status: &str) -> Option<u64> {
-    let value = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+/// The resident memory of process `id` in bytes, at present.
+pub(crate) fn memory(id: u32) -> anyhow::Result<u64> {
+    let path = format!("/proc/{id}/status");
+    parse_memory(&read(&path)?, "VmRSS:").ok_or_else(|| anyhow!("{path} has no VmRSS in kB"))
+}
+
+fn parse_memory(status: &str, name: &str) -> Option<u64> {
+    let value = status.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = value.trim().strip_suffix(" kB")?.parse().ok()?;
     Some(kib * 1024)
 }
@@ -111,10 +117,11 @@ mod tests {
     }
 
     #[test]
-    fn the_peak_is_vm_hwm() {
+    fn the_peak_and_the_present_are_told_apart() {
         let status = "Name:\tx\nVmPeak:\t  9000 kB\nVmHWM:\t    5124 kB\nVmRSS:\t 4000 kB\n";
-        assert_eq!(parse_peak_memory(status), Some(5124 * 1024));
-        assert_eq!(parse_peak_memory("Name:\tkthread\n"), None);
+        assert_eq!(parse_memory(status, "VmHWM:"), Some(5124 * 1024));
+        assert_eq!(parse_memory(status, "VmRSS:"), Some(4000 * 1024));
+        assert_eq!(parse_memory("Name:\tkthread\n", "VmHWM:"), None);
     }
 
     #[test]
@@ -122,7 +129,8 @@ mod tests {
         let id = std::process::id();
         assert!(ProcessTime::of(id).unwrap().own >= 0.0);
         assert!(MachineTime::now().unwrap().total > 0.0);
-        assert!(peak_memory(id).unwrap() > 0);
+        assert!(peak_memory(id).unwrap() >= memory(id).unwrap());
+        assert!(memory(id).unwrap() > 0);
         let error = peak_memory(u32::MAX).unwrap_err().to_string();
         assert!(error.contains("/proc/4294967295/status"), "{error}");
     }

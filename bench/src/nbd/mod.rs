@@ -13,11 +13,9 @@ mod table;
 use std::env;
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
 
 use self::fill::fill;
 use self::fio::Fio;
@@ -30,6 +28,7 @@ use self::table::{Form, render};
 use crate::child::Running;
 use crate::interrupt::Interrupt;
 use crate::machine::Machine;
+use crate::progress::bar;
 use crate::size;
 use crate::tool::{FIO, Version, is_program};
 
@@ -240,13 +239,6 @@ fn measure_all(
     }
     bar.finish_and_clear();
     Ok(cells)
-}
-
-fn bar(len: u64, template: &str) -> anyhow::Result<ProgressBar> {
-    let style = ProgressStyle::with_template(template)?;
-    let bar = ProgressBar::new(len).with_style(style);
-    bar.enable_steady_tick(Duration::from_secs(1));
-    Ok(bar)
 }
 
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {

@@ -1,0 +1,90 @@
+//! One measurement: the command line of the child that does it, and its answer, a line of JSON.
+
+use std::env;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use serde::Serialize;
+
+use super::load::{Figures, Setting};
+use super::peers::Peer;
+use super::workload::Workload;
+use crate::child::Running;
+use crate::interrupt::Interrupt;
+
+/// What a child may take beside its measurement.
+const SLACK: Duration = Duration::from_secs(60);
+
+/// A measurement to be made in this process.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct Cell {
+    /// The workload.
+    #[arg(long)]
+    pub(crate) workload: Workload,
+    /// The peer.
+    #[arg(long)]
+    pub(crate) peer: Peer,
+    /// How long, in milliseconds.
+    #[arg(long)]
+    pub(crate) milliseconds: u64,
+    /// How many workers.
+    #[arg(long)]
+    pub(crate) workers: usize,
+    /// What the parent's calibration came to.
+    #[arg(long)]
+    pub(crate) steps_per_ms: u64,
+}
+
+/// What came of a measurement.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Outcome {
+    /// The round, from 1.
+    pub(crate) round: u32,
+    /// The workload.
+    pub(crate) workload: Workload,
+    /// The peer.
+    pub(crate) peer: Peer,
+    /// What was found out.
+    pub(crate) figures: Figures,
+}
+
+/// The child's part.
+pub(crate) fn run_cell(cell: &Cell) -> anyhow::Result<()> {
+    let setting = Setting {
+        duration: Duration::from_millis(cell.milliseconds),
+        workers: cell.workers,
+        steps_per_ms: cell.steps_per_ms,
+    };
+    let figures = cell.peer.measure(cell.workload, &setting)?;
+    println!("{}", serde_json::to_string(&figures)?);
+    // Workers and clients may still be busy, or held: nobody waits for them.
+    std::process::exit(0);
+}
+
+impl Cell {
+    /// Has it done by a child, whose output goes to a file in `folder`.
+    pub(crate) fn measure(&self, folder: &Path, interrupt: &Interrupt) -> anyhow::Result<Figures> {
+        let name = format!("{} on {}", self.workload.name(), self.peer.name());
+        let log = folder.join("cell.log");
+        let mut command = Command::new(env::current_exe()?);
+        command.arg("exec-cell");
+        for (option, value) in [
+            ("--workload", self.workload.name()),
+            ("--peer", self.peer.name().to_owned()),
+            ("--milliseconds", self.milliseconds.to_string()),
+            ("--workers", self.workers.to_string()),
+            ("--steps-per-ms", self.steps_per_ms.to_string()),
+        ] {
+            command.args([option, &value]);
+        }
+        let limit = SLACK + 4 * Duration::from_millis(self.milliseconds);
+        Running::start(&name, &mut command, Stdio::null(), &log)?.finish(limit, interrupt)?;
+        let said = fs::read_to_string(&log)?;
+        let answer = said.lines().next_back().unwrap_or_default();
+        serde_json::from_str(answer).with_context(|| format!("{name} answered {answer:?}"))
+    }
+}

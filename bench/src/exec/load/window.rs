@@ -1,0 +1,100 @@
+//! The time between two moments: how long it was, what it cost this process, what was done in it,
+//! and how busy the machine was with others.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+
+use super::super::count::counted;
+use super::super::latency;
+use super::{Figures, Setting};
+use crate::procfs::MachineTime;
+
+/// The warm-up lasts this part of the measurement.
+const WARM_UP_DIVISOR: u32 = 4;
+
+/// A moment from which on things count.
+pub(super) struct Window {
+    began: Instant,
+    cpu: f64,
+    count: u64,
+    machine: MachineTime,
+}
+
+/// What happened since.
+pub(super) struct Span {
+    /// Seconds.
+    pub(super) seconds: f64,
+    /// CPU seconds of this process.
+    pub(super) cpu: f64,
+    /// Items counted.
+    pub(super) count: u64,
+    /// The share of the machine's CPU time that went to others, in percent.
+    others_percent: f64,
+}
+
+impl Window {
+    /// From now on. Latencies from before are forgotten.
+    pub(super) fn open() -> anyhow::Result<Self> {
+        latency::forget();
+        let machine = MachineTime::now()?;
+        Ok(Self { count: counted(), cpu: cpu_time(), began: Instant::now(), machine })
+    }
+
+    /// Up to now.
+    pub(super) fn close(&self) -> anyhow::Result<Span> {
+        let seconds = self.began.elapsed().as_secs_f64();
+        let cpu = cpu_time() - self.cpu;
+        let count = counted() - self.count;
+        let machine = MachineTime::now()?;
+        let total = machine.total - self.machine.total;
+        let others = (machine.busy - self.machine.busy - cpu).max(0.0);
+        Ok(Span { seconds, cpu, count, others_percent: 100.0 * others / total })
+    }
+
+    /// A whole measurement of what other threads do: this one sleeps.
+    pub(super) fn watch(setting: &Setting) -> anyhow::Result<Span> {
+        thread::sleep(warm_up(setting));
+        let window = Self::open()?;
+        thread::sleep(setting.duration);
+        window.close()
+    }
+}
+
+impl Span {
+    /// The figures that every workload has, with these.
+    pub(super) fn figures<const N: usize>(&self, figures: [(&str, f64); N]) -> Figures {
+        let common = [("others_percent", self.others_percent)];
+        figures.into_iter().chain(common).map(|(key, value)| (key.to_owned(), value)).collect()
+    }
+
+    /// Items by time and CPU time.
+    pub(super) fn throughput(&self) -> Figures {
+        let count = self.count as f64;
+        self.figures([
+            ("items_per_s", count / self.seconds),
+            ("cpu_ns_per_item", self.cpu * 1e9 / count),
+        ])
+    }
+}
+
+/// How long things run before they count.
+pub(super) fn warm_up(setting: &Setting) -> Duration {
+    setting.duration / WARM_UP_DIVISOR
+}
+
+/// Median and tail of the latencies written down, into `figures`.
+pub(super) fn add_latencies(figures: &mut Figures) {
+    let recorded = latency::recorded();
+    for (key, quantile) in [("p50_us", 0.5), ("p99_us", 0.99), ("p999_us", 0.999)] {
+        let nanoseconds = recorded.value_at_quantile(quantile);
+        figures.insert(key.to_owned(), nanoseconds as f64 / 1e3);
+    }
+}
+
+/// The CPU seconds of this process so far, to the nanosecond, threads that ended included.
+pub(super) fn cpu_time() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}

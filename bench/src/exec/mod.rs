@@ -1,0 +1,141 @@
+//! `homing-bench exec`: executors on small work items, side by side.
+//!
+//! Each cell, a workload on a peer, is measured in a fresh child process of this program. Rounds
+//! go over all cells, the peers of a workload one after the other and in another order each round,
+//! so that what the machine does meanwhile befalls them all.
+//!
+//! Read on in this order: `workload`, `peers`, `load` and what it measures with (`spin`, `count`,
+//! `latency`, `signal`), `cell`, `report`, `table`.
+
+mod cell;
+mod count;
+mod latency;
+mod load;
+mod peers;
+mod report;
+mod signal;
+mod spin;
+mod table;
+mod workload;
+
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, ensure};
+use clap::Args;
+
+use self::cell::Outcome;
+use self::peers::Peer;
+use self::report::{Report, Setup};
+use self::workload::Workload;
+use crate::interrupt::Interrupt;
+use crate::machine::Machine;
+use crate::progress::bar;
+
+pub(crate) use self::cell::{Cell, run_cell};
+
+/// What to measure.
+#[derive(Args, Debug)]
+pub(crate) struct Options {
+    /// Only these workloads, by their names or their groups', as in inside,crypt-8.
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    workloads: Vec<String>,
+    /// Only these peers.
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    peers: Vec<Peer>,
+    /// How often everything is measured.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// How long each measurement lasts.
+    #[arg(long, default_value_t = 0.5)]
+    seconds: f64,
+    /// How many workers every peer gets [default: one for each CPU that may be used].
+    #[arg(long, value_name = "N")]
+    workers: Option<usize>,
+    /// Tell it in JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Measures, and tells on standard output.
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    let machine = Machine::read()?;
+    let workers = options.workers.unwrap_or(machine.usable_cpus);
+    ensure!(
+        (1..=machine.usable_cpus).contains(&workers),
+        "--workers {workers} cannot be used: this process may use {} CPUs",
+        machine.usable_cpus
+    );
+    ensure!(
+        (0.01..=600.0).contains(&options.seconds),
+        "--seconds {} cannot be used: it must be between 0.01 and 600",
+        options.seconds
+    );
+    let workloads = Workload::select(&options.workloads).map_err(|error| anyhow!(error))?;
+    let wanted = |peer: &Peer| options.peers.is_empty() || options.peers.contains(peer);
+    let peers: Vec<Peer> = Peer::ALL.into_iter().filter(wanted).collect();
+    let interrupt = Interrupt::install()?;
+    let setup = Setup {
+        rounds: options.rounds,
+        seconds: options.seconds,
+        workers,
+        steps_per_ms: spin::steps_per_ms(),
+    };
+    let (outcomes, notes) = measure_all(&setup, &workloads, &peers, &interrupt)?;
+    let report = Report::new(machine, setup, notes, outcomes);
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        print!("{}", table::render(&report));
+    }
+    Ok(())
+}
+
+/// All rounds, or those until Ctrl-C; and what is to be said about them. A cell that fails is left
+/// out, and does not take the others with it.
+fn measure_all(
+    setup: &Setup,
+    workloads: &[Workload],
+    peers: &[Peer],
+    interrupt: &Interrupt,
+) -> anyhow::Result<(Vec<Outcome>, Vec<String>)> {
+    let folder = tempfile::Builder::new().prefix("homing-bench-").tempdir();
+    let folder = folder.context("there is no folder for throw-away files")?;
+    let count = u64::from(setup.rounds) * (workloads.len() * peers.len()) as u64;
+    let bar = bar(count, "{wide_bar} {pos}/{len} {msg}, {eta} left")?;
+    let mut outcomes = Vec::new();
+    let mut notes = Vec::new();
+    for round in 1..=setup.rounds {
+        for workload in workloads {
+            for turn in 0..peers.len() {
+                // Whoever comes first in one round comes last in the next.
+                let peer = peers[(turn + round as usize - 1) % peers.len()];
+                bar.set_message(format!("round {round}: {} on {}", workload.name(), peer.name()));
+                bar.inc(1);
+                if peer.cannot(*workload).is_some() {
+                    continue;
+                }
+                let cell = Cell {
+                    workload: *workload,
+                    peer,
+                    milliseconds: Duration::from_secs_f64(setup.seconds).as_millis() as u64,
+                    workers: setup.workers,
+                    steps_per_ms: setup.steps_per_ms,
+                };
+                match cell.measure(folder.path(), interrupt) {
+                    Ok(figures) => {
+                        outcomes.push(Outcome { round, workload: *workload, peer, figures });
+                    }
+                    Err(_) if interrupt.check().is_err() => {
+                        bar.finish_and_clear();
+                        let (done, of) = (outcomes.len(), count);
+                        notes.push(format!("interrupted in round {round}: {done} of {of} cells"));
+                        return Ok((outcomes, notes));
+                    }
+                    Err(error) => notes.push(format!("left out in round {round}: {error:#}")),
+                }
+            }
+        }
+    }
+    bar.finish_and_clear();
+    Ok((outcomes, notes))
+}

@@ -1,0 +1,39 @@
+//! homing: everything that the comparison knows of its interface.
+
+use std::path::Path;
+
+use anyhow::{Context, ensure};
+use homing::{Allowed, CpuSet, Machine, Runtime, Workqueue};
+
+use super::Pool;
+
+/// One workqueue with the attributes that one gets without asking, on pinned workers.
+pub(crate) struct Homing {
+    queue: Workqueue,
+    /// The workers end with it.
+    _runtime: Runtime,
+}
+
+impl Pool for Homing {
+    fn start(workers: usize) -> anyhow::Result<Self> {
+        let root = Path::new("/");
+        let machine = Machine::read(root).context("the machine's CPUs cannot be read")?;
+        let allowed = Allowed::read(root, &machine).context("the allowed CPUs cannot be read")?;
+        let cpus: CpuSet = allowed.worker_cpus(&machine).iter().take(workers).collect();
+        ensure!(
+            cpus.len() == workers,
+            "homing has a worker for each CPU, and {workers} are too many"
+        );
+        let runtime = Runtime::builder().cpus(cpus).build()?;
+        let queue = runtime.workqueue("bench").build()?;
+        Ok(Self { queue, _runtime: runtime })
+    }
+
+    fn submit(&'static self, work: impl FnOnce() + Send + 'static) {
+        self.queue.execute(work);
+    }
+
+    fn fan_out(&'static self, items: impl Iterator<Item = impl FnOnce() + Send + 'static>) {
+        self.queue.execute_batch(items);
+    }
+}

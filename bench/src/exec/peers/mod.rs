@@ -1,0 +1,196 @@
+//! The executors that are compared. All stand behind one trait, with static dispatch: what an item
+//! costs, its allocation included, is each peer's own affair.
+//!
+//! Left out: forte, whose versions for Rust 1.95 (up to 1.0.0-alpha.4) run what is spawned from
+//! outside on the caller and never share what is spawned from inside, and whose later ones need
+//! Rust 1.96; threads of glommio, monoio and compio, which do not share work; yastl and switchyard,
+//! which nobody has touched for years.
+
+mod cb_channel;
+mod cb_deque;
+mod closures;
+mod futures;
+mod homing;
+
+use std::str::FromStr;
+
+use serde::{Serialize, Serializer};
+
+use super::load::{self, Figures, Setting};
+use super::workload::Workload;
+
+/// A way to run closures on a fixed number of threads.
+pub(crate) trait Pool: Sized + Send + Sync + 'static {
+    /// Starts so many workers.
+    fn start(workers: usize) -> anyhow::Result<Self>;
+
+    /// Has `work` done, and nobody waits for it. From any thread: a pool that can tell that the
+    /// caller is a worker of its own may use that.
+    fn submit(&'static self, work: impl FnOnce() + Send + 'static);
+
+    /// Has many items done at once, from an item.
+    fn fan_out(&'static self, items: impl Iterator<Item = impl FnOnce() + Send + 'static>) {
+        items.for_each(|item| self.submit(item));
+    }
+
+    /// Has `work` done of which it is said that it blocks.
+    fn submit_blocking(&'static self, work: impl FnOnce() + Send + 'static) {
+        self.submit(work);
+    }
+}
+
+/// A peer, as a kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Peer {
+    /// Ours.
+    Homing,
+    /// rayon's `spawn`.
+    Rayon,
+    /// tokio's `spawn` on its multi-threaded runtime.
+    Tokio,
+    /// The same, with `spawn_blocking` for items that block.
+    TokioDeclared,
+    /// tokio's `spawn_blocking`, for everything.
+    TokioBlocking,
+    /// smol's executor on threads that run it.
+    AsyncExecutor,
+    /// bevy's task pool, which is the same executor with other threads.
+    BevyTasks,
+    /// The crate threadpool: a channel.
+    Threadpool,
+    /// surrealdb's pool for blocking jobs.
+    Affinitypool,
+    /// A minimal pool on crossbeam-deque.
+    CbDeque,
+    /// A minimal pool on crossbeam-channel.
+    CbChannel,
+}
+
+impl Peer {
+    /// All of them, in the order of the columns.
+    pub(crate) const ALL: [Self; 11] = [
+        Self::Homing,
+        Self::Rayon,
+        Self::Tokio,
+        Self::TokioDeclared,
+        Self::TokioBlocking,
+        Self::AsyncExecutor,
+        Self::BevyTasks,
+        Self::Threadpool,
+        Self::Affinitypool,
+        Self::CbDeque,
+        Self::CbChannel,
+    ];
+
+    /// The name in the results.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Homing => "homing",
+            Self::Rayon => "rayon",
+            Self::Tokio => "tokio",
+            Self::TokioDeclared => "tokio+blocking",
+            Self::TokioBlocking => "tokio-blocking",
+            Self::AsyncExecutor => "async-executor",
+            Self::BevyTasks => "bevy_tasks",
+            Self::Threadpool => "threadpool",
+            Self::Affinitypool => "affinitypool",
+            Self::CbDeque => "cb-deque",
+            Self::CbChannel => "cb-channel",
+        }
+    }
+
+    /// Why `workload` is not for this peer, where it is not.
+    pub(crate) const fn cannot(self, workload: Workload) -> Option<&'static str> {
+        match (self, workload) {
+            (Self::TokioDeclared, Workload::BlockingMix) => None,
+            (Self::TokioDeclared, _) => Some("it is tokio where nothing blocks"),
+            _ => None,
+        }
+    }
+
+    /// Measures `workload` in this process, which is used up by it.
+    pub(crate) fn measure(self, workload: Workload, setting: &Setting) -> anyhow::Result<Figures> {
+        let run = match self {
+            Self::Homing => load::run::<homing::Homing>,
+            Self::Rayon => load::run::<closures::Rayon>,
+            Self::Tokio => load::run::<futures::Tokio>,
+            Self::TokioDeclared => load::run::<futures::TokioDeclared>,
+            Self::TokioBlocking => load::run::<futures::TokioBlocking>,
+            Self::AsyncExecutor => load::run::<futures::AsyncExecutor>,
+            Self::BevyTasks => load::run::<futures::BevyTasks>,
+            Self::Threadpool => load::run::<closures::Threadpool>,
+            Self::Affinitypool => load::run::<futures::Affinitypool>,
+            Self::CbDeque => load::run::<cb_deque::CbDeque>,
+            Self::CbChannel => load::run::<cb_channel::CbChannel>,
+        };
+        run(workload, setting)
+    }
+}
+
+impl FromStr for Peer {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|peer| peer.name() == name);
+        let known = || Self::ALL.map(Self::name).join(", ");
+        found.ok_or_else(|| format!("{name:?} is no peer: use {}", known()))
+    }
+}
+
+impl Serialize for Peer {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Items from outside, from inside and in numbers all run.
+    fn exercise<P: Pool>() {
+        let pool: &'static P = Box::leak(Box::new(P::start(2).unwrap()));
+        let (done, wait) = mpsc::channel();
+        for _ in 0..100 {
+            let done = done.clone();
+            pool.submit(move || {
+                let items = (0..10).map(|_| {
+                    let done = done.clone();
+                    move || done.send(()).unwrap()
+                });
+                pool.fan_out(items.collect::<Vec<_>>().into_iter());
+            });
+        }
+        pool.submit_blocking(move || done.send(()).unwrap());
+        for _ in 0..1001 {
+            wait.recv_timeout(Duration::from_secs(60)).unwrap();
+        }
+    }
+
+    #[test]
+    fn every_peer_runs_everything() {
+        exercise::<homing::Homing>();
+        exercise::<closures::Rayon>();
+        exercise::<futures::Tokio>();
+        exercise::<futures::TokioDeclared>();
+        exercise::<futures::TokioBlocking>();
+        exercise::<futures::AsyncExecutor>();
+        exercise::<futures::BevyTasks>();
+        exercise::<closures::Threadpool>();
+        exercise::<futures::Affinitypool>();
+        exercise::<cb_deque::CbDeque>();
+        exercise::<cb_channel::CbChannel>();
+    }
+
+    #[test]
+    fn names_round_trip_and_unknown_ones_list_the_choices() {
+        for peer in Peer::ALL {
+            assert_eq!(peer.name().parse(), Ok(peer));
+        }
+        let error = "forte".parse::<Peer>().unwrap_err();
+        assert!(error.contains("\"forte\"") && error.contains("cb-deque"), "{error}");
+    }
+}

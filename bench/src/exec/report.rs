@@ -1,0 +1,187 @@
+//! What the rounds come to: medians with their ranges, and homing beside the best of the others.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::cell::Outcome;
+use super::peers::Peer;
+use super::workload::{Better, METRICS, Metric, Workload};
+use crate::machine::Machine;
+use crate::spread::{Spread, figure};
+
+/// How the run was set up.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Setup {
+    /// How often everything was measured.
+    pub(crate) rounds: u32,
+    /// How long each measurement lasted.
+    pub(crate) seconds: f64,
+    /// How many workers each pool had.
+    pub(crate) workers: usize,
+    /// The calibration: multiplications in a millisecond.
+    pub(crate) steps_per_ms: u64,
+}
+
+/// The figures of one peer under one workload.
+#[derive(Debug, Serialize)]
+pub(crate) struct Row {
+    /// The workload.
+    pub(crate) workload: Workload,
+    /// The peer.
+    pub(crate) peer: Peer,
+    /// By [`Metric::key`].
+    #[serde(flatten)]
+    pub(crate) figures: BTreeMap<String, Spread>,
+}
+
+/// One figure of homing divided by that of the best other peer.
+#[derive(Debug, Serialize)]
+pub(crate) struct Comparison {
+    /// The workload.
+    pub(crate) workload: Workload,
+    /// The [`Metric::key`].
+    pub(crate) metric: &'static str,
+    /// Who has the best median of the others.
+    pub(crate) best: Peer,
+    /// homing's figure divided by that peer's of the same round.
+    pub(crate) ratio: Spread,
+}
+
+/// Everything that is told of a run.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    /// The machine.
+    pub(crate) machine: Machine,
+    /// The setup.
+    pub(crate) setup: Setup,
+    /// What to keep in mind.
+    pub(crate) notes: Vec<String>,
+    /// By workload and peer.
+    pub(crate) rows: Vec<Row>,
+    /// By workload and figure.
+    pub(crate) homing_to_best: Vec<Comparison>,
+    /// Every measurement.
+    pub(crate) cells: Vec<Outcome>,
+}
+
+impl Report {
+    /// Sums up `outcomes`. `notes` are those that the outcomes do not tell.
+    pub(crate) fn new(
+        machine: Machine,
+        setup: Setup,
+        mut notes: Vec<String>,
+        outcomes: Vec<Outcome>,
+    ) -> Self {
+        let rows = rows(&outcomes);
+        let others = outcomes.iter().filter_map(|one| one.figures.get("others_percent").copied());
+        if let Some(others) = Spread::of(others) {
+            let [median, max] = [others.median, others.max].map(figure);
+            notes.push(format!(
+                "{median} % of the machine's CPU time went to others in the middle cell, and \
+                 {max} % in the worst"
+            ));
+        }
+        let homing_to_best = compare(&rows, &outcomes);
+        Self { machine, setup, notes, rows, homing_to_best, cells: outcomes }
+    }
+
+    /// The row of `peer` under `workload`.
+    pub(crate) fn row(&self, workload: Workload, peer: Peer) -> Option<&Row> {
+        self.rows.iter().find(|row| (row.workload, row.peer) == (workload, peer))
+    }
+}
+
+fn rows(outcomes: &[Outcome]) -> Vec<Row> {
+    let pairs = Workload::ALL.into_iter().flat_map(|load| Peer::ALL.map(|peer| (load, peer)));
+    let row = |(workload, peer)| {
+        let of = outcomes.iter().filter(|one| (one.workload, one.peer) == (workload, peer));
+        let mut values: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+        for (key, value) in of.flat_map(|one| &one.figures) {
+            values.entry(key.clone()).or_default().push(*value);
+        }
+        let spread = |(key, values)| Some((key, Spread::of(values)?));
+        let figures: BTreeMap<_, _> = values.into_iter().filter_map(spread).collect();
+        (!figures.is_empty()).then_some(Row { workload, peer, figures })
+    };
+    pairs.filter_map(row).collect()
+}
+
+fn compare(rows: &[Row], outcomes: &[Outcome]) -> Vec<Comparison> {
+    let pairs = Workload::ALL.into_iter().flat_map(|load| METRICS.iter().map(move |m| (load, m)));
+    pairs.filter_map(|(load, metric)| compare_one(load, metric, rows, outcomes)).collect()
+}
+
+fn compare_one(
+    workload: Workload,
+    metric: &'static Metric,
+    rows: &[Row],
+    outcomes: &[Outcome],
+) -> Option<Comparison> {
+    let median = |row: &Row| row.figures.get(metric.key).map(|spread| spread.median);
+    let others = rows.iter().filter(|row| row.workload == workload && row.peer != Peer::Homing);
+    let others = others.filter_map(|row| Some((row.peer, median(row)?)));
+    let (best, _) = match metric.better {
+        Better::More => others.max_by(|a, b| a.1.total_cmp(&b.1)),
+        Better::Less => others.min_by(|a, b| a.1.total_cmp(&b.1)),
+    }?;
+    let of = |peer| {
+        outcomes
+            .iter()
+            .filter(move |one| (one.workload, one.peer) == (workload, peer))
+            .filter_map(|one| Some((one.round, *one.figures.get(metric.key)?)))
+    };
+    // Rounds are compared with themselves: the machine's mood is shared by what ran together.
+    let same_round = of(Peer::Homing).filter_map(|(round, ours)| {
+        let (_, theirs) = of(best).find(|(other, _)| *other == round)?;
+        Some((ours, theirs))
+    });
+    let ratio = Spread::of_ratios(same_round)?;
+    Some(Comparison { workload, metric: metric.key, best, ratio })
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Three rounds of homing and two others under one workload.
+    pub(crate) fn report() -> Report {
+        let mut outcomes = Vec::new();
+        for (round, scale) in [(1, 1.0), (2, 2.0), (3, 1.5)] {
+            for (peer, items) in
+                [(Peer::CbDeque, 8000.0), (Peer::Homing, 4000.0), (Peer::Rayon, 2000.0)]
+            {
+                let figures = [
+                    ("items_per_s", items * scale),
+                    ("cpu_ns_per_item", 1e6 / items),
+                    ("others_percent", 3.0),
+                ];
+                let figures = figures.map(|(key, value)| (key.to_owned(), value)).into();
+                outcomes.push(Outcome { round, workload: Workload::Outside(50), peer, figures });
+            }
+        }
+        let machine = Machine {
+            cpu_model: "Some CPU".to_owned(),
+            cores: 4,
+            cpus: 8,
+            usable_cpus: 8,
+            kernel: "6.1.0".to_owned(),
+        };
+        let setup = Setup { rounds: 3, seconds: 0.5, workers: 8, steps_per_ms: 1_000_000 };
+        Report::new(machine, setup, vec!["something odd".to_owned()], outcomes)
+    }
+
+    #[test]
+    fn rows_are_medians_and_homing_is_compared_with_the_best_round_by_round() {
+        let report = report();
+        assert_eq!(report.rows.len(), 3);
+        let row = report.row(Workload::Outside(50), Peer::Homing).unwrap();
+        let expected = Spread { median: 6000.0, min: 4000.0, max: 8000.0 };
+        assert_eq!(row.figures["items_per_s"], expected);
+        let ratios: Vec<_> =
+            report.homing_to_best.iter().map(|one| (one.metric, one.best)).collect();
+        assert_eq!(ratios, [("items_per_s", Peer::CbDeque), ("cpu_ns_per_item", Peer::CbDeque)]);
+        assert_eq!(report.homing_to_best[0].ratio, Spread { median: 0.5, min: 0.5, max: 0.5 });
+        assert!(report.notes[1].starts_with("3.00 %"), "{:?}", report.notes);
+    }
+}

@@ -1,0 +1,62 @@
+//! Work of a known length that asks no clock: a chain of multiplications, calibrated once by the
+//! parent, so that all children do the same number of steps.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+/// How long one trial of the calibration lasts at least.
+const TRIAL: Duration = Duration::from_millis(20);
+
+/// The fastest trial counts: the others were disturbed.
+const TRIALS: u32 = 7;
+
+/// Does `steps` multiplications, each on the result of the one before.
+#[inline]
+pub(crate) fn spin(steps: u64) {
+    let mut value = black_box(steps | 1);
+    for _ in 0..steps {
+        value = value.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963);
+    }
+    black_box(value);
+}
+
+/// How many steps one millisecond has room for.
+pub(crate) fn steps_per_ms() -> u64 {
+    let mut steps = 1_u64 << 16;
+    let mut fastest = 1;
+    let mut trials = 0;
+    while trials < TRIALS {
+        let began = Instant::now();
+        spin(steps);
+        let took = began.elapsed();
+        if took < TRIAL {
+            steps *= 2;
+            continue;
+        }
+        fastest = fastest.max(u128::from(steps) * 1_000_000 / took.as_nanos());
+        trials += 1;
+    }
+    fastest as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn twice_the_steps_take_about_twice_the_time() {
+        let per_ms = steps_per_ms();
+        assert!(per_ms > 1000, "{per_ms}");
+        let best = |steps| {
+            let times = (0..20).map(|_| {
+                let began = Instant::now();
+                spin(steps);
+                began.elapsed().as_secs_f64()
+            });
+            times.fold(f64::INFINITY, f64::min)
+        };
+        let ratio = best(2 * per_ms) / best(per_ms);
+        // Wide, since the machine may be busy with other tests.
+        assert!((1.2..4.0).contains(&ratio), "{ratio}");
+    }
+}
