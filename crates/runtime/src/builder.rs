@@ -202,9 +202,10 @@ impl Runtime {
     fn start_monitor(mut self, name: &str) -> Result<Self, RuntimeError> {
         let shared = Arc::clone(self.shared());
         let body = move || monitor::main(&shared);
-        let monitor = self.shared().hooks.create_thread(|| {
-            thread::Builder::new().name(format!("{name}/monitor")).spawn(body)
-        });
+        let monitor = self
+            .shared()
+            .hooks
+            .create_thread(|| thread::Builder::new().name(format!("{name}/monitor")).spawn(body));
         self.set_monitor(monitor.map_err(RuntimeError::Thread)?);
         Ok(self)
     }

@@ -2,8 +2,8 @@
 //! steps are numbered as in `README.md`.
 
 use homing_sched::{
-    Attributes, Facts, Features, Idle, Layout, Next, PoolId, QueueId, Reach, before_park, overdue, start,
-    submit,
+    Attributes, Facts, Features, Idle, Layout, Next, PoolId, QueueId, Reach, before_park, overdue,
+    start, submit,
 };
 use homing_topology::{CPU_COUNT_MAX, CpuId, CpuSet};
 
@@ -132,8 +132,8 @@ impl Dispatch {
         let queue = self.home(cpu, pool);
         item.set_queue(queue);
         // P1: insert, and say so, under the lock of the queue.
-        self.pools.queue(queue).push(item)?;
-        Ok(self.wake_for_new(fill, cpu, pool))
+        let decide = self.pools.queue(queue).push(item)?;
+        Ok(decide && self.wake_for_new(fill, cpu, pool))
     }
 
     /// The same for many items.

@@ -1,6 +1,6 @@
 //! One home queue: a lock around a list of batches, and what may be read without the lock.
 
-use homing_sched::ItemLength;
+use homing_sched::{ItemLength, calls_for_decision};
 
 use crate::clock::now_ns;
 use crate::item::{Batch, Batches, Item, Sealed};
@@ -103,16 +103,18 @@ impl HomeQueue {
         now_ns
     }
 
-    /// Puts an item at the end; gives it back where the queue is closed.
-    pub(crate) fn push(&self, item: Item) -> Result<(), Item> {
-        let batch_items = self.length().batch();
+    /// Puts an item at the end; gives it back where the queue is closed. Whether that calls for a
+    /// decision whom to wake.
+    pub(crate) fn push(&self, item: Item) -> Result<bool, Item> {
+        let length = self.length();
+        let batch_items = length.batch();
         let mut items = lock(&self.items);
         if items.closed {
             return Err(item);
         }
         items.push(item, batch_items);
         self.publish(items.len);
-        Ok(())
+        Ok(calls_for_decision(length.mean_ns(), items.len))
     }
 
     /// Puts all items of an iterator at the end, in order; gives back those that come after the
@@ -222,7 +224,9 @@ mod tests {
         assert_eq!(queue.waiting(), 36);
         queue.complete(1_000_000, 1);
         assert_eq!(take(&queue), [34], "they turned out long");
-        let (Some((batch, _)), 34) = (queue.take(), queue.waiting()) else { panic!("35 were there") };
+        let (Some((batch, _)), 34) = (queue.take(), queue.waiting()) else {
+            panic!("35 were there")
+        };
         queue.put_back(batch);
         assert_eq!((take(&queue), queue.waiting()), (vec![35], 34));
     }

@@ -121,9 +121,10 @@ impl Monitor<'_> {
     /// Whether anybody works, and whether an item has been running for long.
     fn look_at_workers(&mut self, now_ns: u64) -> (bool, bool) {
         let shared = self.shared;
-        let owners = shared.dispatch.slots().filter_map(|(cpu, slot)| {
-            slot.working_owner().map(|owner| (owner, cpu))
-        });
+        let owners = shared
+            .dispatch
+            .slots()
+            .filter_map(|(cpu, slot)| slot.working_owner().map(|owner| (owner, cpu)));
         let owners: HashMap<ThreadId, CpuId> = owners.collect();
         if owners.is_empty() {
             self.seen.clear();

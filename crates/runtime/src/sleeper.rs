@@ -33,12 +33,8 @@ mod place {
         /// up. Whether there was a token.
         pub(crate) fn sleep(&self, at_most: Option<Duration>) -> bool {
             // `Acquire` pairs with the `Release` of `wake`.
-            let go = self.state.compare_exchange(
-                EMPTY,
-                ASLEEP,
-                Ordering::Acquire,
-                Ordering::Acquire,
-            );
+            let go =
+                self.state.compare_exchange(EMPTY, ASLEEP, Ordering::Acquire, Ordering::Acquire);
             if go.is_err() {
                 self.state.store(EMPTY, Ordering::Relaxed);
                 return true;

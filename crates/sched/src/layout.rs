@@ -200,7 +200,8 @@ mod tests {
                     let leader = layout.leader(level, cpu);
                     assert!(layout.leaders(level).contains(leader) && leader <= cpu);
                     let same = layout.machine().online().iter();
-                    let same: CpuSet = same.filter(|c| layout.leader(level, *c) == leader).collect();
+                    let same: CpuSet =
+                        same.filter(|c| layout.leader(level, *c) == leader).collect();
                     assert!(same.is_subset(layout.pod(level.scope(), cpu)));
                     assert!(same.is_subset(layout.pod(Scope::Numa, cpu)));
                 }

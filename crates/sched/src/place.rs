@@ -47,6 +47,15 @@ pub fn submit(layout: &Layout, facts: &impl Facts, cpu: CpuId, pool: PoolId) -> 
     Placement { queue, wake: wake_for(layout, facts, queue, cpu) }
 }
 
+/// Whether an insertion calls for a decision, where the queue has `waiting` items with it.
+///
+/// Not of tiny items into a queue that had some already: whoever put the first one in has decided,
+/// and whoever takes some of them decides again. What has changed since is only how many wait,
+/// which is looked at each time they have doubled.
+pub const fn calls_for_decision(item_ns: u64, waiting: u32) -> bool {
+    item_ns == 0 || item_ns >= TINY_ITEM_NS || waiting.is_power_of_two()
+}
+
 /// Decides whom a worker on `cpu` that begins an item of `queue` wakes for the next one: nobody
 /// where none is left (`SCHED-3`).
 pub fn start(layout: &Layout, facts: &impl Facts, queue: QueueId, cpu: CpuId) -> Option<CpuId> {
@@ -116,11 +125,8 @@ impl<F: Facts> Search<'_, F> {
             return Some(self.near);
         }
         let smt_aware = features.has(Features::SMT_AWARE);
-        let whole = if smt_aware {
-            self.layout.whole_cores(idle, self.active)
-        } else {
-            CpuSet::EMPTY
-        };
+        let whole =
+            if smt_aware { self.layout.whole_cores(idle, self.active) } else { CpuSet::EMPTY };
         let rings = self.layout.rings(self.near);
         let nearest = |among: &CpuSet| {
             if among.is_empty() {

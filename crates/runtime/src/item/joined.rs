@@ -112,11 +112,8 @@ where
     struct For<F, T>(PhantomData<(F, T)>);
     impl<F: FnOnce() -> T + Send, T: Send> For<F, T> {
         const VTABLE: VTable = VTable { run: run::<F, T>, cancel: cancel::<F, T> };
-        const OPERATIONS: Operations = Operations {
-            run: execute::<F, T>,
-            discard: discard::<F, T>,
-            free: free::<F, T>,
-        };
+        const OPERATIONS: Operations =
+            Operations { run: execute::<F, T>, discard: discard::<F, T>, free: free::<F, T> };
     }
     let front: Front<T> = Front {
         header: Header::new(&For::<F, T>::VTABLE, ITEM | HANDLE, workqueue),
@@ -316,7 +313,9 @@ impl<T> Joined<T> {
 
     fn end_here(&self, how: u32, end: impl FnOnce(NonNull<Header>)) -> bool {
         let state = &self.front().header.state;
-        if state.load(Acquire) & CLAIMED != 0 || state.fetch_or(CLAIMED | how, AcqRel) & CLAIMED != 0 {
+        if state.load(Acquire) & CLAIMED != 0
+            || state.fetch_or(CLAIMED | how, AcqRel) & CLAIMED != 0
+        {
             return false;
         }
         end(self.header);
