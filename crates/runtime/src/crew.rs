@@ -149,11 +149,14 @@ impl Crew {
             }
             Err(error) => {
                 roll.members.remove(&id);
+                drop(roll);
                 self.refused.fetch_add(1, Ordering::Relaxed);
                 if let Some(cpu) = assigned {
                     shared.dispatch.slot(cpu).vacate(member.id);
-                    roll.unfilled.insert(cpu);
+                    // Somebody may have become a spare meanwhile; if not, the CPU is noted.
+                    self.fill(shared, cpu);
                 }
+                self.close_if_done(shared);
                 Err(error)
             }
         }
@@ -173,15 +176,8 @@ impl Crew {
                 return Orders::Leave;
             }
             roll.spares.push(Arc::clone(member));
-            let all_are_spare = roll.spares.len() == roll.members.len();
-            if all_are_spare && shared.may_close() {
-                roll.closed = true;
-                let spares = std::mem::take(&mut roll.spares);
-                drop(roll);
-                shared.close();
-                spares.iter().for_each(|spare| spare.give(Orders::Leave));
-            }
         }
+        self.close_if_done(shared);
         loop {
             let ordered = member.bed.sleep(Some(self.keep_alive));
             if let Some(orders) = lock(&member.orders).take() {
@@ -197,7 +193,7 @@ impl Crew {
         }
     }
 
-    /// After the stop flags have changed: closes if nobody is at work any more.
+    /// After the stop flags or the roll have changed: closes if nobody is at work any more.
     pub(crate) fn close_if_done(&self, shared: &Shared) {
         let mut roll = lock(&self.roll);
         if !roll.closed && roll.spares.len() == roll.members.len() && shared.may_close() {
@@ -210,11 +206,14 @@ impl Crew {
     }
 
     /// The thread ends.
-    pub(crate) fn leave(&self, member: &Member) {
+    pub(crate) fn leave(&self, shared: &Shared, member: &Member) {
         let mut roll = lock(&self.roll);
         if !roll.closed {
             // Nobody will wait for it: let go of its handle.
             roll.members.remove(&member.id.0);
+            drop(roll);
+            // It may have been the last one that was no spare.
+            self.close_if_done(shared);
         }
     }
 

@@ -247,9 +247,15 @@ impl Dispatch {
         }
     }
 
-    /// Takes an offered slot back, unless somebody has claimed it. Whether it did.
-    pub(crate) fn take_offer_back(&self, cpu: CpuId) -> bool {
-        self.idle.remove(cpu)
+    /// Takes an offered slot back, unless another thread has got it. Whether it did.
+    pub(crate) fn take_offer_back(&self, cpu: CpuId, thread: ThreadId) -> bool {
+        // The slot first: the idle bit of a slot that has an owner is that owner's. Who claims the
+        // bit in between finds an owner and leaves a token, which is harmless.
+        let taken = self.slot(cpu).assign(thread);
+        if taken {
+            self.idle.remove(cpu);
+        }
+        taken
     }
 
     /// Says that the worker of `cpu` looks for work: issuers need not wake anybody. Where another

@@ -68,6 +68,11 @@ mod worker;
 #[cfg(not(loom))]
 mod workqueue;
 
+#[cfg(all(loom, test))]
+mod loom_tests;
+#[cfg(all(shuttle, test))]
+mod shuttle_tests;
+
 #[cfg(not(loom))]
 pub use {
     books::{Counters, CpuCounters, QueueAges},

@@ -1,107 +1,256 @@
-//! The wake protocol under the model checker: `cargo xtask loom`.
+//! The wake protocol and the items under the model checker: `cargo xtask loom`.
 
 use std::sync::atomic::Ordering::SeqCst;
+use std::task::{Poll, Waker};
 
-use homing_sched::{Affinity, Layout};
+use homing_sched::{Affinity, Attributes, Idle, Layout, PoolId};
 use homing_topology::{CpuId, Machine, Scope};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicUsize};
 use loom::thread;
 
-use crate::queues::{Announced, Queues};
+use crate::dispatch::{Announced, Dispatch, Fill};
+use crate::item::{self, Batch, Books, Hand, Item, JoinError};
+use crate::sleeper::Sleeper;
+use crate::slot::ThreadId;
 
 const SYSTEM: Affinity = Affinity { scope: Scope::System, strict: false };
 const OWN_CPU: Affinity = Affinity { scope: Scope::Cpu, strict: false };
+
+struct NoBooks;
+
+impl Books for NoBooks {
+    fn started(&self) {}
+    fn completed(&self, _: bool) {}
+    fn aborted(&self) {}
+}
+
+/// All slots have an owner in these models.
+struct NobodySpare;
+
+impl Fill for NobodySpare {
+    fn fill(&self, _: CpuId) {
+        panic!("no slot is vacant here");
+    }
+}
 
 fn cpu(number: usize) -> CpuId {
     CpuId::new(number).unwrap()
 }
 
-fn queues(cpus: usize) -> Queues<u32> {
-    let machine = Machine::from_grid(&format!("1x{cpus}x1")).unwrap();
-    Queues::new(Layout::new(&machine, machine.online()).unwrap())
+/// The owner of a CPU's slot in these models.
+fn owner(cpu: CpuId) -> ThreadId {
+    ThreadId(cpu.index() as u32 + 1)
 }
 
-fn check(model: impl Fn() + Sync + Send + 'static) {
+/// Two pools, one of CPUs and one of the whole machine, whose CPUs share a cache.
+fn dispatch(cpus: usize) -> Dispatch {
+    let machine = Machine::from_grid(&format!("1x{cpus}x1")).unwrap();
+    let dispatch = Dispatch::new(Layout::new(&machine).unwrap(), machine.online());
+    for affinity in [OWN_CPU, SYSTEM] {
+        dispatch.pool_with(Attributes::new(affinity));
+    }
+    for cpu in machine.online().iter() {
+        assert!(dispatch.slot(cpu).assign(owner(cpu)));
+    }
+    dispatch
+}
+
+const OF_CPU: PoolId = PoolId(0);
+const OF_SYSTEM: PoolId = PoolId(1);
+
+fn counting(count: &Arc<AtomicUsize>) -> Item {
+    let count = Arc::clone(count);
+    item::lone(0, move || {
+        count.fetch_add(1, SeqCst);
+    })
+}
+
+fn put(dispatch: &Dispatch, fill: &impl Fill, cpu: CpuId, pool: PoolId, item: Item) {
+    assert!(dispatch.put(fill, cpu, pool, item).is_ok(), "the queues are open");
+}
+
+fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
+    builder.preemption_bound = Some(preemptions);
     builder.check(model);
 }
 
-/// A worker that ends when it has seen `target` items taken by anybody. It sleeps only where the
-/// protocol lets it, so a lost wake-up is a deadlock, which loom reports.
-fn work(queues: &Queues<u32>, own: CpuId, taken: &AtomicUsize, target: usize) {
-    loop {
-        if queues.take(own, 0).is_some() {
-            if taken.fetch_add(1, SeqCst) + 1 == target {
-                queues.wake_all();
+/// A worker that ends when `target` items have run anywhere. It sleeps only where the protocol
+/// lets it, so a lost wake-up is a deadlock, which loom reports.
+fn work(dispatch: &Dispatch, fill: &impl Fill, own: CpuId, ran: &AtomicUsize, target: usize) {
+    let done = || ran.load(SeqCst) >= target;
+    while !done() {
+        // Without a clock everything is ripe.
+        if let Ok(taken) = dispatch.take(fill, own, Idle::Woken, 0) {
+            taken.batch.into_iter().for_each(|item| item.run(&NoBooks));
+            if done() {
+                dispatch.wake_all(fill);
             }
-            continue;
-        }
-        let done = || taken.load(SeqCst) >= target;
-        match queues.announce(own, done) {
-            Announced::Sleep => queues.sleep(own),
-            Announced::LookAgain if done() => return,
-            Announced::LookAgain => {}
+        } else if let Announced::Sleep { .. } =
+            dispatch.announce(own, owner(own), Idle::Woken, done)
+        {
+            dispatch.slot(own).sleep(None);
+            dispatch.slot(own).rise(owner(own));
         }
     }
 }
 
 #[test]
 fn a_worker_going_idle_sees_what_two_producers_insert() {
-    check(|| {
-        let queues = Arc::new(queues(1));
-        let taken = Arc::new(AtomicUsize::new(0));
-        let producers: Vec<_> = [SYSTEM, OWN_CPU]
-            .into_iter()
-            .map(|affinity| {
-                let queues = Arc::clone(&queues);
-                thread::spawn(move || queues.put(cpu(0), affinity, 1).map(|_| ()).unwrap())
+    check(3, || {
+        let (dispatch, ran) = (Arc::new(dispatch(1)), Arc::new(AtomicUsize::new(0)));
+        let producers = [OF_SYSTEM, OF_CPU].map(|pool| {
+            let (dispatch, ran) = (Arc::clone(&dispatch), Arc::clone(&ran));
+            thread::spawn(move || {
+                put(&dispatch, &NobodySpare, cpu(0), pool, counting(&ran));
             })
-            .collect();
-        work(&queues, cpu(0), &taken, 2);
+        });
+        work(&dispatch, &NobodySpare, cpu(0), &ran, 2);
         producers.into_iter().for_each(|producer| producer.join().unwrap());
-        assert_eq!(taken.load(SeqCst), 2);
+        assert_eq!(ran.load(SeqCst), 2);
     });
 }
 
 #[test]
 fn two_workers_take_everything_and_both_end() {
-    check(|| {
-        let queues = Arc::new(queues(2));
-        let taken = Arc::new(AtomicUsize::new(0));
+    check(2, || {
+        let (dispatch, ran) = (Arc::new(dispatch(2)), Arc::new(AtomicUsize::new(0)));
         let other = {
-            let (queues, taken) = (Arc::clone(&queues), Arc::clone(&taken));
-            thread::spawn(move || work(&queues, cpu(1), &taken, 2))
+            let (dispatch, ran) = (Arc::clone(&dispatch), Arc::clone(&ran));
+            thread::spawn(move || work(&dispatch, &NobodySpare, cpu(1), &ran, 2))
         };
-        queues.put(cpu(0), OWN_CPU, 1).unwrap();
-        queues.put(cpu(0), OWN_CPU, 2).unwrap();
-        work(&queues, cpu(0), &taken, 2);
+        put(&dispatch, &NobodySpare, cpu(0), OF_CPU, counting(&ran));
+        put(&dispatch, &NobodySpare, cpu(0), OF_CPU, counting(&ran));
+        work(&dispatch, &NobodySpare, cpu(0), &ran, 2);
         other.join().unwrap();
-        assert_eq!(taken.load(SeqCst), 2);
+        assert_eq!(ran.load(SeqCst), 2);
     });
 }
 
 #[test]
-fn nobody_sleeps_through_shutdown() {
-    check(|| {
-        let queues = Arc::new(queues(1));
-        let stop = Arc::new(AtomicBool::new(false));
+fn nobody_sleeps_through_a_shutdown() {
+    check(3, || {
+        let (dispatch, stop) = (Arc::new(dispatch(1)), Arc::new(AtomicBool::new(false)));
         let worker = {
-            let (queues, stop) = (Arc::clone(&queues), Arc::clone(&stop));
+            let (dispatch, stop) = (Arc::clone(&dispatch), Arc::clone(&stop));
             thread::spawn(move || {
-                while !stop.load(SeqCst) {
-                    if queues.announce(cpu(0), || stop.load(SeqCst)) == Announced::Sleep {
-                        queues.sleep(cpu(0));
+                let stopping = || stop.load(SeqCst);
+                while !stopping() {
+                    let announced = dispatch.announce(cpu(0), owner(cpu(0)), Idle::Woken, stopping);
+                    if let Announced::Sleep { .. } = announced {
+                        dispatch.slot(cpu(0)).sleep(None);
+                        dispatch.slot(cpu(0)).rise(owner(cpu(0)));
                     }
                 }
             })
         };
         stop.store(true, SeqCst);
-        queues.wake_all();
+        dispatch.wake_all(&NobodySpare);
         worker.join().unwrap();
-        assert!(queues.close().is_empty());
-        assert_eq!(queues.put(cpu(0), SYSTEM, 7), Err(7));
+    });
+}
+
+/// A spare thread that waits for the slot of CPU 0.
+struct OneSpare {
+    dispatch: Arc<Dispatch>,
+    bed: Arc<Sleeper>,
+}
+
+const SPARE: ThreadId = ThreadId(9);
+
+impl Fill for OneSpare {
+    fn fill(&self, cpu: CpuId) {
+        if self.dispatch.slot(cpu).assign(SPARE) {
+            self.bed.wake();
+        }
+    }
+}
+
+/// An item blocks until the next one has run: its CPU must go to the spare, or the owner must
+/// find the item when it takes its slot back.
+#[test]
+fn what_is_queued_while_an_item_blocks_finds_the_spare_or_the_owner() {
+    check(3, || {
+        let (dispatch, ran) = (Arc::new(dispatch(1)), Arc::new(AtomicUsize::new(0)));
+        let bed = Arc::new(Sleeper::new());
+        let fill = || OneSpare { dispatch: Arc::clone(&dispatch), bed: Arc::clone(&bed) };
+        let producer = {
+            let (dispatch, ran, fill) = (Arc::clone(&dispatch), Arc::clone(&ran), fill());
+            thread::spawn(move || put(&dispatch, &fill, cpu(0), OF_CPU, counting(&ran)))
+        };
+        let spare = {
+            let (dispatch, ran, fill) = (Arc::clone(&dispatch), Arc::clone(&ran), fill());
+            thread::spawn(move || {
+                fill.bed.sleep(None);
+                // Woken at the end, or for the slot.
+                if dispatch.slot(cpu(0)).is_owned_by(SPARE) {
+                    while let Ok(taken) = dispatch.take(&fill, cpu(0), Idle::Woken, 0) {
+                        taken.batch.into_iter().for_each(|item| item.run(&NoBooks));
+                    }
+                    assert_eq!(ran.load(SeqCst), 1);
+                }
+            })
+        };
+        // The owner's item blocks, ...
+        let slot = dispatch.slot(cpu(0));
+        assert!(slot.vacate(owner(cpu(0))));
+        dispatch.offer(&fill(), cpu(0));
+        // ... and goes on.
+        if dispatch.take_offer_back(cpu(0), owner(cpu(0))) {
+            work(&dispatch, &fill(), cpu(0), &ran, 1);
+            fill().bed.wake();
+        }
+        producer.join().unwrap();
+        spare.join().unwrap();
+        assert_eq!(ran.load(SeqCst), 1);
+    });
+}
+
+#[test]
+fn an_item_ends_once_and_whoever_waits_hears_of_it() {
+    check(3, || {
+        let ran = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&ran);
+        let (item, mut handle) = item::joined(0, move || count.fetch_add(1, SeqCst));
+        let worker = thread::spawn(move || item.run(&NoBooks));
+        let aborted = handle.abort();
+        let result = match handle.poll(Waker::noop()) {
+            Poll::Ready(result) => result,
+            Poll::Pending => {
+                worker.join().unwrap();
+                let Poll::Ready(result) = handle.poll(Waker::noop()) else {
+                    panic!("it has run, and the handle does not know");
+                };
+                assert!(!aborted && matches!(result, Ok(0)));
+                return;
+            }
+        };
+        drop(handle);
+        worker.join().unwrap();
+        assert_eq!(matches!(result, Err(JoinError::Cancelled)), aborted);
+        assert_eq!(ran.load(SeqCst), usize::from(!aborted));
+    });
+}
+
+#[test]
+fn what_is_in_a_hand_goes_to_its_owner_or_to_who_rescues_it() {
+    check(3, || {
+        let (hand, ran) = (Arc::new(Hand::new()), Arc::new(AtomicUsize::new(0)));
+        let mut batch = Batch::default();
+        (0..3).for_each(|_| batch.push(counting(&ran)));
+        hand.put(batch.seal().unwrap());
+        let rescuer = {
+            let hand = Arc::clone(&hand);
+            thread::spawn(move || {
+                hand.take().into_iter().flatten().for_each(|item| item.run(&NoBooks));
+            })
+        };
+        while let Some(item) = hand.pop() {
+            item.run(&NoBooks);
+        }
+        rescuer.join().unwrap();
+        assert_eq!(ran.load(SeqCst), 3);
     });
 }
 
@@ -111,8 +260,8 @@ fn nobody_sleeps_through_shutdown() {
 #[should_panic(expected = "deadlock")]
 fn without_its_fences_the_protocol_loses_a_wake_up() {
     use loom::sync::atomic::{AtomicU64, Ordering};
-    check(|| {
-        let sleeper = Arc::new(crate::sleeper::Sleeper::new());
+    check(3, || {
+        let sleeper = Arc::new(Sleeper::new());
         let (waiting, idle) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let producer = {
             let (waiting, idle) = (Arc::clone(&waiting), Arc::clone(&idle));
@@ -126,7 +275,7 @@ fn without_its_fences_the_protocol_loses_a_wake_up() {
         };
         idle.store(1, Ordering::Release);
         if waiting.load(Ordering::Acquire) == 0 {
-            sleeper.sleep();
+            sleeper.sleep(None);
         }
         producer.join().unwrap();
     });

@@ -36,7 +36,7 @@ pub(crate) fn main(shared: &Arc<Shared>, member: &Arc<Member>, assigned: Option<
         }
     }
     local::leave();
-    shared.crew.leave(member);
+    shared.crew.leave(shared, member);
 }
 
 struct Worker<'a> {
@@ -69,6 +69,10 @@ impl<'a> Worker<'a> {
                 break;
             }
             self.turn = self.turn.wrapping_add(1);
+            if shared.is_stopping() {
+                // Nobody will come for what is fresh: take it, too.
+                self.idle = Idle::Woken;
+            }
             match shared.dispatch.take(&**shared, self.cpu, self.idle, self.turn) {
                 Ok(taken) => self.run(taken),
                 Err(_) if shared.is_stopping() => {
@@ -224,10 +228,8 @@ impl Drop for Lent {
         let dispatch = &self.local.shared.dispatch;
         let me = &self.local.member;
         me.running_since_ns.store(now_ns(), Ordering::Relaxed);
-        if dispatch.take_offer_back(self.cpu) {
-            // Fails where a thread has the slot already: then it stays there.
-            dispatch.slot(self.cpu).assign(me.id);
-        }
+        // Fails where a thread has the slot already: then it stays there.
+        dispatch.take_offer_back(self.cpu, me.id);
     }
 }
 

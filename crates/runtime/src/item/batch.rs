@@ -231,8 +231,13 @@ impl Hand {
 
     /// Puts a batch in. The owner calls this, when it has found the hand empty.
     pub(crate) fn put(&self, batch: Sealed) {
-        // A store will do: others only ever write null, and it is null.
-        self.first.store(batch.into_first().as_ptr(), Ordering::Release);
+        let first = batch.into_first().as_ptr();
+        // A store will do: others only ever swap null for null meanwhile. Loom would let such a
+        // swap overwrite the store without having read it, which no memory model allows.
+        #[cfg(not(loom))]
+        self.first.store(first, Ordering::Release);
+        #[cfg(loom)]
+        self.first.swap(first, Ordering::AcqRel);
     }
 
     /// Takes the first item. The owner calls this.

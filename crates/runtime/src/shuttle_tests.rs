@@ -1,0 +1,148 @@
+//! The whole runtime under a randomized scheduler: `cargo xtask shuttle`. Threads are simulated
+//! and there is no time, so whoever sleeps without being woken is a deadlock, which is reported.
+
+use std::sync::atomic::AtomicUsize as Plain;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use homing_topology::{Machine, Scope};
+use shuttle::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use shuttle::sync::{Arc, Mutex, mpsc};
+use shuttle::thread;
+
+use crate::{JoinError, Runtime, blocking};
+
+/// How many schedules are tried of each test. `HOMING_SHUTTLE_ITERATIONS` makes it more.
+fn iterations() -> usize {
+    let given = std::env::var("HOMING_SHUTTLE_ITERATIONS").ok();
+    given.and_then(|text| text.parse().ok()).unwrap_or(3000)
+}
+
+fn check(model: impl Fn() + Send + Sync + 'static) {
+    // Priorities that change a few times find what plain randomness seldom does.
+    shuttle::check_pct(model, iterations(), 4);
+}
+
+fn runtime(grid: &str) -> Runtime {
+    let machine = Machine::from_grid(grid).unwrap();
+    Runtime::builder().on_machine(machine).keep_alive(Duration::ZERO).build().unwrap()
+}
+
+#[test]
+fn everything_that_is_queued_runs_and_the_runtime_ends() {
+    check(|| {
+        let runtime = runtime("1x2x1");
+        let ran = Arc::new(AtomicUsize::new(0));
+        let queues = [Scope::Cpu, Scope::System]
+            .map(|scope| runtime.workqueue("test").affinity_scope(scope).build().unwrap());
+        let issuers = [0, 1].map(|issuer: usize| {
+            let (queue, ran) = (queues[issuer].clone(), Arc::clone(&ran));
+            thread::spawn(move || {
+                for _ in 0..3 {
+                    let ran = Arc::clone(&ran);
+                    queue.execute(move || {
+                        ran.fetch_add(1, Ordering::SeqCst);
+                    });
+                }
+            })
+        });
+        issuers.into_iter().for_each(|issuer| issuer.join().unwrap());
+        drop(runtime);
+        assert_eq!(ran.load(Ordering::SeqCst), 6);
+    });
+}
+
+#[test]
+fn results_arrive_whether_the_item_is_fast_or_the_handle() {
+    check(|| {
+        let runtime = runtime("1x2x1");
+        let inner = runtime.events().clone();
+        let outer = runtime.queue(move || inner.queue(|| 20).join().unwrap() + 1);
+        let future = {
+            let events = runtime.events().clone();
+            runtime.spawn(async move { events.queue(|| 20).await.unwrap() + 1 })
+        };
+        assert_eq!(outer.join().unwrap() + future.join().unwrap(), 42);
+    });
+}
+
+#[test]
+fn an_item_that_blocks_lets_the_next_one_run() {
+    check(|| {
+        let runtime = runtime("1x1x1");
+        let (sender, receiver) = mpsc::channel::<u32>();
+        let receiver = Mutex::new(receiver);
+        let waits = runtime.queue(move || blocking(|| receiver.lock().unwrap().recv().unwrap()));
+        let sends = runtime.queue(move || sender.send(7).unwrap());
+        assert_eq!(waits.join().unwrap(), 7);
+        sends.join().unwrap();
+    });
+}
+
+#[test]
+fn aborting_and_shutting_down_race_with_running_and_nothing_hangs() {
+    check(|| {
+        let runtime = runtime("1x2x1");
+        let ran = Arc::new(AtomicUsize::new(0));
+        let handles: Vec<_> = (0..3)
+            .map(|_| {
+                let ran = Arc::clone(&ran);
+                runtime.queue(move || ran.fetch_add(1, Ordering::SeqCst))
+            })
+            .collect();
+        let never = runtime.spawn(std::future::pending::<()>());
+        let aborted = handles[1].abort();
+        let stopper = thread::spawn(move || runtime.shutdown_now());
+        let mut cancelled = 0;
+        for (index, handle) in handles.into_iter().enumerate() {
+            match handle.join() {
+                Ok(_) => assert!(index != 1 || !aborted),
+                Err(JoinError::Cancelled) => cancelled += 1,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert!(never.join().is_err());
+        stopper.join().unwrap();
+        assert_eq!(ran.load(Ordering::SeqCst) + cancelled, 3);
+    });
+}
+
+#[test]
+fn a_scope_ends_after_its_items() {
+    check(|| {
+        let runtime = runtime("1x2x1");
+        let mut numbers = [1, 2, 3];
+        runtime.scope(|scope| {
+            for number in &mut numbers {
+                scope.queue(move || *number *= 2);
+            }
+        });
+        assert_eq!(numbers, [2, 4, 6]);
+    });
+}
+
+#[test]
+fn refused_threads_degrade_and_never_hang() {
+    check(|| {
+        let refuse = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let machine = Machine::from_grid("1x1x1").unwrap();
+        let runtime = Runtime::builder()
+            .on_machine(machine)
+            .refuse_threads(std::sync::Arc::clone(&refuse))
+            .build()
+            .unwrap();
+        refuse.store(true, Relaxed);
+        let runs = Plain::new(0);
+        runtime.scope(|scope| {
+            for _ in 0..2 {
+                scope.queue(|| blocking(|| _ = runs.fetch_add(1, Relaxed)));
+            }
+        });
+        assert_eq!(runs.load(Relaxed), 2);
+        // Nobody to block for: the flag is only there to be set.
+        let set = Arc::new(AtomicBool::new(false));
+        let setter = Arc::clone(&set);
+        runtime.queue(move || setter.store(true, Ordering::SeqCst)).join().unwrap();
+        assert!(set.load(Ordering::SeqCst));
+    });
+}
