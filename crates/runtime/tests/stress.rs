@@ -1,17 +1,49 @@
 //! Real threads, real sleeping and waking: every item runs exactly once and nobody is left asleep
 //! beside waiting work. A lost wake-up shows as a hang, which the time limit turns into a failure.
 //!
-//! `HOMING_STRESS_SECONDS` makes it longer (default 2).
+//! `HOMING_STRESS_SECONDS` makes it longer (default 2 for each test).
 
+use std::fs;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use homing_runtime::{Runtime, Scope};
+use homing_runtime::{CpuSet, JoinHandle, Priority, Runtime, Scope, Workqueue, blocking};
 
-fn seconds() -> u64 {
-    std::env::var("HOMING_STRESS_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(2)
+fn duration() -> Duration {
+    let given = std::env::var("HOMING_STRESS_SECONDS").ok();
+    Duration::from_secs(given.and_then(|text| text.parse().ok()).unwrap_or(2))
+}
+
+/// A generator good enough to mix things up (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+}
+
+/// Waits for the handle without the runtime's help, so that a lost wake-up is seen as such.
+fn wait<T: Send>(mut handle: JoinHandle<T>) -> bool {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        match handle.try_join() {
+            Ok(result) => return result.is_ok(),
+            Err(unfinished) => handle = unfinished,
+        }
+        assert!(Instant::now() < deadline, "an item was left waiting for 30 s");
+        thread::yield_now();
+    }
 }
 
 #[test]
@@ -25,7 +57,7 @@ fn no_wake_up_is_lost_between_bursts() {
         })
         .collect();
     let ran = Arc::new(AtomicUsize::new(0));
-    let end = Instant::now() + Duration::from_secs(seconds());
+    let end = Instant::now() + duration();
     let issuers: Vec<_> = (0..4_usize)
         .map(|issuer| {
             let (queues, ran) = (queues.clone(), Arc::clone(&ran));
@@ -42,14 +74,7 @@ fn no_wake_up_is_lost_between_bursts() {
                             queue.queue(move || ran.fetch_add(1, Ordering::Relaxed))
                         })
                         .collect();
-                    let deadline = Instant::now() + Duration::from_secs(20);
-                    for handle in handles {
-                        while !handle.is_finished() {
-                            assert!(Instant::now() < deadline, "an item was left waiting for 20 s");
-                            thread::yield_now();
-                        }
-                        handle.join().unwrap();
-                    }
+                    assert!(handles.into_iter().all(wait));
                     issued += burst;
                 }
                 issued
@@ -58,5 +83,146 @@ fn no_wake_up_is_lost_between_bursts() {
         .collect();
     let issued: usize = issuers.into_iter().map(|issuer| issuer.join().unwrap()).sum();
     assert_eq!(ran.load(Ordering::Relaxed), issued);
-    println!("{issued} items in {} s", seconds());
+    println!("{issued} items in {:?}", duration());
+}
+
+/// One of many things to queue; how many items it is, and how many of them panic.
+fn queue_something(
+    queue: &Workqueue,
+    random: &mut Random,
+    ran: &Arc<AtomicUsize>,
+    handles: &mut Vec<JoinHandle<()>>,
+) -> usize {
+    let count = {
+        let ran = Arc::clone(ran);
+        move || _ = ran.fetch_add(1, Ordering::Relaxed)
+    };
+    match random.below(9) {
+        0 => handles.push(queue.queue(move || {
+            blocking(|| {
+                thread::sleep(Duration::from_micros(50));
+                count();
+            })
+        })),
+        1 => handles.push(queue.queue(move || {
+            // Not declared: the monitor may or may not see it.
+            thread::sleep(Duration::from_millis(3));
+            count();
+        })),
+        2 => handles.push(queue.queue(move || {
+            count();
+            panic!("on purpose");
+        })),
+        3 => {
+            let works = (0..5).map(|_| count.clone());
+            handles.extend(queue.queue_batch(works));
+            return 5;
+        }
+        4 => {
+            let inner = queue.clone();
+            handles.push(queue.queue(move || inner.queue(count).join().unwrap()));
+        }
+        5 => {
+            let inner = queue.clone();
+            handles.push(queue.spawn(async move { inner.queue(count).await.unwrap() }));
+        }
+        6 => {
+            queue.scope(|scope| (0..3).for_each(|_| scope.queue(count.clone())));
+            return 3;
+        }
+        7 => handles.push(queue.queue(move || {
+            let end = Instant::now() + Duration::from_micros(200);
+            while Instant::now() < end {
+                std::hint::spin_loop();
+            }
+            count();
+        })),
+        _ => {
+            queue.execute(count);
+        }
+    }
+    1
+}
+
+#[test]
+fn everything_at_once_loses_nothing() {
+    // The panics on purpose would fill the screen.
+    std::panic::set_hook(Box::new(|info| {
+        if info.payload_as_str() != Some("on purpose") {
+            eprintln!("{info}");
+        }
+    }));
+    let refuse = Arc::new(AtomicBool::new(false));
+    let runtime = Runtime::builder()
+        .keep_alive(Duration::from_millis(5))
+        .refuse_threads(Arc::clone(&refuse))
+        .thread_name("chaos")
+        .build()
+        .unwrap();
+    let queues: Vec<_> =
+        (0..4).map(|n| runtime.workqueue(&format!("stress-{n}")).build().unwrap()).collect();
+    let (ran, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+    let chaos = {
+        let (queues, stop) = (queues.clone(), Arc::clone(&stop));
+        let all = runtime.cpus();
+        let refuse = Arc::clone(&refuse);
+        let mut random = Random(1);
+        thread::spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                let queue = &queues[random.below(queues.len())];
+                match random.below(6) {
+                    0 => queue.set_affinity_scope(Scope::ALL[random.below(6)]),
+                    1 => queue.set_affinity_strict(random.below(2) == 0),
+                    2 => queue.set_localize(random.below(2) == 0),
+                    3 => {
+                        let priorities = [Priority::High, Priority::Normal];
+                        queue.set_priority(priorities[random.below(2)]);
+                    }
+                    4 => refuse.store(random.below(3) == 0, Ordering::Relaxed),
+                    _ => repin(&all, &mut random),
+                }
+                thread::sleep(Duration::from_micros(500));
+            }
+            refuse.store(false, Ordering::Relaxed);
+        })
+    };
+    let end = Instant::now() + duration();
+    let issuers: Vec<_> = (0..3)
+        .map(|issuer| {
+            let (queues, ran) = (queues.clone(), Arc::clone(&ran));
+            thread::spawn(move || {
+                let mut random = Random(issuer);
+                let (mut issued, mut handles) = (0, Vec::new());
+                while Instant::now() < end {
+                    let queue = &queues[random.below(queues.len())];
+                    issued += queue_something(queue, &mut random, &ran, &mut handles);
+                    if handles.len() > random.below(64) {
+                        handles.drain(..).for_each(|handle| _ = wait(handle));
+                    }
+                }
+                handles.into_iter().for_each(|handle| _ = wait(handle));
+                issued
+            })
+        })
+        .collect();
+    let issued: usize = issuers.into_iter().map(|issuer| issuer.join().unwrap()).sum();
+    stop.store(true, Ordering::Relaxed);
+    chaos.join().unwrap();
+    drop(runtime);
+    assert_eq!(ran.load(Ordering::Relaxed), issued);
+    let in_flight: u64 = queues.iter().map(|queue| queue.counters().in_flight()).sum();
+    assert_eq!(in_flight, 0);
+    println!("{issued} items in {:?}", duration());
+}
+
+/// Gives a thread of the process another CPU mask, as a user with `taskset` would.
+fn repin(all: &CpuSet, random: &mut Random) {
+    let Ok(tasks) = fs::read_dir("/proc/self/task") else { return };
+    let tasks: Vec<_> = tasks.filter_map(Result::ok).collect();
+    let task = &tasks[random.below(tasks.len())];
+    let Some(tid) = task.file_name().to_str().and_then(|name| name.parse().ok()) else { return };
+    let mut set = rustix::thread::CpuSet::new();
+    all.iter().filter(|_| random.below(2) == 0).for_each(|cpu| set.set(cpu.index()));
+    // Refused where the set is empty or the thread has just ended.
+    let _ = rustix::thread::sched_setaffinity(rustix::thread::Pid::from_raw(tid), &set);
 }

@@ -1,0 +1,186 @@
+//! Items that block, with and without saying so; items that use their CPU for long; threads that
+//! are refused; what is left behind.
+
+use std::fs;
+use std::io::{PipeReader, Read, Write, pipe};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use homing_runtime::{CpuSet, Runtime, ShutdownError, blocking};
+
+/// Far beyond what any of this takes on a busy machine; a lost wake-up takes for ever.
+const LONG: Duration = Duration::from_secs(60);
+
+fn one_cpu() -> CpuSet {
+    Runtime::new().unwrap().cpus().first().into_iter().collect()
+}
+
+fn read_one(mut from: PipeReader) -> u8 {
+    let mut byte = [0];
+    from.read_exact(&mut byte).unwrap();
+    byte[0]
+}
+
+fn wait_until(what: &str, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + LONG;
+    while !condition() {
+        assert!(Instant::now() < deadline, "{what} did not happen within {LONG:?}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn work_goes_on_while_an_item_says_that_it_blocks() {
+    let runtime = Runtime::builder().cpus(one_cpu()).build().unwrap();
+    let (from, mut to) = pipe().unwrap();
+    let waits = runtime.queue(move || blocking(|| read_one(from)));
+    // On the only CPU: nothing runs unless the blocked item has given it up.
+    for number in 0..100 {
+        assert_eq!(runtime.queue(move || number).join().unwrap(), number);
+    }
+    to.write_all(&[7]).unwrap();
+    assert_eq!(waits.join().unwrap(), 7);
+    assert_eq!(runtime.events().counters().blocked, 0, "it did say so");
+}
+
+#[test]
+fn an_item_that_blocks_without_saying_so_is_noticed() {
+    if !fs::exists("/proc/self/schedstat").unwrap_or(false) {
+        println!("skipped: this kernel does not tell how long threads ran (schedstat)");
+        return;
+    }
+    let runtime = Runtime::builder().cpus(one_cpu()).build().unwrap();
+    let (from, mut to) = pipe().unwrap();
+    let waits = runtime.queue(move || read_one(from));
+    let behind = runtime.queue(|| 1);
+    assert_eq!(behind.join().unwrap(), 1);
+    to.write_all(&[7]).unwrap();
+    assert_eq!(waits.join().unwrap(), 7);
+    assert_eq!(runtime.events().counters().blocked, 1);
+}
+
+#[test]
+fn an_item_that_uses_its_cpu_for_long_is_counted_once_and_keeps_it() {
+    let runtime = Runtime::builder()
+        .cpus(one_cpu())
+        .cpu_intensive_thresh(Duration::from_millis(10))
+        .build()
+        .unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let spins = {
+        let stop = Arc::clone(&stop);
+        runtime.queue(move || {
+            while !stop.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        })
+    };
+    wait_until("being counted", || runtime.events().counters().cpu_intensive > 0);
+    thread::sleep(Duration::from_millis(20));
+    stop.store(true, Ordering::Relaxed);
+    spins.join().unwrap();
+    let counters = runtime.events().counters();
+    assert_eq!((counters.cpu_intensive, counters.blocked), (1, 0));
+    assert!(counters.cpu_time_ns >= 10_000_000, "{counters:?}");
+}
+
+#[test]
+fn spares_retire_when_nothing_blocks_any_more() {
+    let runtime =
+        Runtime::builder().cpus(one_cpu()).keep_alive(Duration::from_millis(20)).build().unwrap();
+    let pipes: Vec<_> = (0..8).map(|_| pipe().unwrap()).collect();
+    let (from, to): (Vec<_>, Vec<_>) = pipes.into_iter().unzip();
+    let blocked: Vec<_> =
+        from.into_iter().map(|from| runtime.queue(move || blocking(|| read_one(from)))).collect();
+    wait_until("a thread for each that blocks", || runtime.thread_count() >= 8);
+    to.into_iter().for_each(|mut to| to.write_all(&[1]).unwrap());
+    blocked.into_iter().for_each(|handle| assert_eq!(handle.join().unwrap(), 1));
+    wait_until("retiring", || runtime.thread_count() <= 2);
+}
+
+#[test]
+fn without_new_threads_work_is_late_but_never_lost() {
+    let refuse = Arc::new(AtomicBool::new(false));
+    let runtime =
+        Runtime::builder().cpus(one_cpu()).refuse_threads(Arc::clone(&refuse)).build().unwrap();
+    refuse.store(true, Ordering::Relaxed);
+    let (from, mut to) = pipe().unwrap();
+    let waits = runtime.queue(move || blocking(|| read_one(from)));
+    let ran = Arc::new(AtomicUsize::new(0));
+    let behind: Vec<_> = (0..100)
+        .map(|_| {
+            let ran = Arc::clone(&ran);
+            runtime.queue(move || ran.fetch_add(1, Ordering::Relaxed))
+        })
+        .collect();
+    wait_until("a refusal", || runtime.threads_refused() > 0);
+    assert_eq!(ran.load(Ordering::Relaxed), 0, "there is no thread to run them");
+    to.write_all(&[7]).unwrap();
+    assert_eq!(waits.join().unwrap(), 7);
+    behind.into_iter().for_each(|handle| _ = handle.join().unwrap());
+    // And all is well again when threads can be had.
+    refuse.store(false, Ordering::Relaxed);
+    let (from, mut to) = pipe().unwrap();
+    let waits = runtime.queue(move || blocking(|| read_one(from)));
+    assert_eq!(runtime.queue(|| 1).join().unwrap(), 1);
+    to.write_all(&[8]).unwrap();
+    assert_eq!(waits.join().unwrap(), 8);
+}
+
+#[test]
+fn a_deadline_cancels_what_is_left_and_names_what_still_runs() {
+    let runtime = Runtime::builder().cpus(one_cpu()).build().unwrap();
+    let (stop, running) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let spins = {
+        let (stop, running) = (Arc::clone(&stop), Arc::clone(&running));
+        runtime.queue(move || {
+            running.store(true, Ordering::Relaxed);
+            while !stop.load(Ordering::Relaxed) {
+                thread::yield_now();
+            }
+        })
+    };
+    wait_until("running", || running.load(Ordering::Relaxed));
+    let late: Vec<_> = (0..5).map(|_| runtime.queue(|| ())).collect();
+    let error = runtime.shutdown(Duration::from_millis(30)).unwrap_err();
+    assert_eq!(error, ShutdownError { cancelled: 5, running: 1 });
+    assert!(late.into_iter().all(|handle| handle.join().is_err()));
+    stop.store(true, Ordering::Relaxed);
+    spins.join().unwrap();
+}
+
+/// The names of this process's threads that begin with `prefix`.
+#[cfg(target_os = "linux")]
+fn threads(prefix: &str) -> usize {
+    let tasks = fs::read_dir("/proc/self/task").unwrap();
+    let names = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    names.filter(|name| name.starts_with(prefix)).count()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn nothing_is_left_of_a_runtime() {
+    let alive = Arc::new(());
+    for round in 0..20 {
+        let runtime = Runtime::builder().thread_name("leaktest").build().unwrap();
+        let held = Arc::clone(&alive);
+        runtime.queue(move || drop(held)).detach();
+        let held = Arc::clone(&alive);
+        let never = runtime.spawn(async move {
+            let _held = held;
+            std::future::pending::<()>().await;
+        });
+        if round % 2 == 0 {
+            runtime.shutdown(LONG).unwrap();
+        } else {
+            let held = Arc::clone(&alive);
+            runtime.queue(move || drop(held)).detach();
+            runtime.shutdown_now();
+        }
+        assert!(never.join().is_err());
+        assert_eq!(Arc::strong_count(&alive), 1, "round {round}");
+        assert_eq!(threads("leaktest"), 0, "round {round}");
+    }
+}

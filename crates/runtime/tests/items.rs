@@ -1,0 +1,295 @@
+//! Everything that can be queued, and how: batches, named CPUs and nodes, scopes, futures, aborts.
+
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use homing_runtime::{CpuId, CpuSet, Features, JoinError, NodeId, Priority, Runtime, Scope};
+
+fn wait_until(what: &str, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !condition() {
+        assert!(Instant::now() < deadline, "{what} did not happen within a minute");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A runtime with one worker, which is held until the flag is set.
+fn held() -> (Runtime, Arc<AtomicBool>) {
+    let one: CpuSet = Runtime::new().unwrap().cpus().first().into_iter().collect();
+    let runtime = Runtime::builder().cpus(one).build().unwrap();
+    let (release, held) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let (releasing, holding) = (Arc::clone(&release), Arc::clone(&held));
+    runtime.events().execute(move || {
+        holding.store(true, Ordering::Relaxed);
+        // Not asleep: an item that sleeps would lose its CPU.
+        while !releasing.load(Ordering::Relaxed) {
+            thread::yield_now();
+        }
+    });
+    wait_until("holding", || held.load(Ordering::Relaxed));
+    (runtime, release)
+}
+
+#[test]
+fn a_batch_runs_once_each_in_whatever_order() {
+    let runtime = Runtime::new().unwrap();
+    let queue = runtime.workqueue("batch").build().unwrap();
+    let handles = queue.queue_batch((0..10_000_u64).map(|n| move || n));
+    let sum: u64 = handles.into_iter().map(|handle| handle.join().unwrap()).sum();
+    assert_eq!(sum, 10_000 * 9_999 / 2);
+    let count = Arc::new(AtomicUsize::new(0));
+    queue.execute_batch((0..1000).map(|_| {
+        let count = Arc::clone(&count);
+        move || _ = count.fetch_add(1, Ordering::Relaxed)
+    }));
+    wait_until("all running", || count.load(Ordering::Relaxed) == 1000);
+    drop(runtime);
+    let counters = queue.counters();
+    assert_eq!((counters.queued, counters.started, counters.completed), (11_000, 11_000, 11_000));
+    assert_eq!((counters.in_flight(), counters.taken.iter().sum::<u64>()), (0, 11_000));
+    assert!(queue.queue_batch([|| 1]).pop().unwrap().join().is_err(), "it is shut down");
+    assert_eq!(queue.counters().cancelled, 1);
+}
+
+#[test]
+fn an_item_named_for_a_cpu_runs_there_if_it_may_not_leave() {
+    let runtime = Runtime::new().unwrap();
+    let queue = runtime.workqueue("named").affinity_scope(Scope::Cpu).affinity_strict(true);
+    let queue = queue.build().unwrap();
+    for cpu in runtime.cpus().iter() {
+        let here = queue.queue_on(cpu, || CpuId::new(rustix::thread::sched_getcpu()));
+        assert_eq!(here.unwrap().join().unwrap(), Some(cpu));
+    }
+    let node = runtime.machine().cpus()[0].numa_nodes[0];
+    assert_eq!(queue.queue_on_node(node, || 1).unwrap().join().unwrap(), 1);
+    let error = queue.queue_on_node(NodeId(77), || ()).unwrap_err().to_string();
+    assert!(error.contains("77") && error.contains(&node.0.to_string()), "{error}");
+    assert_eq!(queue.counters().queued, runtime.cpus().len() as u64 + 1);
+}
+
+#[test]
+fn a_scope_lends_the_stack_and_waits_even_when_it_panics() {
+    let runtime = Runtime::new().unwrap();
+    let mut squares: Vec<u64> = (0..1000).collect();
+    let total = AtomicUsize::new(0);
+    runtime.scope(|scope| {
+        for square in &mut squares {
+            let total = &total;
+            scope.queue(move || {
+                *square *= *square;
+                // Items may queue more.
+                scope.queue(|| _ = total.fetch_add(1, Ordering::Relaxed));
+            });
+        }
+    });
+    assert!(squares.iter().enumerate().all(|(n, square)| *square == (n * n) as u64));
+    assert_eq!(total.into_inner(), 1000);
+
+    let ran = AtomicUsize::new(0);
+    let body = std::panic::AssertUnwindSafe(|| {
+        runtime.scope(|scope| {
+            scope.queue(|| panic!("on purpose"));
+            (0..100).for_each(|_| scope.queue(|| _ = ran.fetch_add(1, Ordering::Relaxed)));
+        });
+    });
+    let panic = std::panic::catch_unwind(body).unwrap_err();
+    assert_eq!(panic.downcast_ref::<&str>(), Some(&"on purpose"));
+    assert_eq!(ran.load(Ordering::Relaxed), 100, "the others ran to their end");
+}
+
+#[test]
+fn a_scope_within_an_item_needs_no_second_cpu() {
+    let one: CpuSet = Runtime::new().unwrap().cpus().first().into_iter().collect();
+    let runtime = Runtime::builder().cpus(one).build().unwrap();
+    let queue = runtime.events().clone();
+    let sum = runtime.queue(move || {
+        let sum = AtomicUsize::new(0);
+        let (queue, sum) = (&queue, &sum);
+        queue.scope(|scope| {
+            for n in 0..10 {
+                scope.queue(move || {
+                    queue.scope(|inner| {
+                        inner.queue(move || _ = sum.fetch_add(n, Ordering::Relaxed));
+                    });
+                });
+            }
+        });
+        sum.load(Ordering::Relaxed)
+    });
+    assert_eq!(sum.join().unwrap(), 45);
+}
+
+#[test]
+fn what_has_not_begun_can_be_aborted_and_is_counted() {
+    let (runtime, release) = held();
+    let ran = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&ran);
+    let handle = runtime.queue(move || count.fetch_add(1, Ordering::Relaxed));
+    let Err(handle) = handle.try_join() else { panic!("it cannot have run") };
+    assert!(handle.abort() && !handle.abort() && handle.is_finished());
+    assert!(matches!(handle.join(), Err(JoinError::Cancelled)));
+    release.store(true, Ordering::Relaxed);
+    let events = runtime.events().clone();
+    drop(runtime);
+    assert_eq!(ran.load(Ordering::Relaxed), 0);
+    assert_eq!((events.counters().cancelled, events.counters().in_flight()), (1, 0));
+}
+
+#[test]
+fn high_priority_is_served_first_and_the_rest_is_not_starved() {
+    let (runtime, release) = held();
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let queue_all = |name: &str, priority| {
+        let queue = runtime.workqueue(name).priority(priority).build().unwrap();
+        for _ in 0..32 {
+            let order = Arc::clone(&order);
+            queue.execute(move || order.lock().unwrap().push(priority));
+        }
+    };
+    queue_all("low", Priority::Normal);
+    queue_all("high", Priority::High);
+    release.store(true, Ordering::Relaxed);
+    drop(runtime);
+    let order = order.lock().unwrap();
+    let first_low = order.iter().position(|priority| *priority == Priority::Normal).unwrap();
+    let last_high = order.iter().rposition(|priority| *priority == Priority::High).unwrap();
+    assert!((1..=8).contains(&first_low), "{first_low}: every eighth turn is the others'");
+    assert!(last_high < 60, "{last_high}");
+}
+
+#[test]
+fn a_future_goes_on_where_it_is_woken_and_may_panic() {
+    let runtime = Runtime::new().unwrap();
+    let events = runtime.events().clone();
+    let sum = runtime.spawn(async move {
+        let mut sum = 0;
+        for n in 0..1000_u64 {
+            sum += events.queue(move || n).await.unwrap();
+        }
+        sum
+    });
+    assert_eq!(sum.join().unwrap(), 499_500);
+    let error = runtime.spawn(async { panic!("on purpose") }).join().unwrap_err();
+    assert!(error.to_string().contains("on purpose"));
+    let inner = runtime.spawn(async { 1 });
+    let outer = runtime.spawn(async move { inner.await.unwrap() + 1 });
+    assert_eq!(outer.join().unwrap(), 2);
+}
+
+#[test]
+fn a_future_that_is_always_ready_gives_way() {
+    let (runtime, release) = held();
+    let events = runtime.events().clone();
+    let (polls, other_after) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let counting = Arc::clone(&polls);
+    let greedy = runtime.spawn(async move {
+        let mut handles = events.queue_batch((0..1000).map(|_| || ()));
+        // On the only worker: so all of them are finished before the first is awaited.
+        let mut passed = false;
+        poll_fn(|context| {
+            context.waker().wake_by_ref();
+            if std::mem::replace(&mut passed, true) { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        for handle in handles.drain(..) {
+            handle.await.unwrap();
+            counting.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let (seen, after) = (Arc::clone(&polls), Arc::clone(&other_after));
+    let second = runtime.events().clone();
+    let other = runtime.queue(move || {
+        // Behind the thousand, and behind the future's first go.
+        second.queue(move || second_look(&seen, &after)).detach();
+    });
+    release.store(true, Ordering::Relaxed);
+    other.join().unwrap();
+    greedy.join().unwrap();
+    let seen = other_after.load(Ordering::Relaxed);
+    assert!(seen < 1000, "{seen} handles were awaited before anybody else had a turn");
+}
+
+fn second_look(polls: &AtomicUsize, after: &AtomicUsize) {
+    after.store(polls.load(Ordering::Relaxed), Ordering::Relaxed);
+}
+
+#[test]
+fn runtimes_stand_side_by_side_and_queue_to_each_other() {
+    let (first, second) = (Runtime::new().unwrap(), Runtime::new().unwrap());
+    let other = second.events().clone();
+    let sum = first.queue(move || other.queue(|| 1).join().unwrap() + 1);
+    assert_eq!(sum.join().unwrap(), 2);
+    assert_eq!(second.events().counters().completed, 1);
+    assert!(Runtime::builder().build_global().is_ok());
+    assert!(Runtime::builder().build_global().is_err(), "it can be started once");
+}
+
+#[test]
+fn every_feature_can_be_switched_off_and_work_still_runs() {
+    let runtime = Runtime::new().unwrap();
+    for bits in 0..16 {
+        runtime.set_features(Features::from_bits(bits));
+        let handles = runtime.events().queue_batch((0..200).map(|n| move || n));
+        let sum: u32 = handles.into_iter().map(|handle| handle.join().unwrap()).sum();
+        assert_eq!(sum, 19_900, "{:?}", runtime.features());
+    }
+}
+
+#[test]
+fn counters_of_cpus_add_up() {
+    let runtime = Runtime::builder().pinned(false).build().unwrap();
+    for n in 0..1000_u32 {
+        assert_eq!(runtime.queue(move || n).join().unwrap(), n);
+    }
+    let count = || runtime.cpu_counters().iter().map(|(_, counters)| counters.items).sum::<u64>();
+    // The last batch is booked after its result is out.
+    wait_until("booking", || count() == 1000);
+    let busy: u64 = runtime.cpu_counters().iter().map(|(_, counters)| counters.busy_ns).sum();
+    assert!(busy > 0);
+    let age = runtime.events().counters().queue_age;
+    assert!(age.count() > 0 && age.quantile_ns(0.5).is_some());
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_change_of_the_cpu_mask_is_followed() {
+    let runtime = Runtime::builder().thread_name("masktest").build().unwrap();
+    let before = runtime.cpus();
+    if before.len() < 2 {
+        println!("skipped: only one CPU may be used");
+        return;
+    }
+    // Names are cut off at 15 bytes, and set by the thread itself.
+    let find = || {
+        let mut tasks = std::fs::read_dir("/proc/self/task").unwrap().filter_map(Result::ok);
+        tasks.find(|task| {
+            std::fs::read_to_string(task.path().join("comm"))
+                .is_ok_and(|name| name.trim_end() == "masktest/monito")
+        })
+    };
+    wait_until("the monitor", || find().is_some());
+    let tid: i32 = find().unwrap().file_name().to_str().unwrap().parse().unwrap();
+    let set_mask = |cpus: &CpuSet| {
+        let mut set = rustix::thread::CpuSet::new();
+        cpus.iter().for_each(|cpu| set.set(cpu.index()));
+        rustix::thread::sched_setaffinity(rustix::thread::Pid::from_raw(tid), &set).unwrap();
+    };
+    let one: CpuSet = before.iter().skip(1).take(1).collect();
+    set_mask(&one);
+    wait_until("leaving the other CPUs", || runtime.cpus() == one);
+    let strict = runtime.workqueue("strict").affinity_scope(Scope::Cpu).affinity_strict(true);
+    let strict = strict.build().unwrap();
+    for cpu in before.iter() {
+        assert_eq!(strict.queue_on(cpu, || 1).unwrap().join().unwrap(), 1, "CPU {cpu}");
+    }
+    set_mask(&before);
+    wait_until("coming back", || runtime.cpus() == before);
+    for cpu in before.iter() {
+        let here = strict.queue_on(cpu, || CpuId::new(rustix::thread::sched_getcpu()));
+        assert_eq!(here.unwrap().join().unwrap(), Some(cpu));
+    }
+}
