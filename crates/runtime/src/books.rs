@@ -82,11 +82,11 @@ impl QueueAges {
     /// The age in nanoseconds that the share `quantile` (0 to 1) of the items did not exceed,
     /// rounded up to a power of two; `None` before any was measured.
     pub fn quantile_ns(&self, quantile: f64) -> Option<u64> {
-        let wanted = (self.count() as f64 * quantile.clamp(0.0, 1.0)).ceil().max(1.0) as u64;
+        let wanted = (self.count() as f64 * quantile.clamp(0.0, 1.0)).max(1.0);
         let mut seen = 0;
         let bucket = self.counts.iter().position(|count| {
             seen += count;
-            seen >= wanted
+            seen as f64 >= wanted
         })?;
         Some(1 << bucket)
     }

@@ -20,7 +20,7 @@ pub(crate) fn now_ns() -> u64 {
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) fn thread_cpu_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
 }
 
 #[cfg(any(loom, shuttle))]

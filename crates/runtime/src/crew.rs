@@ -201,7 +201,9 @@ impl Crew {
             let spares = std::mem::take(&mut roll.spares);
             drop(roll);
             shared.close();
-            spares.iter().for_each(|spare| spare.give(Orders::Leave));
+            for spare in spares {
+                spare.give(Orders::Leave);
+            }
         }
     }
 

@@ -104,7 +104,9 @@ impl<T: Send> JoinHandle<T> {
     pub fn is_finished(&self) -> bool {
         match &self.of {
             Of::Closure(joined) => joined.is_done(),
-            Of::Future(task) => lock(task).as_ref().is_none_or(|task| task.is_finished()),
+            Of::Future(task) => {
+                lock(task).as_ref().is_none_or(async_task::FallibleTask::is_finished)
+            }
         }
     }
 
@@ -130,7 +132,7 @@ impl<T> Drop for JoinHandle<T> {
     fn drop(&mut self) {
         if let Of::Future(task) = &mut self.of {
             let task = task.get_mut().unwrap_or_else(PoisonError::into_inner);
-            task.take().into_iter().for_each(|task| task.detach());
+            task.take().into_iter().for_each(async_task::FallibleTask::detach);
         }
     }
 }

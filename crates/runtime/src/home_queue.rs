@@ -58,7 +58,10 @@ pub(crate) struct QueueAge {
 
 impl std::fmt::Debug for Items {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Items").field("len", &self.len).field("closed", &self.closed).finish()
+        f.debug_struct("Items")
+            .field("len", &self.len)
+            .field("closed", &self.closed)
+            .finish_non_exhaustive()
     }
 }
 
@@ -152,7 +155,9 @@ impl HomeQueue {
         let next = items.full.pop_front().or_else(|| items.open.seal())?;
         // They may have turned out longer than when the batch was filled.
         let (taken, rest) = next.split(batch_items);
-        rest.into_iter().for_each(|rest| items.full.push_front(rest));
+        if let Some(rest) = rest {
+            items.full.push_front(rest);
+        }
         items.len -= taken.len();
         items.popped += u64::from(taken.len());
         self.publish(items.len);

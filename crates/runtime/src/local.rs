@@ -28,9 +28,9 @@ struct Place {
 }
 
 thread_local! {
-    static PLACE: Cell<Place> = Cell::new(Place { runtime: 0, cpu: FALLBACK });
-    static LOCAL: RefCell<Option<Local>> = RefCell::new(None);
-    static BUDGET: Cell<u32> = Cell::new(BUDGET_MAX);
+    static PLACE: Cell<Place> = const { Cell::new(Place { runtime: 0, cpu: FALLBACK }) };
+    static LOCAL: RefCell<Option<Local>> = const { RefCell::new(None) };
+    static BUDGET: Cell<u32> = const { Cell::new(BUDGET_MAX) };
 }
 
 /// This thread is `member` from now on.

@@ -144,11 +144,4 @@ impl Registry {
         // It is there: a workqueue is not forgotten while it has items in flight.
         self.find(number).map_or_else(Arc::default, |state| state.books_of(thread))
     }
-
-    /// All that are in use.
-    pub(crate) fn all(&self) -> Vec<Arc<WorkqueueState>> {
-        let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        let in_use = |state: &&Arc<WorkqueueState>| !state.let_go.load(Ordering::Acquire);
-        all.states.values().filter(in_use).cloned().collect()
-    }
 }

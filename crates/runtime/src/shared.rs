@@ -271,7 +271,9 @@ impl Shared {
     pub(crate) fn cancel(&self, item: Item) {
         let workqueue = self.workqueues.find(item.workqueue());
         if item.cancel() {
-            workqueue.into_iter().for_each(|workqueue| workqueue.count_cancelled());
+            if let Some(workqueue) = workqueue {
+                workqueue.count_cancelled();
+            }
         }
     }
 }

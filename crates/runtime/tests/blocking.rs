@@ -95,8 +95,12 @@ fn spares_retire_when_nothing_blocks_any_more() {
     let blocked: Vec<_> =
         from.into_iter().map(|from| runtime.queue(move || blocking(|| read_one(from)))).collect();
     wait_until("a thread for each that blocks", || runtime.thread_count() >= 8);
-    to.into_iter().for_each(|mut to| to.write_all(&[1]).unwrap());
-    blocked.into_iter().for_each(|handle| assert_eq!(handle.join().unwrap(), 1));
+    for mut to in to {
+        to.write_all(&[1]).unwrap();
+    }
+    for handle in blocked {
+        assert_eq!(handle.join().unwrap(), 1);
+    }
     wait_until("retiring", || runtime.thread_count() <= 2);
 }
 
@@ -119,7 +123,9 @@ fn without_new_threads_work_is_late_but_never_lost() {
     assert_eq!(ran.load(Ordering::Relaxed), 0, "there is no thread to run them");
     to.write_all(&[7]).unwrap();
     assert_eq!(waits.join().unwrap(), 7);
-    behind.into_iter().for_each(|handle| _ = handle.join().unwrap());
+    for handle in behind {
+        handle.join().unwrap();
+    }
     // And all is well again when threads can be had.
     refuse.store(false, Ordering::Relaxed);
     let (from, mut to) = pipe().unwrap();
@@ -169,8 +175,8 @@ fn nothing_is_left_of_a_runtime() {
         runtime.queue(move || drop(held)).detach();
         let held = Arc::clone(&alive);
         let never = runtime.spawn(async move {
-            let _held = held;
             std::future::pending::<()>().await;
+            drop(held);
         });
         if round % 2 == 0 {
             runtime.shutdown(LONG).unwrap();

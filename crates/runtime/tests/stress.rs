@@ -102,7 +102,7 @@ fn queue_something(
             blocking(|| {
                 thread::sleep(Duration::from_micros(50));
                 count();
-            })
+            });
         })),
         1 => handles.push(queue.queue(move || {
             // Not declared: the monitor may or may not see it.
@@ -200,7 +200,9 @@ fn everything_at_once_loses_nothing() {
                         handles.drain(..).for_each(|handle| _ = wait(handle));
                     }
                 }
-                handles.into_iter().for_each(|handle| _ = wait(handle));
+                for handle in handles {
+                    wait(handle);
+                }
                 issued
             })
         })

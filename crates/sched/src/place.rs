@@ -144,10 +144,11 @@ impl<F: Facts> Search<'_, F> {
             let away = among.minus(self.pod);
             reach.iter().find_map(|ring| ring.and(&away).first_from(self.near))
         };
-        if leaves && self.item_ns >= WHOLE_CORE_ITEM_NS {
-            if let Some(cpu) = outward(&whole) {
-                return Some(cpu);
-            }
+        if leaves
+            && self.item_ns >= WHOLE_CORE_ITEM_NS
+            && let Some(cpu) = outward(&whole)
+        {
+            return Some(cpu);
         }
         if let Some(cpu) = nearest(&idle.and(self.pod)) {
             return Some(cpu);

@@ -94,12 +94,6 @@ impl Item {
         unsafe { self.header.as_ref() }.workqueue
     }
 
-    /// The queue it was last put in.
-    pub(crate) fn queue(&self) -> QueueId {
-        // SAFETY: we own the item and with it the link.
-        unsafe { (*self.header.as_ref().link.get()).queue }
-    }
-
     /// Notes the queue that it is about to be put in.
     pub(crate) fn set_queue(&mut self, queue: QueueId) {
         // SAFETY: we own the item and with it the link.

@@ -225,11 +225,11 @@ unsafe fn finish<T>(header: NonNull<Header>) {
             free(header);
             return;
         }
-        if before & WAITER != 0 {
-            if let Some(waker) = (*front.waiter.get()).take() {
-                // A foreign waker that panics must not take the worker with it.
-                let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
-            }
+        if before & WAITER != 0
+            && let Some(waker) = (*front.waiter.get()).take()
+        {
+            // A foreign waker that panics must not take the worker with it.
+            let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
         }
         release(header, ITEM, HANDLE, free);
     }
