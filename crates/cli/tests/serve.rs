@@ -41,6 +41,22 @@ fn an_orderly_end_removes_the_socket() {
 }
 
 #[test]
+fn it_ends_also_where_its_socket_was_removed_and_leaves_a_successors_alone() {
+    let scratch = Scratch::new();
+    scratch.serve(&["disk.img", "--size", "1M"]).stop();
+    let server = scratch.serve(&["disk.img"]);
+    fs::remove_file(server.socket()).unwrap();
+    server.stop();
+
+    let first = scratch.serve(&["disk.img"]);
+    fs::remove_file(first.socket()).unwrap();
+    let second = scratch.serve(&["second.img", "--size", "1M"]);
+    first.stop();
+    assert_eq!(Client::new(second.socket()).flush(), OK);
+    second.stop();
+}
+
+#[test]
 fn a_signal_ends_it_also_while_a_key_is_derived() {
     let scratch = Scratch::new();
     let before = scratch.snapshot();

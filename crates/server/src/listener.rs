@@ -3,12 +3,12 @@
 use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::Mode;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::stream::Stream;
 
@@ -58,14 +58,40 @@ pub enum ListenError {
 
 #[derive(Debug)]
 pub(crate) enum Listener {
-    Unix(UnixListener, PathBuf),
+    Unix(UnixListener, SocketFile),
     Tcp(TcpListener),
+}
+
+/// The name of our socket, and what stood there once it was ours.
+#[derive(Debug)]
+pub(crate) struct SocketFile {
+    path: PathBuf,
+    /// Device and inode; `None` where it was gone before we could look.
+    identity: Option<(u64, u64)>,
+}
+
+impl SocketFile {
+    fn new(path: &Path) -> Self {
+        Self { path: path.to_owned(), identity: identity(path) }
+    }
+
+    /// Removes it, unless another server's socket has taken its place.
+    fn remove(&self) {
+        if self.identity.is_some() && identity(&self.path) == self.identity {
+            // Gone already is as good.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    fs::symlink_metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
 impl Listener {
     pub(crate) fn bind(endpoint: &Endpoint) -> Result<Self, ListenError> {
         match endpoint {
-            Endpoint::Unix(path) => bind_unix(path).map(|l| Self::Unix(l, path.clone())),
+            Endpoint::Unix(path) => bind_unix(path).map(|l| Self::Unix(l, SocketFile::new(path))),
             Endpoint::Tcp(address) => match TcpListener::bind(address) {
                 Ok(listener) => Ok(Self::Tcp(listener)),
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
@@ -86,28 +112,28 @@ impl Listener {
     /// Where it listens; the port is known now if it was 0.
     pub(crate) fn endpoint(&self) -> io::Result<Endpoint> {
         match self {
-            Self::Unix(_, path) => Ok(Endpoint::Unix(path.clone())),
+            Self::Unix(_, file) => Ok(Endpoint::Unix(file.path.clone())),
             Self::Tcp(listener) => listener.local_addr().map(Endpoint::Tcp),
         }
     }
 
     /// Takes the socket's name away: nobody finds it any more.
     pub(crate) fn close(&self) {
-        if let Self::Unix(_, path) = self {
-            // Gone already is as good.
-            let _ = fs::remove_file(path);
+        if let Self::Unix(_, file) = self {
+            file.remove();
         }
     }
 
-    /// Makes one `accept` return, by connecting to ourselves.
-    pub(crate) fn poke(&self) {
-        // A listener that cannot be reached has no accept to be woken from.
-        let _ = match self {
-            Self::Unix(_, path) => UnixStream::connect(path).map(drop),
-            Self::Tcp(listener) => {
-                listener.local_addr().and_then(std::net::TcpStream::connect).map(drop)
-            }
+    /// Makes every `accept` fail from now on, the one that waits included. Not by connecting to
+    /// ourselves: the socket's file may be gone by now, or another server's.
+    pub(crate) fn wake(&self) {
+        let ended = match self {
+            Self::Unix(listener, _) => rustix::net::shutdown(listener, Shutdown::Both),
+            Self::Tcp(listener) => rustix::net::shutdown(listener, Shutdown::Both),
         };
+        if let Err(error) = ended {
+            tracing::error!(%error, "cannot stop listening");
+        }
     }
 }
 
@@ -174,10 +200,34 @@ mod tests {
         drop(listener);
         assert!(!path.exists(), "the socket is removed with its listener");
 
+        let first = Listener::bind(&Endpoint::Unix(path.clone())).unwrap();
+        fs::remove_file(&path).unwrap();
+        let second = Listener::bind(&Endpoint::Unix(path.clone())).unwrap();
+        drop(first);
+        assert!(path.exists(), "a socket that took its place is another's");
+        drop(second);
+
         fs::write(&path, "precious").unwrap();
         let third = Listener::bind(&Endpoint::Unix(path.clone())).unwrap_err().to_string();
         assert!(third.contains("not a socket"), "{third}");
         assert_eq!(fs::read(&path).unwrap(), b"precious");
+    }
+
+    #[test]
+    fn an_accept_that_waits_is_woken_also_where_the_socket_file_is_gone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s.sock");
+        let endpoints = [Endpoint::Unix(path.clone()), Endpoint::Tcp(([0, 0, 0, 0], 0).into())];
+        for endpoint in &endpoints {
+            let listener = Listener::bind(endpoint).unwrap();
+            let _ = fs::remove_file(&path);
+            std::thread::scope(|scope| {
+                let waiting = scope.spawn(|| listener.accept());
+                std::thread::sleep(std::time::Duration::from_millis(50));
+                listener.wake();
+                assert!(waiting.join().unwrap().is_err(), "{endpoint:?}");
+            });
+        }
     }
 
     #[test]

@@ -165,6 +165,7 @@ impl Server {
             match self.listener.accept() {
                 Ok(stream) if !self.shared.draining.load(Ordering::Acquire) => self.admit(stream),
                 Ok(_) => {}
+                Err(_) if self.shared.draining.load(Ordering::Acquire) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
@@ -214,7 +215,7 @@ impl ServerHandle {
     /// Tells the server to stop. Returns at once; [`Server::run`] returns when it is done.
     pub fn stop(&self) {
         if !self.shared.draining.swap(true, Ordering::AcqRel) {
-            self.listener.poke();
+            self.listener.wake();
         }
     }
 }
