@@ -173,6 +173,26 @@ fn a_container_in_the_middle_of_reencryption_is_refused() {
     assert_eq!(scratch.snapshot(), before);
 }
 
+/// Served as a container, its data would be the header itself.
+#[test]
+fn a_detached_header_is_refused_and_stays_whole() {
+    let Some(tool) = tool("cryptsetup") else { return };
+    let scratch = Scratch::new();
+    fs::File::create(scratch.path("data.img")).unwrap().set_len(8 << 20).unwrap();
+    let luks1 = ["luksFormat", "--type=luks1", "--pbkdf-force-iterations=1000", "--key-size=512"];
+    let luks2 = &[&["luksFormat", "--type=luks2"][..], &CHEAP_KEYS[..4]].concat();
+    for (header, action) in [("luks1.header", &luks1[..]), ("luks2.header", luks2)] {
+        let mut format = cryptsetup(&tool, &scratch, action);
+        succeed(format.args(["-q", "--key-file=key", "--header", header, "data.img"]));
+        let before = scratch.snapshot();
+        let output = scratch.command(&[header, "--socket", "socket"]).output().unwrap();
+        let stderr = support::text(&output.stderr);
+        assert!(!output.status.success(), "{stderr}");
+        assert!(stderr.contains(header) && stderr.contains("detached"), "{stderr}");
+        assert_eq!(scratch.snapshot(), before);
+    }
+}
+
 #[test]
 fn luks1_containers_are_served() {
     let (Some(tool), Some(qemu_img)) = (tool("cryptsetup"), tool("qemu-img")) else { return };

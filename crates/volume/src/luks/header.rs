@@ -26,6 +26,8 @@ const HEADER_COPY_LEN: u64 = 16 << 20;
 /// The largest data offset that is believed: the format's limits are far below.
 const HEADER_COPY_LEN_MAX: u64 = 256 << 20;
 const SECTOR_512: u64 = 512;
+/// The binary part of each of LUKS2's two header copies; the JSON area follows it.
+const BINARY_HEADER_LEN: u64 = 4096;
 
 /// What the data path needs to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +50,8 @@ struct Metadata {
 
 #[derive(Deserialize)]
 struct Config {
+    json_size: String,
+    keyslots_size: String,
     #[serde(default)]
     flags: Vec<String>,
     #[serde(default)]
@@ -115,7 +119,7 @@ impl Header {
     /// How much of a file of `length` bytes is data.
     pub(super) fn data_size(&self, path: &Path, length: u64) -> Result<u64, LuksError> {
         let sector = u64::from(self.sector_size.bytes());
-        let needed = self.data_offset + self.fixed_size.unwrap_or(sector);
+        let needed = self.data_offset.saturating_add(self.fixed_size.unwrap_or(sector));
         if length < needed {
             return Err(LuksError::Truncated { path: path.to_owned(), length, needed });
         }
@@ -207,6 +211,8 @@ fn check(path: &Path, length: u64, loaded: Result<Described, Failed>) -> Result<
         Ok(Described::Luks1 { data_offset, cipher, key_len }) => {
             check_cipher(path, &cipher)?;
             check_key_len(path, key_len)?;
+            // LUKS1 has no other way to say that the data is elsewhere.
+            check_attached(path, data_offset, SECTOR_512)?;
             let sector_size = SectorSize::B512;
             Ok(Header { data_offset, sector_size, allow_discards: false, fixed_size: None })
         }
@@ -267,6 +273,11 @@ fn check_luks2(path: &Path, metadata: serde_json::Value) -> Result<Header, LuksE
     let Ok(data_offset) = segment.offset.parse() else {
         return refuse(format!("its data begins at {:?}", segment.offset));
     };
+    let Some(header_len) = header_area_len(&metadata.config) else {
+        let Config { json_size, keyslots_size, .. } = metadata.config;
+        return refuse(format!("its header areas have {json_size:?} and {keyslots_size:?} bytes"));
+    };
+    check_attached(path, data_offset, header_len)?;
     let fixed_size = match segment.size.as_str() {
         "dynamic" => None,
         fixed => match fixed.parse() {
@@ -276,6 +287,24 @@ fn check_luks2(path: &Path, metadata: serde_json::Value) -> Result<Header, LuksE
     };
     let allow_discards = metadata.config.flags.iter().any(|flag| flag == "allow-discards");
     Ok(Header { data_offset, sector_size, allow_discards, fixed_size })
+}
+
+/// Both copies of the header and the key slots.
+fn header_area_len(config: &Config) -> Option<u64> {
+    let copy = BINARY_HEADER_LEN.checked_add(config.json_size.parse().ok()?)?;
+    copy.checked_mul(2)?.checked_add(config.keyslots_size.parse().ok()?)
+}
+
+/// A detached header has its data on another device. Written to here, it would be overwritten.
+fn check_attached(path: &Path, data_offset: u64, header_len: u64) -> Result<(), LuksError> {
+    if data_offset >= header_len {
+        return Ok(());
+    }
+    let problem = format!(
+        "it is a detached header: its data would begin at {data_offset}, within its own \
+         {header_len} bytes"
+    );
+    Err(LuksError::unsupported(path, problem))
 }
 
 fn check_cipher(path: &Path, cipher: &str) -> Result<(), LuksError> {
