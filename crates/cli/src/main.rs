@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod byte_size;
+mod images;
 mod output;
 mod passphrase;
 mod serve;

@@ -175,6 +175,16 @@ fn two_images_may_not_have_one_name() {
 }
 
 #[test]
+fn two_names_of_one_file_are_not_two_exports() {
+    let scratch = with_a_container();
+    std::os::unix::fs::symlink("disk.img", scratch.path("soft.img")).unwrap();
+    fs::hard_link(scratch.path("disk.img"), scratch.path("hard.img")).unwrap();
+    for other in ["soft.img", "hard.img"] {
+        refused(&scratch, &["disk.img", other], &["disk.img", other, "same file"]);
+    }
+}
+
+#[test]
 fn an_unknown_scope_is_refused_and_the_known_are_named() {
     let scratch = with_a_container();
     refused(&scratch, &["disk.img", "--affinity-scope", "nonsense"], &["nonsense", "cache"]);

@@ -1,0 +1,74 @@
+//! Which image is which export: their names, and files that have several.
+
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::bail;
+
+/// An image is the export named after it: `dir/disk.img` is `disk`.
+pub(crate) fn export_name(image: &Path) -> String {
+    image.file_stem().map_or_else(|| "disk".to_owned(), |stem| stem.to_string_lossy().into_owned())
+}
+
+/// Refuses images that would be exports of one name.
+pub(crate) fn check_names(images: &[PathBuf]) -> anyhow::Result<()> {
+    for (index, image) in images.iter().enumerate() {
+        let name = export_name(image);
+        if let Some(other) = images[..index].iter().find(|other| export_name(other) == name) {
+            bail!(
+                "{} and {} would both be export {name:?}: rename one",
+                other.display(),
+                image.display()
+            );
+        }
+    }
+    Ok(())
+}
+
+/// The files that are being served. Two exports of one file would undo each other's partial
+/// writes, and the lock that keeps other processes away does not keep us from ourselves.
+#[derive(Default)]
+pub(crate) struct Served(Vec<(FileIdentity, PathBuf)>);
+
+/// What tells files apart, whatever their names: device and inode, or the device behind a node.
+#[derive(PartialEq, Eq)]
+enum FileIdentity {
+    File { device: u64, inode: u64 },
+    BlockDevice(u64),
+}
+
+impl Served {
+    /// Refuses an image whose file is served already. One that does not exist is new.
+    pub(crate) fn check(&self, image: &Path) -> anyhow::Result<()> {
+        let Some(identity) = identity(image) else { return Ok(()) };
+        if let Some((_, other)) = self.0.iter().find(|(known, _)| *known == identity) {
+            bail!("{} and {} are the same file: serve it once", other.display(), image.display());
+        }
+        Ok(())
+    }
+
+    pub(crate) fn add(&mut self, image: &Path) {
+        self.0.extend(identity(image).map(|identity| (identity, image.to_owned())));
+    }
+}
+
+fn identity(image: &Path) -> Option<FileIdentity> {
+    let metadata = fs::metadata(image).ok()?;
+    Some(if metadata.file_type().is_block_device() {
+        FileIdentity::BlockDevice(metadata.rdev())
+    } else {
+        FileIdentity::File { device: metadata.dev(), inode: metadata.ino() }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_images_of_one_name_are_refused() {
+        let same = [PathBuf::from("a/disk.img"), PathBuf::from("b/disk.raw")];
+        assert!(check_names(&same).unwrap_err().to_string().contains("disk"));
+    }
+}
