@@ -59,15 +59,37 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // Where nobody listens there is nobody to tell.
-            let _ = writeln!(std::io::stderr(), "homing: {error:#}");
+            let _ = writeln!(std::io::stderr(), "homing: {}", with_causes(&error));
             ExitCode::FAILURE
         }
     }
 }
 
+/// An error and its causes, each once: many say their cause themselves.
+fn with_causes(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |text, cause| {
+        if text.is_empty() {
+            cause
+        } else if text.ends_with(&cause) {
+            text
+        } else {
+            format!("{text}: {cause}")
+        }
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let missing = homing_volume::luks::volume_size("no/such.img".as_ref()).unwrap_err();
+        let expected = "cannot open no/such.img: No such file or directory (os error 2)";
+        assert_eq!(with_causes(&missing.into()), expected);
+        let error = anyhow::Error::new(std::io::Error::other("it is gone")).context("no luck");
+        assert_eq!(with_causes(&error), "no luck: it is gone");
+    }
 
     #[test]
     fn the_command_line_is_consistent() {

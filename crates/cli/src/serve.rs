@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -52,7 +53,7 @@ pub(crate) struct ServeArgs {
     socket: Option<PathBuf>,
 
     /// Listen on this TCP address, without encryption on the way
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = socket_address)]
     listen: Option<SocketAddr>,
 
     /// Refuse writes; the file may be read-only too
@@ -68,8 +69,8 @@ pub(crate) struct ServeArgs {
     json: bool,
 
     /// Clients at one time; more are turned away
-    #[arg(long, value_name = "COUNT", default_value_t = 16_384)]
-    connections_max: usize,
+    #[arg(long, value_name = "COUNT", default_value = "16384")]
+    connections_max: NonZeroUsize,
 
     /// How far crypto may spread from the CPU of its connection
     #[arg(long, value_name = "SCOPE", default_value = "cache", help_heading = "Scheduling")]
@@ -88,7 +89,7 @@ pub(crate) struct ServeArgs {
     sector_size: SectorSize,
 
     /// What trying a passphrase may take, in milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 2000, help_heading = "New volumes")]
+    #[arg(long, value_name = "MS", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..), help_heading = "New volumes")]
     iter_time: u32,
 
     /// Most memory for trying a passphrase, in KiB [default: 1 GiB, or half of the machine's]
@@ -131,6 +132,11 @@ fn sector_size(text: &str) -> Result<SectorSize, String> {
     size.ok_or_else(|| format!("{text:?} is not a sector size: use 512 or 4096"))
 }
 
+fn socket_address(text: &str) -> Result<SocketAddr, String> {
+    let bad = "write an IP address and a port, as in 127.0.0.1:10809 or [::1]:10809";
+    text.parse().map_err(|_| format!("{text:?} is no address: {bad}"))
+}
+
 pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     log_to_stderr();
     forbid_core_dumps();
@@ -160,7 +166,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     let signals = Signals::new([SIGINT, SIGTERM]).context("cannot handle signals")?;
     let runtime = Runtime::new().context("cannot start the workers")?;
     let options = ServerOptions {
-        connections_max: args.connections_max,
+        connections_max: args.connections_max.get(),
         affinity_scope: args.affinity_scope,
         affinity_strict: args.affinity_strict,
         crypt_on: match args.crypt_on {

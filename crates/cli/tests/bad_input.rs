@@ -185,6 +185,15 @@ fn two_names_of_one_file_are_not_two_exports() {
 }
 
 #[test]
+fn options_that_cannot_be_meant_are_refused_before_anything_is_done() {
+    let scratch = with_a_container();
+    refused(&scratch, &["disk.img", "--listen", "localhost:1"], &["localhost:1", "127.0.0.1:"]);
+    refused(&scratch, &["disk.img", "--listen", "127.0.0.1"], &["as in 127.0.0.1:"]);
+    refused(&scratch, &["disk.img", "--connections-max", "0"], &["--connections-max", "'0'"]);
+    refused(&scratch, &["new.img", "--size", "1M", "--iter-time", "0"], &["--iter-time", "0"]);
+}
+
+#[test]
 fn an_unknown_scope_is_refused_and_the_known_are_named() {
     let scratch = with_a_container();
     refused(&scratch, &["disk.img", "--affinity-scope", "nonsense"], &["nonsense", "cache"]);
