@@ -8,6 +8,9 @@ use crate::cpu_set::{CpuId, CpuSet};
 use crate::error::TopologyError;
 use crate::machine::{Cpu, Machine, NodeId};
 
+/// Objects within objects, at most. Derived: hwloc's own limit is below; each costs stack.
+const DEPTH_MAX: usize = 128;
+
 /// What the objects around a PU say about it: the sets of the innermost package and core and of
 /// the outermost data cache.
 #[derive(Clone, Copy, Default)]
@@ -40,7 +43,7 @@ impl Machine {
         }
         let mut places = Vec::new();
         for object in root.children().filter(|node| node.has_tag_name("object")) {
-            collect_pus(object, Surroundings::default(), &mut places)?;
+            collect_pus(object, Surroundings::default(), DEPTH_MAX, &mut places)?;
         }
         let online: CpuSet = places.iter().map(|(cpu, _)| *cpu).collect();
         if online.is_empty() || online.len() != places.len() {
@@ -72,6 +75,7 @@ fn kind<'a>(node: &Node<'a, '_>) -> &'a str {
 fn collect_pus(
     object: Node<'_, '_>,
     mut around: Surroundings,
+    depth_left: usize,
     places: &mut Vec<(CpuId, Surroundings)>,
 ) -> Result<(), TopologyError> {
     match kind(&object) {
@@ -90,8 +94,11 @@ fn collect_pus(
         }
         _ => {}
     }
+    let deeper = depth_left.checked_sub(1).ok_or_else(|| TopologyError::Hwloc {
+        problem: format!("its objects are more than {DEPTH_MAX} deep"),
+    })?;
     for child in object.children().filter(|node| node.has_tag_name("object")) {
-        collect_pus(child, around, places)?;
+        collect_pus(child, around, deeper, places)?;
     }
     Ok(())
 }
@@ -153,6 +160,13 @@ mod tests {
             let error = Machine::from_hwloc_xml(xml).unwrap_err().to_string();
             assert!(error.contains(reason), "{xml}: {error}");
         }
+    }
+
+    #[test]
+    fn objects_without_end_are_refused_and_not_followed() {
+        let xml = ["<topology>", &"<object>".repeat(50_000), &"</object>".repeat(50_000)].concat();
+        let error = Machine::from_hwloc_xml(&(xml + "</topology>")).unwrap_err().to_string();
+        assert!(error.contains("128 deep"), "{error}");
     }
 
     #[test]
