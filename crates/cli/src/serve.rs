@@ -174,6 +174,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
             CryptOnArg::Connection => CryptOn::Connection,
             CryptOnArg::Workqueue => CryptOn::Workqueue,
         },
+        ..ServerOptions::default()
     };
     let server = Server::bind(&runtime, &endpoint, exports, &options)?;
     let endpoint = server.endpoint().context("cannot tell where the server listens")?;

@@ -1,8 +1,9 @@
 //! The server's side of negotiation: from the greeting to a [`Session`].
 //!
 //! Feed it what the client sends; it appends what the server must send. It remembers nothing of
-//! the bytes it has consumed but what they negotiated, and no input makes it allocate more than
-//! [`OPTION_LEN_MAX`] bytes.
+//! the bytes it has consumed but what they negotiated. It looks at options of [`OPTION_LEN_MAX`]
+//! bytes at most, and its replies come in portions: [`REPLIES_LEN_MAX`] bytes and what belongs to
+//! the last option, however many options came at once.
 
 use crate::error::PeerError;
 use crate::export::Export;
@@ -14,6 +15,8 @@ const OPTION_LEN_MAX: u32 = 64 << 10;
 const OPTION_SKIP_MAX: u32 = 16 << 20;
 /// Most options of one connection: guessed, far beyond any client seen.
 const OPTION_COUNT_MAX: u32 = 4096;
+/// Replies that are due before the next option is looked at. Guessed: a few network packets.
+const REPLIES_LEN_MAX: usize = 64 << 10;
 /// Bytes of an option header: magic, code, length.
 const OPTION_HEADER_LEN: usize = 16;
 
@@ -44,6 +47,8 @@ pub struct Session {
 pub enum Progress {
     /// It consumed so many bytes, and needs more input than it was given.
     NeedMore(usize),
+    /// It consumed so many bytes. Send what is due, then call again with the rest, or with more.
+    Send(usize),
     /// It consumed so many bytes, and transmission begins after them.
     Begin(usize, Session),
     /// It consumed so many bytes; the client has said good-bye. Send what is due, then close.
@@ -86,6 +91,9 @@ impl Handshake {
     ) -> Result<Progress, PeerError> {
         let mut consumed = 0;
         loop {
+            if output.len() >= REPLIES_LEN_MAX {
+                return Ok(Progress::Send(consumed));
+            }
             let rest = &input[consumed..];
             let skipped = self.skip.min(rest.len());
             self.skip -= skipped;

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use homing::HandOff;
 use homing_nbd::wire::{self, Errno};
@@ -17,8 +17,6 @@ use crate::buffers::{BATCH_LEN, Inbox, Outbox};
 use crate::peer::{Peer, Reply};
 use crate::server::{CryptOn, Shared};
 
-/// How long a client may take to negotiate.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
 /// What a queued request weighs besides its payload.
 const IN_FLIGHT_BASE: usize = 4096;
 /// Extents in one block status reply; the spec allows 2^20.
@@ -36,7 +34,7 @@ pub(crate) enum End {
 /// Serves one client from its first byte to its last.
 pub(crate) fn serve(shared: &Arc<Shared>, peer: &Arc<Peer>) -> Result<(), End> {
     let mut inbox = Inbox::default();
-    let Some(session) = negotiate(&shared.told, peer, &mut inbox)? else { return Ok(()) };
+    let Some(session) = negotiate(shared, peer, &mut inbox)? else { return Ok(()) };
     let export = &shared.told[session.export_index];
     let device = Arc::clone(&shared.devices[session.export_index]);
     tracing::debug!(export = export.name, ?session, "transmission begins");
@@ -55,26 +53,40 @@ pub(crate) fn serve(shared: &Arc<Shared>, peer: &Arc<Peer>) -> Result<(), End> {
     result
 }
 
-fn negotiate(exports: &[Export], peer: &Peer, inbox: &mut Inbox) -> Result<Option<Session>, End> {
-    peer.stream.set_read_timeout(Some(HANDSHAKE_TIMEOUT))?;
-    peer.stream.write_all(&greeting())?;
+/// Negotiates within the time that a client has for all of it, waiting in both directions.
+fn negotiate(shared: &Shared, peer: &Peer, inbox: &mut Inbox) -> Result<Option<Session>, End> {
+    let deadline = Instant::now() + shared.handshake_timeout;
+    let limit = || {
+        // A timeout of zero would mean none.
+        let left = deadline.saturating_duration_since(Instant::now());
+        peer.stream.set_timeouts(Some(left.max(Duration::from_millis(1))))
+    };
     let mut handshake = Handshake::new();
-    let mut output = Vec::new();
+    let mut output = greeting().to_vec();
     loop {
-        let progress = handshake.advance(exports, inbox.bytes(), &mut output)?;
+        let progress = handshake.advance(&shared.told, inbox.bytes(), &mut output)?;
         if !output.is_empty() {
+            limit()?;
             peer.stream.write_all(&output)?;
             output.clear();
         }
         match progress {
+            Progress::Send(consumed) => {
+                inbox.consume(consumed);
+                continue;
+            }
             Progress::NeedMore(consumed) => inbox.consume(consumed),
             Progress::Close(_) => return Ok(None),
             Progress::Begin(consumed, session) => {
                 inbox.consume(consumed);
-                peer.stream.set_read_timeout(None)?;
+                peer.stream.set_timeouts(None)?;
                 return Ok(Some(session));
             }
         }
+        if Instant::now() >= deadline {
+            return Err(io::Error::from(io::ErrorKind::TimedOut).into());
+        }
+        limit()?;
         let wanted = inbox.len() + 1;
         if inbox.fill(&peer.stream, wanted)? == 0 {
             return Ok(None);

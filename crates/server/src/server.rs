@@ -56,6 +56,8 @@ pub enum CryptOn {
 pub struct ServerOptions {
     /// Clients at one time; more are turned away at once.
     pub connections_max: usize,
+    /// How long a client may take to negotiate.
+    pub handshake_timeout: Duration,
     /// The scope of the `crypt` workqueue.
     pub affinity_scope: Scope,
     /// Whether its items never leave their pod.
@@ -68,6 +70,7 @@ impl Default for ServerOptions {
     fn default() -> Self {
         Self {
             connections_max: 16_384,
+            handshake_timeout: Duration::from_secs(30),
             affinity_scope: Scope::Cache,
             affinity_strict: false,
             crypt_on: CryptOn::Auto,
@@ -84,6 +87,7 @@ pub(crate) struct Shared {
     pub(crate) draining: AtomicBool,
     pub(crate) crypt_on: CryptOn,
     pub(crate) outboxes: Outboxes,
+    pub(crate) handshake_timeout: Duration,
     connections_max: usize,
     peers: Mutex<Peers>,
     peer_left: Condvar,
@@ -134,6 +138,7 @@ impl Server {
                 draining: AtomicBool::new(false),
                 crypt_on: options.crypt_on,
                 outboxes: Outboxes::default(),
+                handshake_timeout: options.handshake_timeout,
                 connections_max: options.connections_max,
                 peers: Mutex::new(Peers::default()),
                 peer_left: Condvar::new(),

@@ -115,10 +115,17 @@ impl Stream {
         }
     }
 
-    pub(crate) fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+    /// How long a read, and a write, may wait.
+    pub(crate) fn set_timeouts(&self, timeout: Option<Duration>) -> io::Result<()> {
         match self {
-            Self::Unix(stream) => stream.set_read_timeout(timeout),
-            Self::Tcp(stream) => stream.set_read_timeout(timeout),
+            Self::Unix(stream) => {
+                stream.set_read_timeout(timeout)?;
+                stream.set_write_timeout(timeout)
+            }
+            Self::Tcp(stream) => {
+                stream.set_read_timeout(timeout)?;
+                stream.set_write_timeout(timeout)
+            }
         }
     }
 }

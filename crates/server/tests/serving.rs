@@ -1,8 +1,10 @@
 //! A server and its load, in one process, on volumes that misbehave on demand.
 
+use std::io::Write;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use homing::{Runtime, Scope};
 use homing_server::load::{self, LoadError, Pattern, Phase, Written};
@@ -70,17 +72,22 @@ fn device() -> Arc<Faulty> {
 
 /// Serves `device` while `client` runs; checks that the server ends in good order.
 fn with_server(device: &Arc<Faulty>, crypt_on: CryptOn, client: impl FnOnce(&Endpoint)) {
+    let options = ServerOptions { crypt_on, ..ServerOptions::default() };
+    with_server_of(device, &options, client);
+}
+
+fn with_server_of(device: &Arc<Faulty>, options: &ServerOptions, client: impl FnOnce(&Endpoint)) {
+    let crypt_on = options.crypt_on;
     let folder = tempfile::tempdir().unwrap();
     let endpoint = Endpoint::Unix(folder.path().join("s.sock"));
     let runtime = Runtime::new().unwrap();
     let export = ServedExport {
         name: "disk".to_owned(),
-        description: String::new(),
+        description: "as long as a description may be".repeat(100),
         read_only: false,
         device: Arc::clone(device) as Arc<dyn Block>,
     };
-    let options = ServerOptions { crypt_on, ..ServerOptions::default() };
-    let server = Server::bind(&runtime, &endpoint, vec![export], &options).unwrap();
+    let server = Server::bind(&runtime, &endpoint, vec![export], options).unwrap();
     let handle = server.handle();
     std::thread::scope(|scope| {
         let crypt = server.crypt_workqueue().clone();
@@ -144,6 +151,36 @@ fn stopping_does_not_wait_for_a_client_that_is_idle() {
     with_server(&device(), CryptOn::Auto, |endpoint| {
         let Endpoint::Unix(path) = endpoint else { unreachable!() };
         // Connected, never says a word; dropped only when the server has hung up.
-        std::mem::forget(std::os::unix::net::UnixStream::connect(path).unwrap());
+        std::mem::forget(UnixStream::connect(path).unwrap());
+    });
+}
+
+/// Neither a byte now and then nor options whose replies nobody reads keep a place for ever.
+#[test]
+fn a_client_has_so_much_time_to_negotiate() {
+    let handshake_timeout = Duration::from_millis(300);
+    let options = ServerOptions { handshake_timeout, ..ServerOptions::default() };
+    with_server_of(&device(), &options, |endpoint| {
+        let Endpoint::Unix(path) = endpoint else { unreachable!() };
+        let mut lists = 3_u32.to_be_bytes().to_vec();
+        for _ in 0..4000 {
+            lists.extend(b"IHAVEOPT\0\0\0\x03\0\0\0\0");
+        }
+        // The replies to all of them are more than the socket holds.
+        for piece_len in [1, lists.len()] {
+            let mut stream = UnixStream::connect(path).unwrap();
+            stream.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
+            let began = Instant::now();
+            let mut pieces = lists.chunks(piece_len).cycle();
+            while stream.write_all(pieces.next().unwrap()).is_ok() {
+                assert!(began.elapsed() < Duration::from_secs(20), "it is let go on");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            assert!(began.elapsed() >= handshake_timeout, "cut off for another reason");
+        }
+        // Who has negotiated may take as long as he likes.
+        let phase = phase(Pattern::Read, 4096, 1);
+        let long = Duration::from_millis(600);
+        load::run(endpoint, "disk", &phase, long, &mut Written::default()).unwrap();
     });
 }

@@ -42,8 +42,16 @@ fn set_meta(name: &[u8], queries: &[&[u8]]) -> Vec<u8> {
 /// Runs a whole conversation; returns how it ended and the codes of the option replies.
 fn talk(flags: u32, options: &[Vec<u8>]) -> (Result<Progress, PeerError>, Vec<u32>, Vec<u8>) {
     let input = [&flags.to_be_bytes()[..], &options.concat()].concat();
-    let mut output = Vec::new();
-    let end = Handshake::new().advance(&exports(), &input, &mut output);
+    let (mut handshake, mut input, mut output) = (Handshake::new(), &input[..], Vec::new());
+    let end = loop {
+        let mut portion = Vec::new();
+        let end = handshake.advance(&exports(), input, &mut portion);
+        output.extend(portion);
+        match end {
+            Ok(Progress::Send(consumed)) => input = &input[consumed..],
+            end => break end,
+        }
+    };
     let mut codes = Vec::new();
     let mut rest = &output[..];
     while rest.len() >= 20 && rest[..8] == wire::OPTION_REPLY_MAGIC.to_be_bytes() {
@@ -131,6 +139,30 @@ fn what_cannot_go_on_says_why() {
     assert!(matches!(talk(3, &[vec![7; 16]]).0, Err(PeerError::Magic { .. })));
     let flood = vec![option(option::LIST, &[]); OPTION_COUNT_MAX as usize + 1];
     assert!(matches!(talk(3, &flood).0, Err(PeerError::TooManyOptions { .. })));
+}
+
+#[test]
+fn replies_to_many_options_at_once_come_in_portions() {
+    let mut input = 3_u32.to_be_bytes().to_vec();
+    input.extend(option(option::LIST, &[]).repeat(OPTION_COUNT_MAX as usize - 1));
+    input.extend(option(option::ABORT, &[]));
+    let (mut handshake, mut rest, mut sent) = (Handshake::new(), &input[..], 0);
+    loop {
+        let mut output = Vec::new();
+        let progress = handshake.advance(&exports(), rest, &mut output).unwrap();
+        assert!(output.len() < REPLIES_LEN_MAX + 200, "{} bytes of replies", output.len());
+        sent += output.len();
+        match progress {
+            Progress::Send(consumed) => rest = &rest[consumed..],
+            Progress::Close(consumed) => {
+                assert_eq!(consumed, rest.len());
+                break;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    let (_, _, one) = talk(3, &[option(option::LIST, &[])]);
+    assert_eq!(sent, one.len() * (OPTION_COUNT_MAX as usize - 1) + OPTION_HEADER_LEN + 4);
 }
 
 proptest! {
