@@ -229,7 +229,7 @@ fn check(path: &Path, length: u64, loaded: Result<Described, Failed>) -> Result<
     }
 }
 
-fn check_luks2(path: &Path, metadata: serde_json::Value) -> Result<Header, LuksError> {
+pub(super) fn check_luks2(path: &Path, metadata: serde_json::Value) -> Result<Header, LuksError> {
     let refuse = |problem: String| Err(LuksError::unsupported(path, problem));
     let parsed = serde_json::from_value::<Metadata>(metadata);
     let metadata = match parsed {
@@ -270,9 +270,12 @@ fn check_luks2(path: &Path, metadata: serde_json::Value) -> Result<Header, LuksE
     let Some(sector_size) = SectorSize::from_bytes(segment.sector_size) else {
         return refuse(format!("its sectors have {} bytes, not 512 or 4096", segment.sector_size));
     };
-    let Ok(data_offset) = segment.offset.parse() else {
+    let Ok(data_offset) = segment.offset.parse::<u64>() else {
         return refuse(format!("its data begins at {:?}", segment.offset));
     };
+    if !data_offset.is_multiple_of(segment.sector_size) {
+        return refuse(format!("its data begins at {data_offset}, within a sector"));
+    }
     let Some(header_len) = header_area_len(&metadata.config) else {
         let Config { json_size, keyslots_size, .. } = metadata.config;
         return refuse(format!("its header areas have {json_size:?} and {keyslots_size:?} bytes"));

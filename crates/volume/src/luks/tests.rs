@@ -1,5 +1,8 @@
 use std::fs;
 
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
 use super::*;
 use crate::block::Durability;
 use crate::xts::SectorSize;
@@ -117,4 +120,67 @@ fn flags_in_the_header_are_found_again() {
     let file = fs::File::open(&path).unwrap();
     let header = header::read(&path, &file, file.metadata().unwrap().len()).unwrap();
     assert!(header.allow_discards && header.sector_size == SectorSize::B512);
+}
+
+/// The metadata of a container as `cryptsetup` makes them.
+fn metadata() -> Value {
+    json!({
+        "keyslots": { "0": { "type": "luks2", "key_size": 64, "kdf": { "memory": 32 } } },
+        "segments": { "0": {
+            "type": "crypt", "offset": "16777216", "size": "dynamic", "iv_tweak": "0",
+            "encryption": "aes-xts-plain64", "sector_size": 4096
+        } },
+        "config": {
+            "json_size": "12288", "keyslots_size": "16744448", "flags": [],
+            "requirements": { "mandatory": [] }
+        }
+    })
+}
+
+fn any_value() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<u64>().prop_map(|number| Value::from(number.to_string())),
+        (0_u64..1 << 26).prop_map(|number| Value::from((number * 512).to_string())),
+        Just(Value::from(512)),
+        any::<String>().prop_map(Value::from),
+    ];
+    leaf.prop_recursive(3, 12, 3, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
+            prop::collection::btree_map("[a-z0-9]{0,6}", inner, 0..3)
+                .prop_map(|map| Value::Object(map.into_iter().collect())),
+        ]
+    })
+}
+
+proptest! {
+    /// Metadata with anything in place of one of its values is refused, or describes a data area
+    /// that lies in the file, behind the header, in whole sectors.
+    #[test]
+    fn any_metadata_is_refused_or_safe(
+        place in prop::sample::select(&[
+            "", "/keyslots", "/keyslots/0", "/keyslots/0/key_size", "/keyslots/0/kdf/memory",
+            "/segments", "/segments/0", "/segments/0/type", "/segments/0/offset",
+            "/segments/0/size", "/segments/0/iv_tweak", "/segments/0/encryption",
+            "/segments/0/sector_size", "/config", "/config/json_size", "/config/keyslots_size",
+            "/config/flags", "/config/requirements", "/config/requirements/mandatory",
+        ][..]),
+        value in any_value(),
+        length: u64,
+    ) {
+        let mut metadata = metadata();
+        *metadata.pointer_mut(place).unwrap() = value;
+        let path = Path::new("disk.img");
+        let Ok(header) = header::check_luks2(path, metadata) else { return Ok(()) };
+        for length in [length >> 1, length % (64 << 20)] {
+            let Ok(size) = header.data_size(path, length) else { continue };
+            prop_assert!(header.data_offset >= 32 << 10);
+            prop_assert!(header.data_offset.checked_add(size).unwrap() <= length);
+            let sector = u64::from(header.sector_size.bytes());
+            prop_assert!((header.data_offset | size).is_multiple_of(sector));
+        }
+    }
 }
