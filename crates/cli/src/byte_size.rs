@@ -41,7 +41,22 @@ impl fmt::Display for ByteSize {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_size_or_named(text in prop_oneof![any::<String>(), "[0-9]{0,22} ?[kMGTPiB]{0,4}"]) {
+            match text.parse::<ByteSize>() {
+                Ok(size) => prop_assert!(!size.to_string().is_empty()),
+                Err(error) => {
+                    let named = format!("{text:?}");
+                    prop_assert!(error.contains(&named));
+                }
+            }
+        }
+    }
 
     #[test]
     fn sizes_are_read_and_shown() {

@@ -117,6 +117,8 @@ impl ClientHandshake {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::export::{BlockSizes, Export};
     use crate::handshake::{Handshake, Progress, greeting};
@@ -142,6 +144,41 @@ mod tests {
                     input.clear();
                 }
                 ClientStep::Begin(connected) => return Ok(connected),
+            }
+        }
+    }
+
+    proptest! {
+        /// Whatever a server sends, the client asks for no more than an option reply may have.
+        #[test]
+        fn any_server_is_survived(
+            bytes in prop::collection::vec(any::<u8>(), 0..300),
+            replies in prop::collection::vec((0_u32..6, 0_u32..5000, any::<bool>()), 0..6),
+        ) {
+            let mut server = wire::INIT_MAGIC.to_be_bytes().to_vec();
+            server.extend([0; 10]);
+            for (kind, length, lies) in replies {
+                server.extend(wire::OPTION_REPLY_MAGIC.to_be_bytes());
+                server.extend([0; 4]);
+                server.extend(kind.to_be_bytes());
+                server.extend(length.to_be_bytes());
+                server.extend(vec![0; if lies { 3 } else { length as usize }]);
+            }
+            server.extend(&bytes);
+            for mut server in [&server[..], &bytes[..]] {
+                let (mut client, mut input) = (ClientHandshake::new("disk"), Vec::new());
+                while let Ok(step) = client.step(&input) {
+                    input.clear();
+                    let count = match step {
+                        ClientStep::Read(count) => count,
+                        ClientStep::Send(_) => continue,
+                        ClientStep::Begin(_) => break,
+                    };
+                    prop_assert!(count > 0 && count <= wire::STRING_LEN_MAX + 20);
+                    let Some((taken, rest)) = server.split_at_checked(count) else { break };
+                    input.extend(taken);
+                    server = rest;
+                }
             }
         }
     }

@@ -285,6 +285,25 @@ mod tests {
             prop_assert_eq!(RequestHeader::parse(&header.encode()), Ok(header));
         }
 
+        /// Whatever 28 bytes come: either the client is out of step, or the gate decides, and the
+        /// payload to be skipped is what the header says.
+        #[test]
+        fn any_header_is_judged(mut bytes: [u8; wire::REQUEST_LEN], keep_magic: bool) {
+            if keep_magic {
+                bytes[..4].copy_from_slice(&wire::REQUEST_MAGIC.to_be_bytes());
+            }
+            let Ok(request) = RequestHeader::parse(&bytes) else { return Ok(()) };
+            prop_assert_eq!(request.encode(), bytes);
+            for (read_only, session) in [(false, FULL), (true, PLAIN)] {
+                if let Ok(Command::Write { length, .. } | Command::Read { length, .. }) =
+                    validate(&request, &export(read_only), &session)
+                {
+                    prop_assert!(length <= PAYLOAD_ACCEPTED_MAX);
+                }
+            }
+            prop_assert!(request.command == command::WRITE || request.payload_len() == 0);
+        }
+
         /// What passes the gate is inside the export, whatever came.
         #[test]
         fn nothing_out_of_range_passes(command in 0_u16..9, flags: u16, offset: u64, length: u32) {
