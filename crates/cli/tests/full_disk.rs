@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use support::nbd::{Client, ENOSPC, OK};
+use support::nbd::{Client, ENOSPC, FUA, OK};
 use support::{Scratch, noise, text, tool};
 
 const MIB: u64 = 1 << 20;
@@ -59,6 +59,7 @@ fn a_write_without_space_fails_alone() {
     let written = (0..64).find(|at| write(&mut client, *at, *at) != OK).expect("a full disk");
     assert!(written > 2, "hardly anything fits");
     assert_eq!(write(&mut client, written + 1, 99), ENOSPC);
+    assert_eq!(client.write(FUA, (written + 1) * MIB, &noise(99, MIB as usize)), ENOSPC);
 
     // What was there stays, also where it is overwritten, and the server goes on.
     assert_eq!(write(&mut client, 0, 100), OK);

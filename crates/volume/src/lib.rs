@@ -20,7 +20,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Read on in this order: `block`, `file`, `xts`, `crypt`, `bytes`, `luks`. Unsafe code is in
+//! Read on in this order: `block`, `file`, `syncs`, `xts`, `crypt`, `bytes`, `luks`. Unsafe code is in
 //! `xts/aws_lc.rs` alone.
 
 mod block;
@@ -29,6 +29,7 @@ mod crypt;
 mod file;
 #[cfg(target_os = "linux")]
 pub mod luks;
+mod syncs;
 mod xts;
 
 #[cfg(test)]
