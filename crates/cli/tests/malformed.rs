@@ -308,6 +308,36 @@ fn a_client_that_never_reads_holds_up_nobody() {
     }
 }
 
+/// Replies to its reads are stuck, one to a bad request comes on top, and only then writes.
+#[test]
+fn a_client_may_send_everything_before_it_reads_anything() {
+    for crypt_on in ["auto", "connection", "workqueue"] {
+        beside_a_good_client_of(&["--crypt-on", crypt_on], |server| {
+            let mut client = Client::new(server.socket());
+            let stream = &mut client.stream;
+            for cookie in 0..8 {
+                stream.write_all(&nbd::request(nbd::READ, 0, cookie, 0, 1 << 20)).unwrap();
+            }
+            thread::sleep(Duration::from_millis(200));
+            stream.write_all(&nbd::request(99, 0, 8, 0, 0)).unwrap();
+            thread::sleep(Duration::from_millis(100));
+            for cookie in 9..12 {
+                stream.write_all(&nbd::request(nbd::WRITE, 0, cookie, MIB, 1 << 20)).unwrap();
+                stream.write_all(&noise(cookie, 1 << 20)).unwrap();
+            }
+            let mut answers = [false; 12];
+            while answers.contains(&false) {
+                let (error, cookie) = reply(stream).unwrap();
+                assert_eq!(error, if cookie == 8 { EINVAL } else { OK }, "{cookie}");
+                if cookie < 8 {
+                    stream.read_exact(&mut vec![0; 1 << 20]).unwrap();
+                }
+                answers[cookie as usize] = true;
+            }
+        });
+    }
+}
+
 #[test]
 fn a_client_that_never_reads_does_not_hold_up_the_end() {
     let scratch = Scratch::new();

@@ -4,8 +4,10 @@
 //! Replies are whole (`SERVE-2`) because only the holder of the `sending` flag writes. A worker
 //! never waits for a client: it leaves its reply to the holder if there is one, and writes what
 //! fits if there is none. What does not fit goes to a thread made for it, which keeps the flag
-//! until the client has taken everything; so a client that does not read holds up nobody else. A
-//! reply counts as in flight until it is sent, which bounds what such a client can pile up.
+//! until the client has taken everything; so a client that does not read holds up nobody else. The
+//! connection's thread leaves its replies to that thread too and goes on reading: the client may
+//! have to be rid of its requests before it reads. A reply counts as in flight until it is sent,
+//! which bounds what such a client can pile up.
 
 use std::collections::VecDeque;
 use std::io;
@@ -29,7 +31,7 @@ const STACK_LEN: usize = 64 << 10;
 pub(crate) struct Peer {
     pub(crate) stream: Stream,
     outgoing: Mutex<Outgoing>,
-    /// `sending` has become false.
+    /// `sending` has become false, or `slow` true.
     idle: Condvar,
     /// Bytes of requests and replies that workers have.
     in_flight: Mutex<usize>,
@@ -40,6 +42,8 @@ pub(crate) struct Peer {
 struct Outgoing {
     /// Somebody writes to the stream, and will see to `waiting` before it stops.
     sending: bool,
+    /// Whoever sends waits for the client, for who knows how long.
+    slow: bool,
     waiting: VecDeque<Reply>,
 }
 
@@ -83,12 +87,27 @@ impl Peer {
     /// that writes all its requests before it reads a reply would otherwise wait for us as we
     /// wait for it.
     pub(crate) fn send_and_receive(&self, bytes: &[u8], inbox: &mut Inbox) -> io::Result<()> {
+        let mut counted = 0;
         let mut outgoing = lock(&self.outgoing);
         while outgoing.sending {
-            outgoing = self.idle.wait(outgoing).unwrap_or_else(PoisonError::into_inner);
+            if !outgoing.slow {
+                outgoing = self.idle.wait(outgoing).unwrap_or_else(PoisonError::into_inner);
+            } else if counted == 0 {
+                // May wait, so the slow thread must be able to go on meanwhile.
+                drop(outgoing);
+                counted = bytes.len();
+                self.take_off(counted);
+                outgoing = lock(&self.outgoing);
+            } else {
+                outgoing.waiting.push_back(Reply { bytes: bytes.to_vec(), weight: counted });
+                return Ok(());
+            }
         }
         outgoing.sending = true;
         drop(outgoing);
+        if counted > 0 {
+            self.land(counted);
+        }
         let mut result = self.exchange(bytes, inbox);
         while let Some(reply) = self.next_waiting() {
             // Once it has failed the client is gone; its replies go too.
@@ -125,6 +144,7 @@ impl Peer {
         let next = outgoing.waiting.pop_front();
         if next.is_none() {
             outgoing.sending = false;
+            outgoing.slow = false;
             self.idle.notify_all();
         }
         next
@@ -145,6 +165,8 @@ impl Peer {
 
     /// Passes the flag on to a thread that may wait for the client.
     fn wait_elsewhere(self: &Arc<Self>, reply: Reply, at: usize) {
+        lock(&self.outgoing).slow = true;
+        self.idle.notify_all();
         let peer = Arc::clone(self);
         let weight = reply.weight;
         let patient = move || {
