@@ -1,19 +1,15 @@
-//! One client: negotiates, then carries out requests until the client leaves or the server ends.
+//! One client: after negotiation, carries out requests until the client leaves or the server ends.
 
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 
 use homing::HandOff;
 use homing_nbd::wire::{self, Errno};
-use homing_nbd::{
-    Command, Export, Handshake, PeerError, Progress, RequestHeader, Session, greeting, reply,
-    validate,
-};
+use homing_nbd::{Command, Export, RequestHeader, Session, reply, validate};
 use homing_volume::{Block, BlockError, Durability};
 
 use crate::buffers::{BATCH_LEN, Inbox, Outbox};
+use crate::negotiation::{End, negotiate};
 use crate::peer::{Peer, Reply};
 use crate::server::{CryptOn, Shared};
 
@@ -21,15 +17,6 @@ use crate::server::{CryptOn, Shared};
 const IN_FLIGHT_BASE: usize = 4096;
 /// Extents in one block status reply; the spec allows 2^20.
 const EXTENT_COUNT_MAX: usize = 4096;
-
-/// Why a connection ended before the client said good-bye.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum End {
-    #[error(transparent)]
-    Peer(#[from] PeerError),
-    #[error("the connection broke: {0}")]
-    Stream(#[from] io::Error),
-}
 
 /// Serves one client from its first byte to its last.
 pub(crate) fn serve(shared: &Arc<Shared>, peer: &Arc<Peer>) -> Result<(), End> {
@@ -51,47 +38,6 @@ pub(crate) fn serve(shared: &Arc<Shared>, peer: &Arc<Peer>) -> Result<(), End> {
     // Whatever ended it: requests that workers have are finished, and answered if possible.
     peer.wait_until_landed();
     result
-}
-
-/// Negotiates within the time that a client has for all of it, waiting in both directions.
-fn negotiate(shared: &Shared, peer: &Peer, inbox: &mut Inbox) -> Result<Option<Session>, End> {
-    let deadline = Instant::now() + shared.handshake_timeout;
-    let limit = || {
-        // A timeout of zero would mean none.
-        let left = deadline.saturating_duration_since(Instant::now());
-        peer.stream.set_timeouts(Some(left.max(Duration::from_millis(1))))
-    };
-    let mut handshake = Handshake::new();
-    let mut output = greeting().to_vec();
-    loop {
-        let progress = handshake.advance(&shared.told, inbox.bytes(), &mut output)?;
-        if !output.is_empty() {
-            limit()?;
-            peer.stream.write_all(&output)?;
-            output.clear();
-        }
-        match progress {
-            Progress::Send(consumed) => {
-                inbox.consume(consumed);
-                continue;
-            }
-            Progress::NeedMore(consumed) => inbox.consume(consumed),
-            Progress::Close(_) => return Ok(None),
-            Progress::Begin(consumed, session) => {
-                inbox.consume(consumed);
-                peer.stream.set_timeouts(None)?;
-                return Ok(Some(session));
-            }
-        }
-        if Instant::now() >= deadline {
-            return Err(io::Error::from(io::ErrorKind::TimedOut).into());
-        }
-        limit()?;
-        let wanted = inbox.len() + 1;
-        if inbox.fill(&peer.stream, wanted)? == 0 {
-            return Ok(None);
-        }
-    }
 }
 
 struct Connection {

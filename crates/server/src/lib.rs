@@ -21,7 +21,7 @@
 //! * `SERVE-3` A connection holds at most [`IN_FLIGHT_BYTES_MAX`] of queued requests; it reads no
 //!   further until some are done.
 //!
-//! Read on in this order: `listener`, `stream`, `server`, `connection`, `peer`, `buffers`,
+//! Read on in this order: `listener`, `stream`, `server`, `negotiation`, `connection`, `peer`, `buffers`,
 //! `load`.
 #![forbid(unsafe_code)]
 
@@ -29,6 +29,7 @@ mod buffers;
 mod connection;
 mod listener;
 pub mod load;
+mod negotiation;
 mod peer;
 mod server;
 mod stream;

@@ -1,0 +1,65 @@
+//! One client's negotiation: feeds `homing-nbd` what comes and sends what it says, in bounded time.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use homing_nbd::{Handshake, PeerError, Progress, Session, greeting};
+
+use crate::buffers::Inbox;
+use crate::peer::Peer;
+use crate::server::Shared;
+
+/// Why a connection ended before the client said good-bye.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum End {
+    #[error(transparent)]
+    Peer(#[from] PeerError),
+    #[error("the connection broke: {0}")]
+    Stream(#[from] io::Error),
+}
+
+/// Negotiates within the time that a client has for all of it, waiting in both directions. `None`
+/// where the client left in good order.
+pub(crate) fn negotiate(
+    shared: &Shared,
+    peer: &Peer,
+    inbox: &mut Inbox,
+) -> Result<Option<Session>, End> {
+    let deadline = Instant::now() + shared.handshake_timeout;
+    let limit = || {
+        // A timeout of zero would mean none.
+        let left = deadline.saturating_duration_since(Instant::now());
+        peer.stream.set_timeouts(Some(left.max(Duration::from_millis(1))))
+    };
+    let mut handshake = Handshake::new();
+    let mut output = greeting().to_vec();
+    loop {
+        let progress = handshake.advance(&shared.told, inbox.bytes(), &mut output)?;
+        if !output.is_empty() {
+            limit()?;
+            peer.stream.write_all(&output)?;
+            output.clear();
+        }
+        match progress {
+            Progress::Send(consumed) => {
+                inbox.consume(consumed);
+                continue;
+            }
+            Progress::NeedMore(consumed) => inbox.consume(consumed),
+            Progress::Close(_) => return Ok(None),
+            Progress::Begin(consumed, session) => {
+                inbox.consume(consumed);
+                peer.stream.set_timeouts(None)?;
+                return Ok(Some(session));
+            }
+        }
+        if Instant::now() >= deadline {
+            return Err(io::Error::from(io::ErrorKind::TimedOut).into());
+        }
+        limit()?;
+        let wanted = inbox.len() + 1;
+        if inbox.fill(&peer.stream, wanted)? == 0 {
+            return Ok(None);
+        }
+    }
+}
