@@ -1,6 +1,7 @@
 //! The program `homing`: the only place that prints, reads arguments and exits.
 #![forbid(unsafe_code)]
 
+mod announce;
 mod byte_size;
 mod images;
 mod output;

@@ -1,6 +1,5 @@
 //! `homing serve`: opens or makes volumes and serves them until told to stop.
 
-use std::fmt::Write as _;
 use std::fs;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -14,13 +13,12 @@ use homing::{Runtime, Scope};
 use homing_server::{CryptOn, Endpoint, ServedExport, Server, ServerOptions};
 use homing_volume::luks::{self, Access, FormatOptions, Kdf};
 use homing_volume::{Block, SectorSize};
-use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::announce::announce;
 use crate::byte_size::ByteSize;
 use crate::images::{self, export_name};
-use crate::output;
 use crate::passphrase::{self, Passphrase};
 use crate::try_load;
 
@@ -193,7 +191,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
         let rows = load.join().expect("the load does not panic")?;
         return try_load::print(&rows, args.json);
     }
-    announce(args, &endpoint, &images)?;
+    announce(args.json, &endpoint, &images)?;
     report_flush(server.run())
 }
 
@@ -269,68 +267,6 @@ fn endpoint(args: &ServeArgs, images: &[PathBuf]) -> anyhow::Result<Endpoint> {
     Ok(Endpoint::Unix(path))
 }
 
-fn uri(endpoint: &Endpoint, export: &str) -> String {
-    // The characters that RFC 3986 lets stand in both places; all others are escaped.
-    let escape = |text: &[u8]| {
-        text.iter().fold(String::new(), |mut escaped, byte| {
-            match byte {
-                b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
-                    escaped.push(char::from(*byte));
-                }
-                _ => {
-                    let _ = write!(escaped, "%{byte:02X}");
-                }
-            }
-            escaped
-        })
-    };
-    let export = escape(export.as_bytes());
-    match endpoint {
-        Endpoint::Unix(path) => {
-            let path = std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str());
-            format!("nbd+unix:///{export}?socket={}", escape(path))
-        }
-        Endpoint::Tcp(address) => format!("nbd://{address}/{export}"),
-    }
-}
-
-fn announce(args: &ServeArgs, endpoint: &Endpoint, images: &[PathBuf]) -> anyhow::Result<()> {
-    let uris: Vec<String> = images.iter().map(|image| uri(endpoint, &export_name(image))).collect();
-    if args.json {
-        let exports: Vec<_> = images
-            .iter()
-            .zip(&uris)
-            .map(|(image, uri)| json!({ "name": export_name(image), "image": image, "uri": uri }))
-            .collect();
-        let line = json!({ "uri": uris[0], "pid": std::process::id(), "exports": exports });
-        return output::print_line(&line.to_string());
-    }
-    let mut text = String::from("Serving:\n");
-    for (image, uri) in images.iter().zip(&uris) {
-        let _ = writeln!(text, "  {uri}    {}", image.display());
-    }
-    let first = &uris[0];
-    let _ = writeln!(
-        text,
-        "\nNext, in another terminal:\n  nbdinfo '{first}'\n  nbdcopy --progress some.img '{first}'"
-    );
-    let name = export_name(&images[0]);
-    let _ = match endpoint {
-        Endpoint::Unix(path) => {
-            writeln!(text, "  sudo nbd-client -unix {} -N {name} -C 4 /dev/nbd0", path.display())
-        }
-        Endpoint::Tcp(address) => writeln!(
-            text,
-            "  sudo nbd-client {} {} -N {name} -C 4 /dev/nbd0\n\nTCP is not encrypted: keep it on \
-             a trusted network.",
-            address.ip(),
-            address.port(),
-        ),
-    };
-    text.push_str("\nCtrl-C stops the server after making everything durable.\n");
-    output::print(text.as_bytes())
-}
-
 fn report_flush(
     result: Result<(), Vec<(String, homing_volume::BlockError)>>,
 ) -> anyhow::Result<()> {
@@ -371,18 +307,5 @@ fn forbid_core_dumps() {
     let behavior = rustix::process::DumpableBehavior::NotDumpable;
     if let Err(error) = rustix::process::set_dumpable_behavior(behavior) {
         tracing::warn!(%error, "core dumps could not be forbidden");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn uris_escape_what_must_be() {
-        let unix = Endpoint::Unix(PathBuf::from("/tmp/a b?.sock"));
-        assert_eq!(uri(&unix, "di#sk"), "nbd+unix:///di%23sk?socket=/tmp/a%20b%3F.sock");
-        let tcp = Endpoint::Tcp("[::1]:10809".parse().unwrap());
-        assert_eq!(uri(&tcp, "disk"), "nbd://[::1]:10809/disk");
     }
 }
