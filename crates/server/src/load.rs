@@ -3,8 +3,10 @@
 //!
 //! Each client has a slice of the export to itself and keeps a fixed number of requests in
 //! flight, and no more than the server takes in before it insists on its replies being read, since
-//! each client writes and reads by turns. Every 4 KiB block has a generation, which its writer counts up and its pattern is made
-//! from, so a block that is stale, torn or misplaced is found.
+//! each client writes and reads by turns. Every 4 KiB block has a generation, which its writer
+//! counts up and its pattern is made from, so a block that is stale, torn or misplaced is found.
+
+mod pattern;
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -14,6 +16,7 @@ use homing_nbd::wire::{self, command};
 use homing_nbd::{ClientHandshake, ClientStep, PeerError, RequestHeader};
 use rustix::time::{ClockId, clock_gettime};
 
+use self::pattern::{fill, holds};
 use crate::listener::Endpoint;
 use crate::stream::Stream;
 
@@ -383,38 +386,5 @@ impl<'a> Load<'a> {
             }
         }
         Ok(())
-    }
-}
-
-/// The pattern's words: different for every block, generation and place in the block.
-fn words(offset: u64, generation: u32) -> impl Iterator<Item = u64> {
-    let seed = (offset ^ u64::from(generation) << 48).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (0..).map(move |place: u64| seed.wrapping_add(place.wrapping_mul(0xbf58_476d_1ce4_e5b9)))
-}
-
-fn fill(block: &mut [u8], offset: u64, generation: u32) {
-    for (bytes, word) in block.as_chunks_mut::<8>().0.iter_mut().zip(words(offset, generation)) {
-        *bytes = word.to_le_bytes();
-    }
-}
-
-fn holds(block: &[u8], offset: u64, generation: u32) -> bool {
-    let expected = words(offset, generation);
-    let differ = |(bytes, word): (&[u8; 8], u64)| u64::from_le_bytes(*bytes) ^ word;
-    block.as_chunks::<8>().0.iter().zip(expected).map(differ).fold(0, |all, bits| all | bits) == 0
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_pattern_is_told_from_every_other() {
-        let mut block = vec![0; BLOCK_LEN];
-        fill(&mut block, 8192, 3);
-        assert!(holds(&block, 8192, 3));
-        assert!(!holds(&block, 8192, 2) && !holds(&block, 4096, 3));
-        block[4095] ^= 1;
-        assert!(!holds(&block, 8192, 3));
     }
 }
