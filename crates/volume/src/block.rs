@@ -54,9 +54,10 @@ pub enum BlockError {
 }
 
 impl BlockError {
-    /// Whether the device is full: nothing is lost, and it works again when there is space.
+    /// Whether the device is full: nothing is lost, and it works again when there is space. A
+    /// flush for which there was none is no such case, since data that was accepted may be lost.
     pub fn is_full(&self) -> bool {
-        matches!(self, Self::Io { source, .. } | Self::Flush(source)
+        matches!(self, Self::Io { source, .. }
             if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
     }
 }
@@ -119,4 +120,17 @@ pub(crate) fn check_range(device: &(impl Block + ?Sized), offset: u64, length: u
     let inside = offset.checked_add(length).is_some_and(|end| end <= device.size());
     let aligned = offset.is_multiple_of(block) && length.is_multiple_of(block);
     assert!(inside && aligned, "{length} bytes at {offset} are not a range of this device");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_write_that_was_not_accepted_is_a_full_device() {
+        let full = || io::Error::from(io::ErrorKind::StorageFull);
+        let write = BlockError::Io { action: "write", offset: 0, length: 1, source: full() };
+        assert!(write.is_full());
+        assert!(!BlockError::Flush(full()).is_full());
+    }
 }
