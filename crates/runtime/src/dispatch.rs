@@ -258,6 +258,11 @@ impl Dispatch {
         taken
     }
 
+    /// Whether there is something that the worker of `cpu` may take now.
+    pub(crate) fn is_ripe(&self, cpu: CpuId, idle: Idle, turn: usize) -> bool {
+        matches!(before_park(&self.layout, self, cpu, idle, turn), Next::Take { .. })
+    }
+
     /// Says that the worker of `cpu` looks for work: issuers need not wake anybody. Where another
     /// one of its cache does already, it need not.
     pub(crate) fn begin_search(&self, cpu: CpuId) -> bool {
@@ -278,6 +283,10 @@ impl Dispatch {
         if !self.occupied.contains(cpu) && self.active.contains(cpu) {
             self.occupied.insert(cpu);
         }
+    }
+
+    pub(crate) fn is_occupied(&self, cpu: CpuId) -> bool {
+        self.occupied.contains(cpu)
     }
 
     /// A while has passed.

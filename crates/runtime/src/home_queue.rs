@@ -110,12 +110,11 @@ impl HomeQueue {
     /// decision whom to wake.
     pub(crate) fn push(&self, item: Item) -> Result<bool, Item> {
         let length = self.length();
-        let batch_items = length.batch();
         let mut items = lock(&self.items);
         if items.closed {
             return Err(item);
         }
-        items.push(item, batch_items);
+        items.push(item, length);
         self.publish(items.len);
         Ok(calls_for_decision(length.mean_ns(), items.len))
     }
@@ -123,7 +122,7 @@ impl HomeQueue {
     /// Puts all items of an iterator at the end, in order; gives back those that come after the
     /// queue was closed. The iterator runs under the lock.
     pub(crate) fn push_all(&self, new: &mut dyn Iterator<Item = Item>) -> Result<u32, Batch> {
-        let batch_items = self.length().batch();
+        let length = self.length();
         let mut items = lock(&self.items);
         if items.closed {
             drop(items);
@@ -132,7 +131,7 @@ impl HomeQueue {
             return Err(refused);
         }
         let before = items.len;
-        new.for_each(|item| items.push(item, batch_items));
+        new.for_each(|item| items.push(item, length));
         self.publish(items.len);
         Ok(items.len - before)
     }
@@ -150,11 +149,11 @@ impl HomeQueue {
     /// Takes the next batch: at most as many items as the queue's length estimate allows. With it
     /// comes now and then how long one of its items waited.
     pub(crate) fn take(&self) -> Option<(Sealed, Option<QueueAge>)> {
-        let batch_items = self.length().batch();
+        let length = self.length();
         let mut items = lock(&self.items);
         let next = items.full.pop_front().or_else(|| items.open.seal())?;
         // They may have turned out longer than when the batch was filled.
-        let (taken, rest) = next.split(batch_items);
+        let (taken, rest) = next.split(length.batch(items.len));
         if let Some(rest) = rest {
             items.full.push_front(rest);
         }
@@ -184,8 +183,8 @@ impl HomeQueue {
 }
 
 impl Items {
-    fn push(&mut self, item: Item, batch_items: u32) {
-        if self.open.len() >= batch_items {
+    fn push(&mut self, item: Item, length: ItemLength) {
+        if self.open.len() >= length.batch(self.len) {
             self.open.seal().into_iter().for_each(|batch| self.full.push_back(batch));
         }
         if self.pushed.is_multiple_of(SAMPLE_EVERY) && self.sample.is_none() {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use homing_sched::Idle;
+use homing_sched::{Gaps, Idle};
 use homing_topology::{CpuId, CpuSet};
 
 use crate::books::WorkqueueBooks;
@@ -47,6 +47,7 @@ struct Worker<'a> {
     idle: Idle,
     /// The end of the last batch or sleep: the beginning of the next batch.
     now_ns: u64,
+    gaps: Gaps,
     books: BooksCache,
 }
 
@@ -54,7 +55,8 @@ impl<'a> Worker<'a> {
     fn new(shared: &'a Arc<Shared>, me: &'a Arc<Member>, cpu: CpuId) -> Self {
         let now_ns = now_ns();
         let books = BooksCache { known: Vec::new() };
-        Self { shared, me, cpu, turn: 0, idle: Idle::Since(now_ns), now_ns, books }
+        let (idle, gaps) = (Idle::Since(now_ns), Gaps::UNKNOWN);
+        Self { shared, me, cpu, turn: 0, idle, now_ns, gaps, books }
     }
 
     /// Works until the slot is lost or given up.
@@ -125,9 +127,39 @@ impl<'a> Worker<'a> {
         self.idle = Idle::Since(self.now_ns);
     }
 
+    /// Stays awake for a while where work has been coming soon. Whether some came.
+    fn search(&mut self) -> bool {
+        let dispatch = &self.shared.dispatch;
+        let search_ns = self.gaps.search_ns(dispatch.is_occupied(self.cpu));
+        if search_ns == 0 || !dispatch.begin_search(self.cpu) {
+            return false;
+        }
+        let began_ns = now_ns();
+        let found = loop {
+            if dispatch.is_ripe(self.cpu, self.idle, self.turn) {
+                break true;
+            }
+            if now_ns().saturating_sub(began_ns) >= search_ns {
+                break false;
+            }
+            std::hint::spin_loop();
+        };
+        dispatch.end_search(self.cpu);
+        if found {
+            let before_ns = std::mem::replace(&mut self.now_ns, now_ns());
+            let gap_ns = self.now_ns.saturating_sub(before_ns);
+            self.gaps = self.gaps.note(gap_ns);
+            dispatch.slot(self.cpu).books.searched(gap_ns);
+        }
+        found
+    }
+
     fn park(&mut self) {
         let (shared, slot) = (self.shared, self.shared.dispatch.slot(self.cpu));
         self.me.running_since_ns.store(0, Ordering::Relaxed);
+        if self.search() {
+            return;
+        }
         let stopping = || shared.is_stopping();
         let announced = shared.dispatch.announce(self.cpu, self.me.id, self.idle, stopping);
         let Announced::Sleep { until_ns } = announced else { return };
@@ -142,6 +174,9 @@ impl<'a> Worker<'a> {
         let before_ns = std::mem::replace(&mut self.now_ns, now_ns());
         slot.books.parked(self.now_ns.saturating_sub(fell_asleep_ns), woken);
         slot.books.searched(fell_asleep_ns.saturating_sub(before_ns));
+        if woken {
+            self.gaps = self.gaps.note(self.now_ns.saturating_sub(before_ns));
+        }
         self.idle = Idle::Woken;
         shared.monitor.somebody_works();
     }

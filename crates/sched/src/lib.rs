@@ -45,6 +45,7 @@ mod layout;
 mod length;
 mod place;
 mod pull;
+mod search;
 mod tick;
 
 pub use attributes::{Affinity, Attributes, Level, Priority};
@@ -52,10 +53,11 @@ pub use facts::Facts;
 pub use features::{Features, ParseFeaturesError};
 pub use hand_off::{HAND_OFF_NS, HandOff, HandOffFacts, hand_off};
 pub use layout::{Layout, PoolId, QueueId};
-pub use length::{BATCH_ITEMS_MAX, BATCH_NS, ItemLength};
+pub use length::{BACKLOG_BATCH_NS, BATCH_ITEMS_MAX, BATCH_NS, ItemLength};
 pub use place::{
     OCCUPIED_BACKLOG_NS, Placement, TINY_BACKLOG_NS, TINY_ITEM_NS, WHOLE_CORE_ITEM_NS,
     calls_for_decision, home, start, submit,
 };
 pub use pull::{IDLE_PATIENCE_NS, Idle, Next, PULL_AGE_MAX_NS, Reach, before_park};
+pub use search::{Gaps, SLEEP_COST_NS};
 pub use tick::{BLOCKED_NS, CPU_INTENSIVE_NS, Running, TICK_AGE_NS, Verdict, overdue, tick};

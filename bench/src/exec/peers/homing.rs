@@ -24,7 +24,8 @@ impl Pool for Homing {
             cpus.len() == workers,
             "homing has a worker for each CPU, and {workers} are too many"
         );
-        let runtime = Runtime::builder().cpus(cpus).build()?;
+        let runtime =
+            Runtime::builder().pinned(std::env::var_os("UNPINNED").is_none()).cpus(cpus).build()?;
         let queue = runtime.workqueue("bench").build()?;
         Ok(Self { queue, _runtime: runtime })
     }
