@@ -59,7 +59,9 @@ pub(crate) fn run_cell(cell: &Cell) -> anyhow::Result<()> {
         workers: cell.workers,
         steps_per_ms: cell.steps_per_ms,
     };
-    let figures = cell.peer.measure(cell.workload, &setting)?;
+    let mut figures = cell.peer.measure(cell.workload, &setting)?;
+    // By nothing cannot be divided, and JSON has no word for it.
+    figures.retain(|_, figure| figure.is_finite());
     println!("{}", serde_json::to_string(&figures)?);
     // Workers and clients may still be busy, or held: nobody waits for them.
     std::process::exit(0);

@@ -100,20 +100,18 @@ fn measure_all(
 ) -> anyhow::Result<(Vec<Outcome>, Vec<String>)> {
     let folder = tempfile::Builder::new().prefix("homing-bench-").tempdir();
     let folder = folder.context("there is no folder for throw-away files")?;
-    let count = u64::from(setup.rounds) * (workloads.len() * peers.len()) as u64;
+    let takers = |load: &Workload| peers.iter().filter(|peer| peer.takes(*load)).count();
+    let count = u64::from(setup.rounds) * workloads.iter().map(takers).sum::<usize>() as u64;
     let bar = bar(count, "{wide_bar} {pos}/{len} {msg}, {eta} left")?;
     let mut outcomes = Vec::new();
     let mut notes = Vec::new();
     for round in 1..=setup.rounds {
         for workload in workloads {
+            let peers: Vec<Peer> = peers.iter().copied().filter(|p| p.takes(*workload)).collect();
             for turn in 0..peers.len() {
                 // Whoever comes first in one round comes last in the next.
                 let peer = peers[(turn + round as usize - 1) % peers.len()];
                 bar.set_message(format!("round {round}: {} on {}", workload.name(), peer.name()));
-                bar.inc(1);
-                if peer.cannot(*workload).is_some() {
-                    continue;
-                }
                 let cell = Cell {
                     workload: *workload,
                     peer,
@@ -133,6 +131,7 @@ fn measure_all(
                     }
                     Err(error) => notes.push(format!("left out in round {round}: {error:#}")),
                 }
+                bar.inc(1);
             }
         }
     }

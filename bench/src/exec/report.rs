@@ -19,7 +19,7 @@ pub(crate) struct Setup {
     pub(crate) seconds: f64,
     /// How many workers each pool had.
     pub(crate) workers: usize,
-    /// The calibration: multiplications in a millisecond.
+    /// The calibration: steps of the items' work in a millisecond.
     pub(crate) steps_per_ms: u64,
 }
 

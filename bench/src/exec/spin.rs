@@ -1,28 +1,31 @@
-//! Work of a known length that asks no clock: a chain of multiplications, calibrated once by the
-//! parent, so that all children do the same number of steps.
+//! Work of a known length that asks no clock: a chain of shifts, calibrated once by the parent, so
+//! that all children do the same number of steps.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// How long one trial of the calibration lasts at least.
-const TRIAL: Duration = Duration::from_millis(20);
+/// How long one trial of the calibration lasts at least: less than a turn on a busy CPU.
+const TRIAL: Duration = Duration::from_micros(500);
 
-/// The fastest trial counts: the others were disturbed.
-const TRIALS: u32 = 7;
+/// The fastest trial counts: the others were disturbed, or came before the CPU was at full speed.
+const TRIALS: u32 = 400;
 
-/// Does `steps` multiplications, each on the result of the one before.
+/// Takes `steps` steps of a xorshift generator, each on the result of the one before. (A chain of
+/// multiplications and additions will not do: compilers shorten it.)
 #[inline]
 pub(crate) fn spin(steps: u64) {
     let mut value = black_box(steps | 1);
     for _ in 0..steps {
-        value = value.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963);
+        value ^= value << 13;
+        value ^= value >> 7;
+        value ^= value << 17;
     }
     black_box(value);
 }
 
 /// How many steps one millisecond has room for.
 pub(crate) fn steps_per_ms() -> u64 {
-    let mut steps = 1_u64 << 16;
+    let mut steps = 1_u64 << 14;
     let mut fastest = 1;
     let mut trials = 0;
     while trials < TRIALS {

@@ -14,9 +14,11 @@ use super::{Figures, Setting};
 /// How many items may be in flight.
 const IN_FLIGHT: u64 = 10_000;
 
-/// How long a submitter sleeps that has filled a pool. It does not spin: on a small machine that
-/// would take a CPU from the workers. Nor can it oversleep: what is in flight lasts longer.
+/// How long a submitter sleeps that has filled a pool, at first and at most. It does not spin: on a
+/// small machine that would take a CPU from the workers. Each sleep is twice the one before, so that
+/// looking costs little and what is in flight lasts longer than the last sleep.
 const FULL: Duration = Duration::from_micros(50);
+const FULL_MAX: Duration = Duration::from_millis(1);
 
 /// How long a burst before the idle second lasts.
 const BURST: Duration = Duration::from_millis(200);
@@ -45,13 +47,15 @@ impl Submitter {
     /// that takes past `deadline`.
     pub(super) fn room(&mut self, deadline: Instant) -> u64 {
         if self.room == 0 {
+            let mut pause = FULL;
             loop {
                 self.room = self.bound - self.in_flight();
                 // Waiting for a quarter spares the workers' cache lines most of the looking.
                 if self.room >= self.bound / 4 || Instant::now() >= deadline {
                     break;
                 }
-                thread::sleep(FULL);
+                thread::sleep(pause);
+                pause = (2 * pause).min(FULL_MAX);
             }
         }
         self.room

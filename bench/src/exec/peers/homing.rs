@@ -1,4 +1,6 @@
-//! homing: everything that the comparison knows of its interface.
+//! homing: everything that the comparison knows of its interface. Each method of [`Pool`] is to be
+//! what homing does best: items without a handle, batches and declared blocking belong here as soon
+//! as there are such calls.
 
 use std::path::Path;
 

@@ -3,8 +3,8 @@
 //!
 //! Left out: forte, whose versions for Rust 1.95 (up to 1.0.0-alpha.4) run what is spawned from
 //! outside on the caller and never share what is spawned from inside, and whose later ones need
-//! Rust 1.96; threads of glommio, monoio and compio, which do not share work; yastl and switchyard,
-//! which nobody has touched for years.
+//! Rust 1.96; and runtimes with a thread for each core that do not share work, as glommio and
+//! monoio.
 
 mod cb_channel;
 mod cb_deque;
@@ -99,13 +99,10 @@ impl Peer {
         }
     }
 
-    /// Why `workload` is not for this peer, where it is not.
-    pub(crate) const fn cannot(self, workload: Workload) -> Option<&'static str> {
-        match (self, workload) {
-            (Self::TokioDeclared, Workload::BlockingMix) => None,
-            (Self::TokioDeclared, _) => Some("it is tokio where nothing blocks"),
-            _ => None,
-        }
+    /// Whether it takes part in `workload`.
+    pub(crate) const fn takes(self, workload: Workload) -> bool {
+        // Where nothing blocks it is tokio.
+        !matches!(self, Self::TokioDeclared) || matches!(workload, Workload::BlockingMix)
     }
 
     /// Measures `workload` in this process, which is used up by it.
