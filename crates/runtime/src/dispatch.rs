@@ -10,7 +10,7 @@ use homing_topology::{CPU_COUNT_MAX, CpuId, CpuSet};
 use crate::clock::now_ns;
 use crate::cpu_bits::CpuBits;
 use crate::home_queue::QueueAge;
-use crate::item::{Batch, Item, Sealed};
+use crate::item::{Item, Sealed};
 use crate::pools::Pools;
 use crate::slot::{Slot, ThreadId};
 use crate::sync::{AtomicU32, Ordering, fence};
@@ -142,14 +142,11 @@ impl Dispatch {
         fill: &impl Fill,
         cpu: CpuId,
         pool: PoolId,
-        items: &mut dyn Iterator<Item = Item>,
-    ) -> Result<bool, Batch> {
+        mut items: Sealed,
+    ) -> Result<bool, Sealed> {
         let queue = self.home(cpu, pool);
-        let mut items = items.map(|mut item| {
-            item.set_queue(queue);
-            item
-        });
-        self.pools.queue(queue).push_all(&mut items)?;
+        items.set_queue(queue);
+        self.pools.queue(queue).push_all(items)?;
         Ok(self.wake_for_new(fill, cpu, pool))
     }
 

@@ -119,21 +119,16 @@ impl HomeQueue {
         Ok(calls_for_decision(length.mean_ns(), items.len))
     }
 
-    /// Puts all items of an iterator at the end, in order; gives back those that come after the
-    /// queue was closed. The iterator runs under the lock.
-    pub(crate) fn push_all(&self, new: &mut dyn Iterator<Item = Item>) -> Result<u32, Batch> {
+    /// Puts items at the end, in order; gives them back where the queue is closed.
+    pub(crate) fn push_all(&self, new: Sealed) -> Result<(), Sealed> {
         let length = self.length();
         let mut items = lock(&self.items);
         if items.closed {
-            drop(items);
-            let mut refused = Batch::default();
-            new.for_each(|item| refused.push(item));
-            return Err(refused);
+            return Err(new);
         }
-        let before = items.len;
-        new.for_each(|item| items.push(item, length));
+        new.into_iter().for_each(|item| items.push(item, length));
         self.publish(items.len);
-        Ok(items.len - before)
+        Ok(())
     }
 
     /// Puts items that were taken back at the front, even where the queue is closed: they had been
@@ -212,6 +207,12 @@ mod tests {
         lone(number, || ())
     }
 
+    fn items(numbers: std::ops::Range<u32>) -> Sealed {
+        let mut batch = Batch::default();
+        numbers.for_each(|number| batch.push(item(number)));
+        batch.seal().unwrap()
+    }
+
     fn take(queue: &HomeQueue) -> Vec<u32> {
         let (batch, _) = queue.take().unwrap_or_else(|| panic!("the queue is empty"));
         batch.into_iter().map(|item| item.workqueue()).collect()
@@ -223,7 +224,7 @@ mod tests {
         (0..3).for_each(|number| assert!(queue.push(item(number)).is_ok()));
         assert_eq!((take(&queue), queue.waiting()), (vec![0], 2), "nothing known: one at a time");
         queue.complete(100, 1);
-        assert_eq!(queue.push_all(&mut (3..70).map(item)).ok(), Some(67));
+        assert!(queue.push_all(items(3..70)).is_ok());
         assert_eq!([take(&queue), take(&queue)], [vec![1], (2..34).collect()]);
         assert_eq!(queue.waiting(), 36);
         queue.complete(1_000_000, 1);
@@ -242,7 +243,7 @@ mod tests {
         let mut left = queue.close();
         assert_eq!(left.pop_front().map(|batch| batch.len()), Some(1));
         assert!(queue.push(item(3)).is_err_and(|refused| refused.workqueue() == 3));
-        assert!(queue.push_all(&mut (4..6).map(item)).is_err_and(|refused| refused.len() == 2));
+        assert!(queue.push_all(items(4..6)).is_err_and(|refused| refused.len() == 2));
         assert!(queue.take().is_none());
     }
 

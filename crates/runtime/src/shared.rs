@@ -11,7 +11,7 @@ use homing_topology::{CPU_COUNT_MAX, CpuId, CpuSet, NodeId};
 use crate::crew::{Crew, Member};
 use crate::dispatch::{Dispatch, Fill};
 use crate::futures::Futures;
-use crate::item::Item;
+use crate::item::{Batch, Item};
 use crate::local;
 use crate::registry::{Registry, WorkqueueState};
 use crate::sleeper::Sleeper;
@@ -172,15 +172,14 @@ impl Shared {
         &self,
         workqueue: &WorkqueueState,
         cpu: Option<CpuId>,
-        items: Vec<Item>,
+        mut items: Batch,
     ) {
+        let Some(items) = items.seal() else { return };
         let cpu = cpu.unwrap_or_else(|| local::issuing_cpu(self));
-        workqueue.queued.add(cpu, items.len() as u64);
-        match self.dispatch.put_all(self, cpu, workqueue.pool(), &mut items.into_iter()) {
+        workqueue.queued.add(cpu, items.len().into());
+        match self.dispatch.put_all(self, cpu, workqueue.pool(), items) {
             Ok(woken) => workqueue.count_woken(woken),
-            Err(mut refused) => {
-                refused.seal().into_iter().flatten().for_each(|item| self.cancel(item));
-            }
+            Err(refused) => refused.into_iter().for_each(|item| self.cancel(item)),
         }
     }
 

@@ -11,7 +11,7 @@ use homing_topology::{CpuId, NodeId, Scope};
 use crate::books::Counters;
 use crate::futures;
 use crate::handle::JoinHandle;
-use crate::item::{self, Item};
+use crate::item::{self, Batch, Item};
 use crate::registry::WorkqueueState;
 use crate::shared::Shared;
 use crate::spare::SpareCpus;
@@ -172,9 +172,13 @@ impl Workqueue {
         F: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
-        let joined = works.into_iter().map(|work| item::joined(self.number(), work));
-        let (items, handles) =
-            joined.map(|(item, joined)| (item, JoinHandle::of_closure(joined))).unzip();
+        let mut items = Batch::default();
+        let handles = works.into_iter().map(|work| {
+            let (item, joined) = item::joined(self.number(), work);
+            items.push(item);
+            JoinHandle::of_closure(joined)
+        });
+        let handles = handles.collect();
         self.of.shared.push_all(&self.of.state, None, items);
         handles
     }
@@ -184,7 +188,8 @@ impl Workqueue {
     where
         F: FnOnce() + Send + 'static,
     {
-        let items = works.into_iter().map(|work| item::lone(self.number(), work)).collect();
+        let mut items = Batch::default();
+        works.into_iter().for_each(|work| items.push(item::lone(self.number(), work)));
         self.of.shared.push_all(&self.of.state, None, items);
     }
 

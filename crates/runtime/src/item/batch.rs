@@ -85,6 +85,18 @@ impl Sealed {
         unsafe { link(self.first).queue }
     }
 
+    /// Notes the queue that its items are about to be put in.
+    pub(crate) fn set_queue(&mut self, queue: QueueId) {
+        let mut next = Some(self.first);
+        while let Some(header) = next {
+            // SAFETY: we own the items.
+            unsafe {
+                link(header).queue = queue;
+                next = link(header).next;
+            }
+        }
+    }
+
     fn into_first(self) -> NonNull<Header> {
         std::mem::ManuallyDrop::new(self).first
     }

@@ -17,6 +17,7 @@ use std::ptr::NonNull;
 use std::task::{Poll, Waker};
 
 use super::header::{Books, Header, Item, VTable};
+use super::memory;
 use crate::sync::Ordering::{AcqRel, Acquire};
 
 /// The closure belongs to whoever set this bit.
@@ -121,10 +122,10 @@ where
         result: UnsafeCell::new(None),
         waiter: UnsafeCell::new(None),
     };
-    let cell = Box::new(Cell { front, work: UnsafeCell::new(Some(work)) });
-    // SAFETY: a box is never null. Item and handle hold one reference each: `ITEM`, `HANDLE`.
+    let cell = memory::place(Cell { front, work: UnsafeCell::new(Some(work)) });
+    // SAFETY: it begins with the header. Item and handle hold a reference each: `ITEM`, `HANDLE`.
     unsafe {
-        let header = NonNull::new_unchecked(Box::into_raw(cell)).cast::<Header>();
+        let header = cell.cast::<Header>();
         (Item::from_header(header), Joined { header, result: PhantomData })
     }
 }
@@ -255,7 +256,7 @@ unsafe fn release(
 /// Nobody else knows the item.
 unsafe fn free<F, T>(header: NonNull<Header>) {
     // SAFETY: `joined` made this allocation with these types.
-    let cell = unsafe { Box::from_raw(header.cast::<Cell<F, T>>().as_ptr()) };
+    let cell = unsafe { memory::take(header.cast::<Cell<F, T>>()) };
     // A result that nobody took may panic when it is dropped: on a worker that ends with it.
     let _ = catch_unwind(AssertUnwindSafe(|| drop(cell)));
 }

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 
 use super::header::{Books, Header, Item, VTable};
+use super::memory;
 
 #[repr(C)]
 struct Lone<F> {
@@ -19,16 +20,15 @@ pub(crate) fn lone<F: FnOnce() + Send + 'static>(workqueue: u32, work: F) -> Ite
         const VTABLE: VTable = VTable { run: run::<F>, cancel: cancel::<F> };
     }
     let header = Header::new(&For::<F>::VTABLE, 0, workqueue);
-    let cell = Box::into_raw(Box::new(Lone { header, work }));
-    // SAFETY: a box is never null, begins with the header (`repr(C)`), and we hand it over.
-    unsafe { Item::from_header(NonNull::new_unchecked(cell.cast())) }
+    let cell = memory::place(Lone { header, work });
+    // SAFETY: it begins with the header (`repr(C)`), and we hand it over.
+    unsafe { Item::from_header(cell.cast()) }
 }
 
 unsafe fn run<F: FnOnce() + Send>(header: NonNull<Header>, books: &dyn Books) {
     // SAFETY: `lone` made this allocation with this `F`, and the item owned it alone.
-    let cell = unsafe { Box::from_raw(header.cast::<Lone<F>>().as_ptr()) };
+    let Lone { work, .. } = unsafe { memory::take(header.cast::<Lone<F>>()) };
     books.started();
-    let Lone { work, .. } = *cell;
     // The closure is gone whether it returns or panics: nothing half-changed is seen again.
     let result = catch_unwind(AssertUnwindSafe(work));
     books.completed(result.is_err());
@@ -36,7 +36,7 @@ unsafe fn run<F: FnOnce() + Send>(header: NonNull<Header>, books: &dyn Books) {
 
 unsafe fn cancel<F: FnOnce() + Send>(header: NonNull<Header>) -> bool {
     // SAFETY: as in `run`.
-    let cell = unsafe { Box::from_raw(header.cast::<Lone<F>>().as_ptr()) };
+    let cell = unsafe { memory::take(header.cast::<Lone<F>>()) };
     // What the closure holds may panic when it is dropped; that is not our caller's business.
     let _ = catch_unwind(AssertUnwindSafe(|| drop(cell)));
     true

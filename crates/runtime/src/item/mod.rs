@@ -4,6 +4,7 @@
 //! * `batch`: lists of items through their links.
 //! * `lone`: an item that nobody waits for.
 //! * `joined`: an item with a handle.
+//! * `memory`: where they live, used again and again.
 //!
 //! The unsafe code of the runtime is in this folder (and in `scope.rs`, which lends borrowed
 //! closures to it). What makes it sound is ownership: whoever holds an `Item` or a list of items
@@ -16,6 +17,7 @@ mod batch;
 mod header;
 mod joined;
 mod lone;
+mod memory;
 
 pub(crate) use batch::{Batch, Batches, Hand, Sealed};
 pub(crate) use header::{Books, Item};
