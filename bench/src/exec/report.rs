@@ -119,7 +119,7 @@ fn compare_one(
     outcomes: &[Outcome],
 ) -> Option<Comparison> {
     let median = |row: &Row| row.figures.get(metric.key).map(|spread| spread.median);
-    let others = rows.iter().filter(|row| row.workload == workload && row.peer != Peer::Homing);
+    let others = rows.iter().filter(|row| row.workload == workload && !row.peer.is_ours());
     let others = others.filter_map(|row| Some((row.peer, median(row)?)));
     let (best, _) = match metric.better {
         Better::More => others.max_by(|a, b| a.1.total_cmp(&b.1)),
@@ -132,7 +132,7 @@ fn compare_one(
             .filter_map(|one| Some((one.round, *one.figures.get(metric.key)?)))
     };
     // Rounds are compared with themselves: the machine's mood is shared by what ran together.
-    let same_round = of(Peer::Homing).filter_map(|(round, ours)| {
+    let same_round = of(Peer::ours(workload)).filter_map(|(round, ours)| {
         let (_, theirs) = of(best).find(|(other, _)| *other == round)?;
         Some((ours, theirs))
     });

@@ -22,7 +22,8 @@ const LEGEND: [&str; 8] = [
     "crypt-N: N issuers with 64 items in flight each, an item being 32 KiB of AES-256-XTS and \
      SHA-512. Latency is from submitting to the item's end.",
     "blocking-mix: one item in ten blocks for 1 ms, the others compute for 10 us; latency is \
-     that of the latter. tokio+blocking is told which block, the others are not.",
+     that of the latter. homing+blocking, by which homing is judged there, and tokio+blocking are told which block, \
+     the others are not.",
     "idle-burn: CPU time in the second after a burst of work.",
     "memory-N: resident memory for each of a million queued items with N bytes captured.",
     "affinitypool cannot detach an item: its memory is never given back.",

@@ -20,8 +20,9 @@
 
 // The public interface is:
 pub use homing_runtime::{
-    Affinity, Builder, Counters, HandOff, JoinError, JoinHandle, LatencyMatrix, Runtime,
-    RuntimeError, Workqueue, WorkqueueBuilder, WorkqueueError, core_to_core,
+    Affinity, Builder, Counters, CpuCounters, Features, HandOff, JoinError, JoinHandle,
+    LatencyMatrix, ParseFeaturesError, Priority, QueueAges, Reach, Runtime, RuntimeError,
+    ShutdownError, WorkScope, Workqueue, WorkqueueBuilder, WorkqueueError, blocking, core_to_core,
 };
 pub use homing_topology::{
     Allowed, Cpu, CpuId, CpuQuota, CpuSet, Distance, Machine, NodeId, ParseScopeError, Pods, Scope,

@@ -215,6 +215,10 @@ impl CpuBooks {
         add(&self.searched_ns, searched_ns);
     }
 
+    pub(crate) fn parks(&self) -> u64 {
+        read(&self.parks)
+    }
+
     pub(crate) fn read(&self) -> CpuCounters {
         CpuCounters {
             items: read(&self.items),

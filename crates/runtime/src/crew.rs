@@ -58,7 +58,8 @@ pub(crate) struct Crew {
 #[derive(Debug, Default)]
 struct Roll {
     members: BTreeMap<u32, (Arc<Member>, Option<thread::JoinHandle<()>>)>,
-    /// Threads without a slot or an item, the last one to come in first out: its caches are warm.
+    /// Threads without a slot or an item. Of those pinned to a CPU already, else of all, the last
+    /// one to come in is the first out: its caches are warm.
     spares: Vec<Arc<Member>>,
     /// Claimed CPUs for which there was no thread.
     unfilled: CpuSet,
@@ -75,10 +76,14 @@ impl Crew {
     /// becomes a spare next serves it, or the monitor creates a thread. Whether there was one.
     pub(crate) fn fill(&self, shared: &Shared, cpu: CpuId) -> bool {
         let mut roll = lock(&self.roll);
-        let Some(spare) = roll.spares.pop() else {
+        let number = cpu.index() as u32;
+        let is_there = |spare: &Arc<Member>| spare.pinned_to.load(Ordering::Relaxed) == number;
+        let place = roll.spares.iter().rposition(is_there).or(roll.spares.len().checked_sub(1));
+        let Some(place) = place else {
             roll.unfilled.insert(cpu);
             return false;
         };
+        let spare = roll.spares.remove(place);
         if !shared.dispatch.slot(cpu).assign(spare.id) {
             // Somebody serves it already.
             roll.spares.push(spare);

@@ -2,8 +2,8 @@
 //! steps are numbered as in `README.md`.
 
 use homing_sched::{
-    Attributes, Facts, Features, Idle, Layout, Next, PoolId, QueueId, Reach, before_park, overdue,
-    start, submit,
+    Attributes, Facts, Features, Idle, Layout, Next, PoolId, QueueId, Reach, WakeDelays,
+    before_park, overdue, start, submit,
 };
 use homing_topology::{CPU_COUNT_MAX, CpuId, CpuSet};
 
@@ -13,7 +13,7 @@ use crate::home_queue::QueueAge;
 use crate::item::{Item, Sealed};
 use crate::pools::Pools;
 use crate::slot::{Slot, ThreadId};
-use crate::sync::{AtomicU32, Ordering, fence};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// Everything that issuers and workers of one runtime share.
 ///
@@ -35,6 +35,9 @@ pub(crate) struct Dispatch {
     active: CpuBits,
     /// A
     features: AtomicU32,
+    /// A: [`WakeDelays`], estimates: of two notes at once one is lost.
+    delay_occupied_ns: AtomicU64,
+    delay_free_ns: AtomicU64,
     /// I: one for each CPU that is online.
     slots: Box<[Option<Box<Slot>>]>,
 }
@@ -77,6 +80,8 @@ impl Dispatch {
             occupied: CpuBits::for_range_of(&online),
             active: CpuBits::for_range_of(&online),
             features: AtomicU32::new(Features::ALL.bits().into()),
+            delay_occupied_ns: AtomicU64::new(0),
+            delay_free_ns: AtomicU64::new(0),
             slots: (0..CPU_COUNT_MAX).filter_map(CpuId::new).map(slot).collect(),
             layout,
         };
@@ -229,6 +234,21 @@ impl Dispatch {
         }
     }
 
+    /// Takes note of how long the worker of `cpu`, which was woken, took to run.
+    pub(crate) fn note_wake_delay(&self, cpu: CpuId, now_ns: u64) {
+        let (woken_ns, occupied) = self.slot(cpu).woken();
+        let delays = self.wake_delays().note(occupied, now_ns.saturating_sub(woken_ns));
+        self.delay_occupied_ns.store(delays.occupied_ns, Ordering::Relaxed);
+        self.delay_free_ns.store(delays.free_ns, Ordering::Relaxed);
+    }
+
+    fn wake_delays(&self) -> WakeDelays {
+        WakeDelays {
+            occupied_ns: self.delay_occupied_ns.load(Ordering::Relaxed),
+            free_ns: self.delay_free_ns.load(Ordering::Relaxed),
+        }
+    }
+
     /// After a sleep that nobody ended: takes the announcement back.
     pub(crate) fn unannounce(&self, cpu: CpuId) {
         self.idle.remove(cpu);
@@ -337,7 +357,7 @@ impl Dispatch {
             if slot.is_vacant() {
                 fill.fill(cpu);
             } else {
-                slot.wake();
+                slot.wake(self.occupied.contains(cpu));
             }
         }
         claimed
@@ -371,6 +391,11 @@ impl Facts for Dispatch {
 
     fn occupied(&self) -> CpuSet {
         self.occupied.snapshot()
+    }
+
+    fn wake_ns(&self, occupied: bool) -> u64 {
+        let delays = self.wake_delays();
+        if occupied { delays.occupied_ns } else { delays.free_ns }
     }
 
     fn pool_count(&self) -> u8 {

@@ -23,11 +23,11 @@ const INTERVAL_NS: u64 = 1_000_000;
 /// is this and [`BLOCKED_NS`].
 const INTERVAL_MAX_NS: u64 = 4_000_000;
 
-/// Looks without anybody at work before the monitor rests.
-const LOOKS_BEFORE_REST: u32 = 8;
+/// The same while workers are mostly parked: looking wakes a CPU that would else sleep.
+const INTERVAL_LIGHT_NS: u64 = 8_000_000;
 
-/// Between two looks while nobody works.
-const REST_NS: u64 = 1_000_000_000;
+/// The longest rest while nobody works: whoever begins to work ends it.
+const REST_NS: u64 = 60_000_000_000;
 
 /// How often the CPU mask is read.
 const MASK_NS: u64 = 250_000_000;
@@ -41,8 +41,9 @@ pub(crate) fn main(shared: &Arc<Shared>) {
         shared,
         seen: HashMap::new(),
         interval_ns: INTERVAL_NS,
-        quiet_looks: 0,
+        parks: 0,
         mask_read_ns: now_ns(),
+        mask: None,
     };
     while !shared.monitor.closed.load(Ordering::Acquire) {
         let interval_ns = monitor.look();
@@ -55,8 +56,11 @@ struct Monitor<'a> {
     shared: &'a Arc<Shared>,
     seen: HashMap<ThreadId, Seen>,
     interval_ns: u64,
-    quiet_looks: u32,
+    /// How often workers had parked at the last look.
+    parks: u64,
     mask_read_ns: u64,
+    /// What it was when it was last looked at.
+    mask: Option<rustix::thread::CpuSet>,
 }
 
 /// What was seen of a thread whose item runs for long.
@@ -93,16 +97,16 @@ impl Monitor<'_> {
             shared.crew.create_spare_if_none(shared);
         }
         let overdue = shared.dispatch.wake_for_overdue(&**shared);
+        // A worker that has parked since the last look has worked.
+        let parks = shared.dispatch.slots().map(|(_, slot)| slot.books.parks()).sum();
+        let worked = std::mem::replace(&mut self.parks, parks) != parks;
         if long || overdue || shared.crew.is_short() {
-            (self.quiet_looks, self.interval_ns) = (0, INTERVAL_NS);
-        } else if working {
-            self.quiet_looks = 0;
-            self.interval_ns = (self.interval_ns * 2).min(INTERVAL_MAX_NS);
-        } else {
-            self.quiet_looks += 1;
-            if self.quiet_looks > LOOKS_BEFORE_REST && self.may_rest() {
-                return REST_NS;
-            }
+            self.interval_ns = INTERVAL_NS;
+        } else if working || worked {
+            let most_ns = if working { INTERVAL_MAX_NS } else { INTERVAL_LIGHT_NS };
+            self.interval_ns = (self.interval_ns * 2).min(most_ns);
+        } else if self.may_rest() {
+            return REST_NS;
         }
         self.interval_ns
     }
@@ -196,11 +200,14 @@ impl Monitor<'_> {
 
     /// Follows changes of the affinity mask and the cpuset: CPUs that are gone lose their worker,
     /// new ones get one.
-    fn follow_mask(&self) {
+    fn follow_mask(&mut self) {
         let (shared, dispatch) = (self.shared, &self.shared.dispatch);
-        if shared.settings.mask_is_fixed {
+        let mask = rustix::thread::sched_getaffinity(None).ok();
+        // The kernel keeps it within the cpuset: where it is the same, so is the rest.
+        if shared.settings.mask_is_fixed || mask.is_none() || mask == self.mask {
             return;
         }
+        self.mask = mask;
         let machine = dispatch.layout().machine();
         let Ok(allowed) = Allowed::read(Path::new("/"), machine) else { return };
         let allowed = Allowed {

@@ -6,8 +6,9 @@
 use std::time::Duration;
 
 use crate::books::CpuBooks;
+use crate::clock::now_ns;
 use crate::sleeper::Sleeper;
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Names a thread of the runtime; never 0, never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -22,6 +23,9 @@ const VACANT: u32 = 0;
 pub(crate) struct Slot {
     owner: AtomicU32,
     sleeper: Sleeper,
+    /// When the owner was last woken, shifted left; with a bit for "on a CPU that its issuer
+    /// occupied". An estimate: of two wakers one is lost.
+    woken: AtomicU64,
     pub(crate) books: CpuBooks,
 }
 
@@ -29,7 +33,12 @@ const PARKED: u32 = 1;
 
 impl Slot {
     pub(crate) fn new() -> Self {
-        Self { owner: AtomicU32::new(VACANT), sleeper: Sleeper::new(), books: CpuBooks::default() }
+        Self {
+            owner: AtomicU32::new(VACANT),
+            sleeper: Sleeper::new(),
+            woken: AtomicU64::new(0),
+            books: CpuBooks::default(),
+        }
     }
 
     /// Whether nobody works for this CPU.
@@ -77,7 +86,14 @@ impl Slot {
     }
 
     /// Wakes the owner, who is parked or about to be.
-    pub(crate) fn wake(&self) {
+    pub(crate) fn wake(&self, occupied: bool) {
+        self.woken.store(now_ns() << 1 | u64::from(occupied), Ordering::Relaxed);
         self.sleeper.wake();
+    }
+
+    /// When the owner was last woken, and whether its issuer occupied the CPU.
+    pub(crate) fn woken(&self) -> (u64, bool) {
+        let woken = self.woken.load(Ordering::Relaxed);
+        (woken >> 1, woken & 1 != 0)
     }
 }

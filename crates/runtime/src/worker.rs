@@ -175,6 +175,7 @@ impl<'a> Worker<'a> {
         slot.books.parked(self.now_ns.saturating_sub(fell_asleep_ns), woken);
         slot.books.searched(fell_asleep_ns.saturating_sub(before_ns));
         if woken {
+            shared.dispatch.note_wake_delay(self.cpu, self.now_ns);
             self.gaps = self.gaps.note(self.now_ns.saturating_sub(before_ns));
         }
         self.idle = Idle::Woken;

@@ -30,6 +30,12 @@ pub trait Facts {
     /// woken there would compete with its issuer.
     fn occupied(&self) -> CpuSet;
 
+    /// How long a worker that was woken has taken to run lately, in nanoseconds: on a CPU that its
+    /// issuer occupied, or on another one ([`crate::WakeDelays`]).
+    fn wake_ns(&self, occupied: bool) -> u64 {
+        u64::from(occupied)
+    }
+
     /// How many pools there are: those below are in use.
     fn pool_count(&self) -> u8;
 

@@ -47,6 +47,7 @@ mod place;
 mod pull;
 mod search;
 mod tick;
+mod wake_delay;
 
 pub use attributes::{Affinity, Attributes, Level, Priority};
 pub use facts::Facts;
@@ -61,3 +62,4 @@ pub use place::{
 pub use pull::{IDLE_PATIENCE_NS, Idle, Next, PULL_AGE_MAX_NS, Reach, before_park};
 pub use search::{Gaps, SLEEP_COST_NS};
 pub use tick::{BLOCKED_NS, CPU_INTENSIVE_NS, Running, TICK_AGE_NS, Verdict, overdue, tick};
+pub use wake_delay::WakeDelays;

@@ -99,6 +99,11 @@ fn wake_for(layout: &Layout, facts: &impl Facts, queue: QueueId, near: CpuId) ->
         let search = Search { layout, facts, queue, pod, near, active: &active, item_ns };
         return search.pick(&free).or_else(|| if reluctant { None } else { search.pick(&idle) });
     }
+    // An issuer that mostly waits for its items: its own CPU is the nearest, and free at once.
+    let waits = item_ns < WHOLE_CORE_ITEM_NS && facts.wake_ns(true) < facts.wake_ns(false);
+    if waits && idle.contains(near) && pod.contains(near) {
+        return Some(near);
+    }
     let search = Search { layout, facts, queue, pod, near, active: &active, item_ns };
     search.pick(&idle.minus(&occupied)).or_else(|| search.pick(&idle))
 }

@@ -29,8 +29,9 @@ pub(super) fn memory<P: Pool, const WORDS: usize>(
         pool.submit(move || {
             // The receiver waits for this.
             let _ = held.send(());
+            // Busy: a pool may replace a worker that sleeps.
             loop {
-                thread::park();
+                thread::yield_now();
             }
         });
         // One by one, since two in one worker's queue would hold one worker only.

@@ -26,8 +26,7 @@ impl Pool for Homing {
             cpus.len() == workers,
             "homing has a worker for each CPU, and {workers} are too many"
         );
-        let runtime =
-            Runtime::builder().pinned(std::env::var_os("UNPINNED").is_none()).cpus(cpus).build()?;
+        let runtime = Runtime::builder().cpus(cpus).build()?;
         let queue = runtime.workqueue("bench").build()?;
         Ok(Self { queue, _runtime: runtime })
     }
@@ -38,5 +37,22 @@ impl Pool for Homing {
 
     fn fan_out(&'static self, items: impl Iterator<Item = impl FnOnce() + Send + 'static>) {
         self.queue.execute_batch(items);
+    }
+}
+
+/// The same, told which items block.
+pub(crate) struct HomingDeclared(Homing);
+
+impl Pool for HomingDeclared {
+    fn start(workers: usize) -> anyhow::Result<Self> {
+        Ok(Self(Homing::start(workers)?))
+    }
+
+    fn submit(&'static self, work: impl FnOnce() + Send + 'static) {
+        self.0.submit(work);
+    }
+
+    fn submit_blocking(&'static self, work: impl FnOnce() + Send + 'static) {
+        self.0.submit(move || homing::blocking(work));
     }
 }

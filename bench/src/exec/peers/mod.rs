@@ -44,6 +44,8 @@ pub(crate) trait Pool: Sized + Send + Sync + 'static {
 pub(crate) enum Peer {
     /// Ours.
     Homing,
+    /// Ours, told with `blocking` which items block.
+    HomingDeclared,
     /// rayon's `spawn`.
     Rayon,
     /// tokio's `spawn` on its multi-threaded runtime.
@@ -68,8 +70,9 @@ pub(crate) enum Peer {
 
 impl Peer {
     /// All of them, in the order of the columns.
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::Homing,
+        Self::HomingDeclared,
         Self::Rayon,
         Self::Tokio,
         Self::TokioDeclared,
@@ -86,6 +89,7 @@ impl Peer {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Homing => "homing",
+            Self::HomingDeclared => "homing+blocking",
             Self::Rayon => "rayon",
             Self::Tokio => "tokio",
             Self::TokioDeclared => "tokio+blocking",
@@ -101,14 +105,26 @@ impl Peer {
 
     /// Whether it takes part in `workload`.
     pub(crate) const fn takes(self, workload: Workload) -> bool {
-        // Where nothing blocks it is tokio.
-        !matches!(self, Self::TokioDeclared) || matches!(workload, Workload::BlockingMix)
+        // Where nothing blocks they are homing and tokio.
+        !matches!(self, Self::HomingDeclared | Self::TokioDeclared)
+            || matches!(workload, Workload::BlockingMix)
+    }
+
+    /// Whether it is ours.
+    pub(crate) const fn is_ours(self) -> bool {
+        matches!(self, Self::Homing | Self::HomingDeclared)
+    }
+
+    /// The one of ours that `workload` is judged by.
+    pub(crate) const fn ours(workload: Workload) -> Self {
+        if matches!(workload, Workload::BlockingMix) { Self::HomingDeclared } else { Self::Homing }
     }
 
     /// Measures `workload` in this process, which is used up by it.
     pub(crate) fn measure(self, workload: Workload, setting: &Setting) -> anyhow::Result<Figures> {
         let run = match self {
             Self::Homing => load::run::<homing::Homing>,
+            Self::HomingDeclared => load::run::<homing::HomingDeclared>,
             Self::Rayon => load::run::<closures::Rayon>,
             Self::Tokio => load::run::<futures::Tokio>,
             Self::TokioDeclared => load::run::<futures::TokioDeclared>,
@@ -170,6 +186,7 @@ mod tests {
     #[test]
     fn every_peer_runs_everything() {
         exercise::<homing::Homing>();
+        exercise::<homing::HomingDeclared>();
         exercise::<closures::Rayon>();
         exercise::<futures::Tokio>();
         exercise::<futures::TokioDeclared>();

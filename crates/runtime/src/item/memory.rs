@@ -12,15 +12,16 @@ use std::cell::UnsafeCell;
 use std::ptr::NonNull;
 use std::sync::{Mutex, PoisonError};
 
-/// Sizes of blocks, in bytes: what fits a cache line, or two, beside an allocator's usual header.
-const SIZES: [usize; 2] = [56, 120];
+/// Sizes of blocks, in bytes: those that common allocators have, less their usual header. The
+/// smallest is an item that captures nothing, the largest fits two cache lines.
+const SIZES: [usize; 6] = [40, 56, 72, 88, 104, 120];
 
 const ALIGN: usize = 16;
 
 /// How many blocks a thread hands over at once.
 const MAGAZINE: u32 = 32;
 
-/// 16,384 blocks: 1 or 2 MB of each size.
+/// 16,384 blocks: 1 to 2 MB of each size.
 const DEPOT_MAGAZINES: usize = 512;
 
 /// A free block: its first word is the link.
@@ -102,7 +103,11 @@ impl Drop for AtHand {
 
 thread_local! {
     static AT_HAND: UnsafeCell<[AtHand; SIZES.len()]> =
-        const { UnsafeCell::new([AtHand::new(0), AtHand::new(1)]) };
+        const { UnsafeCell::new(at_hand()) };
+}
+
+const fn at_hand() -> [AtHand; SIZES.len()] {
+    [AtHand::new(0), AtHand::new(1), AtHand::new(2), AtHand::new(3), AtHand::new(4), AtHand::new(5)]
 }
 
 fn depot(size: usize) -> std::sync::MutexGuard<'static, Vec<Magazine>> {
@@ -137,14 +142,16 @@ const fn layout(size: usize) -> Layout {
 /// thread-local variables do not know of: there it is always the allocator.
 const fn size_for<T>() -> Option<usize> {
     if cfg!(any(loom, shuttle)) || align_of::<T>() > ALIGN {
-        None
-    } else if size_of::<T>() <= SIZES[0] {
-        Some(0)
-    } else if size_of::<T>() <= SIZES[1] {
-        Some(1)
-    } else {
-        None
+        return None;
     }
+    let mut size = 0;
+    while size < SIZES.len() {
+        if size_of::<T>() <= SIZES[size] {
+            return Some(size);
+        }
+        size += 1;
+    }
+    None
 }
 
 /// Puts `value` on the heap. The counterpart is [`take`].

@@ -1,0 +1,67 @@
+//! How long it takes from waking a worker until it runs, learned apart for CPUs that their issuer
+//! occupies and for others.
+//!
+//! Which is faster depends on what the issuer does next: if it waits, its own CPU is free at once
+//! and has the item in its cache; if it goes on, the worker must wait for it. Only the outcome
+//! tells. So both delays are kept, and the one that is not in use shrinks a little with each
+//! wake-up of the other kind, until it is tried again: the worse it was, the later.
+
+/// Of what was measured this part goes into the mean.
+const WEIGHT: u64 = 8;
+
+/// By this part the other delay shrinks.
+const FORGET: u64 = 1024;
+
+/// Both delays, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WakeDelays {
+    /// Of wake-ups on a CPU that its issuer occupies.
+    pub occupied_ns: u64,
+    /// Of others.
+    pub free_ns: u64,
+}
+
+impl WakeDelays {
+    /// Takes note of a wake-up that took `delay_ns`.
+    #[must_use]
+    pub const fn note(self, occupied: bool, delay_ns: u64) -> Self {
+        let Self { occupied_ns, free_ns } = self;
+        if occupied {
+            Self { occupied_ns: mean(occupied_ns, delay_ns), free_ns: forget(free_ns) }
+        } else {
+            Self { occupied_ns: forget(occupied_ns), free_ns: mean(free_ns, delay_ns) }
+        }
+    }
+}
+
+const fn mean(before_ns: u64, delay_ns: u64) -> u64 {
+    before_ns - before_ns.div_ceil(WEIGHT) + delay_ns / WEIGHT
+}
+
+const fn forget(delay_ns: u64) -> u64 {
+    delay_ns - delay_ns / FORGET
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Chooses the faster kind each time; how many of `wakes` were on the occupied CPU.
+    fn choose(wakes: u32, occupied_ns: u64, free_ns: u64) -> u32 {
+        let mut delays = WakeDelays::default();
+        let mut occupied_wakes = 0;
+        for _ in 0..wakes {
+            let occupied = delays.occupied_ns < delays.free_ns;
+            occupied_wakes += u32::from(occupied);
+            delays = delays.note(occupied, if occupied { occupied_ns } else { free_ns });
+        }
+        occupied_wakes
+    }
+
+    #[test]
+    fn the_faster_kind_wins_and_the_other_is_tried_seldom() {
+        assert!(choose(10_000, 2_000, 5_000) > 9_900);
+        let tried = choose(100_000, 3_000_000, 5_000);
+        assert!((1..200).contains(&tried), "{tried} of 100,000 took 3 ms");
+    }
+}
