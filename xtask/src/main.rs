@@ -20,18 +20,23 @@ cargo xtask COMMAND
   lint     clippy and rustdoc, warnings denied
   deny     licences and sources of all dependencies (needs cargo-deny)
   unit     all tests, with the clients and peers that are installed
-  loom     the wake protocol under the model checker
+  loom     the wake protocol in all interleavings of a few threads
+  shuttle  whole runtimes under many random schedules
+  miri     the unsafe code of items under an interpreter that sees undefined behaviour (needs
+           `rustup toolchain install nightly --component miri,rust-src`)
 ";
 
 fn main() -> ExitCode {
     let command = env::args().nth(1).unwrap_or_default();
     let steps: &[Step] = match command.as_str() {
-        "test" => &[style, lint, deny, unit, loom],
+        "test" => &[style, lint, deny, unit, loom, shuttle, miri],
         "style" => &[style],
         "lint" => &[lint],
         "deny" => &[deny],
         "unit" => &[unit],
         "loom" => &[loom],
+        "shuttle" => &[shuttle],
+        "miri" => &[miri],
         _ => {
             print!("{HELP}");
             let asked = matches!(command.as_str(), "" | "help" | "--help");
@@ -103,6 +108,34 @@ fn loom(root: &Path) -> anyhow::Result<()> {
         .args(["test", "--release", "-p", "homing-runtime", "--lib"])
         .env("RUSTFLAGS", "--cfg loom")
         .env("CARGO_TARGET_DIR", root.join("target/loom")))
+}
+
+fn shuttle(root: &Path) -> anyhow::Result<()> {
+    run(cargo(root)
+        .args(["test", "--release", "-p", "homing-runtime", "--lib", "shuttle"])
+        .env("RUSTFLAGS", "--cfg shuttle")
+        .env("CARGO_TARGET_DIR", root.join("target/shuttle")))
+}
+
+fn miri(root: &Path) -> anyhow::Result<()> {
+    // Not through `cargo`, whose path is a fixed toolchain's.
+    let nightly = |arguments: &[&str]| {
+        let mut command = Command::new("rustup");
+        command.current_dir(root).args(["run", "nightly", "cargo", "miri"]).args(arguments);
+        command
+    };
+    if !nightly(&["--version"]).output().is_ok_and(|output| output.status.success()) {
+        println!(
+            "skipped: miri is not installed (rustup toolchain install nightly -c miri,rust-src)"
+        );
+        return Ok(());
+    }
+    let tests = ["test", "-p", "homing-runtime", "--lib", "--", "item::", "home_queue::"];
+    run(nightly(&tests)
+        .env_remove("CARGO")
+        .env_remove("RUSTUP_TOOLCHAIN")
+        .env("MIRIFLAGS", "-Zmiri-strict-provenance")
+        .env("CARGO_TARGET_DIR", root.join("target/miri")))
 }
 
 fn cargo(root: &Path) -> Command {

@@ -10,7 +10,15 @@ use anyhow::{Context, bail};
 /// Lines of a source file, tests included. May only fall.
 const FILE_LINES_MAX: usize = 600;
 /// The only files that may hold unsafe code; ARCHITECTURE.md says why.
-const UNSAFE_ISLANDS: [&str; 1] = ["crates/volume/src/xts/aws_lc.rs"];
+const UNSAFE_ISLANDS: [&str; 7] = [
+    "crates/runtime/src/item/batch.rs",
+    "crates/runtime/src/item/header.rs",
+    "crates/runtime/src/item/joined.rs",
+    "crates/runtime/src/item/lone.rs",
+    "crates/runtime/src/item/memory.rs",
+    "crates/runtime/src/scope.rs",
+    "crates/volume/src/xts/aws_lc.rs",
+];
 /// Prefixes of rules (`WORD-n`) that are defined in a crate's page or a README and cited in code.
 const RULE_PREFIXES: [&str; 5] = ["SCHED", "SERVE", "BYTES", "SYNC", "XTS"];
 
