@@ -18,6 +18,8 @@
 //! `home_queue`, `pools`, `dispatch` (the protocol); `slot`, `crew`, `worker`, `monitor` (the
 //! threads); `workqueue`, `handle`, `scope`, `futures`, `builder`, `runtime` (what users hold);
 //! `books`, `registry`, `shared` hold them together; `spare` and `latency` stand alone.
+// The models drive the protocol and the items; the rest of these files is idle there.
+#![cfg_attr(loom, allow(dead_code, unused_imports, unreachable_pub))]
 
 /// A `tracing` event, where that feature is on.
 #[cfg(not(loom))]

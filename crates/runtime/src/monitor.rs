@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use homing_sched::{BLOCKED_NS, Running, Verdict, tick};
+use homing_sched::{Attributes, BLOCKED_NS, Running, Verdict, WINDOW_NS, tick};
 use homing_topology::{Allowed, CpuId, CpuSet};
 
 use crate::clock::now_ns;
@@ -44,6 +44,7 @@ pub(crate) fn main(shared: &Arc<Shared>) {
         parks: 0,
         mask_read_ns: now_ns(),
         mask: None,
+        chosen_ns: now_ns(),
     };
     while !shared.monitor.closed.load(Ordering::Acquire) {
         let interval_ns = monitor.look();
@@ -59,6 +60,7 @@ struct Monitor<'a> {
     /// How often workers had parked at the last look.
     parks: u64,
     mask_read_ns: u64,
+    chosen_ns: u64,
     /// What it was when it was last looked at.
     mask: Option<rustix::thread::CpuSet>,
 }
@@ -90,6 +92,10 @@ impl Monitor<'_> {
         if now_ns.saturating_sub(self.mask_read_ns) >= MASK_NS {
             self.mask_read_ns = now_ns;
             self.follow_mask();
+        }
+        if now_ns.saturating_sub(self.chosen_ns) >= WINDOW_NS {
+            self.chosen_ns = now_ns;
+            self.choose_scopes(now_ns);
         }
         let (working, long) = self.look_at_workers(now_ns);
         if long {
@@ -195,6 +201,20 @@ impl Monitor<'_> {
         let number = member.workqueue.load(Ordering::Relaxed);
         if let Some(workqueue) = self.shared.workqueues.find(number) {
             counter(&workqueue).fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Sets the scopes of the workqueues that leave it to us.
+    fn choose_scopes(&self, now_ns: u64) {
+        for workqueue in self.shared.workqueues.all() {
+            if let Some(scope) = workqueue.choose(now_ns) {
+                let set = |mut attributes: Attributes| {
+                    attributes.affinity.scope = scope;
+                    attributes
+                };
+                let pool_with = |attributes| self.shared.dispatch.pool_with(attributes);
+                workqueue.change(set, pool_with);
+            }
         }
     }
 

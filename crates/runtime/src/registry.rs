@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use homing_sched::{Attributes, PoolId};
+use homing_sched::{Attributes, Auto, PoolId, WINDOW_ITEMS, WINDOW_NS, Window};
+use homing_topology::Scope;
 
 use crate::books::{Counters, Spread, WorkqueueBooks};
 use crate::slot::ThreadId;
@@ -25,10 +26,20 @@ pub(crate) struct WorkqueueState {
     pub(crate) repatriated: AtomicU64,
     pub(crate) blocked: AtomicU64,
     pub(crate) cpu_intensive: AtomicU64,
+    /// Chooses the scope, where the user leaves that to it.
+    auto: Mutex<Option<Chooser>>,
     /// Each thread's part of the counters.
     books: Mutex<BTreeMap<ThreadId, Arc<WorkqueueBooks>>>,
     /// No handle is left: once nothing is in flight it can be forgotten.
     pub(crate) let_go: AtomicBool,
+}
+
+/// [`Auto`], and where its present window began.
+#[derive(Debug)]
+struct Chooser {
+    auto: Auto,
+    began_ns: u64,
+    before: Counters,
 }
 
 impl WorkqueueState {
@@ -65,6 +76,37 @@ impl WorkqueueState {
     pub(crate) fn books_of(&self, thread: ThreadId) -> Arc<WorkqueueBooks> {
         let mut books = self.books.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(books.entry(thread).or_default())
+    }
+
+    /// Leaves the choice of the scope to what is measured, or no longer.
+    pub(crate) fn set_auto(&self, auto: Option<Auto>) {
+        let chooser = auto.map(|auto| Chooser { auto, began_ns: 0, before: self.counters() });
+        *self.auto.lock().unwrap_or_else(PoisonError::into_inner) = chooser;
+    }
+
+    pub(crate) fn is_auto(&self) -> bool {
+        self.auto.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    /// If the scope is chosen here, and a window is over: the scope to use next.
+    pub(crate) fn choose(&self, now_ns: u64) -> Option<Scope> {
+        let mut chooser = self.auto.lock().unwrap_or_else(PoisonError::into_inner);
+        let chooser = chooser.as_mut()?;
+        if now_ns < chooser.began_ns.saturating_add(WINDOW_NS) {
+            return None;
+        }
+        let now = self.counters();
+        let items = now.completed - chooser.before.completed;
+        if items < WINDOW_ITEMS {
+            return None;
+        }
+        chooser.auto.note(&Window {
+            items,
+            ran_ns: now.cpu_time_ns - chooser.before.cpu_time_ns,
+            waited_ns: now.queue_age.mean_since_ns(&chooser.before.queue_age),
+        });
+        (chooser.began_ns, chooser.before) = (now_ns, now);
+        Some(chooser.auto.scope())
     }
 
     pub(crate) fn counters(&self) -> Counters {
@@ -127,6 +169,7 @@ impl Registry {
             repatriated: AtomicU64::new(0),
             blocked: AtomicU64::new(0),
             cpu_intensive: AtomicU64::new(0),
+            auto: Mutex::new(None),
             books: Mutex::default(),
             let_go: AtomicBool::new(false),
         });
@@ -137,6 +180,13 @@ impl Registry {
     pub(crate) fn find(&self, number: u32) -> Option<Arc<WorkqueueState>> {
         let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         all.states.get(&number).cloned()
+    }
+
+    /// All that are in use.
+    pub(crate) fn all(&self) -> Vec<Arc<WorkqueueState>> {
+        let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let in_use = |state: &&Arc<WorkqueueState>| !state.let_go.load(Ordering::Acquire);
+        all.states.values().filter(in_use).cloned().collect()
     }
 
     /// The part of a workqueue's counters that a thread writes.

@@ -269,10 +269,10 @@ impl Shared {
     /// Ends an item that will not run.
     pub(crate) fn cancel(&self, item: Item) {
         let workqueue = self.workqueues.find(item.workqueue());
-        if item.cancel() {
-            if let Some(workqueue) = workqueue {
-                workqueue.count_cancelled();
-            }
+        if item.cancel()
+            && let Some(workqueue) = workqueue
+        {
+            workqueue.count_cancelled();
         }
     }
 }

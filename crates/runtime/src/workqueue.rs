@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use homing_sched::{Affinity, Attributes, HandOff, HandOffFacts, Priority, hand_off};
+use homing_sched::{Affinity, Attributes, Auto, HandOff, HandOffFacts, Priority, hand_off};
 use homing_topology::{CpuId, NodeId, Scope};
 
 use crate::books::Counters;
@@ -58,18 +58,26 @@ pub struct WorkqueueBuilder {
     spare: Arc<SpareCpus>,
     name: String,
     attributes: Attributes,
+    auto: bool,
 }
 
 impl WorkqueueBuilder {
     pub(crate) fn new(shared: Arc<Shared>, spare: Arc<SpareCpus>, name: &str) -> Self {
         // The kernel's default since 7.1.
         let attributes = Attributes::new(Affinity { scope: Scope::CacheShard, strict: false });
-        Self { shared, spare, name: name.to_owned(), attributes }
+        Self { shared, spare, name: name.to_owned(), attributes, auto: false }
     }
 
     /// How far items may spread before they leave home. Default: [`Scope::CacheShard`].
     pub fn affinity_scope(mut self, scope: Scope) -> Self {
         self.attributes.affinity.scope = scope;
+        self
+    }
+
+    /// `affinity_scope=auto`: begins with the scope given, and goes over to others that turn out
+    /// better: see [`Workqueue::set_affinity_auto`]. Default: false.
+    pub fn affinity_auto(mut self, auto: bool) -> Self {
+        self.auto = auto;
         self
     }
 
@@ -105,7 +113,9 @@ impl WorkqueueBuilder {
         let shared = self.shared;
         let pool = shared.dispatch.pool_with(self.attributes);
         let state = shared.workqueues.add(&self.name, self.attributes, pool);
-        Ok(Workqueue { of: Arc::new(Of { shared, spare: self.spare, state }) })
+        let workqueue = Workqueue { of: Arc::new(Of { shared, spare: self.spare, state }) };
+        workqueue.set_affinity_auto(self.auto);
+        Ok(workqueue)
     }
 }
 
@@ -316,7 +326,33 @@ impl Workqueue {
     /// Changes the scope, for items queued from now on. Those already queued stay where they are
     /// and are served from there: none is lost or delayed.
     pub fn set_affinity_scope(&self, scope: Scope) {
+        self.set_affinity_auto(false);
         self.change(|attributes| attributes.affinity.scope = scope);
+    }
+
+    /// Whether the scope is left to what is measured.
+    pub fn affinity_auto(&self) -> bool {
+        self.of.state.is_auto()
+    }
+
+    /// Leaves the choice of the scope to what is measured, or fixes it as it is.
+    ///
+    /// A tenth of a second and 256 items at a time the runtime measures how long items run and
+    /// wait. One such window in 16 it tries the next wider or narrower scope, and goes over to it
+    /// if items cost 5 % less in two such windows running. [`Workqueue::set_affinity_scope`] ends
+    /// this.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// let requests = runtime.workqueue("requests").affinity_auto(true).build()?;
+    /// assert!(requests.affinity_auto());
+    /// requests.set_affinity_scope(homing_runtime::Scope::Cache);
+    /// assert!(!requests.affinity_auto());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn set_affinity_auto(&self, auto: bool) {
+        let machine = self.of.shared.dispatch.layout().machine();
+        self.of.state.set_auto(auto.then(|| Auto::new(machine, self.affinity().scope)));
     }
 
     /// Changes the strictness, for items queued from now on.

@@ -38,6 +38,7 @@
 #![forbid(unsafe_code)]
 
 mod attributes;
+mod auto;
 mod facts;
 mod features;
 mod hand_off;
@@ -50,6 +51,7 @@ mod tick;
 mod wake_delay;
 
 pub use attributes::{Affinity, Attributes, Level, Priority};
+pub use auto::{Auto, TRY_EVERY, WINDOW_ITEMS, WINDOW_NS, Window};
 pub use facts::Facts;
 pub use features::{Features, ParseFeaturesError};
 pub use hand_off::{HAND_OFF_NS, HandOff, HandOffFacts, hand_off};

@@ -229,10 +229,10 @@ mod tests {
 
     #[test]
     fn blocks_travel_between_threads_and_outlive_them() {
-        let (sender, receiver) = std::sync::mpsc::channel::<Sent>();
         struct Sent(NonNull<u64>);
         // SAFETY: it owns the value.
         unsafe impl Send for Sent {}
+        let (sender, receiver) = std::sync::mpsc::channel::<Sent>();
         let maker = std::thread::spawn(move || {
             for n in 0..1000 {
                 sender.send(Sent(place(n))).unwrap();
