@@ -47,6 +47,8 @@ mod length;
 mod place;
 mod pull;
 mod search;
+#[cfg(test)]
+mod test_facts;
 mod tick;
 mod wake_delay;
 

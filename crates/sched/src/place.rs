@@ -65,10 +65,30 @@ pub fn start(layout: &Layout, facts: &impl Facts, queue: QueueId, cpu: CpuId) ->
     wake_for(layout, facts, queue, cpu)
 }
 
-/// Whether the workers of CPUs outside `pod` may take its items: not if strict, unless no CPU of
-/// the pod has a worker left (`SCHED-5`).
-pub(crate) fn may_leave(facts: &impl Facts, strict: bool, pod: &CpuSet) -> bool {
-    !strict || !facts.active().intersects(pod)
+/// Those of `cpus` outside the pod of a queue whose workers may pull from it. None where it is
+/// strict, unless no CPU of the pod has a worker left (`SCHED-5`); else as the features say.
+pub(crate) fn pullers(
+    layout: &Layout,
+    facts: &impl Facts,
+    queue: QueueId,
+    pod: &CpuSet,
+    cpus: &CpuSet,
+) -> CpuSet {
+    let away = cpus.minus(pod);
+    if !facts.active().intersects(pod) {
+        return away;
+    }
+    if facts.attributes(queue.pool).affinity.strict {
+        return CpuSet::EMPTY;
+    }
+    let near = &layout.rings(queue.leader)[0];
+    let features = facts.features();
+    match (features.has(Features::SWQUEUE), features.has(Features::XSTEAL)) {
+        (true, true) => away,
+        (true, false) => away.and(near),
+        (false, true) => away.minus(near),
+        (false, false) => CpuSet::EMPTY,
+    }
 }
 
 fn wake_for(layout: &Layout, facts: &impl Facts, queue: QueueId, near: CpuId) -> Option<CpuId> {
@@ -142,30 +162,193 @@ impl<F: Facts> Search<'_, F> {
         if let Some(cpu) = nearest(&whole.and(self.pod)) {
             return Some(cpu);
         }
-        let leaves = may_leave(self.facts, attributes.affinity.strict, self.pod);
+        // Whoever may not take the item is not woken for it.
+        let away = pullers(self.layout, self.facts, self.queue, self.pod, idle);
         let beyond = features.has(Features::SIS_NODE);
         let reach = if beyond { rings } else { &rings[..1] };
-        let outward = |among: &CpuSet| {
-            let away = among.minus(self.pod);
-            reach.iter().find_map(|ring| ring.and(&away).first_from(self.near))
-        };
-        if leaves
-            && self.item_ns >= WHOLE_CORE_ITEM_NS
-            && let Some(cpu) = outward(&whole)
+        let core = |ring: &CpuSet| ring.and(&away).and(&whole).first_from(self.near);
+        if self.item_ns >= WHOLE_CORE_ITEM_NS
+            && let Some(cpu) = reach.iter().find_map(core)
         {
             return Some(cpu);
         }
         if let Some(cpu) = nearest(&idle.and(self.pod)) {
             return Some(cpu);
         }
-        if !leaves {
-            return None;
-        }
-        let away = idle.minus(self.pod);
         reach.iter().find_map(|ring| {
             let there = ring.and(&away);
             let core = there.and(&whole).first_from(self.near);
             core.or_else(|| there.first_from(self.near))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use homing_topology::Scope;
+
+    use super::*;
+    use crate::attributes::Attributes;
+    use crate::test_facts::{Given, cpu_id, cpus, layout, loose, strict};
+
+    // Nodes of 8 CPUs with two caches of 4: two cores of two siblings.
+    const GRID: &str = "2x2x2x2";
+
+    /// Whom the issuer on CPU 0 of a machine wakes, with these CPUs idle.
+    fn wake(idle: &str, attributes: Attributes, change: impl Fn(&mut Given)) -> Option<usize> {
+        let layout = layout(GRID);
+        let mut facts = Given::new(&layout, &[attributes]);
+        facts.idle = cpus(idle);
+        facts.put(&layout, 0, 0, 1, facts.now_ns);
+        change(&mut facts);
+        submit(&layout, &facts, cpu_id(0), PoolId(0)).wake.map(CpuId::index)
+    }
+
+    fn as_is(_: &mut Given) {}
+
+    #[test]
+    fn wakes_whole_cores_first_then_siblings_then_outward() {
+        let cache = loose(Scope::Cache);
+        assert_eq!(wake("1,2,3,8", cache, as_is), Some(2), "1 is a sibling of busy 0");
+        assert_eq!(wake("1,6,7,8", cache, as_is), Some(1), "home before a whole core away");
+        assert_eq!(wake("5,6,7,8,9", cache, as_is), Some(6), "own node, whole core");
+        assert_eq!(wake("5,8,9", cache, as_is), Some(5), "own node, even a sibling");
+        assert_eq!(wake("9", cache, as_is), Some(9), "even another node");
+        assert_eq!(wake("", loose(Scope::System), as_is), None);
+        assert_eq!(wake("1,9", loose(Scope::System), as_is), Some(1), "in the pod: the nearest");
+        let no_smt =
+            |facts: &mut Given| facts.features = Features::ALL.without(Features::SMT_AWARE);
+        assert_eq!(wake("1,2,3,8", cache, no_smt), Some(1), "siblings are CPUs like any other");
+    }
+
+    #[test]
+    fn long_items_go_to_a_whole_core_elsewhere_rather_than_to_a_sibling() {
+        let cache = loose(Scope::Cache);
+        let of = |item_ns| move |facts: &mut Given| facts.item_ns = item_ns;
+        assert_eq!(wake("1,6,7,8", cache, of(WHOLE_CORE_ITEM_NS - 1)), Some(1));
+        assert_eq!(wake("1,6,7,8", cache, of(WHOLE_CORE_ITEM_NS)), Some(6));
+        assert_eq!(wake("1,6,8", cache, of(WHOLE_CORE_ITEM_NS)), Some(1), "no core is whole");
+        assert_eq!(wake("1,6,7,8", strict(Scope::Cache), of(WHOLE_CORE_ITEM_NS)), Some(1));
+        let inactive = |facts: &mut Given| {
+            facts.item_ns = WHOLE_CORE_ITEM_NS;
+            facts.active.remove(cpu_id(7));
+        };
+        assert_eq!(wake("1,6", cache, inactive), Some(6), "7 has no worker that could be busy");
+    }
+
+    #[test]
+    fn strict_work_wakes_its_pod_unless_nobody_works_there() {
+        assert_eq!(wake("4-15", strict(Scope::Cache), as_is), None);
+        assert_eq!(wake("1,4-15", strict(Scope::Cpu), as_is), None);
+        assert_eq!(wake("5,8-15", strict(Scope::Numa), as_is), Some(5));
+        let orphaned = |facts: &mut Given| facts.active = cpus("4-15");
+        let layout = layout(GRID);
+        let mut facts = Given::new(&layout, &[strict(Scope::Cache)]);
+        let queue = facts.put(&layout, 0, 0, 1, facts.now_ns);
+        facts.idle = cpus("9");
+        assert_eq!(start(&layout, &facts, queue, cpu_id(4)), None);
+        orphaned(&mut facts);
+        assert_eq!(start(&layout, &facts, queue, cpu_id(4)), Some(cpu_id(9)), "nobody else can");
+        assert_eq!(home(&layout, &facts, cpu_id(1), PoolId(0)).leader, cpu_id(4), "new home");
+    }
+
+    #[test]
+    fn a_waker_looks_as_far_as_the_features_reach_and_no_further() {
+        let pod = loose(Scope::Smt);
+        let with = |features| move |facts: &mut Given| facts.features = features;
+        let near = Features::ALL.without(Features::SIS_NODE);
+        assert_eq!(wake("2,4,8", pod, with(near)), Some(2));
+        assert_eq!(wake("4,8", pod, with(near)), None, "beyond the cache");
+        assert_eq!(wake("4,8", pod, with(Features::ALL)), Some(4));
+        assert_eq!(wake("1,2,4,8", pod, with(Features::NONE)), Some(1), "home is no feature");
+        // Whoever may not pull from there is not woken: it would find nothing to do.
+        assert_eq!(wake("2,4,8", pod, with(Features::NONE)), None);
+        assert_eq!(wake("2,4,8", pod, with(Features::SIS_NODE)), None);
+        let no_llc = Features::ALL.without(Features::SWQUEUE);
+        assert_eq!(wake("2,4,8", pod, with(no_llc)), Some(4));
+        let no_far = Features::ALL.without(Features::XSTEAL);
+        assert_eq!(wake("4,8", pod, with(no_far)), None);
+        let long = |facts: &mut Given| {
+            facts.features = no_far;
+            facts.item_ns = WHOLE_CORE_ITEM_NS;
+        };
+        assert_eq!(wake("1,6,7", pod, long), Some(1), "6 is whole, but would not come for it");
+    }
+
+    #[test]
+    fn occupied_cpus_come_last_and_only_for_a_backlog() {
+        let cache = loose(Scope::Cache);
+        let on_0 = |item_ns, items| {
+            move |facts: &mut Given| {
+                facts.occupied = cpus("0");
+                facts.item_ns = item_ns;
+                facts.waiting[0].items = items;
+            }
+        };
+        assert_eq!(wake("0,8", cache, on_0(10_000, 1)), Some(8), "anyone rather than 0");
+        assert_eq!(wake("0", cache, on_0(10_000, 4)), None, "1 is awake and the rest is little");
+        assert_eq!(wake("0", cache, on_0(10_000, 5)), Some(0), "much waits");
+        assert_eq!(wake("0", cache, on_0(0, 1)), Some(0), "nobody knows how much waits");
+        assert_eq!(wake("0", strict(Scope::Cpu), on_0(10_000, 1)), Some(0), "nobody else can");
+        assert_eq!(wake("0,8", strict(Scope::Cache), on_0(10_000, 5)), Some(0));
+    }
+
+    #[test]
+    fn a_searching_worker_of_the_pod_makes_wakers_rest() {
+        let cache = loose(Scope::Cache);
+        let by = |list: &'static str| move |facts: &mut Given| facts.searching = cpus(list);
+        assert_eq!(wake("2,3", cache, by("1")), None);
+        assert_eq!(wake("2,3", cache, by("4")), Some(2), "that one is of another pod");
+    }
+
+    #[test]
+    fn tiny_items_are_left_to_who_is_awake_until_there_are_many() {
+        let cache = loose(Scope::Cache);
+        let of = |item_ns, items| {
+            move |facts: &mut Given| {
+                facts.item_ns = item_ns;
+                facts.waiting[0].items = items;
+            }
+        };
+        assert_eq!(wake("2,3", cache, of(500, 9)), None);
+        assert_eq!(wake("2,3", cache, of(500, 10)), Some(2));
+        assert_eq!(wake("2,3", cache, of(TINY_ITEM_NS, 1)), Some(2));
+        assert_eq!(wake("2,3", cache, of(0, 1)), Some(2), "their length is not known");
+        assert_eq!(wake("0-3", cache, of(500, 1)), Some(0), "nobody is awake");
+        assert_eq!(wake("0-3", cache, of(u64::MAX, u32::MAX)), Some(0), "no overflow");
+    }
+
+    #[test]
+    fn insertions_of_tiny_items_decide_each_time_that_they_have_doubled() {
+        let calls = (1..=16).filter(|waiting| calls_for_decision(500, *waiting));
+        assert_eq!(calls.collect::<Vec<_>>(), [1, 2, 4, 8, 16]);
+        assert!((1..=16).all(|waiting| calls_for_decision(0, waiting)));
+        assert!((1..=16).all(|waiting| calls_for_decision(TINY_ITEM_NS, waiting)));
+    }
+
+    #[test]
+    fn a_starter_wakes_the_next_only_while_more_waits() {
+        let layout = layout(GRID);
+        let mut facts = Given::new(&layout, &[loose(Scope::Cache)]);
+        facts.idle = cpus("1-3");
+        let queue = layout.queue(PoolId(0), loose(Scope::Cache), cpu_id(0));
+        assert_eq!(start(&layout, &facts, queue, cpu_id(0)), None);
+        facts.put(&layout, 0, 0, 1, facts.now_ns);
+        assert_eq!(start(&layout, &facts, queue, cpu_id(0)), Some(cpu_id(2)));
+    }
+
+    #[test]
+    fn localized_work_wakes_its_issuers_cpu_first() {
+        let plain = loose(Scope::Cache);
+        let localized = Attributes { localize: true, ..plain };
+        assert_eq!(wake("0,2,3", plain, as_is), Some(2), "a whole core");
+        assert_eq!(wake("0,2,3", localized, as_is), Some(0));
+        assert_eq!(wake("1,2,3", localized, as_is), Some(2), "else as without");
+        let occupied = |facts: &mut Given| facts.occupied = cpus("0");
+        assert_eq!(wake("0,2,3", localized, occupied), Some(2), "its issuer is in the way");
+        let layout = layout(GRID);
+        let facts = Given::new(&layout, &[plain, localized]);
+        let leader = |pool| home(&layout, &facts, cpu_id(3), PoolId(pool)).leader.index();
+        assert_eq!([leader(0), leader(1)], [0, 3]);
     }
 }

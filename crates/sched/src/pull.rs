@@ -6,7 +6,6 @@ use crate::attributes::Priority;
 use crate::facts::Facts;
 use crate::features::Features;
 use crate::layout::{Layout, PoolId, QueueId};
-use crate::place::may_leave;
 
 /// A worker that has been idle for this long pulls whatever it may, however fresh. Derived: ten
 /// times the dearest pull.
@@ -150,7 +149,7 @@ impl<F: Facts> Scan<'_, F> {
             if orphaned {
                 return Some((queue, reach));
             }
-            if !may_leave(self.facts, attributes.affinity.strict, pod) || !self.is_on(reach) {
+            if attributes.affinity.strict || !self.is_on(reach) {
                 continue;
             }
             if self.is_ripe(queue, reach) {

@@ -4,6 +4,7 @@ use homing_topology::{CpuId, CpuSet};
 
 use crate::facts::Facts;
 use crate::layout::{Layout, PoolId, QueueId};
+use crate::place::pullers;
 
 /// How long a worker's CPU clock must stand still before its item counts as blocked, in
 /// nanoseconds.
@@ -78,15 +79,56 @@ pub fn overdue(layout: &Layout, facts: &impl Facts) -> Option<CpuId> {
             let nearest = |among: &CpuSet| {
                 layout.rings(leader).iter().find_map(|ring| ring.and(among).first_from(leader))
             };
-            let away = crate::place::may_leave(facts, attributes.affinity.strict, pod);
-            nearest(&idle.and(pod)).or_else(|| if away { nearest(&idle) } else { None })
+            let at_home = nearest(&idle.and(pod));
+            at_home.or_else(|| nearest(&pullers(layout, facts, queue, pod, &idle)))
         })
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use homing_topology::Scope;
+
     use super::*;
+    use crate::features::Features;
+    use crate::test_facts::{Given, cpus, layout, loose, strict};
+
+    #[test]
+    fn wakes_the_nearest_idle_cpu_for_what_waits_too_long() {
+        let layout = layout("2x2x2x2");
+        let mut facts = Given::new(&layout, &[strict(Scope::Cache), loose(Scope::Cache)]);
+        facts.idle = cpus("0,5,9");
+        let late = facts.now_ns - TICK_AGE_NS;
+        let woken = |facts: &Given| overdue(&layout, facts).map(CpuId::index);
+        facts.put(&layout, 1, 12, 1, late + 1);
+        assert_eq!(woken(&facts), None, "not yet");
+        facts.waiting[0].since_ns = late;
+        assert_eq!(woken(&facts), Some(9), "its node");
+        facts.put(&layout, 1, 4, 1, late);
+        assert_eq!(woken(&facts), Some(5), "its pod");
+        facts.idle = CpuSet::EMPTY;
+        assert_eq!(woken(&facts), None);
+    }
+
+    #[test]
+    fn wakes_only_who_may_take_the_work() {
+        let layout = layout("2x2x2x2");
+        let mut facts = Given::new(&layout, &[strict(Scope::Cache), loose(Scope::Cache)]);
+        facts.idle = cpus("0,9");
+        facts.put(&layout, 0, 4, 1, 0);
+        let woken = |facts: &Given| overdue(&layout, facts).map(CpuId::index);
+        assert_eq!(woken(&facts), None, "strict");
+        facts.active = cpus("0-3,8-15");
+        assert_eq!(woken(&facts), Some(0), "orphaned");
+        facts.active = *layout.machine().online();
+        facts.put(&layout, 1, 4, 1, 0);
+        assert_eq!(woken(&facts), Some(0));
+        facts.features = Features::ALL.without(Features::XSTEAL);
+        assert_eq!(woken(&facts), None, "0 would not pull from there");
+        // What cannot be helped does not hide what can.
+        facts.put(&layout, 1, 8, 1, 0);
+        assert_eq!(woken(&facts), Some(9));
+    }
 
     #[test]
     fn tells_blocked_from_starved_from_busy() {
