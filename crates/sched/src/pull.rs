@@ -100,16 +100,23 @@ pub fn before_park(
 
 /// The pools in the order in which a worker looks at them: by priority, and within a priority
 /// beginning with another one at each turn. Every eighth turn the lowest priority comes first.
+///
+/// The eighth turns and the others are counted apart, and each priority rotates by itself: so
+/// equal pools come first equally often, whatever their number and their places.
 fn in_order(facts: &impl Facts, pools: u8, turn: usize) -> impl Iterator<Item = PoolId> {
-    let first = (turn % usize::from(pools.max(1))) as u8;
-    let rotated = move || (0..pools).map(move |step| PoolId((first + step) % pools));
-    let order = if turn % LOW_FIRST_EVERY == LOW_FIRST_EVERY - 1 {
-        [Priority::Normal, Priority::High]
+    let low_turns = turn / LOW_FIRST_EVERY;
+    let (order, turn) = if turn % LOW_FIRST_EVERY == LOW_FIRST_EVERY - 1 {
+        ([Priority::Normal, Priority::High], low_turns)
     } else {
-        [Priority::High, Priority::Normal]
+        ([Priority::High, Priority::Normal], turn - low_turns)
     };
     order.into_iter().flat_map(move |priority| {
-        rotated().filter(move |pool| facts.attributes(*pool).priority == priority)
+        let equal = move || {
+            let all = (0..pools).map(PoolId);
+            all.filter(move |pool| facts.attributes(*pool).priority == priority)
+        };
+        let first = turn % equal().count().max(1);
+        equal().skip(first).chain(equal().take(first))
     })
 }
 
@@ -189,5 +196,203 @@ impl<F: Facts> Scan<'_, F> {
         let numa = self.layout.pods(Scope::Numa);
         let near = numa.pod_of(self.cpu) == numa.pod_of(leader);
         if near { Reach::Node } else { Reach::Remote }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attributes::Attributes;
+    use crate::test_facts::{Given, cpu_id, cpus, layout, loose, strict};
+
+    // Nodes of 8 CPUs with two caches of 4: two cores of two siblings.
+    const GRID: &str = "2x2x2x2";
+
+    const FRESH: Idle = Idle::Since(1_000_000);
+
+    fn high(attributes: Attributes) -> Attributes {
+        Attributes { priority: Priority::High, ..attributes }
+    }
+
+    /// What a worker takes, by the leader and the reach; or until when it parks.
+    fn next(layout: &Layout, facts: &Given, cpu: usize, idle: Idle) -> Result<(usize, Reach), u64> {
+        match before_park(layout, facts, cpu_id(cpu), idle, 0) {
+            Next::Take { queue, reach } => Ok((queue.leader.index(), reach)),
+            Next::Park { until_ns } => Err(until_ns.unwrap_or(0)),
+        }
+    }
+
+    #[test]
+    fn takes_from_its_own_pods_first_and_then_the_nearest() {
+        let layout = layout(GRID);
+        let mut facts = Given::new(&layout, &[loose(Scope::Cache), loose(Scope::Cpu)]);
+        let old = 0;
+        assert_eq!(next(&layout, &facts, 5, FRESH), Err(0));
+        facts.put(&layout, 0, 8, 1, old);
+        assert_eq!(next(&layout, &facts, 5, FRESH), Ok((8, Reach::Remote)));
+        facts.put(&layout, 0, 0, 1, old);
+        assert_eq!(next(&layout, &facts, 5, FRESH), Ok((0, Reach::Node)));
+        facts.put(&layout, 1, 6, 1, old);
+        assert_eq!(next(&layout, &facts, 5, FRESH), Ok((6, Reach::Llc)));
+        facts.put(&layout, 0, 4, 1, facts.now_ns);
+        assert_eq!(next(&layout, &facts, 5, FRESH), Ok((4, Reach::Home)), "however fresh");
+    }
+
+    #[test]
+    fn other_queues_of_the_own_pod_are_home_too() {
+        let layout = layout("1x2x16x1");
+        let mut facts = Given::new(&layout, &[strict(Scope::Numa)]);
+        facts.put(&layout, 0, 16, 1, facts.now_ns);
+        assert_eq!(next(&layout, &facts, 3, FRESH), Ok((16, Reach::Home)));
+        facts.put(&layout, 0, 8, 1, facts.now_ns);
+        assert_eq!(next(&layout, &facts, 3, FRESH), Ok((8, Reach::Home)), "the nearer cache");
+        facts.put(&layout, 0, 0, 1, facts.now_ns);
+        assert_eq!(next(&layout, &facts, 3, FRESH), Ok((0, Reach::Home)), "the own queue");
+    }
+
+    #[test]
+    fn work_of_others_ripens_by_what_fetching_it_costs_and_by_its_length() {
+        let layout = layout(GRID);
+        let facts = Given::new(&layout, &[loose(Scope::Smt)]);
+        let now_ns = facts.now_ns;
+        for (issuer, reach) in [(2, Reach::Llc), (4, Reach::Node), (8, Reach::Remote)] {
+            for (item_ns, age_ns) in [
+                (0, reach.cost_ns()),
+                (320_000, 20_000),
+                (10_000_000, PULL_AGE_MAX_NS),
+                (u64::MAX, PULL_AGE_MAX_NS),
+            ] {
+                let mut facts = Given { item_ns, ..facts.clone() };
+                let queue = facts.put(&layout, 0, issuer, 1, now_ns);
+                assert_eq!(next(&layout, &facts, 0, FRESH), Err(now_ns + age_ns));
+                facts.waiting[0].since_ns = now_ns - age_ns + 1;
+                assert_eq!(next(&layout, &facts, 0, FRESH), Err(now_ns + 1));
+                facts.waiting[0].since_ns -= 1;
+                assert_eq!(next(&layout, &facts, 0, FRESH), Ok((queue.leader.index(), reach)));
+            }
+        }
+    }
+
+    #[test]
+    fn patience_ends_and_the_woken_take_what_is_fresh() {
+        let layout = layout(GRID);
+        let mut facts = Given::new(&layout, &[loose(Scope::Smt)]);
+        facts.put(&layout, 0, 8, 1, facts.now_ns);
+        let taken = Ok((8, Reach::Remote));
+        assert_eq!(next(&layout, &facts, 0, Idle::Woken), taken);
+        let since = facts.now_ns - IDLE_PATIENCE_NS;
+        assert_eq!(next(&layout, &facts, 0, Idle::Since(since)), taken);
+        assert_eq!(next(&layout, &facts, 0, Idle::Since(since + 1)), Err(facts.now_ns + 1));
+        // A clock that went wrong is no reason to sleep for good, nor to overflow.
+        facts.waiting[0].since_ns = u64::MAX;
+        let until = facts.now_ns + IDLE_PATIENCE_NS;
+        assert_eq!(next(&layout, &facts, 0, Idle::Since(facts.now_ns)), Err(until));
+    }
+
+    #[test]
+    fn parks_until_the_first_of_several_is_ripe() {
+        let layout = layout(GRID);
+        let mut facts = Given::new(&layout, &[loose(Scope::Smt)]);
+        facts.put(&layout, 0, 8, 1, facts.now_ns);
+        facts.put(&layout, 0, 4, 1, facts.now_ns);
+        facts.put(&layout, 0, 6, 1, facts.now_ns - 1);
+        assert_eq!(next(&layout, &facts, 0, FRESH), Err(facts.now_ns + 3_999));
+    }
+
+    #[test]
+    fn strict_work_stays_while_its_pod_has_a_worker_and_goes_to_anyone_after() {
+        let layout = layout(GRID);
+        let mut facts = Given::new(&layout, &[strict(Scope::Cache)]);
+        facts.put(&layout, 0, 4, 1, 0);
+        for cpu in [0, 8] {
+            assert_eq!(next(&layout, &facts, cpu, Idle::Woken), Err(0));
+        }
+        assert_eq!(next(&layout, &facts, 7, FRESH), Ok((4, Reach::Home)));
+        facts.active = cpus("0-3,5,8-15");
+        assert_eq!(next(&layout, &facts, 0, Idle::Woken), Err(0), "5 is left");
+        facts.active = cpus("0-3,8-15");
+        facts.features = Features::NONE;
+        facts.waiting[0].since_ns = facts.now_ns;
+        assert_eq!(next(&layout, &facts, 0, FRESH), Ok((4, Reach::Node)), "however fresh");
+        assert_eq!(next(&layout, &facts, 8, FRESH), Ok((4, Reach::Remote)));
+    }
+
+    #[test]
+    fn features_switch_pulling_off() {
+        let layout = layout(GRID);
+        let mut facts = Given::new(&layout, &[loose(Scope::Smt)]);
+        for cpu in [0, 2, 4, 8] {
+            facts.put(&layout, 0, cpu, 1, 0);
+        }
+        let mut take = |features, cpu| {
+            facts.features = features;
+            next(&layout, &facts, cpu, Idle::Woken)
+        };
+        assert_eq!(take(Features::NONE, 0), Ok((0, Reach::Home)));
+        assert_eq!(take(Features::NONE, 6), Err(0));
+        assert_eq!(take(Features::SWQUEUE, 6), Ok((4, Reach::Llc)));
+        assert_eq!(take(Features::SWQUEUE, 12), Err(0));
+        assert_eq!(take(Features::XSTEAL, 12), Ok((8, Reach::Node)));
+        assert_eq!(take(Features::XSTEAL, 6), Ok((0, Reach::Node)), "over the cache's own");
+    }
+
+    #[test]
+    fn thieves_begin_with_different_victims() {
+        let layout = layout("1x8x1");
+        let mut facts = Given::new(&layout, &[loose(Scope::Cpu)]);
+        facts.active = cpus("0-7");
+        for cpu in [1, 3, 5] {
+            facts.put(&layout, 0, cpu, 1, 0);
+        }
+        let victims = [0, 2, 4, 6].map(|cpu| next(&layout, &facts, cpu, FRESH).unwrap().0);
+        assert_eq!(victims, [1, 3, 5, 1]);
+    }
+
+    /// The pools that a worker takes from in so many turns, where all have work.
+    fn taken(pools: &[Attributes], turns: std::ops::Range<usize>) -> Vec<u8> {
+        let layout = layout("1x1x1");
+        let mut facts = Given::new(&layout, pools);
+        for pool in 0..pools.len() {
+            facts.put(&layout, pool as u8, 0, 9, 0);
+        }
+        let take = |turn| match before_park(&layout, &facts, cpu_id(0), FRESH, turn) {
+            Next::Take { queue, .. } => queue.pool.0,
+            Next::Park { .. } => panic!("there is work"),
+        };
+        turns.map(take).collect()
+    }
+
+    #[test]
+    fn high_priority_goes_first_seven_times_out_of_eight() {
+        let pools = [loose(Scope::Cpu), high(loose(Scope::Cpu))];
+        assert_eq!(taken(&pools, 0..16), [1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1, 1, 0]);
+    }
+
+    /// `SCHED-6`, whatever the number of pools and the places of the high ones among them.
+    #[test]
+    fn equal_pools_take_turns_and_none_starves() {
+        let normal = loose(Scope::Cpu);
+        for count in 1..=10_usize {
+            for bits in 0..1_usize << count {
+                let pool = |index| if bits >> index & 1 == 1 { high(normal) } else { normal };
+                let pools: Vec<_> = (0..count).map(pool).collect();
+                let highs = bits.count_ones() as usize;
+                for of_high in [true, false] {
+                    let equal = if of_high { highs } else { count - highs };
+                    // How many turns of eight this priority has.
+                    let share = match (of_high, highs) {
+                        (false, 1..) => 1,
+                        (true, highs) if highs < count => 7,
+                        _ => 8,
+                    };
+                    let rounds = 8 * equal;
+                    let taken = taken(&pools, 0..rounds);
+                    for pool in (0..count).filter(|pool| (bits >> pool & 1 == 1) == of_high) {
+                        let turns = taken.iter().filter(|taken| usize::from(**taken) == pool);
+                        assert_eq!(turns.count(), share, "pool {pool} of {count}, high {bits:b}");
+                    }
+                }
+            }
+        }
     }
 }
