@@ -1,0 +1,228 @@
+//! What the simulated runtime knows: its queues and who is idle. Read as it is, or as it was a
+//! while ago.
+
+use std::cell::Cell;
+use std::collections::{BTreeSet, VecDeque};
+
+use homing_sched::{Attributes, Facts, Features, ItemLength, Layout, Level, PoolId, QueueId};
+use homing_topology::{CPU_COUNT_MAX, CpuId, CpuSet};
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Item {
+    pub(crate) number: u32,
+    pub(crate) length_ns: u64,
+    /// How many items it issues as it begins.
+    pub(crate) children: u32,
+    pub(crate) issued_ns: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Queue {
+    pub(crate) id: QueueId,
+    pub(crate) items: VecDeque<Item>,
+    pub(crate) length: ItemLength,
+    /// When the first item was first seen to wait; 0: not yet.
+    head_since_ns: Cell<u64>,
+}
+
+/// What may be seen late.
+#[derive(Clone, Debug, Default)]
+struct Seen {
+    at_ns: u64,
+    idle: CpuSet,
+    searching: CpuSet,
+    waiting: Vec<u32>,
+}
+
+/// The facts.
+#[derive(Debug)]
+pub(crate) struct Board {
+    pub(crate) now_ns: u64,
+    pub(crate) features: Features,
+    pub(crate) active: CpuSet,
+    pub(crate) idle: CpuSet,
+    pub(crate) searching: CpuSet,
+    pub(crate) occupied: CpuSet,
+    pub(crate) queues: Vec<Queue>,
+    /// The queues that have items.
+    pub(crate) filled: BTreeSet<usize>,
+    pools: Vec<Attributes>,
+    /// For each pool the number of its first queue.
+    first_of: Vec<usize>,
+    /// For each level and each CPU the position of its queue in a pool.
+    position_of: Vec<Vec<usize>>,
+    stale_ns: u64,
+    seen: Seen,
+    /// Whether facts are read as they were seen last.
+    through_seen: Cell<bool>,
+}
+
+impl Board {
+    pub(crate) fn new(layout: &Layout, pools: &[Attributes], stale_ns: u64) -> Self {
+        let mut position_of = vec![vec![0; CPU_COUNT_MAX]; Level::ALL.len()];
+        for level in Level::ALL {
+            for (position, leader) in layout.leaders(level).iter().enumerate() {
+                position_of[level as usize][leader.index()] = position;
+            }
+        }
+        let mut queues = Vec::new();
+        let mut first_of = Vec::new();
+        for (pool, attributes) in pools.iter().enumerate() {
+            first_of.push(queues.len());
+            queues.extend(layout.leaders(attributes.level()).iter().map(|leader| Queue {
+                id: QueueId { pool: PoolId(pool as u8), leader },
+                items: VecDeque::new(),
+                length: ItemLength::default(),
+                head_since_ns: Cell::new(0),
+            }));
+        }
+        Self {
+            now_ns: 1,
+            features: Features::ALL,
+            active: *layout.machine().online(),
+            idle: CpuSet::EMPTY,
+            searching: CpuSet::EMPTY,
+            occupied: CpuSet::EMPTY,
+            filled: BTreeSet::new(),
+            pools: pools.to_vec(),
+            first_of,
+            position_of,
+            stale_ns,
+            seen: Seen { waiting: vec![0; queues.len()], ..Seen::default() },
+            queues,
+            through_seen: Cell::new(false),
+        }
+    }
+
+    pub(crate) fn number_of(&self, queue: QueueId) -> usize {
+        let pool = usize::from(queue.pool.0);
+        let level = self.pools[pool].level() as usize;
+        self.first_of[pool] + self.position_of[level][queue.leader.index()]
+    }
+
+    pub(crate) fn queue_mut(&mut self, queue: QueueId) -> &mut Queue {
+        let number = self.number_of(queue);
+        &mut self.queues[number]
+    }
+
+    pub(crate) fn queue(&self, queue: QueueId) -> &Queue {
+        &self.queues[self.number_of(queue)]
+    }
+
+    /// Puts an item at the end. How many wait now.
+    pub(crate) fn push(&mut self, queue: QueueId, item: Item) -> u32 {
+        let number = self.number_of(queue);
+        self.filled.insert(number);
+        let items = &mut self.queues[number].items;
+        items.push_back(item);
+        items.len() as u32
+    }
+
+    /// Puts back what was taken.
+    pub(crate) fn put_back(&mut self, queue: QueueId, hand: &mut VecDeque<Item>) {
+        let number = self.number_of(queue);
+        while let Some(item) = hand.pop_back() {
+            self.filled.insert(number);
+            self.queues[number].items.push_front(item);
+        }
+    }
+
+    /// Takes a batch, but no more than half of what waits, rounded up.
+    pub(crate) fn take(&mut self, queue: QueueId) -> VecDeque<Item> {
+        let number = self.number_of(queue);
+        let found = &mut self.queues[number];
+        let count = found.items.len().div_ceil(2).min(found.length.batch() as usize);
+        found.head_since_ns.set(0);
+        let rest = found.items.split_off(count);
+        let taken = std::mem::replace(&mut found.items, rest);
+        if found.items.is_empty() {
+            self.filled.remove(&number);
+        }
+        taken
+    }
+
+    /// Facts are from now on as they were up to `stale_ns` ago.
+    pub(crate) fn look_as_seen(&mut self) {
+        self.through_seen.set(self.stale_ns > 0);
+        if self.stale_ns > 0 && self.now_ns - self.seen.at_ns > self.stale_ns {
+            self.see();
+        }
+    }
+
+    /// Facts are from now on as they are.
+    pub(crate) fn look_closely(&mut self) {
+        self.through_seen.set(false);
+        if self.stale_ns > 0 {
+            self.see();
+        }
+    }
+
+    fn see(&mut self) {
+        self.seen.at_ns = self.now_ns;
+        self.seen.idle = self.idle;
+        self.seen.searching = self.searching;
+        self.seen.waiting.fill(0);
+        for number in &self.filled {
+            self.seen.waiting[*number] = self.queues[*number].items.len() as u32;
+        }
+    }
+}
+
+impl Facts for Board {
+    fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    fn features(&self) -> Features {
+        self.features
+    }
+
+    fn active(&self) -> CpuSet {
+        self.active
+    }
+
+    fn idle(&self) -> CpuSet {
+        if self.through_seen.get() { self.seen.idle } else { self.idle }
+    }
+
+    fn searching(&self) -> CpuSet {
+        if self.through_seen.get() { self.seen.searching } else { self.searching }
+    }
+
+    fn occupied(&self) -> CpuSet {
+        self.occupied
+    }
+
+    fn pool_count(&self) -> u8 {
+        self.pools.len() as u8
+    }
+
+    fn attributes(&self, pool: PoolId) -> Attributes {
+        self.pools[usize::from(pool.0)]
+    }
+
+    fn waiting(&self, queue: QueueId) -> u32 {
+        let number = self.number_of(queue);
+        if self.through_seen.get() {
+            return self.seen.waiting[number];
+        }
+        self.queues[number].items.len() as u32
+    }
+
+    fn head_since_ns(&self, queue: QueueId) -> u64 {
+        let seen = &self.queue(queue).head_since_ns;
+        if seen.get() == 0 {
+            seen.set(self.now_ns);
+        }
+        seen.get()
+    }
+
+    fn item_ns(&self, queue: QueueId) -> u64 {
+        self.queue(queue).length.mean_ns()
+    }
+}
+
+/// A CPU by its number.
+pub(crate) fn cpu_id(number: usize) -> CpuId {
+    CpuId::new(number).unwrap()
+}

@@ -1,0 +1,72 @@
+//! The machines to drive: regular ones of 1 to 1,024 CPUs, and captures of real ones.
+//!
+//! The captures are not part of the repository: `HOMING_TOPOLOGIES` names their folder, by
+//! default `../shared/topologies` beside it. Without them a test says so and passes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use bzip2::read::BzDecoder;
+use homing_sched::Layout;
+use homing_topology::Machine;
+
+/// From one CPU to many: one queue, several shards, siblings, several caches, nodes and packages.
+pub(crate) const GRIDS: [&str; 10] = [
+    "1x1x1",
+    "1x1x2",
+    "1x4x1",
+    "3x1x1",
+    "4x3x2",
+    "1x20x2",
+    "2x2x2x2",
+    "2x2x9x2",
+    "2x2x2x4x2",
+    "16x1x1",
+];
+
+/// The largest machine there can be.
+pub(crate) const LARGEST: &str = "2x2x8x16x2";
+
+pub(crate) fn grid(grid: &str) -> Layout {
+    Layout::new(&Machine::from_grid(grid).unwrap()).unwrap()
+}
+
+fn folder() -> Option<PathBuf> {
+    let default = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/topologies");
+    let folder = std::env::var_os("HOMING_TOPOLOGIES").map_or(default, PathBuf::from);
+    if folder.is_dir() {
+        return Some(folder);
+    }
+    println!("skipped: no captures in {} (set HOMING_TOPOLOGIES)", folder.display());
+    None
+}
+
+/// Every capture, with its name.
+pub(crate) fn captures() -> Vec<(String, Layout)> {
+    let Some(folder) = folder() else { return Vec::new() };
+    let entries = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut paths: Vec<_> = entries.collect();
+    paths.sort();
+    let machines = paths.iter().filter_map(|path| {
+        let name = path.file_name()?.to_str()?.to_owned();
+        let machine = if name.ends_with(".tar.bz2") {
+            let scratch = tempfile::tempdir().unwrap();
+            Machine::read(&unpack(path, scratch.path())).unwrap()
+        } else if name.ends_with(".xml") {
+            Machine::from_hwloc_xml(&fs::read_to_string(path).unwrap()).unwrap()
+        } else {
+            return None;
+        };
+        Some((name, Layout::new(&machine).unwrap()))
+    });
+    let machines: Vec<_> = machines.collect();
+    assert!(!machines.is_empty(), "no capture in {}", folder.display());
+    machines
+}
+
+/// Unpacks an archive, which holds one folder, and returns that folder.
+fn unpack(archive: &Path, into: &Path) -> PathBuf {
+    tar::Archive::new(BzDecoder::new(fs::File::open(archive).unwrap())).unpack(into).unwrap();
+    let mut entries = fs::read_dir(into).unwrap();
+    entries.next().unwrap().unwrap().path()
+}

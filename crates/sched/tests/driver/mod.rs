@@ -1,0 +1,130 @@
+//! A discrete-event driver: workers and issuers of a machine that does not exist, each step
+//! decided by `homing-sched`. Times are integer nanoseconds, events at one time run in the order
+//! in which they were made, and random numbers come from a seed: a scenario runs the same way
+//! each time.
+//!
+//! A look at the queues takes no time here and nobody is ever in the middle of one: what can go
+//! wrong between the steps of the wake protocol is the matter of the runtime's models. Instead
+//! any look but the second one of the protocol may see the facts late.
+
+pub(crate) mod board;
+pub(crate) mod checks;
+pub(crate) mod machines;
+pub(crate) mod rng;
+mod sim;
+mod worker;
+
+use homing_sched::{Affinity, Attributes, Features, Priority};
+use homing_topology::{CpuSet, Scope};
+
+use rng::Rng;
+
+pub(crate) use sim::run;
+
+/// Between two ticks.
+pub(crate) const TICK_NS: u64 = 1_000_000;
+
+/// What happens on a machine.
+#[derive(Clone, Debug)]
+pub(crate) struct Scenario {
+    pub(crate) seed: u64,
+    /// One pool for each.
+    pub(crate) pools: Vec<Attributes>,
+    pub(crate) features: Features,
+    /// How many items there are in all.
+    pub(crate) items: u32,
+    /// Each issues bursts from a CPU of its own choice, as a thread that is no worker.
+    pub(crate) issuers: u32,
+    pub(crate) burst_max: u32,
+    /// The longest pause between the bursts of an issuer.
+    pub(crate) pause_ns: u64,
+    /// How long items run: one of these, up to a tenth more.
+    pub(crate) lengths_ns: Vec<u64>,
+    /// Of eight items, how many issue others as they run.
+    pub(crate) parents: u32,
+    /// Whether issuers occupy their CPU.
+    pub(crate) occupy: bool,
+    /// How old facts may be.
+    pub(crate) stale_ns: u64,
+    /// From waking a CPU to its worker's first look.
+    pub(crate) wake_ns: u64,
+    /// How long a worker searches before it parks.
+    pub(crate) search_ns: u64,
+    /// From when on which CPUs have workers. Before the first: all.
+    pub(crate) masks: Vec<(u64, CpuSet)>,
+}
+
+impl Scenario {
+    /// Facts are fresh, all attributes are loose, nothing is tiny, everything is on: work may
+    /// wait beside an idle CPU only until it is ripe.
+    pub(crate) fn prompt(seed: u64) -> Self {
+        let loose = |scope| Attributes::new(Affinity { scope, strict: false });
+        Self {
+            seed,
+            pools: [Scope::Cache, Scope::Cpu, Scope::System].map(loose).to_vec(),
+            features: Features::ALL,
+            items: 2_000,
+            issuers: 3,
+            burst_max: 8,
+            pause_ns: 40_000,
+            lengths_ns: vec![2_000, 30_000, 300_000],
+            parents: 2,
+            occupy: false,
+            stale_ns: 0,
+            wake_ns: 5_000,
+            search_ns: 0,
+            masks: Vec::new(),
+        }
+    }
+
+    /// Anything that is legal.
+    pub(crate) fn random(seed: u64, items: u32, online: &CpuSet) -> Self {
+        let mut rng = Rng::new(seed);
+        let cpus = online.len() as u64;
+        let mut pools = Vec::new();
+        for _ in 0..1 + rng.below(6) {
+            let attributes = Attributes {
+                affinity: *rng.pick(&Affinity::ALL),
+                localize: rng.below(4) == 0,
+                priority: if rng.below(3) == 0 { Priority::High } else { Priority::Normal },
+            };
+            if !pools.contains(&attributes) {
+                pools.push(attributes);
+            }
+        }
+        let some = |rng: &mut Rng| online.iter().filter(|_| rng.below(3) > 0).collect::<CpuSet>();
+        let mut masks = Vec::new();
+        if rng.below(3) == 0 {
+            let some = some(&mut rng);
+            let active = if some.is_empty() { *online } else { some };
+            masks = vec![(300_000, active), (2_500_000, *online)];
+        }
+        let lengths: [&[u64]; 5] = [
+            &[80],
+            &[300, 700, 5_000],
+            &[1_500, 20_000],
+            &[100, 100, 100, 4_000_000],
+            &[10_000, 100_000, 1_000_000],
+        ];
+        Self {
+            pools,
+            features: if rng.below(3) == 0 {
+                Features::from_bits(rng.below(16) as u8)
+            } else {
+                Features::ALL
+            },
+            items,
+            issuers: 1 + rng.below(cpus.min(6)) as u32,
+            burst_max: 1 + rng.below(40) as u32,
+            pause_ns: *rng.pick(&[500, 20_000, 200_000]),
+            lengths_ns: rng.pick(&lengths).to_vec(),
+            parents: rng.below(6) as u32,
+            occupy: rng.below(2) == 0,
+            stale_ns: *rng.pick(&[0, 0, 2_000, 50_000, 400_000]),
+            wake_ns: *rng.pick(&[0, 3_000, 50_000]),
+            search_ns: *rng.pick(&[0, 0, 5_000]),
+            masks,
+            seed,
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! A worker: it looks for work, runs a batch, announces that it is idle, looks again, parks.
+
+use std::collections::VecDeque;
+
+use homing_sched::{Idle, Next, QueueId, before_park, start};
+use homing_topology::CpuId;
+
+use super::board::Item;
+use super::sim::{Event, Sim};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Busy,
+    Searching,
+    /// Announced, and asleep.
+    Parked,
+    /// Woken, and not yet running.
+    Waking,
+    /// Its CPU is not to have a worker.
+    Off,
+}
+
+#[derive(Debug)]
+pub(crate) struct Worker {
+    pub(crate) state: State,
+    pub(crate) hand: VecDeque<Item>,
+    pub(crate) queue: Option<QueueId>,
+    pub(crate) batch_items: u32,
+    pub(crate) item_began_ns: u64,
+    /// The queue for which it was woken.
+    pub(crate) called_for: Option<QueueId>,
+    batch_began_ns: u64,
+    turn: usize,
+    idle: Idle,
+    parks: u64,
+    running: Option<Item>,
+}
+
+impl Worker {
+    pub(crate) fn parked() -> Self {
+        Self {
+            state: State::Parked,
+            hand: VecDeque::new(),
+            queue: None,
+            batch_items: 0,
+            item_began_ns: 0,
+            called_for: None,
+            batch_began_ns: 0,
+            turn: 0,
+            idle: Idle::Woken,
+            parks: 0,
+            running: None,
+        }
+    }
+}
+
+impl Sim<'_> {
+    pub(crate) fn awake(&mut self, cpu: CpuId) {
+        self.workers[cpu.index()].idle = Idle::Woken;
+        self.look(cpu, true);
+    }
+
+    pub(crate) fn time_out(&mut self, cpu: CpuId, park: u64) {
+        let worker = &mut self.workers[cpu.index()];
+        if worker.state == State::Parked && worker.parks == park {
+            self.board.idle.remove(cpu);
+            worker.idle = Idle::Woken;
+            self.look(cpu, true);
+        }
+    }
+
+    pub(crate) fn done(&mut self, cpu: CpuId) {
+        let worker = &mut self.workers[cpu.index()];
+        let item = worker.running.take().expect("an item ends once");
+        self.checks.ran(item);
+        if let Some(next) = worker.hand.pop_front() {
+            self.begin(cpu, next);
+            return;
+        }
+        let elapsed_ns = self.board.now_ns - worker.batch_began_ns;
+        let queue = worker.queue.take().expect("it was busy");
+        worker.idle = Idle::Since(self.board.now_ns);
+        let length = &mut self.board.queue_mut(queue).length;
+        *length = length.complete(elapsed_ns, worker.batch_items);
+        self.look(cpu, true);
+    }
+
+    pub(crate) fn end_search(&mut self, cpu: CpuId) {
+        self.board.searching.remove(cpu);
+        self.look(cpu, false);
+    }
+
+    /// Looks for work, and runs it; or searches on for a while, or parks.
+    fn look(&mut self, cpu: CpuId, may_search: bool) {
+        if !self.board.active.contains(cpu) {
+            self.workers[cpu.index()].state = State::Off;
+            return;
+        }
+        self.board.look_as_seen();
+        loop {
+            let worker = &mut self.workers[cpu.index()];
+            worker.turn += 1;
+            let next = before_park(self.layout, &self.board, cpu, worker.idle, worker.turn);
+            match next {
+                Next::Take { queue, .. } if self.take(cpu, queue) => return,
+                // It was there a moment ago.
+                Next::Take { .. } => {
+                    self.checks.extra_looks += 1;
+                    self.board.look_closely();
+                }
+                Next::Park { .. } => break,
+            }
+        }
+        let near = &self.layout.rings(cpu)[0];
+        if may_search && self.scenario.search_ns > 0 && !self.board.searching.intersects(near) {
+            self.board.searching.insert(cpu);
+            self.workers[cpu.index()].state = State::Searching;
+            self.after(self.scenario.search_ns, Event::SearchOver(cpu));
+            return;
+        }
+        self.park_after_look(cpu);
+    }
+
+    /// Announces, looks again at what really is, and parks.
+    pub(crate) fn park_after_look(&mut self, cpu: CpuId) {
+        self.board.idle.insert(cpu);
+        self.board.look_closely();
+        let worker = &mut self.workers[cpu.index()];
+        let called_for = worker.called_for.take();
+        match before_park(self.layout, &self.board, cpu, worker.idle, 0) {
+            Next::Take { queue, .. } => {
+                self.board.idle.remove(cpu);
+                assert!(self.take(cpu, queue), "CPU {cpu} saw items that are not there");
+            }
+            Next::Park { until_ns } => {
+                worker.state = State::Parked;
+                worker.parks += 1;
+                let park = worker.parks;
+                let in_vain = called_for.filter(|queue| !self.board.queue(*queue).items.is_empty());
+                assert!(
+                    in_vain.is_none() || !self.scenario.masks.is_empty(),
+                    "CPU {cpu} was woken for {in_vain:?}, which it may not serve"
+                );
+                self.note(format_args!("park {cpu} {until_ns:?}"));
+                if let Some(until_ns) = until_ns {
+                    let now_ns = self.board.now_ns;
+                    assert!(until_ns > now_ns, "CPU {cpu} parks until a time that is past");
+                    self.after(until_ns - now_ns, Event::Timeout(cpu, park));
+                }
+            }
+        }
+    }
+
+    /// Takes a batch, wakes the next worker, and begins. Whether there was anything.
+    fn take(&mut self, cpu: CpuId, queue: QueueId) -> bool {
+        let mut batch = self.board.take(queue);
+        let Some(first) = batch.pop_front() else { return false };
+        self.checks.taken(self.layout, &self.board, cpu, queue);
+        let woken = self.wake_one(queue, |layout, board| start(layout, board, queue, cpu));
+        let items = batch.len() + 1;
+        self.note(format_args!("take {cpu} {}/{} {items} {woken:?}", queue.pool.0, queue.leader));
+        let worker = &mut self.workers[cpu.index()];
+        worker.state = State::Busy;
+        worker.called_for = None;
+        worker.queue = Some(queue);
+        worker.batch_items = items as u32;
+        worker.batch_began_ns = self.board.now_ns;
+        worker.hand = batch;
+        self.begin(cpu, first);
+        true
+    }
+
+    fn begin(&mut self, cpu: CpuId, item: Item) {
+        let worker = &mut self.workers[cpu.index()];
+        worker.item_began_ns = self.board.now_ns;
+        worker.running = Some(item);
+        let queue = worker.queue.expect("it has taken from one");
+        self.checks.begins(self.board.now_ns, item, queue);
+        self.after(item.length_ns, Event::Done(cpu));
+        self.put_children(cpu, item.children);
+    }
+}
