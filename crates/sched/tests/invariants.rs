@@ -1,40 +1,137 @@
-//! The decisions at work on machines that do not exist: what must hold whatever happens. How long
-//! work may wait beside an idle CPU, and why, is in `driver/checks.rs`.
+//! The decisions at work on machines that do not exist: what must hold whatever happens.
+//!
+//! Every run checks that each item runs once and only where it may, that nobody is woken twice for
+//! one announcement nor for work that it may not take, that each insertion wakes at most one CPU,
+//! and that nothing is left. How long work may wait beside an idle CPU, and how often a queue may
+//! be passed over, is stated in `driver/checks.rs`.
 
 mod driver;
 
 use driver::machines::{GRIDS, LARGEST, captures, grid};
 use driver::{Scenario, run};
+use homing_sched::{Affinity, Attributes, Layout, PULL_AGE_MAX_NS, Priority};
+use homing_topology::{CpuSet, Scope};
+use proptest::prelude::*;
+
+fn random(layout: &Layout, seed: u64, items: u32) -> Scenario {
+    Scenario::random(seed, items, layout.machine().online())
+}
 
 #[test]
 fn prompt_work_waits_beside_an_idle_cpu_only_until_it_is_ripe() {
     for name in GRIDS {
         for seed in 0..4 {
-            let report = run(&grid(name), &Scenario::prompt(seed));
-            println!("{name} {seed}: {} {}", report.exposed_max_ns, report.wakes);
+            let scenario = Scenario::prompt(seed);
+            let report = run(&grid(name), &scenario);
+            assert!(report.exposed_max_ns <= PULL_AGE_MAX_NS + 2 * scenario.wake_ns);
         }
     }
 }
 
 #[test]
-fn anything_legal_on_regular_machines() {
-    for (index, name) in GRIDS.into_iter().enumerate() {
-        let layout = grid(name);
-        for seed in 0..20 {
-            let seed = index as u64 * 1_000 + seed;
-            let scenario = Scenario::random(seed, 1_000, layout.machine().online());
-            println!("{name} {scenario:?}");
-            let report = run(&layout, &scenario);
-            println!("{name} {seed}: {} {}", report.exposed_max_ns, report.extra_looks);
-        }
-    }
-}
-
-#[test]
-fn captures_too() {
-    for (name, layout) in captures() {
+fn captured_machines_and_the_largest_one_are_like_the_others() {
+    let largest = (LARGEST.to_owned(), grid(LARGEST));
+    for (name, layout) in captures().into_iter().chain([largest]) {
         println!("{name}");
         run(&layout, &Scenario::prompt(1));
+        for seed in 0..3 {
+            run(&layout, &random(&layout, seed, 300));
+        }
     }
-    run(&grid(LARGEST), &Scenario::prompt(1));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn anything_legal_ends_well(machine in 0..GRIDS.len(), seed in any::<u64>()) {
+        let layout = grid(GRIDS[machine]);
+        run(&layout, &random(&layout, seed, 600));
+    }
+}
+
+/// Byte for byte, decision by decision.
+#[test]
+fn the_same_seed_gives_the_same_decisions() {
+    for name in GRIDS {
+        let layout = grid(name);
+        for seed in 0..5 {
+            let scenario = random(&layout, seed, 400);
+            let first = run(&layout, &scenario);
+            assert!(first.log.lines().count() > 400, "a line for each item put and batch taken");
+            assert_eq!(first.log, run(&layout, &scenario).log);
+            let other = Scenario { seed: seed + 1_000, ..scenario };
+            assert_ne!(first.log, run(&layout, &other).log, "the log tells what happened");
+        }
+    }
+}
+
+#[test]
+fn stale_facts_cost_extra_looks_and_nothing_else() {
+    let mut extra_looks = 0;
+    for name in GRIDS {
+        let layout = grid(name);
+        for stale_ns in [1_000, 30_000, 1_000_000] {
+            for seed in 0..4 {
+                // Fresh facts never ask for a second look: each run checks it.
+                run(&layout, &Scenario { stale_ns: 0, ..random(&layout, seed, 300) });
+                let report = run(&layout, &Scenario { stale_ns, ..random(&layout, seed, 300) });
+                extra_looks += report.extra_looks;
+            }
+        }
+    }
+    assert!(extra_looks > 100, "{extra_looks}: nobody was deceived");
+}
+
+/// What waits in a strict pod that loses all of its workers is served by others, and what comes
+/// after that has its home elsewhere.
+#[test]
+fn orphaned_strict_pods_are_served() {
+    for scope in [Scope::Cpu, Scope::Cache, Scope::Numa] {
+        for seed in 0..8 {
+            let left: CpuSet = "5,8-11".parse().unwrap();
+            let layout = grid("2x2x2x2");
+            let scenario = Scenario {
+                pools: vec![Attributes::new(Affinity { scope, strict: true })],
+                lengths_ns: vec![50_000, 400_000],
+                burst_max: 40,
+                items: 400,
+                masks: vec![(150_000, left)],
+                ..Scenario::prompt(seed)
+            };
+            let report = run(&layout, &scenario);
+            let switch = report.log.find(&format!("active {left}")).expect("it is noted");
+            let takers = |log: &str| -> CpuSet {
+                let takes = log.lines().filter_map(|line| line.split_once(" take "));
+                takes
+                    .map(|(_, take)| take.split(' ').next().unwrap().parse().unwrap())
+                    .fold(CpuSet::EMPTY, |all, cpu: CpuSet| all.or(&cpu))
+            };
+            assert!(takers(&report.log[switch..]).is_subset(&left));
+            assert!(!takers(&report.log[..switch]).is_subset(&left), "others were at work before");
+        }
+    }
+}
+
+/// `SCHED-6`: with everything full all the time, a normal pool has each eighth turn of a worker,
+/// shared equally with the other normal ones.
+#[test]
+fn a_flood_of_high_priority_passes_over_the_others_a_bounded_number_of_times() {
+    for normal in 1..=6 {
+        let attributes = |index: usize| Attributes {
+            priority: if index < normal { Priority::Normal } else { Priority::High },
+            ..Attributes::new(Affinity::ALL[index])
+        };
+        let scenario = Scenario {
+            pools: (0..=normal + 1).map(attributes).collect(),
+            items: 4_000,
+            pause_ns: 1,
+            lengths_ns: vec![10_000],
+            parents: 0,
+            ..Scenario::prompt(normal as u64)
+        };
+        let report = run(&grid("1x1x1"), &scenario);
+        let most = 8 * normal as u64 - 1;
+        assert_eq!(report.passed_max, most, "{normal} normal pools");
+    }
 }

@@ -13,7 +13,6 @@ pub(crate) struct Item {
     pub(crate) length_ns: u64,
     /// How many items it issues as it begins.
     pub(crate) children: u32,
-    pub(crate) issued_ns: u64,
 }
 
 #[derive(Debug)]

@@ -82,7 +82,7 @@ impl Scenario {
         let mut rng = Rng::new(seed);
         let cpus = online.len() as u64;
         let mut pools = Vec::new();
-        for _ in 0..1 + rng.below(6) {
+        for _ in 0..=rng.below(6) {
             let attributes = Attributes {
                 affinity: *rng.pick(&Affinity::ALL),
                 localize: rng.below(4) == 0,

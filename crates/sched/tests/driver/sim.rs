@@ -75,12 +75,14 @@ pub(crate) fn run(layout: &Layout, scenario: &Scenario) -> Report {
     sim.after(TICK_NS, Event::Tick);
     while !(sim.issued == scenario.items && sim.checks.all_ran()) {
         let Reverse((at_ns, _, event)) = sim.events.pop().expect("ticks go on");
-        sim.checks.before(at_ns, layout, &sim.board);
+        if let Err(problem) = sim.checks.before(at_ns, layout, &sim.board) {
+            panic!("{problem}, after\n{}\nin {scenario:?}", sim.last_decisions());
+        }
         sim.board.now_ns = at_ns;
         sim.happen(event);
         sim.checks.after(layout, &sim.board);
     }
-    sim.checks.report(sim.board, sim.log)
+    sim.checks.report(&sim.board, sim.log)
 }
 
 impl Sim<'_> {
@@ -91,6 +93,11 @@ impl Sim<'_> {
 
     pub(crate) fn note(&mut self, what: std::fmt::Arguments<'_>) {
         writeln!(self.log, "{} {what}", self.board.now_ns).unwrap();
+    }
+
+    fn last_decisions(&self) -> String {
+        let lines: Vec<&str> = self.log.lines().collect();
+        lines[lines.len().saturating_sub(30)..].join("\n")
     }
 
     fn happen(&mut self, event: Event) {
@@ -114,7 +121,7 @@ impl Sim<'_> {
             self.board.occupied.insert(cpu);
         }
         let pool = self.rng.below(self.scenario.pools.len() as u64) as u8;
-        for _ in 0..1 + self.rng.below(u64::from(self.scenario.burst_max)) {
+        for _ in 0..=self.rng.below(u64::from(self.scenario.burst_max)) {
             self.put(cpu, pool);
         }
         if self.issued < self.scenario.items {
@@ -141,7 +148,6 @@ impl Sim<'_> {
             number: self.issued,
             length_ns: typical_ns + self.rng.below(typical_ns / 10 + 1),
             children: if is_parent { 1 + self.rng.below(3) as u32 } else { 0 },
-            issued_ns: self.board.now_ns,
         };
         self.issued += 1;
         self.board.look_as_seen();
@@ -158,7 +164,7 @@ impl Sim<'_> {
         } else {
             None
         };
-        self.checks.puts += 1;
+        self.checks.occasions += 1;
         let number = item.number;
         self.note(format_args!("put {number} {cpu} {}/{} {woken:?}", pool.0, queue.leader));
     }
@@ -197,6 +203,7 @@ impl Sim<'_> {
         self.note(format_args!("active {active}"));
         for cpu in before.minus(&active).iter() {
             if self.board.idle.contains(cpu) {
+                self.checks.occasions += 1;
                 self.claim(cpu, None);
             }
         }
@@ -209,6 +216,7 @@ impl Sim<'_> {
     }
 
     fn tick(&mut self) {
+        self.checks.occasions += 1;
         self.board.occupied = homing_topology::CpuSet::EMPTY;
         for number in 0..self.workers.len() {
             let worker = &mut self.workers[number];

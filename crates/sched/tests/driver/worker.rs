@@ -33,7 +33,6 @@ pub(crate) struct Worker {
     turn: usize,
     idle: Idle,
     parks: u64,
-    running: Option<Item>,
 }
 
 impl Worker {
@@ -49,7 +48,6 @@ impl Worker {
             turn: 0,
             idle: Idle::Woken,
             parks: 0,
-            running: None,
         }
     }
 }
@@ -71,8 +69,7 @@ impl Sim<'_> {
 
     pub(crate) fn done(&mut self, cpu: CpuId) {
         let worker = &mut self.workers[cpu.index()];
-        let item = worker.running.take().expect("an item ends once");
-        self.checks.ran(item);
+        self.checks.ran();
         if let Some(next) = worker.hand.pop_front() {
             self.begin(cpu, next);
             return;
@@ -173,9 +170,7 @@ impl Sim<'_> {
     fn begin(&mut self, cpu: CpuId, item: Item) {
         let worker = &mut self.workers[cpu.index()];
         worker.item_began_ns = self.board.now_ns;
-        worker.running = Some(item);
-        let queue = worker.queue.expect("it has taken from one");
-        self.checks.begins(self.board.now_ns, item, queue);
+        self.checks.begins(item);
         self.after(item.length_ns, Event::Done(cpu));
         self.put_children(cpu, item.children);
     }
