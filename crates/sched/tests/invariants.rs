@@ -41,7 +41,7 @@ fn captured_machines_and_the_largest_one_are_like_the_others() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(ProptestConfig::with_cases(1_500))]
 
     #[test]
     fn anything_legal_ends_well(machine in 0..GRIDS.len(), seed in any::<u64>()) {

@@ -101,7 +101,9 @@ fn unpack(archive: &Path, into: &Path) -> PathBuf {
         let path = entry.path().unwrap().into_owned();
         let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
         if NEEDED.contains(&name) {
-            entry.unpack_in(into).unwrap();
+            let target = into.join(&path);
+            fs::create_dir_all(target.parent().unwrap()).unwrap();
+            entry.unpack(target).unwrap();
         }
     }
     let mut entries = fs::read_dir(into).unwrap();
