@@ -58,7 +58,6 @@ fn the_same_seed_gives_the_same_decisions() {
         for seed in 0..5 {
             let scenario = random(&layout, seed, 400);
             let first = run(&layout, &scenario);
-            assert!(first.log.lines().count() > 400, "a line for each item put and batch taken");
             assert_eq!(first.log, run(&layout, &scenario).log);
             let other = Scenario { seed: seed + 1_000, ..scenario };
             assert_ne!(first.log, run(&layout, &other).log, "the log tells what happened");

@@ -36,6 +36,9 @@ pub(crate) struct Scenario {
     /// Each issues bursts from a CPU of its own choice, as a thread that is no worker.
     pub(crate) issuers: u32,
     pub(crate) burst_max: u32,
+    /// Whether the items of a burst are put into their queue at once, and one CPU is woken for
+    /// them; else one after the other.
+    pub(crate) at_once: bool,
     /// The longest pause between the bursts of an issuer.
     pub(crate) pause_ns: u64,
     /// How long items run: one of these, up to a tenth more.
@@ -66,6 +69,7 @@ impl Scenario {
             items: 2_000,
             issuers: 3,
             burst_max: 8,
+            at_once: seed.is_multiple_of(2),
             pause_ns: 40_000,
             lengths_ns: vec![2_000, 30_000, 300_000],
             parents: 2,
@@ -116,6 +120,7 @@ impl Scenario {
             items,
             issuers: 1 + rng.below(cpus.min(6)) as u32,
             burst_max: 1 + rng.below(40) as u32,
+            at_once: rng.below(3) == 0,
             pause_ns: *rng.pick(&[500, 20_000, 200_000]),
             lengths_ns: rng.pick(&lengths).to_vec(),
             parents: rng.below(6) as u32,

@@ -121,8 +121,11 @@ impl Sim<'_> {
             self.board.occupied.insert(cpu);
         }
         let pool = self.rng.below(self.scenario.pools.len() as u64) as u8;
-        for _ in 0..=self.rng.below(u64::from(self.scenario.burst_max)) {
-            self.put(cpu, pool);
+        let count = 1 + self.rng.below(u64::from(self.scenario.burst_max)) as u32;
+        if self.scenario.at_once {
+            self.put(cpu, pool, count);
+        } else {
+            (0..count).for_each(|_| self.put(cpu, pool, 1));
         }
         if self.issued < self.scenario.items {
             let pause_ns = 1 + self.rng.below(self.scenario.pause_ns);
@@ -134,39 +137,46 @@ impl Sim<'_> {
     pub(crate) fn put_children(&mut self, cpu: CpuId, count: u32) {
         for _ in 0..count {
             let pool = self.rng.below(self.scenario.pools.len() as u64) as u8;
-            self.put(cpu, pool);
+            self.put(cpu, pool, 1);
         }
     }
 
-    fn put(&mut self, cpu: CpuId, pool: u8) {
-        if self.issued == self.scenario.items {
+    /// Puts items into their queue, as far as there are any left, and then wakes a CPU for them.
+    fn put(&mut self, cpu: CpuId, pool: u8, count: u32) {
+        let count = count.min(self.scenario.items - self.issued);
+        if count == 0 {
             return;
         }
-        let typical_ns = *self.rng.pick(&self.scenario.lengths_ns);
-        let is_parent = self.rng.below(8) < u64::from(self.scenario.parents);
-        let item = Item {
-            number: self.issued,
-            length_ns: typical_ns + self.rng.below(typical_ns / 10 + 1),
-            children: if is_parent { 1 + self.rng.below(3) as u32 } else { 0 },
-        };
-        self.issued += 1;
         self.board.look_as_seen();
         let pool = PoolId(pool);
         let queue = home(self.layout, &self.board, cpu, pool);
-        let waiting = self.board.push(queue, item);
+        let first = self.issued;
+        let mut waiting = 0;
+        for _ in 0..count {
+            let item = self.make_item();
+            waiting = self.board.push(queue, item);
+        }
         let item_ns = self.board.queue(queue).length.mean_ns();
-        let woken = if calls_for_decision(item_ns, waiting) {
-            self.wake_one(queue, |layout, board| {
-                let placed = submit(layout, board, cpu, pool);
-                assert_eq!(placed.queue, queue, "an item has one home");
-                placed.wake
-            })
-        } else {
-            None
+        let decide = count > 1 || calls_for_decision(item_ns, waiting);
+        let submit = |layout: &Layout, board: &Board| {
+            let placed = submit(layout, board, cpu, pool);
+            assert_eq!(placed.queue, queue, "an item has one home");
+            placed.wake
         };
+        let woken = if decide { self.wake_one(queue, submit) } else { None };
         self.checks.occasions += 1;
-        let number = item.number;
-        self.note(format_args!("put {number} {cpu} {}/{} {woken:?}", pool.0, queue.leader));
+        self.note(format_args!("put {first}+{count} {cpu} {}/{} {woken:?}", pool.0, queue.leader));
+    }
+
+    fn make_item(&mut self) -> Item {
+        let typical_ns = *self.rng.pick(&self.scenario.lengths_ns);
+        let is_parent = self.rng.below(8) < u64::from(self.scenario.parents);
+        self.issued += 1;
+        Item {
+            number: self.issued - 1,
+            length_ns: typical_ns + self.rng.below(typical_ns / 10 + 1),
+            children: if is_parent { 1 + self.rng.below(3) as u32 } else { 0 },
+        }
     }
 
     /// Wakes whom `choose` names; where that CPU has been woken meanwhile, looks closely.
@@ -175,12 +185,15 @@ impl Sim<'_> {
         queue: QueueId,
         choose: impl Fn(&Layout, &Board) -> Option<CpuId>,
     ) -> Option<CpuId> {
+        let mut closely = false;
         loop {
             let cpu = choose(self.layout, &self.board)?;
             if self.board.idle.contains(cpu) {
                 self.claim(cpu, Some(queue));
                 return Some(cpu);
             }
+            assert!(!closely, "CPU {cpu} is not idle, and that could be seen");
+            closely = true;
             self.checks.extra_looks += 1;
             self.board.look_closely();
         }
