@@ -180,6 +180,30 @@ impl Dispatch {
         self.wake_one(fill, || start(&self.layout, self, queue, queue.leader));
     }
 
+    /// Moves what waits in queues none of whose CPUs has a worker any more to where it would be
+    /// queued now: workers that are busy would never come by.
+    pub(crate) fn rehome(&self, fill: &impl Fill, refused: impl Fn(Item)) {
+        let (online, active) = (*self.layout.machine().online(), self.active.snapshot());
+        if online.is_subset(&active) {
+            return;
+        }
+        for pool in (0..self.pools.count()).map(PoolId) {
+            let level = self.pools.attributes(pool).level();
+            for leader in self.layout.leaders(level).iter() {
+                let queue = QueueId { pool, leader };
+                let shares = |cpu: &CpuId| self.layout.leader(level, *cpu) == leader;
+                if self.pools.queue(queue).waiting() == 0 || active.iter().any(|cpu| shares(&cpu)) {
+                    continue;
+                }
+                while let Some((batch, _)) = self.pools.queue(queue).take(false) {
+                    if let Err(closed) = self.put_all(fill, leader, pool, batch) {
+                        closed.into_iter().for_each(&refused);
+                    }
+                }
+            }
+        }
+    }
+
     /// Looks for the next items for the worker of `cpu`, takes them, and wakes the next CPU while
     /// more wait. Where there are none: when to look again at the latest.
     pub(crate) fn take(
@@ -194,7 +218,7 @@ impl Dispatch {
         loop {
             match before_park(&self.layout, self, cpu, idle, turn) {
                 Next::Take { queue, reach } => {
-                    if let Some((batch, age)) = self.pools.queue(queue).take() {
+                    if let Some((batch, age)) = self.pools.queue(queue).take(reach != Reach::Home) {
                         let woken = !self.idle.is_empty()
                             && self.wake_one(fill, || start(&self.layout, self, queue, cpu));
                         return Ok(Taken { batch, age, queue, reach, woken });

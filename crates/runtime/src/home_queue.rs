@@ -141,14 +141,16 @@ impl HomeQueue {
         self.publish(items.len);
     }
 
-    /// Takes the next batch: at most as many items as the queue's length estimate allows. With it
-    /// comes now and then how long one of its items waited.
-    pub(crate) fn take(&self) -> Option<(Sealed, Option<QueueAge>)> {
+    /// Takes the next batch: at most as many items as the queue's length estimate allows, and from
+    /// afar at most half of what waits, rounded up. With it comes now and then how long one of its
+    /// items waited.
+    pub(crate) fn take(&self, from_afar: bool) -> Option<(Sealed, Option<QueueAge>)> {
         let length = self.length();
         let mut items = lock(&self.items);
+        let share = if from_afar { items.len.div_ceil(2) } else { items.len };
         let next = items.full.pop_front().or_else(|| items.open.seal())?;
         // They may have turned out longer than when the batch was filled.
-        let (taken, rest) = next.split(length.batch(items.len));
+        let (taken, rest) = next.split(length.batch(items.len).min(share));
         if let Some(rest) = rest {
             items.full.push_front(rest);
         }
@@ -214,7 +216,7 @@ mod tests {
     }
 
     fn take(queue: &HomeQueue) -> Vec<u32> {
-        let (batch, _) = queue.take().unwrap_or_else(|| panic!("the queue is empty"));
+        let (batch, _) = queue.take(false).unwrap_or_else(|| panic!("the queue is empty"));
         batch.into_iter().map(|item| item.workqueue()).collect()
     }
 
@@ -229,7 +231,7 @@ mod tests {
         assert_eq!(queue.waiting(), 36);
         queue.complete(1_000_000, 1);
         assert_eq!(take(&queue), [34], "they turned out long");
-        let (Some((batch, _)), 34) = (queue.take(), queue.waiting()) else {
+        let (Some((batch, _)), 34) = (queue.take(false), queue.waiting()) else {
             panic!("35 were there")
         };
         queue.put_back(batch);
@@ -244,7 +246,7 @@ mod tests {
         assert_eq!(left.pop_front().map(|batch| batch.len()), Some(1));
         assert!(queue.push(item(3)).is_err_and(|refused| refused.workqueue() == 3));
         assert!(queue.push_all(items(4..6)).is_err_and(|refused| refused.len() == 2));
-        assert!(queue.take().is_none());
+        assert!(queue.take(false).is_none());
     }
 
     #[test]

@@ -32,6 +32,9 @@ const REST_NS: u64 = 60_000_000_000;
 /// How often the CPU mask is read.
 const MASK_NS: u64 = 250_000_000;
 
+/// The most CPUs woken at a look for items that are overdue.
+const WAKES_MAX: usize = 8;
+
 /// Items that run for longer are watched, and what was taken with them goes back.
 const LONG_NS: u64 = BLOCKED_NS / 2;
 
@@ -102,7 +105,9 @@ impl Monitor<'_> {
             // The next item that blocks shall not wait for a thread to be made.
             shared.crew.create_spare_if_none(shared);
         }
-        let overdue = shared.dispatch.wake_for_overdue(&**shared);
+        shared.dispatch.rehome(&**shared, |refused| shared.cancel(refused));
+        let overdue = (0..WAKES_MAX).take_while(|_| shared.dispatch.wake_for_overdue(&**shared));
+        let overdue = overdue.count() > 0;
         // A worker that has parked since the last look has worked.
         let parks = shared.dispatch.slots().map(|(_, slot)| slot.books.parks()).sum();
         let worked = std::mem::replace(&mut self.parks, parks) != parks;

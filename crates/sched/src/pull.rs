@@ -58,8 +58,8 @@ pub enum Idle {
 /// What a worker does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Take items from this queue: a batch of those that wait, but no more than half of them
-    /// (rounded up).
+    /// Take items from this queue: a batch of those that wait, but from another pod no more than
+    /// half of them (rounded up).
     Take {
         /// The queue to take from.
         queue: QueueId,

@@ -130,7 +130,11 @@ impl Board {
     pub(crate) fn take(&mut self, queue: QueueId) -> VecDeque<Item> {
         let number = self.number_of(queue);
         let found = &mut self.queues[number];
-        let count = found.items.len().div_ceil(2).min(found.length.batch() as usize);
+        let count = found
+            .items
+            .len()
+            .div_ceil(2)
+            .min(found.length.batch(found.items.len() as u32) as usize);
         found.head_since_ns.set(0);
         let rest = found.items.split_off(count);
         let taken = std::mem::replace(&mut found.items, rest);
