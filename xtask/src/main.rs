@@ -70,6 +70,9 @@ fn style(root: &Path) -> anyhow::Result<()> {
 fn lint(root: &Path) -> anyhow::Result<()> {
     run(cargo(root).args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
     run(cargo(root)
+        .args(["clippy", "-p", "homing-runtime", "--all-features", "--all-targets", "--"])
+        .args(["-D", "warnings"]))?;
+    run(cargo(root)
         .args(["doc", "--workspace", "--no-deps", "--document-private-items"])
         .env("RUSTDOCFLAGS", "-D warnings"))
 }
@@ -100,7 +103,10 @@ fn unit(root: &Path) -> anyhow::Result<()> {
             println!("skipped: nbd-tester-client could not be fetched (needs Debian's sources)");
         }
     }
-    run(&mut tests)
+    run(&mut tests)?;
+    // What optional features add.
+    let features = ["test", "-p", "homing-runtime", "--all-features"];
+    run(cargo(root).args(features).args(["--test", "executors", "--test", "blocking"]))
 }
 
 fn loom(root: &Path) -> anyhow::Result<()> {

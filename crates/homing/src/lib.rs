@@ -15,6 +15,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! Features: `async-io` and `tokio` let futures use those crates' timers and sockets, `tracing` adds
+//! spans and events.
+//!
 //! This crate is the face: it re-exports what programs use and holds no code of its own.
 #![forbid(unsafe_code)]
 

@@ -109,6 +109,8 @@ impl QueueAges {
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct WorkqueueBooks {
+    #[cfg(feature = "tracing")]
+    name: Box<str>,
     started: AtomicU64,
     completed: AtomicU64,
     panicked: AtomicU64,
@@ -146,6 +148,21 @@ impl Books for WorkqueueBooks {
 }
 
 impl WorkqueueBooks {
+    #[cfg_attr(not(feature = "tracing"), allow(unused_variables))]
+    pub(crate) fn of(name: &str) -> Self {
+        Self {
+            #[cfg(feature = "tracing")]
+            name: name.into(),
+            ..Self::default()
+        }
+    }
+
+    /// The workqueue's.
+    #[cfg(feature = "tracing")]
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// An item was taken from there, and somebody woken for the next one or not.
     pub(crate) fn taken(&self, reach: Reach, woken: bool) {
         add(&self.taken[reach as usize], 1);

@@ -51,6 +51,8 @@ pub struct Builder {
     cpu_intensive: Duration,
     machine: Option<Machine>,
     refuse_threads: Option<Arc<AtomicBool>>,
+    #[cfg(feature = "async-io")]
+    drives_io: bool,
     #[cfg(feature = "tokio")]
     tokio: Option<tokio::runtime::Handle>,
 }
@@ -65,6 +67,8 @@ impl Default for Builder {
             cpu_intensive: Duration::from_nanos(CPU_INTENSIVE_NS),
             machine: None,
             refuse_threads: None,
+            #[cfg(feature = "async-io")]
+            drives_io: true,
             #[cfg(feature = "tokio")]
             tokio: None,
         }
@@ -102,6 +106,16 @@ impl Builder {
     /// `workqueue.cpu_intensive_thresh_us`. Default: 10 ms; 0: none does.
     pub fn cpu_intensive_thresh(mut self, threshold: Duration) -> Self {
         self.cpu_intensive = threshold;
+        self
+    }
+
+    /// Whether a worker that would sleep drives the reactor of the crate async-io (timers, sockets,
+    /// child processes) instead: a future that waits for I/O is then queued by the worker that
+    /// sees it ready, without a hop through another thread. Default, with that feature: true.
+    /// Without it async-io's own thread drives the reactor.
+    #[cfg(feature = "async-io")]
+    pub fn drive_io(mut self, drives_io: bool) -> Self {
+        self.drives_io = drives_io;
         self
     }
 
@@ -177,6 +191,8 @@ impl Builder {
             wanted: self.cpus,
             mask_is_fixed: self.machine.is_some(),
             cpu_intensive_ns: AtomicU64::new(cpu_intensive_ns),
+            #[cfg(feature = "async-io")]
+            drives_io: self.drives_io,
             #[cfg(feature = "tokio")]
             tokio: self.tokio,
         };

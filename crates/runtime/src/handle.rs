@@ -188,9 +188,7 @@ pub(crate) fn block_on<F: Future + Unpin>(future: &mut F) -> F::Output {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut context = Context::from_waker(&waker);
     loop {
-        // What spends the budget here is no future of a runtime: nobody waits for its turn.
-        local::refill_budget();
-        match Pin::new(&mut *future).poll(&mut context) {
+        match local::without_budget(|| Pin::new(&mut *future).poll(&mut context)) {
             Poll::Ready(output) => return output,
             Poll::Pending => thread::park(),
         }

@@ -30,7 +30,7 @@ struct Place {
 thread_local! {
     static PLACE: Cell<Place> = const { Cell::new(Place { runtime: 0, cpu: FALLBACK }) };
     static LOCAL: RefCell<Option<Local>> = const { RefCell::new(None) };
-    static BUDGET: Cell<u32> = const { Cell::new(BUDGET_MAX) };
+    static BUDGET: Cell<Option<u32>> = const { Cell::new(None) };
 }
 
 /// This thread is `member` from now on.
@@ -86,14 +86,30 @@ fn running_on() -> CpuId {
 /// How many handles a future may find finished at one go before it gives way to other items.
 const BUDGET_MAX: u32 = 128;
 
-/// A future begins a go.
-pub(crate) fn refill_budget() {
-    BUDGET.with(|budget| budget.set(BUDGET_MAX));
+/// Lets a future of ours go on, with a fresh budget. Elsewhere, on foreign executors too, there
+/// is none to keep to.
+pub(crate) fn with_budget<T>(go: impl FnOnce() -> T) -> T {
+    let before = BUDGET.with(|budget| budget.replace(Some(BUDGET_MAX)));
+    let result = go();
+    BUDGET.with(|budget| budget.set(before));
+    result
+}
+
+/// Runs `go` without a budget: a thread that blocks has nobody to give way to.
+pub(crate) fn without_budget<T>(go: impl FnOnce() -> T) -> T {
+    let before = BUDGET.with(|budget| budget.replace(None));
+    let result = go();
+    BUDGET.with(|budget| budget.set(before));
+    result
 }
 
 /// Takes one from the budget; `false` where there is nothing left.
 pub(crate) fn spend_budget() -> bool {
-    let spend = |budget: &Cell<u32>| budget.replace(budget.get().saturating_sub(1)) > 0;
+    let spend = |budget: &Cell<Option<u32>>| {
+        let left = budget.get();
+        budget.set(left.map(|left| left.saturating_sub(1)));
+        left != Some(0)
+    };
     // A thread that ends has no budget to keep.
     BUDGET.try_with(spend).unwrap_or(true)
 }

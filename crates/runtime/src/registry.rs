@@ -75,7 +75,8 @@ impl WorkqueueState {
     /// The part of the counters that a thread writes.
     pub(crate) fn books_of(&self, thread: ThreadId) -> Arc<WorkqueueBooks> {
         let mut books = self.books.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(books.entry(thread).or_default())
+        let books = books.entry(thread);
+        Arc::clone(books.or_insert_with(|| Arc::new(WorkqueueBooks::of(&self.name))))
     }
 
     /// Leaves the choice of the scope to what is measured, or no longer.

@@ -54,6 +54,9 @@ pub(crate) struct Settings {
     pub(crate) mask_is_fixed: bool,
     /// Items that use the CPU for longer are CPU-intensive; 0: none.
     pub(crate) cpu_intensive_ns: AtomicU64,
+    /// Workers drive async-io's reactor while they would sleep.
+    #[cfg(feature = "async-io")]
+    pub(crate) drives_io: bool,
     #[cfg(feature = "tokio")]
     pub(crate) tokio: Option<tokio::runtime::Handle>,
 }

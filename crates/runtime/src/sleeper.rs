@@ -17,16 +17,54 @@ mod place {
     const EMPTY: u32 = 0;
     const TOKEN: u32 = 1;
     const ASLEEP: u32 = 2;
+    /// It waits in the reactor, where its waker reaches it.
+    #[cfg(feature = "async-io")]
+    const DRIVING: u32 = 3;
 
     /// One worker's bed. A wake-up that comes before the sleep is kept.
     #[derive(Debug)]
     pub(crate) struct Sleeper {
         state: AtomicU32,
+        #[cfg(feature = "async-io")]
+        waker: atomic_waker::AtomicWaker,
     }
 
     impl Sleeper {
         pub(crate) fn new() -> Self {
-            Self { state: AtomicU32::new(EMPTY) }
+            Self {
+                state: AtomicU32::new(EMPTY),
+                #[cfg(feature = "async-io")]
+                waker: atomic_waker::AtomicWaker::new(),
+            }
+        }
+
+        /// [`Sleeper::sleep`], and meanwhile the thread drives the reactor of async-io, if no
+        /// other thread does: what becomes ready there is queued by this thread.
+        #[cfg(feature = "async-io")]
+        pub(crate) fn sleep_driving_io(&self, at_most: Option<Duration>) -> bool {
+            use std::pin::Pin;
+            use std::task::Poll;
+
+            let mut timer = at_most.map(async_io::Timer::after);
+            async_io::block_on(std::future::poll_fn(|context| {
+                // The waker first: who leaves the token after this finds it.
+                self.waker.register(context.waker());
+                let go = self.state.compare_exchange(
+                    EMPTY,
+                    DRIVING,
+                    Ordering::AcqRel,
+                    Ordering::Acquire,
+                );
+                if go == Err(TOKEN) {
+                    return Poll::Ready(());
+                }
+                match &mut timer {
+                    Some(timer) => Pin::new(timer).poll(context).map(drop),
+                    None => Poll::Pending,
+                }
+            }));
+            // One swap tells whether a token came, also at the last moment.
+            self.state.swap(EMPTY, Ordering::AcqRel) == TOKEN
         }
 
         /// Sleeps until [`Sleeper::wake`] was called, and takes its token; or until the time is
@@ -55,9 +93,14 @@ mod place {
 
         /// Leaves the token, and ends a sleep if there is one.
         pub(crate) fn wake(&self) {
-            if self.state.swap(TOKEN, Ordering::Release) == ASLEEP {
-                // Fails only on bad addresses.
-                let _ = futex::wake(&self.state, futex::Flags::PRIVATE, 1);
+            match self.state.swap(TOKEN, Ordering::AcqRel) {
+                ASLEEP => {
+                    // Fails only on bad addresses.
+                    let _ = futex::wake(&self.state, futex::Flags::PRIVATE, 1);
+                }
+                #[cfg(feature = "async-io")]
+                DRIVING => self.waker.wake(),
+                _ => {}
             }
         }
     }
@@ -102,6 +145,12 @@ mod place {
             }
             *woken = false;
             true
+        }
+
+        /// [`Sleeper::sleep`]: here async-io's own thread drives its reactor.
+        #[cfg(feature = "async-io")]
+        pub(crate) fn sleep_driving_io(&self, at_most: Option<Duration>) -> bool {
+            self.sleep(at_most)
         }
 
         /// Leaves the token, and ends a sleep if there is one.

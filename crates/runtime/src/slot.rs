@@ -85,6 +85,12 @@ impl Slot {
         self.sleeper.sleep(at_most)
     }
 
+    /// [`Slot::sleep`], driving async-io's reactor meanwhile.
+    #[cfg(feature = "async-io")]
+    pub(crate) fn sleep_driving_io(&self, at_most: Option<Duration>) -> bool {
+        self.sleeper.sleep_driving_io(at_most)
+    }
+
     /// Wakes the owner, who is parked or about to be.
     pub(crate) fn wake(&self, occupied: bool) {
         self.woken.store(now_ns() << 1 | u64::from(occupied), Ordering::Relaxed);

@@ -111,6 +111,8 @@ impl<'a> Worker<'a> {
             self.me.workqueue.store(number, Ordering::Relaxed);
             let books = self.books.of(self.shared, self.me, number);
             books.taken(reach, std::mem::take(&mut woken));
+            #[cfg(feature = "tracing")]
+            let _span = tracing::trace_span!("item", workqueue = books.name(), ?reach).entered();
             item.run(books);
             items += 1;
             next = self.me.hand.pop();
@@ -166,7 +168,15 @@ impl<'a> Worker<'a> {
         let fell_asleep_ns = now_ns();
         let at_most = until_ns.map(|until| until.saturating_sub(fell_asleep_ns));
         // I4: sleep until there is a token.
-        let woken = slot.sleep(at_most.map(Duration::from_nanos));
+        let at_most = at_most.map(Duration::from_nanos);
+        #[cfg(feature = "async-io")]
+        let woken = if shared.settings.drives_io {
+            slot.sleep_driving_io(at_most)
+        } else {
+            slot.sleep(at_most)
+        };
+        #[cfg(not(feature = "async-io"))]
+        let woken = slot.sleep(at_most);
         if !woken {
             shared.dispatch.unannounce(self.cpu);
         }
