@@ -20,6 +20,10 @@ use crate::shared::Shared;
 /// call; of shorter ones the elapsed time counts.
 const CPU_CLOCK_ITEM_NS: u64 = 50_000;
 
+/// Of items at least this long it is always read; of shorter ones of every so many, for all.
+const CPU_CLOCK_ALWAYS_NS: u64 = 500_000;
+const CPU_CLOCK_EVERY: u64 = 8;
+
 /// The life of a thread of the runtime.
 pub(crate) fn main(shared: &Arc<Shared>, member: &Arc<Member>, assigned: Option<CpuId>) {
     local::enter(shared, member);
@@ -99,10 +103,10 @@ impl<'a> Worker<'a> {
             self.me.hand.put(rest);
         }
         let home = self.shared.dispatch.pools.queue(queue);
-        let long = !(1..CPU_CLOCK_ITEM_NS).contains(&home.length().mean_ns());
+        let weight = self.cpu_clock_weight(home.length().mean_ns());
         let began_ns = self.now_ns;
         self.me.running_since_ns.store(began_ns, Ordering::Relaxed);
-        let cpu_began_ns = long.then(thread_cpu_ns);
+        let cpu_began_ns = weight.filter(|weight| *weight > 0).map(|_| thread_cpu_ns());
         let mut items = 0;
         let mut next = Some(first);
         let mut number = 0;
@@ -121,12 +125,26 @@ impl<'a> Worker<'a> {
         let elapsed_ns = self.now_ns.saturating_sub(began_ns);
         home.complete(elapsed_ns, items);
         let cpu_ns = cpu_began_ns.map(|began| thread_cpu_ns().saturating_sub(began));
-        self.books.of(self.shared, self.me, number).ran(cpu_ns.unwrap_or(elapsed_ns));
+        let cpu_ns = weight.map_or(elapsed_ns, |weight| weight * cpu_ns.unwrap_or(0));
+        self.books.of(self.shared, self.me, number).ran(cpu_ns);
         let slot = self.shared.dispatch.slot(self.cpu);
         if slot.is_owned_by(self.me.id) {
             slot.books.ran(reach, items, elapsed_ns);
         }
         self.idle = Idle::Since(self.now_ns);
+    }
+
+    /// For how many batches like the next one its CPU time stands, by the length of its items;
+    /// `None`: elapsed time will do.
+    fn cpu_clock_weight(&self, item_ns: u64) -> Option<u64> {
+        match item_ns {
+            0 | CPU_CLOCK_ALWAYS_NS.. => Some(1),
+            CPU_CLOCK_ITEM_NS.. if (self.turn as u64).is_multiple_of(CPU_CLOCK_EVERY) => {
+                Some(CPU_CLOCK_EVERY)
+            }
+            CPU_CLOCK_ITEM_NS.. => Some(0),
+            _ => None,
+        }
     }
 
     /// Stays awake for a while where work has been coming soon. Whether some came.

@@ -10,7 +10,7 @@
 const WEIGHT: u64 = 8;
 
 /// By this part the other delay shrinks.
-const FORGET: u64 = 1024;
+const FORGET: u64 = 8192;
 
 /// Both delays, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
