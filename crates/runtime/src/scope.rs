@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use crate::handle::JoinHandle;
-use crate::item::{self, JoinError, Joined};
+use crate::item::{self, JoinError, Joined, drop_quietly};
 use crate::sync::{Mutex, lock};
 use crate::workqueue::Workqueue;
 
@@ -68,7 +68,14 @@ impl Workqueue {
         let result = catch_unwind(AssertUnwindSafe(|| body(&scope)));
         let failed = scope.wait_for_all();
         match (result, failed) {
-            (Err(panic), _) | (Ok(_), Some(JoinError::Panicked(panic))) => resume_unwind(panic),
+            (Err(panic), failed) => {
+                drop_quietly(failed);
+                resume_unwind(panic)
+            }
+            (Ok(result), Some(JoinError::Panicked(panic))) => {
+                drop_quietly(result);
+                resume_unwind(panic)
+            }
             (Ok(_), Some(JoinError::Cancelled)) => {
                 panic!("the runtime was shut down before all items of the scope had run")
             }
@@ -98,7 +105,7 @@ impl<'scope> WorkScope<'scope, '_> {
             // Items may queue more while we wait.
             let Some(joined) = lock(&self.queued).handles.pop() else { break };
             if let Err(error) = JoinHandle::of_closure(joined).join() {
-                lock(&self.queued).failed.get_or_insert(error);
+                lock(&self.queued).note(error);
             }
         }
         lock(&self.queued).failed.take()
@@ -106,10 +113,20 @@ impl<'scope> WorkScope<'scope, '_> {
 }
 
 impl Queued {
+    /// Keeps the first error. What a later item panicked with may panic when it is dropped: that
+    /// must not end the waiting for items that still borrow.
+    fn note(&mut self, error: JoinError) {
+        match &self.failed {
+            None => self.failed = Some(error),
+            Some(_) => drop_quietly(error),
+        }
+    }
+
     fn sweep(&mut self) {
-        for joined in self.handles.extract_if(.., |joined| joined.is_done()) {
+        let ended: Vec<_> = self.handles.extract_if(.., |joined| joined.is_done()).collect();
+        for joined in ended {
             if let Err(error) = JoinHandle::of_closure(joined).join() {
-                self.failed.get_or_insert(error);
+                self.note(error);
             }
         }
         self.sweep_at = self.handles.len() * 2;

@@ -18,6 +18,7 @@ use std::task::{Poll, Waker};
 
 use super::header::{Books, Header, Item, VTable};
 use super::memory;
+use super::quiet::{drop_quietly, quietly};
 use crate::sync::Ordering::{AcqRel, Acquire};
 
 /// The closure belongs to whoever set this bit.
@@ -230,7 +231,7 @@ unsafe fn finish<T>(header: NonNull<Header>) {
             && let Some(waker) = (*front.waiter.get()).take()
         {
             // A foreign waker that panics must not take the worker with it.
-            let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+            quietly(|| waker.wake());
         }
         release(header, ITEM, HANDLE, free);
     }
@@ -258,7 +259,7 @@ unsafe fn free<F, T>(header: NonNull<Header>) {
     // SAFETY: `joined` made this allocation with these types.
     let cell = unsafe { memory::take(header.cast::<Cell<F, T>>()) };
     // A result that nobody took may panic when it is dropped: on a worker that ends with it.
-    let _ = catch_unwind(AssertUnwindSafe(|| drop(cell)));
+    drop_quietly(cell);
 }
 
 /// The handle's side of an item.

@@ -6,6 +6,7 @@ use std::ptr::NonNull;
 
 use super::header::{Books, Header, Item, VTable};
 use super::memory;
+use super::quiet::drop_quietly;
 
 #[repr(C)]
 struct Lone<F> {
@@ -32,12 +33,13 @@ unsafe fn run<F: FnOnce() + Send>(header: NonNull<Header>, books: &dyn Books) {
     // The closure is gone whether it returns or panics: nothing half-changed is seen again.
     let result = catch_unwind(AssertUnwindSafe(work));
     books.completed(result.is_err());
+    drop_quietly(result);
 }
 
 unsafe fn cancel<F: FnOnce() + Send>(header: NonNull<Header>) -> bool {
     // SAFETY: as in `run`.
     let cell = unsafe { memory::take(header.cast::<Lone<F>>()) };
     // What the closure holds may panic when it is dropped; that is not our caller's business.
-    let _ = catch_unwind(AssertUnwindSafe(|| drop(cell)));
+    drop_quietly(cell);
     true
 }

@@ -5,6 +5,7 @@
 //! * `lone`: an item that nobody waits for.
 //! * `joined`: an item with a handle.
 //! * `memory`: where they live, used again and again.
+//! * `quiet`: where panics that nobody could hear of end.
 //!
 //! The unsafe code of the runtime is in this folder (and in `scope.rs`, which lends borrowed
 //! closures to it). What makes it sound is ownership: whoever holds an `Item` or a list of items
@@ -18,9 +19,11 @@ mod header;
 mod joined;
 mod lone;
 mod memory;
+mod quiet;
 
 pub(crate) use batch::{Batch, Batches, Hand, Sealed};
 pub(crate) use header::{Books, Item};
 pub use joined::JoinError;
 pub(crate) use joined::{Joined, joined, joined_borrowing};
 pub(crate) use lone::lone;
+pub(crate) use quiet::drop_quietly;

@@ -1,0 +1,68 @@
+//! Panics that come from where nobody expects them: they end where they arose.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use homing_runtime::Runtime;
+
+/// Panics when it is dropped.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        // A second panic at a time would end the process.
+        assert!(thread::panicking(), "a bomb was dropped");
+    }
+}
+
+fn wait_until(what: &str, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !condition() {
+        assert!(Instant::now() < deadline, "{what} did not happen within a minute");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Whether every worker still works.
+fn all_work(runtime: &Runtime) {
+    let queue = runtime.workqueue("alive").affinity_strict(true).build().unwrap();
+    queue.set_affinity_scope(homing_runtime::Scope::Cpu);
+    for cpu in runtime.cpus().iter() {
+        let item = queue.queue_on(cpu, || ()).unwrap();
+        wait_until("an item of a CPU", || item.is_finished());
+    }
+}
+
+#[test]
+fn what_an_item_panicked_with_may_panic_when_it_is_dropped() {
+    let runtime = Runtime::new().unwrap();
+    for _ in 0..16 {
+        runtime.events().execute(|| panic_any(Bomb));
+        runtime.queue(|| panic_any(Bomb)).detach();
+    }
+    wait_until("panicking", || runtime.events().counters().panicked == 32);
+    all_work(&runtime);
+}
+
+#[test]
+fn a_scope_waits_for_its_items_whatever_the_others_panicked_with() {
+    let runtime = Runtime::new().unwrap();
+    let (begun, ended) = (AtomicBool::new(false), AtomicBool::new(false));
+    let body = || {
+        runtime.scope(|scope| {
+            scope.queue(|| {
+                begun.store(true, Ordering::SeqCst);
+                thread::sleep(Duration::from_millis(100));
+                ended.store(true, Ordering::SeqCst);
+            });
+            wait_until("beginning", || begun.load(Ordering::SeqCst));
+            (0..2).for_each(|_| scope.queue(|| panic_any(Bomb)));
+        });
+    };
+    let panic = catch_unwind(AssertUnwindSafe(body)).unwrap_err();
+    assert!(ended.load(Ordering::SeqCst), "what the item borrows is gone");
+    assert!(panic.is::<Bomb>());
+    std::mem::forget(panic);
+}
