@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use homing_runtime::{CpuSet, JoinError, Runtime, Scope, Workqueue};
+use homing_runtime::{CpuSet, JoinError, JoinHandle, Runtime, Scope, Workqueue};
 
 fn queue_of(runtime: &Runtime) -> Workqueue {
     runtime.workqueue("test").build().unwrap()
@@ -184,4 +184,21 @@ fn a_handle_polled_before_and_after_completion_wakes_once_ready() {
     assert!(first.is_pending() && !handle.is_finished());
     gate.wait();
     block_on(handle).unwrap();
+}
+
+#[test]
+fn other_executors_may_poll_any_number_of_handles() {
+    let runtime = Runtime::new().unwrap();
+    let queue = queue_of(&runtime);
+    let all = move || (0..1000).all(|n| block_on(queue.queue(move || n)).is_ok_and(|m| m == n));
+    // On a thread of their own, within an item, and within a future.
+    let foreign = thread::spawn(all.clone());
+    let within = [runtime.queue(all.clone()), runtime.spawn(async move { all() })];
+    let ended = || foreign.is_finished() && within.iter().all(JoinHandle::is_finished);
+    let deadline = std::time::Instant::now() + Duration::from_secs(60);
+    while !ended() {
+        assert!(std::time::Instant::now() < deadline, "they spin for want of budget");
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert!(foreign.join().unwrap() && within.into_iter().all(|item| item.join().unwrap()));
 }
