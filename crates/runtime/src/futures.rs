@@ -3,22 +3,78 @@
 use std::any::Any;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker};
 
 use async_task::Runnable;
 use slab::Slab;
 
-use crate::item;
+use crate::item::{self, drop_quietly, quietly};
 use crate::local;
 use crate::registry::WorkqueueState;
 use crate::shared::Shared;
 use crate::sync::{Mutex, lock};
 
-/// What a future ended with: its output, or what it panicked with.
-pub(crate) type Outcome<T> = Result<T, Box<dyn Any + Send>>;
+/// What a future ended with: its output, or what it panicked with. Where nobody takes it it is
+/// dropped without a panic, which would end the process there.
+pub(crate) struct Outcome<T>(Option<Result<T, Box<dyn Any + Send>>>);
+
+impl<T> Outcome<T> {
+    /// Hands it over: once.
+    pub(crate) fn take(mut self) -> Option<Result<T, Box<dyn Any + Send>>> {
+        self.0.take()
+    }
+}
+
+impl<T> Drop for Outcome<T> {
+    fn drop(&mut self) {
+        if let Some(outcome) = self.0.take() {
+            drop_quietly(outcome);
+        }
+    }
+}
+
+/// A future that has not begun, which is dropped without a panic too.
+struct Fresh<F>(Option<F>);
+
+impl<F> Drop for Fresh<F> {
+    fn drop(&mut self) {
+        if let Some(future) = self.0.take() {
+            drop_quietly(future);
+        }
+    }
+}
+
+/// The same of one that has begun.
+struct Begun<'a, F>(Pin<&'a mut Option<F>>);
+
+impl<F: Future> Begun<'_, F> {
+    /// Goes on with it, and drops it when it has ended.
+    fn go_on(&mut self, context: &mut Context<'_>) -> Poll<Outcome<F::Output>> {
+        // After a panic the future is not polled again: nothing half-changed is seen.
+        let polled = catch_unwind(AssertUnwindSafe(|| {
+            let future = self.0.as_mut().as_pin_mut().expect("it is polled until it has ended");
+            let polled = future.poll(context);
+            if polled.is_ready() {
+                self.0.set(None);
+            }
+            polled
+        }));
+        match polled {
+            Ok(Poll::Pending) => Poll::Pending,
+            Ok(Poll::Ready(output)) => Poll::Ready(Outcome(Some(Ok(output)))),
+            Err(panic) => Poll::Ready(Outcome(Some(Err(panic)))),
+        }
+    }
+}
+
+impl<F> Drop for Begun<'_, F> {
+    fn drop(&mut self) {
+        quietly(|| self.0.set(None));
+    }
+}
 
 /// The handle's side; dropping it ends the future.
 pub(crate) type Task<T> = async_task::FallibleTask<Outcome<T>>;
@@ -88,20 +144,17 @@ where
 {
     let place = shared.futures.enter();
     let entry = Entry { shared: Arc::clone(shared), place };
+    let mut fresh = Fresh(Some(future));
     let whole = async move {
         let entry = entry;
-        let mut future = pin!(future);
+        let mut future = pin!(fresh.0.take());
+        let mut begun = Begun(future.as_mut());
         poll_fn(|context| {
             #[cfg(feature = "tokio")]
             let _entered = entry.shared.settings.tokio.as_ref().map(tokio::runtime::Handle::enter);
             #[cfg(not(feature = "tokio"))]
             let _ = &entry;
-            // After a panic the future is not polled again: nothing half-changed is seen.
-            match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
-                Ok(Poll::Pending) => Poll::Pending,
-                Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
-                Err(panic) => Poll::Ready(Err(panic)),
-            }
+            begun.go_on(context)
         })
         .await
     };

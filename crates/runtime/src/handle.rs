@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
-use crate::futures::Task;
+use crate::futures::{Outcome, Task};
 use crate::item::{JoinError, Joined};
 use crate::local;
 use crate::sync::{Mutex, lock, thread};
@@ -151,7 +151,8 @@ impl<T> Future for JoinHandle<T> {
             Of::Future(task) => {
                 let task = task.get_mut().unwrap_or_else(PoisonError::into_inner);
                 let Some(task) = task else { return Poll::Ready(Err(JoinError::Cancelled)) };
-                Pin::new(task).poll(context).map(|ended| match ended {
+                let ended = Pin::new(task).poll(context);
+                ended.map(|ended| match ended.and_then(Outcome::take) {
                     Some(Ok(output)) => Ok(output),
                     Some(Err(panic)) => Err(JoinError::Panicked(panic)),
                     None => Err(JoinError::Cancelled),

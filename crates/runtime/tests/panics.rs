@@ -1,11 +1,13 @@
 //! Panics that come from where nobody expects them: they end where they arose.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use homing_runtime::Runtime;
+use homing_runtime::{JoinError, Runtime};
 
 /// Panics when it is dropped.
 struct Bomb;
@@ -65,4 +67,42 @@ fn a_scope_waits_for_its_items_whatever_the_others_panicked_with() {
     assert!(ended.load(Ordering::SeqCst), "what the item borrows is gone");
     assert!(panic.is::<Bomb>());
     std::mem::forget(panic);
+}
+
+/// A future that holds a bomb, and ends at its first go or never.
+struct Explosive {
+    ends: bool,
+    _bomb: Bomb,
+}
+
+impl Explosive {
+    fn new(ends: bool) -> Self {
+        Self { ends, _bomb: Bomb }
+    }
+}
+
+impl Future for Explosive {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+        if self.ends { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
+#[test]
+fn a_future_may_panic_when_it_is_dropped() {
+    let runtime = Runtime::new().unwrap();
+    let error = runtime.spawn(Explosive::new(true)).join().unwrap_err();
+    assert!(matches!(error, JoinError::Panicked(_)), "as of an item: {error}");
+    let [aborted, left, detached] = [(); 3].map(|()| runtime.spawn(Explosive::new(false)));
+    assert!(aborted.abort());
+    detached.detach();
+    runtime.spawn(async { panic_any(Bomb) }).detach();
+    runtime.spawn(async { Bomb }).detach();
+    all_work(&runtime);
+    let events = runtime.events().clone();
+    drop(runtime);
+    assert!(matches!(left.join(), Err(JoinError::Cancelled)));
+    // This one never begins.
+    assert!(events.spawn(Explosive::new(false)).join().is_err());
 }

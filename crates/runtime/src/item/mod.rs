@@ -26,4 +26,4 @@ pub(crate) use header::{Books, Item};
 pub use joined::JoinError;
 pub(crate) use joined::{Joined, joined, joined_borrowing};
 pub(crate) use lone::lone;
-pub(crate) use quiet::drop_quietly;
+pub(crate) use quiet::{drop_quietly, quietly};
