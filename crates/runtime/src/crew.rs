@@ -184,7 +184,10 @@ impl Crew {
         }
         self.close_if_done(shared);
         loop {
-            let ordered = member.bed.sleep(Some(self.keep_alive));
+            // The last one stays however long: it need not look at the clock. One that comes
+            // later does, and leaves instead.
+            let last = lock(&self.roll).spares.len() == 1;
+            let ordered = member.bed.sleep((!last).then_some(self.keep_alive));
             if let Some(orders) = lock(&member.orders).take() {
                 return orders;
             }

@@ -105,6 +105,36 @@ fn spares_retire_when_nothing_blocks_any_more() {
     wait_until("retiring", || runtime.thread_count() <= 2);
 }
 
+/// CPU time of the threads whose name begins so, where the kernel tells.
+fn on_cpu(prefix: &str) -> Duration {
+    let ns_of = |task: fs::DirEntry| {
+        let name = fs::read_to_string(task.path().join("comm")).ok()?;
+        let schedstat = fs::read_to_string(task.path().join("schedstat")).ok()?;
+        let ns: u64 = schedstat.split_ascii_whitespace().next()?.parse().ok()?;
+        name.starts_with(prefix).then_some(ns)
+    };
+    let tasks = fs::read_dir("/proc/self/task").unwrap();
+    Duration::from_nanos(tasks.flatten().filter_map(ns_of).sum())
+}
+
+#[test]
+fn the_last_spare_sleeps_however_short_or_long_its_patience() {
+    for keep_alive in [Duration::ZERO, Duration::MAX] {
+        let runtime = Runtime::builder().cpus(one_cpu()).thread_name("last").keep_alive(keep_alive);
+        let runtime = runtime.build().unwrap();
+        let (from, mut to) = pipe().unwrap();
+        let waits = runtime.queue(move || blocking(|| read_one(from)));
+        runtime.queue(|| ()).join().unwrap();
+        to.write_all(&[7]).unwrap();
+        waits.join().unwrap();
+        wait_until("coming to rest", || runtime.thread_count() == 2);
+        let before = on_cpu("last");
+        thread::sleep(Duration::from_millis(300));
+        let used = on_cpu("last").saturating_sub(before);
+        assert!(used < Duration::from_millis(100), "{used:?} with {keep_alive:?}");
+    }
+}
+
 #[test]
 fn without_new_threads_work_is_late_but_never_lost() {
     let refuse = Arc::new(AtomicBool::new(false));
