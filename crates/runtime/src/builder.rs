@@ -35,6 +35,12 @@ pub enum RuntimeError {
     /// Not a single worker thread could be created, or not the monitor.
     #[error("no worker thread could be created: {0}")]
     Thread(#[source] io::Error),
+    /// The system cannot have a thread of this name.
+    #[error("{name:?} does not do as a thread name: leave out the NUL")]
+    Name {
+        /// The name given.
+        name: String,
+    },
     /// [`Builder::build_global`] came too late.
     #[error("the process-wide runtime has been started already")]
     GlobalStarted,
@@ -147,9 +153,12 @@ impl Builder {
     /// now and then.
     ///
     /// # Errors
-    /// [`RuntimeError`] where the machine cannot be read, no CPU may be used, or no worker or no
-    /// monitor can be created.
+    /// [`RuntimeError`] where the machine cannot be read, no CPU may be used, the threads' name
+    /// does not do, or no worker or no monitor can be created.
     pub fn build(self) -> Result<Runtime, RuntimeError> {
+        if self.thread_name.contains('\0') {
+            return Err(RuntimeError::Name { name: self.thread_name });
+        }
         if let Some(machine) = self.machine.clone() {
             let active = self.cpus.unwrap_or(*machine.online()).and(machine.online());
             return self.start(&machine, active, active);

@@ -169,6 +169,8 @@ fn names_are_checked_and_cpus_that_do_not_exist_are_named() {
         let error = runtime.workqueue(bad).build().unwrap_err().to_string();
         assert!(error.contains(bad), "{error}");
     }
+    let error = Runtime::builder().thread_name("a\0b").build().unwrap_err().to_string();
+    assert!(error.contains(r"a\0b"), "{error}");
     let error = Runtime::builder().cpus("1023".parse().unwrap()).build().unwrap_err().to_string();
     assert!(error.contains("1023"), "{error}");
 }
