@@ -74,7 +74,9 @@ mod place {
             let go =
                 self.state.compare_exchange(EMPTY, ASLEEP, Ordering::Acquire, Ordering::Acquire);
             if go.is_err() {
-                self.state.store(EMPTY, Ordering::Relaxed);
+                // A swap, because another token may have come since: what its waker wrote before is
+                // looked at after this.
+                self.state.swap(EMPTY, Ordering::Acquire);
                 return true;
             }
             let timeout = at_most.map(|time| futex::Timespec {
