@@ -110,7 +110,6 @@ impl Crew {
                 // `fill` has noted the CPU again: next tick, or the next thread without an item.
                 return;
             }
-            lock(&self.roll).unfilled.remove(cpu);
         }
     }
 
@@ -128,6 +127,10 @@ impl Crew {
             let mut roll = lock(&self.roll);
             if roll.closed {
                 return Ok(());
+            }
+            // The note is for this thread. Not later: once it works its CPU may be noted anew.
+            if let Some(cpu) = cpu {
+                roll.unfilled.remove(cpu);
             }
             roll.last_id += 1;
             let member = Arc::new(Member::new(ThreadId(roll.last_id)));
