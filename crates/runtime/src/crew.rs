@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 use homing_topology::{CpuId, CpuSet};
@@ -172,6 +172,9 @@ impl Crew {
 
     /// A thread without a slot waits for orders.
     pub(crate) fn wait_as_spare(&self, shared: &Shared, member: &Arc<Member>) -> Orders {
+        // Pairs with the swap of `Hand::take`: who took our items is seen to hold them, by us and
+        // by whoever finds us among the spares.
+        fence(Ordering::Acquire);
         {
             let mut roll = lock(&self.roll);
             while let Some(cpu) = roll.unfilled.first().filter(|_| !shared.is_stopping_now()) {

@@ -105,7 +105,9 @@ impl Monitor<'_> {
             // The next item that blocks shall not wait for a thread to be made.
             shared.crew.create_spare_if_none(shared);
         }
-        shared.dispatch.rehome(&**shared, |refused| shared.cancel(refused));
+        shared.holding_items(|| {
+            shared.dispatch.rehome(&**shared, |refused| shared.cancel(refused));
+        });
         let overdue = (0..WAKES_MAX).take_while(|_| shared.dispatch.wake_for_overdue(&**shared));
         let overdue = overdue.count() > 0;
         // A worker that has parked since the last look has worked.
@@ -122,15 +124,19 @@ impl Monitor<'_> {
         self.interval_ns
     }
 
-    /// Whether all workers are parked, who will call if they are not any more.
+    /// Whether all workers are parked, who will call if they are not any more, and nothing is left
+    /// that only we would find.
     fn may_rest(&self) -> bool {
         let monitor = &self.shared.monitor;
         monitor.rest();
         let parked = self.shared.dispatch.slots().all(|(_, slot)| slot.working_owner().is_none());
-        if !parked {
+        let left = self.shared.dispatch.has_work()
+            || self.shared.crew.members().iter().any(|member| !member.hand.is_empty());
+        let rests = parked && !left;
+        if !rests {
             monitor.resting.store(false, Ordering::Relaxed);
         }
-        parked
+        rests
     }
 
     /// Whether anybody works, and whether an item has been running for long.
@@ -141,24 +147,24 @@ impl Monitor<'_> {
             .slots()
             .filter_map(|(cpu, slot)| slot.working_owner().map(|owner| (owner, cpu)));
         let owners: HashMap<ThreadId, CpuId> = owners.collect();
-        if owners.is_empty() {
-            self.seen.clear();
-            return (false, false);
-        }
         let mut long = false;
         for member in shared.crew.members() {
             let since_ns = member.running_since_ns.load(Ordering::Relaxed);
-            let owned = owners.get(&member.id).filter(|_| since_ns != 0);
-            let Some(cpu) = owned.filter(|_| now_ns.saturating_sub(since_ns) >= LONG_NS) else {
+            if since_ns == 0 || now_ns.saturating_sub(since_ns) < LONG_NS {
+                self.seen.remove(&member.id);
+                continue;
+            }
+            // Also of one that lost its CPU: it may have been taking these at that moment.
+            shared.holding_items(|| shared.rescue(&member));
+            let Some(cpu) = owners.get(&member.id) else {
                 self.seen.remove(&member.id);
                 continue;
             };
             long = true;
-            shared.rescue(&member);
             self.look_at(&member, *cpu, since_ns, now_ns);
         }
         self.seen.retain(|member, _| owners.contains_key(member));
-        (true, long)
+        (!owners.is_empty(), long)
     }
 
     fn look_at(&mut self, member: &Member, cpu: CpuId, running_since_ns: u64, now_ns: u64) {
@@ -193,7 +199,7 @@ impl Monitor<'_> {
     fn replace(&self, member: &Member, cpu: CpuId) {
         if self.shared.dispatch.slot(cpu).vacate(member.id) {
             self.count(member, |workqueue| &workqueue.blocked);
-            self.shared.rescue(member);
+            self.shared.holding_items(|| self.shared.rescue(member));
             self.shared.dispatch.offer(&**self.shared, cpu);
         }
     }

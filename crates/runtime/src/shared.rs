@@ -83,6 +83,8 @@ pub(crate) struct MonitorBed {
     pub(crate) resting: AtomicBool,
     /// It is to end.
     pub(crate) closed: AtomicBool,
+    /// It may have items that are in no queue and no hand at present.
+    holds_items: AtomicBool,
 }
 
 impl MonitorBed {
@@ -91,6 +93,7 @@ impl MonitorBed {
             bed: Sleeper::new(),
             resting: AtomicBool::new(false),
             closed: AtomicBool::new(false),
+            holds_items: AtomicBool::new(false),
         }
     }
 
@@ -157,7 +160,20 @@ impl Shared {
 
     /// Whether a runtime without a thread at work may close its queues.
     pub(crate) fn may_close(&self) -> bool {
-        self.is_stopping_now() || (self.is_stopping() && !self.dispatch.has_work())
+        // First: who has put its items back is seen to have work in its queues.
+        !self.monitor.holds_items.load(Ordering::Acquire)
+            && (self.is_stopping_now() || (self.is_stopping() && !self.dispatch.has_work()))
+    }
+
+    /// Lets the monitor, and nobody else, move items: meanwhile the queues are not closed, lest
+    /// what it takes from one place be refused, or left for good, in the other.
+    pub(crate) fn holding_items(&self, move_items: impl FnOnce()) {
+        // Visible to whoever sees by the lock of the roll, or by a hand, what was taken.
+        self.monitor.holds_items.store(true, Ordering::Release);
+        move_items();
+        self.monitor.holds_items.store(false, Ordering::Release);
+        // Whoever would have closed them did not.
+        self.crew.close_if_done(self);
     }
 
     /// Puts an item of `workqueue` into its home queue: that of `cpu`, or of the issuing CPU.

@@ -101,6 +101,10 @@ impl<'a> Worker<'a> {
         let (first, rest) = batch.split_first();
         if let Some(rest) = rest {
             self.me.hand.put(rest);
+            // The monitor may have given the CPU to another one just before: it will not look here.
+            if !self.shared.dispatch.slot(self.cpu).is_owned_by(self.me.id) {
+                self.shared.rescue(self.me);
+            }
         }
         let home = self.shared.dispatch.pools.queue(queue);
         let weight = self.cpu_clock_weight(home.length().mean_ns());

@@ -265,6 +265,11 @@ impl Hand {
         Some(item)
     }
 
+    /// Whether there is nothing in it, as far as anybody may see.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.first.load(Ordering::Relaxed).is_null()
+    }
+
     /// Takes everything. Anybody may call this.
     pub(crate) fn take(&self) -> Option<Sealed> {
         let first = self.first.swap(ptr::null_mut(), Ordering::AcqRel);
