@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use homing_topology::{CPU_COUNT_MAX, CpuId, CpuSet, NodeId};
+use homing_topology::{CpuId, CpuSet, NodeId};
 
 use crate::crew::{Crew, Member};
 use crate::dispatch::{Dispatch, Fill};
@@ -213,9 +213,9 @@ impl Shared {
             return Some(near);
         }
         let turn = self.node_turn.fetch_add(1, Ordering::Relaxed) as usize;
-        let from = CpuId::new(turn % CPU_COUNT_MAX)?;
-        let idle = active.and(&self.dispatch.idle_cpus()).first_from(from);
-        idle.or_else(|| active.first_from(from)).or_else(|| of_node.first_from(from))
+        let in_turn = |among: &CpuSet| among.iter().nth(turn % among.len().max(1));
+        let idle = in_turn(&active.and(&self.dispatch.idle_cpus()));
+        idle.or_else(|| in_turn(&active)).or_else(|| in_turn(&of_node))
     }
 
     /// Takes what a thread has in its hand back to its queue.

@@ -72,6 +72,26 @@ fn an_item_named_for_a_cpu_runs_there_if_it_may_not_leave() {
 }
 
 #[test]
+fn items_named_for_a_node_take_turns_among_its_cpus() {
+    // No thread of this machine runs on the second node of that one.
+    let grid = homing_topology::Machine::from_grid("16x1x4x1").unwrap();
+    let runtime = Runtime::builder().on_machine(grid).build().unwrap();
+    let queue = runtime.workqueue("node").affinity_scope(Scope::Cpu).affinity_strict(true);
+    let queue = queue.build().unwrap();
+    let node = runtime.machine().cpus()[60].numa_nodes[0];
+    for _ in 0..64 {
+        queue.queue_on_node(node, || ()).unwrap().join().unwrap();
+    }
+    let ran = || {
+        let counters = runtime.cpu_counters();
+        let of_node = counters.iter().filter(|(cpu, _)| (60..64).contains(&cpu.index()));
+        of_node.map(|(_, counters)| counters.items).collect::<Vec<_>>()
+    };
+    wait_until("booking", || ran().iter().sum::<u64>() == 64);
+    assert!(ran().iter().all(|items| *items >= 8), "{:?}", ran());
+}
+
+#[test]
 fn a_scope_lends_the_stack_and_waits_even_when_it_panics() {
     let runtime = Runtime::new().unwrap();
     let mut squares: Vec<u64> = (0..1000).collect();
