@@ -28,10 +28,17 @@ pub(crate) struct WorkqueueState {
     pub(crate) cpu_intensive: AtomicU64,
     /// Chooses the scope, where the user leaves that to it.
     auto: Mutex<Option<Chooser>>,
-    /// Each thread's part of the counters.
-    books: Mutex<BTreeMap<ThreadId, Arc<WorkqueueBooks>>>,
+    books: Mutex<AllBooks>,
     /// No handle is left: once nothing is in flight it can be forgotten.
     pub(crate) let_go: AtomicBool,
+}
+
+/// The parts of the counters that threads write.
+#[derive(Debug, Default)]
+struct AllBooks {
+    of: BTreeMap<ThreadId, Arc<WorkqueueBooks>>,
+    /// The sum of those of threads that have ended.
+    closed: Counters,
 }
 
 /// [`Auto`], and where its present window began.
@@ -75,8 +82,17 @@ impl WorkqueueState {
     /// The part of the counters that a thread writes.
     pub(crate) fn books_of(&self, thread: ThreadId) -> Arc<WorkqueueBooks> {
         let mut books = self.books.lock().unwrap_or_else(PoisonError::into_inner);
-        let books = books.entry(thread);
+        let books = books.of.entry(thread);
         Arc::clone(books.or_insert_with(|| Arc::new(WorkqueueBooks::of(&self.name))))
+    }
+
+    /// Adds up what a thread has written that writes no more: threads come and go without end.
+    fn close_books_of(&self, thread: ThreadId) {
+        let mut books = self.books.lock().unwrap_or_else(PoisonError::into_inner);
+        let AllBooks { of, closed } = &mut *books;
+        if let Some(books) = of.remove(&thread) {
+            books.add_to(closed);
+        }
     }
 
     /// Leaves the choice of the scope to what is measured, or no longer.
@@ -111,16 +127,14 @@ impl WorkqueueState {
     }
 
     pub(crate) fn counters(&self) -> Counters {
-        let mut sum = Counters {
-            cancelled: self.cancelled.load(Ordering::Relaxed),
-            woken: self.woken.load(Ordering::Relaxed),
-            repatriated: self.repatriated.load(Ordering::Relaxed),
-            blocked: self.blocked.load(Ordering::Relaxed),
-            cpu_intensive: self.cpu_intensive.load(Ordering::Relaxed),
-            ..Counters::default()
-        };
         let books = self.books.lock().unwrap_or_else(PoisonError::into_inner);
-        books.values().for_each(|books| books.add_to(&mut sum));
+        let mut sum = books.closed;
+        sum.cancelled += self.cancelled.load(Ordering::Relaxed);
+        sum.woken += self.woken.load(Ordering::Relaxed);
+        sum.repatriated += self.repatriated.load(Ordering::Relaxed);
+        sum.blocked += self.blocked.load(Ordering::Relaxed);
+        sum.cpu_intensive += self.cpu_intensive.load(Ordering::Relaxed);
+        books.of.values().for_each(|books| books.add_to(&mut sum));
         // Last: an item is counted as queued before it can be counted as anything else.
         sum.queued = self.queued.sum();
         sum
@@ -190,9 +204,50 @@ impl Registry {
         all.states.values().filter(in_use).cloned().collect()
     }
 
+    /// A thread ends, and writes in no books any more.
+    pub(crate) fn close_books_of(&self, thread: ThreadId) {
+        let states: Vec<_> = {
+            let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+            all.states.values().cloned().collect()
+        };
+        for state in states {
+            state.close_books_of(thread);
+        }
+    }
+
     /// The part of a workqueue's counters that a thread writes.
     pub(crate) fn books_of(&self, number: u32, thread: ThreadId) -> Arc<WorkqueueBooks> {
         // It is there: a workqueue is not forgotten while it has items in flight.
         self.find(number).map_or_else(Arc::default, |state| state.books_of(thread))
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use homing_sched::Affinity;
+
+    use super::*;
+    use crate::item::Books;
+
+    #[test]
+    fn books_of_threads_that_have_ended_are_added_up_and_let_go() {
+        let registry = Registry::new(1);
+        let attributes = Attributes::new(Affinity { scope: Scope::Cache, strict: false });
+        let state = registry.add("test", attributes, PoolId(0));
+        for number in 1..=100 {
+            let thread = ThreadId(number);
+            let books = registry.books_of(state.number, thread);
+            books.started();
+            books.completed(true);
+            books.waited(100);
+            registry.close_books_of(thread);
+            // One that never wrote anything.
+            registry.close_books_of(ThreadId(1000 + number));
+        }
+        registry.books_of(state.number, ThreadId(101)).started();
+        let counters = state.counters();
+        assert_eq!((counters.started, counters.completed, counters.panicked), (101, 100, 100));
+        assert_eq!(counters.queue_age.count(), 100);
+        assert_eq!(state.books.lock().unwrap().of.len(), 1);
     }
 }

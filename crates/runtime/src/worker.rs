@@ -40,6 +40,7 @@ pub(crate) fn main(shared: &Arc<Shared>, member: &Arc<Member>, assigned: Option<
         }
     }
     local::leave();
+    shared.workqueues.close_books_of(member.id);
     shared.crew.leave(shared, member);
 }
 
