@@ -125,12 +125,12 @@ impl Crew {
     pub(crate) fn create(&self, shared: &Arc<Shared>, cpu: Option<CpuId>) -> io::Result<()> {
         let member = {
             let mut roll = lock(&self.roll);
-            if roll.closed {
-                return Ok(());
-            }
             // The note is for this thread. Not later: once it works its CPU may be noted anew.
             if let Some(cpu) = cpu {
                 roll.unfilled.remove(cpu);
+            }
+            if roll.closed {
+                return Ok(());
             }
             roll.last_id += 1;
             let member = Arc::new(Member::new(ThreadId(roll.last_id)));
