@@ -161,7 +161,7 @@ impl Builder {
         }
         if let Some(machine) = self.machine.clone() {
             let active = self.cpus.unwrap_or(*machine.online()).and(machine.online());
-            return self.start(&machine, active, active);
+            return self.start(&machine, active);
         }
         let root = Path::new("/");
         let machine = Machine::read(root)?;
@@ -173,7 +173,7 @@ impl Builder {
             let wanted = self.cpus.unwrap_or(CpuSet::EMPTY).to_string();
             return Err(RuntimeError::NoCpu { wanted, usable: usable.to_string() });
         }
-        self.start(&machine, active, usable)
+        self.start(&machine, active)
     }
 
     /// Starts the process-wide runtime, which [`Runtime::global`] would otherwise start with the
@@ -185,18 +185,12 @@ impl Builder {
         Runtime::set_global(self)
     }
 
-    fn start(
-        self,
-        machine: &Machine,
-        active: CpuSet,
-        allowed: CpuSet,
-    ) -> Result<Runtime, RuntimeError> {
+    fn start(self, machine: &Machine, active: CpuSet) -> Result<Runtime, RuntimeError> {
         let no_cpu = || RuntimeError::NoCpu { wanted: String::new(), usable: String::new() };
         let layout = Layout::new(machine).ok_or_else(no_cpu)?;
         let cpu_intensive_ns = u64::try_from(self.cpu_intensive.as_nanos()).unwrap_or(u64::MAX);
         let settings = Settings {
             pinned: self.pinned && self.machine.is_none(),
-            allowed,
             wanted: self.cpus,
             mask_is_fixed: self.machine.is_some(),
             cpu_intensive_ns: AtomicU64::new(cpu_intensive_ns),

@@ -39,15 +39,10 @@ pub(crate) struct Shared {
     closed_changed: Condvar,
 }
 
-/// For [`Member::pinned_to`]: all the process's CPUs.
-const ANYWHERE: u32 = u32::MAX - 1;
-
 /// What was chosen when the runtime was built, or can be changed since.
 pub(crate) struct Settings {
     /// Whether workers stay on their CPU.
     pub(crate) pinned: bool,
-    /// What the process was allowed when the runtime was built: for threads that are not pinned.
-    pub(crate) allowed: CpuSet,
     /// The CPUs that the user named; `None`: all that are allowed.
     pub(crate) wanted: Option<CpuSet>,
     /// Do not look for changes of the CPU mask: the machine is not the one we run on.
@@ -229,16 +224,15 @@ impl Shared {
         }
     }
 
-    /// Puts the calling thread, which is `member`, on `cpu`; or, where placement is the kernel's,
-    /// lets it run wherever the process may.
+    /// Puts the calling thread, which is `member`, on `cpu`. Where placement is the kernel's it
+    /// keeps the mask of whoever created it, and what was changed in that since.
     pub(crate) fn place(&self, member: &Member, cpu: CpuId) {
-        let number = if self.settings.pinned { cpu.index() as u32 } else { ANYWHERE };
-        if member.pinned_to.swap(number, Ordering::Relaxed) == number {
+        let number = cpu.index() as u32;
+        if !self.settings.pinned || member.pinned_to.swap(number, Ordering::Relaxed) == number {
             return;
         }
-        let cpus = if self.settings.pinned { CpuSet::of(cpu) } else { self.settings.allowed };
         // Refused where the CPU has just gone offline or out of the cpuset: the kernel places us.
-        if pin_to(&cpus).is_err() {
+        if pin_to(&CpuSet::of(cpu)).is_err() {
             member.pinned_to.store(u32::MAX, Ordering::Relaxed);
         }
     }

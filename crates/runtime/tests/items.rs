@@ -80,7 +80,7 @@ fn items_named_for_a_node_take_turns_among_its_cpus() {
     let queue = queue.build().unwrap();
     let node = runtime.machine().cpus()[60].numa_nodes[0];
     for _ in 0..64 {
-        queue.queue_on_node(node, || ()).unwrap().join().unwrap();
+        queue.queue_on_node(node, || ()).unwrap().detach();
     }
     let ran = || {
         let counters = runtime.cpu_counters();
@@ -88,7 +88,8 @@ fn items_named_for_a_node_take_turns_among_its_cpus() {
         of_node.map(|(_, counters)| counters.items).collect::<Vec<_>>()
     };
     wait_until("booking", || ran().iter().sum::<u64>() == 64);
-    assert!(ran().iter().all(|items| *items >= 8), "{:?}", ran());
+    // Not equally often: who is idle at the moment goes first.
+    assert!(ran().iter().all(|items| *items >= 4), "{:?}", ran());
 }
 
 #[test]
@@ -314,4 +315,41 @@ fn a_change_of_the_cpu_mask_is_followed() {
         let here = strict.queue_on(cpu, || CpuId::new(rustix::thread::sched_getcpu()));
         assert_eq!(here.unwrap().join().unwrap(), Some(cpu));
     }
+}
+
+#[test]
+fn threads_that_are_not_pinned_keep_the_mask_that_they_are_given() {
+    let runtime = Runtime::builder().pinned(false).thread_name("free").build().unwrap();
+    let before = runtime.cpus();
+    let masks = |change: Option<usize>| {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap().filter_map(Result::ok);
+        let ours = tasks.filter(|task| {
+            std::fs::read_to_string(task.path().join("comm"))
+                .is_ok_and(|name| name.starts_with("free/"))
+        });
+        let mask = |task: std::fs::DirEntry| {
+            let tid = rustix::thread::Pid::from_raw(task.file_name().to_str()?.parse().ok()?);
+            if let Some(cpu) = change {
+                let mut one = rustix::thread::CpuSet::new();
+                one.set(cpu);
+                rustix::thread::sched_setaffinity(tid, &one).ok()?;
+            }
+            Some(rustix::thread::sched_getaffinity(tid).ok()?.count() as usize)
+        };
+        ours.filter_map(mask).collect::<Vec<_>>()
+    };
+    // Names are set by the threads themselves.
+    wait_until("starting", || masks(None).len() == before.len() + 1);
+    let one = before.first().unwrap();
+    masks(Some(one.index()));
+    let alone = || runtime.queue(|| ()).join().is_ok() && runtime.cpus().len() == 1;
+    wait_until("leaving the other CPUs", alone);
+    for _ in 0..20 {
+        let pause = || homing_runtime::blocking(|| thread::sleep(Duration::from_millis(1)));
+        let pauses = [runtime.queue(pause), runtime.queue(pause)];
+        for pause in pauses {
+            pause.join().unwrap();
+        }
+    }
+    assert!(masks(None).into_iter().all(|len| len == 1), "{:?}", masks(None));
 }
