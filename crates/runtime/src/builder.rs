@@ -83,8 +83,9 @@ impl Default for Builder {
 
 impl Builder {
     /// The CPUs that get workers. Default: those that the affinity mask and the cgroup's cpuset
-    /// allow, and no more of them than its quota keeps busy. Changes of the mask are followed
-    /// while the runtime runs, within the CPUs given here.
+    /// allow, and no more of them than its quota keeps busy. Changes of the mask of all threads
+    /// (`taskset -a`) and of the cpuset are followed while the runtime works, within the CPUs
+    /// given here.
     pub fn cpus(mut self, cpus: CpuSet) -> Self {
         self.cpus = Some(cpus);
         self
@@ -170,7 +171,8 @@ impl Builder {
         allowed.cpus = self.cpus.map_or(usable, |wanted| wanted.and(&usable));
         let active = allowed.worker_cpus(&machine);
         if active.is_empty() {
-            let wanted = self.cpus.unwrap_or(CpuSet::EMPTY).to_string();
+            let wanted = self.cpus.filter(|cpus| !cpus.is_empty());
+            let wanted = wanted.map_or("(an empty set)".to_owned(), |cpus| cpus.to_string());
             return Err(RuntimeError::NoCpu { wanted, usable: usable.to_string() });
         }
         self.start(&machine, active)

@@ -162,7 +162,7 @@ where
         let (shared, workqueue) = (Arc::clone(shared), Arc::clone(workqueue));
         move |runnable: Runnable| {
             let go_on = move || {
-                local::with_budget(|| runnable.run());
+                local::with_budget(true, || runnable.run());
             };
             shared.push(&workqueue, None, item::lone(workqueue.number, go_on));
         }

@@ -37,8 +37,8 @@ impl<T: Send> JoinHandle<T> {
 
     /// Blocks until the item has run, and returns its result.
     ///
-    /// Called from a worker, it runs the item at once if nobody has begun it and it is not
-    /// strict; else it waits as in [`crate::blocking`]: an item may wait for another one without
+    /// Called from a worker, it runs the item at once, on the caller's stack, if nobody has begun
+    /// it and it is not strict; else it waits as in [`crate::blocking`]: an item may wait for another one without
     /// stopping the CPU that it runs on.
     ///
     /// # Errors
@@ -75,8 +75,9 @@ impl<T: Send> JoinHandle<T> {
     }
 
     /// Ends the item unless it has begun; of a future, drops it at its next `await`. Its result is
-    /// [`JoinError::Cancelled`] then. Whether it was in time: of a future, whether it had not
-    /// ended.
+    /// [`JoinError::Cancelled`] then, and the handle is finished, although a future that is being
+    /// polled at this moment goes on to its next `await`. Whether it was in time: of a future,
+    /// whether it had not ended.
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;
@@ -189,7 +190,8 @@ pub(crate) fn block_on<F: Future + Unpin>(future: &mut F) -> F::Output {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut context = Context::from_waker(&waker);
     loop {
-        match local::without_budget(|| Pin::new(&mut *future).poll(&mut context)) {
+        // A thread that waits has no turn to give away, also where it is a future that makes it.
+        match local::with_budget(false, || Pin::new(&mut *future).poll(&mut context)) {
             Poll::Ready(output) => return output,
             Poll::Pending => thread::park(),
         }

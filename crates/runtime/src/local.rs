@@ -86,30 +86,24 @@ fn running_on() -> CpuId {
 /// How many handles a future may find finished at one go before it gives way to other items.
 const BUDGET_MAX: u32 = 128;
 
-/// Lets a future of ours go on, with a fresh budget. Elsewhere, on foreign executors too, there
-/// is none to keep to.
-pub(crate) fn with_budget<T>(go: impl FnOnce() -> T) -> T {
-    let before = BUDGET.with(|budget| budget.replace(Some(BUDGET_MAX)));
-    let result = go();
-    BUDGET.with(|budget| budget.set(before));
-    result
+/// Calls `go` with a full budget, or with none to keep to. Only futures of a runtime have one:
+/// others are polled by whoever knows nothing of it and would never fill it again.
+pub(crate) fn with_budget<T>(limited: bool, go: impl FnOnce() -> T) -> T {
+    struct Restore(Option<u32>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            BUDGET.with(|budget| budget.set(self.0));
+        }
+    }
+    let _restore = Restore(BUDGET.with(|budget| budget.replace(limited.then_some(BUDGET_MAX))));
+    go()
 }
 
-/// Runs `go` without a budget: a thread that blocks has nobody to give way to.
-pub(crate) fn without_budget<T>(go: impl FnOnce() -> T) -> T {
-    let before = BUDGET.with(|budget| budget.replace(None));
-    let result = go();
-    BUDGET.with(|budget| budget.set(before));
-    result
-}
-
-/// Takes one from the budget; `false` where there is nothing left.
+/// Takes one from the budget; `false` where there is nothing left: once, then it is full again,
+/// because whoever asks on without ending its go is an executor within the future.
 pub(crate) fn spend_budget() -> bool {
-    let spend = |budget: &Cell<Option<u32>>| {
-        let left = budget.get();
-        budget.set(left.map(|left| left.saturating_sub(1)));
-        left != Some(0)
-    };
     // A thread that ends has no budget to keep.
-    BUDGET.try_with(spend).unwrap_or(true)
+    let Some(left) = BUDGET.try_with(Cell::get).ok().flatten() else { return true };
+    BUDGET.with(|budget| budget.set(Some(left.checked_sub(1).unwrap_or(BUDGET_MAX))));
+    left > 0
 }

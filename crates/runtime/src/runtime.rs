@@ -16,6 +16,7 @@ use crate::scope::WorkScope;
 use crate::shared::Shared;
 use crate::spare::SpareCpus;
 use crate::sync::thread;
+use crate::worker::blocking;
 use crate::workqueue::{Workqueue, WorkqueueBuilder};
 
 /// Worker threads and their queues. Several runtimes can stand side by side in one process.
@@ -39,7 +40,7 @@ pub struct Runtime {
      themselves"
 )]
 pub struct ShutdownError {
-    /// Items that had not begun and were cancelled.
+    /// Items that had not begun and were cancelled, those counted in that had been aborted.
     pub cancelled: u64,
     /// Items that still run: their threads end with them.
     pub running: u64,
@@ -228,10 +229,13 @@ impl Runtime {
             return Ok(());
         }
         // Not left to the last thread to become free: items may go on running.
+        let before = self.shared.cancelled.load(Ordering::Relaxed);
         self.begin_stop(true);
         self.stopped = true;
         let running = self.shared.crew.running();
-        Err(ShutdownError { cancelled: self.shared.abandon(), running })
+        self.shared.abandon();
+        let cancelled = self.shared.cancelled.load(Ordering::Relaxed) - before;
+        Err(ShutdownError { cancelled, running })
     }
 
     /// Runs nothing more: what is queued is cancelled. Waits for the items that run at present.
@@ -270,7 +274,8 @@ impl Drop for Runtime {
         }
         self.begin_stop(false);
         if !self.is_own_worker() {
-            self.shared.wait_closed(None);
+            // It may be an item of another runtime that drops this one.
+            blocking(|| self.shared.wait_closed(None));
             self.end_stop();
         }
     }

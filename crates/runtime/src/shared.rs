@@ -33,6 +33,8 @@ pub(crate) struct Shared {
     pub(crate) stopping_now: AtomicBool,
     pub(crate) monitor: MonitorBed,
     pub(crate) futures: Futures,
+    /// Items that did not run.
+    pub(crate) cancelled: AtomicU64,
     /// Rotates among the CPUs of a node.
     node_turn: AtomicU32,
     closed: Mutex<bool>,
@@ -139,6 +141,7 @@ impl Shared {
             stopping_now: AtomicBool::new(false),
             monitor: MonitorBed::new(),
             futures: Futures::new(cpus),
+            cancelled: AtomicU64::new(0),
             node_turn: AtomicU32::new(0),
             closed: Mutex::new(false),
             closed_changed: Condvar::new(),
@@ -237,19 +240,14 @@ impl Shared {
         }
     }
 
-    /// Refuses items from now on, and cancels those that are left. How many were.
-    pub(crate) fn abandon(&self) -> u64 {
-        let mut cancelled = 0;
+    /// Refuses items from now on, and cancels those that are left.
+    pub(crate) fn abandon(&self) {
         for queue in self.dispatch.pools.queues() {
             let mut left = queue.close();
             while let Some(batch) = left.pop_front() {
-                for item in batch {
-                    cancelled += 1;
-                    self.cancel(item);
-                }
+                batch.into_iter().for_each(|item| self.cancel(item));
             }
         }
-        cancelled
     }
 
     /// No thread is at work any more: the end of the runtime.
@@ -282,10 +280,11 @@ impl Shared {
     /// Ends an item that will not run.
     pub(crate) fn cancel(&self, item: Item) {
         let workqueue = self.workqueues.find(item.workqueue());
-        if item.cancel()
-            && let Some(workqueue) = workqueue
-        {
-            workqueue.count_cancelled();
+        if item.cancel() {
+            self.cancelled.fetch_add(1, Ordering::Relaxed);
+            if let Some(workqueue) = workqueue {
+                workqueue.count_cancelled();
+            }
         }
     }
 }

@@ -124,7 +124,11 @@ impl<'a> Worker<'a> {
             let _span = tracing::trace_span!("item", workqueue = books.name(), ?reach).entered();
             item.run(books);
             items += 1;
-            next = self.me.hand.pop();
+            next = if self.shared.is_stopping_now() { None } else { self.me.hand.pop() };
+        }
+        if self.shared.is_stopping_now() {
+            // To where it is cancelled.
+            self.shared.rescue(self.me);
         }
         self.now_ns = now_ns();
         let elapsed_ns = self.now_ns.saturating_sub(began_ns);

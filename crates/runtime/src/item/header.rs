@@ -24,7 +24,8 @@ pub(crate) trait Books {
 pub(super) struct VTable {
     /// Runs the item, unless somebody else has.
     pub(super) run: unsafe fn(NonNull<Header>, &dyn Books),
-    /// Ends the item without running it. Whether it would have run otherwise.
+    /// Ends the item without running it. Whether it counts as cancelled: it would have run, or it
+    /// had been aborted.
     pub(super) cancel: unsafe fn(NonNull<Header>) -> bool,
 }
 
@@ -107,7 +108,8 @@ impl Item {
         unsafe { (header.as_ref().vtable.run)(header, books) }
     }
 
-    /// Ends it without running it. Whether it would have run otherwise.
+    /// Ends it without running it. Whether it counts as cancelled: it would have run, or it had
+    /// been aborted.
     pub(crate) fn cancel(self) -> bool {
         let header = self.into_header();
         // SAFETY: as in `run`.

@@ -164,13 +164,14 @@ where
 {
     // SAFETY: as in `run`.
     unsafe {
-        if header.as_ref().state.fetch_or(CLAIMED, AcqRel) & CLAIMED == 0 {
+        let before = header.as_ref().state.fetch_or(CLAIMED, AcqRel);
+        if before & CLAIMED == 0 {
             discard::<F, T>(header);
             finish::<T>(header);
             true
         } else {
             release(header, ITEM, HANDLE, free::<F, T>);
-            false
+            before & ABORTED != 0
         }
     }
 }
@@ -324,7 +325,7 @@ impl<T> Joined<T> {
         if state.fetch_or(DONE, AcqRel) & WAITER != 0 {
             // SAFETY: with `WAITER` set the waker belongs to whoever sets `DONE`: us.
             let waker = unsafe { (*self.front().waiter.get()).take() };
-            waker.into_iter().for_each(Waker::wake);
+            quietly(|| waker.into_iter().for_each(Waker::wake));
         }
         true
     }
