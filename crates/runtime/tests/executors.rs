@@ -1,11 +1,11 @@
 //! Beside other executors: handles awaited on tokio, tokio's and async-io's timers and sockets in
 //! our futures. `cargo test -p homing-runtime --all-features --test executors`.
 
-use std::time::{Duration, Instant};
+#[cfg(feature = "async-io")]
+use homing_runtime::CpuSet;
+use homing_runtime::Runtime;
 
-use homing_runtime::{CpuSet, Runtime};
-
-#[allow(dead_code)] // without features
+#[cfg(feature = "async-io")]
 fn one_cpu() -> CpuSet {
     Runtime::new().unwrap().cpus().first().into_iter().collect()
 }
@@ -27,6 +27,7 @@ fn handles_are_awaited_on_tokio() {
 #[cfg(feature = "tokio")]
 #[test]
 fn our_futures_use_tokio() {
+    use std::time::Duration;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     let tokio =
@@ -50,6 +51,7 @@ fn our_futures_use_tokio() {
 fn our_futures_use_async_io_whoever_drives_it() {
     use async_io::{Async, Timer};
     use std::net::UdpSocket;
+    use std::time::{Duration, Instant};
 
     for drives in [true, false] {
         let runtime = Runtime::builder().cpus(one_cpu()).drive_io(drives).build().unwrap();
