@@ -47,6 +47,21 @@ pub enum RuntimeError {
 }
 
 /// How to start a runtime.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use homing_runtime::Runtime;
+///
+/// let runtime = Runtime::builder()
+///     .thread_name("storage")
+///     .pinned(true)
+///     .keep_alive(Duration::from_secs(1))
+///     .cpu_intensive_thresh(Duration::from_millis(30))
+///     .build()?;
+/// assert!(!runtime.cpus().is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `build` is called"]
 pub struct Builder {

@@ -24,6 +24,15 @@ pub struct LatencyMatrix {
 ///
 /// Takes about 2 ms for a pair; `progress` is called before each with the pairs done and in all.
 /// Pairs of which a thread cannot be pinned are `NaN`.
+///
+/// ```no_run
+/// # let runtime = homing_runtime::Runtime::new()?;
+/// let matrix = homing_runtime::core_to_core(&runtime.cpus(), |done, all| {
+///     println!("{done} of {all} pairs");
+/// });
+/// println!("{:?}", matrix.one_way_ns);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn core_to_core(cpus: &CpuSet, mut progress: impl FnMut(usize, usize)) -> LatencyMatrix {
     let cpus: Vec<CpuId> = cpus.iter().collect();
     let count = cpus.len();

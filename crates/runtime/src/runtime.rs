@@ -125,6 +125,12 @@ impl Runtime {
     }
 
     /// [`Workqueue::queue`] on [`Runtime::events`].
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// assert_eq!(runtime.queue(|| 6 * 7).join()?, 42);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn queue<F, T>(&self, work: F) -> JoinHandle<T>
     where
         F: FnOnce() -> T + Send + 'static,
@@ -134,6 +140,12 @@ impl Runtime {
     }
 
     /// [`Workqueue::spawn`] on [`Runtime::events`].
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// assert_eq!(runtime.spawn(async { 6 * 7 }).join()?, 42);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
     where
         F: Future + Send + 'static,
@@ -143,6 +155,18 @@ impl Runtime {
     }
 
     /// [`Workqueue::scope`] on [`Runtime::events`].
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// let mut words = ["come", "home"].map(str::to_owned);
+    /// runtime.scope(|scope| {
+    ///     for word in &mut words {
+    ///         scope.queue(|| word.make_ascii_uppercase());
+    ///     }
+    /// });
+    /// assert_eq!(words, ["COME", "HOME"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn scope<'env, R>(
         &self,
         body: impl for<'scope> FnOnce(&'scope WorkScope<'scope, 'env>) -> R,
@@ -185,6 +209,14 @@ impl Runtime {
     }
 
     /// What each CPU's workers have done so far.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// for (cpu, counters) in runtime.cpu_counters() {
+    ///     println!("CPU {cpu}: {} items, {} us busy", counters.items, counters.busy_ns / 1000);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn cpu_counters(&self) -> Vec<(CpuId, CpuCounters)> {
         let slots = self.shared.dispatch.slots();
         let active = self.cpus();
@@ -239,6 +271,14 @@ impl Runtime {
     }
 
     /// Runs nothing more: what is queued is cancelled. Waits for the items that run at present.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// let events = runtime.events().clone();
+    /// runtime.shutdown_now();
+    /// assert!(events.queue(|| ()).join().is_err(), "it is refused");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn shutdown_now(self) {
         self.begin_stop(true);
         // The rest is `drop`.

@@ -51,6 +51,21 @@ pub enum WorkqueueError {
 }
 
 /// How to make a workqueue. All but the name can be changed afterwards.
+///
+/// ```
+/// use homing_runtime::{Priority, Runtime, Scope};
+///
+/// let runtime = Runtime::new()?;
+/// let crypt = runtime
+///     .workqueue("crypt")
+///     .affinity_scope(Scope::Cache)
+///     .affinity_strict(false)
+///     .localize(true)
+///     .priority(Priority::High)
+///     .build()?;
+/// assert_eq!(crypt.name(), "crypt");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "a builder does nothing until `build` is called"]
 pub struct WorkqueueBuilder {
@@ -143,6 +158,14 @@ impl Drop for Of {
 
 impl Workqueue {
     /// Queues `work` for the pod of the issuing CPU.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// let sums = runtime.workqueue("sums").build()?;
+    /// let sum = sums.queue(|| (1..=100_u32).sum::<u32>());
+    /// assert_eq!(sum.join()?, 5050);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn queue<F, T>(&self, work: F) -> JoinHandle<T>
     where
         F: FnOnce() -> T + Send + 'static,
@@ -293,6 +316,15 @@ impl Workqueue {
 
     /// Whether an item of about `item_ns` nanoseconds is worth queueing at present, or better run
     /// where it arose. `issuer_has_more`: the issuer would do something else meanwhile.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// use homing_runtime::HandOff;
+    ///
+    /// // An item of 1 us is never worth a hop to another CPU.
+    /// assert_eq!(runtime.events().hand_off(1_000, true), HandOff::Inline);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn hand_off(&self, item_ns: u64, issuer_has_more: bool) -> HandOff {
         let mut facts = HandOffFacts { item_ns, issuer_has_more, spare_cpu_count: usize::MAX };
         // The machine's load is looked at only where the rest speaks for queueing.
@@ -325,6 +357,16 @@ impl Workqueue {
 
     /// Changes the scope, for items queued from now on. Those already queued stay where they are
     /// and are served from there: none is lost or delayed.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// use homing_runtime::Scope;
+    ///
+    /// let crypt = runtime.workqueue("crypt").affinity_scope(Scope::Cache).build()?;
+    /// crypt.set_affinity_scope(Scope::Numa);
+    /// assert_eq!(crypt.affinity().scope, Scope::Numa);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn set_affinity_scope(&self, scope: Scope) {
         self.set_affinity_auto(false);
         self.change(|attributes| attributes.affinity.scope = scope);
@@ -356,16 +398,42 @@ impl Workqueue {
     }
 
     /// Changes the strictness, for items queued from now on.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// let logs = runtime.workqueue("logs").build()?;
+    /// logs.set_affinity_strict(true);
+    /// assert!(logs.affinity().strict);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn set_affinity_strict(&self, strict: bool) {
         self.change(|attributes| attributes.affinity.strict = strict);
     }
 
     /// Changes localization, for items queued from now on.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// let logs = runtime.workqueue("logs").build()?;
+    /// logs.set_localize(true);
+    /// assert!(logs.localize());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn set_localize(&self, localize: bool) {
         self.change(|attributes| attributes.localize = localize);
     }
 
     /// Changes the priority, for items queued from now on.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// use homing_runtime::Priority;
+    ///
+    /// let urgent = runtime.workqueue("urgent").build()?;
+    /// urgent.set_priority(Priority::High);
+    /// assert_eq!(urgent.priority(), Priority::High);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn set_priority(&self, priority: Priority) {
         self.change(|attributes| attributes.priority = priority);
     }
@@ -379,6 +447,15 @@ impl Workqueue {
     }
 
     /// What has happened so far.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// let logs = runtime.workqueue("logs").build()?;
+    /// logs.queue(|| ()).join()?;
+    /// let counters = logs.counters();
+    /// assert_eq!((counters.queued, counters.completed, counters.in_flight()), (1, 1, 0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn counters(&self) -> Counters {
         self.of.state.counters()
     }
