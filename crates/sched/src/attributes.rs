@@ -2,6 +2,8 @@
 
 use homing_topology::Scope;
 
+use crate::nice::Nice;
+
 /// Where the items of a workqueue may run: the kernel's `affinity_scope` and `affinity_strict`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Affinity {
@@ -29,16 +31,6 @@ impl Affinity {
     }
 }
 
-/// Which pool of a pod is looked at first. The other is never starved (`SCHED-6`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Priority {
-    /// Before the rest, seven times out of eight.
-    High,
-    /// The default.
-    #[default]
-    Normal,
-}
-
 /// Everything the queues of a pool have in common. Workqueues with equal attributes share them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Attributes {
@@ -46,14 +38,14 @@ pub struct Attributes {
     pub affinity: Affinity,
     /// Try the issuing CPU before the rest of the pod: the published `+LOCAL` variant.
     pub localize: bool,
-    /// Which pool goes first.
-    pub priority: Priority,
+    /// The share of a CPU's time (`SCHED-6`).
+    pub nice: Nice,
 }
 
 impl Attributes {
     /// Plain attributes with this affinity.
     pub const fn new(affinity: Affinity) -> Self {
-        Self { affinity, localize: false, priority: Priority::Normal }
+        Self { affinity, localize: false, nice: Nice::NORMAL }
     }
 
     /// How finely the queues of these attributes are divided.

@@ -42,6 +42,11 @@ pub trait Facts {
     /// The attributes of a pool.
     fn attributes(&self, pool: PoolId) -> Attributes;
 
+    /// The CPUs that a pool's items may use, where not all are allowed.
+    fn cpumask(&self, _pool: PoolId) -> Option<&CpuSet> {
+        None
+    }
+
     /// How many items wait in a queue, about; 0 only where none does.
     fn waiting(&self, queue: QueueId) -> u32;
 

@@ -29,14 +29,16 @@
 //!   first. Work of other pods is ripe when it has waited for longer than fetching it costs, or
 //!   when the worker has been idle for long.
 //! * `SCHED-5` Strict work is never taken outside its pod while the pod has a worker.
-//! * `SCHED-6` Of the pools of a pod the high-priority ones are looked at first, seven times out
-//!   of eight; equal ones take turns.
+//! * `SCHED-6` A worker takes from the pool that has had the least of its CPU's time, by the weight
+//!   of its `nice`: so each gets its share, and none is starved.
+//! * `SCHED-7` A pool with a `cpumask` is served by no other CPU while one of the mask has a worker.
 //!
 //! Sources: the kernel's `workqueue.rst` (scopes, strictness, one wake-up per insertion, chained
 //! wake-ups), the shared wakequeue and `SIS_NODE` postings of 2023 (pulling before idling, looking
 //! further when waking), and a simulation of both sides together, which neither had.
 #![forbid(unsafe_code)]
 
+mod active;
 mod attributes;
 mod auto;
 mod facts;
@@ -44,6 +46,8 @@ mod features;
 mod hand_off;
 mod layout;
 mod length;
+mod mask;
+mod nice;
 mod place;
 mod pull;
 mod search;
@@ -52,13 +56,15 @@ mod test_facts;
 mod tick;
 mod wake_delay;
 
-pub use attributes::{Affinity, Attributes, Level, Priority};
+pub use active::{MAX_ACTIVE_MAX, MIN_ACTIVE, node_max_active};
+pub use attributes::{Affinity, Attributes, Level};
 pub use auto::{Auto, TRY_EVERY, WINDOW_ITEMS, WINDOW_NS, Window};
 pub use facts::Facts;
 pub use features::{Features, ParseFeaturesError};
 pub use hand_off::{HAND_OFF_NS, HandOff, HandOffFacts, hand_off};
 pub use layout::{Layout, PoolId, QueueId};
 pub use length::{BACKLOG_BATCH_NS, BATCH_ITEMS_MAX, BATCH_NS, ItemLength};
+pub use nice::{Nice, Shares};
 pub use place::{
     OCCUPIED_BACKLOG_NS, Placement, TINY_BACKLOG_NS, TINY_ITEM_NS, WHOLE_CORE_ITEM_NS,
     calls_for_decision, home, start, submit,

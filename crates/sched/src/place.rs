@@ -5,6 +5,7 @@ use homing_topology::{CpuId, CpuSet};
 use crate::facts::Facts;
 use crate::features::Features;
 use crate::layout::{Layout, PoolId, QueueId};
+use crate::mask::Pod;
 
 /// From which item length on a whole idle core elsewhere is better than the SMT sibling of a busy
 /// core at home, in nanoseconds. Simulated: worth 2 to 3 % at partial load with items of 300 us;
@@ -34,7 +35,11 @@ pub struct Placement {
 /// The queue in which an item for `cpu` waits: its issuer's CPU, or the one that was named
 /// (`SCHED-1`). Where it has no worker, that of its nearest neighbour that has one.
 pub fn home(layout: &Layout, facts: &impl Facts, cpu: CpuId, pool: PoolId) -> QueueId {
-    let near = layout.nearest_active(cpu, &facts.active());
+    let mut active = facts.active();
+    if let Some(mask) = facts.cpumask(pool).filter(|mask| mask.intersects(&active)) {
+        active = active.and(mask);
+    }
+    let near = layout.nearest_active(cpu, &active);
     layout.queue(pool, facts.attributes(pool), near)
 }
 
@@ -71,11 +76,11 @@ pub(crate) fn pullers(
     layout: &Layout,
     facts: &impl Facts,
     queue: QueueId,
-    pod: &CpuSet,
+    pod: &Pod<'_>,
     cpus: &CpuSet,
 ) -> CpuSet {
-    let away = cpus.minus(pod);
-    if !facts.active().intersects(pod) {
+    let away = pod.allowed(cpus).minus(pod.cpus());
+    if pod.is_orphaned(facts) {
         return away;
     }
     if facts.attributes(queue.pool).affinity.strict {
@@ -96,8 +101,8 @@ fn wake_for(layout: &Layout, facts: &impl Facts, queue: QueueId, near: CpuId) ->
     if idle.is_empty() {
         return None;
     }
-    let attributes = facts.attributes(queue.pool);
-    let pod = layout.pod(attributes.affinity.scope, queue.leader);
+    let home = Pod::of(layout, facts, queue);
+    let (pod, idle) = (home.cpus(), home.allowed(&idle));
     if facts.searching().intersects(pod) {
         return None;
     }
@@ -116,7 +121,7 @@ fn wake_for(layout: &Layout, facts: &impl Facts, queue: QueueId, near: CpuId) ->
         if free.is_empty() && reluctant {
             return None;
         }
-        let search = Search { layout, facts, queue, pod, near, active: &active, item_ns };
+        let search = Search { layout, facts, queue, pod: &home, near, active: &active, item_ns };
         return search.pick(&free).or_else(|| if reluctant { None } else { search.pick(&idle) });
     }
     // An issuer that mostly waits for its items: its own CPU is the nearest, and free at once.
@@ -124,7 +129,7 @@ fn wake_for(layout: &Layout, facts: &impl Facts, queue: QueueId, near: CpuId) ->
     if waits && idle.contains(near) && pod.contains(near) {
         return Some(near);
     }
-    let search = Search { layout, facts, queue, pod, near, active: &active, item_ns };
+    let search = Search { layout, facts, queue, pod: &home, near, active: &active, item_ns };
     search.pick(&idle.minus(&occupied)).or_else(|| search.pick(&idle))
 }
 
@@ -133,7 +138,7 @@ struct Search<'a, F> {
     layout: &'a Layout,
     facts: &'a F,
     queue: QueueId,
-    pod: &'a CpuSet,
+    pod: &'a Pod<'a>,
     near: CpuId,
     active: &'a CpuSet,
     item_ns: u64,
@@ -159,7 +164,7 @@ impl<F: Facts> Search<'_, F> {
             }
             rings.iter().find_map(|ring| ring.and(among).first_from(self.near))
         };
-        if let Some(cpu) = nearest(&whole.and(self.pod)) {
+        if let Some(cpu) = nearest(&whole.and(self.pod.cpus())) {
             return Some(cpu);
         }
         // Whoever may not take the item is not woken for it.
@@ -172,7 +177,7 @@ impl<F: Facts> Search<'_, F> {
         {
             return Some(cpu);
         }
-        if let Some(cpu) = nearest(&idle.and(self.pod)) {
+        if let Some(cpu) = nearest(&idle.and(self.pod.cpus())) {
             return Some(cpu);
         }
         reach.iter().find_map(|ring| {
@@ -350,5 +355,22 @@ mod tests {
         let facts = Given::new(&layout, &[plain, localized]);
         let leader = |pool| home(&layout, &facts, cpu_id(3), PoolId(pool)).leader.index();
         assert_eq!([leader(0), leader(1)], [0, 3]);
+    }
+
+    #[test]
+    fn a_mask_moves_the_home_and_chooses_whom_to_wake() {
+        let layout = layout(GRID);
+        let mut facts = Given::new(&layout, &[loose(Scope::Smt)]);
+        facts.masks = vec![Some(cpus("5,6,9"))];
+        facts.put(&layout, 0, 5, 1, facts.now_ns);
+        assert_eq!(home(&layout, &facts, cpu_id(0), PoolId(0)).leader, cpu_id(4));
+        let mut woken = |idle| {
+            facts.idle = cpus(idle);
+            submit(&layout, &facts, cpu_id(0), PoolId(0)).wake.map(CpuId::index)
+        };
+        assert_eq!(woken("0-15"), Some(5), "of its own pod");
+        assert_eq!(woken("0-4,6-15"), Some(6));
+        assert_eq!(woken("0-4,7-15"), Some(9));
+        assert_eq!(woken("0-4,7,8,10-15"), None);
     }
 }

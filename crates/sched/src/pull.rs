@@ -2,10 +2,11 @@
 
 use homing_topology::{CpuId, CpuSet, Scope};
 
-use crate::attributes::Priority;
 use crate::facts::Facts;
 use crate::features::Features;
 use crate::layout::{Layout, PoolId, QueueId};
+use crate::mask::Pod;
+use crate::nice::Shares;
 
 /// A worker that has been idle for this long pulls whatever it may, however fresh. Derived: ten
 /// times the dearest pull.
@@ -13,9 +14,6 @@ pub const IDLE_PATIENCE_NS: u64 = 100_000;
 
 /// The longest that the age of an item keeps others from pulling it.
 pub const PULL_AGE_MAX_NS: u64 = 50_000;
-
-/// Every so many turns the pools are looked at lowest priority first (`SCHED-6`).
-const LOW_FIRST_EVERY: usize = 8;
 
 /// How far a worker went for an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -74,50 +72,28 @@ pub enum Next {
     },
 }
 
-/// Decides what the worker of `cpu` does (`SCHED-4`, `SCHED-5`, `SCHED-6`). `turn` rotates which
-/// pool is looked at first: the caller counts it up.
+/// Decides what the worker of `cpu` does (`SCHED-4`, `SCHED-5`, `SCHED-6`, `SCHED-7`). `shares`:
+/// what each pool has had of that CPU.
 pub fn before_park(
     layout: &Layout,
     facts: &impl Facts,
     cpu: CpuId,
     idle: Idle,
-    turn: usize,
+    shares: &Shares,
 ) -> Next {
-    let pools = facts.pool_count();
+    let pools = || (0..facts.pool_count()).map(PoolId);
     let mut scan = Scan { layout, facts, cpu, idle, now_ns: None, until_ns: None };
-    if let Some(queue) = in_order(facts, pools, turn).find_map(|pool| scan.own(pool)) {
+    let own = pools().filter_map(|pool| scan.own(pool));
+    if let Some(queue) = own.min_by_key(|queue| shares.had_ns(queue.pool)) {
         return Next::Take { queue, reach: Reach::Home };
     }
     for (distance, ring) in layout.rings(cpu).iter().enumerate() {
-        for pool in in_order(facts, pools, turn) {
-            if let Some((queue, reach)) = scan.around(pool, ring, distance) {
-                return Next::Take { queue, reach };
-            }
+        let around = pools().filter_map(|pool| scan.around(pool, ring, distance));
+        if let Some((queue, reach)) = around.min_by_key(|(queue, _)| shares.had_ns(queue.pool)) {
+            return Next::Take { queue, reach };
         }
     }
     Next::Park { until_ns: scan.until_ns }
-}
-
-/// The pools in the order in which a worker looks at them: by priority, and within a priority
-/// beginning with another one at each turn. Every eighth turn the lowest priority comes first.
-///
-/// The eighth turns and the others are counted apart, and each priority rotates by itself: so
-/// equal pools come first equally often, whatever their number and their places.
-fn in_order(facts: &impl Facts, pools: u8, turn: usize) -> impl Iterator<Item = PoolId> {
-    let low_turns = turn / LOW_FIRST_EVERY;
-    let (order, turn) = if turn % LOW_FIRST_EVERY == LOW_FIRST_EVERY - 1 {
-        ([Priority::Normal, Priority::High], low_turns)
-    } else {
-        ([Priority::High, Priority::Normal], turn - low_turns)
-    };
-    order.into_iter().flat_map(move |priority| {
-        let equal = move || {
-            let all = (0..pools).map(PoolId);
-            all.filter(move |pool| facts.attributes(*pool).priority == priority)
-        };
-        let first = turn % equal().count().max(1);
-        equal().skip(first).chain(equal().take(first))
-    })
 }
 
 struct Scan<'a, F> {
@@ -132,7 +108,12 @@ struct Scan<'a, F> {
 impl<F: Facts> Scan<'_, F> {
     fn own(&self, pool: PoolId) -> Option<QueueId> {
         let queue = self.layout.queue(pool, self.facts.attributes(pool), self.cpu);
-        (self.facts.waiting(queue) > 0).then_some(queue)
+        if self.facts.waiting(queue) == 0 {
+            return None;
+        }
+        let masked = self.facts.cpumask(pool).is_some();
+        let serves = !masked || Pod::of(self.layout, self.facts, queue).cpus().contains(self.cpu);
+        serves.then_some(queue)
     }
 
     /// The next queue of a pool in a ring that this CPU may take from now.
@@ -147,16 +128,16 @@ impl<F: Facts> Scan<'_, F> {
             if waiting == 0 {
                 continue;
             }
-            let pod = self.layout.pod(attributes.affinity.scope, leader);
-            if pod.contains(self.cpu) {
+            let pod = Pod::of(self.layout, self.facts, queue);
+            if pod.cpus().contains(self.cpu) {
                 return Some((queue, Reach::Home));
             }
-            let orphaned = !self.facts.active().intersects(pod);
             let reach = self.reach(leader, distance);
-            if orphaned {
+            if pod.is_orphaned(self.facts) {
                 return Some((queue, reach));
             }
-            if attributes.affinity.strict || !self.is_on(reach) {
+            let away = attributes.affinity.strict || !pod.allows(self.cpu);
+            if away || !self.is_on(reach) {
                 continue;
             }
             if self.is_ripe(queue, reach) {
@@ -203,6 +184,7 @@ impl<F: Facts> Scan<'_, F> {
 mod tests {
     use super::*;
     use crate::attributes::Attributes;
+    use crate::nice::Nice;
     use crate::test_facts::{Given, cpu_id, cpus, layout, loose, strict};
 
     // Nodes of 8 CPUs with two caches of 4: two cores of two siblings.
@@ -210,13 +192,9 @@ mod tests {
 
     const FRESH: Idle = Idle::Since(1_000_000);
 
-    fn high(attributes: Attributes) -> Attributes {
-        Attributes { priority: Priority::High, ..attributes }
-    }
-
     /// What a worker takes, by the leader and the reach; or until when it parks.
     fn next(layout: &Layout, facts: &Given, cpu: usize, idle: Idle) -> Result<(usize, Reach), u64> {
-        match before_park(layout, facts, cpu_id(cpu), idle, 0) {
+        match before_park(layout, facts, cpu_id(cpu), idle, &Shares::NONE) {
             Next::Take { queue, reach } => Ok((queue.leader.index(), reach)),
             Next::Park { until_ns } => Err(until_ns.unwrap_or(0)),
         }
@@ -348,51 +326,53 @@ mod tests {
         assert_eq!(victims, [1, 3, 5, 1]);
     }
 
-    /// The pools that a worker takes from in so many turns, where all have work.
-    fn taken(pools: &[Attributes], turns: std::ops::Range<usize>) -> Vec<u8> {
-        let layout = layout("1x1x1");
-        let mut facts = Given::new(&layout, pools);
-        for pool in 0..pools.len() {
-            facts.put(&layout, pool as u8, 0, 9, 0);
-        }
-        let take = |turn| match before_park(&layout, &facts, cpu_id(0), FRESH, turn) {
-            Next::Take { queue, .. } => queue.pool.0,
-            Next::Park { .. } => panic!("there is work"),
-        };
-        turns.map(take).collect()
-    }
-
+    /// `SCHED-6`, of own work and of that of others.
     #[test]
-    fn high_priority_goes_first_seven_times_out_of_eight() {
-        let pools = [loose(Scope::Cpu), high(loose(Scope::Cpu))];
-        assert_eq!(taken(&pools, 0..16), [1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1, 1, 0]);
-    }
-
-    /// `SCHED-6`, whatever the number of pools and the places of the high ones among them.
-    #[test]
-    fn equal_pools_take_turns_and_none_starves() {
-        let normal = loose(Scope::Cpu);
-        for count in 1..=10_usize {
-            for bits in 0..1_usize << count {
-                let pool = |index| if bits >> index & 1 == 1 { high(normal) } else { normal };
-                let pools: Vec<_> = (0..count).map(pool).collect();
-                let highs = bits.count_ones() as usize;
-                for of_high in [true, false] {
-                    let equal = if of_high { highs } else { count - highs };
-                    // How many turns of eight this priority has.
-                    let share = match (of_high, highs) {
-                        (false, 1..) => 1,
-                        (true, highs) if highs < count => 7,
-                        _ => 8,
-                    };
-                    let rounds = 8 * equal;
-                    let taken = taken(&pools, 0..rounds);
-                    for pool in (0..count).filter(|pool| (bits >> pool & 1 == 1) == of_high) {
-                        let turns = taken.iter().filter(|taken| usize::from(**taken) == pool);
-                        assert_eq!(turns.count(), share, "pool {pool} of {count}, high {bits:b}");
-                    }
-                }
+    fn pools_share_a_cpu_by_their_weights_and_none_starves() {
+        let nice = |level| Nice::new(level).unwrap();
+        let pools = [3, -4, 0].map(|level| Attributes { nice: nice(level), ..loose(Scope::Smt) });
+        let layout = layout(GRID);
+        for issuer in [0, 12] {
+            let mut facts = Given::new(&layout, &pools);
+            for pool in 0..3 {
+                facts.put(&layout, pool, issuer, 9, 0);
             }
+            let (mut shares, mut taken) = (Shares::default(), [0_u64; 3]);
+            for _ in 0..1000 {
+                let next = before_park(&layout, &facts, cpu_id(0), FRESH, &shares);
+                let Next::Take { queue, .. } = next else { panic!("there is work") };
+                let pool = usize::from(queue.pool.0);
+                taken[pool] += 1;
+                shares.ran(queue.pool, pools[pool].nice, 5_000);
+            }
+            let total: u64 = pools.iter().map(|pool| pool.nice.weight()).sum();
+            for (pool, taken) in pools.iter().zip(taken) {
+                assert!(taken.abs_diff(1000 * pool.nice.weight() / total) <= 2, "{taken}");
+            }
+        }
+    }
+
+    /// `SCHED-7`.
+    #[test]
+    fn a_mask_keeps_others_away_while_one_of_its_cpus_has_a_worker() {
+        let layout = layout(GRID);
+        let mut facts = Given::new(&layout, &[loose(Scope::Cache), strict(Scope::Cache)]);
+        facts.masks = vec![Some(cpus("5,6,9")), Some(cpus("5,6,9"))];
+        for pool in [0, 1] {
+            facts.waiting.clear();
+            facts.put(&layout, pool, 4, 1, 0);
+            let takers = |facts: &Given| {
+                let takes = |cpu: &CpuId| next(&layout, facts, cpu.index(), Idle::Woken).is_ok();
+                facts.active.iter().filter(takes).map(CpuId::index).collect::<Vec<_>>()
+            };
+            let away = if pool == 0 { vec![5, 6, 9] } else { vec![5, 6] };
+            assert_eq!(takers(&facts), away);
+            assert_eq!(next(&layout, &facts, 6, FRESH), Ok((4, Reach::Home)));
+            facts.active = cpus("0-4,7-15");
+            assert_eq!(takers(&facts), [9], "the rest of the mask");
+            facts.active = cpus("0-3,10-15");
+            assert_eq!(takers(&facts).len(), 10, "nobody of the mask is left: anyone");
+            facts.active = cpus("0-15");
         }
     }
 }

@@ -25,6 +25,8 @@ pub(crate) struct Given {
     pub(crate) searching: CpuSet,
     pub(crate) occupied: CpuSet,
     pub(crate) pools: Vec<Attributes>,
+    /// The pools' masks; none for those beyond its end.
+    pub(crate) masks: Vec<Option<CpuSet>>,
     pub(crate) waiting: Vec<Waiting>,
     /// The length of the items of every queue.
     pub(crate) item_ns: u64,
@@ -41,6 +43,7 @@ impl Given {
             searching: CpuSet::EMPTY,
             occupied: CpuSet::EMPTY,
             pools: pools.to_vec(),
+            masks: Vec::new(),
             waiting: Vec::new(),
             item_ns: 0,
         }
@@ -93,6 +96,10 @@ impl Facts for Given {
 
     fn attributes(&self, pool: PoolId) -> Attributes {
         self.pools[usize::from(pool.0)]
+    }
+
+    fn cpumask(&self, pool: PoolId) -> Option<&CpuSet> {
+        self.masks.get(usize::from(pool.0))?.as_ref()
     }
 
     fn waiting(&self, queue: QueueId) -> u32 {

@@ -4,6 +4,7 @@ use homing_topology::{CpuId, CpuSet};
 
 use crate::facts::Facts;
 use crate::layout::{Layout, PoolId, QueueId};
+use crate::mask::Pod;
 use crate::place::pullers;
 
 /// How long a worker's CPU clock must stand still before its item counts as blocked, in
@@ -75,12 +76,12 @@ pub fn overdue(layout: &Layout, facts: &impl Facts) -> Option<CpuId> {
             if facts.waiting(queue) == 0 || now_ns < facts.head_since_ns(queue) + TICK_AGE_NS {
                 return None;
             }
-            let pod = layout.pod(attributes.affinity.scope, leader);
+            let pod = Pod::of(layout, facts, queue);
             let nearest = |among: &CpuSet| {
                 layout.rings(leader).iter().find_map(|ring| ring.and(among).first_from(leader))
             };
-            let at_home = nearest(&idle.and(pod));
-            at_home.or_else(|| nearest(&pullers(layout, facts, queue, pod, &idle)))
+            let at_home = nearest(&idle.and(pod.cpus()));
+            at_home.or_else(|| nearest(&pullers(layout, facts, queue, &pod, &idle)))
         })
     })
 }

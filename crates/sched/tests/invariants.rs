@@ -9,7 +9,7 @@ mod driver;
 
 use driver::machines::{GRIDS, LARGEST, captures, grid};
 use driver::{Scenario, run};
-use homing_sched::{Affinity, Attributes, Layout, PULL_AGE_MAX_NS, Priority};
+use homing_sched::{Affinity, Attributes, Layout, Nice, PULL_AGE_MAX_NS};
 use homing_topology::{CpuSet, Scope};
 use proptest::prelude::*;
 
@@ -112,25 +112,31 @@ fn orphaned_strict_pods_are_served() {
     }
 }
 
-/// `SCHED-6`: with everything full all the time, a normal pool has each eighth turn of a worker,
-/// shared equally with the other normal ones.
+/// `SCHED-6`: with everything full all the time each pool has its share, and waits no longer than
+/// the others take for theirs.
 #[test]
-fn a_flood_of_high_priority_passes_over_the_others_a_bounded_number_of_times() {
-    for normal in 1..=6 {
-        let attributes = |index: usize| Attributes {
-            priority: if index < normal { Priority::Normal } else { Priority::High },
+fn a_flood_of_high_priority_passes_over_the_others_no_longer_than_their_weights_say() {
+    for levels in [&[-20, 0, 0][..], &[-20, -20, 0, 5], &[-10, 0, 19], &[0, 0, 0, 0]] {
+        let pool = |(index, level): (usize, &i8)| Attributes {
+            nice: Nice::new(*level).unwrap(),
             ..Attributes::new(Affinity::ALL[index])
         };
         let scenario = Scenario {
-            pools: (0..=normal + 1).map(attributes).collect(),
+            pools: levels.iter().enumerate().map(pool).collect(),
             items: 4_000,
             pause_ns: 1,
             lengths_ns: vec![10_000],
             parents: 0,
-            ..Scenario::prompt(normal as u64)
+            ..Scenario::prompt(levels.len() as u64)
         };
         let report = run(&grid("1x1x1"), &scenario);
-        let most = 8 * normal as u64 - 1;
-        assert_eq!(report.passed_max, most, "{normal} normal pools");
+        let total: u64 = scenario.pools.iter().map(|pool| pool.nice.weight()).sum();
+        for (pool, passed_ns) in scenario.pools.iter().zip(&report.passed_ns) {
+            // Five items of 10 us, 11 at most, to a batch, each time that its share comes round.
+            let round_ns = 55_000 * (total / pool.nice.weight() + levels.len() as u64);
+            assert!(*passed_ns <= round_ns, "{pool:?}: {passed_ns} ns, {round_ns}");
+            let other = total > 2 * pool.nice.weight();
+            assert!(!other || *passed_ns >= 10_000, "{pool:?} was never passed over");
+        }
     }
 }

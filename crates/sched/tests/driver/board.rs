@@ -46,6 +46,7 @@ pub(crate) struct Board {
     /// The queues that have items.
     pub(crate) filled: BTreeSet<usize>,
     pools: Vec<Attributes>,
+    masks: Vec<Option<CpuSet>>,
     /// For each pool the number of its first queue.
     first_of: Vec<usize>,
     /// For each level and each CPU the position of its queue in a pool.
@@ -57,7 +58,12 @@ pub(crate) struct Board {
 }
 
 impl Board {
-    pub(crate) fn new(layout: &Layout, pools: &[Attributes], stale_ns: u64) -> Self {
+    pub(crate) fn new(
+        layout: &Layout,
+        pools: &[Attributes],
+        masks: &[Option<CpuSet>],
+        stale_ns: u64,
+    ) -> Self {
         let mut position_of = vec![vec![0; CPU_COUNT_MAX]; Level::ALL.len()];
         for level in Level::ALL {
             for (position, leader) in layout.leaders(level).iter().enumerate() {
@@ -84,6 +90,7 @@ impl Board {
             occupied: CpuSet::EMPTY,
             filled: BTreeSet::new(),
             pools: pools.to_vec(),
+            masks: masks.to_vec(),
             first_of,
             position_of,
             stale_ns,
@@ -202,6 +209,10 @@ impl Facts for Board {
 
     fn attributes(&self, pool: PoolId) -> Attributes {
         self.pools[usize::from(pool.0)]
+    }
+
+    fn cpumask(&self, pool: PoolId) -> Option<&CpuSet> {
+        self.masks.get(usize::from(pool.0))?.as_ref()
     }
 
     fn waiting(&self, queue: QueueId) -> u32 {

@@ -15,15 +15,15 @@
 //!   each batch taken from one of those.
 //!
 //! A worker *passes over* its own queue of a pool when it takes from elsewhere while items wait
-//! there. With fresh facts, and while nobody else takes from that queue either, it does so at most
-//! 8 times for each normal pool, if it is a normal one, and once or twice for each high one, if it
-//! is a high one (`SCHED-6`). A batch lasts for `BATCH_NS` or an item, so this bounds how long the
-//! first item of a queue waits behind any flood of others.
+//! there. With fresh facts, and while nobody else takes from that queue either, it does so for at
+//! most as long as the others need to have had as much as that pool, by weight, when the longest
+//! batch of theirs and of its own is B: B * (1 + w / w0) for each other pool of weight w, where the
+//! one passed over has w0, and B once more for the second look, which knows no shares (`SCHED-6`).
 
 use std::collections::BTreeMap;
 
 use homing_sched::{
-    Attributes, Facts, Features, Layout, PULL_AGE_MAX_NS, PoolId, Priority, QueueId, TICK_AGE_NS,
+    Attributes, Facts, Features, Layout, PULL_AGE_MAX_NS, PoolId, QueueId, TICK_AGE_NS,
     TINY_ITEM_NS,
 };
 use homing_topology::{CpuId, CpuSet};
@@ -39,8 +39,8 @@ pub(crate) struct Report {
     pub(crate) extra_looks: u64,
     /// The longest that a queue was exposed.
     pub(crate) exposed_max_ns: u64,
-    /// The most often that a worker passed over a queue of its own.
-    pub(crate) passed_max: u64,
+    /// How long a worker passed over its own queue of each pool, at most.
+    pub(crate) passed_ns: Vec<u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -75,6 +75,7 @@ impl Checks {
         let stale_ns = scenario.stale_ns.div_ceil(TICK_NS) * TICK_NS;
         let strict = scenario.pools.iter().any(|pool| pool.affinity.strict);
         let tiny = scenario.lengths_ns.iter().any(|length| *length < TINY_ITEM_NS);
+        let strict = strict || !scenario.cpumasks.is_empty();
         let calm = scenario.stale_ns == 0 && scenario.search_ns == 0 && !scenario.occupy;
         let all_on = board.features == Features::ALL && scenario.masks.is_empty();
         let is_prompt = calm && all_on && !strict && !tiny;
@@ -87,7 +88,7 @@ impl Checks {
             prompt_ns: is_prompt.then_some(PULL_AGE_MAX_NS + 2 * scenario.wake_ns),
             exposed: BTreeMap::new(),
             exposed_max_ns: 0,
-            passes: Passes::new(scenario, board),
+            passes: Passes::new(board),
             begun: vec![false; scenario.items as usize],
             left: scenario.items,
         }
@@ -167,7 +168,7 @@ impl Checks {
             log,
             extra_looks: self.extra_looks,
             exposed_max_ns: self.exposed_max_ns,
-            passed_max: self.passes.most,
+            passed_ns: self.passes.most_ns,
         }
     }
 }
@@ -176,58 +177,75 @@ impl Checks {
 /// measured by themselves.
 fn servers(layout: &Layout, board: &Board, queue: QueueId) -> CpuSet {
     let Attributes { affinity, .. } = board.attributes(queue.pool);
-    let pod = *layout.pod(affinity.scope, queue.leader);
+    let mask = board.cpumask(queue.pool).filter(|mask| mask.intersects(&board.active));
+    let all = mask.unwrap_or(layout.machine().online());
+    let mut pod = layout.pod(affinity.scope, queue.leader).and(all);
     if !board.active.intersects(&pod) {
-        return board.active;
+        match mask {
+            None => return board.active,
+            Some(mask) => pod = *mask,
+        }
     }
     if affinity.strict {
         return pod;
     }
-    let cache = layout.rings(queue.leader)[0].minus(&pod);
-    let far = layout.machine().online().minus(&pod).minus(&cache);
+    let cache = layout.rings(queue.leader)[0].and(all).minus(&pod);
+    let far = all.minus(&pod).minus(&cache);
     let part = |feature, cpus| if board.features.has(feature) { cpus } else { CpuSet::EMPTY };
     pod.or(&part(Features::SWQUEUE, cache)).or(&part(Features::XSTEAL, far))
 }
 
-/// How often workers have passed over their own queues.
+/// How long workers have passed over their own queues.
 #[derive(Debug)]
 struct Passes {
     /// For each queue how often somebody has taken from it.
     takes: Vec<u64>,
-    /// For each CPU and pool: the takes from its queue when it was passed over last, and how often
-    /// it was since.
+    /// For each CPU and pool: the takes from its queue when it was passed over last, and since
+    /// when it was.
     passed: BTreeMap<(CpuId, PoolId), (u64, u64)>,
-    bound: [u64; 2],
-    most: u64,
+    /// For each CPU: when it took last, and the longest that it was busy with a batch.
+    batches: BTreeMap<CpuId, (u64, u64)>,
+    most_ns: Vec<u64>,
 }
 
 impl Passes {
-    fn new(scenario: &Scenario, board: &Board) -> Self {
-        let count = |priority| {
-            scenario.pools.iter().filter(|pool| pool.priority == priority).count() as u64
-        };
-        let (high, normal) = (count(Priority::High), count(Priority::Normal));
-        // One more each: the second look of the protocol is always turn 0.
-        let bound = [high + high.div_ceil(7) + 1, 8 * normal];
-        Self { takes: vec![0; board.queues.len()], passed: BTreeMap::new(), bound, most: 0 }
+    fn new(board: &Board) -> Self {
+        Self {
+            takes: vec![0; board.queues.len()],
+            passed: BTreeMap::new(),
+            batches: BTreeMap::new(),
+            most_ns: vec![0; usize::from(board.pool_count())],
+        }
     }
 
     /// Called after the items are taken and before any is put.
     fn taken(&mut self, layout: &Layout, board: &Board, cpu: CpuId, queue: QueueId) {
         self.takes[board.number_of(queue)] += 1;
-        for pool in (0..board.pool_count()).map(PoolId) {
-            let attributes = board.attributes(pool);
-            let own = layout.queue(pool, attributes, cpu);
-            if own == queue || board.queue(own).items.is_empty() {
+        let now_ns = board.now_ns;
+        let (last_ns, longest_ns) = self.batches.entry(cpu).or_insert((now_ns, 0));
+        *longest_ns = (*longest_ns).max(now_ns - *last_ns);
+        *last_ns = now_ns;
+        let longest_ns = *longest_ns;
+        let weight = |pool| board.attributes(pool).nice.weight();
+        let pools = || (0..board.pool_count()).map(PoolId);
+        for pool in pools() {
+            let own = layout.queue(pool, board.attributes(pool), cpu);
+            let serves = servers(layout, board, own).contains(cpu);
+            if own == queue || board.queue(own).items.is_empty() || !serves {
                 continue;
             }
             let takes = self.takes[board.number_of(own)];
-            let (takes_then, passed) = self.passed.entry((cpu, pool)).or_default();
-            *passed = if *takes_then == takes { *passed + 1 } else { 1 };
-            *takes_then = takes;
-            let bound = self.bound[usize::from(attributes.priority == Priority::Normal)];
-            assert!(*passed <= bound, "CPU {cpu} passed over {own:?} {passed} times");
-            self.most = self.most.max(*passed);
+            let (takes_then, since_ns) = self.passed.entry((cpu, pool)).or_insert((takes, now_ns));
+            if *takes_then != takes {
+                (*takes_then, *since_ns) = (takes, now_ns);
+            }
+            let lasted_ns = now_ns - *since_ns;
+            let others = pools().filter(|other| *other != pool);
+            let share = |other| longest_ns + longest_ns * weight(other) / weight(pool);
+            let bound_ns = longest_ns + others.map(share).sum::<u64>();
+            assert!(lasted_ns <= bound_ns, "CPU {cpu} passed over {own:?} for {lasted_ns} ns");
+            let most_ns = &mut self.most_ns[usize::from(pool.0)];
+            *most_ns = (*most_ns).max(lasted_ns);
         }
     }
 }

@@ -14,7 +14,7 @@ pub(crate) mod rng;
 mod sim;
 mod worker;
 
-use homing_sched::{Affinity, Attributes, Features, Priority};
+use homing_sched::{Affinity, Attributes, Features, Nice};
 use homing_topology::{CpuSet, Scope};
 
 use rng::Rng;
@@ -30,6 +30,8 @@ pub(crate) struct Scenario {
     pub(crate) seed: u64,
     /// One pool for each.
     pub(crate) pools: Vec<Attributes>,
+    /// Their masks; none for those beyond its end.
+    pub(crate) cpumasks: Vec<Option<CpuSet>>,
     pub(crate) features: Features,
     /// How many items there are in all.
     pub(crate) items: u32,
@@ -65,6 +67,7 @@ impl Scenario {
         Self {
             seed,
             pools: [Scope::Cache, Scope::Cpu, Scope::System].map(loose).to_vec(),
+            cpumasks: Vec::new(),
             features: Features::ALL,
             items: 2_000,
             issuers: 3,
@@ -90,13 +93,14 @@ impl Scenario {
             let attributes = Attributes {
                 affinity: *rng.pick(&Affinity::ALL),
                 localize: rng.below(4) == 0,
-                priority: if rng.below(3) == 0 { Priority::High } else { Priority::Normal },
+                nice: *rng.pick(&[Nice::NORMAL, Nice::NORMAL, Nice::HIGHPRI, Nice::MAX]),
             };
             if !pools.contains(&attributes) {
                 pools.push(attributes);
             }
         }
         let some = |rng: &mut Rng| online.iter().filter(|_| rng.below(3) > 0).collect::<CpuSet>();
+        let with_masks = rng.below(3) == 0;
         let mut masks = Vec::new();
         if rng.below(3) == 0 {
             let some = some(&mut rng);
@@ -110,8 +114,11 @@ impl Scenario {
             &[100, 100, 100, 4_000_000],
             &[10_000, 100_000, 1_000_000],
         ];
+        let mut mask = |_: &Attributes| Some(some(&mut rng)).filter(|mask| !mask.is_empty());
+        let cpumasks = if with_masks { pools.iter().map(&mut mask).collect() } else { Vec::new() };
         Self {
             pools,
+            cpumasks,
             features: if rng.below(3) == 0 {
                 Features::from_bits(rng.below(16) as u8)
             } else {

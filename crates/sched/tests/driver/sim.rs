@@ -50,7 +50,7 @@ pub(crate) struct Sim<'a> {
 /// Runs a scenario to its end and checks what must hold on the way.
 pub(crate) fn run(layout: &Layout, scenario: &Scenario) -> Report {
     let online = *layout.machine().online();
-    let mut board = Board::new(layout, &scenario.pools, scenario.stale_ns);
+    let mut board = Board::new(layout, &scenario.pools, &scenario.cpumasks, scenario.stale_ns);
     board.features = scenario.features;
     board.idle = online;
     let last = online.iter().last().map_or(0, CpuId::index);

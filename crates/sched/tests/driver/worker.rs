@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use homing_sched::{Idle, Next, QueueId, before_park, start};
+use homing_sched::{Facts, Idle, Next, QueueId, Shares, before_park, start};
 use homing_topology::CpuId;
 
 use super::board::Item;
@@ -30,7 +30,7 @@ pub(crate) struct Worker {
     /// The queue for which it was woken.
     pub(crate) called_for: Option<QueueId>,
     batch_began_ns: u64,
-    turn: usize,
+    shares: Shares,
     idle: Idle,
     parks: u64,
 }
@@ -45,7 +45,7 @@ impl Worker {
             item_began_ns: 0,
             called_for: None,
             batch_began_ns: 0,
-            turn: 0,
+            shares: Shares::NONE,
             idle: Idle::Woken,
             parks: 0,
         }
@@ -77,6 +77,7 @@ impl Sim<'_> {
         let elapsed_ns = self.board.now_ns - worker.batch_began_ns;
         let queue = worker.queue.take().expect("it was busy");
         worker.idle = Idle::Since(self.board.now_ns);
+        worker.shares.ran(queue.pool, self.board.attributes(queue.pool).nice, elapsed_ns);
         let length = &mut self.board.queue_mut(queue).length;
         *length = length.complete(elapsed_ns, worker.batch_items);
         self.look(cpu, true);
@@ -96,8 +97,7 @@ impl Sim<'_> {
         self.board.look_as_seen();
         loop {
             let worker = &mut self.workers[cpu.index()];
-            worker.turn += 1;
-            let next = before_park(self.layout, &self.board, cpu, worker.idle, worker.turn);
+            let next = before_park(self.layout, &self.board, cpu, worker.idle, &worker.shares);
             match next {
                 Next::Take { queue, .. } if self.take(cpu, queue) => return,
                 // It was there a moment ago.
@@ -124,7 +124,7 @@ impl Sim<'_> {
         self.board.look_closely();
         let worker = &mut self.workers[cpu.index()];
         let called_for = worker.called_for.take();
-        match before_park(self.layout, &self.board, cpu, worker.idle, 0) {
+        match before_park(self.layout, &self.board, cpu, worker.idle, &Shares::NONE) {
             Next::Take { queue, .. } => {
                 self.board.idle.remove(cpu);
                 assert!(self.take(cpu, queue), "CPU {cpu} saw items that are not there");
