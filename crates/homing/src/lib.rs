@@ -11,7 +11,7 @@
 //! let handles: Vec<_> = (0..8_u64).map(|n| sums.queue(move || n * n)).collect();
 //! let total: u64 = handles.into_iter().map(|handle| handle.join().unwrap()).sum();
 //! assert_eq!(total, 140);
-//! sums.set_affinity_scope(Scope::Numa); // live: for what is queued from now on
+//! sums.set_affinity_scope(Scope::Numa)?; // live: for what is queued from now on
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -24,8 +24,9 @@
 // The public interface is:
 pub use homing_runtime::{
     Affinity, Builder, Counters, CpuCounters, Features, HandOff, JoinError, JoinHandle,
-    LatencyMatrix, ParseFeaturesError, Priority, QueueAges, Reach, Runtime, RuntimeError,
-    ShutdownError, WorkScope, Workqueue, WorkqueueBuilder, WorkqueueError, blocking, core_to_core,
+    LatencyMatrix, Nice, ParseFeaturesError, QueueAges, Reach, Runtime, RuntimeError,
+    ShutdownError, Stall, Work, WorkScope, Workqueue, WorkqueueBuilder, WorkqueueError, blocking,
+    core_to_core,
 };
 pub use homing_topology::{
     Allowed, Cpu, CpuId, CpuQuota, CpuSet, Distance, Machine, NodeId, ParseScopeError, Pods, Scope,

@@ -7,7 +7,7 @@ use homing_topology::CpuId;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::item::Books;
+use crate::item::{Books, Tag};
 
 /// Adds to a counter that only this thread writes: no locked instruction.
 fn add(counter: &AtomicU64, count: u64) {
@@ -46,6 +46,10 @@ pub struct Counters {
     pub blocked: u64,
     /// Items that used their CPU for longer than the runtime's `cpu_intensive_thresh`.
     pub cpu_intensive: u64,
+    /// Times that the rescuer was called because no thread could be created.
+    pub mayday: u64,
+    /// Items that the rescuer ran.
+    pub rescued: u64,
     /// CPU time of the items, in nanoseconds: of items shorter than 50 us elapsed time, which is
     /// cheaper to read.
     pub cpu_time_ns: u64,
@@ -112,9 +116,9 @@ pub(crate) struct WorkqueueBooks {
     #[cfg(feature = "tracing")]
     name: Box<str>,
     started: AtomicU64,
-    completed: AtomicU64,
+    completed: ByColour,
     panicked: AtomicU64,
-    cancelled: AtomicU64,
+    cancelled: ByColour,
     taken: [AtomicU64; Reach::ALL.len()],
     woken: AtomicU64,
     cpu_time_ns: AtomicU64,
@@ -130,20 +134,44 @@ impl Default for SharedQueueAges {
     }
 }
 
+/// A counter for each colour of items.
+#[derive(Debug, Default)]
+pub(crate) struct ByColour([AtomicU64; Tag::COLOURS]);
+
+impl ByColour {
+    /// For counters that one thread writes.
+    fn add(&self, tag: Tag) {
+        add(&self.0[tag.colour()], 1);
+    }
+
+    /// For counters that any thread writes.
+    pub(crate) fn add_shared(&self, tag: Tag) {
+        self.0[tag.colour()].fetch_add(1, Ordering::Release);
+    }
+
+    pub(crate) fn sum(&self) -> u64 {
+        self.0.iter().map(read).sum()
+    }
+
+    pub(crate) fn add_to(&self, sums: &mut [u64; Tag::COLOURS]) {
+        sums.iter_mut().zip(&self.0).for_each(|(sum, count)| *sum += read(count));
+    }
+}
+
 impl Books for WorkqueueBooks {
     fn started(&self) {
         add(&self.started, 1);
     }
 
-    fn completed(&self, panicked: bool) {
+    fn completed(&self, tag: Tag, panicked: bool) {
         if panicked {
             add(&self.panicked, 1);
         }
-        add(&self.completed, 1);
+        self.completed.add(tag);
     }
 
-    fn aborted(&self) {
-        add(&self.cancelled, 1);
+    fn aborted(&self, tag: Tag) {
+        self.cancelled.add(tag);
     }
 }
 
@@ -180,11 +208,17 @@ impl WorkqueueBooks {
         add(&self.cpu_time_ns, cpu_time_ns);
     }
 
+    /// Adds, by colour, the items that have ended in whatever way.
+    pub(crate) fn add_ended_to(&self, sums: &mut [u64; Tag::COLOURS]) {
+        self.completed.add_to(sums);
+        self.cancelled.add_to(sums);
+    }
+
     pub(crate) fn add_to(&self, sum: &mut Counters) {
-        sum.completed += read(&self.completed);
+        sum.completed += self.completed.sum();
         sum.started += read(&self.started);
         sum.panicked += read(&self.panicked);
-        sum.cancelled += read(&self.cancelled);
+        sum.cancelled += self.cancelled.sum();
         for (sum, taken) in sum.taken.iter_mut().zip(&self.taken) {
             *sum += read(taken);
         }
@@ -262,15 +296,16 @@ impl CpuBooks {
     }
 }
 
-/// A counter that every thread may add to, divided by CPU.
+/// Counters by colour that every thread may add to, divided by CPU.
 #[derive(Debug)]
 pub(crate) struct Spread {
     parts: Box<[Part]>,
 }
 
+/// As many bytes as it has to be apart from its neighbours anyway.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Part(AtomicU64);
+struct Part([AtomicU64; Tag::COLOURS]);
 
 impl Spread {
     /// For threads on `cpus` CPUs. More than 64 share parts.
@@ -279,13 +314,25 @@ impl Spread {
         Self { parts: (0..parts).map(|_| Part::default()).collect() }
     }
 
-    pub(crate) fn add(&self, cpu: CpuId, count: u64) {
+    /// Counts items before they are queued. `SeqCst`: whoever then looks at the workqueue's mode
+    /// is counted, or sees that it drains.
+    pub(crate) fn add(&self, cpu: CpuId, tag: Tag, count: u64) {
         let part = cpu.index() & (self.parts.len() - 1);
-        self.parts[part].0.fetch_add(count, Ordering::Relaxed);
+        self.parts[part].0[tag.colour()].fetch_add(count, Ordering::SeqCst);
     }
 
     pub(crate) fn sum(&self) -> u64 {
-        self.parts.iter().map(|part| read(&part.0)).sum()
+        self.parts.iter().flat_map(|part| &part.0).map(|count| count.load(Ordering::SeqCst)).sum()
+    }
+
+    pub(crate) fn sums(&self) -> [u64; Tag::COLOURS] {
+        let mut sums = [0; Tag::COLOURS];
+        for part in &self.parts {
+            for (sum, count) in sums.iter_mut().zip(&part.0) {
+                *sum += count.load(Ordering::SeqCst);
+            }
+        }
+        sums
     }
 }
 

@@ -1,5 +1,6 @@
 //! How a runtime is started.
 
+use std::fmt;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -9,12 +10,14 @@ use std::time::Duration;
 use homing_sched::{CPU_INTENSIVE_NS, Layout};
 use homing_topology::{Allowed, CpuSet, Machine, TopologyError};
 
+use crate::clock::nanoseconds;
 use crate::crew::Crew;
 use crate::dispatch::Dispatch;
 use crate::monitor;
 use crate::runtime::Runtime;
 use crate::shared::{Hooks, Settings, Shared};
 use crate::spare::SpareCpus;
+use crate::stall::{OnStall, Stall};
 use crate::sync::thread;
 
 /// Why a runtime could not be started.
@@ -70,12 +73,26 @@ pub struct Builder {
     thread_name: String,
     keep_alive: Duration,
     cpu_intensive: Duration,
+    watchdog: Duration,
+    on_stall: Option<StallHandler>,
     machine: Option<Machine>,
     refuse_threads: Option<Arc<AtomicBool>>,
     #[cfg(feature = "async-io")]
     drives_io: bool,
     #[cfg(feature = "tokio")]
     tokio: Option<tokio::runtime::Handle>,
+}
+
+/// How long a queue may stand still: the kernel's `workqueue.watchdog_thresh`.
+const WATCHDOG: Duration = Duration::from_secs(30);
+
+#[derive(Clone)]
+struct StallHandler(OnStall);
+
+impl fmt::Debug for StallHandler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("StallHandler")
+    }
 }
 
 impl Default for Builder {
@@ -86,6 +103,8 @@ impl Default for Builder {
             thread_name: "homing".to_owned(),
             keep_alive: Duration::from_secs(10),
             cpu_intensive: Duration::from_nanos(CPU_INTENSIVE_NS),
+            watchdog: WATCHDOG,
+            on_stall: None,
             machine: None,
             refuse_threads: None,
             #[cfg(feature = "async-io")]
@@ -128,6 +147,27 @@ impl Builder {
     /// `workqueue.cpu_intensive_thresh_us`. Default: 10 ms; 0: none does.
     pub fn cpu_intensive_thresh(mut self, threshold: Duration) -> Self {
         self.cpu_intensive = threshold;
+        self
+    }
+
+    /// A queue whose items wait and from which no worker has taken any for so long is reported:
+    /// the kernel's `workqueue.watchdog_thresh`. Default: 30 s; 0: none is.
+    pub fn watchdog_thresh(mut self, threshold: Duration) -> Self {
+        self.watchdog = threshold;
+        self
+    }
+
+    /// Who hears of such stalls, on the monitor's thread; again each time that the threshold has
+    /// passed once more. Default: nobody, but for a `tracing` event, with that feature.
+    ///
+    /// ```
+    /// use homing_runtime::Runtime;
+    ///
+    /// let runtime = Runtime::builder().on_stall(|stall| eprintln!("{stall}")).build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn on_stall(mut self, on_stall: impl Fn(&Stall) + Send + Sync + 'static) -> Self {
+        self.on_stall = Some(StallHandler(Arc::new(on_stall)));
         self
     }
 
@@ -205,12 +245,13 @@ impl Builder {
     fn start(self, machine: &Machine, active: CpuSet) -> Result<Runtime, RuntimeError> {
         let no_cpu = || RuntimeError::NoCpu { wanted: String::new(), usable: String::new() };
         let layout = Layout::new(machine).ok_or_else(no_cpu)?;
-        let cpu_intensive_ns = u64::try_from(self.cpu_intensive.as_nanos()).unwrap_or(u64::MAX);
         let settings = Settings {
             pinned: self.pinned && self.machine.is_none(),
             wanted: self.cpus,
             mask_is_fixed: self.machine.is_some(),
-            cpu_intensive_ns: AtomicU64::new(cpu_intensive_ns),
+            cpu_intensive_ns: AtomicU64::new(nanoseconds(self.cpu_intensive)),
+            watchdog_ns: AtomicU64::new(nanoseconds(self.watchdog)),
+            on_stall: self.on_stall.map(|StallHandler(on_stall)| on_stall),
             #[cfg(feature = "async-io")]
             drives_io: self.drives_io,
             #[cfg(feature = "tokio")]

@@ -10,6 +10,11 @@ pub(crate) fn now_ns() -> u64 {
     START.get_or_init(Instant::now).elapsed().as_nanos() as u64 + 1
 }
 
+/// A duration, or the longest there is.
+pub(crate) fn nanoseconds(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
 /// The model checkers have no time: it stands still.
 #[cfg(any(loom, shuttle))]
 pub(crate) fn now_ns() -> u64 {

@@ -25,6 +25,8 @@ pub(crate) struct Member {
     pub(crate) running_since_ns: AtomicU64,
     /// The workqueue whose item it runs.
     pub(crate) workqueue: AtomicU32,
+    /// A workqueue of whose items some have ended since the others last heard of it; 0: none.
+    pub(crate) unsettled: AtomicU32,
     /// The kernel's number for it; 0 where there is none.
     pub(crate) kernel_tid: AtomicU32,
     /// The CPU that the thread was last pinned to, by number; `u32::MAX`: none.
@@ -70,6 +72,18 @@ struct Roll {
 impl Crew {
     pub(crate) fn new(name: String, keep_alive: Duration) -> Self {
         Self { roll: Mutex::default(), name, keep_alive, refused: AtomicU64::new(0) }
+    }
+
+    /// What threads are called, before `/`.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// A thread that never serves a CPU, and that nobody waits for here: a rescuer.
+    pub(crate) fn outsider(&self) -> Member {
+        let mut roll = lock(&self.roll);
+        roll.last_id += 1;
+        Member::new(ThreadId(roll.last_id))
     }
 
     /// Gives the vacant slot of `cpu` to a spare. Where there is none, the CPU is noted: whoever
@@ -268,6 +282,7 @@ impl Member {
             hand: Hand::new(),
             running_since_ns: AtomicU64::new(0),
             workqueue: AtomicU32::new(0),
+            unsettled: AtomicU32::new(0),
             kernel_tid: AtomicU32::new(0),
             pinned_to: AtomicU32::new(u32::MAX),
             bed: Sleeper::new(),

@@ -2,7 +2,7 @@
 //! steps are numbered as in `README.md`.
 
 use homing_sched::{
-    Attributes, Facts, Features, Idle, Layout, Next, PoolId, QueueId, Reach, WakeDelays,
+    Attributes, Facts, Features, Idle, Layout, Next, PoolId, QueueId, Reach, Shares, WakeDelays,
     before_park, overdue, start, submit,
 };
 use homing_topology::{CPU_COUNT_MAX, CpuId, CpuSet};
@@ -102,23 +102,28 @@ impl Dispatch {
         self.layout.machine().online().iter().map(|cpu| (cpu, self.slot(cpu)))
     }
 
-    /// The CPUs that are to have a worker.
-    pub(crate) fn active_cpus(&self) -> CpuSet {
-        self.active.snapshot()
+    /// The pool of these attributes; `None` where there are too many.
+    pub(crate) fn pool_with(
+        &self,
+        attributes: Attributes,
+        cpumask: Option<CpuSet>,
+    ) -> Option<PoolId> {
+        self.pools.with(&self.layout, attributes, cpumask)
     }
 
-    /// The CPUs without work.
-    pub(crate) fn idle_cpus(&self) -> CpuSet {
-        self.idle.snapshot()
+    /// Every queue there is.
+    pub(crate) fn queue_ids(&self) -> impl Iterator<Item = QueueId> {
+        (0..self.pools.count()).map(PoolId).flat_map(|pool| {
+            let level = self.pools.attributes(pool).level();
+            self.layout.leaders(level).iter().map(move |leader| QueueId { pool, leader })
+        })
     }
 
-    /// The pool of these attributes.
-    pub(crate) fn pool_with(&self, attributes: Attributes) -> PoolId {
-        self.pools.with(&self.layout, attributes)
-    }
-
-    pub(crate) fn features_now(&self) -> Features {
-        Features::from_bits(self.features.load(Ordering::Relaxed) as u8)
+    /// The CPUs at which a queue is at home.
+    pub(crate) fn pod(&self, queue: QueueId) -> CpuSet {
+        let scope = self.pools.attributes(queue.pool).affinity.scope;
+        let pod = self.layout.pod(scope, queue.leader);
+        self.pools.cpumask(queue.pool).map_or(*pod, |mask| pod.and(mask))
     }
 
     pub(crate) fn set_features(&self, features: Features) {
@@ -155,8 +160,9 @@ impl Dispatch {
         Ok(self.wake_for_new(fill, cpu, pool))
     }
 
-    fn home(&self, cpu: CpuId, pool: PoolId) -> QueueId {
-        if self.active.contains(cpu) {
+    /// The queue in which an item for `cpu` waits.
+    pub(crate) fn home(&self, cpu: CpuId, pool: PoolId) -> QueueId {
+        if self.active.contains(cpu) && self.pools.cpumask(pool).is_none() {
             return self.layout.queue(pool, self.pools.attributes(pool), cpu);
         }
         homing_sched::home(&self.layout, self, cpu, pool)
@@ -187,18 +193,18 @@ impl Dispatch {
         if online.is_subset(&active) {
             return;
         }
-        for pool in (0..self.pools.count()).map(PoolId) {
+        for queue in self.queue_ids() {
+            let QueueId { pool, leader } = queue;
             let level = self.pools.attributes(pool).level();
-            for leader in self.layout.leaders(level).iter() {
-                let queue = QueueId { pool, leader };
-                let shares = |cpu: &CpuId| self.layout.leader(level, *cpu) == leader;
-                if self.pools.queue(queue).waiting() == 0 || active.iter().any(|cpu| shares(&cpu)) {
-                    continue;
-                }
-                while let Some((batch, _)) = self.pools.queue(queue).take(false) {
-                    if let Err(closed) = self.put_all(fill, leader, pool, batch) {
-                        closed.into_iter().for_each(&refused);
-                    }
+            let mask = self.pools.cpumask(pool).filter(|mask| mask.intersects(&active));
+            let serving = mask.map_or(active, |mask| mask.and(&active));
+            let serves = |cpu: CpuId| self.layout.leader(level, cpu) == leader;
+            if self.pools.queue(queue).waiting() == 0 || serving.iter().any(serves) {
+                continue;
+            }
+            while let Some((batch, _)) = self.pools.queue(queue).take(false) {
+                if let Err(closed) = self.put_all(fill, leader, pool, batch) {
+                    closed.into_iter().for_each(&refused);
                 }
             }
         }
@@ -211,12 +217,12 @@ impl Dispatch {
         fill: &impl Fill,
         cpu: CpuId,
         idle: Idle,
-        turn: usize,
+        shares: &Shares,
     ) -> Result<Taken, Option<u64>> {
         // A queue may be emptied between the look and the lock: then look again. This ends,
         // because each round some other worker has taken something.
         loop {
-            match before_park(&self.layout, self, cpu, idle, turn) {
+            match before_park(&self.layout, self, cpu, idle, shares) {
                 Next::Take { queue, reach } => {
                     if let Some((batch, age)) = self.pools.queue(queue).take(reach != Reach::Home) {
                         let woken = !self.idle.is_empty()
@@ -246,7 +252,7 @@ impl Dispatch {
         // I2: pairs with the fence of P2 (and of `wake_all`).
         fence(Ordering::SeqCst);
         // I3: look again.
-        match before_park(&self.layout, self, cpu, idle, 0) {
+        match before_park(&self.layout, self, cpu, idle, &Shares::NONE) {
             Next::Park { until_ns } if !stopping() => Announced::Sleep { until_ns },
             _ => {
                 // Whoever was faster and removed the bit leaves a token: one sleep will end at
@@ -282,7 +288,7 @@ impl Dispatch {
     pub(crate) fn offer(&self, fill: &impl Fill, cpu: CpuId) {
         self.idle.insert(cpu);
         fence(Ordering::SeqCst);
-        let next = before_park(&self.layout, self, cpu, Idle::Woken, 0);
+        let next = before_park(&self.layout, self, cpu, Idle::Woken, &Shares::NONE);
         if matches!(next, Next::Take { .. }) {
             self.claim(fill, cpu);
         }
@@ -300,8 +306,9 @@ impl Dispatch {
     }
 
     /// Whether there is something that the worker of `cpu` may take now.
-    pub(crate) fn is_ripe(&self, cpu: CpuId, idle: Idle, turn: usize) -> bool {
-        matches!(before_park(&self.layout, self, cpu, idle, turn), Next::Take { .. })
+    pub(crate) fn is_ripe(&self, cpu: CpuId, idle: Idle) -> bool {
+        let next = before_park(&self.layout, self, cpu, idle, &Shares::NONE);
+        matches!(next, Next::Take { .. })
     }
 
     /// Says that the worker of `cpu` looks for work: issuers need not wake anybody. Where another
@@ -398,7 +405,7 @@ impl Facts for Dispatch {
     }
 
     fn features(&self) -> Features {
-        self.features_now()
+        Features::from_bits(self.features.load(Ordering::Relaxed) as u8)
     }
 
     fn active(&self) -> CpuSet {
@@ -428,6 +435,10 @@ impl Facts for Dispatch {
 
     fn attributes(&self, pool: PoolId) -> Attributes {
         self.pools.attributes(pool)
+    }
+
+    fn cpumask(&self, pool: PoolId) -> Option<&CpuSet> {
+        self.pools.cpumask(pool)
     }
 
     fn waiting(&self, queue: QueueId) -> u32 {

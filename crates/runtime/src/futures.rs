@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use async_task::Runnable;
@@ -13,8 +13,9 @@ use slab::Slab;
 
 use crate::item::{self, drop_quietly, quietly};
 use crate::local;
-use crate::registry::WorkqueueState;
+use crate::queueing::Origin;
 use crate::shared::Shared;
+use crate::state::WorkqueueState;
 use crate::sync::{Mutex, lock};
 
 /// What a future ended with: its output, or what it panicked with. Where nobody takes it it is
@@ -160,11 +161,14 @@ where
     };
     let schedule = {
         let (shared, workqueue) = (Arc::clone(shared), Arc::clone(workqueue));
+        let fresh = AtomicBool::new(true);
         move |runnable: Runnable| {
             let go_on = move || {
                 local::with_budget(true, || runnable.run());
             };
-            shared.push(&workqueue, None, item::lone(workqueue.number, go_on));
+            let origin =
+                if fresh.swap(false, Ordering::Relaxed) { Origin::New } else { Origin::GoesOn };
+            shared.push(&workqueue, None, item::lone(workqueue.tag(), go_on), origin);
         }
     };
     let (runnable, task) = async_task::spawn(whole, schedule);

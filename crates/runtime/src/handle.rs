@@ -4,10 +4,12 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::Instant;
 
 use crate::futures::{Outcome, Task};
 use crate::item::{JoinError, Joined};
 use crate::local;
+use crate::state::Mode;
 use crate::sync::{Mutex, lock, thread};
 use crate::worker::blocking;
 
@@ -38,8 +40,9 @@ impl<T: Send> JoinHandle<T> {
     /// Blocks until the item has run, and returns its result.
     ///
     /// Called from a worker, it runs the item at once, on the caller's stack, if nobody has begun
-    /// it and it is not strict; else it waits as in [`crate::blocking`]: an item may wait for another one without
-    /// stopping the CPU that it runs on.
+    /// it, it is not strict, and its workqueue has no limit; else it waits as in
+    /// [`crate::blocking`]: an item may wait for another one without stopping the CPU that it runs
+    /// on.
     ///
     /// # Errors
     /// [`JoinError::Panicked`] with the item's panic, [`JoinError::Cancelled`] if it was aborted
@@ -121,10 +124,15 @@ impl<T: Send> JoinHandle<T> {
             return;
         }
         let Some(local) = local::current() else { return };
-        let Some(workqueue) = local.shared.workqueues.find(joined.workqueue()) else { return };
-        // A strict item may have its home elsewhere.
-        if !workqueue.attributes().affinity.strict {
-            joined.run_here(&*workqueue.books_of(local.member.id));
+        let tag = joined.tag();
+        let Some(workqueue) = local.shared.workqueues.find(tag.workqueue()) else { return };
+        // A strict item may have its home elsewhere; of others the gate knows whose turn it is.
+        if workqueue.mode().has(Mode::GATED | Mode::BOUND) {
+            return;
+        }
+        let books = workqueue.books_of(local.member.id);
+        if local::nest_item(workqueue.number, || joined.run_here(&*books)) {
+            workqueue.settle(1 << tag.colour());
         }
     }
 }
@@ -195,5 +203,25 @@ pub(crate) fn block_on<F: Future + Unpin>(future: &mut F) -> F::Output {
             Poll::Ready(output) => return output,
             Poll::Pending => thread::park(),
         }
+    }
+}
+
+/// [`block_on`], but not beyond the deadline: `None` then.
+pub(crate) fn block_on_until<F: Future + Unpin>(
+    future: &mut F,
+    deadline: Option<Instant>,
+) -> Option<F::Output> {
+    let Some(deadline) = deadline else { return Some(block_on(future)) };
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut context = Context::from_waker(&waker);
+    loop {
+        if let Poll::Ready(output) = Pin::new(&mut *future).poll(&mut context) {
+            return Some(output);
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return None;
+        }
+        thread::park_timeout(left);
     }
 }

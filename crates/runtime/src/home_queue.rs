@@ -162,6 +162,35 @@ impl HomeQueue {
         Some((taken, age))
     }
 
+    /// Takes the first items of one workqueue, at most so many: for its rescuer.
+    pub(crate) fn extract(&self, workqueue: u32, at_most: u32) -> Option<Sealed> {
+        let length = self.length();
+        let mut items = lock(&self.items);
+        let mut all = std::mem::take(&mut items.full);
+        items.open.seal().into_iter().for_each(|batch| all.push_back(batch));
+        let mut taken = Batch::default();
+        let len = std::mem::take(&mut items.len);
+        // Those that stay are batched anew; they have been counted as pushed.
+        while let Some(batch) = all.pop_front() {
+            for item in batch {
+                if item.tag().workqueue() == workqueue && taken.len() < at_most {
+                    taken.push(item);
+                } else {
+                    items.push_again(item, length);
+                }
+            }
+        }
+        debug_assert_eq!(items.len + taken.len(), len);
+        items.popped += u64::from(taken.len());
+        self.publish(items.len);
+        taken.seal()
+    }
+
+    /// How many items ever went out: under the lock, for whoever looks seldom.
+    pub(crate) fn popped(&self) -> u64 {
+        lock(&self.items).popped
+    }
+
     /// Refuses items from now on, and hands out those that are left.
     pub(crate) fn close(&self) -> Batches {
         let mut items = lock(&self.items);
@@ -181,15 +210,19 @@ impl HomeQueue {
 
 impl Items {
     fn push(&mut self, item: Item, length: ItemLength) {
+        if self.pushed.is_multiple_of(SAMPLE_EVERY) && self.sample.is_none() {
+            let (position, workqueue) = (self.pushed, item.tag().workqueue());
+            self.sample = Some(Sample { position, workqueue, pushed_ns: now_ns() });
+        }
+        self.pushed += 1;
+        self.push_again(item, length);
+    }
+
+    fn push_again(&mut self, item: Item, length: ItemLength) {
         if self.open.len() >= length.batch(self.len) {
             self.open.seal().into_iter().for_each(|batch| self.full.push_back(batch));
         }
-        if self.pushed.is_multiple_of(SAMPLE_EVERY) && self.sample.is_none() {
-            let (position, workqueue) = (self.pushed, item.workqueue());
-            self.sample = Some(Sample { position, workqueue, pushed_ns: now_ns() });
-        }
         self.open.push(item);
-        self.pushed += 1;
         self.len += 1;
     }
 
@@ -203,10 +236,10 @@ impl Items {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::item::lone;
+    use crate::item::{Tag, lone};
 
     fn item(number: u32) -> Item {
-        lone(number, || ())
+        lone(Tag::new(number, 0), || ())
     }
 
     fn items(numbers: std::ops::Range<u32>) -> Sealed {
@@ -217,7 +250,7 @@ mod tests {
 
     fn take(queue: &HomeQueue) -> Vec<u32> {
         let (batch, _) = queue.take(false).unwrap_or_else(|| panic!("the queue is empty"));
-        batch.into_iter().map(|item| item.workqueue()).collect()
+        batch.into_iter().map(|item| item.tag().workqueue()).collect()
     }
 
     #[test]
@@ -244,9 +277,27 @@ mod tests {
         (0..3).for_each(|number| assert!(queue.push(item(number)).is_ok()));
         let mut left = queue.close();
         assert_eq!(left.pop_front().map(|batch| batch.len()), Some(1));
-        assert!(queue.push(item(3)).is_err_and(|refused| refused.workqueue() == 3));
+        assert!(queue.push(item(3)).is_err_and(|refused| refused.tag().workqueue() == 3));
         assert!(queue.push_all(items(4..6)).is_err_and(|refused| refused.len() == 2));
         assert!(queue.take(false).is_none());
+    }
+
+    #[test]
+    fn a_rescuer_takes_its_own_and_the_rest_keeps_its_order() {
+        let queue = HomeQueue::new();
+        queue.complete(1_000, 1);
+        for _ in 0..3 {
+            assert!(queue.push_all(items(0..4)).is_ok());
+        }
+        let numbers = |batch: Option<Sealed>| -> Vec<u32> {
+            batch.into_iter().flatten().map(|item| item.tag().workqueue()).collect()
+        };
+        assert_eq!(numbers(queue.extract(2, 2)), [2, 2]);
+        assert_eq!(numbers(queue.extract(7, 2)), []);
+        assert_eq!(queue.waiting(), 10);
+        let rest: Vec<_> = std::iter::from_fn(|| queue.take(false)).flat_map(|(b, _)| b).collect();
+        let rest: Vec<_> = rest.iter().map(|item| item.tag().workqueue()).collect();
+        assert_eq!(rest, [0, 1, 3, 0, 1, 3, 0, 1, 2, 3]);
     }
 
     #[test]

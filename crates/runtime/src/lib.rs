@@ -16,8 +16,11 @@
 //!
 //! Read on in this order: `README.md` beside this file (how no wake-up is lost), `item`,
 //! `home_queue`, `pools`, `dispatch` (the protocol); `slot`, `crew`, `worker`, `monitor` (the
-//! threads); `workqueue`, `handle`, `scope`, `futures`, `builder`, `runtime` (what users hold);
-//! `books`, `registry`, `shared` hold them together; `spare` and `latency` stand alone.
+//! threads); `workqueue`, `handle`, `scope`, `futures`, `builder`, `runtime` (what users hold). On
+//! the way from a workqueue to a home queue: `queueing`, `gate` (limits, order, freezing), `flush`
+//! and `flushing`; `work` and `timers` (work that is queued again and again). `live` (attributes),
+//! `rescuer` and `stall` are for bad days; `books`, `state`, `registry`, `shared` hold all
+//! together; `spare` and `latency` stand alone.
 // The models drive the protocol and the items; the rest of these files is idle there.
 #![cfg_attr(loom, allow(dead_code, unused_imports, unreachable_pub))]
 
@@ -46,17 +49,29 @@ mod builder;
 #[cfg(not(loom))]
 mod crew;
 #[cfg(not(loom))]
+mod flush;
+#[cfg(not(loom))]
+mod flushing;
+#[cfg(not(loom))]
 mod futures;
+#[cfg(not(loom))]
+mod gate;
 #[cfg(not(loom))]
 mod handle;
 #[cfg(not(loom))]
 mod latency;
 #[cfg(not(loom))]
+mod live;
+#[cfg(not(loom))]
 mod local;
 #[cfg(not(loom))]
 mod monitor;
 #[cfg(not(loom))]
+mod queueing;
+#[cfg(not(loom))]
 mod registry;
+#[cfg(not(loom))]
+mod rescuer;
 #[cfg(not(loom))]
 mod runtime;
 #[cfg(not(loom))]
@@ -66,9 +81,19 @@ mod shared;
 #[cfg(not(loom))]
 mod spare;
 #[cfg(not(loom))]
+mod stall;
+#[cfg(not(loom))]
+mod state;
+#[cfg(not(loom))]
+mod timers;
+#[cfg(not(loom))]
+mod work;
+#[cfg(not(loom))]
 mod worker;
 #[cfg(not(loom))]
 mod workqueue;
+#[cfg(not(loom))]
+mod workqueue_builder;
 
 #[cfg(all(loom, test))]
 mod loom_tests;
@@ -80,12 +105,15 @@ pub use {
     books::{Counters, CpuCounters, QueueAges},
     builder::{Builder, RuntimeError},
     handle::JoinHandle,
-    homing_sched::{Affinity, Features, HandOff, ParseFeaturesError, Priority, Reach},
+    homing_sched::{Affinity, Features, HandOff, Nice, ParseFeaturesError, Reach},
     homing_topology::{CpuId, CpuSet, NodeId, ParseScopeError, Scope},
     item::JoinError,
     latency::{LatencyMatrix, core_to_core},
     runtime::{Runtime, ShutdownError},
     scope::WorkScope,
+    stall::Stall,
+    work::Work,
     worker::blocking,
-    workqueue::{Workqueue, WorkqueueBuilder, WorkqueueError},
+    workqueue::Workqueue,
+    workqueue_builder::{WorkqueueBuilder, WorkqueueError},
 };

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use homing_topology::CpuId;
 
@@ -30,7 +31,67 @@ struct Place {
 thread_local! {
     static PLACE: Cell<Place> = const { Cell::new(Place { runtime: 0, cpu: FALLBACK }) };
     static LOCAL: RefCell<Option<Local>> = const { RefCell::new(None) };
+    static NESTED: RefCell<Nested> = const { RefCell::new(Nested::NONE) };
     static BUDGET: Cell<Option<u32>> = const { Cell::new(None) };
+}
+
+/// What runs on this thread beside the item that its worker took.
+struct Nested {
+    /// Workqueues of items that an item runs because it waits for them.
+    items: Vec<u32>,
+    /// Work items, by address.
+    works: Vec<usize>,
+}
+
+impl Nested {
+    const NONE: Self = Self { items: Vec::new(), works: Vec::new() };
+}
+
+/// The workqueues whose items run on this thread, innermost last.
+pub(crate) fn running() -> Vec<u32> {
+    let taken = LOCAL.try_with(|local| {
+        let local = local.borrow();
+        local.as_ref().map(|local| local.member.workqueue.load(Ordering::Relaxed))
+    });
+    let taken = taken.ok().flatten().filter(|number| *number != 0);
+    let nested = NESTED.try_with(|nested| nested.borrow().items.clone()).unwrap_or_default();
+    taken.into_iter().chain(nested).collect()
+}
+
+/// Whether this thread runs an item of the workqueue.
+pub(crate) fn runs_item_of(workqueue: u32) -> bool {
+    running().contains(&workqueue)
+}
+
+/// Whether this thread runs the work item at this address.
+pub(crate) fn runs_work(address: usize) -> bool {
+    NESTED.try_with(|nested| nested.borrow().works.contains(&address)).unwrap_or(false)
+}
+
+/// Calls `run`, which runs an item of the workqueue that somebody on this thread waits for.
+pub(crate) fn nest_item<T>(workqueue: u32, run: impl FnOnce() -> T) -> T {
+    struct Leave;
+    impl Drop for Leave {
+        fn drop(&mut self) {
+            NESTED.with(|nested| nested.borrow_mut().items.pop());
+        }
+    }
+    NESTED.with(|nested| nested.borrow_mut().items.push(workqueue));
+    let _leave = Leave;
+    run()
+}
+
+/// Calls `run`, which runs the work item at this address.
+pub(crate) fn nest_work<T>(address: usize, run: impl FnOnce() -> T) -> T {
+    struct Leave;
+    impl Drop for Leave {
+        fn drop(&mut self) {
+            NESTED.with(|nested| nested.borrow_mut().works.pop());
+        }
+    }
+    NESTED.with(|nested| nested.borrow_mut().works.push(address));
+    let _leave = Leave;
+    run()
 }
 
 /// This thread is `member` from now on.

@@ -3,14 +3,14 @@
 use std::sync::atomic::Ordering::SeqCst;
 use std::task::{Poll, Waker};
 
-use homing_sched::{Affinity, Attributes, Idle, Layout, PoolId};
+use homing_sched::{Affinity, Attributes, Idle, Layout, PoolId, Shares};
 use homing_topology::{CpuId, Machine, Scope};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicUsize};
 use loom::thread;
 
 use crate::dispatch::{Announced, Dispatch, Fill};
-use crate::item::{self, Batch, Books, Hand, Item, JoinError};
+use crate::item::{self, Batch, Books, Hand, Item, JoinError, Tag};
 use crate::sleeper::Sleeper;
 use crate::slot::ThreadId;
 
@@ -21,8 +21,8 @@ struct NoBooks;
 
 impl Books for NoBooks {
     fn started(&self) {}
-    fn completed(&self, _: bool) {}
-    fn aborted(&self) {}
+    fn completed(&self, _: Tag, _: bool) {}
+    fn aborted(&self, _: Tag) {}
 }
 
 /// All slots have an owner in these models.
@@ -48,7 +48,7 @@ fn dispatch(cpus: usize) -> Dispatch {
     let machine = Machine::from_grid(&format!("1x{cpus}x1")).unwrap();
     let dispatch = Dispatch::new(Layout::new(&machine).unwrap(), machine.online());
     for affinity in [OWN_CPU, SYSTEM] {
-        dispatch.pool_with(Attributes::new(affinity));
+        assert!(dispatch.pool_with(Attributes::new(affinity), None).is_some());
     }
     for cpu in machine.online().iter() {
         assert!(dispatch.slot(cpu).assign(owner(cpu)));
@@ -61,7 +61,7 @@ const OF_SYSTEM: PoolId = PoolId(1);
 
 fn counting(count: &Arc<AtomicUsize>) -> Item {
     let count = Arc::clone(count);
-    item::lone(0, move || {
+    item::lone(Tag::new(0, 0), move || {
         count.fetch_add(1, SeqCst);
     })
 }
@@ -82,8 +82,8 @@ fn work(dispatch: &Dispatch, fill: &impl Fill, own: CpuId, ran: &AtomicUsize, ta
     let done = || ran.load(SeqCst) >= target;
     while !done() {
         // Without a clock everything is ripe.
-        if let Ok(taken) = dispatch.take(fill, own, Idle::Woken, 0) {
-            taken.batch.into_iter().for_each(|item| item.run(&NoBooks));
+        if let Ok(taken) = dispatch.take(fill, own, Idle::Woken, &Shares::NONE) {
+            taken.batch.into_iter().for_each(|item| drop(item.run(&NoBooks)));
             if done() {
                 dispatch.wake_all(fill);
             }
@@ -185,8 +185,8 @@ fn what_is_queued_while_an_item_blocks_finds_the_spare_or_the_owner() {
                 fill.bed.sleep(None);
                 // Woken at the end, or for the slot.
                 if dispatch.slot(cpu(0)).is_owned_by(SPARE) {
-                    while let Ok(taken) = dispatch.take(&fill, cpu(0), Idle::Woken, 0) {
-                        taken.batch.into_iter().for_each(|item| item.run(&NoBooks));
+                    while let Ok(taken) = dispatch.take(&fill, cpu(0), Idle::Woken, &Shares::NONE) {
+                        taken.batch.into_iter().for_each(|item| drop(item.run(&NoBooks)));
                     }
                     assert_eq!(ran.load(SeqCst), 1);
                 }
@@ -212,8 +212,8 @@ fn an_item_ends_once_and_whoever_waits_hears_of_it() {
     check(3, || {
         let ran = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&ran);
-        let (item, mut handle) = item::joined(0, move || count.fetch_add(1, SeqCst));
-        let worker = thread::spawn(move || item.run(&NoBooks));
+        let (item, mut handle) = item::joined(Tag::new(0, 0), move || count.fetch_add(1, SeqCst));
+        let worker = thread::spawn(move || drop(item.run(&NoBooks)));
         let aborted = handle.abort();
         let result = match handle.poll(Waker::noop()) {
             Poll::Ready(result) => result,
@@ -243,11 +243,11 @@ fn what_is_in_a_hand_goes_to_its_owner_or_to_who_rescues_it() {
         let rescuer = {
             let hand = Arc::clone(&hand);
             thread::spawn(move || {
-                hand.take().into_iter().flatten().for_each(|item| item.run(&NoBooks));
+                hand.take().into_iter().flatten().for_each(|item| drop(item.run(&NoBooks)));
             })
         };
         while let Some(item) = hand.pop() {
-            item.run(&NoBooks);
+            drop(item.run(&NoBooks));
         }
         rescuer.join().unwrap();
         assert_eq!(ran.load(SeqCst), 3);

@@ -1,20 +1,24 @@
 //! A thread that looks at the workers now and then: it finds items that block without having said
-//! so, items that use their CPU for long, CPUs without a thread, and changes of the CPU mask.
+//! so, items that use their CPU for long, CPUs without a thread, changes of the CPU mask, and
+//! stalls. Between its looks it fires timers.
 
 use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use homing_sched::{Attributes, BLOCKED_NS, Running, Verdict, WINDOW_NS, tick};
+use homing_sched::{BLOCKED_NS, Facts, Running, Verdict, WINDOW_NS, tick};
 use homing_topology::{Allowed, CpuId, CpuSet};
 
 use crate::clock::now_ns;
 use crate::crew::Member;
+use crate::rescuer::{MAYDAY_INTERVAL_NS, MAYDAY_NS};
 use crate::shared::Shared;
 use crate::slot::ThreadId;
+use crate::stall::Stalls;
+use crate::state::{Chosen, WorkqueueState};
 
 /// Between two looks while items run for long.
 const INTERVAL_NS: u64 = 1_000_000;
@@ -48,11 +52,27 @@ pub(crate) fn main(shared: &Arc<Shared>) {
         mask_read_ns: now_ns(),
         mask: None,
         chosen_ns: now_ns(),
+        short_since_ns: None,
+        stalls: Stalls::default(),
     };
+    let (mut look_at_ns, mut slept_until_ns) = (0, 0);
     while !shared.monitor.closed.load(Ordering::Acquire) {
-        let interval_ns = monitor.look();
-        shared.monitor.bed.sleep(Some(Duration::from_nanos(interval_ns)));
-        shared.monitor.resting.store(false, Ordering::Relaxed);
+        // Where time stands still, as in a model, a sleep that nobody ended makes it go on.
+        let now_ns = now_ns().max(slept_until_ns);
+        while let Some(timer) = shared.timers.due(now_ns) {
+            timer.what.fire(timer.generation, timer.cpu);
+        }
+        if shared.monitor.was_called() || now_ns >= look_at_ns {
+            shared.monitor.resting.store(false, Ordering::Relaxed);
+            look_at_ns = now_ns.saturating_add(monitor.look(now_ns));
+        }
+        // Read after the look, which may have taken a while; a timer that is set from here on
+        // wakes us.
+        let next_ns = shared.timers.next_ns().unwrap_or(u64::MAX).min(look_at_ns);
+        let sleep_ns = next_ns.saturating_sub(crate::clock::now_ns().max(slept_until_ns));
+        if sleep_ns > 0 && !shared.monitor.bed.sleep(Some(Duration::from_nanos(sleep_ns))) {
+            slept_until_ns = next_ns;
+        }
     }
 }
 
@@ -65,7 +85,27 @@ struct Monitor<'a> {
     mask_read_ns: u64,
     chosen_ns: u64,
     /// What it was when it was last looked at.
-    mask: Option<rustix::thread::CpuSet>,
+    mask: Option<Mask>,
+    /// Since when CPUs have waited for threads, and when rescuers were called last.
+    short_since_ns: Option<(u64, Option<u64>)>,
+    stalls: Stalls,
+}
+
+#[cfg(all(target_os = "linux", not(shuttle)))]
+type Mask = rustix::thread::CpuSet;
+
+/// The affinity mask that all threads of the process have, but for those that are pinned.
+#[cfg(all(target_os = "linux", not(shuttle)))]
+fn read_mask() -> Option<Mask> {
+    rustix::thread::sched_getaffinity(None).ok()
+}
+
+#[cfg(not(all(target_os = "linux", not(shuttle))))]
+type Mask = ();
+
+#[cfg(not(all(target_os = "linux", not(shuttle))))]
+fn read_mask() -> Option<Mask> {
+    None
 }
 
 /// What was seen of a thread whose item runs for long.
@@ -87,9 +127,8 @@ struct Usage {
 
 impl Monitor<'_> {
     /// Looks at everything; when to look next.
-    fn look(&mut self) -> u64 {
+    fn look(&mut self, now_ns: u64) -> u64 {
         let shared = self.shared;
-        let now_ns = now_ns();
         shared.crew.create_missing(shared);
         shared.dispatch.forget_occupied();
         if now_ns.saturating_sub(self.mask_read_ns) >= MASK_NS {
@@ -100,6 +139,12 @@ impl Monitor<'_> {
             self.chosen_ns = now_ns;
             self.choose_scopes(now_ns);
         }
+        // What ended in a batch that is not over yet.
+        for workqueue in shared.workqueues.with_items() {
+            workqueue.settle(!0);
+        }
+        self.call_rescuers(now_ns);
+        self.stalls.look(shared, now_ns);
         let (working, long) = self.look_at_workers(now_ns);
         if long {
             // The next item that blocks shall not wait for a thread to be made.
@@ -187,6 +232,12 @@ impl Monitor<'_> {
                 Verdict::CpuIntensive if !counted => {
                     counted = true;
                     self.count(member, |workqueue| &workqueue.cpu_intensive);
+                    // Of a per-CPU workqueue nobody else would come for what waits there.
+                    let number = member.workqueue.load(Ordering::Relaxed);
+                    let workqueue = self.shared.workqueues.find(number);
+                    if workqueue.is_some_and(|workqueue| workqueue.kinds.per_cpu) {
+                        self.replace(member, cpu);
+                    }
                 }
                 Verdict::CpuIntensive | Verdict::Fine => {}
             }
@@ -204,11 +255,7 @@ impl Monitor<'_> {
         }
     }
 
-    fn count(
-        &self,
-        member: &Member,
-        counter: impl Fn(&crate::registry::WorkqueueState) -> &std::sync::atomic::AtomicU64,
-    ) {
+    fn count(&self, member: &Member, counter: impl Fn(&WorkqueueState) -> &AtomicU64) {
         let number = member.workqueue.load(Ordering::Relaxed);
         if let Some(workqueue) = self.shared.workqueues.find(number) {
             counter(&workqueue).fetch_add(1, Ordering::Relaxed);
@@ -218,13 +265,31 @@ impl Monitor<'_> {
     /// Sets the scopes of the workqueues that leave it to us.
     fn choose_scopes(&self, now_ns: u64) {
         for workqueue in self.shared.workqueues.all() {
-            if let Some(scope) = workqueue.choose(now_ns) {
-                let set = |mut attributes: Attributes| {
-                    attributes.affinity.scope = scope;
-                    attributes
-                };
-                let pool_with = |attributes| self.shared.dispatch.pool_with(attributes);
-                workqueue.change(set, pool_with);
+            workqueue.choose(now_ns, |scope| {
+                let set = |chosen: &mut Chosen| chosen.attributes.affinity.scope = scope;
+                // Where there are too many pools it stays as it is.
+                let _ = workqueue.change(set, |chosen| self.shared.pool_with(chosen));
+            });
+        }
+    }
+
+    /// Calls the rescuers of workqueues that have items, where CPUs have waited for threads for
+    /// long.
+    fn call_rescuers(&mut self, now_ns: u64) {
+        if !self.shared.crew.is_short() {
+            self.short_since_ns = None;
+            return;
+        }
+        let (since_ns, called_ns) = self.short_since_ns.get_or_insert((now_ns, None));
+        let due_ns = called_ns.map_or(*since_ns + MAYDAY_NS, |called| called + MAYDAY_INTERVAL_NS);
+        if now_ns < due_ns {
+            return;
+        }
+        *called_ns = Some(now_ns);
+        for workqueue in self.shared.workqueues.with_items() {
+            if let Some(rescuer) = workqueue.rescuer.get().filter(|_| !workqueue.is_empty()) {
+                workqueue.mayday.fetch_add(1, Ordering::Relaxed);
+                rescuer.mayday();
             }
         }
     }
@@ -233,7 +298,7 @@ impl Monitor<'_> {
     /// new ones get one.
     fn follow_mask(&mut self) {
         let (shared, dispatch) = (self.shared, &self.shared.dispatch);
-        let mask = rustix::thread::sched_getaffinity(None).ok();
+        let mask = read_mask();
         // The kernel keeps it within the cpuset: where it is the same, so is the rest.
         if shared.settings.mask_is_fixed || mask.is_none() || mask == self.mask {
             return;
@@ -245,7 +310,7 @@ impl Monitor<'_> {
             cpus: shared.settings.wanted.map_or(allowed.cpus, |wanted| wanted.and(&allowed.cpus)),
             ..allowed
         };
-        let (now, before) = (allowed.worker_cpus(machine), dispatch.active_cpus());
+        let (now, before) = (allowed.worker_cpus(machine), dispatch.active());
         if now == before || now.is_empty() {
             return;
         }
@@ -256,6 +321,9 @@ impl Monitor<'_> {
             if dispatch.slot(cpu).is_vacant() {
                 dispatch.offer(&**shared, cpu);
             }
+        }
+        for workqueue in shared.workqueues.with_items() {
+            shared.share_limits(&workqueue);
         }
         // Whoever changed the mask of all threads has unpinned the workers too.
         for member in shared.crew.members() {

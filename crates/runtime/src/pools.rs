@@ -1,15 +1,15 @@
-//! The pools: for each combination of attributes in use, its home queues.
+//! The pools: for each combination of attributes that has been in use, its home queues.
 
 use std::sync::OnceLock;
 
 use homing_sched::{Attributes, Layout, Level, PoolId, QueueId};
-use homing_topology::CPU_COUNT_MAX;
+use homing_topology::{CPU_COUNT_MAX, CpuSet};
 
 use crate::home_queue::HomeQueue;
 use crate::sync::{AtomicU32, Mutex, Ordering, lock};
 
-/// More than there are combinations of attributes.
-const POOL_COUNT_MAX: usize = 64;
+/// As many as a number of a pool can name. Combinations of attributes beyond that are refused.
+const POOL_COUNT_MAX: usize = 255;
 
 /// All pools of a runtime. Pools come and never go: there are few combinations of attributes.
 #[derive(Debug)]
@@ -24,6 +24,7 @@ pub(crate) struct Pools {
 #[derive(Debug)]
 struct Pool {
     attributes: Attributes,
+    cpumask: Option<CpuSet>,
     level: usize,
     queues: Box<[HomeQueue]>,
 }
@@ -45,20 +46,29 @@ impl Pools {
         }
     }
 
-    /// The pool with these attributes, made if there is none yet.
-    pub(crate) fn with(&self, layout: &Layout, attributes: Attributes) -> PoolId {
+    /// The pool with these attributes, made if there is none yet; `None` where there are too many.
+    pub(crate) fn with(
+        &self,
+        layout: &Layout,
+        attributes: Attributes,
+        cpumask: Option<CpuSet>,
+    ) -> Option<PoolId> {
         let _growing = lock(&self.growing);
         let count = self.count();
-        let known = (0..count).map(PoolId).find(|pool| self.pool(*pool).attributes == attributes);
-        known.unwrap_or_else(|| {
-            let queues = layout.leaders(attributes.level()).iter().map(|_| HomeQueue::new());
-            let level = attributes.level() as usize;
-            let pool = Pool { attributes, level, queues: queues.collect() };
-            self.pools[usize::from(count)].get_or_init(|| pool);
-            // Release: who reads the count finds the pool.
-            self.count.store(u32::from(count) + 1, Ordering::Release);
-            PoolId(count)
-        })
+        let is_it = |pool: &PoolId| {
+            let pool = self.pool(*pool);
+            pool.attributes == attributes && pool.cpumask == cpumask
+        };
+        if let Some(known) = (0..count).map(PoolId).find(is_it) {
+            return Some(known);
+        }
+        let place = self.pools.get(usize::from(count))?;
+        let queues = layout.leaders(attributes.level()).iter().map(|_| HomeQueue::new());
+        let level = attributes.level() as usize;
+        place.get_or_init(|| Pool { attributes, cpumask, level, queues: queues.collect() });
+        // Release: who reads the count finds the pool.
+        self.count.store(u32::from(count) + 1, Ordering::Release);
+        Some(PoolId(count))
     }
 
     /// How many there are.
@@ -68,6 +78,10 @@ impl Pools {
 
     pub(crate) fn attributes(&self, pool: PoolId) -> Attributes {
         self.pool(pool).attributes
+    }
+
+    pub(crate) fn cpumask(&self, pool: PoolId) -> Option<&CpuSet> {
+        self.pool(pool).cpumask.as_ref()
     }
 
     pub(crate) fn queue(&self, queue: QueueId) -> &HomeQueue {

@@ -5,19 +5,23 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use homing_sched::Features;
-use homing_topology::{CpuId, CpuSet, Machine};
+use homing_sched::{Facts, Features};
+use homing_topology::{CpuId, CpuSet, Machine, Scope};
 
 use crate::books::CpuCounters;
 use crate::builder::{Builder, RuntimeError};
+use crate::clock::nanoseconds;
 use crate::handle::JoinHandle;
 use crate::local;
+use crate::rescuer::Rescuer;
 use crate::scope::WorkScope;
 use crate::shared::Shared;
 use crate::spare::SpareCpus;
+use crate::state::Chosen;
 use crate::sync::thread;
 use crate::worker::blocking;
-use crate::workqueue::{Workqueue, WorkqueueBuilder};
+use crate::workqueue::Workqueue;
+use crate::workqueue_builder::WorkqueueBuilder;
 
 /// Worker threads and their queues. Several runtimes can stand side by side in one process.
 ///
@@ -176,7 +180,7 @@ impl Runtime {
 
     /// The CPUs that have workers at present.
     pub fn cpus(&self) -> CpuSet {
-        self.shared.dispatch.active_cpus()
+        self.shared.dispatch.active()
     }
 
     /// The machine as the runtime sees it.
@@ -186,7 +190,7 @@ impl Runtime {
 
     /// The parts of the policy that are on.
     pub fn features(&self) -> Features {
-        self.shared.dispatch.features_now()
+        self.shared.dispatch.features()
     }
 
     /// Switches parts of the policy on and off, at once.
@@ -204,8 +208,49 @@ impl Runtime {
 
     /// Changes from which CPU time on an item counts as CPU-intensive; 0: none does.
     pub fn set_cpu_intensive_thresh(&self, threshold: Duration) {
-        let ns = u64::try_from(threshold.as_nanos()).unwrap_or(u64::MAX);
+        let ns = nanoseconds(threshold);
         self.shared.settings.cpu_intensive_ns.store(ns, Ordering::Relaxed);
+    }
+
+    /// Changes for how long a queue may stand still before it is reported; 0: it never is.
+    pub fn set_watchdog_thresh(&self, threshold: Duration) {
+        self.shared.settings.watchdog_ns.store(nanoseconds(threshold), Ordering::Relaxed);
+    }
+
+    /// How often the watchdog has reported a queue.
+    pub fn stalls(&self) -> u64 {
+        self.shared.stalls.load(Ordering::Relaxed)
+    }
+
+    /// The scope of workqueues that follow the default.
+    pub fn default_affinity_scope(&self) -> Scope {
+        self.shared.workqueues.default_scope()
+    }
+
+    /// Changes it, for them all at once: the kernel's `workqueue.default_affinity_scope`. At first
+    /// it is [`Scope::CacheShard`].
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// use homing_runtime::Scope;
+    ///
+    /// runtime.set_default_affinity_scope(Scope::Numa);
+    /// assert_eq!(runtime.events().affinity().scope, Scope::Numa);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn set_default_affinity_scope(&self, scope: Scope) {
+        let shared = &self.shared;
+        shared.workqueues.set_default_scope(scope, |state| {
+            if state.chosen().scope_is_default {
+                let set = |chosen: &mut Chosen| {
+                    if chosen.scope_is_default {
+                        chosen.attributes.affinity.scope = scope;
+                    }
+                };
+                // Where there are too many pools it stays where it is.
+                let _ = state.change(set, |chosen| shared.pool_with(chosen));
+            }
+        });
     }
 
     /// What each CPU's workers have done so far.
@@ -295,6 +340,9 @@ impl Runtime {
 
     fn end_stop(&mut self) {
         self.stopped = true;
+        for state in self.shared.workqueues.with_items() {
+            state.rescuer.get().into_iter().for_each(Rescuer::join);
+        }
         for thread in self.shared.crew.handles().into_iter().chain(self.monitor.take()) {
             // Workers do not panic; if one did, the others must still be waited for.
             let _ = thread.join();

@@ -39,7 +39,7 @@ impl Workqueue {
     ///
     /// # Panics
     /// If an item panicked, with the first such panic, after all have ended; or if the runtime was
-    /// shut down before all had run.
+    /// shut down, or the workqueue drained by somebody else, before all had run.
     ///
     /// ```
     /// # use homing_runtime::Runtime;
@@ -77,7 +77,9 @@ impl Workqueue {
                 resume_unwind(panic)
             }
             (Ok(_), Some(JoinError::Cancelled)) => {
-                panic!("the runtime was shut down before all items of the scope had run")
+                panic!(
+                    "not all items of the scope have run: the runtime was shut down, or the workqueue drained by somebody else"
+                )
             }
             (Ok(result), None) => result,
         }
@@ -89,7 +91,7 @@ impl<'scope> WorkScope<'scope, '_> {
     pub fn queue<F: FnOnce() + Send + 'scope>(&'scope self, work: F) {
         // SAFETY: `scope` returns only when all handles have been seen finished, also when `body`
         // panics: by then the closure is gone. Its result, `()`, borrows nothing.
-        let (item, joined) = unsafe { item::joined_borrowing(self.workqueue.number(), work) };
+        let (item, joined) = unsafe { item::joined_borrowing(self.workqueue.tag(), work) };
         let mut queued = lock(&self.queued);
         if queued.handles.len() >= queued.sweep_at.max(SWEEP_AT_LEAST) {
             queued.sweep();

@@ -6,16 +6,20 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
+use homing_sched::Facts;
 use homing_topology::{CpuId, CpuSet, NodeId};
 
 use crate::crew::{Crew, Member};
 use crate::dispatch::{Dispatch, Fill};
 use crate::futures::Futures;
-use crate::item::{Batch, Item};
+use crate::gate::Gate;
 use crate::local;
-use crate::registry::{Registry, WorkqueueState};
+use crate::registry::Registry;
+use crate::rescuer::Rescuer;
 use crate::sleeper::Sleeper;
-use crate::sync::{Condvar, Mutex};
+use crate::stall::OnStall;
+use crate::sync::{Condvar, Mutex, lock};
+use crate::timers::Timers;
 use crate::worker::pin_to;
 
 /// See the module.
@@ -33,10 +37,15 @@ pub(crate) struct Shared {
     pub(crate) stopping_now: AtomicBool,
     pub(crate) monitor: MonitorBed,
     pub(crate) futures: Futures,
+    pub(crate) timers: Timers,
+    /// Stalls that the watchdog has found.
+    pub(crate) stalls: AtomicU64,
     /// Items that did not run.
     pub(crate) cancelled: AtomicU64,
     /// Rotates among the CPUs of a node.
     node_turn: AtomicU32,
+    /// The queues are being closed, or are.
+    abandoned: AtomicBool,
     closed: Mutex<bool>,
     closed_changed: Condvar,
 }
@@ -51,6 +60,9 @@ pub(crate) struct Settings {
     pub(crate) mask_is_fixed: bool,
     /// Items that use the CPU for longer are CPU-intensive; 0: none.
     pub(crate) cpu_intensive_ns: AtomicU64,
+    /// Queues that stand still for longer are reported; 0: none.
+    pub(crate) watchdog_ns: AtomicU64,
+    pub(crate) on_stall: Option<OnStall>,
     /// Workers drive async-io's reactor while they would sleep.
     #[cfg(feature = "async-io")]
     pub(crate) drives_io: bool,
@@ -80,8 +92,10 @@ pub(crate) struct MonitorBed {
     pub(crate) resting: AtomicBool,
     /// It is to end.
     pub(crate) closed: AtomicBool,
-    /// It may have items that are in no queue and no hand at present.
-    holds_items: AtomicBool,
+    /// How many may have items that are in no queue and no hand at present: it, and rescuers.
+    holders: AtomicU32,
+    /// Somebody wants it to look, not only to fire timers.
+    called: AtomicBool,
 }
 
 impl MonitorBed {
@@ -90,7 +104,8 @@ impl MonitorBed {
             bed: Sleeper::new(),
             resting: AtomicBool::new(false),
             closed: AtomicBool::new(false),
-            holds_items: AtomicBool::new(false),
+            holders: AtomicU32::new(0),
+            called: AtomicBool::new(false),
         }
     }
 
@@ -105,12 +120,23 @@ impl MonitorBed {
     pub(crate) fn somebody_works(&self) {
         fence(Ordering::SeqCst);
         if self.resting.load(Ordering::Relaxed) && self.resting.swap(false, Ordering::Relaxed) {
-            self.bed.wake();
+            self.call();
         }
     }
 
-    /// A CPU without a thread waits.
+    /// There is something for it to see: a CPU without a thread waits, for one.
     pub(crate) fn call(&self) {
+        self.called.store(true, Ordering::Release);
+        self.bed.wake();
+    }
+
+    /// Whether it was called since it was asked last.
+    pub(crate) fn was_called(&self) -> bool {
+        self.called.swap(false, Ordering::Acquire)
+    }
+
+    /// The next timer is due earlier than it was.
+    pub(crate) fn timer_set(&self) {
         self.bed.wake();
     }
 
@@ -141,8 +167,11 @@ impl Shared {
             stopping_now: AtomicBool::new(false),
             monitor: MonitorBed::new(),
             futures: Futures::new(cpus),
+            timers: Timers::default(),
+            stalls: AtomicU64::new(0),
             cancelled: AtomicU64::new(0),
             node_turn: AtomicU32::new(0),
+            abandoned: AtomicBool::new(false),
             closed: Mutex::new(false),
             closed_changed: Condvar::new(),
         })
@@ -159,45 +188,19 @@ impl Shared {
     /// Whether a runtime without a thread at work may close its queues.
     pub(crate) fn may_close(&self) -> bool {
         // First: who has put its items back is seen to have work in its queues.
-        !self.monitor.holds_items.load(Ordering::Acquire)
+        self.monitor.holders.load(Ordering::Acquire) == 0
             && (self.is_stopping_now() || (self.is_stopping() && !self.dispatch.has_work()))
     }
 
-    /// Lets the monitor, and nobody else, move items: meanwhile the queues are not closed, lest
-    /// what it takes from one place be refused, or left for good, in the other.
+    /// Lets the monitor and rescuers move items: meanwhile the queues are not closed, lest what
+    /// they take from one place be refused, or left for good, in the other.
     pub(crate) fn holding_items(&self, move_items: impl FnOnce()) {
         // Visible to whoever sees by the lock of the roll, or by a hand, what was taken.
-        self.monitor.holds_items.store(true, Ordering::Release);
+        self.monitor.holders.fetch_add(1, Ordering::AcqRel);
         move_items();
-        self.monitor.holds_items.store(false, Ordering::Release);
+        self.monitor.holders.fetch_sub(1, Ordering::AcqRel);
         // Whoever would have closed them did not.
         self.crew.close_if_done(self);
-    }
-
-    /// Puts an item of `workqueue` into its home queue: that of `cpu`, or of the issuing CPU.
-    pub(crate) fn push(&self, workqueue: &WorkqueueState, cpu: Option<CpuId>, item: Item) {
-        let cpu = cpu.unwrap_or_else(|| local::issuing_cpu(self));
-        workqueue.queued.add(cpu, 1);
-        match self.dispatch.put(self, cpu, workqueue.pool(), item) {
-            Ok(woken) => workqueue.count_woken(woken),
-            Err(refused) => self.cancel(refused),
-        }
-    }
-
-    /// The same for many items: they stand in the queue one behind the other.
-    pub(crate) fn push_all(
-        &self,
-        workqueue: &WorkqueueState,
-        cpu: Option<CpuId>,
-        mut items: Batch,
-    ) {
-        let Some(items) = items.seal() else { return };
-        let cpu = cpu.unwrap_or_else(|| local::issuing_cpu(self));
-        workqueue.queued.add(cpu, items.len().into());
-        match self.dispatch.put_all(self, cpu, workqueue.pool(), items) {
-            Ok(woken) => workqueue.count_woken(woken),
-            Err(refused) => refused.into_iter().for_each(|item| self.cancel(item)),
-        }
     }
 
     /// A CPU of `node` to queue for: the issuing one, else an idle one, else the next in turn.
@@ -205,14 +208,14 @@ impl Shared {
         let machine = self.dispatch.layout().machine();
         let of_node = machine.cpus().iter().filter(|cpu| cpu.numa_nodes.contains(&node));
         let of_node: CpuSet = of_node.map(|cpu| cpu.cpu).collect();
-        let active = of_node.and(&self.dispatch.active_cpus());
+        let active = of_node.and(&self.dispatch.active());
         let near = local::issuing_cpu(self);
         if active.contains(near) {
             return Some(near);
         }
         let turn = self.node_turn.fetch_add(1, Ordering::Relaxed) as usize;
         let in_turn = |among: &CpuSet| among.iter().nth(turn % among.len().max(1));
-        let idle = in_turn(&active.and(&self.dispatch.idle_cpus()));
+        let idle = in_turn(&active.and(&self.dispatch.idle()));
         idle.or_else(|| in_turn(&active)).or_else(|| in_turn(&of_node))
     }
 
@@ -242,6 +245,13 @@ impl Shared {
 
     /// Refuses items from now on, and cancels those that are left.
     pub(crate) fn abandon(&self) {
+        // Whoever puts something behind a gate that has been emptied sees this.
+        self.abandoned.store(true, Ordering::SeqCst);
+        self.timers.close();
+        for workqueue in self.workqueues.with_items() {
+            let left = workqueue.gate().map(Gate::close).unwrap_or_default();
+            left.into_iter().for_each(|item| self.cancel(item));
+        }
         for queue in self.dispatch.pools.queues() {
             let mut left = queue.close();
             while let Some(batch) = left.pop_front() {
@@ -255,14 +265,21 @@ impl Shared {
         self.abandon();
         // Futures that wait for something outside: their items are refused, so they end.
         self.futures.wake_all();
+        let rescued = self.workqueues.with_items();
+        rescued.iter().filter_map(|state| state.rescuer.get()).for_each(Rescuer::stop);
         self.monitor.close();
-        *self.closed.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *lock(&self.closed) = true;
         self.closed_changed.notify_all();
+    }
+
+    /// Whether the queues take nothing any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.abandoned.load(Ordering::SeqCst)
     }
 
     /// Waits until [`Shared::close`] has run; at the latest until then. Whether it has.
     pub(crate) fn wait_closed(&self, deadline: Option<Instant>) -> bool {
-        let mut closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut closed = lock(&self.closed);
         while !*closed {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             closed = match left {
@@ -275,17 +292,6 @@ impl Shared {
             };
         }
         true
-    }
-
-    /// Ends an item that will not run.
-    pub(crate) fn cancel(&self, item: Item) {
-        let workqueue = self.workqueues.find(item.workqueue());
-        if item.cancel() {
-            self.cancelled.fetch_add(1, Ordering::Relaxed);
-            if let Some(workqueue) = workqueue {
-                workqueue.count_cancelled();
-            }
-        }
     }
 }
 

@@ -52,6 +52,12 @@ impl Slot {
         (word != VACANT && word & PARKED == 0).then_some(ThreadId(word >> 1))
     }
 
+    /// Whose it is.
+    pub(crate) fn owner(&self) -> Option<ThreadId> {
+        let word = self.owner.load(Ordering::Relaxed);
+        (word != VACANT).then_some(ThreadId(word >> 1))
+    }
+
     pub(crate) fn is_owned_by(&self, thread: ThreadId) -> bool {
         self.owner.load(Ordering::Relaxed) >> 1 == thread.0
     }

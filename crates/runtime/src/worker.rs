@@ -6,15 +6,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use homing_sched::{Gaps, Idle};
+use homing_sched::{Gaps, Idle, Shares};
 use homing_topology::{CpuId, CpuSet};
 
 use crate::books::WorkqueueBooks;
 use crate::clock::{now_ns, thread_cpu_ns};
 use crate::crew::{Member, Orders};
 use crate::dispatch::{Announced, Taken};
+use crate::item::{Item, Ran};
 use crate::local;
 use crate::shared::Shared;
+use crate::state::WorkqueueState;
 
 /// Of items at least this long the CPU time is read from the thread's own clock, which is a system
 /// call; of shorter ones the elapsed time counts.
@@ -48,7 +50,9 @@ struct Worker<'a> {
     shared: &'a Arc<Shared>,
     me: &'a Arc<Member>,
     cpu: CpuId,
-    turn: usize,
+    /// Counts batches.
+    turn: u64,
+    shares: Shares,
     idle: Idle,
     /// The end of the last batch or sleep: the beginning of the next batch.
     now_ns: u64,
@@ -61,7 +65,7 @@ impl<'a> Worker<'a> {
         let now_ns = now_ns();
         let books = BooksCache { known: Vec::new() };
         let (idle, gaps) = (Idle::Since(now_ns), Gaps::UNKNOWN);
-        Self { shared, me, cpu, turn: 0, idle, now_ns, gaps, books }
+        Self { shared, me, cpu, turn: 0, shares: Shares::NONE, idle, now_ns, gaps, books }
     }
 
     /// Works until the slot is lost or given up.
@@ -80,7 +84,7 @@ impl<'a> Worker<'a> {
                 // Nobody will come for what is fresh: take it, too.
                 self.idle = Idle::Woken;
             }
-            match shared.dispatch.take(&**shared, self.cpu, self.idle, self.turn) {
+            match shared.dispatch.take(&**shared, self.cpu, self.idle, &self.shares) {
                 Ok(taken) => self.run(taken),
                 Err(_) if shared.is_stopping() => {
                     self.give_up();
@@ -97,7 +101,7 @@ impl<'a> Worker<'a> {
     fn run(&mut self, taken: Taken) {
         let Taken { batch, age, queue, reach, mut woken } = taken;
         if let Some(age) = age {
-            self.books.of(self.shared, self.me, age.workqueue).waited(age.ns);
+            self.books.of(self.shared, self.me, age.workqueue).books.waited(age.ns);
         }
         let (first, rest) = batch.split_first();
         if let Some(rest) = rest {
@@ -115,17 +119,46 @@ impl<'a> Worker<'a> {
         let mut items = 0;
         let mut next = Some(first);
         let mut number = 0;
-        while let Some(item) = next {
-            number = item.workqueue();
-            self.me.workqueue.store(number, Ordering::Relaxed);
-            let books = self.books.of(self.shared, self.me, number);
-            books.taken(reach, std::mem::take(&mut woken));
+        // Of the workqueue of the last item: the colours of those that have ended.
+        let mut ended = 0;
+        while let Some(item) = next.take() {
+            let (tag, slot) = (item.tag(), item.slot());
+            if tag.workqueue() != number {
+                self.settle(number, std::mem::take(&mut ended));
+                number = tag.workqueue();
+                self.me.workqueue.store(number, Ordering::Relaxed);
+            }
+            let known = self.books.of(self.shared, self.me, number);
+            known.books.taken(reach, std::mem::take(&mut woken));
             #[cfg(feature = "tracing")]
-            let _span = tracing::trace_span!("item", workqueue = books.name(), ?reach).entered();
-            item.run(books);
+            let _span =
+                tracing::trace_span!("item", workqueue = known.books.name(), ?reach).entered();
+            let ran = if known.lends() {
+                let books = Arc::clone(&known.books);
+                blocking(|| item.run(&*books))
+            } else {
+                item.run(&*known.books)
+            };
             items += 1;
-            next = if self.shared.is_stopping_now() { None } else { self.me.hand.pop() };
+            next = match ran {
+                Ran::Over => None,
+                Ran::Then(item) => Some(item),
+                Ran::Kept(item) => {
+                    next = item.or_else(|| self.next_in_hand());
+                    continue;
+                }
+            };
+            ended |= 1 << tag.colour();
+            if let Some(slot) = slot {
+                self.release(number, slot);
+            }
+            next = next.or_else(|| self.next_in_hand());
+            if next.is_some() {
+                // If the next one blocks, who waits for this one must not.
+                self.me.unsettled.store(number, Ordering::Relaxed);
+            }
         }
+        self.settle(number, ended);
         if self.shared.is_stopping_now() {
             // To where it is cancelled.
             self.shared.rescue(self.me);
@@ -135,7 +168,9 @@ impl<'a> Worker<'a> {
         home.complete(elapsed_ns, items);
         let cpu_ns = cpu_began_ns.map(|began| thread_cpu_ns().saturating_sub(began));
         let cpu_ns = weight.map_or(elapsed_ns, |weight| weight * cpu_ns.unwrap_or(0));
-        self.books.of(self.shared, self.me, number).ran(cpu_ns);
+        self.books.of(self.shared, self.me, number).books.ran(cpu_ns);
+        let nice = self.shared.dispatch.pools.attributes(queue.pool).nice;
+        self.shares.ran(queue.pool, nice, elapsed_ns);
         let slot = self.shared.dispatch.slot(self.cpu);
         if slot.is_owned_by(self.me.id) {
             slot.books.ran(reach, items, elapsed_ns);
@@ -143,12 +178,34 @@ impl<'a> Worker<'a> {
         self.idle = Idle::Since(self.now_ns);
     }
 
+    /// The next item of the batch, unless it is not to run any more.
+    fn next_in_hand(&self) -> Option<Item> {
+        if self.shared.is_stopping_now() { None } else { self.me.hand.pop() }
+    }
+
+    /// Items of a workqueue have ended: who waits for them may go on.
+    fn settle(&mut self, number: u32, colours: u32) {
+        if colours != 0
+            && let Some(state) = &self.books.of(self.shared, self.me, number).state
+        {
+            state.settle(colours);
+            self.me.unsettled.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// An item that had a slot of its workqueue's gate has ended.
+    fn release(&mut self, number: u32, slot: u16) {
+        if let Some(state) = &self.books.of(self.shared, self.me, number).state {
+            self.shared.release(state, slot);
+        }
+    }
+
     /// For how many batches like the next one its CPU time stands, by the length of its items;
     /// `None`: elapsed time will do.
     fn cpu_clock_weight(&self, item_ns: u64) -> Option<u64> {
         match item_ns {
             0 | CPU_CLOCK_ALWAYS_NS.. => Some(1),
-            CPU_CLOCK_ITEM_NS.. if (self.turn as u64).is_multiple_of(CPU_CLOCK_EVERY) => {
+            CPU_CLOCK_ITEM_NS.. if self.turn.is_multiple_of(CPU_CLOCK_EVERY) => {
                 Some(CPU_CLOCK_EVERY)
             }
             CPU_CLOCK_ITEM_NS.. => Some(0),
@@ -165,7 +222,7 @@ impl<'a> Worker<'a> {
         }
         let began_ns = now_ns();
         let found = loop {
-            if dispatch.is_ripe(self.cpu, self.idle, self.turn) {
+            if dispatch.is_ripe(self.cpu, self.idle) {
                 break true;
             }
             if now_ns().saturating_sub(began_ns) >= search_ns {
@@ -229,29 +286,47 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// The books of the workqueues that this thread has met lately.
+/// The workqueues that this thread has met lately.
 struct BooksCache {
-    known: Vec<(u32, Arc<WorkqueueBooks>)>,
+    known: Vec<Known>,
+}
+
+struct Known {
+    number: u32,
+    books: Arc<WorkqueueBooks>,
+    /// `None` where it has been forgotten: then it has no items either.
+    state: Option<Arc<WorkqueueState>>,
+}
+
+impl Known {
+    /// Whether its items leave their CPU to others while they run: the kernel's per-CPU
+    /// workqueues with `WQ_CPU_INTENSIVE`.
+    fn lends(&self) -> bool {
+        let kinds = self.state.as_ref().map(|state| state.kinds);
+        kinds.is_some_and(|kinds| kinds.per_cpu && kinds.cpu_intensive)
+    }
 }
 
 impl BooksCache {
     /// A thread that meets more begins again: workqueues may come and go.
     const LEN_MAX: usize = 64;
 
-    fn of(&mut self, shared: &Shared, me: &Member, workqueue: u32) -> &WorkqueueBooks {
+    fn of(&mut self, shared: &Shared, me: &Member, workqueue: u32) -> &Known {
         // The one used last is mostly the one used next.
-        let found = self.known.iter().rposition(|(number, _)| *number == workqueue);
+        let found = self.known.iter().rposition(|known| known.number == workqueue);
         let place = found.unwrap_or_else(|| {
             if self.known.len() == Self::LEN_MAX {
                 self.known.clear();
             }
-            let books = shared.workqueues.books_of(workqueue, me.id);
-            self.known.push((workqueue, books));
+            let state = shared.workqueues.find(workqueue);
+            // A workqueue is not forgotten while it has items in flight.
+            let books = state.as_ref().map_or_else(Arc::default, |state| state.books_of(me.id));
+            self.known.push(Known { number: workqueue, books, state });
             self.known.len() - 1
         });
         let last = self.known.len() - 1;
         self.known.swap(place, last);
-        &self.known[last].1
+        &self.known[last]
     }
 }
 
@@ -288,6 +363,13 @@ impl Lent {
             return None;
         }
         shared.rescue(me);
+        let unsettled = me.unsettled.swap(0, Ordering::Relaxed);
+        // Items of this batch have ended, and this one may not for long.
+        if let Some(workqueue) =
+            (unsettled != 0).then(|| shared.workqueues.find(unsettled)).flatten()
+        {
+            workqueue.settle(!0);
+        }
         if !dispatch.slot(cpu).vacate(me.id) {
             return None;
         }

@@ -30,7 +30,7 @@ fn wait_until(what: &str, condition: impl Fn() -> bool) {
 /// Whether every worker still works.
 fn all_work(runtime: &Runtime) {
     let queue = runtime.workqueue("alive").affinity_strict(true).build().unwrap();
-    queue.set_affinity_scope(homing_runtime::Scope::Cpu);
+    queue.set_affinity_scope(homing_runtime::Scope::Cpu).unwrap();
     for cpu in runtime.cpus().iter() {
         let item = queue.queue_on(cpu, || ()).unwrap();
         wait_until("an item of a CPU", || item.is_finished());

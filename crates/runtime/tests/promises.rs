@@ -129,8 +129,8 @@ fn the_scope_changes_while_items_flow_and_none_is_lost() {
         let queue = queue.clone();
         thread::spawn(move || {
             for round in 0..600 {
-                queue.set_affinity_scope(Scope::ALL[round % 6]);
-                queue.set_affinity_strict(round % 5 == 0);
+                queue.set_affinity_scope(Scope::ALL[round % 6]).unwrap();
+                queue.set_affinity_strict(round % 5 == 0).unwrap();
                 thread::yield_now();
             }
         })

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use homing_runtime::{CpuSet, JoinHandle, Priority, Runtime, Scope, Workqueue, blocking};
+use homing_runtime::{CpuSet, JoinHandle, Nice, Runtime, Scope, Workqueue, blocking};
 
 fn duration() -> Duration {
     let given = std::env::var("HOMING_STRESS_SECONDS").ok();
@@ -171,12 +171,12 @@ fn everything_at_once_loses_nothing() {
             while !stop.load(Ordering::Relaxed) {
                 let queue = &queues[random.below(queues.len())];
                 match random.below(6) {
-                    0 => queue.set_affinity_scope(Scope::ALL[random.below(6)]),
-                    1 => queue.set_affinity_strict(random.below(2) == 0),
-                    2 => queue.set_localize(random.below(2) == 0),
+                    0 => queue.set_affinity_scope(Scope::ALL[random.below(6)]).unwrap(),
+                    1 => queue.set_affinity_strict(random.below(2) == 0).unwrap(),
+                    2 => queue.set_localize(random.below(2) == 0).unwrap(),
                     3 => {
-                        let priorities = [Priority::High, Priority::Normal];
-                        queue.set_priority(priorities[random.below(2)]);
+                        let levels = [Nice::HIGHPRI, Nice::NORMAL, Nice::MAX];
+                        queue.set_nice(levels[random.below(3)]).unwrap();
                     }
                     4 => refuse.store(random.below(3) == 0, Ordering::Relaxed),
                     _ => repin(&all, &mut random),

@@ -93,7 +93,7 @@ fn with_server_of(device: &Arc<Faulty>, options: &ServerOptions, client: impl Fn
         let crypt = server.crypt_workqueue().clone();
         let running = scope.spawn(move || server.run());
         client(&endpoint);
-        crypt.set_affinity_scope(Scope::Cpu);
+        crypt.set_affinity_scope(Scope::Cpu).unwrap();
         let queued = crypt.counters().queued;
         assert!(crypt_on == CryptOn::Auto || (crypt_on == CryptOn::Workqueue) == (queued > 0));
         handle.stop();

@@ -5,7 +5,7 @@ use std::ptr::{self, NonNull};
 
 use homing_sched::QueueId;
 
-use super::header::{Header, Item, Link};
+use super::header::{Header, Item, Link, Tag};
 use crate::sync::{AtomicPtr, Ordering};
 
 /// # Safety
@@ -83,6 +83,12 @@ impl Sealed {
     pub(crate) fn queue(&self) -> QueueId {
         // SAFETY: we own the item.
         unsafe { link(self.first).queue }
+    }
+
+    /// The tag of its first item.
+    pub(crate) fn tag(&self) -> Tag {
+        // SAFETY: we own the item, so it lives.
+        unsafe { self.first.as_ref() }.tag()
     }
 
     /// Notes the queue that its items are about to be put in.
@@ -289,19 +295,19 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
 
     use super::*;
-    use crate::item::lone;
+    use crate::item::{Tag, lone};
 
     fn batch(numbers: std::ops::Range<u32>, alive: &Arc<AtomicUsize>) -> Sealed {
         let mut batch = Batch::default();
         for number in numbers {
             let alive = Arc::clone(alive);
-            batch.push(lone(number, move || drop(alive)));
+            batch.push(lone(Tag::new(number, 0), move || drop(alive)));
         }
         batch.seal().unwrap()
     }
 
     fn numbers(batch: Sealed) -> Vec<u32> {
-        batch.into_iter().map(|item| item.workqueue()).collect()
+        batch.into_iter().map(|item| item.tag().workqueue()).collect()
     }
 
     #[test]
@@ -341,7 +347,7 @@ mod tests {
         let hand = Hand::new();
         assert!(hand.pop().is_none() && hand.take().is_none());
         hand.put(batch(0..3, &alive));
-        assert_eq!(hand.pop().unwrap().workqueue(), 0);
+        assert_eq!(hand.pop().unwrap().tag().workqueue(), 0);
         assert_eq!(numbers(hand.take().unwrap()), [1, 2]);
         hand.put(batch(0..3, &alive));
         drop(hand);

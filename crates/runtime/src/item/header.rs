@@ -8,22 +8,67 @@ use std::ptr::NonNull;
 use homing_sched::{PoolId, QueueId};
 use homing_topology::CpuId;
 
-use crate::sync::AtomicU32;
+use crate::sync::{AtomicU32, Ordering::Relaxed};
 
 /// Hears how an item ended, before anybody who waits for it does.
 pub(crate) trait Books {
     /// The item begins.
     fn started(&self);
     /// The item has ended, by a panic or not.
-    fn completed(&self, panicked: bool);
+    fn completed(&self, tag: Tag, panicked: bool);
     /// The item had been aborted.
-    fn aborted(&self);
+    fn aborted(&self, tag: Tag);
+}
+
+/// The workqueue whose item it is, and the colour that the workqueue had when the item was made:
+/// whoever flushes the workqueue changes its colour, and waits for items of the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tag(u32);
+
+impl Tag {
+    /// How many colours there are: the kernel's.
+    pub(crate) const COLOURS: usize = 16;
+    /// Numbers are smaller.
+    pub(crate) const NUMBERS: u32 = 1 << Self::SHIFT;
+    const SHIFT: u32 = 28;
+
+    pub(crate) const fn new(workqueue: u32, colour: usize) -> Self {
+        Self(workqueue | (colour as u32) << Self::SHIFT)
+    }
+
+    pub(crate) const fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+
+    pub(crate) const fn bits(self) -> u32 {
+        self.0
+    }
+
+    pub(crate) const fn workqueue(self) -> u32 {
+        self.0 & (Self::NUMBERS - 1)
+    }
+
+    pub(crate) const fn colour(self) -> usize {
+        (self.0 >> Self::SHIFT) as usize
+    }
+}
+
+/// What came of running an item.
+#[must_use = "there may be another item to run"]
+pub(crate) enum Ran {
+    /// It has ended.
+    Over,
+    /// It has ended, and the caller is to run this one next, which waited for it.
+    Then(Item),
+    /// Another worker runs the same work at present, and has it; the caller is to run this one
+    /// now, if there is one.
+    Kept(Option<Item>),
 }
 
 /// What can be done with an item of unknown type. Each takes over the queue's reference.
 pub(super) struct VTable {
     /// Runs the item, unless somebody else has.
-    pub(super) run: unsafe fn(NonNull<Header>, &dyn Books),
+    pub(super) run: unsafe fn(NonNull<Header>, &dyn Books) -> Ran,
     /// Ends the item without running it. Whether it counts as cancelled: it would have run, or it
     /// had been aborted.
     pub(super) cancel: unsafe fn(NonNull<Header>) -> bool,
@@ -34,10 +79,10 @@ pub(super) struct VTable {
 pub(crate) struct Header {
     pub(super) vtable: &'static VTable,
     pub(super) link: UnsafeCell<Link>,
-    /// Bits of `joined`; unused by `lone`.
+    /// Bits of `joined` below [`SLOT_SHIFT`]; above, the slot of the workqueue's gate that it has.
     pub(super) state: AtomicU32,
-    /// Which workqueue's books it is kept in.
-    workqueue: u32,
+    /// [`Tag`]: changed by the owner of the item, where a work item is queued again.
+    tag: AtomicU32,
 }
 
 /// Belongs to whoever owns the item.
@@ -53,18 +98,34 @@ pub(super) struct Link {
 }
 
 impl Header {
-    pub(super) fn new(vtable: &'static VTable, state: u32, workqueue: u32) -> Self {
+    pub(super) fn new(vtable: &'static VTable, state: u32, tag: Tag) -> Self {
         let queue = QueueId { pool: PoolId(0), leader: FIRST };
         let link = Link { next: None, next_batch: None, batch_len: 1, queue };
-        Self { vtable, link: UnsafeCell::new(link), state: AtomicU32::new(state), workqueue }
+        Self {
+            vtable,
+            link: UnsafeCell::new(link),
+            state: AtomicU32::new(state),
+            tag: AtomicU32::new(tag.0),
+        }
     }
 }
 
 impl Header {
-    pub(super) fn workqueue(&self) -> u32 {
-        self.workqueue
+    pub(super) fn tag(&self) -> Tag {
+        Tag(self.tag.load(Relaxed))
+    }
+
+    pub(super) fn slot(&self) -> Option<u16> {
+        (self.state.load(Relaxed) >> SLOT_SHIFT).checked_sub(1).map(|slot| slot as u16)
+    }
+
+    /// The owner of the item calls this, before it is queued.
+    pub(super) fn set_tag(&self, tag: Tag) {
+        self.tag.store(tag.0, Relaxed);
     }
 }
+
+const SLOT_SHIFT: u32 = 16;
 
 const FIRST: CpuId = CpuId::new(0).expect("0 is a CPU number");
 
@@ -89,10 +150,27 @@ impl Item {
         ManuallyDrop::new(self).header
     }
 
-    /// The number of its workqueue.
-    pub(crate) fn workqueue(&self) -> u32 {
-        // SAFETY: we hold a reference, so the allocation lives; the field never changes.
-        unsafe { self.header.as_ref() }.workqueue
+    fn header(&self) -> &Header {
+        // SAFETY: we hold a reference, so the allocation lives; shared fields are atomics.
+        unsafe { self.header.as_ref() }
+    }
+
+    /// Its workqueue and colour.
+    pub(crate) fn tag(&self) -> Tag {
+        self.header().tag()
+    }
+
+    /// The slot of its workqueue's gate that it has.
+    pub(crate) fn slot(&self) -> Option<u16> {
+        self.header().slot()
+    }
+
+    /// Gives it a slot, or takes it: the owner of the item calls this.
+    pub(crate) fn set_slot(&self, slot: Option<u16>) {
+        let bits = slot.map_or(0, |slot| u32::from(slot) + 1) << SLOT_SHIFT;
+        let state = &self.header().state;
+        state.fetch_and((1 << SLOT_SHIFT) - 1, Relaxed);
+        state.fetch_or(bits, Relaxed);
     }
 
     /// Notes the queue that it is about to be put in.
@@ -102,7 +180,7 @@ impl Item {
     }
 
     /// Runs it. A panic in it does not come out.
-    pub(crate) fn run(self, books: &dyn Books) {
+    pub(crate) fn run(self, books: &dyn Books) -> Ran {
         let header = self.into_header();
         // SAFETY: the vtable is this allocation's, and we hand over our reference.
         unsafe { (header.as_ref().vtable.run)(header, books) }

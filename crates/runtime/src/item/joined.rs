@@ -16,7 +16,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::task::{Poll, Waker};
 
-use super::header::{Books, Header, Item, VTable};
+use super::header::{Books, Header, Item, Ran, Tag, VTable};
 use super::memory;
 use super::quiet::{drop_quietly, quietly};
 use crate::sync::Ordering::{AcqRel, Acquire};
@@ -83,8 +83,8 @@ struct Cell<F, T> {
 
 /// What the handle needs of the closure's type.
 struct Operations {
-    /// Runs the closure that the caller has claimed.
-    run: unsafe fn(NonNull<Header>),
+    /// Runs the closure that the caller has claimed. Whether it panicked.
+    run: unsafe fn(NonNull<Header>) -> bool,
     /// Drops the closure that the caller has claimed.
     discard: unsafe fn(NonNull<Header>),
     /// Frees the allocation.
@@ -92,13 +92,13 @@ struct Operations {
 }
 
 /// Makes an item of `work`, and a handle.
-pub(crate) fn joined<F, T>(workqueue: u32, work: F) -> (Item, Joined<T>)
+pub(crate) fn joined<F, T>(tag: Tag, work: F) -> (Item, Joined<T>)
 where
     F: FnOnce() -> T + Send + 'static,
     T: Send + 'static,
 {
     // SAFETY: nothing is borrowed.
-    unsafe { joined_borrowing(workqueue, work) }
+    unsafe { joined_borrowing(tag, work) }
 }
 
 /// The same of `work` that borrows.
@@ -106,7 +106,7 @@ where
 /// # Safety
 /// The handle must be seen finished before anything that `F` borrows ends; and it must be gone
 /// before anything that `T` borrows does.
-pub(crate) unsafe fn joined_borrowing<F, T>(workqueue: u32, work: F) -> (Item, Joined<T>)
+pub(crate) unsafe fn joined_borrowing<F, T>(tag: Tag, work: F) -> (Item, Joined<T>)
 where
     F: FnOnce() -> T + Send,
     T: Send,
@@ -118,7 +118,7 @@ where
             Operations { run: execute::<F, T>, discard: discard::<F, T>, free: free::<F, T> };
     }
     let front: Front<T> = Front {
-        header: Header::new(&For::<F, T>::VTABLE, ITEM | HANDLE, workqueue),
+        header: Header::new(&For::<F, T>::VTABLE, ITEM | HANDLE, tag),
         operations: &For::<F, T>::OPERATIONS,
         result: UnsafeCell::new(None),
         waiter: UnsafeCell::new(None),
@@ -132,29 +132,28 @@ where
 }
 
 /// The worker's side: takes over the item's reference.
-unsafe fn run<F, T>(header: NonNull<Header>, books: &dyn Books)
+unsafe fn run<F, T>(header: NonNull<Header>, books: &dyn Books) -> Ran
 where
     F: FnOnce() -> T + Send,
     T: Send,
 {
     // SAFETY: the item's reference keeps the allocation alive until `release`.
     unsafe {
+        let tag = header.as_ref().tag();
         let before = header.as_ref().state.fetch_or(CLAIMED, AcqRel);
         if before & CLAIMED == 0 {
             books.started();
-            execute::<F, T>(header);
-            let front = header.cast::<Front<T>>().as_ref();
-            // Until `DONE` is set the result is ours.
-            let panicked = matches!(&*front.result.get(), Some(Err(JoinError::Panicked(_))));
-            books.completed(panicked);
+            let panicked = execute::<F, T>(header);
+            books.completed(tag, panicked);
             finish::<T>(header);
         } else {
             if before & ABORTED != 0 {
-                books.aborted();
+                books.aborted(tag);
             }
             release(header, ITEM, HANDLE, free::<F, T>);
         }
     }
+    Ran::Over
 }
 
 unsafe fn cancel<F, T>(header: NonNull<Header>) -> bool
@@ -176,9 +175,11 @@ where
     }
 }
 
+/// Runs the closure and keeps its result. Whether it panicked.
+///
 /// # Safety
 /// The caller has set `CLAIMED`, and `DONE` is not set.
-unsafe fn execute<F, T>(header: NonNull<Header>)
+unsafe fn execute<F, T>(header: NonNull<Header>) -> bool
 where
     F: FnOnce() -> T + Send,
     T: Send,
@@ -191,7 +192,9 @@ where
             // The closure is gone whether it returns or panics: nothing half-changed is seen.
             catch_unwind(AssertUnwindSafe(work)).map_err(JoinError::Panicked)
         });
+        let panicked = matches!(outcome, Some(Err(_)));
         *cell.front.result.get() = outcome;
+        panicked
     }
 }
 
@@ -290,22 +293,19 @@ impl<T> Joined<T> {
         self.front().header.state.load(Acquire) & DONE != 0
     }
 
-    /// The number of its workqueue.
-    pub(crate) fn workqueue(&self) -> u32 {
-        self.front().header.workqueue()
+    /// Its workqueue and colour.
+    pub(crate) fn tag(&self) -> Tag {
+        self.front().header.tag()
     }
 
-    /// Runs the item here and now, unless somebody else has begun it.
-    pub(crate) fn run_here(&self, books: &dyn Books) {
+    /// Runs the item here and now, unless somebody else has begun it. Whether this call did.
+    pub(crate) fn run_here(&self, books: &dyn Books) -> bool {
         self.end_here(0, |header| {
             books.started();
             // SAFETY: `end_here` has claimed.
-            unsafe { (self.front().operations.run)(header) };
-            // SAFETY: claimed and not done: the result is ours.
-            let result = unsafe { &*self.front().result.get() };
-            let panicked = matches!(result, Some(Err(JoinError::Panicked(_))));
-            books.completed(panicked);
-        });
+            let panicked = unsafe { (self.front().operations.run)(header) };
+            books.completed(self.tag(), panicked);
+        })
     }
 
     /// Drops the item's closure, unless somebody has begun it. Whether this call did.
@@ -373,12 +373,12 @@ mod tests {
 
     impl Books for NoBooks {
         fn started(&self) {}
-        fn completed(&self, _: bool) {}
-        fn aborted(&self) {}
+        fn completed(&self, _: Tag, _: bool) {}
+        fn aborted(&self, _: Tag) {}
     }
 
     fn make<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> (Item, Joined<T>) {
-        joined(0, work)
+        joined(Tag::new(0, 0), work)
     }
 
     fn result<T>(handle: &mut Joined<T>) -> Option<Result<T, JoinError>> {
@@ -394,14 +394,14 @@ mod tests {
         let held = Arc::clone(&alive);
         let (item, mut handle) = make(move || held);
         assert!(result(&mut handle).is_none());
-        item.run(&NoBooks);
+        let _ = item.run(&NoBooks);
         assert!(result(&mut handle).is_some());
         drop(handle);
 
         let held = Arc::clone(&alive);
         let (item, handle) = make(move || held);
         drop(handle);
-        item.run(&NoBooks);
+        let _ = item.run(&NoBooks);
 
         let held = Arc::clone(&alive);
         let (item, mut handle) = make(move || held);
@@ -416,15 +416,15 @@ mod tests {
         let runs = Arc::new(AtomicUsize::new(0));
         let counter = Arc::clone(&runs);
         let (item, mut handle) = make(move || counter.fetch_add(1, Ordering::Relaxed));
-        handle.run_here(&NoBooks);
+        assert!(handle.run_here(&NoBooks));
         assert!(!handle.abort() && handle.is_done());
-        item.run(&NoBooks);
+        let _ = item.run(&NoBooks);
         assert!(matches!(result(&mut handle), Some(Ok(0))));
         assert_eq!(runs.load(Ordering::Relaxed), 1);
 
         let (item, mut handle) = make(|| 1);
         assert!(handle.abort());
-        item.run(&NoBooks);
+        let _ = item.run(&NoBooks);
         assert!(matches!(result(&mut handle), Some(Err(JoinError::Cancelled))));
     }
 
@@ -437,7 +437,7 @@ mod tests {
             }
         }
         let (item, mut handle) = make(|| panic!("on purpose"));
-        item.run(&NoBooks);
+        let _ = item.run(&NoBooks);
         let Some(Err(error)) = result::<()>(&mut handle) else { panic!("no error") };
         assert!(error.to_string().contains("on purpose"));
 
@@ -451,6 +451,6 @@ mod tests {
 
         let (item, handle) = make(|| Loud);
         drop(handle);
-        item.run(&NoBooks);
+        let _ = item.run(&NoBooks);
     }
 }

@@ -4,7 +4,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 
-use super::header::{Books, Header, Item, VTable};
+use super::header::{Books, Header, Item, Ran, Tag, VTable};
 use super::memory;
 use super::quiet::drop_quietly;
 
@@ -15,25 +15,26 @@ struct Lone<F> {
 }
 
 /// Makes an item of `work`.
-pub(crate) fn lone<F: FnOnce() + Send + 'static>(workqueue: u32, work: F) -> Item {
+pub(crate) fn lone<F: FnOnce() + Send + 'static>(tag: Tag, work: F) -> Item {
     struct For<F>(F);
     impl<F: FnOnce() + Send> For<F> {
         const VTABLE: VTable = VTable { run: run::<F>, cancel: cancel::<F> };
     }
-    let header = Header::new(&For::<F>::VTABLE, 0, workqueue);
+    let header = Header::new(&For::<F>::VTABLE, 0, tag);
     let cell = memory::place(Lone { header, work });
     // SAFETY: it begins with the header (`repr(C)`), and we hand it over.
     unsafe { Item::from_header(cell.cast()) }
 }
 
-unsafe fn run<F: FnOnce() + Send>(header: NonNull<Header>, books: &dyn Books) {
+unsafe fn run<F: FnOnce() + Send>(header: NonNull<Header>, books: &dyn Books) -> Ran {
     // SAFETY: `lone` made this allocation with this `F`, and the item owned it alone.
-    let Lone { work, .. } = unsafe { memory::take(header.cast::<Lone<F>>()) };
+    let Lone { header, work } = unsafe { memory::take(header.cast::<Lone<F>>()) };
     books.started();
     // The closure is gone whether it returns or panics: nothing half-changed is seen again.
     let result = catch_unwind(AssertUnwindSafe(work));
-    books.completed(result.is_err());
+    books.completed(header.tag(), result.is_err());
     drop_quietly(result);
+    Ran::Over
 }
 
 unsafe fn cancel<F: FnOnce() + Send>(header: NonNull<Header>) -> bool {

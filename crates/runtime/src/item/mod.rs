@@ -4,6 +4,7 @@
 //! * `batch`: lists of items through their links.
 //! * `lone`: an item that nobody waits for.
 //! * `joined`: an item with a handle.
+//! * `work`: an item that is queued again and again; `pending`: its states.
 //! * `memory`: where they live, used again and again.
 //! * `quiet`: where panics that nobody could hear of end.
 //!
@@ -19,11 +20,15 @@ mod header;
 mod joined;
 mod lone;
 mod memory;
+mod pending;
 mod quiet;
+mod work;
 
 pub(crate) use batch::{Batch, Batches, Hand, Sealed};
-pub(crate) use header::{Books, Item};
+pub(crate) use header::{Books, Item, Ran, Tag};
 pub use joined::JoinError;
 pub(crate) use joined::{Joined, joined, joined_borrowing};
 pub(crate) use lone::lone;
+pub(crate) use pending::{Awaited, Cancelled, Instance};
 pub(crate) use quiet::{drop_quietly, quietly};
+pub(crate) use work::{Context, Node, SharedNode};

@@ -1,0 +1,252 @@
+//! Flushing: who waits for the items queued until then, by their colour.
+//!
+//! A workqueue has a colour, which its items carry. A flush gives it another one, which no item in
+//! flight has, and waits for the items of the others; what is queued later cannot hold it up. Where
+//! all colours are in use, flushes wait for one, and then share it. That is the kernel's scheme.
+//!
+//! The counts are those of the books: of a colour nothing is in flight when as many have ended,
+//! read first, as had been queued, read after that.
+
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use crate::item::{Tag, quietly};
+use crate::sync::{AtomicU32, Mutex, Ordering, fence, lock};
+
+/// The flushes of a workqueue.
+#[derive(Debug)]
+pub(crate) struct Flushes {
+    /// The bits of the [`Tag`] that items get at present.
+    tag: AtomicU32,
+    /// The colours that somebody waits for, a bit for each.
+    awaited: AtomicU32,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    pending: Vec<Pending>,
+    /// Flushes for which there was no colour.
+    overflow: Vec<Arc<Wait>>,
+}
+
+#[derive(Debug)]
+struct Pending {
+    /// The colours waited for.
+    colours: u32,
+    wait: Arc<Wait>,
+}
+
+/// One who waits.
+#[derive(Debug, Default)]
+pub(crate) struct Wait {
+    state: Mutex<WaitState>,
+}
+
+#[derive(Debug, Default)]
+struct WaitState {
+    over: bool,
+    waker: Option<Waker>,
+}
+
+impl Wait {
+    pub(crate) fn poll(&self, context: &mut Context<'_>) -> Poll<()> {
+        let mut state = lock(&self.state);
+        if state.over {
+            return Poll::Ready(());
+        }
+        state.waker = Some(context.waker().clone());
+        Poll::Pending
+    }
+
+    pub(crate) fn end(&self) {
+        let waker = {
+            let mut state = lock(&self.state);
+            state.over = true;
+            state.waker.take()
+        };
+        // Whose it is nobody knows: a panic in it goes no further.
+        quietly(|| waker.into_iter().for_each(Waker::wake));
+    }
+}
+
+/// How many items of each colour are in flight.
+pub(crate) type InFlight = [u64; Tag::COLOURS];
+
+impl Flushes {
+    pub(crate) fn new(workqueue: u32) -> Self {
+        Self {
+            tag: AtomicU32::new(Tag::new(workqueue, 0).bits()),
+            awaited: AtomicU32::new(0),
+            inner: Mutex::default(),
+        }
+    }
+
+    /// What new items get. It may be a moment old: then they are of one more colour that the next
+    /// flush waits for.
+    pub(crate) fn tag(&self) -> Tag {
+        Tag::from_bits(self.tag.load(Ordering::Relaxed))
+    }
+
+    /// Begins a flush; `None` where nothing is in flight.
+    pub(crate) fn begin(&self, in_flight: impl Fn() -> InFlight) -> Option<Arc<Wait>> {
+        let mut inner = lock(&self.inner);
+        // Before the counts are read.
+        fence(Ordering::SeqCst);
+        if busy(&in_flight()) == 0 {
+            return None;
+        }
+        let wait = Arc::new(Wait::default());
+        inner.overflow.push(Arc::clone(&wait));
+        let over = self.go_on(&mut inner, &in_flight);
+        drop(inner);
+        over.iter().for_each(|wait| wait.end());
+        Some(wait)
+    }
+
+    /// Whether an item of these colours that has just ended may end a flush: then `check` is to
+    /// be called. The caller has counted the item.
+    pub(crate) fn awaits(&self, colours: u32) -> bool {
+        // Pairs with the fences in `go_on`: either we see that the colour is awaited, or whoever
+        // awaits it sees that the item has ended.
+        fence(Ordering::SeqCst);
+        self.awaited.load(Ordering::Relaxed) & colours != 0
+    }
+
+    /// Ends the flushes whose items have ended.
+    pub(crate) fn check(&self, in_flight: impl Fn() -> InFlight) {
+        let mut inner = lock(&self.inner);
+        let over = self.go_on(&mut inner, &in_flight);
+        // Whoever is woken may flush again.
+        drop(inner);
+        over.iter().for_each(|wait| wait.end());
+    }
+
+    /// Whose waiting is over.
+    fn go_on(&self, inner: &mut Inner, in_flight: &impl Fn() -> InFlight) -> Vec<Arc<Wait>> {
+        if !inner.overflow.is_empty() {
+            // For as long as colours are chosen any item that ends is news.
+            self.awaited.store(!0, Ordering::Relaxed);
+        }
+        fence(Ordering::SeqCst);
+        let mut left = busy(&in_flight());
+        if !inner.overflow.is_empty() && self.change_colour(left) {
+            // New items have the new colour, unless their issuer has not yet come back.
+            fence(Ordering::SeqCst);
+            left = busy(&in_flight());
+            let colours = left & !(1 << self.tag().colour());
+            let waits = std::mem::take(&mut inner.overflow).into_iter();
+            inner.pending.extend(waits.map(|wait| Pending { colours, wait }));
+        }
+        for pending in &mut inner.pending {
+            pending.colours &= left;
+        }
+        let over = inner.pending.extract_if(.., |pending| pending.colours == 0);
+        let over = over.map(|pending| pending.wait).collect();
+        if inner.overflow.is_empty() {
+            let awaited = inner.pending.iter().fold(0, |all, pending| all | pending.colours);
+            self.awaited.store(awaited, Ordering::Relaxed);
+        }
+        over
+    }
+
+    /// Gives new items a colour that none in flight has; `false` where there is none.
+    fn change_colour(&self, busy: u32) -> bool {
+        let tag = self.tag();
+        let free = (1..Tag::COLOURS).map(|step| (tag.colour() + step) % Tag::COLOURS);
+        let Some(colour) = free.into_iter().find(|colour| busy & 1 << colour == 0) else {
+            return false;
+        };
+        self.tag.store(Tag::new(tag.workqueue(), colour).bits(), Ordering::Relaxed);
+        true
+    }
+}
+
+fn busy(in_flight: &InFlight) -> u32 {
+    let colours = in_flight.iter().enumerate();
+    colours.fold(0, |busy, (colour, count)| busy | u32::from(*count > 0) << colour)
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    struct World {
+        flushes: Flushes,
+        in_flight: Cell<InFlight>,
+    }
+
+    impl World {
+        fn new() -> Self {
+            Self { flushes: Flushes::new(3), in_flight: Cell::new([0; Tag::COLOURS]) }
+        }
+
+        fn queue(&self) -> Tag {
+            let (tag, mut counts) = (self.flushes.tag(), self.in_flight.get());
+            counts[tag.colour()] += 1;
+            self.in_flight.set(counts);
+            tag
+        }
+
+        fn end(&self, tag: Tag) {
+            let mut counts = self.in_flight.get();
+            counts[tag.colour()] -= 1;
+            self.in_flight.set(counts);
+            if self.flushes.awaits(1 << tag.colour()) {
+                self.flushes.check(|| self.in_flight.get());
+            }
+        }
+
+        fn flush(&self) -> Option<Arc<Wait>> {
+            self.flushes.begin(|| self.in_flight.get())
+        }
+    }
+
+    fn over(wait: &Wait) -> bool {
+        wait.poll(&mut Context::from_waker(Waker::noop())).is_ready()
+    }
+
+    #[test]
+    fn a_flush_waits_for_what_was_there_and_not_for_newcomers() {
+        let world = World::new();
+        assert!(world.flush().is_none());
+        let first = world.queue();
+        let flush = world.flush().unwrap();
+        let newcomer = world.queue();
+        let later = world.flush().unwrap();
+        assert!(first.colour() != newcomer.colour() && first.workqueue() == 3);
+        world.end(first);
+        assert!(over(&flush) && !over(&later));
+        world.end(newcomer);
+        assert!(over(&later));
+    }
+
+    #[test]
+    fn a_later_flush_waits_for_earlier_items_too() {
+        let world = World::new();
+        let first = world.queue();
+        let flushes: Vec<_> = (0..3).map(|_| world.flush().unwrap()).collect();
+        assert!(!flushes.iter().any(|flush| over(flush)));
+        world.end(first);
+        assert!(flushes.iter().all(|flush| over(flush)));
+    }
+
+    #[test]
+    fn where_colours_run_out_flushes_wait_for_one_and_share_it() {
+        let world = World::new();
+        let mut items = Vec::new();
+        let mut flushes = Vec::new();
+        for _ in 0..40 {
+            items.push(world.queue());
+            flushes.push(world.flush().unwrap());
+        }
+        for (number, item) in items.iter().enumerate() {
+            world.end(*item);
+            assert!(over(&flushes[number]) == (number < 15 || number == 39), "{number}");
+        }
+        assert!(flushes.iter().all(|flush| over(flush)));
+        assert!(world.flush().is_none());
+    }
+}

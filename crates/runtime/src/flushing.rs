@@ -1,0 +1,249 @@
+//! Waiting for a workqueue's items, emptying it, freezing it, and its end.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use crate::flush::Wait;
+use crate::handle::{block_on, block_on_until};
+use crate::local;
+use crate::rescuer::Rescuer;
+use crate::state::Mode;
+use crate::sync::Ordering;
+use crate::worker::blocking;
+use crate::workqueue::Workqueue;
+use crate::workqueue_builder::WorkqueueError;
+
+/// Somebody waits, in a future.
+pub(crate) struct Waiting(pub(crate) Arc<Wait>);
+
+impl Future for Waiting {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        self.0.poll(context)
+    }
+}
+
+impl Waiting {
+    /// Blocks the thread, and lets its CPU go meanwhile where it is a worker.
+    pub(crate) fn block(mut self) {
+        blocking(|| block_on(&mut self));
+    }
+}
+
+/// Flushes, in this many rounds, before a drain that does not come to its end is complained of.
+const DRAIN_COMPLAINT: u32 = 10;
+
+impl Workqueue {
+    /// Waits until everything queued before the call has ended: items, and the present steps of
+    /// futures. What is queued later does not hold it up; any number may flush at a time.
+    ///
+    /// # Panics
+    /// From an item of this workqueue, which would wait for itself; and from an item of a
+    /// `mem_reclaim` workqueue where this one is none, which would make the rescuer wait for
+    /// threads.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+    ///
+    /// let logs = runtime.workqueue("logs").build()?;
+    /// let written = Arc::new(AtomicU32::new(0));
+    /// for _ in 0..100 {
+    ///     let written = Arc::clone(&written);
+    ///     logs.execute(move || _ = written.fetch_add(1, Relaxed));
+    /// }
+    /// logs.flush();
+    /// assert_eq!(written.load(Relaxed), 100);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn flush(&self) {
+        self.check_may_wait("flush");
+        self.begin_flush().into_iter().for_each(Waiting::block);
+    }
+
+    /// [`Workqueue::flush`] as a future. Awaited from a future of the same workqueue it does not
+    /// wait for that one: only for the step that began it. Dropping it loses nothing.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// let logs = runtime.workqueue("logs").build()?;
+    /// let flushing = logs.clone();
+    /// runtime.spawn(async move { flushing.flushed().await }).join()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn flushed(&self) -> impl Future<Output = ()> + Send + Unpin + use<> {
+        Flushed(self.begin_flush())
+    }
+
+    fn begin_flush(&self) -> Option<Waiting> {
+        let state = self.state();
+        state.flushes.begin(|| state.in_flight()).map(Waiting)
+    }
+
+    /// Waits until the workqueue is empty, and lets only its own items queue more meanwhile: those
+    /// that others queue are refused. Futures that have been accepted go on.
+    ///
+    /// # Panics
+    /// As [`Workqueue::flush`].
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// let chain = runtime.workqueue("chain").build()?;
+    /// let next = chain.clone();
+    /// chain.execute(move || next.execute(|| ()));
+    /// chain.drain();
+    /// assert_eq!(chain.counters().completed, 2);
+    /// assert_eq!(chain.queue(|| 1).join()?, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn drain(&self) {
+        self.check_may_wait("drain");
+        let state = self.state();
+        state.set_draining(true);
+        let _end = Draining(self);
+        let mut round: u32 = 0;
+        while !state.is_empty() {
+            self.begin_flush().into_iter().for_each(Waiting::block);
+            round += 1;
+            if round == DRAIN_COMPLAINT || (round.is_multiple_of(100) && round <= 1000) {
+                tracing_event!(workqueue = self.name(), round, "draining does not come to its end");
+            }
+        }
+    }
+
+    /// Drains the workqueue and ends it: from now on everything is refused, and it is no longer in
+    /// the attribute tree. Work items that wait for a timer are not waited for; cancel them first.
+    ///
+    /// # Panics
+    /// As [`Workqueue::flush`].
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// let logs = runtime.workqueue("logs").build()?;
+    /// logs.destroy();
+    /// assert!(logs.queue(|| ()).join().is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn destroy(&self) {
+        self.check_may_wait("destroy");
+        let state = self.state();
+        state.let_go.store(true, Ordering::Release);
+        state.set_draining(true);
+        self.drain();
+        state.set_mode(Mode::DESTROYED, true);
+        state.set_draining(false);
+        // Whoever looked at the mode before has been counted.
+        while !state.is_empty() {
+            self.begin_flush().into_iter().for_each(Waiting::block);
+        }
+        if let Some(rescuer) = state.rescuer.get() {
+            rescuer.stop();
+            blocking(|| Rescuer::join(rescuer));
+        }
+    }
+
+    /// Lets no item begin any more, and waits until those that are active have ended. New ones are
+    /// accepted, and wait for [`Workqueue::thaw`].
+    ///
+    /// # Errors
+    /// [`WorkqueueError::Fixed`] where it is not freezable; [`WorkqueueError::FreezeTimeout`]
+    /// where items are still active after `at_most`: then it is thawed again.
+    ///
+    /// # Panics
+    /// As [`Workqueue::flush`].
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// let disk = runtime.workqueue("disk").freezable().build()?;
+    /// disk.freeze(Duration::from_secs(1))?;
+    /// let waits = disk.queue(|| 1);
+    /// assert!(!waits.is_finished());
+    /// disk.thaw();
+    /// assert_eq!(waits.join()?, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn freeze(&self, at_most: Duration) -> Result<(), WorkqueueError> {
+        self.check_may_wait("freeze");
+        let name = || self.name().to_owned();
+        if !self.state().kinds.freezable {
+            let (kind, attribute) = ("not freezable", "frozen");
+            return Err(WorkqueueError::Fixed { name: name(), kind, attribute });
+        }
+        let gate = self.gate();
+        gate.set_frozen(true);
+        let mut idle = Waiting(gate.wait_idle());
+        let deadline = Instant::now().checked_add(at_most);
+        if blocking(|| block_on_until(&mut idle, deadline)).is_some() {
+            return Ok(());
+        }
+        let active = gate.active();
+        self.thaw();
+        Err(WorkqueueError::FreezeTimeout { name: name(), active })
+    }
+
+    /// Lets items begin again.
+    pub fn thaw(&self) {
+        if let Some(gate) = self.state().gate() {
+            gate.set_frozen(false);
+            self.shared().activate(self.state());
+        }
+    }
+
+    /// Whether it is frozen, or being frozen.
+    pub fn is_frozen(&self) -> bool {
+        self.state().gate().is_some_and(crate::gate::Gate::is_frozen)
+    }
+
+    /// Whether items wait because of `max_active`: advice, true a moment ago.
+    pub fn is_congested(&self) -> bool {
+        self.state().gate().is_some_and(|gate| gate.inactive() > 0)
+    }
+
+    /// That who waits for this workqueue is none that it waits for.
+    pub(crate) fn check_may_wait(&self, what: &str) {
+        let running = local::running();
+        let name = self.name();
+        assert!(
+            !running.contains(&self.state().number),
+            "{what} of workqueue {name} from one of its own items: it would wait for itself"
+        );
+        if self.state().kinds.mem_reclaim {
+            return;
+        }
+        let of = |number: &u32| self.shared().workqueues.find(*number);
+        let reclaim = running.iter().filter_map(of).find(|state| state.kinds.mem_reclaim);
+        if let Some(reclaim) = reclaim {
+            panic!(
+                "{what} of workqueue {name}, which is not mem_reclaim, from an item of {}, which \
+                 is: its rescuer would wait for threads that cannot be created",
+                reclaim.name
+            );
+        }
+    }
+}
+
+struct Draining<'a>(&'a Workqueue);
+
+impl Drop for Draining<'_> {
+    fn drop(&mut self) {
+        self.0.state().set_draining(false);
+    }
+}
+
+struct Flushed(Option<Waiting>);
+
+impl Future for Flushed {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        match &mut self.0 {
+            Some(waiting) => Pin::new(waiting).poll(context),
+            None => Poll::Ready(()),
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! What can be changed of a workqueue while it is in use: each for items queued from now on. Those
+//! already queued stay where they are and are served from there: none is lost or delayed.
+
+use homing_sched::{Affinity, Auto, Nice};
+use homing_topology::{CpuSet, Scope};
+
+use crate::gate::{Gate, Kind, is_max_active};
+use crate::state::{Chosen, Kinds};
+use crate::workqueue::Workqueue;
+use crate::workqueue_builder::{WorkqueueError, bad_max_active, check_cpumask};
+
+impl Workqueue {
+    /// The scope and strictness in force.
+    pub fn affinity(&self) -> Affinity {
+        self.state().attributes().affinity
+    }
+
+    /// Whether the scope is the runtime's default, and follows it.
+    pub fn affinity_is_default(&self) -> bool {
+        self.state().chosen().scope_is_default
+    }
+
+    /// Whether the scope is left to what is measured.
+    pub fn affinity_auto(&self) -> bool {
+        self.state().is_auto()
+    }
+
+    /// Whether items wait at the issuing CPU before the rest of their pod.
+    pub fn localize(&self) -> bool {
+        self.state().attributes().localize
+    }
+
+    /// The share of a CPU's time.
+    pub fn nice(&self) -> Nice {
+        self.state().attributes().nice
+    }
+
+    /// The CPUs that items may run on; `None`: all.
+    pub fn cpumask(&self) -> Option<CpuSet> {
+        self.state().chosen().cpumask
+    }
+
+    /// How many items may be active at a time; `None`: any number.
+    pub fn max_active(&self) -> Option<u32> {
+        self.state().chosen().max_active
+    }
+
+    /// How many items each NUMA node may have active at least, whatever its share.
+    pub fn min_active(&self) -> u32 {
+        self.gate().min_active()
+    }
+
+    /// Changes the scope. It follows the runtime's default, or what is measured, no longer.
+    ///
+    /// # Errors
+    /// [`WorkqueueError::Fixed`] of a per-CPU workqueue; [`WorkqueueError::TooManyPools`].
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// use homing_runtime::Scope;
+    ///
+    /// let crypt = runtime.workqueue("crypt").affinity_scope(Scope::Cache).build()?;
+    /// crypt.set_affinity_scope(Scope::Numa)?;
+    /// assert_eq!(crypt.affinity().scope, Scope::Numa);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn set_affinity_scope(&self, scope: Scope) -> Result<(), WorkqueueError> {
+        self.unbound("affinity_scope")?;
+        self.state().set_auto(None);
+        self.change(|chosen| {
+            chosen.attributes.affinity.scope = scope;
+            chosen.scope_is_default = false;
+        })
+    }
+
+    /// Follows the runtime's default scope, now and as it changes.
+    ///
+    /// # Errors
+    /// As for [`Workqueue::set_affinity_scope`].
+    pub fn set_affinity_default(&self) -> Result<(), WorkqueueError> {
+        self.unbound("affinity_scope")?;
+        self.state().set_auto(None);
+        self.change(|chosen| chosen.scope_is_default = true)
+    }
+
+    /// Leaves the choice of the scope to what is measured, or fixes it as it is.
+    ///
+    /// A tenth of a second and 256 items at a time the runtime measures how long items run and
+    /// wait. One such window in 16 it tries the next wider or narrower scope, and goes over to it
+    /// if items cost 5 % less in two such windows running. [`Workqueue::set_affinity_scope`] ends
+    /// this.
+    ///
+    /// # Errors
+    /// [`WorkqueueError::Fixed`] of a per-CPU workqueue.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// let requests = runtime.workqueue("requests").affinity_auto(true).build()?;
+    /// assert!(requests.affinity_auto());
+    /// requests.set_affinity_scope(homing_runtime::Scope::Cache)?;
+    /// assert!(!requests.affinity_auto());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn set_affinity_auto(&self, auto: bool) -> Result<(), WorkqueueError> {
+        self.unbound("affinity_scope")?;
+        let machine = self.shared().dispatch.layout().machine();
+        self.change(|chosen| chosen.scope_is_default = false)?;
+        self.state().set_auto(auto.then(|| Auto::new(machine, self.affinity().scope)));
+        Ok(())
+    }
+
+    /// Changes the strictness.
+    ///
+    /// # Errors
+    /// As for [`Workqueue::set_affinity_scope`].
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// let logs = runtime.workqueue("logs").build()?;
+    /// logs.set_affinity_strict(true)?;
+    /// assert!(logs.affinity().strict);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn set_affinity_strict(&self, strict: bool) -> Result<(), WorkqueueError> {
+        self.unbound("affinity_strict")?;
+        self.change(|chosen| chosen.attributes.affinity.strict = strict)
+    }
+
+    /// Changes the CPUs that items may run on; `None`: all.
+    ///
+    /// # Errors
+    /// [`WorkqueueError::Cpumask`] where none of them is online; else as for
+    /// [`Workqueue::set_affinity_scope`].
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// let logs = runtime.workqueue("logs").build()?;
+    /// let first = runtime.cpus().first().ok_or("no CPU")?;
+    /// logs.set_cpumask(Some(homing_runtime::CpuSet::of(first)))?;
+    /// assert_eq!(logs.cpumask().map(|cpus| cpus.len()), Some(1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn set_cpumask(&self, cpus: Option<CpuSet>) -> Result<(), WorkqueueError> {
+        self.unbound("cpumask")?;
+        if let Some(cpus) = &cpus {
+            check_cpumask(self.shared(), self.name(), cpus)?;
+        }
+        self.change(|chosen| chosen.cpumask = cpus)?;
+        self.shared().share_limits(self.state());
+        Ok(())
+    }
+
+    /// Changes localization.
+    ///
+    /// # Errors
+    /// As for [`Workqueue::set_affinity_scope`].
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// let logs = runtime.workqueue("logs").build()?;
+    /// logs.set_localize(true)?;
+    /// assert!(logs.localize());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn set_localize(&self, localize: bool) -> Result<(), WorkqueueError> {
+        self.unbound("localize")?;
+        self.change(|chosen| chosen.attributes.localize = localize)
+    }
+
+    /// Changes the share of a CPU's time.
+    ///
+    /// # Errors
+    /// [`WorkqueueError::TooManyPools`].
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// use homing_runtime::Nice;
+    ///
+    /// let urgent = runtime.workqueue("urgent").build()?;
+    /// urgent.set_nice(Nice::HIGHPRI)?;
+    /// assert_eq!(urgent.nice().get(), -20);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn set_nice(&self, nice: Nice) -> Result<(), WorkqueueError> {
+        self.change(|chosen| chosen.attributes.nice = nice)
+    }
+
+    /// Changes how many items may be active at a time; `None`: any number. Raised, it lets those
+    /// that wait begin at once; lowered, it stops none that is active. Items that were queued when
+    /// there never was a limit do not count.
+    ///
+    /// # Errors
+    /// [`WorkqueueError::Limit`] outside 1 to 2048; [`WorkqueueError::Fixed`] of an ordered
+    /// workqueue.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// let logs = runtime.workqueue("logs").max_active(4).build()?;
+    /// logs.set_max_active(Some(16))?;
+    /// let error = logs.set_max_active(Some(0)).unwrap_err();
+    /// assert!(error.to_string().contains("1 to 2048"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn set_max_active(&self, max_active: Option<u32>) -> Result<(), WorkqueueError> {
+        if self.state().kinds.ordered {
+            return Err(self.fixed("ordered", "max_active"));
+        }
+        if let Some(value) = max_active.filter(|max| !is_max_active(*max)) {
+            return Err(bad_max_active(self.name().to_owned(), value));
+        }
+        self.change(|chosen| chosen.max_active = max_active)?;
+        self.gate().set_max_active(max_active);
+        self.shared().activate(self.state());
+        Ok(())
+    }
+
+    /// Changes how many items each NUMA node may have active at least: so many that wait for each
+    /// other get on. Default: 8, or `max_active` if that is less.
+    ///
+    /// # Errors
+    /// [`WorkqueueError::Limit`] above `max_active`; [`WorkqueueError::Fixed`] of an ordered or
+    /// per-CPU workqueue.
+    pub fn set_min_active(&self, min_active: u32) -> Result<(), WorkqueueError> {
+        let Kinds { ordered, per_cpu, .. } = self.state().kinds;
+        if ordered || per_cpu {
+            return Err(self.fixed(if ordered { "ordered" } else { "per-CPU" }, "min_active"));
+        }
+        let most = self.max_active().unwrap_or(homing_sched::MAX_ACTIVE_MAX);
+        if min_active > most {
+            return Err(WorkqueueError::Limit {
+                name: self.name().to_owned(),
+                attribute: "min_active",
+                value: min_active,
+                accepted: format!("0 to {most}, its max_active"),
+            });
+        }
+        self.gate().set_min_active(min_active);
+        self.shared().activate(self.state());
+        Ok(())
+    }
+
+    /// The gate, made if there is none.
+    pub(crate) fn gate(&self) -> &Gate {
+        let Kinds { ordered, per_cpu, .. } = self.state().kinds;
+        self.state().gate_or_make(|| {
+            let chosen = self.state().chosen();
+            let cpus = self.shared().cpus_by_node(&chosen);
+            let online = self.shared().dispatch.layout().machine().online();
+            let last = online.iter().last().map_or(0, homing_topology::CpuId::index);
+            let (kind, slots) = match (ordered, per_cpu) {
+                (true, _) => (Kind::Ordered, 1),
+                (_, true) => (Kind::PerCpu, last + 1),
+                _ => (Kind::Nodes, cpus.len() + 1),
+            };
+            Gate::new(kind, slots, chosen.max_active, cpus)
+        })
+    }
+
+    fn unbound(&self, attribute: &'static str) -> Result<(), WorkqueueError> {
+        if self.state().kinds.per_cpu { Err(self.fixed("per-CPU", attribute)) } else { Ok(()) }
+    }
+
+    fn fixed(&self, kind: &'static str, attribute: &'static str) -> WorkqueueError {
+        WorkqueueError::Fixed { name: self.name().to_owned(), kind, attribute }
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Chosen)) -> Result<(), WorkqueueError> {
+        let shared = self.shared();
+        let default = shared.workqueues.default_scope();
+        let change = |chosen: &mut Chosen| {
+            change(chosen);
+            if chosen.scope_is_default {
+                chosen.attributes.affinity.scope = default;
+            }
+        };
+        let changed = self.state().change(change, |chosen| shared.pool_with(chosen));
+        changed.ok_or_else(|| WorkqueueError::TooManyPools { name: self.name().to_owned() })
+    }
+}

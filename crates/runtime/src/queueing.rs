@@ -1,0 +1,161 @@
+//! From a workqueue to a home queue: counting, refusing, the gate, and the end of items that do not
+//! run.
+
+use homing_sched::{Facts, PoolId};
+use homing_topology::{CpuId, Scope};
+
+use crate::item::{Batch, Item};
+use crate::local;
+use crate::shared::Shared;
+use crate::state::{Chosen, Mode, WorkqueueState};
+
+/// Who queues an item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// Anybody.
+    New,
+    /// A future that has been accepted goes on: also while its workqueue drains.
+    GoesOn,
+}
+
+impl Shared {
+    /// Puts an item of `workqueue` into its home queue: that of `cpu`, or of the issuing CPU.
+    /// `false`: it was refused and has been cancelled.
+    pub(crate) fn push(
+        &self,
+        workqueue: &WorkqueueState,
+        cpu: Option<CpuId>,
+        item: Item,
+        origin: Origin,
+    ) -> bool {
+        let cpu = cpu.unwrap_or_else(|| local::issuing_cpu(self));
+        workqueue.queued.add(cpu, item.tag(), 1);
+        let mode = workqueue.mode();
+        if mode.is_plain() {
+            return self.put(workqueue, cpu, mode.pool(), item);
+        }
+        self.push_with_care(workqueue, cpu, mode, item, origin)
+    }
+
+    /// [`Shared::push`] of many items: they stand in the queue one behind the other.
+    pub(crate) fn push_all(&self, workqueue: &WorkqueueState, items: &mut Batch) {
+        let Some(items) = items.seal() else { return };
+        let cpu = local::issuing_cpu(self);
+        workqueue.queued.add(cpu, items.tag(), items.len().into());
+        let mode = workqueue.mode();
+        if !mode.is_plain() {
+            for item in items {
+                self.push_with_care(workqueue, cpu, mode, item, Origin::New);
+            }
+            return;
+        }
+        match self.dispatch.put_all(self, cpu, mode.pool(), items) {
+            Ok(woken) => workqueue.count_woken(woken),
+            Err(refused) => refused.into_iter().for_each(|item| self.cancel(item)),
+        }
+    }
+
+    #[cold]
+    fn push_with_care(
+        &self,
+        workqueue: &WorkqueueState,
+        cpu: CpuId,
+        mode: Mode,
+        item: Item,
+        origin: Origin,
+    ) -> bool {
+        let chained = || origin == Origin::GoesOn || local::runs_item_of(workqueue.number);
+        if mode.has(Mode::DESTROYED) || (mode.has(Mode::DRAINING) && !chained()) {
+            self.cancel(item);
+            return false;
+        }
+        let Some(gate) = workqueue.gate().filter(|_| mode.has(Mode::GATED)) else {
+            return self.put(workqueue, cpu, mode.pool(), item);
+        };
+        let layout = self.dispatch.layout();
+        let home = self.dispatch.home(cpu, mode.pool()).leader;
+        let slot = workqueue.gate_slot(gate, layout, home, cpu);
+        match gate.admit(slot, home, cpu, item) {
+            Some(item) => self.put(workqueue, cpu, mode.pool(), item),
+            None if self.is_closed() => {
+                // It came in after the gate was emptied for good.
+                gate.close().into_iter().for_each(|item| self.cancel(item));
+                false
+            }
+            None => true,
+        }
+    }
+
+    fn put(&self, workqueue: &WorkqueueState, cpu: CpuId, pool: PoolId, item: Item) -> bool {
+        match self.dispatch.put(self, cpu, pool, item) {
+            Ok(woken) => {
+                workqueue.count_woken(woken);
+                true
+            }
+            Err(refused) => {
+                self.cancel(refused);
+                false
+            }
+        }
+    }
+
+    /// An item that had a slot of the workqueue's gate has ended: the next one goes to its home
+    /// queue, as the attributes are now.
+    pub(crate) fn release(&self, workqueue: &WorkqueueState, slot: u16) {
+        let next = workqueue.gate().and_then(|gate| gate.release(slot.into()));
+        if let Some((cpu, item)) = next {
+            self.put(workqueue, cpu, workqueue.mode().pool(), item);
+        }
+    }
+
+    /// Limits have risen: what may be active now goes to its home queue.
+    pub(crate) fn activate(&self, workqueue: &WorkqueueState) {
+        let Some(gate) = workqueue.gate() else { return };
+        while let Some((cpu, item)) = gate.activate() {
+            self.put(workqueue, cpu, workqueue.mode().pool(), item);
+        }
+    }
+
+    /// Ends an item that will not run, and those that would take its slot where the queues are
+    /// closed.
+    pub(crate) fn cancel(&self, item: Item) {
+        let mut left = Some(item);
+        while let Some(item) = left.take() {
+            let (tag, slot) = (item.tag(), item.slot());
+            let workqueue = self.workqueues.find(tag.workqueue());
+            let counts = item.cancel();
+            let Some(workqueue) = workqueue else { continue };
+            if counts {
+                self.cancelled.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                workqueue.count_cancelled(tag);
+            }
+            let gate = workqueue.gate().zip(slot);
+            let next = gate.and_then(|(gate, slot)| gate.release(slot.into()));
+            if let Some((cpu, item)) = next {
+                let put = self.dispatch.put(self, cpu, workqueue.mode().pool(), item);
+                left = put.err();
+            }
+        }
+    }
+
+    /// How many CPUs each node has for a workqueue: what its limits are shared by.
+    pub(crate) fn cpus_by_node(&self, chosen: &Chosen) -> Vec<usize> {
+        let active = self.dispatch.active();
+        let allowed = chosen.cpumask.map_or(active, |mask| mask.and(&active));
+        let nodes = self.dispatch.layout().pods(Scope::Numa);
+        nodes.iter().map(|node| node.and(&allowed).len()).collect()
+    }
+
+    /// Divides the limits of a workqueue anew, after its CPUs have changed.
+    pub(crate) fn share_limits(&self, workqueue: &WorkqueueState) {
+        if let Some(gate) = workqueue.gate() {
+            gate.set_cpus(self.cpus_by_node(&workqueue.chosen()));
+            self.activate(workqueue);
+        }
+    }
+
+    /// The pool of what is chosen; `None` where there are too many.
+    pub(crate) fn pool_with(&self, chosen: &Chosen) -> Option<PoolId> {
+        self.dispatch.pool_with(chosen.attributes, chosen.cpumask)
+    }
+}

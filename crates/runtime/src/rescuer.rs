@@ -1,0 +1,168 @@
+//! The thread of a workqueue that must get on when memory is short: where no thread can be created
+//! for CPUs that need one, it runs that workqueue's items, and no others.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use homing_sched::Facts;
+
+use crate::clock::now_ns;
+use crate::crew::Member;
+use crate::item::{Item, Ran};
+use crate::local;
+use crate::shared::Shared;
+use crate::sleeper::Sleeper;
+use crate::state::WorkqueueState;
+use crate::sync::{Mutex, lock, thread};
+use crate::worker::pin_to;
+
+/// Items taken at a time: the kernel's `RESCUER_BATCH`.
+const BATCH: u32 = 16;
+
+/// A CPU must have waited for a thread for so long, in nanoseconds: the kernel's
+/// `MAYDAY_INITIAL_TIMEOUT`.
+pub(crate) const MAYDAY_NS: u64 = 10_000_000;
+
+/// The call for help is repeated as long as the need lasts: the kernel's `MAYDAY_INTERVAL`.
+pub(crate) const MAYDAY_INTERVAL_NS: u64 = 100_000_000;
+
+/// Between two looks whether the last items of a workqueue have ended.
+const LAST_ITEMS: Duration = Duration::from_millis(100);
+
+/// A workqueue's side of its rescuer.
+#[derive(Debug)]
+pub(crate) struct Rescuer {
+    bed: Arc<Bed>,
+    thread: Mutex<Option<thread::JoinHandle<()>>>,
+}
+
+#[derive(Debug)]
+struct Bed {
+    sleeper: Sleeper,
+    stopped: AtomicBool,
+    let_go: AtomicBool,
+    kernel_tid: AtomicU32,
+}
+
+impl Rescuer {
+    /// Creates the thread, up front: later it may be too late.
+    pub(crate) fn start(
+        shared: &Arc<Shared>,
+        workqueue: &Arc<WorkqueueState>,
+    ) -> std::io::Result<Self> {
+        let sleeper = Sleeper::new();
+        let (stopped, let_go) = (AtomicBool::new(false), AtomicBool::new(false));
+        let bed = Arc::new(Bed { sleeper, stopped, let_go, kernel_tid: AtomicU32::new(0) });
+        let name = format!("{}/R-{}", shared.crew.name(), workqueue.name);
+        let body = {
+            let (shared, bed) = (Arc::clone(shared), Arc::clone(&bed));
+            let workqueue = Arc::clone(workqueue);
+            move || main(&shared, &workqueue, &bed)
+        };
+        let create = || thread::Builder::new().name(name).spawn(body);
+        let thread = shared.hooks.create_thread(create)?;
+        Ok(Self { bed, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Calls for help.
+    pub(crate) fn mayday(&self) {
+        self.bed.sleeper.wake();
+    }
+
+    /// Ends the thread after what it runs at present.
+    pub(crate) fn stop(&self) {
+        self.bed.stopped.store(true, Ordering::Release);
+        self.bed.sleeper.wake();
+    }
+
+    /// Ends the thread when the workqueue has no item any more: nobody can queue one.
+    pub(crate) fn let_go(&self) {
+        self.bed.let_go.store(true, Ordering::Release);
+        self.bed.sleeper.wake();
+    }
+
+    /// Waits for the thread, which has been told to stop; not from itself.
+    pub(crate) fn join(&self) {
+        let thread = lock(&self.thread).take();
+        // It does not panic; if it did, others must still be waited for.
+        let _ = thread.map(thread::JoinHandle::join);
+    }
+
+    /// The kernel's number for the thread; 0 where there is none.
+    pub(crate) fn kernel_tid(&self) -> u32 {
+        self.bed.kernel_tid.load(Ordering::Relaxed)
+    }
+}
+
+fn main(shared: &Arc<Shared>, workqueue: &Arc<WorkqueueState>, bed: &Bed) {
+    let member = Arc::new(shared.crew.outsider());
+    local::enter(shared, &member);
+    member.note_kernel_tid();
+    bed.kernel_tid.store(member.kernel_tid.load(Ordering::Relaxed), Ordering::Relaxed);
+    loop {
+        let let_go = bed.let_go.load(Ordering::Acquire);
+        if bed.stopped.load(Ordering::Acquire) || (let_go && workqueue.is_empty()) {
+            break;
+        }
+        bed.sleeper.sleep(let_go.then_some(LAST_ITEMS));
+        rescue(shared, workqueue, &member);
+    }
+    local::leave();
+    workqueue.close_books_of(member.id);
+}
+
+/// Runs items of the workqueue while there are any and threads are missing.
+fn rescue(shared: &Arc<Shared>, workqueue: &Arc<WorkqueueState>, member: &Arc<Member>) {
+    let dispatch = &shared.dispatch;
+    while shared.crew.is_short() && !shared.is_stopping_now() {
+        let mut found = false;
+        for queue in dispatch.queue_ids() {
+            shared.holding_items(|| {
+                let Some(batch) = dispatch.pools.queue(queue).extract(workqueue.number, BATCH)
+                else {
+                    return;
+                };
+                found = true;
+                if shared.settings.pinned {
+                    // Strict items stay in their pod here too.
+                    let active = dispatch.active();
+                    let home = dispatch.pod(queue).and(&active);
+                    let _ = pin_to(if home.is_empty() { &active } else { &home });
+                }
+                local::move_to(shared, queue.leader);
+                batch.into_iter().for_each(|item| run(shared, workqueue, member, item));
+            });
+        }
+        if !found {
+            break;
+        }
+    }
+    if shared.settings.pinned {
+        let _ = pin_to(&dispatch.active());
+    }
+}
+
+fn run(shared: &Arc<Shared>, workqueue: &Arc<WorkqueueState>, member: &Arc<Member>, item: Item) {
+    let books = workqueue.books_of(member.id);
+    let mut next = Some(item);
+    while let Some(item) = next.take() {
+        let (tag, slot) = (item.tag(), item.slot());
+        member.workqueue.store(workqueue.number, Ordering::Relaxed);
+        member.running_since_ns.store(now_ns(), Ordering::Relaxed);
+        let ran = item.run(&*books);
+        member.running_since_ns.store(0, Ordering::Relaxed);
+        workqueue.rescued.fetch_add(1, Ordering::Relaxed);
+        let over = !matches!(ran, Ran::Kept(_));
+        next = match ran {
+            Ran::Over => None,
+            Ran::Then(item) => Some(item),
+            Ran::Kept(item) => item,
+        };
+        if over {
+            workqueue.settle(1 << tag.colour());
+            slot.into_iter().for_each(|slot| shared.release(workqueue, slot));
+        }
+    }
+    member.workqueue.store(0, Ordering::Relaxed);
+}

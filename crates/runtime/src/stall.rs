@@ -1,0 +1,176 @@
+//! The watchdog: queues whose items wait, and from which nobody has taken any for long.
+
+use std::collections::HashMap;
+use std::fmt::{self, Write as _};
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use homing_sched::QueueId;
+
+use crate::clock::now_ns;
+use crate::shared::Shared;
+
+/// Between two looks at the queues, in nanoseconds, at most.
+const LOOK_NS: u64 = 1_000_000_000;
+
+/// A queue that stands still, and what everybody does meanwhile.
+///
+/// Displayed, it is a report of several lines, the first one of which says it all.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Stall {
+    /// The pool.
+    pub pool: u8,
+    /// The CPUs at which the queue is at home, as a list.
+    pub cpus: String,
+    /// How many items wait.
+    pub waiting: u32,
+    /// For how long nobody has taken any.
+    pub lasts: Duration,
+    /// What each thread does, a line for each.
+    pub threads: Vec<String>,
+}
+
+impl fmt::Display for Stall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "workqueue stall: {} items wait in pool {} at CPUs {}, none was begun for {:.1} s",
+            self.waiting,
+            self.pool,
+            self.cpus,
+            self.lasts.as_secs_f64()
+        )?;
+        self.threads.iter().try_for_each(|thread| write!(f, "\n  {thread}"))
+    }
+}
+
+/// Who hears of stalls.
+pub(crate) type OnStall = Arc<dyn Fn(&Stall) + Send + Sync>;
+
+/// What the watchdog has seen.
+#[derive(Default)]
+pub(crate) struct Stalls {
+    looked_ns: u64,
+    seen: HashMap<QueueId, Seen>,
+}
+
+struct Seen {
+    popped: u64,
+    since_ns: u64,
+    /// When it is reported next.
+    report_ns: u64,
+}
+
+impl Stalls {
+    /// Looks at the queues, if it is time to.
+    pub(crate) fn look(&mut self, shared: &Shared, now_ns: u64) {
+        let threshold_ns = shared.settings.watchdog_ns.load(Ordering::Relaxed);
+        let pause_ns = (threshold_ns / 4).min(LOOK_NS);
+        if threshold_ns == 0 || now_ns.saturating_sub(self.looked_ns) < pause_ns {
+            return;
+        }
+        self.looked_ns = now_ns;
+        let dispatch = &shared.dispatch;
+        for id in dispatch.queue_ids() {
+            let queue = dispatch.pools.queue(id);
+            let waiting = queue.waiting();
+            if waiting == 0 {
+                self.seen.remove(&id);
+                continue;
+            }
+            let popped = queue.popped();
+            let fresh = Seen { popped, since_ns: now_ns, report_ns: now_ns + threshold_ns };
+            let seen = self.seen.entry(id).or_insert(fresh);
+            if seen.popped != popped {
+                *seen = Seen { popped, since_ns: now_ns, report_ns: now_ns + threshold_ns };
+            }
+            if now_ns >= seen.report_ns {
+                seen.report_ns = now_ns + threshold_ns;
+                let lasts = Duration::from_nanos(now_ns - seen.since_ns);
+                let cpus = dispatch.pod(id).to_string();
+                let threads = shared.threads().iter().map(ToString::to_string).collect();
+                let stall = Stall { pool: id.pool.0, cpus, waiting, lasts, threads };
+                shared.stalls.fetch_add(1, Ordering::Relaxed);
+                tracing_event!(%stall, "a queue stands still");
+                if let Some(on_stall) = &shared.settings.on_stall {
+                    // A panic in it must not take the monitor with it.
+                    crate::item::quietly(|| on_stall(&stall));
+                }
+            }
+        }
+    }
+}
+
+/// What a thread does at a moment.
+#[derive(Clone, Debug)]
+pub(crate) struct ThreadState {
+    pub(crate) number: u32,
+    pub(crate) kernel_tid: u32,
+    /// The CPU it works for.
+    pub(crate) cpu: Option<usize>,
+    /// The workqueue whose item it runs, and for how long it has been.
+    pub(crate) runs: Option<(String, u64)>,
+}
+
+impl ThreadState {
+    pub(crate) fn word(&self) -> &'static str {
+        match (&self.runs, self.cpu) {
+            (Some(_), Some(_)) => "running",
+            (Some(_), None) => "blocked",
+            (None, Some(_)) => "idle",
+            (None, None) => "spare",
+        }
+    }
+
+    /// Where the thread sleeps in the kernel, as far as it may be known.
+    fn sleeps_in(&self) -> Option<String> {
+        let wchan =
+            fs::read_to_string(format!("/proc/self/task/{}/wchan", self.kernel_tid)).ok()?;
+        (!wchan.is_empty() && wchan != "0").then_some(wchan)
+    }
+}
+
+impl fmt::Display for ThreadState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut line = format!("thread {} (tid {})", self.number, self.kernel_tid);
+        if let Some(cpu) = self.cpu {
+            write!(line, " on CPU {cpu}")?;
+        }
+        write!(line, ": {}", self.word())?;
+        if let Some((workqueue, ns)) = &self.runs {
+            write!(line, ", an item of {workqueue} for {:.3} s", *ns as f64 / 1e9)?;
+            if let Some(place) = self.sleeps_in() {
+                write!(line, ", asleep in {place}")?;
+            }
+        }
+        f.write_str(&line)
+    }
+}
+
+impl Shared {
+    /// What every thread does.
+    pub(crate) fn threads(&self) -> Vec<ThreadState> {
+        let now_ns = now_ns();
+        let owners = || self.dispatch.slots().map(|(cpu, slot)| (slot.owner(), cpu));
+        let members = self.crew.members();
+        let state = members.iter().map(|member| {
+            let owns = owners().find(|(owner, _)| *owner == Some(member.id));
+            let since_ns = member.running_since_ns.load(Ordering::Relaxed);
+            let runs = (since_ns != 0).then(|| {
+                let number = member.workqueue.load(Ordering::Relaxed);
+                let name = self.workqueues.find(number).map(|state| state.name.to_string());
+                (name.unwrap_or_default(), now_ns.saturating_sub(since_ns))
+            });
+            ThreadState {
+                number: member.id.0,
+                kernel_tid: member.kernel_tid.load(Ordering::Relaxed),
+                cpu: owns.map(|(_, cpu)| cpu.index()),
+                runs,
+            }
+        });
+        state.collect()
+    }
+}

@@ -1,0 +1,345 @@
+//! What the runtime knows of one workqueue.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use homing_sched::{Attributes, Auto, Layout, PoolId, WINDOW_ITEMS, WINDOW_NS, Window};
+use homing_topology::{CpuId, CpuSet, Scope};
+
+use crate::books::{ByColour, Counters, Spread, WorkqueueBooks};
+use crate::flush::{Flushes, InFlight};
+use crate::gate::{Gate, Kind};
+use crate::item::Tag;
+use crate::rescuer::Rescuer;
+use crate::slot::ThreadId;
+use crate::sync::{Mutex, lock};
+
+/// What a workqueue is, once and for all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Kinds {
+    pub(crate) per_cpu: bool,
+    pub(crate) ordered: bool,
+    pub(crate) freezable: bool,
+    pub(crate) mem_reclaim: bool,
+    pub(crate) cpu_intensive: bool,
+}
+
+/// The attributes as they were chosen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Chosen {
+    /// `affinity.scope` is the default's where that follows it.
+    pub(crate) attributes: Attributes,
+    pub(crate) scope_is_default: bool,
+    pub(crate) cpumask: Option<CpuSet>,
+    /// `None`: no limit.
+    pub(crate) max_active: Option<u32>,
+}
+
+/// The pool that new items go to, and what else there is to know before they do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mode(u32);
+
+impl Mode {
+    /// Items go through the gate.
+    pub(crate) const GATED: u32 = 1 << 8;
+    /// Only items of this workqueue may queue more.
+    pub(crate) const DRAINING: u32 = 1 << 9;
+    /// Nothing may.
+    pub(crate) const DESTROYED: u32 = 1 << 10;
+    /// Items may not run wherever somebody waits for them: the pool is strict or has a mask. Not
+    /// looked at by those who queue.
+    pub(crate) const BOUND: u32 = 1 << 11;
+    const POOL: u32 = 0xff;
+
+    pub(crate) fn pool(self) -> PoolId {
+        PoolId((self.0 & Self::POOL) as u8)
+    }
+
+    fn bound(chosen: &Chosen) -> u32 {
+        let bound = chosen.attributes.affinity.strict || chosen.cpumask.is_some();
+        if bound { Self::BOUND } else { 0 }
+    }
+
+    /// Whether there is nothing to do but to put the item in its home queue.
+    pub(crate) fn is_plain(self) -> bool {
+        self.0 & !(Self::POOL | Self::BOUND) == 0
+    }
+
+    pub(crate) fn has(self, flag: u32) -> bool {
+        self.0 & flag != 0
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct WorkqueueState {
+    pub(crate) number: u32,
+    pub(crate) name: Box<str>,
+    pub(crate) kinds: Kinds,
+    /// [`Mode`]
+    mode: AtomicU32,
+    /// What the pool was made from: changes are made to this, one at a time.
+    chosen: Mutex<Chosen>,
+    pub(crate) flushes: Flushes,
+    /// Made when there is first something to hold back.
+    gate: OnceLock<Gate>,
+    pub(crate) rescuer: OnceLock<Rescuer>,
+    /// How many drain it.
+    drainers: Mutex<u32>,
+    pub(crate) queued: Spread,
+    cancelled: ByColour,
+    pub(crate) woken: AtomicU64,
+    pub(crate) repatriated: AtomicU64,
+    pub(crate) blocked: AtomicU64,
+    pub(crate) cpu_intensive: AtomicU64,
+    pub(crate) mayday: AtomicU64,
+    pub(crate) rescued: AtomicU64,
+    /// Chooses the scope, where the user leaves that to it. Locked before `chosen`.
+    auto: Mutex<Option<Chooser>>,
+    books: Mutex<AllBooks>,
+    /// No handle is left: once nothing is in flight it can be forgotten.
+    pub(crate) let_go: AtomicBool,
+}
+
+/// The parts of the counters that threads write.
+#[derive(Debug, Default)]
+struct AllBooks {
+    of: BTreeMap<ThreadId, Arc<WorkqueueBooks>>,
+    /// The sum of those of threads that have ended.
+    closed: Counters,
+    closed_ended: InFlight,
+}
+
+/// [`Auto`], and where its present window began.
+#[derive(Debug)]
+struct Chooser {
+    auto: Auto,
+    began_ns: u64,
+    before: Counters,
+}
+
+impl WorkqueueState {
+    pub(crate) fn new(
+        number: u32,
+        name: &str,
+        kinds: Kinds,
+        chosen: Chosen,
+        pool: PoolId,
+        cpus: usize,
+    ) -> Self {
+        Self {
+            number,
+            name: name.into(),
+            kinds,
+            mode: AtomicU32::new(u32::from(pool.0) | Mode::bound(&chosen)),
+            chosen: Mutex::new(chosen),
+            flushes: Flushes::new(number),
+            gate: OnceLock::new(),
+            rescuer: OnceLock::new(),
+            drainers: Mutex::new(0),
+            queued: Spread::new(cpus),
+            cancelled: ByColour::default(),
+            woken: AtomicU64::new(0),
+            repatriated: AtomicU64::new(0),
+            blocked: AtomicU64::new(0),
+            cpu_intensive: AtomicU64::new(0),
+            mayday: AtomicU64::new(0),
+            rescued: AtomicU64::new(0),
+            auto: Mutex::new(None),
+            books: Mutex::default(),
+            let_go: AtomicBool::new(false),
+        }
+    }
+
+    /// `SeqCst`: to be read after the item has been counted as queued ([`Spread::add`]).
+    pub(crate) fn mode(&self) -> Mode {
+        Mode(self.mode.load(Ordering::SeqCst))
+    }
+
+    pub(crate) fn set_mode(&self, flag: u32, on: bool) {
+        if on {
+            self.mode.fetch_or(flag, Ordering::SeqCst);
+        } else {
+            self.mode.fetch_and(!flag, Ordering::SeqCst);
+        }
+    }
+
+    /// What a new item of it gets.
+    pub(crate) fn tag(&self) -> Tag {
+        self.flushes.tag()
+    }
+
+    pub(crate) fn attributes(&self) -> Attributes {
+        lock(&self.chosen).attributes
+    }
+
+    pub(crate) fn chosen(&self) -> Chosen {
+        lock(&self.chosen).clone()
+    }
+
+    /// Changes the attributes, and with them the pool for items queued from now on. Where there is
+    /// no pool for them nothing changes.
+    pub(crate) fn change(
+        &self,
+        change: impl FnOnce(&mut Chosen),
+        pool_with: impl FnOnce(&Chosen) -> Option<PoolId>,
+    ) -> Option<()> {
+        let mut chosen = lock(&self.chosen);
+        let mut changed = chosen.clone();
+        change(&mut changed);
+        let pool = pool_with(&changed)?;
+        *chosen = changed;
+        let bound = Mode::bound(&chosen);
+        let with_pool = |mode| Some(mode & !(Mode::POOL | Mode::BOUND) | u32::from(pool.0) | bound);
+        // It always changes.
+        let _ = self.mode.fetch_update(Ordering::SeqCst, Ordering::SeqCst, with_pool);
+        Some(())
+    }
+
+    /// The gate, if there is one.
+    pub(crate) fn gate(&self) -> Option<&Gate> {
+        self.gate.get()
+    }
+
+    /// The gate, made now if there is none. What is queued already has no slot there: it does not
+    /// count towards any limit.
+    pub(crate) fn gate_or_make(&self, make: impl FnOnce() -> Gate) -> &Gate {
+        let gate = self.gate.get_or_init(make);
+        self.set_mode(Mode::GATED, true);
+        gate
+    }
+
+    /// Refuses items that are not queued by its own, or no longer: calls nest.
+    pub(crate) fn set_draining(&self, draining: bool) {
+        let mut drainers = lock(&self.drainers);
+        *drainers = if draining { *drainers + 1 } else { *drainers - 1 };
+        self.set_mode(Mode::DRAINING, *drainers > 0);
+    }
+
+    pub(crate) fn count_cancelled(&self, tag: Tag) {
+        self.cancelled.add_shared(tag);
+        self.settle(1 << tag.colour());
+    }
+
+    pub(crate) fn count_woken(&self, woken: bool) {
+        if woken {
+            self.woken.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Items of these colours have ended, and have been counted: ends the flushes that waited for
+    /// them.
+    pub(crate) fn settle(&self, colours: u32) {
+        if self.flushes.awaits(colours) {
+            self.flushes.check(|| self.in_flight());
+        }
+    }
+
+    /// How many items of each colour have been queued and have not ended.
+    pub(crate) fn in_flight(&self) -> InFlight {
+        let mut ended = [0; Tag::COLOURS];
+        {
+            let books = lock(&self.books);
+            ended.clone_from(&books.closed_ended);
+            books.of.values().for_each(|books| books.add_ended_to(&mut ended));
+        }
+        self.cancelled.add_to(&mut ended);
+        // Last: what has ended by then was queued before.
+        let mut in_flight = self.queued.sums();
+        in_flight.iter_mut().zip(&ended).for_each(|(queued, ended)| *queued -= ended);
+        in_flight
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.in_flight().iter().all(|count| *count == 0)
+    }
+
+    /// The part of the counters that a thread writes.
+    pub(crate) fn books_of(&self, thread: ThreadId) -> Arc<WorkqueueBooks> {
+        let mut books = lock(&self.books);
+        let books = books.of.entry(thread);
+        Arc::clone(books.or_insert_with(|| Arc::new(WorkqueueBooks::of(&self.name))))
+    }
+
+    /// Adds up what a thread has written that writes no more: threads come and go without end.
+    pub(crate) fn close_books_of(&self, thread: ThreadId) {
+        let mut books = lock(&self.books);
+        let AllBooks { of, closed, closed_ended } = &mut *books;
+        if let Some(books) = of.remove(&thread) {
+            books.add_to(closed);
+            books.add_ended_to(closed_ended);
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn open_books(&self) -> usize {
+        lock(&self.books).of.len()
+    }
+
+    /// Leaves the choice of the scope to what is measured, or no longer.
+    pub(crate) fn set_auto(&self, auto: Option<Auto>) {
+        let chooser = auto.map(|auto| Chooser { auto, began_ns: 0, before: self.counters() });
+        *lock(&self.auto) = chooser;
+    }
+
+    pub(crate) fn is_auto(&self) -> bool {
+        lock(&self.auto).is_some()
+    }
+
+    /// If the scope is chosen here, and a window is over: applies the scope to use next.
+    pub(crate) fn choose(&self, now_ns: u64, apply: impl FnOnce(Scope)) {
+        let mut chooser = lock(&self.auto);
+        let Some(chooser) = chooser.as_mut() else { return };
+        if now_ns < chooser.began_ns.saturating_add(WINDOW_NS) {
+            return;
+        }
+        let now = self.counters();
+        let items = now.completed - chooser.before.completed;
+        if items < WINDOW_ITEMS {
+            return;
+        }
+        chooser.auto.note(&Window {
+            items,
+            ran_ns: now.cpu_time_ns - chooser.before.cpu_time_ns,
+            waited_ns: now.queue_age.mean_since_ns(&chooser.before.queue_age),
+        });
+        (chooser.began_ns, chooser.before) = (now_ns, now);
+        // Under the lock: a scope that the user fixes is not changed any more.
+        apply(chooser.auto.scope());
+    }
+
+    pub(crate) fn counters(&self) -> Counters {
+        let mut sum = {
+            let books = lock(&self.books);
+            let mut sum = books.closed;
+            books.of.values().for_each(|books| books.add_to(&mut sum));
+            sum
+        };
+        sum.cancelled += self.cancelled.sum();
+        sum.woken += self.woken.load(Ordering::Relaxed);
+        sum.repatriated += self.repatriated.load(Ordering::Relaxed);
+        sum.blocked += self.blocked.load(Ordering::Relaxed);
+        sum.cpu_intensive += self.cpu_intensive.load(Ordering::Relaxed);
+        sum.mayday += self.mayday.load(Ordering::Relaxed);
+        sum.rescued += self.rescued.load(Ordering::Relaxed);
+        // Last: an item is counted as queued before it can be counted as anything else.
+        sum.queued = self.queued.sum();
+        sum
+    }
+
+    /// The slot of the gate in which an item for `cpu` counts, whose home queue is `home`'s.
+    pub(crate) fn gate_slot(&self, gate: &Gate, layout: &Layout, home: CpuId, cpu: CpuId) -> usize {
+        match gate.kind() {
+            Kind::Ordered => 0,
+            Kind::PerCpu => cpu.index().min(gate.slot_count() - 1),
+            Kind::Nodes => {
+                let nodes = layout.pods(Scope::Numa);
+                let pod = layout.pod(self.attributes().affinity.scope, home);
+                let node = nodes.pod_of(home);
+                let within = node.filter(|node| pod.is_subset(nodes.cpus(*node)));
+                within.unwrap_or(gate.slot_count() - 1)
+            }
+        }
+    }
+}

@@ -1,0 +1,399 @@
+//! Work items that are queued again and again: the kernel's `work_struct` and `delayed_work`.
+
+use std::any::type_name;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use homing_topology::CpuId;
+
+use crate::clock::{nanoseconds, now_ns};
+use crate::flush::Wait;
+use crate::flushing::Waiting;
+use crate::item::{Awaited, Cancelled, Context, Instance, Item, Node, SharedNode};
+use crate::local;
+use crate::queueing::Origin;
+use crate::sync::{Mutex, lock};
+use crate::timers::{Fire, Timer, TimerKey};
+use crate::workqueue::Workqueue;
+use crate::workqueue_builder::WorkqueueError;
+
+/// A function that a workqueue runs whenever it has been queued. Cheap to clone; clones are the
+/// same work item.
+///
+/// * At most one instance is pending: queueing a pending item again does nothing. What the issuer
+///   did before it queued the item is visible to the run that follows, also then.
+/// * It is not pending any more when the function begins: queued meanwhile, by itself or others,
+///   it runs exactly once more.
+/// * It never runs twice at a time, anywhere: so the function may be an `FnMut`, with a state of
+///   its own.
+/// * The last reference may go while it is pending or runs: the item then ends by itself.
+///
+/// ```
+/// use homing_runtime::Runtime;
+///
+/// let runtime = Runtime::new()?;
+/// let writeback = runtime.workqueue("writeback").build()?;
+/// let mut rounds = 0;
+/// let work = writeback.work(move |work| {
+///     rounds += 1;
+///     if rounds < 3 {
+///         work.queue();
+///     }
+/// });
+/// assert!(work.queue());
+/// while work.flush() {}
+/// assert_eq!(writeback.counters().completed, 3);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Work {
+    node: SharedNode<Target>,
+}
+
+/// What a work item belongs to, and who waits for it.
+pub(crate) struct Target {
+    workqueue: Workqueue,
+    /// The type of its function, for messages.
+    name: &'static str,
+    waits: Mutex<Vec<Arc<Wait>>>,
+    timer: Mutex<Option<TimerKey>>,
+}
+
+impl Context for Target {
+    fn wake(&self) {
+        let waits = std::mem::take(&mut *lock(&self.waits));
+        waits.iter().for_each(|wait| wait.end());
+    }
+
+    fn cancel(&self, item: Item) {
+        self.workqueue.shared().cancel(item);
+    }
+}
+
+impl Fire for Work {
+    fn fire(&self, generation: u32, cpu: CpuId) {
+        if let Some(instance) = self.node.pending.fire(generation) {
+            self.put(instance, Some(cpu));
+        }
+    }
+
+    fn abandon(&self, generation: u32) {
+        self.cancelled(self.node.pending.cancel_instance(generation));
+    }
+}
+
+impl Workqueue {
+    /// Makes a work item of this workqueue; it is not queued yet.
+    pub fn work<F: FnMut(&Work) + Send + 'static>(&self, mut function: F) -> Work {
+        let target = Target {
+            workqueue: self.clone(),
+            name: type_name::<F>(),
+            waits: Mutex::default(),
+            timer: Mutex::new(None),
+        };
+        let call = move |node: &SharedNode<Target>| {
+            let work = Work { node: Arc::clone(node) };
+            local::nest_work(work.address(), || function(&work));
+        };
+        Work { node: Node::new(self.tag(), target, call) }
+    }
+}
+
+impl Work {
+    /// The workqueue it belongs to.
+    pub fn workqueue(&self) -> &Workqueue {
+        &self.node.context.workqueue
+    }
+
+    /// Queues it, at home where it is issued. Whether this call did: not where it is pending, or
+    /// disabled, or its workqueue refuses it (it drains, or the runtime has ended).
+    pub fn queue(&self) -> bool {
+        self.node.pending.queue(false).is_some_and(|instance| self.put(instance, None))
+    }
+
+    /// [`Work::queue`] for the pod of `cpu`.
+    ///
+    /// # Errors
+    /// [`WorkqueueError::Cpu`] where the machine has no such CPU online; nothing is queued.
+    pub fn queue_on(&self, cpu: CpuId) -> Result<bool, WorkqueueError> {
+        self.workqueue().check_cpu(cpu)?;
+        let instance = self.node.pending.queue(false);
+        Ok(instance.is_some_and(|instance| self.put(instance, Some(cpu))))
+    }
+
+    /// Queues it when `delay` has passed, and is pending until then; a delay of 0 queues it at
+    /// once. Whether this call did, as for [`Work::queue`].
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// let work = runtime.events().work(|_| println!("late"));
+    /// assert!(work.queue_delayed(Duration::from_secs(3600)));
+    /// assert!(!work.queue(), "it is pending");
+    /// assert!(work.mod_delayed(Duration::ZERO), "sooner");
+    /// work.flush();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn queue_delayed(&self, delay: Duration) -> bool {
+        if delay.is_zero() {
+            return self.queue();
+        }
+        let mut timer = lock(&self.node.context.timer);
+        let instance = self.node.pending.queue(true);
+        instance.is_some_and(|instance| self.set_timer(&mut timer, instance, delay))
+    }
+
+    /// Queues it when `delay` has passed from now, whatever it is at: pending on a timer, queued,
+    /// running or idle. Whether it was pending; `false` also where it is disabled, and nothing
+    /// happens.
+    pub fn mod_delayed(&self, delay: Duration) -> bool {
+        let mut timer = lock(&self.node.context.timer);
+        let Some(requeued) = self.node.pending.requeue(!delay.is_zero()) else { return false };
+        if requeued.before.is_some_and(|before| before.on_timer) {
+            self.clear_timer(&mut timer);
+        }
+        if delay.is_zero() {
+            drop(timer);
+            self.put(requeued.instance, None);
+        } else {
+            self.set_timer(&mut timer, requeued.instance, delay);
+            drop(timer);
+        }
+        if requeued.before.is_some_and(|before| before.waiters) {
+            self.node.context.wake();
+        }
+        requeued.before.is_some()
+    }
+
+    /// Waits until the last instance queued before the call has ended. Whether there was one to
+    /// wait for. For an instance on a timer it waits as long as that takes: see
+    /// [`Work::flush_delayed`].
+    ///
+    /// # Panics
+    /// From the item itself, which would wait for itself; and as [`Workqueue::flush`] from an item
+    /// of a `mem_reclaim` workqueue.
+    pub fn flush(&self) -> bool {
+        self.check_may_wait("flush");
+        let Some(awaited) = self.node.pending.last() else { return false };
+        self.wait(awaited);
+        true
+    }
+
+    /// [`Work::flush`] as a future: dropping it loses nothing.
+    pub async fn flushed(&self) -> bool {
+        let Some(awaited) = self.node.pending.last() else { return false };
+        while let Some(waiting) = self.begin_wait(awaited) {
+            waiting.await;
+        }
+        true
+    }
+
+    /// Queues it now if it waits for a timer, and then is [`Work::flush`].
+    ///
+    /// # Panics
+    /// As [`Work::flush`].
+    pub fn flush_delayed(&self) -> bool {
+        self.check_may_wait("flush");
+        let fired = {
+            let mut timer = lock(&self.node.context.timer);
+            let fired = self.node.pending.fire_any();
+            if fired.is_some() {
+                self.clear_timer(&mut timer);
+            }
+            fired
+        };
+        fired.into_iter().for_each(|instance| _ = self.put(instance, None));
+        self.flush()
+    }
+
+    /// Takes the pending instance back, if there is one; one that runs goes on. Whether there was
+    /// one.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// let work = runtime.events().work(|_| unreachable!());
+    /// work.queue_delayed(Duration::from_secs(3600));
+    /// assert!(work.cancel() && !work.cancel());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn cancel(&self) -> bool {
+        let cancelled = self.node.pending.cancel();
+        self.cancelled(cancelled)
+    }
+
+    /// [`Work::cancel`], and waits until it does not run any more; also of an item that queues
+    /// itself. When it returns, the item is neither pending nor running, unless somebody has
+    /// queued it since.
+    ///
+    /// # Panics
+    /// As [`Work::flush`].
+    pub fn cancel_sync(&self) -> bool {
+        self.check_may_wait("cancel_sync");
+        let was_pending = self.disable();
+        self.wait(Awaited::NoRun);
+        self.enable();
+        was_pending
+    }
+
+    /// Refuses to be queued until [`Work::enable`] has been called as often, and takes the pending
+    /// instance back. Whether there was one.
+    ///
+    /// # Panics
+    /// At the 65,536th call without an `enable`.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// let work = runtime.events().work(|_| ());
+    /// work.disable();
+    /// assert!(!work.queue());
+    /// assert!(work.enable() && work.queue());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn disable(&self) -> bool {
+        let Ok(cancelled) = self.node.pending.disable() else {
+            panic!("{self} has been disabled 65535 times and not been enabled")
+        };
+        self.cancelled(cancelled)
+    }
+
+    /// [`Work::disable`], and waits until it does not run any more.
+    ///
+    /// # Panics
+    /// As [`Work::disable`] and [`Work::flush`].
+    pub fn disable_sync(&self) -> bool {
+        self.check_may_wait("disable_sync");
+        let was_pending = self.disable();
+        self.wait(Awaited::NoRun);
+        was_pending
+    }
+
+    /// Takes one [`Work::disable`] back. Whether it can be queued again. What was queued meanwhile
+    /// is not.
+    ///
+    /// # Panics
+    /// Where it is not disabled.
+    pub fn enable(&self) -> bool {
+        let enabled = self.node.pending.enable();
+        enabled.unwrap_or_else(|()| panic!("{self} was to be enabled, but is not disabled"))
+    }
+
+    /// Whether an instance is pending: queued, or on a timer. Advice, true a moment ago.
+    pub fn is_pending(&self) -> bool {
+        self.node.pending.is_pending()
+    }
+
+    /// Whether it runs. Advice, true a moment ago.
+    pub fn is_running(&self) -> bool {
+        self.node.pending.is_running()
+    }
+
+    /// Whether it refuses to be queued.
+    pub fn is_disabled(&self) -> bool {
+        self.node.pending.is_disabled()
+    }
+
+    fn address(&self) -> usize {
+        Arc::as_ptr(&self.node).cast::<()>().addr()
+    }
+
+    /// Puts an instance, which we have made, in its queue.
+    fn put(&self, instance: Instance, cpu: Option<CpuId>) -> bool {
+        let workqueue = self.workqueue();
+        let item = self.node.item(workqueue.tag(), instance);
+        workqueue.shared().push(workqueue.state(), cpu, item, Origin::New)
+    }
+
+    fn set_timer(&self, place: &mut Option<TimerKey>, instance: Instance, delay: Duration) -> bool {
+        let shared = self.workqueue().shared();
+        let at_ns = now_ns().saturating_add(nanoseconds(delay));
+        self.clear_timer(place);
+        let what = Box::new(self.clone());
+        let cpu = local::issuing_cpu(shared);
+        let timer = Timer { what, generation: instance.generation, cpu };
+        match shared.timers.set(at_ns, timer) {
+            Ok((key, is_next)) => {
+                *place = Some(key);
+                if is_next {
+                    shared.monitor.timer_set();
+                }
+                true
+            }
+            Err(_) => {
+                // The runtime has ended.
+                if self.node.pending.cancel_instance(instance.generation).is_some_and(|c| c.waiters)
+                {
+                    self.node.context.wake();
+                }
+                false
+            }
+        }
+    }
+
+    fn clear_timer(&self, place: &mut Option<TimerKey>) {
+        place.take().into_iter().for_each(|key| self.workqueue().shared().timers.remove(key));
+    }
+
+    fn cancelled(&self, cancelled: Option<Cancelled>) -> bool {
+        let Some(cancelled) = cancelled else { return false };
+        if cancelled.on_timer {
+            // Unless it has been set again meanwhile: that one is not ours to clear.
+            let mut timer = lock(&self.node.context.timer);
+            if !self.node.pending.is_pending() {
+                self.clear_timer(&mut timer);
+            }
+        }
+        if cancelled.waiters {
+            self.node.context.wake();
+        }
+        true
+    }
+
+    /// Joins those who wait, unless it is over.
+    fn begin_wait(&self, awaited: Awaited) -> Option<Waiting> {
+        let wait = Arc::new(Wait::default());
+        lock(&self.node.context.waits).push(Arc::clone(&wait));
+        if self.node.pending.wait(awaited) {
+            return Some(Waiting(wait));
+        }
+        lock(&self.node.context.waits).retain(|other| !Arc::ptr_eq(other, &wait));
+        None
+    }
+
+    fn wait(&self, awaited: Awaited) {
+        while let Some(waiting) = self.begin_wait(awaited) {
+            waiting.block();
+        }
+    }
+
+    fn check_may_wait(&self, what: &str) {
+        assert!(
+            !local::runs_work(self.address()),
+            "{what} of {self} from itself: it would wait for itself"
+        );
+        // From other items of its workqueue it may be waited for, as far as there are threads.
+        let of_own = local::runs_item_of(self.workqueue().state().number);
+        if !of_own {
+            self.workqueue().check_may_wait(what);
+        }
+    }
+}
+
+impl fmt::Display for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Target { name, workqueue, .. } = &self.node.context;
+        write!(f, "work item {name} of workqueue {}", workqueue.name())
+    }
+}
+
+impl fmt::Debug for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Work")
+            .field("name", &self.node.context.name)
+            .field("workqueue", &self.workqueue().name())
+            .field("pending", &self.is_pending())
+            .field("running", &self.is_running())
+            .finish_non_exhaustive()
+    }
+}

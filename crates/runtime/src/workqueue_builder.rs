@@ -1,0 +1,330 @@
+//! How a workqueue is made.
+
+use std::io;
+use std::sync::Arc;
+
+use homing_sched::{Affinity, Attributes, MAX_ACTIVE_MAX, Nice};
+use homing_topology::{CpuId, CpuSet, Scope};
+
+use crate::gate::is_max_active;
+use crate::rescuer::Rescuer;
+use crate::shared::Shared;
+use crate::spare::SpareCpus;
+use crate::state::{Chosen, Kinds};
+use crate::workqueue::Workqueue;
+
+/// Longest name, in bytes: the kernel's.
+const NAME_LEN_MAX: usize = 32;
+
+/// What a workqueue does not do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WorkqueueError {
+    /// The name does not do as a name in the attribute tree.
+    #[error(
+        "{name:?} does not do as a workqueue name: use 1 to {NAME_LEN_MAX} letters, digits, '_', \
+         '-' or '.', not beginning with '.'"
+    )]
+    Name {
+        /// The name given.
+        name: String,
+    },
+    /// There is no such CPU.
+    #[error("CPU {cpu} is not online: use one of {online}")]
+    Cpu {
+        /// The CPU named.
+        cpu: CpuId,
+        /// Those there are.
+        online: String,
+    },
+    /// There is no such NUMA node, or it has no CPU.
+    #[error("NUMA node {node} has no CPU online: use one of {nodes:?}")]
+    Node {
+        /// The node named.
+        node: u32,
+        /// Those there are.
+        nodes: Vec<u32>,
+    },
+    /// None of the CPUs of a mask is there.
+    #[error("none of the CPUs {cpus:?} of workqueue {name} is online: use some of {online}")]
+    Cpumask {
+        /// The workqueue.
+        name: String,
+        /// The CPUs named.
+        cpus: String,
+        /// Those there are.
+        online: String,
+    },
+    /// `max_active` or `min_active` is out of range.
+    #[error("{attribute} of workqueue {name} cannot be {value}: use {accepted}")]
+    Limit {
+        /// The workqueue.
+        name: String,
+        /// Which one of the two.
+        attribute: &'static str,
+        /// The value given.
+        value: u32,
+        /// Those there are.
+        accepted: String,
+    },
+    /// The attribute is not one of this kind of workqueue.
+    #[error("workqueue {name} is {kind}: it has no {attribute} to set")]
+    Fixed {
+        /// The workqueue.
+        name: String,
+        /// What it is.
+        kind: &'static str,
+        /// The attribute.
+        attribute: &'static str,
+    },
+    /// A workqueue cannot be both.
+    #[error("workqueue {name} cannot be both {one} and {other}: leave out one of them")]
+    Both {
+        /// The workqueue.
+        name: String,
+        /// The first.
+        one: &'static str,
+        /// The second.
+        other: &'static str,
+    },
+    /// More combinations of attributes have been in use than the runtime can tell apart.
+    #[error(
+        "workqueue {name} stays as it is: this runtime has used 255 combinations of scope, \
+         strictness, nice, localization and mask, and cannot have more; use one of before"
+    )]
+    TooManyPools {
+        /// The workqueue.
+        name: String,
+    },
+    /// The rescuer of a `mem_reclaim` workqueue could not be created.
+    #[error("the rescuer of workqueue {name} could not be created: {source}")]
+    Rescuer {
+        /// The workqueue.
+        name: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// Items still ran at the deadline; the workqueue has been thawed.
+    #[error(
+        "workqueue {name} was not frozen in time, and has been thawed: {active} items still ran"
+    )]
+    FreezeTimeout {
+        /// The workqueue.
+        name: String,
+        /// How many items had not ended.
+        active: u64,
+    },
+}
+
+/// How to make a workqueue. What can be changed afterwards has a setter of the same name.
+///
+/// ```
+/// use homing_runtime::{Nice, Runtime, Scope};
+///
+/// let runtime = Runtime::new()?;
+/// let crypt = runtime
+///     .workqueue("crypt")
+///     .affinity_scope(Scope::Cache)
+///     .affinity_strict(false)
+///     .localize(true)
+///     .nice(Nice::HIGHPRI)
+///     .max_active(512)
+///     .build()?;
+/// assert_eq!(crypt.name(), "crypt");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "a builder does nothing until `build` is called"]
+pub struct WorkqueueBuilder {
+    shared: Arc<Shared>,
+    spare: Arc<SpareCpus>,
+    name: String,
+    kinds: Kinds,
+    chosen: Chosen,
+    auto: bool,
+}
+
+impl WorkqueueBuilder {
+    pub(crate) fn new(shared: Arc<Shared>, spare: Arc<SpareCpus>, name: &str) -> Self {
+        let attributes = Attributes::new(Affinity { scope: Scope::CacheShard, strict: false });
+        let chosen = Chosen { attributes, scope_is_default: true, cpumask: None, max_active: None };
+        let (name, kinds) = (name.to_owned(), Kinds::default());
+        Self { shared, spare, name, kinds, chosen, auto: false }
+    }
+
+    /// How far items may spread before they leave home. Default: the runtime's
+    /// [`default_affinity_scope`](crate::Runtime::set_default_affinity_scope), also as it changes.
+    pub fn affinity_scope(mut self, scope: Scope) -> Self {
+        self.chosen.attributes.affinity.scope = scope;
+        self.chosen.scope_is_default = false;
+        self
+    }
+
+    /// `affinity_scope=auto`: begins with the scope given, and goes over to others that turn out
+    /// better: see [`Workqueue::set_affinity_auto`]. Default: false.
+    pub fn affinity_auto(mut self, auto: bool) -> Self {
+        self.auto = auto;
+        self
+    }
+
+    /// Whether items never run outside their home pod, even where CPUs are idle. Default: false.
+    pub fn affinity_strict(mut self, strict: bool) -> Self {
+        self.chosen.attributes.affinity.strict = strict;
+        self
+    }
+
+    /// The CPUs that items may run on, as far as they have workers; if none of them has, any.
+    /// Default: all.
+    pub fn cpumask(mut self, cpus: CpuSet) -> Self {
+        self.chosen.cpumask = Some(cpus);
+        self
+    }
+
+    /// Whether items wait at the issuing CPU before the rest of their pod. Default: false.
+    pub fn localize(mut self, localize: bool) -> Self {
+        self.chosen.attributes.localize = localize;
+        self
+    }
+
+    /// The share of a CPU's time, where items of several workqueues wait for it. Default:
+    /// [`Nice::NORMAL`].
+    pub fn nice(mut self, nice: Nice) -> Self {
+        self.chosen.attributes.nice = nice;
+        self
+    }
+
+    /// [`Nice::HIGHPRI`]: the kernel's `WQ_HIGHPRI`.
+    pub fn highpri(self) -> Self {
+        self.nice(Nice::HIGHPRI)
+    }
+
+    /// At most so many items are active at a time, 1 to 2048: queued for a worker, or running.
+    /// Others wait, and become active in the order in which they were queued, home queues taking
+    /// turns. The number is shared by the NUMA nodes by their CPUs, but each node has at least
+    /// [`min_active`](Workqueue::set_min_active); of a [per-CPU](Self::per_cpu) workqueue it is
+    /// each CPU's. Default: no limit.
+    pub fn max_active(mut self, max_active: u32) -> Self {
+        self.chosen.max_active = Some(max_active);
+        self
+    }
+
+    /// One item at a time, in the order in which they were queued, whatever their CPU.
+    pub fn ordered(mut self) -> Self {
+        self.kinds.ordered = true;
+        self
+    }
+
+    /// Items run on the CPU that they are issued from (or queued for), and nowhere else; one at a
+    /// time, unless it blocks or uses its CPU for long. The kernel's `WQ_PERCPU`.
+    pub fn per_cpu(mut self) -> Self {
+        self.kinds.per_cpu = true;
+        self
+    }
+
+    /// Items of a [per-CPU](Self::per_cpu) workqueue leave their CPU to others while they run: for
+    /// items known to take long. The kernel's `WQ_CPU_INTENSIVE`.
+    pub fn cpu_intensive(mut self) -> Self {
+        self.kinds.cpu_intensive = true;
+        self
+    }
+
+    /// The workqueue can be [frozen](Workqueue::freeze). The kernel's `WQ_FREEZABLE`.
+    pub fn freezable(mut self) -> Self {
+        self.kinds.freezable = true;
+        self
+    }
+
+    /// The workqueue gets on even where no thread can be created: it has one of its own, a rescuer,
+    /// which is idle until then. For items that others wait for to free memory or threads. The
+    /// kernel's `WQ_MEM_RECLAIM`.
+    pub fn mem_reclaim(mut self) -> Self {
+        self.kinds.mem_reclaim = true;
+        self
+    }
+
+    /// Makes the workqueue. Where another one has the name, a number is appended to it.
+    ///
+    /// # Errors
+    /// [`WorkqueueError::Name`] where the name is empty, too long or has other characters;
+    /// [`WorkqueueError::Limit`], [`WorkqueueError::Cpumask`] and [`WorkqueueError::Both`] where
+    /// values or kinds do not do; [`WorkqueueError::Rescuer`] where the rescuer cannot be created.
+    pub fn build(mut self) -> Result<Workqueue, WorkqueueError> {
+        let fits = (1..=NAME_LEN_MAX).contains(&self.name.len())
+            && !self.name.starts_with('.')
+            && self.name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c));
+        if !fits {
+            return Err(WorkqueueError::Name { name: self.name });
+        }
+        self.check_kinds()?;
+        let shared = self.shared;
+        if let Some(value) = self.chosen.max_active.filter(|max| !is_max_active(*max)) {
+            return Err(bad_max_active(self.name, value));
+        }
+        if let Some(cpus) = self.chosen.cpumask {
+            check_cpumask(&shared, &self.name, &cpus)?;
+        }
+        let Kinds { ordered, per_cpu, freezable, mem_reclaim, .. } = self.kinds;
+        if per_cpu {
+            self.chosen.attributes.affinity = Affinity { scope: Scope::Cpu, strict: true };
+            self.chosen.scope_is_default = false;
+        }
+        if ordered {
+            self.chosen.max_active = Some(1);
+        }
+        let gated = freezable || self.chosen.max_active.is_some();
+        let pool_with = |chosen: &Chosen| shared.pool_with(chosen);
+        let state = shared.workqueues.add(&self.name, self.kinds, self.chosen, pool_with);
+        let Some(state) = state else {
+            return Err(WorkqueueError::TooManyPools { name: self.name });
+        };
+        let workqueue = Workqueue::new(Arc::clone(&shared), self.spare, Arc::clone(&state));
+        if gated {
+            workqueue.gate();
+        }
+        if mem_reclaim {
+            let rescuer = Rescuer::start(&shared, &state)
+                .map_err(|source| WorkqueueError::Rescuer { name: self.name.clone(), source })?;
+            state.rescuer.get_or_init(|| rescuer);
+        }
+        if self.auto {
+            workqueue.set_affinity_auto(true)?;
+        }
+        Ok(workqueue)
+    }
+
+    fn check_kinds(&self) -> Result<(), WorkqueueError> {
+        let Kinds { ordered, per_cpu, .. } = self.kinds;
+        let both = [
+            (ordered, "ordered", per_cpu, "per-CPU"),
+            (ordered, "ordered", self.chosen.max_active.is_some(), "limited by max_active"),
+            (per_cpu, "per-CPU", !self.chosen.scope_is_default, "of another affinity scope"),
+            (per_cpu, "per-CPU", self.chosen.cpumask.is_some(), "limited to a cpumask"),
+            (per_cpu, "per-CPU", self.auto, "of an automatic affinity scope"),
+        ];
+        let wrong = both.into_iter().find(|(one, _, other, _)| *one && *other);
+        wrong.map_or(Ok(()), |(_, one, _, other)| {
+            Err(WorkqueueError::Both { name: self.name.clone(), one, other })
+        })
+    }
+}
+
+pub(crate) fn bad_max_active(name: String, value: u32) -> WorkqueueError {
+    let accepted = format!("1 to {MAX_ACTIVE_MAX}, or no limit");
+    WorkqueueError::Limit { name, attribute: "max_active", value, accepted }
+}
+
+pub(crate) fn check_cpumask(
+    shared: &Shared,
+    name: &str,
+    cpus: &CpuSet,
+) -> Result<(), WorkqueueError> {
+    let online = shared.dispatch.layout().machine().online();
+    if online.intersects(cpus) {
+        return Ok(());
+    }
+    Err(WorkqueueError::Cpumask {
+        name: name.to_owned(),
+        cpus: cpus.to_string(),
+        online: online.to_string(),
+    })
+}
