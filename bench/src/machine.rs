@@ -59,8 +59,19 @@ fn cpu_model(info: &str) -> Option<&str> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// A machine to report of.
+    pub(crate) fn some() -> Machine {
+        Machine {
+            cpu_model: "Some CPU".to_owned(),
+            cores: 4,
+            cpus: 8,
+            usable_cpus: 8,
+            kernel: "6.1.0".to_owned(),
+        }
+    }
 
     #[test]
     fn the_model_is_found_where_there_is_one() {

@@ -7,6 +7,7 @@ mod exec;
 mod interrupt;
 mod machine;
 mod nbd;
+mod page;
 mod procfs;
 mod progress;
 mod size;

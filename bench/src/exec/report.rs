@@ -143,6 +143,7 @@ fn compare_one(
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::machine;
 
     /// Three rounds of homing and two others under one workload.
     pub(crate) fn report() -> Report {
@@ -160,15 +161,8 @@ pub(crate) mod tests {
                 outcomes.push(Outcome { round, workload: Workload::Outside(50), peer, figures });
             }
         }
-        let machine = Machine {
-            cpu_model: "Some CPU".to_owned(),
-            cores: 4,
-            cpus: 8,
-            usable_cpus: 8,
-            kernel: "6.1.0".to_owned(),
-        };
         let setup = Setup { rounds: 3, seconds: 0.5, workers: 8, steps_per_ms: 1_000_000 };
-        Report::new(machine, setup, vec!["something odd".to_owned()], outcomes)
+        Report::new(machine::tests::some(), setup, vec!["something odd".to_owned()], outcomes)
     }
 
     #[test]

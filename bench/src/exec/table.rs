@@ -1,13 +1,12 @@
 //! The report as tables: one for each group of workloads, a row for each figure, a column for each
 //! peer.
 
-use std::fmt::Write;
-
-use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
+use comfy_table::{CellAlignment, Table};
 
 use super::peers::Peer;
 use super::report::Report;
 use super::workload::{METRICS, Metric, Workload};
+use crate::page::{TERMINAL, end, section};
 use crate::spread::{Spread, figure};
 
 /// What the rows mean.
@@ -29,10 +28,6 @@ const LEGEND: [&str; 8] = [
     "affinitypool cannot detach an item: its memory is never given back.",
 ];
 
-/// Ranges stand below their medians: lines between the rows would be too much.
-const STYLE: TableStyle =
-    TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
-
 /// The whole report.
 pub(crate) fn render(report: &Report) -> String {
     let setup = &report.setup;
@@ -49,23 +44,15 @@ pub(crate) fn render(report: &Report) -> String {
             section(&mut text, &table(report, loads));
         }
     }
-    let notes = report.notes.iter().map(|note| format!("- Note: {note}"));
-    let legend = LEGEND.iter().map(|line| format!("- {line}"));
-    section(&mut text, &notes.chain(legend).collect::<Vec<_>>().join("\n"));
-    text.push('\n');
+    end(&mut text, &report.notes, &LEGEND);
     text
-}
-
-fn section(text: &mut String, part: &str) {
-    // Writing to a string cannot fail.
-    let _ = write!(text, "\n\n{part}");
 }
 
 fn table(report: &Report, loads: &[Workload]) -> String {
     let measured = |peer: &Peer| loads.iter().any(|load| report.row(*load, *peer).is_some());
     let peers: Vec<Peer> = Peer::ALL.into_iter().filter(measured).collect();
     let mut table = Table::new();
-    table.load_style(STYLE);
+    table.load_style(TERMINAL);
     let names = peers.iter().map(|peer| peer.name());
     table.set_header(["workload", ""].into_iter().chain(names).chain(["homing / best"]));
     for load in loads {

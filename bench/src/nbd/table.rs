@@ -1,10 +1,9 @@
 //! The report as text: tables for a terminal, or the same as Markdown.
 
-use std::fmt::Write;
-
-use comfy_table::{CellAlignment, LineStyle, Table, TableStyle, presets};
+use comfy_table::{CellAlignment, Table, TableStyle, presets};
 
 use super::report::{METRICS, Metric, Report, Row};
+use crate::page::{TERMINAL, end, section};
 use crate::size;
 use crate::spread::{Spread, figure};
 
@@ -33,10 +32,6 @@ pub(crate) enum Form {
     Markdown,
 }
 
-/// A line below the header is all the structure that ranges below their medians leave room for.
-const TERMINAL: TableStyle =
-    TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
-
 /// The whole report.
 pub(crate) fn render(report: &Report, form: Form) -> String {
     let setup = &report.setup;
@@ -62,16 +57,8 @@ pub(crate) fn render(report: &Report, form: Form) -> String {
         let compared: Vec<&Metric> = METRICS.iter().filter(|metric| metric.compared).collect();
         section(&mut text, &table(&report.ratios, &compared, "homing /", form));
     }
-    let notes = report.notes.iter().map(|note| format!("- Note: {note}"));
-    let legend = LEGEND.iter().map(|line| format!("- {line}"));
-    section(&mut text, &notes.chain(legend).collect::<Vec<_>>().join("\n"));
-    text.push('\n');
+    end(&mut text, &report.notes, &LEGEND);
     text
-}
-
-fn section(text: &mut String, part: &str) {
-    // Writing to a string cannot fail.
-    let _ = write!(text, "\n\n{part}");
 }
 
 fn table(rows: &[Row], metrics: &[&Metric], server: &str, form: Form) -> String {
@@ -117,7 +104,7 @@ mod tests {
     use super::super::scenario::Scenario;
     use super::super::server::Kind;
     use super::*;
-    use crate::machine::Machine;
+    use crate::machine;
     use crate::tool::Version;
 
     fn report() -> Report {
@@ -128,16 +115,9 @@ mod tests {
             cell(2, load, Kind::Homing, 500.0),
             cell(2, load, Kind::Nbdkit, 100.0),
         ];
-        let machine = Machine {
-            cpu_model: "Some CPU".to_owned(),
-            cores: 4,
-            cpus: 8,
-            usable_cpus: 8,
-            kernel: "6.1.0".to_owned(),
-        };
         let tools = vec![Version { program: "fio".to_owned(), version: "3.33".to_owned() }];
         let setup = Setup { rounds: 2, seconds: 4, size: 1 << 30, dir: "/dev/shm".to_owned() };
-        Report::new(machine, tools, setup, vec!["something odd".to_owned()], cells)
+        Report::new(machine::tests::some(), tools, setup, vec!["something odd".to_owned()], cells)
     }
 
     #[test]

@@ -231,10 +231,10 @@ fn a_future_that_is_always_ready_gives_way() {
     let second = runtime.events().clone();
     let other = runtime.queue(move || {
         // Behind the thousand, and behind the future's first go.
-        second.queue(move || second_look(&seen, &after)).detach();
+        second.queue(move || second_look(&seen, &after))
     });
     release.store(true, Ordering::Relaxed);
-    other.join().unwrap();
+    other.join().unwrap().join().unwrap();
     greedy.join().unwrap();
     let seen = other_after.load(Ordering::Relaxed);
     assert!(seen < 1000, "{seen} handles were awaited before anybody else had a turn");

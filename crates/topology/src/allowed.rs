@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::cpu_set::{CpuId, CpuSet};
+use crate::cpu_set::CpuSet;
 use crate::error::TopologyError;
 use crate::machine::Machine;
 use crate::sysfs::{cpu_list, text};
@@ -35,8 +35,8 @@ pub struct Allowed {
 impl Allowed {
     /// Reads what is allowed on `machine`, below the folder that stands for `/`.
     ///
-    /// The affinity mask is the calling thread's where `root` is `/`, and the one recorded in
-    /// `proc/self/status` in a capture. Absent files allow everything.
+    /// The affinity mask is the calling thread's where `root` is `/` and the system is Linux, else
+    /// the one recorded in `proc/self/status`. Absent files allow everything.
     pub fn read(root: &Path, machine: &Machine) -> Result<Self, TopologyError> {
         let mut cpus = *machine.online();
         let mut narrow = |by: Option<CpuSet>| {
@@ -82,13 +82,16 @@ impl Allowed {
 }
 
 fn affinity(root: &Path) -> Result<Option<CpuSet>, TopologyError> {
+    #[cfg(target_os = "linux")]
     if root == Path::new("/") {
         // Fails on machines with more CPUs than the call's set can hold: then all are allowed.
         let Ok(set) = rustix::thread::sched_getaffinity(None) else {
             return Ok(None);
         };
         let bits = rustix::thread::CpuSet::MAX_CPU;
-        return Ok(Some((0..bits).filter(|n| set.is_set(*n)).filter_map(CpuId::new).collect()));
+        return Ok(Some(
+            (0..bits).filter(|n| set.is_set(*n)).filter_map(crate::CpuId::new).collect(),
+        ));
     }
     let Some(status) = text(&root.join("proc/self/status"))? else {
         return Ok(None);

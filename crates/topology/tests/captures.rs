@@ -1,24 +1,16 @@
-//! Captures of real machines give the tables that hwloc reads from them.
-//!
-//! The captures are not part of the repository: `HOMING_TOPOLOGIES` names their folder, by
-//! default `../shared/topologies` beside it. Without them the test says so and passes.
+//! Captures of real machines give the tables that hwloc reads from them. Where they are stands in
+//! `support/captures.rs`.
+
+#[path = "support/captures.rs"]
+mod support;
 
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use bzip2::read::BzDecoder;
 use homing_topology::{CpuSet, Machine, Scope};
 
-fn folder() -> Option<PathBuf> {
-    let default = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/topologies");
-    let folder = std::env::var_os("HOMING_TOPOLOGIES").map_or(default, PathBuf::from);
-    if folder.is_dir() {
-        return Some(folder);
-    }
-    println!("skipped: no captures in {} (set HOMING_TOPOLOGIES)", folder.display());
-    None
-}
+use support::{folder, unpack};
 
 fn files(folder: &Path, suffix: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
@@ -26,13 +18,6 @@ fn files(folder: &Path, suffix: &str) -> Vec<PathBuf> {
         entries.filter(|path| path.to_str().is_some_and(|p| p.ends_with(suffix))).collect();
     files.sort();
     files
-}
-
-/// Unpacks an archive, which holds one folder, and returns that folder.
-fn unpack(archive: &Path, into: &Path) -> PathBuf {
-    tar::Archive::new(BzDecoder::new(fs::File::open(archive).unwrap())).unpack(into).unwrap();
-    let mut entries = fs::read_dir(into).unwrap();
-    entries.next().unwrap().unwrap().path()
 }
 
 fn table(machine: &Machine) -> String {
@@ -65,7 +50,7 @@ fn every_capture_gives_its_expected_table() {
     assert!(!archives.is_empty(), "no capture in {}", folder.display());
     for archive in archives {
         let scratch = tempfile::tempdir().unwrap();
-        let machine = Machine::read(&unpack(&archive, scratch.path())).unwrap();
+        let machine = Machine::read(&unpack(&archive, scratch.path(), |_| true)).unwrap();
         let name = archive.to_str().unwrap().replace(".tar.bz2", ".expected.csv");
         let expected = fs::read_to_string(name).unwrap();
         assert_eq!(table(&machine), with_sorted_nodes(&expected), "{}", archive.display());

@@ -1,15 +1,15 @@
-//! The machines to drive: regular ones of 1 to 1,024 CPUs, and captures of real ones.
-//!
-//! The captures are not part of the repository: `HOMING_TOPOLOGIES` names their folder, by
-//! default `../shared/topologies` beside it. Without them a test says so and passes.
+//! The machines to drive: regular ones of 1 to 1,024 CPUs, and captures of real ones, which
+//! `homing-topology` tests too: where they are stands in the file that both share.
 
-use std::ffi::OsStr;
+#[path = "../../../topology/tests/support/captures.rs"]
+mod support;
+
 use std::fs;
-use std::path::{Path, PathBuf};
 
-use bzip2::read::BzDecoder;
 use homing_sched::Layout;
 use homing_topology::Machine;
+
+use support::{folder, unpack};
 
 /// From one CPU to many: one queue, several shards, siblings, several caches, nodes and packages.
 pub(crate) const GRIDS: [&str; 10] = [
@@ -32,16 +32,6 @@ pub(crate) fn grid(grid: &str) -> Layout {
     Layout::new(&Machine::from_grid(grid).unwrap()).unwrap()
 }
 
-fn folder() -> Option<PathBuf> {
-    let default = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/topologies");
-    let folder = std::env::var_os("HOMING_TOPOLOGIES").map_or(default, PathBuf::from);
-    if folder.is_dir() {
-        return Some(folder);
-    }
-    println!("skipped: no captures in {} (set HOMING_TOPOLOGIES)", folder.display());
-    None
-}
-
 /// Every capture, with its name.
 pub(crate) fn captures() -> Vec<(String, Layout)> {
     let Some(folder) = folder() else { return Vec::new() };
@@ -53,7 +43,8 @@ pub(crate) fn captures() -> Vec<(String, Layout)> {
         let kind = path.extension()?.to_str()?;
         let machine = if kind == "bz2" {
             let scratch = tempfile::tempdir().unwrap();
-            let machine = Machine::read(&unpack(path, scratch.path())).unwrap();
+            let wanted = |name: &str| NEEDED.contains(&name);
+            let machine = Machine::read(&unpack(path, scratch.path(), wanted)).unwrap();
             let expected = name.replace(".tar.bz2", ".expected.csv");
             let expected = fs::read_to_string(folder.join(expected)).unwrap();
             for (cpu, line) in machine.cpus().iter().zip(expected.lines().skip(1)) {
@@ -92,20 +83,3 @@ const NEEDED: [&str; 13] = [
     "cpulist",
     "distance",
 ];
-
-/// Unpacks what is needed of an archive, which holds one folder, and returns that folder.
-fn unpack(archive: &Path, into: &Path) -> PathBuf {
-    let mut archive = tar::Archive::new(BzDecoder::new(fs::File::open(archive).unwrap()));
-    for entry in archive.entries().unwrap() {
-        let mut entry = entry.unwrap();
-        let path = entry.path().unwrap().into_owned();
-        let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
-        if NEEDED.contains(&name) {
-            let target = into.join(&path);
-            fs::create_dir_all(target.parent().unwrap()).unwrap();
-            entry.unpack(target).unwrap();
-        }
-    }
-    let mut entries = fs::read_dir(into).unwrap();
-    entries.next().unwrap().unwrap().path()
-}

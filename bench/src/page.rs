@@ -1,0 +1,37 @@
+//! How a report stands on a page: parts with a line between them, and what is to be known at its end.
+
+use std::fmt::Write;
+
+use comfy_table::{LineStyle, TableStyle};
+
+/// Of tables in a terminal. Ranges stand below their medians: lines between the rows would be too
+/// much.
+pub(crate) const TERMINAL: TableStyle =
+    TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
+
+/// Adds `part` below what is there.
+pub(crate) fn section(text: &mut String, part: &str) {
+    // Writing to a string cannot fail.
+    let _ = write!(text, "\n\n{part}");
+}
+
+/// Adds the last part: what is to be said of this run, and what the figures of any mean.
+pub(crate) fn end(text: &mut String, notes: &[String], legend: &[&str]) {
+    let notes = notes.iter().map(|note| format!("- Note: {note}"));
+    let legend = legend.iter().map(|line| format!("- {line}"));
+    section(text, &notes.chain(legend).collect::<Vec<_>>().join("\n"));
+    text.push('\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_notes_stand_before_the_legend_and_below_the_rest() {
+        let mut text = "a machine".to_owned();
+        section(&mut text, "a table");
+        end(&mut text, &["something odd".to_owned()], &["x is y", "z is more"]);
+        assert_eq!(text, "a machine\n\na table\n\n- Note: something odd\n- x is y\n- z is more\n");
+    }
+}
