@@ -116,7 +116,9 @@ struct Setup {
 fn setup() -> Setup {
     let scratch = Scratch::new();
     let tree = Arc::new(Fake::default());
-    ATTRIBUTES.iter().for_each(|(path, value)| tree.put(path, value));
+    for (path, value) in ATTRIBUTES {
+        tree.put(path, value);
+    }
     let socket = Some(ControlSocket::listen(scratch.path("control"), tree.clone()).unwrap());
     Setup { scratch, tree, socket }
 }
@@ -347,7 +349,13 @@ fn a_gap_in_the_tree_is_a_gap_in_the_picture() {
     let table = setup.printed(&["wq", "monitor", "-i0"]);
     let row: Vec<_> = table.lines().nth(1).unwrap().split_whitespace().collect();
     assert_eq!(row.join(" "), "a/b - - - - - - - - - - - -");
-    ATTRIBUTES.iter().for_each(|(path, _)| setup.tree.remove(path));
+    setup.tree.put("workqueue/crypt/in/nice", "0"); // among those of crypt
+    let table = setup.printed(&["wq", "monitor", "-i0", "crypt"]);
+    assert_eq!(table.lines().count(), 3, "{table}");
+    setup.tree.remove("workqueue/crypt/in/nice");
+    for (path, _) in ATTRIBUTES {
+        setup.tree.remove(path);
+    }
     assert!(setup.printed(&["wq", "dump"]).contains("CPUs that have workers: -"));
 }
 

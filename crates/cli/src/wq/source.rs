@@ -1,7 +1,7 @@
 //! Reads attributes for people: one that is missing, be it new, gone or of another version, is a
 //! gap in the picture and no error.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use comfy_table::{CellAlignment, ColumnConstraint, Table, Width, presets};
 use homing_control::{Client, ClientError};
@@ -29,13 +29,10 @@ impl Source {
 
     /// The names in `KIND/NAME/attribute`, each once, in order.
     pub(super) fn names(&self, kind: &str) -> Vec<String> {
-        let mut names: Vec<_> = self
-            .below(kind)
-            .filter_map(|rest| rest.rsplit_once('/'))
-            .map(|(name, _)| name.to_owned())
-            .collect();
-        names.dedup();
-        names
+        let names = self.below(kind).filter_map(|rest| rest.rsplit_once('/'));
+        // Not `dedup`: the paths of `a/b` stand among those of `a`.
+        let names: BTreeSet<_> = names.map(|(name, _)| name.to_owned()).collect();
+        names.into_iter().collect()
     }
 
     /// The names in `KIND/NAME`, by number where they are numbers.
