@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod announce;
+mod attributes;
 mod byte_size;
 mod images;
 mod output;
@@ -9,6 +10,7 @@ mod passphrase;
 mod serve;
 mod topo;
 mod try_load;
+mod wq;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -27,7 +29,8 @@ const FIRST_STEPS: &str = "\
 First steps:
   homing serve --try                     see it work, leaves nothing behind
   homing serve disk.img --size 10G       make an encrypted volume and serve it
-  homing topo                            the machine and its cache domains";
+  homing topo                            the machine and its cache domains
+  homing wq monitor --socket CONTROL     what a running server's workqueues do";
 
 #[derive(Subcommand)]
 enum Command {
@@ -35,6 +38,14 @@ enum Command {
     Serve(Box<serve::ServeArgs>),
     /// Show the machine: cores, caches, nodes, and the pods of each affinity scope
     Topo(topo::TopoArgs),
+    /// List the live attributes of a running program
+    Ls(attributes::LsArgs),
+    /// Print the value of an attribute
+    Get(attributes::GetArgs),
+    /// Change the value of an attribute
+    Set(attributes::SetArgs),
+    /// Look into the workqueues of a running program
+    Wq(wq::WqArgs),
     /// Print a completion script for a shell
     #[command(
         after_help = "Example:\n  homing completions bash > ~/.local/share/bash-completion/completions/homing"
@@ -50,6 +61,10 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Serve(args) => serve::run(&args),
         Command::Topo(args) => topo::run(&args),
+        Command::Ls(args) => attributes::list(&args),
+        Command::Get(args) => attributes::get(&args),
+        Command::Set(args) => attributes::set(&args),
+        Command::Wq(args) => wq::run(&args),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "homing", &mut script);

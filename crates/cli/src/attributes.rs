@@ -1,0 +1,141 @@
+//! `homing ls`, `homing get` and `homing set`: the live attributes of a running program, over its
+//! control socket.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use anyhow::{anyhow, bail};
+use clap::Args;
+use homing_control::{AttributeError, Client, ClientError};
+use serde_json::{Value, json};
+
+use crate::output;
+
+/// Which program.
+#[derive(Args)]
+pub(crate) struct ControlArgs {
+    /// The program's control socket: what it was given as --control
+    #[arg(long, value_name = "SOCKET", env = "HOMING_SOCKET")]
+    pub(crate) socket: PathBuf,
+}
+
+impl ControlArgs {
+    pub(crate) fn connect(&self) -> Result<Client, ClientError> {
+        Client::connect(&self.socket)
+    }
+}
+
+#[derive(Args)]
+#[command(after_help = LS_EXAMPLES)]
+pub(crate) struct LsArgs {
+    /// Only what stands at or below this path
+    #[arg(default_value = "", hide_default_value = true)]
+    prefix: String,
+
+    #[command(flatten)]
+    control: ControlArgs,
+
+    /// Print for programs
+    #[arg(long)]
+    json: bool,
+}
+
+const LS_EXAMPLES: &str = "\
+Examples:
+  homing ls --socket disk.control               everything
+  export HOMING_SOCKET=disk.control             and no more --socket
+  homing ls workqueue/crypt                     one workqueue's
+
+Each line has ro (can be read) or rw (can be set too), and the path.";
+
+#[derive(Args)]
+#[command(after_help = GET_EXAMPLES)]
+pub(crate) struct GetArgs {
+    /// The attribute, as `homing ls` shows it
+    path: String,
+
+    #[command(flatten)]
+    control: ControlArgs,
+
+    /// Print for programs
+    #[arg(long)]
+    json: bool,
+}
+
+const GET_EXAMPLES: &str = "\
+Examples:
+  homing get workqueue/crypt/affinity_scope --socket disk.control
+  homing get module/cpumask                     with HOMING_SOCKET set
+  homing get workqueue/crypt/counters           one \"key value\" on each line";
+
+#[derive(Args)]
+#[command(after_help = SET_EXAMPLES)]
+pub(crate) struct SetArgs {
+    /// The attribute, as `homing ls` shows it
+    path: String,
+
+    /// Its new value; one that is not accepted changes nothing and is told what is
+    #[arg(allow_negative_numbers = true)]
+    value: String,
+
+    #[command(flatten)]
+    control: ControlArgs,
+
+    /// Print for programs
+    #[arg(long)]
+    json: bool,
+}
+
+const SET_EXAMPLES: &str = "\
+Examples:
+  homing set workqueue/crypt/affinity_scope numa --socket disk.control
+  homing set workqueue/crypt/max_active 4       with HOMING_SOCKET set
+  homing set workqueue/crypt/nice -5
+
+It holds from now on until the program ends; nothing is saved.";
+
+pub(crate) fn list(args: &LsArgs) -> anyhow::Result<()> {
+    let attributes = args.control.connect()?.list(&args.prefix)?;
+    if attributes.is_empty() && !args.prefix.is_empty() {
+        bail!("no attribute is at or below {:?}: `homing ls` lists all", args.prefix);
+    }
+    if args.json {
+        let all = attributes.iter().map(|a| json!({ "path": a.path, "writable": a.writable }));
+        return output::print_line(&all.collect::<Value>().to_string());
+    }
+    let text = attributes.iter().fold(String::new(), |mut text, attribute| {
+        let access = if attribute.writable { "rw" } else { "ro" };
+        let _ = writeln!(text, "{access} {}", attribute.path);
+        text
+    });
+    output::print(text.as_bytes())
+}
+
+pub(crate) fn get(args: &GetArgs) -> anyhow::Result<()> {
+    let mut client = args.control.connect()?;
+    let value = client.get(&args.path).map_err(|error| with_closest(error, &mut client))?;
+    if args.json {
+        return output::print_line(&json!({ "path": args.path, "value": value }).to_string());
+    }
+    output::print_line(value.strip_suffix('\n').unwrap_or(&value))
+}
+
+pub(crate) fn set(args: &SetArgs) -> anyhow::Result<()> {
+    let mut client = args.control.connect()?;
+    let result = client.set(&args.path, &args.value);
+    result.map_err(|error| with_closest(error, &mut client))?;
+    if args.json {
+        return output::print_line(&json!({ "path": args.path, "value": args.value }).to_string());
+    }
+    Ok(())
+}
+
+/// The error, or one that names what may have been meant.
+fn with_closest(error: ClientError, client: &mut Client) -> anyhow::Error {
+    if let ClientError::Attribute(AttributeError::NotFound { path }) = &error
+        && let Ok(Some(closest)) = client.closest(path)
+    {
+        return anyhow!("there is no attribute {path:?}: did you mean {closest}?");
+    }
+    error.into()
+}

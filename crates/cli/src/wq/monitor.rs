@@ -1,0 +1,270 @@
+//! `homing wq monitor`: what workqueues have done, again and again, as the kernel's
+//! `wq_monitor.py` shows it.
+
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::Context;
+use clap::Args;
+use homing_control::ClientError;
+use regex::Regex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde_json::{Value, json};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::{flag, low_level};
+
+use super::source::{Source, UNKNOWN, keyed, table};
+use crate::attributes::ControlArgs;
+use crate::output;
+
+#[derive(Args)]
+#[command(after_help = HELP)]
+pub(crate) struct MonitorArgs {
+    /// Only workqueues in whose name one of these is found
+    #[arg(value_name = "REGEX", value_parser = Regex::new)]
+    names: Vec<Regex>,
+
+    /// Seconds between tables; 0 prints one and ends
+    #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    interval: Duration,
+
+    #[command(flatten)]
+    control: ControlArgs,
+
+    /// Print for programs: an object for each workqueue and table, on a line of its own
+    #[arg(long)]
+    json: bool,
+}
+
+const HELP: &str = "\
+Examples:
+  homing wq monitor --socket disk.control
+  homing wq monitor crypt '^flush$' -i 5        with HOMING_SOCKET set
+  homing wq monitor -i 0 --json                 once, for programs
+
+All figures count from the start of the workqueue, except infl and age_p99.
+  total    items begun                    infl     items begun and not ended
+  CPUtime  seconds of CPU time            CPUhog   items that kept a CPU for too long
+  CMW/RPR  per-CPU workqueues: workers woken because one blocked;
+           unbound ones: workers sent back to the pod of their queue
+  mayday   calls for the rescuer          rescued  items it ran (both with mem_reclaim only)
+  home, llc, node, remote                 items by how far they were pulled
+  age_p99  99 of 100 items waited less than this
+- stands for what is not known. With --json, cpu_time is in microseconds, as the kernel's is.";
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let seconds = seconds.filter(|seconds| *seconds <= Duration::from_secs(86400 * 365));
+    seconds.ok_or_else(|| "use a number of seconds, as in 1, 0.5, or 0 for once".to_owned())
+}
+
+pub(crate) fn run(args: &MonitorArgs) -> anyhow::Result<()> {
+    // Once is short: there a signal may end us as it ends everybody.
+    let stop = if args.interval.is_zero() { None } else { Some(Stop::on_signals()?) };
+    loop {
+        // Anew each time: a server hangs up on clients that say nothing for long.
+        let mut source = Source::connect(&args.control, "workqueue")?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let wanted = |name: &String| {
+            args.names.is_empty() || args.names.iter().any(|regex| regex.is_match(name))
+        };
+        let names = source.names("workqueue").into_iter().filter(wanted);
+        let rows = names.map(|name| Row::read(&mut source, name)).collect::<Result<Vec<_>, _>>()?;
+        let text = if args.json {
+            rows.iter().fold(String::new(), |text, row| text + &row.json(now).to_string() + "\n")
+        } else {
+            let cells = rows.iter().map(Row::cells);
+            table(&HEADER, cells, 1, &WIDTHS) + if stop.is_some() { "\n" } else { "" }
+        };
+        output::print(text.as_bytes())?;
+        drop(source);
+        let goes_on = stop.as_ref().map(|stop| stop.within(args.interval)).transpose()?;
+        if goes_on != Some(true) {
+            return Ok(());
+        }
+    }
+}
+
+const HEADER: [&str; 13] = [
+    "", "total", "infl", "CPUtime", "CPUhog", "CMW/RPR", "mayday", "rescued", "home", "llc",
+    "node", "remote", "age_p99",
+];
+/// What the figures of a day need, so that one table looks like the next.
+const WIDTHS: [u16; 13] = [16, 8, 5, 8, 7, 7, 7, 7, 8, 8, 8, 8, 7];
+/// Distances of pulls, nearest first.
+const PULLS: [&str; 4] = ["home", "llc", "node", "remote"];
+
+/// A workqueue at one moment. `None` is for what the program did not say.
+struct Row {
+    name: String,
+    unbound: Option<bool>,
+    mem_reclaim: Option<bool>,
+    counters: String,
+}
+
+impl Row {
+    fn read(source: &mut Source, name: String) -> Result<Self, ClientError> {
+        let mut get = |attribute: &str| source.get(&format!("workqueue/{name}/{attribute}"));
+        let flags = get("flags")?;
+        let mem_reclaim = flags.map(|flags| flags.split_whitespace().any(|f| f == "mem_reclaim"));
+        let unbound = get("per_cpu")?.map(|per_cpu| per_cpu == "0");
+        Ok(Self { unbound, mem_reclaim, counters: get("counters")?.unwrap_or_default(), name })
+    }
+
+    fn counter(&self, key: &str) -> Option<u64> {
+        keyed(&self.counters).get(key)?.parse().ok()
+    }
+
+    fn in_flight(&self) -> Option<u64> {
+        let begun_not_ended =
+            || Some(self.counter("started")?.saturating_sub(self.counter("completed")?));
+        self.counter("infl").or_else(begun_not_ended)
+    }
+
+    /// A counter of the rescuer; without `mem_reclaim` there is none.
+    fn of_rescuer(&self, key: &str) -> Option<u64> {
+        self.counter(key).filter(|_| self.mem_reclaim != Some(false))
+    }
+
+    fn cells(&self) -> Vec<String> {
+        let text = |count: Option<u64>| count.map_or(UNKNOWN.to_owned(), |count| count.to_string());
+        let cpu_time = self.counter("cpu_time_ns").map(|ns| format!("{:.1}", ns as f64 / 1e9));
+        let wakes_or_returns = match self.unbound {
+            Some(true) => self.counter("repatriated"),
+            Some(false) => self.counter("cm_wakeup"),
+            None => None,
+        };
+        let mut cells = vec![
+            self.name.clone(),
+            text(self.counter("started")),
+            text(self.in_flight()),
+            cpu_time.unwrap_or(UNKNOWN.to_owned()),
+            text(self.counter("cpu_intensive")),
+            text(wakes_or_returns),
+            text(self.of_rescuer("mayday")),
+            text(self.of_rescuer("rescued")),
+        ];
+        cells.extend(PULLS.map(|distance| text(self.counter(&format!("pulled_{distance}")))));
+        cells.push(self.counter("queue_age_p99_ns").map_or(UNKNOWN.to_owned(), span));
+        cells
+    }
+
+    fn json(&self, now: Duration) -> Value {
+        let pulls = PULLS.map(|distance| {
+            (distance.to_owned(), json!(self.counter(&format!("pulled_{distance}"))))
+        });
+        json!({
+            "timestamp": now.as_secs_f64(),
+            "name": self.name,
+            "unbound": self.unbound,
+            "mem_reclaim": self.mem_reclaim,
+            "started": self.counter("started"),
+            "completed": self.counter("completed"),
+            "cpu_time": self.counter("cpu_time_ns").map(|ns| ns / 1000),
+            "cpu_intensive": self.counter("cpu_intensive"),
+            "cm_wakeup": self.counter("cm_wakeup"),
+            "repatriated": self.counter("repatriated"),
+            "mayday": self.of_rescuer("mayday"),
+            "rescued": self.of_rescuer("rescued"),
+            "pulls": pulls.into_iter().collect::<Value>(),
+            "queue_age_p99_ns": self.counter("queue_age_p99_ns"),
+        })
+    }
+}
+
+/// Nanoseconds in the unit that fits them.
+fn span(ns: u64) -> String {
+    match ns {
+        0..1_000 => format!("{ns}ns"),
+        1_000..1_000_000 => format!("{:.1}us", ns as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1}ms", ns as f64 / 1e6),
+        _ => format!("{:.1}s", ns as f64 / 1e9),
+    }
+}
+
+/// When to stop: on a signal, or when nobody reads our output any more.
+struct Stop {
+    signalled: UnixStream,
+}
+
+impl Stop {
+    fn on_signals() -> anyhow::Result<Self> {
+        Self::register().context("cannot handle signals")
+    }
+
+    fn register() -> io::Result<Self> {
+        let (signalled, signal) = UnixStream::pair()?;
+        let stopping = Arc::new(AtomicBool::new(false));
+        for number in [SIGINT, SIGTERM] {
+            // The second one ends us at once: a server that does not answer takes its time. The
+            // order matters: the first one must not find the flag that it is to set.
+            flag::register_conditional_shutdown(number, 128 + number, Arc::clone(&stopping))?;
+            flag::register(number, Arc::clone(&stopping))?;
+            low_level::pipe::register(number, signal.try_clone()?)?;
+        }
+        Ok(Self { signalled })
+    }
+
+    /// Waits this long, or until told to stop; whether to go on.
+    fn within(&self, time: Duration) -> anyhow::Result<bool> {
+        let deadline = Instant::now() + time;
+        let stdout = io::stdout();
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let left = Timespec::try_from(left).context("cannot wait this long")?;
+            // Of a reader that has left we are told without asking.
+            let mut sources = [
+                PollFd::new(&self.signalled, PollFlags::IN),
+                PollFd::new(&stdout, PollFlags::empty()),
+            ];
+            match poll(&mut sources, Some(&left)) {
+                Ok(0) => return Ok(true),
+                Ok(_) => return Ok(false),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error).context("cannot wait"),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_known_is_a_dash() {
+        let counters = "started 7\ncompleted 5\nmayday 3\ncm_wakeup -\nrepatriated 2\nnews 1";
+        let mut row = Row {
+            name: "crypt".to_owned(),
+            unbound: Some(true),
+            mem_reclaim: Some(false),
+            counters: counters.to_owned(),
+        };
+        let cells = row.cells().join(" ");
+        assert_eq!(cells, "crypt 7 2 - - 2 - - - - - - -");
+        row.mem_reclaim = Some(true);
+        row.unbound = Some(false);
+        assert_eq!(row.cells()[5..7], ["-", "3"]);
+        assert_eq!(row.json(Duration::from_millis(1500))["timestamp"], json!(1.5));
+        row.counters.clear();
+        assert_eq!(row.cells()[1..], ["-"; 12]);
+    }
+
+    #[test]
+    fn spans_have_units_that_fit() {
+        let texts = [999, 1500, 2_500_000, 60_000_000_000].map(span);
+        assert_eq!(texts, ["999ns", "1.5us", "2.5ms", "60.0s"]);
+    }
+
+    #[test]
+    fn seconds_may_be_parts_of_one_and_nothing_else() {
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        assert_eq!(seconds("0"), Ok(Duration::ZERO));
+        for text in ["-1", "", "x", "NaN", "inf", "1e300", "1e12"] {
+            assert!(seconds(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! What an attribute is: a path, a text that can be read, and perhaps be written. Knows nothing of
+//! what the attributes mean.
+
+use serde::{Deserialize, Serialize};
+
+/// Somebody's live attributes, by path: `workqueue/crypt/max_active`.
+///
+/// Calls come from several threads at once and hold up the client that asked; they should not wait
+/// for long, and must not wait for the end of the [`ControlSocket`](crate::ControlSocket) that
+/// they are made by.
+pub trait AttributeTree: Send + Sync {
+    /// All attributes there are at present, sorted by path.
+    fn list(&self) -> Vec<Attribute>;
+
+    /// The value at present.
+    fn get(&self, path: &str) -> Result<String, AttributeError>;
+
+    /// Changes the value. Changes nothing where it fails.
+    fn set(&self, path: &str, value: &str) -> Result<(), AttributeError>;
+}
+
+/// An attribute, without its value.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attribute {
+    /// Words with `/` between them, from the general to the particular.
+    pub path: String,
+    /// Whether it may be set.
+    pub writable: bool,
+}
+
+impl Attribute {
+    /// Whether it is `prefix` or stands below it: `a/b` is below `a`, `ab` is not. Everything
+    /// stands below the empty prefix.
+    pub fn is_below(&self, prefix: &str) -> bool {
+        let prefix = prefix.trim_end_matches('/');
+        let rest = self.path.strip_prefix(prefix);
+        prefix.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+}
+
+/// Why an attribute was not read or written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttributeError {
+    /// Nobody has an attribute of this name, or not any more.
+    #[error("there is no attribute {path:?}: `homing ls` lists those there are")]
+    NotFound {
+        /// The path asked for.
+        path: String,
+    },
+    /// It can be read only.
+    #[error("{path} can be read, not set: `homing ls` marks with rw what can be set")]
+    ReadOnly {
+        /// The attribute.
+        path: String,
+    },
+    /// It does not take this value.
+    #[error("{path}: {value:?} is not accepted: use {accepted}")]
+    Value {
+        /// The attribute.
+        path: String,
+        /// The value refused.
+        value: String,
+        /// What it takes, to be read after "use": `one of cpu, smt, cache`, `a number from 1 to
+        /// 2048, or max`.
+        accepted: String,
+    },
+    /// The value would do, but the change or the look failed.
+    #[error("{path}: {reason}")]
+    Failed {
+        /// The attribute.
+        path: String,
+        /// What happened, and what to do.
+        reason: String,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_is_made_of_whole_words() {
+        let nice = Attribute { path: "workqueue/crypt/nice".to_owned(), writable: true };
+        for prefix in ["", "/", "workqueue", "workqueue/", "workqueue/crypt/nice"] {
+            assert!(nice.is_below(prefix), "{prefix:?}");
+        }
+        for prefix in ["work", "workqueue/cry", "crypt", "workqueue/crypt/nice/x"] {
+            assert!(!nice.is_below(prefix), "{prefix:?}");
+        }
+    }
+
+    #[test]
+    fn an_error_names_path_and_value_and_says_what_to_do() {
+        let (path, value) = ("q/scope".to_owned(), "42x".to_owned());
+        let accepted = "one of cpu, smt".to_owned();
+        let error = AttributeError::Value { path, value, accepted }.to_string();
+        assert_eq!(error, "q/scope: \"42x\" is not accepted: use one of cpu, smt");
+    }
+}

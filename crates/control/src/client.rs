@@ -1,0 +1,208 @@
+//! The other end of the control socket: one request at a time, with typed errors.
+
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::attribute::{Attribute, AttributeError};
+use crate::lines::{Line, Lines};
+use crate::listener::dial;
+use crate::wire::{self, Answer, Request};
+
+/// How long a server may take to answer.
+const ANSWER_TIME: Duration = Duration::from_secs(10);
+/// The longest answer that is read: far beyond a list of every attribute there may be.
+const ANSWER_LENGTH_MAX: usize = 64 << 20;
+
+/// Why a client has no answer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// The server cannot be reached, or went away.
+    #[error("cannot use the control socket {} ({}): {source}", path.display(), advice(source))]
+    Io {
+        /// The socket.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// The attribute is not there, or is not to be had like this.
+    #[error(transparent)]
+    Attribute(#[from] AttributeError),
+    /// The server refused the request or the connection, or is none of ours.
+    #[error("the control socket {}: {reason}", path.display())]
+    Protocol {
+        /// The socket.
+        path: PathBuf,
+        /// What it said, or what is wrong with it.
+        reason: String,
+    },
+}
+
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => "only the user that the program runs as may",
+        io::ErrorKind::TimedOut => "is the program stopped?",
+        io::ErrorKind::InvalidInput => "give another path",
+        _ => "is the program running, with --control?",
+    }
+}
+
+/// A connection to a [`ControlSocket`](crate::ControlSocket).
+///
+/// A server hangs up after some minutes without a request: who asks now and then connects anew
+/// each time.
+#[derive(Debug)]
+pub struct Client {
+    stream: UnixStream,
+    path: PathBuf,
+    lines: Lines,
+}
+
+impl Client {
+    /// Connects, and makes sure that a control socket is at the other end.
+    pub fn connect(path: impl AsRef<Path>) -> Result<Self, ClientError> {
+        let path = path.as_ref().to_owned();
+        let dialled = dial(&path, ANSWER_TIME).and_then(|stream| {
+            stream.set_read_timeout(Some(ANSWER_TIME))?;
+            Ok(stream)
+        });
+        let stream = match dialled {
+            Ok(stream) => stream,
+            Err(error) => return Err(ClientError::Io { path, source: told(error) }),
+        };
+        let mut client = Self { stream, path, lines: Lines::new(ANSWER_LENGTH_MAX) };
+        let greeting = client.read_line()?;
+        wire::check_greeting(&greeting).map_err(|reason| client.protocol(reason))?;
+        Ok(client)
+    }
+
+    /// The attributes at and below `prefix`, sorted by path; all of them for the empty one.
+    pub fn list(&mut self, prefix: &str) -> Result<Vec<Attribute>, ClientError> {
+        match self.ask(&Request::List { prefix: prefix.to_owned() })? {
+            Answer::Attributes(attributes) => Ok(attributes),
+            _ => Err(self.out_of_step()),
+        }
+    }
+
+    /// An attribute's value.
+    pub fn get(&mut self, path: &str) -> Result<String, ClientError> {
+        match self.ask(&Request::Get { path: path.to_owned() })? {
+            Answer::Value(value) => Ok(value),
+            _ => Err(self.out_of_step()),
+        }
+    }
+
+    /// Changes an attribute's value; changes nothing where it fails.
+    pub fn set(&mut self, path: &str, value: &str) -> Result<(), ClientError> {
+        let (path, value) = (path.to_owned(), value.to_owned());
+        match self.ask(&Request::Set { path, value })? {
+            Answer::Done => Ok(()),
+            _ => Err(self.out_of_step()),
+        }
+    }
+
+    /// The attribute whose path is so close to this one that it may have been meant.
+    pub fn closest(&mut self, path: &str) -> Result<Option<String>, ClientError> {
+        Ok(closest(path, self.list("")?.into_iter().map(|attribute| attribute.path)))
+    }
+
+    /// Sends a request and reads its answer.
+    fn ask(&mut self, request: &Request) -> Result<Answer, ClientError> {
+        let sent = self.stream.write_all(&request.line());
+        // A server that hung up before may have left word why.
+        let answer = match (self.read_line(), sent) {
+            (Ok(line), _) => Answer::parse(&line).map_err(|reason| self.protocol(reason))?,
+            (Err(_), Err(source)) => {
+                return Err(ClientError::Io { path: self.path.clone(), source: told(source) });
+            }
+            (Err(error), Ok(())) => return Err(error),
+        };
+        match answer {
+            Answer::Refused(error) => Err(error.into()),
+            Answer::Failed(failure) => {
+                Err(ClientError::Protocol { path: self.path.clone(), reason: failure.message })
+            }
+            answer => Ok(answer),
+        }
+    }
+
+    fn read_line(&mut self) -> Result<Vec<u8>, ClientError> {
+        let mut buffer = [0; 16 << 10];
+        loop {
+            match self.lines.next() {
+                Some(Line::Whole(line)) => return Ok(line),
+                Some(Line::TooLong) => {
+                    return Err(self.protocol("its answer has no end".to_owned()));
+                }
+                None => {}
+            }
+            // Many protocols greet without a newline: do not wait for one.
+            if self.lines.first_byte().is_some_and(|byte| byte != b'{') {
+                return Err(self.protocol(wire::NOT_A_CONTROL_SOCKET.to_owned()));
+            }
+            match self.stream.read(&mut buffer) {
+                Ok(0) => {
+                    let source = io::Error::new(io::ErrorKind::UnexpectedEof, "it hung up");
+                    return Err(self.io(source));
+                }
+                Ok(count) => self.lines.push(&buffer[..count]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.io(error)),
+            }
+        }
+    }
+
+    fn out_of_step(&self) -> ClientError {
+        self.protocol("it answered what was not asked".to_owned())
+    }
+
+    /// Ends the connection, too: an answer that comes late must not be taken for the next one's.
+    fn protocol(&self, reason: String) -> ClientError {
+        let _ = self.stream.shutdown(Shutdown::Both);
+        ClientError::Protocol { path: self.path.clone(), reason }
+    }
+
+    fn io(&self, error: io::Error) -> ClientError {
+        let _ = self.stream.shutdown(Shutdown::Both);
+        ClientError::Io { path: self.path.clone(), source: told(error) }
+    }
+}
+
+/// A timeout, which comes as "temporarily unavailable", in words.
+fn told(error: io::Error) -> io::Error {
+    if error.kind() != io::ErrorKind::WouldBlock {
+        return error;
+    }
+    let text = format!("it did not answer for {} s", ANSWER_TIME.as_secs());
+    io::Error::new(io::ErrorKind::TimedOut, text)
+}
+
+/// The one with this end (`crypt/nice` for `workqueue/crypt/nice`), or else the one with fewest
+/// typing errors, if they are few.
+fn closest(path: &str, known: impl Iterator<Item = String>) -> Option<String> {
+    let end = format!("/{path}");
+    let distance = |known: &str| {
+        if known.ends_with(&end) { 0 } else { strsim::osa_distance(path, known) }
+    };
+    let (distance, known) = known.map(|known| (distance(&known), known)).min()?;
+    (distance <= 1 + path.len() / 8).then_some(known)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_that_is_close_is_found() {
+        let known = ["workqueue/crypt/nice", "workqueue/flush/nice", "module/cpumask"];
+        let near = |path| closest(path, known.iter().map(|path| (*path).to_owned()));
+        assert_eq!(near("workqueue/crpyt/nice").as_deref(), Some(known[0]));
+        assert_eq!(near("flush/nice").as_deref(), Some(known[1]));
+        assert_eq!(near("module/cpu_mask").as_deref(), Some(known[2]));
+        assert_eq!(near("something/else"), None);
+        assert_eq!(near(""), None);
+    }
+}

@@ -1,0 +1,229 @@
+//! The control socket: a thread that lets clients in, and one for each of them. No client can hold
+//! up another, nor the end: whoever sends half a line, reads no answers or does nothing is cut off.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle, Scope};
+use std::time::{Duration, Instant};
+
+use crate::attribute::AttributeTree;
+use crate::lines::{Line, Lines};
+use crate::listener::{Listener, file_name};
+use crate::wire::{self, Answer, Failure, REQUEST_LENGTH_MAX, Request};
+
+/// Clients at one time; more are turned away.
+pub const CONNECTIONS_MAX: usize = 16;
+/// What a client may take from the first byte of a line to its last, or to read an answer.
+const LINE_TIME: Duration = Duration::from_secs(10);
+/// How long a client may say nothing.
+const IDLE_TIME: Duration = Duration::from_secs(300);
+
+/// Offers a tree on a Unix socket of mode 0600 until it is dropped. Dropping takes the file away,
+/// cuts off the clients and waits for calls of the tree that are under way.
+#[derive(Debug)]
+pub struct ControlSocket {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    path: PathBuf,
+}
+
+impl ControlSocket {
+    /// Listens at `path`. Replaces the socket file of a server that is dead, and nothing else: the
+    /// error says what is in the way.
+    pub fn listen(path: impl AsRef<Path>, tree: Arc<dyn AttributeTree>) -> io::Result<Self> {
+        let path = path.as_ref();
+        let listener = Listener::bind(path)?;
+        let shared = Arc::new(Shared { listener, clients: Mutex::default() });
+        let for_thread = Arc::clone(&shared);
+        let thread = thread::Builder::new()
+            .name(file_name(path))
+            .spawn(move || for_thread.run(tree.as_ref()))
+            .inspect_err(|_| shared.listener.close())?;
+        Ok(Self { shared, thread: Some(thread), path: path.to_owned() })
+    }
+
+    /// Where it listens.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for ControlSocket {
+    fn drop(&mut self) {
+        self.shared.stop();
+        if let Some(thread) = self.thread.take() {
+            // A call of the tree that panicked has said so already.
+            let _ = thread.join();
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Shared {
+    listener: Listener,
+    clients: Mutex<Clients>,
+}
+
+#[derive(Debug, Default)]
+struct Clients {
+    stopping: bool,
+    streams: BTreeMap<u64, Arc<UnixStream>>,
+    next: u64,
+}
+
+impl Shared {
+    fn clients(&self) -> MutexGuard<'_, Clients> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn stop(&self) {
+        self.listener.close();
+        let mut clients = self.clients();
+        // Whoever is let in from here on is turned away under this lock.
+        clients.stopping = true;
+        for stream in clients.streams.values() {
+            // Wakes its thread from reading and from writing alike.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Lets clients in until stopped, then waits for their threads.
+    fn run(&self, tree: &dyn AttributeTree) {
+        thread::scope(|scope| {
+            loop {
+                match self.listener.accept() {
+                    Ok(stream) => self.admit(scope, stream, tree),
+                    Err(_) if self.clients().stopping => return,
+                    Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) => {
+                        // Out of descriptors, most likely: it passes, or it does not.
+                        tracing::warn!(%error, "the control socket cannot let a client in");
+                        thread::sleep(Duration::from_millis(100));
+                    }
+                }
+            }
+        });
+    }
+
+    fn admit<'scope>(
+        &'scope self,
+        scope: &'scope Scope<'scope, '_>,
+        stream: UnixStream,
+        tree: &'scope dyn AttributeTree,
+    ) {
+        let mut clients = self.clients();
+        if clients.stopping {
+            return;
+        }
+        if clients.streams.len() >= CONNECTIONS_MAX {
+            let message =
+                format!("{CONNECTIONS_MAX} clients are connected, as many as may be: try later");
+            turn_away(&stream, wire::BUSY, &message);
+            return;
+        }
+        let stream = Arc::new(stream);
+        let number = clients.next;
+        clients.next += 1;
+        clients.streams.insert(number, Arc::clone(&stream));
+        drop(clients);
+        let place = Place { shared: self, number };
+        let spawned =
+            thread::Builder::new().name("control client".to_owned()).spawn_scoped(scope, {
+                let stream = Arc::clone(&stream);
+                move || {
+                    let _place = place;
+                    // An error means that the client is gone.
+                    let _ = serve(&stream, tree);
+                }
+            });
+        if let Err(error) = spawned {
+            turn_away(&stream, wire::BUSY, &format!("there is no thread for you: {error}"));
+        }
+    }
+}
+
+/// One of the [`CONNECTIONS_MAX`]; free again when dropped, be it in a panic.
+struct Place<'a> {
+    shared: &'a Shared,
+    number: u64,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.shared.clients().streams.remove(&self.number);
+    }
+}
+
+/// Says why a connection ends. The last thing that is written, so it need not arrive.
+fn turn_away(mut stream: &UnixStream, kind: &str, message: &str) {
+    let _ = stream.write_all(&Answer::Failed(Failure::new(kind, message)).line());
+}
+
+/// Answers a client until it leaves or takes too long.
+fn serve(mut stream: &UnixStream, tree: &dyn AttributeTree) -> io::Result<()> {
+    stream.set_write_timeout(Some(LINE_TIME))?;
+    stream.write_all(&wire::greeting())?;
+    let mut lines = Lines::new(REQUEST_LENGTH_MAX);
+    let mut deadline = Instant::now() + IDLE_TIME;
+    let mut buffer = [0; 4096];
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        // 0 would mean: wait forever.
+        stream.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
+        let count = match stream.read(&mut buffer) {
+            Ok(0) => return Ok(()),
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let (time, what) = if lines.is_within_line() {
+                    (LINE_TIME, "half a line")
+                } else {
+                    (IDLE_TIME, "no request")
+                };
+                let message = format!("{what} came in {} s: connect again", time.as_secs());
+                turn_away(stream, wire::TIMEOUT, &message);
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        let was_within_line = lines.is_within_line();
+        lines.push(&buffer[..count]);
+        let mut answered = false;
+        while let Some(line) = lines.next() {
+            stream.write_all(&answer(&line, tree).line())?;
+            answered = true;
+        }
+        // Bytes in dribs and drabs do not put the end of their line off.
+        if !lines.is_within_line() {
+            deadline = Instant::now() + IDLE_TIME;
+        } else if answered || !was_within_line {
+            deadline = Instant::now() + LINE_TIME;
+        }
+    }
+}
+
+fn answer(line: &Line, tree: &dyn AttributeTree) -> Answer {
+    let line = match line {
+        Line::Whole(line) => line,
+        Line::TooLong => {
+            let message = format!("a request is at most {REQUEST_LENGTH_MAX} bytes long");
+            return Answer::Failed(Failure::new(wire::TOO_LONG, message));
+        }
+    };
+    let result = match Request::parse(line) {
+        Err(failure) => return Answer::Failed(failure),
+        Ok(Request::List { prefix }) => {
+            let mut list = tree.list();
+            list.retain(|attribute| attribute.is_below(&prefix));
+            Ok(Answer::Attributes(list))
+        }
+        Ok(Request::Get { path }) => tree.get(&path).map(Answer::Value),
+        Ok(Request::Set { path, value }) => tree.set(&path, &value).map(|()| Answer::Done),
+    };
+    result.unwrap_or_else(Answer::Refused)
+}
