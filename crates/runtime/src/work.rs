@@ -189,7 +189,8 @@ impl Work {
         true
     }
 
-    /// Queues it now if it waits for a timer, and then is [`Work::flush`].
+    /// Queues it now if it waits for a timer, and then is [`Work::flush`]. Whether there was
+    /// anything to queue or to wait for.
     ///
     /// # Panics
     /// As [`Work::flush`].
@@ -203,8 +204,8 @@ impl Work {
             }
             fired
         };
-        fired.into_iter().for_each(|instance| _ = self.put(instance, None));
-        self.flush()
+        let queued = fired.is_some_and(|instance| self.put(instance, None));
+        self.flush() || queued
     }
 
     /// Takes the pending instance back, if there is one; one that runs goes on. Whether there was

@@ -1,0 +1,78 @@
+//! What the tests share: runtimes of machines that are not here, items that wait, counts.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use homing_runtime::{Builder, Runtime, blocking};
+use homing_topology::Machine;
+
+/// How long something may take on a machine that others use too.
+pub(crate) const SOON: Duration = Duration::from_secs(20);
+
+/// A runtime that decides as if it had this machine.
+pub(crate) fn on(grid: &str) -> Builder {
+    Runtime::builder().on_machine(Machine::from_grid(grid).unwrap())
+}
+
+/// A door that items wait at.
+#[derive(Clone, Default)]
+pub(crate) struct Door(Arc<(Mutex<bool>, Condvar)>);
+
+impl Door {
+    pub(crate) fn open(&self) {
+        *self.0.0.lock().unwrap() = true;
+        self.0.1.notify_all();
+    }
+
+    /// Waits until it is open; a worker lets its CPU go meanwhile.
+    pub(crate) fn pass(&self) {
+        blocking(|| {
+            let open = self.0.0.lock().unwrap();
+            let waited = self.0.1.wait_timeout_while(open, SOON, |open| !*open).unwrap();
+            assert!(!waited.1.timed_out(), "the door was never opened");
+        });
+    }
+}
+
+/// How many are at something, and how many ever were at a time.
+#[derive(Clone, Default)]
+pub(crate) struct Crowd {
+    now: Arc<AtomicUsize>,
+    most: Arc<AtomicUsize>,
+}
+
+impl Crowd {
+    pub(crate) fn enter(&self) {
+        let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most.fetch_max(now, Ordering::SeqCst);
+    }
+
+    pub(crate) fn leave(&self) {
+        self.now.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    pub(crate) fn now(&self) -> usize {
+        self.now.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn most(&self) -> usize {
+        self.most.load(Ordering::SeqCst)
+    }
+}
+
+/// Waits until it is so.
+pub(crate) fn until(what: &str, so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !so() {
+        assert!(began.elapsed() < SOON, "not in time: {what}");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+/// What it panics with.
+pub(crate) fn panic_of(run: impl FnOnce()) -> String {
+    let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).unwrap_err();
+    let text = panic.downcast_ref::<String>().cloned();
+    text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap()
+}

@@ -1,0 +1,174 @@
+//! Per-CPU workqueues, rescuers, the watchdog.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use homing_runtime::{CpuId, Runtime, blocking};
+
+use crate::helpers::{Crowd, Door, on, until};
+
+#[test]
+fn a_per_cpu_item_runs_one_at_a_time_until_it_blocks_or_uses_its_cpu_for_long() {
+    let runtime = on("1x4x1").cpu_intensive_thresh(Duration::from_millis(3)).build().unwrap();
+    let queue = runtime.workqueue("percpu").per_cpu().build().unwrap();
+    let cpu = CpuId::new(2).unwrap();
+    let (crowd, stop) = (Crowd::default(), Arc::new(AtomicBool::new(false)));
+    for _ in 0..200 {
+        let crowd = crowd.clone();
+        let item = move || {
+            crowd.enter();
+            thread::yield_now();
+            crowd.leave();
+        };
+        queue.queue_on(cpu, item).unwrap().detach();
+    }
+    queue.flush();
+    // A thread that is slow to run may look blocked, once in a while.
+    assert!(crowd.most() <= 1 + queue.counters().blocked as usize);
+    let door = Door::default();
+    let at = door.clone();
+    let blocked = queue.queue_on(cpu, move || at.pass()).unwrap();
+    queue.queue_on(cpu, || ()).unwrap().join().unwrap();
+    assert!(!blocked.is_finished(), "the next one did not wait for it");
+    door.open();
+    blocked.join().unwrap();
+    let until_stopped = Arc::clone(&stop);
+    let busy = queue.queue_on(cpu, move || {
+        while !until_stopped.load(Ordering::Relaxed) {
+            std::hint::spin_loop();
+        }
+    });
+    queue.queue_on(cpu, || ()).unwrap().join().unwrap();
+    assert_eq!(queue.counters().cpu_intensive, 1);
+    stop.store(true, Ordering::Relaxed);
+    busy.unwrap().join().unwrap();
+    assert!(queue.set_affinity_scope(homing_runtime::Scope::Cache).is_err());
+}
+
+#[test]
+fn a_cpu_intensive_workqueue_leaves_its_cpu_to_others_from_the_start() {
+    let runtime = on("1x2x1").cpu_intensive_thresh(Duration::ZERO).build().unwrap();
+    let queue = runtime.workqueue("hogs").per_cpu().cpu_intensive().build().unwrap();
+    let other = runtime.workqueue("others").per_cpu().build().unwrap();
+    let cpu = CpuId::new(1).unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let until_stopped = Arc::clone(&stop);
+    let busy = queue.queue_on(cpu, move || {
+        while !until_stopped.load(Ordering::Relaxed) {
+            std::hint::spin_loop();
+        }
+    });
+    until("it runs", || queue.counters().started == 1);
+    other.queue_on(cpu, || ()).unwrap().join().unwrap();
+    stop.store(true, Ordering::Relaxed);
+    busy.unwrap().join().unwrap();
+}
+
+/// Every thread waits for an item of the workqueue, and none can be created.
+#[test]
+fn a_mem_reclaim_workqueue_gets_on_when_no_thread_can_be_created() {
+    let refuse = Arc::new(AtomicBool::new(false));
+    let runtime = on("1x1x1").refuse_threads(Arc::clone(&refuse)).build().unwrap();
+    let reclaim = runtime.workqueue("reclaim").mem_reclaim().build().unwrap();
+    let plain = runtime.workqueue("plain").build().unwrap();
+    refuse.store(true, Ordering::Relaxed);
+    let (door, others) = (Door::default(), Arc::new(AtomicUsize::new(0)));
+    let at = door.clone();
+    let blocked: Vec<_> = (0..4)
+        .map(|_| {
+            let at = at.clone();
+            runtime.queue(move || at.pass())
+        })
+        .collect();
+    until("no thread is left", || runtime.threads_refused() > 0);
+    for number in 0..100 {
+        let others = Arc::clone(&others);
+        plain.execute(move || _ = others.fetch_add(1, Ordering::Relaxed));
+        let door = door.clone();
+        reclaim.execute(move || {
+            if number == 99 {
+                door.open();
+            }
+        });
+    }
+    reclaim.flush();
+    let counters = reclaim.counters();
+    assert!(counters.mayday >= 1 && counters.rescued >= 1, "{counters:?}");
+    blocked.into_iter().for_each(|handle| handle.join().unwrap());
+    plain.flush();
+    assert_eq!(others.load(Ordering::Relaxed), 100);
+    assert_eq!(plain.counters().rescued, 0, "nobody else's are rescued");
+    let error = runtime.workqueue("late").mem_reclaim().build().unwrap_err();
+    assert!(error.to_string().contains("rescuer of workqueue late"), "{error}");
+    refuse.store(false, Ordering::Relaxed);
+}
+
+#[test]
+fn a_rescuer_works_through_limits_and_orders() {
+    let refuse = Arc::new(AtomicBool::new(false));
+    let runtime = on("1x1x1").refuse_threads(Arc::clone(&refuse)).build().unwrap();
+    let reclaim = runtime.workqueue("reclaim").mem_reclaim().ordered().build().unwrap();
+    refuse.store(true, Ordering::Relaxed);
+    let (door, order) = (Door::default(), Arc::new(Mutex::new(Vec::new())));
+    let at = door.clone();
+    let blocked = runtime.queue(move || at.pass());
+    until("it blocks", || runtime.events().counters().started == 1);
+    for number in 0..50 {
+        let order = Arc::clone(&order);
+        reclaim.execute(move || order.lock().unwrap().push(number));
+    }
+    reclaim.flush();
+    assert!(order.lock().unwrap().iter().copied().eq(0..50));
+    assert_eq!(reclaim.counters().rescued, 50);
+    door.open();
+    blocked.join().unwrap();
+    refuse.store(false, Ordering::Relaxed);
+}
+
+#[test]
+fn the_watchdog_reports_a_queue_that_stands_still_and_what_everybody_does() {
+    let reports = Arc::new(Mutex::new(Vec::new()));
+    let (into, refuse) = (Arc::clone(&reports), Arc::new(AtomicBool::new(false)));
+    let runtime = on("1x1x1")
+        .refuse_threads(Arc::clone(&refuse))
+        .watchdog_thresh(Duration::from_millis(80))
+        .on_stall(move |stall| into.lock().unwrap().push(stall.to_string()))
+        .build()
+        .unwrap();
+    let hog = runtime.workqueue("hog").build().unwrap();
+    refuse.store(true, Ordering::Relaxed);
+    let stop = Arc::new(AtomicBool::new(false));
+    let until_stopped = Arc::clone(&stop);
+    let busy = hog.queue(move || {
+        while !until_stopped.load(Ordering::Relaxed) {
+            std::hint::spin_loop();
+        }
+    });
+    until("it runs", || hog.counters().started == 1);
+    let began = Instant::now();
+    let waits = runtime.queue(|| ());
+    until("it is reported", || runtime.stalls() > 0);
+    assert!(began.elapsed() >= Duration::from_millis(80), "not before its time");
+    until("somebody hears of it", || !reports.lock().unwrap().is_empty());
+    stop.store(true, Ordering::Relaxed);
+    busy.join().unwrap();
+    waits.join().unwrap();
+    let report = reports.lock().unwrap()[0].clone();
+    assert!(report.contains("1 items wait") && report.contains("CPUs 0"), "{report}");
+    assert!(report.contains("an item of hog for 0."), "{report}");
+    refuse.store(false, Ordering::Relaxed);
+}
+
+#[test]
+fn a_runtime_that_is_not_stuck_is_not_reported() {
+    let runtime = Runtime::builder().watchdog_thresh(Duration::from_millis(200)).build().unwrap();
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_millis(500) {
+        let handles: Vec<_> = (0..100).map(|_| runtime.queue(|| ())).collect();
+        handles.into_iter().for_each(|handle| handle.join().unwrap());
+        blocking(|| thread::sleep(Duration::from_millis(1)));
+    }
+    assert_eq!(runtime.stalls(), 0);
+}

@@ -1,0 +1,234 @@
+//! Order, `max_active`, freezing.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use homing_runtime::{CpuId, CpuSet, Nice, Runtime, Scope, WorkqueueError, blocking};
+
+use crate::helpers::{Crowd, Door, on, until};
+
+#[test]
+fn an_ordered_workqueue_keeps_its_order_while_its_attributes_change() {
+    let runtime = on("2x2x2").build().unwrap();
+    let queue = runtime.workqueue("ordered").ordered().build().unwrap();
+    let (order, inside) = (Arc::new(Mutex::new(Vec::new())), Crowd::default());
+    let stop = Arc::new(AtomicBool::new(false));
+    let changer = {
+        let (queue, stop) = (queue.clone(), Arc::clone(&stop));
+        thread::spawn(move || {
+            let mut round: usize = 0;
+            while !stop.load(Ordering::Relaxed) {
+                round += 1;
+                queue.set_affinity_scope(Scope::ALL[round % 6]).unwrap();
+                queue.set_affinity_strict(round.is_multiple_of(3)).unwrap();
+                queue.set_nice(Nice::new((round % 3) as i8 - 1).unwrap()).unwrap();
+                let mask = CpuSet::of(CpuId::new(round % 8).unwrap());
+                queue.set_cpumask(round.is_multiple_of(2).then_some(mask)).unwrap();
+            }
+        })
+    };
+    for number in 0..20_000 {
+        let (order, inside) = (Arc::clone(&order), inside.clone());
+        queue.execute(move || {
+            inside.enter();
+            order.lock().unwrap().push(number);
+            inside.leave();
+        });
+    }
+    queue.flush();
+    stop.store(true, Ordering::Relaxed);
+    changer.join().unwrap();
+    assert_eq!(inside.most(), 1);
+    assert!(order.lock().unwrap().iter().copied().eq(0..20_000));
+}
+
+#[test]
+fn an_item_of_an_ordered_workqueue_that_is_cancelled_and_queued_again_goes_to_the_end() {
+    let runtime = on("1x1x1").build().unwrap();
+    let queue = runtime.workqueue("ordered").ordered().build().unwrap();
+    let (door, order) = (Door::default(), Arc::new(Mutex::new(Vec::new())));
+    let at = door.clone();
+    queue.execute(move || at.pass());
+    let works = ['a', 'b'].map(|name| {
+        let order = Arc::clone(&order);
+        queue.work(move |_| order.lock().unwrap().push(name))
+    });
+    works.iter().for_each(|work| assert!(work.queue()));
+    assert!(works[0].cancel() && works[0].queue());
+    door.open();
+    queue.flush();
+    assert_eq!(*order.lock().unwrap(), ['b', 'a']);
+}
+
+#[test]
+fn never_more_than_max_active_run_and_the_limit_rises_and_falls_under_load() {
+    let runtime = on("1x8x1").build().unwrap();
+    let queue = runtime.workqueue("limited").max_active(3).build().unwrap();
+    let (crowd, door) = (Crowd::default(), Door::default());
+    let queue_some = |count: usize, door: &Door| {
+        for _ in 0..count {
+            let (crowd, door) = (crowd.clone(), door.clone());
+            queue.execute(move || {
+                crowd.enter();
+                door.pass();
+                crowd.leave();
+            });
+        }
+    };
+    queue_some(20, &door);
+    until("three run", || crowd.now() == 3);
+    thread::sleep(Duration::from_millis(10));
+    assert_eq!((crowd.most(), queue.is_congested()), (3, true));
+    queue.set_max_active(Some(7)).unwrap();
+    until("seven run", || crowd.now() == 7);
+    queue.set_max_active(Some(2)).unwrap();
+    assert_eq!(crowd.now(), 7, "none that runs is stopped");
+    door.open();
+    queue.flush();
+    assert_eq!(crowd.most(), 7);
+    let again = Door::default();
+    let crowd_before = crowd.most();
+    queue_some(10, &again);
+    until("two run", || crowd.now() == 2);
+    queue.set_max_active(None).unwrap();
+    until("all run", || crowd.now() == 10);
+    again.open();
+    queue.flush();
+    assert!(crowd_before < 10 && !queue.is_congested());
+    for bad in [0, 2049] {
+        let error = queue.set_max_active(Some(bad)).unwrap_err();
+        assert!(matches!(error, WorkqueueError::Limit { value, .. } if value == bad), "{error}");
+    }
+    assert_eq!(queue.max_active(), None, "a refused value changes nothing");
+}
+
+#[test]
+fn nodes_share_max_active_but_each_has_min_active() {
+    let runtime = on("2x1x4x1").build().unwrap();
+    let queue = runtime
+        .workqueue("nodes")
+        .affinity_scope(Scope::Numa)
+        .affinity_strict(true)
+        .max_active(4)
+        .build()
+        .unwrap();
+    queue.set_min_active(1).unwrap();
+    let door = Door::default();
+    let crowds = [0, 4].map(|cpu| {
+        let crowd = Crowd::default();
+        for _ in 0..10 {
+            let (crowd, door) = (crowd.clone(), door.clone());
+            let item = move || {
+                crowd.enter();
+                door.pass();
+                crowd.leave();
+            };
+            queue.queue_on(CpuId::new(cpu).unwrap(), item).unwrap().detach();
+        }
+        crowd
+    });
+    until("each node has its half", || crowds.iter().all(|crowd| crowd.now() == 2));
+    thread::sleep(Duration::from_millis(10));
+    assert_eq!(crowds.each_ref().map(Crowd::most), [2, 2]);
+    queue.set_min_active(3).unwrap();
+    until("each node has the minimum", || crowds.iter().all(|crowd| crowd.now() == 3));
+    assert!(queue.set_min_active(5).is_err());
+    door.open();
+    queue.flush();
+    assert_eq!(crowds.each_ref().map(Crowd::most), [3, 3]);
+}
+
+/// The kernel's async resume deadlocked with 8: the minimum can be raised.
+#[test]
+fn a_chain_of_nine_items_that_wait_for_each_other_gets_on_with_a_minimum_of_nine() {
+    let runtime = on("2x1x4x1").build().unwrap();
+    let queue =
+        runtime.workqueue("chain").affinity_scope(Scope::Numa).max_active(9).build().unwrap();
+    assert_eq!(queue.min_active(), 8);
+    let doors: Vec<_> = (0..10).map(|_| Door::default()).collect();
+    for number in 0..9 {
+        let (at, opens) = (doors[number + 1].clone(), doors[number].clone());
+        let item = move || {
+            at.pass();
+            opens.open();
+        };
+        // Each waits for the next one; all on one node.
+        queue.queue_on(CpuId::new(0).unwrap(), item).unwrap().detach();
+    }
+    doors[9].open();
+    // The ninth is beyond its node's share, until the minimum is nine.
+    thread::sleep(Duration::from_millis(20));
+    assert_eq!(queue.counters().completed, 0);
+    queue.set_min_active(9).unwrap();
+    doors[0].pass();
+    queue.flush();
+}
+
+#[test]
+fn a_frozen_workqueue_accepts_and_begins_nothing_until_it_is_thawed() {
+    let runtime = Runtime::new().unwrap();
+    let queue = runtime.workqueue("frozen").freezable().build().unwrap();
+    let door = Door::default();
+    let at = door.clone();
+    let running = queue.queue(move || at.pass());
+    until("it runs", || queue.counters().started == 1);
+    let error = queue.freeze(Duration::from_millis(10)).unwrap_err();
+    assert!(matches!(error, WorkqueueError::FreezeTimeout { active: 1, .. }), "{error}");
+    assert!(!queue.is_frozen(), "it has been thawed");
+    queue.queue(|| ()).join().unwrap();
+    door.open();
+    running.join().unwrap();
+    queue.freeze(Duration::from_secs(20)).unwrap();
+    let waits: Vec<_> = (0..10).map(|number| queue.queue(move || number)).collect();
+    let work = queue.work(|_| ());
+    assert!(work.queue());
+    thread::sleep(Duration::from_millis(5));
+    assert!(waits.iter().all(|wait| !wait.is_finished()) && work.is_pending());
+    assert!(work.cancel() && work.queue());
+    queue.thaw();
+    assert!(waits.into_iter().map(|wait| wait.join().unwrap()).eq(0..10));
+    work.flush();
+    let error = runtime.events().freeze(Duration::ZERO).unwrap_err();
+    assert!(error.to_string().contains("events is not freezable"), "{error}");
+}
+
+#[test]
+fn an_item_waits_for_another_one_of_its_limited_workqueue_without_breaking_the_limit() {
+    let runtime = on("1x2x1").build().unwrap();
+    let queue = runtime.workqueue("limited").max_active(2).build().unwrap();
+    let crowd = Crowd::default();
+    let handles: Vec<_> = (0..20)
+        .map(|_| {
+            let (queue, crowd) = (queue.clone(), crowd.clone());
+            runtime.queue(move || {
+                let inner = queue.queue(move || {
+                    crowd.enter();
+                    blocking(|| thread::sleep(Duration::from_micros(300)));
+                    crowd.leave();
+                });
+                inner.join().unwrap();
+            })
+        })
+        .collect();
+    handles.into_iter().for_each(|handle| handle.join().unwrap());
+    assert_eq!(crowd.most(), 2);
+}
+
+#[test]
+fn what_waits_behind_a_limit_at_shutdown_is_run_or_cancelled_and_never_forgotten() {
+    for now in [false, true] {
+        let runtime = on("1x2x1").build().unwrap();
+        let queue = runtime.workqueue("limited").max_active(1).build().unwrap();
+        let handles: Vec<_> = (0..100).map(|_| queue.queue(|| ())).collect();
+        if now {
+            runtime.shutdown_now()
+        } else {
+            drop(runtime)
+        }
+        let ran = handles.into_iter().filter_map(|handle| handle.join().ok()).count();
+        assert!(now || ran == 100, "{ran}");
+        assert_eq!(queue.counters().in_flight(), 0);
+    }
+}

@@ -1,0 +1,8 @@
+//! What users of the kernel's workqueues rely on, each promise as a test of its name.
+
+mod helpers;
+mod kinds;
+mod limits;
+mod live;
+mod waiting;
+mod work;

@@ -1,0 +1,213 @@
+//! Flush, drain, destroy: who waits for what, and what is refused meanwhile.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use homing_runtime::{JoinError, Runtime, Workqueue};
+
+use crate::helpers::{Door, on, until};
+
+#[test]
+fn flush_waits_for_what_was_queued_before_and_not_for_newcomers() {
+    let runtime = Runtime::new().unwrap();
+    let queue = runtime.workqueue("flushed").build().unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let newcomers = {
+        let (queue, stop) = (queue.clone(), Arc::clone(&stop));
+        thread::spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                queue.execute(|| ());
+                thread::yield_now();
+            }
+        })
+    };
+    let ran = Arc::new(AtomicUsize::new(0));
+    for round in 1..=100 {
+        for _ in 0..20 {
+            let ran = Arc::clone(&ran);
+            queue.execute(move || _ = ran.fetch_add(1, Ordering::Relaxed));
+        }
+        queue.flush();
+        assert_eq!(ran.load(Ordering::Relaxed), round * 20);
+    }
+    stop.store(true, Ordering::Relaxed);
+    newcomers.join().unwrap();
+}
+
+/// An item queued after a flush began may wait for whoever flushes.
+#[test]
+fn a_newcomer_that_waits_for_the_flusher_does_not_hold_it_up() {
+    let runtime = Runtime::new().unwrap();
+    let queue = runtime.workqueue("flushed").build().unwrap();
+    let (first, second) = (Door::default(), Door::default());
+    let at = first.clone();
+    queue.execute(move || at.pass());
+    let flusher = {
+        let (queue, second) = (queue.clone(), second.clone());
+        thread::spawn(move || {
+            queue.flush();
+            second.open();
+        })
+    };
+    thread::sleep(Duration::from_millis(10));
+    let at = second.clone();
+    let newcomer = queue.queue(move || at.pass());
+    first.open();
+    flusher.join().unwrap();
+    newcomer.join().unwrap();
+}
+
+#[test]
+fn more_flushers_than_colours_all_return() {
+    let runtime = Runtime::new().unwrap();
+    let queue = runtime.workqueue("flushed").build().unwrap();
+    let doors: Vec<_> = (0..40).map(|_| Door::default()).collect();
+    let flushers: Vec<_> = doors
+        .iter()
+        .map(|door| {
+            let (at, queue) = (door.clone(), queue.clone());
+            queue.clone().execute(move || at.pass());
+            let begun = queue.flushed();
+            thread::spawn(move || {
+                queue.flush();
+                runtime_of(&queue).spawn(begun).join().unwrap();
+            })
+        })
+        .collect();
+    thread::sleep(Duration::from_millis(20));
+    assert!(flushers.iter().all(|flusher| !flusher.is_finished()));
+    doors.iter().rev().for_each(Door::open);
+    flushers.into_iter().for_each(|flusher| flusher.join().unwrap());
+}
+
+/// Some workqueue to spawn on: of another runtime, so that nothing here waits for itself.
+fn runtime_of(_: &Workqueue) -> &'static Workqueue {
+    Runtime::global().unwrap().events()
+}
+
+#[test]
+fn drain_accepts_chains_and_refuses_others() {
+    let runtime = Runtime::new().unwrap();
+    let queue = runtime.workqueue("drained").build().unwrap();
+    let (door, ran) = (Door::default(), Arc::new(AtomicUsize::new(0)));
+    let at = door.clone();
+    let (chain, count) = (queue.clone(), Arc::clone(&ran));
+    queue.execute(move || {
+        at.pass();
+        link(&chain, &count, 50);
+    });
+    let drainer = {
+        let queue = queue.clone();
+        thread::spawn(move || queue.drain())
+    };
+    until("others are refused", || matches!(queue.queue(|| ()).join(), Err(JoinError::Cancelled)));
+    let work = queue.work(|_| ());
+    assert!(!work.queue() && !work.is_pending(), "PENDING is given back");
+    door.open();
+    drainer.join().unwrap();
+    assert_eq!(ran.load(Ordering::Relaxed), 50);
+    assert!(queue.queue(|| ()).join().is_ok() && work.queue());
+    work.flush();
+}
+
+fn link(queue: &Workqueue, count: &Arc<AtomicUsize>, left: usize) {
+    if left == 0 {
+        return;
+    }
+    count.fetch_add(1, Ordering::Relaxed);
+    let (chain, count) = (queue.clone(), Arc::clone(count));
+    queue.execute(move || link(&chain, &count, left - 1));
+}
+
+#[test]
+fn a_future_that_was_accepted_goes_on_while_its_workqueue_drains() {
+    let runtime = Runtime::new().unwrap();
+    let queue = runtime.workqueue("drained").build().unwrap();
+    let other = runtime.workqueue("other").build().unwrap();
+    let (door, drained) = (Door::default(), Arc::new(AtomicBool::new(false)));
+    let (at, waits) = (door.clone(), other.clone());
+    let hold = door.clone();
+    let future = queue.spawn(async move {
+        waits.queue(move || at.pass()).await.unwrap();
+        1
+    });
+    queue.execute(move || hold.pass());
+    let drainer = {
+        let (queue, drained) = (queue.clone(), Arc::clone(&drained));
+        thread::spawn(move || {
+            queue.drain();
+            drained.store(true, Ordering::Relaxed);
+        })
+    };
+    until("it drains", || queue.queue(|| ()).join().is_err());
+    assert!(!drained.load(Ordering::Relaxed));
+    door.open();
+    assert_eq!(future.join().unwrap(), 1);
+    drainer.join().unwrap();
+}
+
+#[test]
+fn a_destroyed_workqueue_has_run_everything_and_takes_nothing() {
+    let runtime = Runtime::new().unwrap();
+    for mem_reclaim in [false, true] {
+        let queue = runtime.workqueue("doomed");
+        let queue = if mem_reclaim { queue.mem_reclaim() } else { queue }.build().unwrap();
+        let ran = Arc::new(AtomicUsize::new(0));
+        for _ in 0..1000 {
+            let ran = Arc::clone(&ran);
+            queue.execute(move || _ = ran.fetch_add(1, Ordering::Relaxed));
+        }
+        queue.destroy();
+        assert_eq!(ran.load(Ordering::Relaxed), 1000);
+        assert!(queue.queue(|| ()).join().is_err());
+        queue.flush();
+    }
+    assert_eq!(runtime.queue(|| 1).join().unwrap(), 1, "others go on");
+}
+
+#[test]
+fn flushing_across_the_reclaim_boundary_panics_and_names_both() {
+    let runtime = Runtime::new().unwrap();
+    let plain = runtime.workqueue("plain").build().unwrap();
+    let reclaim = runtime.workqueue("reclaim").mem_reclaim().build().unwrap();
+    let other = runtime.workqueue("reclaim2").mem_reclaim().build().unwrap();
+    let message = Arc::new(Mutex::new(String::new()));
+    let (into, to) = (Arc::clone(&message), plain.clone());
+    reclaim
+        .queue(move || {
+            *into.lock().unwrap() = crate::helpers::panic_of(|| to.flush());
+            other.flush();
+        })
+        .join()
+        .unwrap();
+    let message = message.lock().unwrap();
+    assert!(message.contains("plain") && message.contains("reclaim"), "{message}");
+    let to = reclaim.clone();
+    plain.queue(move || to.flush()).join().unwrap();
+}
+
+#[test]
+fn flush_waits_for_what_another_item_of_the_batch_has_ended_although_the_next_one_blocks() {
+    let runtime = on("1x1x1").build().unwrap();
+    let (short, long) =
+        (runtime.workqueue("short").build().unwrap(), runtime.workqueue("long").build().unwrap());
+    // Tiny items are taken many at a time.
+    for _ in 0..1000 {
+        short.execute(|| ());
+    }
+    short.flush();
+    for _ in 0..50 {
+        let (hold, door) = (Door::default(), Door::default());
+        let at = hold.clone();
+        runtime.queue(move || at.pass()).detach();
+        short.execute(|| ());
+        let at = door.clone();
+        long.execute(move || at.pass());
+        hold.open();
+        short.flush();
+        door.open();
+        long.flush();
+    }
+}
