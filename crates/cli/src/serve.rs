@@ -9,6 +9,7 @@ use std::thread;
 
 use anyhow::{Context, bail};
 use clap::Args;
+use homing::control::ControlSocket;
 use homing::{Runtime, Scope};
 use homing_server::{CryptOn, Endpoint, ServedExport, Server, ServerOptions};
 use homing_volume::luks::{self, Access, FormatOptions, Kdf};
@@ -53,6 +54,10 @@ pub(crate) struct ServeArgs {
     /// Listen on this TCP address, without encryption on the way
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = socket_address)]
     listen: Option<SocketAddr>,
+
+    /// Offer the live attributes on this Unix socket, for `homing ls`, `get`, `set` and `wq`
+    #[arg(long, value_name = "PATH")]
+    control: Option<PathBuf>,
 
     /// Refuse writes; the file may be read-only too
     #[arg(long)]
@@ -108,6 +113,7 @@ Examples:
   homing serve disk.img --size 10G                 asks for a passphrase, twice
   homing serve disk.img --key-file key             opens what is there
   homing serve a.img b.img --listen 127.0.0.1:10809
+  homing serve disk.img --control disk.control     with a socket for `homing wq monitor`
   homing serve --try                               five seconds of load, and a table
 
 Each image is an export named after its file: disk.img is served as \"disk\". The first also
@@ -162,7 +168,8 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
 
     // Until here a signal ends us at once: no container is half made, and none has been written to.
     let signals = Signals::new([SIGINT, SIGTERM]).context("cannot handle signals")?;
-    let runtime = Runtime::new().context("cannot start the workers")?;
+    let runtime = Runtime::builder().on_stall(|stall| tracing::warn!("{stall}")).build();
+    let runtime = runtime.context("cannot start the workers")?;
     let options = ServerOptions {
         connections_max: args.connections_max.get(),
         affinity_scope: args.affinity_scope,
@@ -175,6 +182,8 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
         ..ServerOptions::default()
     };
     let server = Server::bind(&runtime, &endpoint, exports, &options)?;
+    // Until the end of the program: it takes its file away.
+    let _control = args.control.as_ref().map(|path| control(path, &runtime)).transpose()?;
     let endpoint = server.endpoint().context("cannot tell where the server listens")?;
     let handle = server.handle();
     let on_signal = handle.clone();
@@ -193,6 +202,11 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     }
     announce(args.json, &endpoint, &images)?;
     report_flush(server.run())
+}
+
+fn control(path: &Path, runtime: &Runtime) -> anyhow::Result<ControlSocket> {
+    ControlSocket::listen(path, Arc::new(runtime.attributes()))
+        .with_context(|| format!("cannot offer the attributes on {}", path.display()))
 }
 
 fn volume(args: &ServeArgs, image: &Path) -> anyhow::Result<Arc<dyn Block>> {

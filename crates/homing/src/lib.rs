@@ -15,13 +15,16 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Features: `async-io` and `tokio` let futures use those crates' timers and sockets, `tracing` adds
+//! Features: `control` (on by default) has the attribute tree and its socket, `metrics` hands the
+//! counters to the ecosystem of that name; `async-io` and `tokio` let futures use those crates' timers and sockets, `tracing` adds
 //! spans and events.
 //!
 //! This crate is the face: it re-exports what programs use and holds no code of its own.
 #![forbid(unsafe_code)]
 
 // The public interface is:
+#[cfg(feature = "control")]
+pub use homing_runtime::RuntimeAttributes;
 pub use homing_runtime::{
     Affinity, Builder, Counters, CpuCounters, Features, HandOff, JoinError, JoinHandle,
     LatencyMatrix, Nice, ParseFeaturesError, QueueAges, Reach, Runtime, RuntimeError,
@@ -32,3 +35,11 @@ pub use homing_topology::{
     Allowed, Cpu, CpuId, CpuQuota, CpuSet, Distance, Machine, NodeId, ParseScopeError, Pods, Scope,
     TopologyError,
 };
+
+/// Live attributes by path, and the socket on which others read and write them.
+#[cfg(feature = "control")]
+pub mod control {
+    pub use homing_control::{
+        Attribute, AttributeError, AttributeTree, Client, ClientError, ControlSocket, Trees,
+    };
+}

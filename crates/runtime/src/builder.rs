@@ -16,7 +16,6 @@ use crate::dispatch::Dispatch;
 use crate::monitor;
 use crate::runtime::Runtime;
 use crate::shared::{Hooks, Settings, Shared};
-use crate::spare::SpareCpus;
 use crate::stall::{OnStall, Stall};
 use crate::sync::thread;
 
@@ -266,8 +265,7 @@ impl Builder {
                 refused = Some(error);
             }
         }
-        let spare = Arc::new(SpareCpus::new(active));
-        let Some(runtime) = Runtime::around(shared, spare) else {
+        let Some(runtime) = Runtime::around(shared) else {
             let error = refused.unwrap_or_else(|| io::Error::other("no CPU to put one on"));
             return Err(RuntimeError::Thread(error));
         };

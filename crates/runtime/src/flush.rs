@@ -70,6 +70,13 @@ impl Wait {
     }
 }
 
+/// Ends all of these.
+pub(crate) fn end_all(waits: &[Arc<Wait>]) {
+    for wait in waits {
+        wait.end();
+    }
+}
+
 /// How many items of each colour are in flight.
 pub(crate) type InFlight = [u64; Tag::COLOURS];
 
@@ -100,7 +107,7 @@ impl Flushes {
         inner.overflow.push(Arc::clone(&wait));
         let over = self.go_on(&mut inner, &in_flight);
         drop(inner);
-        over.iter().for_each(|wait| wait.end());
+        end_all(&over);
         Some(wait)
     }
 
@@ -119,7 +126,7 @@ impl Flushes {
         let over = self.go_on(&mut inner, &in_flight);
         // Whoever is woken may flush again.
         drop(inner);
-        over.iter().for_each(|wait| wait.end());
+        end_all(&over);
     }
 
     /// Whose waiting is over.

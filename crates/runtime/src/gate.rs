@@ -13,7 +13,7 @@ use std::sync::Arc;
 use homing_sched::{MAX_ACTIVE_MAX, MIN_ACTIVE, node_max_active};
 use homing_topology::CpuId;
 
-use crate::flush::Wait;
+use crate::flush::{Wait, end_all};
 use crate::item::Item;
 use crate::sync::{Mutex, lock};
 
@@ -74,6 +74,7 @@ impl std::fmt::Debug for Line {
 }
 
 /// What a slot has: for whoever looks.
+#[cfg(feature = "control")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SlotState {
     pub(crate) active: u32,
@@ -191,7 +192,7 @@ impl Gate {
         let idle = if self.active() == 0 { std::mem::take(&mut limits.idle) } else { Vec::new() };
         // Not under the lock: whoever is woken may thaw.
         drop(limits);
-        idle.iter().for_each(|wait| wait.end());
+        end_all(&idle);
     }
 
     /// How many items are active.
@@ -204,6 +205,7 @@ impl Gate {
         self.slots.iter().map(|slot| lock(&slot.0).inactive as u64).sum()
     }
 
+    #[cfg(feature = "control")]
     pub(crate) fn states(&self) -> Vec<SlotState> {
         let state = |slot: &Slot| {
             let active = lock(&slot.0);

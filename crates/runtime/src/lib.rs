@@ -18,7 +18,7 @@
 //! `home_queue`, `pools`, `dispatch` (the protocol); `slot`, `crew`, `worker`, `monitor` (the
 //! threads); `workqueue`, `handle`, `scope`, `futures`, `builder`, `runtime` (what users hold). On
 //! the way from a workqueue to a home queue: `queueing`, `gate` (limits, order, freezing), `flush`
-//! and `flushing`; `work` and `timers` (work that is queued again and again). `live` (attributes),
+//! and `flushing`; `work` and `timers` (work that is queued again and again). `live` and `attributes`,
 //! `rescuer` and `stall` are for bad days; `books`, `state`, `registry`, `shared` hold all
 //! together; `spare` and `latency` stand alone.
 // The models drive the protocol and the items; the rest of these files is idle there.
@@ -44,6 +44,8 @@ mod sleeper;
 mod slot;
 mod sync;
 
+#[cfg(all(feature = "control", not(loom)))]
+mod attributes;
 #[cfg(not(loom))]
 mod builder;
 #[cfg(not(loom))]
@@ -64,6 +66,8 @@ mod latency;
 mod live;
 #[cfg(not(loom))]
 mod local;
+#[cfg(all(feature = "metrics", not(loom)))]
+mod metrics;
 #[cfg(not(loom))]
 mod monitor;
 #[cfg(not(loom))]
@@ -100,6 +104,8 @@ mod loom_tests;
 #[cfg(all(shuttle, test))]
 mod shuttle_tests;
 
+#[cfg(all(feature = "control", not(loom)))]
+pub use attributes::RuntimeAttributes;
 #[cfg(not(loom))]
 pub use {
     books::{Counters, CpuCounters, QueueAges},

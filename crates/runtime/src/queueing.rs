@@ -154,6 +154,19 @@ impl Shared {
         }
     }
 
+    /// Changes the scope of all workqueues that follow the default.
+    pub(crate) fn set_default_scope(&self, scope: Scope) {
+        self.workqueues.set_default_scope(scope, |state| {
+            let set = |chosen: &mut Chosen| {
+                if chosen.scope_is_default {
+                    chosen.attributes.affinity.scope = scope;
+                }
+            };
+            // Where there are too many pools it stays where it is.
+            let _ = state.change(set, |chosen| self.pool_with(chosen));
+        });
+    }
+
     /// The pool of what is chosen; `None` where there are too many.
     pub(crate) fn pool_with(&self, chosen: &Chosen) -> Option<PoolId> {
         self.dispatch.pool_with(chosen.attributes, chosen.cpumask)

@@ -90,6 +90,7 @@ impl Rescuer {
     }
 
     /// The kernel's number for the thread; 0 where there is none.
+    #[cfg(feature = "control")]
     pub(crate) fn kernel_tid(&self) -> u32 {
         self.bed.kernel_tid.load(Ordering::Relaxed)
     }
@@ -161,7 +162,9 @@ fn run(shared: &Arc<Shared>, workqueue: &Arc<WorkqueueState>, member: &Arc<Membe
         };
         if over {
             workqueue.settle(1 << tag.colour());
-            slot.into_iter().for_each(|slot| shared.release(workqueue, slot));
+            if let Some(slot) = slot {
+                shared.release(workqueue, slot);
+            }
         }
     }
     member.workqueue.store(0, Ordering::Relaxed);

@@ -16,8 +16,6 @@ use crate::local;
 use crate::rescuer::Rescuer;
 use crate::scope::WorkScope;
 use crate::shared::Shared;
-use crate::spare::SpareCpus;
-use crate::state::Chosen;
 use crate::sync::thread;
 use crate::worker::blocking;
 use crate::workqueue::Workqueue;
@@ -31,7 +29,6 @@ use crate::workqueue_builder::WorkqueueBuilder;
 /// nobody waits: its threads end when there is nothing left to do.
 pub struct Runtime {
     shared: Arc<Shared>,
-    spare: Arc<SpareCpus>,
     monitor: Option<thread::JoinHandle<()>>,
     events: Workqueue,
     stopped: bool,
@@ -101,13 +98,12 @@ impl Runtime {
     }
 
     /// `None` where there is not a single thread.
-    pub(crate) fn around(shared: Arc<Shared>, spare: Arc<SpareCpus>) -> Option<Self> {
+    pub(crate) fn around(shared: Arc<Shared>) -> Option<Self> {
         if shared.crew.count().0 == 0 {
             return None;
         }
-        let events = WorkqueueBuilder::new(Arc::clone(&shared), Arc::clone(&spare), EVENTS);
-        let events = events.build().ok()?;
-        Some(Self { shared, spare, monitor: None, events, stopped: false })
+        let events = WorkqueueBuilder::new(Arc::clone(&shared), EVENTS).build().ok()?;
+        Some(Self { shared, monitor: None, events, stopped: false })
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -120,7 +116,7 @@ impl Runtime {
 
     /// Begins a workqueue called `name`.
     pub fn workqueue(&self, name: &str) -> WorkqueueBuilder {
-        WorkqueueBuilder::new(Arc::clone(&self.shared), Arc::clone(&self.spare), name)
+        WorkqueueBuilder::new(Arc::clone(&self.shared), name)
     }
 
     /// The runtime's own workqueue, `events`, for work that needs no name.
@@ -239,18 +235,7 @@ impl Runtime {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn set_default_affinity_scope(&self, scope: Scope) {
-        let shared = &self.shared;
-        shared.workqueues.set_default_scope(scope, |state| {
-            if state.chosen().scope_is_default {
-                let set = |chosen: &mut Chosen| {
-                    if chosen.scope_is_default {
-                        chosen.attributes.affinity.scope = scope;
-                    }
-                };
-                // Where there are too many pools it stays where it is.
-                let _ = state.change(set, |chosen| shared.pool_with(chosen));
-            }
-        });
+        self.shared.set_default_scope(scope);
     }
 
     /// What each CPU's workers have done so far.

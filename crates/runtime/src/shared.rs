@@ -17,6 +17,7 @@ use crate::local;
 use crate::registry::Registry;
 use crate::rescuer::Rescuer;
 use crate::sleeper::Sleeper;
+use crate::spare::SpareCpus;
 use crate::stall::OnStall;
 use crate::sync::{Condvar, Mutex, lock};
 use crate::timers::Timers;
@@ -38,6 +39,7 @@ pub(crate) struct Shared {
     pub(crate) monitor: MonitorBed,
     pub(crate) futures: Futures,
     pub(crate) timers: Timers,
+    pub(crate) spare: SpareCpus,
     /// Stalls that the watchdog has found.
     pub(crate) stalls: AtomicU64,
     /// Items that did not run.
@@ -156,6 +158,7 @@ impl Shared {
         hooks: Hooks,
     ) -> Arc<Self> {
         let cpus = dispatch.layout().machine().online().len();
+        let spare = SpareCpus::new(dispatch.active());
         Arc::new(Self {
             id: LAST_ID.fetch_add(1, Ordering::Relaxed) + 1,
             dispatch,
@@ -168,6 +171,7 @@ impl Shared {
             monitor: MonitorBed::new(),
             futures: Futures::new(cpus),
             timers: Timers::default(),
+            spare,
             stalls: AtomicU64::new(0),
             cancelled: AtomicU64::new(0),
             node_turn: AtomicU32::new(0),
@@ -250,7 +254,9 @@ impl Shared {
         self.timers.close();
         for workqueue in self.workqueues.with_items() {
             let left = workqueue.gate().map(Gate::close).unwrap_or_default();
-            left.into_iter().for_each(|item| self.cancel(item));
+            for item in left {
+                self.cancel(item);
+            }
         }
         for queue in self.dispatch.pools.queues() {
             let mut left = queue.close();

@@ -16,6 +16,8 @@ use crate::slot::ThreadId;
 use crate::sync::{Mutex, lock};
 
 /// What a workqueue is, once and for all.
+// The kernel's flags, each by itself.
+#[allow(clippy::struct_excessive_bools)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Kinds {
     pub(crate) per_cpu: bool,

@@ -79,7 +79,9 @@ impl Timers {
             inner.closed = true;
             std::mem::take(&mut inner.timers)
         };
-        timers.into_values().for_each(|timer| timer.what.abandon(timer.generation));
+        for timer in timers.into_values() {
+            timer.what.abandon(timer.generation);
+        }
     }
 }
 

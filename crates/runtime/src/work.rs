@@ -8,7 +8,7 @@ use std::time::Duration;
 use homing_topology::CpuId;
 
 use crate::clock::{nanoseconds, now_ns};
-use crate::flush::Wait;
+use crate::flush::{Wait, end_all};
 use crate::flushing::Waiting;
 use crate::item::{Awaited, Cancelled, Context, Instance, Item, Node, SharedNode};
 use crate::local;
@@ -63,7 +63,7 @@ pub(crate) struct Target {
 impl Context for Target {
     fn wake(&self) {
         let waits = std::mem::take(&mut *lock(&self.waits));
-        waits.iter().for_each(|wait| wait.end());
+        end_all(&waits);
     }
 
     fn cancel(&self, item: Item) {
@@ -313,23 +313,19 @@ impl Work {
         let what = Box::new(self.clone());
         let cpu = local::issuing_cpu(shared);
         let timer = Timer { what, generation: instance.generation, cpu };
-        match shared.timers.set(at_ns, timer) {
-            Ok((key, is_next)) => {
-                *place = Some(key);
-                if is_next {
-                    shared.monitor.timer_set();
-                }
-                true
+        let Ok((key, is_next)) = shared.timers.set(at_ns, timer) else {
+            // The runtime has ended.
+            let cancelled = self.node.pending.cancel_instance(instance.generation);
+            if cancelled.is_some_and(|cancelled| cancelled.waiters) {
+                self.node.context.wake();
             }
-            Err(_) => {
-                // The runtime has ended.
-                if self.node.pending.cancel_instance(instance.generation).is_some_and(|c| c.waiters)
-                {
-                    self.node.context.wake();
-                }
-                false
-            }
+            return false;
+        };
+        *place = Some(key);
+        if is_next {
+            shared.monitor.timer_set();
         }
+        true
     }
 
     fn clear_timer(&self, place: &mut Option<TimerKey>) {

@@ -15,7 +15,6 @@ use crate::item::{self, Batch, Item, Tag};
 use crate::queueing::Origin;
 use crate::rescuer::Rescuer;
 use crate::shared::Shared;
-use crate::spare::SpareCpus;
 use crate::state::WorkqueueState;
 #[cfg(doc)]
 use crate::workqueue_builder::WorkqueueBuilder;
@@ -35,12 +34,16 @@ pub struct Workqueue {
 
 struct Of {
     shared: Arc<Shared>,
-    spare: Arc<SpareCpus>,
     state: Arc<WorkqueueState>,
+    /// It is not only looked at.
+    owns: bool,
 }
 
 impl Drop for Of {
     fn drop(&mut self) {
+        if !self.owns {
+            return;
+        }
         self.state.let_go.store(true, Ordering::Release);
         self.state.rescuer.get().into_iter().for_each(Rescuer::let_go);
     }
@@ -226,7 +229,7 @@ impl Workqueue {
         // The machine's load is looked at only where the rest speaks for queueing.
         if hand_off(&facts) == HandOff::Queue {
             let idle = self.of.shared.dispatch.idle().len();
-            facts.spare_cpu_count = self.of.spare.count().min(idle);
+            facts.spare_cpu_count = self.of.shared.spare.count().min(idle);
         }
         hand_off(&facts)
     }
@@ -250,12 +253,14 @@ impl Workqueue {
         self.of.state.counters()
     }
 
-    pub(crate) fn new(
-        shared: Arc<Shared>,
-        spare: Arc<SpareCpus>,
-        state: Arc<WorkqueueState>,
-    ) -> Self {
-        Self { of: Arc::new(Of { shared, spare, state }) }
+    pub(crate) fn new(shared: Arc<Shared>, state: Arc<WorkqueueState>) -> Self {
+        Self { of: Arc::new(Of { shared, state, owns: true }) }
+    }
+
+    /// One that does not keep the workqueue.
+    #[cfg(feature = "control")]
+    pub(crate) fn looked_at(shared: Arc<Shared>, state: Arc<WorkqueueState>) -> Self {
+        Self { of: Arc::new(Of { shared, state, owns: false }) }
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {

@@ -9,7 +9,6 @@ use homing_topology::{CpuId, CpuSet, Scope};
 use crate::gate::is_max_active;
 use crate::rescuer::Rescuer;
 use crate::shared::Shared;
-use crate::spare::SpareCpus;
 use crate::state::{Chosen, Kinds};
 use crate::workqueue::Workqueue;
 
@@ -137,7 +136,6 @@ pub enum WorkqueueError {
 #[must_use = "a builder does nothing until `build` is called"]
 pub struct WorkqueueBuilder {
     shared: Arc<Shared>,
-    spare: Arc<SpareCpus>,
     name: String,
     kinds: Kinds,
     chosen: Chosen,
@@ -145,11 +143,11 @@ pub struct WorkqueueBuilder {
 }
 
 impl WorkqueueBuilder {
-    pub(crate) fn new(shared: Arc<Shared>, spare: Arc<SpareCpus>, name: &str) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, name: &str) -> Self {
         let attributes = Attributes::new(Affinity { scope: Scope::CacheShard, strict: false });
         let chosen = Chosen { attributes, scope_is_default: true, cpumask: None, max_active: None };
         let (name, kinds) = (name.to_owned(), Kinds::default());
-        Self { shared, spare, name, kinds, chosen, auto: false }
+        Self { shared, name, kinds, chosen, auto: false }
     }
 
     /// How far items may spread before they leave home. Default: the runtime's
@@ -277,7 +275,7 @@ impl WorkqueueBuilder {
         let Some(state) = state else {
             return Err(WorkqueueError::TooManyPools { name: self.name });
         };
-        let workqueue = Workqueue::new(Arc::clone(&shared), self.spare, Arc::clone(&state));
+        let workqueue = Workqueue::new(Arc::clone(&shared), Arc::clone(&state));
         if gated {
             workqueue.gate();
         }

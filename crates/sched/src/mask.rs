@@ -51,6 +51,6 @@ impl<'a> Pod<'a> {
 }
 
 /// The mask of a queue's pool, where one of its CPUs has a worker.
-fn mask<'a>(facts: &'a impl Facts, queue: QueueId) -> Option<&'a CpuSet> {
+fn mask(facts: &impl Facts, queue: QueueId) -> Option<&CpuSet> {
     facts.cpumask(queue.pool).filter(|mask| mask.intersects(&facts.active()))
 }

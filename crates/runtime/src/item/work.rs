@@ -104,19 +104,23 @@ impl<C: Context> Node<C, dyn Call<C>> {
 
     /// Leaves the item of an instance to whoever runs the node.
     fn keep(&self, item: Item, generation: u32) -> Ran {
-        let before = self.deferred.swap(item.into_header().as_ptr(), Ordering::AcqRel);
         // There is one pending instance: what was kept before is a husk.
-        self.taken(before).into_iter().for_each(|husk| self.context.cancel(husk));
+        if let Some(husk) = self.swap_deferred(Some(item)) {
+            self.context.cancel(husk);
+        }
         if self.pending.defer(generation) {
             return Ran::Kept(None);
         }
         // Nobody runs it any more, or it was cancelled. Whoever took it meanwhile has it.
-        Ran::Kept(self.taken(self.deferred.swap(ptr::null_mut(), Ordering::AcqRel)))
+        Ran::Kept(self.swap_deferred(None))
     }
 
-    fn taken(&self, header: *mut Header) -> Option<Item> {
-        // SAFETY: only items' headers are put in `deferred`, and a swap takes each out once.
-        NonNull::new(header).map(|header| unsafe { Item::from_header(header) })
+    /// Takes the item out that was left, and leaves another one.
+    fn swap_deferred(&self, item: Option<Item>) -> Option<Item> {
+        let new = item.map_or(ptr::null_mut(), |item| item.into_header().as_ptr());
+        let before = self.deferred.swap(new, Ordering::AcqRel);
+        // SAFETY: only items' headers are put here, and each is taken out once.
+        NonNull::new(before).map(|header| unsafe { Item::from_header(header) })
     }
 
     /// An instance did not run.
@@ -161,11 +165,7 @@ fn run<C: Context>(
     if ended.waiters {
         node.context.wake();
     }
-    let next = if ended.deferred {
-        node.taken(node.deferred.swap(ptr::null_mut(), Ordering::AcqRel))
-    } else {
-        None
-    };
+    let next = if ended.deferred { node.swap_deferred(None) } else { None };
     // The last reference may be this one: what the function holds may panic when it is dropped.
     drop_quietly(node);
     next.map_or(Ran::Over, Ran::Then)
@@ -278,7 +278,7 @@ mod tests {
         let (counts, alive) = (Arc::new(Counts::default()), Arc::new(()));
         let held = Arc::clone(&alive);
         let node: Shared = Node::new(TAG, Arc::clone(&counts), move |_: &Shared| {
-            let _held = &held;
+            assert!(Arc::strong_count(&held) > 1);
         });
         for _ in 0..3 {
             let item = queue(&node).unwrap();

@@ -96,7 +96,9 @@ fn a_mem_reclaim_workqueue_gets_on_when_no_thread_can_be_created() {
     reclaim.flush();
     let counters = reclaim.counters();
     assert!(counters.mayday >= 1 && counters.rescued >= 1, "{counters:?}");
-    blocked.into_iter().for_each(|handle| handle.join().unwrap());
+    for handle in blocked {
+        handle.join().unwrap();
+    }
     plain.flush();
     assert_eq!(others.load(Ordering::Relaxed), 100);
     assert_eq!(plain.counters().rescued, 0, "nobody else's are rescued");
@@ -167,7 +169,9 @@ fn a_runtime_that_is_not_stuck_is_not_reported() {
     let began = Instant::now();
     while began.elapsed() < Duration::from_millis(500) {
         let handles: Vec<_> = (0..100).map(|_| runtime.queue(|| ())).collect();
-        handles.into_iter().for_each(|handle| handle.join().unwrap());
+        for handle in handles {
+            handle.join().unwrap();
+        }
         blocking(|| thread::sleep(Duration::from_millis(1)));
     }
     assert_eq!(runtime.stalls(), 0);

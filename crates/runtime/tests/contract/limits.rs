@@ -55,7 +55,9 @@ fn an_item_of_an_ordered_workqueue_that_is_cancelled_and_queued_again_goes_to_th
         let order = Arc::clone(&order);
         queue.work(move |_| order.lock().unwrap().push(name))
     });
-    works.iter().for_each(|work| assert!(work.queue()));
+    for work in &works {
+        assert!(work.queue());
+    }
     assert!(works[0].cancel() && works[0].queue());
     door.open();
     queue.flush();
@@ -212,7 +214,9 @@ fn an_item_waits_for_another_one_of_its_limited_workqueue_without_breaking_the_l
             })
         })
         .collect();
-    handles.into_iter().for_each(|handle| handle.join().unwrap());
+    for handle in handles {
+        handle.join().unwrap();
+    }
     assert_eq!(crowd.most(), 2);
 }
 
@@ -223,9 +227,9 @@ fn what_waits_behind_a_limit_at_shutdown_is_run_or_cancelled_and_never_forgotten
         let queue = runtime.workqueue("limited").max_active(1).build().unwrap();
         let handles: Vec<_> = (0..100).map(|_| queue.queue(|| ())).collect();
         if now {
-            runtime.shutdown_now()
+            runtime.shutdown_now();
         } else {
-            drop(runtime)
+            drop(runtime);
         }
         let ran = handles.into_iter().filter_map(|handle| handle.join().ok()).count();
         assert!(now || ran == 100, "{ran}");

@@ -79,7 +79,9 @@ fn more_flushers_than_colours_all_return() {
     thread::sleep(Duration::from_millis(20));
     assert!(flushers.iter().all(|flusher| !flusher.is_finished()));
     doors.iter().rev().for_each(Door::open);
-    flushers.into_iter().for_each(|flusher| flusher.join().unwrap());
+    for flusher in flushers {
+        flusher.join().unwrap();
+    }
 }
 
 /// Some workqueue to spawn on: of another runtime, so that nothing here waits for itself.

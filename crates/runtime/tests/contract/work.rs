@@ -59,7 +59,9 @@ fn what_was_written_before_a_refused_queueing_is_seen_by_the_run_that_follows() 
             })
         })
         .collect();
-    issuers.into_iter().for_each(|issuer| issuer.join().unwrap());
+    for issuer in issuers {
+        issuer.join().unwrap();
+    }
     work.flush();
     assert_eq!(seen.load(Ordering::Relaxed), 60_000);
 }
@@ -108,7 +110,9 @@ fn an_item_queued_from_another_pod_while_it_runs_is_not_run_twice_at_a_time() {
             })
         })
         .collect();
-    issuers.into_iter().for_each(|issuer| issuer.join().unwrap());
+    for issuer in issuers {
+        issuer.join().unwrap();
+    }
     work.flush();
     assert_eq!(runs.load(Ordering::SeqCst), queued.load(Ordering::SeqCst));
     assert_eq!(queue.counters().panicked, 0);
@@ -208,7 +212,9 @@ fn many_timers_each_fire_once() {
         })
         .collect();
     let cancelled = works.iter().step_by(10).filter(|work| work.cancel()).count();
-    works.iter().for_each(|work| _ = work.flush());
+    for work in &works {
+        work.flush();
+    }
     assert_eq!(runs.load(Ordering::Relaxed) + cancelled, 1000);
 }
 

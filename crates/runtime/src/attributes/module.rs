@@ -1,0 +1,154 @@
+//! What is of the whole runtime: `module`, `pod`, `pool`, `thread`.
+
+use std::fmt::Write as _;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use homing_control::Attribute;
+use homing_sched::{Facts, Level, PoolId, QueueId};
+use homing_topology::{CpuSet, Scope};
+
+use super::{Refused, scope};
+use crate::clock::nanoseconds;
+use crate::shared::Shared;
+
+/// Those of `module`, and whether they can be set.
+const MODULE: [(&str, bool); 6] = [
+    ("cpu_intensive_thresh_us", true),
+    ("cpumask", false),
+    ("default_affinity_scope", true),
+    ("features", true),
+    ("stalls", false),
+    ("watchdog_thresh", true),
+];
+
+pub(super) fn list(shared: &Shared) -> Vec<Attribute> {
+    let module = MODULE.iter().map(|(name, writable)| (format!("module/{name}"), *writable));
+    let pods = Scope::ALL
+        .into_iter()
+        .flat_map(|scope| ["cpus", "node"].map(|of| (format!("pod/{scope}/{of}"), false)));
+    let pools = (0..shared.dispatch.pool_count()).map(|pool| (format!("pool/{pool}"), false));
+    let threads = shared.threads();
+    let threads = threads.iter().map(|thread| (format!("thread/{}", thread.number), false));
+    let all = module.chain(pods).chain(pools).chain(threads);
+    all.map(|(path, writable)| Attribute { path, writable }).collect()
+}
+
+pub(super) fn get(shared: &Shared, words: &[&str]) -> Option<String> {
+    match words {
+        ["module", name] => module(shared, name),
+        ["pod", scope, of] => pod(shared, scope.parse().ok()?, of),
+        ["pool", id] => {
+            let id = id.parse().ok().filter(|id| *id < shared.dispatch.pool_count())?;
+            Some(pool(shared, PoolId(id)))
+        }
+        ["thread", id] => thread(shared, id.parse().ok()?),
+        _ => None,
+    }
+}
+
+fn module(shared: &Shared, name: &str) -> Option<String> {
+    let settings = &shared.settings;
+    let number = match name {
+        "cpu_intensive_thresh_us" => settings.cpu_intensive_ns.load(Ordering::Relaxed) / 1000,
+        "watchdog_thresh" => return Some(seconds(settings.watchdog_ns.load(Ordering::Relaxed))),
+        "stalls" => shared.stalls.load(Ordering::Relaxed),
+        "cpumask" => return Some(shared.dispatch.active().to_string()),
+        "default_affinity_scope" => return Some(shared.workqueues.default_scope().to_string()),
+        "features" => return Some(shared.dispatch.features().to_string()),
+        _ => return None,
+    };
+    Some(number.to_string())
+}
+
+fn seconds(ns: u64) -> String {
+    if ns.is_multiple_of(1_000_000_000) {
+        return (ns / 1_000_000_000).to_string();
+    }
+    format!("{}", ns as f64 / 1e9)
+}
+
+pub(super) fn set(shared: &Shared, name: &str, value: &str) -> Result<(), Refused> {
+    match name {
+        "cpu_intensive_thresh_us" => {
+            let us: u64 = value
+                .parse()
+                .map_err(|_| Refused::value("a number of microseconds, or 0 for none"))?;
+            let ns = us.saturating_mul(1000);
+            shared.settings.cpu_intensive_ns.store(ns, Ordering::Relaxed);
+        }
+        "watchdog_thresh" => {
+            let seconds = value.parse().ok().map(Duration::try_from_secs_f64);
+            let Some(Ok(threshold)) = seconds else {
+                return Err(Refused::value("a number of seconds, or 0 for no watchdog"));
+            };
+            shared.settings.watchdog_ns.store(nanoseconds(threshold), Ordering::Relaxed);
+        }
+        "default_affinity_scope" => shared.set_default_scope(scope(value, "")?),
+        "features" => {
+            let features = value.parse();
+            let features = features.map_err(|_| {
+                Refused::value("names out of SWQUEUE XSTEAL SIS_NODE SMT_AWARE, or NONE")
+            })?;
+            shared.dispatch.set_features(features);
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// A line for each pod.
+fn pod(shared: &Shared, scope: Scope, of: &str) -> Option<String> {
+    let layout = shared.dispatch.layout();
+    let nodes = layout.pods(Scope::Numa);
+    let lines = layout.pods(scope).iter().map(|pod| match of {
+        "cpus" => Some(pod.to_string()),
+        "node" => {
+            let node = pod.first().and_then(|cpu| nodes.pod_of(cpu));
+            let within = node.filter(|node| pod.is_subset(nodes.cpus(*node)));
+            let of_cpu = |cpu| layout.machine().cpus().iter().find(|known| Some(known.cpu) == cpu);
+            let node = within.and_then(|_| of_cpu(pod.first())?.numa_nodes.first().copied());
+            Some(node.map_or_else(|| "-1".to_owned(), |node| node.0.to_string()))
+        }
+        _ => None,
+    });
+    let lines: Option<Vec<String>> = lines.collect();
+    Some(lines?.join("\n"))
+}
+
+fn pool(shared: &Shared, id: PoolId) -> String {
+    let (dispatch, layout) = (&shared.dispatch, shared.dispatch.layout());
+    let attributes = dispatch.attributes(id);
+    let online = layout.machine().online();
+    let users = shared.workqueues.all();
+    let users = users.iter().filter(|state| state.mode().pool() == id).count();
+    let mut text = format!(
+        "affinity_scope {}\naffinity_strict {}\nlocalize {}\nnice {}\ncpumask {}\nref {users}",
+        attributes.affinity.scope,
+        u8::from(attributes.affinity.strict),
+        u8::from(attributes.localize),
+        attributes.nice.get(),
+        dispatch.cpumask(id).unwrap_or(online),
+    );
+    let level: Level = attributes.level();
+    for leader in layout.leaders(level).iter() {
+        let queue = QueueId { pool: id, leader };
+        let shares = online.iter().filter(|cpu| layout.leader(level, *cpu) == leader);
+        let shares: CpuSet = shares.collect();
+        let waiting = dispatch.waiting(queue);
+        // Writing to a string does not fail.
+        let _ = write!(text, "\nqueue {leader} {shares} {waiting}");
+    }
+    text
+}
+
+fn thread(shared: &Shared, id: u32) -> Option<String> {
+    let thread = shared.threads().into_iter().find(|thread| thread.number == id)?;
+    let cpu = thread.cpu.map_or_else(|| "-".to_owned(), |cpu| cpu.to_string());
+    let (workqueue, running_ns) = thread.runs.clone().unwrap_or(("-".to_owned(), 0));
+    Some(format!(
+        "cpu {cpu}\nworkqueue {workqueue}\nrunning_ns {running_ns}\nstate {}\ntid {}",
+        thread.word(),
+        thread.kernel_tid
+    ))
+}

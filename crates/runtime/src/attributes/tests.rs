@@ -1,0 +1,131 @@
+use homing_control::{AttributeError, AttributeTree};
+use homing_topology::Machine;
+
+use crate::{Nice, Runtime, Scope};
+
+fn runtime() -> Runtime {
+    Runtime::builder().on_machine(Machine::from_grid("1x2x2x2").unwrap()).build().unwrap()
+}
+
+#[test]
+fn everything_that_is_listed_can_be_read_and_what_is_writable_takes_its_own_value() {
+    let runtime = runtime();
+    let _kinds = [
+        runtime.workqueue("plain").build().unwrap(),
+        runtime.workqueue("percpu").per_cpu().cpu_intensive().build().unwrap(),
+        runtime.workqueue("ordered").ordered().mem_reclaim().build().unwrap(),
+        runtime.workqueue("frozen").freezable().max_active(7).highpri().build().unwrap(),
+    ];
+    let tree = runtime.attributes();
+    let all = tree.list();
+    assert!(all.is_sorted_by(|one, other| one.path < other.path));
+    for attribute in &all {
+        let Ok(value) = tree.get(&attribute.path) else {
+            // Threads come and go.
+            assert!(attribute.path.starts_with("thread/"), "{attribute:?}");
+            continue;
+        };
+        let set = tree.set(&attribute.path, &value);
+        let expected = if attribute.writable {
+            Ok(())
+        } else {
+            Err(AttributeError::ReadOnly { path: attribute.path.clone() })
+        };
+        assert!(set == expected || attribute.path.starts_with("thread/"), "{attribute:?}: {set:?}");
+        assert!(attribute.writable || attribute.path != "workqueue/plain/nice");
+    }
+    for path in
+        ["", "workqueue", "workqueue/plain", "workqueue/none/nice", "pool/77", "pod/llc/cpus"]
+    {
+        assert_eq!(tree.get(path), Err(AttributeError::NotFound { path: path.to_owned() }));
+        assert_eq!(tree.set(path, "1"), Err(AttributeError::NotFound { path: path.to_owned() }));
+    }
+}
+
+#[test]
+fn what_is_set_is_in_force_and_reads_back() {
+    let runtime = runtime();
+    let queue = runtime.workqueue("q").freezable().build().unwrap();
+    let tree = runtime.attributes();
+    for (name, value, reads) in [
+        ("affinity_scope", "smt\n", "smt"),
+        ("affinity_scope", "auto", "auto (smt)"),
+        ("affinity_scope", "default", "default (cache_shard)"),
+        ("affinity_strict", "1", "1"),
+        ("cpumask", "1-3", "1-3"),
+        ("cpumask", "all", "0-7"),
+        ("nice", "-20", "-20"),
+        ("localize", "1", "1"),
+        ("max_active", "12", "12"),
+        ("min_active", "3", "3"),
+        ("max_active", "max", "max"),
+        ("frozen", "1", "1"),
+        ("frozen", "0", "0"),
+    ] {
+        let path = format!("workqueue/q/{name}");
+        tree.set(&path, value).unwrap();
+        assert_eq!(tree.get(&path).unwrap(), reads, "{name}");
+    }
+    assert_eq!((queue.nice(), queue.localize()), (Nice::HIGHPRI, true));
+    assert_eq!(tree.get("workqueue/q/type").unwrap(), "unbound,S");
+    assert_eq!(tree.get("workqueue/q/flags").unwrap(), "freezable highpri");
+    tree.set("module/default_affinity_scope", "numa").unwrap();
+    assert_eq!(runtime.events().affinity().scope, Scope::Numa);
+    tree.set("module/watchdog_thresh", "2.5").unwrap();
+    assert_eq!(tree.get("module/watchdog_thresh").unwrap(), "2.5");
+    tree.set("module/features", "SWQUEUE").unwrap();
+    assert_eq!(tree.get("module/features").unwrap(), "SWQUEUE");
+    assert_eq!(tree.get("pod/cache/cpus").unwrap(), "0-3\n4-7");
+    assert_eq!(tree.get("pod/system/node").unwrap(), "0");
+}
+
+#[test]
+fn bad_values_are_refused_with_those_accepted_and_change_nothing() {
+    let runtime = runtime();
+    let _queue = runtime.workqueue("q").freezable().max_active(5).build().unwrap();
+    let tree = runtime.attributes();
+    for (name, value, accepted) in [
+        ("affinity_scope", "llc", "cache_shard"),
+        ("affinity_strict", "yes", "0 or 1"),
+        ("cpumask", "9", "0-7"),
+        ("cpumask", "x", "0-7"),
+        ("nice", "20", "-20 to 19"),
+        ("nice", "", "-20 to 19"),
+        ("localize", "2", "0 or 1"),
+        ("max_active", "0", "1 to 2048"),
+        ("max_active", "-1", "1 to 2048"),
+        ("min_active", "6", "0 to 5"),
+        ("frozen", "maybe", "0 or 1"),
+    ] {
+        let path = format!("workqueue/q/{name}");
+        let before = tree.get(&path).unwrap();
+        let error = tree.set(&path, value).unwrap_err();
+        let AttributeError::Value { accepted: listed, .. } = &error else { panic!("{error}") };
+        assert!(listed.contains(accepted), "{name}={value}: {error}");
+        assert_eq!(tree.get(&path).unwrap(), before, "{name}={value}");
+    }
+    for (name, value) in [
+        ("default_affinity_scope", "default"),
+        ("watchdog_thresh", "-1"),
+        ("cpu_intensive_thresh_us", "often"),
+        ("features", "MAGIC"),
+    ] {
+        assert!(tree.set(&format!("module/{name}"), value).is_err(), "{name}={value}");
+    }
+}
+
+#[test]
+fn counters_tell_what_has_happened() {
+    let runtime = runtime();
+    let queue = runtime.workqueue("q").max_active(1).build().unwrap();
+    (0..10).for_each(|_| queue.execute(|| ()));
+    queue.flush();
+    let tree = runtime.attributes();
+    let counters = tree.get("workqueue/q/counters").unwrap();
+    for line in ["queued 10", "completed 10", "infl 0", "inactive 0", "mayday -", "cm_wakeup -"] {
+        assert!(counters.lines().any(|known| known == line), "{line} is not in {counters}");
+    }
+    assert!(tree.get("workqueue/q/active").unwrap().starts_with("N0 0/1 0"));
+    queue.destroy();
+    assert!(tree.get("workqueue/q/counters").is_err(), "it is gone");
+}

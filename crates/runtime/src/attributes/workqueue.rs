@@ -1,0 +1,248 @@
+//! What is of a workqueue.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use homing_control::Attribute;
+use homing_sched::Nice;
+use homing_topology::CpuSet;
+
+use super::{Refused, flag, scope};
+use crate::books::Counters;
+use crate::gate::Kind;
+use crate::shared::Shared;
+use crate::state::WorkqueueState;
+use crate::workqueue::Workqueue;
+use crate::workqueue_builder::WorkqueueError;
+
+/// How long `frozen` waits for items that run.
+const FREEZE: Duration = Duration::from_secs(5);
+
+const ALL: [&str; 15] = [
+    "active",
+    "affinity_scope",
+    "affinity_strict",
+    "counters",
+    "cpumask",
+    "flags",
+    "frozen",
+    "localize",
+    "max_active",
+    "min_active",
+    "nice",
+    "per_cpu",
+    "pool",
+    "rescuer",
+    "type",
+];
+
+pub(super) fn list(shared: &Shared) -> Vec<Attribute> {
+    let states = shared.workqueues.all();
+    let of_each = states.iter().flat_map(|state| {
+        let there = |name: &&str| *name != "frozen" || state.kinds.freezable;
+        ALL.into_iter().filter(there).map(|name| Attribute {
+            path: format!("workqueue/{}/{name}", state.name),
+            writable: is_writable(state, name),
+        })
+    });
+    of_each.collect()
+}
+
+fn is_writable(state: &WorkqueueState, name: &str) -> bool {
+    let (per_cpu, ordered) = (state.kinds.per_cpu, state.kinds.ordered);
+    match name {
+        "affinity_scope" | "affinity_strict" | "cpumask" | "localize" => !per_cpu,
+        "max_active" => !ordered,
+        "min_active" => !ordered && !per_cpu,
+        "nice" | "frozen" => true,
+        _ => false,
+    }
+}
+
+fn find(shared: &Shared, name: &str) -> Option<Arc<WorkqueueState>> {
+    shared.workqueues.all().into_iter().find(|state| &*state.name == name)
+}
+
+pub(super) fn get(shared: &Arc<Shared>, name: &str, attribute: &str) -> Option<String> {
+    let state = find(shared, name)?;
+    let chosen = state.chosen();
+    let attributes = chosen.attributes;
+    let bit = |set: bool| u8::from(set).to_string();
+    Some(match attribute {
+        "type" => kind(&state),
+        "flags" => flags(&state),
+        "per_cpu" => bit(state.kinds.per_cpu),
+        "affinity_scope" if chosen.scope_is_default => {
+            format!("default ({})", attributes.affinity.scope)
+        }
+        "affinity_scope" if state.is_auto() => format!("auto ({})", attributes.affinity.scope),
+        "affinity_scope" => attributes.affinity.scope.to_string(),
+        "affinity_strict" => bit(attributes.affinity.strict),
+        "cpumask" => {
+            let online = shared.dispatch.layout().machine().online();
+            chosen.cpumask.as_ref().unwrap_or(online).to_string()
+        }
+        "nice" => attributes.nice.get().to_string(),
+        "localize" => bit(attributes.localize),
+        "max_active" => chosen.max_active.map_or("max".to_owned(), |max| max.to_string()),
+        "min_active" => {
+            let min = state.gate().map_or(homing_sched::MIN_ACTIVE, crate::gate::Gate::min_active);
+            min.min(chosen.max_active.unwrap_or(u32::MAX)).to_string()
+        }
+        "frozen" if state.kinds.freezable => {
+            bit(state.gate().is_some_and(crate::gate::Gate::is_frozen))
+        }
+        "pool" => state.mode().pool().0.to_string(),
+        "active" => active(&state),
+        "rescuer" => state.rescuer.get().map_or("none".to_owned(), |rescuer| {
+            format!("{} {}", rescuer.kernel_tid(), homing_sched::Facts::active(&shared.dispatch))
+        }),
+        "counters" => counters(&state, &state.counters()),
+        _ => return None,
+    })
+}
+
+fn kind(state: &WorkqueueState) -> String {
+    let kinds = state.kinds;
+    let strict = state.attributes().affinity.strict;
+    let kind = match (kinds.ordered, kinds.per_cpu, strict) {
+        (true, _, _) => "ordered",
+        (_, true, _) => "per_cpu",
+        (_, _, true) => "unbound,S",
+        _ => "unbound",
+    };
+    kind.to_owned()
+}
+
+fn flags(state: &WorkqueueState) -> String {
+    let kinds = state.kinds;
+    let flags = [
+        ("mem_reclaim", kinds.mem_reclaim),
+        ("freezable", kinds.freezable),
+        ("cpu_intensive", kinds.cpu_intensive),
+        ("highpri", state.attributes().nice == Nice::HIGHPRI),
+    ];
+    let set: Vec<_> = flags.iter().filter(|(_, set)| *set).map(|(name, _)| *name).collect();
+    set.join(" ")
+}
+
+/// A line for each slot of the gate that has ever been of use.
+fn active(state: &WorkqueueState) -> String {
+    let Some(gate) = state.gate() else { return String::new() };
+    let (kind, slots) = (gate.kind(), gate.states());
+    let last = slots.len() - 1;
+    let lines = slots.iter().enumerate().filter_map(|(number, slot)| {
+        let name = match kind {
+            Kind::Ordered => "dfl".to_owned(),
+            Kind::Nodes if number == last => "dfl".to_owned(),
+            Kind::Nodes => format!("N{number}"),
+            Kind::PerCpu if slot.active == 0 && slot.inactive == 0 => return None,
+            Kind::PerCpu => format!("cpu{number}"),
+        };
+        let limit = if slot.limit == u32::MAX { "max".to_owned() } else { slot.limit.to_string() };
+        Some(format!("{name} {}/{limit} {}", slot.active, slot.inactive))
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn counters(state: &WorkqueueState, counters: &Counters) -> String {
+    let reclaim = |count: u64| state.kinds.mem_reclaim.then_some(count);
+    let age = |quantile| counters.queue_age.quantile_ns(quantile);
+    let [home, llc, node, remote] = counters.taken;
+    let inactive = state.gate().map_or(0, crate::gate::Gate::inactive);
+    // In execution, as in the kernel's monitor: not those that wait.
+    let infl = counters.started.saturating_sub(counters.completed);
+    let per_cpu = state.kinds.per_cpu;
+    let all = [
+        ("queued", Some(counters.queued)),
+        ("started", Some(counters.started)),
+        ("completed", Some(counters.completed)),
+        ("cancelled", Some(counters.cancelled)),
+        ("panicked", Some(counters.panicked)),
+        ("infl", Some(infl)),
+        ("inactive", Some(inactive)),
+        ("cpu_time_ns", Some(counters.cpu_time_ns)),
+        ("cpu_intensive", Some(counters.cpu_intensive)),
+        ("cm_wakeup", per_cpu.then_some(counters.blocked)),
+        ("repatriated", (!per_cpu).then_some(counters.repatriated)),
+        ("mayday", reclaim(counters.mayday)),
+        ("rescued", reclaim(counters.rescued)),
+        ("woken", Some(counters.woken)),
+        ("pulled_home", Some(home)),
+        ("pulled_llc", Some(llc)),
+        ("pulled_node", Some(node)),
+        ("pulled_remote", Some(remote)),
+        ("queue_age_p50_ns", age(0.5)),
+        ("queue_age_p99_ns", age(0.99)),
+    ];
+    let line = |(name, count): (&str, Option<u64>)| {
+        count.map_or(format!("{name} -"), |count| format!("{name} {count}"))
+    };
+    all.map(line).join("\n")
+}
+
+pub(super) fn set(
+    shared: &Arc<Shared>,
+    name: &str,
+    attribute: &str,
+    value: &str,
+) -> Result<(), Refused> {
+    let Some(state) = find(shared, name) else {
+        return Err(Refused::Failed("the workqueue has gone".to_owned()));
+    };
+    let workqueue = Workqueue::looked_at(Arc::clone(shared), state);
+    let set = match attribute {
+        // What is read may be written back: "default (cache)".
+        "affinity_scope" => match value.split(' ').next().unwrap_or(value) {
+            "default" => workqueue.set_affinity_default(),
+            "auto" => workqueue.set_affinity_auto(true),
+            value => workqueue.set_affinity_scope(scope(value, ", default, auto")?),
+        },
+        "affinity_strict" => workqueue.set_affinity_strict(flag(value)?),
+        "localize" => workqueue.set_localize(flag(value)?),
+        "nice" => {
+            let nice = value.parse().ok().and_then(Nice::new);
+            workqueue.set_nice(nice.ok_or_else(|| Refused::value("a number from -20 to 19"))?)
+        }
+        "cpumask" => workqueue.set_cpumask(cpumask(shared, value)?),
+        "max_active" => workqueue.set_max_active(match value {
+            "max" => None,
+            number => Some(number.parse().map_err(|_| Refused::value(MAX_ACTIVE))?),
+        }),
+        "min_active" => {
+            let min = value.parse().map_err(|_| Refused::value("a number up to max_active"))?;
+            workqueue.set_min_active(min)
+        }
+        "frozen" => {
+            if flag(value)? {
+                workqueue.freeze(FREEZE)
+            } else {
+                workqueue.thaw();
+                Ok(())
+            }
+        }
+        _ => Ok(()),
+    };
+    set.map_err(|error| match error {
+        WorkqueueError::Limit { attribute: "max_active", .. } => Refused::value(MAX_ACTIVE),
+        WorkqueueError::Limit { accepted, .. } => Refused::Value(accepted),
+        WorkqueueError::Cpumask { online, .. } => Refused::value(format!("CPUs out of {online}")),
+        other => Refused::Failed(other.to_string()),
+    })
+}
+
+const MAX_ACTIVE: &str = "a number from 1 to 2048, or max";
+
+/// A list of CPUs, or `all`; `None` is all.
+fn cpumask(shared: &Shared, value: &str) -> Result<Option<CpuSet>, Refused> {
+    let online = shared.dispatch.layout().machine().online();
+    if value == "all" {
+        return Ok(None);
+    }
+    let mask: Result<CpuSet, _> = value.parse();
+    let mask = mask.ok().filter(|mask| mask.intersects(online));
+    let mask = mask.ok_or_else(|| {
+        Refused::value(format!("CPUs out of {online}, as a list like 0-3,8, or all"))
+    })?;
+    Ok(Some(mask).filter(|mask| !online.is_subset(mask)))
+}

@@ -1,0 +1,110 @@
+//! The counters, handed to whatever recorder of the `metrics` ecosystem is installed: Prometheus'
+//! text, for one.
+
+use ::metrics::{Unit, counter, describe_counter, describe_gauge, gauge};
+use homing_sched::Reach;
+
+use crate::runtime::Runtime;
+
+impl Runtime {
+    /// Hands the counters of all workqueues and CPUs, as they are now, to the recorder of the
+    /// `metrics` ecosystem that is installed. To be called before each scrape, or now and then.
+    ///
+    /// ```
+    /// use homing_runtime::Runtime;
+    /// use metrics_exporter_prometheus::PrometheusBuilder;
+    ///
+    /// let recorder = PrometheusBuilder::new().build_recorder();
+    /// let text = recorder.handle();
+    /// let runtime = Runtime::new()?;
+    /// runtime.queue(|| ()).join()?;
+    /// metrics::with_local_recorder(&recorder, || runtime.record_metrics());
+    /// let line = r#"homing_workqueue_completed_total{workqueue="events"} 1"#;
+    /// assert!(text.render().lines().any(|known| known == line), "{}", text.render());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn record_metrics(&self) {
+        describe();
+        for state in self.shared().workqueues.all() {
+            let counters = state.counters();
+            let name = || state.name.to_string();
+            let totals = [
+                ("homing_workqueue_queued_total", counters.queued),
+                ("homing_workqueue_started_total", counters.started),
+                ("homing_workqueue_completed_total", counters.completed),
+                ("homing_workqueue_cancelled_total", counters.cancelled),
+                ("homing_workqueue_panicked_total", counters.panicked),
+                ("homing_workqueue_woken_total", counters.woken),
+                ("homing_workqueue_repatriated_total", counters.repatriated),
+                ("homing_workqueue_blocked_total", counters.blocked),
+                ("homing_workqueue_cpu_intensive_total", counters.cpu_intensive),
+                ("homing_workqueue_mayday_total", counters.mayday),
+                ("homing_workqueue_rescued_total", counters.rescued),
+                ("homing_workqueue_cpu_nanoseconds_total", counters.cpu_time_ns),
+            ];
+            for (metric, total) in totals {
+                counter!(metric, "workqueue" => name()).absolute(total);
+            }
+            for (reach, taken) in Reach::ALL.into_iter().zip(counters.taken) {
+                let labels = [("workqueue", name()), ("distance", distance(reach).to_owned())];
+                counter!("homing_workqueue_taken_total", &labels).absolute(taken);
+            }
+            let inactive = state.gate().map_or(0, crate::gate::Gate::inactive);
+            gauge!("homing_workqueue_inactive", "workqueue" => name()).set(inactive as f64);
+            for (quantile, label) in [(0.5, "0.5"), (0.99, "0.99"), (0.999, "0.999")] {
+                if let Some(ns) = counters.queue_age.quantile_ns(quantile) {
+                    let labels = [("workqueue", name()), ("quantile", label.to_owned())];
+                    gauge!("homing_workqueue_age_seconds", &labels).set(ns as f64 / 1e9);
+                }
+            }
+        }
+        for (cpu, counters) in self.cpu_counters() {
+            let cpu = || cpu.to_string();
+            counter!("homing_cpu_items_total", "cpu" => cpu()).absolute(counters.items);
+            counter!("homing_cpu_busy_nanoseconds_total", "cpu" => cpu())
+                .absolute(counters.busy_ns);
+            counter!("homing_cpu_parked_nanoseconds_total", "cpu" => cpu())
+                .absolute(counters.parked_ns);
+        }
+        gauge!("homing_threads").set(self.thread_count() as f64);
+        counter!("homing_threads_refused_total").absolute(self.threads_refused());
+        counter!("homing_stalls_total").absolute(self.stalls());
+    }
+}
+
+fn distance(reach: Reach) -> &'static str {
+    match reach {
+        Reach::Home => "home",
+        Reach::Llc => "llc",
+        Reach::Node => "node",
+        Reach::Remote => "remote",
+    }
+}
+
+fn describe() {
+    let counters = [
+        ("homing_workqueue_queued_total", "items queued"),
+        ("homing_workqueue_started_total", "items begun"),
+        ("homing_workqueue_completed_total", "items ended, by returning or by a panic"),
+        ("homing_workqueue_cancelled_total", "items aborted, refused or cancelled"),
+        ("homing_workqueue_panicked_total", "items that panicked"),
+        ("homing_workqueue_taken_total", "items taken by workers, by the distance of their home"),
+        ("homing_workqueue_woken_total", "CPUs woken for items"),
+        ("homing_workqueue_repatriated_total", "items taken by a worker that went back"),
+        ("homing_workqueue_blocked_total", "items that blocked without saying so"),
+        ("homing_workqueue_cpu_intensive_total", "items that used their CPU for long"),
+        ("homing_workqueue_mayday_total", "calls for the rescuer"),
+        ("homing_workqueue_rescued_total", "items that the rescuer ran"),
+        ("homing_workqueue_cpu_nanoseconds_total", "CPU time of items"),
+        ("homing_cpu_items_total", "items run on a CPU"),
+        ("homing_cpu_busy_nanoseconds_total", "time a CPU's worker ran items"),
+        ("homing_cpu_parked_nanoseconds_total", "time a CPU's worker slept"),
+        ("homing_threads_refused_total", "threads that the system refused to create"),
+        ("homing_stalls_total", "queues that the watchdog found standing still"),
+    ];
+    counters.into_iter().for_each(|(name, what)| describe_counter!(name, what));
+    describe_gauge!("homing_workqueue_inactive", "items that wait because of max_active");
+    let age = "how long sampled items waited, rounded up to a power of two";
+    describe_gauge!("homing_workqueue_age_seconds", Unit::Seconds, age);
+    describe_gauge!("homing_threads", "threads of the runtime, without the monitor");
+}
