@@ -181,6 +181,7 @@ fn ratio(
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::exec::workload::Side;
     use crate::machine;
 
     /// Three rounds of homing and two others under one workload.
@@ -215,5 +216,27 @@ pub(crate) mod tests {
         assert_eq!(ratios, [("items_per_s", Peer::CbDeque), ("cpu_ns_per_item", Peer::CbDeque)]);
         assert_eq!(report.homing_to_best[0].ratio, Spread { median: 0.5, min: 0.5, max: 0.5 });
         assert!(report.notes[1].starts_with("3.00 %"), "{:?}", report.notes);
+    }
+
+    #[test]
+    fn ways_of_ours_are_divided_by_each_other_round_by_round() {
+        let workload = Workload::Issue(Side::Inside, 0);
+        let outcome = |round, peer, cost| {
+            let figures = [("cpu_ns_per_item".to_owned(), cost)].into();
+            Outcome { round, workload, peer, figures }
+        };
+        let outcomes = [
+            outcome(1, Peer::HomingHandle, 100.0),
+            outcome(1, Peer::HomingWork, 110.0),
+            outcome(2, Peer::HomingWork, 240.0),
+            outcome(2, Peer::HomingHandle, 200.0),
+            // Not measured beside it in this round.
+            outcome(3, Peer::HomingWork, 900.0),
+        ];
+        let within = compare_within(&outcomes);
+        assert_eq!(within.len(), 1, "there is nothing without a handle: {within:?}");
+        assert_eq!((within[0].over, within[0].under), (Peer::HomingWork, Peer::HomingHandle));
+        assert_eq!((within[0].ratio.min, within[0].ratio.max), (1.1, 1.2));
+        assert!(compare(&rows(&outcomes), &outcomes).is_empty());
     }
 }
