@@ -227,6 +227,7 @@ impl Gate {
     }
 
     fn apply(&self, limits: &Limits) {
+        let no_limit = limits.max_active.is_none();
         let max = limits.max_active.unwrap_or(u32::MAX);
         let all: usize = limits.cpus.iter().sum();
         let nodes = self.slots.len() - 1;
@@ -235,7 +236,7 @@ impl Gate {
             active.frozen = limits.frozen;
             active.limit = match self.kind {
                 Kind::Ordered => 1,
-                Kind::Nodes if number < nodes => {
+                Kind::Nodes if number < nodes && !no_limit => {
                     let cpus = limits.cpus.get(number).copied().unwrap_or(0);
                     node_max_active(max, limits.min_active, cpus, all)
                 }

@@ -369,11 +369,16 @@ impl Work {
             !local::runs_work(self.address()),
             "{what} of {self} from itself: it would wait for itself"
         );
-        // From other items of its workqueue it may be waited for, as far as there are threads.
-        let of_own = local::runs_item_of(self.workqueue().state().number);
-        if !of_own {
+        let state = self.workqueue().state();
+        if !local::runs_item_of(state.number) {
             self.workqueue().check_may_wait(what);
+            return;
         }
+        // Other items of its workqueue may wait for it, unless it comes after them.
+        assert!(
+            !state.kinds.ordered || !self.is_pending() || what != "flush",
+            "{what} of {self} from another item of that ordered workqueue: it would wait for itself"
+        );
     }
 }
 

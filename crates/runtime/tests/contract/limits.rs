@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use homing_runtime::{CpuId, CpuSet, Nice, Runtime, Scope, WorkqueueError, blocking};
 
-use crate::helpers::{Crowd, Door, on, until};
+use crate::helpers::{Crowd, Door, on, panic_of, until};
 
 #[test]
 fn an_ordered_workqueue_keeps_its_order_while_its_attributes_change() {
@@ -62,6 +62,28 @@ fn an_item_of_an_ordered_workqueue_that_is_cancelled_and_queued_again_goes_to_th
     door.open();
     queue.flush();
     assert_eq!(*order.lock().unwrap(), ['b', 'a']);
+}
+
+#[test]
+fn waiting_for_what_comes_after_in_an_ordered_workqueue_panics_and_names_it() {
+    let runtime = on("1x1x1").build().unwrap();
+    let queue = runtime.workqueue("ordered").ordered().build().unwrap();
+    let inner = queue.clone();
+    let messages = queue.queue(move || {
+        let later = inner.queue(|| ());
+        let work = inner.work(|_| ());
+        assert!(work.queue());
+        [
+            panic_of(|| _ = later.join()),
+            panic_of(|| _ = work.flush()),
+            panic_of(|| inner.scope(|scope| scope.queue(|| ()))),
+        ]
+    });
+    for message in messages.join().unwrap() {
+        assert!(message.contains("ordered workqueue") && message.contains("wait"), "{message}");
+    }
+    queue.flush();
+    assert_eq!(queue.counters().completed, 3);
 }
 
 #[test]

@@ -169,6 +169,24 @@ fn a_destroyed_workqueue_has_run_everything_and_takes_nothing() {
     assert_eq!(runtime.queue(|| 1).join().unwrap(), 1, "others go on");
 }
 
+/// The workqueue is forgotten, but not by its future.
+#[test]
+fn a_future_of_a_destroyed_workqueue_is_cancelled_when_it_would_go_on() {
+    let runtime = Runtime::new().unwrap();
+    let queue = runtime.workqueue("doomed").build().unwrap();
+    let door = Door::default();
+    let at = door.clone();
+    let other = runtime.queue(move || at.pass());
+    let future = queue.spawn(async move { other.await.unwrap() });
+    until("it waits", || queue.counters().completed == 1);
+    queue.destroy();
+    runtime.workqueue("next").build().unwrap();
+    door.open();
+    assert!(matches!(future.join(), Err(JoinError::Cancelled)));
+    queue.flush();
+    assert_eq!(queue.counters().in_flight(), 0);
+}
+
 #[test]
 fn flushing_across_the_reclaim_boundary_panics_and_names_both() {
     let runtime = Runtime::new().unwrap();
