@@ -9,6 +9,7 @@ use crate::flush::Wait;
 use crate::handle::{block_on, block_on_until};
 use crate::local;
 use crate::rescuer::Rescuer;
+use crate::runtime::Runtime;
 use crate::state::Mode;
 use crate::sync::Ordering;
 use crate::worker::blocking;
@@ -224,6 +225,57 @@ impl Workqueue {
                 reclaim.name
             );
         }
+    }
+}
+
+impl Runtime {
+    /// [Freezes](Workqueue::freeze) all freezable workqueues: the kernel's before it suspends.
+    ///
+    /// # Errors
+    /// [`WorkqueueError::FreezeTimeout`] of the first one whose items still run after `at_most`,
+    /// which is the time for all of them: then all are thawed again.
+    ///
+    /// # Panics
+    /// From an item of one of them.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// let disk = runtime.workqueue("disk").freezable().build()?;
+    /// runtime.freeze_workqueues(Duration::from_secs(1))?;
+    /// assert!(disk.is_frozen());
+    /// runtime.thaw_workqueues();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn freeze_workqueues(&self, at_most: Duration) -> Result<(), WorkqueueError> {
+        let began = Instant::now();
+        let all = self.freezable();
+        // All stop taking items before any is waited for.
+        for workqueue in &all {
+            workqueue.check_may_wait("freeze");
+            workqueue.gate().set_frozen(true);
+        }
+        for workqueue in &all {
+            let frozen = workqueue.freeze(at_most.saturating_sub(began.elapsed()));
+            if frozen.is_err() {
+                self.thaw_workqueues();
+                return frozen;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets items of all freezable workqueues begin again.
+    pub fn thaw_workqueues(&self) {
+        for workqueue in self.freezable() {
+            workqueue.thaw();
+        }
+    }
+
+    fn freezable(&self) -> Vec<Workqueue> {
+        let shared = self.shared();
+        let all = shared.workqueues.all().into_iter().filter(|state| state.kinds.freezable);
+        all.map(|state| Workqueue::looked_at(Arc::clone(shared), state)).collect()
     }
 }
 

@@ -258,7 +258,6 @@ impl Workqueue {
     }
 
     /// One that does not keep the workqueue.
-    #[cfg(feature = "control")]
     pub(crate) fn looked_at(shared: Arc<Shared>, state: Arc<WorkqueueState>) -> Self {
         Self { of: Arc::new(Of { shared, state, owns: false }) }
     }
