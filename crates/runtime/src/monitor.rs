@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use homing_sched::{BLOCKED_NS, Facts, Running, Verdict, WINDOW_NS, tick};
+use homing_sched::{BLOCKED_NS, Facts, PoolSet, Running, Verdict, WINDOW_NS, tick};
 use homing_topology::{Allowed, CpuId, CpuSet};
 
 use crate::clock::now_ns;
@@ -138,6 +138,7 @@ impl Monitor<'_> {
         if now_ns.saturating_sub(self.chosen_ns) >= WINDOW_NS {
             self.chosen_ns = now_ns;
             self.choose_scopes(now_ns);
+            self.leave_pools_out();
         }
         // What ended in a batch that is not over yet.
         for workqueue in shared.workqueues.with_items() {
@@ -271,6 +272,15 @@ impl Monitor<'_> {
                 let _ = workqueue.change(set, |chosen| self.shared.pool_with(chosen));
             });
         }
+    }
+
+    /// Lets workers pass over the pools of attributes that no workqueue has any more.
+    fn leave_pools_out(&self) {
+        let mut wanted = PoolSet::default();
+        for workqueue in self.shared.workqueues.with_items() {
+            wanted.insert(workqueue.mode().pool());
+        }
+        self.shared.dispatch.pools.leave_out_all_but(&wanted);
     }
 
     /// Calls the rescuers of workqueues that have items, where CPUs have waited for threads for
