@@ -44,7 +44,8 @@ pub struct Counters {
     pub repatriated: u64,
     /// Items that blocked without saying so, and lost their CPU to a spare thread.
     pub blocked: u64,
-    /// Items that used their CPU for longer than the runtime's `cpu_intensive_thresh`.
+    /// Items that used their CPU for longer than the runtime's `cpu_intensive_thresh`. Those of a
+    /// per-CPU workqueue lost their CPU to a spare thread.
     pub cpu_intensive: u64,
     /// Times that the rescuer was called because no thread could be created.
     pub mayday: u64,

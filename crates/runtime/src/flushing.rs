@@ -189,10 +189,7 @@ impl Workqueue {
 
     /// Lets items begin again.
     pub fn thaw(&self) {
-        if let Some(gate) = self.state().gate() {
-            gate.set_frozen(false);
-            self.shared().activate(self.state());
-        }
+        self.shared().thaw(self.state());
     }
 
     /// Whether it is frozen, or being frozen.
@@ -229,7 +226,8 @@ impl Workqueue {
 }
 
 impl Runtime {
-    /// [Freezes](Workqueue::freeze) all freezable workqueues: the kernel's before it suspends.
+    /// [Freezes](Workqueue::freeze) all freezable workqueues, and those that are made until they
+    /// are thawed: as the kernel does before it suspends.
     ///
     /// # Errors
     /// [`WorkqueueError::FreezeTimeout`] of the first one whose items still run after `at_most`,
@@ -249,10 +247,13 @@ impl Runtime {
     /// ```
     pub fn freeze_workqueues(&self, at_most: Duration) -> Result<(), WorkqueueError> {
         let began = Instant::now();
-        let all = self.freezable();
-        // All stop taking items before any is waited for.
-        for workqueue in &all {
+        for workqueue in self.freezable() {
             workqueue.check_may_wait("freeze");
+        }
+        // Also those that are made from now on; and all stop taking items before any is waited for.
+        self.shared().frozen.store(true, Ordering::SeqCst);
+        let all = self.freezable();
+        for workqueue in &all {
             workqueue.gate().set_frozen(true);
         }
         for workqueue in &all {
@@ -267,14 +268,12 @@ impl Runtime {
 
     /// Lets items of all freezable workqueues begin again.
     pub fn thaw_workqueues(&self) {
-        for workqueue in self.freezable() {
-            workqueue.thaw();
-        }
+        self.shared().thaw_all();
     }
 
     fn freezable(&self) -> Vec<Workqueue> {
         let shared = self.shared();
-        let all = shared.workqueues.all().into_iter().filter(|state| state.kinds.freezable);
+        let all = shared.workqueues.with_items().into_iter().filter(|state| state.kinds.freezable);
         all.map(|state| Workqueue::looked_at(Arc::clone(shared), state)).collect()
     }
 }

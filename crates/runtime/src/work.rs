@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use homing_topology::CpuId;
+use homing_topology::{CpuId, NodeId};
 
 use crate::clock::{nanoseconds, now_ns};
 use crate::flush::{Wait, end_all};
@@ -122,6 +122,16 @@ impl Work {
         Ok(instance.is_some_and(|instance| self.put(instance, Some(cpu))))
     }
 
+    /// [`Work::queue`] for a CPU of a NUMA node, as [`Workqueue::queue_on_node`].
+    ///
+    /// # Errors
+    /// [`WorkqueueError::Node`] where no CPU of such a node is online; nothing is queued.
+    pub fn queue_on_node(&self, node: NodeId) -> Result<bool, WorkqueueError> {
+        let cpu = self.workqueue().cpu_of_node(node)?;
+        let instance = self.node.pending.queue(false);
+        Ok(instance.is_some_and(|instance| self.put(instance, Some(cpu))))
+    }
+
     /// Queues it when `delay` has passed, and is pending until then; a delay of 0 queues it at
     /// once. Whether this call did, as for [`Work::queue`].
     ///
@@ -136,12 +146,26 @@ impl Work {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn queue_delayed(&self, delay: Duration) -> bool {
+        self.queue_later(delay, None)
+    }
+
+    /// [`Work::queue_delayed`] for the pod of `cpu`.
+    ///
+    /// # Errors
+    /// [`WorkqueueError::Cpu`] where the machine has no such CPU online; nothing is queued.
+    pub fn queue_delayed_on(&self, cpu: CpuId, delay: Duration) -> Result<bool, WorkqueueError> {
+        self.workqueue().check_cpu(cpu)?;
+        Ok(self.queue_later(delay, Some(cpu)))
+    }
+
+    fn queue_later(&self, delay: Duration, cpu: Option<CpuId>) -> bool {
         if delay.is_zero() {
-            return self.queue();
+            let instance = self.node.pending.queue(false);
+            return instance.is_some_and(|instance| self.put(instance, cpu));
         }
         let mut timer = lock(&self.node.context.timer);
         let instance = self.node.pending.queue(true);
-        instance.is_some_and(|instance| self.set_timer(&mut timer, instance, delay))
+        instance.is_some_and(|instance| self.set_timer(&mut timer, instance, delay, cpu))
     }
 
     /// Queues it when `delay` has passed from now, whatever it is at: pending on a timer, queued,
@@ -157,7 +181,7 @@ impl Work {
             drop(timer);
             self.put(requeued.instance, None);
         } else {
-            self.set_timer(&mut timer, requeued.instance, delay);
+            self.set_timer(&mut timer, requeued.instance, delay, None);
             drop(timer);
         }
         if requeued.before.is_some_and(|before| before.waiters) {
@@ -306,12 +330,18 @@ impl Work {
         workqueue.shared().push(workqueue.state(), cpu, item, Origin::New)
     }
 
-    fn set_timer(&self, place: &mut Option<TimerKey>, instance: Instance, delay: Duration) -> bool {
+    fn set_timer(
+        &self,
+        place: &mut Option<TimerKey>,
+        instance: Instance,
+        delay: Duration,
+        cpu: Option<CpuId>,
+    ) -> bool {
         let shared = self.workqueue().shared();
         let at_ns = now_ns().saturating_add(nanoseconds(delay));
         self.clear_timer(place);
         let what = Box::new(self.clone());
-        let cpu = local::issuing_cpu(shared);
+        let cpu = cpu.unwrap_or_else(|| local::issuing_cpu(shared));
         let timer = Timer { what, generation: instance.generation, cpu };
         let Ok((key, is_next)) = shared.timers.set(at_ns, timer) else {
             // The runtime has ended.
