@@ -10,12 +10,13 @@ use anyhow::{Context, bail};
 /// Lines of a source file, tests included. May only fall.
 const FILE_LINES_MAX: usize = 600;
 /// The only files that may hold unsafe code; ARCHITECTURE.md says why.
-const UNSAFE_ISLANDS: [&str; 7] = [
+const UNSAFE_ISLANDS: [&str; 8] = [
     "crates/runtime/src/item/batch.rs",
     "crates/runtime/src/item/header.rs",
     "crates/runtime/src/item/joined.rs",
     "crates/runtime/src/item/lone.rs",
     "crates/runtime/src/item/memory.rs",
+    "crates/runtime/src/item/work.rs",
     "crates/runtime/src/scope.rs",
     "crates/volume/src/xts/aws_lc.rs",
 ];
