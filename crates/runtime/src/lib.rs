@@ -18,7 +18,8 @@
 //! `home_queue`, `pools`, `dispatch` (the protocol); `slot`, `crew`, `worker`, `monitor` (the
 //! threads); `workqueue`, `handle`, `scope`, `futures`, `builder`, `runtime` (what users hold). On
 //! the way from a workqueue to a home queue: `queueing`, `gate` (limits, order, freezing), `flush`
-//! and `flushing`; `work` and `timers` (work that is queued again and again). `live` (attributes),
+//! and `flushing`; `work`, `waits`
+//! and `timers` (work that is queued again and again). `live` (attributes),
 //! `rescuer` and `stall` are for bad days; `books`, `state`, `registry`, `shared` hold all
 //! together; `spare` and `latency` stand alone.
 // The models drive the protocol and the items; the rest of these files is idle there.
@@ -37,19 +38,19 @@ mod books;
 mod clock;
 mod cpu_bits;
 mod dispatch;
+mod flush;
 mod home_queue;
 mod item;
 mod pools;
 mod sleeper;
 mod slot;
 mod sync;
+mod waits;
 
 #[cfg(not(loom))]
 mod builder;
 #[cfg(not(loom))]
 mod crew;
-#[cfg(not(loom))]
-mod flush;
 #[cfg(not(loom))]
 mod flushing;
 #[cfg(not(loom))]
