@@ -143,7 +143,8 @@ impl ByColour {
     /// For counters that one thread writes.
     fn add(&self, tag: Tag) {
         let counter = &self.0[tag.colour()];
-        counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        // Release: who sees that it has ended sees what it did, and that it was queued.
+        counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Release);
     }
 
     /// For counters that any thread writes.

@@ -97,6 +97,8 @@ mod workqueue;
 mod workqueue_builder;
 
 #[cfg(all(loom, test))]
+mod loom_flush_tests;
+#[cfg(all(loom, test))]
 mod loom_tests;
 #[cfg(all(shuttle, test))]
 mod shuttle_tests;
