@@ -100,6 +100,8 @@ mod workqueue_builder;
 mod loom_flush_tests;
 #[cfg(all(loom, test))]
 mod loom_tests;
+#[cfg(all(loom, test))]
+mod loom_work_tests;
 #[cfg(all(shuttle, test))]
 mod shuttle_tests;
 

@@ -150,6 +150,10 @@ impl Item {
         ManuallyDrop::new(self).header
     }
 
+    pub(super) fn as_header(&self) -> NonNull<Header> {
+        self.header
+    }
+
     fn header(&self) -> &Header {
         // SAFETY: we hold a reference, so the allocation lives; shared fields are atomics.
         unsafe { self.header.as_ref() }
