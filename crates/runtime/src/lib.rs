@@ -103,6 +103,8 @@ mod loom_tests;
 #[cfg(all(loom, test))]
 mod loom_work_tests;
 #[cfg(all(shuttle, test))]
+mod shuttle_contract_tests;
+#[cfg(all(shuttle, test))]
 mod shuttle_tests;
 
 #[cfg(not(loom))]
