@@ -8,13 +8,13 @@ use std::time::Duration;
 use homing_topology::{CpuId, NodeId};
 
 use crate::clock::{nanoseconds, now_ns};
-use crate::flush::{Wait, end_all};
 use crate::flushing::Waiting;
 use crate::item::{Awaited, Cancelled, Context, Instance, Item, Node, SharedNode};
 use crate::local;
 use crate::queueing::Origin;
 use crate::sync::{Mutex, lock};
 use crate::timers::{Fire, Timer, TimerKey};
+use crate::waits::Waits;
 use crate::workqueue::Workqueue;
 use crate::workqueue_builder::WorkqueueError;
 
@@ -56,14 +56,13 @@ pub(crate) struct Target {
     workqueue: Workqueue,
     /// The type of its function, for messages.
     name: &'static str,
-    waits: Mutex<Vec<Arc<Wait>>>,
+    waits: Waits,
     timer: Mutex<Option<TimerKey>>,
 }
 
 impl Context for Target {
     fn wake(&self) {
-        let waits = std::mem::take(&mut *lock(&self.waits));
-        end_all(&waits);
+        self.waits.wake();
     }
 
     fn cancel(&self, item: Item) {
@@ -89,7 +88,7 @@ impl Workqueue {
         let target = Target {
             workqueue: self.clone(),
             name: type_name::<F>(),
-            waits: Mutex::default(),
+            waits: Waits::default(),
             timer: Mutex::new(None),
         };
         let call = move |node: &SharedNode<Target>| {
@@ -379,13 +378,8 @@ impl Work {
 
     /// Joins those who wait, unless it is over.
     fn begin_wait(&self, awaited: Awaited) -> Option<Waiting> {
-        let wait = Arc::new(Wait::default());
-        lock(&self.node.context.waits).push(Arc::clone(&wait));
-        if self.node.pending.wait(awaited) {
-            return Some(Waiting(wait));
-        }
-        lock(&self.node.context.waits).retain(|other| !Arc::ptr_eq(other, &wait));
-        None
+        let Target { waits, .. } = &self.node.context;
+        waits.begin(&self.node.pending, awaited).map(Waiting)
     }
 
     fn wait(&self, awaited: Awaited) {

@@ -231,3 +231,29 @@ fn flush_waits_for_what_another_item_of_the_batch_has_ended_although_the_next_on
         long.flush();
     }
 }
+
+/// Its worker has lost its CPU, so that nobody looks at it any more.
+#[test]
+fn flush_waits_for_a_run_that_blocked_and_not_for_the_one_behind_it() {
+    let runtime = on("1x1x1").build().unwrap();
+    let queue = runtime.workqueue("flushed").build().unwrap();
+    let (doors, runs) = ([Door::default(), Door::default()], Arc::new(AtomicUsize::new(0)));
+    let (at, count) = (doors.clone(), Arc::clone(&runs));
+    let work = queue.work(move |_| at[count.fetch_add(1, Ordering::SeqCst)].pass());
+    work.queue();
+    until("it runs", || work.is_running());
+    let flusher = {
+        let queue = queue.clone();
+        let flush = queue.flushed();
+        thread::spawn(move || runtime_of(&queue).spawn(flush).join().unwrap())
+    };
+    // Another thread gets the CPU, and leaves this instance to the one that runs.
+    work.queue();
+    thread::sleep(Duration::from_millis(60));
+    doors[0].open();
+    until("the flush ends", || flusher.is_finished());
+    assert!(work.is_running());
+    doors[1].open();
+    work.flush();
+    assert_eq!(runs.load(Ordering::SeqCst), 2);
+}
