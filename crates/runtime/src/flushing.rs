@@ -152,7 +152,8 @@ impl Workqueue {
     ///
     /// # Errors
     /// [`WorkqueueError::Fixed`] where it is not freezable; [`WorkqueueError::FreezeTimeout`]
-    /// where items are still active after `at_most`: then it is thawed again.
+    /// where items are still active after `at_most`, or when somebody thaws it meanwhile: it is
+    /// thawed then.
     ///
     /// # Panics
     /// As [`Workqueue::flush`].
@@ -179,7 +180,8 @@ impl Workqueue {
         gate.set_frozen(true);
         let mut idle = Waiting(gate.wait_idle());
         let deadline = Instant::now().checked_add(at_most);
-        if blocking(|| block_on_until(&mut idle, deadline)).is_some() {
+        let over = blocking(|| block_on_until(&mut idle, deadline)).is_some();
+        if over && (gate.is_frozen() || gate.active() == 0) {
             return Ok(());
         }
         let active = gate.active();

@@ -173,13 +173,16 @@ impl Gate {
         let mut limits = lock(&self.limits);
         limits.frozen = frozen;
         self.apply(&limits);
+        let in_vain = if frozen { Vec::new() } else { std::mem::take(&mut limits.idle) };
+        drop(limits);
+        end_all(&in_vain);
     }
 
     pub(crate) fn is_frozen(&self) -> bool {
         lock(&self.limits).frozen
     }
 
-    /// Waits until nothing is active, of a gate that is frozen.
+    /// Waits until nothing is active, of a gate that is frozen, or it is not any more.
     pub(crate) fn wait_idle(&self) -> Arc<Wait> {
         let wait = Arc::new(Wait::default());
         lock(&self.limits).idle.push(Arc::clone(&wait));
