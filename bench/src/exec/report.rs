@@ -48,6 +48,21 @@ pub(crate) struct Comparison {
     pub(crate) ratio: Spread,
 }
 
+/// One figure of a way of ours divided by that of another.
+#[derive(Debug, Serialize)]
+pub(crate) struct Within {
+    /// The workload.
+    pub(crate) workload: Workload,
+    /// The [`Metric::key`].
+    pub(crate) metric: &'static str,
+    /// Whose figure is divided.
+    pub(crate) over: Peer,
+    /// By whose.
+    pub(crate) under: Peer,
+    /// Round by round.
+    pub(crate) ratio: Spread,
+}
+
 /// Everything that is told of a run.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
@@ -61,6 +76,8 @@ pub(crate) struct Report {
     pub(crate) rows: Vec<Row>,
     /// By workload and figure.
     pub(crate) homing_to_best: Vec<Comparison>,
+    /// By workload and figure, of the workloads that are homing's with itself.
+    pub(crate) homing_to_itself: Vec<Within>,
     /// Every measurement.
     pub(crate) cells: Vec<Outcome>,
 }
@@ -83,7 +100,8 @@ impl Report {
             ));
         }
         let homing_to_best = compare(&rows, &outcomes);
-        Self { machine, setup, notes, rows, homing_to_best, cells: outcomes }
+        let homing_to_itself = compare_within(&outcomes);
+        Self { machine, setup, notes, rows, homing_to_best, homing_to_itself, cells: outcomes }
     }
 
     /// The row of `peer` under `workload`.
@@ -125,6 +143,28 @@ fn compare_one(
         Better::More => others.max_by(|a, b| a.1.total_cmp(&b.1)),
         Better::Less => others.min_by(|a, b| a.1.total_cmp(&b.1)),
     }?;
+    let ratio = ratio(outcomes, (workload, metric), Peer::ours(workload), best)?;
+    Some(Comparison { workload, metric: metric.key, best, ratio })
+}
+
+fn compare_within(outcomes: &[Outcome]) -> Vec<Within> {
+    let of_ours = Workload::ALL.into_iter().filter(|load| load.is_of_ours());
+    let figures = of_ours.flat_map(|load| METRICS.iter().map(move |metric| (load, metric)));
+    let within = |(workload, metric): (Workload, &'static Metric)| {
+        Peer::pairs(workload).iter().filter_map(move |&(over, under)| {
+            let ratio = ratio(outcomes, (workload, metric), over, under)?;
+            Some(Within { workload, metric: metric.key, over, under, ratio })
+        })
+    };
+    figures.flat_map(within).collect()
+}
+
+fn ratio(
+    outcomes: &[Outcome],
+    (workload, metric): (Workload, &Metric),
+    over: Peer,
+    under: Peer,
+) -> Option<Spread> {
     let of = |peer| {
         outcomes
             .iter()
@@ -132,12 +172,10 @@ fn compare_one(
             .filter_map(|one| Some((one.round, *one.figures.get(metric.key)?)))
     };
     // Rounds are compared with themselves: the machine's mood is shared by what ran together.
-    let same_round = of(Peer::ours(workload)).filter_map(|(round, ours)| {
-        let (_, theirs) = of(best).find(|(other, _)| *other == round)?;
-        Some((ours, theirs))
-    });
-    let ratio = Spread::of_ratios(same_round)?;
-    Some(Comparison { workload, metric: metric.key, best, ratio })
+    Spread::of_ratios(of(over).filter_map(|(round, over)| {
+        let (_, under) = of(under).find(|(other, _)| *other == round)?;
+        Some((over, under))
+    }))
 }
 
 #[cfg(test)]

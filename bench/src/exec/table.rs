@@ -10,7 +10,7 @@ use crate::page::{TERMINAL, end, section};
 use crate::spread::{Spread, figure};
 
 /// What the rows mean.
-const LEGEND: [&str; 8] = [
+const LEGEND: [&str; 11] = [
     "Each figure is the median over the rounds, with the least and the greatest. The last column \
      is homing's figure divided by that of the best other peer, round by round.",
     "outside: one thread that is no worker submits items, 10,000 in flight at most; inside: an \
@@ -25,6 +25,14 @@ const LEGEND: [&str; 8] = [
      the others are not.",
     "idle-burn: CPU time in the second after a burst of work.",
     "memory-N: resident memory for each of a million queued items with N bytes captured.",
+    "issue, gate and live are homing beside itself; their last column is the one divided by the \
+     other, round by round, with the least and the greatest. issue: empty items (they count) or of \
+     1 us, queued one by one; with handles that are let go at once, and as work items, queued again \
+     and again.",
+    "gate: items of 50 ns, in a workqueue of 64 at a time (more are in flight), an ordered one, \
+     which cannot use two CPUs, and a freezable one.",
+    "live: items from outside, in a workqueue with a max_active that is never reached; \
+     scope, strictness, nice, cpumask and max_active change in turn, one each 10 ms, or not.",
     "affinitypool cannot detach an item: its memory is never given back.",
 ];
 
@@ -53,8 +61,9 @@ fn table(report: &Report, loads: &[Workload]) -> String {
     let peers: Vec<Peer> = Peer::ALL.into_iter().filter(measured).collect();
     let mut table = Table::new();
     table.load_style(TERMINAL);
+    let last = if loads[0].is_of_ours() { "ratios" } else { "homing / best" };
     let names = peers.iter().map(|peer| peer.name());
-    table.set_header(["workload", ""].into_iter().chain(names).chain(["homing / best"]));
+    table.set_header(["workload", ""].into_iter().chain(names).chain([last]));
     for load in loads {
         let mut name = load.name();
         for metric in &METRICS {
@@ -66,7 +75,11 @@ fn table(report: &Report, loads: &[Workload]) -> String {
             let mut cells = vec![std::mem::take(&mut name), metric.title.to_owned()];
             let shown = |peer| spread(peer).map_or_else(|| "-".to_owned(), |it| show(it, metric));
             cells.extend(peers.iter().map(shown));
-            cells.push(ratio(report, *load, metric));
+            cells.push(if load.is_of_ours() {
+                ratios(report, *load, metric)
+            } else {
+                ratio(report, *load, metric)
+            });
             table.add_row(cells);
         }
     }
@@ -89,6 +102,21 @@ fn ratio(report: &Report, load: Workload, metric: &Metric) -> String {
         || "-".to_owned(),
         |it| format!("{}\n{}", figure(it.ratio.median), it.best.name()),
     )
+}
+
+fn ratios(report: &Report, load: Workload, metric: &Metric) -> String {
+    let found = report
+        .homing_to_itself
+        .iter()
+        .filter(|it| (it.workload, it.metric) == (load, metric.key))
+        .map(|it| {
+            let [median, min, max] = [it.ratio.median, it.ratio.min, it.ratio.max].map(figure);
+            // They are all ours.
+            let [over, under] = [it.over, it.under]
+                .map(|peer| peer.name().strip_prefix("homing+").unwrap_or("homing"));
+            format!("{over} / {under} {median} ({min}..{max})")
+        });
+    found.collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]

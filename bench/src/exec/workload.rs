@@ -23,11 +23,35 @@ pub(crate) enum Workload {
     IdleBurn,
     /// A million queued items with so many bytes captured.
     Memory(usize),
+    /// homing beside itself: ways to have items of so many nanoseconds run, one at a time.
+    Issue(Side, u64),
+    /// homing beside itself: kinds of workqueues that hold items back.
+    Gate(Side),
+    /// homing beside itself: items of so many nanoseconds while attributes change.
+    Live(u64),
+}
+
+/// Where items come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// One thread that is no worker.
+    Outside,
+    /// Items.
+    Inside,
+}
+
+impl Side {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Outside => "outside",
+            Self::Inside => "inside",
+        }
+    }
 }
 
 impl Workload {
     /// All of them, in the order of the report.
-    pub(crate) const ALL: [Self; 22] = [
+    pub(crate) const ALL: [Self; 30] = [
         Self::Outside(50),
         Self::Outside(1_000),
         Self::Outside(10_000),
@@ -50,14 +74,25 @@ impl Workload {
         Self::Memory(0),
         Self::Memory(16),
         Self::Memory(64),
+        Self::Issue(Side::Outside, 0),
+        Self::Issue(Side::Outside, 1_000),
+        Self::Issue(Side::Inside, 0),
+        Self::Issue(Side::Inside, 1_000),
+        Self::Gate(Side::Outside),
+        Self::Gate(Side::Inside),
+        Self::Live(50),
+        Self::Live(1_000),
     ];
 
     /// The name in the results.
     pub(crate) fn name(self) -> String {
         let group = self.group();
         match self {
-            Self::Outside(ns) | Self::Inside(ns) if ns < 1_000 => format!("{group}-{ns}ns"),
-            Self::Outside(ns) | Self::Inside(ns) => format!("{group}-{}us", ns / 1_000),
+            Self::Outside(ns) | Self::Inside(ns) | Self::Live(ns) => {
+                format!("{group}-{}", length(ns))
+            }
+            Self::Issue(side, ns) => format!("{group}-{}-{}", side.name(), length(ns)),
+            Self::Gate(side) => format!("{group}-{}", side.name()),
             Self::Pairs(count) | Self::Crypt(count) => format!("{group}-{count}"),
             Self::Memory(bytes) => format!("{group}-{bytes}"),
             Self::Ping | Self::BlockingMix | Self::IdleBurn => group.to_owned(),
@@ -75,7 +110,15 @@ impl Workload {
             Self::BlockingMix => "blocking-mix",
             Self::IdleBurn => "idle-burn",
             Self::Memory(_) => "memory",
+            Self::Issue(..) => "issue",
+            Self::Gate(_) => "gate",
+            Self::Live(_) => "live",
         }
+    }
+
+    /// Whether it is homing's with itself: nobody else has what it is about.
+    pub(crate) const fn is_of_ours(self) -> bool {
+        matches!(self, Self::Issue(..) | Self::Gate(_) | Self::Live(_))
     }
 
     /// Those that `names` name: workloads or groups of them, all where there is no name.
@@ -92,6 +135,10 @@ impl Workload {
             |load: &Self| names.is_empty() || names.iter().any(|name| matches(name, *load));
         Ok(Self::ALL.into_iter().filter(wanted).collect())
     }
+}
+
+fn length(ns: u64) -> String {
+    if ns < 1_000 { format!("{ns}ns") } else { format!("{}us", ns / 1_000) }
 }
 
 impl FromStr for Workload {
@@ -135,8 +182,9 @@ const fn metric(key: &'static str, title: &'static str, unit: f64, better: Bette
 }
 
 /// All figures of the tables, in their order within a workload.
-pub(crate) const METRICS: [Metric; 12] = [
+pub(crate) const METRICS: [Metric; 13] = [
     metric("items_per_s", "k items/s", 1e3, Better::More),
+    metric("slowest_10ms_items_per_s", "k items/s, slowest 10 ms", 1e3, Better::More),
     metric("mib_per_s", "MiB/s", 1.0, Better::More),
     metric("cpu_ns_per_item", "CPU ns/item", 1.0, Better::Less),
     metric("cpu_us_per_item", "CPU us/item", 1.0, Better::Less),
@@ -161,6 +209,7 @@ mod tests {
         }
         assert_eq!(Workload::Outside(50).name(), "outside-50ns");
         assert_eq!(Workload::Inside(100_000).name(), "inside-100us");
+        assert_eq!(Workload::Issue(Side::Outside, 0).name(), "issue-outside-0ns");
     }
 
     #[test]

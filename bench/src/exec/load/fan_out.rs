@@ -15,15 +15,48 @@ const GROUPS: usize = 20;
 /// Children in a group.
 const GROUP: usize = 50;
 
+/// Children of a root.
+pub(super) const CHILDREN: usize = GROUPS * GROUP;
+
 /// Two cache lines: they are fetched in pairs.
 #[repr(align(128))]
 struct Countdown(AtomicUsize);
 
+/// Who is left of the children of one root.
+pub(super) struct Children {
+    groups: [Countdown; GROUPS],
+    left: Countdown,
+}
+
+impl Children {
+    /// None.
+    pub(super) const fn new() -> Self {
+        Self {
+            groups: [const { Countdown(AtomicUsize::new(0)) }; GROUPS],
+            left: Countdown(AtomicUsize::new(0)),
+        }
+    }
+
+    /// All of them, before the first is issued.
+    pub(super) fn begin(&self) {
+        for group in &self.groups {
+            group.0.store(GROUP, Ordering::Relaxed);
+        }
+        self.left.0.store(GROUPS, Ordering::Relaxed);
+    }
+
+    /// One has ended. Whether it was the last.
+    pub(super) fn end(&self, child: usize) -> bool {
+        let last = |countdown: &Countdown| countdown.0.fetch_sub(1, Ordering::AcqRel) == 1;
+        // Neighbours are of different groups: they are likely to run at the same time.
+        last(&self.groups[child % GROUPS]) && last(&self.left)
+    }
+}
+
 struct Tree<P: 'static> {
     pool: &'static P,
     steps: u64,
-    groups: [Countdown; GROUPS],
-    left: Countdown,
+    children: Children,
 }
 
 /// Children of so many nanoseconds, as many as the pool runs. Roots do not count.
@@ -35,8 +68,7 @@ pub(super) fn throughput<P: Pool>(
     let tree: &'static Tree<P> = Box::leak(Box::new(Tree {
         pool,
         steps: setting.steps(nanoseconds),
-        groups: [const { Countdown(AtomicUsize::new(0)) }; GROUPS],
-        left: Countdown(AtomicUsize::new(0)),
+        children: Children::new(),
     }));
     pool.submit(move || tree.root());
     Ok(Window::watch(setting)?.throughput())
@@ -44,20 +76,14 @@ pub(super) fn throughput<P: Pool>(
 
 impl<P: Pool> Tree<P> {
     fn root(&'static self) {
-        for group in &self.groups {
-            group.0.store(GROUP, Ordering::Relaxed);
-        }
-        self.left.0.store(GROUPS, Ordering::Relaxed);
-        // Neighbours are of different groups: they are likely to run at the same time.
-        let children = (0..GROUPS * GROUP).map(move |child| move || self.child(child % GROUPS));
-        self.pool.fan_out(children);
+        self.children.begin();
+        self.pool.fan_out((0..CHILDREN).map(move |child| move || self.child(child)));
     }
 
-    fn child(&'static self, group: usize) {
+    fn child(&'static self, child: usize) {
         spin(self.steps);
         count();
-        let last = |countdown: &Countdown| countdown.0.fetch_sub(1, Ordering::AcqRel) == 1;
-        if last(&self.groups[group]) && last(&self.left) {
+        if self.children.end(child) {
             self.pool.submit(move || self.root());
         }
     }

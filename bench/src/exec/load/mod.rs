@@ -6,13 +6,17 @@ mod clients;
 mod crypt;
 mod fan_out;
 mod hold;
+mod issue;
+mod live;
 mod outside;
 mod window;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::peers::Pool;
+use anyhow::bail;
+
+use super::peers::{Peer, Pool};
 use super::workload::Workload;
 use crate::procfs;
 
@@ -51,8 +55,25 @@ pub(crate) fn run<P: Pool>(workload: Workload, setting: &Setting) -> anyhow::Res
         Workload::Memory(0) => hold::memory::<P, 0>(pool, setting),
         Workload::Memory(16) => hold::memory::<P, 2>(pool, setting),
         Workload::Memory(_) => hold::memory::<P, 8>(pool, setting),
+        Workload::Issue(..) | Workload::Gate(_) | Workload::Live(_) => {
+            bail!("{} is not for all pools", workload.name())
+        }
     }?;
     let peak = procfs::peak_memory(std::process::id())?;
     figures.insert("peak_rss_mib".to_owned(), peak as f64 / f64::from(1 << 20));
     Ok(figures)
+}
+
+/// Runs `workload`, which is homing's with itself, one of whose ways `peer` is.
+pub(crate) fn run_ours(
+    workload: Workload,
+    peer: Peer,
+    setting: &Setting,
+) -> anyhow::Result<Figures> {
+    match workload {
+        Workload::Issue(side, ns) => issue::ways(peer, setting, side, ns),
+        Workload::Gate(side) => issue::gates(peer, setting, side),
+        Workload::Live(ns) => live::changes(peer, setting, ns),
+        _ => bail!("{} is not homing's alone", workload.name()),
+    }
 }

@@ -107,7 +107,7 @@ pub(super) fn idle_burn<P: Pool>(pool: &'static P, setting: &Setting) -> anyhow:
     Ok(Figures::from([figure]))
 }
 
-fn submit_for<P: Pool>(
+pub(super) fn submit_for<P: Pool>(
     pool: &'static P,
     submitter: &mut Submitter,
     steps: u64,

@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use anyhow::{Context, ensure};
-use homing::{Allowed, CpuSet, Machine, Runtime, Workqueue};
+use homing::{Allowed, CpuSet, Machine, Runtime, Workqueue, WorkqueueBuilder};
 
 use super::Pool;
 
@@ -13,11 +13,15 @@ use super::Pool;
 pub(crate) struct Homing {
     queue: Workqueue,
     /// The workers end with it.
-    _runtime: Runtime,
+    runtime: Runtime,
 }
 
-impl Pool for Homing {
-    fn start(workers: usize) -> anyhow::Result<Self> {
+impl Homing {
+    /// With a workqueue of another kind.
+    pub(crate) fn start_as(
+        workers: usize,
+        kind: impl FnOnce(WorkqueueBuilder) -> WorkqueueBuilder,
+    ) -> anyhow::Result<Self> {
         let root = Path::new("/");
         let machine = Machine::read(root).context("the machine's CPUs cannot be read")?;
         let allowed = Allowed::read(root, &machine).context("the allowed CPUs cannot be read")?;
@@ -27,8 +31,24 @@ impl Pool for Homing {
             "homing has a worker for each CPU, and {workers} are too many"
         );
         let runtime = Runtime::builder().cpus(cpus).build()?;
-        let queue = runtime.workqueue("bench").build()?;
-        Ok(Self { queue, _runtime: runtime })
+        let queue = kind(runtime.workqueue("bench")).build()?;
+        Ok(Self { queue, runtime })
+    }
+
+    /// The workqueue.
+    pub(crate) const fn queue(&self) -> &Workqueue {
+        &self.queue
+    }
+
+    /// The CPUs with workers.
+    pub(crate) fn cpus(&self) -> CpuSet {
+        self.runtime.cpus()
+    }
+}
+
+impl Pool for Homing {
+    fn start(workers: usize) -> anyhow::Result<Self> {
+        Self::start_as(workers, |builder| builder)
     }
 
     fn submit(&'static self, work: impl FnOnce() + Send + 'static) {

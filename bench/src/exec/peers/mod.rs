@@ -10,10 +10,11 @@ mod cb_channel;
 mod cb_deque;
 mod closures;
 mod futures;
-mod homing;
+pub(super) mod homing;
 
 use std::str::FromStr;
 
+use anyhow::bail;
 use serde::{Serialize, Serializer};
 
 use super::load::{self, Figures, Setting};
@@ -46,6 +47,18 @@ pub(crate) enum Peer {
     Homing,
     /// Ours, told with `blocking` which items block.
     HomingDeclared,
+    /// Ours, with a handle for each item, which is let go at once.
+    HomingHandle,
+    /// Ours, with work items that are queued again and again.
+    HomingWork,
+    /// Ours, at most 64 items at a time.
+    HomingLimited,
+    /// Ours, one item at a time.
+    HomingOrdered,
+    /// Ours, which can be frozen.
+    HomingFreezable,
+    /// Ours, whose attributes change.
+    HomingChanged,
     /// rayon's `spawn`.
     Rayon,
     /// tokio's `spawn` on its multi-threaded runtime.
@@ -70,9 +83,15 @@ pub(crate) enum Peer {
 
 impl Peer {
     /// All of them, in the order of the columns.
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 18] = [
         Self::Homing,
         Self::HomingDeclared,
+        Self::HomingHandle,
+        Self::HomingWork,
+        Self::HomingLimited,
+        Self::HomingOrdered,
+        Self::HomingFreezable,
+        Self::HomingChanged,
         Self::Rayon,
         Self::Tokio,
         Self::TokioDeclared,
@@ -90,6 +109,12 @@ impl Peer {
         match self {
             Self::Homing => "homing",
             Self::HomingDeclared => "homing+blocking",
+            Self::HomingHandle => "homing+handle",
+            Self::HomingWork => "homing+work",
+            Self::HomingLimited => "homing+max_active",
+            Self::HomingOrdered => "homing+ordered",
+            Self::HomingFreezable => "homing+freezable",
+            Self::HomingChanged => "homing+changes",
             Self::Rayon => "rayon",
             Self::Tokio => "tokio",
             Self::TokioDeclared => "tokio+blocking",
@@ -105,14 +130,53 @@ impl Peer {
 
     /// Whether it takes part in `workload`.
     pub(crate) const fn takes(self, workload: Workload) -> bool {
-        // Where nothing blocks they are homing and tokio.
-        !matches!(self, Self::HomingDeclared | Self::TokioDeclared)
-            || matches!(workload, Workload::BlockingMix)
+        match self {
+            Self::Homing => true,
+            // Where nothing blocks they are homing and tokio.
+            Self::HomingDeclared | Self::TokioDeclared => {
+                matches!(workload, Workload::BlockingMix)
+            }
+            Self::HomingHandle | Self::HomingWork => matches!(workload, Workload::Issue(..)),
+            Self::HomingLimited | Self::HomingOrdered | Self::HomingFreezable => {
+                matches!(workload, Workload::Gate(_))
+            }
+            Self::HomingChanged => matches!(workload, Workload::Live(_)),
+            _ => !workload.is_of_ours(),
+        }
+    }
+
+    /// Those of ours that are compared with each other under `workload`.
+    pub(crate) const fn pairs(workload: Workload) -> &'static [(Self, Self)] {
+        match workload {
+            Workload::Issue(..) => {
+                &[(Self::HomingWork, Self::HomingHandle), (Self::HomingWork, Self::Homing)]
+            }
+            Workload::Gate(_) => &[
+                (Self::HomingLimited, Self::Homing),
+                (Self::HomingOrdered, Self::Homing),
+                (Self::HomingFreezable, Self::Homing),
+            ],
+            Workload::Live(_) => &[(Self::HomingChanged, Self::Homing)],
+            _ => &[],
+        }
     }
 
     /// Whether it is ours.
     pub(crate) const fn is_ours(self) -> bool {
-        matches!(self, Self::Homing | Self::HomingDeclared)
+        matches!(self, Self::Homing | Self::HomingDeclared) || self.is_way_of_ours()
+    }
+
+    /// Whether it is ours and compared with ours only.
+    const fn is_way_of_ours(self) -> bool {
+        matches!(
+            self,
+            Self::HomingHandle
+                | Self::HomingWork
+                | Self::HomingLimited
+                | Self::HomingOrdered
+                | Self::HomingFreezable
+                | Self::HomingChanged
+        )
     }
 
     /// The one of ours that `workload` is judged by.
@@ -122,9 +186,20 @@ impl Peer {
 
     /// Measures `workload` in this process, which is used up by it.
     pub(crate) fn measure(self, workload: Workload, setting: &Setting) -> anyhow::Result<Figures> {
+        if workload.is_of_ours() {
+            return load::run_ours(workload, self, setting);
+        }
         let run = match self {
             Self::Homing => load::run::<homing::Homing>,
             Self::HomingDeclared => load::run::<homing::HomingDeclared>,
+            Self::HomingHandle
+            | Self::HomingWork
+            | Self::HomingLimited
+            | Self::HomingOrdered
+            | Self::HomingFreezable
+            | Self::HomingChanged => {
+                bail!("{} does not take part in {}", self.name(), workload.name())
+            }
             Self::Rayon => load::run::<closures::Rayon>,
             Self::Tokio => load::run::<futures::Tokio>,
             Self::TokioDeclared => load::run::<futures::TokioDeclared>,

@@ -171,10 +171,13 @@ impl Item {
 
     /// Gives it a slot, or takes it: the owner of the item calls this.
     pub(crate) fn set_slot(&self, slot: Option<u16>) {
-        let bits = slot.map_or(0, |slot| u32::from(slot) + 1) << SLOT_SHIFT;
-        let state = &self.header().state;
-        state.fetch_and((1 << SLOT_SHIFT) - 1, Relaxed);
-        state.fetch_or(bits, Relaxed);
+        let bits = |slot: Option<u16>| slot.map_or(0, |slot| u32::from(slot) + 1) << SLOT_SHIFT;
+        let change = bits(self.slot()) ^ bits(slot);
+        // Mostly there is none and is to be none. Nobody else changes these bits meanwhile, but a
+        // handle those beside them.
+        if change != 0 {
+            self.header().state.fetch_xor(change, Relaxed);
+        }
     }
 
     /// Notes the queue that it is about to be put in.

@@ -142,8 +142,10 @@ impl Pending {
             free.then(|| next_generation(state) | PENDING | Self::placed(on_timer))
         };
         let before = self.update(change).or_else(|_| {
-            // A write, although nothing changes: the worker that clears `PENDING` reads from it.
-            // What it finds decides: meanwhile the item may have begun.
+            // A write, although nothing changes: the worker that clears `PENDING` reads from it, or
+            // from a change after it, and all changes are such that this is enough. (The kernel,
+            // which only reads here, has a barrier there.) What comes of it decides: meanwhile the
+            // item may have begun.
             self.0.fetch_or(0, AcqRel);
             self.update(change)
         });

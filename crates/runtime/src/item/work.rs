@@ -14,7 +14,7 @@ use super::header::{Books, Header, Item, Ran, Tag, VTable};
 use super::memory;
 use super::pending::{Instance, Pending, Start};
 use super::quiet::drop_quietly;
-use crate::sync::{AtomicPtr, AtomicU32, Ordering, fence};
+use crate::sync::{AtomicPtr, AtomicU32, Ordering};
 
 /// What a work item belongs to.
 pub(crate) trait Context: Send + Sync + 'static {
@@ -178,8 +178,6 @@ fn run<C: Context>(
         }
     }
     books.started();
-    // The kernel's barrier: what somebody did before `queue` refused is seen from here on.
-    fence(Ordering::SeqCst);
     // SAFETY: we have set `RUNNING`; nobody else uses the function until `end`.
     let call = unsafe { &mut *node.call.get() };
     let result = catch_unwind(AssertUnwindSafe(|| call.call(&node)));

@@ -1,7 +1,5 @@
 //! Real threads, real sleeping and waking: every item runs exactly once and nobody is left asleep
 //! beside waiting work. A lost wake-up shows as a hang, which the time limit turns into a failure.
-//!
-//! `HOMING_STRESS_SECONDS` makes it longer (default 2 for each test).
 
 use std::fs;
 use std::sync::Arc;
@@ -11,40 +9,7 @@ use std::time::{Duration, Instant};
 
 use homing_runtime::{CpuSet, JoinHandle, Nice, Runtime, Scope, Workqueue, blocking};
 
-fn duration() -> Duration {
-    let given = std::env::var("HOMING_STRESS_SECONDS").ok();
-    Duration::from_secs(given.and_then(|text| text.parse().ok()).unwrap_or(2))
-}
-
-/// A generator good enough to mix things up (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
-}
-
-/// Waits for the handle without the runtime's help, so that a lost wake-up is seen as such.
-fn wait<T: Send>(mut handle: JoinHandle<T>) -> bool {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    loop {
-        match handle.try_join() {
-            Ok(result) => return result.is_ok(),
-            Err(unfinished) => handle = unfinished,
-        }
-        assert!(Instant::now() < deadline, "an item was left waiting for 30 s");
-        thread::yield_now();
-    }
-}
+use crate::{Random, duration, quiet_panics, wait};
 
 #[test]
 fn no_wake_up_is_lost_between_bursts() {
@@ -74,7 +39,7 @@ fn no_wake_up_is_lost_between_bursts() {
                             queue.queue(move || ran.fetch_add(1, Ordering::Relaxed))
                         })
                         .collect();
-                    assert!(handles.into_iter().all(wait));
+                    assert!(handles.into_iter().all(|handle| wait(handle).is_ok()));
                     issued += burst;
                 }
                 issued
@@ -146,12 +111,7 @@ fn queue_something(
 
 #[test]
 fn everything_at_once_loses_nothing() {
-    // The panics on purpose would fill the screen.
-    std::panic::set_hook(Box::new(|info| {
-        if info.payload_as_str() != Some("on purpose") {
-            eprintln!("{info}");
-        }
-    }));
+    quiet_panics();
     let refuse = Arc::new(AtomicBool::new(false));
     let runtime = Runtime::builder()
         .keep_alive(Duration::from_millis(5))
@@ -201,7 +161,7 @@ fn everything_at_once_loses_nothing() {
                     }
                 }
                 for handle in handles {
-                    wait(handle);
+                    _ = wait(handle);
                 }
                 issued
             })
