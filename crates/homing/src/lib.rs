@@ -25,6 +25,10 @@
 #![forbid(unsafe_code)]
 
 // The public interface is:
+pub use homing_durable::{
+    Counters as DurableCounters, Description, DurabilityError, Durable, Kind as SyncKind,
+    Strategy as DurableStrategy, Synced, SyncedMany,
+};
 #[cfg(feature = "control")]
 pub use homing_runtime::RuntimeAttributes;
 pub use homing_runtime::{
