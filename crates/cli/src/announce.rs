@@ -1,7 +1,7 @@
 //! What a server says when it is ready: its exports, and what to type next.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use homing_server::Endpoint;
 use serde_json::json;
@@ -43,8 +43,23 @@ fn shell_word(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }
 
-/// Prints the exports and what to type next, or a line for programs.
-pub(crate) fn announce(json: bool, endpoint: &Endpoint, images: &[PathBuf]) -> anyhow::Result<()> {
+/// What to try with the live attributes.
+fn control_commands(socket: &str) -> String {
+    let socket = shell_word(socket);
+    format!(
+        "\nThe workqueues, live:\n  homing wq monitor --socket {socket}\n  \
+         homing set workqueue/crypt/affinity_scope numa --socket {socket}\n"
+    )
+}
+
+/// Prints the exports and what to type next, or a line for programs. `control`: where the
+/// attributes are offered, if they are.
+pub(crate) fn announce(
+    json: bool,
+    endpoint: &Endpoint,
+    images: &[PathBuf],
+    control: Option<&Path>,
+) -> anyhow::Result<()> {
     let uris: Vec<String> = images.iter().map(|image| uri(endpoint, &export_name(image))).collect();
     if json {
         let exports: Vec<_> = images
@@ -52,7 +67,10 @@ pub(crate) fn announce(json: bool, endpoint: &Endpoint, images: &[PathBuf]) -> a
             .zip(&uris)
             .map(|(image, uri)| json!({ "name": export_name(image), "image": image, "uri": uri }))
             .collect();
-        let line = json!({ "uri": uris[0], "pid": std::process::id(), "exports": exports });
+        let mut line = json!({ "uri": uris[0], "pid": std::process::id(), "exports": exports });
+        if let Some(control) = control {
+            line["control"] = json!(control);
+        }
         return output::print_line(&line.to_string());
     }
     let mut text = String::from("Serving:\n");
@@ -78,6 +96,9 @@ pub(crate) fn announce(json: bool, endpoint: &Endpoint, images: &[PathBuf]) -> a
             address.port(),
         ),
     };
+    if let Some(control) = control {
+        text.push_str(&control_commands(&control.to_string_lossy()));
+    }
     text.push_str("\nCtrl-C stops the server after making everything durable.\n");
     output::print(text.as_bytes())
 }

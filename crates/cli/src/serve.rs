@@ -183,7 +183,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     };
     let server = Server::bind(&runtime, &endpoint, exports, &options)?;
     // Until the end of the program: it takes its file away.
-    let _control = args.control.as_ref().map(|path| control(path, &runtime)).transpose()?;
+    let control = args.control.as_ref().map(|path| control(path, &runtime)).transpose()?;
     let endpoint = server.endpoint().context("cannot tell where the server listens")?;
     let handle = server.handle();
     let on_signal = handle.clone();
@@ -200,12 +200,14 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
         let rows = load.join().expect("the load does not panic")?;
         return try_load::print(&rows, args.json);
     }
-    announce(args.json, &endpoint, &images)?;
+    announce(args.json, &endpoint, &images, control.as_ref().map(ControlSocket::path))?;
     report_flush(server.run())
 }
 
 fn control(path: &Path, runtime: &Runtime) -> anyhow::Result<ControlSocket> {
-    ControlSocket::listen(path, Arc::new(runtime.attributes()))
+    // Absolute: it is told to whoever is in another folder.
+    std::path::absolute(path)
+        .and_then(|path| ControlSocket::listen(path, Arc::new(runtime.attributes())))
         .with_context(|| format!("cannot offer the attributes on {}", path.display()))
 }
 

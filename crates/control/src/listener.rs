@@ -4,6 +4,7 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, Mode};
-use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketType};
 
 /// Clients that may wait to be accepted.
 const BACKLOG: i32 = 64;
@@ -21,12 +22,27 @@ const PROBE_TIME: Duration = Duration::from_millis(200);
 /// Connects within a time: a server that is stopped lets nobody in once its backlog is full.
 pub(crate) fn dial(path: &Path, time: Duration) -> io::Result<UnixStream> {
     let address = address(path)?;
-    let flags = SocketFlags::CLOEXEC;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let socket = new_socket()?;
     let stream = UnixStream::from(socket);
     stream.set_write_timeout(Some(time))?; // bounds connecting too
     rustix::net::connect(&stream, &address)?;
     Ok(stream)
+}
+
+/// A socket that programs started by this one do not get.
+fn new_socket() -> rustix::io::Result<OwnedFd> {
+    #[cfg(not(target_vendor = "apple"))]
+    {
+        let flags = rustix::net::SocketFlags::CLOEXEC;
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+    }
+    // Not in one step: there is none.
+    #[cfg(target_vendor = "apple")]
+    {
+        let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None)?;
+        rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC)?;
+        Ok(socket)
+    }
 }
 
 fn address(path: &Path) -> io::Result<SocketAddrUnix> {
@@ -84,8 +100,7 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
     let address = address(path)?;
     let _turn = take_turn(path);
     remove_stale(path)?;
-    let flags = SocketFlags::CLOEXEC;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let socket = new_socket()?;
     // The mode of an unbound socket is the mode of the file that binding makes (the umask, which
     // is the whole process's, can only take from it): at no moment is there a file that others may
     // connect to. A private folder and a rename would do as well, but need a longer path, and the

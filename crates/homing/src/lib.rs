@@ -16,13 +16,19 @@
 //! ```
 //!
 //! Features: `control` (on by default) has the attribute tree and its socket, `metrics` hands the
-//! counters to the ecosystem of that name; `async-io` and `tokio` let futures use those crates' timers and sockets, `tracing` adds
-//! spans and events.
+//! counters to the ecosystem of that name; `async-io` and `tokio` let futures use those crates' timers
+//! and sockets, `tracing` adds spans and events.
+//!
+//! `docs/workqueues.md` is the guide to workqueues, for those who know the kernel's.
 //!
 //! This crate is the face: it re-exports what programs use and holds no code of its own.
 #![forbid(unsafe_code)]
 
 // The public interface is:
+pub use homing_durable::{
+    Counters as DurableCounters, Description, DurabilityError, Durable, Kind as SyncKind,
+    Strategy as DurableStrategy, Synced, SyncedMany,
+};
 #[cfg(feature = "control")]
 pub use homing_runtime::RuntimeAttributes;
 pub use homing_runtime::{
@@ -43,3 +49,8 @@ pub mod control {
         Attribute, AttributeError, AttributeTree, Client, ClientError, ControlSocket, Trees,
     };
 }
+
+// The guide's programs are tests.
+#[cfg(all(doctest, feature = "control"))]
+#[doc = include_str!("../../../docs/workqueues.md")]
+struct Guide;

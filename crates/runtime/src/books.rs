@@ -8,6 +8,7 @@ use homing_topology::CpuId;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::item::{Books, Tag};
+use crate::sync;
 
 /// Adds to a counter that only this thread writes: no locked instruction.
 fn add(counter: &AtomicU64, count: u64) {
@@ -44,7 +45,8 @@ pub struct Counters {
     pub repatriated: u64,
     /// Items that blocked without saying so, and lost their CPU to a spare thread.
     pub blocked: u64,
-    /// Items that used their CPU for longer than the runtime's `cpu_intensive_thresh`.
+    /// Items that used their CPU for longer than the runtime's `cpu_intensive_thresh`. Those of a
+    /// per-CPU workqueue lost their CPU to a spare thread.
     pub cpu_intensive: u64,
     /// Times that the rescuer was called because no thread could be created.
     pub mayday: u64,
@@ -134,14 +136,16 @@ impl Default for SharedQueueAges {
     }
 }
 
-/// A counter for each colour of items.
+/// A counter for each colour of items: whoever flushes reads them, so the models do too.
 #[derive(Debug, Default)]
-pub(crate) struct ByColour([AtomicU64; Tag::COLOURS]);
+pub(crate) struct ByColour([sync::AtomicU64; Tag::COLOURS]);
 
 impl ByColour {
     /// For counters that one thread writes.
     fn add(&self, tag: Tag) {
-        add(&self.0[tag.colour()], 1);
+        let counter = &self.0[tag.colour()];
+        // Release: who sees that it has ended sees what it did, and that it was queued.
+        counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Release);
     }
 
     /// For counters that any thread writes.
@@ -150,11 +154,13 @@ impl ByColour {
     }
 
     pub(crate) fn sum(&self) -> u64 {
-        self.0.iter().map(read).sum()
+        self.0.iter().map(|count| count.load(Ordering::Acquire)).sum()
     }
 
     pub(crate) fn add_to(&self, sums: &mut [u64; Tag::COLOURS]) {
-        sums.iter_mut().zip(&self.0).for_each(|(sum, count)| *sum += read(count));
+        // Acquire: as in `read`.
+        let counts = self.0.iter().map(|count| count.load(Ordering::Acquire));
+        sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
     }
 }
 
@@ -305,7 +311,7 @@ pub(crate) struct Spread {
 /// As many bytes as it has to be apart from its neighbours anyway.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Part([AtomicU64; Tag::COLOURS]);
+struct Part([sync::AtomicU64; Tag::COLOURS]);
 
 impl Spread {
     /// For threads on `cpus` CPUs. More than 64 share parts.

@@ -2,8 +2,8 @@
 //! steps are numbered as in `README.md`.
 
 use homing_sched::{
-    Attributes, Facts, Features, Idle, Layout, Next, PoolId, QueueId, Reach, Shares, WakeDelays,
-    before_park, overdue, start, submit,
+    Attributes, Facts, Features, Idle, Layout, Next, PoolId, PoolSet, QueueId, Reach, Shares,
+    WakeDelays, before_park, overdue, start, submit,
 };
 use homing_topology::{CPU_COUNT_MAX, CpuId, CpuSet};
 
@@ -143,7 +143,8 @@ impl Dispatch {
         item.set_queue(queue);
         // P1: insert, and say so, under the lock of the queue.
         let decide = self.pools.queue(queue).push(item)?;
-        Ok(decide && self.wake_for_new(fill, cpu, pool))
+        let woke_up = self.pools.use_again(pool);
+        Ok((decide || woke_up) && self.wake_for_new(fill, cpu, pool))
     }
 
     /// The same for many items.
@@ -157,6 +158,7 @@ impl Dispatch {
         let queue = self.home(cpu, pool);
         items.set_queue(queue);
         self.pools.queue(queue).push_all(items)?;
+        self.pools.use_again(pool);
         Ok(self.wake_for_new(fill, cpu, pool))
     }
 
@@ -182,6 +184,7 @@ impl Dispatch {
     pub(crate) fn put_back(&self, fill: &impl Fill, batch: Sealed) {
         let queue = batch.queue();
         self.pools.queue(queue).put_back(batch);
+        self.pools.use_again(queue.pool);
         fence(Ordering::SeqCst);
         self.wake_one(fill, || start(&self.layout, self, queue, queue.leader));
     }
@@ -429,8 +432,8 @@ impl Facts for Dispatch {
         if occupied { delays.occupied_ns } else { delays.free_ns }
     }
 
-    fn pool_count(&self) -> u8 {
-        self.pools.count()
+    fn pools(&self) -> PoolSet {
+        self.pools.in_use()
     }
 
     fn attributes(&self, pool: PoolId) -> Attributes {

@@ -9,6 +9,7 @@ use crate::flush::Wait;
 use crate::handle::{block_on, block_on_until};
 use crate::local;
 use crate::rescuer::Rescuer;
+use crate::runtime::Runtime;
 use crate::state::Mode;
 use crate::sync::Ordering;
 use crate::worker::blocking;
@@ -151,7 +152,8 @@ impl Workqueue {
     ///
     /// # Errors
     /// [`WorkqueueError::Fixed`] where it is not freezable; [`WorkqueueError::FreezeTimeout`]
-    /// where items are still active after `at_most`: then it is thawed again.
+    /// where items are still active after `at_most`, or when somebody thaws it meanwhile: it is
+    /// thawed then.
     ///
     /// # Panics
     /// As [`Workqueue::flush`].
@@ -178,7 +180,8 @@ impl Workqueue {
         gate.set_frozen(true);
         let mut idle = Waiting(gate.wait_idle());
         let deadline = Instant::now().checked_add(at_most);
-        if blocking(|| block_on_until(&mut idle, deadline)).is_some() {
+        let over = blocking(|| block_on_until(&mut idle, deadline)).is_some();
+        if over && (gate.is_frozen() || gate.active() == 0) {
             return Ok(());
         }
         let active = gate.active();
@@ -188,10 +191,7 @@ impl Workqueue {
 
     /// Lets items begin again.
     pub fn thaw(&self) {
-        if let Some(gate) = self.state().gate() {
-            gate.set_frozen(false);
-            self.shared().activate(self.state());
-        }
+        self.shared().thaw(self.state());
     }
 
     /// Whether it is frozen, or being frozen.
@@ -224,6 +224,59 @@ impl Workqueue {
                 reclaim.name
             );
         }
+    }
+}
+
+impl Runtime {
+    /// [Freezes](Workqueue::freeze) all freezable workqueues, and those that are made until they
+    /// are thawed: as the kernel does before it suspends.
+    ///
+    /// # Errors
+    /// [`WorkqueueError::FreezeTimeout`] of the first one whose items still run after `at_most`,
+    /// which is the time for all of them: then all are thawed again.
+    ///
+    /// # Panics
+    /// From an item of one of them.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// let disk = runtime.workqueue("disk").freezable().build()?;
+    /// runtime.freeze_workqueues(Duration::from_secs(1))?;
+    /// assert!(disk.is_frozen());
+    /// runtime.thaw_workqueues();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn freeze_workqueues(&self, at_most: Duration) -> Result<(), WorkqueueError> {
+        let began = Instant::now();
+        for workqueue in self.freezable() {
+            workqueue.check_may_wait("freeze");
+        }
+        // Also those that are made from now on; and all stop taking items before any is waited for.
+        self.shared().frozen.store(true, Ordering::SeqCst);
+        let all = self.freezable();
+        for workqueue in &all {
+            workqueue.gate().set_frozen(true);
+        }
+        for workqueue in &all {
+            let frozen = workqueue.freeze(at_most.saturating_sub(began.elapsed()));
+            if frozen.is_err() {
+                self.thaw_workqueues();
+                return frozen;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets items of all freezable workqueues begin again.
+    pub fn thaw_workqueues(&self) {
+        self.shared().thaw_all();
+    }
+
+    fn freezable(&self) -> Vec<Workqueue> {
+        let shared = self.shared();
+        let all = shared.workqueues.with_items().into_iter().filter(|state| state.kinds.freezable);
+        all.map(|state| Workqueue::looked_at(Arc::clone(shared), state)).collect()
     }
 }
 

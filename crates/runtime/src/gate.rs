@@ -173,13 +173,16 @@ impl Gate {
         let mut limits = lock(&self.limits);
         limits.frozen = frozen;
         self.apply(&limits);
+        let in_vain = if frozen { Vec::new() } else { std::mem::take(&mut limits.idle) };
+        drop(limits);
+        end_all(&in_vain);
     }
 
     pub(crate) fn is_frozen(&self) -> bool {
         lock(&self.limits).frozen
     }
 
-    /// Waits until nothing is active, of a gate that is frozen.
+    /// Waits until nothing is active, of a gate that is frozen, or it is not any more.
     pub(crate) fn wait_idle(&self) -> Arc<Wait> {
         let wait = Arc::new(Wait::default());
         lock(&self.limits).idle.push(Arc::clone(&wait));
@@ -227,6 +230,7 @@ impl Gate {
     }
 
     fn apply(&self, limits: &Limits) {
+        let no_limit = limits.max_active.is_none();
         let max = limits.max_active.unwrap_or(u32::MAX);
         let all: usize = limits.cpus.iter().sum();
         let nodes = self.slots.len() - 1;
@@ -235,7 +239,7 @@ impl Gate {
             active.frozen = limits.frozen;
             active.limit = match self.kind {
                 Kind::Ordered => 1,
-                Kind::Nodes if number < nodes => {
+                Kind::Nodes if number < nodes && !no_limit => {
                     let cpus = limits.cpus.get(number).copied().unwrap_or(0);
                     node_max_active(max, limits.min_active, cpus, all)
                 }

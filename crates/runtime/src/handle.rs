@@ -47,7 +47,33 @@ impl<T: Send> JoinHandle<T> {
     /// # Errors
     /// [`JoinError::Panicked`] with the item's panic, [`JoinError::Cancelled`] if it was aborted
     /// or the runtime shut down before it had run.
-    pub fn join(mut self) -> Result<T, JoinError> {
+    ///
+    /// # Panics
+    /// From an item of the same [ordered](crate::WorkqueueBuilder::ordered) workqueue, if this one
+    /// has not ended: it would wait for itself.
+    pub fn join(self) -> Result<T, JoinError> {
+        self.check_may_wait();
+        self.join_anyway()
+    }
+
+    fn check_may_wait(&self) {
+        let Of::Closure(joined) = &self.of else { return };
+        if joined.is_done() || !local::runs_item_of(joined.tag().workqueue()) {
+            return;
+        }
+        let Some(local) = local::current() else { return };
+        let workqueue = local.shared.workqueues.find(joined.tag().workqueue());
+        if let Some(workqueue) = workqueue.filter(|workqueue| workqueue.kinds.ordered) {
+            panic!(
+                "an item of the ordered workqueue {} waits for another one of it, which waits for \
+                 the first to end",
+                workqueue.name
+            );
+        }
+    }
+
+    /// [`JoinHandle::join`] that does not panic, come what may.
+    pub(crate) fn join_anyway(mut self) -> Result<T, JoinError> {
         self.run_here();
         if self.is_finished() {
             return block_on(&mut self);

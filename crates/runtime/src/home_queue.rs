@@ -186,6 +186,11 @@ impl HomeQueue {
         taken.seal()
     }
 
+    /// Whether items wait: under the lock.
+    pub(crate) fn has_any(&self) -> bool {
+        lock(&self.items).len > 0
+    }
+
     /// How many items ever went out: under the lock, for whoever looks seldom.
     pub(crate) fn popped(&self) -> u64 {
         lock(&self.items).popped

@@ -18,8 +18,8 @@
 //! `home_queue`, `pools`, `dispatch` (the protocol); `slot`, `crew`, `worker`, `monitor` (the
 //! threads); `workqueue`, `handle`, `scope`, `futures`, `builder`, `runtime` (what users hold). On
 //! the way from a workqueue to a home queue: `queueing`, `gate` (limits, order, freezing), `flush`
-//! and `flushing`; `work` and `timers` (work that is queued again and again). `live` and `attributes`,
-//! `rescuer` and `stall` are for bad days; `books`, `state`, `registry`, `shared` hold all
+//! and `flushing`; `work`, `waits` and `timers` (work that is queued again and again). `live` and
+//! `attributes` are what changes, `rescuer` and `stall` are for bad days; `books`, `state`, `registry`, `shared` hold all
 //! together; `spare` and `latency` stand alone.
 // The models drive the protocol and the items; the rest of these files is idle there.
 #![cfg_attr(loom, allow(dead_code, unused_imports, unreachable_pub))]
@@ -37,12 +37,14 @@ mod books;
 mod clock;
 mod cpu_bits;
 mod dispatch;
+mod flush;
 mod home_queue;
 mod item;
 mod pools;
 mod sleeper;
 mod slot;
 mod sync;
+mod waits;
 
 #[cfg(all(feature = "control", not(loom)))]
 mod attributes;
@@ -50,8 +52,6 @@ mod attributes;
 mod builder;
 #[cfg(not(loom))]
 mod crew;
-#[cfg(not(loom))]
-mod flush;
 #[cfg(not(loom))]
 mod flushing;
 #[cfg(not(loom))]
@@ -100,7 +100,13 @@ mod workqueue;
 mod workqueue_builder;
 
 #[cfg(all(loom, test))]
+mod loom_flush_tests;
+#[cfg(all(loom, test))]
 mod loom_tests;
+#[cfg(all(loom, test))]
+mod loom_work_tests;
+#[cfg(all(shuttle, test))]
+mod shuttle_contract_tests;
 #[cfg(all(shuttle, test))]
 mod shuttle_tests;
 

@@ -47,7 +47,7 @@ impl Workqueue {
 
     /// How many items each NUMA node may have active at least, whatever its share.
     pub fn min_active(&self) -> u32 {
-        self.gate().min_active()
+        self.state().min_active()
     }
 
     /// Changes the scope. It follows the runtime's default, or what is measured, no longer.

@@ -49,18 +49,24 @@ impl Nested {
 
 /// The workqueues whose items run on this thread, innermost last.
 pub(crate) fn running() -> Vec<u32> {
-    let taken = LOCAL.try_with(|local| {
-        let local = local.borrow();
-        local.as_ref().map(|local| local.member.workqueue.load(Ordering::Relaxed))
-    });
-    let taken = taken.ok().flatten().filter(|number| *number != 0);
+    let taken = taken().into_iter().filter(|number| *number != 0);
     let nested = NESTED.try_with(|nested| nested.borrow().items.clone()).unwrap_or_default();
-    taken.into_iter().chain(nested).collect()
+    taken.chain(nested).collect()
 }
 
 /// Whether this thread runs an item of the workqueue.
 pub(crate) fn runs_item_of(workqueue: u32) -> bool {
-    running().contains(&workqueue)
+    let nested = || NESTED.try_with(|nested| nested.borrow().items.contains(&workqueue));
+    taken() == Some(workqueue) || nested().unwrap_or(false)
+}
+
+/// The workqueue of the item that this thread, which is a worker, has taken.
+fn taken() -> Option<u32> {
+    let taken = LOCAL.try_with(|local| {
+        let local = local.borrow();
+        local.as_ref().map(|local| local.member.workqueue.load(Ordering::Relaxed))
+    });
+    taken.ok().flatten()
 }
 
 /// Whether this thread runs the work item at this address.

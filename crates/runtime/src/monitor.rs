@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use homing_sched::{BLOCKED_NS, Facts, Running, Verdict, WINDOW_NS, tick};
+use homing_sched::{BLOCKED_NS, Facts, PoolSet, Running, Verdict, WINDOW_NS, tick};
 use homing_topology::{Allowed, CpuId, CpuSet};
 
 use crate::clock::now_ns;
@@ -138,6 +138,7 @@ impl Monitor<'_> {
         if now_ns.saturating_sub(self.chosen_ns) >= WINDOW_NS {
             self.chosen_ns = now_ns;
             self.choose_scopes(now_ns);
+            self.leave_pools_out();
         }
         // What ended in a batch that is not over yet.
         for workqueue in shared.workqueues.with_items() {
@@ -228,31 +229,55 @@ impl Monitor<'_> {
                 cpu_intensive_ns: self.shared.settings.cpu_intensive_ns.load(Ordering::Relaxed),
             });
             match verdict {
-                Verdict::Blocked => self.replace(member, cpu),
-                Verdict::CpuIntensive if !counted => {
-                    counted = true;
-                    self.count(member, |workqueue| &workqueue.cpu_intensive);
-                    // Of a per-CPU workqueue nobody else would come for what waits there.
-                    let number = member.workqueue.load(Ordering::Relaxed);
-                    let workqueue = self.shared.workqueues.find(number);
-                    if workqueue.is_some_and(|workqueue| workqueue.kinds.per_cpu) {
+                Verdict::Blocked => {
+                    if self.replace(member, cpu) {
+                        self.count(member, |workqueue| &workqueue.blocked);
+                    }
+                }
+                Verdict::CpuIntensive => {
+                    if !std::mem::replace(&mut counted, true) {
+                        self.count(member, |workqueue| &workqueue.cpu_intensive);
+                    }
+                    if self.is_in_the_way(member, cpu, now_ns) {
                         self.replace(member, cpu);
                     }
                 }
-                Verdict::CpuIntensive | Verdict::Fine => {}
+                Verdict::Fine => {}
             }
         }
         let seen = Seen { running_since_ns, at_ns: now_ns, usage, counted };
         self.seen.insert(member.id, seen);
     }
 
-    /// Gives the CPU of a thread that blocks to another one.
-    fn replace(&self, member: &Member, cpu: CpuId) {
-        if self.shared.dispatch.slot(cpu).vacate(member.id) {
-            self.count(member, |workqueue| &workqueue.blocked);
+    /// Gives the CPU of a thread to another one. Whether it had it.
+    fn replace(&self, member: &Member, cpu: CpuId) -> bool {
+        let replaced = self.shared.dispatch.slot(cpu).vacate(member.id);
+        if replaced {
             self.shared.holding_items(|| self.shared.rescue(member));
             self.shared.dispatch.offer(&**self.shared, cpu);
         }
+        replaced
+    }
+
+    /// Whether a CPU-intensive item keeps others from a CPU for which nobody else may come: those
+    /// of its own per-CPU workqueue, or strict ones of other pools that have waited for as long as
+    /// an item may run before it counts as CPU-intensive.
+    fn is_in_the_way(&self, member: &Member, cpu: CpuId, now_ns: u64) -> bool {
+        let number = member.workqueue.load(Ordering::Relaxed);
+        let Some(workqueue) = self.shared.workqueues.find(number) else { return false };
+        if workqueue.kinds.per_cpu {
+            return true;
+        }
+        let dispatch = &self.shared.dispatch;
+        let patience_ns = self.shared.settings.cpu_intensive_ns.load(Ordering::Relaxed);
+        let own = workqueue.mode().pool();
+        Facts::pools(dispatch).iter().filter(|pool| *pool != own).any(|pool| {
+            let attributes = dispatch.attributes(pool);
+            let queue = dispatch.layout().queue(pool, attributes, cpu);
+            attributes.affinity.strict
+                && dispatch.waiting(queue) > 0
+                && now_ns.saturating_sub(dispatch.head_since_ns(queue)) >= patience_ns
+        })
     }
 
     fn count(&self, member: &Member, counter: impl Fn(&WorkqueueState) -> &AtomicU64) {
@@ -271,6 +296,15 @@ impl Monitor<'_> {
                 let _ = workqueue.change(set, |chosen| self.shared.pool_with(chosen));
             });
         }
+    }
+
+    /// Lets workers pass over the pools of attributes that no workqueue has any more.
+    fn leave_pools_out(&self) {
+        let mut wanted = PoolSet::default();
+        for workqueue in self.shared.workqueues.with_items() {
+            wanted.insert(workqueue.mode().pool());
+        }
+        self.shared.dispatch.pools.leave_out_all_but(&wanted);
     }
 
     /// Calls the rescuers of workqueues that have items, where CPUs have waited for threads for

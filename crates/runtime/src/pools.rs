@@ -2,11 +2,11 @@
 
 use std::sync::OnceLock;
 
-use homing_sched::{Attributes, Layout, Level, PoolId, QueueId};
+use homing_sched::{Attributes, Layout, Level, PoolId, PoolSet, QueueId};
 use homing_topology::{CPU_COUNT_MAX, CpuSet};
 
 use crate::home_queue::HomeQueue;
-use crate::sync::{AtomicU32, Mutex, Ordering, lock};
+use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering, lock};
 
 /// As many as a number of a pool can name. Combinations of attributes beyond that are refused.
 const POOL_COUNT_MAX: usize = 255;
@@ -16,6 +16,9 @@ const POOL_COUNT_MAX: usize = 255;
 pub(crate) struct Pools {
     pools: Box<[OnceLock<Pool>]>,
     count: AtomicU32,
+    /// Those that workers look at: a bit for each. Those that no workqueue has any more, and that
+    /// are empty, are left out until somebody uses them again.
+    in_use: [AtomicU64; PoolSet::WORDS],
     growing: Mutex<()>,
     /// For each level and each CPU the index of its queue.
     index_of: [Box<[u16]>; Level::ALL.len()],
@@ -41,6 +44,7 @@ impl Pools {
         Self {
             pools: (0..POOL_COUNT_MAX).map(|_| OnceLock::new()).collect(),
             count: AtomicU32::new(0),
+            in_use: std::array::from_fn(|_| AtomicU64::new(0)),
             growing: Mutex::new(()),
             index_of,
         }
@@ -60,6 +64,7 @@ impl Pools {
             pool.attributes == attributes && pool.cpumask == cpumask
         };
         if let Some(known) = (0..count).map(PoolId).find(is_it) {
+            self.use_again(known);
             return Some(known);
         }
         let place = self.pools.get(usize::from(count))?;
@@ -68,7 +73,36 @@ impl Pools {
         place.get_or_init(|| Pool { attributes, cpumask, level, queues: queues.collect() });
         // Release: who reads the count finds the pool.
         self.count.store(u32::from(count) + 1, Ordering::Release);
+        self.use_again(PoolId(count));
         Some(PoolId(count))
+    }
+
+    /// The pools that workers look at.
+    pub(crate) fn in_use(&self) -> PoolSet {
+        // Acquire: who sees the bit finds the pool.
+        PoolSet::from_words(self.in_use.each_ref().map(|word| word.load(Ordering::Acquire)))
+    }
+
+    /// Makes sure that workers look at the pool: after an item has been put in. Whether they did
+    /// not before.
+    pub(crate) fn use_again(&self, pool: PoolId) -> bool {
+        let (word, bit) = PoolSet::place(pool);
+        let word = &self.in_use[word];
+        word.load(Ordering::Relaxed) & bit == 0 && word.fetch_or(bit, Ordering::AcqRel) & bit == 0
+    }
+
+    /// Leaves pools out that are none of `wanted`, unless items wait there.
+    ///
+    /// By the locks of the queues: an issuer who puts an item in before the look is seen by it, one
+    /// who does so after it sees that the pool is left out.
+    pub(crate) fn leave_out_all_but(&self, wanted: &PoolSet) {
+        for pool in self.in_use().iter().filter(|pool| !wanted.contains(*pool)) {
+            let (word, bit) = PoolSet::place(pool);
+            self.in_use[word].fetch_and(!bit, Ordering::AcqRel);
+            if self.pool(pool).queues.iter().any(HomeQueue::has_any) {
+                self.use_again(pool);
+            }
+        }
     }
 
     /// How many there are.

@@ -1,6 +1,8 @@
 //! From a workqueue to a home queue: counting, refusing, the gate, and the end of items that do not
 //! run.
 
+use std::sync::atomic::Ordering;
+
 use homing_sched::{Facts, PoolId};
 use homing_topology::{CpuId, Scope};
 
@@ -126,7 +128,7 @@ impl Shared {
             let counts = item.cancel();
             let Some(workqueue) = workqueue else { continue };
             if counts {
-                self.cancelled.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                self.cancelled.fetch_add(1, Ordering::Relaxed);
                 workqueue.count_cancelled(tag);
             }
             let gate = workqueue.gate().zip(slot);
@@ -134,6 +136,33 @@ impl Shared {
             if let Some((cpu, item)) = next {
                 let put = self.dispatch.put(self, cpu, workqueue.mode().pool(), item);
                 left = put.err();
+            }
+        }
+    }
+
+    /// Lets items of a workqueue begin again that was frozen.
+    pub(crate) fn thaw(&self, workqueue: &WorkqueueState) {
+        if let Some(gate) = workqueue.gate() {
+            gate.set_frozen(false);
+            self.activate(workqueue);
+        }
+    }
+
+    /// The same for all workqueues, also those that only have items left.
+    pub(crate) fn thaw_all(&self) {
+        self.frozen.store(false, Ordering::SeqCst);
+        for workqueue in self.workqueues.with_items() {
+            self.thaw(&workqueue);
+        }
+    }
+
+    /// A freezable workqueue has been made.
+    pub(crate) fn freeze_if_all_are(&self, workqueue: &WorkqueueState) {
+        if let Some(gate) = workqueue.gate().filter(|_| self.frozen.load(Ordering::SeqCst)) {
+            gate.set_frozen(true);
+            // Whoever has thawed all meanwhile may have been too early for this one.
+            if !self.frozen.load(Ordering::SeqCst) {
+                self.thaw(workqueue);
             }
         }
     }

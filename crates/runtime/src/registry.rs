@@ -2,8 +2,8 @@
 //! queueing writes to no counter that all issuers share.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
 
 use homing_sched::PoolId;
 use homing_topology::Scope;
@@ -24,9 +24,34 @@ pub(crate) struct Registry {
 
 #[derive(Debug)]
 struct All {
-    states: BTreeMap<u32, Arc<WorkqueueState>>,
+    states: BTreeMap<u32, Entry>,
     /// The scope of those that follow it.
     default_scope: Scope,
+}
+
+/// A workqueue is kept while it is in use. Then it is found as long as somebody holds it: a future
+/// that may go on, for one.
+#[derive(Debug)]
+struct Entry {
+    held: Weak<WorkqueueState>,
+    kept: Option<Arc<WorkqueueState>>,
+}
+
+impl Entry {
+    fn state(&self) -> Option<Arc<WorkqueueState>> {
+        self.kept.clone().or_else(|| self.held.upgrade())
+    }
+
+    /// Lets go of one that nobody can queue to and that is empty. Whether somebody still holds it.
+    fn sweep(&mut self) -> bool {
+        let done = |state: &mut Arc<WorkqueueState>| is_let_go(state) && state.is_empty();
+        drop(self.kept.take_if(done));
+        self.held.strong_count() > 0
+    }
+}
+
+fn is_let_go(state: &WorkqueueState) -> bool {
+    state.let_go.load(Ordering::Acquire)
 }
 
 impl Registry {
@@ -45,7 +70,7 @@ impl Registry {
         // Under the lock: whoever is added meanwhile begins with the one or the other, and follows.
         let mut all = lock(&self.all);
         all.default_scope = scope;
-        all.states.values().for_each(|state| follow(state));
+        all.states.values().filter_map(Entry::state).for_each(|state| follow(&state));
     }
 
     /// Adds a workqueue: its pool is made from what is chosen, with the default scope filled in.
@@ -58,7 +83,7 @@ impl Registry {
     ) -> Option<Arc<WorkqueueState>> {
         let mut all = lock(&self.all);
         // Those that nobody can use any more go now, so that nothing grows without end.
-        all.states.retain(|_, state| !state.let_go.load(Ordering::Acquire) || !state.is_empty());
+        all.states.retain(|_, entry| entry.sweep());
         if chosen.scope_is_default {
             chosen.attributes.affinity.scope = all.default_scope;
         }
@@ -68,30 +93,31 @@ impl Registry {
         assert!(number < Tag::NUMBERS, "268 million workqueues have been made in this process");
         // Names may repeat, paths of attributes may not.
         let taken = |name: &str| {
-            let live = all.states.values().filter(|state| !state.let_go.load(Ordering::Acquire));
-            live.map(|state| &*state.name).any(|other| other == name)
+            let live = all.states.values().filter_map(Entry::state);
+            live.filter(|state| !is_let_go(state)).any(|state| &*state.name == name)
         };
         let unique = if taken(name) { format!("{name}~{number}") } else { name.to_owned() };
         let state = WorkqueueState::new(number, &unique, kinds, chosen, pool, self.cpus);
         let state = Arc::new(state);
-        all.states.insert(number, Arc::clone(&state));
+        let entry = Entry { held: Arc::downgrade(&state), kept: Some(Arc::clone(&state)) };
+        all.states.insert(number, entry);
         Some(state)
     }
 
     pub(crate) fn find(&self, number: u32) -> Option<Arc<WorkqueueState>> {
-        lock(&self.all).states.get(&number).cloned()
+        lock(&self.all).states.get(&number)?.state()
     }
 
     /// All that are in use.
     pub(crate) fn all(&self) -> Vec<Arc<WorkqueueState>> {
-        let all = lock(&self.all);
-        let in_use = |state: &&Arc<WorkqueueState>| !state.let_go.load(Ordering::Acquire);
-        all.states.values().filter(in_use).cloned().collect()
+        let mut all = self.with_items();
+        all.retain(|state| !is_let_go(state));
+        all
     }
 
     /// All that may have items.
     pub(crate) fn with_items(&self) -> Vec<Arc<WorkqueueState>> {
-        lock(&self.all).states.values().cloned().collect()
+        lock(&self.all).states.values().filter_map(Entry::state).collect()
     }
 
     /// A thread ends, and writes in no books any more.

@@ -23,8 +23,9 @@ use crate::workqueue_builder::WorkqueueBuilder;
 
 /// Worker threads and their queues. Several runtimes can stand side by side in one process.
 ///
-/// Dropping it waits for everything that is queued, and for items that run; futures that wait for
-/// something outside are dropped. [`Runtime::shutdown`] does the same with a deadline,
+/// Dropping it waits for everything that is queued, and for items that run: frozen workqueues are
+/// thawed. Futures that wait for something outside are dropped, and work items that wait for a timer
+/// are cancelled. [`Runtime::shutdown`] does the same with a deadline,
 /// [`Runtime::shutdown_now`] runs nothing more. Where an item drops the runtime that runs it,
 /// nobody waits: its threads end when there is nothing left to do.
 pub struct Runtime {
@@ -319,6 +320,10 @@ impl Runtime {
             self.shared.stopping_now.store(true, Ordering::Release);
         }
         self.shared.stopping.store(true, Ordering::Release);
+        if !now {
+            // What is queued is to run.
+            self.shared.thaw_all();
+        }
         self.shared.dispatch.wake_all(&*self.shared);
         self.shared.crew.close_if_done(&self.shared);
     }

@@ -7,6 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use crate::handle::JoinHandle;
 use crate::item::{self, JoinError, Joined, drop_quietly};
+use crate::local;
 use crate::sync::{Mutex, lock};
 use crate::workqueue::Workqueue;
 
@@ -38,6 +39,7 @@ impl Workqueue {
     /// nobody has begun, latest first, while other workers take them from the other side.
     ///
     /// # Panics
+    /// In an item of the same [ordered](crate::WorkqueueBuilder::ordered) workqueue, at once.
     /// If an item panicked, with the first such panic, after all have ended; or if the runtime was
     /// shut down, or the workqueue drained by somebody else, before all had run.
     ///
@@ -58,6 +60,12 @@ impl Workqueue {
         &self,
         body: impl for<'scope> FnOnce(&'scope WorkScope<'scope, 'env>) -> R,
     ) -> R {
+        let state = self.state();
+        assert!(
+            !(state.kinds.ordered && local::runs_item_of(state.number)),
+            "a scope of the ordered workqueue {} in one of its own items: it would wait for itself",
+            self.name()
+        );
         let scope = WorkScope {
             workqueue: self,
             queued: Mutex::default(),
@@ -106,7 +114,7 @@ impl<'scope> WorkScope<'scope, '_> {
         loop {
             // Items may queue more while we wait.
             let Some(joined) = lock(&self.queued).handles.pop() else { break };
-            if let Err(error) = JoinHandle::of_closure(joined).join() {
+            if let Err(error) = JoinHandle::of_closure(joined).join_anyway() {
                 lock(&self.queued).note(error);
             }
         }
@@ -127,7 +135,7 @@ impl Queued {
     fn sweep(&mut self) {
         let ended: Vec<_> = self.handles.extract_if(.., |joined| joined.is_done()).collect();
         for joined in ended {
-            if let Err(error) = JoinHandle::of_closure(joined).join() {
+            if let Err(error) = JoinHandle::of_closure(joined).join_anyway() {
                 self.note(error);
             }
         }

@@ -46,6 +46,8 @@ pub(crate) struct Shared {
     pub(crate) cancelled: AtomicU64,
     /// Rotates among the CPUs of a node.
     node_turn: AtomicU32,
+    /// All freezable workqueues are frozen.
+    pub(crate) frozen: AtomicBool,
     /// The queues are being closed, or are.
     abandoned: AtomicBool,
     closed: Mutex<bool>,
@@ -175,6 +177,7 @@ impl Shared {
             stalls: AtomicU64::new(0),
             cancelled: AtomicU64::new(0),
             node_turn: AtomicU32::new(0),
+            frozen: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
             closed: Mutex::new(false),
             closed_changed: Condvar::new(),

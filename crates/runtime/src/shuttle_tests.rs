@@ -18,12 +18,12 @@ fn iterations() -> usize {
     given.and_then(|text| text.parse().ok()).unwrap_or(3000)
 }
 
-fn check(model: impl Fn() + Send + Sync + 'static) {
+pub(crate) fn check(model: impl Fn() + Send + Sync + 'static) {
     // Priorities that change a few times find what plain randomness seldom does.
     shuttle::check_pct(model, iterations(), 4);
 }
 
-fn runtime(grid: &str) -> Runtime {
+pub(crate) fn runtime(grid: &str) -> Runtime {
     let machine = Machine::from_grid(grid).unwrap();
     Runtime::builder().on_machine(machine).keep_alive(Duration::ZERO).build().unwrap()
 }

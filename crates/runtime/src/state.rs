@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use homing_sched::{Attributes, Auto, Layout, PoolId, WINDOW_ITEMS, WINDOW_NS, Window};
+use homing_sched::{Attributes, Auto, Layout, MIN_ACTIVE, PoolId, WINDOW_ITEMS, WINDOW_NS, Window};
 use homing_topology::{CpuId, CpuSet, Scope};
 
 use crate::books::{ByColour, Counters, Spread, WorkqueueBooks};
@@ -202,6 +202,11 @@ impl WorkqueueState {
     /// The gate, if there is one.
     pub(crate) fn gate(&self) -> Option<&Gate> {
         self.gate.get()
+    }
+
+    pub(crate) fn min_active(&self) -> u32 {
+        let min = self.gate().map_or(MIN_ACTIVE, Gate::min_active);
+        min.min(lock(&self.chosen).max_active.unwrap_or(u32::MAX))
     }
 
     /// The gate, made now if there is none. What is queued already has no slot there: it does not

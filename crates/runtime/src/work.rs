@@ -5,16 +5,16 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use homing_topology::CpuId;
+use homing_topology::{CpuId, NodeId};
 
 use crate::clock::{nanoseconds, now_ns};
-use crate::flush::{Wait, end_all};
 use crate::flushing::Waiting;
 use crate::item::{Awaited, Cancelled, Context, Instance, Item, Node, SharedNode};
 use crate::local;
 use crate::queueing::Origin;
 use crate::sync::{Mutex, lock};
 use crate::timers::{Fire, Timer, TimerKey};
+use crate::waits::Waits;
 use crate::workqueue::Workqueue;
 use crate::workqueue_builder::WorkqueueError;
 
@@ -56,14 +56,13 @@ pub(crate) struct Target {
     workqueue: Workqueue,
     /// The type of its function, for messages.
     name: &'static str,
-    waits: Mutex<Vec<Arc<Wait>>>,
+    waits: Waits,
     timer: Mutex<Option<TimerKey>>,
 }
 
 impl Context for Target {
     fn wake(&self) {
-        let waits = std::mem::take(&mut *lock(&self.waits));
-        end_all(&waits);
+        self.waits.wake();
     }
 
     fn cancel(&self, item: Item) {
@@ -89,7 +88,7 @@ impl Workqueue {
         let target = Target {
             workqueue: self.clone(),
             name: type_name::<F>(),
-            waits: Mutex::default(),
+            waits: Waits::default(),
             timer: Mutex::new(None),
         };
         let call = move |node: &SharedNode<Target>| {
@@ -122,6 +121,16 @@ impl Work {
         Ok(instance.is_some_and(|instance| self.put(instance, Some(cpu))))
     }
 
+    /// [`Work::queue`] for a CPU of a NUMA node, as [`Workqueue::queue_on_node`].
+    ///
+    /// # Errors
+    /// [`WorkqueueError::Node`] where no CPU of such a node is online; nothing is queued.
+    pub fn queue_on_node(&self, node: NodeId) -> Result<bool, WorkqueueError> {
+        let cpu = self.workqueue().cpu_of_node(node)?;
+        let instance = self.node.pending.queue(false);
+        Ok(instance.is_some_and(|instance| self.put(instance, Some(cpu))))
+    }
+
     /// Queues it when `delay` has passed, and is pending until then; a delay of 0 queues it at
     /// once. Whether this call did, as for [`Work::queue`].
     ///
@@ -136,12 +145,26 @@ impl Work {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn queue_delayed(&self, delay: Duration) -> bool {
+        self.queue_later(delay, None)
+    }
+
+    /// [`Work::queue_delayed`] for the pod of `cpu`.
+    ///
+    /// # Errors
+    /// [`WorkqueueError::Cpu`] where the machine has no such CPU online; nothing is queued.
+    pub fn queue_delayed_on(&self, cpu: CpuId, delay: Duration) -> Result<bool, WorkqueueError> {
+        self.workqueue().check_cpu(cpu)?;
+        Ok(self.queue_later(delay, Some(cpu)))
+    }
+
+    fn queue_later(&self, delay: Duration, cpu: Option<CpuId>) -> bool {
         if delay.is_zero() {
-            return self.queue();
+            let instance = self.node.pending.queue(false);
+            return instance.is_some_and(|instance| self.put(instance, cpu));
         }
         let mut timer = lock(&self.node.context.timer);
         let instance = self.node.pending.queue(true);
-        instance.is_some_and(|instance| self.set_timer(&mut timer, instance, delay))
+        instance.is_some_and(|instance| self.set_timer(&mut timer, instance, delay, cpu))
     }
 
     /// Queues it when `delay` has passed from now, whatever it is at: pending on a timer, queued,
@@ -157,7 +180,7 @@ impl Work {
             drop(timer);
             self.put(requeued.instance, None);
         } else {
-            self.set_timer(&mut timer, requeued.instance, delay);
+            self.set_timer(&mut timer, requeued.instance, delay, None);
             drop(timer);
         }
         if requeued.before.is_some_and(|before| before.waiters) {
@@ -306,12 +329,18 @@ impl Work {
         workqueue.shared().push(workqueue.state(), cpu, item, Origin::New)
     }
 
-    fn set_timer(&self, place: &mut Option<TimerKey>, instance: Instance, delay: Duration) -> bool {
+    fn set_timer(
+        &self,
+        place: &mut Option<TimerKey>,
+        instance: Instance,
+        delay: Duration,
+        cpu: Option<CpuId>,
+    ) -> bool {
         let shared = self.workqueue().shared();
         let at_ns = now_ns().saturating_add(nanoseconds(delay));
         self.clear_timer(place);
         let what = Box::new(self.clone());
-        let cpu = local::issuing_cpu(shared);
+        let cpu = cpu.unwrap_or_else(|| local::issuing_cpu(shared));
         let timer = Timer { what, generation: instance.generation, cpu };
         let Ok((key, is_next)) = shared.timers.set(at_ns, timer) else {
             // The runtime has ended.
@@ -349,13 +378,8 @@ impl Work {
 
     /// Joins those who wait, unless it is over.
     fn begin_wait(&self, awaited: Awaited) -> Option<Waiting> {
-        let wait = Arc::new(Wait::default());
-        lock(&self.node.context.waits).push(Arc::clone(&wait));
-        if self.node.pending.wait(awaited) {
-            return Some(Waiting(wait));
-        }
-        lock(&self.node.context.waits).retain(|other| !Arc::ptr_eq(other, &wait));
-        None
+        let Target { waits, .. } = &self.node.context;
+        waits.begin(&self.node.pending, awaited).map(Waiting)
     }
 
     fn wait(&self, awaited: Awaited) {
@@ -369,11 +393,16 @@ impl Work {
             !local::runs_work(self.address()),
             "{what} of {self} from itself: it would wait for itself"
         );
-        // From other items of its workqueue it may be waited for, as far as there are threads.
-        let of_own = local::runs_item_of(self.workqueue().state().number);
-        if !of_own {
+        let state = self.workqueue().state();
+        if !local::runs_item_of(state.number) {
             self.workqueue().check_may_wait(what);
+            return;
         }
+        // Other items of its workqueue may wait for it, unless it comes after them.
+        assert!(
+            !state.kinds.ordered || !self.is_pending() || what != "flush",
+            "{what} of {self} from another item of that ordered workqueue: it would wait for itself"
+        );
     }
 }
 

@@ -153,8 +153,11 @@ impl<'a> Worker<'a> {
                 self.release(number, slot);
             }
             next = next.or_else(|| self.next_in_hand());
-            if next.is_some() {
-                // If the next one blocks, who waits for this one must not.
+            // If the next one blocks, who waits for this one must not.
+            if next.is_some() && !self.shared.dispatch.slot(self.cpu).is_owned_by(self.me.id) {
+                // The monitor does not look at us any more.
+                self.settle(number, std::mem::take(&mut ended));
+            } else if next.is_some() {
                 self.me.unsettled.store(number, Ordering::Relaxed);
             }
         }

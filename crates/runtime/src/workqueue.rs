@@ -173,13 +173,17 @@ impl Workqueue {
         F: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
-        let cpu = self.of.shared.cpu_of_node(node).ok_or_else(|| {
+        let cpu = self.cpu_of_node(node)?;
+        Ok(self.queue_at(cpu, work))
+    }
+
+    pub(crate) fn cpu_of_node(&self, node: NodeId) -> Result<CpuId, WorkqueueError> {
+        self.of.shared.cpu_of_node(node).ok_or_else(|| {
             let machine = self.of.shared.dispatch.layout().machine();
             let nodes = machine.cpus().iter().flat_map(|cpu| cpu.numa_nodes.iter().map(|n| n.0));
             let nodes: BTreeSet<u32> = nodes.collect();
             WorkqueueError::Node { node: node.0, nodes: nodes.into_iter().collect() }
-        })?;
-        Ok(self.queue_at(cpu, work))
+        })
     }
 
     fn queue_at<F, T>(&self, cpu: CpuId, work: F) -> JoinHandle<T>
@@ -258,7 +262,6 @@ impl Workqueue {
     }
 
     /// One that does not keep the workqueue.
-    #[cfg(feature = "control")]
     pub(crate) fn looked_at(shared: Arc<Shared>, state: Arc<WorkqueueState>) -> Self {
         Self { of: Arc::new(Of { shared, state, owns: false }) }
     }

@@ -12,7 +12,7 @@ use crate::shared::Shared;
 use crate::state::{Chosen, Kinds};
 use crate::workqueue::Workqueue;
 
-/// Longest name, in bytes: the kernel's.
+/// Longest name, in bytes: the kernel's array, which has to hold a NUL too.
 const NAME_LEN_MAX: usize = 32;
 
 /// What a workqueue does not do.
@@ -278,6 +278,9 @@ impl WorkqueueBuilder {
         let workqueue = Workqueue::new(Arc::clone(&shared), Arc::clone(&state));
         if gated {
             workqueue.gate();
+        }
+        if freezable {
+            shared.freeze_if_all_are(&state);
         }
         if mem_reclaim {
             let rescuer = Rescuer::start(&shared, &state)

@@ -5,7 +5,7 @@ use homing_topology::CpuSet;
 
 use crate::attributes::Attributes;
 use crate::features::Features;
-use crate::layout::{PoolId, QueueId};
+use crate::layout::{PoolId, PoolSet, QueueId};
 
 /// The state of the runtime as far as it can be seen. Times are integer nanoseconds of one
 /// monotonic clock.
@@ -36,8 +36,8 @@ pub trait Facts {
         u64::from(occupied)
     }
 
-    /// How many pools there are: those below are in use.
-    fn pool_count(&self) -> u8;
+    /// The pools to look at: all that have items, at least.
+    fn pools(&self) -> PoolSet;
 
     /// The attributes of a pool.
     fn attributes(&self, pool: PoolId) -> Attributes;

@@ -8,6 +8,56 @@ use crate::attributes::{Attributes, Level};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PoolId(pub u8);
 
+/// Some pools.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolSet([u64; PoolSet::WORDS]);
+
+impl PoolSet {
+    /// 64 pools to each.
+    pub const WORDS: usize = 4;
+
+    /// The pools whose bits are set.
+    pub const fn from_words(words: [u64; Self::WORDS]) -> Self {
+        Self(words)
+    }
+
+    /// The word and the bit in it that stand for a pool.
+    pub const fn place(pool: PoolId) -> (usize, u64) {
+        (pool.0 as usize / 64, 1 << (pool.0 % 64))
+    }
+
+    /// Those below `count`.
+    pub fn first(count: u8) -> Self {
+        let mut set = Self::default();
+        (0..count).for_each(|pool| set.insert(PoolId(pool)));
+        set
+    }
+
+    /// Adds a pool.
+    pub fn insert(&mut self, pool: PoolId) {
+        let (word, bit) = Self::place(pool);
+        self.0[word] |= bit;
+    }
+
+    /// Whether it is one of them.
+    pub fn contains(&self, pool: PoolId) -> bool {
+        let (word, bit) = Self::place(pool);
+        self.0[word] & bit != 0
+    }
+
+    /// Them, by number.
+    pub fn iter(self) -> impl Iterator<Item = PoolId> {
+        self.0.into_iter().enumerate().flat_map(|(index, word)| {
+            let mut left = word;
+            std::iter::from_fn(move || {
+                let bit = left.trailing_zeros();
+                left &= left.wrapping_sub(1);
+                (bit < 64).then(|| PoolId((index * 64) as u8 + bit as u8))
+            })
+        })
+    }
+}
+
 /// One queue of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QueueId {
@@ -166,6 +216,20 @@ mod tests {
 
     fn cpu(number: usize) -> CpuId {
         CpuId::new(number).unwrap()
+    }
+
+    #[test]
+    fn pools_are_found_by_number() {
+        assert_eq!(PoolSet::first(70).iter().map(|pool| pool.0).collect::<Vec<_>>(), {
+            (0..70).collect::<Vec<_>>()
+        });
+        let mut some = PoolSet::default();
+        assert_eq!(some.iter().count(), 0);
+        for pool in [3, 63, 64, 254, 255] {
+            some.insert(PoolId(pool));
+        }
+        assert!(some.iter().map(|pool| pool.0).eq([3, 63, 64, 254, 255]));
+        assert!(some.contains(PoolId(254)) && !some.contains(PoolId(253)));
     }
 
     #[test]

@@ -81,7 +81,8 @@ pub fn before_park(
     idle: Idle,
     shares: &Shares,
 ) -> Next {
-    let pools = || (0..facts.pool_count()).map(PoolId);
+    let all = facts.pools();
+    let pools = || all.iter();
     let mut scan = Scan { layout, facts, cpu, idle, now_ns: None, until_ns: None };
     let own = pools().filter_map(|pool| scan.own(pool));
     if let Some(queue) = own.min_by_key(|queue| shares.had_ns(queue.pool)) {

@@ -5,7 +5,7 @@ use homing_topology::{CpuId, CpuSet, Machine, Scope};
 use crate::attributes::{Affinity, Attributes};
 use crate::facts::Facts;
 use crate::features::Features;
-use crate::layout::{Layout, PoolId, QueueId};
+use crate::layout::{Layout, PoolId, PoolSet, QueueId};
 
 /// A queue with items in it.
 #[derive(Clone, Copy, Debug)]
@@ -90,8 +90,8 @@ impl Facts for Given {
         self.occupied
     }
 
-    fn pool_count(&self) -> u8 {
-        self.pools.len() as u8
+    fn pools(&self) -> PoolSet {
+        PoolSet::first(self.pools.len() as u8)
     }
 
     fn attributes(&self, pool: PoolId) -> Attributes {

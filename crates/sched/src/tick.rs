@@ -3,7 +3,7 @@
 use homing_topology::{CpuId, CpuSet};
 
 use crate::facts::Facts;
-use crate::layout::{Layout, PoolId, QueueId};
+use crate::layout::{Layout, QueueId};
 use crate::mask::Pod;
 use crate::place::pullers;
 
@@ -69,7 +69,7 @@ pub fn overdue(layout: &Layout, facts: &impl Facts) -> Option<CpuId> {
         return None;
     }
     let now_ns = facts.now_ns();
-    (0..facts.pool_count()).map(PoolId).find_map(|pool| {
+    facts.pools().iter().find_map(|pool| {
         let attributes = facts.attributes(pool);
         layout.leaders(attributes.level()).iter().find_map(|leader| {
             let queue = QueueId { pool, leader };

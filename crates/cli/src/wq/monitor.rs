@@ -45,11 +45,11 @@ Examples:
   homing wq monitor crypt '^flush$' -i 5        with HOMING_SOCKET set
   homing wq monitor -i 0 --json                 once, for programs
 
-All figures count from the start of the workqueue, except infl and age_p99.
+All figures are of the time since the workqueue was made, except infl.
   total    items begun                    infl     items begun and not ended
   CPUtime  seconds of CPU time            CPUhog   items that kept a CPU for too long
-  CMW/RPR  per-CPU workqueues: workers woken because one blocked;
-           unbound ones: workers sent back to the pod of their queue
+  CMW/RPR  per-CPU workqueues: items that lost their CPU, because they blocked or ran for long;
+           unbound ones: items sent back to their queue, because the one before them did
   mayday   calls for the rescuer          rescued  items it ran (both with mem_reclaim only)
   home, llc, node, remote                 items by how far they were pulled
   age_p99  99 of 100 items waited less than this

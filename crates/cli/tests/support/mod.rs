@@ -94,7 +94,8 @@ pub(crate) struct Server {
     child: Child,
     /// The Unix socket, where it listens on one.
     socket: Option<PathBuf>,
-    printed_uri: String,
+    /// What it printed when it was ready.
+    ready: serde_json::Value,
     log: Arc<Mutex<String>>,
 }
 
@@ -108,18 +109,23 @@ impl Server {
         let (send, lines) = mpsc::channel();
         let stdout = BufReader::new(child.stdout.take().unwrap());
         thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|l| send.send(l)));
-        let mut server = Self { child, socket, printed_uri: String::new(), log };
+        let mut server = Self { child, socket, ready: serde_json::Value::Null, log };
         let Ok(line) = lines.recv_timeout(DEADLINE) else {
             panic!("the server is not ready after {DEADLINE:?}, or it has ended: {command:?}");
         };
-        let ready: serde_json::Value = serde_json::from_str(&line).expect(&line);
-        ready["uri"].as_str().expect(&line).clone_into(&mut server.printed_uri);
+        server.ready = serde_json::from_str(&line).expect(&line);
+        assert!(server.ready["uri"].is_string(), "{line}");
         server
     }
 
-    /// The URI that the server printed when it was ready.
+    /// What the server printed when it was ready.
+    pub(crate) fn ready(&self) -> &serde_json::Value {
+        &self.ready
+    }
+
+    /// The URI in that.
     pub(crate) fn printed_uri(&self) -> &str {
-        &self.printed_uri
+        self.ready["uri"].as_str().expect("it was there")
     }
 
     /// The address for an export.
@@ -132,7 +138,8 @@ impl Server {
 
     /// The `host:port` of a server that listens on TCP.
     pub(crate) fn host_and_port(&self) -> &str {
-        let rest = self.printed_uri.strip_prefix("nbd://").expect(&self.printed_uri);
+        let uri = self.printed_uri();
+        let rest = uri.strip_prefix("nbd://").expect(uri);
         rest.split('/').next().unwrap()
     }
 

@@ -27,7 +27,8 @@ pub(super) fn list(shared: &Shared) -> Vec<Attribute> {
     let pods = Scope::ALL
         .into_iter()
         .flat_map(|scope| ["cpus", "node"].map(|of| (format!("pod/{scope}/{of}"), false)));
-    let pools = (0..shared.dispatch.pool_count()).map(|pool| (format!("pool/{pool}"), false));
+    let pools = shared.dispatch.pools.in_use().iter();
+    let pools = pools.map(|pool| (format!("pool/{}", pool.0), false));
     let threads = shared.threads();
     let threads = threads.iter().map(|thread| (format!("thread/{}", thread.number), false));
     let all = module.chain(pods).chain(pools).chain(threads);
@@ -39,8 +40,9 @@ pub(super) fn get(shared: &Shared, words: &[&str]) -> Option<String> {
         ["module", name] => module(shared, name),
         ["pod", scope, of] => pod(shared, scope.parse().ok()?, of),
         ["pool", id] => {
-            let id = id.parse().ok().filter(|id| *id < shared.dispatch.pool_count())?;
-            Some(pool(shared, PoolId(id)))
+            let id = id.parse().ok().map(PoolId);
+            let id = id.filter(|id| shared.dispatch.pools.in_use().contains(*id))?;
+            Some(pool(shared, id))
         }
         ["thread", id] => thread(shared, id.parse().ok()?),
         _ => None,

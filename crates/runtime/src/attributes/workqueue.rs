@@ -85,10 +85,7 @@ pub(super) fn get(shared: &Arc<Shared>, name: &str, attribute: &str) -> Option<S
         "nice" => attributes.nice.get().to_string(),
         "localize" => bit(attributes.localize),
         "max_active" => chosen.max_active.map_or("max".to_owned(), |max| max.to_string()),
-        "min_active" => {
-            let min = state.gate().map_or(homing_sched::MIN_ACTIVE, crate::gate::Gate::min_active);
-            min.min(chosen.max_active.unwrap_or(u32::MAX)).to_string()
-        }
+        "min_active" => state.min_active().to_string(),
         "frozen" if state.kinds.freezable => {
             bit(state.gate().is_some_and(crate::gate::Gate::is_frozen))
         }
@@ -163,7 +160,7 @@ fn counters(state: &WorkqueueState, counters: &Counters) -> String {
         ("inactive", Some(inactive)),
         ("cpu_time_ns", Some(counters.cpu_time_ns)),
         ("cpu_intensive", Some(counters.cpu_intensive)),
-        ("cm_wakeup", per_cpu.then_some(counters.blocked)),
+        ("cm_wakeup", per_cpu.then_some(counters.blocked + counters.cpu_intensive)),
         ("repatriated", (!per_cpu).then_some(counters.repatriated)),
         ("mayday", reclaim(counters.mayday)),
         ("rescued", reclaim(counters.rescued)),

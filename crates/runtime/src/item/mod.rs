@@ -29,6 +29,6 @@ pub(crate) use header::{Books, Item, Ran, Tag};
 pub use joined::JoinError;
 pub(crate) use joined::{Joined, joined, joined_borrowing};
 pub(crate) use lone::lone;
-pub(crate) use pending::{Awaited, Cancelled, Instance};
+pub(crate) use pending::{Awaited, Cancelled, Instance, Pending};
 pub(crate) use quiet::{drop_quietly, quietly};
 pub(crate) use work::{Context, Node, SharedNode};

@@ -1,5 +1,5 @@
-//! The state of a work item: one word, changed by compare-and-swap only. `../README.md` has the
-//! protocol as a table.
+//! The state of a work item: one word, changed by compare-and-swap only. the crate's `README.md`
+//! has the protocol as a table.
 //!
 //! Whoever sets `PENDING` owns the right to put the item in a queue; each time it is set is an
 //! *instance* with a number of its own, the generation. An instance that was cancelled stays in its

@@ -104,23 +104,47 @@ impl<C: Context> Node<C, dyn Call<C>> {
 
     /// Leaves the item of an instance to whoever runs the node.
     fn keep(&self, item: Item, generation: u32) -> Ran {
-        // There is one pending instance: what was kept before is a husk.
-        if let Some(husk) = self.swap_deferred(Some(item)) {
-            self.context.cancel(husk);
-        }
+        let before = self.swap_deferred(Some(item));
         if self.pending.defer(generation) {
+            // There is one pending instance: what was kept before is a husk.
+            if let Some(husk) = before {
+                self.context.cancel(husk);
+            }
             return Ran::Kept(None);
         }
-        // Nobody runs it any more, or it was cancelled. Whoever took it meanwhile has it.
-        Ran::Kept(self.swap_deferred(None))
+        // Nobody runs it any more, or it was cancelled. Whoever took it meanwhile has it; and what
+        // was kept before may have come after it. The older of two is a husk.
+        let (husk, again) = match (before, self.swap_deferred(None)) {
+            (Some(one), Some(other)) if self.is_newer(&one, &other) => (Some(other), Some(one)),
+            (Some(one), Some(other)) => (Some(one), Some(other)),
+            (before, back) => (None, before.or(back)),
+        };
+        if let Some(husk) = husk {
+            self.context.cancel(husk);
+        }
+        Ran::Kept(again)
     }
 
-    /// Takes the item out that was left, and leaves another one.
     fn swap_deferred(&self, item: Option<Item>) -> Option<Item> {
-        let new = item.map_or(ptr::null_mut(), |item| item.into_header().as_ptr());
-        let before = self.deferred.swap(new, Ordering::AcqRel);
-        // SAFETY: only items' headers are put here, and each is taken out once.
-        NonNull::new(before).map(|header| unsafe { Item::from_header(header) })
+        let header = item.map_or(ptr::null_mut(), |item| item.into_header().as_ptr());
+        let before = NonNull::new(self.deferred.swap(header, Ordering::AcqRel));
+        // SAFETY: only items' headers are put in `deferred`, and a swap takes each out once.
+        before.map(|header| unsafe { Item::from_header(header) })
+    }
+
+    /// Of two items of this node: whether the first one's instance is the later one.
+    fn is_newer(&self, one: &Item, other: &Item) -> bool {
+        let age = self.generation_of(one).wrapping_sub(self.generation_of(other));
+        age.cast_signed() > 0
+    }
+
+    fn generation_of(&self, item: &Item) -> u32 {
+        let header = item.as_header();
+        if ptr::eq(header.as_ptr(), &raw const self.header) {
+            return self.generation.load(Ordering::Relaxed);
+        }
+        // SAFETY: an item of this node that is not its own link is a stand-in (`Self::item`).
+        unsafe { header.cast::<StandIn<C>>().as_ref().generation }
     }
 
     /// An instance did not run.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use homing_runtime::{CpuId, Runtime, blocking};
+use homing_runtime::{CpuId, Runtime, Scope, blocking};
 
 use crate::helpers::{Crowd, Door, on, until};
 
@@ -45,6 +45,37 @@ fn a_per_cpu_item_runs_one_at_a_time_until_it_blocks_or_uses_its_cpu_for_long() 
     stop.store(true, Ordering::Relaxed);
     busy.unwrap().join().unwrap();
     assert!(queue.set_affinity_scope(homing_runtime::Scope::Cache).is_err());
+}
+
+#[test]
+fn what_may_run_on_one_cpu_only_does_not_wait_for_an_item_that_keeps_it() {
+    let runtime = on("1x2x1").cpu_intensive_thresh(Duration::from_millis(3)).build().unwrap();
+    let hog = runtime.workqueue("hog").build().unwrap();
+    let percpu = runtime.workqueue("percpu").per_cpu().build().unwrap();
+    let strict = runtime.workqueue("strict").affinity_scope(Scope::Smt).affinity_strict(true);
+    let strict = strict.build().unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let hogs: Vec<_> = (0..2)
+        .map(|cpu| {
+            let until_stopped = Arc::clone(&stop);
+            let spin = move || {
+                while !until_stopped.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            };
+            hog.queue_on(CpuId::new(cpu).unwrap(), spin).unwrap()
+        })
+        .collect();
+    until("both run", || hog.counters().started == 2);
+    for cpu in 0..2 {
+        percpu.queue_on(CpuId::new(cpu).unwrap(), || ()).unwrap().join().unwrap();
+        strict.queue_on(CpuId::new(cpu).unwrap(), || ()).unwrap().join().unwrap();
+    }
+    assert_eq!(hog.counters().blocked, 0, "it computes");
+    stop.store(true, Ordering::Relaxed);
+    for hog in hogs {
+        hog.join().unwrap();
+    }
 }
 
 #[test]

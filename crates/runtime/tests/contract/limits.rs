@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use homing_runtime::{CpuId, CpuSet, Nice, Runtime, Scope, WorkqueueError, blocking};
 
-use crate::helpers::{Crowd, Door, on, until};
+use crate::helpers::{Crowd, Door, on, panic_of, until};
 
 #[test]
 fn an_ordered_workqueue_keeps_its_order_while_its_attributes_change() {
@@ -62,6 +62,28 @@ fn an_item_of_an_ordered_workqueue_that_is_cancelled_and_queued_again_goes_to_th
     door.open();
     queue.flush();
     assert_eq!(*order.lock().unwrap(), ['b', 'a']);
+}
+
+#[test]
+fn waiting_for_what_comes_after_in_an_ordered_workqueue_panics_and_names_it() {
+    let runtime = on("1x1x1").build().unwrap();
+    let queue = runtime.workqueue("ordered").ordered().build().unwrap();
+    let inner = queue.clone();
+    let messages = queue.queue(move || {
+        let later = inner.queue(|| ());
+        let work = inner.work(|_| ());
+        assert!(work.queue());
+        [
+            panic_of(|| _ = later.join()),
+            panic_of(|| _ = work.flush()),
+            panic_of(|| inner.scope(|scope| scope.queue(|| ()))),
+        ]
+    });
+    for message in messages.join().unwrap() {
+        assert!(message.contains("ordered workqueue") && message.contains("wait"), "{message}");
+    }
+    queue.flush();
+    assert_eq!(queue.counters().completed, 3);
 }
 
 #[test]
@@ -194,6 +216,48 @@ fn a_frozen_workqueue_accepts_and_begins_nothing_until_it_is_thawed() {
     work.flush();
     let error = runtime.events().freeze(Duration::ZERO).unwrap_err();
     assert!(error.to_string().contains("events is not freezable"), "{error}");
+}
+
+#[test]
+fn all_freezable_workqueues_freeze_together_also_new_ones_and_those_let_go() {
+    let runtime = on("1x2x1").build().unwrap();
+    let make = |name| runtime.workqueue(name).freezable().build().unwrap();
+    let (first, second) = (make("first"), make("second"));
+    let plain = runtime.workqueue("plain").build().unwrap();
+    let to = second.clone();
+    runtime.freeze_workqueues(Duration::from_secs(20)).unwrap();
+    let third = make("third");
+    let waits: Vec<_> = [first, second, third].map(|queue| queue.queue(|| ())).into();
+    plain.queue(|| ()).join().unwrap();
+    thread::sleep(Duration::from_millis(5));
+    assert!(to.is_frozen() && waits.iter().all(|wait| !wait.is_finished()));
+    runtime.thaw_workqueues();
+    for wait in waits {
+        wait.join().unwrap();
+    }
+    make("fourth").queue(|| ()).join().unwrap();
+}
+
+#[test]
+fn a_freeze_that_is_refused_freezes_none() {
+    let runtime = Arc::new(on("1x2x1").build().unwrap());
+    let first = runtime.workqueue("first").freezable().build().unwrap();
+    let second = runtime.workqueue("second").freezable().build().unwrap();
+    let own = Arc::clone(&runtime);
+    let freeze = move || panic_of(|| _ = own.freeze_workqueues(Duration::from_secs(1)));
+    let message = second.queue(freeze).join().unwrap();
+    assert!(message.contains("second"), "{message}");
+    assert!(!first.is_frozen() && !second.is_frozen());
+}
+
+#[test]
+fn what_is_frozen_is_thawed_and_run_when_the_runtime_ends() {
+    let runtime = on("1x2x1").build().unwrap();
+    let queue = runtime.workqueue("frozen").freezable().build().unwrap();
+    queue.freeze(Duration::from_secs(20)).unwrap();
+    let waits = queue.queue(|| 1);
+    runtime.shutdown(Duration::from_secs(20)).unwrap();
+    assert_eq!(waits.join().unwrap(), 1);
 }
 
 #[test]

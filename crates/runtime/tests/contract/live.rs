@@ -132,6 +132,48 @@ impl FlushOthers for homing_runtime::Workqueue {
     }
 }
 
+#[cfg(feature = "control")]
+#[test]
+fn attributes_that_nobody_has_any_more_cost_workers_nothing() {
+    let runtime = on("1x2x1").build().unwrap();
+    let queue = runtime.workqueue("queue").build().unwrap();
+    for level in -20..20 {
+        queue.set_nice(Nice::new(level).unwrap()).unwrap();
+        queue.queue(|| ()).join().unwrap();
+    }
+    let pools = || {
+        let all = homing_control::AttributeTree::list(&runtime.attributes());
+        all.iter().filter(|attribute| attribute.path.starts_with("pool/")).count()
+    };
+    until("the others are passed over", || {
+        // The monitor looks while somebody works.
+        queue.queue(|| ()).join().unwrap();
+        pools() == 2
+    });
+    queue.set_nice(Nice::new(-7).unwrap()).unwrap();
+    queue.queue(|| ()).join().unwrap();
+    // Also what an issuer finds that was about to queue there.
+    for round in 0..2000_i32 {
+        queue.set_nice(Nice::new((round % 40 - 20) as i8).unwrap()).unwrap();
+        let handles: Vec<_> = (0..4).map(|_| queue.queue(|| ())).collect();
+        for handle in handles {
+            handle.join().unwrap();
+        }
+    }
+    for level in 0..7 {
+        let _ = queue.set_affinity_strict(level % 2 == 0);
+        for scope in Scope::ALL {
+            let _ = queue.set_affinity_scope(scope);
+            for nice in -20..20 {
+                let _ = queue.set_nice(Nice::new(nice).unwrap());
+            }
+        }
+    }
+    let error = queue.set_localize(true).unwrap_err();
+    assert!(matches!(error, WorkqueueError::TooManyPools { .. }), "{error}");
+    queue.queue(|| ()).join().unwrap();
+}
+
 #[test]
 fn a_second_workqueue_of_the_name_gets_a_name_of_its_own() {
     let runtime = Runtime::new().unwrap();

@@ -169,6 +169,24 @@ fn a_destroyed_workqueue_has_run_everything_and_takes_nothing() {
     assert_eq!(runtime.queue(|| 1).join().unwrap(), 1, "others go on");
 }
 
+/// The workqueue is forgotten, but not by its future.
+#[test]
+fn a_future_of_a_destroyed_workqueue_is_cancelled_when_it_would_go_on() {
+    let runtime = Runtime::new().unwrap();
+    let queue = runtime.workqueue("doomed").build().unwrap();
+    let door = Door::default();
+    let at = door.clone();
+    let other = runtime.queue(move || at.pass());
+    let future = queue.spawn(async move { other.await.unwrap() });
+    until("it waits", || queue.counters().completed == 1);
+    queue.destroy();
+    runtime.workqueue("next").build().unwrap();
+    door.open();
+    assert!(matches!(future.join(), Err(JoinError::Cancelled)));
+    queue.flush();
+    assert_eq!(queue.counters().in_flight(), 0);
+}
+
 #[test]
 fn flushing_across_the_reclaim_boundary_panics_and_names_both() {
     let runtime = Runtime::new().unwrap();
@@ -212,4 +230,30 @@ fn flush_waits_for_what_another_item_of_the_batch_has_ended_although_the_next_on
         door.open();
         long.flush();
     }
+}
+
+/// Its worker has lost its CPU, so that nobody looks at it any more.
+#[test]
+fn flush_waits_for_a_run_that_blocked_and_not_for_the_one_behind_it() {
+    let runtime = on("1x1x1").build().unwrap();
+    let queue = runtime.workqueue("flushed").build().unwrap();
+    let (doors, runs) = ([Door::default(), Door::default()], Arc::new(AtomicUsize::new(0)));
+    let (at, count) = (doors.clone(), Arc::clone(&runs));
+    let work = queue.work(move |_| at[count.fetch_add(1, Ordering::SeqCst)].pass());
+    work.queue();
+    until("it runs", || work.is_running());
+    let flusher = {
+        let queue = queue.clone();
+        let flush = queue.flushed();
+        thread::spawn(move || runtime_of(&queue).spawn(flush).join().unwrap())
+    };
+    // Another thread gets the CPU, and leaves this instance to the one that runs.
+    work.queue();
+    thread::sleep(Duration::from_millis(60));
+    doors[0].open();
+    until("the flush ends", || flusher.is_finished());
+    assert!(work.is_running());
+    doors[1].open();
+    work.flush();
+    assert_eq!(runs.load(Ordering::SeqCst), 2);
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use homing_runtime::{CpuId, Runtime, Scope, Work};
+use homing_runtime::{CpuId, NodeId, Runtime, Scope, Work};
 
 use crate::helpers::{Door, SOON, on, panic_of, until};
 
@@ -115,8 +115,16 @@ fn an_item_queued_from_another_pod_while_it_runs_is_not_run_twice_at_a_time() {
     }
     work.flush();
     assert_eq!(runs.load(Ordering::SeqCst), queued.load(Ordering::SeqCst));
+    let nowhere = CpuId::new(900).unwrap();
+    assert!(work.queue_on(nowhere).is_err());
+    assert!(work.queue_delayed_on(nowhere, SOON).is_err() && !work.is_pending());
+    assert!(work.queue_on_node(NodeId(77)).is_err());
+    assert!(work.queue_on_node(NodeId(0)).unwrap());
+    work.flush();
+    let cpu = CpuId::new(3).unwrap();
+    assert!(work.queue_delayed_on(cpu, Duration::from_micros(50)).unwrap());
+    work.flush();
     assert_eq!(queue.counters().panicked, 0);
-    assert!(work.queue_on(CpuId::new(900).unwrap()).is_err());
 }
 
 #[test]

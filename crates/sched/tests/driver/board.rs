@@ -4,7 +4,9 @@
 use std::cell::Cell;
 use std::collections::{BTreeSet, VecDeque};
 
-use homing_sched::{Attributes, Facts, Features, ItemLength, Layout, Level, PoolId, QueueId};
+use homing_sched::{
+    Attributes, Facts, Features, ItemLength, Layout, Level, PoolId, PoolSet, QueueId,
+};
 use homing_topology::{CPU_COUNT_MAX, CpuId, CpuSet};
 
 #[derive(Clone, Copy, Debug)]
@@ -203,8 +205,8 @@ impl Facts for Board {
         self.occupied
     }
 
-    fn pool_count(&self) -> u8 {
-        self.pools.len() as u8
+    fn pools(&self) -> PoolSet {
+        PoolSet::first(self.pools.len() as u8)
     }
 
     fn attributes(&self, pool: PoolId) -> Attributes {

@@ -214,7 +214,7 @@ impl Passes {
             takes: vec![0; board.queues.len()],
             passed: BTreeMap::new(),
             batches: BTreeMap::new(),
-            most_ns: vec![0; usize::from(board.pool_count())],
+            most_ns: vec![0; board.pools().iter().count()],
         }
     }
 
@@ -227,7 +227,7 @@ impl Passes {
         *last_ns = now_ns;
         let longest_ns = *longest_ns;
         let weight = |pool| board.attributes(pool).nice.weight();
-        let pools = || (0..board.pool_count()).map(PoolId);
+        let pools = || board.pools().iter();
         for pool in pools() {
             let own = layout.queue(pool, board.attributes(pool), cpu);
             let serves = servers(layout, board, own).contains(cpu);

@@ -1,0 +1,199 @@
+//! `homing serve --control`: a server's attributes change while clients put load on it, and its
+//! workqueues are watched meanwhile.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use support::nbd::{Client, OK};
+use support::{DEADLINE, Scratch, noise, text};
+
+/// Every request goes to a worker, so that its workqueue has something to do.
+const SERVE: [&str; 8] = [
+    "disk.img",
+    "--size",
+    "8M",
+    "--ephemeral",
+    "--crypt-on",
+    "workqueue",
+    "--control",
+    "my control",
+];
+
+/// A client that writes and reads until told to stop; the number of its rounds.
+fn load(socket: &Path, number: u64, stop: &Arc<AtomicBool>) -> JoinHandle<u64> {
+    const LENGTH: usize = 256 << 10;
+    let (mut client, stop) = (Client::new(socket), Arc::clone(stop));
+    thread::spawn(move || {
+        let offset = number * LENGTH as u64;
+        let mut round = 0;
+        while !stop.load(Ordering::Relaxed) {
+            round += 1;
+            let data = noise(number << 32 | round, LENGTH);
+            assert_eq!(client.write(0, offset, &data), OK);
+            assert!(client.read(offset, LENGTH as u32) == Ok(data), "client {number}");
+            assert_eq!(client.flush(), OK);
+        }
+        round
+    })
+}
+
+/// A command on the server's control socket.
+fn run(scratch: &Scratch, args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_homing"));
+    command.current_dir(scratch.path("")).args(args).env("HOMING_SOCKET", "my control");
+    command.output().unwrap()
+}
+
+/// What a command prints that must succeed.
+fn printed(scratch: &Scratch, args: &[&str]) -> String {
+    let output = run(scratch, args);
+    assert!(output.status.success() && output.stderr.is_empty(), "{args:?}: {output:?}");
+    text(&output.stdout)
+}
+
+/// The rows of the monitor, by workqueue.
+fn monitor(scratch: &Scratch) -> BTreeMap<String, Value> {
+    let lines = printed(scratch, &["wq", "monitor", "-i", "0", "--json"]);
+    let rows = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    rows.map(|row| (row["name"].as_str().unwrap().to_owned(), row)).collect()
+}
+
+/// Waits until both workqueues of the server have begun and ended more items.
+fn goes_on(scratch: &Scratch) {
+    let (began, before) = (Instant::now(), monitor(scratch));
+    let more = |now: &BTreeMap<String, Value>, name: &str, key: &str| {
+        now[name][key].as_u64().unwrap() > before[name][key].as_u64().unwrap()
+    };
+    loop {
+        let now = monitor(scratch);
+        let moved = ["started", "completed"]
+            .into_iter()
+            .all(|key| more(&now, "crypt", key) && more(&now, "flush", key));
+        if moved && more(&now, "crypt", "cpu_time") {
+            return;
+        }
+        assert!(began.elapsed() < DEADLINE, "the load does not go on: {before:?}, {now:?}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn attributes_change_under_load_and_the_workqueues_are_watched() {
+    let scratch = Scratch::new();
+    let server = scratch.serve(&SERVE);
+    let control = scratch.path("my control");
+    assert_eq!(server.ready()["control"].as_str(), control.to_str());
+    assert_eq!(fs::metadata(&control).unwrap().mode() & 0o777, 0o600);
+
+    let stop = Arc::new(AtomicBool::new(false));
+    let clients = [0, 1, 2].map(|number| load(server.socket(), number, &stop));
+    goes_on(&scratch);
+
+    let listed = printed(&scratch, &["ls", "workqueue/crypt"]);
+    for line in ["rw workqueue/crypt/nice", "ro workqueue/crypt/counters"] {
+        assert!(listed.lines().any(|known| known == line), "no {line} in {listed}");
+    }
+    let cpus = printed(&scratch, &["get", "module/cpumask"]);
+    let get = |path: &str| printed(&scratch, &["get", path]).trim_end().to_owned();
+    for (attribute, value) in [
+        ("affinity_scope", "numa"),
+        ("affinity_strict", "1"),
+        ("max_active", "1"),
+        ("max_active", "7"),
+        ("min_active", "2"),
+        ("cpumask", cpus.trim_end()),
+        ("localize", "1"),
+        ("nice", "-5"),
+    ] {
+        let path = format!("workqueue/crypt/{attribute}");
+        assert_eq!(printed(&scratch, &["set", &path, value]), "");
+        assert_eq!(get(&path), value, "{attribute}");
+        goes_on(&scratch);
+    }
+    printed(&scratch, &["set", "module/default_affinity_scope", "system"]);
+    assert_eq!(get("workqueue/events/affinity_scope"), "default (system)");
+
+    let refused = run(&scratch, &["set", "workqueue/crypt/nice", "99"]);
+    assert!(!refused.status.success() && refused.stdout.is_empty());
+    let stderr = text(&refused.stderr);
+    for mention in ["workqueue/crypt/nice", "99", "a number from -20 to 19"] {
+        assert!(stderr.contains(mention), "no {mention} in {stderr}");
+    }
+    assert_eq!(get("workqueue/crypt/nice"), "-5");
+
+    let dump: Value = serde_json::from_str(&printed(&scratch, &["wq", "dump", "--json"])).unwrap();
+    assert_eq!(dump["default_affinity_scope"], "system");
+    let crypt = dump["workqueues"].as_array().unwrap().iter().find(|w| w["name"] == "crypt");
+    let crypt = crypt.unwrap();
+    assert_eq!((&crypt["type"], &crypt["affinity_scope"]), (&"unbound,S".into(), &"numa".into()));
+    assert_eq!((&crypt["min_active"], &crypt["max_active"]), (&"2".into(), &"7".into()));
+    let pool = dump["pools"].as_array().unwrap().iter().find(|pool| pool["id"] == crypt["pool"]);
+    assert_eq!(pool.unwrap()["attributes"]["nice"], "-5");
+    assert!(printed(&scratch, &["wq", "dump"]).contains("node_nr/max_active"));
+
+    goes_on(&scratch);
+    stop.store(true, Ordering::Relaxed);
+    for client in clients {
+        assert!(client.join().unwrap() > 0);
+    }
+    server.stop();
+    assert!(!control.exists() && !scratch.path("socket").exists());
+}
+
+#[test]
+fn a_second_server_on_the_same_control_socket_is_refused_and_leaves_the_first_alone() {
+    let scratch = Scratch::new();
+    let first = scratch.serve(&SERVE);
+    let mut second = scratch.command(&[&["second.img"], &SERVE[1..]].concat());
+    let output = second.args(["--socket", "second"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    for mention in ["my control", "another program listens there", "choose another path"] {
+        assert!(stderr.contains(mention), "no {mention:?} in {stderr}");
+    }
+    assert!(stdout.is_empty(), "{stdout}");
+    assert!(!scratch.path("second").exists() && !scratch.path("second.img").exists());
+    assert_eq!(printed(&scratch, &["get", "workqueue/crypt/nice"]), "0\n");
+    assert_eq!(Client::new(first.socket()).flush(), OK);
+    first.stop();
+    assert!(!scratch.path("my control").exists());
+}
+
+#[test]
+fn what_it_says_to_try_with_the_control_socket_works_from_anywhere() {
+    let scratch = Scratch::new();
+    let mut command = scratch.command(&[&SERVE[..], &["--socket", "socket"]].concat());
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let lines: Vec<_> = lines.take_while(|line| !line.contains("Ctrl-C")).collect();
+    let tried = std::panic::catch_unwind(|| {
+        let program = Path::new(env!("CARGO_BIN_EXE_homing"));
+        let commands = lines.iter().filter_map(|line| line.trim().strip_prefix("homing "));
+        let outputs = commands.map(|line| {
+            // The monitor would go on.
+            let once = if line.starts_with("wq monitor") { " -i 0" } else { "" };
+            let line = format!("\"$0\" {line}{once}");
+            let output = Command::new("sh").arg("-c").arg(line).arg(program).output().unwrap();
+            assert!(output.status.success(), "{output:?}");
+            text(&output.stdout)
+        });
+        outputs.collect::<String>()
+    });
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let (tried, lines) = (tried.unwrap(), lines.join("\n"));
+    assert!(tried.contains("age_p99") && tried.contains("crypt"), "{tried}");
+    assert!(lines.contains("homing wq monitor --socket '/"), "{lines}");
+    assert!(lines.contains("homing set workqueue/crypt/"), "{lines}");
+}

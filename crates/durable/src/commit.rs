@@ -1,0 +1,73 @@
+//! The work itself: syncing a file, or a filesystem with a verdict for each file.
+
+use std::fs::File;
+use std::time::SystemTime;
+
+use crate::durable::Kind;
+use crate::error::DurabilityError;
+use crate::files::{FileId, Sync};
+use crate::synced::Verdict;
+use crate::system::{Failure, System};
+
+/// Syncs one file by itself, and asks its other descriptions what they have heard.
+pub(crate) fn one(system: &dyn System, sync: &Sync) -> Verdict {
+    let synced = system.sync(&sync.file, sync.kind);
+    let checked = synced.and_then(|()| others(system, sync));
+    checked.map_err(|failure| error(sync.id, &sync.file, sync.kind, &failure))
+}
+
+fn others(system: &dyn System, sync: &Sync) -> Result<(), Failure> {
+    sync.others.iter().try_for_each(|other| system.check(other))
+}
+
+/// Commits the filesystem of these files, and tells what became of each.
+pub(crate) fn all(system: &dyn System, syncs: &[Sync]) -> Vec<Verdict> {
+    let Some(first) = syncs.first() else { return Vec::new() };
+    if system.sync_filesystem(&first.file).is_err() {
+        // Of whose data nobody can tell: each file knows of its own.
+        return syncs.iter().map(|sync| one(system, sync)).collect();
+    }
+    let check = |sync: &Sync| {
+        let checked = system.check(&sync.file).and_then(|()| others(system, sync));
+        checked.map_err(|failure| error(sync.id, &sync.file, sync.kind, &failure))
+    };
+    let verdicts: Vec<Verdict> = syncs.iter().map(check).collect();
+    // `DURABLE-4`
+    match system.flush_device(&first.file) {
+        Ok(()) => verdicts,
+        Err(failure) => {
+            let of_first = error(first.id, &first.file, first.kind, &failure);
+            let of_each = |(sync, verdict): (&Sync, Verdict)| {
+                let file = name(sync.id, &sync.file);
+                verdict.and(Err(DurabilityError { file, ..of_first.clone() }))
+            };
+            syncs.iter().zip(verdicts).map(of_each).collect()
+        }
+    }
+}
+
+pub(crate) fn error(id: FileId, file: &File, kind: Kind, failure: &Failure) -> DurabilityError {
+    DurabilityError {
+        file: name(id, file),
+        operation: failure.operation,
+        errno: failure.error.raw_os_error().unwrap_or(0),
+        reason: failure.error.to_string(),
+        kind,
+        first_seen: SystemTime::now(),
+    }
+}
+
+/// What the file is called, as far as the system tells.
+fn name(id: FileId, file: &File) -> String {
+    #[cfg(target_os = "linux")]
+    {
+        use std::os::fd::AsRawFd;
+        let link = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        if let Ok(path) = link {
+            return path.display().to_string();
+        }
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = file;
+    format!("inode {} of device {}", id.inode, id.device)
+}

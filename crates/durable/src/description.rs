@@ -1,0 +1,39 @@
+//! How a file is handed over to the engine, which keeps its description until the sync has ended.
+
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+
+/// An open file description that the engine can keep: a [`File`], whose descriptor is duplicated
+/// meanwhile, or an [`Arc`] of one, which is cloned: where thousands wait at a time that saves as
+/// many descriptors.
+pub trait Description {
+    /// The file.
+    fn file(&self) -> &File;
+
+    /// A reference that lives on.
+    ///
+    /// # Errors
+    /// Where the descriptor cannot be duplicated.
+    fn keep(&self) -> io::Result<Arc<File>>;
+}
+
+impl Description for File {
+    fn file(&self) -> &File {
+        self
+    }
+
+    fn keep(&self) -> io::Result<Arc<File>> {
+        self.try_clone().map(Arc::new)
+    }
+}
+
+impl Description for Arc<File> {
+    fn file(&self) -> &File {
+        self
+    }
+
+    fn keep(&self) -> io::Result<Arc<File>> {
+        Ok(Self::clone(self))
+    }
+}

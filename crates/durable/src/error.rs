@@ -1,0 +1,36 @@
+//! What a sync that failed says.
+
+use std::io;
+use std::time::SystemTime;
+
+use crate::durable::Kind;
+
+/// Data of a file did not reach stable storage, and may be lost.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{operation} of {file} failed: {reason}; what was written since its last successful sync may be \
+     lost: write it again, then acknowledge the loss"
+)]
+#[non_exhaustive]
+pub struct DurabilityError {
+    /// The file: its path when the error was seen, as far as the system tells, else device and
+    /// inode.
+    pub file: String,
+    /// The system call that reported it.
+    pub operation: &'static str,
+    /// The system's error number.
+    pub errno: i32,
+    /// What the number means.
+    pub reason: String,
+    /// What was asked for.
+    pub kind: Kind,
+    /// When it was seen first: later syncs of the file return this same error.
+    pub first_seen: SystemTime,
+}
+
+impl From<DurabilityError> for io::Error {
+    fn from(error: DurabilityError) -> Self {
+        let kind = Self::from_raw_os_error(error.errno).kind();
+        Self::new(kind, error)
+    }
+}

@@ -1,0 +1,254 @@
+//! The files that are being synced, or wait to be, or have failed: one entry for each, by device and
+//! inode. What is asked and what ends goes through here, under one lock; no system call does.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::fs::File;
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+use crate::durable::Kind;
+use crate::error::DurabilityError;
+use crate::strategy::{Costs, Strategy};
+use crate::synced::{Outcome, Verdict};
+
+/// A file, whatever it is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct FileId {
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+}
+
+/// A sync that is to come, or under way.
+#[derive(Debug)]
+pub(crate) struct Sync {
+    pub(crate) id: FileId,
+    /// The asker's description: one of those who share it.
+    pub(crate) file: Arc<File>,
+    pub(crate) kind: Kind,
+    pub(crate) outcome: Arc<Outcome>,
+    /// Other descriptions of it that somebody has asked for: each hears of errors by itself.
+    pub(crate) others: Vec<Arc<File>>,
+    /// The numbers that those who asked know theirs by.
+    numbers: Vec<RawFd>,
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    /// It is being synced: what was asked for since has to wait.
+    running: bool,
+    next: Option<Sync>,
+    /// Kept with the description that heard of it: its inode is not used for another file.
+    failed: Option<(DurabilityError, Option<Arc<File>>)>,
+}
+
+/// One filesystem.
+#[derive(Debug, Default)]
+struct Filesystem {
+    /// Files that can be synced now, first come first.
+    ready: VecDeque<FileId>,
+    committing: bool,
+    costs: Costs,
+}
+
+/// What to do next.
+#[derive(Debug)]
+pub(crate) enum Job {
+    File(Sync),
+    /// All of one filesystem.
+    Commit(Vec<Sync>),
+}
+
+/// What asking for a sync came to.
+pub(crate) enum Asked {
+    /// There is a verdict already.
+    Failed(DurabilityError),
+    /// Somebody has asked before, and it has not begun.
+    Shares(Arc<Outcome>),
+    New(Arc<Outcome>),
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Files {
+    entries: HashMap<FileId, Entry>,
+    filesystems: BTreeMap<u64, Filesystem>,
+    /// Jobs under way.
+    running: usize,
+}
+
+impl Files {
+    /// Somebody wants a file to be durable as it is now. `keep` gives the asker's description,
+    /// which it knows by this number.
+    pub(crate) fn ask(
+        &mut self,
+        id: FileId,
+        kind: Kind,
+        number: RawFd,
+        keep: impl FnOnce() -> io::Result<Arc<File>>,
+    ) -> io::Result<Asked> {
+        let entry = self.entries.entry(id).or_default();
+        if let Some((error, _)) = &entry.failed {
+            return Ok(Asked::Failed(error.clone()));
+        }
+        if let Some(next) = &mut entry.next {
+            next.kind = next.kind.max(kind);
+            if !next.numbers.contains(&number) {
+                next.others.push(keep()?);
+                next.numbers.push(number);
+            }
+            return Ok(Asked::Shares(Arc::clone(&next.outcome)));
+        }
+        let file = match keep() {
+            Ok(file) => file,
+            Err(error) => {
+                self.sweep(id);
+                return Err(error);
+            }
+        };
+        let outcome = Arc::new(Outcome::default());
+        let asked = Asked::New(Arc::clone(&outcome));
+        entry.next =
+            Some(Sync { id, file, kind, outcome, others: Vec::new(), numbers: vec![number] });
+        if !entry.running {
+            self.filesystems.entry(id.device).or_default().ready.push_back(id);
+        }
+        Ok(asked)
+    }
+
+    /// Whether a file can be synced at once by whoever asks: nothing of its filesystem waits or is
+    /// committed, and it is not being synced.
+    pub(crate) fn begin_alone(
+        &mut self,
+        id: FileId,
+        depth: usize,
+    ) -> Result<bool, DurabilityError> {
+        let entry = self.entries.entry(id).or_default();
+        if let Some((error, _)) = &entry.failed {
+            return Err(error.clone());
+        }
+        let filesystem = self.filesystems.entry(id.device).or_default();
+        let alone = !entry.running
+            && entry.next.is_none()
+            && filesystem.ready.is_empty()
+            && !filesystem.committing
+            && self.running < depth;
+        if alone {
+            entry.running = true;
+            self.running += 1;
+        }
+        self.sweep(id);
+        Ok(alone)
+    }
+
+    /// The next thing to do, if there is anything and fewer than `depth` are under way.
+    pub(crate) fn next_job(&mut self, strategy: Strategy, depth: usize) -> Option<Job> {
+        if self.running >= depth {
+            return None;
+        }
+        // Filesystems take turns by what they have waiting: none holds up another for long.
+        let mut devices: Vec<u64> = self.filesystems.keys().copied().collect();
+        devices.sort_by_key(|device| self.filesystems[device].ready.len());
+        for device in devices {
+            let Some(filesystem) = self.filesystems.get_mut(&device) else { continue };
+            let waiting = filesystem.ready.len();
+            if waiting == 0 {
+                continue;
+            }
+            // While a commit runs others gather for the next one, unless they are few.
+            let commits = filesystem.costs.prefers_commit(strategy, waiting, depth);
+            if filesystem.committing {
+                if commits {
+                    continue;
+                }
+            } else if commits {
+                filesystem.committing = true;
+                let ids = std::mem::take(&mut filesystem.ready);
+                let syncs = ids.into_iter().filter_map(|id| self.begin(id)).collect();
+                self.running += 1;
+                return Some(Job::Commit(syncs));
+            }
+            let Some(id) = filesystem.ready.pop_front() else { continue };
+            if let Some(sync) = self.begin(id) {
+                self.running += 1;
+                return Some(Job::File(sync));
+            }
+        }
+        None
+    }
+
+    fn begin(&mut self, id: FileId) -> Option<Sync> {
+        let entry = self.entries.get_mut(&id)?;
+        let next = entry.next.take()?;
+        entry.running = true;
+        Some(next)
+    }
+
+    /// A file's sync has ended: notes what came of it. Those who wait for the next one, and will
+    /// wait in vain, are handed out, to be told.
+    pub(crate) fn end(
+        &mut self,
+        id: FileId,
+        verdict: &Verdict,
+        keep: impl FnOnce() -> Option<Arc<File>>,
+    ) -> Option<Arc<Outcome>> {
+        let entry = self.entries.get_mut(&id)?;
+        entry.running = false;
+        if let Err(error) = verdict {
+            // `DURABLE-3`
+            entry.failed.get_or_insert_with(|| (error.clone(), keep()));
+            return entry.next.take().map(|next| next.outcome);
+        }
+        if entry.next.is_some() {
+            self.filesystems.entry(id.device).or_default().ready.push_back(id);
+        } else {
+            self.sweep(id);
+        }
+        None
+    }
+
+    /// A file's sync has failed that was none of ours to run.
+    pub(crate) fn note_failure(&mut self, id: FileId, verdict: &Verdict) {
+        if let Err(error) = verdict {
+            let entry = self.entries.entry(id).or_default();
+            entry.failed.get_or_insert_with(|| (error.clone(), None));
+        }
+    }
+
+    /// A sync was never begun: nothing is known of the file.
+    pub(crate) fn give_up(&mut self, id: FileId) -> Option<Arc<Outcome>> {
+        let entry = self.entries.get_mut(&id)?;
+        entry.running = false;
+        let next = entry.next.take().map(|next| next.outcome);
+        self.sweep(id);
+        next
+    }
+
+    /// Forgets a file of which there is nothing to know.
+    fn sweep(&mut self, id: FileId) {
+        let idle = |entry: &Entry| !entry.running && entry.next.is_none() && entry.failed.is_none();
+        if self.entries.get(&id).is_some_and(idle) {
+            self.entries.remove(&id);
+        }
+    }
+
+    /// A job has ended.
+    pub(crate) fn end_job(&mut self, device: u64, was_commit: bool, took: std::time::Duration) {
+        self.running -= 1;
+        let Some(filesystem) = self.filesystems.get_mut(&device) else { return };
+        if was_commit {
+            filesystem.committing = false;
+            filesystem.costs.note_commit(took);
+        } else {
+            filesystem.costs.note_file(took);
+        }
+    }
+
+    /// Forgets a failure. What it was.
+    pub(crate) fn acknowledge(&mut self, id: FileId) -> Option<DurabilityError> {
+        let entry = self.entries.get_mut(&id)?;
+        let failed = entry.failed.take();
+        self.sweep(id);
+        failed.map(|(error, _)| error)
+    }
+}

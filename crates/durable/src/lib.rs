@@ -1,0 +1,60 @@
+//! Files made durable without blocking anybody: async fsync with group commit.
+//!
+//! A completion means that this file's data, as it was when the sync was asked for, has reached
+//! stable storage. An error is kept for the file, not for whoever happened to wait: the kernel
+//! reports a lost write once and then forgets it.
+//!
+//! ```
+//! use std::fs::File;
+//! use std::io::Write;
+//!
+//! use homing_durable::Durable;
+//! use homing_runtime::Runtime;
+//!
+//! let runtime = Runtime::new()?;
+//! let durable = Durable::new(&runtime)?;
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("journal");
+//! let mut file = File::create(path)?;
+//! file.write_all(b"committed")?;
+//! let synced = durable.fsync(&file); // begins at once; await it, or wait:
+//! synced.wait()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! How: callers of one file share its next sync (`files`); files that wait are synced side by side,
+//! or, where many of one filesystem wait, by one commit of that filesystem with a verdict for each
+//! file (`commit`); which of the two is decided by what they have cost (`strategy`).
+//!
+//! Rules, cited by number:
+//!
+//! * `DURABLE-1` A sync covers what was written before it was asked for: a file that is being
+//!   synced is synced once more for those who come meanwhile, all of them together.
+//! * `DURABLE-2` A verdict is of the file's own open file description, which is duplicated, never
+//!   reopened.
+//! * `DURABLE-3` A failure is sticky: every waiter of the file and every later sync of it fails,
+//!   until somebody acknowledges the loss.
+//! * `DURABLE-4` After a commit of a filesystem its device is flushed, whether or not its journal
+//!   had anything to write.
+//! * `DURABLE-5` A future that is dropped loses nothing: the sync runs on, and the file keeps what
+//!   came of it.
+mod commit;
+mod counters;
+mod description;
+mod durable;
+mod error;
+mod files;
+#[cfg(target_os = "linux")]
+mod range;
+mod strategy;
+mod synced;
+mod system;
+
+pub use counters::Counters;
+pub use description::Description;
+pub use durable::{Durable, Kind};
+pub use error::DurabilityError;
+pub use strategy::Strategy;
+pub use synced::{Synced, SyncedMany};
+#[doc(hidden)]
+pub use system::{Failure, Linux, System};

@@ -1,0 +1,123 @@
+//! How the files of one filesystem that wait are made durable: one by one, side by side, or by a
+//! commit of the whole filesystem. Pure.
+//!
+//! Both are timed as they go. A commit costs about the same however many files it covers, as long as
+//! what it writes is ours; where somebody else's data is in the way, it turns out dear, and is
+//! tried again seldom.
+
+use std::time::Duration;
+
+/// What may be done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Strategy {
+    /// Whatever has been faster.
+    #[default]
+    Auto,
+    /// Each file by itself, side by side: other people's data is never waited for.
+    Files,
+    /// A commit of the filesystem, also for one file.
+    Filesystem,
+}
+
+/// So many files are worth a commit, before anything has been measured. Derived: a commit costs
+/// a few syncs and a few flushes.
+const COMMIT_FILES: usize = 24;
+
+/// Fewer than so many files are never worth one: a lone sync does not wait for others' data.
+const COMMIT_FILES_MIN: usize = 4;
+
+/// Of so many decisions against a commit one tries it, where enough files wait.
+const TRY_EVERY: u32 = 64;
+
+/// How much a new figure counts: one part in so many.
+const SHARE: u32 = 4;
+
+/// What has been measured of one filesystem.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Costs {
+    /// What a sync of one file keeps its thread busy for.
+    file: Option<Duration>,
+    /// What a commit takes.
+    commit: Option<Duration>,
+    /// Decisions against a commit since the last one.
+    refused: u32,
+}
+
+impl Costs {
+    /// Whether `waiting` files should be committed at once, where `depth` can be synced side by
+    /// side.
+    pub(crate) fn prefers_commit(
+        &mut self,
+        strategy: Strategy,
+        waiting: usize,
+        depth: usize,
+    ) -> bool {
+        match strategy {
+            Strategy::Files => return false,
+            Strategy::Filesystem => return waiting > 0,
+            Strategy::Auto => {}
+        }
+        if waiting < COMMIT_FILES_MIN {
+            return false;
+        }
+        let (Some(file), Some(commit)) = (self.file, self.commit) else {
+            return waiting >= COMMIT_FILES;
+        };
+        let rounds = waiting.div_ceil(depth.max(1));
+        let pays = commit < file.saturating_mul(u32::try_from(rounds).unwrap_or(u32::MAX));
+        if pays || (waiting >= COMMIT_FILES && self.refused >= TRY_EVERY) {
+            self.refused = 0;
+            return true;
+        }
+        self.refused += 1;
+        false
+    }
+
+    pub(crate) fn note_file(&mut self, took: Duration) {
+        self.file = Some(mix(self.file, took));
+    }
+
+    pub(crate) fn note_commit(&mut self, took: Duration) {
+        self.commit = Some(mix(self.commit, took));
+    }
+}
+
+fn mix(before: Option<Duration>, now: Duration) -> Duration {
+    before.map_or(now, |before| (before * (SHARE - 1) + now) / SHARE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn measured(file: Duration, commit: Duration) -> Costs {
+        Costs { file: Some(file), commit: Some(commit), refused: 0 }
+    }
+
+    #[test]
+    fn a_lone_file_is_never_committed_with_others() {
+        assert!(!Costs::default().prefers_commit(Strategy::Auto, 3, 16));
+        assert!(!measured(100 * MS, MS).prefers_commit(Strategy::Auto, 3, 16));
+        assert!(Costs::default().prefers_commit(Strategy::Filesystem, 1, 16));
+        assert!(!measured(100 * MS, MS).prefers_commit(Strategy::Files, 1000, 16));
+    }
+
+    #[test]
+    fn many_files_are_committed_where_that_is_faster() {
+        assert!(Costs::default().prefers_commit(Strategy::Auto, 24, 16));
+        let mut costs = measured(MS, 3 * MS);
+        assert!(!costs.prefers_commit(Strategy::Auto, 48, 16), "three rounds of 1 ms");
+        assert!(costs.prefers_commit(Strategy::Auto, 49, 16));
+    }
+
+    #[test]
+    fn a_commit_that_was_dear_is_tried_again_seldom() {
+        let mut costs = measured(MS, 500 * MS);
+        let tries = (0..1000).filter(|_| costs.prefers_commit(Strategy::Auto, 100, 16)).count();
+        assert_eq!(tries, 15);
+        costs.note_commit(MS);
+        assert!(costs.commit.unwrap() < 400 * MS);
+    }
+}

@@ -1,0 +1,160 @@
+//! What waits for a sync: a future, or a thread.
+
+use std::pin::Pin;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use homing_runtime::blocking;
+
+use crate::error::DurabilityError;
+
+/// What came of a sync.
+pub(crate) type Verdict = Result<(), DurabilityError>;
+
+/// Where the verdict of a sync comes in, for all who share it.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    verdict: Option<Verdict>,
+    /// By number: a future has one place, whoever polls it.
+    wakers: Vec<(u64, Waker)>,
+    last_number: u64,
+}
+
+impl Outcome {
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set(&self, verdict: Verdict) {
+        let wakers = {
+            let mut state = self.state();
+            state.verdict = Some(verdict);
+            std::mem::take(&mut state.wakers)
+        };
+        self.changed.notify_all();
+        for (_, waker) in wakers {
+            waker.wake();
+        }
+    }
+
+    fn wait(&self) -> Verdict {
+        let state = self.state();
+        let no_verdict = |state: &mut State| state.verdict.is_none();
+        let state = self.changed.wait_while(state, no_verdict);
+        let state = state.unwrap_or_else(PoisonError::into_inner);
+        state.verdict.clone().unwrap_or(Ok(()))
+    }
+}
+
+/// A sync that has begun. Await it, or [`wait`](Synced::wait). Dropping it loses nothing: the sync
+/// runs on, and a failure is kept for the file.
+#[derive(Debug)]
+#[must_use = "the sync runs on, but only this tells whether it failed; `.detach()` says you know"]
+pub struct Synced {
+    pub(crate) outcome: Arc<Outcome>,
+    number: Option<u64>,
+}
+
+impl Synced {
+    pub(crate) fn of(outcome: Arc<Outcome>) -> Self {
+        Self { outcome, number: None }
+    }
+
+    pub(crate) fn done(verdict: Verdict) -> Self {
+        let outcome = Outcome::default();
+        outcome.set(verdict);
+        Self::of(Arc::new(outcome))
+    }
+
+    /// Blocks until the file is durable. A worker's CPU goes to others meanwhile.
+    ///
+    /// # Errors
+    /// [`DurabilityError`] where it did not become so.
+    pub fn wait(self) -> Result<(), DurabilityError> {
+        blocking(|| self.outcome.wait())
+    }
+
+    /// Whether the verdict is there.
+    pub fn is_finished(&self) -> bool {
+        self.outcome.state().verdict.is_some()
+    }
+
+    /// Lets the sync run on without hearing of it; the next sync of the file will.
+    pub fn detach(self) {}
+}
+
+impl Future for Synced {
+    type Output = Result<(), DurabilityError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        let mut state = this.outcome.state();
+        if let Some(verdict) = &state.verdict {
+            return Poll::Ready(verdict.clone());
+        }
+        let waker = context.waker();
+        let number = *this.number.get_or_insert_with(|| {
+            state.last_number += 1;
+            state.last_number
+        });
+        match state.wakers.iter_mut().find(|(known, _)| *known == number) {
+            Some((_, known)) => known.clone_from(waker),
+            None => state.wakers.push((number, waker.clone())),
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Synced {
+    fn drop(&mut self) {
+        if let Some(number) = self.number {
+            self.outcome.state().wakers.retain(|(known, _)| *known != number);
+        }
+    }
+}
+
+/// Many syncs that have begun.
+#[derive(Debug)]
+#[must_use = "the syncs run on, but only this tells whether they failed"]
+pub struct SyncedMany {
+    pub(crate) all: Vec<Synced>,
+    pub(crate) done: Vec<Verdict>,
+}
+
+impl SyncedMany {
+    /// Blocks until all have ended; what came of each, in the order of the files.
+    pub fn wait(self) -> Vec<Result<(), DurabilityError>> {
+        let Self { all, mut done } = self;
+        blocking(|| done.extend(all.iter().map(|synced| synced.outcome.wait())));
+        done
+    }
+}
+
+impl Future for SyncedMany {
+    type Output = Vec<Result<(), DurabilityError>>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        // One after the other: they end about together, and only one waker is kept at a time.
+        this.all.reverse();
+        while let Some(last) = this.all.last_mut() {
+            match Pin::new(last).poll(context) {
+                Poll::Ready(verdict) => {
+                    this.done.push(verdict);
+                    this.all.pop();
+                }
+                Poll::Pending => {
+                    this.all.reverse();
+                    return Poll::Pending;
+                }
+            }
+        }
+        Poll::Ready(std::mem::take(&mut this.done))
+    }
+}

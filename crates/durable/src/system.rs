@@ -1,0 +1,66 @@
+//! The system calls, behind a trait: so that tests can have a disk that fails.
+
+use std::fs::File;
+use std::io;
+
+use crate::durable::Kind;
+
+/// A system call that failed.
+#[derive(Debug)]
+pub struct Failure {
+    /// Its name.
+    pub operation: &'static str,
+    /// What it returned.
+    pub error: io::Error,
+}
+
+fn named(operation: &'static str) -> impl Fn(rustix::io::Errno) -> Failure {
+    move |errno| Failure { operation, error: errno.into() }
+}
+
+/// What makes files durable.
+pub trait System: Send + Sync + 'static {
+    /// Syncs one file, and tells what became of it.
+    fn sync(&self, file: &File, kind: Kind) -> Result<(), Failure>;
+
+    /// Writes everything of the file's filesystem out, data and metadata, and waits for it.
+    fn sync_filesystem(&self, file: &File) -> Result<(), Failure>;
+
+    /// Whether write-back of this file's data has failed since its description last heard of it.
+    fn check(&self, file: &File) -> Result<(), Failure>;
+
+    /// Flushes the cache of the device below the file's filesystem.
+    fn flush_device(&self, file: &File) -> Result<(), Failure>;
+}
+
+/// Linux, and the nearest that others have.
+#[derive(Debug)]
+pub struct Linux;
+
+impl System for Linux {
+    fn sync(&self, file: &File, kind: Kind) -> Result<(), Failure> {
+        match kind {
+            Kind::Data => rustix::fs::fdatasync(file).map_err(named("fdatasync")),
+            Kind::All => rustix::fs::fsync(file).map_err(named("fsync")),
+        }
+    }
+
+    fn sync_filesystem(&self, file: &File) -> Result<(), Failure> {
+        #[cfg(target_os = "linux")]
+        return rustix::fs::syncfs(file).map_err(named("syncfs"));
+        #[cfg(not(target_os = "linux"))]
+        return self.sync(file, Kind::All);
+    }
+
+    fn check(&self, file: &File) -> Result<(), Failure> {
+        #[cfg(target_os = "linux")]
+        return crate::range::wait(file)
+            .map_err(|error| Failure { operation: "sync_file_range", error });
+        #[cfg(not(target_os = "linux"))]
+        return self.sync(file, Kind::Data);
+    }
+
+    fn flush_device(&self, file: &File) -> Result<(), Failure> {
+        rustix::fs::fdatasync(file).map_err(named("fdatasync"))
+    }
+}

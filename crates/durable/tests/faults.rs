@@ -1,0 +1,338 @@
+//! What each waiter learns, on a disk that does as a test says.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use homing_durable::{DurabilityError, Durable, Failure, Kind, Strategy, System};
+use homing_runtime::Runtime;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Call {
+    Sync(Kind),
+    Filesystem,
+    Check,
+    Flush,
+}
+
+/// A disk that keeps a book of what it is asked, holds calls up, and lets some fail.
+#[derive(Clone, Default)]
+struct Disk(Arc<(Mutex<Book>, Condvar)>);
+
+#[derive(Default)]
+struct Book {
+    calls: Vec<(Call, u64)>,
+    /// By inode: fails the next so many calls of this kind.
+    fails: HashMap<(Call, u64), usize>,
+    held: bool,
+}
+
+impl Disk {
+    fn book(&self) -> std::sync::MutexGuard<'_, Book> {
+        self.0.0.lock().unwrap()
+    }
+
+    fn hold(&self, held: bool) {
+        self.book().held = held;
+        self.0.1.notify_all();
+    }
+
+    fn fail(&self, call: Call, file: &File, times: usize) {
+        self.book().fails.insert((call, inode(file)), times);
+    }
+
+    /// What has been asked of a file.
+    fn calls(&self, file: &File) -> Vec<Call> {
+        let inode = inode(file);
+        self.book().calls.iter().filter(|(_, of)| *of == inode).map(|(call, _)| *call).collect()
+    }
+
+    fn until_asked(&self, count: usize) {
+        let book = self.book();
+        let waited = self
+            .0
+            .1
+            .wait_timeout_while(book, Duration::from_secs(20), |book| book.calls.len() < count);
+        assert!(!waited.unwrap().1.timed_out(), "the disk was not asked");
+    }
+
+    fn call(&self, call: Call, file: &File) -> Result<(), Failure> {
+        let mut book = self.book();
+        book.calls.push((call, inode(file)));
+        self.0.1.notify_all();
+        let mut book = self.0.1.wait_while(book, |book| book.held).unwrap();
+        let Some(times) = book.fails.get_mut(&(call, inode(file))) else { return Ok(()) };
+        if *times == 0 {
+            return Ok(());
+        }
+        *times -= 1;
+        let operation = match call {
+            Call::Sync(Kind::All) => "fsync",
+            Call::Sync(Kind::Data) | Call::Flush => "fdatasync",
+            Call::Filesystem => "syncfs",
+            Call::Check => "sync_file_range",
+        };
+        Err(Failure { operation, error: io::Error::from_raw_os_error(5) })
+    }
+}
+
+impl System for Disk {
+    fn sync(&self, file: &File, kind: Kind) -> Result<(), Failure> {
+        self.call(Call::Sync(kind), file)
+    }
+    fn sync_filesystem(&self, file: &File) -> Result<(), Failure> {
+        self.call(Call::Filesystem, file)
+    }
+    fn check(&self, file: &File) -> Result<(), Failure> {
+        self.call(Call::Check, file)
+    }
+    fn flush_device(&self, file: &File) -> Result<(), Failure> {
+        self.call(Call::Flush, file)
+    }
+}
+
+fn inode(file: &File) -> u64 {
+    file.metadata().unwrap().ino()
+}
+
+struct World {
+    runtime: Runtime,
+    durable: Durable,
+    disk: Disk,
+    folder: tempfile::TempDir,
+}
+
+impl World {
+    fn new() -> Self {
+        let runtime = Runtime::new().unwrap();
+        let disk = Disk::default();
+        let durable = Durable::with_system(&runtime, disk.clone()).unwrap();
+        Self { runtime, durable, disk, folder: tempfile::tempdir().unwrap() }
+    }
+
+    fn file(&self, name: &str) -> File {
+        File::create(self.folder.path().join(name)).unwrap()
+    }
+}
+
+const FSYNC: Call = Call::Sync(Kind::All);
+
+fn is_eio(verdict: Result<(), DurabilityError>, file: &str) {
+    let error = verdict.unwrap_err();
+    assert_eq!(error.errno, 5);
+    assert!(error.file.ends_with(file) && error.to_string().contains("may be lost"), "{error}");
+}
+
+#[test]
+fn those_who_come_while_a_sync_runs_share_the_next_one_and_its_verdict() {
+    let world = World::new();
+    let file = world.file("shared");
+    world.disk.hold(true);
+    let first = world.durable.fsync(&file);
+    world.disk.until_asked(1);
+    let late: Vec<_> = (0..100).map(|_| world.durable.fdatasync(&file)).collect();
+    let last = world.durable.fsync(&file);
+    assert!(!first.is_finished() && !last.is_finished());
+    world.disk.hold(false);
+    first.wait().unwrap();
+    for late in late {
+        late.wait().unwrap();
+    }
+    last.wait().unwrap();
+    assert_eq!(world.disk.calls(&file), [FSYNC, FSYNC], "all is more than the data");
+    let counters = world.durable.counters();
+    assert_eq!((counters.asked, counters.shared, counters.files), (102, 100, 2));
+}
+
+/// `DURABLE-1`: who is told that all is well was covered by a call that began after it had asked.
+#[test]
+fn no_verdict_is_of_a_sync_that_had_begun_before() {
+    let world = World::new();
+    let files: Vec<_> = (0..4).map(|number| world.file(&number.to_string())).collect();
+    let files = Arc::new(files);
+    let strategies = [Strategy::Auto, Strategy::Files, Strategy::Filesystem];
+    let askers: Vec<_> = (0..6)
+        .map(|asker| {
+            let (durable, disk) = (world.durable.clone(), world.disk.clone());
+            let files = Arc::clone(&files);
+            thread::spawn(move || {
+                for round in 0..500 {
+                    let file = &files[(asker + round) % 4];
+                    let before = disk.book().calls.len();
+                    match round % 5 {
+                        0 => durable.fsync_and_wait(file).unwrap(),
+                        1 => durable.set_strategy(strategies[round / 5 % 3]),
+                        _ => durable.fsync(file).wait().unwrap(),
+                    }
+                    if round % 5 == 1 {
+                        continue;
+                    }
+                    let book = disk.book();
+                    let covers = |(call, inode): &(Call, u64)| match call {
+                        Call::Sync(_) => *inode == self::inode(file),
+                        Call::Filesystem => true,
+                        Call::Check | Call::Flush => false,
+                    };
+                    assert!(book.calls[before..].iter().any(covers), "a lie");
+                }
+            })
+        })
+        .collect();
+    for asker in askers {
+        asker.join().unwrap();
+    }
+}
+
+#[test]
+fn a_failure_is_heard_by_all_who_wait_and_by_all_who_come_until_it_is_acknowledged() {
+    let world = World::new();
+    let (file, other) = (world.file("lost"), world.file("other"));
+    world.disk.fail(FSYNC, &file, 1);
+    world.disk.hold(true);
+    let first = world.durable.fsync(&file);
+    world.disk.until_asked(1);
+    let waiting: Vec<_> = (0..100).map(|_| world.durable.fsync(&file)).collect();
+    let fine = world.durable.fsync(&other);
+    world.disk.hold(false);
+    is_eio(first.wait(), "lost");
+    for waiting in waiting {
+        is_eio(waiting.wait(), "lost");
+    }
+    fine.wait().unwrap();
+    is_eio(world.durable.fsync_and_wait(&file), "lost");
+    let again = File::open(world.folder.path().join("lost")).unwrap();
+    is_eio(world.durable.fdatasync(&again).wait(), "lost");
+    assert_eq!(world.disk.calls(&file), [FSYNC], "the kernel would say that all is well");
+    let lost = world.durable.acknowledge_loss(&file).unwrap();
+    assert_eq!((lost.operation, lost.kind), ("fsync", Kind::All));
+    assert_eq!(world.durable.acknowledge_loss(&file), None);
+    world.durable.fsync_and_wait(&file).unwrap();
+    assert_eq!(world.disk.calls(&file).len(), 2);
+}
+
+#[test]
+fn a_dropped_future_does_not_swallow_the_failure() {
+    let world = World::new();
+    let file = world.file("dropped");
+    world.disk.fail(FSYNC, &file, 1);
+    world.disk.hold(true);
+    drop(world.durable.fsync(&file));
+    world.disk.until_asked(1);
+    world.disk.hold(false);
+    is_eio(world.durable.fsync(&file).wait(), "dropped");
+}
+
+#[test]
+fn each_description_is_asked_what_it_has_heard() {
+    let world = World::new();
+    let file = world.file("twice");
+    let same = file.try_clone().unwrap();
+    let other = File::open(world.folder.path().join("twice")).unwrap();
+    let blocker = world.file("blocker");
+    world.durable.set_depth(1);
+    world.disk.hold(true);
+    let blocked = world.durable.fsync(&blocker);
+    world.disk.until_asked(1);
+    let all: Vec<_> =
+        [&file, &same, &other, &file].map(|file| world.durable.fsync(file)).into_iter().collect();
+    world.disk.fail(Call::Check, &file, 1);
+    world.disk.hold(false);
+    blocked.wait().unwrap();
+    for verdict in all {
+        is_eio(verdict.wait(), "twice");
+    }
+    assert_eq!(world.disk.calls(&file)[..2], [FSYNC, Call::Check]);
+}
+
+#[test]
+fn a_commit_has_a_verdict_for_each_file_and_flushes_the_device() {
+    let world = World::new();
+    let files: Vec<_> = (0..10).map(|number| world.file(&number.to_string())).collect();
+    world.durable.set_strategy(Strategy::Filesystem);
+    world.disk.fail(Call::Check, &files[3], 1);
+    let verdicts = world.durable.fsync_many(&files).wait();
+    for (number, verdict) in verdicts.into_iter().enumerate() {
+        if number == 3 { is_eio(verdict, "3") } else { verdict.unwrap() }
+    }
+    let calls: Vec<Call> = world.disk.book().calls.iter().map(|(call, _)| *call).collect();
+    assert_eq!(calls[0], Call::Filesystem);
+    assert!(calls[1..11].iter().all(|call| *call == Call::Check));
+    assert_eq!(calls[11..], [Call::Flush]);
+    let counters = world.durable.counters();
+    assert_eq!((counters.commits, counters.committed, counters.failed), (1, 10, 1));
+}
+
+#[test]
+fn a_flush_that_fails_is_everybodys_failure() {
+    let world = World::new();
+    let files: Vec<_> = (0..3).map(|number| world.file(&number.to_string())).collect();
+    world.durable.set_strategy(Strategy::Filesystem);
+    world.disk.fail(Call::Flush, &files[0], 1);
+    for (number, verdict) in world.durable.fsync_many(&files).wait().into_iter().enumerate() {
+        is_eio(verdict, &number.to_string());
+    }
+}
+
+#[test]
+fn where_a_filesystem_says_no_each_file_is_asked() {
+    let world = World::new();
+    let files: Vec<_> = (0..3).map(|number| world.file(&number.to_string())).collect();
+    world.durable.set_strategy(Strategy::Filesystem);
+    world.disk.fail(Call::Filesystem, &files[0], 1);
+    world.disk.fail(FSYNC, &files[1], 1);
+    let [first, second, third] = world.durable.fsync_many(&files).wait().try_into().unwrap();
+    first.unwrap();
+    is_eio(second, "1");
+    third.unwrap();
+}
+
+#[test]
+fn forbidding_commits_syncs_each_file() {
+    let world = World::new();
+    let files: Vec<_> = (0..200).map(|number| world.file(&number.to_string())).collect();
+    world.durable.set_strategy(Strategy::Files);
+    let verdicts = world.durable.fsync_many(&files).wait();
+    assert!(verdicts.into_iter().all(|verdict| verdict.is_ok()));
+    assert_eq!((world.durable.counters().files, world.durable.counters().commits), (200, 0));
+}
+
+#[test]
+fn when_the_runtime_ends_nobody_waits_for_ever() {
+    let World { runtime, durable, disk, folder } = World::new();
+    let files: Vec<_> = (0..20)
+        .map(|number| File::create(folder.path().join(number.to_string())).unwrap())
+        .collect();
+    durable.set_depth(2);
+    disk.hold(true);
+    let all: Vec<_> = files.iter().map(|file| durable.fsync(file)).collect();
+    disk.until_asked(1);
+    let ends = thread::spawn(move || runtime.shutdown_now());
+    thread::sleep(Duration::from_millis(10));
+    disk.hold(false);
+    ends.join().unwrap();
+    let verdicts: Vec<_> = all.into_iter().map(homing_durable::Synced::wait).collect();
+    assert!(verdicts.iter().any(Result::is_err));
+    for verdict in verdicts {
+        if let Err(error) = verdict {
+            assert!(error.operation.contains("runtime"), "{error}");
+        }
+    }
+    assert!(durable.fsync(&files[0]).wait().is_err());
+    assert_eq!(durable.acknowledge_loss(&files[0]), None, "nothing is known to be lost");
+}
+
+#[test]
+fn futures_wait_without_a_thread() {
+    let world = World::new();
+    let files: Vec<_> = (0..50).map(|number| world.file(&number.to_string())).collect();
+    let durable = world.durable.clone();
+    let verdicts = world.runtime.spawn(async move {
+        durable.fsync(&files[0]).await.unwrap();
+        durable.fsync_many(&files).await
+    });
+    assert!(verdicts.join().unwrap().into_iter().all(|verdict| verdict.is_ok()));
+}

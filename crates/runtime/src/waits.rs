@@ -1,0 +1,33 @@
+//! Who waits for an instance of a work item to end.
+//!
+//! Two sides meet: whoever waits joins the list, **then** sets `WAITERS`; whoever ends an instance
+//! clears `WAITERS`, **then** takes the list. So nobody is left in it who was told to wait; who is
+//! told too much looks again.
+
+use std::sync::Arc;
+
+use crate::flush::{Wait, end_all};
+use crate::item::{Awaited, Pending};
+use crate::sync::{Mutex, lock};
+
+#[derive(Debug, Default)]
+pub(crate) struct Waits(Mutex<Vec<Arc<Wait>>>);
+
+impl Waits {
+    /// Joins those who wait, unless what is waited for is over.
+    pub(crate) fn begin(&self, pending: &Pending, awaited: Awaited) -> Option<Arc<Wait>> {
+        let wait = Arc::new(Wait::default());
+        lock(&self.0).push(Arc::clone(&wait));
+        if pending.wait(awaited) {
+            return Some(wait);
+        }
+        lock(&self.0).retain(|other| !Arc::ptr_eq(other, &wait));
+        None
+    }
+
+    /// Tells all of them to look again.
+    pub(crate) fn wake(&self) {
+        let waits = std::mem::take(&mut *lock(&self.0));
+        end_all(&waits);
+    }
+}
