@@ -2,14 +2,16 @@
 
 use std::any::type_name;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use homing_topology::{CpuId, NodeId};
 
 use crate::clock::{nanoseconds, now_ns};
 use crate::flushing::Waiting;
-use crate::item::{Awaited, Cancelled, Context, Instance, Item, Node, SharedNode};
+use crate::item::{Awaited, Call, Cancelled, Context, Instance, Item, Node, SharedNode};
 use crate::local;
 use crate::queueing::Origin;
 use crate::sync::{Mutex, lock};
@@ -82,20 +84,28 @@ impl Fire for Work {
     }
 }
 
+struct Function<F>(F);
+
+impl<F: FnMut(&Work) + Send + 'static> Call<Target> for Function<F> {
+    fn call(&mut self, node: SharedNode<Target>) -> (SharedNode<Target>, thread::Result<()>) {
+        let work = Work { node };
+        let run = || local::nest_work(work.address(), || (self.0)(&work));
+        // The state of the function is its own business: it runs again all the same.
+        let result = catch_unwind(AssertUnwindSafe(run));
+        (work.node, result)
+    }
+}
+
 impl Workqueue {
     /// Makes a work item of this workqueue; it is not queued yet.
-    pub fn work<F: FnMut(&Work) + Send + 'static>(&self, mut function: F) -> Work {
+    pub fn work<F: FnMut(&Work) + Send + 'static>(&self, function: F) -> Work {
         let target = Target {
             workqueue: self.clone(),
             name: type_name::<F>(),
             waits: Waits::default(),
             timer: Mutex::new(None),
         };
-        let call = move |node: &SharedNode<Target>| {
-            let work = Work { node: Arc::clone(node) };
-            local::nest_work(work.address(), || function(&work));
-        };
-        Work { node: Node::new(self.tag(), target, call) }
+        Work { node: Node::new(self.tag(), target, Function(function)) }
     }
 }
 

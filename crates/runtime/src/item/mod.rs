@@ -31,4 +31,4 @@ pub(crate) use joined::{Joined, joined, joined_borrowing};
 pub(crate) use lone::lone;
 pub(crate) use pending::{Awaited, Cancelled, Instance, Pending};
 pub(crate) use quiet::{drop_quietly, quietly};
-pub(crate) use work::{Context, Node, SharedNode};
+pub(crate) use work::{Call, Context, Node, SharedNode};

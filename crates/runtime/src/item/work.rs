@@ -9,6 +9,7 @@ use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
+use std::thread;
 
 use super::header::{Books, Header, Item, Ran, Tag, VTable};
 use super::memory;
@@ -27,12 +28,15 @@ pub(crate) trait Context: Send + Sync + 'static {
 
 /// The function of a work item.
 pub(crate) trait Call<C>: Send + 'static {
-    fn call(&mut self, node: &SharedNode<C>);
+    /// Runs it, and gives back the reference that keeps it alive meanwhile, with what the function
+    /// panicked with. Lent by value: whoever wraps it need not count it.
+    fn call(&mut self, node: SharedNode<C>) -> (SharedNode<C>, thread::Result<()>);
 }
 
 impl<C, F: FnMut(&SharedNode<C>) + Send + 'static> Call<C> for F {
-    fn call(&mut self, node: &SharedNode<C>) {
-        self(node);
+    fn call(&mut self, node: SharedNode<C>) -> (SharedNode<C>, thread::Result<()>) {
+        let result = catch_unwind(AssertUnwindSafe(|| self(&node)));
+        (node, result)
     }
 }
 
@@ -178,9 +182,10 @@ fn run<C: Context>(
         }
     }
     books.started();
-    // SAFETY: we have set `RUNNING`; nobody else uses the function until `end`.
+    // SAFETY: we have set `RUNNING`; nobody else uses the function until `end`. It lives as long as
+    // the reference that goes in and comes out.
     let call = unsafe { &mut *node.call.get() };
-    let result = catch_unwind(AssertUnwindSafe(|| call.call(&node)));
+    let (node, result) = call.call(node);
     books.completed(tag, result.is_err());
     drop_quietly(result);
     let ended = node.pending.end();
