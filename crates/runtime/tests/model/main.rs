@@ -284,7 +284,7 @@ fn finish(driver: &mut Driver) {
 }
 
 proptest! {
-    #![proptest_config(Config { cases: 40, max_shrink_iters: 400, ..Config::default() })]
+    #![proptest_config(Config { cases: 256, max_shrink_iters: 400, ..Config::default() })]
 
     #[test]
     fn the_runtime_does_what_the_model_does(steps in steps(), end in 0..3_u32) {
