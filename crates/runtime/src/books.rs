@@ -118,9 +118,11 @@ pub(crate) struct WorkqueueBooks {
     #[cfg(feature = "tracing")]
     name: Box<str>,
     started: AtomicU64,
-    completed: ByColour,
+    completed: AtomicU64,
     panicked: AtomicU64,
-    cancelled: ByColour,
+    cancelled: AtomicU64,
+    /// Items that have ended and told everybody, in whatever way: for those who flush.
+    ended: ByColour,
     taken: [AtomicU64; Reach::ALL.len()],
     woken: AtomicU64,
     cpu_time_ns: AtomicU64,
@@ -153,10 +155,6 @@ impl ByColour {
         self.0[tag.colour()].fetch_add(1, Ordering::Release);
     }
 
-    pub(crate) fn sum(&self) -> u64 {
-        self.0.iter().map(|count| count.load(Ordering::Acquire)).sum()
-    }
-
     pub(crate) fn add_to(&self, sums: &mut [u64; Tag::COLOURS]) {
         // Acquire: as in `read`.
         let counts = self.0.iter().map(|count| count.load(Ordering::Acquire));
@@ -169,15 +167,15 @@ impl Books for WorkqueueBooks {
         add(&self.started, 1);
     }
 
-    fn completed(&self, tag: Tag, panicked: bool) {
+    fn completed(&self, panicked: bool) {
         if panicked {
             add(&self.panicked, 1);
         }
-        self.completed.add(tag);
+        add(&self.completed, 1);
     }
 
-    fn aborted(&self, tag: Tag) {
-        self.cancelled.add(tag);
+    fn aborted(&self) {
+        add(&self.cancelled, 1);
     }
 }
 
@@ -216,15 +214,19 @@ impl WorkqueueBooks {
 
     /// Adds, by colour, the items that have ended in whatever way.
     pub(crate) fn add_ended_to(&self, sums: &mut [u64; Tag::COLOURS]) {
-        self.completed.add_to(sums);
-        self.cancelled.add_to(sums);
+        self.ended.add_to(sums);
+    }
+
+    /// An item has ended, and whoever has a handle of it has been told.
+    pub(crate) fn ended(&self, tag: Tag) {
+        self.ended.add(tag);
     }
 
     pub(crate) fn add_to(&self, sum: &mut Counters) {
-        sum.completed += self.completed.sum();
+        sum.completed += read(&self.completed);
         sum.started += read(&self.started);
         sum.panicked += read(&self.panicked);
-        sum.cancelled += self.cancelled.sum();
+        sum.cancelled += read(&self.cancelled);
         for (sum, taken) in sum.taken.iter_mut().zip(&self.taken) {
             *sum += read(taken);
         }

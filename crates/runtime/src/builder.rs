@@ -157,7 +157,8 @@ impl Builder {
     }
 
     /// Who hears of such stalls, on the monitor's thread; again each time that the threshold has
-    /// passed once more. Default: nobody, but for a `tracing` event, with that feature.
+    /// passed once more. Default: a report on standard error; and a `tracing` event, with that
+    /// feature.
     ///
     /// ```
     /// use homing_runtime::Runtime;

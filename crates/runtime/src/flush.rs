@@ -34,7 +34,7 @@ struct Inner {
 struct Pending {
     /// The colours waited for.
     colours: u32,
-    wait: Arc<Wait>,
+    waits: Vec<Arc<Wait>>,
 }
 
 /// One who waits.
@@ -142,14 +142,23 @@ impl Flushes {
             fence(Ordering::SeqCst);
             left = busy(&in_flight());
             let colours = left & !(1 << self.tag().colour());
-            let waits = std::mem::take(&mut inner.overflow).into_iter();
-            inner.pending.extend(waits.map(|wait| Pending { colours, wait }));
+            let waits = std::mem::take(&mut inner.overflow);
+            inner.pending.push(Pending { colours, waits });
         }
-        for pending in &mut inner.pending {
-            pending.colours &= left;
+        // Those that wait for the same are one: there are no more than sets of colours.
+        let mut pending: Vec<Pending> = Vec::new();
+        let mut over = Vec::new();
+        for Pending { colours, mut waits } in inner.pending.drain(..) {
+            let colours = colours & left;
+            if colours == 0 {
+                over.append(&mut waits);
+            } else if let Some(same) = pending.iter_mut().find(|same| same.colours == colours) {
+                same.waits.append(&mut waits);
+            } else {
+                pending.push(Pending { colours, waits });
+            }
         }
-        let over = inner.pending.extract_if(.., |pending| pending.colours == 0);
-        let over = over.map(|pending| pending.wait).collect();
+        inner.pending = pending;
         if inner.overflow.is_empty() {
             let awaited = inner.pending.iter().fold(0, |all, pending| all | pending.colours);
             self.awaited.store(awaited, Ordering::Relaxed);

@@ -82,7 +82,10 @@ impl Workqueue {
 
     fn begin_flush(&self) -> Option<Waiting> {
         let state = self.state();
-        state.flushes.begin(|| state.in_flight()).map(Waiting)
+        let waiting = state.flushes.begin(|| state.in_flight()).map(Waiting)?;
+        // Then the monitor looks, too.
+        self.shared().flushes_begun.fetch_add(1, Ordering::Relaxed);
+        Some(waiting)
     }
 
     /// Waits until the workqueue is empty, and lets only its own items queue more meanwhile: those
@@ -181,7 +184,7 @@ impl Workqueue {
         let mut idle = Waiting(gate.wait_idle());
         let deadline = Instant::now().checked_add(at_most);
         let over = blocking(|| block_on_until(&mut idle, deadline)).is_some();
-        if over && (gate.is_frozen() || gate.active() == 0) {
+        if over && gate.is_frozen() {
             return Ok(());
         }
         let active = gate.active();

@@ -144,10 +144,12 @@ impl Gate {
         slots.find_map(|(number, slot)| lock(&slot.0).next(number))
     }
 
-    /// Sets the limits; `None` leaves one as it is. Then [`Gate::activate`].
-    pub(crate) fn set_max_active(&self, max_active: Option<u32>) {
+    /// Takes over what has been chosen: the limit, and the CPUs of each node. Read under the lock,
+    /// so that of two who have changed it the last one to come takes over the last change. Then
+    /// [`Gate::activate`].
+    pub(crate) fn take_over(&self, chosen: impl FnOnce() -> (Option<u32>, Vec<usize>)) {
         let mut limits = lock(&self.limits);
-        limits.max_active = max_active;
+        (limits.max_active, limits.cpus) = chosen();
         self.apply(&limits);
     }
 
@@ -159,13 +161,6 @@ impl Gate {
 
     pub(crate) fn min_active(&self) -> u32 {
         lock(&self.limits).min_active
-    }
-
-    /// The CPUs that the workqueue may use have changed. Then [`Gate::activate`].
-    pub(crate) fn set_cpus(&self, cpus: Vec<usize>) {
-        let mut limits = lock(&self.limits);
-        limits.cpus = cpus;
-        self.apply(&limits);
     }
 
     /// Lets nothing become active any more, or again: then [`Gate::activate`].
@@ -323,10 +318,10 @@ mod tests {
         gate.set_min_active(0);
         let queue = |n| gate.admit(0, cpu(0), cpu(0), item(n)).is_some();
         assert_eq!((0..5).map(queue).collect::<Vec<_>>(), [true, true, false, false, false]);
-        gate.set_max_active(Some(4));
+        gate.take_over(|| (Some(4), vec![2]));
         assert_eq!([number(gate.activate()), number(gate.activate())], [Some(2), Some(3)]);
         assert!(gate.activate().is_none());
-        gate.set_max_active(Some(1));
+        gate.take_over(|| (Some(1), vec![2]));
         assert!((0..3).all(|_| gate.release(0).is_none()), "4 were active");
         assert_eq!(number(gate.release(0)), Some(4));
         gate.set_frozen(true);

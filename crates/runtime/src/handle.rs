@@ -24,8 +24,9 @@ pub struct JoinHandle<T> {
 
 enum Of<T> {
     Closure(Joined<T>),
-    /// `None`: aborted. The lock is never contended: it makes `abort` possible with `&self`.
-    Future(Mutex<Option<Task<T>>>),
+    /// `None`: aborted. The lock is never contended: it makes `abort` possible with `&self`. Beside
+    /// it the number of its workqueue.
+    Future(Mutex<Option<Task<T>>>, u32),
 }
 
 impl<T: Send> JoinHandle<T> {
@@ -33,8 +34,8 @@ impl<T: Send> JoinHandle<T> {
         Self { of: Of::Closure(joined) }
     }
 
-    pub(crate) fn of_future(task: Task<T>) -> Self {
-        Self { of: Of::Future(Mutex::new(Some(task))) }
+    pub(crate) fn of_future(task: Task<T>, workqueue: u32) -> Self {
+        Self { of: Of::Future(Mutex::new(Some(task)), workqueue) }
     }
 
     /// Blocks until the item has run, and returns its result.
@@ -57,12 +58,15 @@ impl<T: Send> JoinHandle<T> {
     }
 
     fn check_may_wait(&self) {
-        let Of::Closure(joined) = &self.of else { return };
-        if joined.is_done() || !local::runs_item_of(joined.tag().workqueue()) {
+        let number = match &self.of {
+            Of::Closure(joined) => joined.tag().workqueue(),
+            Of::Future(_, workqueue) => *workqueue,
+        };
+        if self.is_finished() || !local::runs_item_of(number) {
             return;
         }
         let Some(local) = local::current() else { return };
-        let workqueue = local.shared.workqueues.find(joined.tag().workqueue());
+        let workqueue = local.shared.workqueues.find(number);
         if let Some(workqueue) = workqueue.filter(|workqueue| workqueue.kinds.ordered) {
             panic!(
                 "an item of the ordered workqueue {} waits for another one of it, which waits for \
@@ -118,7 +122,7 @@ impl<T: Send> JoinHandle<T> {
     pub fn abort(&self) -> bool {
         match &self.of {
             Of::Closure(joined) => joined.abort(),
-            Of::Future(task) => {
+            Of::Future(task, _) => {
                 let mut task = lock(task);
                 let aborts = task.as_ref().is_some_and(|task| !task.is_finished());
                 if aborts {
@@ -134,7 +138,7 @@ impl<T: Send> JoinHandle<T> {
     pub fn is_finished(&self) -> bool {
         match &self.of {
             Of::Closure(joined) => joined.is_done(),
-            Of::Future(task) => {
+            Of::Future(task, _) => {
                 lock(task).as_ref().is_none_or(async_task::FallibleTask::is_finished)
             }
         }
@@ -156,16 +160,15 @@ impl<T: Send> JoinHandle<T> {
         if workqueue.mode().has(Mode::GATED | Mode::BOUND) {
             return;
         }
+        // Whoever comes to what is left of it in the queue notes that it has ended.
         let books = workqueue.books_of(local.member.id);
-        if local::nest_item(workqueue.number, || joined.run_here(&*books)) {
-            workqueue.settle(1 << tag.colour());
-        }
+        local::nest_item(workqueue.number, || joined.run_here(&*books));
     }
 }
 
 impl<T> Drop for JoinHandle<T> {
     fn drop(&mut self) {
-        if let Of::Future(task) = &mut self.of {
+        if let Of::Future(task, _) = &mut self.of {
             let task = task.get_mut().unwrap_or_else(PoisonError::into_inner);
             task.take().into_iter().for_each(async_task::FallibleTask::detach);
         }
@@ -183,7 +186,7 @@ impl<T> Future for JoinHandle<T> {
         }
         match &mut self.of {
             Of::Closure(joined) => joined.poll(context.waker()),
-            Of::Future(task) => {
+            Of::Future(task, _) => {
                 let task = task.get_mut().unwrap_or_else(PoisonError::into_inner);
                 let Some(task) = task else { return Poll::Ready(Err(JoinError::Cancelled)) };
                 let ended = Pin::new(task).poll(context);
@@ -201,7 +204,7 @@ impl<T> fmt::Debug for JoinHandle<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let of = match &self.of {
             Of::Closure(_) => "closure",
-            Of::Future(_) => "future",
+            Of::Future(..) => "future",
         };
         f.debug_struct("JoinHandle").field("of", &of).finish_non_exhaustive()
     }

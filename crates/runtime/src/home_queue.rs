@@ -1,6 +1,6 @@
 //! One home queue: a lock around a list of batches, and what may be read without the lock.
 
-use homing_sched::{ItemLength, calls_for_decision};
+use homing_sched::{BATCH_ITEMS_MAX, ItemLength, calls_for_decision};
 
 use crate::clock::now_ns;
 use crate::item::{Batch, Batches, Item, Sealed};
@@ -164,23 +164,29 @@ impl HomeQueue {
 
     /// Takes the first items of one workqueue, at most so many: for its rescuer.
     pub(crate) fn extract(&self, workqueue: u32, at_most: u32) -> Option<Sealed> {
-        let length = self.length();
         let mut items = lock(&self.items);
         let mut all = std::mem::take(&mut items.full);
         items.open.seal().into_iter().for_each(|batch| all.push_back(batch));
         let mut taken = Batch::default();
-        let len = std::mem::take(&mut items.len);
-        // Those that stay are batched anew; they have been counted as pushed.
-        while let Some(batch) = all.pop_front() {
+        let (mut kept, mut rest) = (Batches::default(), Batch::default());
+        while taken.len() < at_most {
+            let Some(batch) = all.pop_front() else { break };
             for item in batch {
                 if item.tag().workqueue() == workqueue && taken.len() < at_most {
                     taken.push(item);
                 } else {
-                    items.push_again(item, length);
+                    rest.push(item);
+                }
+                if rest.len() >= BATCH_ITEMS_MAX {
+                    rest.seal().into_iter().for_each(|batch| kept.push_back(batch));
                 }
             }
         }
-        debug_assert_eq!(items.len + taken.len(), len);
+        rest.seal().into_iter().for_each(|batch| kept.push_back(batch));
+        // What was not looked at stays as it is.
+        kept.append(all);
+        items.full = kept;
+        items.len -= taken.len();
         items.popped += u64::from(taken.len());
         self.publish(items.len);
         taken.seal()
@@ -220,10 +226,6 @@ impl Items {
             self.sample = Some(Sample { position, workqueue, pushed_ns: now_ns() });
         }
         self.pushed += 1;
-        self.push_again(item, length);
-    }
-
-    fn push_again(&mut self, item: Item, length: ItemLength) {
         if self.open.len() >= length.batch(self.len) {
             self.open.seal().into_iter().for_each(|batch| self.full.push_back(batch));
         }

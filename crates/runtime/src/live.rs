@@ -209,8 +209,8 @@ impl Workqueue {
             return Err(bad_max_active(self.name().to_owned(), value));
         }
         self.change(|chosen| chosen.max_active = max_active)?;
-        self.gate().set_max_active(max_active);
-        self.shared().activate(self.state());
+        self.gate();
+        self.shared().share_limits(self.state());
         Ok(())
     }
 
@@ -266,14 +266,28 @@ impl Workqueue {
 
     fn change(&self, change: impl FnOnce(&mut Chosen)) -> Result<(), WorkqueueError> {
         let shared = self.shared();
-        let default = shared.workqueues.default_scope();
+        let mut begins = false;
+        let mut default = shared.workqueues.default_scope();
         let change = |chosen: &mut Chosen| {
+            let before = chosen.scope_is_default;
             change(chosen);
-            if chosen.scope_is_default {
+            begins = chosen.scope_is_default && !before;
+            if begins {
                 chosen.attributes.affinity.scope = default;
             }
         };
-        let changed = self.state().change(change, |chosen| shared.pool_with(chosen));
+        let pool_with = |chosen: &Chosen| shared.pool_with(chosen);
+        let mut changed = self.state().change(change, pool_with);
+        // Whoever has changed the default since did not know that we follow it.
+        while begins && changed.is_some() && shared.workqueues.default_scope() != default {
+            default = shared.workqueues.default_scope();
+            let follow = |chosen: &mut Chosen| {
+                if chosen.scope_is_default {
+                    chosen.attributes.affinity.scope = default;
+                }
+            };
+            changed = self.state().change(follow, pool_with);
+        }
         changed.ok_or_else(|| WorkqueueError::TooManyPools { name: self.name().to_owned() })
     }
 }

@@ -40,7 +40,7 @@ impl Queue {
     }
 
     fn end(&self, worker: usize, tag: Tag) {
-        self.books[worker].completed(tag, false);
+        self.books[worker].ended(tag);
         if self.flushes.awaits(1 << tag.colour()) {
             self.flushes.check(|| self.in_flight());
         }

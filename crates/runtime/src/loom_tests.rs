@@ -21,8 +21,8 @@ struct NoBooks;
 
 impl Books for NoBooks {
     fn started(&self) {}
-    fn completed(&self, _: Tag, _: bool) {}
-    fn aborted(&self, _: Tag) {}
+    fn completed(&self, _: bool) {}
+    fn aborted(&self) {}
 }
 
 /// All slots have an owner in these models.

@@ -38,11 +38,11 @@ impl Books for Counts {
     fn started(&self) {
         self.runs.fetch_add(1, SeqCst);
     }
-    fn completed(&self, _: Tag, panicked: bool) {
+    fn completed(&self, panicked: bool) {
         assert!(!panicked);
         self.ended.fetch_add(1, SeqCst);
     }
-    fn aborted(&self, _: Tag) {
+    fn aborted(&self) {
         self.ended.fetch_add(1, SeqCst);
     }
 }
@@ -381,7 +381,7 @@ fn after_cancel_sync_it_neither_runs_nor_is_pending() {
             work.world.counts.cancelled.fetch_add(1, SeqCst);
             work.wake_if(cancelled.waiters);
         }
-        work.wait(Awaited::NoRun);
+        work.node.pending.running().into_iter().for_each(|run| work.wait(run));
         assert!(!work.node.pending.is_pending() && !work.world.inside.load(SeqCst));
         assert_eq!(work.world.sum.load(Relaxed), work.runs(), "it runs, or its run is not seen");
         assert_eq!(work.node.pending.enable(), Ok(true));

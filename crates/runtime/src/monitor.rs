@@ -14,6 +14,8 @@ use homing_topology::{Allowed, CpuId, CpuSet};
 
 use crate::clock::now_ns;
 use crate::crew::Member;
+use crate::item::{drop_quietly, quietly};
+use crate::local;
 use crate::rescuer::{MAYDAY_INTERVAL_NS, MAYDAY_NS};
 use crate::shared::Shared;
 use crate::slot::ThreadId;
@@ -54,13 +56,19 @@ pub(crate) fn main(shared: &Arc<Shared>) {
         chosen_ns: now_ns(),
         short_since_ns: None,
         stalls: Stalls::default(),
+        flushes_begun: 0,
+        flushes_left: false,
     };
+    // What a timer runs may drop the runtime: nobody waits for this thread then.
+    local::enter(shared, &Arc::new(shared.crew.outsider()));
     let (mut look_at_ns, mut slept_until_ns) = (0, 0);
     while !shared.monitor.closed.load(Ordering::Acquire) {
         // Where time stands still, as in a model, a sleep that nobody ended makes it go on.
         let now_ns = now_ns().max(slept_until_ns);
         while let Some(timer) = shared.timers.due(now_ns) {
-            timer.what.fire(timer.generation, timer.cpu);
+            // It may be the last reference to what the user's function holds.
+            quietly(|| timer.what.fire(timer.generation, timer.cpu));
+            drop_quietly(timer);
         }
         if shared.monitor.was_called() || now_ns >= look_at_ns {
             shared.monitor.resting.store(false, Ordering::Relaxed);
@@ -68,12 +76,17 @@ pub(crate) fn main(shared: &Arc<Shared>) {
         }
         // Read after the look, which may have taken a while; a timer that is set from here on
         // wakes us.
-        let next_ns = shared.timers.next_ns().unwrap_or(u64::MAX).min(look_at_ns);
+        let next_timer_ns = || shared.timers.next_ns().unwrap_or(u64::MAX);
+        let next_ns = next_timer_ns().min(look_at_ns);
+        if shared.monitor.sleeps_until(next_ns, next_timer_ns) {
+            continue;
+        }
         let sleep_ns = next_ns.saturating_sub(crate::clock::now_ns().max(slept_until_ns));
         if sleep_ns > 0 && !shared.monitor.bed.sleep(Some(Duration::from_nanos(sleep_ns))) {
             slept_until_ns = next_ns;
         }
     }
+    local::leave();
 }
 
 struct Monitor<'a> {
@@ -89,6 +102,9 @@ struct Monitor<'a> {
     /// Since when CPUs have waited for threads, and when rescuers were called last.
     short_since_ns: Option<(u64, Option<u64>)>,
     stalls: Stalls,
+    /// Flushes that had begun at the last look, and whether any was not over.
+    flushes_begun: u64,
+    flushes_left: bool,
 }
 
 #[cfg(all(target_os = "linux", not(shuttle)))]
@@ -140,10 +156,7 @@ impl Monitor<'_> {
             self.choose_scopes(now_ns);
             self.leave_pools_out();
         }
-        // What ended in a batch that is not over yet.
-        for workqueue in shared.workqueues.with_items() {
-            workqueue.settle(!0);
-        }
+        self.settle_flushes();
         self.call_rescuers(now_ns);
         self.stalls.look(shared, now_ns);
         let (working, long) = self.look_at_workers(now_ns);
@@ -168,6 +181,20 @@ impl Monitor<'_> {
             return REST_NS;
         }
         self.interval_ns
+    }
+
+    /// Ends flushes whose items have ended in batches that are not over yet. There are any only if
+    /// there were at the last look, or one has begun since.
+    fn settle_flushes(&mut self) {
+        let begun = self.shared.flushes_begun.load(Ordering::Relaxed);
+        if std::mem::replace(&mut self.flushes_begun, begun) == begun && !self.flushes_left {
+            return;
+        }
+        self.flushes_left = false;
+        for workqueue in self.shared.workqueues.with_items() {
+            workqueue.settle(!0);
+            self.flushes_left |= workqueue.flushes.awaits(!0);
+        }
     }
 
     /// Whether all workers are parked, who will call if they are not any more, and nothing is left

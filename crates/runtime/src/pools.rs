@@ -19,7 +19,8 @@ pub(crate) struct Pools {
     /// Those that workers look at: a bit for each. Those that no workqueue has any more, and that
     /// are empty, are left out until somebody uses them again.
     in_use: [AtomicU64; PoolSet::WORDS],
-    growing: Mutex<()>,
+    /// Held while one is made. Whether new ones take nothing: the runtime has ended.
+    growing: Mutex<bool>,
     /// For each level and each CPU the index of its queue.
     index_of: [Box<[u16]>; Level::ALL.len()],
 }
@@ -45,7 +46,7 @@ impl Pools {
             pools: (0..POOL_COUNT_MAX).map(|_| OnceLock::new()).collect(),
             count: AtomicU32::new(0),
             in_use: std::array::from_fn(|_| AtomicU64::new(0)),
-            growing: Mutex::new(()),
+            growing: Mutex::new(false),
             index_of,
         }
     }
@@ -57,7 +58,7 @@ impl Pools {
         attributes: Attributes,
         cpumask: Option<CpuSet>,
     ) -> Option<PoolId> {
-        let _growing = lock(&self.growing);
+        let growing = lock(&self.growing);
         let count = self.count();
         let is_it = |pool: &PoolId| {
             let pool = self.pool(*pool);
@@ -70,11 +71,20 @@ impl Pools {
         let place = self.pools.get(usize::from(count))?;
         let queues = layout.leaders(attributes.level()).iter().map(|_| HomeQueue::new());
         let level = attributes.level() as usize;
-        place.get_or_init(|| Pool { attributes, cpumask, level, queues: queues.collect() });
+        let pool = Pool { attributes, cpumask, level, queues: queues.collect() };
+        if *growing {
+            pool.queues.iter().for_each(|queue| drop(queue.close()));
+        }
+        place.get_or_init(|| pool);
         // Release: who reads the count finds the pool.
         self.count.store(u32::from(count) + 1, Ordering::Release);
         self.use_again(PoolId(count));
         Some(PoolId(count))
+    }
+
+    /// Pools that are made from now on take nothing; those there are, are to be closed.
+    pub(crate) fn close(&self) {
+        *lock(&self.growing) = true;
     }
 
     /// The pools that workers look at.

@@ -68,6 +68,10 @@ impl Shared {
     ) -> bool {
         let chained = || origin == Origin::GoesOn || local::runs_item_of(workqueue.number);
         if mode.has(Mode::DESTROYED) || (mode.has(Mode::DRAINING) && !chained()) {
+            tracing_event!(
+                workqueue = &*workqueue.name,
+                "refused: the workqueue drains or has ended"
+            );
             self.cancel(item);
             return false;
         }
@@ -129,8 +133,8 @@ impl Shared {
             let Some(workqueue) = workqueue else { continue };
             if counts {
                 self.cancelled.fetch_add(1, Ordering::Relaxed);
-                workqueue.count_cancelled(tag);
             }
+            workqueue.count_unrun(tag, counts);
             let gate = workqueue.gate().zip(slot);
             let next = gate.and_then(|(gate, slot)| gate.release(slot.into()));
             if let Some((cpu, item)) = next {
@@ -175,10 +179,13 @@ impl Shared {
         nodes.iter().map(|node| node.and(&allowed).len()).collect()
     }
 
-    /// Divides the limits of a workqueue anew, after its CPUs have changed.
+    /// Divides the limits of a workqueue anew, after they or its CPUs have changed.
     pub(crate) fn share_limits(&self, workqueue: &WorkqueueState) {
         if let Some(gate) = workqueue.gate() {
-            gate.set_cpus(self.cpus_by_node(&workqueue.chosen()));
+            gate.take_over(|| {
+                let chosen = workqueue.chosen();
+                (chosen.max_active, self.cpus_by_node(&chosen))
+            });
             self.activate(workqueue);
         }
     }

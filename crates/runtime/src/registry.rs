@@ -1,7 +1,7 @@
 //! The workqueues of a runtime, by number: items carry the number, not a reference, so that
 //! queueing writes to no counter that all issuers share.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -25,9 +25,16 @@ pub(crate) struct Registry {
 #[derive(Debug)]
 struct All {
     states: BTreeMap<u32, Entry>,
+    /// By name, the last one that had it.
+    names: HashMap<String, u32>,
+    /// At this number of entries those that nobody needs are thrown out.
+    sweep_at: usize,
     /// The scope of those that follow it.
     default_scope: Scope,
 }
+
+/// Below so many entries nobody looks whether all are needed.
+const SWEEP_AT_LEAST: usize = 64;
 
 /// A workqueue is kept while it is in use. Then it is found as long as somebody holds it: a future
 /// that may go on, for one.
@@ -57,7 +64,12 @@ fn is_let_go(state: &WorkqueueState) -> bool {
 impl Registry {
     pub(crate) fn new(cpus: usize) -> Self {
         // The kernel's default since 7.1.
-        let all = All { states: BTreeMap::new(), default_scope: Scope::CacheShard };
+        let all = All {
+            states: BTreeMap::new(),
+            names: HashMap::new(),
+            sweep_at: 0,
+            default_scope: Scope::CacheShard,
+        };
         Self { cpus, all: Mutex::new(all) }
     }
 
@@ -83,7 +95,12 @@ impl Registry {
     ) -> Option<Arc<WorkqueueState>> {
         let mut all = lock(&self.all);
         // Those that nobody can use any more go now, so that nothing grows without end.
-        all.states.retain(|_, entry| entry.sweep());
+        if all.states.len() >= all.sweep_at {
+            let All { states, names, .. } = &mut *all;
+            states.retain(|_, entry| entry.sweep());
+            names.retain(|_, number| states.contains_key(number));
+            all.sweep_at = SWEEP_AT_LEAST.max(all.states.len() * 2);
+        }
         if chosen.scope_is_default {
             chosen.attributes.affinity.scope = all.default_scope;
         }
@@ -92,11 +109,10 @@ impl Registry {
         let number = LAST_NUMBER.fetch_add(1, Ordering::Relaxed) + 1;
         assert!(number < Tag::NUMBERS, "268 million workqueues have been made in this process");
         // Names may repeat, paths of attributes may not.
-        let taken = |name: &str| {
-            let live = all.states.values().filter_map(Entry::state);
-            live.filter(|state| !is_let_go(state)).any(|state| &*state.name == name)
-        };
-        let unique = if taken(name) { format!("{name}~{number}") } else { name.to_owned() };
+        let holder = all.names.get(name).and_then(|number| all.states.get(number)?.state());
+        let taken = holder.is_some_and(|state| !is_let_go(&state));
+        let unique = if taken { format!("{name}~{number}") } else { name.to_owned() };
+        all.names.insert(unique.clone(), number);
         let state = WorkqueueState::new(number, &unique, kinds, chosen, pool, self.cpus);
         let state = Arc::new(state);
         let entry = Entry { held: Arc::downgrade(&state), kept: Some(Arc::clone(&state)) };
@@ -157,7 +173,7 @@ mod tests {
             let thread = ThreadId(number);
             let books = registry.books_of(state.number, thread);
             books.started();
-            books.completed(state.tag(), true);
+            books.completed(true);
             books.waited(100);
             registry.close_books_of(thread);
             // One that never wrote anything.

@@ -110,7 +110,8 @@ fn main(shared: &Arc<Shared>, workqueue: &Arc<WorkqueueState>, bed: &Bed) {
         rescue(shared, workqueue, &member);
     }
     local::leave();
-    workqueue.close_books_of(member.id);
+    // Also those of items that its items have waited for.
+    shared.workqueues.close_books_of(member.id);
 }
 
 /// Runs items of the workqueue while there are any and threads are missing.
@@ -148,6 +149,10 @@ fn run(shared: &Arc<Shared>, workqueue: &Arc<WorkqueueState>, member: &Arc<Membe
     let books = workqueue.books_of(member.id);
     let mut next = Some(item);
     while let Some(item) = next.take() {
+        if shared.is_stopping_now() {
+            shared.cancel(item);
+            break;
+        }
         let (tag, slot) = (item.tag(), item.slot());
         member.workqueue.store(workqueue.number, Ordering::Relaxed);
         member.running_since_ns.store(now_ns(), Ordering::Relaxed);
@@ -161,6 +166,7 @@ fn run(shared: &Arc<Shared>, workqueue: &Arc<WorkqueueState>, member: &Arc<Membe
             Ran::Kept(item) => item,
         };
         if over {
+            books.ended(tag);
             workqueue.settle(1 << tag.colour());
             if let Some(slot) = slot {
                 shared.release(workqueue, slot);

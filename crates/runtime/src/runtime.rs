@@ -13,7 +13,6 @@ use crate::builder::{Builder, RuntimeError};
 use crate::clock::nanoseconds;
 use crate::handle::JoinHandle;
 use crate::local;
-use crate::rescuer::Rescuer;
 use crate::scope::WorkScope;
 use crate::shared::Shared;
 use crate::sync::thread;
@@ -25,7 +24,7 @@ use crate::workqueue_builder::WorkqueueBuilder;
 ///
 /// Dropping it waits for everything that is queued, and for items that run: frozen workqueues are
 /// thawed. Futures that wait for something outside are dropped, and work items that wait for a timer
-/// are cancelled. [`Runtime::shutdown`] does the same with a deadline,
+/// are cancelled. Who queues itself without end keeps it waiting. [`Runtime::shutdown`] does the same with a deadline,
 /// [`Runtime::shutdown_now`] runs nothing more. Where an item drops the runtime that runs it,
 /// nobody waits: its threads end when there is nothing left to do.
 pub struct Runtime {
@@ -331,7 +330,10 @@ impl Runtime {
     fn end_stop(&mut self) {
         self.stopped = true;
         for state in self.shared.workqueues.with_items() {
-            state.rescuer.get().into_iter().for_each(Rescuer::join);
+            if let Some(rescuer) = state.rescuer.get() {
+                rescuer.stop();
+                rescuer.join();
+            }
         }
         for thread in self.shared.crew.handles().into_iter().chain(self.monitor.take()) {
             // Workers do not panic; if one did, the others must still be waited for.

@@ -13,6 +13,7 @@ use crate::crew::{Crew, Member};
 use crate::dispatch::{Dispatch, Fill};
 use crate::futures::Futures;
 use crate::gate::Gate;
+use crate::item::quietly;
 use crate::local;
 use crate::registry::Registry;
 use crate::rescuer::Rescuer;
@@ -40,6 +41,8 @@ pub(crate) struct Shared {
     pub(crate) futures: Futures,
     pub(crate) timers: Timers,
     pub(crate) spare: SpareCpus,
+    /// Flushes that have begun, ever.
+    pub(crate) flushes_begun: AtomicU64,
     /// Stalls that the watchdog has found.
     pub(crate) stalls: AtomicU64,
     /// Items that did not run.
@@ -98,6 +101,8 @@ pub(crate) struct MonitorBed {
     pub(crate) closed: AtomicBool,
     /// How many may have items that are in no queue and no hand at present: it, and rescuers.
     holders: AtomicU32,
+    /// Until when it sleeps, or will.
+    sleeps_until_ns: AtomicU64,
     /// Somebody wants it to look, not only to fire timers.
     called: AtomicBool,
 }
@@ -109,6 +114,7 @@ impl MonitorBed {
             resting: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             holders: AtomicU32::new(0),
+            sleeps_until_ns: AtomicU64::new(u64::MAX),
             called: AtomicBool::new(false),
         }
     }
@@ -139,9 +145,21 @@ impl MonitorBed {
         self.called.swap(false, Ordering::Acquire)
     }
 
-    /// The next timer is due earlier than it was.
-    pub(crate) fn timer_set(&self) {
-        self.bed.wake();
+    /// A timer has been set for then.
+    pub(crate) fn timer_set(&self, at_ns: u64) {
+        // Pairs with the fence of `sleeps_until`: either we see until when it sleeps, or it sees
+        // the timer.
+        fence(Ordering::SeqCst);
+        if at_ns < self.sleeps_until_ns.load(Ordering::Relaxed) {
+            self.bed.wake();
+        }
+    }
+
+    /// The monitor is about to sleep until then. Whether there is a timer before that after all.
+    pub(crate) fn sleeps_until(&self, until_ns: u64, next_timer_ns: impl Fn() -> u64) -> bool {
+        self.sleeps_until_ns.store(until_ns, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        next_timer_ns() < until_ns
     }
 
     fn close(&self) {
@@ -174,6 +192,7 @@ impl Shared {
             futures: Futures::new(cpus),
             timers: Timers::default(),
             spare,
+            flushes_begun: AtomicU64::new(0),
             stalls: AtomicU64::new(0),
             cancelled: AtomicU64::new(0),
             node_turn: AtomicU32::new(0),
@@ -261,6 +280,7 @@ impl Shared {
                 self.cancel(item);
             }
         }
+        self.dispatch.pools.close();
         for queue in self.dispatch.pools.queues() {
             let mut left = queue.close();
             while let Some(batch) = left.pop_front() {
@@ -271,9 +291,10 @@ impl Shared {
 
     /// No thread is at work any more: the end of the runtime.
     pub(crate) fn close(&self) {
-        self.abandon();
+        // Whatever may panic in it: somebody waits for the end.
+        quietly(|| self.abandon());
         // Futures that wait for something outside: their items are refused, so they end.
-        self.futures.wake_all();
+        quietly(|| self.futures.wake_all());
         let rescued = self.workqueues.with_items();
         rescued.iter().filter_map(|state| state.rescuer.get()).for_each(Rescuer::stop);
         self.monitor.close();

@@ -82,23 +82,29 @@ impl Stalls {
                 continue;
             }
             let popped = queue.popped();
-            let fresh = Seen { popped, since_ns: now_ns, report_ns: now_ns + threshold_ns };
+            let fresh =
+                Seen { popped, since_ns: now_ns, report_ns: now_ns.saturating_add(threshold_ns) };
             let seen = self.seen.entry(id).or_insert(fresh);
             if seen.popped != popped {
-                *seen = Seen { popped, since_ns: now_ns, report_ns: now_ns + threshold_ns };
+                *seen = Seen {
+                    popped,
+                    since_ns: now_ns,
+                    report_ns: now_ns.saturating_add(threshold_ns),
+                };
             }
             if now_ns >= seen.report_ns {
-                seen.report_ns = now_ns + threshold_ns;
+                seen.report_ns = now_ns.saturating_add(threshold_ns);
                 let lasts = Duration::from_nanos(now_ns - seen.since_ns);
                 let cpus = dispatch.pod(id).to_string();
                 let threads = shared.threads().iter().map(ToString::to_string).collect();
                 let stall = Stall { pool: id.pool.0, cpus, waiting, lasts, threads };
                 shared.stalls.fetch_add(1, Ordering::Relaxed);
                 tracing_event!(%stall, "a queue stands still");
-                if let Some(on_stall) = &shared.settings.on_stall {
-                    // A panic in it must not take the monitor with it.
-                    crate::item::quietly(|| on_stall(&stall));
-                }
+                // A panic in it must not take the monitor with it.
+                crate::item::quietly(|| match &shared.settings.on_stall {
+                    Some(on_stall) => on_stall(&stall),
+                    None => eprintln!("homing: {stall}"),
+                });
             }
         }
     }

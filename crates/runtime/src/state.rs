@@ -90,7 +90,9 @@ pub(crate) struct WorkqueueState {
     /// How many drain it.
     drainers: Mutex<u32>,
     pub(crate) queued: Spread,
-    cancelled: ByColour,
+    cancelled: AtomicU64,
+    /// Items that ended without a worker.
+    unrun: ByColour,
     pub(crate) woken: AtomicU64,
     pub(crate) repatriated: AtomicU64,
     pub(crate) blocked: AtomicU64,
@@ -141,7 +143,8 @@ impl WorkqueueState {
             rescuer: OnceLock::new(),
             drainers: Mutex::new(0),
             queued: Spread::new(cpus),
-            cancelled: ByColour::default(),
+            cancelled: AtomicU64::new(0),
+            unrun: ByColour::default(),
             woken: AtomicU64::new(0),
             repatriated: AtomicU64::new(0),
             blocked: AtomicU64::new(0),
@@ -224,8 +227,11 @@ impl WorkqueueState {
         self.set_mode(Mode::DRAINING, *drainers > 0);
     }
 
-    pub(crate) fn count_cancelled(&self, tag: Tag) {
-        self.cancelled.add_shared(tag);
+    /// An item has ended without a worker. Whether it counts as cancelled: if not, somebody has run
+    /// it before.
+    pub(crate) fn count_unrun(&self, tag: Tag, cancelled: bool) {
+        self.cancelled.fetch_add(cancelled.into(), Ordering::Release);
+        self.unrun.add_shared(tag);
         self.settle(1 << tag.colour());
     }
 
@@ -251,7 +257,7 @@ impl WorkqueueState {
             ended.clone_from(&books.closed_ended);
             books.of.values().for_each(|books| books.add_ended_to(&mut ended));
         }
-        self.cancelled.add_to(&mut ended);
+        self.unrun.add_to(&mut ended);
         // Last: what has ended by then was queued before.
         let mut in_flight = self.queued.sums();
         in_flight.iter_mut().zip(&ended).for_each(|(queued, ended)| *queued -= ended);
@@ -323,7 +329,7 @@ impl WorkqueueState {
             books.of.values().for_each(|books| books.add_to(&mut sum));
             sum
         };
-        sum.cancelled += self.cancelled.sum();
+        sum.cancelled += self.cancelled.load(Ordering::Acquire);
         sum.woken += self.woken.load(Ordering::Relaxed);
         sum.repatriated += self.repatriated.load(Ordering::Relaxed);
         sum.blocked += self.blocked.load(Ordering::Relaxed);

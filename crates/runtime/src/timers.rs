@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use homing_topology::CpuId;
 
+use crate::item::{drop_quietly, quietly};
 use crate::sync::{Mutex, lock};
 
 /// What a timer does when its time has come.
@@ -39,9 +40,8 @@ struct Inner {
 }
 
 impl Timers {
-    /// Sets a timer; gives it back where the runtime has ended. Beside its place: whether it is
-    /// the next one of all, so that whoever waits for the next one is to be told.
-    pub(crate) fn set(&self, at_ns: u64, timer: Timer) -> Result<(TimerKey, bool), Timer> {
+    /// Sets a timer; gives it back where the runtime has ended.
+    pub(crate) fn set(&self, at_ns: u64, timer: Timer) -> Result<TimerKey, Timer> {
         let mut inner = lock(&self.inner);
         if inner.closed {
             return Err(timer);
@@ -49,8 +49,7 @@ impl Timers {
         inner.last_number += 1;
         let key = TimerKey(at_ns, inner.last_number);
         inner.timers.insert(key, timer);
-        let first = inner.timers.first_key_value().is_some_and(|(first, _)| *first == key);
-        Ok((key, first))
+        Ok(key)
     }
 
     /// Takes a timer out, unless it is gone.
@@ -80,7 +79,9 @@ impl Timers {
             std::mem::take(&mut inner.timers)
         };
         for timer in timers.into_values() {
-            timer.what.abandon(timer.generation);
+            // It may be the last reference to what the user's function holds.
+            quietly(|| timer.what.abandon(timer.generation));
+            drop_quietly(timer);
         }
     }
 }
@@ -109,9 +110,9 @@ mod tests {
         let (timers, last) = (Timers::default(), Last::default());
         let cpu = CpuId::new(0).unwrap();
         let timer = |generation| Timer { what: Box::new(last.clone()), generation, cpu };
-        let Ok((_, true)) = timers.set(50, timer(1)) else { panic!("the first") };
-        let Ok((first, true)) = timers.set(20, timer(2)) else { panic!("before it") };
-        let Ok((_, false)) = timers.set(50, timer(3)) else { panic!("behind it") };
+        assert!(timers.set(50, timer(1)).is_ok());
+        let Ok(first) = timers.set(20, timer(2)) else { panic!("before it") };
+        assert!(timers.set(50, timer(3)).is_ok());
         assert_eq!(timers.next_ns(), Some(20));
         timers.remove(first);
         assert!(timers.due(49).is_none());

@@ -266,7 +266,7 @@ impl Work {
     pub fn cancel_sync(&self) -> bool {
         self.check_may_wait("cancel_sync");
         let was_pending = self.disable();
-        self.wait(Awaited::NoRun);
+        self.node.pending.running().into_iter().for_each(|run| self.wait(run));
         self.enable();
         was_pending
     }
@@ -299,7 +299,7 @@ impl Work {
     pub fn disable_sync(&self) -> bool {
         self.check_may_wait("disable_sync");
         let was_pending = self.disable();
-        self.wait(Awaited::NoRun);
+        self.node.pending.running().into_iter().for_each(|run| self.wait(run));
         was_pending
     }
 
@@ -352,7 +352,7 @@ impl Work {
         let what = Box::new(self.clone());
         let cpu = cpu.unwrap_or_else(|| local::issuing_cpu(shared));
         let timer = Timer { what, generation: instance.generation, cpu };
-        let Ok((key, is_next)) = shared.timers.set(at_ns, timer) else {
+        let Ok(key) = shared.timers.set(at_ns, timer) else {
             // The runtime has ended.
             let cancelled = self.node.pending.cancel_instance(instance.generation);
             if cancelled.is_some_and(|cancelled| cancelled.waiters) {
@@ -361,9 +361,7 @@ impl Work {
             return false;
         };
         *place = Some(key);
-        if is_next {
-            shared.monitor.timer_set();
-        }
+        shared.monitor.timer_set(at_ns);
         true
     }
 
@@ -376,7 +374,7 @@ impl Work {
         if cancelled.on_timer {
             // Unless it has been set again meanwhile: that one is not ours to clear.
             let mut timer = lock(&self.node.context.timer);
-            if !self.node.pending.is_pending() {
+            if !self.node.pending.is_on_timer() {
                 self.clear_timer(&mut timer);
             }
         }

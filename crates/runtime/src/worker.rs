@@ -149,8 +149,12 @@ impl<'a> Worker<'a> {
                 }
             };
             ended |= 1 << tag.colour();
+            self.books.of(self.shared, self.me, number).books.ended(tag);
             if let Some(slot) = slot {
                 self.release(number, slot);
+            }
+            if let Some(item) = next.take_if(|_| self.shared.is_stopping_now()) {
+                self.shared.cancel(item);
             }
             next = next.or_else(|| self.next_in_hand());
             // If the next one blocks, who waits for this one must not.

@@ -214,7 +214,8 @@ impl Workqueue {
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        JoinHandle::of_future(futures::spawn(&self.of.shared, &self.of.state, future))
+        let task = futures::spawn(&self.of.shared, &self.of.state, future);
+        JoinHandle::of_future(task, self.of.state.number)
     }
 
     /// Whether an item of about `item_ns` nanoseconds is worth queueing at present, or better run

@@ -285,7 +285,11 @@ impl WorkqueueBuilder {
         if mem_reclaim {
             let rescuer = Rescuer::start(&shared, &state)
                 .map_err(|source| WorkqueueError::Rescuer { name: self.name.clone(), source })?;
-            state.rescuer.get_or_init(|| rescuer);
+            let rescuer = state.rescuer.get_or_init(|| rescuer);
+            // Those there were when the runtime ended have been told.
+            if shared.is_closed() {
+                rescuer.stop();
+            }
         }
         if self.auto {
             workqueue.set_affinity_auto(true)?;

@@ -190,7 +190,7 @@ pub(super) fn set(
     let workqueue = Workqueue::looked_at(Arc::clone(shared), state);
     let set = match attribute {
         // What is read may be written back: "default (cache)".
-        "affinity_scope" => match value.split(' ').next().unwrap_or(value) {
+        "affinity_scope" => match written_back(value) {
             "default" => workqueue.set_affinity_default(),
             "auto" => workqueue.set_affinity_auto(true),
             value => workqueue.set_affinity_scope(scope(value, ", default, auto")?),
@@ -207,7 +207,9 @@ pub(super) fn set(
             number => Some(number.parse().map_err(|_| Refused::value(MAX_ACTIVE))?),
         }),
         "min_active" => {
-            let min = value.parse().map_err(|_| Refused::value("a number up to max_active"))?;
+            let most = workqueue.max_active().unwrap_or(homing_sched::MAX_ACTIVE_MAX);
+            let accepted = || Refused::value(format!("0 to {most}, its max_active"));
+            let min = value.parse().map_err(|_| accepted())?;
             workqueue.set_min_active(min)
         }
         "frozen" => {
@@ -230,6 +232,19 @@ pub(super) fn set(
 
 const MAX_ACTIVE: &str = "a number from 1 to 2048, or max";
 
+/// `default` of `default (cache)`, and the same of `auto`.
+fn written_back(value: &str) -> &str {
+    let mut words = value.split(' ');
+    match (words.next(), words.next(), words.next()) {
+        (Some(word @ ("default" | "auto")), Some(scope), None)
+            if scope.starts_with('(') && scope.ends_with(')') =>
+        {
+            word
+        }
+        _ => value,
+    }
+}
+
 /// A list of CPUs, or `all`; `None` is all.
 fn cpumask(shared: &Shared, value: &str) -> Result<Option<CpuSet>, Refused> {
     let online = shared.dispatch.layout().machine().online();
@@ -237,7 +252,7 @@ fn cpumask(shared: &Shared, value: &str) -> Result<Option<CpuSet>, Refused> {
         return Ok(None);
     }
     let mask: Result<CpuSet, _> = value.parse();
-    let mask = mask.ok().filter(|mask| mask.intersects(online));
+    let mask = mask.ok().filter(|mask| !mask.is_empty() && mask.is_subset(online));
     let mask = mask.ok_or_else(|| {
         Refused::value(format!("CPUs out of {online}, as a list like 0-3,8, or all"))
     })?;

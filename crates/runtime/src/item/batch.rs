@@ -216,6 +216,19 @@ impl Batches {
         self.ends = Some((first, self.ends.map_or(first, |(_, back)| back)));
     }
 
+    /// Puts all batches of another queue behind its own.
+    pub(crate) fn append(&mut self, mut other: Self) {
+        let Some((front, back)) = other.ends.take() else { return };
+        self.ends = match self.ends {
+            Some((first, last)) => {
+                // SAFETY: we own the batches of both.
+                unsafe { link(last).next_batch = Some(front) };
+                Some((first, back))
+            }
+            None => Some((front, back)),
+        };
+    }
+
     pub(crate) fn pop_front(&mut self) -> Option<Sealed> {
         let (front, back) = self.ends?;
         // SAFETY: as above.
@@ -337,7 +350,16 @@ mod tests {
         }
         assert_eq!(all, (0..5).collect::<Vec<_>>());
         queue.push_back(batch(0..9, &alive));
-        drop(queue);
+        let mut other = Batches::default();
+        other.append(Batches::default());
+        other.append(queue);
+        let mut last = Batches::default();
+        last.push_back(batch(9..10, &alive));
+        other.append(last);
+        let (first, last) = (other.pop_front().unwrap(), other.pop_front().unwrap());
+        assert_eq!((first.len(), numbers(last)), (9, vec![9]));
+        other.push_back(first);
+        drop(other);
         assert_eq!(Arc::strong_count(&alive), 1);
     }
 

@@ -15,9 +15,9 @@ pub(crate) trait Books {
     /// The item begins.
     fn started(&self);
     /// The item has ended, by a panic or not.
-    fn completed(&self, tag: Tag, panicked: bool);
+    fn completed(&self, panicked: bool);
     /// The item had been aborted.
-    fn aborted(&self, tag: Tag);
+    fn aborted(&self);
 }
 
 /// The workqueue whose item it is, and the colour that the workqueue had when the item was made:

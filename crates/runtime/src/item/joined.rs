@@ -139,16 +139,15 @@ where
 {
     // SAFETY: the item's reference keeps the allocation alive until `release`.
     unsafe {
-        let tag = header.as_ref().tag();
         let before = header.as_ref().state.fetch_or(CLAIMED, AcqRel);
         if before & CLAIMED == 0 {
             books.started();
             let panicked = execute::<F, T>(header);
-            books.completed(tag, panicked);
+            books.completed(panicked);
             finish::<T>(header);
         } else {
             if before & ABORTED != 0 {
-                books.aborted(tag);
+                books.aborted();
             }
             release(header, ITEM, HANDLE, free::<F, T>);
         }
@@ -304,7 +303,7 @@ impl<T> Joined<T> {
             books.started();
             // SAFETY: `end_here` has claimed.
             let panicked = unsafe { (self.front().operations.run)(header) };
-            books.completed(self.tag(), panicked);
+            books.completed(panicked);
         })
     }
 
@@ -373,8 +372,8 @@ mod tests {
 
     impl Books for NoBooks {
         fn started(&self) {}
-        fn completed(&self, _: Tag, _: bool) {}
-        fn aborted(&self, _: Tag) {}
+        fn completed(&self, _: bool) {}
+        fn aborted(&self) {}
     }
 
     fn make<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> (Item, Joined<T>) {

@@ -28,11 +28,11 @@ pub(crate) fn lone<F: FnOnce() + Send + 'static>(tag: Tag, work: F) -> Item {
 
 unsafe fn run<F: FnOnce() + Send>(header: NonNull<Header>, books: &dyn Books) -> Ran {
     // SAFETY: `lone` made this allocation with this `F`, and the item owned it alone.
-    let Lone { header, work } = unsafe { memory::take(header.cast::<Lone<F>>()) };
+    let Lone { work, .. } = unsafe { memory::take(header.cast::<Lone<F>>()) };
     books.started();
     // The closure is gone whether it returns or panics: nothing half-changed is seen again.
     let result = catch_unwind(AssertUnwindSafe(work));
-    books.completed(header.tag(), result.is_err());
+    books.completed(result.is_err());
     drop_quietly(result);
     Ran::Over
 }

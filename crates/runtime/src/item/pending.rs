@@ -83,8 +83,6 @@ pub(crate) enum Awaited {
     Instance(u32),
     /// The run whose generation has these low bits.
     Run(u64),
-    /// Any run.
-    NoRun,
 }
 
 const fn generation(state: u64) -> u32 {
@@ -111,7 +109,6 @@ fn is_over(state: u64, awaited: Awaited) -> bool {
             !pending && !runs(u64::from(of) & RUN_MASK)
         }
         Awaited::Run(low) => !runs(low),
-        Awaited::NoRun => state & RUNNING == 0,
     }
 }
 
@@ -297,6 +294,16 @@ impl Pending {
         self.0.load(Acquire) & PENDING != 0
     }
 
+    pub(crate) fn is_on_timer(&self) -> bool {
+        self.0.load(Acquire) & TIMER != 0
+    }
+
+    /// The run that is on, if one is: for whoever waits until it is over.
+    pub(crate) fn running(&self) -> Option<Awaited> {
+        let state = self.0.load(SeqCst);
+        (state & RUNNING != 0).then(|| Awaited::Run(run(state)))
+    }
+
     pub(crate) fn is_running(&self) -> bool {
         self.0.load(Acquire) & RUNNING != 0
     }
@@ -390,6 +397,6 @@ mod tests {
         assert!(!pending.wait(first) && pending.wait(second));
         assert!(pending.cancel().unwrap().waiters);
         assert!(!pending.wait(second));
-        assert!(!pending.wait(Awaited::NoRun));
+        assert_eq!(pending.running(), None);
     }
 }

@@ -163,14 +163,13 @@ impl<C: Context> Node<C, dyn Call<C>> {
 fn run<C: Context>(
     node: SharedNode<C>,
     (generation, linked): (u32, bool),
-    tag: Tag,
     books: &dyn Books,
     keep: impl FnOnce(SharedNode<C>) -> Item,
 ) -> Ran {
     match node.pending.start(generation, linked) {
         Start::Run => {}
         Start::Husk => {
-            books.aborted(tag);
+            books.aborted();
             drop_quietly(node);
             return Ran::Over;
         }
@@ -186,7 +185,7 @@ fn run<C: Context>(
     // the reference that goes in and comes out.
     let call = unsafe { &mut *node.call.get() };
     let (node, result) = call.call(node);
-    books.completed(tag, result.is_err());
+    books.completed(result.is_err());
     drop_quietly(result);
     let ended = node.pending.end();
     if ended.waiters {
@@ -202,9 +201,8 @@ unsafe fn run_node<C: Context, F: Call<C>>(header: NonNull<Header>, books: &dyn 
     // SAFETY: `Node::new` made this allocation with this `F`; the item's reference becomes ours.
     let node: SharedNode<C> = unsafe { Arc::from_raw(header.cast::<Node<C, F>>().as_ptr()) };
     let instance = (node.generation.load(Ordering::Relaxed), true);
-    let tag = node.header.tag();
     // Kept with its slot and its tag: they are in the header.
-    run(node, instance, tag, books, Node::into_item)
+    run(node, instance, books, Node::into_item)
 }
 
 unsafe fn cancel_node<C: Context, F: Call<C>>(header: NonNull<Header>) -> bool {
@@ -232,7 +230,7 @@ unsafe fn run_stand_in<C: Context>(header: NonNull<Header>, books: &dyn Books) -
     // SAFETY: `stand_in` made this allocation, and the item owned it alone.
     let StandIn { header, node, generation } = unsafe { memory::take(header.cast::<StandIn<C>>()) };
     let (tag, slot) = (header.tag(), header.slot());
-    run(node, (generation, false), tag, books, |node| {
+    run(node, (generation, false), books, |node| {
         let item = stand_in(tag, node, generation);
         item.set_slot(slot);
         item
@@ -274,10 +272,10 @@ mod tests {
         fn started(&self) {
             self.started.fetch_add(1, Relaxed);
         }
-        fn completed(&self, _: Tag, _: bool) {
+        fn completed(&self, _: bool) {
             self.completed.fetch_add(1, Relaxed);
         }
-        fn aborted(&self, _: Tag) {
+        fn aborted(&self) {
             self.aborted.fetch_add(1, Relaxed);
         }
     }

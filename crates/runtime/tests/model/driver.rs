@@ -333,7 +333,7 @@ impl Driver {
                 How::Future(future) => {
                     future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready()
                 }
-                How::Thread(thread) => thread.as_ref().is_none_or(|thread| thread.is_finished()),
+                How::Thread(thread) => thread.as_ref().is_none_or(thread::JoinHandle::is_finished),
             };
             while !is_over() {
                 assert!(began.elapsed() < PATIENCE, "{wait:?} is not over after shutdown");

@@ -288,7 +288,9 @@ impl Model {
                     } else if work.running.is_some() {
                         item.state = State::Kept;
                         let husk = work.kept.replace(id);
-                        husk.into_iter().for_each(|husk| self.cancelled(husk));
+                        if let Some(husk) = husk {
+                            self.cancelled(husk);
+                        }
                     } else {
                         (work.pending, work.running) = (None, Some(id));
                         self.begin(id);
@@ -308,7 +310,9 @@ impl Model {
             work.queue == queue && pending != kept
         };
         let kept = self.works.iter_mut().filter(is_husk).find_map(|work| work.kept.take());
-        kept.into_iter().for_each(|husk| self.cancelled(husk));
+        if let Some(husk) = kept {
+            self.cancelled(husk);
+        }
     }
 
     fn begin(&mut self, id: ItemId) {

@@ -1,0 +1,172 @@
+//! Ends: of the runtime, of what panics when it is dropped. Nothing hangs, nothing is forgotten.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use homing_runtime::Nice;
+
+use crate::helpers::{Door, SOON, on, panic_of, until};
+
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        assert!(thread::panicking(), "on purpose, when dropped");
+    }
+}
+
+#[test]
+fn a_work_item_that_panics_when_it_is_dropped_takes_no_thread_with_it() {
+    let runtime = on("1x1x1").build().unwrap();
+    let gone = runtime.workqueue("gone").build().unwrap();
+    for delay in [Duration::from_millis(20), SOON * 100] {
+        let bomb = Bomb;
+        let work = gone.work(move |_| _ = &bomb);
+        assert!(work.queue_delayed(delay));
+        // The timer has the last reference now.
+    }
+    gone.destroy();
+    thread::sleep(Duration::from_millis(60));
+    let other = runtime.workqueue("other").build().unwrap();
+    let ran = Arc::new(AtomicBool::new(false));
+    let runs = Arc::clone(&ran);
+    let work = other.work(move |_| runs.store(true, Ordering::Relaxed));
+    assert!(work.queue_delayed(Duration::from_millis(1)));
+    until("timers fire on", || ran.load(Ordering::Relaxed));
+    // The other bomb goes off here.
+    drop(runtime);
+}
+
+#[test]
+fn what_is_queued_after_the_end_is_refused_whatever_its_attributes() {
+    let runtime = on("1x1x1").build().unwrap();
+    let queue = runtime.workqueue("queue").build().unwrap();
+    let builder = runtime.workqueue("late").highpri().mem_reclaim();
+    drop(runtime);
+    queue.set_nice(Nice::new(7).unwrap()).unwrap();
+    assert!(queue.queue(|| ()).join().is_err());
+    let late = builder.build().unwrap();
+    assert!(late.queue(|| ()).join().is_err());
+    late.flush();
+    late.destroy();
+}
+
+#[test]
+fn thresholds_have_no_largest_value() {
+    let stalls = Arc::new(AtomicUsize::new(0));
+    let heard = Arc::clone(&stalls);
+    let runtime = on("1x1x1")
+        .watchdog_thresh(Duration::MAX)
+        .cpu_intensive_thresh(Duration::MAX)
+        .on_stall(move |_| _ = heard.fetch_add(1, Ordering::Relaxed))
+        .build()
+        .unwrap();
+    let door = Door::default();
+    let spins = Arc::new(AtomicBool::new(true));
+    let (at, spinning) = (door.clone(), Arc::clone(&spins));
+    let hog = runtime.queue(move || {
+        while spinning.load(Ordering::Relaxed) {
+            std::hint::spin_loop();
+        }
+        at.open();
+    });
+    let waits = runtime.queue(|| ());
+    thread::sleep(Duration::from_millis(1200));
+    spins.store(false, Ordering::Relaxed);
+    door.pass();
+    hog.join().unwrap();
+    waits.join().unwrap();
+    let work = runtime.events().work(|_| ());
+    assert!(work.queue_delayed(Duration::MAX) && work.flush_delayed());
+    assert_eq!(stalls.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn an_instance_that_waits_behind_a_run_does_not_begin_after_shutdown_now() {
+    let runtime = on("1x1x2").build().unwrap();
+    let (runs, door) = (Arc::new(AtomicUsize::new(0)), Door::default());
+    let (count, at) = (Arc::clone(&runs), door.clone());
+    let work = runtime.events().work(move |_| {
+        count.fetch_add(1, Ordering::SeqCst);
+        at.pass();
+    });
+    work.queue();
+    until("it runs", || work.is_running());
+    work.queue();
+    let opens = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(50));
+        door.open();
+    });
+    runtime.shutdown_now();
+    opens.join().unwrap();
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+    assert!(!work.is_pending());
+}
+
+#[test]
+fn a_rescuer_begins_nothing_after_shutdown_now() {
+    let refuse = Arc::new(AtomicBool::new(false));
+    let runtime = on("1x1x1").refuse_threads(Arc::clone(&refuse)).build().unwrap();
+    let reclaim = runtime.workqueue("reclaim").mem_reclaim().build().unwrap();
+    refuse.store(true, Ordering::Relaxed);
+    let (held, door) = (Door::default(), Door::default());
+    let at = held.clone();
+    runtime.queue(move || at.pass()).detach();
+    let begun = Arc::new(AtomicUsize::new(0));
+    for _ in 0..16 {
+        let (begun, at) = (Arc::clone(&begun), door.clone());
+        reclaim.execute(move || {
+            begun.fetch_add(1, Ordering::SeqCst);
+            at.pass();
+        });
+    }
+    until("the rescuer runs one", || begun.load(Ordering::SeqCst) > 0);
+    let opens = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(50));
+        door.open();
+        held.open();
+    });
+    runtime.shutdown_now();
+    opens.join().unwrap();
+    assert_eq!(begun.load(Ordering::SeqCst), 1);
+    assert_eq!(reclaim.counters().in_flight(), 0);
+}
+
+#[test]
+fn an_ordered_item_that_joins_a_later_future_of_its_workqueue_panics() {
+    let runtime = on("1x1x2").build().unwrap();
+    let queue = runtime.workqueue("ordered").ordered().build().unwrap();
+    let inner = queue.clone();
+    let message = queue.queue(move || panic_of(|| _ = inner.spawn(async { 1 }).join()));
+    assert!(message.join().unwrap().contains("ordered workqueue ordered"));
+}
+
+#[test]
+fn workqueues_that_are_built_while_the_runtime_ends_do_not_hold_it_up() {
+    for _ in 0..20 {
+        let runtime = on("1x1x1").build().unwrap();
+        let builders: Vec<_> =
+            (0..20).map(|n| runtime.workqueue(&format!("r{n}")).mem_reclaim()).collect();
+        let builds = thread::spawn(move || {
+            let build = |builder: homing_runtime::WorkqueueBuilder| builder.build().unwrap();
+            builders.into_iter().map(build).collect::<Vec<_>>()
+        });
+        let began = Instant::now();
+        drop(runtime);
+        assert!(began.elapsed() < SOON);
+        drop(builds.join().unwrap());
+    }
+}
+
+#[test]
+fn a_runtime_that_a_timer_drops_ends() {
+    let runtime = Arc::new(on("1x1x1").build().unwrap());
+    let ended = Arc::new(());
+    let (own, held) = (Arc::clone(&runtime), Arc::clone(&ended));
+    let work = runtime.events().work(move |_| _ = (&own, &held));
+    work.queue_delayed(Duration::from_millis(20));
+    drop((work, runtime));
+    until("it is gone", || Arc::strong_count(&ended) == 1);
+}
