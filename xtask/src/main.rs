@@ -106,7 +106,14 @@ fn unit(root: &Path) -> anyhow::Result<()> {
     run(&mut tests)?;
     // What optional features add.
     let features = ["test", "-p", "homing-runtime", "--all-features"];
-    run(cargo(root).args(features).args(["--test", "executors", "--test", "blocking"]))
+    run(cargo(root).args(features).args([
+        "--test",
+        "executors",
+        "--test",
+        "blocking",
+        "--test",
+        "metrics",
+    ]))
 }
 
 fn loom(root: &Path) -> anyhow::Result<()> {

@@ -102,7 +102,9 @@ fn describe() {
         ("homing_threads_refused_total", "threads that the system refused to create"),
         ("homing_stalls_total", "queues that the watchdog found standing still"),
     ];
-    counters.into_iter().for_each(|(name, what)| describe_counter!(name, what));
+    for (name, what) in counters {
+        describe_counter!(name, what);
+    }
     describe_gauge!("homing_workqueue_inactive", "items that wait because of max_active");
     let age = "how long sampled items waited, rounded up to a power of two";
     describe_gauge!("homing_workqueue_age_seconds", Unit::Seconds, age);
