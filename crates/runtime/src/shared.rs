@@ -126,7 +126,7 @@ impl MonitorBed {
         fence(Ordering::SeqCst);
     }
 
-    /// A worker begins to work after a sleep.
+    /// A worker begins to work, and may have looked parked until then.
     pub(crate) fn somebody_works(&self) {
         fence(Ordering::SeqCst);
         if self.resting.load(Ordering::Relaxed) && self.resting.swap(false, Ordering::Relaxed) {

@@ -73,6 +73,7 @@ impl<'a> Worker<'a> {
         let shared = self.shared;
         shared.place(self.me, self.cpu);
         local::move_to(shared, self.cpu);
+        shared.monitor.somebody_works();
         let slot = shared.dispatch.slot(self.cpu);
         while slot.is_owned_by(self.me.id) {
             if shared.is_stopping_now() || !shared.dispatch.is_active(self.cpu) {
@@ -255,7 +256,11 @@ impl<'a> Worker<'a> {
         }
         let stopping = || shared.is_stopping();
         let announced = shared.dispatch.announce(self.cpu, self.me.id, self.idle, stopping);
-        let Announced::Sleep { until_ns } = announced else { return };
+        let Announced::Sleep { until_ns } = announced else {
+            // For a moment we looked parked, and the monitor may have gone to rest.
+            shared.monitor.somebody_works();
+            return;
+        };
         let fell_asleep_ns = now_ns();
         let at_most = until_ns.map(|until| until.saturating_sub(fell_asleep_ns));
         // I4: sleep until there is a token.
@@ -391,7 +396,9 @@ impl Drop for Lent {
         let me = &self.local.member;
         me.running_since_ns.store(now_ns(), Ordering::Relaxed);
         // Fails where a thread has the slot already: then it stays there.
-        dispatch.take_offer_back(self.cpu, me.id);
+        if dispatch.take_offer_back(self.cpu, me.id) {
+            self.local.shared.monitor.somebody_works();
+        }
     }
 }
 
