@@ -224,15 +224,7 @@ impl Wake for Unpark {
 
 /// Blocks the thread until the future is ready.
 pub(crate) fn block_on<F: Future + Unpin>(future: &mut F) -> F::Output {
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut context = Context::from_waker(&waker);
-    loop {
-        // A thread that waits has no turn to give away, also where it is a future that makes it.
-        match local::with_budget(false, || Pin::new(&mut *future).poll(&mut context)) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => thread::park(),
-        }
-    }
+    block_on_until(future, None).expect("without a deadline only the future ends the waiting")
 }
 
 /// [`block_on`], but not beyond the deadline: `None` then.
@@ -240,13 +232,18 @@ pub(crate) fn block_on_until<F: Future + Unpin>(
     future: &mut F,
     deadline: Option<Instant>,
 ) -> Option<F::Output> {
-    let Some(deadline) = deadline else { return Some(block_on(future)) };
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut context = Context::from_waker(&waker);
     loop {
-        if let Poll::Ready(output) = Pin::new(&mut *future).poll(&mut context) {
+        // A thread that waits has no turn to give away, also where it is a future that makes it.
+        let polled = local::with_budget(false, || Pin::new(&mut *future).poll(&mut context));
+        if let Poll::Ready(output) = polled {
             return Some(output);
         }
+        let Some(deadline) = deadline else {
+            thread::park();
+            continue;
+        };
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return None;
