@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use crate::futures::{Outcome, Task};
 use crate::item::{JoinError, Joined};
-use crate::local;
+use crate::local::{self, Nested};
 use crate::state::Mode;
 use crate::sync::{Mutex, lock, thread};
 use crate::worker::blocking;
@@ -162,7 +162,7 @@ impl<T: Send> JoinHandle<T> {
         }
         // Whoever comes to what is left of it in the queue notes that it has ended.
         let books = workqueue.books_of(local.member.id);
-        local::nest_item(workqueue.number, || joined.run_here(&*books));
+        local::nest(Nested::Item(workqueue.number), || joined.run_here(&*books));
     }
 }
 

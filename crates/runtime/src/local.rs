@@ -31,33 +31,37 @@ struct Place {
 thread_local! {
     static PLACE: Cell<Place> = const { Cell::new(Place { runtime: 0, cpu: FALLBACK }) };
     static LOCAL: RefCell<Option<Local>> = const { RefCell::new(None) };
-    static NESTED: RefCell<Nested> = const { RefCell::new(Nested::NONE) };
+    static NESTED: RefCell<Vec<Nested>> = const { RefCell::new(Vec::new()) };
     static BUDGET: Cell<Option<u32>> = const { Cell::new(None) };
 }
 
-/// What runs on this thread beside the item that its worker took.
-struct Nested {
-    /// Workqueues of items that an item runs because it waits for them.
-    items: Vec<u32>,
-    /// Work items, by address.
-    works: Vec<usize>,
-}
-
-impl Nested {
-    const NONE: Self = Self { items: Vec::new(), works: Vec::new() };
+/// What runs on this thread within the item that its worker took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Nested {
+    /// An item of this workqueue, which an item runs because it waits for it.
+    Item(u32),
+    /// The work item at this address.
+    Work(usize),
 }
 
 /// The workqueues whose items run on this thread, innermost last.
 pub(crate) fn running() -> Vec<u32> {
-    let taken = taken().into_iter().filter(|number| *number != 0);
-    let nested = NESTED.try_with(|nested| nested.borrow().items.clone()).unwrap_or_default();
-    taken.chain(nested).collect()
+    let nested = NESTED.try_with(|nested| nested.borrow().clone()).unwrap_or_default();
+    let nested = nested.into_iter().filter_map(|nested| match nested {
+        Nested::Item(workqueue) => Some(workqueue),
+        Nested::Work(_) => None,
+    });
+    taken().into_iter().filter(|number| *number != 0).chain(nested).collect()
 }
 
 /// Whether this thread runs an item of the workqueue.
 pub(crate) fn runs_item_of(workqueue: u32) -> bool {
-    let nested = || NESTED.try_with(|nested| nested.borrow().items.contains(&workqueue));
-    taken() == Some(workqueue) || nested().unwrap_or(false)
+    taken() == Some(workqueue) || runs_nested(Nested::Item(workqueue))
+}
+
+/// Whether this thread runs this within the item that it has taken.
+pub(crate) fn runs_nested(what: Nested) -> bool {
+    NESTED.try_with(|nested| nested.borrow().contains(&what)).unwrap_or(false)
 }
 
 /// The workqueue of the item that this thread, which is a worker, has taken.
@@ -69,33 +73,15 @@ fn taken() -> Option<u32> {
     taken.ok().flatten()
 }
 
-/// Whether this thread runs the work item at this address.
-pub(crate) fn runs_work(address: usize) -> bool {
-    NESTED.try_with(|nested| nested.borrow().works.contains(&address)).unwrap_or(false)
-}
-
-/// Calls `run`, which runs an item of the workqueue that somebody on this thread waits for.
-pub(crate) fn nest_item<T>(workqueue: u32, run: impl FnOnce() -> T) -> T {
+/// Calls `run`, which runs this.
+pub(crate) fn nest<T>(what: Nested, run: impl FnOnce() -> T) -> T {
     struct Leave;
     impl Drop for Leave {
         fn drop(&mut self) {
-            NESTED.with(|nested| nested.borrow_mut().items.pop());
+            NESTED.with(|nested| nested.borrow_mut().pop());
         }
     }
-    NESTED.with(|nested| nested.borrow_mut().items.push(workqueue));
-    let _leave = Leave;
-    run()
-}
-
-/// Calls `run`, which runs the work item at this address.
-pub(crate) fn nest_work<T>(address: usize, run: impl FnOnce() -> T) -> T {
-    struct Leave;
-    impl Drop for Leave {
-        fn drop(&mut self) {
-            NESTED.with(|nested| nested.borrow_mut().works.pop());
-        }
-    }
-    NESTED.with(|nested| nested.borrow_mut().works.push(address));
+    NESTED.with(|nested| nested.borrow_mut().push(what));
     let _leave = Leave;
     run()
 }

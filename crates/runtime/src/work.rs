@@ -12,7 +12,7 @@ use homing_topology::{CpuId, NodeId};
 use crate::clock::{nanoseconds, now_ns};
 use crate::flushing::Waiting;
 use crate::item::{Awaited, Call, Cancelled, Context, Instance, Item, Node, SharedNode};
-use crate::local;
+use crate::local::{self, Nested};
 use crate::queueing::Origin;
 use crate::sync::{Mutex, lock};
 use crate::timers::{Fire, Timer, TimerKey};
@@ -89,7 +89,7 @@ struct Function<F>(F);
 impl<F: FnMut(&Work) + Send + 'static> Call<Target> for Function<F> {
     fn call(&mut self, node: SharedNode<Target>) -> (SharedNode<Target>, thread::Result<()>) {
         let work = Work { node };
-        let run = || local::nest_work(work.address(), || (self.0)(&work));
+        let run = || local::nest(work.nested(), || (self.0)(&work));
         // The state of the function is its own business: it runs again all the same.
         let result = catch_unwind(AssertUnwindSafe(run));
         (work.node, result)
@@ -328,8 +328,9 @@ impl Work {
         self.node.pending.is_disabled()
     }
 
-    fn address(&self) -> usize {
-        Arc::as_ptr(&self.node).cast::<()>().addr()
+    /// What a thread notes that runs it.
+    fn nested(&self) -> Nested {
+        Nested::Work(Arc::as_ptr(&self.node).cast::<()>().addr())
     }
 
     /// Puts an instance, which we have made, in its queue.
@@ -398,7 +399,7 @@ impl Work {
 
     fn check_may_wait(&self, what: &str) {
         assert!(
-            !local::runs_work(self.address()),
+            !local::runs_nested(self.nested()),
             "{what} of {self} from itself: it would wait for itself"
         );
         let state = self.workqueue().state();
