@@ -25,8 +25,9 @@ fn a_per_cpu_item_runs_one_at_a_time_until_it_blocks_or_uses_its_cpu_for_long() 
         queue.queue_on(cpu, item).unwrap().detach();
     }
     queue.flush();
-    // A thread that is slow to run may look blocked, once in a while.
-    assert!(crowd.most() <= 1 + queue.counters().blocked as usize);
+    // On a loaded machine an item that waits for its CPU may look as if it blocked or used it.
+    let counters = queue.counters();
+    assert!(crowd.most() as u64 <= 1 + counters.blocked + counters.cpu_intensive);
     let door = Door::default();
     let at = door.clone();
     let blocked = queue.queue_on(cpu, move || at.pass()).unwrap();
@@ -41,7 +42,7 @@ fn a_per_cpu_item_runs_one_at_a_time_until_it_blocks_or_uses_its_cpu_for_long() 
         }
     });
     queue.queue_on(cpu, || ()).unwrap().join().unwrap();
-    assert_eq!(queue.counters().cpu_intensive, 1);
+    assert!(queue.counters().cpu_intensive > counters.cpu_intensive);
     stop.store(true, Ordering::Relaxed);
     busy.unwrap().join().unwrap();
     assert!(queue.set_affinity_scope(homing_runtime::Scope::Cache).is_err());
