@@ -1,0 +1,40 @@
+//! Access traces replayed against cache policies, to see what a policy is worth before it is built.
+//!
+//! ```text
+//! a file ─▶ Trace            requests by dense page number, read once        trace
+//!             │
+//!             ├─ Size        5 % of its pages, or 4096 pages                 size
+//!             ▼
+//!           Policy           decides what to evict; knows no clock, no key   policy, policies
+//!             ▼
+//!           Outcome          hits, evictions, write-backs, I/O               replay
+//! ```
+//!
+//! ```
+//! use homing_lab::{Setup, Trace, policies};
+//!
+//! let trace = Trace::from_keys("a loop", [10, 11, 12, 10, 11, 12].map(|key| (key, false)))?;
+//! let mut lru = policies::build("lru", &Setup::new(&trace, 2))?;
+//! assert_eq!(lru.replay(&trace).hits, 0);
+//! let mut opt = policies::build("opt", &Setup::new(&trace, 2))?;
+//! assert_eq!(opt.replay(&trace).hits, 2);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Not here: printing, arguments, caches that hold data. A policy sees page numbers and nothing
+//! else, which is what makes tens of millions of requests a second possible.
+//!
+//! Read on in this order: `trace`, `size`, `policy`, `replay`, `audit`, then any of `policies`.
+#![forbid(unsafe_code)]
+
+pub mod audit;
+pub mod policies;
+mod policy;
+mod replay;
+mod size;
+mod trace;
+
+pub use policy::{AnyPolicy, Page, Policy, Request, Setup};
+pub use replay::{Outcome, TenantOutcome, replay, replay_with};
+pub use size::{ParseSizeError, Size};
+pub use trace::{PAGES_MAX, REQUESTS_MAX, Trace, TraceError};

@@ -1,0 +1,77 @@
+//! The policies there are, by name.
+//!
+//! Each stands in a file of its own that cites its paper. To add one, implement
+//! [`Policy`](crate::Policy) and give it a line in [`ALL`]; the first line is the default.
+
+mod fifo;
+mod links;
+mod lru;
+mod opt;
+mod ring;
+
+pub use fifo::Fifo;
+pub use lru::Lru;
+pub use opt::Opt;
+
+use crate::policy::{AnyPolicy, Setup};
+
+/// A policy that can be built by its name.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// Its name.
+    pub name: &'static str,
+    /// What it does, in a few words.
+    pub about: &'static str,
+    build: for<'a> fn(&Setup<'a>) -> Box<dyn AnyPolicy + 'a>,
+}
+
+/// The name of no policy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no policy {name:?}: take one of {}", names().join(", "))]
+pub struct UnknownPolicy {
+    name: String,
+}
+
+/// All policies. The default comes first, then the ones that see the past only, then the optimum.
+pub const ALL: &[Entry] = &[
+    Entry { name: "lru", about: "least recently used", build: |s| Box::new(Lru::new(s)) },
+    Entry { name: "fifo", about: "first in, first out", build: |s| Box::new(Fifo::new(s)) },
+    Entry {
+        name: "opt",
+        about: "Belady's optimum: evicts what is used again last; knows the future",
+        build: |s| Box::new(Opt::<false>::new(s)),
+    },
+    Entry {
+        name: "opt-bypass",
+        about: "the optimum of a cache that need not admit what is asked for",
+        build: |s| Box::new(Opt::<true>::new(s)),
+    },
+];
+
+/// The name of the policy to take if none is named.
+pub fn default_name() -> &'static str {
+    ALL[0].name
+}
+
+/// The names of all policies, in the order of [`ALL`].
+pub fn names() -> Vec<&'static str> {
+    ALL.iter().map(|entry| entry.name).collect()
+}
+
+/// The policy of this name.
+pub fn entry(name: &str) -> Result<&'static Entry, UnknownPolicy> {
+    let found = ALL.iter().find(|entry| entry.name == name);
+    found.ok_or_else(|| UnknownPolicy { name: name.to_owned() })
+}
+
+/// Builds a policy by its name.
+pub fn build<'a>(name: &str, setup: &Setup<'a>) -> Result<Box<dyn AnyPolicy + 'a>, UnknownPolicy> {
+    Ok(entry(name)?.build(setup))
+}
+
+impl Entry {
+    /// Builds the policy.
+    pub fn build<'a>(&self, setup: &Setup<'a>) -> Box<dyn AnyPolicy + 'a> {
+        (self.build)(setup)
+    }
+}

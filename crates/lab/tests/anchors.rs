@@ -1,0 +1,81 @@
+//! What is known of the traces comes out: how many requests and pages they have, and which hit
+//! ratios the policies reach on them. Where the traces are stands in `support/traces.rs`.
+
+#[path = "support/traces.rs"]
+mod support;
+
+use homing_lab::{Setup, Size, policies};
+
+use support::load;
+
+/// Sizes of the cache, by the trace's pages.
+const SIZES: [&str; 4] = ["1%", "5%", "10%", "25%"];
+
+/// A trace, its requests, pages and writes.
+const TRACES: [(&str, usize, usize, u64); 7] = [
+    ("oltp", 914_145, 186_880, 0),
+    ("w106", 5_292_456, 275_171, 0),
+    ("cphy", 1_141_869, 269_210, 656_169),
+    ("orm_busy", 5_000_000, 76_349, 0),
+    ("lirs_2_pools", 100_000, 9_939, 0),
+    ("lirs_multi2", 26_311, 5_684, 0),
+    ("lirs_loop", 505_500, 1_011, 0),
+];
+
+/// Hit ratios in per cent at the four sizes.
+type Row = (&'static str, [f64; 4]);
+
+const OPT: [Row; 7] = [
+    ("oltp", [59.8, 72.6, 76.2, 79.6]),
+    ("w106", [84.9, 91.8, 93.9, 94.8]),
+    ("cphy", [13.5, 23.0, 32.4, 50.9]),
+    ("orm_busy", [82.8, 90.2, 93.3, 96.6]),
+    ("lirs_2_pools", [50.5, 62.8, 68.5, 77.8]),
+    ("lirs_multi2", [27.7, 48.6, 54.9, 68.6]),
+    ("lirs_loop", [0.9, 4.8, 9.9, 24.8]),
+];
+
+const LRU: [Row; 7] = [
+    ("oltp", [41.6, 60.1, 66.5, 73.3]),
+    ("w106", [79.8, 85.7, 91.8, 93.6]),
+    ("cphy", [10.3, 11.3, 12.6, 25.8]),
+    ("orm_busy", [77.0, 84.1, 88.0, 93.4]),
+    ("lirs_2_pools", [21.8, 51.0, 54.4, 61.6]),
+    ("lirs_multi2", [3.5, 26.9, 36.9, 48.3]),
+    ("lirs_loop", [0.0, 0.0, 0.0, 0.0]),
+];
+
+/// The policy reaches these hit ratios, within so many points; the known ones are rounded to 0.1.
+fn check(policy: &str, rows: &[Row], within: f64) {
+    for (name, expected) in rows {
+        let Some(trace) = load(name) else { return };
+        for (size, expected) in SIZES.iter().zip(expected) {
+            let capacity = size.parse::<Size>().unwrap().capacity(trace.pages());
+            let outcome =
+                policies::build(policy, &Setup::new(&trace, capacity)).unwrap().replay(&trace);
+            let ratio = outcome.hit_ratio() * 100.0;
+            println!("{policy} {name} {size}: {ratio:.2}, known {expected}");
+            assert!((ratio - expected).abs() <= within, "{policy} {name} {size}");
+        }
+    }
+}
+
+#[test]
+fn traces_have_the_size_that_is_known() {
+    for (name, requests, pages, writes) in TRACES {
+        let Some(trace) = load(name) else { return };
+        assert_eq!(trace.name(), name);
+        assert_eq!((trace.len(), trace.pages(), trace.writes()), (requests, pages, writes));
+        assert!(trace.tenants().is_none());
+    }
+}
+
+#[test]
+fn lru_is_as_known() {
+    check("lru", &LRU, 0.06);
+}
+
+#[test]
+fn opt_is_as_known() {
+    check("opt", &OPT, 0.06);
+}
