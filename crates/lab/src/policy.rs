@@ -52,7 +52,7 @@ impl<P: Policy> AnyPolicy for P {
 /// What a policy is built from.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup<'a> {
-    /// How many pages may be held, at least 1.
+    /// How many pages may be held: at least 1, and no more than there are.
     pub capacity: usize,
     /// How many different pages there are.
     pub pages: usize,
@@ -64,13 +64,14 @@ pub struct Setup<'a> {
 }
 
 impl<'a> Setup<'a> {
-    /// To replay this trace with so many pages.
+    /// To replay this trace with so many pages; more than it has are as good as all.
     ///
     /// # Panics
     ///
     /// If the capacity is 0.
     pub fn new(trace: &'a Trace, capacity: usize) -> Self {
         assert!(capacity > 0, "a cache holds at least one page");
+        let capacity = capacity.min(trace.pages()).max(1);
         Self { capacity, pages: trace.pages(), keys: trace.keys(), future: trace }
     }
 }

@@ -6,7 +6,7 @@
 use crate::policy::Page;
 
 /// No page.
-pub(super) const NIL: Page = Page::MAX;
+const NIL: Page = Page::MAX;
 
 /// The neighbours of each page.
 #[derive(Debug)]
@@ -32,6 +32,12 @@ impl Links {
     /// Links for so many pages, none of which is on a list.
     pub(super) fn new(pages: usize) -> Self {
         Self { links: vec![Link { newer: NIL, older: NIL }; pages] }
+    }
+
+    /// The page on the same list that was put there next after this one.
+    pub(super) fn newer(&self, page: Page) -> Option<Page> {
+        let newer = self.links[page as usize].newer;
+        (newer != NIL).then_some(newer)
     }
 }
 

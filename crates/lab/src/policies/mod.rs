@@ -3,15 +3,32 @@
 //! Each stands in a file of its own that cites its paper. To add one, implement
 //! [`Policy`](crate::Policy) and give it a line in [`ALL`]; the first line is the default.
 
+mod arc;
+mod cflru;
+mod clock;
 mod fifo;
 mod links;
+mod lirs;
 mod lru;
 mod opt;
 mod ring;
+mod s3_fifo;
+mod sieve;
+mod sketch;
+mod two_q;
+mod w_tiny_lfu;
 
+pub use arc::Arc;
+pub use cflru::Cflru;
+pub use clock::Clock;
 pub use fifo::Fifo;
+pub use lirs::Lirs;
 pub use lru::Lru;
 pub use opt::Opt;
+pub use s3_fifo::S3Fifo;
+pub use sieve::Sieve;
+pub use two_q::TwoQ;
+pub use w_tiny_lfu::WTinyLfu;
 
 use crate::policy::{AnyPolicy, Setup};
 
@@ -34,8 +51,54 @@ pub struct UnknownPolicy {
 
 /// All policies. The default comes first, then the ones that see the past only, then the optimum.
 pub const ALL: &[Entry] = &[
-    Entry { name: "lru", about: "least recently used", build: |s| Box::new(Lru::new(s)) },
+    Entry {
+        name: "s3-fifo",
+        about: "a small FIFO queue in front of the main one, with ghosts",
+        build: |s| Box::new(S3Fifo::new(s)),
+    },
     Entry { name: "fifo", about: "first in, first out", build: |s| Box::new(Fifo::new(s)) },
+    Entry { name: "lru", about: "least recently used", build: |s| Box::new(Lru::new(s)) },
+    Entry { name: "clock", about: "second chance, one bit", build: |s| Box::new(Clock::new(s)) },
+    Entry {
+        name: "sieve",
+        about: "CLOCK whose survivors stay where they stand",
+        build: |s| Box::new(Sieve::new(s)),
+    },
+    Entry {
+        name: "2q",
+        about: "a FIFO queue, its ghosts, an LRU list of what came back",
+        build: |s| Box::new(TwoQ::new(s)),
+    },
+    Entry {
+        name: "arc",
+        about: "recency and frequency in a proportion that is learnt",
+        build: |s| Box::new(Arc::new(s)),
+    },
+    Entry {
+        name: "lirs",
+        about: "by the distance between the last two uses",
+        build: |s| Box::new(Lirs::new(s)),
+    },
+    Entry {
+        name: "w-tinylfu",
+        about: "a small window, admission by frequency",
+        build: |s| Box::new(WTinyLfu::<false>::new(s)),
+    },
+    Entry {
+        name: "w-tinylfu-adaptive",
+        about: "the same, with a window that climbs the hit ratio",
+        build: |s| Box::new(WTinyLfu::<true>::new(s)),
+    },
+    Entry {
+        name: "cflru",
+        about: "LRU that evicts clean pages first",
+        build: |s| Box::new(Cflru::new(s)),
+    },
+    Entry {
+        name: "cflru-wide",
+        about: "the same, where it looks for them in half of the cache",
+        build: |s| Box::new(Cflru::wide(s)),
+    },
     Entry {
         name: "opt",
         about: "Belady's optimum: evicts what is used again last; knows the future",

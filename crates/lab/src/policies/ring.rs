@@ -35,6 +35,20 @@ impl Ring {
         self.len += 1;
     }
 
+    /// Takes the oldest page.
+    pub(super) fn pop(&mut self) -> Option<Page> {
+        if self.len == 0 {
+            return None;
+        }
+        let page = self.slots[self.head];
+        self.head += 1;
+        if self.head == self.slots.len() {
+            self.head = 0;
+        }
+        self.len -= 1;
+        Some(page)
+    }
+
     /// Where a ring is full: takes the oldest page and appends one.
     pub(super) fn replace(&mut self, page: Page) -> Page {
         debug_assert!(self.is_full(), "a ring with room has nothing to replace");

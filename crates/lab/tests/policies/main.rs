@@ -1,0 +1,7 @@
+//! The policies: what each promises, what it is known for, and that the simple ones do as their
+//! models.
+
+mod behaviour;
+mod contract;
+mod models;
+mod small;
