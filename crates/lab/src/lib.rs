@@ -8,6 +8,8 @@
 //!           Policy           decides what to evict; knows no clock, no key   policy, policies
 //!             ▼
 //!           Outcome          hits, evictions, write-backs, I/O               replay
+//!             │
+//!           Comparison       many of these, what they amount to, a plot      compare, plot
 //! ```
 //!
 //! ```
@@ -24,16 +26,20 @@
 //! Not here: printing, arguments, caches that hold data. A policy sees page numbers and nothing
 //! else, which is what makes tens of millions of requests a second possible.
 //!
-//! Read on in this order: `trace`, `size`, `policy`, `replay`, `audit`, then any of `policies`.
+//! Read on in this order: `trace`, `size`, `policy`, `replay`, `audit`, any of
+//! `policies`, then `compare` and `plot`.
 #![forbid(unsafe_code)]
 
 pub mod audit;
+pub mod compare;
+mod plot;
 pub mod policies;
 mod policy;
 mod replay;
 mod size;
 mod trace;
 
+pub use plot::PlotError;
 pub use policy::{AnyPolicy, Page, Policy, Request, Setup};
 pub use replay::{Outcome, TenantOutcome, replay, replay_with};
 pub use size::{ParseSizeError, Size};

@@ -37,6 +37,14 @@ impl Size {
             }
         }
     }
+
+    /// How much this is of so many different pages, in per cent.
+    pub fn per_cent(self, pages: usize) -> f64 {
+        match self {
+            Self::Pages(count) => f64::from(count) * 100.0 / pages.max(1) as f64,
+            Self::Share(millionths) => f64::from(millionths) / 1e4,
+        }
+    }
 }
 
 impl FromStr for Size {
@@ -71,7 +79,7 @@ impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Pages(count) => write!(f, "{count}"),
-            Self::Share(millionths) => write!(f, "{}%", f64::from(*millionths) / 1e4),
+            Self::Share(_) => write!(f, "{}%", self.per_cent(0)),
         }
     }
 }
