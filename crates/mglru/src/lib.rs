@@ -1,0 +1,6 @@
+//! Which page goes when memory is short: replacement policies over frames, as pure code.
+//!
+//! A frame is an index into whatever its owner keeps pages in. There are no pointers here, no
+//! clock, no I/O, no randomness that is not seeded: the same calls give the same victims. The
+//! cache, the simulator and the trace tool run this code.
+#![forbid(unsafe_code)]
