@@ -4,3 +4,5 @@
 //! clock, no I/O, no randomness that is not seeded: the same calls give the same victims. The
 //! cache, the simulator and the trace tool run this code.
 #![forbid(unsafe_code)]
+
+pub mod density;

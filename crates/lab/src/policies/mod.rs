@@ -7,6 +7,7 @@ mod arc;
 mod cflru;
 mod clock;
 mod fifo;
+mod hit_density;
 mod links;
 mod lirs;
 mod lru;
@@ -22,6 +23,7 @@ pub use arc::Arc;
 pub use cflru::Cflru;
 pub use clock::Clock;
 pub use fifo::Fifo;
+pub use hit_density::HitDensity;
 pub use lirs::Lirs;
 pub use lru::Lru;
 pub use opt::Opt;
@@ -51,6 +53,11 @@ pub struct UnknownPolicy {
 
 /// All policies. The default comes first, then the ones that see the past only, then the optimum.
 pub const ALL: &[Entry] = &[
+    Entry {
+        name: "mglru",
+        about: "generations and tiers, by the hits that they give for their frames",
+        build: |s| Box::new(HitDensity::new(s)),
+    },
     Entry {
         name: "s3-fifo",
         about: "a small FIFO queue in front of the main one, with ghosts",

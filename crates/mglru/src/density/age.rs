@@ -1,0 +1,49 @@
+//! Ages in buckets: the first epoch has one of its own, then two an octave.
+
+/// How many buckets of age there are. The last one takes whatever is older.
+pub(super) const BUCKETS: usize = 28;
+
+/// The bucket of an age in epochs.
+pub(super) fn bucket(epochs: u32) -> usize {
+    if epochs < 2 {
+        return epochs as usize;
+    }
+    let octave = epochs.ilog2();
+    let half = (epochs >> (octave - 1)) & 1;
+    ((2 * octave + half) as usize).min(BUCKETS - 1)
+}
+
+/// The least age of a bucket, in epochs.
+pub(super) const fn start(bucket: usize) -> u32 {
+    match bucket {
+        0 => 0,
+        1 => 1,
+        _ => {
+            let whole = 1 << (bucket / 2);
+            whole + if bucket % 2 == 1 { whole / 2 } else { 0 }
+        }
+    }
+}
+
+/// How many epochs a bucket spans.
+pub(super) const fn width(bucket: usize) -> u32 {
+    start(bucket + 1) - start(bucket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_follow_each_other_without_gap() {
+        let mut last = 0;
+        for age in 0..1 << 14 {
+            let bucket = bucket(age);
+            assert!(bucket == last || bucket == last + 1, "age {age}");
+            assert!(start(bucket) <= age, "age {age}");
+            assert!(age < start(bucket + 1) || bucket == BUCKETS - 1, "age {age}");
+            last = bucket;
+        }
+        assert_eq!(last, BUCKETS - 1);
+    }
+}

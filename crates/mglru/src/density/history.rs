@@ -1,0 +1,73 @@
+//! What is remembered of a page's past: how often it was used, and how far apart.
+//!
+//! Pages with like pasts form a class. A class has a tier (how many uses, by octaves) and a pace
+//! (the mean distance of the last few uses, by octaves), and says whether the page was written.
+
+/// How many classes there are: 2 types, 8 tiers, 16 paces.
+pub(super) const CLASSES: usize = 2 * PASTS;
+/// Tiers and paces together.
+pub(super) const PASTS: usize = TIERS * PACES;
+pub(super) const TIERS: usize = 8;
+pub(super) const PACES: usize = 16;
+
+/// Parts of an epoch in which distances are counted.
+const PARTS: u32 = 16;
+/// Uses over which the mean distance moves.
+const MEMORY: u32 = 8;
+
+/// Uses of a page and their mean distance.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct History {
+    /// Uses after the first one; saturates.
+    uses: u8,
+    /// Mean distance of uses in sixteenths of an epoch; saturates at 4,096 epochs.
+    distance: u16,
+}
+
+/// A class of pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Class(u8);
+
+impl Class {
+    pub(super) fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl History {
+    /// Adds `hits` uses, the last of them `epochs` after the one before them all.
+    pub(super) fn used(&mut self, epochs: u32, hits: u32) {
+        let distance = if epochs == 0 { PARTS / 2 } else { epochs.saturating_mul(PARTS) };
+        let distance = (distance / hits).min(u16::MAX as u32) as i32;
+        let uses = self.uses as u32 + hits;
+        self.uses = uses.min(u8::MAX as u32) as u8;
+        let memory = uses.min(MEMORY) as i32;
+        let step = (distance - self.distance as i32) * (hits as i32).min(memory) / memory;
+        self.distance = (self.distance as i32 + step) as u16;
+    }
+
+    /// Its class.
+    pub(super) fn class(self, dirty: bool) -> Class {
+        let tier = (u8::BITS - self.uses.leading_zeros()).min(TIERS as u32 - 1) as u8;
+        let pace = match tier {
+            0 => 0,
+            _ => (u16::BITS - self.distance.leading_zeros()).min(PACES as u32 - 1) as u8,
+        };
+        Class(u8::from(dirty) << 7 | tier << 4 | pace)
+    }
+
+    /// In 24 bits, for a shadow entry.
+    pub(super) fn pack(self) -> u32 {
+        (self.distance as u32) << 8 | self.uses as u32
+    }
+
+    /// What [`pack`](Self::pack) packed.
+    pub(super) fn unpack(bits: u32) -> Self {
+        Self { uses: bits as u8, distance: (bits >> 8) as u16 }
+    }
+}
+
+/// The mean distance of a pace, in epochs.
+pub(super) fn pace_distance(pace: usize) -> f32 {
+    f32::powi(2.0, pace as i32) * 0.75 / PARTS as f32
+}

@@ -1,0 +1,162 @@
+//! From counts to rates of reuse, and from rates to what pages are worth.
+//!
+//! Where few pages were seen, the rate of a wider group counts like some uses more. For pages used
+//! once that is what is believed of pages of which nothing is known; for the others, the rate of
+//! their tier with ages measured in the page's own pace; for tiers, that of all of them.
+
+use super::age::{BUCKETS, start};
+use super::history::{CLASSES, PACES, PASTS, TIERS, pace_distance};
+use super::index;
+
+/// Uses that the rate of a wider group counts for.
+const TRUST: f32 = 2.0;
+/// Places for ages in units of the pace.
+const RELATIVE: usize = BUCKETS + 2 * PACES;
+
+/// For each class and age.
+pub(super) type Counts = [[Count; BUCKETS]; CLASSES];
+
+/// Uses of pages of one class and age, and how many pages could have been used for how long.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Count {
+    reads: f32,
+    writes: f32,
+    /// Pages by epochs.
+    exposure: f32,
+}
+
+impl Count {
+    pub(super) fn used(&mut self, write: bool) {
+        *(if write { &mut self.writes } else { &mut self.reads }) += 1.0;
+    }
+
+    pub(super) fn exposed(&mut self, epochs: f32) {
+        self.exposure += epochs;
+    }
+
+    pub(super) fn fade(&mut self, share: f32) {
+        self.reads *= share;
+        self.writes *= share;
+        self.exposure *= share;
+    }
+
+    fn uses(&self) -> f32 {
+        self.reads + self.writes
+    }
+}
+
+/// What a hit saves, in transfers from or to the disk.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Savings {
+    /// A read of a page that is held: 1, as it need not be read from the disk.
+    pub read: f32,
+    /// A write to a page that is held: 1 where only a part of the page is written, as the rest
+    /// would have to be read; 0 where pages are written whole.
+    pub write: f32,
+    /// A write to a page that is held dirty, beyond that: 1, as the page is written back once
+    /// instead of twice.
+    pub rewrite: f32,
+}
+
+impl Savings {
+    /// Each hit is worth the same.
+    pub const HITS: Self = Self { read: 1.0, write: 1.0, rewrite: 0.0 };
+    /// What a disk is spared where pages are written whole.
+    pub const TRANSFERS: Self = Self { read: 1.0, write: 0.0, rewrite: 1.0 };
+
+    /// The mean saving of a use of such pages.
+    fn mean(self, counts: &[Count; BUCKETS], dirty: bool) -> f32 {
+        let write = if dirty { self.write + self.rewrite } else { self.write };
+        let (reads, writes) =
+            counts.iter().fold((1.0, 1.0), |sum, c| (sum.0 + c.reads, sum.1 + c.writes));
+        (self.read * reads + write * writes) / (reads + writes)
+    }
+}
+
+/// Tells what a page of each class is worth at each age, but for classes of which nothing is known
+/// and that are not `wanted`.
+pub(super) fn tell(
+    counts: &Counts,
+    savings: Savings,
+    wanted: impl Fn(usize) -> bool,
+    mut tell: impl FnMut(usize, [f32; BUCKETS]),
+) {
+    for dirty in [false, true] {
+        let first = if dirty { PASTS } else { 0 };
+        let known: [bool; PASTS] = std::array::from_fn(|past| {
+            wanted(first + past) || counts[first + past].iter().any(|count| count.exposure > 0.0)
+        });
+        if !known.contains(&true) {
+            continue;
+        }
+        let counts: &[[Count; BUCKETS]] = &counts[first..first + PASTS];
+        let groups = Groups::new(counts);
+        for past in (0..PASTS).filter(|&past| known[past]) {
+            let rates = std::array::from_fn(|bucket| {
+                let Count { exposure, .. } = counts[past][bucket];
+                estimate(counts[past][bucket].uses(), exposure, groups.rate(past, bucket))
+            });
+            let saving = savings.mean(&counts[past], dirty);
+            tell(first + past, index::worth(&rates).map(|density| density * saving));
+        }
+    }
+}
+
+/// The rates of tiers, at ages in units of the pace.
+struct Groups([[f32; RELATIVE]; TIERS]);
+
+impl Groups {
+    fn new(counts: &[[Count; BUCKETS]]) -> Self {
+        let mut tiers = [[(0.0, 0.0); RELATIVE]; TIERS];
+        for past in PACES..PASTS {
+            let distance = pace_distance(past % PACES);
+            for (bucket, count) in counts[past].iter().enumerate() {
+                let sum = &mut tiers[past / PACES][relative(bucket, past % PACES)];
+                *sum = (sum.0 + count.uses(), sum.1 + count.exposure / distance);
+            }
+        }
+        let all: [f32; RELATIVE] = std::array::from_fn(|age| {
+            let sum = tiers
+                .iter()
+                .fold((0.0, 0.0), |sum, tier| (sum.0 + tier[age].0, sum.1 + tier[age].1));
+            estimate(sum.0, sum.1, steady(age))
+        });
+        Self(
+            tiers.map(|tier| {
+                std::array::from_fn(|age| estimate(tier[age].0, tier[age].1, all[age]))
+            }),
+        )
+    }
+
+    /// The rate of the group that a past belongs to.
+    fn rate(&self, past: usize, bucket: usize) -> f32 {
+        let (tier, pace) = (past / PACES, past % PACES);
+        match tier {
+            0 => unknown(bucket),
+            _ => self.0[tier][relative(bucket, pace)] / pace_distance(pace),
+        }
+    }
+}
+
+/// The rate of reuse, where a wider group has `wider`.
+fn estimate(uses: f32, exposure: f32, wider: f32) -> f32 {
+    (uses + TRUST) / (exposure + TRUST / wider)
+}
+
+/// The place of an age in units of the pace.
+fn relative(bucket: usize, pace: usize) -> usize {
+    bucket + 2 * (PACES - pace)
+}
+
+/// What is believed of pages used once, of which nothing is known: that they are used again seldom,
+/// and that age says little. So a new page does not push out others before there is a reason.
+fn unknown(bucket: usize) -> f32 {
+    0.05 / (start(bucket) as f32 + 640.0)
+}
+
+/// What is believed of pages that are used at a pace: the longer one was not used, the slower its
+/// true pace is likely to be.
+fn steady(relative: usize) -> f32 {
+    let paces = f32::exp2((relative as f32 - 2.0 * PACES as f32) / 2.0) / pace_distance(0);
+    1.0 / (1.0 + paces / 2.0)
+}
