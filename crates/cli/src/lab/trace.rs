@@ -111,7 +111,7 @@ pub(crate) fn run(args: &TraceArgs) -> anyhow::Result<()> {
         bar.set_length(progress.all);
         bar.set_position(progress.done);
     };
-    bar.set_message("replaying");
+    bar.set_style(style("replaying {bar:30} {percent}%, {eta} left"));
     let text = if compare {
         let comparison = plan.run(&tell);
         if let Some(path) = &args.plot {
@@ -141,7 +141,6 @@ fn load(args: &TraceArgs, bar: &ProgressBar) -> anyhow::Result<Vec<Trace>> {
     let mut traces = Vec::new();
     for path in &args.files {
         bar.set_message(format!("reading {}", path.display()));
-        bar.tick();
         let trace = Trace::load_at_most(path, args.requests_max).map_err(with_advice)?;
         if trace.is_empty() {
             bail!("{} has no requests: there is nothing to replay", path.display());
@@ -221,7 +220,10 @@ fn bar() -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         bar.set_draw_target(ProgressDrawTarget::hidden());
     }
-    let style = ProgressStyle::with_template("{msg} {bar:30} {percent}%, {eta} left");
-    bar.set_style(style.expect("the template is well-formed"));
+    bar.set_style(style("{msg}"));
     bar
+}
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).expect("the template is well-formed")
 }
