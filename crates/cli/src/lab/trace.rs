@@ -34,7 +34,7 @@ pub(crate) struct TraceArgs {
     #[arg(long = "size", short, value_name = "SIZE", value_delimiter = ',')]
     sizes: Vec<Size>,
 
-    /// The policy; several may be given [default: s3-fifo; all to compare]
+    /// The policy; several may be given [default: the first that --list has; all to compare]
     #[arg(
         long = "policy", short, value_name = "NAME", value_delimiter = ',', hide_possible_values = true,
         value_parser = PossibleValuesParser::new(policies::names())
