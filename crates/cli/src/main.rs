@@ -5,6 +5,7 @@ mod announce;
 mod attributes;
 mod byte_size;
 mod images;
+mod lab;
 mod output;
 mod passphrase;
 mod serve;
@@ -30,7 +31,8 @@ First steps:
   homing serve --try                     see it work, leaves nothing behind
   homing serve disk.img --size 10G       make an encrypted volume and serve it
   homing topo                            the machine and its cache domains
-  homing wq monitor --socket CONTROL     what a running server's workqueues do";
+  homing wq monitor --socket CONTROL     what a running server's workqueues do
+  homing lab trace FILE --compare        which cache policy is worth what on a trace";
 
 #[derive(Subcommand)]
 enum Command {
@@ -46,6 +48,8 @@ enum Command {
     Set(attributes::SetArgs),
     /// Look into the workqueues of a running program
     Wq(wq::WqArgs),
+    /// Experiments without a server: access traces against cache policies
+    Lab(lab::LabArgs),
     /// Print a completion script for a shell
     #[command(
         after_help = "Example:\n  homing completions bash > ~/.local/share/bash-completion/completions/homing"
@@ -65,6 +69,7 @@ fn main() -> ExitCode {
         Command::Get(args) => attributes::get(&args),
         Command::Set(args) => attributes::set(&args),
         Command::Wq(args) => wq::run(&args),
+        Command::Lab(args) => lab::run(&args),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "homing", &mut script);

@@ -4,7 +4,7 @@
 #[path = "support/traces.rs"]
 mod support;
 
-use homing_lab::{Setup, Size, policies};
+use homing_lab::{Outcome, Setup, Size, Trace, policies};
 
 use support::load;
 
@@ -68,6 +68,15 @@ const IO: [(&str, [u64; 3]); 4] = [
     ("sieve", [992_785, 962_492, 821_842]),
 ];
 
+/// Hit ratios of oltp and cphy mixed, at 5 and 10 per cent.
+const MIX: [(&str, [f64; 2]); 3] =
+    [("lru", [31.93, 35.40]), ("s3-fifo", [34.80, 39.70]), ("opt", [45.78, 53.27])];
+
+fn replay(policy: &str, size: &str, trace: &Trace) -> Outcome {
+    let capacity = size.parse::<Size>().unwrap().capacity(trace.pages());
+    policies::build(policy, &Setup::new(trace, capacity)).unwrap().replay(trace)
+}
+
 /// The policy reaches these hit ratios, within so many points; the known ones are rounded to 0.1.
 fn check(policy: &str, rows: &[Row], within: f64) {
     for (name, expected) in rows {
@@ -76,9 +85,7 @@ fn check(policy: &str, rows: &[Row], within: f64) {
             if expected.is_nan() {
                 continue;
             }
-            let capacity = size.parse::<Size>().unwrap().capacity(trace.pages());
-            let outcome =
-                policies::build(policy, &Setup::new(&trace, capacity)).unwrap().replay(&trace);
+            let outcome = replay(policy, size, &trace);
             let ratio = outcome.hit_ratio() * 100.0;
             println!("{policy} {name} {size}: {ratio:.2}, known {expected}");
             assert!((ratio - expected).abs() <= within, "{policy} {name} {size}");
@@ -132,11 +139,23 @@ fn io_is_as_known() {
     let Some(trace) = load("cphy") else { return };
     for (policy, known) in IO {
         for (size, known) in SIZES[1..].iter().zip(known) {
-            let capacity = size.parse::<Size>().unwrap().capacity(trace.pages());
-            let outcome =
-                policies::build(policy, &Setup::new(&trace, capacity)).unwrap().replay(&trace);
+            let outcome = replay(policy, size, &trace);
             // S3-FIFO's differs by 10 in one cell; the others are the same to the digit.
             assert!(outcome.io().abs_diff(known) <= 10, "{policy} {size}: {}", outcome.io());
+        }
+    }
+}
+
+#[test]
+fn a_mix_is_as_known() {
+    let (Some(oltp), Some(cphy)) = (load("oltp"), load("cphy")) else { return };
+    let mix = Trace::interleave(&[oltp, cphy]).unwrap();
+    for (policy, known) in MIX {
+        for (size, known) in SIZES[1..].iter().zip(known) {
+            let outcome = replay(policy, size, &mix);
+            assert!((outcome.hit_ratio() * 100.0 - known).abs() < 0.006, "{policy} {size}");
+            let of_tenants: u64 = outcome.tenants.iter().map(|tenant| tenant.hits).sum();
+            assert_eq!((outcome.tenants.len(), of_tenants), (2, outcome.hits));
         }
     }
 }

@@ -29,12 +29,17 @@ const RECORD_LEN: usize = 16;
 const BATCH_LEN: usize = 1 << 16;
 
 impl Trace {
-    /// Reads a trace from a file.
+    /// Reads a trace of at most [`REQUESTS_MAX`] requests from a file.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, TraceError> {
+        Self::load_at_most(path, REQUESTS_MAX)
+    }
+
+    /// Reads a trace of at most so many requests from a file.
+    pub fn load_at_most(path: impl AsRef<Path>, requests_max: u64) -> Result<Self, TraceError> {
         let path = path.as_ref();
         let file = File::open(path)
             .map_err(|source| TraceError::Open { file: path.to_owned(), source })?;
-        Self::read(path, file, REQUESTS_MAX)
+        Self::read(path, file, requests_max)
     }
 
     /// Reads a trace of at most so many requests. `name` is what errors call its source, and the

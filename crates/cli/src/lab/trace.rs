@@ -1,0 +1,229 @@
+//! `homing lab trace`: what is asked for, read, replayed, and shown by `tables` or `json`.
+
+use std::fs;
+use std::io::IsTerminal;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use anyhow::{Context, anyhow, bail};
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+use homing_lab::compare::{Candidate, Plan, Progress};
+use homing_lab::{REQUESTS_MAX, Size, Trace, TraceError, policies};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use super::{json, tables};
+use crate::output;
+
+/// Sizes where none are given: to look at one policy, to compare many, to draw curves.
+const ONE_SIZE: [&str; 1] = ["5%"];
+const COMPARED_SIZES: [&str; 4] = ["1%", "5%", "10%", "25%"];
+const PLOTTED_SIZES: [&str; 6] = ["1%", "2%", "5%", "10%", "20%", "40%"];
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+#[allow(clippy::struct_excessive_bools)] // each is a flag of its own
+pub(crate) struct TraceArgs {
+    /// The traces
+    #[arg(value_name = "FILE", required_unless_present = "list")]
+    files: Vec<PathBuf>,
+
+    /// Size of the cache: a share of the trace's different pages, rounded down, or a number of pages
+    /// [default: 5%; 1%,5%,10%,25% to compare; 1%,2%,5%,10%,20%,40% to plot]
+    #[arg(long = "size", short, value_name = "SIZE", value_delimiter = ',')]
+    sizes: Vec<Size>,
+
+    /// The policy; several may be given [default: the first that --list has; all to compare]
+    #[arg(
+        long = "policy", short, value_name = "NAME", value_delimiter = ',', hide_possible_values = true,
+        value_parser = PossibleValuesParser::new(policies::names())
+    )]
+    policies: Vec<String>,
+
+    /// Compare the policies: hit ratios, the best of each column marked, and the mean share of the
+    /// distance from FIFO to the optimum that each closes
+    #[arg(long)]
+    compare: bool,
+
+    /// Compare, and draw the hit ratios over the sizes
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+
+    /// Mix the traces into one, in proportion to their lengths, each a tenant with its own pages
+    #[arg(long)]
+    mix: bool,
+
+    /// Print for programs
+    #[arg(long)]
+    json: bool,
+
+    /// List the policies and what they do
+    #[arg(long, conflicts_with_all = ["files", "compare", "plot", "mix"])]
+    list: bool,
+
+    /// How many replays run at once [default: the number of CPUs to compare, else 1, so that times
+    /// can be believed]
+    #[arg(long, short = 'j', value_name = "N")]
+    threads: Option<NonZeroUsize>,
+
+    /// Refuse traces of more requests: each takes 4 bytes of memory, and a few bytes of a file can
+    /// stand for very many
+    #[arg(long, value_name = "N", default_value_t = REQUESTS_MAX)]
+    requests_max: u64,
+}
+
+const EXAMPLES: &str = "\
+A trace is a CTR1 container, plain or compressed with zstd. Each access is to one page, and a hit
+if the cache holds it. I/O is what a disk below would have to do: reads that miss, and dirty pages
+that are written back, when they are evicted or at the end.
+
+Examples:
+  homing lab trace oltp.ctr.zst --size 5%              one policy, one size
+  homing lab trace oltp.ctr.zst -s 1%,5% -p lru,arc    four replays, a line for each
+  homing lab trace *.ctr.zst --compare                 all policies, and what each is worth
+  homing lab trace oltp.ctr.zst --plot oltp.svg        the same, and its curves
+  homing lab trace a.ctr.zst b.ctr.zst --mix           two tenants in one cache
+  homing lab trace oltp.ctr.zst --json | jq .hit_ratio
+  homing lab trace --list                              the policies
+
+With --json one replay is an object: trace, policy, size, capacity (in pages), pages, requests,
+hits, hit_ratio (0 to 1), evictions, writebacks, io, seconds, accesses_per_second, and tenants
+where there are several. Several replays are an array of these. A comparison is an object: cells,
+such an array, and policies, with the share (0 to 1) and the worst cell against LRU of each.";
+
+pub(crate) fn run(args: &TraceArgs) -> anyhow::Result<()> {
+    if args.list {
+        let text = if args.json { json::policies()? } else { tables::policies() };
+        return output::print_line(&text);
+    }
+    let compare = args.compare || args.plot.is_some();
+    if let Some(path) = &args.plot {
+        check_plot(path)?;
+    }
+    let bar = bar();
+    let traces = load(args, &bar)?;
+    let sizes = sizes(args);
+    let candidates = candidates(args, compare);
+    let threads = args.threads.map_or_else(|| default_threads(compare), NonZeroUsize::get);
+    let plan = Plan { traces: &traces, sizes: &sizes, candidates: &candidates, threads };
+    let tell = |progress: Progress| {
+        bar.set_length(progress.all);
+        bar.set_position(progress.done);
+    };
+    bar.set_style(style("replaying {bar:30} {percent}%, {eta} left"));
+    let text = if compare {
+        let comparison = plan.run(&tell);
+        if let Some(path) = &args.plot {
+            fs::write(path, comparison.plot()?)
+                .with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        bar.finish_and_clear();
+        if args.json {
+            json::comparison(&comparison)?
+        } else {
+            tables::comparison(&comparison, &traces)
+        }
+    } else {
+        let cells = plan.cells(&tell);
+        bar.finish_and_clear();
+        let tenants: Vec<String> = if args.mix { names(&args.files) } else { Vec::new() };
+        if args.json {
+            json::cells(&cells, &tenants)?
+        } else {
+            tables::cells(&cells, &traces, &tenants)
+        }
+    };
+    output::print_line(&text)
+}
+
+fn load(args: &TraceArgs, bar: &ProgressBar) -> anyhow::Result<Vec<Trace>> {
+    let mut traces = Vec::new();
+    for path in &args.files {
+        bar.set_message(format!("reading {}", path.display()));
+        let trace = Trace::load_at_most(path, args.requests_max).map_err(with_advice)?;
+        if trace.is_empty() {
+            bail!("{} has no requests: there is nothing to replay", path.display());
+        }
+        traces.push(trace);
+    }
+    Ok(if args.mix { vec![Trace::interleave(&traces)?] } else { traces })
+}
+
+/// The library says what is wrong; the option that mends it is known here.
+fn with_advice(error: TraceError) -> anyhow::Error {
+    match error {
+        TraceError::TooManyRequests { .. } => anyhow!("{error} (--requests-max)"),
+        error => error.into(),
+    }
+}
+
+fn sizes(args: &TraceArgs) -> Vec<Size> {
+    let defaults: &[&str] = match (args.compare, &args.plot) {
+        (_, Some(_)) => &PLOTTED_SIZES,
+        (true, None) => &COMPARED_SIZES,
+        (false, None) => &ONE_SIZE,
+    };
+    let mut sizes = args.sizes.clone();
+    if sizes.is_empty() {
+        sizes = defaults.iter().map(|size| size.parse().expect("these are sizes")).collect();
+    }
+    once(sizes)
+}
+
+fn candidates(args: &TraceArgs, compare: bool) -> Vec<Candidate> {
+    let names = match (args.policies.is_empty(), compare) {
+        (true, true) => policies::names().into_iter().map(str::to_owned).collect(),
+        (true, false) => vec![policies::default_name().to_owned()],
+        (false, _) => once(args.policies.clone()),
+    };
+    let named = |name: &String| Candidate::named(name).expect("clap knows the names");
+    names.iter().map(named).collect()
+}
+
+/// Each of these, where it first stands.
+fn once<T: PartialEq>(all: Vec<T>) -> Vec<T> {
+    let mut some = Vec::new();
+    for one in all {
+        if !some.contains(&one) {
+            some.push(one);
+        }
+    }
+    some
+}
+
+/// What the tenants of a mix are called.
+fn names(files: &[PathBuf]) -> Vec<String> {
+    let name = |path: &PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    files.iter().map(name).collect()
+}
+
+/// Before long work: could the plot be written?
+fn check_plot(path: &Path) -> anyhow::Result<()> {
+    if path.extension().is_none_or(|extension| extension != "svg") {
+        bail!("--plot {}: plots are SVG, so give a name that ends in .svg", path.display());
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+        bail!("--plot {}: there is no folder {}", path.display(), folder.display());
+    }
+    Ok(())
+}
+
+fn default_threads(compare: bool) -> usize {
+    if compare { thread::available_parallelism().map_or(1, NonZeroUsize::get) } else { 1 }
+}
+
+/// A bar on a terminal, and nothing anywhere else.
+fn bar() -> ProgressBar {
+    let bar = ProgressBar::new(0);
+    if !std::io::stderr().is_terminal() {
+        bar.set_draw_target(ProgressDrawTarget::hidden());
+    }
+    bar.set_style(style("{msg}"));
+    bar
+}
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).expect("the template is well-formed")
+}
