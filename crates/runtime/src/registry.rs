@@ -77,6 +77,15 @@ impl Registry {
         lock(&self.all).default_scope
     }
 
+    /// What `act` does with the default scope is done before somebody changes that, or after it: who
+    /// begins to follow it in there begins with the one or is told of the other.
+    ///
+    /// The lock is taken before those of workqueues: `act` is not to come back here.
+    pub(crate) fn with_default_scope<T>(&self, act: impl FnOnce(Scope) -> T) -> T {
+        let all = lock(&self.all);
+        act(all.default_scope)
+    }
+
     /// Changes the default, and with it, by `follow`, the workqueues that follow it.
     pub(crate) fn set_default_scope(&self, scope: Scope, follow: impl Fn(&WorkqueueState)) {
         // Under the lock: whoever is added meanwhile begins with the one or the other, and follows.
