@@ -6,9 +6,10 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use homing_socket::dial;
+
 use crate::attribute::{Attribute, AttributeError};
 use crate::lines::{Line, Lines};
-use crate::listener::dial;
 use crate::wire::{self, Answer, Request};
 
 /// How long a server may take to answer.

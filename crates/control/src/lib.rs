@@ -50,13 +50,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Read on in this order: `attribute`, `trees`, `wire`, `lines`, `listener`, `socket`, `client`.
+//! Read on in this order: `attribute`, `trees`, `wire`, `lines`, `socket`, `client`.
 #![forbid(unsafe_code)]
 
 mod attribute;
 mod client;
 mod lines;
-mod listener;
 mod socket;
 mod trees;
 mod wire;

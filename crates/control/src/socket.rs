@@ -2,6 +2,7 @@
 //! up another, nor the end: whoever sends half a line, reads no answers or does nothing is cut off.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -10,11 +11,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle, Scope};
 use std::time::{Duration, Instant};
 
+use homing_socket::Listener;
+
 use crate::attribute::AttributeTree;
 use crate::lines::{Line, Lines};
-use crate::listener::{Listener, file_name};
 use crate::wire::{self, Answer, Failure, REQUEST_LENGTH_MAX, Request};
 
+/// Clients that may wait to be let in.
+const BACKLOG: i32 = 64;
 /// Clients at one time; more are turned away.
 pub const CONNECTIONS_MAX: usize = 16;
 /// What a client may take from the first byte of a line to its last, or to read an answer.
@@ -36,13 +40,12 @@ impl ControlSocket {
     /// error says what is in the way.
     pub fn listen(path: impl AsRef<Path>, tree: Arc<dyn AttributeTree>) -> io::Result<Self> {
         let path = path.as_ref();
-        let listener = Listener::bind(path)?;
+        let listener = Listener::bind(path, BACKLOG)?;
         let shared = Arc::new(Shared { listener, clients: Mutex::default() });
         let for_thread = Arc::clone(&shared);
         let thread = thread::Builder::new()
             .name(file_name(path))
-            .spawn(move || for_thread.run(tree.as_ref()))
-            .inspect_err(|_| shared.listener.close())?;
+            .spawn(move || for_thread.run(tree.as_ref()))?;
         Ok(Self { shared, thread: Some(thread), path: path.to_owned() })
     }
 
@@ -60,6 +63,11 @@ impl Drop for ControlSocket {
             let _ = thread.join();
         }
     }
+}
+
+/// The last part of a path, for the name of a thread.
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or(OsStr::new("control")).to_string_lossy().into_owned()
 }
 
 #[derive(Debug)]
@@ -81,7 +89,10 @@ impl Shared {
     }
 
     fn stop(&self) {
-        self.listener.close();
+        self.listener.remove();
+        if let Err(error) = self.listener.stop() {
+            tracing::error!(%error, "cannot stop listening");
+        }
         let mut clients = self.clients();
         // Whoever is let in from here on is turned away under this lock.
         clients.stopping = true;

@@ -330,7 +330,7 @@ impl Spread {
     }
 
     pub(crate) fn sum(&self) -> u64 {
-        self.parts.iter().flat_map(|part| &part.0).map(|count| count.load(Ordering::SeqCst)).sum()
+        self.sums().iter().sum()
     }
 
     pub(crate) fn sums(&self) -> [u64; Tag::COLOURS] {

@@ -100,6 +100,8 @@ mod workqueue;
 mod workqueue_builder;
 
 #[cfg(all(loom, test))]
+mod loom_bed;
+#[cfg(all(loom, test))]
 mod loom_flush_tests;
 #[cfg(all(loom, test))]
 mod loom_tests;

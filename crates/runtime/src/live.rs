@@ -265,29 +265,17 @@ impl Workqueue {
     }
 
     fn change(&self, change: impl FnOnce(&mut Chosen)) -> Result<(), WorkqueueError> {
-        let shared = self.shared();
-        let mut begins = false;
-        let mut default = shared.workqueues.default_scope();
-        let change = |chosen: &mut Chosen| {
-            let before = chosen.scope_is_default;
-            change(chosen);
-            begins = chosen.scope_is_default && !before;
-            if begins {
-                chosen.attributes.affinity.scope = default;
-            }
-        };
-        let pool_with = |chosen: &Chosen| shared.pool_with(chosen);
-        let mut changed = self.state().change(change, pool_with);
-        // Whoever has changed the default since did not know that we follow it.
-        while begins && changed.is_some() && shared.workqueues.default_scope() != default {
-            default = shared.workqueues.default_scope();
-            let follow = |chosen: &mut Chosen| {
-                if chosen.scope_is_default {
+        let (state, shared) = (self.state(), self.shared());
+        let changed = shared.workqueues.with_default_scope(|default| {
+            let change = |chosen: &mut Chosen| {
+                let followed = chosen.scope_is_default;
+                change(chosen);
+                if chosen.scope_is_default && !followed {
                     chosen.attributes.affinity.scope = default;
                 }
             };
-            changed = self.state().change(follow, pool_with);
-        }
+            state.change(change, |chosen| shared.pool_with(chosen))
+        });
         changed.ok_or_else(|| WorkqueueError::TooManyPools { name: self.name().to_owned() })
     }
 }

@@ -2,7 +2,6 @@
 //! every workqueue; who adds them up is a few lines of `state.rs`, written here again.
 
 use std::sync::Arc;
-use std::task::{Context, Wake, Waker};
 
 use homing_topology::CpuId;
 use loom::sync::atomic::AtomicUsize;
@@ -12,13 +11,8 @@ use loom::thread;
 use crate::books::{Spread, WorkqueueBooks};
 use crate::flush::{Flushes, InFlight, Wait};
 use crate::item::{Books, Tag};
+use crate::loom_bed::{block, check};
 use crate::sleeper::Sleeper;
-
-fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(preemptions);
-    builder.check(model);
-}
 
 /// A workqueue with two workers, each with books of its own.
 struct Queue {
@@ -65,23 +59,6 @@ impl Queue {
     fn spawn(self: &Arc<Self>, go: impl FnOnce(&Self) + 'static) -> thread::JoinHandle<()> {
         let queue = Arc::clone(self);
         thread::spawn(move || go(&queue))
-    }
-}
-
-struct Bed(Sleeper);
-
-impl Wake for Bed {
-    fn wake(self: Arc<Self>) {
-        self.0.wake();
-    }
-}
-
-/// A flush that nobody ends is a deadlock, which loom reports.
-fn block(wait: &Wait) {
-    let bed = Arc::new(Bed(Sleeper::new()));
-    let waker = Waker::from(Arc::clone(&bed));
-    while wait.poll(&mut Context::from_waker(&waker)).is_pending() {
-        bed.0.sleep(None);
     }
 }
 

@@ -11,6 +11,7 @@ use loom::thread;
 
 use crate::dispatch::{Announced, Dispatch, Fill};
 use crate::item::{self, Batch, Books, Hand, Item, JoinError, Tag};
+use crate::loom_bed::check;
 use crate::sleeper::Sleeper;
 use crate::slot::ThreadId;
 
@@ -68,12 +69,6 @@ fn counting(count: &Arc<AtomicUsize>) -> Item {
 
 fn put(dispatch: &Dispatch, fill: &impl Fill, cpu: CpuId, pool: PoolId, item: Item) {
     assert!(dispatch.put(fill, cpu, pool, item).is_ok(), "the queues are open");
-}
-
-fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(preemptions);
-    builder.check(model);
 }
 
 /// A worker that ends when `target` items have run anywhere. It sleeps only where the protocol

@@ -6,24 +6,16 @@
 
 use std::sync::atomic::{AtomicBool as PlainBool, AtomicUsize as Plain};
 use std::sync::{Arc, Mutex as PlainMutex};
-use std::task::{Context as TaskContext, Wake, Waker};
 
 use loom::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use loom::sync::atomic::{AtomicUsize, fence};
 use loom::thread;
 
-use crate::flush::Wait;
 use crate::item::{Awaited, Books, Context, Instance, Item, Node, Ran, SharedNode, Tag};
-use crate::sleeper::Sleeper;
+use crate::loom_bed::{block, check};
 use crate::waits::Waits;
 
 const TAG: Tag = Tag::new(1, 0);
-
-fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(preemptions);
-    builder.check(model);
-}
 
 #[derive(Default)]
 struct Counts {
@@ -195,23 +187,6 @@ impl Work {
     fn spawn(&self, go: impl FnOnce(&Self) + 'static) -> thread::JoinHandle<()> {
         let work = self.clone();
         thread::spawn(move || go(&work))
-    }
-}
-
-struct Bed(Sleeper);
-
-impl Wake for Bed {
-    fn wake(self: Arc<Self>) {
-        self.0.wake();
-    }
-}
-
-/// A wait that nobody ends is a deadlock, which loom reports.
-fn block(wait: &Wait) {
-    let bed = Arc::new(Bed(Sleeper::new()));
-    let waker = Waker::from(Arc::clone(&bed));
-    while wait.poll(&mut TaskContext::from_waker(&waker)).is_pending() {
-        bed.0.sleep(None);
     }
 }
 

@@ -57,6 +57,13 @@ impl Entry {
     }
 }
 
+impl All {
+    fn named(&self, name: &str) -> Option<Arc<WorkqueueState>> {
+        let kept = self.states.get(self.names.get(name)?)?.kept.as_ref();
+        kept.filter(|state| !is_let_go(state)).cloned()
+    }
+}
+
 fn is_let_go(state: &WorkqueueState) -> bool {
     state.let_go.load(Ordering::Acquire)
 }
@@ -75,6 +82,15 @@ impl Registry {
 
     pub(crate) fn default_scope(&self) -> Scope {
         lock(&self.all).default_scope
+    }
+
+    /// What `act` does with the default scope is done before somebody changes that, or after it: who
+    /// begins to follow it in there begins with the one or is told of the other.
+    ///
+    /// The lock is taken before those of workqueues: `act` is not to come back here.
+    pub(crate) fn with_default_scope<T>(&self, act: impl FnOnce(Scope) -> T) -> T {
+        let all = lock(&self.all);
+        act(all.default_scope)
     }
 
     /// Changes the default, and with it, by `follow`, the workqueues that follow it.
@@ -109,8 +125,7 @@ impl Registry {
         let number = LAST_NUMBER.fetch_add(1, Ordering::Relaxed) + 1;
         assert!(number < Tag::NUMBERS, "268 million workqueues have been made in this process");
         // Names may repeat, paths of attributes may not.
-        let holder = all.names.get(name).and_then(|number| all.states.get(number)?.state());
-        let taken = holder.is_some_and(|state| !is_let_go(&state));
+        let taken = all.named(name).is_some();
         let unique = if taken { format!("{name}~{number}") } else { name.to_owned() };
         all.names.insert(unique.clone(), number);
         let state = WorkqueueState::new(number, &unique, kinds, chosen, pool, self.cpus);
@@ -118,6 +133,12 @@ impl Registry {
         let entry = Entry { held: Arc::downgrade(&state), kept: Some(Arc::clone(&state)) };
         all.states.insert(number, entry);
         Some(state)
+    }
+
+    /// The one in use that has this name.
+    #[cfg(feature = "control")]
+    pub(crate) fn named(&self, name: &str) -> Option<Arc<WorkqueueState>> {
+        lock(&self.all).named(name)
     }
 
     pub(crate) fn find(&self, number: u32) -> Option<Arc<WorkqueueState>> {

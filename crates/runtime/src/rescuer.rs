@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use homing_sched::Facts;
 
+use crate::books::WorkqueueBooks;
 use crate::clock::now_ns;
 use crate::crew::Member;
-use crate::item::{Item, Ran};
+use crate::item::{Books, Item, Ran};
 use crate::local;
 use crate::shared::Shared;
 use crate::sleeper::Sleeper;
@@ -156,9 +157,8 @@ fn run(shared: &Arc<Shared>, workqueue: &Arc<WorkqueueState>, member: &Arc<Membe
         let (tag, slot) = (item.tag(), item.slot());
         member.workqueue.store(workqueue.number, Ordering::Relaxed);
         member.running_since_ns.store(now_ns(), Ordering::Relaxed);
-        let ran = item.run(&*books);
+        let ran = item.run(&Rescued { workqueue, books: &books });
         member.running_since_ns.store(0, Ordering::Relaxed);
-        workqueue.rescued.fetch_add(1, Ordering::Relaxed);
         let over = !matches!(ran, Ran::Kept(_));
         next = match ran {
             Ran::Over => None,
@@ -174,4 +174,25 @@ fn run(shared: &Arc<Shared>, workqueue: &Arc<WorkqueueState>, member: &Arc<Membe
         }
     }
     member.workqueue.store(0, Ordering::Relaxed);
+}
+
+/// Counts those that have run: not husks, nor what somebody else has kept.
+struct Rescued<'a> {
+    workqueue: &'a WorkqueueState,
+    books: &'a WorkqueueBooks,
+}
+
+impl Books for Rescued<'_> {
+    fn started(&self) {
+        self.books.started();
+    }
+
+    fn completed(&self, panicked: bool) {
+        self.workqueue.rescued.fetch_add(1, Ordering::Relaxed);
+        self.books.completed(panicked);
+    }
+
+    fn aborted(&self) {
+        self.books.aborted();
+    }
 }

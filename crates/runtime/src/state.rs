@@ -81,7 +81,8 @@ pub(crate) struct WorkqueueState {
     pub(crate) kinds: Kinds,
     /// [`Mode`]
     mode: AtomicU32,
-    /// What the pool was made from: changes are made to this, one at a time.
+    /// What the pool was made from: changes are made to this, one at a time. Locked after the
+    /// registry.
     chosen: Mutex<Chosen>,
     pub(crate) flushes: Flushes,
     /// Made when there is first something to hold back.

@@ -1,14 +1,11 @@
 //! Where clients connect: a Unix socket of our own user, or a TCP address.
 
-use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::Mode;
-use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
+use homing_socket::BindError;
+use rustix::net::Shutdown;
 
 use crate::stream::Stream;
 
@@ -58,40 +55,14 @@ pub enum ListenError {
 
 #[derive(Debug)]
 pub(crate) enum Listener {
-    Unix(UnixListener, SocketFile),
+    Unix(homing_socket::Listener),
     Tcp(TcpListener),
-}
-
-/// The name of our socket, and what stood there once it was ours.
-#[derive(Debug)]
-pub(crate) struct SocketFile {
-    path: PathBuf,
-    /// Device and inode; `None` where it was gone before we could look.
-    identity: Option<(u64, u64)>,
-}
-
-impl SocketFile {
-    fn new(path: &Path) -> Self {
-        Self { path: path.to_owned(), identity: identity(path) }
-    }
-
-    /// Removes it, unless another server's socket has taken its place.
-    fn remove(&self) {
-        if self.identity.is_some() && identity(&self.path) == self.identity {
-            // Gone already is as good.
-            let _ = fs::remove_file(&self.path);
-        }
-    }
-}
-
-fn identity(path: &Path) -> Option<(u64, u64)> {
-    fs::symlink_metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
 impl Listener {
     pub(crate) fn bind(endpoint: &Endpoint) -> Result<Self, ListenError> {
         match endpoint {
-            Endpoint::Unix(path) => bind_unix(path).map(|l| Self::Unix(l, SocketFile::new(path))),
+            Endpoint::Unix(path) => bind_unix(path).map(Self::Unix),
             Endpoint::Tcp(address) => match TcpListener::bind(address) {
                 Ok(listener) => Ok(Self::Tcp(listener)),
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
@@ -104,7 +75,7 @@ impl Listener {
 
     pub(crate) fn accept(&self) -> io::Result<Stream> {
         match self {
-            Self::Unix(listener, _) => Ok(Stream::Unix(listener.accept()?.0)),
+            Self::Unix(listener) => Ok(Stream::Unix(listener.accept()?)),
             Self::Tcp(listener) => Ok(Stream::Tcp(listener.accept()?.0)),
         }
     }
@@ -112,24 +83,25 @@ impl Listener {
     /// Where it listens; the port is known now if it was 0.
     pub(crate) fn endpoint(&self) -> io::Result<Endpoint> {
         match self {
-            Self::Unix(_, file) => Ok(Endpoint::Unix(file.path.clone())),
+            Self::Unix(listener) => Ok(Endpoint::Unix(listener.path().to_owned())),
             Self::Tcp(listener) => listener.local_addr().map(Endpoint::Tcp),
         }
     }
 
     /// Takes the socket's name away: nobody finds it any more.
     pub(crate) fn close(&self) {
-        if let Self::Unix(_, file) = self {
-            file.remove();
+        if let Self::Unix(listener) = self {
+            listener.remove();
         }
     }
 
-    /// Makes every `accept` fail from now on, the one that waits included. Not by connecting to
-    /// ourselves: the socket's file may be gone by now, or another server's.
+    /// Makes every `accept` fail from now on, the one that waits included.
     pub(crate) fn wake(&self) {
         let ended = match self {
-            Self::Unix(listener, _) => rustix::net::shutdown(listener, Shutdown::Both),
-            Self::Tcp(listener) => rustix::net::shutdown(listener, Shutdown::Both),
+            Self::Unix(listener) => listener.stop(),
+            Self::Tcp(listener) => {
+                rustix::net::shutdown(listener, Shutdown::Both).map_err(io::Error::from)
+            }
         };
         if let Err(error) = ended {
             tracing::error!(%error, "cannot stop listening");
@@ -137,80 +109,36 @@ impl Listener {
     }
 }
 
-impl Drop for Listener {
-    fn drop(&mut self) {
-        self.close();
-    }
-}
-
-fn bind_unix(path: &Path) -> Result<UnixListener, ListenError> {
-    let fail = |source| ListenError::Io { endpoint: path.display().to_string(), source };
-    let address = SocketAddrUnix::new(path)
-        .map_err(|_| ListenError::PathTooLong { path: path.to_owned() })?;
-    remove_stale(path)?;
-    let bind = || {
-        let flags = SocketFlags::CLOEXEC;
-        let socket =
-            rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        // The mode of an unbound socket is the mode of the file that binding makes: at no moment
-        // is there one that others may connect to.
-        rustix::fs::fchmod(&socket, Mode::from_raw_mode(0o600))?;
-        rustix::net::bind(&socket, &address)?;
-        rustix::net::listen(&socket, BACKLOG)?;
-        Ok::<_, rustix::io::Errno>(UnixListener::from(socket))
-    };
-    bind().map_err(|errno| match errno {
-        rustix::io::Errno::ADDRINUSE => ListenError::InUse { endpoint: path.display().to_string() },
-        errno => fail(errno.into()),
+/// In the words of this program, which names the path as it was given.
+fn bind_unix(path: &Path) -> Result<homing_socket::Listener, ListenError> {
+    let endpoint = || path.display().to_string();
+    homing_socket::Listener::bind(path, BACKLOG).map_err(|error| match error {
+        BindError::InUse { .. } => ListenError::InUse { endpoint: endpoint() },
+        BindError::NotASocket { .. } => ListenError::NotASocket { path: path.to_owned() },
+        BindError::PathTooLong { .. } => ListenError::PathTooLong { path: path.to_owned() },
+        BindError::Io { source, .. } => ListenError::Io { endpoint: endpoint(), source },
     })
-}
-
-/// Removes the socket of a server that is no more; leaves everything else alone.
-fn remove_stale(path: &Path) -> Result<(), ListenError> {
-    let fail = |source| ListenError::Io { endpoint: path.display().to_string(), source };
-    let Ok(metadata) = fs::symlink_metadata(path) else { return Ok(()) };
-    if !metadata.file_type().is_socket() {
-        return Err(ListenError::NotASocket { path: path.to_owned() });
-    }
-    match UnixStream::connect(path) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            fs::remove_file(path).map_err(fail)
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(fail(error)),
-        Ok(_) => Err(ListenError::InUse { endpoint: path.display().to_string() }),
-    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
+    use std::fs;
 
     use super::*;
 
     #[test]
-    fn a_stale_socket_is_replaced_and_a_live_one_or_a_file_is_not() {
+    fn what_is_in_the_way_of_a_socket_is_named_as_it_was_given() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s.sock");
-        drop(UnixListener::bind(&path).unwrap()); // dropping leaves the file: stale
-        let listener = Listener::bind(&Endpoint::Unix(path.clone())).unwrap();
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let first = Listener::bind(&Endpoint::Unix(path.clone())).unwrap();
+        assert_eq!(first.endpoint().unwrap(), Endpoint::Unix(path.clone()));
         let second = Listener::bind(&Endpoint::Unix(path.clone())).unwrap_err().to_string();
         assert!(second.contains("in use") && second.contains("s.sock"), "{second}");
-        drop(listener);
-        assert!(!path.exists(), "the socket is removed with its listener");
-
-        let first = Listener::bind(&Endpoint::Unix(path.clone())).unwrap();
-        fs::remove_file(&path).unwrap();
-        let second = Listener::bind(&Endpoint::Unix(path.clone())).unwrap();
         drop(first);
-        assert!(path.exists(), "a socket that took its place is another's");
-        drop(second);
-
+        assert!(!path.exists(), "the socket is removed with its listener");
         fs::write(&path, "precious").unwrap();
-        let third = Listener::bind(&Endpoint::Unix(path.clone())).unwrap_err().to_string();
-        assert!(third.contains("not a socket"), "{third}");
-        assert_eq!(fs::read(&path).unwrap(), b"precious");
+        let third = Listener::bind(&Endpoint::Unix(path)).unwrap_err().to_string();
+        assert!(third.contains("not a socket") && third.contains("s.sock"), "{third}");
     }
 
     #[test]

@@ -81,12 +81,18 @@ impl AttributeTree for RuntimeAttributes {
     fn set(&self, path: &str, value: &str) -> Result<(), AttributeError> {
         // Whoever reads and writes files adds a line's end.
         let value = value.trim();
-        self.get(path)?;
-        let writable = self.list().into_iter().any(|known| known.path == path && known.writable);
+        let words = words(path);
+        let writable = match words[..] {
+            ["workqueue", name, attribute] => workqueue::is_writable(&self.shared, name, attribute),
+            ["module", name] => module::is_writable(name),
+            _ => false,
+        };
         if !writable {
+            // Or not there at all.
+            self.get(path)?;
             return Err(AttributeError::ReadOnly { path: path.to_owned() });
         }
-        let set = match words(path)[..] {
+        let set = match words[..] {
             ["workqueue", name, attribute] => workqueue::set(&self.shared, name, attribute, value),
             ["module", name] => module::set(&self.shared, name, value),
             _ => Ok(()),

@@ -35,6 +35,10 @@ pub(super) fn list(shared: &Shared) -> Vec<Attribute> {
     all.map(|(path, writable)| Attribute { path, writable }).collect()
 }
 
+pub(super) fn is_writable(name: &str) -> bool {
+    MODULE.contains(&(name, true))
+}
+
 pub(super) fn get(shared: &Shared, words: &[&str]) -> Option<String> {
     match words {
         ["module", name] => module(shared, name),

@@ -42,29 +42,31 @@ pub(super) fn list(shared: &Shared) -> Vec<Attribute> {
         let there = |name: &&str| *name != "frozen" || state.kinds.freezable;
         ALL.into_iter().filter(there).map(|name| Attribute {
             path: format!("workqueue/{}/{name}", state.name),
-            writable: is_writable(state, name),
+            writable: takes(state, name),
         })
     });
     of_each.collect()
 }
 
-fn is_writable(state: &WorkqueueState, name: &str) -> bool {
+pub(super) fn is_writable(shared: &Shared, name: &str, attribute: &str) -> bool {
+    shared.workqueues.named(name).is_some_and(|state| takes(&state, attribute))
+}
+
+/// Whether the attribute is there and can be set.
+fn takes(state: &WorkqueueState, name: &str) -> bool {
     let (per_cpu, ordered) = (state.kinds.per_cpu, state.kinds.ordered);
     match name {
         "affinity_scope" | "affinity_strict" | "cpumask" | "localize" => !per_cpu,
         "max_active" => !ordered,
         "min_active" => !ordered && !per_cpu,
-        "nice" | "frozen" => true,
+        "frozen" => state.kinds.freezable,
+        "nice" => true,
         _ => false,
     }
 }
 
-fn find(shared: &Shared, name: &str) -> Option<Arc<WorkqueueState>> {
-    shared.workqueues.all().into_iter().find(|state| &*state.name == name)
-}
-
 pub(super) fn get(shared: &Arc<Shared>, name: &str, attribute: &str) -> Option<String> {
-    let state = find(shared, name)?;
+    let state = shared.workqueues.named(name)?;
     let chosen = state.chosen();
     let attributes = chosen.attributes;
     let bit = |set: bool| u8::from(set).to_string();
@@ -184,7 +186,7 @@ pub(super) fn set(
     attribute: &str,
     value: &str,
 ) -> Result<(), Refused> {
-    let Some(state) = find(shared, name) else {
+    let Some(state) = shared.workqueues.named(name) else {
         return Err(Refused::Failed("the workqueue has gone".to_owned()));
     };
     let workqueue = Workqueue::looked_at(Arc::clone(shared), state);

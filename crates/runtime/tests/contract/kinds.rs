@@ -149,13 +149,21 @@ fn a_rescuer_works_through_limits_and_orders() {
     let at = door.clone();
     let blocked = runtime.queue(move || at.pass());
     until("it blocks", || runtime.events().counters().started == 1);
+    // Two of those behind the first are cancelled: the rescuer comes to them and runs nothing.
+    let first = Door::default();
+    let at = first.clone();
+    reclaim.execute(move || at.pass());
+    let husk = reclaim.work(|_| ());
+    assert!(husk.queue() && husk.cancel());
+    assert!(reclaim.queue(|| ()).abort());
     for number in 0..50 {
         let order = Arc::clone(&order);
         reclaim.execute(move || order.lock().unwrap().push(number));
     }
+    first.open();
     reclaim.flush();
     assert!(order.lock().unwrap().iter().copied().eq(0..50));
-    assert_eq!(reclaim.counters().rescued, 50);
+    assert_eq!(reclaim.counters().rescued, 51);
     door.open();
     blocked.join().unwrap();
     refuse.store(false, Ordering::Relaxed);

@@ -1,0 +1,243 @@
+//! The server's side: a listening socket, and the file by which it is found.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, Mode};
+use rustix::net::Shutdown;
+
+use crate::dial::{address, dial, new_socket};
+use crate::error::BindError;
+
+/// How long a server may take to let us in before it counts as alive and busy.
+const PROBE_TIME: Duration = Duration::from_millis(200);
+
+/// Listens until it is dropped or stopped. Dropping removes the file.
+#[derive(Debug)]
+pub struct Listener {
+    socket: UnixListener,
+    /// As it was given.
+    path: PathBuf,
+    /// The same from the root: it must be found, to be removed, also after a change of folder.
+    file: PathBuf,
+    /// Device and inode of the file; `None` where it was gone before we could look. No other file
+    /// gets these numbers: our socket holds the inode.
+    identity: Option<(u64, u64)>,
+}
+
+impl Listener {
+    /// Listens at `path`, with a file of mode 0600; up to `backlog` clients may wait to be
+    /// accepted. Replaces the socket of a server that is no more, and nothing else: the error says
+    /// what is in the way.
+    pub fn bind(path: &Path, backlog: i32) -> Result<Self, BindError> {
+        let file = std::path::absolute(path).map_err(|error| BindError::io(path, error))?;
+        let socket = bind(path, &file, backlog)?;
+        let identity = identity(&file);
+        Ok(Self { socket, path: path.to_owned(), file, identity })
+    }
+
+    /// Where it listens, as it was given.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Waits for a client.
+    pub fn accept(&self) -> io::Result<UnixStream> {
+        self.socket.accept().map(|(stream, _)| stream)
+    }
+
+    /// Removes the file, unless another server's has taken its place: nobody finds it any more.
+    pub fn remove(&self) {
+        if self.identity.is_some() && identity(&self.file) == self.identity {
+            // Gone already is as good.
+            let _ = fs::remove_file(&self.file);
+        }
+    }
+
+    /// Makes every `accept` fail from now on, the one that waits included. Not by connecting to
+    /// ourselves: the file may be gone by now, or another server's.
+    pub fn stop(&self) -> io::Result<()> {
+        Ok(rustix::net::shutdown(&self.socket, Shutdown::Both)?)
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.remove();
+    }
+}
+
+fn identity(file: &Path) -> Option<(u64, u64)> {
+    fs::symlink_metadata(file).ok().map(|metadata| (metadata.dev(), metadata.ino()))
+}
+
+/// The address is the path as it was given, which may be too long from the root; errors name it from
+/// the root.
+fn bind(path: &Path, file: &Path, backlog: i32) -> Result<UnixListener, BindError> {
+    let address = address(path).ok_or_else(|| BindError::PathTooLong { path: file.to_owned() })?;
+    let _turn = take_turn(file);
+    remove_stale(path, file)?;
+    let fail = |errno: rustix::io::Errno| BindError::io(file, errno);
+    let socket = new_socket().map_err(fail)?;
+    // The mode of an unbound socket is the mode of the file that binding makes (the umask, which
+    // is the whole process's, can only take from it): at no moment is there a file that others may
+    // connect to. A private folder and a rename would do as well, but need a longer path, and the
+    // rename would replace a live server's file without asking.
+    rustix::fs::fchmod(&socket, Mode::from_raw_mode(0o600)).map_err(fail)?;
+    rustix::net::bind(&socket, &address).map_err(|errno| match errno {
+        rustix::io::Errno::ADDRINUSE => BindError::in_use(file),
+        errno => fail(errno),
+    })?;
+    rustix::net::listen(&socket, backlog).map_err(fail)?;
+    Ok(UnixListener::from(socket))
+}
+
+/// Locks the folder: of two servers that start at once, the second must not take the first for dead
+/// while it is bound and does not listen yet. At best effort: where the folder cannot be read, or
+/// somebody holds its lock for long, that is no reason not to start.
+fn take_turn(file: &Path) -> Option<File> {
+    let folder = File::open(file.parent()?).ok()?;
+    for _ in 0..50 {
+        if rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            return Some(folder); // closing it unlocks
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    None
+}
+
+/// Removes the socket of a server that is no more; leaves everything else alone.
+fn remove_stale(path: &Path, file: &Path) -> Result<(), BindError> {
+    let Ok(metadata) = fs::symlink_metadata(path) else { return Ok(()) };
+    if !metadata.file_type().is_socket() {
+        return Err(BindError::NotASocket { path: file.to_owned() });
+    }
+    let fail = |error| BindError::io(file, error);
+    match dial(path, PROBE_TIME) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            fs::remove_file(path).map_err(fail)
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        // Its backlog is full: alive, if not well.
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(BindError::in_use(file)),
+        Err(error) => Err(fail(error)),
+        Ok(_) => Err(BindError::in_use(file)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::sync::Barrier;
+
+    use super::*;
+
+    fn listen(path: &Path) -> Result<Listener, BindError> {
+        Listener::bind(path, 64)
+    }
+
+    #[test]
+    fn only_the_owner_may_connect_whatever_the_umask() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        // The test's own process: other tests make no files that this would matter to.
+        let before = rustix::process::umask(Mode::empty());
+        let listener = listen(&path);
+        rustix::process::umask(before);
+        let _listener = listener.unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_stale_socket_is_replaced_and_a_live_one_or_a_file_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        drop(UnixListener::bind(&path).unwrap()); // dropping leaves the file: stale
+        let first = listen(&path).unwrap();
+        let second = listen(&path).unwrap_err();
+        assert!(matches!(second, BindError::InUse { .. }), "{second}");
+        assert!(second.to_string().contains(path.to_str().unwrap()), "{second}");
+        assert_eq!(io::Error::from(second).kind(), io::ErrorKind::AddrInUse);
+        drop(first);
+        assert!(!path.exists());
+
+        fs::write(&path, "precious").unwrap();
+        let third = listen(&path).unwrap_err();
+        assert!(matches!(third, BindError::NotASocket { .. }), "{third}");
+        assert_eq!(fs::read(&path).unwrap(), b"precious");
+    }
+
+    #[test]
+    fn a_file_that_took_its_place_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let first = listen(&path).unwrap();
+        first.remove();
+        let second = listen(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        let _third = listen(&path).unwrap();
+        drop((first, second));
+        assert!(path.exists());
+    }
+
+    #[test]
+    fn a_server_that_lets_nobody_in_counts_as_alive() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let _first = listen(&path).unwrap();
+        let dialled: Vec<_> =
+            std::iter::from_fn(|| dial(&path, Duration::from_millis(20)).ok()).take(1000).collect();
+        assert!(dialled.len() < 1000);
+        assert!(matches!(listen(&path).unwrap_err(), BindError::InUse { .. }));
+    }
+
+    #[test]
+    fn of_many_that_start_at_once_on_a_stale_file_one_listens() {
+        let folder = tempfile::tempdir().unwrap();
+        // Without taking turns some round ends with two, or with one that nobody finds.
+        for round in 0..200 {
+            let path = folder.path().join(round.to_string());
+            drop(UnixListener::bind(&path).unwrap());
+            let start = Barrier::new(4);
+            let bind = || {
+                start.wait();
+                listen(&path).ok()
+            };
+            let listening: Vec<_> = thread::scope(|scope| {
+                let starting = [0; 4].map(|_| scope.spawn(bind));
+                starting.into_iter().filter_map(|thread| thread.join().unwrap()).collect()
+            });
+            assert_eq!(listening.len(), 1);
+            assert!(dial(&path, PROBE_TIME).is_ok());
+        }
+    }
+
+    #[test]
+    fn an_accept_that_waits_is_woken_also_where_the_file_is_gone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let listener = listen(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| listener.accept());
+            thread::sleep(Duration::from_millis(50));
+            listener.stop().unwrap();
+            assert!(waiting.join().unwrap().is_err());
+        });
+    }
+
+    #[test]
+    fn a_path_that_is_too_long_is_said_to_be() {
+        let path = "x".repeat(200);
+        let error = listen(Path::new(&path)).unwrap_err();
+        assert!(matches!(error, BindError::PathTooLong { .. }), "{error}");
+        assert!(error.to_string().contains("107 bytes"), "{error}");
+        let error = dial(Path::new(&path), PROBE_TIME).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+    }
+}
