@@ -10,32 +10,95 @@
 
 use super::age::{BUCKETS, width};
 
-/// Where the rest of a life weighs too little to look further.
-const NEGLIGIBLE: f32 = 0.01;
+/// A stretch of life after some age, for pages that reach it.
+#[derive(Clone, Copy, Default)]
+struct Stretch {
+    hits: f32,
+    epochs: f32,
+    /// The share of pages that outlive it without a hit.
+    left: f32,
+}
+
+impl Stretch {
+    fn density(self) -> f32 {
+        self.hits / self.epochs
+    }
+
+    fn followed_by(self, next: Self) -> Self {
+        Self {
+            hits: self.hits + self.left * next.hits,
+            epochs: self.epochs + self.left * next.epochs,
+            left: self.left * next.left,
+        }
+    }
+}
 
 /// The hit density at each age, of what is used again at `rate[b]` an epoch in bucket `b`.
 pub(super) fn worth(rate: &[f32; BUCKETS]) -> [f32; BUCKETS] {
-    // For each bucket: the probability of a hit there if it is reached, and the epochs spent there.
-    let mut ends = [0.0; BUCKETS];
-    let mut takes = [0.0; BUCKETS];
-    for bucket in 0..BUCKETS {
+    // From the oldest age on, stretches that are worth keeping a page for: each begins where the
+    // one above it ends, and is denser than the next. What begins sparser than what follows it is
+    // gone through for the sake of that, so they become one.
+    let mut stretches = [Stretch::default(); BUCKETS];
+    let mut count = 0;
+    let mut worth = [0.0; BUCKETS];
+    for bucket in (0..BUCKETS).rev() {
         let epochs = width(bucket) as f32;
         let expected = rate[bucket] * epochs;
-        ends[bucket] = expected / (1.0 + expected);
-        takes[bucket] = epochs * (1.0 - 0.5 * ends[bucket]);
+        let hits = expected / (1.0 + expected);
+        let mut stretch = Stretch { hits, epochs: epochs * (1.0 - 0.5 * hits), left: 1.0 - hits };
+        while count > 0 && stretches[count - 1].density() >= stretch.density() {
+            count -= 1;
+            stretch = stretch.followed_by(stretches[count]);
+        }
+        worth[bucket] = stretch.density();
+        stretches[count] = stretch;
+        count += 1;
     }
-    let mut worth = [0.0; BUCKETS];
-    for (from, best) in worth.iter_mut().enumerate() {
-        let (mut alive, mut hits, mut taken) = (1.0f32, 0.0f32, 0.0f32);
-        for at in from..BUCKETS {
-            hits += alive * ends[at];
-            taken += alive * takes[at];
-            *best = f32::max(*best, hits / taken);
-            alive *= 1.0 - ends[at];
-            if alive < NEGLIGIBLE {
-                break;
+    worth
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Tries all ages to stop at.
+    fn naive(rate: &[f32; BUCKETS], from: usize) -> f32 {
+        let (mut left, mut hits, mut epochs, mut best) = (1.0f64, 0.0, 0.0, 0.0f64);
+        for (bucket, &rate) in rate.iter().enumerate().skip(from) {
+            let expected = rate as f64 * width(bucket) as f64;
+            let hit = expected / (1.0 + expected);
+            hits += left * hit;
+            epochs += left * width(bucket) as f64 * (1.0 - 0.5 * hit);
+            left *= 1.0 - hit;
+            best = best.max(hits / epochs);
+        }
+        best as f32
+    }
+
+    proptest! {
+        #[test]
+        fn no_age_to_stop_at_is_better(exponents in proptest::collection::vec(-20..4i32, BUCKETS)) {
+            let rate = std::array::from_fn(|bucket| f32::exp2(exponents[bucket] as f32));
+            for (bucket, worth) in worth(&rate).into_iter().enumerate() {
+                let naive = naive(&rate, bucket);
+                prop_assert!((worth - naive).abs() <= 1e-3 * naive, "{bucket}: {worth} {naive}");
             }
         }
     }
-    worth
+
+    #[test]
+    fn in_a_loop_the_youngest_is_worth_least() {
+        let mut rate = [0.0; BUCKETS];
+        rate[12] = 1.0;
+        let worth = worth(&rate);
+        assert!(worth[..=12].is_sorted());
+        assert_eq!(worth[13], 0.0);
+    }
+
+    #[test]
+    fn where_uses_thin_out_the_oldest_is_worth_least() {
+        let rate = std::array::from_fn(|bucket| f32::exp2(-(bucket as f32)));
+        assert!(worth(&rate).is_sorted_by(|young, old| young >= old));
+    }
 }

@@ -1,9 +1,8 @@
 //! Learns how soon pages of each class and age are used again, from a sample of the keys.
 //!
 //! The keys of the sample are followed whether their pages are held or not, so what is learnt does
-//! not depend on what was evicted. From time to time the learner counts how many of them there are
-//! of each class and age (their exposure), and how many of these were used since: the quotient is
-//! the rate of reuse. Both counts fade, so that old habits are forgotten.
+//! not depend on what was evicted. For each class and age the learner counts uses, and how many keys
+//! could have been used for how long (their exposure): the quotient is the rate of reuse. Both counts fade, so that old habits are forgotten.
 //!
 //! Uses within an epoch of the last one count as one: they would have been hits in any case, and a
 //! burst says nothing of the time after it.
@@ -26,8 +25,8 @@ pub(super) struct Learner {
     /// Keys are followed whose hash ends in so many zeros.
     level: u32,
     counts: Box<Counts>,
-    /// The epoch of the last count.
-    counted: u32,
+    /// The key that was looked at last.
+    hand: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -63,7 +62,7 @@ impl Learner {
             places: HashMap::default(),
             level: 0,
             counts: Box::new([[Count::default(); BUCKETS]; CLASSES]),
-            counted: 0,
+            hand: 0,
         }
     }
 
@@ -114,21 +113,25 @@ impl Learner {
         self.fade(0.5);
     }
 
-    /// Counts what was exposed since the last time, then tells what the classes are worth of which
-    /// something is known, or that `wanted` says are of use.
-    pub(super) fn learn(
-        &mut self,
-        epoch: u32,
+    /// An epoch is over: looks at some of the keys, in turn, for all that were exposed in it.
+    pub(super) fn count_exposed(&mut self, epoch: u32, some: usize) {
+        let some = some.min(self.entries.len());
+        let stands_for = self.entries.len() as f32 / some as f32;
+        for _ in 0..some {
+            self.hand = if self.hand + 1 < self.entries.len() { self.hand + 1 } else { 0 };
+            let entry = &self.entries[self.hand];
+            let class = entry.history.class(entry.written);
+            self.counts[class.index()][bucket(epoch - entry.last)].exposed(stands_for);
+        }
+    }
+
+    /// Tells what the classes are worth of which something is known, or that are wanted.
+    pub(super) fn tell(
+        &self,
         savings: Savings,
         wanted: impl Fn(usize) -> bool,
         tell: impl FnMut(usize, [f32; BUCKETS]),
     ) {
-        let epochs = (epoch - self.counted) as f32;
-        self.counted = epoch;
-        for entry in &self.entries {
-            let class = entry.history.class(entry.written);
-            self.counts[class.index()][bucket(epoch - entry.last)].exposed(epochs);
-        }
         super::rates::tell(&self.counts, savings, wanted, tell);
     }
 

@@ -31,7 +31,9 @@ const EPOCHS: u64 = 64;
 /// Requests before the worth of pages is found out for the first time.
 const FIRST_LESSON: u64 = 256;
 /// The longest time between two lessons, in requests, where the cache is small.
-const LESSON: u64 = 1000;
+const LESSON: u64 = 2048;
+/// Keys looked at for each request, to count how many could be used.
+const LOOKS: u64 = 2;
 /// Cachefuls of requests, or requests if these are more, after which a count has faded.
 const MEMORY: (u64, u64) = (20, 100_000);
 /// Frames that an eviction may find in a list that they have outgrown, and put elsewhere.
@@ -172,6 +174,8 @@ impl HitDensity {
         if self.now >= self.epoch_ends {
             self.epoch_ends += (self.capacity / EPOCHS).max(1);
             self.epoch += 1;
+            let looks = (self.capacity / EPOCHS).max(1) * LOOKS;
+            self.learner.count_exposed(self.epoch, looks as usize);
             self.lists.tick(self.epoch);
             if self.epoch.is_multiple_of(1 << 13) {
                 self.keep_ages_in_range();
@@ -251,8 +255,7 @@ impl HitDensity {
     }
 
     fn lesson(&mut self) {
-        let work = self.learner.followed() as u64 / 8;
-        let period = (self.now / 8).min((self.capacity / 4).max(LESSON).max(work));
+        let period = (self.now / 8).min((self.capacity / 4).max(LESSON));
         self.lesson_at = self.now + period;
         self.teach(false);
         let memory = (self.capacity * MEMORY.0).max(MEMORY.1);
@@ -260,10 +263,10 @@ impl HitDensity {
     }
 
     fn teach(&mut self, all: bool) {
-        let Self { learner, lists, epoch, savings, .. } = self;
+        let Self { learner, lists, savings, .. } = self;
         let mut news = Vec::new();
         let wanted = |class: usize| all || lists.holds(class);
-        learner.learn(*epoch, *savings, wanted, |class, worth| news.push((class, worth)));
+        learner.tell(*savings, wanted, |class, worth| news.push((class, worth)));
         for (class, worth) in news {
             lists.set_worth(class, worth);
         }
