@@ -1,19 +1,29 @@
-//! The default policy, `homing-mglru`'s hit density.
+//! The default policy: `homing-mglru`'s hit density, with shadows of six times as many pages as
+//! are held.
+
+use std::collections::VecDeque;
 
 use homing_mglru::density::{HitDensity as Core, Shadow};
 
 use crate::policy::{Page, Policy, Request, Setup};
 
 const NONE: u32 = u32::MAX;
+/// Evicted pages that are remembered, for each page that is held.
+const SHADOWS: usize = 6;
 
-/// homing's own policy.
+/// Evicts what gives the fewest hits for its frame.
 #[derive(Debug)]
 pub struct HitDensity {
     core: Core,
+    /// Where each page is held.
     frames: Vec<u32>,
+    /// Which page each frame holds.
     pages: Vec<Page>,
-    free: Vec<u32>,
-    shadows: Vec<Option<Shadow>>,
+    /// Evicted pages, oldest first, and how many evictions there had been.
+    order: VecDeque<(Page, u64)>,
+    /// What remains of each page, and how many evictions there had been.
+    shadows: Vec<Option<(Shadow, u64)>>,
+    evictions: u64,
     capacity: usize,
 }
 
@@ -23,51 +33,72 @@ impl HitDensity {
         Self {
             core: Core::new(setup.capacity),
             frames: vec![NONE; setup.pages],
-            pages: Vec::new(),
-            free: Vec::new(),
+            pages: Vec::with_capacity(setup.capacity),
             shadows: vec![None; setup.pages],
+            evictions: 0,
+            order: VecDeque::new(),
             capacity: setup.capacity,
         }
     }
-}
 
-fn mix(page: u32) -> u64 {
-    let mut x = (page as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    x ^= x >> 29;
-    x = x.wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x ^ x >> 32
+    fn free_frame(&mut self, evicted: &mut Vec<Page>) -> u32 {
+        if self.pages.len() < self.capacity {
+            self.pages.push(0);
+            return self.pages.len() as u32 - 1;
+        }
+        let victim = self.core.evict().expect("a full cache holds pages");
+        let page = self.pages[victim.frame as usize];
+        self.frames[page as usize] = NONE;
+        self.shadows[page as usize] = Some((victim.shadow, self.evictions));
+        self.order.push_back((page, self.evictions));
+        self.evictions += 1;
+        if self.order.len() > SHADOWS * self.capacity {
+            self.forget_oldest();
+        }
+        evicted.push(page);
+        victim.frame
+    }
+
+    fn forget_oldest(&mut self) {
+        let (page, at) = self.order.pop_front().expect("there are shadows");
+        let shadow = &mut self.shadows[page as usize];
+        // It may have come back since, and been evicted again.
+        if let Some((shadow, _)) = shadow.take_if(|(_, evictions)| *evictions == at) {
+            self.core.forget(shadow);
+        }
+    }
 }
 
 impl Policy for HitDensity {
     fn request(&mut self, request: Request, evicted: &mut Vec<Page>) -> bool {
         let page = request.page as usize;
-        self.core.request(mix(request.page), request.write);
-        let frame = self.frames[page];
-        if frame != NONE {
-            self.core.access(frame);
+        self.core.request(hash(request.page), request.write);
+        let held = self.frames[page];
+        if held != NONE {
+            self.core.access(held);
             if request.write {
-                self.core.set_dirty(frame);
+                self.core.set_dirty(held);
             }
             return true;
         }
-        let frame = if self.pages.len() < self.capacity {
-            self.pages.push(0);
-            self.pages.len() as u32 - 1
-        } else {
-            let victim = self.core.evict().expect("a full cache holds pages");
-            let old = self.pages[victim.frame as usize];
-            self.frames[old as usize] = NONE;
-            self.shadows[old as usize] = Some(victim.shadow);
-            evicted.push(old);
-            victim.frame
-        };
+        let frame = self.free_frame(evicted);
+        let shadow = self.shadows[page].take().map(|(shadow, _)| shadow);
         self.frames[page] = frame;
         self.pages[frame as usize] = request.page;
-        self.core.insert(frame, request.write, self.shadows[page].take());
+        self.core.insert(frame, request.write, shadow);
         false
     }
 
     fn held(&self) -> usize {
-        self.pages.len() - self.free.len()
+        self.pages.len()
     }
+}
+
+/// Mixes the bits of a page's number as in SplitMix64: G. Steele, D. Lea, C. Flood, "Fast splittable
+/// pseudorandom number generators", OOPSLA 2014.
+fn hash(page: Page) -> u64 {
+    let mut bits = (page as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ bits >> 31
 }

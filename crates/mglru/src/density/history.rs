@@ -22,6 +22,9 @@ pub(super) struct History {
     uses: u8,
     /// Mean distance of uses in sixteenths of an epoch; saturates at 4,096 epochs.
     distance: u16,
+    /// Whether the page is dirty. For a key of which only the uses are known: whether the last one
+    /// wrote.
+    pub(super) dirty: bool,
 }
 
 /// A class of pages.
@@ -35,6 +38,21 @@ impl Class {
 }
 
 impl History {
+    /// Of a page that was used once.
+    pub(super) fn new(dirty: bool) -> Self {
+        Self { dirty, ..Self::default() }
+    }
+
+    /// Adds `hits` uses, the last of them `epochs` after the one before them all; but what was not
+    /// used for longer than the horizon begins anew.
+    pub(super) fn used_within(&mut self, horizon: u32, epochs: u32, hits: u32) {
+        if epochs / hits > horizon {
+            *self = Self::new(self.dirty);
+        } else {
+            self.used(epochs, hits);
+        }
+    }
+
     /// Adds `hits` uses, the last of them `epochs` after the one before them all.
     pub(super) fn used(&mut self, epochs: u32, hits: u32) {
         let distance = if epochs == 0 { PARTS / 2 } else { epochs.saturating_mul(PARTS) };
@@ -47,13 +65,13 @@ impl History {
     }
 
     /// Its class.
-    pub(super) fn class(self, dirty: bool) -> Class {
+    pub(super) fn class(self) -> Class {
         let tier = (u8::BITS - self.uses.leading_zeros()).min(TIERS as u32 - 1) as u8;
         let pace = match tier {
             0 => 0,
             _ => (u16::BITS - self.distance.leading_zeros()).min(PACES as u32 - 1) as u8,
         };
-        Class(u8::from(dirty) << 7 | tier << 4 | pace)
+        Class(u8::from(self.dirty) << 7 | tier << 4 | pace)
     }
 
     /// In 24 bits, for a shadow entry.
@@ -63,7 +81,7 @@ impl History {
 
     /// What [`pack`](Self::pack) packed.
     pub(super) fn unpack(bits: u32) -> Self {
-        Self { uses: bits as u8, distance: (bits >> 8) as u16 }
+        Self { uses: bits as u8, distance: (bits >> 8) as u16, dirty: false }
     }
 }
 

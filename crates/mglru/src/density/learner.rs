@@ -27,6 +27,8 @@ pub(super) struct Learner {
     counts: Box<Counts>,
     /// The key that was looked at last.
     hand: usize,
+    /// After how many epochs without use the past of a page is forgotten.
+    pub(super) horizon: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +36,6 @@ struct Entry {
     hash: u64,
     last: u32,
     history: History,
-    written: bool,
 }
 
 /// For keys that are hashes. The lowest bits are alike in all that are followed: they go last.
@@ -63,6 +64,7 @@ impl Learner {
             level: 0,
             counts: Box::new([[Count::default(); BUCKETS]; CLASSES]),
             hand: 0,
+            horizon: u32::MAX,
         }
     }
 
@@ -71,23 +73,18 @@ impl Learner {
         hash.trailing_zeros() >= self.level
     }
 
-    /// How many keys are followed.
-    pub(super) fn followed(&self) -> usize {
-        self.entries.len()
-    }
-
     /// A key that is followed was used.
     pub(super) fn used(&mut self, hash: u64, epoch: u32, write: bool) {
         let Some(&place) = self.places.get(&hash) else { return self.follow(hash, epoch, write) };
         let entry = &mut self.entries[place as usize];
         let age = epoch - entry.last;
         if age > 0 {
-            let class = entry.history.class(entry.written);
+            let class = entry.history.class();
             self.counts[class.index()][bucket(age)].used(write);
-            entry.history.used(age, 1);
+            entry.history.used_within(self.horizon, age, 1);
             entry.last = epoch;
         }
-        entry.written = write;
+        entry.history.dirty = write;
     }
 
     fn follow(&mut self, hash: u64, epoch: u32, write: bool) {
@@ -98,7 +95,8 @@ impl Learner {
             }
         }
         self.places.insert(hash, self.entries.len() as u32);
-        self.entries.push(Entry { hash, last: epoch, history: History::default(), written: write });
+        let history = History::new(write);
+        self.entries.push(Entry { hash, last: epoch, history });
     }
 
     /// Follows half as many keys.
@@ -120,7 +118,7 @@ impl Learner {
         for _ in 0..some {
             self.hand = if self.hand + 1 < self.entries.len() { self.hand + 1 } else { 0 };
             let entry = &self.entries[self.hand];
-            let class = entry.history.class(entry.written);
+            let class = entry.history.class();
             self.counts[class.index()][bucket(epoch - entry.last)].exposed(stands_for);
         }
     }

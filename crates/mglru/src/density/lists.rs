@@ -19,7 +19,9 @@ pub(super) struct Lists {
     /// For each class, the bucket that is worth least, and its worth.
     least: [(f32, u8); CLASSES],
     /// Classes that have frames.
-    classes: [u64; CLASSES / 64],
+    some: [u64; CLASSES / 64],
+    /// For each bucket, the classes that have frames of this age.
+    classes: [[u64; CLASSES / 64]; BUCKETS],
     /// The list that is worth least, unless that has to be found out.
     victim: Option<usize>,
 }
@@ -53,7 +55,8 @@ impl Lists {
             worth: vec![[0.0; BUCKETS]; CLASSES].try_into().expect("as many as there are classes"),
             held: [0; CLASSES],
             least: [(f32::INFINITY, 0); CLASSES],
-            classes: [0; CLASSES / 64],
+            some: [0; CLASSES / 64],
+            classes: [[0; CLASSES / 64]; BUCKETS],
             victim: None,
         }
     }
@@ -148,14 +151,11 @@ impl Lists {
     pub(super) fn tick(&mut self, epoch: u32) {
         for bucket in (0..BUCKETS - 1).rev() {
             if epoch.is_multiple_of(width(bucket)) {
-                for word in 0..self.classes.len() {
-                    let mut classes = self.classes[word];
-                    while classes != 0 {
-                        let class = word * 64 + classes.trailing_zeros() as usize;
-                        if self.held[class] & 1 << bucket != 0 {
-                            self.join(class, bucket);
-                        }
-                        classes &= classes - 1;
+                for word in 0..CLASSES / 64 {
+                    let classes = std::mem::take(&mut self.classes[bucket][word]);
+                    self.classes[bucket + 1][word] |= classes;
+                    for class in ones(classes) {
+                        self.join(word * 64 + class, bucket);
                     }
                 }
             }
@@ -180,7 +180,8 @@ impl Lists {
 
     fn filled(&mut self, class: usize, bucket: usize) {
         self.held[class] |= 1 << bucket;
-        self.classes[class / 64] |= 1 << (class % 64);
+        self.some[class / 64] |= 1 << (class % 64);
+        self.classes[bucket][class / 64] |= 1 << (class % 64);
         let worth = self.worth[class][bucket];
         if worth < self.least[class].0 {
             self.least[class] = (worth, bucket as u8);
@@ -194,8 +195,9 @@ impl Lists {
 
     fn emptied(&mut self, class: usize, bucket: usize) {
         self.held[class] &= !(1 << bucket);
+        self.classes[bucket][class / 64] &= !(1 << (class % 64));
         if self.held[class] == 0 {
-            self.classes[class / 64] &= !(1 << (class % 64));
+            self.some[class / 64] &= !(1 << (class % 64));
         }
         self.find_least(class);
         if self.victim == Some(cell(class, bucket)) {
@@ -219,18 +221,24 @@ impl Lists {
 
     fn find_victim(&mut self) -> Option<usize> {
         let mut best = (f32::INFINITY, None);
-        for word in 0..self.classes.len() {
-            let mut classes = self.classes[word];
-            while classes != 0 {
-                let class = word * 64 + classes.trailing_zeros() as usize;
-                let (worth, bucket) = self.least[class];
-                if worth < best.0 || best.1.is_none() {
-                    best = (worth, Some(cell(class, bucket as usize)));
+        for (word, &classes) in self.some.iter().enumerate() {
+            for class in ones(classes) {
+                let (worth, bucket) = self.least[word * 64 + class];
+                if worth < best.0 {
+                    best = (worth, Some(cell(word * 64 + class, bucket as usize)));
                 }
-                classes &= classes - 1;
             }
         }
         self.victim = best.1;
         best.1
     }
+}
+
+/// The places of the bits that are set.
+fn ones(mut bits: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let place = bits.trailing_zeros() as usize;
+        bits &= bits.wrapping_sub(1);
+        (place < 64).then_some(place)
+    })
 }

@@ -80,7 +80,6 @@ struct Frame {
     class: Class,
     /// The epoch of the last use that the history knows of, its lower half.
     last: u16,
-    dirty: bool,
 }
 
 /// The epoch of a frame's last use (lower half), and in how many epochs it was used since the frame
@@ -140,7 +139,7 @@ impl HitDensity {
             marks: Vec::new(),
             lists: Lists::new(),
             learner: Learner::new(),
-            savings: Savings::HITS,
+            savings: Savings::TRANSFERS,
             capacity: capacity as u64,
             now: 0,
             epoch: 0,
@@ -151,7 +150,24 @@ impl HitDensity {
         policy
     }
 
-    /// Sets what hits save. It counts from the next lesson on.
+    /// Sets how many pages the cache has from now on; its owner evicts what is too many.
+    ///
+    /// # Panics
+    ///
+    /// If the capacity is 0.
+    pub fn set_capacity(&mut self, capacity: usize) {
+        assert!(capacity > 0, "a cache holds at least one page");
+        self.capacity = capacity as u64;
+        self.epoch_ends = self.now + self.epoch_length();
+    }
+
+    /// How long an epoch is, in requests.
+    fn epoch_length(&self) -> u64 {
+        (self.capacity / EPOCHS).max(1)
+    }
+
+    /// Sets what hits save: [`Savings::TRANSFERS`] unless this is called. It counts from the next
+    /// lesson on.
     pub fn set_savings(&mut self, savings: Savings) {
         self.savings = savings;
     }
@@ -172,29 +188,33 @@ impl HitDensity {
             self.learner.used(hash, self.epoch, write);
         }
         if self.now >= self.epoch_ends {
-            self.epoch_ends += (self.capacity / EPOCHS).max(1);
-            self.epoch += 1;
-            let looks = (self.capacity / EPOCHS).max(1) * LOOKS;
-            self.learner.count_exposed(self.epoch, looks as usize);
-            self.lists.tick(self.epoch);
-            if self.epoch.is_multiple_of(1 << 13) {
-                self.keep_ages_in_range();
-            }
-            if self.now >= self.lesson_at {
-                self.lesson();
-            }
+            self.end_epoch();
+        }
+    }
+
+    fn end_epoch(&mut self) {
+        self.epoch_ends += self.epoch_length();
+        self.epoch += 1;
+        self.learner.count_exposed(self.epoch, (self.epoch_length() * LOOKS) as usize);
+        self.lists.tick(self.epoch);
+        if self.epoch.is_multiple_of(1 << 13) {
+            self.keep_ages_in_range();
+        }
+        if self.now >= self.lesson_at {
+            self.lesson();
         }
     }
 
     /// Puts a page into a free frame: a new one, or one whose shadow its owner still has.
     pub fn insert(&mut self, frame: u32, dirty: bool, shadow: Option<Shadow>) {
-        let mut history = History::default();
+        let mut history = History::new(dirty);
         if let Some(shadow) = shadow {
             history = History::unpack(shadow.history);
             history.used(self.epoch - shadow.epoch, 1);
+            history.dirty = dirty;
         }
-        let class = history.class(dirty);
-        let known = Frame { history, class, last: self.epoch as u16, dirty };
+        let class = history.class();
+        let known = Frame { history, class, last: self.epoch as u16 };
         let at = frame as usize;
         if at >= self.frames.len() {
             self.frames.resize(at + 1, known);
@@ -203,17 +223,22 @@ impl HitDensity {
         }
         self.frames[at] = known;
         self.marks[at].set(known.last);
-        self.put(frame, class, 0);
+        self.lists.push(frame, class, 0);
+    }
+
+    /// The owner gives up this shadow, the oldest that it has.
+    pub fn forget(&mut self, shadow: Shadow) {
+        self.learner.horizon = self.epoch - shadow.epoch;
     }
 
     /// The page in this frame was written to.
     pub fn set_dirty(&mut self, frame: u32) {
-        self.frames[frame as usize].dirty = true;
+        self.frames[frame as usize].history.dirty = true;
     }
 
     /// The page in this frame was written back.
     pub fn set_clean(&mut self, frame: u32) {
-        self.frames[frame as usize].dirty = false;
+        self.frames[frame as usize].history.dirty = false;
     }
 
     /// The page in this frame is gone: the frame is free.
@@ -230,28 +255,25 @@ impl HitDensity {
             let known = &mut self.frames[frame as usize];
             let was = known.class;
             if uses > 0 {
-                known.history.used(last.wrapping_sub(known.last) as u32, uses as u32);
+                let epochs = last.wrapping_sub(known.last) as u32;
+                known.history.used_within(self.learner.horizon, epochs, uses as u32);
                 known.last = last;
                 self.marks[frame as usize].set(last);
             }
-            known.class = known.history.class(known.dirty);
-            let Frame { history, class, dirty, .. } = *known;
+            known.class = known.history.class();
+            let Frame { history, class, .. } = *known;
             let age = (self.epoch as u16).wrapping_sub(known.last) as u32;
             let bucket = age::bucket(age);
             let outgrown = uses > 0 || class != was || self.lists.worth_more(class, bucket);
             self.lists.remove(frame, was);
             if outgrown && sorted < SORT_MAX {
                 sorted += usize::from(uses == 0);
-                self.put(frame, class, bucket);
+                self.lists.push(frame, class, bucket);
                 continue;
             }
             let shadow = Shadow { epoch: self.epoch - age, history: history.pack() };
-            return Some(Victim { frame, dirty, shadow });
+            return Some(Victim { frame, dirty: history.dirty, shadow });
         }
-    }
-
-    fn put(&mut self, frame: u32, class: Class, bucket: usize) {
-        self.lists.push(frame, class, bucket);
     }
 
     fn lesson(&mut self) {

@@ -61,15 +61,14 @@ pub struct Savings {
 impl Savings {
     /// Each hit is worth the same.
     pub const HITS: Self = Self { read: 1.0, write: 1.0, rewrite: 0.0 };
-    /// What a disk is spared where pages are written whole.
-    pub const TRANSFERS: Self = Self { read: 1.0, write: 0.0, rewrite: 1.0 };
+    /// What a disk is spared where pages are written whole. A page that is dirty may have to be
+    /// written back before its next write in any case, to be durable: so the half.
+    pub const TRANSFERS: Self = Self { read: 1.0, write: 0.0, rewrite: 0.5 };
 
-    /// The mean saving of a use of such pages.
-    fn mean(self, counts: &[Count; BUCKETS], dirty: bool) -> f32 {
+    /// The mean saving of a use, where `of_writes` of the uses write.
+    fn mean(self, of_writes: f32, dirty: bool) -> f32 {
         let write = if dirty { self.write + self.rewrite } else { self.write };
-        let (reads, writes) =
-            counts.iter().fold((1.0, 1.0), |sum, c| (sum.0 + c.reads, sum.1 + c.writes));
-        (self.read * reads + write * writes) / (reads + writes)
+        self.read * (1.0 - of_writes) + write * of_writes
     }
 }
 
@@ -90,16 +89,25 @@ pub(super) fn tell(
             continue;
         }
         let counts: &[[Count; BUCKETS]] = &counts[first..first + PASTS];
+        let of_writes = share_of_writes(counts.iter().flatten(), 0.5);
         let groups = Groups::new(counts);
         for past in (0..PASTS).filter(|&past| known[past]) {
             let rates = std::array::from_fn(|bucket| {
                 let Count { exposure, .. } = counts[past][bucket];
                 estimate(counts[past][bucket].uses(), exposure, groups.rate(past, bucket))
             });
-            let saving = savings.mean(&counts[past], dirty);
+            let saving = savings.mean(share_of_writes(&counts[past], of_writes), dirty);
             tell(first + past, index::worth(&rates).map(|density| density * saving));
         }
     }
+}
+
+/// Which share of the uses write, where it is `wider` in a wider group.
+fn share_of_writes<'a>(counts: impl IntoIterator<Item = &'a Count>, wider: f32) -> f32 {
+    let first = (TRUST * wider, TRUST);
+    let (writes, uses) =
+        counts.into_iter().fold(first, |sum, count| (sum.0 + count.writes, sum.1 + count.uses()));
+    writes / uses
 }
 
 /// The rates of tiers, at ages in units of the pace.
@@ -151,7 +159,7 @@ fn relative(bucket: usize, pace: usize) -> usize {
 /// What is believed of pages used once, of which nothing is known: that they are used again seldom,
 /// and that age says little. So a new page does not push out others before there is a reason.
 fn unknown(bucket: usize) -> f32 {
-    0.05 / (start(bucket) as f32 + 640.0)
+    0.02 / (start(bucket) as f32 + 640.0)
 }
 
 /// What is believed of pages that are used at a pace: the longer one was not used, the slower its
