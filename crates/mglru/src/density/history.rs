@@ -16,7 +16,7 @@ const PARTS: u32 = 16;
 const MEMORY: u32 = 8;
 
 /// Uses of a page and their mean distance.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct History {
     /// Uses after the first one; saturates.
     uses: u8,
@@ -39,8 +39,8 @@ impl Class {
 
 impl History {
     /// Of a page that was used once.
-    pub(super) fn new(dirty: bool) -> Self {
-        Self { dirty, ..Self::default() }
+    pub(super) const fn new(dirty: bool) -> Self {
+        Self { uses: 0, distance: 0, dirty }
     }
 
     /// Adds `hits` uses, the last of them `epochs` after the one before them all; but what was not
@@ -56,12 +56,13 @@ impl History {
     /// Adds `hits` uses, the last of them `epochs` after the one before them all.
     pub(super) fn used(&mut self, epochs: u32, hits: u32) {
         let distance = if epochs == 0 { PARTS / 2 } else { epochs.saturating_mul(PARTS) };
-        let distance = (distance / hits).min(u16::MAX as u32) as i32;
-        let uses = self.uses as u32 + hits;
+        let distance = (distance / hits).min(u16::MAX as u32);
+        let uses = (self.uses as u32).saturating_add(hits);
         self.uses = uses.min(u8::MAX as u32) as u8;
-        let memory = uses.min(MEMORY) as i32;
-        let step = (distance - self.distance as i32) * (hits as i32).min(memory) / memory;
-        self.distance = (self.distance as i32 + step) as u16;
+        let memory = uses.min(MEMORY);
+        let new = hits.min(memory);
+        let mean = (self.distance as u32 * (memory - new) + distance * new) / memory;
+        self.distance = mean as u16;
     }
 
     /// Its class.
@@ -87,5 +88,5 @@ impl History {
 
 /// The mean distance of a pace, in epochs.
 pub(super) fn pace_distance(pace: usize) -> f32 {
-    f32::powi(2.0, pace as i32) * 0.75 / PARTS as f32
+    (1u32 << pace) as f32 * 0.75 / PARTS as f32
 }

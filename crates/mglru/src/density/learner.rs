@@ -7,12 +7,9 @@
 //! Uses within an epoch of the last one count as one: they would have been hits in any case, and a
 //! burst says nothing of the time after it.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
-
 use super::age::{BUCKETS, bucket};
 use super::history::{CLASSES, History};
-use super::rates::{Count, Counts, Savings};
+use super::rates::{Count, Savings};
 
 /// Keys that are followed, at most. When there are more, half of them are dropped.
 const SAMPLE: usize = 1 << 16;
@@ -21,11 +18,13 @@ const SAMPLE: usize = 1 << 16;
 #[derive(Debug)]
 pub(super) struct Learner {
     entries: Vec<Entry>,
-    places: HashMap<u64, u32, BuildHasherDefault<Hashed>>,
+    /// Where each key's entry is: open addressing by the upper bits of the hashes, at most half
+    /// full; a power of two.
+    places: Vec<u32>,
     /// Keys are followed whose hash ends in so many zeros.
     level: u32,
-    counts: Box<Counts>,
-    /// The key that was looked at last.
+    counts: Vec<[Count; BUCKETS]>,
+    /// The entry that was looked at last.
     hand: usize,
     /// After how many epochs without use the past of a page is forgotten.
     pub(super) horizon: u32,
@@ -34,35 +33,21 @@ pub(super) struct Learner {
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     hash: u64,
+    /// The epoch of the last use.
     last: u32,
     history: History,
 }
 
-/// For keys that are hashes. The lowest bits are alike in all that are followed: they go last.
-#[derive(Clone, Copy, Debug, Default)]
-struct Hashed(u64);
-
-impl Hasher for Hashed {
-    fn finish(&self) -> u64 {
-        self.0.rotate_left(u64::BITS / 2)
-    }
-
-    fn write(&mut self, _: &[u8]) {
-        unreachable!("a hash is one word");
-    }
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
-    }
-}
+/// A place without entry.
+const FREE: u32 = u32::MAX;
 
 impl Learner {
     pub(super) fn new() -> Self {
         Self {
             entries: Vec::new(),
-            places: HashMap::default(),
+            places: vec![FREE; 64],
             level: 0,
-            counts: Box::new([[Count::default(); BUCKETS]; CLASSES]),
+            counts: vec![[Count::default(); BUCKETS]; CLASSES],
             hand: 0,
             horizon: u32::MAX,
         }
@@ -73,10 +58,26 @@ impl Learner {
         hash.trailing_zeros() >= self.level
     }
 
+    /// The place of a key, or the free one where it would be.
+    fn place(&self, hash: u64) -> usize {
+        let mut at = (hash >> (u64::BITS - self.places.len().ilog2())) as usize;
+        while self.places[at] != FREE && self.entries[self.places[at] as usize].hash != hash {
+            at = (at + 1) & (self.places.len() - 1);
+        }
+        at
+    }
+
     /// A key that is followed was used.
     pub(super) fn used(&mut self, hash: u64, epoch: u32, write: bool) {
-        let Some(&place) = self.places.get(&hash) else { return self.follow(hash, epoch, write) };
-        let entry = &mut self.entries[place as usize];
+        let at = self.place(hash);
+        let Some(entry) = self.entries.get_mut(self.places[at] as usize) else {
+            self.places[at] = self.entries.len() as u32;
+            self.entries.push(Entry { hash, last: epoch, history: History::new(write) });
+            if self.entries.len() * 2 > self.places.len() {
+                self.make_room();
+            }
+            return;
+        };
         let age = epoch - entry.last;
         if age > 0 {
             let class = entry.history.class();
@@ -87,28 +88,21 @@ impl Learner {
         entry.history.dirty = write;
     }
 
-    fn follow(&mut self, hash: u64, epoch: u32, write: bool) {
-        if self.entries.len() == SAMPLE {
-            self.thin();
-            if !self.follows(hash) {
-                return;
-            }
+    /// Takes more places, or follows half as many keys.
+    fn make_room(&mut self) {
+        if self.entries.len() < SAMPLE {
+            self.places = vec![FREE; self.places.len() * 2];
+        } else {
+            self.level += 1;
+            let level = self.level;
+            self.entries.retain(|entry| entry.hash.trailing_zeros() >= level);
+            self.places.fill(FREE);
+            self.fade(0.5);
         }
-        self.places.insert(hash, self.entries.len() as u32);
-        let history = History::new(write);
-        self.entries.push(Entry { hash, last: epoch, history });
-    }
-
-    /// Follows half as many keys.
-    fn thin(&mut self) {
-        self.level += 1;
-        let level = self.level;
-        self.entries.retain(|entry| entry.hash.trailing_zeros() >= level);
-        self.places.clear();
-        for (place, entry) in self.entries.iter().enumerate() {
-            self.places.insert(entry.hash, place as u32);
+        for entry in 0..self.entries.len() {
+            let at = self.place(self.entries[entry].hash);
+            self.places[at] = entry as u32;
         }
-        self.fade(0.5);
     }
 
     /// An epoch is over: looks at some of the keys, in turn, for all that were exposed in it.

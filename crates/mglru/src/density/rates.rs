@@ -5,16 +5,13 @@
 //! their tier with ages measured in the page's own pace; for tiers, that of all of them.
 
 use super::age::{BUCKETS, start};
-use super::history::{CLASSES, PACES, PASTS, TIERS, pace_distance};
+use super::history::{PACES, PASTS, TIERS, pace_distance};
 use super::index;
 
 /// Uses that the rate of a wider group counts for.
 const TRUST: f32 = 2.0;
 /// Places for ages in units of the pace.
 const RELATIVE: usize = BUCKETS + 2 * PACES;
-
-/// For each class and age.
-pub(super) type Counts = [[Count; BUCKETS]; CLASSES];
 
 /// Uses of pages of one class and age, and how many pages could have been used for how long.
 #[derive(Clone, Copy, Debug, Default)]
@@ -72,10 +69,10 @@ impl Savings {
     }
 }
 
-/// Tells what a page of each class is worth at each age, but for classes of which nothing is known
+/// From the counts of each class and age, tells what such a page is worth, but for classes of which nothing is known
 /// and that are not `wanted`.
 pub(super) fn tell(
-    counts: &Counts,
+    counts: &[[Count; BUCKETS]],
     savings: Savings,
     wanted: impl Fn(usize) -> bool,
     mut tell: impl FnMut(usize, [f32; BUCKETS]),
