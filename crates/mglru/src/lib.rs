@@ -3,6 +3,8 @@
 //! A frame is an index into whatever its owner keeps pages in. There are no pointers here, no
 //! clock, no I/O, no randomness that is not seeded: the same calls give the same victims. The
 //! cache, the simulator and the trace tool run this code.
+//!
+//! * [`density`]: the default policy, which learns what pages are worth.
 #![forbid(unsafe_code)]
 
 pub mod density;
