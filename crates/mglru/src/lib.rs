@@ -3,4 +3,8 @@
 //! A frame is an index into whatever its owner keeps pages in. There are no pointers here, no
 //! clock, no I/O, no randomness that is not seeded: the same calls give the same victims. The
 //! cache, the simulator and the trace tool run this code.
+//!
+//! * [`kernel`]: the multi-generational LRU as the kernel has it, for the pages of one group.
 #![forbid(unsafe_code)]
+
+pub mod kernel;
