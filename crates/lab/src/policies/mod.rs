@@ -10,6 +10,7 @@ mod fifo;
 mod links;
 mod lirs;
 mod lru;
+mod mglru_kernel;
 mod opt;
 mod ring;
 mod s3_fifo;
@@ -24,6 +25,7 @@ pub use clock::Clock;
 pub use fifo::Fifo;
 pub use lirs::Lirs;
 pub use lru::Lru;
+pub use mglru_kernel::MglruKernel;
 pub use opt::Opt;
 pub use s3_fifo::S3Fifo;
 pub use sieve::Sieve;
@@ -98,6 +100,11 @@ pub const ALL: &[Entry] = &[
         name: "cflru-wide",
         about: "the same, where it looks for them in half of the cache",
         build: |s| Box::new(Cflru::wide(s)),
+    },
+    Entry {
+        name: "mglru-kernel",
+        about: "generations and tiers, as the kernel has them for files",
+        build: |s| Box::new(MglruKernel::new(s)),
     },
     Entry {
         name: "opt",
