@@ -54,6 +54,12 @@ impl Lruvec {
         dirty_or_clean(swappiness > 0).min(dirty_or_clean(swappiness > MAX_SWAPPINESS))
     }
 
+    /// Pages of a type that are old enough to be evicted.
+    pub fn inactive(&self, of: Type) -> u64 {
+        let old = self.min_seq(of)..=self.max_seq - MIN_NR_GENS;
+        old.map(|seq| self.size(seq, of)).sum()
+    }
+
     /// When the oldest generation of what may be evicted was born, in milliseconds.
     pub fn oldest_birth_ms(&self, swappiness: u16) -> u64 {
         self.births_ms[index(self.eldest(swappiness))]
@@ -90,19 +96,45 @@ impl Lruvec {
         let all = force_scan || !enabled.has(Enabled::NONLEAF);
         self.walked = WalkStats::default();
         self.filters.reset(self.max_seq + 1);
-        for region in 0..self.frames.len().div_ceil(REGION) {
-            if all || self.filters.test(self.max_seq, region as u32) {
-                let begin = region * REGION;
-                let (total, young) = self.promote_young(begin..begin + REGION);
-                self.walked.total += total;
-                self.walked.young += young;
-                self.walked.found += u64::from(total > 0);
-                if self.dense(total, young) {
-                    self.filters.add(self.max_seq + 1, region as u32);
-                    self.walked.added += 1;
-                }
-            }
+        match self.own_regions() {
+            Some(own) => own.into_iter().for_each(|region| self.visit(region, all)),
+            None => (0..self.regions()).for_each(|region| self.visit(region, all)),
         }
+    }
+
+    /// Visits a region if all are to be visited or this one is worth it.
+    fn visit(&mut self, region: u32, all: bool) {
+        if !all && !self.filters.test(self.max_seq, region) {
+            return;
+        }
+        let begin = region as usize * REGION;
+        let (total, young) = self.promote_young(begin..begin + REGION);
+        self.walked.total += total;
+        self.walked.young += young;
+        self.walked.found += u64::from(total > 0);
+        if self.dense(total, young) {
+            self.filters.add(self.max_seq + 1, region);
+            self.walked.added += 1;
+        }
+    }
+
+    fn regions(&self) -> u32 {
+        self.frames.len().div_ceil(REGION) as u32
+    }
+
+    /// The regions in which there are pages of this group, if these are so few among the frames
+    /// that it is less work to go through the lists first.
+    fn own_regions(&self) -> Option<Vec<u32>> {
+        let pages: u64 = self.totals().iter().sum();
+        if pages >= u64::from(self.regions()) {
+            return None;
+        }
+        let lists = self.lists.iter().flatten();
+        let frames = lists.flat_map(|list| list.iter(&self.frames));
+        let mut regions: Vec<u32> = frames.map(|frame| frame / REGION as u32).collect();
+        regions.sort_unstable();
+        regions.dedup();
+        Some(regions)
     }
 
     /// What the last sweep met.
