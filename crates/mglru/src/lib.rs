@@ -4,7 +4,11 @@
 //! clock, no I/O, no randomness that is not seeded: the same calls give the same victims. The
 //! cache, the simulator and the trace tool run this code.
 //!
-//! * [`density`]: the default policy, which learns what pages are worth.
+//! * [`density`]: the default policy, which learns what pages are worth;
+//! * [`kernel`]: the multi-generational LRU as the kernel has it, for the pages of one group;
+//! * [`reclaim`]: which group gives how many pages, and when.
 #![forbid(unsafe_code)]
 
 pub mod density;
+pub mod kernel;
+pub mod reclaim;

@@ -11,6 +11,7 @@ mod hit_density;
 mod links;
 mod lirs;
 mod lru;
+mod mglru_kernel;
 mod opt;
 mod ring;
 mod s3_fifo;
@@ -26,6 +27,7 @@ pub use fifo::Fifo;
 pub use hit_density::HitDensity;
 pub use lirs::Lirs;
 pub use lru::Lru;
+pub use mglru_kernel::MglruKernel;
 pub use opt::Opt;
 pub use s3_fifo::S3Fifo;
 pub use sieve::Sieve;
@@ -105,6 +107,11 @@ pub const ALL: &[Entry] = &[
         name: "cflru-wide",
         about: "the same, where it looks for them in half of the cache",
         build: |s| Box::new(Cflru::wide(s)),
+    },
+    Entry {
+        name: "mglru-kernel",
+        about: "generations and tiers, as the kernel has them for files",
+        build: |s| Box::new(MglruKernel::new(s)),
     },
     Entry {
         name: "opt",
