@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use homing_runtime::{CpuSet, Runtime, ShutdownError, blocking};
+use rustix::time::{ClockId, clock_gettime};
 
 /// Far beyond what any of this takes on a busy machine; a lost wake-up takes for ever.
 const LONG: Duration = Duration::from_secs(60);
@@ -72,15 +73,18 @@ fn an_item_that_uses_its_cpu_for_long_is_counted_once_and_keeps_it() {
     let spins = {
         let stop = Arc::clone(&stop);
         runtime.queue(move || {
-            while !stop.load(Ordering::Relaxed) {
+            let used = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap();
+            let begun = used();
+            // On a loaded machine it may be long until it had so much of the CPU.
+            while !stop.load(Ordering::Relaxed) || used() - begun < Duration::from_millis(10) {
                 std::hint::spin_loop();
             }
+            used() - begun
         })
     };
     wait_until("being counted", || runtime.events().counters().cpu_intensive > 0);
-    thread::sleep(Duration::from_millis(20));
     stop.store(true, Ordering::Relaxed);
-    spins.join().unwrap();
+    assert!(spins.join().unwrap() >= Duration::from_millis(10));
     let counters = runtime.events().counters();
     assert_eq!((counters.cpu_intensive, counters.blocked), (1, 0));
     // Booked after the result is out.

@@ -191,7 +191,7 @@ impl Ledger {
     }
 
     /// When nothing is queued any more.
-    pub(crate) fn check_end(&self, work: &Work) {
+    pub(crate) fn check_end(&self, work: &Work, place: &Place) {
         assert!(!work.is_pending() && !work.is_running() && !work.is_disabled(), "{work:?}");
         let [queued, cancelled] = [&self.queued, &self.cancelled].map(read);
         let (least, runs) = (queued.saturating_sub(cancelled), read(&self.runs));
@@ -202,7 +202,8 @@ impl Ledger {
         } else {
             assert_eq!(runs, most, "{queued} queued, {cancelled} cancelled, {life:?}: {work:?}");
         }
-        if life == Life::Queued {
+        // A workqueue that drains refuses items, so what was wanted last may not be done.
+        if life == Life::Queued && !place.drains {
             assert_eq!(read(&self.seen), read(&self.wanted), "{work:?}");
         }
     }

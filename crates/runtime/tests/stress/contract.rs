@@ -85,7 +85,7 @@ fn every_instance_is_accounted_for() {
     // What is on a timer is waited for, too.
     stage.works.iter().for_each(|one| while one.work.flush() {});
     stage.places.iter().for_each(|place| place.queue.flush());
-    stage.works.iter().for_each(|one| one.ledger.check_end(&one.work));
+    stage.works.iter().for_each(|one| one.ledger.check_end(&one.work, &one.place));
     stage.places.iter().for_each(|place| place.check_end());
     watch.join().unwrap();
     let ran = stage.ran.load(Ordering::SeqCst);
