@@ -135,6 +135,24 @@ impl Lists {
         Some(self.ends[at].head)
     }
 
+    /// Takes the victim out.
+    ///
+    /// # Panics
+    ///
+    /// If no victim was asked for.
+    pub(super) fn pop_victim(&mut self) {
+        let at = self.victim.expect("a victim was asked for");
+        let ends = &mut self.ends[at];
+        let next = self.links[ends.head as usize].next;
+        ends.head = next;
+        if next == NONE {
+            ends.tail = NONE;
+            self.emptied(at / BUCKETS, at % BUCKETS);
+        } else {
+            self.links[next as usize].previous = NONE;
+        }
+    }
+
     /// Whether pages of this class and age are worth more than those that victims come from.
     pub(super) fn worth_more(&self, class: Class, bucket: usize) -> bool {
         let Some(victim) = self.victim else { return false };
@@ -149,16 +167,21 @@ impl Lists {
 
     /// Lets an epoch pass.
     pub(super) fn tick(&mut self, epoch: u32) {
+        let mut moved = [0; CLASSES / 64];
         for bucket in (0..BUCKETS - 1).rev() {
             if epoch.is_multiple_of(width(bucket)) {
                 for word in 0..CLASSES / 64 {
                     let classes = std::mem::take(&mut self.classes[bucket][word]);
                     self.classes[bucket + 1][word] |= classes;
+                    moved[word] |= classes;
                     for class in ones(classes) {
                         self.join(word * 64 + class, bucket);
                     }
                 }
             }
+        }
+        for (word, &classes) in moved.iter().enumerate() {
+            ones(classes).for_each(|class| self.find_least(word * 64 + class));
         }
         self.victim = None;
     }
@@ -175,7 +198,6 @@ impl Lists {
             older.tail = younger.tail;
         }
         self.held[class] = self.held[class] & !(1 << bucket) | 1 << (bucket + 1);
-        self.find_least(class);
     }
 
     fn filled(&mut self, class: usize, bucket: usize) {

@@ -265,7 +265,7 @@ impl HitDensity {
             let age = (self.epoch as u16).wrapping_sub(known.last) as u32;
             let bucket = age::bucket(age);
             let outgrown = uses > 0 || class != was || self.lists.worth_more(class, bucket);
-            self.lists.remove(frame, was);
+            self.lists.pop_victim();
             if outgrown && sorted < SORT_MAX {
                 sorted += usize::from(uses == 0);
                 self.lists.push(frame, class, bucket);
