@@ -74,17 +74,16 @@ fn an_item_that_uses_its_cpu_for_long_is_counted_once_and_keeps_it() {
         let stop = Arc::clone(&stop);
         runtime.queue(move || {
             let used = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap();
-            let begun = used();
+            let enough = used() + Duration::from_millis(10);
             // On a loaded machine it may be long until it had so much of the CPU.
-            while !stop.load(Ordering::Relaxed) || used() - begun < Duration::from_millis(10) {
+            while !stop.load(Ordering::Relaxed) || used() < enough {
                 std::hint::spin_loop();
             }
-            used() - begun
         })
     };
     wait_until("being counted", || runtime.events().counters().cpu_intensive > 0);
     stop.store(true, Ordering::Relaxed);
-    assert!(spins.join().unwrap() >= Duration::from_millis(10));
+    spins.join().unwrap();
     let counters = runtime.events().counters();
     assert_eq!((counters.cpu_intensive, counters.blocked), (1, 0));
     // Booked after the result is out.

@@ -94,8 +94,8 @@ impl Policy for HitDensity {
     }
 }
 
-/// Mixes the bits of a page's number as in SplitMix64: G. Steele, D. Lea, C. Flood, "Fast splittable
-/// pseudorandom number generators", OOPSLA 2014.
+/// Mixes the bits of a page's number as in `SplitMix64`: G. Steele, D. Lea, C. Flood, "Fast
+/// splittable pseudorandom number generators", OOPSLA 2014.
 fn hash(page: Page) -> u64 {
     let mut bits = (page as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -170,10 +170,10 @@ impl Lists {
         let mut moved = [0; CLASSES / 64];
         for bucket in (0..BUCKETS - 1).rev() {
             if epoch.is_multiple_of(width(bucket)) {
-                for word in 0..CLASSES / 64 {
+                for (word, moved) in moved.iter_mut().enumerate() {
                     let classes = std::mem::take(&mut self.classes[bucket][word]);
                     self.classes[bucket + 1][word] |= classes;
-                    moved[word] |= classes;
+                    *moved |= classes;
                     for class in ones(classes) {
                         self.join(word * 64 + class, bucket);
                     }
