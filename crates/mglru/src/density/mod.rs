@@ -1,7 +1,7 @@
 //! The default policy: evicts what gives the fewest hits for the frame that it holds.
 //!
 //! Frames stand in lists by class and age. A class is what the past of a page says (`history.rs`);
-//! ages grow by epochs, of which a cacheful of requests has 64 (`age.rs`). How soon pages of each
+//! ages grow by epochs, of which a cacheful of requests has 128 (`age.rs`). How soon pages of each
 //! class and age are used again is learnt from a sample of the keys (`learner.rs`, `rates.rs`), and
 //! tells what a page is worth (`index.rs`). Victims come from the list that is worth least
 //! (`lists.rs`): an LRU list's tail where recency tells, the youngest pages in a loop that does not
@@ -27,7 +27,7 @@ use learner::Learner;
 use lists::Lists;
 
 /// Epochs that a cacheful of requests lasts.
-const EPOCHS: u64 = 64;
+const EPOCHS: u64 = 128;
 /// Requests before the worth of pages is found out for the first time.
 const FIRST_LESSON: u64 = 256;
 /// The longest time between two lessons, in requests, where the cache is small.

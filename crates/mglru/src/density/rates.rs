@@ -9,7 +9,7 @@ use super::history::{PACES, PASTS, TIERS, pace_distance};
 use super::index;
 
 /// Uses that the rate of a wider group counts for.
-const TRUST: f32 = 2.0;
+const TRUST: f32 = 1.0;
 /// Places for ages in units of the pace.
 const RELATIVE: usize = BUCKETS + 2 * PACES;
 
