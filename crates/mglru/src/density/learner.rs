@@ -117,14 +117,13 @@ impl Learner {
         }
     }
 
-    /// Tells what the classes are worth of which something is known, or that are wanted.
-    pub(super) fn tell(
+    /// What pages are worth of the classes of which something is known, or that are wanted.
+    pub(super) fn worth(
         &self,
         savings: Savings,
         wanted: impl Fn(usize) -> bool,
-        tell: impl FnMut(usize, [f32; BUCKETS]),
-    ) {
-        super::rates::tell(&self.counts, savings, wanted, tell);
+    ) -> Vec<(usize, [f32; BUCKETS])> {
+        super::rates::worth(&self.counts, savings, wanted)
     }
 
     /// Forgets all but this share of what was counted.

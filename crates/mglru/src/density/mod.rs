@@ -8,7 +8,7 @@
 //! fit, those used once in a scan, the rarely used where frequency tells. Nothing is set by hand.
 //!
 //! In the terms of the kernel's multi-generational LRU: ages are generations, more than four of
-//! them, and octaves wide; classes are tiers; the feedback from refaults is the sample, which also
+//! them, and half octaves wide; classes are tiers; the feedback from refaults is the sample, which also
 //! hears of pages long gone; pages that were hit are sorted when eviction meets them.
 
 mod age;
@@ -285,12 +285,9 @@ impl HitDensity {
     }
 
     fn teach(&mut self, all: bool) {
-        let Self { learner, lists, savings, .. } = self;
-        let mut news = Vec::new();
-        let wanted = |class: usize| all || lists.holds(class);
-        learner.tell(*savings, wanted, |class, worth| news.push((class, worth)));
-        for (class, worth) in news {
-            lists.set_worth(class, worth);
+        let wanted = |class: usize| all || self.lists.holds(class);
+        for (class, worth) in self.learner.worth(self.savings, wanted) {
+            self.lists.set_worth(class, worth);
         }
     }
 

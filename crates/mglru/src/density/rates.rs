@@ -69,14 +69,14 @@ impl Savings {
     }
 }
 
-/// From the counts of each class and age, tells what such a page is worth, but for classes of which nothing is known
-/// and that are not `wanted`.
-pub(super) fn tell(
+/// From the counts of each class and age, what such pages are worth: of the classes of which
+/// something is known, or that are `wanted`.
+pub(super) fn worth(
     counts: &[[Count; BUCKETS]],
     savings: Savings,
     wanted: impl Fn(usize) -> bool,
-    mut tell: impl FnMut(usize, [f32; BUCKETS]),
-) {
+) -> Vec<(usize, [f32; BUCKETS])> {
+    let mut worth = Vec::new();
     for dirty in [false, true] {
         let first = if dirty { PASTS } else { 0 };
         let known: [bool; PASTS] = std::array::from_fn(|past| {
@@ -94,9 +94,10 @@ pub(super) fn tell(
                 estimate(counts[past][bucket].uses(), exposure, groups.rate(past, bucket))
             });
             let saving = savings.mean(share_of_writes(&counts[past], of_writes), dirty);
-            tell(first + past, index::worth(&rates).map(|density| density * saving));
+            worth.push((first + past, index::worth(&rates).map(|density| density * saving)));
         }
     }
+    worth
 }
 
 /// Which share of the uses write, where it is `wider` in a wider group.
