@@ -3,6 +3,7 @@
 #[path = "support/traces.rs"]
 mod traces;
 
+use homing_lab::compare::{Candidate, Plan};
 use homing_lab::{Setup, Size, Trace, policies};
 use traces::load;
 
@@ -10,30 +11,17 @@ const NAMES: [&str; 7] =
     ["cphy", "lirs_2_pools", "lirs_loop", "lirs_multi2", "oltp", "orm_busy", "w106"];
 const SIZES: [&str; 4] = ["1%", "5%", "10%", "25%"];
 
-fn hits(policy: &str, size: &str, trace: &Trace) -> f64 {
-    let capacity = size.parse::<Size>().unwrap().capacity(trace.pages());
-    let mut policy = policies::build(policy, &Setup::new(trace, capacity)).unwrap();
-    policy.replay(trace).hit_ratio() * 100.0
-}
-
 #[test]
 fn it_closes_half_of_the_distance_to_the_optimum_and_is_never_much_behind_lru() {
-    let mut shares = Vec::new();
-    for name in NAMES {
-        let Some(trace) = load(name) else { return };
-        for size in SIZES {
-            let of = |policy| hits(policy, size, &trace);
-            let (ours, lru, fifo, opt) = (of("mglru"), of("lru"), of("fifo"), of("opt-bypass"));
-            println!("{name} {size}: {ours:.2} (LRU {lru:.2}, optimum {opt:.2})");
-            assert!(ours > lru - 0.5, "{name} {size}: {ours:.2}, LRU {lru:.2}");
-            if opt - fifo >= 0.5 {
-                shares.push((ours - fifo) / (opt - fifo));
-            }
-        }
-    }
-    let mean = shares.iter().sum::<f64>() / shares.len() as f64;
-    println!("mean share {mean:.3}");
-    assert!(mean > 0.53, "{mean:.3}");
+    let Some(traces) = NAMES.into_iter().map(load).collect::<Option<Vec<Trace>>>() else { return };
+    let sizes = SIZES.map(|size| size.parse::<Size>().unwrap());
+    let candidates = [Candidate::named("mglru").unwrap()];
+    let plan = Plan { traces: &traces, sizes: &sizes, candidates: &candidates, threads: 2 };
+    let summary = plan.run(&|_| ()).summary("mglru").unwrap();
+    println!("{summary:?}");
+    assert_eq!(summary.counted, 28);
+    assert!(summary.share.unwrap() > 0.53);
+    assert!(summary.worst.unwrap().points > -0.5);
 }
 
 #[test]
