@@ -1,5 +1,5 @@
 //! The kernel's multi-generational LRU, fed as it is with pages of files that are read and written
-//! by calls: `homing_mglru::kernel`, the code that the cache runs.
+//! by calls: `homing_mglru::kernel`.
 //!
 //! `Documentation/mm/multigen_lru.rst` of the kernel, as of 6.14. All pages are of the clean type, as
 //! files' pages are, written or not; write-backs are counted by whoever replays. A page is a frame

@@ -58,8 +58,8 @@ pub struct Savings {
 impl Savings {
     /// Each hit is worth the same.
     pub const HITS: Self = Self { read: 1.0, write: 1.0, rewrite: 0.0 };
-    /// What a disk is spared where pages are written whole. A page that is dirty may have to be
-    /// written back before its next write in any case, to be durable: so the half.
+    /// What a disk is spared where pages are written whole. A dirty page may have to be written back
+    /// before its next write in any case, to be durable: so less than 1. The half is by trial.
     pub const TRANSFERS: Self = Self { read: 1.0, write: 0.0, rewrite: 0.5 };
 
     /// The mean saving of a use, where `of_writes` of the uses write.
