@@ -7,16 +7,42 @@
 //! Uses within an epoch of the last one count as one: they would have been hits in any case, and a
 //! burst says nothing of the time after it.
 
+use std::sync::Arc;
+
 use super::age::{BUCKETS, bucket};
 use super::history::{CLASSES, History};
-use super::rates::{Count, Savings};
+use super::rates::{self, Count, Savings};
+use super::worth::Worth;
 
 /// Keys that are followed, at most. When there are more, half of them are dropped.
 const SAMPLE: usize = 1 << 16;
+/// Epochs that a cacheful of requests lasts.
+const EPOCHS: u64 = 128;
+/// Requests before the worth of pages is found out for the first time.
+const FIRST_LESSON: u64 = 256;
+/// The longest time between two lessons, in requests, where the cache is small.
+const LESSON: u64 = 2048;
+/// Keys looked at for each request, to count how many could be used.
+const LOOKS: u64 = 2;
+/// Cachefuls of requests, or requests if these are more, after which a count has faded.
+const MEMORY: (u64, u64) = (20, 100_000);
 
-/// What is known of the keys that are followed.
+/// Learns from all requests of a cache what its pages are worth, and tells its [`Shard`]s.
+///
+/// Time is counted in requests, and in epochs of [`epoch_length`](Self::epoch_length) requests. The
+/// owner counts them: at the end of each it calls [`end_epoch`](Self::end_epoch), and lets its
+/// shards [`advance`](super::Shard::advance).
+///
+/// [`Shard`]: super::Shard
 #[derive(Debug)]
-pub(super) struct Learner {
+pub struct Learner {
+    /// In pages.
+    capacity: u64,
+    savings: Savings,
+    /// The number of the request before which nothing is learnt.
+    lesson_at: u64,
+    worth: Arc<Worth>,
+    sample: usize,
     entries: Vec<Entry>,
     /// Where each key's entry is: open addressing by the upper bits of the hashes, at most half
     /// full; a power of two.
@@ -27,7 +53,7 @@ pub(super) struct Learner {
     /// The entry that was looked at last.
     hand: usize,
     /// After how many epochs without use the past of a page is forgotten.
-    pub(super) horizon: u32,
+    horizon: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -42,19 +68,108 @@ struct Entry {
 const FREE: u32 = u32::MAX;
 
 impl Learner {
-    pub(super) fn new() -> Self {
-        Self {
+    /// For a cache of so many pages.
+    ///
+    /// # Panics
+    ///
+    /// If the capacity is 0.
+    pub fn new(capacity: usize) -> Self {
+        Self::with_sample(capacity, SAMPLE)
+    }
+
+    /// For a cache of so many pages, following at most this many keys. Fewer than some thousand
+    /// learn slowly.
+    ///
+    /// # Panics
+    ///
+    /// If the capacity or the sample is 0.
+    pub fn with_sample(capacity: usize, keys: usize) -> Self {
+        assert!(keys > 0, "nothing is learnt from no keys");
+        let mut learner = Self {
+            capacity: 0,
+            savings: Savings::TRANSFERS,
+            lesson_at: FIRST_LESSON,
+            worth: Arc::new(Worth::nothing()),
+            sample: keys,
             entries: Vec::new(),
             places: vec![FREE; 64],
             level: 0,
             counts: vec![[Count::default(); BUCKETS]; CLASSES],
             hand: 0,
             horizon: u32::MAX,
+        };
+        learner.set_capacity(capacity);
+        learner.teach(|_| true);
+        learner
+    }
+
+    /// Sets how many pages the cache has from now on.
+    ///
+    /// # Panics
+    ///
+    /// If the capacity is 0.
+    pub fn set_capacity(&mut self, capacity: usize) {
+        assert!(capacity > 0, "a cache holds at least one page");
+        self.capacity = capacity as u64;
+    }
+
+    /// Sets what hits save: [`Savings::TRANSFERS`] unless this is called. It counts from the next
+    /// lesson on.
+    pub fn set_savings(&mut self, savings: Savings) {
+        self.savings = savings;
+    }
+
+    /// Sets after how many epochs without use the past of a key is forgotten: the age of the oldest
+    /// shadows.
+    pub fn set_horizon(&mut self, epochs: u32) {
+        self.horizon = epochs;
+    }
+
+    /// How long an epoch is, in requests.
+    pub fn epoch_length(&self) -> u64 {
+        (self.capacity / EPOCHS).max(1)
+    }
+
+    /// What pages are worth, as last learnt.
+    pub fn worth(&self) -> Arc<Worth> {
+        Arc::clone(&self.worth)
+    }
+
+    /// An epoch is over, and this is the next one; there were `now` requests so far, and there are
+    /// pages of such classes. Returns what pages are worth from now on, if it was found out anew.
+    pub fn end_epoch(
+        &mut self,
+        epoch: u32,
+        now: u64,
+        held: impl Fn(usize) -> bool,
+    ) -> Option<Arc<Worth>> {
+        self.count_exposed(epoch, (self.epoch_length() * LOOKS) as usize);
+        if now < self.lesson_at {
+            return None;
+        }
+        let period = (now / 8).min((self.capacity / 4).max(LESSON));
+        self.lesson_at = now + period;
+        self.teach(held);
+        let memory = (self.capacity * MEMORY.0).max(MEMORY.1);
+        self.fade((-(period as f64) / memory as f64).exp() as f32);
+        Some(self.worth())
+    }
+
+    /// Finds out what pages are worth of the classes of which something is known, or that are held.
+    fn teach(&mut self, held: impl Fn(usize) -> bool) {
+        let worth = Arc::make_mut(&mut self.worth);
+        for (class, values) in rates::worth(&self.counts, self.savings, held) {
+            worth.set(class, values);
         }
     }
 
+    /// How many of the lowest bits of a hash are zero, at least, where its key is followed.
+    pub fn level(&self) -> u32 {
+        self.level
+    }
+
     /// Whether this key is followed.
-    pub(super) fn follows(&self, hash: u64) -> bool {
+    pub fn follows(&self, hash: u64) -> bool {
         hash.trailing_zeros() >= self.level
     }
 
@@ -67,8 +182,11 @@ impl Learner {
         at
     }
 
-    /// A key that is followed was used.
-    pub(super) fn used(&mut self, hash: u64, epoch: u32, write: bool) {
+    /// A page was requested, hit or miss. `hash` is that of its key: all bits must be good.
+    pub fn used(&mut self, hash: u64, epoch: u32, write: bool) {
+        if !self.follows(hash) {
+            return;
+        }
         let at = self.place(hash);
         let Some(entry) = self.entries.get_mut(self.places[at] as usize) else {
             self.places[at] = self.entries.len() as u32;
@@ -78,7 +196,8 @@ impl Learner {
             }
             return;
         };
-        let age = epoch - entry.last;
+        // Threads may come with epochs a little out of order.
+        let age = epoch.saturating_sub(entry.last);
         if age > 0 {
             let class = entry.history.class();
             self.counts[class.index()][bucket(age)].used(write);
@@ -90,7 +209,7 @@ impl Learner {
 
     /// Takes more places, or follows half as many keys.
     fn make_room(&mut self) {
-        if self.entries.len() < SAMPLE {
+        if self.entries.len() < self.sample {
             self.places = vec![FREE; self.places.len() * 2];
         } else {
             self.level += 1;
@@ -106,28 +225,20 @@ impl Learner {
     }
 
     /// An epoch is over: looks at some of the keys, in turn, for all that were exposed in it.
-    pub(super) fn count_exposed(&mut self, epoch: u32, some: usize) {
+    fn count_exposed(&mut self, epoch: u32, some: usize) {
         let some = some.min(self.entries.len());
         let stands_for = self.entries.len() as f32 / some as f32;
         for _ in 0..some {
             self.hand = if self.hand + 1 < self.entries.len() { self.hand + 1 } else { 0 };
             let entry = &self.entries[self.hand];
             let class = entry.history.class();
-            self.counts[class.index()][bucket(epoch - entry.last)].exposed(stands_for);
+            self.counts[class.index()][bucket(epoch.saturating_sub(entry.last))]
+                .exposed(stands_for);
         }
     }
 
-    /// What pages are worth of the classes of which something is known, or that are wanted.
-    pub(super) fn worth(
-        &self,
-        savings: Savings,
-        wanted: impl Fn(usize) -> bool,
-    ) -> Vec<(usize, [f32; BUCKETS])> {
-        super::rates::worth(&self.counts, savings, wanted)
-    }
-
     /// Forgets all but this share of what was counted.
-    pub(super) fn fade(&mut self, share: f32) {
+    fn fade(&mut self, share: f32) {
         for count in self.counts.iter_mut().flatten() {
             count.fade(share);
         }

@@ -2,18 +2,56 @@
 //!
 //! As time passes a list joins that of the next age, whole: two links, however many frames.
 
+use std::sync::Arc;
+
+use super::Worth;
 use super::age::{BUCKETS, width};
 use super::history::{CLASSES, Class};
 
 /// No frame.
 const NONE: u32 = u32::MAX;
+/// No row: the class never had a frame.
+const ABSENT: u8 = u8::MAX;
 
-/// The lists, and which of them is worth least.
+/// The neighbours of frames in their lists. A frame stands in one list at most, of whatever group.
+#[derive(Debug, Default)]
+pub(super) struct Links(Vec<Link>);
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Link {
+    previous: u32,
+    next: u32,
+}
+
+impl Links {
+    /// Makes room for this many frames.
+    pub(super) fn grow(&mut self, frames: usize) {
+        self.0.resize(frames.max(self.0.len()), Link { previous: NONE, next: NONE });
+    }
+}
+
+impl std::ops::Index<u32> for Links {
+    type Output = Link;
+
+    fn index(&self, frame: u32) -> &Link {
+        &self.0[frame as usize]
+    }
+}
+
+impl std::ops::IndexMut<u32> for Links {
+    fn index_mut(&mut self, frame: u32) -> &mut Link {
+        &mut self.0[frame as usize]
+    }
+}
+
+/// The lists of one group, and which of them is worth least.
 #[derive(Debug)]
 pub(super) struct Lists {
-    links: Vec<Link>,
-    ends: Vec<Ends>,
-    worth: Box<[[f32; BUCKETS]; CLASSES]>,
+    /// Rows of lists, one row for each class that ever had frames.
+    ends: Vec<[Ends; BUCKETS]>,
+    /// Where each class has its row.
+    rows: [u8; CLASSES],
+    worth: Arc<Worth>,
     /// For each class, the buckets in which it has frames.
     held: [u32; CLASSES],
     /// For each class, the bucket that is worth least, and its worth.
@@ -23,13 +61,7 @@ pub(super) struct Lists {
     /// For each bucket, the classes that have frames of this age.
     classes: [[u64; CLASSES / 64]; BUCKETS],
     /// The list that is worth least, unless that has to be found out.
-    victim: Option<usize>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Link {
-    previous: u32,
-    next: u32,
+    victim: Option<Victim>,
 }
 
 /// Oldest and youngest frame of a list.
@@ -43,16 +75,20 @@ impl Ends {
     const EMPTY: Self = Self { head: NONE, tail: NONE };
 }
 
-fn cell(class: usize, bucket: usize) -> usize {
-    class * BUCKETS + bucket
+/// The list that is worth least, and what that is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Victim {
+    class: usize,
+    bucket: usize,
+    worth: f32,
 }
 
 impl Lists {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(worth: Arc<Worth>) -> Self {
         Self {
-            links: Vec::new(),
-            ends: vec![Ends::EMPTY; CLASSES * BUCKETS],
-            worth: vec![[0.0; BUCKETS]; CLASSES].try_into().expect("as many as there are classes"),
+            ends: Vec::new(),
+            rows: [ABSENT; CLASSES],
+            worth,
             held: [0; CLASSES],
             least: [(f32::INFINITY, 0); CLASSES],
             some: [0; CLASSES / 64],
@@ -61,48 +97,50 @@ impl Lists {
         }
     }
 
-    /// Makes room for this many frames.
-    pub(super) fn grow(&mut self, frames: usize) {
-        self.links.resize(frames.max(self.links.len()), Link { previous: NONE, next: NONE });
+    fn ends(&mut self, class: usize, bucket: usize) -> &mut Ends {
+        &mut self.ends[self.rows[class] as usize][bucket]
     }
 
-    /// Sets what all pages of a class are worth.
-    pub(super) fn set_worth(&mut self, class: usize, worth: [f32; BUCKETS]) {
-        self.worth[class] = worth;
-        self.find_least(class);
+    /// Takes over what pages are worth now.
+    pub(super) fn learn(&mut self, worth: Arc<Worth>) {
+        self.worth = worth;
+        for (word, classes) in self.some.into_iter().enumerate() {
+            ones(classes).for_each(|class| self.find_least(word * 64 + class));
+        }
         self.victim = None;
     }
 
     /// Appends a frame.
-    pub(super) fn push(&mut self, frame: u32, class: Class, bucket: usize) {
+    pub(super) fn push(&mut self, links: &mut Links, frame: u32, class: Class, bucket: usize) {
         let class = class.index();
-        let at = cell(class, bucket);
-        let ends = &mut self.ends[at];
-        self.links[frame as usize] = Link { previous: ends.tail, next: NONE };
-        if ends.tail == NONE {
+        if self.rows[class] == ABSENT {
+            // Of the tier of pages used once there is one pace only: the rows cannot run out.
+            self.rows[class] = self.ends.len() as u8;
+            self.ends.push([Ends::EMPTY; BUCKETS]);
+        }
+        let ends = self.ends(class, bucket);
+        let tail = std::mem::replace(&mut ends.tail, frame);
+        links[frame] = Link { previous: tail, next: NONE };
+        if tail == NONE {
             ends.head = frame;
-            ends.tail = frame;
             self.filled(class, bucket);
         } else {
-            let tail = std::mem::replace(&mut ends.tail, frame);
-            self.links[tail as usize].next = frame;
+            links[tail].next = frame;
         }
     }
 
     /// Takes a frame of this class out of the list that it stands in.
-    pub(super) fn remove(&mut self, frame: u32, class: Class) {
-        let Link { previous, next } = self.links[frame as usize];
+    pub(super) fn remove(&mut self, links: &mut Links, frame: u32, class: Class) {
+        let Link { previous, next } = links[frame];
         if previous != NONE && next != NONE {
-            self.links[previous as usize].next = next;
-            self.links[next as usize].previous = previous;
+            links[previous].next = next;
+            links[next].previous = previous;
             return;
         }
         // At an end: of which list of its class? As it is at an end, it can be seen there.
         let class = class.index();
-        let mut buckets = self.held[class];
-        while buckets != 0 {
-            let bucket = buckets.trailing_zeros() as usize;
-            let ends = &mut self.ends[cell(class, bucket)];
+        for bucket in ones(self.held[class] as u64) {
+            let ends = self.ends(class, bucket);
             if ends.head == frame || ends.tail == frame {
                 if ends.head == frame {
                     ends.head = next;
@@ -111,28 +149,29 @@ impl Lists {
                     ends.tail = previous;
                 }
                 if previous != NONE {
-                    self.links[previous as usize].next = NONE;
+                    links[previous].next = NONE;
                 }
                 if next != NONE {
-                    self.links[next as usize].previous = NONE;
+                    links[next].previous = NONE;
                 }
                 if ends.head == NONE {
                     self.emptied(class, bucket);
                 }
                 return;
             }
-            buckets &= buckets - 1;
         }
         unreachable!("a frame at the end of no list of its class");
     }
 
     /// The frame that is worth least: the oldest one of its list.
     pub(super) fn victim(&mut self) -> Option<u32> {
-        let at = match self.victim {
-            Some(at) => at,
-            None => self.find_victim()?,
-        };
-        Some(self.ends[at].head)
+        let Victim { class, bucket, .. } = self.find_victim()?;
+        Some(self.ends(class, bucket).head)
+    }
+
+    /// What the frame that is worth least is worth.
+    pub(super) fn least(&mut self) -> Option<f32> {
+        self.find_victim().map(|victim| victim.worth)
     }
 
     /// Takes the victim out.
@@ -140,24 +179,22 @@ impl Lists {
     /// # Panics
     ///
     /// If no victim was asked for.
-    pub(super) fn pop_victim(&mut self) {
-        let at = self.victim.expect("a victim was asked for");
-        let ends = &mut self.ends[at];
-        let next = self.links[ends.head as usize].next;
+    pub(super) fn pop_victim(&mut self, links: &mut Links) {
+        let Victim { class, bucket, .. } = self.victim.expect("a victim was asked for");
+        let ends = self.ends(class, bucket);
+        let next = links[ends.head].next;
         ends.head = next;
         if next == NONE {
             ends.tail = NONE;
-            self.emptied(at / BUCKETS, at % BUCKETS);
+            self.emptied(class, bucket);
         } else {
-            self.links[next as usize].previous = NONE;
+            links[next].previous = NONE;
         }
     }
 
     /// Whether pages of this class and age are worth more than those that victims come from.
     pub(super) fn worth_more(&self, class: Class, bucket: usize) -> bool {
-        let Some(victim) = self.victim else { return false };
-        let worth = self.worth[class.index()][bucket];
-        worth > self.worth[victim / BUCKETS][victim % BUCKETS]
+        self.victim.is_some_and(|victim| self.worth.of(class, bucket) > victim.worth)
     }
 
     /// Whether there are frames of this class.
@@ -165,8 +202,13 @@ impl Lists {
         self.held[class] != 0
     }
 
+    /// The classes of which there are frames.
+    pub(super) fn classes(&self) -> [u64; CLASSES / 64] {
+        self.some
+    }
+
     /// Lets an epoch pass.
-    pub(super) fn tick(&mut self, epoch: u32) {
+    pub(super) fn tick(&mut self, links: &mut Links, epoch: u32) {
         let mut moved = [0; CLASSES / 64];
         for bucket in (0..BUCKETS - 1).rev() {
             if epoch.is_multiple_of(width(bucket)) {
@@ -175,7 +217,7 @@ impl Lists {
                     self.classes[bucket + 1][word] |= classes;
                     *moved |= classes;
                     for class in ones(classes) {
-                        self.join(word * 64 + class, bucket);
+                        self.join(links, word * 64 + class, bucket);
                     }
                 }
             }
@@ -187,14 +229,14 @@ impl Lists {
     }
 
     /// Appends a list to that of the next age.
-    fn join(&mut self, class: usize, bucket: usize) {
-        let younger = std::mem::replace(&mut self.ends[cell(class, bucket)], Ends::EMPTY);
-        let older = &mut self.ends[cell(class, bucket + 1)];
+    fn join(&mut self, links: &mut Links, class: usize, bucket: usize) {
+        let younger = std::mem::replace(self.ends(class, bucket), Ends::EMPTY);
+        let older = self.ends(class, bucket + 1);
         if older.tail == NONE {
             *older = younger;
         } else {
-            self.links[older.tail as usize].next = younger.head;
-            self.links[younger.head as usize].previous = older.tail;
+            links[older.tail].next = younger.head;
+            links[younger.head].previous = older.tail;
             older.tail = younger.tail;
         }
         self.held[class] = self.held[class] & !(1 << bucket) | 1 << (bucket + 1);
@@ -204,14 +246,12 @@ impl Lists {
         self.held[class] |= 1 << bucket;
         self.some[class / 64] |= 1 << (class % 64);
         self.classes[bucket][class / 64] |= 1 << (class % 64);
-        let worth = self.worth[class][bucket];
+        let worth = self.worth.at(class, bucket);
         if worth < self.least[class].0 {
             self.least[class] = (worth, bucket as u8);
         }
-        if let Some(victim) = self.victim
-            && worth < self.worth[victim / BUCKETS][victim % BUCKETS]
-        {
-            self.victim = Some(cell(class, bucket));
+        if self.victim.is_some_and(|victim| worth < victim.worth) {
+            self.victim = Some(Victim { class, bucket, worth });
         }
     }
 
@@ -222,42 +262,43 @@ impl Lists {
             self.some[class / 64] &= !(1 << (class % 64));
         }
         self.find_least(class);
-        if self.victim == Some(cell(class, bucket)) {
+        if self.victim.is_some_and(|victim| victim.class == class && victim.bucket == bucket) {
             self.victim = None;
         }
     }
 
     fn find_least(&mut self, class: usize) {
         let mut least = (f32::INFINITY, 0);
-        let mut buckets = self.held[class];
-        while buckets != 0 {
-            let bucket = buckets.trailing_zeros() as usize;
+        for bucket in ones(self.held[class] as u64) {
             // Of equal worth, what is older.
-            if self.worth[class][bucket] <= least.0 {
-                least = (self.worth[class][bucket], bucket as u8);
+            let worth = self.worth.at(class, bucket);
+            if worth <= least.0 {
+                least = (worth, bucket as u8);
             }
-            buckets &= buckets - 1;
         }
         self.least[class] = least;
     }
 
-    fn find_victim(&mut self) -> Option<usize> {
-        let mut best = (f32::INFINITY, None);
-        for (word, &classes) in self.some.iter().enumerate() {
-            for class in ones(classes) {
-                let (worth, bucket) = self.least[word * 64 + class];
-                if worth < best.0 {
-                    best = (worth, Some(cell(word * 64 + class, bucket as usize)));
+    fn find_victim(&mut self) -> Option<Victim> {
+        if self.victim.is_none() {
+            let mut best = f32::INFINITY;
+            for (word, &classes) in self.some.iter().enumerate() {
+                for class in ones(classes) {
+                    let class = word * 64 + class;
+                    let (worth, bucket) = self.least[class];
+                    if worth < best {
+                        best = worth;
+                        self.victim = Some(Victim { class, bucket: bucket as usize, worth });
+                    }
                 }
             }
         }
-        self.victim = best.1;
-        best.1
+        self.victim
     }
 }
 
 /// The places of the bits that are set.
-fn ones(mut bits: u64) -> impl Iterator<Item = usize> {
+pub(super) fn ones(mut bits: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let place = bits.trailing_zeros() as usize;
         bits &= bits.wrapping_sub(1);

@@ -1,0 +1,27 @@
+//! What pages of each class and age are worth, as last learnt.
+
+use super::age::BUCKETS;
+use super::history::{CLASSES, Class};
+
+/// What pages of each class and age are worth: the hits to be had of one for each epoch that it
+/// keeps its frame. Made by a [`Learner`](super::Learner), read by [`Shard`](super::Shard)s.
+#[derive(Clone, Debug)]
+pub struct Worth(Box<[[f32; BUCKETS]; CLASSES]>);
+
+impl Worth {
+    pub(super) fn nothing() -> Self {
+        Self(vec![[0.0; BUCKETS]; CLASSES].try_into().expect("as many as there are classes"))
+    }
+
+    pub(super) fn set(&mut self, class: usize, worth: [f32; BUCKETS]) {
+        self.0[class] = worth;
+    }
+
+    pub(super) fn of(&self, class: Class, bucket: usize) -> f32 {
+        self.0[class.index()][bucket]
+    }
+
+    pub(super) fn at(&self, class: usize, bucket: usize) -> f32 {
+        self.0[class][bucket]
+    }
+}
