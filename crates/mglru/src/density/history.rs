@@ -75,6 +75,16 @@ impl History {
         Class(u8::from(self.dirty) << 7 | tier << 4 | pace)
     }
 
+    /// Of a page used `uses` times after the first one, so far apart.
+    pub(super) const fn of(uses: u8, distance: u16) -> Self {
+        Self { uses, distance, dirty: false }
+    }
+
+    /// Uses after the first one, and their mean distance in sixteenths of an epoch.
+    pub(super) const fn parts(self) -> (u8, u16) {
+        (self.uses, self.distance)
+    }
+
     /// In 24 bits, for a shadow entry.
     pub(super) fn pack(self) -> u32 {
         (self.distance as u32) << 8 | self.uses as u32

@@ -12,6 +12,7 @@
 //! hears of pages long gone; pages that were hit are sorted when eviction meets them.
 
 mod age;
+mod ghosts;
 mod history;
 mod index;
 mod learner;
@@ -20,6 +21,7 @@ mod rates;
 mod shard;
 mod worth;
 
+pub use ghosts::Ghosts;
 pub use learner::Learner;
 pub use rates::Savings;
 pub use shard::{Classes, Shadow, Shard, Victim};

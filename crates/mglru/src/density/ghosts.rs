@@ -1,0 +1,181 @@
+//! Shadows of evicted pages, found by the hashes of their keys.
+//!
+//! Six bytes each, ten to a line of memory: a fingerprint of 16 bits, the epoch of the last use in
+//! units of four, and the history with its counts rounded. A page that was never held is taken for
+//! one that was about once in 6,000 times; that costs a wrong guess, no more.
+
+use super::history::History;
+use super::shard::Shadow;
+
+/// Shadows of one line of memory.
+const WAYS: usize = 10;
+/// Epochs are kept in units of so many, as a power of two.
+const UNIT: u32 = 2;
+/// A shadow without page.
+const EMPTY: u16 = 0;
+
+/// What remains of evicted pages.
+#[derive(Debug)]
+pub struct Ghosts {
+    lines: Box<[Line]>,
+    /// The mean age of the last few shadows that were given up, in sixteenths of an epoch.
+    horizon: Option<u32>,
+}
+
+#[derive(Clone, Debug, Default)]
+#[repr(align(64))]
+struct Line([Ghost; WAYS]);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Ghost {
+    fingerprint: u16,
+    epoch: u16,
+    history: u16,
+}
+
+impl Ghost {
+    /// Its age in units of epochs. What seems to come from the future is of an epoch that others
+    /// know of already.
+    fn age(self, epoch: u32) -> u16 {
+        let age = ((epoch >> UNIT) as u16).wrapping_sub(self.epoch);
+        if age.cast_signed() < -1 { u16::MAX } else { age.cast_signed().max(0).cast_unsigned() }
+    }
+}
+
+impl Ghosts {
+    /// Room for about this many shadows.
+    pub fn new(shadows: usize) -> Self {
+        Self { lines: vec![Line::default(); shadows.div_ceil(WAYS)].into(), horizon: None }
+    }
+
+    /// The bytes that they take.
+    pub fn memory(&self) -> usize {
+        std::mem::size_of_val(&*self.lines)
+    }
+
+    fn find(&mut self, hash: u64) -> Option<(&mut Line, u16)> {
+        // The line by the upper half of the hash, the fingerprint from the lower one.
+        let line = ((hash >> 32) * self.lines.len() as u64 >> 32) as usize;
+        let fingerprint = ((hash >> 8) as u16).max(1);
+        Some((self.lines.get_mut(line)?, fingerprint))
+    }
+
+    /// Remembers an evicted page. Where that makes another one be forgotten, returns the
+    /// [`horizon`](super::Shard::set_horizon) that follows.
+    pub fn put(&mut self, hash: u64, shadow: Shadow, epoch: u32) -> Option<u32> {
+        let (line, fingerprint) = self.find(hash)?;
+        let age_of = |ghost: &Ghost| match ghost.fingerprint {
+            EMPTY => u32::MAX,
+            _ => ghost.age(epoch) as u32,
+        };
+        let oldest = line.0.iter_mut().max_by_key(|ghost| age_of(ghost))?;
+        let forgotten = *oldest;
+        *oldest = Ghost {
+            fingerprint,
+            epoch: (shadow.epoch >> UNIT) as u16,
+            history: round(History::unpack(shadow.history)),
+        };
+        if forgotten.fingerprint == EMPTY {
+            return None;
+        }
+        let age = (forgotten.age(epoch) as u32) << (UNIT + 4);
+        let horizon = self.horizon.get_or_insert(age);
+        *horizon = (*horizon * 15 + age) / 16;
+        Some(*horizon >> 4)
+    }
+
+    /// Takes what is remembered of a page that returns.
+    pub fn take(&mut self, hash: u64, epoch: u32) -> Option<Shadow> {
+        let (line, fingerprint) = self.find(hash)?;
+        let ghost = line.0.iter_mut().find(|ghost| ghost.fingerprint == fingerprint)?;
+        let ghost = std::mem::take(ghost);
+        let age = (ghost.age(epoch) as u32) << UNIT;
+        Some(Shadow { epoch: epoch.saturating_sub(age), history: exact(ghost.history).pack() })
+    }
+}
+
+/// A history in 16 bits: its uses in 5, its distance in 11.
+fn round(history: History) -> u16 {
+    let (uses, distance) = history.parts();
+    float::<2>(uses as u16) << 11 | float::<7>(distance)
+}
+
+fn exact(bits: u16) -> History {
+    // What was rounded down from 8 and 16 bits fits into them.
+    History::of(integer::<2>(bits >> 11) as u8, integer::<7>(bits & 0x7ff))
+}
+
+/// A number rounded down to its upper `1 + MANTISSA` bits, as a floating-point number without sign.
+fn float<const MANTISSA: u32>(number: u16) -> u16 {
+    let Some(exponent) = (number >> MANTISSA).checked_ilog2() else { return number };
+    (exponent as u16 + 1) << MANTISSA | (number >> exponent) & ((1 << MANTISSA) - 1)
+}
+
+fn integer<const MANTISSA: u32>(float: u16) -> u16 {
+    let Some(exponent) = (float >> MANTISSA).checked_sub(1) else { return float };
+    (1 << MANTISSA | float & ((1 << MANTISSA) - 1)) << exponent
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn numbers_are_rounded_down_by_little(number: u16, few: u8) {
+            let distance = integer::<7>(float::<7>(number));
+            prop_assert!(float::<7>(number) < 1 << 11);
+            prop_assert!(distance <= number && number - distance <= number >> 7);
+            let uses = integer::<2>(float::<2>(few as u16));
+            prop_assert!(float::<2>(few as u16) < 1 << 5);
+            prop_assert!(uses <= few as u16 && few as u16 - uses <= few as u16 >> 2);
+        }
+    }
+
+    fn shadow(epoch: u32) -> Shadow {
+        Shadow { epoch, history: History::of(3, 160).pack() }
+    }
+
+    fn hash(key: u64) -> u64 {
+        key.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ key << 40
+    }
+
+    #[test]
+    fn a_page_that_returns_is_remembered_once() {
+        let mut ghosts = Ghosts::new(1000);
+        for key in 0..100 {
+            assert_eq!(ghosts.put(hash(key), shadow(400), 480), None);
+        }
+        for key in 0..100 {
+            assert_eq!(ghosts.take(hash(key), 500), Some(shadow(400)), "{key}");
+            assert_eq!(ghosts.take(hash(key), 500), None, "{key}");
+        }
+    }
+
+    #[test]
+    fn the_oldest_are_forgotten_first_and_tell_how_far_memory_reaches() {
+        let mut ghosts = Ghosts::new(WAYS);
+        for key in 0..WAYS as u64 {
+            assert_eq!(ghosts.put(hash(key), shadow(key as u32 * 8), 100), None);
+        }
+        let horizon = ghosts.put(hash(1000), shadow(100), 160).unwrap();
+        assert_eq!(horizon, 160);
+        assert_eq!(ghosts.take(hash(0), 160), None);
+        assert_eq!(ghosts.take(hash(1), 160), Some(shadow(8)));
+    }
+
+    #[test]
+    fn without_room_nothing_is_remembered() {
+        let mut ghosts = Ghosts::new(0);
+        assert_eq!(ghosts.put(hash(1), shadow(1), 1), None);
+        assert_eq!(ghosts.take(hash(1), 1), None);
+    }
+
+    #[test]
+    fn what_an_epoch_just_begun_left_is_young() {
+        let mut ghosts = Ghosts::new(WAYS);
+        ghosts.put(hash(1), shadow(404), 400);
+        assert_eq!(ghosts.take(hash(1), 400).unwrap().epoch, 400);
+    }
+}
