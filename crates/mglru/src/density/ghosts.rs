@@ -11,17 +11,21 @@ use super::shard::Shadow;
 const WAYS: usize = 10;
 /// Epochs are kept in units of so many, as a power of two.
 const UNIT: u32 = 2;
-/// A shadow without page.
+/// The fingerprint of no page.
 const EMPTY: u16 = 0;
+/// How much older than the mean of what is given up the past of a page may be, in halves. By trial:
+/// lines fill unevenly, so shadows reach less far in some than in others.
+const REACH: u32 = 3;
 
 /// What remains of evicted pages.
 #[derive(Debug)]
 pub struct Ghosts {
     lines: Box<[Line]>,
     /// The mean age of the last few shadows that were given up, in sixteenths of an epoch.
-    horizon: Option<u32>,
+    age: Option<u32>,
 }
 
+/// Shadows, the youngest first, and then none.
 #[derive(Clone, Debug, Default)]
 #[repr(align(64))]
 struct Line([Ghost; WAYS]);
@@ -45,7 +49,7 @@ impl Ghost {
 impl Ghosts {
     /// Room for about this many shadows.
     pub fn new(shadows: usize) -> Self {
-        Self { lines: vec![Line::default(); shadows.div_ceil(WAYS)].into(), horizon: None }
+        Self { lines: vec![Line::default(); shadows.div_ceil(WAYS)].into(), age: None }
     }
 
     /// The bytes that they take.
@@ -63,32 +67,32 @@ impl Ghosts {
     /// Remembers an evicted page. Where that makes another one be forgotten, returns the
     /// [`horizon`](super::Shard::set_horizon) that follows.
     pub fn put(&mut self, hash: u64, shadow: Shadow, epoch: u32) -> Option<u32> {
-        let (line, fingerprint) = self.find(hash)?;
-        let age_of = |ghost: &Ghost| match ghost.fingerprint {
-            EMPTY => u32::MAX,
-            _ => ghost.age(epoch) as u32,
-        };
-        let oldest = line.0.iter_mut().max_by_key(|ghost| age_of(ghost))?;
-        let forgotten = *oldest;
-        *oldest = Ghost {
+        let (Line(ghosts), fingerprint) = self.find(hash)?;
+        let is_free = |ghost: &Ghost| ghost.fingerprint == EMPTY;
+        let last = ghosts.iter().position(is_free).unwrap_or(WAYS - 1);
+        let forgotten = ghosts[last];
+        ghosts.copy_within(..last, 1);
+        ghosts[0] = Ghost {
             fingerprint,
             epoch: (shadow.epoch >> UNIT) as u16,
             history: round(History::unpack(shadow.history)),
         };
-        if forgotten.fingerprint == EMPTY {
+        if is_free(&forgotten) {
             return None;
         }
         let age = (forgotten.age(epoch) as u32) << (UNIT + 4);
-        let horizon = self.horizon.get_or_insert(age);
-        *horizon = (*horizon * 15 + age) / 16;
-        Some(*horizon >> 4)
+        let mean = self.age.get_or_insert(age);
+        *mean = (*mean * 15 + age) / 16;
+        Some(*mean * REACH / 2 >> 4)
     }
 
     /// Takes what is remembered of a page that returns.
     pub fn take(&mut self, hash: u64, epoch: u32) -> Option<Shadow> {
-        let (line, fingerprint) = self.find(hash)?;
-        let ghost = line.0.iter_mut().find(|ghost| ghost.fingerprint == fingerprint)?;
-        let ghost = std::mem::take(ghost);
+        let (Line(ghosts), fingerprint) = self.find(hash)?;
+        let at = ghosts.iter().position(|ghost| ghost.fingerprint == fingerprint)?;
+        let ghost = ghosts[at];
+        ghosts.copy_within(at + 1.., at);
+        ghosts[WAYS - 1] = Ghost::default();
         let age = (ghost.age(epoch) as u32) << UNIT;
         Some(Shadow { epoch: epoch.saturating_sub(age), history: exact(ghost.history).pack() })
     }
@@ -154,13 +158,13 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_are_forgotten_first_and_tell_how_far_memory_reaches() {
+    fn who_left_first_is_forgotten_first_and_tells_how_far_memory_reaches() {
         let mut ghosts = Ghosts::new(WAYS);
         for key in 0..WAYS as u64 {
             assert_eq!(ghosts.put(hash(key), shadow(key as u32 * 8), 100), None);
         }
         let horizon = ghosts.put(hash(1000), shadow(100), 160).unwrap();
-        assert_eq!(horizon, 160);
+        assert_eq!(horizon, 160 * REACH / 2);
         assert_eq!(ghosts.take(hash(0), 160), None);
         assert_eq!(ghosts.take(hash(1), 160), Some(shadow(8)));
     }
