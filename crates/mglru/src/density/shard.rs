@@ -247,6 +247,11 @@ impl Shard {
         })
     }
 
+    /// The epoch that the shard has reached.
+    pub fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
     /// Lets time pass until this epoch has begun.
     pub fn advance(&mut self, epoch: u32) {
         if epoch.saturating_sub(self.epoch) > EPOCHS_MAX {

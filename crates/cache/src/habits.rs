@@ -1,0 +1,167 @@
+//! The clock of a cache, and what it has learnt of its pages: what all of its shards share.
+//!
+//! Requests are the clock. Shards count them and tell them in batches; whoever completes an epoch
+//! ends it, on the way. A shard hears of it when somebody next changes it.
+//!
+//! Nobody ever waits here. A use that finds the learner at work is not learnt from: uses and
+//! exposure are both counted from a sample, and one that loses a little of it at random learns the
+//! same more slowly.
+
+use std::sync::TryLockError;
+
+use homing_mglru::density::{Classes, Learner, Shard, Worth};
+
+use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use crate::sync::atomic::{AtomicU32, AtomicU64};
+use crate::sync::{Arc, Mutex, MutexGuard, lock};
+
+/// What shards share.
+#[derive(Debug)]
+pub(crate) struct Habits {
+    /// Read for each hit; what follows on the same line changes seldom, too.
+    epoch: AtomicU32,
+    /// How many lowest bits of a hash are zero where its key is followed.
+    level: AtomicU32,
+    /// How often it was found out what pages are worth.
+    lessons: AtomicU32,
+    /// How many requests shards tell at a time.
+    batch: AtomicU32,
+    clock: Clock,
+    /// Classes of pages that shards have.
+    held: [AtomicU64; std::mem::size_of::<Classes>() / 8],
+    learner: Mutex<Learner>,
+    worth: Mutex<std::sync::Arc<Worth>>,
+}
+
+/// Written by all: on lines of its own.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Clock {
+    requests: AtomicU64,
+    epoch_ends: AtomicU64,
+}
+
+impl Habits {
+    /// For a cache that has room for about so many pages.
+    pub(crate) fn new(pages: usize) -> Arc<Self> {
+        let pages = pages.max(1);
+        // As many keys as the memory that they take is small beside the cache.
+        let learner = Learner::with_sample(pages, (pages / 4).clamp(1 << 12, 1 << 16));
+        Arc::new(Self {
+            epoch: AtomicU32::new(0),
+            level: AtomicU32::new(learner.level()),
+            lessons: AtomicU32::new(0),
+            batch: AtomicU32::new(batch(&learner)),
+            clock: Clock {
+                requests: AtomicU64::new(0),
+                epoch_ends: AtomicU64::new(learner.epoch_length()),
+            },
+            held: std::array::from_fn(|_| AtomicU64::new(0)),
+            worth: Mutex::new(learner.worth()),
+            learner: Mutex::new(learner),
+        })
+    }
+
+    /// The epoch that runs.
+    pub(crate) fn epoch(&self) -> u32 {
+        self.epoch.load(Relaxed)
+    }
+
+    /// How many requests are to be told at a time.
+    pub(crate) fn batch(&self) -> u32 {
+        self.batch.load(Relaxed)
+    }
+
+    /// What pages are worth, for a new group.
+    pub(crate) fn worth(&self) -> std::sync::Arc<Worth> {
+        std::sync::Arc::clone(&lock(&self.worth))
+    }
+
+    /// A page was used for the first time in this epoch, or was missed. May be left out by shards for
+    /// further uses.
+    pub(crate) fn used(&self, hash: u64, write: bool) {
+        if hash.trailing_zeros() < self.level.load(Relaxed) {
+            return;
+        }
+        if let Some(mut learner) = self.try_learner() {
+            learner.used(hash, self.epoch(), write);
+            self.level.store(learner.level(), Relaxed);
+        }
+    }
+
+    /// So many requests passed.
+    pub(crate) fn passed(&self, requests: u64) {
+        let now = self.clock.requests.fetch_add(requests, Relaxed) + requests;
+        if now >= self.clock.epoch_ends.load(Relaxed) {
+            self.end_epoch(now);
+        }
+    }
+
+    #[cold]
+    fn end_epoch(&self, now: u64) {
+        // If somebody is at the learner, whoever comes next ends the epoch.
+        let Some(mut learner) = self.try_learner() else { return };
+        let ends = self.clock.epoch_ends.load(Relaxed);
+        if now < ends {
+            return;
+        }
+        // Where requests are told faster than epochs can be ended, these get longer.
+        let length = learner.epoch_length();
+        self.clock.epoch_ends.store((ends + length).max(now + 1), Relaxed);
+        let epoch = self.epoch() + 1;
+        let held = |class: usize| self.held[class / 64].load(Relaxed) >> (class % 64) & 1 == 1;
+        let worth = learner.end_epoch(epoch, now, held);
+        self.epoch.store(epoch, Release);
+        if let Some(worth) = worth {
+            *lock(&self.worth) = worth;
+            self.lessons.fetch_add(1, Release);
+            self.held.iter().for_each(|classes| classes.store(0, Relaxed));
+        }
+    }
+
+    /// The cache has room for about so many pages from now on.
+    pub(crate) fn set_capacity(&self, pages: usize) {
+        let mut learner = lock(&self.learner);
+        learner.set_capacity(pages.max(1));
+        self.batch.store(batch(&learner), Relaxed);
+    }
+
+    /// Pages are forgotten after so many epochs.
+    pub(crate) fn set_horizon(&self, epochs: u32) {
+        if let Some(mut learner) = self.try_learner() {
+            learner.set_horizon(epochs);
+        }
+    }
+
+    /// Brings a shard up to date that knows what was learnt in so many lessons, under its lock.
+    pub(crate) fn tell(&self, shard: &mut Shard, groups: usize, lessons: &mut u32) {
+        let epoch = self.epoch.load(Acquire);
+        if shard.epoch() < epoch {
+            shard.advance(epoch);
+            for (held, classes) in self.held.iter().zip(shard.classes()) {
+                held.fetch_or(classes, Relaxed);
+            }
+        }
+        let taught = self.lessons.load(Acquire);
+        if *lessons != taught {
+            *lessons = taught;
+            let worth = self.worth();
+            for group in 0..groups {
+                shard.learn(group, std::sync::Arc::clone(&worth));
+            }
+        }
+    }
+
+    fn try_learner(&self) -> Option<MutexGuard<'_, Learner>> {
+        match self.learner.try_lock() {
+            Ok(learner) => Some(learner),
+            Err(TryLockError::Poisoned(learner)) => Some(learner.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+}
+
+/// A small part of an epoch, so that these do not get much longer for it.
+fn batch(learner: &Learner) -> u32 {
+    (learner.epoch_length() / 32).clamp(1, 64) as u32
+}
