@@ -12,7 +12,7 @@ use std::sync::TryLockError;
 use homing_mglru::density::{Classes, Learner, Shard, Worth};
 
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use crate::sync::atomic::{AtomicU32, AtomicU64};
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use crate::sync::{Arc, Mutex, MutexGuard, lock};
 
 /// What shards share.
@@ -22,6 +22,8 @@ pub(crate) struct Habits {
     epoch: AtomicU32,
     /// How many lowest bits of a hash are zero where its key is followed.
     level: AtomicU32,
+    /// Whether recency alone decides.
+    learning: AtomicBool,
     /// How often it was found out what pages are worth.
     lessons: AtomicU32,
     /// How many requests shards tell at a time.
@@ -50,6 +52,7 @@ impl Habits {
         Arc::new(Self {
             epoch: AtomicU32::new(0),
             level: AtomicU32::new(learner.level()),
+            learning: AtomicBool::new(true),
             lessons: AtomicU32::new(0),
             batch: AtomicU32::new(batch(&learner)),
             clock: Clock {
@@ -89,6 +92,26 @@ impl Habits {
         }
     }
 
+    /// A page was put in, maybe without having been asked for.
+    pub(crate) fn met(&self, hash: u64, write: bool) {
+        if hash.trailing_zeros() < self.level.load(Relaxed) {
+            return;
+        }
+        if let Some(mut learner) = self.try_learner() {
+            learner.met(hash, self.epoch(), write);
+            self.level.store(learner.level(), Relaxed);
+        }
+    }
+
+    /// Learns, or lets recency alone decide.
+    pub(crate) fn set_learning(&self, learning: bool) {
+        let learner = lock(&self.learner);
+        self.learning.store(learning, Relaxed);
+        let worth = if learning { learner.worth() } else { Worth::recency().into() };
+        *lock(&self.worth) = worth;
+        self.lessons.fetch_add(1, Release);
+    }
+
     /// So many requests passed.
     pub(crate) fn passed(&self, requests: u64) {
         let now = self.clock.requests.fetch_add(requests, Relaxed) + requests;
@@ -112,7 +135,7 @@ impl Habits {
         let held = |class: usize| self.held[class / 64].load(Relaxed) >> (class % 64) & 1 == 1;
         let worth = learner.end_epoch(epoch, now, held);
         self.epoch.store(epoch, Release);
-        if let Some(worth) = worth {
+        if let Some(worth) = worth.filter(|_| self.learning.load(Relaxed)) {
             *lock(&self.worth) = worth;
             self.lessons.fetch_add(1, Release);
             self.held.iter().for_each(|classes| classes.store(0, Relaxed));

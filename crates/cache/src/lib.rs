@@ -1,7 +1,10 @@
 //! Caches for objects and for pages, under one policy.
 //!
-//! Read on in this order: `habits` (what all shards of a cache share).
+//! Read on in this order: `habits` (what all shards of a cache share), `objects`.
 #![forbid(unsafe_code)]
 
 mod habits;
+mod objects;
 mod sync;
+
+pub use objects::{BuildError, Builder, Cache, Cause, Group, GroupStats, Pinned, Stats};

@@ -52,6 +52,11 @@ impl Ghosts {
         Self { lines: vec![Line::default(); shadows.div_ceil(WAYS)].into(), age: None }
     }
 
+    /// How many shadows there is room for.
+    pub fn capacity(&self) -> usize {
+        self.lines.len() * WAYS
+    }
+
     /// The bytes that they take.
     pub fn memory(&self) -> usize {
         std::mem::size_of_val(&*self.lines)

@@ -207,6 +207,14 @@ impl Learner {
         entry.history.dirty = write;
     }
 
+    /// A page was put in. That is a use of its key, unless it was missed just before.
+    pub fn met(&mut self, hash: u64, epoch: u32, write: bool) {
+        let entry = self.entries.get(self.places[self.place(hash)] as usize);
+        if !entry.is_some_and(|entry| epoch.saturating_sub(entry.last) <= 1) {
+            self.used(hash, epoch, write);
+        }
+    }
+
     /// Takes more places, or follows half as many keys.
     fn make_room(&mut self) {
         if self.entries.len() < self.sample {

@@ -9,6 +9,15 @@ use super::history::{CLASSES, Class};
 pub struct Worth(Box<[[f32; BUCKETS]; CLASSES]>);
 
 impl Worth {
+    /// Pages are worth less the older they are, and nothing else counts: what
+    /// [`Shard`](super::Shard)s make an LRU cache of, at the precision of half octaves of age.
+    pub fn recency() -> Self {
+        let by_age = std::array::from_fn(|bucket| 1.0 / (1.0 + bucket as f32));
+        let mut worth = Self::nothing();
+        (0..CLASSES).for_each(|class| worth.set(class, by_age));
+        worth
+    }
+
     pub(super) fn nothing() -> Self {
         Self(vec![[0.0; BUCKETS]; CLASSES].try_into().expect("as many as there are classes"))
     }

@@ -1,0 +1,426 @@
+//! The cache of objects: what programs call.
+
+use std::borrow::Borrow;
+use std::hash::{BuildHasher, Hash};
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use super::builder::Builder;
+use super::common::Common;
+use super::group::Group;
+use super::pin::Pinned;
+use super::removal::{Cause, Departures};
+use super::shard::{Insertion, Shard};
+use super::stats::Stats;
+use crate::sync::atomic::AtomicU64;
+use crate::sync::atomic::Ordering::Relaxed;
+use crate::sync::{Arc, RwLock};
+
+/// The fewest entries that are worth a lock of their own.
+pub(super) const MIN_SHARD: u64 = 256;
+
+/// A concurrent cache of objects that learns which of them to keep.
+///
+/// Cheap to clone: all clones are the same cache. Values are cloned out of it, so large ones are best
+/// kept in an [`Arc`](std::sync::Arc).
+///
+/// ```
+/// use homing_cache::Cache;
+///
+/// let cache: Cache<String, usize> = Cache::new(1000); // entries
+/// cache.insert("one".to_owned(), 1);
+/// assert_eq!(cache.get("one"), Some(1));
+/// let two = cache.get_or_load("two", || Ok::<_, std::io::Error>(2)).unwrap();
+/// assert_eq!(two, 2);
+/// ```
+///
+/// Equality, hash and clones of keys and values run under locks of the cache: they must not use it.
+/// Listeners, weighers, loaders and drops run without, and may.
+pub struct Cache<K, V, S = foldhash::quality::RandomState> {
+    pub(super) inner: Arc<Inner<K, V, S>>,
+}
+
+impl<K, V, S> Clone for Cache<K, V, S> {
+    fn clone(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner) }
+    }
+}
+
+pub(super) struct Inner<K, V, S> {
+    pub(super) common: Common<K, V, S>,
+    shards: Box<[Part<K, V>]>,
+    number: usize,
+}
+
+/// A shard, and what is counted of requests to it.
+#[repr(align(128))]
+pub(super) struct Part<K, V> {
+    pub(super) shard: RwLock<Shard<K, V>>,
+    /// Where many count at a time some are lost; it is on the lock's line, so it costs next to nothing.
+    hits: AtomicU64,
+    misses: AtomicU64,
+}
+
+impl<K: Hash + Eq, V: Clone> Cache<K, V> {
+    /// Of so many entries; [`builder`](Self::builder) makes others.
+    ///
+    /// # Panics
+    ///
+    /// If the capacity is 0.
+    pub fn new(capacity: u64) -> Self {
+        Self::builder().capacity(capacity).build().unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// To say more of it than its capacity.
+    pub fn builder() -> Builder<K, V> {
+        Builder::new()
+    }
+}
+
+impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
+    pub(super) fn from_common(common: Common<K, V, S>, number: usize) -> Self {
+        let known = common.weigher.is_none();
+        let entries = if known { common.shard_capacity(common.shards - 1) as usize } else { 0 };
+        let part = |number| Part {
+            shard: RwLock::new(Shard::new(number, entries)),
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+        };
+        let shards = (0..common.shards).map(part).collect();
+        Self { inner: Arc::new(Inner { common, shards, number }) }
+    }
+
+    /// The value of a key.
+    #[inline]
+    pub fn get<Q>(&self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.inner.get(self.inner.common.hash(key), key)
+    }
+
+    /// Whether a key has a value now. This is no use of it: the policy does not hear of it.
+    pub fn contains_key<Q>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let common = &self.inner.common;
+        let hash = common.hash(key);
+        let shard = read(&self.inner.part(hash).shard);
+        shard.find(hash, key).is_some_and(|(_, frame)| !over(&shard, frame, common))
+    }
+
+    /// Gives a key a value, and returns the one that it had. A load of the key that is under way is
+    /// not cached any more.
+    pub fn insert(&self, key: K, value: V) -> Option<V> {
+        self.inner.insert(key, value, 0)
+    }
+
+    /// [`insert`](Self::insert) for a group. An entry that is there stays in its group.
+    ///
+    /// # Panics
+    ///
+    /// If the group is another cache's.
+    pub fn insert_in(&self, group: &Group, key: K, value: V) -> Option<V> {
+        self.inner.insert(key, value, self.inner.check(group))
+    }
+
+    /// Takes a value out. A load of the key that is under way is not cached any more.
+    pub fn remove<Q>(&self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.remove_if(key, |_| true)
+    }
+
+    /// Takes a value out if the condition holds, which is asked under the lock.
+    pub fn remove_if<Q>(&self, key: &Q, condition: impl FnOnce(&V) -> bool) -> Option<V>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let common = &self.inner.common;
+        let hash = common.hash(key);
+        let mut gone = Departures::new();
+        let removed = {
+            let mut shard = write(&self.inner.part(hash).shard);
+            let detached = shard.detach(hash, key);
+            let found = shard.find(hash, key);
+            let removed =
+                found.filter(|&(_, frame)| condition(&shard.entry(frame).value)).map(|at| {
+                    let expired = over(&shard, at.1, common);
+                    let entry = shard.remove(at, common);
+                    let value = (!expired).then(|| entry.value.clone());
+                    let cause = if expired { Cause::Expired } else { Cause::Removed };
+                    gone.push(entry.key, entry.value, cause);
+                    value
+                });
+            drop(shard);
+            drop(detached);
+            removed
+        };
+        common.tell(gone);
+        removed.flatten()
+    }
+
+    /// Keeps the entry of a key from eviction until the guard is dropped. It can be removed and
+    /// replaced meanwhile.
+    pub fn pin<Q>(&self, key: &Q) -> Option<Pinned<K, V, S>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let common = &self.inner.common;
+        let hash = common.hash(key);
+        let mut shard = write(&self.inner.part(hash).shard);
+        let (_, frame) = shard.find(hash, key)?;
+        if over(&shard, frame, common) {
+            return None;
+        }
+        shard.policy.access(frame, common.habits.epoch());
+        let value = shard.entry(frame).value.clone();
+        let id = shard.pin(frame);
+        drop(shard);
+        Some(Pinned::new(self.clone(), hash, frame, id, value))
+    }
+
+    /// Takes all entries out. Loads under way are not cached any more.
+    pub fn clear(&self) {
+        for part in &self.inner.shards {
+            let mut gone = Departures::new();
+            let mut shard = write(&part.shard);
+            let flights = std::mem::take(&mut shard.flights);
+            shard.remove_all(&self.inner.common, &mut gone);
+            drop(shard);
+            drop(flights);
+            self.inner.common.tell(gone);
+        }
+    }
+
+    /// Takes all entries out whose time is over; to be called now and then where nobody inserts.
+    pub fn remove_expired(&self) {
+        let Some(now) = self.inner.common.now() else { return };
+        for part in &self.inner.shards {
+            let mut gone = Departures::new();
+            let mut shard = write(&part.shard);
+            let frames: Vec<u32> = shard.entries().map(|(frame, _)| frame).collect();
+            for frame in frames {
+                shard.expire(frame, now, &self.inner.common, &mut gone);
+            }
+            drop(shard);
+            self.inner.common.tell(gone);
+        }
+    }
+
+    /// How many entries there are.
+    pub fn len(&self) -> usize {
+        self.inner.shards.iter().map(|part| read(&part.shard).len()).sum()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What all entries weigh.
+    pub fn weight(&self) -> u64 {
+        self.inner.shards.iter().map(|part| read(&part.shard).weight()).sum()
+    }
+
+    /// What the cache may hold.
+    pub fn capacity(&self) -> u64 {
+        self.inner.common.capacity.load(Relaxed)
+    }
+
+    /// Sets what the cache may hold. What is too much is evicted before this returns, shard by shard:
+    /// others can use the cache meanwhile.
+    ///
+    /// # Panics
+    ///
+    /// If the capacity is less than one for each shard.
+    pub fn set_capacity(&self, capacity: u64) {
+        let common = &self.inner.common;
+        assert!(capacity >= common.shards as u64, "{capacity} is less than 1 for each shard");
+        common.capacity.store(capacity, Relaxed);
+        if common.weigher.is_none() {
+            common.habits.set_capacity(capacity as usize);
+        }
+        for part in &self.inner.shards {
+            let mut gone = Departures::new();
+            let mut shard = write(&part.shard);
+            shard.catch_up(common);
+            shard.shrink_to_fit(0, common, &mut gone);
+            drop(shard);
+            common.tell(gone);
+        }
+    }
+
+    /// The entries, each with its key, as they are when their shard is reached. This is no use of them.
+    pub fn iter(&self) -> impl Iterator<Item = (K, V)> + '_
+    where
+        K: Clone,
+    {
+        self.inner.shards.iter().flat_map(|part| {
+            let shard = read(&part.shard);
+            let live =
+                shard.entries().filter(|&(frame, _)| !over(&shard, frame, &self.inner.common));
+            live.map(|(_, entry)| (entry.key.clone(), entry.value.clone())).collect::<Vec<_>>()
+        })
+    }
+
+    /// The group of this name, made if there is none: entries that share limits.
+    pub fn group(&self, name: &str) -> Arc<Group> {
+        self.inner.common.groups.add(name, self.inner.number)
+    }
+
+    /// Lets the policy learn which entries to keep (as it does unless told otherwise), or evicts what
+    /// was used longest ago: a switch to rule it out as a cause, with nothing moved or lost.
+    pub fn set_learning(&self, learning: bool) {
+        self.inner.common.habits.set_learning(learning);
+    }
+
+    /// What happened so far.
+    pub fn stats(&self) -> Stats {
+        let mut stats = Stats::default();
+        for part in &self.inner.shards {
+            let shard = read(&part.shard);
+            stats.add(part.hits.load(Relaxed), part.misses.load(Relaxed), &shard);
+        }
+        stats
+    }
+}
+
+impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
+    #[inline]
+    pub(super) fn part(&self, hash: u64) -> &Part<K, V> {
+        // By the highest bits; the index of a shard uses the lowest ones.
+        &self.shards[((hash >> 32) * self.shards.len() as u64 >> 32) as usize]
+    }
+
+    pub(super) fn check(&self, group: &Group) -> usize {
+        assert!(group.cache == self.number, "{} is a group of another cache", group.name);
+        group.number
+    }
+
+    #[inline]
+    pub(super) fn get<Q>(&self, hash: u64, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let part = self.part(hash);
+        let shard = read(&part.shard);
+        let found = shard.find(hash, key).map(|(_, frame)| frame);
+        let Some(frame) = found.filter(|&frame| !over(&shard, frame, &self.common)) else {
+            drop(shard);
+            self.missed(part, hash);
+            return None;
+        };
+        let value = shard.entry(frame).value.clone();
+        let first = shard.policy.access(frame, self.common.habits.epoch());
+        if let Some(now) = self.common.now() {
+            shard.times.read(frame, now);
+        }
+        if self.common.groups.count() > 1 {
+            self.common.groups.get(shard.group_of(frame)).hits.fetch_add(1, Relaxed);
+        }
+        let hits = part.hits.load(Relaxed) + 1;
+        part.hits.store(hits, Relaxed);
+        drop(shard);
+        if first {
+            self.common.habits.used(hash, false);
+        }
+        self.count(hits);
+        Some(value)
+    }
+
+    #[cold]
+    fn missed(&self, part: &Part<K, V>, hash: u64) {
+        let misses = part.misses.fetch_add(1, Relaxed) + 1;
+        self.common.habits.used(hash, false);
+        self.count(misses);
+    }
+
+    /// Tells the clock of each batch of hits or of misses.
+    #[inline]
+    fn count(&self, requests: u64) {
+        let batch = self.common.habits.batch() as u64;
+        if requests & (batch - 1) == 0 {
+            self.common.habits.passed(batch);
+        }
+    }
+
+    fn insert(&self, key: K, value: V, group: usize) -> Option<V> {
+        let hash = self.common.hash(&key);
+        let weight = self.common.weigh(&key, &value);
+        let now = self.common.now();
+        let mut gone = Departures::new();
+        let part = self.part(hash);
+        let mut shard = write(&part.shard);
+        let detached = shard.detach(hash, &key);
+        let insertion = Insertion { hash, key, value, weight, group };
+        let old = self.put(&mut shard, insertion, now, &mut gone);
+        drop(shard);
+        drop(detached);
+        self.common.habits.met(hash, true);
+        self.common.tell(gone);
+        old
+    }
+
+    /// Gives a key its value, whether it had one or not.
+    pub(super) fn put(
+        &self,
+        shard: &mut Shard<K, V>,
+        insertion: Insertion<K, V>,
+        now: Option<Duration>,
+        gone: &mut Departures<K, V>,
+    ) -> Option<V> {
+        let common = &self.common;
+        shard.catch_up(common);
+        let mut old = None;
+        let mut frame = shard.find(insertion.hash, &insertion.key).map(|(_, frame)| frame);
+        if let (Some(at), Some(now)) = (frame, now)
+            && shard.times.is_over(at, now, common.lifetimes)
+        {
+            shard.expire(at, now, common, gone);
+            frame = None;
+        }
+        if let Some(at) = frame {
+            let Insertion { key, value, weight, group, .. } = insertion;
+            let was = shard.replace(at, value, weight, common);
+            shard.policy.access(at, common.habits.epoch());
+            old = Some(was.clone());
+            gone.push(key, was, Cause::Replaced);
+            if let Some(now) = now {
+                shard.times.write(at, now);
+            }
+            shard.shrink_to_fit(group, common, gone);
+        } else {
+            frame = shard.insert(insertion, common, gone);
+            if let (Some(at), Some(now)) = (frame, now) {
+                shard.times.write(at, now);
+            }
+        }
+        if let Some(now) = now {
+            shard.expire_some(now, common, gone);
+        }
+        old
+    }
+}
+
+/// Whether the time of the entry in this frame is over.
+#[inline]
+fn over<K: Eq, V, S>(shard: &Shard<K, V>, frame: u32, common: &Common<K, V, S>) -> bool {
+    common.now().is_some_and(|now| shard.times.is_over(frame, now, common.lifetimes))
+}
+
+pub(super) fn read<T>(lock: &RwLock<T>) -> impl std::ops::Deref<Target = T> + '_ {
+    lock.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(super) fn write<T>(lock: &RwLock<T>) -> impl std::ops::DerefMut<Target = T> + '_ {
+    lock.write().unwrap_or_else(PoisonError::into_inner)
+}

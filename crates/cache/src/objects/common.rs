@@ -1,0 +1,107 @@
+//! What all shards of a cache of objects share.
+
+use std::hash::{BuildHasher, Hash};
+use std::time::{Duration, Instant};
+
+use super::expiry::Lifetimes;
+use super::group::Groups;
+use super::removal::{Departures, Listener};
+use crate::habits::Habits;
+use crate::sync::Arc;
+use crate::sync::atomic::Ordering::Relaxed;
+use crate::sync::atomic::{AtomicU64, AtomicUsize};
+
+/// What entries weigh.
+pub(super) type Weigher<K, V> = dyn Fn(&K, &V) -> u32 + Send + Sync;
+
+pub(super) struct Common<K, V, S> {
+    pub(super) habits: Arc<Habits>,
+    pub(super) hasher: S,
+    pub(super) weigher: Option<Box<Weigher<K, V>>>,
+    pub(super) listener: Option<Box<Listener<K, V>>>,
+    pub(super) lifetimes: Lifetimes,
+    pub(super) error_lifetime: Option<Duration>,
+    pub(super) groups: Groups,
+    pub(super) capacity: AtomicU64,
+    pub(super) shards: usize,
+    /// Entries for which the habits were told that there is room.
+    expected: AtomicUsize,
+    time: Time,
+}
+
+/// The clock by which entries expire.
+pub(super) enum Time {
+    Real(Instant),
+    Given(Box<dyn Fn() -> Duration + Send + Sync>),
+}
+
+impl<K, V, S> Common<K, V, S> {
+    #[expect(clippy::too_many_arguments, reason = "the builder alone calls it")]
+    pub(super) fn new(
+        habits: Arc<Habits>,
+        hasher: S,
+        weigher: Option<Box<Weigher<K, V>>>,
+        listener: Option<Box<Listener<K, V>>>,
+        lifetimes: Lifetimes,
+        error_lifetime: Option<Duration>,
+        groups: Groups,
+        (capacity, shards, expected): (u64, usize, usize),
+        time: Time,
+    ) -> Self {
+        let (capacity, expected) = (AtomicU64::new(capacity), AtomicUsize::new(expected));
+        Self {
+            habits,
+            hasher,
+            weigher,
+            listener,
+            lifetimes,
+            error_lifetime,
+            groups,
+            capacity,
+            shards,
+            expected,
+            time,
+        }
+    }
+
+    #[inline]
+    pub(super) fn hash<Q: Hash + ?Sized>(&self, key: &Q) -> u64
+    where
+        S: BuildHasher,
+    {
+        self.hasher.hash_one(key)
+    }
+
+    pub(super) fn weigh(&self, key: &K, value: &V) -> u32 {
+        self.weigher.as_ref().map_or(1, |weigher| weigher(key, value))
+    }
+
+    /// What a shard may hold.
+    pub(super) fn shard_capacity(&self, shard: usize) -> u64 {
+        (self.capacity.load(Relaxed) + shard as u64) / self.shards as u64
+    }
+
+    /// Now, if anything depends on it.
+    pub(super) fn now(&self) -> Option<Duration> {
+        (!self.lifetimes.is_endless()).then(|| self.time())
+    }
+
+    pub(super) fn time(&self) -> Duration {
+        match &self.time {
+            Time::Real(start) => start.elapsed(),
+            Time::Given(now) => now(),
+        }
+    }
+
+    /// A full shard has so many entries, more than it was thought to.
+    pub(super) fn entries_grew(&self, of_one: usize) {
+        let entries = of_one * self.shards;
+        if self.weigher.is_some() && self.expected.swap(entries, Relaxed) != entries {
+            self.habits.set_capacity(entries);
+        }
+    }
+
+    pub(super) fn tell(&self, gone: Departures<K, V>) {
+        gone.tell(self.listener.as_deref());
+    }
+}

@@ -1,0 +1,69 @@
+//! When entries expire: so long after they were written, or after they were last read.
+
+use std::time::Duration;
+
+use crate::sync::atomic::AtomicU64;
+use crate::sync::atomic::Ordering::Relaxed;
+
+/// How long entries live.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Lifetimes {
+    /// After they were written.
+    pub(super) live: Option<Duration>,
+    /// After they were last read or written.
+    pub(super) idle: Option<Duration>,
+}
+
+impl Lifetimes {
+    pub(super) fn is_endless(self) -> bool {
+        self.live.is_none() && self.idle.is_none()
+    }
+}
+
+/// The times of the frames of a shard. Empty where entries live for ever.
+#[derive(Debug, Default)]
+pub(super) struct Times {
+    frames: Vec<Span>,
+    /// The frame that was looked at last.
+    hand: usize,
+}
+
+/// Nanoseconds on the cache's clock.
+#[derive(Debug, Default)]
+struct Span {
+    written: u64,
+    used: AtomicU64,
+}
+
+impl Times {
+    pub(super) fn write(&mut self, frame: u32, now: Duration) {
+        let at = frame as usize;
+        if at >= self.frames.len() {
+            self.frames.resize_with(at + 1, Span::default);
+        }
+        self.frames[at] = Span { written: nanos(now), used: AtomicU64::new(nanos(now)) };
+    }
+
+    pub(super) fn read(&self, frame: u32, now: Duration) {
+        self.frames[frame as usize].used.store(nanos(now), Relaxed);
+    }
+
+    pub(super) fn is_over(&self, frame: u32, now: Duration, lifetimes: Lifetimes) -> bool {
+        let Span { written, used } = &self.frames[frame as usize];
+        let over = |since: u64, lifetime: Option<Duration>| {
+            lifetime.is_some_and(|lifetime| nanos(now).saturating_sub(since) >= nanos(lifetime))
+        };
+        over(*written, lifetimes.live) || over(used.load(Relaxed), lifetimes.idle)
+    }
+
+    /// The next frame to look at, in turn.
+    pub(super) fn next(&mut self) -> Option<u32> {
+        self.hand = if self.hand + 1 < self.frames.len() { self.hand + 1 } else { 0 };
+        (self.hand < self.frames.len()).then_some(self.hand as u32)
+    }
+}
+
+/// Saturates after 584 years.
+fn nanos(duration: Duration) -> u64 {
+    duration.as_nanos().try_into().unwrap_or(u64::MAX)
+}

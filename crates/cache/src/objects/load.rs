@@ -1,0 +1,360 @@
+//! Values that are loaded when they are missed, once however many ask: `flight` has the protocol.
+
+use std::borrow::Borrow;
+use std::convert::Infallible;
+use std::future::Future;
+use std::hash::{BuildHasher, Hash};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use super::Cache;
+use super::cache::{Inner, write};
+use super::flight::{AnyError, Flight, Landing};
+use super::group::Group;
+use super::removal::Departures;
+use super::shard::{InFlight, Insertion};
+use crate::sync::Arc;
+
+impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
+    /// The value of a key, loaded if there is none. Of callers who miss a key at a time one loads, on
+    /// its own thread and without any lock; the others wait, and share its value or its error. Errors
+    /// are not cached, unless [`error_time_to_live`](super::Builder::error_time_to_live) is set. If
+    /// the loader panics, one of those who wait loads. A value that was being loaded when its key was
+    /// inserted or removed is returned, but not cached: it may be stale.
+    ///
+    /// A loader that asks the cache for its own key waits for itself.
+    pub fn get_or_load<Q, E>(
+        &self,
+        key: &Q,
+        load: impl FnOnce() -> Result<V, E>,
+    ) -> Result<V, std::sync::Arc<E>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+        E: Send + Sync + 'static,
+    {
+        self.load_for(0, key, load)
+    }
+
+    /// [`get_or_load`](Self::get_or_load) for a group: a value that is loaded belongs to it.
+    ///
+    /// # Panics
+    ///
+    /// If the group is another cache's.
+    pub fn get_or_load_in<Q, E>(
+        &self,
+        group: &Group,
+        key: &Q,
+        load: impl FnOnce() -> Result<V, E>,
+    ) -> Result<V, std::sync::Arc<E>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+        E: Send + Sync + 'static,
+    {
+        self.load_for(self.inner.check(group), key, load)
+    }
+
+    /// [`get_or_load`](Self::get_or_load) of what cannot fail.
+    pub fn get_or_insert_with<Q>(&self, key: &Q, make: impl FnOnce() -> V) -> V
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        match self.get_or_load(key, || Ok::<_, Infallible>(make())) {
+            Ok(value) => value,
+            Err(error) => match *error {},
+        }
+    }
+
+    fn load_for<Q, E>(
+        &self,
+        group: usize,
+        key: &Q,
+        load: impl FnOnce() -> Result<V, E>,
+    ) -> Result<V, std::sync::Arc<E>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+        E: Send + Sync + 'static,
+    {
+        let hash = self.inner.common.hash(key);
+        if let Some(value) = self.inner.get(hash, key) {
+            return Ok(value);
+        }
+        loop {
+            match self.inner.join(hash, key, group) {
+                Joined::Held(value) => return Ok(value),
+                Joined::Loading(flight) => {
+                    if let Some(result) = self.inner.shared(hash, &flight, flight.wait()) {
+                        return result;
+                    }
+                }
+                Joined::Mine(loading) => return loading.end(load()),
+            }
+        }
+    }
+
+    /// [`get_or_load`](Self::get_or_load) for futures. If the one that loads is dropped, one of those
+    /// that wait loads. `load` is polled by the caller that loads, and by nobody else.
+    pub async fn get_or_load_async<Q, E>(
+        &self,
+        key: &Q,
+        load: impl Future<Output = Result<V, E>>,
+    ) -> Result<V, std::sync::Arc<E>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+        E: Send + Sync + 'static,
+    {
+        self.load_for_async(0, key, load).await
+    }
+
+    /// [`get_or_load_in`](Self::get_or_load_in) for futures.
+    ///
+    /// # Panics
+    ///
+    /// If the group is another cache's.
+    pub async fn get_or_load_in_async<Q, E>(
+        &self,
+        group: &Group,
+        key: &Q,
+        load: impl Future<Output = Result<V, E>>,
+    ) -> Result<V, std::sync::Arc<E>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+        E: Send + Sync + 'static,
+    {
+        self.load_for_async(self.inner.check(group), key, load).await
+    }
+
+    async fn load_for_async<Q, E>(
+        &self,
+        group: usize,
+        key: &Q,
+        load: impl Future<Output = Result<V, E>>,
+    ) -> Result<V, std::sync::Arc<E>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+        E: Send + Sync + 'static,
+    {
+        let hash = self.inner.common.hash(key);
+        if let Some(value) = self.inner.get(hash, key) {
+            return Ok(value);
+        }
+        loop {
+            match self.inner.join(hash, key, group) {
+                Joined::Held(value) => return Ok(value),
+                Joined::Loading(flight) => {
+                    let landing = Waiting { flight: &flight, number: None }.await;
+                    if let Some(result) = self.inner.shared(hash, &flight, landing) {
+                        return result;
+                    }
+                }
+                Joined::Mine(loading) => return loading.end(load.await),
+            }
+        }
+    }
+}
+
+/// What a caller finds that missed.
+enum Joined<'a, K: Hash + Eq + Borrow<Q>, V: Clone, S: BuildHasher, Q: ToOwned<Owned = K> + ?Sized>
+{
+    /// Somebody has loaded it by now.
+    Held(V),
+    /// Somebody loads it.
+    Loading(Arc<Flight<V>>),
+    /// Nobody does.
+    Mine(Loading<'a, K, V, S, Q>),
+}
+
+impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
+    fn join<'a, Q>(&'a self, hash: u64, key: &'a Q, group: usize) -> Joined<'a, K, V, S, Q>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        let now = self.common.error_lifetime.map(|_| self.common.time());
+        let expires = self.common.now();
+        let owned = key.to_owned();
+        let mut shard = write(&self.part(hash).shard);
+        let is_it = |it: &InFlight<K, V>| it.hash == hash && it.key.borrow() == key;
+        let mut stale = Vec::new();
+        if let Some(now) = now
+            && shard.flights.len().is_power_of_two()
+        {
+            let is_over =
+                |it: &mut InFlight<K, V>| it.error_until.is_some_and(|until| until <= now);
+            stale.extend(shard.flights.extract_if(is_over));
+        }
+        if let Ok(found) = shard.flights.find_entry(hash, is_it) {
+            if found.get().error_until.is_none_or(|until| now.is_some_and(|now| now < until)) {
+                return Joined::Loading(Arc::clone(&found.get().flight));
+            }
+            stale.push(found.remove().0);
+        }
+        if let Some((_, frame)) = shard.find(hash, key)
+            && !expires.is_some_and(|now| shard.times.is_over(frame, now, self.common.lifetimes))
+        {
+            shard.policy.access(frame, self.common.habits.epoch());
+            return Joined::Held(shard.entry(frame).value.clone());
+        }
+        let flight = Flight::new();
+        let of_this = InFlight { hash, key: owned, flight: Arc::clone(&flight), error_until: None };
+        shard.flights.insert_unique(hash, of_this, |it| it.hash);
+        drop(shard);
+        Joined::Mine(Loading { inner: self, hash, key, group, flight, ended: false })
+    }
+
+    /// What one who waited gets, or `None` if it has to look again.
+    fn shared<E: Send + Sync + 'static>(
+        &self,
+        hash: u64,
+        flight: &Arc<Flight<V>>,
+        landing: Landing<V>,
+    ) -> Option<Result<V, std::sync::Arc<E>>> {
+        match landing {
+            Landing::Value(value) => Some(Ok(value)),
+            Landing::Error(error) => {
+                let error = error.downcast().ok();
+                if error.is_none() {
+                    // Of another caller's type: it says nothing to this one.
+                    let is_it = |it: &InFlight<K, V>| Arc::ptr_eq(&it.flight, flight);
+                    let mut shard = write(&self.part(hash).shard);
+                    let stale = shard.take_flight(hash, is_it);
+                    drop(shard);
+                    drop(stale);
+                }
+                error.map(Err)
+            }
+            Landing::Abandoned => None,
+        }
+    }
+}
+
+/// The caller that loads. If it goes without an end, somebody else has to.
+struct Loading<
+    'a,
+    K: Hash + Eq + Borrow<Q>,
+    V: Clone,
+    S: BuildHasher,
+    Q: ToOwned<Owned = K> + ?Sized,
+> {
+    inner: &'a Inner<K, V, S>,
+    hash: u64,
+    key: &'a Q,
+    group: usize,
+    flight: Arc<Flight<V>>,
+    ended: bool,
+}
+
+impl<K, V, S, Q> Loading<'_, K, V, S, Q>
+where
+    K: Hash + Eq + Borrow<Q>,
+    V: Clone,
+    S: BuildHasher,
+    Q: ToOwned<Owned = K> + ?Sized,
+{
+    fn end<E: Send + Sync + 'static>(
+        mut self,
+        result: Result<V, E>,
+    ) -> Result<V, std::sync::Arc<E>> {
+        match result {
+            Ok(value) => {
+                self.cache(value.clone());
+                self.ended = true;
+                self.flight.land(Landing::Value(value.clone()));
+                Ok(value)
+            }
+            Err(error) => {
+                let error = std::sync::Arc::new(error);
+                self.fail();
+                self.ended = true;
+                let shared: AnyError = std::sync::Arc::<E>::clone(&error);
+                self.flight.land(Landing::Error(shared));
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes the flight out of the table, and the value into the cache, at once: whoever comes finds
+    /// the one or the other.
+    fn cache(&self, value: V) {
+        let common = &self.inner.common;
+        let weight = match common.weigher {
+            Some(_) => common.weigh(&self.key.to_owned(), &value),
+            None => 1,
+        };
+        let now = common.now();
+        let mut gone = Departures::new();
+        let mut shard = write(&self.inner.part(self.hash).shard);
+        let flight = shard.take_flight(self.hash, |it| Arc::ptr_eq(&it.flight, &self.flight));
+        let old = flight.and_then(|InFlight { hash, key, .. }| {
+            let insertion = Insertion { hash, key, value, weight, group: self.group };
+            self.inner.put(&mut shard, insertion, now, &mut gone)
+        });
+        drop(shard);
+        drop(old);
+        common.tell(gone);
+    }
+
+    fn fail(&self) {
+        let common = &self.inner.common;
+        let until = common.error_lifetime.map(|lifetime| common.time() + lifetime);
+        let mut shard = write(&self.inner.part(self.hash).shard);
+        let is_it = |it: &InFlight<K, V>| Arc::ptr_eq(&it.flight, &self.flight);
+        let mut ended = None;
+        if until.is_some() {
+            if let Some(flight) = shard.flights.find_mut(self.hash, is_it) {
+                flight.error_until = until;
+            }
+        } else {
+            ended = shard.take_flight(self.hash, is_it);
+        }
+        drop(shard);
+        drop(ended);
+    }
+}
+
+impl<K, V, S, Q> Drop for Loading<'_, K, V, S, Q>
+where
+    K: Hash + Eq + Borrow<Q>,
+    V: Clone,
+    S: BuildHasher,
+    Q: ToOwned<Owned = K> + ?Sized,
+{
+    fn drop(&mut self) {
+        if !self.ended {
+            let mut shard = write(&self.inner.part(self.hash).shard);
+            let ended = shard.take_flight(self.hash, |it| Arc::ptr_eq(&it.flight, &self.flight));
+            drop(shard);
+            drop(ended);
+            self.flight.land(Landing::Abandoned);
+        }
+    }
+}
+
+/// Waits for a flight, as a future.
+struct Waiting<'a, V: Clone> {
+    flight: &'a Flight<V>,
+    number: Option<usize>,
+}
+
+impl<V: Clone> Future for Waiting<'_, V> {
+    type Output = Landing<V>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Landing<V>> {
+        let flight = self.flight;
+        flight.poll(context, &mut self.number)
+    }
+}
+
+impl<V: Clone> Drop for Waiting<'_, V> {
+    fn drop(&mut self) {
+        if let Some(number) = self.number {
+            self.flight.leave(number);
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! Caches of objects by key.
+//!
+//! Read on in this order: `cache` (what programs call), `shard` (a part with a lock of its own),
+//! `load` and `flight` (one loads, all wait), `group`, `expiry`, `index`.
+
+mod builder;
+mod cache;
+mod common;
+mod expiry;
+mod flight;
+mod group;
+mod index;
+mod load;
+mod pin;
+mod removal;
+mod shard;
+mod stats;
+
+pub use builder::{BuildError, Builder};
+pub use cache::Cache;
+pub use group::{Group, GroupStats};
+pub use pin::Pinned;
+pub use removal::Cause;
+pub use stats::Stats;

@@ -1,0 +1,37 @@
+//! Entries that must not be evicted for a while.
+
+use std::hash::{BuildHasher, Hash};
+use std::ops::Deref;
+
+use super::Cache;
+use super::cache::write;
+
+/// The value of an entry that is not evicted before this is dropped: [`Cache::pin`].
+#[must_use = "an entry is kept until this is dropped"]
+pub struct Pinned<K: Hash + Eq, V: Clone, S: BuildHasher> {
+    cache: Cache<K, V, S>,
+    hash: u64,
+    frame: u32,
+    id: u64,
+    value: V,
+}
+
+impl<K: Hash + Eq, V: Clone, S: BuildHasher> Pinned<K, V, S> {
+    pub(super) fn new(cache: Cache<K, V, S>, hash: u64, frame: u32, id: u64, value: V) -> Self {
+        Self { cache, hash, frame, id, value }
+    }
+}
+
+impl<K: Hash + Eq, V: Clone, S: BuildHasher> Deref for Pinned<K, V, S> {
+    type Target = V;
+
+    fn deref(&self) -> &V {
+        &self.value
+    }
+}
+
+impl<K: Hash + Eq, V: Clone, S: BuildHasher> Drop for Pinned<K, V, S> {
+    fn drop(&mut self) {
+        write(&self.cache.inner.part(self.hash).shard).unpin(self.frame, self.id);
+    }
+}

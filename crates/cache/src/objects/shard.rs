@@ -1,0 +1,453 @@
+//! A part of a cache with a lock of its own.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use hashbrown::HashTable;
+use homing_mglru::density::{Ghosts, Shard as Policy};
+
+use super::common::Common;
+use super::expiry::Times;
+use super::flight::Flight;
+use super::group::Group;
+use super::index::{Index, Place};
+use super::removal::{Cause, Departures};
+use crate::sync::Arc;
+
+/// Evicted entries that are remembered for each one that is held.
+const GHOSTS: usize = 3;
+/// Frames that each insertion looks at for entries whose time is over.
+const LOOKS: usize = 2;
+
+/// Entries by key, each in a frame, and all that is known of them.
+pub(super) struct Shard<K, V> {
+    number: usize,
+    index: Index,
+    entries: Vec<Option<Entry<K, V>>>,
+    free: Vec<u32>,
+    pub(super) policy: Policy,
+    ghosts: Ghosts,
+    /// Lessons of which the policy knows.
+    lessons: u32,
+    /// Groups of which the policy knows.
+    groups: usize,
+    weight: u64,
+    /// By frame; empty where all weigh 1.
+    weights: Vec<u32>,
+    /// By frame; empty where there is one group only.
+    members: Vec<u32>,
+    pub(super) times: Times,
+    /// Frames that must not be evicted, and by how many guards each.
+    pins: BTreeMap<u32, Pin>,
+    pins_made: u64,
+    pub(super) flights: HashTable<InFlight<K, V>>,
+    pub(super) counts: Counts,
+}
+
+pub(super) struct Entry<K, V> {
+    pub(super) key: K,
+    pub(super) value: V,
+}
+
+#[derive(Clone, Copy)]
+struct Pin {
+    id: u64,
+    guards: usize,
+}
+
+/// A value being loaded, or an error that is remembered until some time.
+pub(super) struct InFlight<K, V> {
+    pub(super) hash: u64,
+    pub(super) key: K,
+    pub(super) flight: Arc<Flight<V>>,
+    pub(super) error_until: Option<Duration>,
+}
+
+/// What happened in a shard, but for hits and misses.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) insertions: u64,
+    pub(super) evictions: u64,
+    pub(super) expirations: u64,
+    pub(super) refaults: u64,
+    pub(super) rejections: u64,
+}
+
+/// An entry to be.
+pub(super) struct Insertion<K, V> {
+    pub(super) hash: u64,
+    pub(super) key: K,
+    pub(super) value: V,
+    pub(super) weight: u32,
+    pub(super) group: usize,
+}
+
+impl<K: Eq, V> Shard<K, V> {
+    pub(super) fn new(number: usize, entries: usize) -> Self {
+        Self {
+            number,
+            index: Index::with_capacity(entries),
+            entries: Vec::with_capacity(entries),
+            free: Vec::new(),
+            policy: Policy::new(),
+            ghosts: Ghosts::new(0),
+            lessons: 0,
+            groups: 0,
+            weight: 0,
+            weights: Vec::new(),
+            members: Vec::new(),
+            times: Times::default(),
+            pins: BTreeMap::new(),
+            pins_made: 0,
+            flights: HashTable::new(),
+            counts: Counts::default(),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    pub(super) fn weight(&self) -> u64 {
+        self.weight
+    }
+
+    /// Where the entry with this key is.
+    #[inline]
+    pub(super) fn find<Q>(&self, hash: u64, key: &Q) -> Option<(Place, u32)>
+    where
+        K: std::borrow::Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        self.index.find(hash as u32, |frame| {
+            self.entries[frame as usize].as_ref().is_some_and(|entry| entry.key.borrow() == key)
+        })
+    }
+
+    /// The entry in a frame that was found.
+    #[inline]
+    pub(super) fn entry(&self, frame: u32) -> &Entry<K, V> {
+        self.entries[frame as usize].as_ref().expect("frames that are found are held")
+    }
+
+    pub(super) fn entries(&self) -> impl Iterator<Item = (u32, &Entry<K, V>)> {
+        let frames = self.entries.iter().enumerate();
+        frames.filter_map(|(frame, entry)| Some((frame as u32, entry.as_ref()?)))
+    }
+
+    pub(super) fn group_of(&self, frame: u32) -> usize {
+        self.members.get(frame as usize).map_or(0, |&group| group as usize)
+    }
+
+    fn weight_of(&self, frame: u32) -> u32 {
+        self.weights.get(frame as usize).copied().unwrap_or(1)
+    }
+
+    /// Lets the policy hear of what happened elsewhere.
+    pub(super) fn catch_up<S>(&mut self, common: &Common<K, V, S>) {
+        while self.groups < common.groups.count() {
+            self.groups += 1;
+            self.policy.add_group(common.habits.worth());
+        }
+        common.habits.tell(&mut self.policy, self.groups, &mut self.lessons);
+    }
+
+    /// Puts an entry in that is not there, and evicts what has to go for it. Where there is no room
+    /// for it, it is turned away.
+    pub(super) fn insert<S>(
+        &mut self,
+        insertion: Insertion<K, V>,
+        common: &Common<K, V, S>,
+        gone: &mut Departures<K, V>,
+    ) -> Option<u32>
+    where
+        K: std::hash::Hash,
+        S: std::hash::BuildHasher,
+    {
+        let Insertion { hash, key, value, weight, group } = insertion;
+        let member = (common.groups.count() > 1).then(|| common.groups.get(group));
+        if !self.make_room(weight, group, member.as_deref(), common, gone) {
+            self.counts.rejections += 1;
+            gone.push(key, value, Cause::Capacity);
+            return None;
+        }
+        let frame = self.free.pop().unwrap_or(self.entries.len() as u32);
+        let at = frame as usize;
+        let entry = Some(Entry { key, value });
+        if at == self.entries.len() {
+            self.entries.push(entry);
+        } else {
+            self.entries[at] = entry;
+        }
+        self.index.insert(hash as u32, frame);
+        let shadow = self.ghosts.take(hash.rotate_left(32), self.policy.epoch());
+        self.counts.refaults += u64::from(shadow.is_some());
+        self.counts.insertions += 1;
+        self.policy.insert(group, frame, false, shadow);
+        self.set_weight(frame, weight, common.weigher.is_some());
+        self.weight += weight as u64;
+        if let Some(group) = member {
+            group.add(weight as u64);
+            group.misses.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+        if group != 0 || !self.members.is_empty() {
+            if at >= self.members.len() {
+                self.members.resize(at + 1, 0);
+            }
+            self.members[at] = group as u32;
+        }
+        Some(frame)
+    }
+
+    fn set_weight(&mut self, frame: u32, weight: u32, weighed: bool) {
+        if weighed {
+            let at = frame as usize;
+            if at >= self.weights.len() {
+                self.weights.resize(at + 1, 0);
+            }
+            self.weights[at] = weight;
+        }
+    }
+
+    fn make_room<S>(
+        &mut self,
+        weight: u32,
+        group: usize,
+        member: Option<&Group>,
+        common: &Common<K, V, S>,
+        gone: &mut Departures<K, V>,
+    ) -> bool
+    where
+        K: std::hash::Hash,
+        S: std::hash::BuildHasher,
+    {
+        let weight = weight as u64;
+        if weight > common.shard_capacity(self.number) {
+            return false;
+        }
+        while member.is_some_and(|member| !member.has_room_for(weight)) {
+            if !self.evict_from(group, common, gone) {
+                break;
+            }
+        }
+        self.shrink(common.shard_capacity(self.number) - weight, group, common, gone)
+    }
+
+    /// Evicts until no more than this weight is left. Whether that could be done.
+    fn shrink<S>(
+        &mut self,
+        weight: u64,
+        group: usize,
+        common: &Common<K, V, S>,
+        gone: &mut Departures<K, V>,
+    ) -> bool
+    where
+        K: std::hash::Hash,
+        S: std::hash::BuildHasher,
+    {
+        while self.weight > weight {
+            let giver = match self.groups {
+                1 => Some(0),
+                _ => common.groups.giver(group, |group| self.policy.least(group)),
+            };
+            if !giver.is_some_and(|giver| self.evict_from(giver, common, gone)) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Evicts what is too much.
+    pub(super) fn shrink_to_fit<S>(
+        &mut self,
+        group: usize,
+        common: &Common<K, V, S>,
+        gone: &mut Departures<K, V>,
+    ) where
+        K: std::hash::Hash,
+        S: std::hash::BuildHasher,
+    {
+        self.shrink(common.shard_capacity(self.number), group, common, gone);
+    }
+
+    fn evict_from<S>(
+        &mut self,
+        group: usize,
+        common: &Common<K, V, S>,
+        gone: &mut Departures<K, V>,
+    ) -> bool
+    where
+        K: std::hash::Hash,
+        S: std::hash::BuildHasher,
+    {
+        let Some(victim) = self.policy.evict(group) else { return false };
+        let hash = common.hash(&self.entry(victim.frame).key);
+        let of_frame = self.index.find(hash as u32, |frame| frame == victim.frame);
+        let (place, frame) = of_frame.expect("what is held is in the index");
+        if self.ghosts.capacity() < self.len() * GHOSTS / 2 {
+            self.ghosts = Ghosts::new(self.len() * GHOSTS);
+            common.entries_grew(self.len());
+        }
+        let epoch = self.policy.epoch();
+        if let Some(horizon) = self.ghosts.put(hash.rotate_left(32), victim.shadow, epoch) {
+            self.policy.set_horizon(horizon);
+            common.habits.set_horizon(horizon);
+        }
+        self.counts.evictions += 1;
+        if common.groups.count() > 1 {
+            let group = common.groups.get(group);
+            group.evictions.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+        let entry = self.vacate(place, frame, common);
+        gone.push(entry.key, entry.value, Cause::Capacity);
+        true
+    }
+
+    /// Empties a frame of which the policy does not know any more.
+    fn vacate<S>(&mut self, place: Place, frame: u32, common: &Common<K, V, S>) -> Entry<K, V> {
+        self.index.remove(place);
+        let weight = self.weight_of(frame) as u64;
+        self.weight -= weight;
+        if common.groups.count() > 1 {
+            common.groups.get(self.group_of(frame)).subtract(weight);
+        }
+        self.free.push(frame);
+        self.entries[frame as usize].take().expect("what is in the index is held")
+    }
+
+    /// Takes an entry out that was found.
+    pub(super) fn remove<S>(
+        &mut self,
+        (place, frame): (Place, u32),
+        common: &Common<K, V, S>,
+    ) -> Entry<K, V> {
+        if self.pins.remove(&frame).is_none() {
+            self.policy.remove(self.group_of(frame), frame);
+        }
+        self.vacate(place, frame, common)
+    }
+
+    /// Gives an entry that was found another value and weight. What is too heavy now goes.
+    pub(super) fn replace<S>(
+        &mut self,
+        frame: u32,
+        value: V,
+        weight: u32,
+        common: &Common<K, V, S>,
+    ) -> V {
+        if common.weigher.is_some() {
+            let was = std::mem::replace(&mut self.weights[frame as usize], weight) as u64;
+            self.weight = self.weight - was + weight as u64;
+            if common.groups.count() > 1 {
+                let group = common.groups.get(self.group_of(frame));
+                group.subtract(was);
+                group.add(weight as u64);
+            }
+        }
+        let entry = self.entries[frame as usize].as_mut().expect("frames that are found are held");
+        std::mem::replace(&mut entry.value, value)
+    }
+
+    /// Looks at some frames, in turn, for entries whose time is over.
+    pub(super) fn expire_some<S>(
+        &mut self,
+        now: Duration,
+        common: &Common<K, V, S>,
+        gone: &mut Departures<K, V>,
+    ) where
+        K: std::hash::Hash,
+        S: std::hash::BuildHasher,
+    {
+        for _ in 0..LOOKS {
+            let Some(frame) = self.times.next() else { return };
+            self.expire(frame, now, common, gone);
+        }
+    }
+
+    /// Removes the entry in this frame if its time is over.
+    pub(super) fn expire<S>(
+        &mut self,
+        frame: u32,
+        now: Duration,
+        common: &Common<K, V, S>,
+        gone: &mut Departures<K, V>,
+    ) where
+        K: std::hash::Hash,
+        S: std::hash::BuildHasher,
+    {
+        let Some(Some(entry)) = self.entries.get(frame as usize) else { return };
+        if self.times.is_over(frame, now, common.lifetimes) {
+            let hash = common.hash(&entry.key);
+            let found = self.index.find(hash as u32, |it| it == frame);
+            let entry = self.remove(found.expect("what is held is in the index"), common);
+            self.counts.expirations += 1;
+            gone.push(entry.key, entry.value, Cause::Expired);
+        }
+    }
+
+    /// Takes all entries out.
+    pub(super) fn remove_all<S>(&mut self, common: &Common<K, V, S>, gone: &mut Departures<K, V>)
+    where
+        K: std::hash::Hash,
+        S: std::hash::BuildHasher,
+    {
+        for frame in 0..self.entries.len() as u32 {
+            if let Some(entry) = &self.entries[frame as usize] {
+                let hash = common.hash(&entry.key);
+                let found = self.index.find(hash as u32, |it| it == frame);
+                let entry = self.remove(found.expect("what is held is in the index"), common);
+                gone.push(entry.key, entry.value, Cause::Removed);
+            }
+        }
+    }
+
+    /// Lets a load of this key that is under way, or its error, have nothing to do with the cache any
+    /// more.
+    pub(super) fn detach<Q>(&mut self, hash: u64, key: &Q) -> Option<InFlight<K, V>>
+    where
+        K: std::borrow::Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        self.take_flight(hash, |it| it.hash == hash && it.key.borrow() == key)
+    }
+
+    pub(super) fn take_flight(
+        &mut self,
+        hash: u64,
+        is_it: impl FnMut(&InFlight<K, V>) -> bool,
+    ) -> Option<InFlight<K, V>> {
+        if self.flights.is_empty() {
+            return None;
+        }
+        let found = self.flights.find_entry(hash, is_it).ok()?;
+        Some(found.remove().0)
+    }
+
+    /// Keeps the entry in this frame from eviction; returns what [`unpin`](Self::unpin) wants.
+    pub(super) fn pin(&mut self, frame: u32) -> u64 {
+        if let Some(pin) = self.pins.get_mut(&frame) {
+            pin.guards += 1;
+            return pin.id;
+        }
+        self.policy.remove(self.group_of(frame), frame);
+        self.pins_made += 1;
+        self.pins.insert(frame, Pin { id: self.pins_made, guards: 1 });
+        self.pins_made
+    }
+
+    /// One guard is gone. Nothing happens where its entry was removed.
+    pub(super) fn unpin(&mut self, frame: u32, id: u64) {
+        if let Some(pin) = self.pins.get_mut(&frame).filter(|pin| pin.id == id) {
+            pin.guards -= 1;
+            if pin.guards == 0 {
+                self.pins.remove(&frame);
+                self.policy.put_back(self.group_of(frame), frame);
+            }
+        }
+    }
+
+    /// Bytes that the shard takes beside its entries' payload.
+    pub(super) fn ghost_memory(&self) -> usize {
+        self.ghosts.memory()
+    }
+}

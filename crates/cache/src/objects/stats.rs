@@ -1,0 +1,49 @@
+//! Figures of a cache of objects.
+
+use super::shard::Shard;
+
+/// What happened in a cache since it was made, and what it holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Reads that found a value. Where many threads hit one shard at a time, some are not counted.
+    pub hits: u64,
+    /// Reads that found none.
+    pub misses: u64,
+    /// Entries that were inserted anew.
+    pub insertions: u64,
+    /// Entries that went for want of room.
+    pub evictions: u64,
+    /// Entries whose time was over.
+    pub expirations: u64,
+    /// Insertions of keys that had been evicted not long ago.
+    pub refaults: u64,
+    /// Entries for which there was no room.
+    pub rejections: u64,
+    /// Entries that are held.
+    pub entries: u64,
+    /// What they weigh.
+    pub weight: u64,
+    /// Bytes that are kept to remember evicted entries.
+    pub ghost_bytes: u64,
+}
+
+impl Stats {
+    pub(super) fn add<K: Eq, V>(&mut self, hits: u64, misses: u64, shard: &Shard<K, V>) {
+        self.hits += hits;
+        self.misses += misses;
+        self.insertions += shard.counts.insertions;
+        self.evictions += shard.counts.evictions;
+        self.expirations += shard.counts.expirations;
+        self.refaults += shard.counts.refaults;
+        self.rejections += shard.counts.rejections;
+        self.entries += shard.len() as u64;
+        self.weight += shard.weight();
+        self.ghost_bytes += shard.ghost_memory() as u64;
+    }
+
+    /// The share of reads that found a value; 0 where there were none.
+    pub fn hit_ratio(&self) -> f64 {
+        self.hits as f64 / (self.hits + self.misses).max(1) as f64
+    }
+}
