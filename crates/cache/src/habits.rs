@@ -9,7 +9,7 @@
 
 use std::sync::TryLockError;
 
-use homing_mglru::density::{Classes, Learner, Shard, Worth};
+use homing_mglru::density::{Classes, Learner, Marks, Ranking, Worth};
 
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
@@ -83,7 +83,7 @@ impl Habits {
     /// A page was used for the first time in this epoch, or was missed. May be left out by shards for
     /// further uses.
     pub(crate) fn used(&self, hash: u64, write: bool) {
-        if hash.trailing_zeros() < self.level.load(Relaxed) {
+        if !self.follows(hash) {
             return;
         }
         if let Some(mut learner) = self.try_learner() {
@@ -92,9 +92,13 @@ impl Habits {
         }
     }
 
+    fn follows(&self, hash: u64) -> bool {
+        hash.trailing_zeros() >= self.level.load(Relaxed) && self.learning.load(Relaxed)
+    }
+
     /// A page was put in, maybe without having been asked for.
     pub(crate) fn met(&self, hash: u64, write: bool) {
-        if hash.trailing_zeros() < self.level.load(Relaxed) {
+        if !self.follows(hash) {
             return;
         }
         if let Some(mut learner) = self.try_learner() {
@@ -157,11 +161,17 @@ impl Habits {
     }
 
     /// Brings a shard up to date that knows what was learnt in so many lessons, under its lock.
-    pub(crate) fn tell(&self, shard: &mut Shard, groups: usize, lessons: &mut u32) {
+    pub(crate) fn tell(
+        &self,
+        ranking: &mut Ranking,
+        marks: &impl Marks,
+        groups: usize,
+        lessons: &mut u32,
+    ) {
         let epoch = self.epoch.load(Acquire);
-        if shard.epoch() < epoch {
-            shard.advance(epoch);
-            for (held, classes) in self.held.iter().zip(shard.classes()) {
+        if ranking.epoch() < epoch {
+            ranking.advance(epoch, marks);
+            for (held, classes) in self.held.iter().zip(ranking.classes()) {
                 held.fetch_or(classes, Relaxed);
             }
         }
@@ -170,7 +180,7 @@ impl Habits {
             *lessons = taught;
             let worth = self.worth();
             for group in 0..groups {
-                shard.learn(group, std::sync::Arc::clone(&worth));
+                ranking.learn(group, std::sync::Arc::clone(&worth));
             }
         }
     }

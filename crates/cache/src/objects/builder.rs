@@ -15,8 +15,8 @@ use crate::sync::Arc;
 use crate::sync::atomic::AtomicUsize;
 use crate::sync::atomic::Ordering::Relaxed;
 
-/// Shards of a large cache.
-const SHARDS: u64 = 64;
+/// Shards of a large cache, for each CPU.
+const SHARDS: u64 = 4;
 /// Entries of an unknown weight that room is made for in advance.
 const EXPECTED_WEIGHED: u64 = 1 << 16;
 
@@ -108,8 +108,8 @@ impl<K, V, S> Builder<K, V, S> {
         self
     }
 
-    /// How many parts with a lock of their own the cache has. By default up to 64, each of some
-    /// hundred entries.
+    /// How many parts with a lock of their own the cache has. By default up to 4 for each CPU, each of
+    /// some hundred entries.
     pub fn shards(mut self, shards: usize) -> Self {
         self.shards = Some(shards);
         self
@@ -145,7 +145,9 @@ impl<K, V, S> Builder<K, V, S> {
             Some(_) => capacity.min(EXPECTED_WEIGHED),
             None => capacity,
         };
-        let shards = self.shards.unwrap_or((expected / MIN_SHARD).clamp(1, SHARDS) as usize);
+        let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64);
+        let shards = (expected / MIN_SHARD).clamp(1, SHARDS * cpus) as usize;
+        let shards = self.shards.unwrap_or(shards);
         if shards == 0 || shards as u64 > capacity {
             return Err(BuildError::Shards { shards, capacity });
         }

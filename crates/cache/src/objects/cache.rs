@@ -109,7 +109,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         let common = &self.inner.common;
         let hash = common.hash(key);
         let shard = read(&self.inner.part(hash).shard);
-        shard.find(hash, key).is_some_and(|(_, frame)| !over(&shard, frame, common))
+        shard.find(hash, key).is_some_and(|frame| !over(&shard, frame, common))
     }
 
     /// Gives a key a value, and returns the one that it had. A load of the key that is under way is
@@ -149,15 +149,13 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
             let mut shard = write(&self.inner.part(hash).shard);
             let detached = shard.detach(hash, key);
             let found = shard.find(hash, key);
-            let removed =
-                found.filter(|&(_, frame)| condition(&shard.entry(frame).value)).map(|at| {
-                    let expired = over(&shard, at.1, common);
-                    let entry = shard.remove(at, common);
-                    let value = (!expired).then(|| entry.value.clone());
-                    let cause = if expired { Cause::Expired } else { Cause::Removed };
-                    gone.push(entry.key, entry.value, cause);
-                    value
-                });
+            let removed = found.filter(|&frame| condition(shard.entry(frame).value)).map(|frame| {
+                let expired = over(&shard, frame, common);
+                let (key, value) = shard.remove(hash, frame, common);
+                let live = (!expired).then(|| value.clone());
+                gone.push(key, value, if expired { Cause::Expired } else { Cause::Removed });
+                live
+            });
             drop(shard);
             drop(detached);
             removed
@@ -176,11 +174,11 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         let common = &self.inner.common;
         let hash = common.hash(key);
         let mut shard = write(&self.inner.part(hash).shard);
-        let (_, frame) = shard.find(hash, key)?;
+        let frame = shard.find(hash, key)?;
         if over(&shard, frame, common) {
             return None;
         }
-        shard.policy.access(frame, common.habits.epoch());
+        shard.entry(frame).mark.used(common.habits.epoch());
         let value = shard.entry(frame).value.clone();
         let id = shard.pin(frame);
         drop(shard);
@@ -296,8 +294,8 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
 impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
     #[inline]
     pub(super) fn part(&self, hash: u64) -> &Part<K, V> {
-        // By the highest bits; the index of a shard uses the lowest ones.
-        &self.shards[((hash >> 32) * self.shards.len() as u64 >> 32) as usize]
+        // By bits in the middle: the index of a shard uses the lowest and the highest ones.
+        &self.shards[((hash >> 16) as u32 as u64 * self.shards.len() as u64 >> 32) as usize]
     }
 
     pub(super) fn check(&self, group: &Group) -> usize {
@@ -313,14 +311,15 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
     {
         let part = self.part(hash);
         let shard = read(&part.shard);
-        let found = shard.find(hash, key).map(|(_, frame)| frame);
+        let found = shard.find(hash, key);
         let Some(frame) = found.filter(|&frame| !over(&shard, frame, &self.common)) else {
             drop(shard);
             self.missed(part, hash);
             return None;
         };
-        let value = shard.entry(frame).value.clone();
-        let first = shard.policy.access(frame, self.common.habits.epoch());
+        let entry = shard.entry(frame);
+        let value = entry.value.clone();
+        let first = entry.mark.used(self.common.habits.epoch());
         if let Some(now) = self.common.now() {
             shard.times.read(frame, now);
         }
@@ -381,7 +380,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
         let common = &self.common;
         shard.catch_up(common);
         let mut old = None;
-        let mut frame = shard.find(insertion.hash, &insertion.key).map(|(_, frame)| frame);
+        let mut frame = shard.find(insertion.hash, &insertion.key);
         if let (Some(at), Some(now)) = (frame, now)
             && shard.times.is_over(at, now, common.lifetimes)
         {
@@ -391,7 +390,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
         if let Some(at) = frame {
             let Insertion { key, value, weight, group, .. } = insertion;
             let was = shard.replace(at, value, weight, common);
-            shard.policy.access(at, common.habits.epoch());
+            shard.entry(at).mark.used(common.habits.epoch());
             old = Some(was.clone());
             gone.push(key, was, Cause::Replaced);
             if let Some(now) = now {

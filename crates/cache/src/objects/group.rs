@@ -103,12 +103,12 @@ impl Group {
         let weight = self.weight.load(Relaxed);
         if weight > self.max.load(Relaxed) {
             Some(0)
+        } else if weight <= self.min.load(Relaxed) {
+            same.then_some(3)
         } else if weight > self.low.load(Relaxed) {
             Some(1)
-        } else if weight > self.min.load(Relaxed) {
-            Some(2)
         } else {
-            same.then_some(3)
+            Some(2)
         }
     }
 }

@@ -195,10 +195,10 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
             }
             stale.push(found.remove().0);
         }
-        if let Some((_, frame)) = shard.find(hash, key)
+        if let Some(frame) = shard.find(hash, key)
             && !expires.is_some_and(|now| shard.times.is_over(frame, now, self.common.lifetimes))
         {
-            shard.policy.access(frame, self.common.habits.epoch());
+            shard.entry(frame).mark.used(self.common.habits.epoch());
             return Joined::Held(shard.entry(frame).value.clone());
         }
         let flight = Flight::new();

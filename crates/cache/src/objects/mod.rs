@@ -1,7 +1,7 @@
 //! Caches of objects by key.
 //!
 //! Read on in this order: `cache` (what programs call), `shard` (a part with a lock of its own),
-//! `load` and `flight` (one loads, all wait), `group`, `expiry`, `index`.
+//! `load` and `flight` (one loads, all wait), `group`, `expiry`, `slots`.
 
 mod builder;
 mod cache;
@@ -9,11 +9,11 @@ mod common;
 mod expiry;
 mod flight;
 mod group;
-mod index;
 mod load;
 mod pin;
 mod removal;
 mod shard;
+mod slots;
 mod stats;
 
 pub use builder::{BuildError, Builder};

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hashbrown::HashTable;
-use homing_mglru::density::{Ghosts, Shard as Policy};
+use homing_mglru::density::{Ghosts, Mark, Ranking};
 
 use super::common::Common;
 use super::expiry::Times;
 use super::flight::Flight;
 use super::group::Group;
-use super::index::{Index, Place};
 use super::removal::{Cause, Departures};
+use super::slots::{Entry, Slots};
 use crate::sync::Arc;
 
 /// Evicted entries that are remembered for each one that is held.
@@ -22,10 +22,10 @@ const LOOKS: usize = 2;
 /// Entries by key, each in a frame, and all that is known of them.
 pub(super) struct Shard<K, V> {
     number: usize,
-    index: Index,
-    entries: Vec<Option<Entry<K, V>>>,
-    free: Vec<u32>,
-    pub(super) policy: Policy,
+    /// From hashes of keys to frames.
+    index: HashTable<u32>,
+    slots: Slots<K, V>,
+    ranking: Ranking,
     ghosts: Ghosts,
     /// Lessons of which the policy knows.
     lessons: u32,
@@ -42,11 +42,6 @@ pub(super) struct Shard<K, V> {
     pins_made: u64,
     pub(super) flights: HashTable<InFlight<K, V>>,
     pub(super) counts: Counts,
-}
-
-pub(super) struct Entry<K, V> {
-    pub(super) key: K,
-    pub(super) value: V,
 }
 
 #[derive(Clone, Copy)]
@@ -86,10 +81,9 @@ impl<K: Eq, V> Shard<K, V> {
     pub(super) fn new(number: usize, entries: usize) -> Self {
         Self {
             number,
-            index: Index::with_capacity(entries),
-            entries: Vec::with_capacity(entries),
-            free: Vec::new(),
-            policy: Policy::new(),
+            index: HashTable::with_capacity(entries),
+            slots: Slots::with_capacity(entries),
+            ranking: Ranking::default(),
             ghosts: Ghosts::new(0),
             lessons: 0,
             groups: 0,
@@ -114,25 +108,24 @@ impl<K: Eq, V> Shard<K, V> {
 
     /// Where the entry with this key is.
     #[inline]
-    pub(super) fn find<Q>(&self, hash: u64, key: &Q) -> Option<(Place, u32)>
+    pub(super) fn find<Q>(&self, hash: u64, key: &Q) -> Option<u32>
     where
         K: std::borrow::Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        self.index.find(hash as u32, |frame| {
-            self.entries[frame as usize].as_ref().is_some_and(|entry| entry.key.borrow() == key)
-        })
+        let is_it =
+            |&frame: &u32| self.slots.get(frame).is_some_and(|entry| entry.key.borrow() == key);
+        self.index.find(hash, is_it).copied()
     }
 
     /// The entry in a frame that was found.
     #[inline]
-    pub(super) fn entry(&self, frame: u32) -> &Entry<K, V> {
-        self.entries[frame as usize].as_ref().expect("frames that are found are held")
+    pub(super) fn entry(&self, frame: u32) -> Entry<'_, K, V> {
+        self.slots.get(frame).expect("frames that are found are held")
     }
 
-    pub(super) fn entries(&self) -> impl Iterator<Item = (u32, &Entry<K, V>)> {
-        let frames = self.entries.iter().enumerate();
-        frames.filter_map(|(frame, entry)| Some((frame as u32, entry.as_ref()?)))
+    pub(super) fn entries(&self) -> impl Iterator<Item = (u32, Entry<'_, K, V>)> {
+        self.slots.iter()
     }
 
     pub(super) fn group_of(&self, frame: u32) -> usize {
@@ -147,9 +140,10 @@ impl<K: Eq, V> Shard<K, V> {
     pub(super) fn catch_up<S>(&mut self, common: &Common<K, V, S>) {
         while self.groups < common.groups.count() {
             self.groups += 1;
-            self.policy.add_group(common.habits.worth());
+            self.ranking.add_group(common.habits.worth());
         }
-        common.habits.tell(&mut self.policy, self.groups, &mut self.lessons);
+        let Self { ranking, slots, lessons, .. } = self;
+        common.habits.tell(ranking, slots, self.groups, lessons);
     }
 
     /// Puts an entry in that is not there, and evicts what has to go for it. Where there is no room
@@ -171,19 +165,15 @@ impl<K: Eq, V> Shard<K, V> {
             gone.push(key, value, Cause::Capacity);
             return None;
         }
-        let frame = self.free.pop().unwrap_or(self.entries.len() as u32);
-        let at = frame as usize;
-        let entry = Some(Entry { key, value });
-        if at == self.entries.len() {
-            self.entries.push(entry);
-        } else {
-            self.entries[at] = entry;
-        }
-        self.index.insert(hash as u32, frame);
-        let shadow = self.ghosts.take(hash.rotate_left(32), self.policy.epoch());
+        let mark = Mark::new(self.ranking.epoch());
+        let frame = self.slots.insert(key, value, mark);
+        let Self { index, slots, .. } = self;
+        let hash_of = |&frame: &u32| slots.get(frame).map_or(0, |entry| common.hash(entry.key));
+        index.insert_unique(hash, frame, hash_of);
+        let shadow = self.ghosts.take(by_other_bits(hash), self.ranking.epoch());
         self.counts.refaults += u64::from(shadow.is_some());
         self.counts.insertions += 1;
-        self.policy.insert(group, frame, false, shadow);
+        self.ranking.insert(group, frame, false, shadow);
         self.set_weight(frame, weight, common.weigher.is_some());
         self.weight += weight as u64;
         if let Some(group) = member {
@@ -191,6 +181,7 @@ impl<K: Eq, V> Shard<K, V> {
             group.misses.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         }
         if group != 0 || !self.members.is_empty() {
+            let at = frame as usize;
             if at >= self.members.len() {
                 self.members.resize(at + 1, 0);
             }
@@ -248,7 +239,7 @@ impl<K: Eq, V> Shard<K, V> {
         while self.weight > weight {
             let giver = match self.groups {
                 1 => Some(0),
-                _ => common.groups.giver(group, |group| self.policy.least(group)),
+                _ => common.groups.giver(group, |group| self.ranking.least(group)),
             };
             if !giver.is_some_and(|giver| self.evict_from(giver, common, gone)) {
                 return false;
@@ -280,17 +271,15 @@ impl<K: Eq, V> Shard<K, V> {
         K: std::hash::Hash,
         S: std::hash::BuildHasher,
     {
-        let Some(victim) = self.policy.evict(group) else { return false };
-        let hash = common.hash(&self.entry(victim.frame).key);
-        let of_frame = self.index.find(hash as u32, |frame| frame == victim.frame);
-        let (place, frame) = of_frame.expect("what is held is in the index");
+        let Some(victim) = self.ranking.evict(group, &self.slots) else { return false };
+        let hash = common.hash(self.entry(victim.frame).key);
         if self.ghosts.capacity() < self.len() * GHOSTS / 2 {
             self.ghosts = Ghosts::new(self.len() * GHOSTS);
             common.entries_grew(self.len());
         }
-        let epoch = self.policy.epoch();
-        if let Some(horizon) = self.ghosts.put(hash.rotate_left(32), victim.shadow, epoch) {
-            self.policy.set_horizon(horizon);
+        let epoch = self.ranking.epoch();
+        if let Some(horizon) = self.ghosts.put(by_other_bits(hash), victim.shadow, epoch) {
+            self.ranking.set_horizon(horizon);
             common.habits.set_horizon(horizon);
         }
         self.counts.evictions += 1;
@@ -298,33 +287,29 @@ impl<K: Eq, V> Shard<K, V> {
             let group = common.groups.get(group);
             group.evictions.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         }
-        let entry = self.vacate(place, frame, common);
-        gone.push(entry.key, entry.value, Cause::Capacity);
+        let (key, value) = self.vacate(hash, victim.frame, common);
+        gone.push(key, value, Cause::Capacity);
         true
     }
 
     /// Empties a frame of which the policy does not know any more.
-    fn vacate<S>(&mut self, place: Place, frame: u32, common: &Common<K, V, S>) -> Entry<K, V> {
-        self.index.remove(place);
+    fn vacate<S>(&mut self, hash: u64, frame: u32, common: &Common<K, V, S>) -> (K, V) {
+        let place = self.index.find_entry(hash, |&it| it == frame);
+        place.expect("what is held is in the index").remove();
         let weight = self.weight_of(frame) as u64;
         self.weight -= weight;
         if common.groups.count() > 1 {
             common.groups.get(self.group_of(frame)).subtract(weight);
         }
-        self.free.push(frame);
-        self.entries[frame as usize].take().expect("what is in the index is held")
+        self.slots.remove(frame)
     }
 
     /// Takes an entry out that was found.
-    pub(super) fn remove<S>(
-        &mut self,
-        (place, frame): (Place, u32),
-        common: &Common<K, V, S>,
-    ) -> Entry<K, V> {
+    pub(super) fn remove<S>(&mut self, hash: u64, frame: u32, common: &Common<K, V, S>) -> (K, V) {
         if self.pins.remove(&frame).is_none() {
-            self.policy.remove(self.group_of(frame), frame);
+            self.ranking.remove(self.group_of(frame), frame);
         }
-        self.vacate(place, frame, common)
+        self.vacate(hash, frame, common)
     }
 
     /// Gives an entry that was found another value and weight. What is too heavy now goes.
@@ -344,8 +329,7 @@ impl<K: Eq, V> Shard<K, V> {
                 group.add(weight as u64);
             }
         }
-        let entry = self.entries[frame as usize].as_mut().expect("frames that are found are held");
-        std::mem::replace(&mut entry.value, value)
+        std::mem::replace(self.slots.value_mut(frame), value)
     }
 
     /// Looks at some frames, in turn, for entries whose time is over.
@@ -375,13 +359,12 @@ impl<K: Eq, V> Shard<K, V> {
         K: std::hash::Hash,
         S: std::hash::BuildHasher,
     {
-        let Some(Some(entry)) = self.entries.get(frame as usize) else { return };
+        let Some(entry) = self.slots.get(frame) else { return };
         if self.times.is_over(frame, now, common.lifetimes) {
-            let hash = common.hash(&entry.key);
-            let found = self.index.find(hash as u32, |it| it == frame);
-            let entry = self.remove(found.expect("what is held is in the index"), common);
+            let hash = common.hash(entry.key);
+            let (key, value) = self.remove(hash, frame, common);
             self.counts.expirations += 1;
-            gone.push(entry.key, entry.value, Cause::Expired);
+            gone.push(key, value, Cause::Expired);
         }
     }
 
@@ -391,12 +374,11 @@ impl<K: Eq, V> Shard<K, V> {
         K: std::hash::Hash,
         S: std::hash::BuildHasher,
     {
-        for frame in 0..self.entries.len() as u32 {
-            if let Some(entry) = &self.entries[frame as usize] {
-                let hash = common.hash(&entry.key);
-                let found = self.index.find(hash as u32, |it| it == frame);
-                let entry = self.remove(found.expect("what is held is in the index"), common);
-                gone.push(entry.key, entry.value, Cause::Removed);
+        for frame in 0..self.slots.frames() {
+            if let Some(entry) = self.slots.get(frame) {
+                let hash = common.hash(entry.key);
+                let (key, value) = self.remove(hash, frame, common);
+                gone.push(key, value, Cause::Removed);
             }
         }
     }
@@ -429,7 +411,7 @@ impl<K: Eq, V> Shard<K, V> {
             pin.guards += 1;
             return pin.id;
         }
-        self.policy.remove(self.group_of(frame), frame);
+        self.ranking.remove(self.group_of(frame), frame);
         self.pins_made += 1;
         self.pins.insert(frame, Pin { id: self.pins_made, guards: 1 });
         self.pins_made
@@ -441,7 +423,7 @@ impl<K: Eq, V> Shard<K, V> {
             pin.guards -= 1;
             if pin.guards == 0 {
                 self.pins.remove(&frame);
-                self.policy.put_back(self.group_of(frame), frame);
+                self.ranking.put_back(self.group_of(frame), frame, &self.slots);
             }
         }
     }
@@ -450,4 +432,10 @@ impl<K: Eq, V> Shard<K, V> {
     pub(super) fn ghost_memory(&self) -> usize {
         self.ghosts.memory()
     }
+}
+
+/// The hash for the ghosts: they use the highest bits and some low ones, in which all keys of a shard
+/// are alike or which the index uses.
+fn by_other_bits(hash: u64) -> u64 {
+    hash.rotate_left(24)
 }

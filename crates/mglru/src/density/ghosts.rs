@@ -5,7 +5,7 @@
 //! one that was about once in 6,000 times; that costs a wrong guess, no more.
 
 use super::history::History;
-use super::shard::Shadow;
+use super::ranking::Shadow;
 
 /// Shadows of one line of memory.
 const WAYS: usize = 10;

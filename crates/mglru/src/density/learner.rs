@@ -24,6 +24,9 @@ const FIRST_LESSON: u64 = 256;
 const LESSON: u64 = 2048;
 /// Keys looked at for each request, to count how many could be used.
 const LOOKS: u64 = 2;
+/// But in each epoch no more than one of so many, where that are some at all.
+const LOOKS_PART: usize = 128;
+const LOOKS_MIN: usize = 64;
 /// Cachefuls of requests, or requests if these are more, after which a count has faded.
 const MEMORY: (u64, u64) = (20, 100_000);
 
@@ -143,7 +146,8 @@ impl Learner {
         now: u64,
         held: impl Fn(usize) -> bool,
     ) -> Option<Arc<Worth>> {
-        self.count_exposed(epoch, (self.epoch_length() * LOOKS) as usize);
+        let looks_max = (self.entries.len() / LOOKS_PART).max(LOOKS_MIN);
+        self.count_exposed(epoch, looks_max.min((self.epoch_length() * LOOKS) as usize));
         if now < self.lesson_at {
             return None;
         }

@@ -4,7 +4,7 @@
 //! ages grow by epochs, of which a cacheful of requests has 128 (`age.rs`). How soon pages of each
 //! class and age are used again is learnt from a sample of the keys (`learner.rs`, `rates.rs`), and
 //! tells what a page is worth (`index.rs`). Victims come from the list that is worth least
-//! (`lists.rs`, `shard.rs`): an LRU list's tail where recency tells, the youngest pages in a loop that does not
+//! (`lists.rs`, `ranking.rs`): an LRU list's tail where recency tells, the youngest pages in a loop that does not
 //! fit, those used once in a scan, the rarely used where frequency tells. Nothing is set by hand.
 //!
 //! In the terms of the kernel's multi-generational LRU: ages are generations, more than four of
@@ -17,14 +17,18 @@ mod history;
 mod index;
 mod learner;
 mod lists;
+mod mark;
+mod ranking;
 mod rates;
 mod shard;
 mod worth;
 
 pub use ghosts::Ghosts;
 pub use learner::Learner;
+pub use mark::{Mark, Marks};
+pub use ranking::{Classes, Ranking, Shadow, Victim};
 pub use rates::Savings;
-pub use shard::{Classes, Shadow, Shard, Victim};
+pub use shard::Shard;
 pub use worth::Worth;
 
 /// Which page goes, of the frames of one cache that one thread at a time uses.

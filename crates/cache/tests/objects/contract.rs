@@ -1,0 +1,176 @@
+//! Each call by itself.
+
+use std::sync::{Arc, Mutex};
+
+use homing_cache::{BuildError, Cache, Cause};
+
+type Told = Arc<Mutex<Vec<(u32, &'static str, Cause)>>>;
+
+fn listened(capacity: u64) -> (Cache<u32, &'static str>, Told) {
+    let told = Told::default();
+    let tell = Arc::clone(&told);
+    let listener = move |key, value, cause| tell.lock().unwrap().push((key, value, cause));
+    let cache = Cache::builder().capacity(capacity).listener(listener).build().unwrap();
+    (cache, told)
+}
+
+#[test]
+fn what_is_inserted_is_found_until_it_is_removed() {
+    let (cache, told) = listened(10);
+    assert_eq!(cache.get(&1), None);
+    assert_eq!(cache.insert(1, "one"), None);
+    assert_eq!(cache.insert(1, "uno"), Some("one"));
+    assert_eq!(cache.get(&1), Some("uno"));
+    assert!(cache.contains_key(&1) && !cache.contains_key(&2));
+    assert_eq!(cache.remove_if(&1, |value| *value == "one"), None);
+    assert_eq!(cache.remove(&1), Some("uno"));
+    assert_eq!(cache.remove(&1), None);
+    assert!(cache.is_empty());
+    let told = told.lock().unwrap();
+    assert_eq!(*told, [(1, "one", Cause::Replaced), (1, "uno", Cause::Removed)]);
+}
+
+#[test]
+fn it_never_holds_more_than_its_capacity() {
+    for capacity in [1, 2, 3, 7, 100, 1000, 5001] {
+        let cache = Cache::new(capacity);
+        for key in 0..capacity * 3 {
+            cache.insert(key, key);
+            assert!(cache.weight() <= capacity);
+        }
+        assert_eq!(cache.len() as u64, capacity);
+        assert_eq!(cache.stats().evictions, capacity * 2);
+    }
+}
+
+#[test]
+fn entries_weigh_what_the_weigher_says() {
+    let weigher = |_: &u32, value: &String| value.len() as u32;
+    let cache = Cache::builder().capacity(100).shards(1).weigher(weigher).build().unwrap();
+    for key in 0..50 {
+        cache.insert(key, "x".repeat(key as usize % 17));
+        assert!(cache.weight() <= 100);
+        let weight: usize = cache.iter().map(|(_, value)| value.len()).sum();
+        assert_eq!(cache.weight(), weight as u64);
+    }
+    // Too heavy for any room: it is turned away, and takes nobody's.
+    let held = cache.len();
+    cache.insert(1000, "x".repeat(101));
+    assert!(!cache.contains_key(&1000));
+    assert_eq!((cache.len(), cache.stats().rejections), (held, 1));
+    // Made heavier in its place.
+    cache.clear();
+    (0..10).for_each(|key| _ = cache.insert(key, "x".repeat(10)));
+    cache.insert(3, "x".repeat(95));
+    assert!(cache.weight() <= 100);
+}
+
+#[test]
+fn a_pinned_entry_stays_and_can_be_removed() {
+    let cache = Cache::builder().capacity(4).shards(1).build().unwrap();
+    cache.insert(0, "kept");
+    let pin = cache.pin(&0).unwrap();
+    let again = cache.pin(&0).unwrap();
+    (1..100).for_each(|key| _ = cache.insert(key, "passing"));
+    assert_eq!((*pin, cache.get(&0)), ("kept", Some("kept")));
+    drop(pin);
+    (100..200).for_each(|key| _ = cache.insert(key, "passing"));
+    assert_eq!(cache.get(&0), Some("kept"));
+    cache.remove(&0);
+    cache.insert(0, "another");
+    // The guard of the one that was removed says nothing of this one.
+    drop(again);
+    assert_eq!(cache.get(&0), Some("another"));
+    assert!(cache.pin(&7777).is_none());
+}
+
+#[test]
+fn where_all_is_pinned_what_is_new_is_turned_away() {
+    let (cache, told) = listened(2);
+    cache.insert(1, "one");
+    cache.insert(2, "two");
+    let pins = [cache.pin(&1), cache.pin(&2)];
+    cache.insert(3, "three");
+    assert_eq!((cache.get(&1), cache.get(&2), cache.get(&3)), (Some("one"), Some("two"), None));
+    assert_eq!(*told.lock().unwrap(), [(3, "three", Cause::Capacity)]);
+    drop(pins);
+    cache.insert(3, "three");
+    assert_eq!(cache.get(&3), Some("three"));
+}
+
+#[test]
+fn a_listener_may_use_the_cache() {
+    let slot: Arc<Mutex<Option<Cache<u32, u32>>>> = Arc::default();
+    let inner = Arc::clone(&slot);
+    let listener = move |key: u32, value: u32, cause| {
+        let cache = inner.lock().unwrap().clone();
+        if let Some(cache) = cache.filter(|_| cause == Cause::Capacity && value > 0) {
+            cache.insert(key, value - 1);
+        }
+    };
+    let cache = Cache::builder().capacity(10).shards(1).listener(listener).build().unwrap();
+    *slot.lock().unwrap() = Some(cache.clone());
+    (0..100).for_each(|key| _ = cache.insert(key, 2));
+    assert_eq!(cache.len(), 10);
+    slot.lock().unwrap().take();
+}
+
+#[test]
+fn its_capacity_can_be_changed() {
+    let cache = Cache::builder().capacity(1000).build().unwrap();
+    (0..1000).for_each(|key| _ = cache.insert(key, key));
+    cache.set_capacity(100);
+    assert_eq!((cache.len(), cache.capacity()), (100, 100));
+    cache.set_capacity(500);
+    (0..1000).for_each(|key| _ = cache.insert(key, key));
+    assert_eq!(cache.len(), 500);
+}
+
+#[test]
+fn a_scan_does_not_push_out_what_is_in_use_unless_learning_is_off() {
+    let survivors = |learning| {
+        let cache = Cache::builder().capacity(1000).shards(1).build().unwrap();
+        cache.set_learning(learning);
+        for round in 0..40u32 {
+            (0..500u32).for_each(|key| _ = cache.get_or_insert_with(&key, || key));
+            let scan = (0..400).map(|at| 1_000_000 + round * 400 + at);
+            scan.for_each(|key| _ = cache.get_or_insert_with(&key, || key));
+        }
+        (5_000_000..5_002_000).for_each(|key| _ = cache.insert(key, key));
+        (0..500).filter(|key| cache.contains_key(key)).count()
+    };
+    assert!(survivors(true) > 450);
+    assert_eq!(survivors(false), 0);
+}
+
+#[test]
+fn all_entries_can_be_listed_and_taken_out() {
+    let (cache, told) = listened(100);
+    (0..10).for_each(|key| _ = cache.insert(key, "x"));
+    let mut keys: Vec<u32> = cache.iter().map(|(key, _)| key).collect();
+    keys.sort_unstable();
+    assert_eq!(keys, (0..10).collect::<Vec<_>>());
+    cache.clear();
+    assert_eq!((cache.len(), told.lock().unwrap().len()), (0, 10));
+    let stats = cache.stats();
+    assert_eq!((stats.insertions, stats.hits, stats.misses, stats.weight), (10, 0, 0, 0));
+}
+
+#[test]
+fn what_cannot_be_built_is_said() {
+    let none = Cache::<u32, u32>::builder().build().err();
+    assert_eq!(none, Some(BuildError::NoCapacity));
+    let many = Cache::<u32, u32>::builder().capacity(3).shards(4).build().err();
+    assert_eq!(many, Some(BuildError::Shards { shards: 4, capacity: 3 }));
+    assert_eq!(many.unwrap().to_string(), "a cache of 3 cannot be cut into 4 shards: use 1 to 3");
+}
+
+#[test]
+fn values_are_dropped_once_each() {
+    let value = Arc::new(());
+    let cache = Cache::new(16);
+    (0..100).for_each(|key| _ = cache.insert(key % 40, Arc::clone(&value)));
+    assert_eq!(Arc::strong_count(&value), 17);
+    drop(cache);
+    assert_eq!(Arc::strong_count(&value), 1);
+}

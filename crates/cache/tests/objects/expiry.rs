@@ -1,0 +1,98 @@
+//! Entries whose time is over, on a clock that the test sets.
+
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use homing_cache::{Builder, Cache, Cause};
+
+#[derive(Clone, Default)]
+struct Clock(Arc<AtomicU64>);
+
+impl Clock {
+    fn advance(&self, seconds: u64) {
+        self.0.fetch_add(seconds, SeqCst);
+    }
+
+    fn cache(&self, builder: Builder<u32, u32>) -> Cache<u32, u32> {
+        let clock = Arc::clone(&self.0);
+        let now = move || Duration::from_secs(clock.load(SeqCst));
+        builder.capacity(100).shards(1).clock(now).build().unwrap()
+    }
+}
+
+#[test]
+fn entries_live_for_so_long_after_they_were_written() {
+    let clock = Clock::default();
+    let cache = clock.cache(Cache::builder().time_to_live(Duration::from_secs(10)));
+    cache.insert(1, 1);
+    clock.advance(9);
+    assert_eq!(cache.get(&1), Some(1));
+    clock.advance(1);
+    assert_eq!((cache.get(&1), cache.contains_key(&1), cache.iter().count()), (None, false, 0));
+    assert_eq!((cache.remove(&1), cache.len()), (None, 0));
+    cache.insert(2, 2);
+    clock.advance(9);
+    cache.insert(2, 3);
+    clock.advance(9);
+    assert_eq!(cache.get(&2), Some(3));
+}
+
+#[test]
+fn entries_live_for_so_long_after_they_were_used() {
+    let clock = Clock::default();
+    let cache = clock.cache(Cache::builder().time_to_idle(Duration::from_secs(10)));
+    cache.insert(1, 1);
+    for _ in 0..5 {
+        clock.advance(9);
+        assert_eq!(cache.get(&1), Some(1));
+    }
+    clock.advance(10);
+    assert_eq!(cache.get(&1), None);
+    assert_eq!(cache.insert(1, 2), None);
+    assert_eq!(cache.get(&1), Some(2));
+}
+
+#[test]
+fn what_is_over_leaves_memory_while_others_come_or_when_asked_to() {
+    let told = Arc::new(Mutex::new(0));
+    let clock = Clock::default();
+    let tell = Arc::clone(&told);
+    let lifetime = Cache::builder().time_to_live(Duration::from_secs(10));
+    let cache = clock.cache(lifetime.listener(move |_, _, cause| {
+        *tell.lock().unwrap() += u32::from(cause == Cause::Expired);
+    }));
+    (0..40).for_each(|key| _ = cache.insert(key, key));
+    clock.advance(10);
+    (100..140).for_each(|key| _ = cache.insert(key, key));
+    assert_eq!((cache.len(), cache.stats().expirations, *told.lock().unwrap()), (40, 40, 40));
+    clock.advance(10);
+    cache.remove_expired();
+    assert_eq!((cache.len(), *told.lock().unwrap()), (0, 80));
+}
+
+#[test]
+fn errors_are_remembered_for_a_while_if_asked_to() {
+    let clock = Clock::default();
+    let cache = clock.cache(Cache::builder().error_time_to_live(Duration::from_secs(10)));
+    let mut loads = 0;
+    let mut load = |result| {
+        cache.get_or_load(&1, || {
+            loads += 1;
+            result
+        })
+    };
+    assert_eq!(*load(Err("no")).unwrap_err(), "no");
+    clock.advance(9);
+    assert_eq!(*load(Ok(1)).unwrap_err(), "no");
+    clock.advance(1);
+    assert_eq!(load(Ok(1)).unwrap(), 1);
+    assert_eq!(loads, 2);
+    // Of another type it says nothing.
+    assert!(cache.get_or_load(&2, || Err::<u32, _>("no")).is_err());
+    assert_eq!(cache.get_or_load(&2, || Ok::<_, u8>(5)).unwrap(), 5);
+    // An insertion is stronger than an old error.
+    assert!(cache.get_or_load(&3, || Err::<u32, _>("no")).is_err());
+    cache.insert(3, 3);
+    assert_eq!(cache.get_or_load(&3, || Err::<u32, _>("no")).unwrap(), 3);
+}

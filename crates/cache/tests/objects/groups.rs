@@ -1,0 +1,88 @@
+//! Groups share the memory of a cache.
+
+use homing_cache::Cache;
+
+fn scan(cache: &Cache<u64, u64>, group: &homing_cache::Group, keys: std::ops::Range<u64>) {
+    keys.for_each(|key| _ = cache.insert_in(group, key, key));
+}
+
+#[test]
+fn what_is_guaranteed_to_a_group_no_other_takes() {
+    let cache = Cache::builder().capacity(1000).shards(2).build().unwrap();
+    let (kept, other) = (cache.group("kept"), cache.group("other"));
+    kept.set_min(300);
+    scan(&cache, &kept, 0..300);
+    scan(&cache, &other, 1000..9000);
+    assert_eq!(kept.stats().weight, 300);
+    assert_eq!((0..300).filter(|key| cache.contains_key(key)).count(), 300);
+    assert_eq!(other.stats().weight, 700);
+    assert_eq!((kept.stats().evictions, other.stats().evictions), (0, 7300));
+}
+
+#[test]
+fn what_is_above_a_maximum_goes_first() {
+    let cache = Cache::builder().capacity(1000).shards(1).build().unwrap();
+    let (small, other) = (cache.group("small"), cache.group("other"));
+    small.set_max(100);
+    scan(&cache, &small, 0..500);
+    assert_eq!(small.stats().weight, 100);
+    scan(&cache, &other, 1000..1900);
+    assert_eq!((small.stats().weight, other.stats().weight), (100, 900));
+    small.set_max(10);
+    scan(&cache, &other, 2000..2090);
+    assert_eq!((small.stats().weight, other.stats().weight), (10, 990));
+}
+
+#[test]
+fn low_is_spared_as_long_as_others_have_more_than_theirs() {
+    let cache = Cache::builder().capacity(1000).shards(1).build().unwrap();
+    let (a, b, c) = (cache.group("a"), cache.group("b"), cache.group("c"));
+    a.set_low(400);
+    b.set_low(100);
+    scan(&cache, &a, 0..400);
+    scan(&cache, &b, 1000..1600);
+    scan(&cache, &c, 2000..2500);
+    assert_eq!(a.stats().weight, 400);
+    assert!(b.stats().weight >= 100);
+}
+
+#[test]
+fn hits_and_misses_are_those_of_the_group() {
+    let cache = Cache::new(100);
+    let group = cache.group("tenant");
+    assert_eq!(group.name(), "tenant");
+    assert_eq!(cache.get_or_load_in(&group, &1, || Ok::<_, ()>(1)).unwrap(), 1);
+    assert_eq!(cache.get(&1), Some(1));
+    assert_eq!(cache.get(&2), None::<i32>);
+    let stats = group.stats();
+    assert_eq!((stats.weight, stats.hits, stats.misses), (1, 1, 1));
+    cache.remove(&1);
+    assert_eq!(group.stats().weight, 0);
+    assert!(std::sync::Arc::ptr_eq(&group, &cache.group("tenant")));
+}
+
+#[test]
+fn a_thousand_groups_give_alike() {
+    let cache = Cache::builder().capacity(20_000).shards(1).build().unwrap();
+    let groups: Vec<_> = (0..1000).map(|number| cache.group(&number.to_string())).collect();
+    for round in 0..100 {
+        for (number, group) in groups.iter().enumerate() {
+            let key = round * 1000 + number as u64;
+            cache.insert_in(group, key, key);
+        }
+    }
+    let given: Vec<f64> = groups.iter().map(|group| group.stats().evictions as f64).collect();
+    let mean = given.iter().sum::<f64>() / 1000.0;
+    let deviation = given.iter().map(|given| (given - mean).powi(2)).sum::<f64>() / 1000.0;
+    assert_eq!(mean, 80.0);
+    let spread = deviation.sqrt() / mean;
+    println!("stddev/mean of what groups gave: {spread:.3}");
+    assert!(spread < 0.2, "{spread}");
+}
+
+#[test]
+#[should_panic(expected = "is a group of another cache")]
+fn groups_belong_to_their_cache() {
+    let (cache, other) = (Cache::new(10), Cache::<u64, u64>::new(10));
+    cache.insert_in(&other.group("stranger"), 1, 1);
+}

@@ -1,0 +1,157 @@
+//! Values that are loaded: once, however many ask, whatever becomes of the loader.
+
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Barrier, mpsc};
+use std::task::{Context, Poll, Waker};
+use std::thread;
+
+use homing_cache::Cache;
+
+/// A load that has begun, and ends when told to.
+struct Begun {
+    end: mpsc::Sender<Result<u32, &'static str>>,
+    loader: thread::JoinHandle<Result<u32, Arc<&'static str>>>,
+}
+
+fn begin(cache: &Cache<u32, u32>, key: u32) -> Begun {
+    let (end, told) = mpsc::channel();
+    let (began, begun) = mpsc::channel();
+    let cache = cache.clone();
+    let loader = thread::spawn(move || {
+        cache.get_or_load(&key, || {
+            began.send(()).unwrap();
+            told.recv().unwrap()
+        })
+    });
+    begun.recv().unwrap();
+    Begun { end, loader }
+}
+
+fn poll<T>(future: std::pin::Pin<&mut impl Future<Output = T>>) -> Poll<T> {
+    future.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+async fn never() -> Result<u32, &'static str> {
+    std::future::pending().await
+}
+
+#[test]
+fn one_loads_and_all_get_its_value() {
+    let cache = Cache::new(100);
+    let loads = AtomicUsize::new(0);
+    let start = Barrier::new(8);
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                start.wait();
+                for key in 0..50 {
+                    let value = cache.get_or_load(&key, || {
+                        loads.fetch_add(1, SeqCst);
+                        thread::yield_now();
+                        Ok::<u32, ()>(key * 2)
+                    });
+                    assert_eq!(value, Ok(key * 2));
+                }
+            });
+        }
+    });
+    assert_eq!(loads.into_inner(), 50);
+}
+
+#[test]
+fn those_who_wait_share_the_error_and_the_next_one_loads() {
+    let cache = Cache::new(100);
+    let begun = begin(&cache, 1);
+    let mut waiter = pin!(cache.get_or_load_async(&1, async { Ok::<u32, &'static str>(7) }));
+    assert!(poll(waiter.as_mut()).is_pending());
+    begun.end.send(Err("no")).unwrap();
+    assert_eq!(begun.loader.join().unwrap(), Err(Arc::new("no")));
+    assert_eq!(poll(waiter.as_mut()), Poll::Ready(Err(Arc::new("no"))));
+    assert_eq!(cache.get_or_load(&1, || Ok::<u32, &str>(7)), Ok(7));
+}
+
+#[test]
+fn after_a_loader_that_panics_another_one_loads() {
+    let cache: Cache<u32, u32> = Cache::new(100);
+    let begun = begin(&cache, 1);
+    let mut waiter = pin!(cache.get_or_load_async(&1, async { Ok::<u32, &'static str>(7) }));
+    assert!(poll(waiter.as_mut()).is_pending());
+    drop(begun.end); // `recv().unwrap()` panics
+    assert!(begun.loader.join().is_err());
+    assert_eq!(poll(waiter.as_mut()), Poll::Ready(Ok(7)));
+    assert_eq!(cache.get(&1), Some(7));
+    let panic =
+        AssertUnwindSafe(|| cache.get_or_insert_with(&2, || panic!("a loader's own fault")));
+    assert!(std::panic::catch_unwind(panic).is_err());
+    assert_eq!(cache.get_or_insert_with(&2, || 5), 5);
+}
+
+#[test]
+fn after_a_loader_that_is_cancelled_another_one_loads() {
+    let cache: Cache<u32, u32> = Cache::new(100);
+    let mut first = Box::pin(cache.get_or_load_async(&1, never()));
+    assert!(poll(first.as_mut()).is_pending());
+    let mut second = pin!(cache.get_or_load_async(&1, async { Ok::<u32, &'static str>(7) }));
+    assert!(poll(second.as_mut()).is_pending());
+    // One that waits may be cancelled, too.
+    let mut third = Box::pin(cache.get_or_load_async(&1, never()));
+    assert!(poll(third.as_mut()).is_pending());
+    drop(third);
+    drop(first);
+    assert_eq!(poll(second.as_mut()), Poll::Ready(Ok(7)));
+}
+
+#[test]
+fn what_was_removed_or_overwritten_meanwhile_is_not_cached() {
+    let cache = Cache::new(100);
+    let begun = begin(&cache, 1);
+    cache.remove(&1);
+    begun.end.send(Ok(7)).unwrap();
+    assert_eq!(begun.loader.join().unwrap(), Ok(7));
+    assert_eq!(cache.get(&1), None, "it may be stale");
+
+    let begun = begin(&cache, 2);
+    cache.insert(2, 50);
+    assert_eq!(cache.get_or_load(&2, || Ok::<u32, &str>(99)), Ok(50));
+    begun.end.send(Ok(7)).unwrap();
+    assert_eq!(begun.loader.join().unwrap(), Ok(7));
+    assert_eq!(cache.get(&2), Some(50));
+
+    let begun = begin(&cache, 3);
+    cache.clear();
+    begun.end.send(Ok(7)).unwrap();
+    assert_eq!(begun.loader.join().unwrap(), Ok(7));
+    assert_eq!(cache.get(&3), None);
+}
+
+#[test]
+fn a_loader_may_use_the_cache_for_other_keys() {
+    let cache: Cache<u32, u32> = Cache::builder().capacity(10).shards(1).build().unwrap();
+    let value = cache.get_or_insert_with(&1, || cache.get_or_insert_with(&2, || 5) + 1);
+    assert_eq!((value, cache.get(&2)), (6, Some(5)));
+}
+
+#[test]
+fn futures_that_wait_are_woken() {
+    struct Count(AtomicUsize);
+    impl std::task::Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, SeqCst);
+        }
+    }
+    let cache = Cache::new(100);
+    let begun = begin(&cache, 1);
+    let woken = Arc::new(Count(AtomicUsize::new(0)));
+    let waker = Waker::from(Arc::clone(&woken));
+    let mut waiter = pin!(cache.get_or_load_async(&1, never()));
+    for _ in 0..3 {
+        assert!(waiter.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    }
+    begun.end.send(Ok(7)).unwrap();
+    assert_eq!(begun.loader.join().unwrap(), Ok(7));
+    assert_eq!(woken.0.load(SeqCst), 1);
+    assert_eq!(poll(waiter.as_mut()), Poll::Ready(Ok(7)));
+}

@@ -1,0 +1,8 @@
+//! What the cache of objects promises.
+
+mod contract;
+mod expiry;
+mod groups;
+mod loading;
+mod model;
+mod stress;

@@ -1,0 +1,64 @@
+//! What a hit leaves on its frame.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The epoch of a frame's last use, and in how many epochs it was used since its past was last
+/// brought up to date. Four bytes, which the owner may keep beside the page.
+// The epoch's lower half below, the uses above, saturating.
+#[derive(Debug, Default)]
+pub struct Mark(AtomicU32);
+
+/// Where the marks of frames are.
+pub trait Marks {
+    /// The mark of a frame, if it holds a page.
+    fn mark(&self, frame: u32) -> Option<&Mark>;
+}
+
+impl Marks for [Mark] {
+    fn mark(&self, frame: u32) -> Option<&Mark> {
+        self.get(frame as usize)
+    }
+}
+
+impl Mark {
+    /// Of a page that comes in this epoch.
+    pub fn new(epoch: u32) -> Self {
+        Self(AtomicU32::new(epoch as u16 as u32))
+    }
+
+    /// Takes note of a use: one relaxed store, if it is the first one in this epoch. Returns whether it
+    /// is: of others the [`Learner`](super::Learner) need not hear.
+    pub fn used(&self, epoch: u32) -> bool {
+        let epoch = epoch as u16;
+        let (last, uses) = self.get();
+        let first = last != epoch;
+        if first {
+            // Two threads may do this at a time: a use is lost, no more.
+            let uses = uses.saturating_add(1) as u32;
+            self.0.store(uses << 16 | epoch as u32, Ordering::Relaxed);
+        }
+        first
+    }
+
+    pub(super) fn set(&self, epoch: u16) {
+        self.0.store(epoch as u32, Ordering::Relaxed);
+    }
+
+    pub(super) fn get(&self) -> (u16, u16) {
+        let mark = self.0.load(Ordering::Relaxed);
+        (mark as u16, (mark >> 16) as u16)
+    }
+
+    /// Makes the use at least as late as this epoch.
+    pub(super) fn not_before(&self, oldest: u16) {
+        let (last, uses) = self.get();
+        if before(last, oldest) {
+            self.0.store((uses as u32) << 16 | oldest as u32, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Whether an epoch comes before another one, at most 32,767 later.
+pub(super) fn before(epoch: u16, other: u16) -> bool {
+    other.wrapping_sub(epoch).cast_signed() > 0
+}

@@ -1,0 +1,226 @@
+//! Frames in the order of what they are worth.
+
+use std::sync::Arc;
+
+use super::Worth;
+use super::age;
+use super::history::{Class, History};
+use super::lists::{Links, Lists};
+use super::mark::{Marks, before};
+
+/// Frames that an eviction may find in a list that they have outgrown, and put elsewhere.
+const SORT_MAX: usize = 16;
+/// Epochs after which every list has joined that of the greatest age.
+const EPOCHS_MAX: u32 = 1 << 14;
+/// How often frames are looked through for ages that do not fit into 16 bits.
+const SWEEP: u32 = 1 << 13;
+
+/// Frames by index, and which of them is worth least, for each group of pages. Their marks are with
+/// the owner, who lends them; a [`Shard`](super::Shard) has both.
+#[derive(Debug, Default)]
+pub struct Ranking {
+    frames: Vec<Frame>,
+    links: Links,
+    groups: Vec<Lists>,
+    epoch: u32,
+    horizon: Option<u32>,
+}
+
+/// What is known of a frame, but for its mark.
+#[derive(Clone, Copy, Debug)]
+struct Frame {
+    history: History,
+    class: Class,
+    /// The epoch of the last use that the history knows of, its lower half.
+    last: u16,
+}
+
+/// What remains of an evicted page. Whoever gives it back when the page returns lets it keep its
+/// past.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shadow {
+    /// The epoch of the page's last use.
+    pub(super) epoch: u32,
+    pub(super) history: u32,
+}
+
+/// A page that has to go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Victim {
+    /// Where it is.
+    pub frame: u32,
+    /// Whether it must be written back first.
+    pub dirty: bool,
+    /// What to remember of it.
+    pub shadow: Shadow,
+}
+
+impl Ranking {
+    /// Without frames or groups.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a group of pages, worth this much, and returns its number: they count from 0.
+    pub fn add_group(&mut self, worth: Arc<Worth>) -> usize {
+        self.groups.push(Lists::new(worth));
+        self.groups.len() - 1
+    }
+
+    /// Puts a page into a free frame: a new one, or one whose shadow its owner still has. Its mark is
+    /// to be [`new`](super::Mark::new).
+    pub fn insert(&mut self, group: usize, frame: u32, dirty: bool, shadow: Option<Shadow>) {
+        let mut history = History::new(dirty);
+        if let Some(shadow) = shadow {
+            history = History::unpack(shadow.history);
+            history.used(self.epoch.saturating_sub(shadow.epoch), 1);
+            history.dirty = dirty;
+        }
+        let class = history.class();
+        let known = Frame { history, class, last: self.epoch as u16 };
+        let at = frame as usize;
+        if at >= self.frames.len() {
+            self.frames.resize(at + 1, known);
+            self.links.grow(at + 1);
+        }
+        self.frames[at] = known;
+        self.groups[group].push(&mut self.links, frame, class, 0);
+    }
+
+    /// The page in this frame was written to.
+    pub fn set_dirty(&mut self, frame: u32) {
+        self.frames[frame as usize].history.dirty = true;
+    }
+
+    /// The page in this frame was written back.
+    pub fn set_clean(&mut self, frame: u32) {
+        self.frames[frame as usize].history.dirty = false;
+    }
+
+    /// The page in this frame of the group is not to be evicted: it is gone, and the frame free, or
+    /// it stays until [`put_back`](Self::put_back).
+    pub fn remove(&mut self, group: usize, frame: u32) {
+        self.groups[group].remove(&mut self.links, frame, self.frames[frame as usize].class);
+    }
+
+    /// The page in this frame, taken out by [`remove`](Self::remove) or [`evict`](Self::evict), may
+    /// be evicted again.
+    pub fn put_back(&mut self, group: usize, frame: u32, marks: &(impl Marks + ?Sized)) {
+        let bucket = self.sort(frame, marks).0;
+        let class = self.frames[frame as usize].class;
+        self.groups[group].push(&mut self.links, frame, class, bucket);
+    }
+
+    /// What the page is worth that the group would give next, if it has any.
+    pub fn least(&mut self, group: usize) -> Option<f32> {
+        self.groups[group].least()
+    }
+
+    /// Takes the group's page out that is worth least, if it has any.
+    pub fn evict(&mut self, group: usize, marks: &(impl Marks + ?Sized)) -> Option<Victim> {
+        let mut sorted = 0;
+        loop {
+            let frame = self.groups[group].victim()?;
+            let was = self.frames[frame as usize].class;
+            let (bucket, used) = self.sort(frame, marks);
+            let Frame { history, class, last } = self.frames[frame as usize];
+            let lists = &mut self.groups[group];
+            let outgrown = used || class != was || lists.worth_more(class, bucket);
+            lists.pop_victim(&mut self.links);
+            if outgrown && sorted < SORT_MAX {
+                sorted += usize::from(!used);
+                lists.push(&mut self.links, frame, class, bucket);
+                continue;
+            }
+            let epoch = self.epoch - self.age(last).min(self.epoch);
+            let shadow = Shadow { epoch, history: history.pack() };
+            return Some(Victim { frame, dirty: history.dirty, shadow });
+        }
+    }
+
+    /// Brings a frame's history and class up to date. Returns the bucket of its age, and whether
+    /// the page was used since the last time.
+    fn sort(&mut self, frame: u32, marks: &(impl Marks + ?Sized)) -> (usize, bool) {
+        let mark = marks.mark(frame).expect("a frame on a list has a mark");
+        let (last, uses) = mark.get();
+        let known = &mut self.frames[frame as usize];
+        if uses > 0 {
+            let epochs = last.wrapping_sub(known.last) as u32;
+            let horizon = self.horizon.unwrap_or(u32::MAX);
+            known.history.used_within(horizon, epochs, uses as u32);
+            known.last = last;
+            mark.set(last);
+        }
+        known.class = known.history.class();
+        let last = known.last;
+        (age::bucket(self.age(last)), uses > 0)
+    }
+
+    /// The age of what was used last in this epoch, which may be one that has not reached the shard.
+    fn age(&self, last: u16) -> u32 {
+        let now = self.epoch as u16;
+        if before(last, now) { now.wrapping_sub(last) as u32 } else { 0 }
+    }
+
+    /// Sets after how many epochs without use the past of a page is forgotten: the age of the oldest
+    /// shadows.
+    pub fn set_horizon(&mut self, epochs: u32) {
+        self.horizon = Some(epochs);
+    }
+
+    /// Sets what the pages of a group are worth from now on.
+    pub fn learn(&mut self, group: usize, worth: Arc<Worth>) {
+        self.groups[group].learn(worth);
+    }
+
+    /// Whether there are frames of this class in any group.
+    pub(super) fn holds(&self, class: usize) -> bool {
+        self.groups.iter().any(|lists| lists.holds(class))
+    }
+
+    /// Classes of which there are frames in any group, a bit for each.
+    pub fn classes(&self) -> Classes {
+        let some = self.groups.iter().map(Lists::classes);
+        some.fold(Classes::default(), |all, some| {
+            std::array::from_fn(|word| all[word] | some[word])
+        })
+    }
+
+    /// The epoch that the shard has reached.
+    pub fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    /// Lets time pass until this epoch has begun.
+    pub fn advance(&mut self, epoch: u32, marks: &(impl Marks + ?Sized)) {
+        if epoch.saturating_sub(self.epoch) > EPOCHS_MAX {
+            self.epoch = epoch - EPOCHS_MAX;
+            self.keep_ages_in_range(marks);
+        }
+        for epoch in self.epoch + 1..=epoch {
+            self.epoch = epoch;
+            for lists in &mut self.groups {
+                lists.tick(&mut self.links, epoch);
+            }
+            if epoch.is_multiple_of(SWEEP) {
+                self.keep_ages_in_range(marks);
+            }
+        }
+    }
+
+    /// Epochs of frames are kept in 16 bits: none may fall behind by more.
+    fn keep_ages_in_range(&mut self, marks: &(impl Marks + ?Sized)) {
+        let oldest = (self.epoch as u16).wrapping_sub(1 << 14);
+        for (frame, known) in self.frames.iter_mut().enumerate() {
+            if before(known.last, oldest) {
+                known.last = oldest;
+            }
+            if let Some(mark) = marks.mark(frame as u32) {
+                mark.not_before(oldest);
+            }
+        }
+    }
+}
+
+/// A set of classes, a bit for each.
+pub type Classes = [u64; super::history::CLASSES / 64];
