@@ -2,16 +2,19 @@
 
 #![forbid(unsafe_code)]
 
+mod cell;
 mod child;
 mod exec;
 mod interrupt;
 mod machine;
+mod metric;
 mod nbd;
 mod page;
 mod procfs;
 mod progress;
 mod size;
 mod spread;
+mod stopwatch;
 mod tool;
 
 use clap::{Parser, Subcommand};
