@@ -2,16 +2,20 @@
 
 #![forbid(unsafe_code)]
 
+mod cache;
+mod cell;
 mod child;
 mod exec;
 mod interrupt;
 mod machine;
+mod metric;
 mod nbd;
 mod page;
 mod procfs;
 mod progress;
 mod size;
 mod spread;
+mod stopwatch;
 mod tool;
 
 use clap::{Parser, Subcommand};
@@ -30,6 +34,12 @@ enum Command {
     Nbd(nbd::Options),
     /// Executors on small work items: homing, rayon, tokio and others.
     Exec(exec::Options),
+    /// Concurrent caches of objects: moka, foyer and others.
+    #[command(after_long_help = cache::HELP)]
+    Cache(cache::Options),
+    /// One measurement of `cache`, in a process of its own.
+    #[command(hide = true)]
+    CacheCell(cache::Cell),
     /// One measurement of `exec`, in a process of its own.
     #[command(hide = true)]
     ExecCell(exec::Cell),
@@ -39,6 +49,8 @@ fn main() -> anyhow::Result<()> {
     match Arguments::parse().command {
         Command::Nbd(options) => nbd::run(&options),
         Command::Exec(options) => exec::run(&options),
+        Command::Cache(options) => cache::run(&options),
+        Command::CacheCell(cell) => cache::run_cell(&cell),
         Command::ExecCell(cell) => exec::run_cell(&cell),
     }
 }

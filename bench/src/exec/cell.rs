@@ -1,19 +1,15 @@
 //! One measurement: the command line of the child that does it, and its answer, a line of JSON.
 
-use std::env;
-use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
 
-use super::load::{Figures, Setting};
+use super::load::Setting;
 use super::peers::Peer;
 use super::workload::Workload;
-use crate::child::Running;
+use crate::cell::{Figures, answer, ask};
 use crate::interrupt::Interrupt;
 
 /// What a child may take beside its measurement.
@@ -59,10 +55,7 @@ pub(crate) fn run_cell(cell: &Cell) -> anyhow::Result<()> {
         workers: cell.workers,
         steps_per_ms: cell.steps_per_ms,
     };
-    let mut figures = cell.peer.measure(cell.workload, &setting)?;
-    // By nothing cannot be divided, and JSON has no word for it.
-    figures.retain(|_, figure| figure.is_finite());
-    println!("{}", serde_json::to_string(&figures)?);
+    answer(cell.peer.measure(cell.workload, &setting)?)?;
     // Workers and clients may still be busy, or held: nobody waits for them.
     std::process::exit(0);
 }
@@ -71,22 +64,14 @@ impl Cell {
     /// Has it done by a child, whose output goes to a file in `folder`.
     pub(crate) fn measure(&self, folder: &Path, interrupt: &Interrupt) -> anyhow::Result<Figures> {
         let name = format!("{} on {}", self.workload.name(), self.peer.name());
-        let log = folder.join("cell.log");
-        let mut command = Command::new(env::current_exe()?);
-        command.arg("exec-cell");
-        for (option, value) in [
+        let options = [
             ("--workload", self.workload.name()),
             ("--peer", self.peer.name().to_owned()),
             ("--milliseconds", self.milliseconds.to_string()),
             ("--workers", self.workers.to_string()),
             ("--steps-per-ms", self.steps_per_ms.to_string()),
-        ] {
-            command.args([option, &value]);
-        }
+        ];
         let limit = SLACK + 4 * Duration::from_millis(self.milliseconds);
-        Running::start(&name, &mut command, Stdio::null(), &log)?.finish(limit, interrupt)?;
-        let said = fs::read_to_string(&log)?;
-        let answer = said.lines().next_back().unwrap_or_default();
-        serde_json::from_str(answer).with_context(|| format!("{name} answered {answer:?}"))
+        ask(&name, "exec-cell", &options, &[], limit, folder, interrupt)
     }
 }

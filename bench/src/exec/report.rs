@@ -6,8 +6,9 @@ use serde::Serialize;
 
 use super::cell::Outcome;
 use super::peers::Peer;
-use super::workload::{Better, METRICS, Metric, Workload};
+use super::workload::{METRICS, Workload};
 use crate::machine::Machine;
+use crate::metric::{Better, Metric};
 use crate::spread::{Spread, figure};
 
 /// How the run was set up.

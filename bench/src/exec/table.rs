@@ -5,7 +5,8 @@ use comfy_table::{CellAlignment, Table};
 
 use super::peers::Peer;
 use super::report::Report;
-use super::workload::{METRICS, Metric, Workload};
+use super::workload::{METRICS, Workload};
+use crate::metric::Metric;
 use crate::page::{TERMINAL, end, section};
 use crate::spread::{Spread, figure};
 

@@ -4,6 +4,8 @@ use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
 
+use crate::metric::{Better, Metric, metric};
+
 /// A workload, as a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Workload {
@@ -154,31 +156,6 @@ impl Serialize for Workload {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&self.name())
     }
-}
-
-/// Which of two figures is the better one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Better {
-    /// The greater.
-    More,
-    /// The smaller.
-    Less,
-}
-
-/// A figure that some workloads yield.
-pub(crate) struct Metric {
-    /// Its name in JSON.
-    pub(crate) key: &'static str,
-    /// Its name in tables.
-    pub(crate) title: &'static str,
-    /// What tables divide it by.
-    pub(crate) unit: f64,
-    /// Which is better.
-    pub(crate) better: Better,
-}
-
-const fn metric(key: &'static str, title: &'static str, unit: f64, better: Better) -> Metric {
-    Metric { key, title, unit, better }
 }
 
 /// All figures of the tables, in their order within a workload.

@@ -11,17 +11,14 @@ mod live;
 mod outside;
 mod window;
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::bail;
 
 use super::peers::{Peer, Pool};
 use super::workload::Workload;
+use crate::cell::Figures;
 use crate::procfs;
-
-/// What a cell found out, by [`Metric::key`](super::workload::Metric::key).
-pub(crate) type Figures = BTreeMap<String, f64>;
 
 /// What all cells of a run have in common.
 #[derive(Clone, Copy, Debug)]

@@ -8,8 +8,9 @@ use anyhow::ensure;
 use super::super::count::{count, counted};
 use super::super::peers::Pool;
 use super::super::spin::spin;
-use super::window::{Window, cpu_time, warm_up};
+use super::window::{Window, warm_up};
 use super::{Figures, Setting};
+use crate::stopwatch::cpu_time;
 
 /// How many items may be in flight.
 const IN_FLIGHT: u64 = 10_000;

@@ -2,24 +2,20 @@
 //! and how busy the machine was with others.
 
 use std::thread;
-use std::time::{Duration, Instant};
-
-use rustix::time::{ClockId, clock_gettime};
+use std::time::Duration;
 
 use super::super::count::counted;
 use super::super::latency;
 use super::{Figures, Setting};
-use crate::procfs::MachineTime;
+use crate::stopwatch::{Elapsed, Stopwatch};
 
 /// The warm-up lasts this part of the measurement.
 const WARM_UP_DIVISOR: u32 = 4;
 
 /// A moment from which on things count.
 pub(super) struct Window {
-    began: Instant,
-    cpu: f64,
     count: u64,
-    machine: MachineTime,
+    watch: Stopwatch,
 }
 
 /// What happened since.
@@ -38,19 +34,14 @@ impl Window {
     /// From now on. Latencies from before are forgotten.
     pub(super) fn open() -> anyhow::Result<Self> {
         latency::forget();
-        let machine = MachineTime::now()?;
-        Ok(Self { count: counted(), cpu: cpu_time(), began: Instant::now(), machine })
+        Ok(Self { count: counted(), watch: Stopwatch::start()? })
     }
 
     /// Up to now.
     pub(super) fn close(&self) -> anyhow::Result<Span> {
-        let seconds = self.began.elapsed().as_secs_f64();
-        let cpu = cpu_time() - self.cpu;
+        let Elapsed { seconds, cpu, others_percent } = self.watch.stop()?;
         let count = counted() - self.count;
-        let machine = MachineTime::now()?;
-        let total = machine.total - self.machine.total;
-        let others = (machine.busy - self.machine.busy - cpu).max(0.0);
-        Ok(Span { seconds, cpu, count, others_percent: 100.0 * others / total })
+        Ok(Span { seconds, cpu, count, others_percent })
     }
 
     /// A whole measurement of what other threads do: this one sleeps.
@@ -91,10 +82,4 @@ pub(super) fn add_latencies(figures: &mut Figures) {
         let nanoseconds = recorded.value_at_quantile(quantile);
         figures.insert(key.to_owned(), nanoseconds as f64 / 1e3);
     }
-}
-
-/// The CPU seconds of this process so far, to the nanosecond, threads that ended included.
-pub(super) fn cpu_time() -> f64 {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }

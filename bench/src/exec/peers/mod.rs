@@ -17,8 +17,9 @@ use std::str::FromStr;
 use anyhow::bail;
 use serde::{Serialize, Serializer};
 
-use super::load::{self, Figures, Setting};
+use super::load::{self, Setting};
 use super::workload::Workload;
+use crate::cell::Figures;
 
 /// A way to run closures on a fixed number of threads.
 pub(crate) trait Pool: Sized + Send + Sync + 'static {

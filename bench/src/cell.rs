@@ -1,0 +1,48 @@
+//! One measurement in a fresh child process of this program, which answers with a line of JSON: no
+//! measurement finds the memory, the threads and the caches that another left behind.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::Context;
+
+use crate::child::Running;
+use crate::interrupt::Interrupt;
+
+/// What a measurement found out, by [`Metric::key`](crate::metric::Metric::key).
+pub(crate) type Figures = BTreeMap<String, f64>;
+
+/// Has `subcommand` measure something called `name`, within `limit`. The child's output goes to a
+/// file in `folder`; `environment` is added to ours.
+pub(crate) fn ask(
+    name: &str,
+    subcommand: &str,
+    options: &[(&str, String)],
+    environment: &[(&str, &str)],
+    limit: Duration,
+    folder: &Path,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Figures> {
+    let log = folder.join("cell.log");
+    let mut command = Command::new(env::current_exe()?);
+    command.arg(subcommand).envs(environment.iter().copied());
+    for (option, value) in options {
+        command.args([option, value.as_str()]);
+    }
+    Running::start(name, &mut command, Stdio::null(), &log)?.finish(limit, interrupt)?;
+    let said = fs::read_to_string(&log)?;
+    let answer = said.lines().next_back().unwrap_or_default();
+    serde_json::from_str(answer).with_context(|| format!("{name} answered {answer:?}"))
+}
+
+/// The child's answer.
+pub(crate) fn answer(mut figures: Figures) -> anyhow::Result<()> {
+    // By nothing cannot be divided, and JSON has no word for it.
+    figures.retain(|_, figure| figure.is_finite());
+    println!("{}", serde_json::to_string(&figures)?);
+    Ok(())
+}
