@@ -25,6 +25,10 @@
 #![forbid(unsafe_code)]
 
 // The public interface is:
+pub use homing_cache::{
+    BuildError as CacheBuildError, Builder as CacheBuilder, Cache, Cause, Group, GroupStats,
+    Pinned, Stats as CacheStats,
+};
 pub use homing_durable::{
     Counters as DurableCounters, Description, DurabilityError, Durable, Kind as SyncKind,
     Strategy as DurableStrategy, Synced, SyncedMany,

@@ -5,6 +5,7 @@
 
 mod baselines;
 mod foyer;
+mod homing;
 mod lru;
 mod moka;
 mod quick_cache;
@@ -46,6 +47,7 @@ pub(crate) trait Peer: Sized + Send + Sync + 'static {
 static ALL: &[Entry] = &[
     entry::<baselines::Nothing>(),
     entry::<baselines::Array>(),
+    entry::<homing::Homing>(),
     entry::<quick_cache::QuickCache>(),
     entry::<moka::Moka>(),
     entry::<moka::MiniMoka>(),
