@@ -2,7 +2,6 @@
 
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
-use std::sync::PoisonError;
 use std::time::Duration;
 
 use super::builder::Builder;
@@ -14,7 +13,7 @@ use super::shard::{Insertion, Shard};
 use super::stats::Stats;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::atomic::Ordering::Relaxed;
-use crate::sync::{Arc, RwLock};
+use crate::sync::{Arc, RwLock, read, write};
 
 /// The fewest entries that are worth a lock of their own.
 pub(super) const MIN_SHARD: u64 = 256;
@@ -415,12 +414,4 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
 #[inline]
 fn over<K: Eq, V, S>(shard: &Shard<K, V>, frame: u32, common: &Common<K, V, S>) -> bool {
     common.now().is_some_and(|now| shard.times.is_over(frame, now, common.lifetimes))
-}
-
-pub(super) fn read<T>(lock: &RwLock<T>) -> impl std::ops::Deref<Target = T> + '_ {
-    lock.read().unwrap_or_else(PoisonError::into_inner)
-}
-
-pub(super) fn write<T>(lock: &RwLock<T>) -> impl std::ops::DerefMut<Target = T> + '_ {
-    lock.write().unwrap_or_else(PoisonError::into_inner)
 }

@@ -2,7 +2,7 @@
 
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::atomic::{AtomicU64, AtomicUsize};
-use crate::sync::{Arc, RwLock};
+use crate::sync::{Arc, RwLock, read, write};
 
 /// How many groups an eviction looks at, at most.
 const CANDIDATES: usize = 8;
@@ -137,12 +137,12 @@ impl Groups {
     }
 
     fn read(&self) -> impl std::ops::Deref<Target = Vec<Arc<Group>>> + '_ {
-        self.all.read().unwrap_or_else(std::sync::PoisonError::into_inner)
+        read(&self.all)
     }
 
     /// Adds one, made with its number, or returns the one that has the name.
     pub(super) fn add(&self, name: &str, cache: usize) -> Arc<Group> {
-        let mut all = self.all.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut all = write(&self.all);
         if let Some(group) = all.iter().find(|group| group.name == name) {
             return Arc::clone(group);
         }

@@ -8,12 +8,12 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use super::Cache;
-use super::cache::{Inner, write};
+use super::cache::Inner;
 use super::flight::{AnyError, Flight, Landing};
 use super::group::Group;
 use super::removal::Departures;
 use super::shard::{InFlight, Insertion};
-use crate::sync::Arc;
+use crate::sync::{Arc, write};
 
 impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
     /// The value of a key, loaded if there is none. Of callers who miss a key at a time one loads, on

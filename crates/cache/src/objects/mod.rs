@@ -13,6 +13,8 @@ mod load;
 mod pin;
 mod removal;
 mod shard;
+#[cfg(all(test, shuttle))]
+mod shuttle_tests;
 mod slots;
 mod stats;
 

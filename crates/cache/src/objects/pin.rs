@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, Hash};
 use std::ops::Deref;
 
 use super::Cache;
-use super::cache::write;
+use crate::sync::write;
 
 /// The value of an entry that is not evicted before this is dropped: [`Cache::pin`].
 #[must_use = "an entry is kept until this is dropped"]
