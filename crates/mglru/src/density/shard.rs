@@ -114,8 +114,41 @@ impl Shard {
 
     /// Adds a group of pages, worth this much, and returns its number: they count from 0.
     pub fn add_group(&mut self, worth: Arc<Worth>) -> usize {
+        // They are large: doubling would take much for nothing.
+        if self.groups.len() == self.groups.capacity() {
+            self.groups.reserve_exact(self.groups.len() / 8 + 1);
+        }
         self.groups.push(Lists::new(worth));
         self.groups.len() - 1
+    }
+
+    /// Makes room for exactly this many frames: without it, as many as were ever used. None may hold
+    /// a page of those that go.
+    pub fn set_frames(&mut self, frames: usize) {
+        let unused =
+            Frame { history: History::new(false), class: History::new(false).class(), last: 0 };
+        resize_exact(&mut self.frames, frames, || unused);
+        resize_exact(&mut self.marks, frames, Mark::default);
+        self.links.set_frames(frames);
+    }
+
+    /// The bytes that it takes.
+    pub fn memory(&self) -> usize {
+        self.frames.capacity() * size_of::<Frame>()
+            + self.marks.capacity() * size_of::<Mark>()
+            + self.links.memory()
+            + self.groups.capacity() * size_of::<Lists>()
+            + self.groups.iter().map(Lists::memory).sum::<usize>()
+    }
+
+    /// The page in the frame `from` of the group, which may be evicted, is in the free frame `to` from
+    /// now on.
+    pub fn move_page(&mut self, group: usize, from: u32, to: u32) {
+        self.remove(group, from);
+        self.frames[to as usize] = self.frames[from as usize];
+        let (last, uses) = self.marks[from as usize].get();
+        self.marks[to as usize].0.store((uses as u32) << 16 | last as u32, Ordering::Relaxed);
+        self.put_back(group, to);
     }
 
     /// Takes note of a use of the page in this frame. Returns whether it is the first one in this
@@ -123,7 +156,7 @@ impl Shard {
     ///
     /// # Panics
     ///
-    /// If no page was ever inserted into the frame.
+    /// If there is no such frame.
     pub fn access(&self, frame: u32, epoch: u32) -> bool {
         self.marks[frame as usize].used(epoch as u16)
     }
@@ -279,6 +312,13 @@ impl Shard {
             mark.not_before(oldest);
         }
     }
+}
+
+/// Resizes a vector without room for more.
+pub(super) fn resize_exact<T>(vector: &mut Vec<T>, len: usize, value: impl FnMut() -> T) {
+    vector.reserve_exact(len.saturating_sub(vector.len()));
+    vector.resize_with(len, value);
+    vector.shrink_to_fit();
 }
 
 /// Whether an epoch comes before another one, at most 32,767 later.

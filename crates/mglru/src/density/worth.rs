@@ -9,6 +9,9 @@ use super::history::{CLASSES, Class};
 pub struct Worth(Box<[[f32; BUCKETS]; CLASSES]>);
 
 impl Worth {
+    /// The bytes that each takes.
+    pub const MEMORY: usize = size_of::<[[f32; BUCKETS]; CLASSES]>() + size_of::<Self>();
+
     pub(super) fn nothing() -> Self {
         Self(vec![[0.0; BUCKETS]; CLASSES].try_into().expect("as many as there are classes"))
     }
