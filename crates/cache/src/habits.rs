@@ -47,8 +47,7 @@ impl Habits {
     /// For a cache that has room for about so many pages.
     pub(crate) fn new(pages: usize) -> Arc<Self> {
         let pages = pages.max(1);
-        // As many keys as the memory that they take is small beside the cache.
-        let learner = Learner::with_sample(pages, (pages / 4).clamp(1 << 12, 1 << 16));
+        let learner = Learner::with_sample(pages, Self::sample(pages));
         Arc::new(Self {
             epoch: AtomicU32::new(0),
             level: AtomicU32::new(learner.level()),
@@ -63,6 +62,11 @@ impl Habits {
             worth: Mutex::new(learner.worth()),
             learner: Mutex::new(learner),
         })
+    }
+
+    /// How many keys are followed: as many as the memory that they take is small beside the cache.
+    pub(crate) fn sample(pages: usize) -> usize {
+        (pages / 4).clamp(1 << 12, 1 << 16)
     }
 
     /// The epoch that runs.
@@ -164,7 +168,7 @@ impl Habits {
     pub(crate) fn tell(
         &self,
         ranking: &mut Ranking,
-        marks: &impl Marks,
+        marks: &(impl Marks + ?Sized),
         groups: usize,
         lessons: &mut u32,
     ) {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use homing_mglru::density::{HitDensity, Savings, Shadow};
+use homing_mglru::density::{HitDensity, Learner, Savings, Shadow, Shard};
 use proptest::prelude::*;
 
 /// A cache of keys around the policy, with shadows for ever.
@@ -218,4 +218,27 @@ proptest! {
     fn no_page_is_lost_or_given_twice(steps in proptest::collection::vec(step(), 1..400)) {
         prop_assert_eq!(victims(&steps), victims(&steps));
     }
+}
+
+#[test]
+fn a_page_that_is_moved_keeps_its_place_and_frames_take_what_they_need() {
+    let mut learner = Learner::new(8);
+    let mut shard = Shard::new();
+    let group = shard.add_group(learner.worth());
+    shard.set_frames(4);
+    let memory = shard.memory();
+    for frame in 0..4 {
+        shard.insert(group, frame, false, None);
+    }
+    learner.used(hash(1), 0, false);
+    shard.evict(group).unwrap();
+    shard.move_page(group, 3, 0);
+    // The classes of the group have got their lists, no frame has got more room.
+    let lists = shard.memory() - memory;
+    shard.set_frames(3);
+    assert_eq!(shard.memory(), memory + lists - 20);
+    let mut left: Vec<_> =
+        std::iter::from_fn(|| shard.evict(group)).map(|page| page.frame).collect();
+    left.sort_unstable();
+    assert_eq!(left, [0, 1, 2]);
 }

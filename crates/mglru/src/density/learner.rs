@@ -106,6 +106,16 @@ impl Learner {
         learner
     }
 
+    /// The bytes that a learner takes, at most, that follows at most this many keys, with what it
+    /// tells of the worth of pages.
+    pub fn memory_max(keys: usize) -> usize {
+        // Places double until there are two for each key; entries do, too, as they are pushed.
+        let places = 2 * keys.max(32).next_power_of_two();
+        places * (size_of::<u32>() + size_of::<Entry>())
+            + CLASSES * BUCKETS * (size_of::<Count>() + 2 * size_of::<f32>())
+            + size_of::<Self>()
+    }
+
     /// Sets how many pages the cache has from now on.
     ///
     /// # Panics

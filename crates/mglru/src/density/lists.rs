@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::Worth;
 use super::age::{BUCKETS, width};
 use super::history::{CLASSES, Class};
+use super::ranking::resize_exact;
 
 /// No frame.
 const NONE: u32 = u32::MAX;
@@ -27,6 +28,16 @@ impl Links {
     /// Makes room for this many frames.
     pub(super) fn grow(&mut self, frames: usize) {
         self.0.resize(frames.max(self.0.len()), Link { previous: NONE, next: NONE });
+    }
+
+    /// Makes room for exactly this many frames.
+    pub(super) fn set_frames(&mut self, frames: usize) {
+        resize_exact(&mut self.0, frames, || Link { previous: NONE, next: NONE });
+    }
+
+    /// The bytes that they take.
+    pub(super) fn memory(&self) -> usize {
+        self.0.capacity() * size_of::<Link>()
     }
 }
 
@@ -97,6 +108,11 @@ impl Lists {
         }
     }
 
+    /// The bytes that it takes beside itself.
+    pub(super) fn memory(&self) -> usize {
+        self.ends.capacity() * size_of::<[Ends; BUCKETS]>()
+    }
+
     fn ends(&mut self, class: usize, bucket: usize) -> &mut Ends {
         &mut self.ends[self.rows[class] as usize][bucket]
     }
@@ -116,6 +132,9 @@ impl Lists {
         if self.rows[class] == ABSENT {
             // Of the tier of pages used once there is one pace only: the rows cannot run out.
             self.rows[class] = self.ends.len() as u8;
+            if self.ends.len() == self.ends.capacity() {
+                self.ends.reserve_exact(4);
+            }
             self.ends.push([Ends::EMPTY; BUCKETS]);
         }
         let ends = self.ends(class, bucket);

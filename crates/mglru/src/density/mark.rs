@@ -40,6 +40,11 @@ impl Mark {
         first
     }
 
+    /// Takes over what another one knows.
+    pub(super) fn copy(&self, other: &Self) {
+        self.0.store(other.0.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
     pub(super) fn set(&self, epoch: u16) {
         self.0.store(epoch as u32, Ordering::Relaxed);
     }

@@ -63,8 +63,35 @@ impl Ranking {
 
     /// Adds a group of pages, worth this much, and returns its number: they count from 0.
     pub fn add_group(&mut self, worth: Arc<Worth>) -> usize {
+        // They are large: doubling would take much for nothing.
+        if self.groups.len() == self.groups.capacity() {
+            self.groups.reserve_exact(self.groups.len() / 8 + 1);
+        }
         self.groups.push(Lists::new(worth));
         self.groups.len() - 1
+    }
+
+    /// Makes room for exactly this many frames: without it, as many as were ever used. None may hold
+    /// a page of those that go.
+    pub fn set_frames(&mut self, frames: usize) {
+        let unused =
+            Frame { history: History::new(false), class: History::new(false).class(), last: 0 };
+        resize_exact(&mut self.frames, frames, || unused);
+        self.links.set_frames(frames);
+    }
+
+    /// The bytes that it takes.
+    pub fn memory(&self) -> usize {
+        self.frames.capacity() * size_of::<Frame>()
+            + self.links.memory()
+            + self.groups.capacity() * size_of::<Lists>()
+            + self.groups.iter().map(Lists::memory).sum::<usize>()
+    }
+
+    /// The page in the frame `from` is in the free frame `to` from now on, and so is its mark; it was
+    /// taken out by [`remove`](Self::remove), and is to be [put back](Self::put_back).
+    pub fn move_page(&mut self, from: u32, to: u32) {
+        self.frames[to as usize] = self.frames[from as usize];
     }
 
     /// Puts a page into a free frame: a new one, or one whose shadow its owner still has. Its mark is
@@ -224,3 +251,10 @@ impl Ranking {
 
 /// A set of classes, a bit for each.
 pub type Classes = [u64; super::history::CLASSES / 64];
+
+/// Resizes a vector without room for more.
+pub(super) fn resize_exact<T>(vector: &mut Vec<T>, len: usize, value: impl FnMut() -> T) {
+    vector.reserve_exact(len.saturating_sub(vector.len()));
+    vector.resize_with(len, value);
+    vector.shrink_to_fit();
+}

@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use super::mark::Mark;
-use super::ranking::{Ranking, Shadow, Victim};
+use super::ranking::{Ranking, Shadow, Victim, resize_exact};
 use super::worth::Worth;
 
 /// Frames by index, and which of them is worth least, for each group of pages.
@@ -49,11 +49,36 @@ impl Shard {
         self.ranking.add_group(worth)
     }
 
+    /// The two parts of it.
+    pub fn parts(&mut self) -> (&mut Ranking, &[Mark]) {
+        (&mut self.ranking, &self.marks)
+    }
+
+    /// As [`Ranking::set_frames`].
+    pub fn set_frames(&mut self, frames: usize) {
+        self.ranking.set_frames(frames);
+        resize_exact(&mut self.marks, frames, Mark::default);
+    }
+
+    /// The bytes that it takes.
+    pub fn memory(&self) -> usize {
+        self.ranking.memory() + self.marks.capacity() * size_of::<Mark>()
+    }
+
+    /// The page in the frame `from` of the group, which may be evicted, is in the free frame `to` from
+    /// now on.
+    pub fn move_page(&mut self, group: usize, from: u32, to: u32) {
+        self.remove(group, from);
+        self.ranking.move_page(from, to);
+        self.marks[to as usize].copy(&self.marks[from as usize]);
+        self.put_back(group, to);
+    }
+
     /// Takes note of a use of the page in this frame: [`Mark::used`].
     ///
     /// # Panics
     ///
-    /// If no page was ever inserted into the frame.
+    /// If there is no such frame.
     pub fn access(&self, frame: u32, epoch: u32) -> bool {
         self.marks[frame as usize].used(epoch)
     }

@@ -9,6 +9,9 @@ use super::history::{CLASSES, Class};
 pub struct Worth(Box<[[f32; BUCKETS]; CLASSES]>);
 
 impl Worth {
+    /// The bytes that each takes.
+    pub const MEMORY: usize = size_of::<[[f32; BUCKETS]; CLASSES]>() + size_of::<Self>();
+
     /// Pages are worth less the older they are, and nothing else counts: what
     /// [`Shard`](super::Shard)s make an LRU cache of, at the precision of half octaves of age.
     pub fn recency() -> Self {

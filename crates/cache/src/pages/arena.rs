@@ -1,0 +1,110 @@
+//! The memory of a shard's frames: anonymous mappings, with huge pages where the system has them.
+//!
+//! Memory that was never used takes none. Mappings are of exactly as many bytes as there are frames
+//! for, so their sum is what the cache was given.
+
+use std::io;
+
+use memmap2::MmapMut;
+
+/// Bytes of a mapping: large enough for huge pages, small enough for the last one to be made anew
+/// when the size changes.
+const MAPPING: usize = 16 << 20;
+
+#[derive(Debug, Default)]
+pub(super) struct Arena {
+    mappings: Vec<MmapMut>,
+    /// As powers of two: bytes of a page, frames of a mapping.
+    page: u32,
+    per_mapping: u32,
+}
+
+impl Arena {
+    /// For frames of this many bytes, a power of two.
+    pub(super) fn new(page_size: usize, frames: usize) -> io::Result<Self> {
+        let page = page_size.ilog2();
+        let mut arena = Self { mappings: Vec::new(), page, per_mapping: MAPPING.ilog2() - page };
+        arena.set_frames(frames)?;
+        Ok(arena)
+    }
+
+    /// Makes it this many frames: the contents of those that stay do. If it fails, there are at
+    /// least as many frames as the smaller number of both.
+    pub(super) fn set_frames(&mut self, frames: usize) -> io::Result<()> {
+        let bytes = frames << self.page;
+        let (whole, rest) = (bytes / MAPPING, bytes % MAPPING);
+        let count = whole + usize::from(rest > 0);
+        self.mappings.truncate(count);
+        for at in 0..count {
+            let len = if at < whole { MAPPING } else { rest };
+            let old = self.mappings.get(at);
+            if old.is_some_and(|old| old.len() == len) {
+                continue;
+            }
+            let mut new = MmapMut::map_anon(len)?;
+            #[cfg(target_os = "linux")]
+            // A hint: kernels without huge pages refuse it.
+            let _ = new.advise(memmap2::Advice::HugePage);
+            if let Some(old) = old {
+                let kept = old.len().min(len);
+                new[..kept].copy_from_slice(&old[..kept]);
+                self.mappings[at] = new;
+            } else {
+                self.mappings.push(new);
+            }
+        }
+        Ok(())
+    }
+
+    /// The bytes of all mappings.
+    pub(super) fn memory(&self) -> usize {
+        self.mappings.iter().map(|mapping| mapping.len()).sum()
+    }
+
+    fn place(&self, frame: u32) -> (usize, std::ops::Range<usize>) {
+        let at = ((frame & ((1 << self.per_mapping) - 1)) as usize) << self.page;
+        ((frame >> self.per_mapping) as usize, at..at + (1 << self.page))
+    }
+
+    pub(super) fn get(&self, frame: u32) -> &[u8] {
+        let (mapping, range) = self.place(frame);
+        &self.mappings[mapping][range]
+    }
+
+    pub(super) fn get_mut(&mut self, frame: u32) -> &mut [u8] {
+        let (mapping, range) = self.place(frame);
+        &mut self.mappings[mapping][range]
+    }
+
+    /// Copies one frame to another.
+    pub(super) fn copy(&mut self, from: u32, to: u32) {
+        let ((source, bytes), (target, place)) = (self.place(from), self.place(to));
+        if source == target {
+            self.mappings[source].copy_within(bytes, place.start);
+        } else if let Ok([source, target]) = self.mappings.get_disjoint_mut([source, target]) {
+            target[place].copy_from_slice(&source[bytes]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_keep_their_contents_when_others_come_and_go() {
+        let frames = MAPPING / 4096 + 3;
+        let mut arena = Arena::new(4096, frames).unwrap();
+        assert_eq!(arena.memory(), frames * 4096);
+        for frame in [0, frames / 2, frames - 1] {
+            arena.get_mut(frame as u32).fill(frame as u8);
+        }
+        arena.copy(frames as u32 - 1, 1);
+        arena.set_frames(2).unwrap();
+        assert_eq!(arena.memory(), 2 * 4096);
+        arena.set_frames(frames + 1000).unwrap();
+        assert!(arena.get(0).iter().all(|&byte| byte == 0));
+        assert!(arena.get(1).iter().all(|&byte| byte == (frames - 1) as u8));
+        assert_eq!(arena.get(frames as u32)[0], 0);
+    }
+}

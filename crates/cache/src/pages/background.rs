@@ -1,0 +1,97 @@
+//! Who works in the background, and when: at most one job at a time, asked for by those who see
+//! that there is something to do.
+
+use std::sync::Arc;
+
+use crate::sync::Mutex;
+use crate::sync::atomic::AtomicBool;
+use crate::sync::atomic::Ordering::SeqCst;
+use crate::sync::lock;
+
+/// A piece of work that may take long, and may block.
+pub type Job = Box<dyn FnOnce() + Send>;
+
+/// Runs the background work of a cache: writing back and reclaiming ahead of need, reading ahead.
+///
+/// A job that is dropped instead does no harm: requests do then what cannot wait, and the next one
+/// that sees work asks again.
+pub trait Background: Send + Sync {
+    /// Runs the job, elsewhere and soon. Must not run it in place: the caller may be in the midst of a
+    /// request.
+    fn spawn(&self, job: Job);
+}
+
+/// A thread of the cache's own, begun when it is first needed.
+#[derive(Debug, Default)]
+pub(super) struct OwnThread(Mutex<Option<std::sync::mpsc::Sender<Job>>>);
+
+impl Background for OwnThread {
+    fn spawn(&self, job: Job) {
+        let mut sender = lock(&self.0);
+        if sender.is_none() {
+            let (new, jobs) = std::sync::mpsc::channel::<Job>();
+            let thread = std::thread::Builder::new().name("page-cache".to_owned());
+            // It ends when the cache does. Where there can be no thread, the job is dropped.
+            let begun = thread.spawn(move || jobs.into_iter().for_each(|job| job()));
+            *sender = begun.is_ok().then_some(new);
+        }
+        if let Some(to) = &*sender
+            && to.send(job).is_err()
+        {
+            // A job panicked: the next one gets a new thread.
+            *sender = None;
+        }
+    }
+}
+
+/// Asks for jobs.
+pub(super) struct Service {
+    background: Box<dyn Background>,
+    /// Whether a job is there, waiting or running.
+    present: AtomicBool,
+    /// Whether there is something to do that no job has begun with.
+    wanted: AtomicBool,
+}
+
+/// What a job holds until it ends, so that another one can be asked for whatever becomes of it.
+pub(super) struct Present(pub(super) Arc<Service>);
+
+impl Service {
+    pub(super) fn new(background: Box<dyn Background>) -> Self {
+        let no = || AtomicBool::new(false);
+        Self { background, present: no(), wanted: no() }
+    }
+
+    /// There is something to do. Returns whether a job has to be spawned for it.
+    pub(super) fn want(&self) -> bool {
+        // Mostly said already: then nothing is written.
+        if !self.wanted.load(SeqCst) {
+            self.wanted.store(true, SeqCst);
+        }
+        !self.present.load(SeqCst) && !self.present.swap(true, SeqCst)
+    }
+
+    /// Does what is wanted until nothing is.
+    pub(super) fn serve(&self, mut work: impl FnMut()) {
+        loop {
+            while self.wanted.swap(false, SeqCst) {
+                work();
+            }
+            self.present.store(false, SeqCst);
+            // Who wanted something before that saw the job present.
+            if !self.wanted.load(SeqCst) || self.present.swap(true, SeqCst) {
+                return;
+            }
+        }
+    }
+
+    pub(super) fn spawn(&self, job: Job) {
+        self.background.spawn(job);
+    }
+}
+
+impl Drop for Present {
+    fn drop(&mut self) {
+        self.0.present.store(false, SeqCst);
+    }
+}

@@ -1,0 +1,51 @@
+//! What a cached file is made of.
+
+use std::io;
+
+/// Where the pages of a file are read from and written to. Many threads use it at a time, but never
+/// two for the same page if one of them writes.
+///
+/// Offsets are those of whole pages; lengths, too, but where the file ends within its last page.
+pub trait Backing: Send + Sync {
+    /// The size in bytes. It does not change while the file is open.
+    fn size(&self) -> u64;
+
+    /// Fills `data` from `offset`. What it leaves in `data` when it fails is not used.
+    fn read(&self, offset: u64, data: &mut [u8]) -> io::Result<()>;
+
+    /// Writes `data` at `offset`. It may change `data`, so what encrypts can do so in place. When it
+    /// fails, any part of it may be written: it will be written again.
+    fn write(&self, offset: u64, data: &mut [u8]) -> io::Result<()>;
+
+    /// Writes, and makes what was written durable.
+    fn write_durably(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        self.write(offset, data)?;
+        self.flush()
+    }
+
+    /// Makes durable whatever a write that has returned wrote. After it has failed, none may succeed
+    /// any more unless what was accepted before is still sure to become durable: the cache has no
+    /// copy of it.
+    fn flush(&self) -> io::Result<()>;
+
+    /// Writes zeroes.
+    fn write_zeroes(&self, offset: u64, length: u64) -> io::Result<()> {
+        let mut zeroes = vec![0; length.min(ZEROES_LEN) as usize];
+        for at in (0..length).step_by(ZEROES_LEN as usize) {
+            let count = (length - at).min(ZEROES_LEN) as usize;
+            zeroes.fill(0);
+            self.write(offset + at, &mut zeroes[..count])?;
+        }
+        Ok(())
+    }
+
+    /// The contents are not needed any more: what they are afterwards is undefined. It may do
+    /// nothing.
+    fn discard(&self, offset: u64, length: u64) -> io::Result<()> {
+        let _ = (offset, length);
+        Ok(())
+    }
+}
+
+/// Zeroes written at a time.
+const ZEROES_LEN: u64 = 256 << 10;

@@ -1,0 +1,178 @@
+//! What all handles of a cache share, and how a request finds its way to the shards.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::{Arc as StdArc, Weak};
+
+use super::background::{Background, Service};
+use super::error::FileError;
+use super::file::{FileState, Files};
+use super::group::GroupState;
+use super::shard::Shard;
+use super::sizing::Sizing;
+use super::table::Table;
+use crate::habits::Habits;
+use crate::sync::atomic::AtomicUsize;
+use crate::sync::atomic::Ordering::Relaxed;
+use crate::sync::{Arc, Mutex, RwLock, lock};
+
+/// Pages that follow each other, of a file, and lie in one shard: also the longest run that is read
+/// or written at once, 256 KiB with pages of 4 KiB.
+pub(super) const CHUNK: u64 = 64;
+
+pub(super) struct Core {
+    pub(super) sizing: Sizing,
+    pub(super) shards: Box<[Shard]>,
+    pub(super) habits: Arc<Habits>,
+    pub(super) files: RwLock<Files>,
+    groups: Mutex<Vec<StdArc<GroupState>>>,
+    pub(super) service: StdArc<Service>,
+    pub(super) this: Weak<Core>,
+    /// The size in bytes, as set; held while it is changed.
+    pub(super) bytes: Mutex<usize>,
+    /// Frames of all shards.
+    pub(super) pages: AtomicUsize,
+    /// Hundredths of the cache that a group may have dirty: what is aimed at, and from where on
+    /// writers have to write back as much as they write.
+    pub(super) dirty_target: AtomicUsize,
+    pub(super) dirty_trigger: AtomicUsize,
+    /// Where those begin to look who go through all shards.
+    pub(super) next_shard: AtomicUsize,
+    /// Ranges to be read in the background.
+    pub(super) wanted: Mutex<VecDeque<(u16, Range<u64>)>>,
+}
+
+/// A part of a request that lies in one chunk.
+#[derive(Clone, Debug)]
+pub(super) struct Piece {
+    /// In the file.
+    pub(super) offset: u64,
+    /// In what was given for the request.
+    pub(super) bytes: Range<usize>,
+}
+
+impl Core {
+    pub(super) fn new(
+        this: &Weak<Self>,
+        bytes: usize,
+        sizing: Sizing,
+        tables: Vec<Table>,
+        background: Box<dyn Background>,
+    ) -> Self {
+        let pages = tables.iter().map(Table::frame_count).sum();
+        Self {
+            sizing,
+            shards: tables.into_iter().map(Shard::new).collect(),
+            habits: Habits::new(pages),
+            files: RwLock::new(Files::default()),
+            groups: Mutex::new(Vec::new()),
+            service: StdArc::new(Service::new(background)),
+            this: Weak::clone(this),
+            bytes: Mutex::new(bytes),
+            pages: AtomicUsize::new(pages),
+            dirty_target: AtomicUsize::new(5),
+            dirty_trigger: AtomicUsize::new(20),
+            next_shard: AtomicUsize::new(0),
+            wanted: Mutex::new(VecDeque::new()),
+        }
+    }
+
+    pub(super) fn size(&self) -> usize {
+        *lock(&self.bytes)
+    }
+
+    pub(super) fn page_size(&self) -> usize {
+        self.sizing.page_size
+    }
+
+    pub(super) fn page_of(&self, offset: u64) -> u64 {
+        offset >> self.page_size().ilog2()
+    }
+
+    pub(super) fn offset_of(&self, page: u64) -> u64 {
+        page << self.page_size().ilog2()
+    }
+
+    /// The pages that a range touches.
+    pub(super) fn pages_of(&self, offset: u64, length: u64) -> Range<u64> {
+        match length {
+            0 => 0..0,
+            _ => self.page_of(offset)..self.page_of(offset + length - 1) + 1,
+        }
+    }
+
+    /// Bytes of these pages of a file: the last one may be short.
+    pub(super) fn bytes_of(&self, file: &FileState, pages: &Range<u64>) -> usize {
+        (self.offset_of(pages.end).min(file.size) - self.offset_of(pages.start)) as usize
+    }
+
+    /// The shard of a page. Neighbours share one; chunks of a file go round.
+    pub(super) fn shard_of(&self, file: &FileState, page: u64) -> &Shard {
+        &self.shards[self.shard_number(file, page)]
+    }
+
+    pub(super) fn shard_number(&self, file: &FileState, page: u64) -> usize {
+        ((page / CHUNK).wrapping_add(file.start) % self.shards.len() as u64) as usize
+    }
+
+    /// Cuts a request at the borders of chunks.
+    pub(super) fn pieces(&self, offset: u64, length: usize) -> impl Iterator<Item = Piece> + use<> {
+        let chunk = CHUNK << self.page_size().ilog2();
+        let mut done = 0;
+        std::iter::from_fn(move || {
+            let at = offset + done as u64;
+            let end = (done as u64 + chunk - at % chunk).min(length as u64) as usize;
+            let piece = Piece { offset: at, bytes: done..end };
+            done = end;
+            (!piece.bytes.is_empty()).then_some(piece)
+        })
+    }
+
+    pub(super) fn check_range(file: &FileState, offset: u64, length: u64) -> Result<(), FileError> {
+        match offset.checked_add(length) {
+            Some(end) if end <= file.size => Ok(()),
+            _ => Err(FileError::OutOfRange { offset, length, size: file.size }),
+        }
+    }
+
+    /// Tells the clock of requests, in batches.
+    pub(super) fn passed(&self, shard: &Shard, requests: u32) {
+        let batch = self.habits.batch().max(1);
+        let before = shard.requests.fetch_add(requests, Relaxed);
+        let batches = (before % batch + requests) / batch;
+        if batches > 0 {
+            self.habits.passed((batches * batch) as u64);
+        }
+    }
+
+    pub(super) fn add_group(&self, group: impl FnOnce(usize) -> GroupState) -> StdArc<GroupState> {
+        let mut groups = lock(&self.groups);
+        let group = StdArc::new(group(groups.len()));
+        groups.push(StdArc::clone(&group));
+        group
+    }
+
+    pub(super) fn groups(&self) -> Vec<StdArc<GroupState>> {
+        lock(&self.groups).clone()
+    }
+
+    /// Whether it is a group of this cache.
+    pub(super) fn knows(&self, group: &StdArc<GroupState>) -> bool {
+        lock(&self.groups).get(group.number).is_some_and(|known| StdArc::ptr_eq(known, group))
+    }
+
+    /// How many pages of a group may be dirty, for a share of the cache in hundredths.
+    pub(super) fn dirty_limit(&self, group: &GroupState, hundredths: usize) -> usize {
+        let pages = self.pages.load(Relaxed).min(group.max());
+        pages * hundredths / 100
+    }
+
+    /// Hits of a group.
+    pub(super) fn hits(&self, group: &GroupState) -> u64 {
+        let hits = |shard: &Shard| {
+            let table = shard.read();
+            table.known_local(group).map_or(0, |local| table.locals[local].hits.load(Relaxed))
+        };
+        self.shards.iter().map(hits).sum()
+    }
+}

@@ -1,0 +1,129 @@
+//! What may fail, and what it is about.
+
+use std::io;
+
+/// Why a cached file could not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FileError {
+    /// The range does not lie in the file. Nothing was done.
+    #[error("{length} bytes at {offset} reach beyond the end of the file at {size}")]
+    OutOfRange {
+        /// Where it begins.
+        offset: u64,
+        /// How long it is.
+        length: u64,
+        /// The size of the file.
+        size: u64,
+    },
+    /// The backing could not read.
+    #[error("reading {length} bytes at {offset} failed: {source}")]
+    Read {
+        /// Where, in bytes.
+        offset: u64,
+        /// How many bytes.
+        length: u64,
+        /// Why.
+        source: io::Error,
+    },
+    /// The backing could not write. What was to be written is still in the cache, and will be
+    /// written again, unless it was a write that went past the cache.
+    #[error("writing {length} bytes at {offset} failed: {source}")]
+    Write {
+        /// Where, in bytes.
+        offset: u64,
+        /// How many bytes.
+        length: u64,
+        /// Why.
+        source: io::Error,
+    },
+    /// The backing could not make durable what it had accepted.
+    #[error("making data durable failed: {0}")]
+    Flush(#[source] io::Error),
+    /// The backing could not discard or zero. The pages that are affected hold what they did, or
+    /// what they were to hold.
+    #[error("{action} of {length} bytes at {offset} failed: {source}")]
+    Punch {
+        /// `discarding` or `zeroing`.
+        action: &'static str,
+        /// Where, in bytes.
+        offset: u64,
+        /// How many bytes.
+        length: u64,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// Why a file could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// It has more pages than there are numbers for.
+    #[error("a file of {size} bytes is too large for pages of {page_size}: at most {max} bytes")]
+    TooLarge {
+        /// The size of the file.
+        size: u64,
+        /// That of pages.
+        page_size: usize,
+        /// The largest size that a file may have.
+        max: u64,
+    },
+    /// As many files are open as may be.
+    #[error("{0} files are open, as many as may be: close one")]
+    TooManyFiles(usize),
+    /// The group is another cache's.
+    #[error("the group {0} is of another cache")]
+    ForeignGroup(String),
+}
+
+/// Why a cache could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// No page has this size.
+    #[error("pages of {0} bytes: the size must be a power of two from 512 to 65536")]
+    PageSize(usize),
+    /// Too small for what it takes to keep a few pages.
+    #[error("a cache of {bytes} bytes is too small: at least {least}")]
+    TooSmall {
+        /// The size that it was to have.
+        bytes: usize,
+        /// With the same settings, the least that it can have.
+        least: usize,
+    },
+    /// Too large for so many shards.
+    #[error("a cache of {bytes} bytes is too large for {shards} shards")]
+    TooLarge {
+        /// The size that it was to have.
+        bytes: usize,
+        /// Its shards.
+        shards: usize,
+    },
+    /// The system has not so much memory.
+    #[error("no memory for a cache of {bytes} bytes: {source}")]
+    Memory {
+        /// The size that it was to have.
+        bytes: usize,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// Why a cache did not get another size. Some of its parts may have it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ResizeError {
+    /// It cannot have this size.
+    #[error(transparent)]
+    Size(#[from] BuildError),
+    /// Pages that would have to go cannot: they are dirty and cannot be written, or are a group's
+    /// `min`.
+    #[error(
+        "{pages} pages too many cannot go: they cannot be written back, or groups must keep them"
+    )]
+    Held {
+        /// How many are too many, in the part of the cache where this was found.
+        pages: usize,
+    },
+}

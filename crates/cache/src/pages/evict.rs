@@ -1,0 +1,131 @@
+//! Which page goes: of which group, and what becomes of dirty ones.
+//!
+//! Budgets are fixed at the start: so many groups are looked at from where the last eviction stopped
+//! (the reclaim cookie of the kernel), and so many dirty pages are set aside.
+
+use std::sync::Arc;
+
+use super::frame::{Flags, Key};
+use super::group::{Claim, Counters, GroupState};
+use super::table::Table;
+use crate::habits::Habits;
+
+/// Groups that are looked at for one victim.
+const GROUPS_MAX: usize = 8;
+/// Dirty pages that are set aside for one victim.
+const ASIDE_MAX: usize = 32;
+/// Dirty pages that wait to be written, in a shard.
+pub(super) const NOMINATED_MAX: usize = 256;
+
+/// Why there is no frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoFrame {
+    /// The group has as many pages as it may have, and none of them in this shard can go.
+    GroupFull,
+    /// No page of this shard can go.
+    ShardFull,
+}
+
+impl Table {
+    /// Finds a frame for a page of this group and puts the page there; its contents are up to the
+    /// caller. The policy does not have it yet.
+    pub(super) fn admit(
+        &mut self,
+        group: &Arc<GroupState>,
+        key: Key,
+        flags: Flags,
+        habits: &Habits,
+    ) -> Result<(usize, u32), NoFrame> {
+        let local = self.local(group, habits);
+        let gained = group.gain() || self.evict_of(local, habits) && group.gain();
+        if !gained {
+            return Err(NoFrame::GroupFull);
+        }
+        let room = self.free_count() > 0 || self.evict(Some(local), habits);
+        if let Some(frame) = room.then(|| self.take_free()).flatten() {
+            if self.occupy(local, frame, key, flags) {
+                return Ok((local, frame));
+            }
+            self.give_free(frame);
+        }
+        group.lose();
+        Err(NoFrame::ShardFull)
+    }
+
+    /// Frees a frame, for a group if it is for one. Returns whether it could.
+    pub(super) fn evict(&mut self, requester: Option<usize>, habits: &Habits) -> bool {
+        self.listen(habits);
+        let mut candidates = [(Claim::Protected, f32::INFINITY, 0); GROUPS_MAX];
+        let mut found = 0;
+        for _ in 0..self.locals.len() {
+            self.cookie = (self.cookie + 1) % self.locals.len();
+            let claim = self.locals[self.cookie].group.claim();
+            if claim == Claim::Protected && requester != Some(self.cookie) {
+                continue;
+            }
+            if let Some(worth) = self.policy.least(self.cookie) {
+                candidates[found] = (claim, worth, self.cookie);
+                found += 1;
+                if found == GROUPS_MAX {
+                    break;
+                }
+            }
+        }
+        let candidates = &mut candidates[..found];
+        candidates.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
+        for &mut (_, _, local) in candidates {
+            if requester == Some(local) {
+                if self.evict_of(local, habits) {
+                    return true;
+                }
+            } else if self.locals[local].group.give() {
+                // Counted before it goes: others may be at its pages in other shards.
+                if let Some(frame) = self.victim(local, habits) {
+                    self.vacate(local, frame);
+                    return true;
+                }
+                self.locals[local].group.keep();
+            }
+        }
+        false
+    }
+
+    /// Frees a frame of this group. Returns whether it could.
+    pub(super) fn evict_of(&mut self, local: usize, habits: &Habits) -> bool {
+        self.listen(habits);
+        let victim = self.victim(local, habits);
+        if let Some(frame) = victim {
+            self.vacate(local, frame);
+            self.locals[local].group.lose();
+        }
+        victim.is_some()
+    }
+
+    /// The clean page of a group that is worth least, taken from the policy. Dirty ones that are
+    /// worth less are nominated to be written.
+    fn victim(&mut self, local: usize, habits: &Habits) -> Option<u32> {
+        for _ in 0..ASIDE_MAX {
+            if self.nominated.len() >= NOMINATED_MAX {
+                return None;
+            }
+            let victim = self.policy.evict(local)?;
+            let flags = self.flags(victim.frame);
+            self.set_flags(local, victim.frame, flags.or(Flags::OUT));
+            if !flags.has(Flags::UNWRITTEN) {
+                let hash = self.hash(self.key(victim.frame));
+                let epoch = self.policy.epoch();
+                if let Some(horizon) = self.ghosts.put(hash, victim.shadow, epoch) {
+                    self.policy.set_horizon(horizon);
+                    habits.set_horizon(horizon);
+                }
+                Counters::add(&self.locals[local].group.counters.evictions, 1);
+                return Some(victim.frame);
+            }
+            // What is being written comes back when that has ended.
+            if !flags.has(Flags::WRITING) {
+                self.nominated.push(victim.frame);
+            }
+        }
+        None
+    }
+}

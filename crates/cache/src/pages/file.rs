@@ -1,0 +1,300 @@
+//! Files in the cache: opened, used, closed.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::PageCache;
+use super::backing::Backing;
+use super::core::Core;
+use super::error::{FileError, OpenError};
+use super::frame::{FILES_MAX, Flags, PAGES_MAX};
+use super::group::{Group, GroupState};
+use crate::sync::atomic::AtomicBool;
+use crate::sync::atomic::Ordering::SeqCst;
+use crate::sync::{Mutex, lock, read, write};
+
+pub(super) struct FileState {
+    pub(super) number: u16,
+    /// Which shard its first chunk is in.
+    pub(super) start: u64,
+    pub(super) size: u64,
+    pub(super) group: Arc<GroupState>,
+    pub(super) backing: Arc<dyn Backing>,
+    /// The first error of a write-back that no flush has told of.
+    error: Mutex<Option<FileError>>,
+    closing: AtomicBool,
+}
+
+impl FileState {
+    pub(super) fn keep_error(&self, error: FileError) {
+        lock(&self.error).get_or_insert(error);
+    }
+
+    pub(super) fn take_error(&self) -> Option<FileError> {
+        lock(&self.error).take()
+    }
+
+    pub(super) fn is_closing(&self) -> bool {
+        self.closing.load(SeqCst)
+    }
+}
+
+/// The files that are open, by number.
+#[derive(Default)]
+pub(super) struct Files {
+    slots: Vec<Option<Arc<FileState>>>,
+    next: usize,
+}
+
+impl Files {
+    pub(super) fn get(&self, number: u16) -> Option<&Arc<FileState>> {
+        self.slots.get(number as usize)?.as_ref()
+    }
+
+    /// Numbers go round, so that what is remembered of a closed file's pages is not soon taken for
+    /// another one's.
+    fn free(&mut self) -> Option<usize> {
+        let free = |number: &usize| self.slots.get(*number).is_none_or(Option::is_none);
+        let number = (self.next..FILES_MAX).find(free).or_else(|| (0..self.next).find(free))?;
+        self.next = number + 1;
+        self.slots.resize(self.slots.len().max(number + 1), None);
+        Some(number)
+    }
+}
+
+impl Core {
+    pub(super) fn file(&self, number: u16) -> Option<Arc<FileState>> {
+        read(&self.files).get(number).cloned()
+    }
+
+    fn open(&self, backing: Arc<dyn Backing>, group: &Group) -> Result<Arc<FileState>, OpenError> {
+        let Group(group) = group;
+        if !self.knows(group) {
+            return Err(OpenError::ForeignGroup(group.name.clone()));
+        }
+        let (size, page_size) = (backing.size(), self.page_size());
+        let max = PAGES_MAX * page_size as u64;
+        if size > max {
+            return Err(OpenError::TooLarge { size, page_size, max });
+        }
+        let mut files = write(&self.files);
+        let number = files.free().ok_or(OpenError::TooManyFiles(FILES_MAX))?;
+        let file = Arc::new(FileState {
+            number: number as u16,
+            start: (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32,
+            size,
+            group: Arc::clone(group),
+            backing,
+            error: Mutex::new(None),
+            closing: AtomicBool::new(false),
+        });
+        files.slots[number] = Some(Arc::clone(&file));
+        Ok(file)
+    }
+
+    /// Writes all of a file back and drops its pages; it must not be used meanwhile.
+    fn close(&self, file: &FileState) -> Result<(), FileError> {
+        let pages = self.pages_of(0, file.size);
+        file.closing.store(true, SeqCst);
+        let flushed = self.flush(file, &pages);
+        if let Err(error) = flushed {
+            file.closing.store(false, SeqCst);
+            return Err(error);
+        }
+        for shard in &self.shards {
+            loop {
+                let mut table = shard.write();
+                let frames = Self::frames_in(&table, file.number, &pages);
+                let moving = Flags::LOADING.or(Flags::UNWRITTEN);
+                let Some(local) = table.known_local(&file.group) else { break };
+                let (stay, go): (Vec<_>, Vec<_>) =
+                    frames.into_iter().partition(|&frame| table.flags(frame).has(moving));
+                for frame in go {
+                    table.vacate(local, frame);
+                    file.group.lose();
+                }
+                if stay.is_empty() {
+                    break;
+                }
+                // Only what was read ahead can be left.
+                let ticket = shard.ticket();
+                drop(table);
+                ticket.wait();
+            }
+        }
+        write(&self.files).slots[file.number as usize] = None;
+        Ok(())
+    }
+}
+
+/// A file or volume in the cache, to be read and written at any offset, by many threads at a time.
+///
+/// A write is in the cache when it returns; [`flush`](Self::flush) makes it durable. What overlaps in
+/// time is not ordered, but aligned words are never torn in the cache.
+///
+/// When it is dropped, it is closed; where that fails, what is dirty stays in the cache and is written
+/// when it can be. Who wants to know calls [`close`](Self::close).
+///
+/// ```
+/// use std::sync::{Arc, Mutex};
+/// use homing_cache::pages::{Backing, PageCache};
+///
+/// struct Memory(Mutex<Vec<u8>>);
+///
+/// impl Backing for Memory {
+///     fn size(&self) -> u64 {
+///         self.0.lock().unwrap().len() as u64
+///     }
+///     fn read(&self, offset: u64, data: &mut [u8]) -> std::io::Result<()> {
+///         data.copy_from_slice(&self.0.lock().unwrap()[offset as usize..][..data.len()]);
+///         Ok(())
+///     }
+///     fn write(&self, offset: u64, data: &mut [u8]) -> std::io::Result<()> {
+///         self.0.lock().unwrap()[offset as usize..][..data.len()].copy_from_slice(data);
+///         Ok(())
+///     }
+///     fn flush(&self) -> std::io::Result<()> {
+///         Ok(())
+///     }
+/// }
+///
+/// let cache = PageCache::builder(8 << 20).build()?;
+/// let group = cache.group("tenant").build();
+/// let memory = Arc::new(Memory(Mutex::new(vec![0; 1 << 20])));
+/// let file = cache.open(memory.clone(), &group)?;
+/// file.write(5000, b"hello")?;
+/// let mut data = [0; 5];
+/// file.read(5000, &mut data)?;
+/// assert_eq!(&data, b"hello");
+/// file.flush(5000, 5)?;
+/// assert_eq!(&memory.0.lock().unwrap()[5000..5005], b"hello");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct CachedFile {
+    cache: PageCache,
+    state: Option<Arc<FileState>>,
+}
+
+/// A file that could not be closed: it can be used, and closed, again.
+#[derive(Debug, thiserror::Error)]
+#[error("closing a cached file: {source}")]
+pub struct CloseError {
+    /// The file.
+    pub file: CachedFile,
+    /// Why.
+    pub source: FileError,
+}
+
+impl PageCache {
+    /// Opens a file, for a group. What another handle of the same backing has in the cache is not
+    /// known to this one.
+    pub fn open(&self, backing: Arc<dyn Backing>, group: &Group) -> Result<CachedFile, OpenError> {
+        let state = self.core().open(backing, group)?;
+        Ok(CachedFile { cache: self.clone(), state: Some(state) })
+    }
+}
+
+impl CachedFile {
+    fn parts(&self) -> (&Core, &FileState) {
+        (self.cache.core(), self.state.as_ref().expect("only closing takes it"))
+    }
+
+    /// The size in bytes.
+    pub fn size(&self) -> u64 {
+        self.parts().1.size
+    }
+
+    /// Its group.
+    pub fn group(&self) -> Group {
+        Group(Arc::clone(&self.parts().1.group))
+    }
+
+    /// Fills `data` from `offset`. If it fails, `data` may hold anything.
+    pub fn read(&self, offset: u64, data: &mut [u8]) -> Result<(), FileError> {
+        let (core, file) = self.parts();
+        core.read(file, offset, data)
+    }
+
+    /// Writes `data` at `offset`. Where no frame can be had it goes past the cache. If it fails, a part
+    /// of it may be written.
+    pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), FileError> {
+        let (core, file) = self.parts();
+        core.write(file, offset, data)
+    }
+
+    /// Writes `data` at `offset`, and makes it durable (FUA). If it fails, the data may be in the
+    /// cache: then it is dirty, and a flush may still make it durable.
+    pub fn write_through(&self, offset: u64, data: &[u8]) -> Result<(), FileError> {
+        let (core, file) = self.parts();
+        core.write(file, offset, data)?;
+        match data.len() as u64 {
+            0 => Ok(()),
+            length => core.write_durably(file, &core.pages_of(offset, length)),
+        }
+    }
+
+    /// Makes durable what was written to a range by writes that have returned.
+    ///
+    /// An error of writing back since the last flush is told of, too, once, if this range was meant
+    /// or not: what could not be written is still dirty, and the next flush tries again.
+    pub fn flush(&self, offset: u64, length: u64) -> Result<(), FileError> {
+        let (core, file) = self.parts();
+        Core::check_range(file, offset, length)?;
+        core.flush(file, &core.pages_of(offset, length))
+    }
+
+    /// Makes durable whatever writes that have returned have written. Errors are those of
+    /// [`flush`](Self::flush).
+    pub fn flush_all(&self) -> Result<(), FileError> {
+        self.flush(0, self.size())
+    }
+
+    /// Says that the contents are not needed any more: those of the pages that lie in the range are
+    /// undefined afterwards.
+    pub fn discard(&self, offset: u64, length: u64) -> Result<(), FileError> {
+        let (core, file) = self.parts();
+        core.discard(file, offset, length)
+    }
+
+    /// Writes zeroes. If it fails, a part of the range may be zeroes, and the rest is what it was.
+    pub fn write_zeroes(&self, offset: u64, length: u64) -> Result<(), FileError> {
+        let (core, file) = self.parts();
+        core.write_zeroes(file, offset, length)
+    }
+
+    /// Says that the contents will be read soon: they are read in the background if frames can be
+    /// had. What lies beyond the end is ignored.
+    pub fn prefetch(&self, offset: u64, length: u64) {
+        let (core, file) = self.parts();
+        let length = length.min(file.size.saturating_sub(offset));
+        core.prefetch(file, core.pages_of(offset, length));
+    }
+
+    /// Makes all durable and drops the pages. A file that could not be closed is given back.
+    pub fn close(mut self) -> Result<(), CloseError> {
+        let (core, file) = self.parts();
+        match core.close(file) {
+            Ok(()) => {
+                self.state = None;
+                Ok(())
+            }
+            Err(source) => Err(CloseError { file: self, source }),
+        }
+    }
+}
+
+impl Drop for CachedFile {
+    fn drop(&mut self) {
+        if let Some(file) = &self.state {
+            // What is dirty stays, and so does the file for those who write it.
+            let _ = self.cache.core().close(file);
+        }
+    }
+}
+
+impl fmt::Debug for CachedFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let size = self.state.as_ref().map(|file| file.size);
+        f.debug_struct("CachedFile").field("size", &size).finish_non_exhaustive()
+    }
+}

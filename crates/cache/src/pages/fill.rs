@@ -1,0 +1,146 @@
+//! Reads what is missing: a run of pages of one request, in one go, by one thread.
+//!
+//! A page is marked before it is read, so others wait for it; who has marked pages waits for nobody
+//! until these are there or gone. What was marked is given up if the reader fails or panics.
+
+use std::ops::Range;
+
+use super::core::Core;
+use super::error::FileError;
+use super::evict::NoFrame;
+use super::file::FileState;
+use super::frame::{Flags, Key};
+use super::group::Counters;
+use super::shard::{Shard, Ticket};
+
+/// Pages of a shard that are being read.
+pub(super) struct Loading<'a> {
+    core: &'a Core,
+    shard: &'a Shard,
+    file: &'a FileState,
+    pub(super) pages: Range<u64>,
+    frames: Vec<u32>,
+}
+
+/// Whether somebody has asked for pages, or may do so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Demand {
+    Now,
+    Ahead,
+}
+
+/// What comes of the wish to read missing pages.
+pub(super) enum Begun<'a> {
+    /// The first one is not missing.
+    Present,
+    /// Somebody else is at it.
+    Wait(Ticket<'a>),
+    /// There is no frame for it.
+    Full(NoFrame),
+    /// The caller has to read these.
+    Loading(Loading<'a>),
+}
+
+impl Core {
+    /// Marks the missing pages at the beginning of a range, in one chunk, to be read.
+    pub(super) fn begin<'a>(
+        &'a self,
+        shard: &'a Shard,
+        file: &'a FileState,
+        wanted: Range<u64>,
+        demand: Demand,
+    ) -> Begun<'a> {
+        let mut table = shard.write();
+        table.listen(&self.habits);
+        let first = wanted.start;
+        let mut frames = Vec::new();
+        let mut end = first;
+        for page in wanted {
+            let key = Key::new(file.number, page);
+            let found = table.find(key);
+            let admitted = match found {
+                None if !table.is_busy(key) => {
+                    table.admit(&file.group, key, Flags::LOADING, &self.habits)
+                }
+                _ if end > first => break,
+                Some((_, flags)) if !flags.has(Flags::LOADING) => return Begun::Present,
+                _ => return Begun::Wait(shard.ticket()),
+            };
+            match admitted {
+                Ok((_, frame)) => frames.push(frame),
+                Err(_) if end > first => break,
+                Err(none) => return Begun::Full(none),
+            }
+            if demand == Demand::Now {
+                self.habits.used(table.hash(key), false);
+            }
+            end = page + 1;
+        }
+        self.watch(&table);
+        drop(table);
+        if demand == Demand::Now {
+            Counters::add(&file.group.counters.misses, (end - first) as usize);
+            self.passed(shard, (end - first) as u32);
+        }
+        Begun::Loading(Loading { core: self, shard, file, pages: first..end, frames })
+    }
+
+    /// Reads pages from the backing, past the cache.
+    pub(super) fn fetch(
+        &self,
+        file: &FileState,
+        pages: &Range<u64>,
+        data: &mut [u8],
+    ) -> Result<(), FileError> {
+        let offset = self.offset_of(pages.start);
+        let length = data.len() as u64;
+        let read = file.backing.read(offset, data);
+        read.map_err(|source| FileError::Read { offset, length, source })
+    }
+}
+
+impl Loading<'_> {
+    /// How many bytes are to be read.
+    pub(super) fn len(&self) -> usize {
+        self.core.bytes_of(self.file, &self.pages)
+    }
+
+    /// They have been read.
+    pub(super) fn complete(mut self, data: &[u8], flags: Flags) {
+        let mut table = self.shard.write();
+        if let Some(local) = table.known_local(&self.file.group) {
+            for (data, frame) in
+                data.chunks(self.core.page_size()).zip(std::mem::take(&mut self.frames))
+            {
+                table.arena.get_mut(frame)[..data.len()].copy_from_slice(data);
+                table.set_flags(local, frame, flags.or(Flags::OUT));
+                table.enter(local, frame);
+            }
+        }
+        let crowded = table.crowded;
+        drop(table);
+        self.shard.wake();
+        if crowded {
+            // Not before: it may have to wait for pages that are being read.
+            self.core.keep_bound(self.shard);
+        }
+    }
+}
+
+impl Drop for Loading<'_> {
+    /// They have not been read: whoever waits for them tries it himself.
+    fn drop(&mut self) {
+        if self.frames.is_empty() {
+            return;
+        }
+        let mut table = self.shard.write();
+        if let Some(local) = table.known_local(&self.file.group) {
+            for frame in std::mem::take(&mut self.frames) {
+                table.vacate(local, frame);
+                self.file.group.lose();
+            }
+        }
+        drop(table);
+        self.shard.wake();
+    }
+}

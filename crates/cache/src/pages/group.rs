@@ -1,0 +1,296 @@
+//! Groups of files that share the cache: what each may have, has, and did.
+
+use std::sync::Arc;
+
+use crate::sync::atomic::Ordering::Relaxed;
+use crate::sync::atomic::{AtomicU64, AtomicUsize};
+
+/// Files that are served together: a tenant, an export.
+///
+/// The more a group has of what it may have, the sooner its pages go: first those of groups that
+/// have more than `max`, then than `high`, `low`, `min`. What it has within `min` is not taken for
+/// other groups. It lives as long as its cache, and takes 5 to 20 KiB of it in each shard where it has
+/// pages.
+#[derive(Clone, Debug)]
+pub struct Group(pub(super) Arc<GroupState>);
+
+#[derive(Debug)]
+pub(super) struct GroupState {
+    pub(super) name: String,
+    pub(super) number: usize,
+    pub(super) page_size: u64,
+    min: AtomicUsize,
+    low: AtomicUsize,
+    high: AtomicUsize,
+    max: AtomicUsize,
+    /// Pages that it has.
+    pages: AtomicUsize,
+    /// Of these, dirty or being written.
+    pub(super) unwritten: AtomicUsize,
+    /// What its writers still have to write back, in 256ths of pages.
+    pub(super) debt: AtomicU64,
+    pub(super) counters: Counters,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    pub(super) misses: AtomicU64,
+    pub(super) bypasses: AtomicU64,
+    pub(super) refaults: AtomicU64,
+    pub(super) evictions: AtomicU64,
+    pub(super) write_backs: AtomicU64,
+    pub(super) write_back_errors: AtomicU64,
+    pub(super) throttled: AtomicU64,
+}
+
+impl Counters {
+    pub(super) fn add(counter: &AtomicU64, count: usize) {
+        counter.fetch_add(count as u64, Relaxed);
+    }
+}
+
+/// What a group has and did, in bytes and pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GroupStats {
+    /// Bytes of pages that it has.
+    pub usage: u64,
+    /// Bytes of these that are dirty or being written.
+    pub dirty: u64,
+    /// Pages requested that were there.
+    pub hits: u64,
+    /// Pages requested that were not.
+    pub misses: u64,
+    /// Of the misses, those of pages remembered from before.
+    pub refaults: u64,
+    /// Pages read or written past the cache, since no frame could be had.
+    pub bypasses: u64,
+    /// Pages that had to go.
+    pub evictions: u64,
+    /// Pages written back.
+    pub write_backs: u64,
+    /// Pages whose writing back failed; they stayed dirty.
+    pub write_back_errors: u64,
+    /// Times that a writer wrote pages back before it could go on.
+    pub throttled: u64,
+}
+
+impl GroupStats {
+    pub(super) fn add(&mut self, other: Self) {
+        self.usage += other.usage;
+        self.dirty += other.dirty;
+        self.hits += other.hits;
+        self.misses += other.misses;
+        self.refaults += other.refaults;
+        self.bypasses += other.bypasses;
+        self.evictions += other.evictions;
+        self.write_backs += other.write_backs;
+        self.write_back_errors += other.write_back_errors;
+        self.throttled += other.throttled;
+    }
+}
+
+/// How soon the pages of a group go: the first ones first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Claim {
+    OverMax,
+    OverHigh,
+    OverLow,
+    OverMin,
+    /// Goes for pages of its own only.
+    Protected,
+}
+
+impl GroupState {
+    fn new(name: String, number: usize, page_size: u64, limits: [u64; 4]) -> Self {
+        let [min, low, high, max] =
+            limits.map(|bytes| AtomicUsize::new((bytes / page_size) as usize));
+        Self {
+            name,
+            number,
+            page_size,
+            min,
+            low,
+            high,
+            max,
+            pages: AtomicUsize::new(0),
+            unwritten: AtomicUsize::new(0),
+            debt: AtomicU64::new(0),
+            counters: Counters::default(),
+        }
+    }
+
+    pub(super) fn pages(&self) -> usize {
+        self.pages.load(Relaxed)
+    }
+
+    pub(super) fn max(&self) -> usize {
+        self.max.load(Relaxed)
+    }
+
+    pub(super) fn claim(&self) -> Claim {
+        let pages = self.pages();
+        let over = |limit: &AtomicUsize| pages > limit.load(Relaxed);
+        match () {
+            () if over(&self.max) => Claim::OverMax,
+            () if !over(&self.min) => Claim::Protected,
+            () if over(&self.high) => Claim::OverHigh,
+            () if over(&self.low) => Claim::OverLow,
+            () => Claim::OverMin,
+        }
+    }
+
+    /// Counts a page that it gets, unless it has as many as it may have.
+    pub(super) fn gain(&self) -> bool {
+        let max = self.max();
+        self.pages
+            .fetch_update(Relaxed, Relaxed, |pages| (pages < max).then_some(pages + 1))
+            .is_ok()
+    }
+
+    /// Counts a page that it lost.
+    pub(super) fn lose(&self) {
+        self.pages.fetch_sub(1, Relaxed);
+    }
+
+    /// Counts a page that it is about to lose to another group, unless that is none of the other's
+    /// business. Several may ask at a time: no more get a yes than there are pages to spare.
+    pub(super) fn give(&self) -> bool {
+        let spare = self.min.load(Relaxed).min(self.max());
+        self.pages
+            .fetch_update(Relaxed, Relaxed, |pages| (pages > spare).then(|| pages - 1))
+            .is_ok()
+    }
+
+    /// It did not lose the page that it was to [`give`](Self::give).
+    pub(super) fn keep(&self) {
+        self.pages.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn stats(&self, hits: u64) -> GroupStats {
+        let Counters {
+            misses,
+            bypasses,
+            refaults,
+            evictions,
+            write_backs,
+            write_back_errors,
+            throttled,
+        } = &self.counters;
+        GroupStats {
+            usage: self.pages() as u64 * self.page_size,
+            dirty: self.unwritten.load(Relaxed) as u64 * self.page_size,
+            hits,
+            misses: misses.load(Relaxed),
+            refaults: refaults.load(Relaxed),
+            bypasses: bypasses.load(Relaxed),
+            evictions: evictions.load(Relaxed),
+            write_backs: write_backs.load(Relaxed),
+            write_back_errors: write_back_errors.load(Relaxed),
+            throttled: throttled.load(Relaxed),
+        }
+    }
+
+    fn set(&self, limit: &AtomicUsize, bytes: u64) {
+        limit.store((bytes / self.page_size) as usize, Relaxed);
+    }
+}
+
+impl Group {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Bytes of pages that it has.
+    pub fn usage(&self) -> u64 {
+        self.0.pages() as u64 * self.0.page_size
+    }
+
+    /// Bytes of pages that are dirty or being written.
+    pub fn dirty(&self) -> u64 {
+        self.0.unwritten.load(Relaxed) as u64 * self.0.page_size
+    }
+
+    /// Sets how many bytes of it are never taken for other groups. More than all of the cache may be
+    /// promised in sum: then there may come a time when requests of others go past the cache.
+    pub fn set_min(&self, bytes: u64) {
+        self.0.set(&self.0.min, bytes);
+    }
+
+    /// Sets how many bytes of it are taken only if no group has more than its `low`.
+    pub fn set_low(&self, bytes: u64) {
+        self.0.set(&self.0.low, bytes);
+    }
+
+    /// Sets from how many bytes on its pages go before those of groups with less than their `high`.
+    pub fn set_high(&self, bytes: u64) {
+        self.0.set(&self.0.high, bytes);
+    }
+
+    /// Sets how many bytes it has at most, even if there is room. If it has more at the time, these
+    /// go as frames are needed.
+    pub fn set_max(&self, bytes: u64) {
+        self.0.set(&self.0.max, bytes);
+    }
+}
+
+/// Makes a [`Group`]: see [`PageCache::group`](super::PageCache::group).
+#[derive(Debug)]
+#[must_use]
+pub struct GroupBuilder<'a> {
+    pub(super) cache: &'a super::PageCache,
+    pub(super) name: String,
+    pub(super) limits: [u64; 4],
+}
+
+impl GroupBuilder<'_> {
+    /// See [`Group::set_min`]; 0 unless set.
+    pub fn min(mut self, bytes: u64) -> Self {
+        self.limits[0] = bytes;
+        self
+    }
+
+    /// See [`Group::set_low`]; 0 unless set.
+    pub fn low(mut self, bytes: u64) -> Self {
+        self.limits[1] = bytes;
+        self
+    }
+
+    /// See [`Group::set_high`]; no limit unless set.
+    pub fn high(mut self, bytes: u64) -> Self {
+        self.limits[2] = bytes;
+        self
+    }
+
+    /// See [`Group::set_max`]; no limit unless set.
+    pub fn max(mut self, bytes: u64) -> Self {
+        self.limits[3] = bytes;
+        self
+    }
+
+    /// Makes the group.
+    pub fn build(self) -> Group {
+        let Self { cache, name, limits } = self;
+        let page_size = cache.core().page_size() as u64;
+        let group = |number| GroupState::new(name, number, page_size, limits);
+        Group(cache.core().add_group(group))
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_pages_are_given_than_there_are_to_spare() {
+        let group = GroupState::new("all".to_owned(), 0, 1, [40, 0, u64::MAX, 100]);
+        assert_eq!((0..200).filter(|_| group.gain()).count(), 100);
+        let given = std::thread::scope(|scope| {
+            let give = || (0..50).filter(|_| group.give()).count();
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(give)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum::<usize>()
+        });
+        assert_eq!((given, group.pages()), (60, 40));
+    }
+}

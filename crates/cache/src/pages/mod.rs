@@ -1,0 +1,204 @@
+//! Pages of files and volumes in memory, with write-back.
+//!
+//! A [`PageCache`] has so many bytes, and takes no more: frames for pages, what is known of each, and
+//! what is remembered of pages that left. Files are opened for a [`Group`]; groups share the memory,
+//! with limits to what others can take from them. Which page goes is the default policy's choice
+//! ([`homing_mglru::density`]).
+//!
+//! Read on in this order: `README.md` (states of a page, who waits for whom), `sizing`, `frame`,
+//! `index`, `arena`, `table`, `shard`, `evict`, `core`, `fill`, `read`, `write`, `write_back`, `punch`,
+//! `reclaim`, `background`, `prefetch`, `resize`, `file`, `group`.
+
+mod arena;
+mod background;
+mod backing;
+mod core;
+mod error;
+mod evict;
+mod file;
+mod fill;
+mod frame;
+mod group;
+mod index;
+mod prefetch;
+mod punch;
+mod read;
+mod reclaim;
+mod resize;
+mod shard;
+mod sizing;
+mod table;
+mod write;
+mod write_back;
+
+use std::fmt;
+use std::hash::BuildHasher;
+use std::sync::Arc;
+
+pub use background::{Background, Job};
+pub use backing::Backing;
+pub use error::{BuildError, FileError, OpenError, ResizeError};
+pub use file::{CachedFile, CloseError};
+pub use group::{Group, GroupBuilder, GroupStats};
+
+use self::core::Core;
+use crate::habits::Habits;
+use crate::sync::atomic::Ordering::Relaxed;
+use background::OwnThread;
+use sizing::Sizing;
+use table::Table;
+
+/// A cache for pages of files: see the [module's page](self). Clones are the same cache.
+///
+/// ```
+/// use homing_cache::pages::PageCache;
+///
+/// let cache = PageCache::builder(64 << 20).page_size(4096).build()?;
+/// let tenant = cache.group("tenant").min(8 << 20).max(32 << 20).build();
+/// assert!(cache.stats().memory <= 64 << 20);
+/// tenant.set_max(16 << 20);
+/// cache.set_size(32 << 20)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct PageCache(Arc<Core>);
+
+/// Makes a [`PageCache`].
+#[must_use]
+pub struct Builder {
+    bytes: usize,
+    page_size: usize,
+    shards: Option<usize>,
+    background: Box<dyn Background>,
+    dirty: (u8, u8),
+}
+
+/// What a cache has and did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// The size in bytes, as set.
+    pub size: usize,
+    /// Bytes that it takes when all of its frames are used: never more than the size.
+    pub memory: usize,
+    /// Frames for pages.
+    pub frames: usize,
+    /// Frames with pages.
+    pub used: usize,
+    /// Of all groups together.
+    pub total: GroupStats,
+}
+
+impl PageCache {
+    /// A cache that takes at most so many bytes.
+    pub fn builder(bytes: usize) -> Builder {
+        let background = Box::new(OwnThread::default());
+        Builder { bytes, page_size: 4096, shards: None, background, dirty: (5, 20) }
+    }
+
+    fn core(&self) -> &Core {
+        &self.0
+    }
+
+    /// A group of files, without limits unless they are set.
+    pub fn group(&self, name: impl Into<String>) -> GroupBuilder<'_> {
+        GroupBuilder { cache: self, name: name.into(), limits: [0, 0, u64::MAX, u64::MAX] }
+    }
+
+    /// What a group of this cache has and did.
+    pub fn group_stats(&self, group: &Group) -> GroupStats {
+        group.0.stats(self.core().hits(&group.0))
+    }
+
+    /// Gives the cache another size while it is used. Pages that are worth least leave; what is
+    /// remembered of those that left before is forgotten.
+    pub fn set_size(&self, bytes: usize) -> Result<(), ResizeError> {
+        self.core().set_size(bytes)
+    }
+
+    /// Sets the shares of the cache, in hundredths, that each group may have dirty: up to the target
+    /// nothing is written ahead of need, and from the trigger on writers write back as much as they
+    /// write.
+    pub fn set_dirty(&self, target: u8, trigger: u8) {
+        self.core().dirty_target.store(target as usize, Relaxed);
+        self.core().dirty_trigger.store(trigger as usize, Relaxed);
+    }
+
+    /// What the cache has and did.
+    pub fn stats(&self) -> Stats {
+        let core = self.core();
+        let mut stats = Stats { size: core.size(), ..Stats::default() };
+        stats.memory = core.sizing.learner_memory();
+        for shard in &core.shards {
+            let table = shard.read();
+            stats.memory += Core::shard_memory(&table);
+            stats.frames += table.limit;
+            stats.used += table.used();
+        }
+        for group in core.groups() {
+            stats.total.add(group.stats(core.hits(&group)));
+        }
+        stats
+    }
+}
+
+impl Builder {
+    /// Bytes of a page: 4096 unless set; a power of two from 512 to 65536.
+    pub fn page_size(mut self, bytes: usize) -> Self {
+        self.page_size = bytes;
+        self
+    }
+
+    /// Parts with a lock of their own: if not set, as many as the machine has use for.
+    pub fn shards(mut self, shards: usize) -> Self {
+        self.shards = Some(shards.max(1));
+        self
+    }
+
+    /// Who runs what is done in the background: a thread of the cache's own, unless set.
+    pub fn background(mut self, background: impl Background + 'static) -> Self {
+        self.background = Box::new(background);
+        self
+    }
+
+    /// See [`PageCache::set_dirty`]: 5 and 20 unless set.
+    pub fn dirty(mut self, target: u8, trigger: u8) -> Self {
+        self.dirty = (target, trigger);
+        self
+    }
+
+    /// Makes the cache. Memory is taken as it is used.
+    pub fn build(self) -> Result<PageCache, BuildError> {
+        let Self { bytes, page_size, shards, background, dirty } = self;
+        let shards = shards.unwrap_or_else(|| Sizing::shards_for(bytes));
+        let sample = Habits::sample(bytes / page_size.max(1));
+        let sizing = Sizing { page_size, shards, sample };
+        let (each, frames) = sizing.check(bytes)?;
+        let seed = foldhash::fast::RandomState::default().hash_one(0);
+        let tables = (0..shards).map(|_| Table::new(seed, page_size, frames, each));
+        let tables: Result<Vec<_>, _> = tables.collect();
+        let tables = tables.map_err(|source| BuildError::Memory { bytes, source })?;
+        let cache =
+            PageCache(Arc::new_cyclic(|this| Core::new(this, bytes, sizing, tables, background)));
+        cache.set_dirty(dirty.0, dirty.1);
+        Ok(cache)
+    }
+}
+
+impl fmt::Debug for PageCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PageCache").field("stats", &self.stats()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { bytes, page_size, shards, dirty, .. } = self;
+        f.debug_struct("Builder")
+            .field("bytes", bytes)
+            .field("page_size", page_size)
+            .field("shards", shards)
+            .field("dirty", dirty)
+            .finish_non_exhaustive()
+    }
+}

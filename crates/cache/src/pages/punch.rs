@@ -1,0 +1,177 @@
+//! Discards and zeroes: what the cache holds of a range goes, and nothing comes meanwhile.
+//!
+//! Pages that are there are marked as being written, so that they are neither evicted nor written
+//! back while the backing is at it, and dropped when it is done. If it fails they stay, and are dirty: the backing may have changed its own.
+
+use std::io;
+use std::ops::Range;
+
+use super::core::{CHUNK, Core};
+use super::error::FileError;
+use super::file::FileState;
+use super::frame::{Flags, Key};
+use super::shard::Shard;
+use super::table::Table;
+use super::write::Busy;
+
+/// Pages of a shard that are kept from being written back.
+struct Claimed<'a> {
+    shard: &'a Shard,
+    file: &'a FileState,
+    frames: Vec<u32>,
+}
+
+impl Claimed<'_> {
+    fn end(&mut self, punched: bool) {
+        let mut table = self.shard.write();
+        if let Some(local) = table.known_local(&self.file.group) {
+            for frame in std::mem::take(&mut self.frames) {
+                let flags = table.flags(frame).without(Flags::WRITING);
+                if punched {
+                    table.set_flags(local, frame, flags);
+                    table.vacate(local, frame);
+                    self.file.group.lose();
+                } else {
+                    // The backing may have done a part of it.
+                    table.policy.set_dirty(frame);
+                    table.set_flags(local, frame, flags.or(Flags::DIRTY));
+                    table.put_back(local, frame);
+                }
+            }
+        }
+        drop(table);
+        self.shard.wake();
+    }
+}
+
+impl Drop for Claimed<'_> {
+    fn drop(&mut self) {
+        if !self.frames.is_empty() {
+            self.end(false);
+        }
+    }
+}
+
+impl Core {
+    pub(super) fn discard(
+        &self,
+        file: &FileState,
+        offset: u64,
+        length: u64,
+    ) -> Result<(), FileError> {
+        Self::check_range(file, offset, length)?;
+        let pages = self.whole_pages(file, offset, length);
+        self.punch(file, &pages, "discarding", |at, length| file.backing.discard(at, length))
+    }
+
+    pub(super) fn write_zeroes(
+        &self,
+        file: &FileState,
+        offset: u64,
+        length: u64,
+    ) -> Result<(), FileError> {
+        Self::check_range(file, offset, length)?;
+        let pages = self.whole_pages(file, offset, length);
+        let end = offset + length;
+        let (body, rest) = if pages.is_empty() {
+            (end, end)
+        } else {
+            (self.offset_of(pages.start), self.offset_of(pages.end).min(end))
+        };
+        // What is left at both ends lies in one page each, or two if there is no whole one.
+        let zeroes = vec![0; 2 * self.page_size()];
+        self.write(file, offset, &zeroes[..(body - offset) as usize])?;
+        self.write(file, rest, &zeroes[..(end - rest) as usize])?;
+        self.punch(file, &pages, "zeroing", |at, length| file.backing.write_zeroes(at, length))
+    }
+
+    /// The pages that lie in a range with all that they have.
+    fn whole_pages(&self, file: &FileState, offset: u64, length: u64) -> Range<u64> {
+        let start = self.page_of(offset + self.page_size() as u64 - 1);
+        let end = match offset + length {
+            end if end == file.size => self.pages_of(0, end).end,
+            end => self.page_of(end),
+        };
+        start..end.max(start)
+    }
+
+    fn punch(
+        &self,
+        file: &FileState,
+        pages: &Range<u64>,
+        action: &'static str,
+        punch: impl FnOnce(u64, u64) -> io::Result<()>,
+    ) -> Result<(), FileError> {
+        if pages.is_empty() {
+            return Ok(());
+        }
+        // In the order in which shards stand, so that no two wait for each other.
+        let chunks = pages.start / CHUNK..(pages.end - 1) / CHUNK + 1;
+        let chunks = chunks.take(self.shards.len());
+        let mut shards: Vec<_> =
+            chunks.map(|chunk| self.shard_number(file, chunk * CHUNK)).collect();
+        shards.sort_unstable();
+        let shards = shards.into_iter().map(|at| &self.shards[at]);
+        let busy: Vec<_> =
+            shards.clone().map(|shard| Self::make_busy(shard, file, pages)).collect();
+        let mut claimed: Vec<_> = shards.map(|shard| Self::claim(shard, file, pages)).collect();
+        let offset = self.offset_of(pages.start);
+        let length = self.bytes_of(file, pages) as u64;
+        let result = punch(offset, length);
+        for claimed in &mut claimed {
+            claimed.end(result.is_ok());
+        }
+        drop(busy);
+        result.map_err(|source| FileError::Punch { action, offset, length, source })
+    }
+
+    fn make_busy<'a>(shard: &'a Shard, file: &FileState, pages: &Range<u64>) -> Busy<'a> {
+        loop {
+            let mut table = shard.write();
+            let meets = |(other, range): &(u16, Range<u64>)| {
+                *other == file.number && range.start < pages.end && pages.start < range.end
+            };
+            if !table.busy.iter().any(meets) {
+                return Busy::new(shard, &mut table, file, pages.clone());
+            }
+            let ticket = shard.ticket();
+            drop(table);
+            ticket.wait();
+        }
+    }
+
+    /// Marks all pages of a range, when none is being read or written.
+    fn claim<'a>(shard: &'a Shard, file: &'a FileState, pages: &Range<u64>) -> Claimed<'a> {
+        loop {
+            let mut table = shard.write();
+            let frames = Self::frames_in(&table, file.number, pages);
+            let moving = Flags::LOADING.or(Flags::WRITING);
+            if frames.iter().any(|&frame| table.flags(frame).has(moving)) {
+                let ticket = shard.ticket();
+                drop(table);
+                ticket.wait();
+                continue;
+            }
+            if let Some(local) = table.known_local(&file.group) {
+                for &frame in &frames {
+                    let flags = table.flags(frame).or(Flags::WRITING);
+                    table.set_flags(local, frame, flags);
+                }
+            }
+            return Claimed { shard, file, frames };
+        }
+    }
+
+    /// Frames with pages of a range of a file.
+    pub(super) fn frames_in(table: &Table, file: u16, pages: &Range<u64>) -> Vec<u32> {
+        if pages.end - pages.start < table.used() as u64 {
+            let found = pages.clone().map(|page| table.find(Key::new(file, page)));
+            return found.flatten().map(|(frame, _)| frame).collect();
+        }
+        let is_wanted = |&frame: &u32| {
+            let key = table.key(frame);
+            key.file() == file && pages.contains(&key.page())
+        };
+        table.occupied(0).filter(is_wanted).collect()
+    }
+}

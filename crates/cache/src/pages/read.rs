@@ -1,0 +1,141 @@
+//! Reads: what is there is copied under the read lock of its shard, the rest is read first.
+
+use super::core::{Core, Piece};
+use super::error::FileError;
+use super::file::FileState;
+use super::fill::{Begun, Demand};
+use super::frame::{Flags, Key};
+use super::group::Counters;
+use super::shard::Shard;
+use crate::sync::atomic::Ordering::Relaxed;
+
+/// How often a request tries to get a frame before it goes past the cache.
+pub(super) const TRIES_MAX: u32 = 8;
+
+impl Core {
+    pub(super) fn read(
+        &self,
+        file: &FileState,
+        offset: u64,
+        data: &mut [u8],
+    ) -> Result<(), FileError> {
+        Self::check_range(file, offset, data.len() as u64)?;
+        for Piece { offset, bytes } in self.pieces(offset, data.len()) {
+            self.read_piece(file, offset, &mut data[bytes])?;
+        }
+        Ok(())
+    }
+
+    fn read_piece(
+        &self,
+        file: &FileState,
+        mut offset: u64,
+        mut data: &mut [u8],
+    ) -> Result<(), FileError> {
+        let shard = self.shard_of(file, self.page_of(offset));
+        let mut tries = 0;
+        loop {
+            let mut done = self.copy_hits(shard, file, offset, data);
+            if done < data.len() {
+                let (offset, data) = (offset + done as u64, &mut data[done..]);
+                done += self.read_missing(shard, file, offset, data, &mut tries)?;
+            }
+            if done == data.len() {
+                return Ok(());
+            }
+            offset += done as u64;
+            data = &mut data[done..];
+        }
+    }
+
+    /// Copies pages from the first one on, up to one that is not there.
+    fn copy_hits(&self, shard: &Shard, file: &FileState, offset: u64, data: &mut [u8]) -> usize {
+        let table = shard.read();
+        let epoch = self.habits.epoch();
+        let (mut done, mut hits) = (0, 0);
+        while done < data.len() {
+            let at = offset + done as u64;
+            let key = Key::new(file.number, self.page_of(at));
+            let Some((frame, flags)) = table.find(key) else { break };
+            if flags.has(Flags::LOADING) {
+                break;
+            }
+            let start = at as usize & (self.page_size() - 1);
+            let count = (self.page_size() - start).min(data.len() - done);
+            data[done..done + count].copy_from_slice(&table.arena.get(frame)[start..start + count]);
+            if table.policy.access(frame, epoch) {
+                self.habits.used(table.hash(key), false);
+            }
+            done += count;
+            hits += 1;
+        }
+        if hits > 0
+            && let Some(local) = table.known_local(&file.group)
+        {
+            table.locals[local].hits.fetch_add(hits, Relaxed);
+        }
+        drop(table);
+        self.passed(shard, hits as u32);
+        done
+    }
+
+    /// Reads some of the pages from the first one on, which was missing. Returns how many bytes were
+    /// read, if only because somebody else is at it.
+    fn read_missing(
+        &self,
+        shard: &Shard,
+        file: &FileState,
+        offset: u64,
+        data: &mut [u8],
+        tries: &mut u32,
+    ) -> Result<usize, FileError> {
+        let pages = self.pages_of(offset, data.len() as u64);
+        let loading = match self.begin(shard, file, pages.clone(), Demand::Now) {
+            Begun::Present => return Ok(0),
+            Begun::Wait(ticket) => {
+                ticket.wait();
+                return Ok(0);
+            }
+            Begun::Full(none) => {
+                *tries += 1;
+                if *tries < TRIES_MAX && self.make_room(shard, file, none) {
+                    return Ok(0);
+                }
+                return self.read_past(file, offset, data);
+            }
+            Begun::Loading(loading) => loading,
+        };
+        let start = (offset - self.offset_of(pages.start)) as usize;
+        let len = loading.len();
+        // What is wanted whole is read to where it is wanted.
+        if start == 0 && len <= data.len() {
+            self.fetch(file, &loading.pages, &mut data[..len])?;
+            loading.complete(&data[..len], Flags::NONE);
+            return Ok(len);
+        }
+        let mut buffer = vec![0; len];
+        self.fetch(file, &loading.pages, &mut buffer)?;
+        let count = (len - start).min(data.len());
+        data[..count].copy_from_slice(&buffer[start..start + count]);
+        loading.complete(&buffer, Flags::NONE);
+        Ok(count)
+    }
+
+    /// Reads a page that there is no frame for.
+    fn read_past(
+        &self,
+        file: &FileState,
+        offset: u64,
+        data: &mut [u8],
+    ) -> Result<usize, FileError> {
+        let page = self.page_of(offset);
+        let pages = page..page + 1;
+        let mut buffer = vec![0; self.bytes_of(file, &pages)];
+        self.fetch(file, &pages, &mut buffer)?;
+        let start = (offset - self.offset_of(page)) as usize;
+        let count = (buffer.len() - start).min(data.len());
+        data[..count].copy_from_slice(&buffer[start..start + count]);
+        Counters::add(&file.group.counters.bypasses, 1);
+        Ok(count)
+    }
+}

@@ -1,0 +1,170 @@
+//! Keeps some frames free and most pages clean: in the background, and by those who need it where
+//! the background falls behind.
+//!
+//! A shard below its low watermark of free frames is brought up to the high one. A group with more
+//! dirty pages than its target has them written back, until it is there; between target and trigger
+//! its writers write back a share of what they write, which grows to twice as much. Nobody sleeps.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::background::Present;
+use super::core::{CHUNK, Core};
+use super::evict::NoFrame;
+use super::file::FileState;
+use super::frame::Flags;
+use super::group::{Counters, GroupState};
+use super::shard::Shard;
+use super::table::Table;
+use crate::sync::atomic::Ordering::Relaxed;
+
+/// Frames of a shard for each that is kept free: from there on, and up to there.
+const WATERMARKS: (usize, usize) = (256, 128);
+/// And at most so many times as many as this.
+const FREE_MAX: usize = 256;
+/// Frames that are freed under one hold of the lock.
+const BATCH: usize = 32;
+/// Pages that a writer writes back at a time.
+const THROTTLE: u64 = 32;
+
+impl Core {
+    fn watermarks(table: &Table) -> (usize, usize) {
+        let frames = table.limit;
+        ((frames / WATERMARKS.0).min(FREE_MAX / 2), (frames / WATERMARKS.1).min(FREE_MAX))
+    }
+
+    /// Asks for background work if a shard needs some; to be called after frames were taken.
+    pub(super) fn watch(&self, table: &Table) {
+        if table.free_count() < Self::watermarks(table).0 || !table.nominated.is_empty() {
+            self.wake_service();
+        }
+    }
+
+    pub(super) fn wake_service(&self) {
+        if self.service.want() {
+            let (core, present) = (self.this.clone(), Present(Arc::clone(&self.service)));
+            self.service.spawn(Box::new(move || {
+                if let Some(core) = core.upgrade() {
+                    present.0.serve(|| core.work());
+                }
+            }));
+        }
+    }
+
+    /// All that there is to do in the background.
+    fn work(&self) {
+        for shard in &self.shards {
+            self.write_nominated(shard);
+            self.refill(shard);
+        }
+        for group in self.groups() {
+            let target = self.dirty_limit(&group, self.dirty_target.load(Relaxed));
+            loop {
+                let excess = group.unwritten.load(Relaxed).saturating_sub(target);
+                if excess == 0 || self.write_some(&group, excess.min(4 * CHUNK as usize)) == 0 {
+                    break;
+                }
+            }
+        }
+        self.read_ahead();
+    }
+
+    /// Frees frames up to the high watermark.
+    fn refill(&self, shard: &Shard) {
+        loop {
+            let mut table = shard.write();
+            let (low, high) = Self::watermarks(&table);
+            if table.free_count() >= high || low == 0 {
+                return;
+            }
+            let evicted = (0..BATCH)
+                .take_while(|_| table.free_count() < high && table.evict(None, &self.habits))
+                .count();
+            drop(table);
+            if self.write_nominated(shard) == 0 && evicted == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Writes back what would have been victims. Returns how many pages were written.
+    pub(super) fn write_nominated(&self, shard: &Shard) -> usize {
+        if shard.read().nominated.is_empty() {
+            return 0;
+        }
+        let mut table = shard.write();
+        let nominated = std::mem::take(&mut table.nominated);
+        let dirty = nominated.into_iter().filter(|&frame| table.flags(frame).has(Flags::DIRTY));
+        let keys = dirty.map(|frame| table.key(frame)).collect();
+        drop(table);
+        self.write_ahead(keys)
+    }
+
+    /// Writes back some dirty pages of a group: those that were dirty for long first. Returns how
+    /// many pages were written, of whatever group.
+    fn write_some(&self, group: &Arc<GroupState>, count: usize) -> usize {
+        let first = self.shards.len() - 1;
+        let at = self.next_shard.fetch_add(1, Relaxed);
+        for shard in (0..=first).map(|next| &self.shards[(at + next) % (first + 1)]) {
+            let keys = {
+                let files = crate::sync::read(&self.files);
+                let of_group =
+                    |file: u16| files.get(file).is_some_and(|file| Arc::ptr_eq(&file.group, group));
+                shard.write().next_dirty(count, of_group)
+            };
+            if !keys.is_empty() {
+                return self.write_ahead(keys);
+            }
+        }
+        0
+    }
+
+    /// Lets a writer pay for what it is about to make dirty.
+    pub(super) fn throttle(&self, file: &FileState, pages: Range<u64>) {
+        let group = &file.group;
+        let dirty = group.unwritten.load(Relaxed);
+        let target = self.dirty_limit(group, self.dirty_target.load(Relaxed));
+        if dirty <= target {
+            return;
+        }
+        self.wake_service();
+        let trigger = self.dirty_limit(group, self.dirty_trigger.load(Relaxed)).max(target + 1);
+        // As much as it writes where it is at the trigger, and at most twice as much.
+        let share = ((dirty - target) * 256 / (trigger - target)).min(512) as u64;
+        let owed = (pages.end - pages.start) * share;
+        group.debt.fetch_add(owed, Relaxed);
+        let paid = |debt: u64| debt.checked_sub(THROTTLE * 256);
+        if group.debt.fetch_update(Relaxed, Relaxed, paid).is_ok() {
+            Counters::add(&group.counters.throttled, 1);
+            self.write_some(group, THROTTLE as usize);
+        }
+    }
+
+    /// Tries to make a frame free, for a request that found none. Returns whether it did something.
+    pub(super) fn make_room(&self, shard: &Shard, file: &FileState, none: NoFrame) -> bool {
+        if none == NoFrame::GroupFull && self.evict_elsewhere(&file.group) {
+            return true;
+        }
+        self.write_nominated(shard) > 0
+    }
+
+    /// Frees a frame of a group, in whatever shard.
+    fn evict_elsewhere(&self, group: &Arc<GroupState>) -> bool {
+        let at = self.next_shard.fetch_add(1, Relaxed);
+        let count = self.shards.len();
+        (0..count).map(|next| &self.shards[(at + next) % count]).any(|shard| {
+            let has_some = |table: &Table| {
+                let local = table.known_local(group);
+                local.filter(|&local| table.locals[local].pages > 0)
+            };
+            if has_some(&shard.read()).is_none() {
+                return false;
+            }
+            let evicted = {
+                let mut table = shard.write();
+                has_some(&table).is_some_and(|local| table.evict_of(local, &self.habits))
+            };
+            evicted || self.write_nominated(shard) > 0
+        })
+    }
+}

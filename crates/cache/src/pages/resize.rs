@@ -1,0 +1,101 @@
+//! Another size while requests go on: shard by shard, under its lock, with as few pages moved as can
+//! be. Frames that are needed elsewhere are emptied first: of these, the pages that are worth least
+//! leave, and others move down.
+
+use super::core::Core;
+use super::error::{BuildError, ResizeError};
+use super::frame::Flags;
+use super::shard::Shard;
+use super::sizing::{HEADROOM, Sizing};
+use super::table::Table;
+use crate::sync::atomic::Ordering::Relaxed;
+use crate::sync::{lock, read};
+
+/// How often a shard is tried whose pages do not go.
+const TRIES_MAX: usize = 8;
+
+impl Core {
+    pub(super) fn set_size(&self, bytes: usize) -> Result<(), ResizeError> {
+        let mut size = lock(&self.bytes);
+        let (each, _) = self.sizing.check(bytes)?;
+        let mut result = Ok(());
+        for shard in &self.shards {
+            let lists = Self::lists(&shard.read());
+            result = self.resize(shard, self.sizing.frames(each, lists), each);
+            if result.is_err() {
+                break;
+            }
+        }
+        if result.is_ok() {
+            *size = bytes;
+        }
+        self.count_pages();
+        result
+    }
+
+    fn count_pages(&self) {
+        let pages = self.shards.iter().map(|shard| shard.read().limit).sum();
+        self.pages.store(pages, Relaxed);
+        self.habits.set_capacity(pages);
+    }
+
+    /// What the groups' lists take.
+    fn lists(table: &Table) -> usize {
+        let frames = table.frame_count() * super::sizing::POLICY;
+        table.policy.memory() - frames
+    }
+
+    /// What a shard takes.
+    pub(super) fn shard_memory(table: &Table) -> usize {
+        Sizing::beside_table() + table.memory()
+    }
+
+    /// Gives up frames if the lists of groups have grown so much that they need the room.
+    #[cold]
+    pub(super) fn keep_bound(&self, shard: &Shard) {
+        // If the size is being changed, that sees to it; or the next request does.
+        let Ok(size) = self.bytes.try_lock() else { return };
+        let (each, excess, frames) = {
+            let mut table = shard.write();
+            table.crowded = false;
+            (table.bytes(), table.excess(HEADROOM / 2), table.frame_count())
+        };
+        if excess > 0 {
+            // As much at once as is not missed: it takes some copying.
+            let bytes = excess + (each / 64).clamp(HEADROOM / 2, 4 * HEADROOM);
+            let too_many = bytes.div_ceil(self.page_size());
+            if self.resize(shard, frames.saturating_sub(too_many).max(1), each).is_ok() {
+                self.count_pages();
+            }
+        }
+        drop(size);
+    }
+
+    /// Makes a shard this many frames. If it fails, it has as many as before.
+    fn resize(&self, shard: &Shard, frames: usize, bytes: usize) -> Result<(), ResizeError> {
+        let before = shard.read().frame_count();
+        for _ in 0..TRIES_MAX {
+            let files = read(&self.files);
+            let group_of = |file: u16| files.get(file).map(|file| &file.group);
+            let mut table = shard.write();
+            table.limit = table.limit.min(frames);
+            while table.used() > frames && table.evict(None, &self.habits) {}
+            if table.used() <= frames && table.move_down(frames, group_of) {
+                let resized = table.set_frames(frames, bytes);
+                return resized.map_err(|source| BuildError::Memory { bytes, source }.into());
+            }
+            let moving = Flags::LOADING.or(Flags::WRITING);
+            let ticket = table.occupied(0).any(|frame| table.flags(frame).has(moving));
+            let ticket = ticket.then(|| shard.ticket());
+            drop((table, files));
+            if self.write_nominated(shard) == 0
+                && let Some(ticket) = ticket
+            {
+                ticket.wait();
+            }
+        }
+        let mut table = shard.write();
+        table.limit = before;
+        Err(ResizeError::Held { pages: table.used().saturating_sub(frames) })
+    }
+}

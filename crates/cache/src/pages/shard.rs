@@ -1,0 +1,76 @@
+//! A shard: a lock, what it guards, and those who wait until a page's state has changed.
+
+use super::table::Table;
+use crate::sync::atomic::AtomicU32;
+use crate::sync::atomic::Ordering::Relaxed;
+use crate::sync::{Condvar, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, lock, read, write};
+
+#[derive(Debug)]
+#[repr(align(128))]
+pub(super) struct Shard {
+    table: RwLock<Table>,
+    /// Requests so far, modulo 2^32.
+    pub(super) requests: AtomicU32,
+    /// Those who wait, and how often they were woken.
+    waiting: AtomicU32,
+    turn: Mutex<u64>,
+    turned: Condvar,
+}
+
+/// Leave to wait for a page, got while its shard was locked.
+#[derive(Debug)]
+pub(super) struct Ticket<'a> {
+    shard: &'a Shard,
+    turn: u64,
+}
+
+impl Shard {
+    pub(super) fn new(table: Table) -> Self {
+        Self {
+            table: RwLock::new(table),
+            requests: AtomicU32::new(0),
+            waiting: AtomicU32::new(0),
+            turn: Mutex::new(0),
+            turned: Condvar::new(),
+        }
+    }
+
+    pub(super) fn read(&self) -> RwLockReadGuard<'_, Table> {
+        read(&self.table)
+    }
+
+    pub(super) fn write(&self) -> RwLockWriteGuard<'_, Table> {
+        write(&self.table)
+    }
+
+    /// To wait until pages change their states. To be called with the lock held that the state was
+    /// seen under, so that no change is missed: whoever makes one takes the lock after that.
+    pub(super) fn ticket(&self) -> Ticket<'_> {
+        self.waiting.fetch_add(1, Relaxed);
+        Ticket { shard: self, turn: *lock(&self.turn) }
+    }
+
+    /// Lets all go on who wait. To be called when the lock was let go under which states changed.
+    pub(super) fn wake(&self) {
+        if self.waiting.load(Relaxed) > 0 {
+            *lock(&self.turn) += 1;
+            self.turned.notify_all();
+        }
+    }
+}
+
+impl Ticket<'_> {
+    /// Waits. The shard's lock must have been let go.
+    pub(super) fn wait(self) {
+        let mut turn = lock(&self.shard.turn);
+        while *turn == self.turn {
+            turn = self.shard.turned.wait(turn).unwrap_or_else(std::sync::PoisonError::into_inner);
+        }
+    }
+}
+
+impl Drop for Ticket<'_> {
+    fn drop(&mut self) {
+        self.shard.waiting.fetch_sub(1, Relaxed);
+    }
+}

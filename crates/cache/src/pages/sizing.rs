@@ -1,0 +1,125 @@
+//! How many frames a cache of so many bytes has: all that it takes is counted.
+
+use homing_mglru::density::{Learner, Worth};
+
+use super::error::BuildError;
+use super::index::{FRAMES_MAX, Index};
+use super::shard::Shard;
+use super::table::Table;
+
+/// Shadows of evicted pages for each frame.
+pub(super) const GHOSTS: usize = 3;
+/// What the policy has for each frame: history, mark, links.
+pub(super) const POLICY: usize = 20;
+/// The frame's key and flags.
+const FRAME: usize = 7;
+/// Frames of the smallest shard.
+const FRAMES_MIN: usize = 64;
+/// Bytes of a shard that is not made two on its own account.
+const SHARD: usize = 16 << 20;
+/// What the lists of groups take is not known beforehand: a shard has so much for those it has
+/// not, and gives up frames when there is less than half of it left.
+pub(super) const HEADROOM: usize = 16 << 10;
+
+/// The settings from which all follows.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizing {
+    pub(super) page_size: usize,
+    pub(super) shards: usize,
+    /// How many keys the learner follows.
+    pub(super) sample: usize,
+}
+
+impl Sizing {
+    /// As many shards as threads may want at a time, but none of them small.
+    pub(super) fn shards_for(bytes: usize) -> usize {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        (bytes / SHARD).clamp(1, 4 * cpus)
+    }
+
+    /// What a shard of so many frames takes, where the lists of its groups take so much.
+    pub(super) fn shard_memory(self, frames: usize, lists: usize) -> usize {
+        // A line of ghosts is begun, and each shard may have learnt something else last.
+        let ghosts = (frames * GHOSTS).div_ceil(10) * 64;
+        let per_frame = self.page_size + POLICY + FRAME;
+        let bits = frames.div_ceil(64) * 8;
+        let fixed = Self::beside_table() + size_of::<Table>() + HEADROOM + lists;
+        fixed + frames * per_frame + bits + ghosts + Index::memory(frames)
+    }
+
+    /// What a shard takes beside its table.
+    pub(super) fn beside_table() -> usize {
+        size_of::<Shard>() - size_of::<Table>() + Worth::MEMORY
+    }
+
+    /// The frames of a shard that has so many bytes.
+    pub(super) fn frames(self, bytes: usize, lists: usize) -> usize {
+        let (mut fit, mut too_many) = (0, bytes / self.page_size + 1);
+        while too_many - fit > 1 {
+            let frames = fit.midpoint(too_many);
+            if self.shard_memory(frames, lists) <= bytes { fit = frames } else { too_many = frames }
+        }
+        fit
+    }
+
+    /// What is taken for learning.
+    pub(super) fn learner_memory(self) -> usize {
+        Learner::memory_max(self.sample)
+    }
+
+    /// The bytes of each shard of a cache of so many.
+    fn shard_bytes(self, bytes: usize) -> usize {
+        bytes.saturating_sub(self.learner_memory()) / self.shards
+    }
+
+    /// The bytes of each shard and its frames.
+    pub(super) fn check(self, bytes: usize) -> Result<(usize, usize), BuildError> {
+        let Self { page_size, shards, .. } = self;
+        if !page_size.is_power_of_two() || !(512..=65536).contains(&page_size) {
+            return Err(BuildError::PageSize(page_size));
+        }
+        let each = self.shard_bytes(bytes);
+        let frames = self.frames(each, 0);
+        if frames < FRAMES_MIN {
+            let least = self.shard_memory(FRAMES_MIN, 0) * shards + self.learner_memory();
+            return Err(BuildError::TooSmall { bytes, least });
+        }
+        if frames >= FRAMES_MAX {
+            return Err(BuildError::TooLarge { bytes, shards });
+        }
+        Ok((each, frames))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_takes_at_most_32_bytes_beside_its_page_and_a_shadow_8() {
+        let sizing = Sizing { page_size: 4096, shards: 1, sample: 4096 };
+        let frames = 1 << 18;
+        let all = sizing.shard_memory(frames, 0) - sizing.shard_memory(0, 0);
+        let ghosts = (frames * GHOSTS).div_ceil(10) * 64;
+        let beside = all - frames * 4096 - ghosts;
+        assert!(beside <= 32 * frames, "{}", beside as f64 / frames as f64);
+        assert!(ghosts <= 8 * GHOSTS * frames);
+    }
+
+    #[test]
+    fn as_many_frames_as_fit_and_no_more() {
+        for (bytes, page_size) in [(1 << 20, 512), (10 << 20, 4096), (64 << 30, 4096)] {
+            let sizing = Sizing { page_size, shards: 1, sample: 4096 };
+            let frames = sizing.frames(bytes, 10_000);
+            assert!(sizing.shard_memory(frames, 10_000) <= bytes);
+            assert!(sizing.shard_memory(frames + 1, 10_000) > bytes, "{bytes} {page_size}");
+        }
+    }
+
+    #[test]
+    fn what_is_too_small_says_what_would_do() {
+        let sizing = Sizing { page_size: 4096, shards: 2, sample: 4096 };
+        let Err(BuildError::TooSmall { least, .. }) = sizing.check(4096) else { panic!() };
+        assert!(sizing.check(least).is_ok());
+    }
+}

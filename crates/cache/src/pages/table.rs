@@ -1,0 +1,390 @@
+//! The pages of a shard: all that its lock guards. One state of one page is changed at a time; what
+//! comes of it, and when, is up to the callers. `README.md` has the states.
+
+use std::sync::Arc;
+
+use homing_mglru::density::{Ghosts, Shard as Policy};
+
+use super::arena::Arena;
+use super::frame::{Flags, Frame, Key};
+use super::group::{Counters, GroupState};
+use super::index::Index;
+use super::sizing::{HEADROOM, Sizing};
+use crate::habits::Habits;
+use crate::sync::atomic::AtomicU64;
+use crate::sync::atomic::Ordering::Relaxed;
+
+/// No frame: the end of the list of free ones.
+const NONE: u32 = u32::MAX;
+/// A group that has no page here.
+const ABSENT: u32 = u32::MAX;
+
+#[derive(Debug)]
+pub(super) struct Table {
+    seed: u64,
+    index: Index,
+    frames: Vec<Frame>,
+    /// Frames with pages that are dirty or being written, a bit for each.
+    unwritten: Vec<u64>,
+    free: u32,
+    used: usize,
+    /// How many frames may be used: fewer than there are while the cache is made smaller.
+    pub(super) limit: usize,
+    /// The bytes that all of it may take, and whether it takes so many that frames must go.
+    bytes: usize,
+    pub(super) crowded: bool,
+    pub(super) arena: Arena,
+    pub(super) policy: Policy,
+    pub(super) ghosts: Ghosts,
+    lessons: u32,
+    /// Groups that have or had pages here, by the policy's numbers.
+    pub(super) locals: Vec<Local>,
+    /// The policy's number of each group.
+    numbers: Vec<u32>,
+    /// The group that was looked at last for a victim.
+    pub(super) cookie: usize,
+    /// Dirty pages that would have been victims: to be written before others.
+    pub(super) nominated: Vec<u32>,
+    /// Ranges of pages that are not to be loaded now.
+    pub(super) busy: Vec<(u16, std::ops::Range<u64>)>,
+    /// The frame up to which dirty ones were looked for.
+    hand: usize,
+}
+
+/// What a group has in a shard.
+#[derive(Debug)]
+pub(super) struct Local {
+    pub(super) group: Arc<GroupState>,
+    pub(super) pages: usize,
+    pub(super) hits: AtomicU64,
+}
+
+impl Table {
+    /// So many frames, where all of it may take so many bytes.
+    pub(super) fn new(
+        seed: u64,
+        page_size: usize,
+        frames: usize,
+        bytes: usize,
+    ) -> std::io::Result<Self> {
+        let mut table = Self {
+            seed,
+            index: Index::new(frames),
+            frames: Vec::new(),
+            unwritten: Vec::new(),
+            free: NONE,
+            used: 0,
+            limit: frames,
+            bytes,
+            crowded: false,
+            arena: Arena::new(page_size, frames)?,
+            policy: Policy::new(),
+            ghosts: Ghosts::new(0),
+            lessons: 0,
+            locals: Vec::new(),
+            numbers: Vec::new(),
+            cookie: 0,
+            nominated: Vec::new(),
+            busy: Vec::new(),
+            hand: 0,
+        };
+        table.set_frames(frames, bytes)?;
+        Ok(table)
+    }
+
+    /// Makes it this many frames. Those that go must be free. What is remembered of evicted pages is
+    /// forgotten if it does not fit any more.
+    pub(super) fn set_frames(&mut self, frames: usize, bytes: usize) -> std::io::Result<()> {
+        debug_assert!(self.occupied(frames).next().is_none());
+        self.arena.set_frames(frames)?;
+        self.policy.set_frames(frames);
+        self.frames.reserve_exact(frames.saturating_sub(self.frames.len()));
+        self.frames.resize(frames, Frame::free(NONE));
+        self.frames.shrink_to_fit();
+        self.unwritten.resize(frames.div_ceil(64), 0);
+        self.unwritten.shrink_to_fit();
+        self.nominated.retain(|&frame| (frame as usize) < frames);
+        self.bytes = bytes;
+        self.limit = frames;
+        self.crowded = false;
+        self.hand = 0;
+        self.link_free();
+        // Where it is a few frames less, to make room for something else, the rest may stay.
+        let entries = self.index.entries();
+        if !(entries - entries / 16..=entries).contains(&frames) || self.ghosts.memory() == 0 {
+            self.ghosts = Ghosts::new(frames * super::sizing::GHOSTS);
+            self.index = Index::new(frames);
+            for frame in self.occupied(0).collect::<Vec<_>>() {
+                self.index.insert(self.key(frame).hash(self.seed), frame);
+            }
+        }
+        Ok(())
+    }
+
+    /// The bytes that it takes.
+    pub(super) fn memory(&self) -> usize {
+        size_of::<Self>()
+            + self.arena.memory()
+            + self.policy.memory()
+            + self.ghosts.memory()
+            + Index::memory(self.index.entries())
+            + self.frames.capacity() * size_of::<Frame>()
+            + self.unwritten.capacity() * size_of::<u64>()
+            + self.nominated.capacity() * size_of::<u32>()
+            + self.locals.capacity() * size_of::<Local>()
+            + self.numbers.capacity() * size_of::<u32>()
+    }
+
+    /// The bytes that it takes too many, where it is to have some to spare.
+    pub(super) fn excess(&self, spare: usize) -> usize {
+        (Sizing::beside_table() + self.memory() + spare).saturating_sub(self.bytes)
+    }
+
+    /// Lists of groups grow as the policy sees fit.
+    fn check_bytes(&mut self) {
+        self.crowded = self.excess(HEADROOM / 2) > 0;
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn frame_count(&self) -> usize {
+        self.frames.len()
+    }
+
+    pub(super) fn used(&self) -> usize {
+        self.used
+    }
+
+    /// How many more frames may be used.
+    pub(super) fn free_count(&self) -> usize {
+        self.limit.saturating_sub(self.used)
+    }
+
+    pub(super) fn hash(&self, key: Key) -> u64 {
+        key.hash(self.seed)
+    }
+
+    /// Where a page is, and how things stand with it.
+    pub(super) fn find(&self, key: Key) -> Option<(u32, Flags)> {
+        let is_it = |frame: u32| self.frames[frame as usize].key() == key;
+        let frame = self.index.find(key.hash(self.seed), is_it)?;
+        Some((frame, self.frames[frame as usize].flags()))
+    }
+
+    pub(super) fn key(&self, frame: u32) -> Key {
+        self.frames[frame as usize].key()
+    }
+
+    pub(super) fn flags(&self, frame: u32) -> Flags {
+        self.frames[frame as usize].flags()
+    }
+
+    /// Whether this page must not be loaded now.
+    pub(super) fn is_busy(&self, key: Key) -> bool {
+        let covers = |(file, pages): &(u16, std::ops::Range<u64>)| {
+            *file == key.file() && pages.contains(&key.page())
+        };
+        self.busy.iter().any(covers)
+    }
+
+    pub(super) fn set_flags(&mut self, local: usize, frame: u32, flags: Flags) {
+        let old = self.frames[frame as usize];
+        self.frames[frame as usize] = Frame::new(old.key(), flags);
+        let (was, is) = (old.flags().has(Flags::UNWRITTEN), flags.has(Flags::UNWRITTEN));
+        if was != is {
+            self.unwritten[frame as usize / 64] ^= 1 << (frame % 64);
+            let unwritten = &self.locals[local].group.unwritten;
+            if is {
+                unwritten.fetch_add(1, Relaxed)
+            } else {
+                unwritten.fetch_sub(1, Relaxed)
+            };
+        }
+    }
+
+    /// The policy's number of a group.
+    pub(super) fn local(&mut self, group: &Arc<GroupState>, habits: &Habits) -> usize {
+        if let Some(local) = self.known_local(group) {
+            return local;
+        }
+        let local = self.policy.add_group(habits.worth());
+        self.locals.push(Local { group: Arc::clone(group), pages: 0, hits: AtomicU64::new(0) });
+        let numbers = self.numbers.len().max(group.number + 1);
+        self.numbers.resize(numbers, ABSENT);
+        self.numbers[group.number] = local as u32;
+        self.check_bytes();
+        local
+    }
+
+    /// The policy's number of a group that has or had pages here.
+    pub(super) fn known_local(&self, group: &GroupState) -> Option<usize> {
+        let local = *self.numbers.get(group.number)?;
+        (local != ABSENT).then_some(local as usize)
+    }
+
+    /// Brings the policy up to date.
+    pub(super) fn listen(&mut self, habits: &Habits) {
+        if habits.epoch() != self.policy.epoch() {
+            self.check_bytes();
+        }
+        let groups = self.locals.len();
+        let (ranking, marks) = self.policy.parts();
+        habits.tell(ranking, marks, groups, &mut self.lessons);
+    }
+
+    /// Takes a free frame, if there is one.
+    pub(super) fn take_free(&mut self) -> Option<u32> {
+        if self.used >= self.limit || self.free == NONE {
+            return None;
+        }
+        let frame = self.free;
+        self.free = self.frames[frame as usize].key().page() as u32;
+        self.used += 1;
+        Some(frame)
+    }
+
+    /// Gives back a frame that holds no page.
+    pub(super) fn give_free(&mut self, frame: u32) {
+        self.frames[frame as usize] = Frame::free(self.free);
+        self.free = frame;
+        self.used -= 1;
+    }
+
+    /// The page is in this frame from now on, and the policy does not have it yet. Returns whether
+    /// the index had room for it.
+    pub(super) fn occupy(&mut self, local: usize, frame: u32, key: Key, flags: Flags) -> bool {
+        if !self.index.insert(key.hash(self.seed), frame) {
+            return false;
+        }
+        self.frames[frame as usize] = Frame::new(key, Flags::OUT);
+        self.set_flags(local, frame, flags.or(Flags::OUT));
+        self.locals[local].pages += 1;
+        true
+    }
+
+    /// The policy has the page from now on, with what is remembered of it.
+    pub(super) fn enter(&mut self, local: usize, frame: u32) {
+        let (key, flags) = (self.key(frame), self.flags(frame));
+        let shadow = self.ghosts.take(key.hash(self.seed), self.policy.epoch());
+        if shadow.is_some() {
+            Counters::add(&self.locals[local].group.counters.refaults, 1);
+        }
+        self.policy.insert(local, frame, flags.has(Flags::DIRTY), shadow);
+        self.set_flags(local, frame, flags.without(Flags::OUT));
+    }
+
+    /// The page may be a victim again.
+    pub(super) fn put_back(&mut self, local: usize, frame: u32) {
+        let flags = self.flags(frame);
+        if flags.has(Flags::OUT) {
+            self.policy.put_back(local, frame);
+            self.set_flags(local, frame, flags.without(Flags::OUT));
+        }
+    }
+
+    /// The page is gone, and so is what was dirty of it.
+    pub(super) fn vacate(&mut self, local: usize, frame: u32) {
+        let flags = self.flags(frame);
+        if !flags.has(Flags::OUT) {
+            self.policy.remove(local, frame);
+        }
+        self.set_flags(local, frame, Flags::NONE);
+        self.index.remove(self.key(frame).hash(self.seed), frame);
+        self.locals[local].pages -= 1;
+        self.give_free(frame);
+    }
+
+    /// Moves all pages to the first so many frames, of which enough are free. Returns whether it
+    /// could: those that are being read or written must stay where they are.
+    pub(super) fn move_down<'a>(
+        &mut self,
+        frames: usize,
+        group_of: impl Fn(u16) -> Option<&'a Arc<GroupState>>,
+    ) -> bool {
+        let high: Vec<_> = self.occupied(frames).collect();
+        let moving = Flags::LOADING.or(Flags::WRITING);
+        if high.iter().any(|&frame| self.flags(frame).has(moving)) {
+            return false;
+        }
+        let mut free = 0;
+        for from in high {
+            let group = group_of(self.key(from).file());
+            let Some(local) = group.and_then(|group| self.known_local(group)) else { return false };
+            while !self.frames[free as usize].is_free() {
+                free += 1;
+            }
+            self.put_back(local, from);
+            self.relocate(local, from, free);
+        }
+        self.link_free();
+        true
+    }
+
+    /// Moves a page that the policy has to a free frame. The list of these has to be made anew.
+    fn relocate(&mut self, local: usize, from: u32, to: u32) {
+        let held = self.frames[from as usize];
+        let flags = held.flags();
+        self.index.replace(held.key().hash(self.seed), from, to);
+        self.arena.copy(from, to);
+        self.policy.move_page(local, from, to);
+        self.set_flags(local, from, Flags::NONE);
+        self.frames[from as usize] = Frame::free(NONE);
+        self.frames[to as usize] = Frame::new(held.key(), Flags::NONE);
+        self.set_flags(local, to, flags);
+    }
+
+    /// Makes the list of free frames: the first ones first.
+    fn link_free(&mut self) {
+        self.free = NONE;
+        for frame in (0..self.frames.len() as u32).rev() {
+            if self.frames[frame as usize].is_free() {
+                self.frames[frame as usize] = Frame::free(self.free);
+                self.free = frame;
+            }
+        }
+    }
+
+    /// Frames with pages, of those from `first` on.
+    pub(super) fn occupied(&self, first: usize) -> impl Iterator<Item = u32> {
+        let frames = self.frames.iter().enumerate().skip(first);
+        frames.filter(|(_, frame)| !frame.is_free()).map(|(frame, _)| frame as u32)
+    }
+
+    /// Pages of a range of a file that are dirty or being written, in no order.
+    pub(super) fn unwritten_in(&self, file: u16, pages: &std::ops::Range<u64>) -> Vec<u64> {
+        let all = (0..self.unwritten.len()).flat_map(|word| self.unwritten_of(word));
+        let keys = all.map(|frame| self.key(frame));
+        let wanted = keys.filter(|key| key.file() == file && pages.contains(&key.page()));
+        wanted.map(Key::page).collect()
+    }
+
+    fn unwritten_of(&self, word: usize) -> impl Iterator<Item = u32> {
+        let mut bits = self.unwritten[word];
+        std::iter::from_fn(move || {
+            let bit = (bits != 0).then(|| bits.trailing_zeros())?;
+            bits &= bits - 1;
+            Some((word * 64) as u32 + bit)
+        })
+    }
+
+    /// Goes round the frames, and returns up to so many dirty pages of files that are wanted: those
+    /// that were not returned for the longest time.
+    pub(super) fn next_dirty(&mut self, count: usize, wanted: impl Fn(u16) -> bool) -> Vec<Key> {
+        let mut keys = Vec::new();
+        for _ in 0..self.unwritten.len() {
+            self.hand = (self.hand + 1) % self.unwritten.len();
+            for frame in self.unwritten_of(self.hand) {
+                let key = self.key(frame);
+                if self.flags(frame).has(Flags::DIRTY) && wanted(key.file()) {
+                    keys.push(key);
+                }
+            }
+            if keys.len() >= count {
+                break;
+            }
+        }
+        keys
+    }
+}

@@ -1,0 +1,239 @@
+//! Writes: into frames, under the write lock of their shard. What is written in part is read first.
+
+use std::ops::Range;
+
+use super::core::{Core, Piece};
+use super::error::FileError;
+use super::evict::NoFrame;
+use super::file::FileState;
+use super::fill::{Begun, Demand};
+use super::frame::{Flags, Key};
+use super::group::Counters;
+use super::read::TRIES_MAX;
+use super::shard::{Shard, Ticket};
+use super::table::Table;
+
+/// Why a write did not get on.
+enum Stop<'a> {
+    End,
+    Wait(Ticket<'a>),
+    /// The page has to be read first.
+    Partial,
+    Full(NoFrame),
+}
+
+/// Missing pages that are used past the cache: nobody loads them meanwhile.
+pub(super) struct Busy<'a> {
+    shard: &'a Shard,
+    file: u16,
+    pages: Range<u64>,
+}
+
+impl<'a> Busy<'a> {
+    /// To be called with the shard locked, where no other range that is busy has these pages.
+    pub(super) fn new(
+        shard: &'a Shard,
+        table: &mut Table,
+        file: &FileState,
+        pages: Range<u64>,
+    ) -> Self {
+        table.busy.push((file.number, pages.clone()));
+        Self { shard, file: file.number, pages }
+    }
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        let mut table = self.shard.write();
+        let own = |(file, pages): &(u16, Range<u64>)| *file == self.file && *pages == self.pages;
+        if let Some(at) = table.busy.iter().position(own) {
+            table.busy.swap_remove(at);
+        }
+        drop(table);
+        self.shard.wake();
+    }
+}
+
+impl Core {
+    pub(super) fn write(
+        &self,
+        file: &FileState,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(), FileError> {
+        Self::check_range(file, offset, data.len() as u64)?;
+        for Piece { offset, bytes } in self.pieces(offset, data.len()) {
+            self.throttle(file, self.pages_of(offset, bytes.len() as u64));
+            self.write_piece(file, offset, &data[bytes])?;
+        }
+        Ok(())
+    }
+
+    fn write_piece(
+        &self,
+        file: &FileState,
+        mut offset: u64,
+        mut data: &[u8],
+    ) -> Result<(), FileError> {
+        let shard = self.shard_of(file, self.page_of(offset));
+        let mut tries = 0;
+        loop {
+            let (mut done, stop) = self.copy_in(shard, file, offset, data);
+            let (at, rest) = (offset + done as u64, &data[done..]);
+            match stop {
+                Stop::End => return Ok(()),
+                Stop::Wait(ticket) => ticket.wait(),
+                Stop::Partial => done += self.write_partly(shard, file, at, rest, &mut tries)?,
+                Stop::Full(none) => {
+                    done += self.write_full(shard, file, at, rest, none, &mut tries)?;
+                }
+            }
+            offset += done as u64;
+            data = &data[done..];
+        }
+    }
+
+    /// How much of a page a write covers, and whether it is all that the page has.
+    fn part(&self, file: &FileState, offset: u64, length: usize) -> (Range<usize>, bool) {
+        let start = offset as usize & (self.page_size() - 1);
+        let count = (self.page_size() - start).min(length);
+        let is_all =
+            start == 0 && (count == self.page_size() || offset + count as u64 == file.size);
+        (start..start + count, is_all)
+    }
+
+    /// Copies into pages from the first one on, as far as it gets.
+    fn copy_in<'a>(
+        &self,
+        shard: &'a Shard,
+        file: &FileState,
+        offset: u64,
+        data: &[u8],
+    ) -> (usize, Stop<'a>) {
+        let mut table = shard.write();
+        table.listen(&self.habits);
+        let epoch = self.habits.epoch();
+        let (mut done, mut pages, mut misses) = (0, 0, 0);
+        let stop = loop {
+            if done == data.len() {
+                break Stop::End;
+            }
+            let at = offset + done as u64;
+            let key = Key::new(file.number, self.page_of(at));
+            let (part, is_all) = self.part(file, at, data.len() - done);
+            let bytes = &data[done..done + part.len()];
+            match table.find(key) {
+                Some((_, flags)) if flags.has(Flags::LOADING) => break Stop::Wait(shard.ticket()),
+                Some((frame, flags)) => {
+                    let Some(local) = table.known_local(&file.group) else { break Stop::End };
+                    table.arena.get_mut(frame)[part].copy_from_slice(bytes);
+                    table.set_flags(local, frame, flags.or(Flags::DIRTY));
+                    table.policy.set_dirty(frame);
+                    if table.policy.access(frame, epoch) {
+                        self.habits.used(table.hash(key), true);
+                    }
+                }
+                None if table.is_busy(key) => break Stop::Wait(shard.ticket()),
+                None if !is_all => break Stop::Partial,
+                None => match table.admit(&file.group, key, Flags::DIRTY, &self.habits) {
+                    Ok((local, frame)) => {
+                        table.arena.get_mut(frame)[part].copy_from_slice(bytes);
+                        table.enter(local, frame);
+                        self.habits.used(table.hash(key), true);
+                        misses += 1;
+                    }
+                    Err(none) => break Stop::Full(none),
+                },
+            }
+            done += bytes.len();
+            pages += 1;
+        };
+        if let Some(local) = table.known_local(&file.group) {
+            let hits = &table.locals[local].hits;
+            hits.fetch_add(pages - misses, crate::sync::atomic::Ordering::Relaxed);
+        }
+        Counters::add(&file.group.counters.misses, misses as usize);
+        self.watch(&table);
+        let crowded = table.crowded;
+        drop(table);
+        if crowded {
+            self.keep_bound(shard);
+        }
+        self.passed(shard, pages as u32);
+        (done, stop)
+    }
+
+    /// Reads the page that is written to in part, changes it, and has it in the cache.
+    fn write_partly(
+        &self,
+        shard: &Shard,
+        file: &FileState,
+        offset: u64,
+        data: &[u8],
+        tries: &mut u32,
+    ) -> Result<usize, FileError> {
+        let page = self.page_of(offset);
+        match self.begin(shard, file, page..page + 1, Demand::Now) {
+            Begun::Present => Ok(0),
+            Begun::Wait(ticket) => {
+                ticket.wait();
+                Ok(0)
+            }
+            Begun::Full(none) => self.write_full(shard, file, offset, data, none, tries),
+            Begun::Loading(loading) => {
+                let mut buffer = vec![0; loading.len()];
+                self.fetch(file, &loading.pages, &mut buffer)?;
+                let (part, _) = self.part(file, offset, data.len());
+                let count = part.len();
+                buffer[part].copy_from_slice(&data[..count]);
+                loading.complete(&buffer, Flags::DIRTY);
+                Ok(count)
+            }
+        }
+    }
+
+    /// Makes room for the next try, or writes the page past the cache.
+    fn write_full(
+        &self,
+        shard: &Shard,
+        file: &FileState,
+        offset: u64,
+        data: &[u8],
+        none: NoFrame,
+        tries: &mut u32,
+    ) -> Result<usize, FileError> {
+        *tries += 1;
+        if *tries < TRIES_MAX && self.make_room(shard, file, none) {
+            return Ok(0);
+        }
+        let page = self.page_of(offset);
+        let key = Key::new(file.number, page);
+        let busy = {
+            let mut table = shard.write();
+            if table.find(key).is_some() {
+                return Ok(0);
+            }
+            if table.is_busy(key) {
+                let ticket = shard.ticket();
+                drop(table);
+                ticket.wait();
+                return Ok(0);
+            }
+            Busy::new(shard, &mut table, file, page..page + 1)
+        };
+        let pages = page..page + 1;
+        let (part, is_all) = self.part(file, offset, data.len());
+        let mut buffer = vec![0; self.bytes_of(file, &pages)];
+        if !is_all {
+            self.fetch(file, &pages, &mut buffer)?;
+        }
+        let count = part.len();
+        buffer[part].copy_from_slice(&data[..count]);
+        let (offset, length) = (self.offset_of(page), buffer.len() as u64);
+        let written = file.backing.write(offset, &mut buffer);
+        drop(busy);
+        written.map_err(|source| FileError::Write { offset, length, source })?;
+        Counters::add(&file.group.counters.bypasses, 1);
+        Ok(count)
+    }
+}

@@ -1,0 +1,228 @@
+//! Writes dirty pages back, in runs in the order of their keys, and tells those that wait for it.
+//!
+//! A run is copied under the lock of its shard and written without it. Meanwhile its pages are
+//! `WRITING`: they stay, may be read and written to, and nobody else writes them back. A page that
+//! could not be written is dirty again.
+
+use std::ops::Range;
+
+use super::core::{CHUNK, Core};
+use super::error::FileError;
+use super::file::FileState;
+use super::frame::{Flags, Key};
+use super::group::Counters;
+use super::shard::{Shard, Ticket};
+
+/// Pages of a shard that are being written.
+struct Writing<'a> {
+    shard: &'a Shard,
+    file: &'a FileState,
+    pages: Range<u64>,
+    frames: Vec<u32>,
+}
+
+impl Writing<'_> {
+    fn end(&mut self, written: bool) {
+        if self.frames.is_empty() {
+            return;
+        }
+        let mut table = self.shard.write();
+        if let Some(local) = table.known_local(&self.file.group) {
+            for frame in std::mem::take(&mut self.frames) {
+                let mut flags = table.flags(frame).without(Flags::WRITING);
+                if written && !flags.has(Flags::DIRTY) {
+                    table.policy.set_clean(frame);
+                } else {
+                    flags = flags.or(Flags::DIRTY);
+                }
+                table.set_flags(local, frame, flags);
+                table.put_back(local, frame);
+            }
+        }
+        drop(table);
+        self.shard.wake();
+    }
+}
+
+impl Drop for Writing<'_> {
+    /// Only where the backing panicked there is something left to do.
+    fn drop(&mut self) {
+        self.end(false);
+    }
+}
+
+/// What comes of the wish to write a page back.
+enum Begun<'a> {
+    Clean,
+    Wait(Ticket<'a>),
+    Writing(Writing<'a>),
+}
+
+/// What must hold when a run was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Until {
+    Written,
+    Durable,
+}
+
+impl Core {
+    /// Marks a run of dirty pages of one chunk from the first one on, and copies them.
+    fn begin_write<'a>(
+        &'a self,
+        file: &'a FileState,
+        wanted: Range<u64>,
+        buffer: &mut Vec<u8>,
+    ) -> Begun<'a> {
+        let pages = wanted.start..wanted.end.min((wanted.start / CHUNK + 1) * CHUNK);
+        let shard = self.shard_of(file, pages.start);
+        let mut table = shard.write();
+        let Some(local) = table.known_local(&file.group) else { return Begun::Clean };
+        let mut frames = Vec::new();
+        buffer.clear();
+        for page in pages.clone() {
+            let Some((frame, flags)) = table.find(Key::new(file.number, page)) else { break };
+            if flags.has(Flags::WRITING) && frames.is_empty() {
+                return Begun::Wait(shard.ticket());
+            }
+            if flags.has(Flags::WRITING) || !flags.has(Flags::DIRTY) {
+                break;
+            }
+            let is_now = flags.without(Flags::DIRTY).or(Flags::WRITING);
+            table.set_flags(local, frame, is_now);
+            buffer.extend_from_slice(table.arena.get(frame));
+            frames.push(frame);
+        }
+        if frames.is_empty() {
+            return Begun::Clean;
+        }
+        let pages = pages.start..pages.start + frames.len() as u64;
+        buffer.truncate(self.bytes_of(file, &pages));
+        Begun::Writing(Writing { shard, file, pages, frames })
+    }
+
+    /// Writes a page back if it is dirty, with those of the range that follow. Returns how many were
+    /// written. Waits while somebody else writes the page, if it is to `wait`.
+    fn write_run(
+        &self,
+        file: &FileState,
+        wanted: Range<u64>,
+        buffer: &mut Vec<u8>,
+        until: Until,
+        wait: bool,
+    ) -> Result<u64, FileError> {
+        let mut writing = loop {
+            match self.begin_write(file, wanted.clone(), buffer) {
+                Begun::Wait(ticket) if wait => ticket.wait(),
+                Begun::Wait(_) | Begun::Clean => return Ok(0),
+                Begun::Writing(writing) => break writing,
+            }
+        };
+        let (offset, length) = (self.offset_of(writing.pages.start), buffer.len() as u64);
+        let result = match until {
+            Until::Written => file.backing.write(offset, buffer),
+            Until::Durable => file.backing.write_durably(offset, buffer),
+        };
+        let pages = writing.pages.end - writing.pages.start;
+        let counters = &file.group.counters;
+        let counter = match &result {
+            Ok(()) => &counters.write_backs,
+            Err(_) => &counters.write_back_errors,
+        };
+        Counters::add(counter, pages as usize);
+        writing.end(result.is_ok());
+        let failed = |source| FileError::Write { offset, length, source };
+        result.map(|()| pages).map_err(failed)
+    }
+
+    /// Writes back whatever of a range is dirty, and waits for what is being written. Goes on after
+    /// an error, and returns the first one.
+    pub(super) fn write_range(
+        &self,
+        file: &FileState,
+        pages: &Range<u64>,
+    ) -> Result<(), FileError> {
+        let mut buffer = Vec::new();
+        let mut result = Ok(());
+        let mut next = pages.start;
+        for page in self.unwritten_in(file, pages) {
+            if page < next {
+                continue;
+            }
+            let wanted = page..pages.end;
+            let written = self.write_run(file, wanted, &mut buffer, Until::Written, true);
+            next = page + 1;
+            match written {
+                Ok(pages) => next = next.max(page + pages),
+                Err(error) => result = result.and(Err(error)),
+            }
+        }
+        result
+    }
+
+    /// Makes durable what writes that have returned have written to a range: an error of a write-back
+    /// since the last flush, too, is one of this.
+    pub(super) fn flush(&self, file: &FileState, pages: &Range<u64>) -> Result<(), FileError> {
+        let written = self.write_range(file, pages);
+        let flushed = file.backing.flush().map_err(FileError::Flush);
+        let earlier = file.take_error().map_or(Ok(()), Err);
+        written.and(earlier).and(flushed)
+    }
+
+    /// Makes durable what a write has just written to a range.
+    pub(super) fn write_durably(
+        &self,
+        file: &FileState,
+        pages: &Range<u64>,
+    ) -> Result<(), FileError> {
+        let unwritten = self.unwritten_in(file, pages);
+        let one_run = unwritten.len() as u64 == pages.end - pages.start
+            && pages.start / CHUNK == (pages.end - 1) / CHUNK;
+        if one_run {
+            let mut buffer = Vec::new();
+            let run = self.write_run(file, pages.clone(), &mut buffer, Until::Durable, true)?;
+            if run == pages.end - pages.start {
+                return Ok(());
+            }
+        }
+        self.write_range(file, pages)?;
+        file.backing.flush().map_err(FileError::Flush)
+    }
+
+    /// Writes some pages back ahead of need: an error is kept for the next flush. Returns how many
+    /// were written.
+    pub(super) fn write_ahead(&self, mut keys: Vec<Key>) -> usize {
+        keys.sort_unstable();
+        keys.dedup();
+        let mut buffer = Vec::new();
+        let mut written = 0;
+        let mut next = None;
+        for key in keys {
+            if next.is_some_and(|next| key < next) {
+                continue;
+            }
+            let Some(file) = self.file(key.file()) else { continue };
+            let wanted = key.page()..self.pages_of(0, file.size).end;
+            match self.write_run(&file, wanted, &mut buffer, Until::Written, false) {
+                Ok(pages) => {
+                    written += pages as usize;
+                    next = Some(Key::new(key.file(), key.page() + pages.max(1)));
+                }
+                Err(error) => file.keep_error(error),
+            }
+        }
+        written
+    }
+
+    /// Dirty pages of a range, and those that are being written, in order.
+    fn unwritten_in(&self, file: &FileState, pages: &Range<u64>) -> Vec<u64> {
+        let first = pages.start / CHUNK;
+        let chunks = (pages.end.saturating_sub(1) / CHUNK + 1).saturating_sub(first);
+        let shards = chunks.min(self.shards.len() as u64);
+        // Chunks go round the shards: those of the first few are all that there are.
+        let shards = (first..first + shards).map(|chunk| self.shard_of(file, chunk * CHUNK));
+        let mut unwritten: Vec<_> =
+            shards.flat_map(|shard| shard.read().unwritten_in(file.number, pages)).collect();
+        unwritten.sort_unstable();
+        unwritten
+    }
+}

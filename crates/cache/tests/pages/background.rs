@@ -1,0 +1,162 @@
+//! What is done in the background, and how it goes without.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use homing_cache::pages::{Background, Backing, CachedFile, Job, PageCache};
+
+use crate::disk::{ByHand, Disk};
+
+const PAGE: usize = 4096;
+const PAGES: usize = 2000;
+
+fn open(background: impl Background + 'static) -> (PageCache, Arc<Disk>, CachedFile) {
+    let cache = PageCache::builder(PAGES * PAGE).shards(1).background(background).build().unwrap();
+    let group = cache.group("all").build();
+    let disk = Disk::new(4 * PAGES * PAGE);
+    let file = cache.open(disk.clone(), &group).unwrap();
+    (cache, disk, file)
+}
+
+#[test]
+fn some_frames_are_kept_free() {
+    let jobs = ByHand::default();
+    let (cache, _, file) = open(jobs.clone());
+    let mut page = vec![0; PAGE];
+    for at in 0..3 * PAGES as u64 {
+        file.read(at * PAGE as u64, &mut page).unwrap();
+        jobs.run();
+    }
+    let stats = cache.stats();
+    let free = stats.frames - stats.used;
+    assert!(free >= stats.frames / 256 && free <= stats.frames / 128, "{stats:?}");
+}
+
+#[test]
+fn dirty_pages_come_down_to_the_target() {
+    let jobs = ByHand::default();
+    let (cache, disk, file) = open(jobs.clone());
+    let frames = cache.stats().frames as u64;
+    for page in 0..frames / 10 {
+        file.write(page * PAGE as u64, &[1; PAGE]).unwrap();
+    }
+    assert!(jobs.run() > 0);
+    let dirty = cache.stats().total.dirty / PAGE as u64;
+    // Runs are written whole, so it may be a little less.
+    assert!(dirty <= frames / 20 && dirty + 4 * 64 >= frames / 20, "{dirty} of {frames}");
+    assert!(disk.log.lock().unwrap().iter().any(|&(_, len)| len >= 32 * PAGE), "no long runs");
+}
+
+/// Where no thread can be had.
+struct Nobody;
+
+impl Background for Nobody {
+    fn spawn(&self, job: Job) {
+        drop(job);
+    }
+}
+
+#[test]
+fn without_background_writers_pay_and_the_trigger_holds() {
+    let (cache, disk, file) = open(Nobody);
+    let frames = cache.stats().frames as u64;
+    let mut most = 0;
+    for page in 0..2 * frames {
+        // Far apart: no run is longer than a page.
+        let page = page * 67 % (4 * PAGES as u64);
+        file.write(page * PAGE as u64, &[1; PAGE]).unwrap();
+        most = most.max(cache.stats().total.dirty / PAGE as u64);
+    }
+    let stats = cache.stats().total;
+    assert!(stats.throttled > 0 && stats.bypasses == 0, "{stats:?}");
+    assert!(most > frames / 20 && most <= frames / 4, "{most} of {frames} were dirty");
+    assert!(disk.counts.writes.load(SeqCst) > 0);
+}
+
+#[test]
+fn what_is_wanted_soon_is_read_in_the_background() {
+    let jobs = ByHand::default();
+    let (cache, disk, file) = open(jobs.clone());
+    disk.fill(|at| (at / PAGE) as u8);
+    file.prefetch(100, (200 * PAGE) as u64);
+    assert_eq!(disk.counts.reads.load(SeqCst), 0);
+    assert_eq!(jobs.run(), 1);
+    let reads = disk.counts.reads.load(SeqCst);
+    let mut data = vec![0; 200 * PAGE];
+    file.read(100, &mut data).unwrap();
+    assert!(data.iter().enumerate().all(|(at, &byte)| byte == ((at + 100) / PAGE) as u8));
+    assert_eq!(disk.counts.reads.load(SeqCst), reads);
+    assert_eq!(cache.stats().total.misses, 0);
+    // An error is left to whoever asks.
+    disk.failing.reads.store(1, SeqCst);
+    file.prefetch((300 * PAGE) as u64, PAGE as u64);
+    jobs.run();
+    assert!(file.read((300 * PAGE) as u64, &mut [0; 1]).is_err());
+}
+
+/// Says when it is written to.
+struct Told(Arc<Disk>, std::sync::Mutex<std::sync::mpsc::Sender<()>>);
+
+impl Backing for Told {
+    fn size(&self) -> u64 {
+        self.0.size()
+    }
+
+    fn read(&self, offset: u64, data: &mut [u8]) -> std::io::Result<()> {
+        self.0.read(offset, data)
+    }
+
+    fn write(&self, offset: u64, data: &mut [u8]) -> std::io::Result<()> {
+        let _ = self.1.lock().unwrap().send(());
+        self.0.write(offset, data)
+    }
+
+    fn flush(&self) -> std::io::Result<()> {
+        self.0.flush()
+    }
+}
+
+#[test]
+fn a_thread_of_its_own_does_it_unless_set_otherwise() {
+    let cache = PageCache::builder(PAGES * PAGE).dirty(0, 100).build().unwrap();
+    let group = cache.group("all").build();
+    let (sender, written) = channel();
+    let told = Told(Disk::new(100 * PAGE), std::sync::Mutex::new(sender));
+    let file = cache.open(Arc::new(told), &group).unwrap();
+    file.write(0, &[1; PAGE]).unwrap();
+    file.write(PAGE as u64, &[1; PAGE]).unwrap();
+    written.recv_timeout(Duration::from_secs(60)).expect("a write-back that nobody asked for");
+}
+
+#[test]
+fn a_cache_may_go_before_its_jobs() {
+    let jobs = ByHand::default();
+    let (cache, _, file) = open(jobs.clone());
+    file.prefetch(0, PAGE as u64);
+    file.close().unwrap();
+    drop(cache);
+    assert_eq!(jobs.run(), 1);
+}
+
+/// Loses its first job.
+struct Careless(ByHand, std::sync::atomic::AtomicBool);
+
+impl Background for Careless {
+    fn spawn(&self, job: Job) {
+        if self.1.swap(true, SeqCst) {
+            self.0.spawn(job);
+        }
+    }
+}
+
+#[test]
+fn after_a_job_was_dropped_there_is_another() {
+    let jobs = ByHand::default();
+    let (_, disk, file) = open(Careless(jobs.clone(), false.into()));
+    file.prefetch(0, PAGE as u64);
+    assert_eq!(jobs.run(), 0);
+    file.prefetch(PAGE as u64, PAGE as u64);
+    assert_eq!((jobs.run(), disk.counts.reads.load(SeqCst)), (1, 2));
+}

@@ -1,0 +1,256 @@
+//! What fails, and who hears of it; what goes on meanwhile.
+
+use std::io;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use homing_cache::pages::{Backing, CachedFile, FileError, PageCache};
+
+use crate::disk::{ByHand, Disk, smallest};
+
+const PAGE: usize = 512;
+
+fn open(backing: Arc<dyn Backing>) -> (PageCache, CachedFile, ByHand) {
+    let jobs = ByHand::default();
+    let (cache, _) =
+        smallest(|bytes| PageCache::builder(bytes).page_size(PAGE).background(jobs.clone()));
+    let group = cache.group("all").build();
+    let file = cache.open(backing, &group).unwrap();
+    (cache, file, jobs)
+}
+
+#[test]
+fn a_failed_write_back_reaches_the_next_flush_once() {
+    let disk = Disk::new(200 * PAGE);
+    let (cache, file, jobs) = open(disk.clone());
+    cache.set_dirty(0, 100);
+    file.write(0, &[1; 10 * PAGE]).unwrap();
+    file.write(0, &[2; 10 * PAGE]).unwrap();
+    disk.failing.writes.store(1, SeqCst);
+    assert!(jobs.run() > 0);
+    let stats = cache.stats().total;
+    assert!(stats.write_back_errors > 0 && stats.dirty == stats.usage, "{stats:?}");
+    disk.failing.writes.store(0, SeqCst);
+    let mut data = [0; 10 * PAGE];
+    file.read(0, &mut data).unwrap();
+    assert!(data == [2; 10 * PAGE], "what cannot be written is still there");
+    // Told by a flush that could write all, of another range, even; and once.
+    let error = file.flush(100 * PAGE as u64, 1).unwrap_err();
+    assert!(matches!(error, FileError::Write { .. }), "{error}");
+    file.flush_all().unwrap();
+    assert!(disk.durable()[..10 * PAGE] == [2; 10 * PAGE]);
+}
+
+#[test]
+fn a_flush_that_fails_says_what_did() {
+    let disk = Disk::new(200 * PAGE);
+    let (cache, file, _) = open(disk.clone());
+    file.write(PAGE as u64, &[1; PAGE]).unwrap();
+    disk.failing.writes.store(1, SeqCst);
+    let error = file.flush_all().unwrap_err();
+    assert!(error.to_string().starts_with("writing 512 bytes at 512 failed: "), "{error}");
+    assert_eq!(cache.stats().total.dirty, PAGE as u64);
+    disk.failing.writes.store(0, SeqCst);
+    disk.failing.flushes.store(1, SeqCst);
+    assert!(matches!(file.flush_all(), Err(FileError::Flush(_))));
+    let error = file.close().unwrap_err();
+    disk.failing.flushes.store(0, SeqCst);
+    error.file.close().unwrap();
+    assert_eq!(disk.durable()[PAGE], 1);
+}
+
+#[test]
+fn a_read_that_fails_leaves_nothing() {
+    let disk = Disk::new(200 * PAGE);
+    disk.fill(|_| 3);
+    let (cache, file, _) = open(disk.clone());
+    disk.failing.reads.store(1, SeqCst);
+    let error = file.read(10, &mut [0; 3 * PAGE]).unwrap_err();
+    assert!(matches!(error, FileError::Read { offset: 0, length: 2048, .. }), "{error}");
+    assert!(file.write(10, &[1; 10]).is_err(), "a part of a page that cannot be read");
+    assert_eq!((cache.stats().used, cache.stats().total.usage), (0, 0));
+    disk.failing.reads.store(0, SeqCst);
+    let mut data = [0; 3 * PAGE];
+    file.read(10, &mut data).unwrap();
+    assert!(data == [3; 3 * PAGE]);
+}
+
+#[test]
+fn with_all_frames_dirty_and_nothing_written_nobody_waits_for_ever() {
+    let disk = Disk::new(400 * PAGE);
+    disk.fill(|_| 3);
+    let (cache, file, jobs) = open(disk.clone());
+    disk.failing.writes.store(1, SeqCst);
+    let frames = cache.stats().frames;
+    let mut accepted = 0;
+    for page in 0..400 {
+        accepted += usize::from(file.write(page * PAGE as u64, &[9; PAGE]).is_ok());
+    }
+    assert_eq!(accepted, frames, "what goes past the cache fails");
+    // What is not dirty is read past the cache.
+    let mut byte = [0];
+    file.read(399 * PAGE as u64, &mut byte).unwrap();
+    jobs.run();
+    disk.failing.writes.store(0, SeqCst);
+    file.flush_all().unwrap_err();
+    file.flush_all().unwrap();
+    assert!(disk.durable()[..frames * PAGE].iter().all(|&byte| byte == 9));
+    file.write(399 * PAGE as u64, &[8; PAGE]).unwrap();
+    file.flush_all().unwrap();
+    assert_eq!(disk.durable()[399 * PAGE], 8);
+}
+
+/// Stops in reads or writes until it is told how they end.
+struct Gate {
+    disk: Arc<Disk>,
+    reads: bool,
+    entered: Mutex<Sender<u64>>,
+    leave: Mutex<Receiver<Answer>>,
+}
+
+enum Answer {
+    Succeed,
+    Fail,
+    Panic,
+}
+
+impl Gate {
+    fn new(disk: &Arc<Disk>, reads: bool) -> (Arc<Self>, Receiver<u64>, Sender<Answer>) {
+        let ((entered, entries), (answers, leave)) = (channel(), channel());
+        let (entered, leave) = (Mutex::new(entered), Mutex::new(leave));
+        (Arc::new(Self { disk: disk.clone(), reads, entered, leave }), entries, answers)
+    }
+
+    fn pass(&self, offset: u64) -> io::Result<()> {
+        self.entered.lock().unwrap().send(offset).unwrap();
+        let answer = self.leave.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        match answer.unwrap() {
+            Answer::Succeed => Ok(()),
+            Answer::Fail => Err(io::Error::from_raw_os_error(5)),
+            Answer::Panic => panic!("a backing that panics"),
+        }
+    }
+}
+
+impl Backing for Gate {
+    fn size(&self) -> u64 {
+        self.disk.size()
+    }
+
+    fn read(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        if self.reads {
+            self.pass(offset)?;
+        }
+        self.disk.read(offset, data)
+    }
+
+    fn write(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        if !self.reads {
+            self.pass(offset)?;
+        }
+        self.disk.write(offset, data)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.disk.flush()
+    }
+}
+
+#[test]
+fn many_who_want_a_page_read_it_once() {
+    for answer in [Answer::Succeed, Answer::Fail, Answer::Panic] {
+        let disk = Disk::new(10 * PAGE);
+        disk.fill(|_| 3);
+        let (gate, entries, answers) = Gate::new(&disk, true);
+        let (cache, file, _) = open(gate);
+        thread::scope(|scope| {
+            let read = || file.read(0, &mut [0; 10]).is_ok();
+            let first = scope.spawn(read);
+            entries.recv().unwrap();
+            let others = [scope.spawn(read), scope.spawn(read)];
+            let succeeds = matches!(answer, Answer::Succeed);
+            answers.send(answer).unwrap();
+            let first = first.join();
+            if !succeeds {
+                assert!(!first.unwrap_or(false));
+                // One of those who waited tries it itself.
+                entries.recv().unwrap();
+                answers.send(Answer::Succeed).unwrap();
+            }
+            for other in others {
+                assert!(other.join().unwrap());
+            }
+        });
+        assert!(entries.try_recv().is_err(), "the page was read again");
+        assert_eq!(cache.stats().used, 1);
+    }
+}
+
+#[test]
+fn a_page_that_is_being_written_is_read_written_and_kept() {
+    for answer in [Answer::Succeed, Answer::Fail, Answer::Panic] {
+        let disk = Disk::new(400 * PAGE);
+        let (gate, entries, answers) = Gate::new(&disk, false);
+        let (cache, file, _) = open(gate);
+        file.write(0, &[1; PAGE]).unwrap();
+        thread::scope(|scope| {
+            let first = scope.spawn(|| file.flush_all());
+            assert_eq!(entries.recv().unwrap(), 0);
+            let mut data = [0; PAGE];
+            file.read(0, &mut data).unwrap();
+            assert_eq!(data, [1; PAGE]);
+            // More than all other frames are asked for.
+            file.read(PAGE as u64, &mut vec![0; 300 * PAGE]).unwrap();
+            assert_eq!(cache.stats().total.dirty, PAGE as u64);
+            file.write(0, &[2; PAGE]).unwrap();
+            // Waits for the write that is on its way, and writes again.
+            let second = scope.spawn(|| file.flush_all());
+            let succeeds = matches!(answer, Answer::Succeed);
+            answers.send(answer).unwrap();
+            assert_eq!(entries.recv().unwrap(), 0);
+            answers.send(Answer::Succeed).unwrap();
+            assert_eq!(first.join().is_ok_and(|flushed| flushed.is_ok()), succeeds);
+            second.join().unwrap().unwrap();
+        });
+        assert!(disk.durable()[..PAGE] == [2; PAGE]);
+        assert!(entries.try_recv().is_err());
+    }
+}
+
+/// Lets others get on as far as they can. What is looked for then must not have happened, however
+/// far they got.
+fn let_others_run() {
+    (0..10_000).for_each(|_| thread::yield_now());
+}
+
+#[test]
+fn what_is_being_zeroed_is_neither_loaded_nor_written_meanwhile() {
+    let disk = Disk::new(10 * PAGE);
+    disk.fill(|_| 3);
+    let (gate, entries, answers) = Gate::new(&disk, false);
+    let (_, file, _) = open(gate);
+    // One page is there, and dirty; the others are not.
+    file.write(0, &[9; PAGE]).unwrap();
+    thread::scope(|scope| {
+        let zeroes = scope.spawn(|| file.write_zeroes(0, 4 * PAGE as u64));
+        assert_eq!(entries.recv().unwrap(), 0);
+        let flush = scope.spawn(|| file.flush(0, PAGE as u64));
+        let read = scope.spawn(|| file.read(PAGE as u64, &mut [0; PAGE]));
+        let write = scope.spawn(|| file.write_through(2 * PAGE as u64, &[7; PAGE]));
+        let_others_run();
+        assert!(entries.try_recv().is_err(), "two writes of a page at a time");
+        // Now they get on: the write after the zeroes, and perhaps the flush's.
+        (0..10).for_each(|_| answers.send(Answer::Succeed).unwrap());
+        zeroes.join().unwrap().unwrap();
+        flush.join().unwrap().unwrap();
+        read.join().unwrap().unwrap();
+        write.join().unwrap().unwrap();
+    });
+    let mut data = [1; 4 * PAGE];
+    file.read(0, &mut data).unwrap();
+    let expected: Vec<_> = (0..4 * PAGE).map(|at| if at / PAGE == 2 { 7 } else { 0 }).collect();
+    assert!(data == expected[..]);
+    assert!(disk.durable()[..4 * PAGE] == expected);
+}
