@@ -4,6 +4,7 @@
 mod announce;
 mod attributes;
 mod byte_size;
+mod cache;
 mod images;
 mod lab;
 mod output;

@@ -19,6 +19,7 @@ use signal_hook::iterator::Signals;
 
 use crate::announce::announce;
 use crate::byte_size::ByteSize;
+use crate::cache::{Cache, CacheArgs};
 use crate::images::{self, export_name};
 use crate::passphrase::{self, Passphrase};
 use crate::try_load;
@@ -87,6 +88,9 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_enum, default_value_t = CryptOnArg::Auto, help_heading = "Scheduling")]
     crypt_on: CryptOnArg,
 
+    #[command(flatten)]
+    cache: CacheArgs,
+
     /// Sectors of a new volume: 4096, or 512 for clients that cannot do with more
     #[arg(long, value_name = "BYTES", default_value = "4096", value_parser = sector_size, help_heading = "New volumes")]
     sector_size: SectorSize,
@@ -113,6 +117,8 @@ Examples:
   homing serve disk.img --size 10G                 asks for a passphrase, twice
   homing serve disk.img --key-file key             opens what is there
   homing serve a.img b.img --listen 127.0.0.1:10809
+  homing serve a.img b.img --cache 4G --cache-min a=1G
+                                                   b cannot push all of a out of memory
   homing serve disk.img --control disk.control     with a socket for `homing wq monitor`
   homing serve --try                               five seconds of load, and a table
 
@@ -151,11 +157,15 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     }
     images::check_names(&images)?;
     let endpoint = endpoint(args, &images)?;
+    let runtime = Runtime::builder().on_stall(|stall| tracing::warn!("{stall}")).build();
+    let runtime = runtime.context("cannot start the workers")?;
+    let names: Vec<_> = images.iter().map(|image| export_name(image)).collect();
+    let cache = args.cache.build(&runtime, &names)?;
     let mut exports = Vec::new();
     let mut served = images::Served::default();
     for image in &images {
         served.check(image)?;
-        let device = volume(args, image)?;
+        let device = volume(args, image, cache.as_ref())?;
         served.add(image);
         if args.ephemeral || args.try_it {
             // It lives on without a name, and is gone with us, however we end.
@@ -168,8 +178,6 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
 
     // Until here a signal ends us at once: no container is half made, and none has been written to.
     let signals = Signals::new([SIGINT, SIGTERM]).context("cannot handle signals")?;
-    let runtime = Runtime::builder().on_stall(|stall| tracing::warn!("{stall}")).build();
-    let runtime = runtime.context("cannot start the workers")?;
     let options = ServerOptions {
         connections_max: args.connections_max.get(),
         affinity_scope: args.affinity_scope,
@@ -211,7 +219,7 @@ fn control(path: &Path, runtime: &Runtime) -> anyhow::Result<ControlSocket> {
         .with_context(|| format!("cannot offer the attributes on {}", path.display()))
 }
 
-fn volume(args: &ServeArgs, image: &Path) -> anyhow::Result<Arc<dyn Block>> {
+fn volume(args: &ServeArgs, image: &Path, cache: Option<&Cache>) -> anyhow::Result<Arc<dyn Block>> {
     let exists = image.symlink_metadata().is_ok();
     let throw_away = args.ephemeral || args.try_it;
     if exists && throw_away {
@@ -231,7 +239,7 @@ fn volume(args: &ServeArgs, image: &Path) -> anyhow::Result<Arc<dyn Block>> {
             Some(file) => passphrase::from_file(file)?,
             None => passphrase::ask(image)?,
         };
-        return Ok(luks::open_boxed(image, &passphrase, access(args))?);
+        return open(args, image, &passphrase, cache);
     }
 
     let Some(size) = args.size.or(args.try_it.then_some(TRY_SIZE)) else {
@@ -253,7 +261,21 @@ fn volume(args: &ServeArgs, image: &Path) -> anyhow::Result<Arc<dyn Block>> {
         tracing::info!("making {}: measuring the key derivation takes a while", image.display());
     }
     luks::format(image, &options, &passphrase)?;
-    Ok(luks::open_boxed(image, &passphrase, access(args))?)
+    open(args, image, &passphrase, cache)
+}
+
+fn open(
+    args: &ServeArgs,
+    image: &Path,
+    passphrase: &Passphrase,
+    cache: Option<&Cache>,
+) -> anyhow::Result<Arc<dyn Block>> {
+    let Some(cache) = cache else {
+        return Ok(luks::open_boxed(image, passphrase, access(args))?);
+    };
+    let group = args.cache.group(cache, &export_name(image))?;
+    let pages = (&cache.pages, &group);
+    Ok(luks::open_cached(image, passphrase, access(args), pages, cache.policy)?)
 }
 
 fn access(args: &ServeArgs) -> Access {

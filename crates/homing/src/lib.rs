@@ -46,6 +46,14 @@ pub use homing_topology::{
     TopologyError,
 };
 
+/// Pages of files and volumes in memory, with write-back.
+pub mod pages {
+    pub use homing_cache::pages::{
+        Background, Backing, BuildError, Builder, CachedFile, CloseError, FileError, Group,
+        GroupBuilder, GroupStats, Job, OpenError, PageCache, ResizeError, Stats,
+    };
+}
+
 /// Live attributes by path, and the socket on which others read and write them.
 #[cfg(feature = "control")]
 pub mod control {

@@ -22,9 +22,10 @@
 //!   further until some are done.
 //!
 //! Read on in this order: `listener`, `stream`, `server`, `negotiation`, `connection`, `peer`, `buffers`,
-//! `load`.
+//! `background`, `load`.
 #![forbid(unsafe_code)]
 
+mod background;
 mod buffers;
 mod connection;
 mod listener;
@@ -34,6 +35,7 @@ mod peer;
 mod server;
 mod stream;
 
+pub use background::OnWorkqueue;
 pub use listener::{Endpoint, ListenError};
 pub use peer::IN_FLIGHT_BYTES_MAX;
 pub use server::{CryptOn, ServedExport, Server, ServerHandle, ServerOptions};

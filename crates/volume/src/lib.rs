@@ -1,9 +1,10 @@
 //! A volume is a block device made of layers, each a [`Block`] over a [`Block`]:
 //!
 //! ```text
-//!  Bytes      any offset and length; read-modify-write of partial sectors
-//!   └ Crypt   AES-256-XTS, sector by sector, in place
-//!      └ File a range of a file: pread, pwrite, fdatasync; sticky errors
+//!  Cached        pages in memory, written back later; if there is a cache
+//!   └ Bytes      any offset and length; read-modify-write of partial sectors
+//!      └ Crypt   AES-256-XTS, sector by sector, in place
+//!         └ File a range of a file: pread, pwrite, fdatasync; sticky errors
 //! ```
 //!
 //! [`luks`] makes and opens the containers (the header is `libcryptsetup`'s business) and stacks
@@ -20,11 +21,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Read on in this order: `block`, `file`, `syncs`, `xts`, `crypt`, `bytes`, `luks`. Unsafe code is in
+//! Read on in this order: `block`, `file`, `syncs`, `xts`, `crypt`, `bytes`, `cached`, `luks`. Unsafe code is in
 //! `xts/aws_lc.rs` alone.
 
 mod block;
 mod bytes;
+mod cached;
 mod crypt;
 mod file;
 #[cfg(target_os = "linux")]
@@ -37,6 +39,7 @@ mod memory;
 
 pub use block::{Block, BlockError, Durability, Extent};
 pub use bytes::Bytes;
+pub use cached::{Cached, WritePolicy};
 pub use crypt::Crypt;
 pub use file::File;
 pub use xts::{Cipher, KeyError, SectorSize, XtsKey};

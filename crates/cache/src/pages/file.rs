@@ -233,6 +233,14 @@ impl CachedFile {
         }
     }
 
+    /// Writes a range back where it is dirty, without making it durable. What could not be written is
+    /// still dirty.
+    pub fn write_back(&self, offset: u64, length: u64) -> Result<(), FileError> {
+        let (core, file) = self.parts();
+        Core::check_range(file, offset, length)?;
+        core.write_range(file, &core.pages_of(offset, length))
+    }
+
     /// Makes durable what was written to a range by writes that have returned.
     ///
     /// An error of writing back since the last flush is told of, too, once, if this range was meant

@@ -18,6 +18,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 
+use homing_cache::pages::{Group, PageCache};
 use rustix::fs::FlockOperation;
 
 pub use error::LuksError;
@@ -25,6 +26,7 @@ pub use format::{FormatOptions, Kdf, format};
 
 use crate::block::Block;
 use crate::bytes::Bytes;
+use crate::cached::{Cached, WritePolicy};
 use crate::crypt::Crypt;
 use crate::file::File;
 use crate::xts::{Cipher, XtsKey};
@@ -123,6 +125,22 @@ pub fn volume_size(path: &Path) -> Result<u64, LuksError> {
     let file = fs::File::open(path).map_err(|source| LuksError::io("open", path, source))?;
     let length = length_of(path, &file)?;
     header::read(path, &file, length)?.data_size(path, length)
+}
+
+/// The block device that [`open`] gives, with a cache over it.
+///
+/// # Errors
+/// As [`open`], or [`LuksError::Unsupported`] where the volume is too large for the cache.
+pub fn open_cached(
+    path: &Path,
+    passphrase: &[u8],
+    access: Access,
+    (cache, group): (&PageCache, &Group),
+    policy: WritePolicy,
+) -> Result<Arc<dyn Block>, LuksError> {
+    let volume = open(path, passphrase, access)?;
+    let cached = Cached::new(volume, cache, group, policy);
+    Ok(Arc::new(cached.map_err(|problem| LuksError::unsupported(path, problem.to_string()))?))
 }
 
 /// The block device that [`open`] gives, without its type.

@@ -1,0 +1,146 @@
+//! The page cache of `homing serve`: its size, and what each export may have of it.
+
+use std::str::FromStr;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use homing::Runtime;
+use homing::pages::{Group, PageCache};
+use homing_server::OnWorkqueue;
+use homing_volume::WritePolicy;
+
+use crate::byte_size::ByteSize;
+
+#[derive(Args)]
+pub(crate) struct CacheArgs {
+    /// Memory for pages of all exports together, bookkeeping included: kept in plaintext
+    #[arg(long = "cache", value_name = "SIZE", help_heading = "Cache")]
+    pub(crate) size: Option<ByteSize>,
+
+    /// When writes reach the file
+    #[arg(
+        long = "cache-mode",
+        value_enum,
+        default_value_t = Mode::WriteBack,
+        requires = "size",
+        help_heading = "Cache"
+    )]
+    mode: Mode,
+
+    /// What is never taken from an export for others: of each, or of the one that is named
+    #[arg(
+        long = "cache-min",
+        value_name = "[EXPORT=]SIZE",
+        requires = "size",
+        help_heading = "Cache"
+    )]
+    min: Vec<Limit>,
+
+    /// What an export may have at most
+    #[arg(
+        long = "cache-max",
+        value_name = "[EXPORT=]SIZE",
+        requires = "size",
+        help_heading = "Cache"
+    )]
+    max: Vec<Limit>,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Mode {
+    /// When they are flushed, or their memory is needed; as a disk with a cache does
+    WriteBack,
+    /// Before they are answered
+    WriteThrough,
+}
+
+/// A limit of one export, or of each.
+#[derive(Clone, Debug)]
+struct Limit {
+    export: Option<String>,
+    size: ByteSize,
+}
+
+impl FromStr for Limit {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        // Names may have an = in them, sizes do not.
+        let (export, size) = match text.rsplit_once('=') {
+            Some((export, size)) => (Some(export.to_owned()), size),
+            None => (None, text),
+        };
+        Ok(Self { export, size: size.parse()? })
+    }
+}
+
+/// A cache, and how exports use it.
+pub(crate) struct Cache {
+    pub(crate) pages: PageCache,
+    pub(crate) policy: WritePolicy,
+}
+
+impl CacheArgs {
+    /// Makes the cache, if there is to be one for exports of these names.
+    pub(crate) fn build(
+        &self,
+        runtime: &Runtime,
+        exports: &[String],
+    ) -> anyhow::Result<Option<Cache>> {
+        let Some(size) = self.size else { return Ok(None) };
+        for limit in self.min.iter().chain(&self.max) {
+            if let Some(name) = limit.export.as_ref().filter(|name| !exports.contains(name)) {
+                bail!("no export is named {name:?}: there are {}", exports.join(", "));
+            }
+        }
+        let bytes = usize::try_from(size.0).context("the cache is larger than memory can be")?;
+        let background = OnWorkqueue::new(runtime).context("cannot make the cache's workqueue")?;
+        let pages = PageCache::builder(bytes).background(background).build();
+        let pages = pages.context("cannot make the cache (--cache)")?;
+        let policy = match self.mode {
+            Mode::WriteBack => WritePolicy::Back,
+            Mode::WriteThrough => WritePolicy::Through,
+        };
+        Ok(Some(Cache { pages, policy }))
+    }
+
+    /// The group of an export, with its limits.
+    pub(crate) fn group(&self, cache: &Cache, export: &str) -> anyhow::Result<Group> {
+        // The last one that is meant counts, and one with a name before one without.
+        let of = |limits: &[Limit]| {
+            let named = limits.iter().rfind(|limit| limit.export.as_deref() == Some(export));
+            let any = || limits.iter().rfind(|limit| limit.export.is_none());
+            named.or_else(any).map(|limit| limit.size)
+        };
+        let (min, max) = (of(&self.min), of(&self.max));
+        if let (Some(min), Some(max)) = (min, max)
+            && min.0 > max.0
+        {
+            bail!(
+                "{export} cannot have at least {min} (--cache-min) and at most {max} (--cache-max)"
+            );
+        }
+        let mut group = cache.pages.group(export);
+        if let Some(min) = min {
+            group = group.min(min.0);
+        }
+        if let Some(max) = max {
+            group = group.max(max.0);
+        }
+        Ok(group.build())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_of_one_export_or_of_each() {
+        let limit = |text: &str| text.parse::<Limit>().map(|limit| (limit.export, limit.size.0));
+        assert_eq!(limit("4K"), Ok((None, 4096)));
+        assert_eq!(limit("disk=4K"), Ok((Some("disk".to_owned()), 4096)));
+        assert_eq!(limit("a=b=4K"), Ok((Some("a=b".to_owned()), 4096)));
+        assert!(limit("disk").unwrap_err().contains("\"disk\" is not a size"));
+    }
+}

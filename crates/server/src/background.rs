@@ -1,0 +1,21 @@
+//! The page cache's background work on a workqueue.
+
+use homing::pages::{Background, Job};
+use homing::{Runtime, Workqueue, WorkqueueError, blocking};
+
+/// Writes back, reclaims and reads ahead on the workqueue `writeback`.
+pub struct OnWorkqueue(Workqueue);
+
+impl OnWorkqueue {
+    /// Makes the workqueue. It gets on where no thread can be created: memory may depend on it.
+    pub fn new(runtime: &Runtime) -> Result<Self, WorkqueueError> {
+        Ok(Self(runtime.workqueue("writeback").mem_reclaim().build()?))
+    }
+}
+
+impl Background for OnWorkqueue {
+    fn spawn(&self, job: Job) {
+        // Where the runtime has ended the job is dropped: what flushes then writes back itself.
+        self.0.execute(|| blocking(job));
+    }
+}
