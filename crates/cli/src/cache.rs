@@ -15,14 +15,14 @@ use crate::byte_size::ByteSize;
 pub(crate) struct CacheArgs {
     /// Memory for pages of all exports together, bookkeeping included: kept in plaintext
     #[arg(long = "cache", value_name = "SIZE", help_heading = "Cache")]
-    pub(crate) size: Option<ByteSize>,
+    cache_size: Option<ByteSize>,
 
     /// When writes reach the file
     #[arg(
         long = "cache-mode",
         value_enum,
         default_value_t = Mode::WriteBack,
-        requires = "size",
+        requires = "cache_size",
         help_heading = "Cache"
     )]
     mode: Mode,
@@ -31,7 +31,7 @@ pub(crate) struct CacheArgs {
     #[arg(
         long = "cache-min",
         value_name = "[EXPORT=]SIZE",
-        requires = "size",
+        requires = "cache_size",
         help_heading = "Cache"
     )]
     min: Vec<Limit>,
@@ -40,7 +40,7 @@ pub(crate) struct CacheArgs {
     #[arg(
         long = "cache-max",
         value_name = "[EXPORT=]SIZE",
-        requires = "size",
+        requires = "cache_size",
         help_heading = "Cache"
     )]
     max: Vec<Limit>,
@@ -87,7 +87,7 @@ impl CacheArgs {
         runtime: &Runtime,
         exports: &[String],
     ) -> anyhow::Result<Option<Cache>> {
-        let Some(size) = self.size else { return Ok(None) };
+        let Some(size) = self.cache_size else { return Ok(None) };
         for limit in self.min.iter().chain(&self.max) {
             if let Some(name) = limit.export.as_ref().filter(|name| !exports.contains(name)) {
                 bail!("no export is named {name:?}: there are {}", exports.join(", "));
