@@ -64,7 +64,7 @@ impl Ghosts {
 
     fn find(&mut self, hash: u64) -> Option<(&mut Line, u16)> {
         // The line by the upper half of the hash, the fingerprint from the lower one.
-        let line = ((hash >> 32) * self.lines.len() as u64 >> 32) as usize;
+        let line = (((hash >> 32) * self.lines.len() as u64) >> 32) as usize;
         let fingerprint = ((hash >> 8) as u16).max(1);
         Some((self.lines.get_mut(line)?, fingerprint))
     }
@@ -88,7 +88,7 @@ impl Ghosts {
         let age = (forgotten.age(epoch) as u32) << (UNIT + 4);
         let mean = self.age.get_or_insert(age);
         *mean = (*mean * 15 + age) / 16;
-        Some(*mean * REACH / 2 >> 4)
+        Some((*mean * REACH / 2) >> 4)
     }
 
     /// Takes what is remembered of a page that returns.

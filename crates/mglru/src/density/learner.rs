@@ -224,7 +224,7 @@ impl Learner {
     /// A page was put in. That is a use of its key, unless it was missed just before.
     pub fn met(&mut self, hash: u64, epoch: u32, write: bool) {
         let entry = self.entries.get(self.places[self.place(hash)] as usize);
-        if !entry.is_some_and(|entry| epoch.saturating_sub(entry.last) <= 1) {
+        if entry.is_none_or(|entry| epoch.saturating_sub(entry.last) > 1) {
             self.used(hash, epoch, write);
         }
     }
