@@ -26,6 +26,8 @@ mod read;
 mod reclaim;
 mod resize;
 mod shard;
+#[cfg(all(test, shuttle))]
+mod shuttle_tests;
 mod sizing;
 mod table;
 mod write;

@@ -1,0 +1,214 @@
+//! Fills, evictions, write-backs, zeroes and resizing of few pages by a few threads, under a
+//! randomized scheduler: `cargo xtask shuttle`. Who waits for ever is a deadlock, which is reported.
+
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use shuttle::thread;
+
+use super::{Background, Backing, BuildError, CachedFile, Job, PageCache};
+
+const PAGE: usize = 512;
+
+fn check(model: impl Fn() + Send + Sync + 'static) {
+    let given = std::env::var("HOMING_SHUTTLE_ITERATIONS").ok();
+    let iterations = given.and_then(|text| text.parse().ok()).unwrap_or(3000);
+    shuttle::check_pct(model, iterations, 4);
+}
+
+/// In memory. Others get on while it is used, and it says if a page is written by two at a time.
+struct Disk {
+    state: Mutex<State>,
+    /// Every so many-th write fails; 0: none.
+    failing: usize,
+}
+
+struct State {
+    now: Vec<u8>,
+    durable: Vec<u8>,
+    writing: Vec<bool>,
+    writes: usize,
+}
+
+impl Disk {
+    fn new(pages: usize, failing: usize) -> Arc<Self> {
+        let (now, durable) = (vec![0; pages * PAGE], vec![0; pages * PAGE]);
+        let state = State { now, durable, writing: vec![false; pages], writes: 0 };
+        Arc::new(Self { state: Mutex::new(state), failing })
+    }
+
+    fn durable(&self, page: usize) -> u8 {
+        self.state.lock().unwrap().durable[page * PAGE]
+    }
+}
+
+impl Backing for Disk {
+    fn size(&self) -> u64 {
+        self.state.lock().unwrap().now.len() as u64
+    }
+
+    fn read(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        thread::yield_now();
+        data.copy_from_slice(&self.state.lock().unwrap().now[offset as usize..][..data.len()]);
+        thread::yield_now();
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        let pages = offset as usize / PAGE..(offset as usize + data.len()) / PAGE;
+        for page in pages.clone() {
+            let was = std::mem::replace(&mut self.state.lock().unwrap().writing[page], true);
+            assert!(!was, "page {page} is written by two at a time");
+        }
+        thread::yield_now();
+        let mut state = self.state.lock().unwrap();
+        state.writes += 1;
+        let failed = self.failing > 0 && state.writes.is_multiple_of(self.failing);
+        if !failed {
+            state.now[offset as usize..][..data.len()].copy_from_slice(data);
+        }
+        state.writing[pages].fill(false);
+        drop(state);
+        thread::yield_now();
+        if failed { Err(io::Error::from_raw_os_error(5)) } else { Ok(()) }
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        thread::yield_now();
+        let State { now, durable, .. } = &mut *self.state.lock().unwrap();
+        durable.copy_from_slice(now);
+        Ok(())
+    }
+}
+
+struct Threads;
+
+impl Background for Threads {
+    fn spawn(&self, job: Job) {
+        thread::spawn(job);
+    }
+}
+
+fn build(more: usize) -> PageCache {
+    let builder = |bytes| {
+        PageCache::builder(bytes).page_size(PAGE).shards(1).background(Threads).dirty(0, 100)
+    };
+    let Err(BuildError::TooSmall { least, .. }) = builder(0).build() else { panic!() };
+    builder(least + more * PAGE).build().unwrap()
+}
+
+/// A file of a group that may have so many pages.
+fn open(cache: &PageCache, disk: &Arc<Disk>, frames: usize) -> Arc<CachedFile> {
+    let group = cache.group("all").max((frames * PAGE) as u64).build();
+    Arc::new(cache.open(disk.clone(), &group).unwrap())
+}
+
+fn first(file: &CachedFile, page: usize) -> u8 {
+    let mut data = [0; PAGE];
+    file.read((page * PAGE) as u64, &mut data).unwrap();
+    assert!(data.iter().all(|&byte| byte == data[0]), "a torn page");
+    data[0]
+}
+
+/// Writes a page until it is accepted: past the cache it may fail.
+fn put(file: &CachedFile, page: usize, byte: u8) {
+    while file.write((page * PAGE) as u64, &[byte; PAGE]).is_err() {}
+}
+
+fn writers_and_readers(frames: usize, failing: usize) {
+    check(move || {
+        let cache = build(0);
+        let disk = Disk::new(4, failing);
+        let file = open(&cache, &disk, frames);
+        let threads: Vec<_> = (0..2)
+            .map(|me: usize| {
+                let (file, disk) = (Arc::clone(&file), Arc::clone(&disk));
+                thread::spawn(move || {
+                    // Pages of its own, among the other's.
+                    let mut seen = 0;
+                    for round in 1..=2 {
+                        put(&file, me, round);
+                        assert_eq!(first(&file, me), round);
+                        let other = first(&file, 1 - me);
+                        assert!(other >= seen, "what was read became older");
+                        seen = other;
+                        put(&file, me + 2, round);
+                        if file.flush((me * PAGE) as u64, PAGE as u64).is_ok() {
+                            assert_eq!(disk.durable(me), round);
+                        }
+                        assert_eq!(first(&file, me + 2), round);
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert!(file.group().usage() <= (frames * PAGE) as u64);
+        while file.flush_all().is_err() {}
+        assert_eq!([0, 1, 2, 3].map(|page| disk.durable(page)), [2; 4]);
+    });
+}
+
+#[test]
+fn pages_are_filled_evicted_and_written() {
+    writers_and_readers(2, 0);
+}
+
+#[test]
+fn pages_are_kept_where_writing_fails() {
+    writers_and_readers(3, 3);
+}
+
+#[test]
+fn pages_go_past_a_cache_without_room() {
+    writers_and_readers(0, 0);
+}
+
+#[test]
+fn zeroes_come_before_or_after_a_write() {
+    check(|| {
+        let cache = build(0);
+        let disk = Disk::new(2, 0);
+        let file = open(&cache, &disk, 1);
+        put(&file, 0, 1);
+        let other = |run: fn(&CachedFile)| {
+            let file = Arc::clone(&file);
+            thread::spawn(move || run(&file))
+        };
+        let threads = [
+            other(|file| file.write_zeroes(0, 2 * PAGE as u64).unwrap()),
+            other(|file| put(file, 0, 2)),
+            other(|file| assert!(first(file, 0) <= 2 && first(file, 1) == 0)),
+        ];
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        let found = first(&file, 0);
+        assert!(found == 0 || found == 2, "neither before nor after: {found}");
+        file.flush_all().unwrap();
+        assert_eq!(disk.durable(0), found);
+    });
+}
+
+#[test]
+fn sizes_change_while_pages_are_used() {
+    check(|| {
+        let cache = build(20);
+        let disk = Disk::new(80, 0);
+        let file = open(&cache, &disk, 1000);
+        file.write(0, &[1; 80 * PAGE]).unwrap();
+        let smaller = cache.stats().size - 20 * PAGE;
+        let resizer = thread::spawn(move || {
+            // If it meets none but pages in use, it says so.
+            let _ = cache.set_size(smaller);
+            assert!(cache.stats().memory <= cache.stats().size.max(smaller + 20 * PAGE));
+        });
+        let user = Arc::clone(&file);
+        let user = thread::spawn(move || {
+            put(&user, 79, 2);
+            assert_eq!(first(&user, 79), 2);
+            assert_eq!(first(&user, 3), 1);
+        });
+        user.join().unwrap();
+        resizer.join().unwrap();
+        file.flush_all().unwrap();
+        assert_eq!((disk.durable(79), disk.durable(78)), (2, 1));
+    });
+}
