@@ -142,8 +142,9 @@ enum End {
 }
 
 /// Lets clients loose on a server and ends it in the middle of that, again and again.
-fn ended_under_load(end: End, rounds: u64) {
+fn ended_under_load(end: End, rounds: u64, cache: &[&str]) {
     let scratch = Scratch::new();
+    let serve = || scratch.serve(&[&["disk.img"], cache].concat());
     let server = scratch.serve(&["disk.img", "--sector-size", "4096", "--size", "4M"]);
     let first: Vec<u8> = (0..UNITS).flat_map(|unit| content(unit, 1)).collect();
     assert_eq!(Client::new(server.socket()).write(nbd::FUA, 0, &first), OK);
@@ -152,7 +153,7 @@ fn ended_under_load(end: End, rounds: u64) {
     let units = Arc::new(Mutex::new(vec![written_once; UNITS as usize]));
     let replied = || units.lock().unwrap().iter().map(|unit| unit.replied).sum::<u64>();
     for round in 0..rounds {
-        let server = scratch.serve(&["disk.img"]);
+        let server = serve();
         check(server.socket(), &mut units.lock().unwrap());
         let before = replied();
         let clients: Vec<_> = (0..CLIENTS)
@@ -175,25 +176,45 @@ fn ended_under_load(end: End, rounds: u64) {
             units.lock().unwrap().iter_mut().for_each(|unit| unit.durable = unit.replied);
         }
     }
-    let server = scratch.serve(&["disk.img"]);
+    let server = serve();
     check(server.socket(), &mut units.lock().unwrap());
     server.stop();
 }
 
 #[test]
 fn what_was_called_durable_survives_kill_9_and_no_sector_is_torn() {
-    ended_under_load(End::Kill, 8);
+    ended_under_load(End::Kill, 8, &[]);
 }
 
 #[test]
 fn an_orderly_end_under_load_loses_nothing_that_was_replied_to() {
-    ended_under_load(End::Orderly, 5);
+    ended_under_load(End::Orderly, 5, &[]);
+}
+
+/// Room for about half of the volume.
+const SMALL_CACHE: [&str; 2] = ["--cache", "5M"];
+
+#[test]
+fn with_a_cache_what_was_called_durable_survives_kill_9() {
+    ended_under_load(End::Kill, 8, &SMALL_CACHE);
+    ended_under_load(End::Kill, 2, &["--cache", "5M", "--cache-mode", "write-through"]);
+}
+
+#[test]
+fn with_a_cache_an_orderly_end_loses_nothing_that_was_replied_to() {
+    ended_under_load(End::Orderly, 5, &SMALL_CACHE);
 }
 
 #[test]
 fn a_write_with_fua_survives_kill_9() {
+    for cache in [&[][..], &SMALL_CACHE] {
+        a_write_with_fua_survives(cache);
+    }
+}
+
+fn a_write_with_fua_survives(cache: &[&str]) {
     let scratch = Scratch::new();
-    let server = scratch.serve(&["disk.img", "--size", "4M"]);
+    let server = scratch.serve(&[&["disk.img", "--size", "4M"], cache].concat());
     let mut client = Client::new(server.socket());
     for block in 0..16 {
         assert_eq!(client.write(nbd::FUA, block * 65536, &noise(block, 65536)), OK);
@@ -209,8 +230,14 @@ fn a_write_with_fua_survives_kill_9() {
 
 #[test]
 fn a_flush_covers_what_was_replied_to_on_other_connections() {
+    for cache in [&[][..], &SMALL_CACHE] {
+        a_flush_covers_other_connections(cache);
+    }
+}
+
+fn a_flush_covers_other_connections(cache: &[&str]) {
     let scratch = Scratch::new();
-    let server = scratch.serve(&["disk.img", "--size", "4M"]);
+    let server = scratch.serve(&[&["disk.img", "--size", "4M"], cache].concat());
     for block in 0..16 {
         let mut writer = Client::new(server.socket());
         assert_eq!(writer.write(0, block * 65536, &noise(block, 65536)), OK);
@@ -232,6 +259,18 @@ fn an_orderly_end_makes_everything_durable_without_a_flush() {
     let mut client = Client::new(server.socket());
     assert_eq!(client.write(0, 12345, &noise(1, 1_000_001)), OK);
     server.stop();
+    let server = scratch.serve(&["disk.img"]);
+    assert_eq!(Client::new(server.socket()).read(12345, 1_000_001).unwrap(), noise(1, 1_000_001));
+    server.stop();
+}
+
+#[test]
+fn written_through_a_cache_it_survives_kill_9_without_a_flush() {
+    let scratch = Scratch::new();
+    let through = ["disk.img", "--size", "4M", "--cache", "5M", "--cache-mode", "write-through"];
+    let server = scratch.serve(&through);
+    assert_eq!(Client::new(server.socket()).write(0, 12345, &noise(1, 1_000_001)), OK);
+    server.kill();
     let server = scratch.serve(&["disk.img"]);
     assert_eq!(Client::new(server.socket()).read(12345, 1_000_001).unwrap(), noise(1, 1_000_001));
     server.stop();
