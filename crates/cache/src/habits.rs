@@ -120,6 +120,16 @@ impl Habits {
         self.lessons.fetch_add(1, Release);
     }
 
+    /// Whether it learns.
+    pub(crate) fn is_learning(&self) -> bool {
+        self.learning.load(Relaxed)
+    }
+
+    /// How many requests an epoch has.
+    pub(crate) fn epoch_length(&self) -> u64 {
+        lock(&self.learner).epoch_length()
+    }
+
     /// So many requests passed.
     pub(crate) fn passed(&self, requests: u64) {
         let now = self.clock.requests.fetch_add(requests, Relaxed) + requests;

@@ -9,7 +9,7 @@ use std::thread;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use homing::control::ControlSocket;
+use homing::control::{AttributeTree, ControlSocket, Trees};
 use homing::{Runtime, Scope};
 use homing_server::{CryptOn, Endpoint, ServedExport, Server, ServerOptions};
 use homing_volume::luks::{self, Access, FormatOptions, Kdf};
@@ -191,7 +191,11 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     };
     let server = Server::bind(&runtime, &endpoint, exports, &options)?;
     // Until the end of the program: it takes its file away.
-    let control = args.control.as_ref().map(|path| control(path, &runtime)).transpose()?;
+    let mut trees: Vec<Arc<dyn AttributeTree>> = vec![Arc::new(runtime.attributes())];
+    if let Some(cache) = &cache {
+        trees.push(Arc::new(cache.pages.attributes()));
+    }
+    let control = args.control.as_ref().map(|path| control(path, trees)).transpose()?;
     let endpoint = server.endpoint().context("cannot tell where the server listens")?;
     let handle = server.handle();
     let on_signal = handle.clone();
@@ -212,10 +216,10 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     report_flush(server.run())
 }
 
-fn control(path: &Path, runtime: &Runtime) -> anyhow::Result<ControlSocket> {
+fn control(path: &Path, trees: Vec<Arc<dyn AttributeTree>>) -> anyhow::Result<ControlSocket> {
     // Absolute: it is told to whoever is in another folder.
     std::path::absolute(path)
-        .and_then(|path| ControlSocket::listen(path, Arc::new(runtime.attributes())))
+        .and_then(|path| ControlSocket::listen(path, Arc::new(Trees::new(trees))))
         .with_context(|| format!("cannot offer the attributes on {}", path.display()))
 }
 

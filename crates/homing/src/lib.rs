@@ -48,6 +48,8 @@ pub use homing_topology::{
 
 /// Pages of files and volumes in memory, with write-back.
 pub mod pages {
+    #[cfg(feature = "control")]
+    pub use homing_cache::pages::PageCacheAttributes;
     pub use homing_cache::pages::{
         Background, Backing, BuildError, Builder, CachedFile, CloseError, FileError, Group,
         GroupBuilder, GroupStats, Job, OpenError, PageCache, ResizeError, Stats,

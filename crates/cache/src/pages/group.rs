@@ -191,6 +191,15 @@ impl GroupState {
         }
     }
 
+    /// `min`, `low`, `high` and `max` in bytes; `None` for no limit.
+    pub(super) fn limits(&self) -> [Option<u64>; 4] {
+        let none = (u64::MAX / self.page_size) as usize;
+        [&self.min, &self.low, &self.high, &self.max].map(|limit| {
+            let pages = limit.load(Relaxed);
+            (pages < none).then(|| pages as u64 * self.page_size)
+        })
+    }
+
     fn set(&self, limit: &AtomicUsize, bytes: u64) {
         limit.store((bytes / self.page_size) as usize, Relaxed);
     }

@@ -7,9 +7,12 @@
 //!
 //! Read on in this order: `README.md` (states of a page, who waits for whom), `sizing`, `frame`,
 //! `index`, `arena`, `table`, `shard`, `evict`, `core`, `fill`, `read`, `write`, `write_back`, `punch`,
-//! `reclaim`, `background`, `prefetch`, `resize`, `file`, `group`.
+//! `reclaim`, `background`, `prefetch`, `resize`, `file`, `group`,
+//! `attributes`.
 
 mod arena;
+#[cfg(feature = "control")]
+mod attributes;
 mod background;
 mod backing;
 mod core;
@@ -37,6 +40,8 @@ use std::fmt;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
+#[cfg(feature = "control")]
+pub use attributes::PageCacheAttributes;
 pub use background::{Background, Job};
 pub use backing::Backing;
 pub use error::{BuildError, FileError, OpenError, ResizeError};
@@ -124,6 +129,12 @@ impl PageCache {
     pub fn set_dirty(&self, target: u8, trigger: u8) {
         self.core().dirty_target.store(target as usize, Relaxed);
         self.core().dirty_trigger.store(trigger as usize, Relaxed);
+    }
+
+    /// Lets the policy learn which pages to keep (as it does unless told otherwise), or evicts what was
+    /// used longest ago: a switch to rule it out as a cause, with nothing moved or lost.
+    pub fn set_learning(&self, learning: bool) {
+        self.core().habits.set_learning(learning);
     }
 
     /// What the cache has and did.

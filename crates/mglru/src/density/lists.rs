@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::Worth;
 use super::age::{BUCKETS, width};
-use super::history::{CLASSES, Class};
+use super::history::{CLASSES, Class, PASTS};
 use super::ranking::resize_exact;
 
 /// No frame.
@@ -224,6 +224,26 @@ impl Lists {
     /// The classes of which there are frames.
     pub(super) fn classes(&self) -> [u64; CLASSES / 64] {
         self.some
+    }
+
+    /// Counts the frames of each age: clean ones and dirty ones, as of when they were last sorted.
+    pub(super) fn ages(&self, links: &Links) -> [[u64; 2]; BUCKETS] {
+        let mut counts = [[0; 2]; BUCKETS];
+        for class in self
+            .some
+            .iter()
+            .zip(0..)
+            .flat_map(|(&word, at)| ones(word).map(move |bit| at * 64 + bit))
+        {
+            for bucket in ones(self.held[class] as u64) {
+                let mut frame = self.ends[self.rows[class] as usize][bucket].head;
+                while frame != NONE {
+                    counts[bucket][usize::from(class >= PASTS)] += 1;
+                    frame = links[frame].next;
+                }
+            }
+        }
+        counts
     }
 
     /// Lets an epoch pass.

@@ -26,7 +26,7 @@ mod worth;
 pub use ghosts::Ghosts;
 pub use learner::Learner;
 pub use mark::{Mark, Marks};
-pub use ranking::{Classes, Ranking, Shadow, Victim};
+pub use ranking::{Classes, Generation, Ranking, Shadow, Victim};
 pub use rates::Savings;
 pub use shard::Shard;
 pub use worth::Worth;

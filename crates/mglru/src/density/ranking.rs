@@ -55,6 +55,17 @@ pub struct Victim {
     pub shadow: Shadow,
 }
 
+/// Pages of about the same age.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Generation {
+    /// The least age, in epochs.
+    pub age: u32,
+    /// Pages that were clean.
+    pub clean: u64,
+    /// Pages that were dirty.
+    pub dirty: u64,
+}
+
 impl Ranking {
     /// Without frames or groups.
     pub fn new() -> Self {
@@ -211,6 +222,16 @@ impl Ranking {
         some.fold(Classes::default(), |all, some| {
             std::array::from_fn(|word| all[word] | some[word])
         })
+    }
+
+    /// How many pages of each age a group has that may be evicted, the oldest ages first; ages without
+    /// pages are left out. Looks at all of them. Pages that were used since they were last looked at
+    /// are counted at the age that they had then.
+    pub fn generations(&self, group: usize) -> Vec<Generation> {
+        let ages = self.groups[group].ages(&self.links).into_iter().enumerate().rev();
+        let some = ages.filter(|(_, [clean, dirty])| clean + dirty > 0);
+        some.map(|(bucket, [clean, dirty])| Generation { age: age::start(bucket), clean, dirty })
+            .collect()
     }
 
     /// The epoch that the shard has reached.

@@ -1,0 +1,254 @@
+//! The attribute tree of a page cache, with the kernel's names.
+//!
+//! ```text
+//! cache/{size,memory,frames,used}
+//! cache/dirty_background_ratio, cache/dirty_ratio     hundredths of the cache
+//! cache/lru_gen/enabled                               whether the policy learns
+//! cache/group/NAME/{min,low,high,max,stat}            bytes, or `max` for no limit
+//! cache/debug/lru_gen                                 pages by age
+//! ```
+
+use std::fmt::Write;
+
+use homing_control::{Attribute, AttributeError, AttributeTree};
+use homing_mglru::density::Generation;
+
+use super::{Group, GroupStats, PageCache};
+use crate::sync::atomic::Ordering::Relaxed;
+
+/// The first word of all paths.
+const ROOT: &str = "cache";
+const OF_CACHE: [(&str, bool); 8] = [
+    ("debug/lru_gen", false),
+    ("dirty_background_ratio", true),
+    ("dirty_ratio", true),
+    ("frames", false),
+    ("lru_gen/enabled", true),
+    ("memory", false),
+    ("size", true),
+    ("used", false),
+];
+/// In the order of [`GroupState::limits`](super::group::GroupState::limits).
+const LIMITS: [&str; 4] = ["min", "low", "high", "max"];
+
+/// The live attributes of a page cache, read and written as text by path: [`PageCache::attributes`].
+#[derive(Clone, Debug)]
+pub struct PageCacheAttributes(PageCache);
+
+impl PageCache {
+    /// The attribute tree, for a [`ControlSocket`](homing_control::ControlSocket).
+    ///
+    /// ```
+    /// use homing_cache::pages::PageCache;
+    /// use homing_control::AttributeTree;
+    ///
+    /// let cache = PageCache::builder(64 << 20).build()?;
+    /// let tenant = cache.group("tenant").build();
+    /// let attributes = cache.attributes();
+    /// attributes.set("cache/group/tenant/max", "16777216")?;
+    /// assert_eq!(attributes.get("cache/group/tenant/max")?, "16777216");
+    /// assert!(attributes.get("cache/group/tenant/stat")?.starts_with("usage 0\n"));
+    /// attributes.set("cache/lru_gen/enabled", "n")?;
+    /// assert_eq!(attributes.get("cache/lru_gen/enabled")?, "0x0000");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn attributes(&self) -> PageCacheAttributes {
+        PageCacheAttributes(self.clone())
+    }
+
+    /// Groups have names of their own in the tree: one whose name was taken is not in it.
+    fn named(&self, name: &str) -> Option<Group> {
+        let groups = self.core().groups();
+        groups.into_iter().find(|group| group.name == name).map(Group)
+    }
+
+    /// Pages by age, as the kernel's `lru_gen` shows them: for each group its number and name, and
+    /// lines of the epoch in which pages were last used, how many requests ago that was, and how
+    /// many dirty and clean ones there are.
+    fn lru_gen(&self) -> String {
+        let (core, mut text) = (self.core(), String::new());
+        let (epoch, length) = (core.habits.epoch(), core.habits.epoch_length());
+        for group in core.groups() {
+            let mut all: Vec<Generation> = Vec::new();
+            for shard in &core.shards {
+                let table = shard.read();
+                let Some(local) = table.known_local(&group) else { continue };
+                for part in table.policy.generations(local) {
+                    match all.iter_mut().find(|generation| generation.age == part.age) {
+                        Some(generation) => {
+                            generation.clean += part.clean;
+                            generation.dirty += part.dirty;
+                        }
+                        None => all.push(part),
+                    }
+                }
+            }
+            all.sort_unstable_by_key(|generation| std::cmp::Reverse(generation.age));
+            let _ = writeln!(text, "memcg {:5} {}\n node {:5}", group.number, group.name, 0);
+            for Generation { age, clean, dirty } in all {
+                let (seq, requests) = (epoch.saturating_sub(age), age as u64 * length);
+                let _ = writeln!(text, " {seq:10} {requests:10} {dirty:10} {clean:10}");
+            }
+        }
+        text
+    }
+}
+
+fn stat(stats: GroupStats) -> String {
+    let GroupStats {
+        usage,
+        dirty,
+        hits,
+        misses,
+        refaults,
+        bypasses,
+        evictions,
+        write_backs,
+        write_back_errors,
+        throttled,
+    } = stats;
+    format!(
+        "usage {usage}\ndirty {dirty}\nhits {hits}\nmisses {misses}\nrefaults {refaults}\n\
+         bypasses {bypasses}\nevictions {evictions}\nwrite_backs {write_backs}\n\
+         write_back_errors {write_back_errors}\nthrottled {throttled}"
+    )
+}
+
+impl AttributeTree for PageCacheAttributes {
+    fn list(&self) -> Vec<Attribute> {
+        let attribute = |path: String, writable| Attribute { path, writable };
+        let of_cache =
+            OF_CACHE.iter().map(|(name, writable)| attribute(format!("{ROOT}/{name}"), *writable));
+        let mut all: Vec<Attribute> = of_cache.collect();
+        for group in self.0.core().groups() {
+            let path = |name: &str| format!("{ROOT}/group/{}/{name}", group.name);
+            all.extend(LIMITS.iter().map(|limit| attribute(path(limit), true)));
+            all.push(attribute(path("stat"), false));
+        }
+        all.sort_by(|one, other| one.path.cmp(&other.path));
+        all.dedup();
+        all
+    }
+
+    fn get(&self, path: &str) -> Result<String, AttributeError> {
+        let missing = || AttributeError::NotFound { path: path.to_owned() };
+        let rest = path.strip_prefix("cache/").ok_or_else(missing)?;
+        let core = self.0.core();
+        if let Some((group, name)) = of_group(rest) {
+            let group = self.0.named(group).ok_or_else(missing)?;
+            if name == "stat" {
+                return Ok(stat(self.0.group_stats(&group)));
+            }
+            let at = LIMITS.iter().position(|limit| *limit == name).ok_or_else(missing)?;
+            let limit = group.0.limits()[at];
+            return Ok(limit.map_or_else(|| "max".to_owned(), |bytes| bytes.to_string()));
+        }
+        Ok(match rest {
+            "size" => core.size().to_string(),
+            "memory" => self.0.stats().memory.to_string(),
+            "frames" => self.0.stats().frames.to_string(),
+            "used" => self.0.stats().used.to_string(),
+            "dirty_background_ratio" => core.dirty_target.load(Relaxed).to_string(),
+            "dirty_ratio" => core.dirty_trigger.load(Relaxed).to_string(),
+            "lru_gen/enabled" => format!("{:#06x}", u32::from(core.habits.is_learning())),
+            "debug/lru_gen" => self.0.lru_gen(),
+            _ => return Err(missing()),
+        })
+    }
+
+    fn set(&self, path: &str, value: &str) -> Result<(), AttributeError> {
+        let (value, rest) = (value.trim(), path.strip_prefix("cache/").unwrap_or(path));
+        let refused = |accepted: &str| AttributeError::Value {
+            path: path.to_owned(),
+            value: value.to_owned(),
+            accepted: accepted.to_owned(),
+        };
+        self.get(path)?;
+        let core = self.0.core();
+        let percent = || value.parse().ok().filter(|percent| *percent <= 100);
+        let (target, trigger) = (core.dirty_target.load(Relaxed), core.dirty_trigger.load(Relaxed));
+        match (of_group(rest), rest) {
+            (Some((group, name)), _) if name != "stat" => {
+                let bytes = if value == "max" { Some(u64::MAX) } else { value.parse().ok() };
+                let bytes = bytes.ok_or_else(|| refused("a number of bytes, or max"))?;
+                let group = self.0.named(group).expect("it was there, and groups stay");
+                match name {
+                    "min" => group.set_min(bytes),
+                    "low" => group.set_low(bytes),
+                    "high" => group.set_high(bytes),
+                    _ => group.set_max(bytes),
+                }
+            }
+            (_, "size") => {
+                let bytes = value.parse().map_err(|_| refused("a number of bytes"))?;
+                let failed = |error: super::ResizeError| AttributeError::Failed {
+                    path: path.to_owned(),
+                    reason: error.to_string(),
+                };
+                self.0.set_size(bytes).map_err(failed)?;
+            }
+            (_, "dirty_background_ratio") => {
+                let wanted = percent().filter(|percent: &u8| *percent as usize <= trigger);
+                let accepted = format!("0 to {trigger}, the dirty_ratio");
+                self.0.set_dirty(wanted.ok_or_else(|| refused(&accepted))?, trigger as u8);
+            }
+            (_, "dirty_ratio") => {
+                let wanted = percent().filter(|percent: &u8| *percent as usize >= target);
+                let accepted = format!("{target}, the dirty_background_ratio, to 100");
+                self.0.set_dirty(target as u8, wanted.ok_or_else(|| refused(&accepted))?);
+            }
+            (_, "lru_gen/enabled") => match value {
+                "y" | "Y" | "1" | "0x0001" => self.0.set_learning(true),
+                "n" | "N" | "0" | "0x0000" => self.0.set_learning(false),
+                _ => return Err(refused("y or n")),
+            },
+            _ => return Err(AttributeError::ReadOnly { path: path.to_owned() }),
+        }
+        Ok(())
+    }
+}
+
+/// The group and the attribute of a path below `cache`. Names of groups may have slashes in them.
+fn of_group(rest: &str) -> Option<(&str, &str)> {
+    rest.strip_prefix("group/")?.rsplit_once('/')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_is_listed_can_be_read_and_what_is_writable_takes_back_its_value() {
+        let cache = PageCache::builder(16 << 20).build().unwrap();
+        let _ = (cache.group("a").max(1 << 20).build(), cache.group("b/c").build());
+        let attributes = cache.attributes();
+        let listed = attributes.list();
+        assert_eq!(listed.len(), OF_CACHE.len() + 2 * (LIMITS.len() + 1));
+        assert!(listed.is_sorted_by(|one, other| one.path < other.path));
+        for Attribute { path, writable } in listed {
+            let value = attributes.get(&path).unwrap();
+            match attributes.set(&path, &value) {
+                Ok(()) => assert!(writable, "{path}"),
+                Err(AttributeError::ReadOnly { .. }) => assert!(!writable, "{path}"),
+                Err(error) => panic!("{error}"),
+            }
+            assert_eq!(attributes.get(&path).unwrap(), value, "{path}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_and_changes_nothing() {
+        let attributes = PageCache::builder(16 << 20).build().unwrap().attributes();
+        let refused = |path, value| attributes.set(path, value).unwrap_err().to_string();
+        assert!(
+            refused("cache/dirty_ratio", "4").contains("5, the dirty_background_ratio, to 100")
+        );
+        assert!(refused("cache/dirty_background_ratio", "21").contains("0 to 20"));
+        assert!(refused("cache/size", "1").contains("too small"));
+        assert!(refused("cache/size", "large").contains("a number of bytes"));
+        assert!(refused("cache/lru_gen/enabled", "perhaps").contains("y or n"));
+        assert!(refused("cache/group/nobody/max", "1").contains("no attribute"));
+        assert!(refused("cache/memory", "1").contains("can be read, not set"));
+        assert_eq!(attributes.get("cache/dirty_ratio").unwrap(), "20");
+    }
+}
