@@ -51,6 +51,10 @@ impl Core {
         demand: Demand,
     ) -> Begun<'a> {
         let mut table = shard.write();
+        // Under the lock under which closing drops the pages: none may come after that.
+        if demand == Demand::Ahead && file.is_closing() {
+            return Begun::Full(NoFrame::ShardFull);
+        }
         table.listen(&self.habits);
         let first = wanted.start;
         let mut frames = Vec::new();

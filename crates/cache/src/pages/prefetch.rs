@@ -36,8 +36,10 @@ impl Core {
     fn read_range_ahead(&self, file: &FileState, pages: Range<u64>) {
         let mut buffer = Vec::new();
         let mut page = pages.start;
-        while page < pages.end && !file.is_closing() {
-            let end = pages.end.min((page / CHUNK + 1) * CHUNK);
+        // The number may be another, shorter file's by now.
+        let pages_end = pages.end.min(self.pages_of(0, file.size).end);
+        while page < pages_end {
+            let end = pages_end.min((page / CHUNK + 1) * CHUNK);
             match self.begin(self.shard_of(file, page), file, page..end, Demand::Ahead) {
                 Begun::Full(_) => return,
                 Begun::Present | Begun::Wait(_) => page += 1,

@@ -212,3 +212,31 @@ fn sizes_change_while_pages_are_used() {
         assert_eq!((disk.durable(79), disk.durable(78)), (2, 1));
     });
 }
+
+/// Threads that can be waited for.
+#[derive(Clone, Default)]
+struct Joined(Arc<Mutex<Vec<thread::JoinHandle<()>>>>);
+
+impl Background for Joined {
+    fn spawn(&self, job: Job) {
+        let thread = thread::spawn(job);
+        self.0.lock().unwrap().push(thread);
+    }
+}
+
+#[test]
+fn a_closed_file_has_no_pages_though_they_were_read_ahead() {
+    check(|| {
+        let threads = Joined::default();
+        let builder = PageCache::builder(8 << 20).page_size(PAGE).shards(1);
+        let cache = builder.background(threads.clone()).build().unwrap();
+        let group = cache.group("all").build();
+        let file = cache.open(Disk::new(4, 0), &group).unwrap();
+        file.prefetch(0, 4 * PAGE as u64);
+        file.prefetch(PAGE as u64, PAGE as u64);
+        file.close().unwrap();
+        let spawned = std::mem::take(&mut *threads.0.lock().unwrap());
+        spawned.into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!((cache.stats().used, group.usage()), (0, 0));
+    });
+}
