@@ -71,7 +71,7 @@ impl<K: Hash + Eq, V: Clone> Cache<K, V> {
         Self::builder().capacity(capacity).build().unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// To say more of it than its capacity.
+    /// To say more of a cache than its capacity.
     pub fn builder() -> Builder<K, V> {
         Builder::new()
     }
@@ -295,7 +295,8 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
     #[inline]
     pub(super) fn part(&self, hash: u64) -> &Part<K, V> {
         // By bits in the middle: the index of a shard uses the lowest and the highest ones.
-        &self.shards[((hash >> 16) as u32 as u64 * self.shards.len() as u64 >> 32) as usize]
+        let bits = u64::from((hash >> 16) as u32);
+        &self.shards[((bits * self.shards.len() as u64) >> 32) as usize]
     }
 
     pub(super) fn check(&self, group: &Group) -> usize {

@@ -81,12 +81,11 @@ impl<V: Clone> Flight<V> {
             State::Landed(landing) => Poll::Ready(landing.clone()),
             State::Loading(wakers) => {
                 let waker = Some(context.waker().clone());
-                match *number {
-                    Some(number) => wakers[number] = waker,
-                    None => {
-                        *number = Some(wakers.len());
-                        wakers.push(waker);
-                    }
+                if let Some(number) = *number {
+                    wakers[number] = waker;
+                } else {
+                    *number = Some(wakers.len());
+                    wakers.push(waker);
                 }
                 Poll::Pending
             }

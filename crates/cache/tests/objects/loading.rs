@@ -10,10 +10,14 @@ use std::thread;
 
 use homing_cache::Cache;
 
+/// Why a load failed.
+#[derive(Debug, PartialEq, Eq)]
+struct Failed;
+
 /// A load that has begun, and ends when told to.
 struct Begun {
-    end: mpsc::Sender<Result<u32, &'static str>>,
-    loader: thread::JoinHandle<Result<u32, Arc<&'static str>>>,
+    end: mpsc::Sender<Result<u32, Failed>>,
+    loader: thread::JoinHandle<Result<u32, Arc<Failed>>>,
 }
 
 fn begin(cache: &Cache<u32, u32>, key: u32) -> Begun {
@@ -34,7 +38,7 @@ fn poll<T>(future: std::pin::Pin<&mut impl Future<Output = T>>) -> Poll<T> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-async fn never() -> Result<u32, &'static str> {
+async fn never() -> Result<u32, Failed> {
     std::future::pending().await
 }
 
@@ -65,19 +69,19 @@ fn one_loads_and_all_get_its_value() {
 fn those_who_wait_share_the_error_and_the_next_one_loads() {
     let cache = Cache::new(100);
     let begun = begin(&cache, 1);
-    let mut waiter = pin!(cache.get_or_load_async(&1, async { Ok::<u32, &'static str>(7) }));
+    let mut waiter = pin!(cache.get_or_load_async(&1, async { Ok::<u32, Failed>(7) }));
     assert!(poll(waiter.as_mut()).is_pending());
-    begun.end.send(Err("no")).unwrap();
-    assert_eq!(begun.loader.join().unwrap(), Err(Arc::new("no")));
-    assert_eq!(poll(waiter.as_mut()), Poll::Ready(Err(Arc::new("no"))));
-    assert_eq!(cache.get_or_load(&1, || Ok::<u32, &str>(7)), Ok(7));
+    begun.end.send(Err(Failed)).unwrap();
+    assert_eq!(begun.loader.join().unwrap(), Err(Arc::new(Failed)));
+    assert_eq!(poll(waiter.as_mut()), Poll::Ready(Err(Arc::new(Failed))));
+    assert_eq!(cache.get_or_load(&1, || Ok::<u32, Failed>(7)), Ok(7));
 }
 
 #[test]
 fn after_a_loader_that_panics_another_one_loads() {
     let cache: Cache<u32, u32> = Cache::new(100);
     let begun = begin(&cache, 1);
-    let mut waiter = pin!(cache.get_or_load_async(&1, async { Ok::<u32, &'static str>(7) }));
+    let mut waiter = pin!(cache.get_or_load_async(&1, async { Ok::<u32, Failed>(7) }));
     assert!(poll(waiter.as_mut()).is_pending());
     drop(begun.end); // `recv().unwrap()` panics
     assert!(begun.loader.join().is_err());
@@ -94,7 +98,7 @@ fn after_a_loader_that_is_cancelled_another_one_loads() {
     let cache: Cache<u32, u32> = Cache::new(100);
     let mut first = Box::pin(cache.get_or_load_async(&1, never()));
     assert!(poll(first.as_mut()).is_pending());
-    let mut second = pin!(cache.get_or_load_async(&1, async { Ok::<u32, &'static str>(7) }));
+    let mut second = pin!(cache.get_or_load_async(&1, async { Ok::<u32, Failed>(7) }));
     assert!(poll(second.as_mut()).is_pending());
     // One that waits may be cancelled, too.
     let mut third = Box::pin(cache.get_or_load_async(&1, never()));
@@ -115,7 +119,7 @@ fn what_was_removed_or_overwritten_meanwhile_is_not_cached() {
 
     let begun = begin(&cache, 2);
     cache.insert(2, 50);
-    assert_eq!(cache.get_or_load(&2, || Ok::<u32, &str>(99)), Ok(50));
+    assert_eq!(cache.get_or_load(&2, || Ok::<u32, Failed>(99)), Ok(50));
     begun.end.send(Ok(7)).unwrap();
     assert_eq!(begun.loader.join().unwrap(), Ok(7));
     assert_eq!(cache.get(&2), Some(50));
