@@ -21,7 +21,7 @@ pub(super) const MIN_SHARD: u64 = 256;
 /// A concurrent cache of objects that learns which of them to keep.
 ///
 /// Cheap to clone: all clones are the same cache. Values are cloned out of it, so large ones are best
-/// kept in an [`Arc`](std::sync::Arc).
+/// kept in an `Arc`.
 ///
 /// ```
 /// use homing_cache::Cache;
