@@ -117,7 +117,7 @@ impl Preparation {
 
     /// Makes the container of `server` and serves it.
     pub(crate) fn serve(&self, server: &Server, interrupt: &Interrupt) -> anyhow::Result<Running> {
-        if server.kind != Kind::Homing {
+        if server.kind.tool().is_some() {
             self.format_luks1(server, interrupt)?;
         }
         let running = server.start(interrupt)?;
@@ -134,7 +134,7 @@ impl Preparation {
     /// Leaves a peer out that failed; ours must not fail.
     pub(crate) fn leave_out(&mut self, kind: Kind, error: anyhow::Error) -> anyhow::Result<()> {
         let name = kind.name();
-        if kind == Kind::Homing {
+        if kind.tool().is_none() {
             return Err(error.context("homing cannot be prepared"));
         }
         self.note(format!("{name}: {error:#}"));
@@ -201,7 +201,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut preparation = preparation(folder.path(), 1 << 20);
         let servers = preparation.find(&folder.path().join("homing"));
-        assert!(servers.iter().all(|server| server.kind != Kind::Homing));
+        assert!(servers.iter().all(|server| server.kind.tool().is_some()));
         assert!(preparation.left_out.iter().any(|line| line.starts_with("homing: ")));
     }
 }

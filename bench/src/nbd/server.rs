@@ -32,6 +32,8 @@ const FLAGS_LEN: usize = 2;
 pub(crate) enum Kind {
     /// Ours.
     Homing,
+    /// Ours, with room for all pages in memory.
+    HomingCache,
     /// nbdkit's file plugin below its luks filter.
     Nbdkit,
     /// qemu-nbd, through the page cache by `io_uring`.
@@ -42,13 +44,14 @@ pub(crate) enum Kind {
 
 impl Kind {
     /// All of them, ours first.
-    pub(crate) const ALL: [Self; 4] =
-        [Self::Homing, Self::Nbdkit, Self::QemuUring, Self::QemuNative];
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Homing, Self::HomingCache, Self::Nbdkit, Self::QemuUring, Self::QemuNative];
 
     /// The name in the results.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Homing => "homing",
+            Self::HomingCache => "homing --cache",
             Self::Nbdkit => "nbdkit",
             Self::QemuUring => "qemu io_uring",
             Self::QemuNative => "qemu native",
@@ -59,6 +62,7 @@ impl Kind {
     pub(crate) const fn file_stem(self) -> &'static str {
         match self {
             Self::Homing => "homing",
+            Self::HomingCache => "homing-cache",
             Self::Nbdkit => "nbdkit",
             Self::QemuUring => "qemu-uring",
             Self::QemuNative => "qemu-native",
@@ -68,7 +72,7 @@ impl Kind {
     /// The program to look for, where it is not ours.
     pub(crate) const fn tool(self) -> Option<Tool> {
         match self {
-            Self::Homing => None,
+            Self::Homing | Self::HomingCache => None,
             Self::Nbdkit => Some(NBDKIT),
             Self::QemuUring | Self::QemuNative => Some(QEMU_NBD),
         }
@@ -126,10 +130,15 @@ impl Server {
         let mut command = Command::new(&self.program);
         let (image, passphrase) = (self.image.display(), self.passphrase.display());
         match self.kind {
-            Kind::Homing => {
+            Kind::Homing | Kind::HomingCache => {
                 command.arg("serve").arg(&self.image).args(["--size", &self.size.to_string()]);
                 command.arg("--key-file").arg(&self.passphrase);
                 command.arg("--socket").arg(&self.socket).args(["--iter-time", "100"]);
+                if self.kind == Kind::HomingCache {
+                    // All pages, and what is known of each.
+                    let room = self.size + self.size / 8 + (16 << 20);
+                    command.args(["--cache", &room.to_string()]);
+                }
             }
             Kind::Nbdkit => {
                 command.arg("-f").arg("-U").arg(&self.socket).args(["--filter=luks", "file"]);
@@ -199,6 +208,7 @@ mod tests {
             line(Kind::Homing),
             "serve /d/image --size 1048576 --key-file /d/pass --socket /d/socket --iter-time 100"
         );
+        assert!(line(Kind::HomingCache).ends_with("--iter-time 100 --cache 17956864"));
         assert_eq!(
             line(Kind::Nbdkit),
             "-f -U /d/socket --filter=luks file /d/image passphrase=+/d/pass"
