@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use crate::durable::Kind;
 use crate::error::DurabilityError;
@@ -27,6 +28,9 @@ pub(crate) struct Sync {
     pub(crate) file: Arc<File>,
     pub(crate) kind: Kind,
     pub(crate) outcome: Arc<Outcome>,
+    /// When it was asked for first, and how often since.
+    pub(crate) asked_at: Instant,
+    pub(crate) askers: u64,
     /// Other descriptions of it that somebody has asked for: each hears of errors by itself.
     pub(crate) others: Vec<Arc<File>>,
     /// The numbers that those who asked know theirs by.
@@ -97,6 +101,7 @@ impl Files {
                 next.others.push(keep()?);
                 next.numbers.push(number);
             }
+            next.askers += 1;
             return Ok(Asked::Shares(Arc::clone(&next.outcome)));
         }
         let file = match keep() {
@@ -108,8 +113,16 @@ impl Files {
         };
         let outcome = Arc::new(Outcome::default());
         let asked = Asked::New(Arc::clone(&outcome));
-        entry.next =
-            Some(Sync { id, file, kind, outcome, others: Vec::new(), numbers: vec![number] });
+        entry.next = Some(Sync {
+            id,
+            file,
+            kind,
+            outcome,
+            asked_at: Instant::now(),
+            askers: 1,
+            others: Vec::new(),
+            numbers: vec![number],
+        });
         if !entry.running {
             self.filesystems.entry(id.device).or_default().ready.push_back(id);
         }
@@ -233,7 +246,7 @@ impl Files {
     }
 
     /// A job has ended.
-    pub(crate) fn end_job(&mut self, device: u64, was_commit: bool, took: std::time::Duration) {
+    pub(crate) fn end_job(&mut self, device: u64, was_commit: bool, took: Duration) {
         self.running -= 1;
         let Some(filesystem) = self.filesystems.get_mut(&device) else { return };
         if was_commit {
@@ -242,6 +255,31 @@ impl Files {
         } else {
             filesystem.costs.note_file(took);
         }
+    }
+
+    /// Whether anything waits to be begun.
+    pub(crate) fn waits(&self) -> bool {
+        self.filesystems.values().any(|filesystem| !filesystem.ready.is_empty())
+    }
+
+    /// What has failed and was not acknowledged, by when it was seen.
+    pub(crate) fn failures(&self) -> Vec<DurabilityError> {
+        let failed = self.entries.values().filter_map(|entry| entry.failed.as_ref());
+        let mut all: Vec<_> = failed.map(|(error, _)| error.clone()).collect();
+        all.sort_by_key(|error| error.first_seen);
+        all
+    }
+
+    /// A line for each filesystem: its device, what waits, what its ways cost.
+    #[cfg(feature = "control")]
+    pub(crate) fn filesystems(&self) -> Vec<String> {
+        let line = |(device, filesystem): (&u64, &Filesystem)| {
+            let (major, minor) = (rustix::fs::major(*device), rustix::fs::minor(*device));
+            let Filesystem { ready, committing, costs } = filesystem;
+            let (waiting, committing) = (ready.len(), u8::from(*committing));
+            format!("{major}:{minor} waiting {waiting} committing {committing} {}", costs.told())
+        };
+        self.filesystems.iter().map(line).collect()
     }
 
     /// Forgets a failure. What it was.

@@ -38,19 +38,25 @@
 //!   had anything to write.
 //! * `DURABLE-5` A future that is dropped loses nothing: the sync runs on, and the file keeps what
 //!   came of it.
+#[cfg(feature = "control")]
+mod attributes;
 mod commit;
 mod counters;
 mod description;
 mod durable;
+mod engine;
 mod error;
 mod files;
 #[cfg(target_os = "linux")]
 mod range;
 mod strategy;
+mod sync;
 mod synced;
 mod system;
 
-pub use counters::Counters;
+#[cfg(feature = "control")]
+pub use attributes::DurableAttributes;
+pub use counters::{Counters, Histogram};
 pub use description::Description;
 pub use durable::{Durable, Kind};
 pub use error::DurabilityError;

@@ -1,12 +1,13 @@
 //! What waits for a sync: a future, or a thread.
 
 use std::pin::Pin;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use homing_runtime::blocking;
 
 use crate::error::DurabilityError;
+use crate::sync::{Condvar, Mutex, MutexGuard, lock};
 
 /// What came of a sync.
 pub(crate) type Verdict = Result<(), DurabilityError>;
@@ -27,8 +28,8 @@ struct State {
 }
 
 impl Outcome {
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
     }
 
     pub(crate) fn set(&self, verdict: Verdict) {

@@ -1,123 +1,14 @@
 //! What each waiter learns, on a disk that does as a test says.
 
-use std::collections::HashMap;
+mod support;
+
 use std::fs::File;
-use std::io;
-use std::os::unix::fs::MetadataExt;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use homing_durable::{DurabilityError, Durable, Failure, Kind, Strategy, System};
-use homing_runtime::Runtime;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Call {
-    Sync(Kind),
-    Filesystem,
-    Check,
-    Flush,
-}
-
-/// A disk that keeps a book of what it is asked, holds calls up, and lets some fail.
-#[derive(Clone, Default)]
-struct Disk(Arc<(Mutex<Book>, Condvar)>);
-
-#[derive(Default)]
-struct Book {
-    calls: Vec<(Call, u64)>,
-    /// By inode: fails the next so many calls of this kind.
-    fails: HashMap<(Call, u64), usize>,
-    held: bool,
-}
-
-impl Disk {
-    fn book(&self) -> std::sync::MutexGuard<'_, Book> {
-        self.0.0.lock().unwrap()
-    }
-
-    fn hold(&self, held: bool) {
-        self.book().held = held;
-        self.0.1.notify_all();
-    }
-
-    fn fail(&self, call: Call, file: &File, times: usize) {
-        self.book().fails.insert((call, inode(file)), times);
-    }
-
-    /// What has been asked of a file.
-    fn calls(&self, file: &File) -> Vec<Call> {
-        let inode = inode(file);
-        self.book().calls.iter().filter(|(_, of)| *of == inode).map(|(call, _)| *call).collect()
-    }
-
-    fn until_asked(&self, count: usize) {
-        let book = self.book();
-        let waited = self
-            .0
-            .1
-            .wait_timeout_while(book, Duration::from_secs(20), |book| book.calls.len() < count);
-        assert!(!waited.unwrap().1.timed_out(), "the disk was not asked");
-    }
-
-    fn call(&self, call: Call, file: &File) -> Result<(), Failure> {
-        let mut book = self.book();
-        book.calls.push((call, inode(file)));
-        self.0.1.notify_all();
-        let mut book = self.0.1.wait_while(book, |book| book.held).unwrap();
-        let Some(times) = book.fails.get_mut(&(call, inode(file))) else { return Ok(()) };
-        if *times == 0 {
-            return Ok(());
-        }
-        *times -= 1;
-        let operation = match call {
-            Call::Sync(Kind::All) => "fsync",
-            Call::Sync(Kind::Data) | Call::Flush => "fdatasync",
-            Call::Filesystem => "syncfs",
-            Call::Check => "sync_file_range",
-        };
-        Err(Failure { operation, error: io::Error::from_raw_os_error(5) })
-    }
-}
-
-impl System for Disk {
-    fn sync(&self, file: &File, kind: Kind) -> Result<(), Failure> {
-        self.call(Call::Sync(kind), file)
-    }
-    fn sync_filesystem(&self, file: &File) -> Result<(), Failure> {
-        self.call(Call::Filesystem, file)
-    }
-    fn check(&self, file: &File) -> Result<(), Failure> {
-        self.call(Call::Check, file)
-    }
-    fn flush_device(&self, file: &File) -> Result<(), Failure> {
-        self.call(Call::Flush, file)
-    }
-}
-
-fn inode(file: &File) -> u64 {
-    file.metadata().unwrap().ino()
-}
-
-struct World {
-    runtime: Runtime,
-    durable: Durable,
-    disk: Disk,
-    folder: tempfile::TempDir,
-}
-
-impl World {
-    fn new() -> Self {
-        let runtime = Runtime::new().unwrap();
-        let disk = Disk::default();
-        let durable = Durable::with_system(&runtime, disk.clone()).unwrap();
-        Self { runtime, durable, disk, folder: tempfile::tempdir().unwrap() }
-    }
-
-    fn file(&self, name: &str) -> File {
-        File::create(self.folder.path().join(name)).unwrap()
-    }
-}
+use homing_durable::{DurabilityError, Kind, Strategy};
+use support::{Call, World};
 
 const FSYNC: Call = Call::Sync(Kind::All);
 
@@ -173,7 +64,7 @@ fn no_verdict_is_of_a_sync_that_had_begun_before() {
                     }
                     let book = disk.book();
                     let covers = |(call, inode): &(Call, u64)| match call {
-                        Call::Sync(_) => *inode == self::inode(file),
+                        Call::Sync(_) => *inode == support::inode(file),
                         Call::Filesystem => true,
                         Call::Check | Call::Flush => false,
                     };

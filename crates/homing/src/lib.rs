@@ -25,9 +25,11 @@
 #![forbid(unsafe_code)]
 
 // The public interface is:
+#[cfg(feature = "control")]
+pub use homing_durable::DurableAttributes;
 pub use homing_durable::{
-    Counters as DurableCounters, Description, DurabilityError, Durable, Kind as SyncKind,
-    Strategy as DurableStrategy, Synced, SyncedMany,
+    Counters as DurableCounters, Description, DurabilityError, Durable, Histogram,
+    Kind as SyncKind, Strategy as DurableStrategy, Synced, SyncedMany,
 };
 #[cfg(feature = "control")]
 pub use homing_runtime::RuntimeAttributes;

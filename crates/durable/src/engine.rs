@@ -1,0 +1,250 @@
+//! What runs: jobs are begun, carried out and ended here, and those who wait are told.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use homing_runtime::{Runtime, Workqueue, WorkqueueError, blocking};
+
+use crate::commit;
+use crate::counters::{Counts, add};
+use crate::description::Description;
+use crate::durable::Kind;
+use crate::error::DurabilityError;
+use crate::files::{FileId, Files, Job, Sync};
+use crate::strategy::Strategy;
+use crate::sync::{AtomicBool, AtomicU8, AtomicUsize, Mutex, MutexGuard, Ordering, lock};
+use crate::synced::{Outcome, Verdict};
+use crate::system::{Failure, System};
+
+/// Syncs under way at a time, unless told otherwise: beyond that the disks measured gained little.
+const DEPTH: usize = 64;
+
+/// What all clones of a [`Durable`](crate::Durable) share.
+pub(crate) struct Engine {
+    files: Mutex<Files>,
+    pub(crate) system: Box<dyn System>,
+    workqueue: Workqueue,
+    strategy: AtomicU8,
+    depth: AtomicUsize,
+    pub(crate) counts: Counts,
+    /// The runtime has.
+    ended: AtomicBool,
+}
+
+impl Engine {
+    pub(crate) fn new(runtime: &Runtime, system: impl System) -> Result<Arc<Self>, WorkqueueError> {
+        Ok(Arc::new(Self {
+            files: Mutex::default(),
+            system: Box::new(system),
+            workqueue: runtime.workqueue("durable").build()?,
+            strategy: AtomicU8::new(Strategy::Auto as u8),
+            depth: AtomicUsize::new(DEPTH),
+            counts: Counts::default(),
+            ended: AtomicBool::new(false),
+        }))
+    }
+
+    pub(crate) fn files(&self) -> MutexGuard<'_, Files> {
+        lock(&self.files)
+    }
+
+    pub(crate) fn strategy(&self) -> Strategy {
+        let number = self.strategy.load(Ordering::Relaxed);
+        let known = Strategy::ALL.into_iter().find(|strategy| *strategy as u8 == number);
+        known.unwrap_or_default()
+    }
+
+    pub(crate) fn set_strategy(&self, strategy: Strategy) {
+        self.strategy.store(strategy as u8, Ordering::Relaxed);
+    }
+
+    pub(crate) fn depth(&self) -> usize {
+        self.depth.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_depth(self: &Arc<Self>, depth: usize) {
+        self.depth.store(depth.max(1), Ordering::Relaxed);
+        self.go_on();
+    }
+
+    /// Counts a verdict that somebody gets without sharing it.
+    pub(crate) fn failed(&self, verdict: Verdict) -> Verdict {
+        if verdict.is_err() {
+            add(&self.counts.failed, 1);
+        }
+        verdict
+    }
+
+    fn tell(&self, outcome: Option<Arc<Outcome>>, verdict: &Verdict) {
+        if let Some(outcome) = outcome {
+            outcome.set(self.failed(verdict.clone()));
+        }
+    }
+
+    /// Syncs a file on this thread if nothing of its filesystem is under way: it takes no longer
+    /// than the system call. `None` where something is.
+    pub(crate) fn alone(self: &Arc<Self>, file: &impl Description, kind: Kind) -> Option<Verdict> {
+        let Ok(id) = identify(file.file()) else { return Some(self.sync_here(file.file(), kind)) };
+        match self.files().begin_alone(id, self.depth()) {
+            Err(error) => return Some(self.failed(Err(error))),
+            Ok(false) => return None,
+            Ok(true) => {}
+        }
+        add(&self.counts.asked, 1);
+        add(&self.counts.files, 1);
+        let began = Instant::now();
+        let synced = blocking(|| self.system.sync(file.file(), kind));
+        let verdict = synced.map_err(|failure| commit::error(id, file.file(), kind, &failure));
+        let took = began.elapsed();
+        self.counts.latency_ns.note(nanoseconds(took));
+        self.counts.batches.note(1);
+        let (in_vain, more) = {
+            let mut files = self.files();
+            files.end_job(id.device, false, took);
+            let in_vain = files.end(id, &verdict, || file.keep().ok());
+            (in_vain, files.waits())
+        };
+        self.tell(in_vain, &verdict);
+        if more {
+            self.go_on();
+        }
+        Some(self.failed(verdict))
+    }
+
+    /// Syncs a file that the engine cannot keep, on the caller's thread. A failure is sticky all
+    /// the same.
+    pub(crate) fn sync_here(&self, file: &File, kind: Kind) -> Verdict {
+        add(&self.counts.files, 1);
+        let synced = blocking(|| self.system.sync(file, kind));
+        let Err(failure) = synced else { return Ok(()) };
+        let id = identify(file).unwrap_or(FileId { device: 0, inode: 0 });
+        let verdict = Err(commit::error(id, file, kind, &failure));
+        self.files().note_failure(id, &verdict);
+        self.failed(verdict)
+    }
+
+    /// Begins whatever can be begun.
+    pub(crate) fn go_on(self: &Arc<Self>) {
+        loop {
+            let Some(job) = self.files().next_job(self.strategy(), self.depth()) else { return };
+            if self.ended.load(Ordering::Acquire) {
+                self.give_up_one(job);
+                continue;
+            }
+            let run = Run { engine: Arc::clone(self), job: Some(job) };
+            self.workqueue.execute(move || run.run());
+        }
+    }
+
+    fn run(self: &Arc<Self>, job: Job) {
+        let began = Instant::now();
+        let (syncs, verdicts, was_commit) = match job {
+            Job::File(sync) => {
+                add(&self.counts.files, 1);
+                let verdict = commit::one(&*self.system, &sync);
+                (vec![sync], vec![verdict], false)
+            }
+            Job::Commit(syncs) => {
+                add(&self.counts.commits, 1);
+                add(&self.counts.committed, syncs.len() as u64);
+                let verdicts = commit::all(&*self.system, &syncs);
+                (syncs, verdicts, true)
+            }
+        };
+        self.end(syncs, verdicts, was_commit, began.elapsed());
+    }
+
+    /// A job has run: notes what came of it, and tells those who waited.
+    fn end(
+        self: &Arc<Self>,
+        syncs: Vec<Sync>,
+        verdicts: Vec<Verdict>,
+        was_commit: bool,
+        took: Duration,
+    ) {
+        let mut told = Vec::with_capacity(syncs.len());
+        {
+            let mut files = self.files();
+            if let Some(first) = syncs.first() {
+                files.end_job(first.id.device, was_commit, took);
+            }
+            for (sync, verdict) in syncs.iter().zip(&verdicts) {
+                let in_vain = files.end(sync.id, verdict, || Some(Arc::clone(&sync.file)));
+                told.push(in_vain);
+            }
+        }
+        self.counts.batches.note(syncs.iter().map(|sync| sync.askers).sum());
+        // What is next begins before those who wait are woken.
+        self.go_on();
+        for ((sync, verdict), in_vain) in syncs.into_iter().zip(verdicts).zip(told) {
+            self.counts.latency_ns.note(nanoseconds(sync.asked_at.elapsed()));
+            self.tell(in_vain, &verdict);
+            self.tell(Some(sync.outcome), &verdict);
+        }
+    }
+
+    /// A job will not run, because the runtime has ended; nor will those that wait.
+    fn give_up(self: &Arc<Self>, job: Job) {
+        self.ended.store(true, Ordering::Release);
+        self.give_up_one(job);
+        self.go_on();
+    }
+
+    fn give_up_one(&self, job: Job) {
+        let (syncs, was_commit) = match job {
+            Job::File(sync) => (vec![sync], false),
+            Job::Commit(syncs) => (syncs, true),
+        };
+        let mut files = self.files();
+        if let Some(first) = syncs.first() {
+            files.end_job(first.id.device, was_commit, Duration::ZERO);
+        }
+        let next: Vec<_> = syncs.iter().map(|sync| files.give_up(sync.id)).collect();
+        drop(files);
+        for (sync, next) in syncs.into_iter().zip(next) {
+            let verdict = Err(runtime_ended(&sync));
+            self.tell(next, &verdict);
+            self.tell(Some(sync.outcome), &verdict);
+        }
+    }
+}
+
+fn runtime_ended(sync: &Sync) -> DurabilityError {
+    let error = io::Error::from(rustix::io::Errno::CANCELED);
+    let failure = Failure { operation: "the runtime, which has ended, before the sync", error };
+    commit::error(sync.id, &sync.file, sync.kind, &failure)
+}
+
+fn nanoseconds(took: Duration) -> u64 {
+    u64::try_from(took.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// A job on its way: it runs, or those who wait for it are told that it does not.
+struct Run {
+    engine: Arc<Engine>,
+    job: Option<Job>,
+}
+
+impl Run {
+    fn run(mut self) {
+        if let Some(job) = self.job.take() {
+            blocking(|| self.engine.run(job));
+        }
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        if let Some(job) = self.job.take() {
+            self.engine.give_up(job);
+        }
+    }
+}
+
+pub(crate) fn identify(file: &File) -> io::Result<FileId> {
+    let metadata = file.metadata()?;
+    Ok(FileId { device: metadata.dev(), inode: metadata.ino() })
+}

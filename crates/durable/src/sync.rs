@@ -1,0 +1,19 @@
+//! The only import path for locks and atomics: the standard library's, or those of the model
+//! checker that builds the crate (`RUSTFLAGS="--cfg shuttle"`).
+
+#[cfg(shuttle)]
+pub(crate) use shuttle::sync::{
+    Condvar, Mutex, MutexGuard,
+    atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering},
+};
+#[cfg(not(shuttle))]
+pub(crate) use std::sync::{
+    Condvar, Mutex, MutexGuard,
+    atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering},
+};
+
+/// Locks, whether or not somebody panicked with the lock held: no code here panics between two
+/// writes that belong together, so what the lock guards is whole.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
