@@ -9,8 +9,8 @@ use std::thread;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use homing::control::ControlSocket;
-use homing::{Runtime, Scope};
+use homing::control::{AttributeTree, ControlSocket, Trees};
+use homing::{Durable, Runtime, Scope};
 use homing_server::{CryptOn, Endpoint, ServedExport, Server, ServerOptions};
 use homing_volume::luks::{self, Access, FormatOptions, Kdf};
 use homing_volume::{Block, SectorSize};
@@ -183,7 +183,9 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     };
     let server = Server::bind(&runtime, &endpoint, exports, &options)?;
     // Until the end of the program: it takes its file away.
-    let control = args.control.as_ref().map(|path| control(path, &runtime)).transpose()?;
+    let control = args.control.as_ref();
+    let control =
+        control.map(|path| control_socket(path, &runtime, server.durable())).transpose()?;
     let endpoint = server.endpoint().context("cannot tell where the server listens")?;
     let handle = server.handle();
     let on_signal = handle.clone();
@@ -204,10 +206,16 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     report_flush(server.run())
 }
 
-fn control(path: &Path, runtime: &Runtime) -> anyhow::Result<ControlSocket> {
+fn control_socket(
+    path: &Path,
+    runtime: &Runtime,
+    durable: &Durable,
+) -> anyhow::Result<ControlSocket> {
+    let trees: [Arc<dyn AttributeTree>; 2] =
+        [Arc::new(runtime.attributes()), Arc::new(durable.attributes())];
     // Absolute: it is told to whoever is in another folder.
     std::path::absolute(path)
-        .and_then(|path| ControlSocket::listen(path, Arc::new(runtime.attributes())))
+        .and_then(|path| ControlSocket::listen(path, Arc::new(Trees::new(trees))))
         .with_context(|| format!("cannot offer the attributes on {}", path.display()))
 }
 

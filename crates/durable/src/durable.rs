@@ -94,6 +94,34 @@ impl Durable {
         self.wait_for(file, Kind::Data)
     }
 
+    /// [`Durable::fdatasync`] for those who have no thread to spare for waiting, nor a future: calls
+    /// `done` with what came of it. Where nothing else is under way this thread does the sync, as in
+    /// [`Durable::fdatasync_and_wait`], and then the call; otherwise this returns at once, and the
+    /// worker that did the sync calls. `done` holds up those who are told after it: it should not
+    /// block.
+    ///
+    /// ```
+    /// # use homing_durable::Durable;
+    /// # use homing_runtime::Runtime;
+    /// # let runtime = Runtime::new()?;
+    /// # let file = std::sync::Arc::new(tempfile::tempfile()?);
+    /// let durable = Durable::new(&runtime)?;
+    /// let (sender, receiver) = std::sync::mpsc::channel();
+    /// durable.fdatasync_and_then(&file, move |verdict| sender.send(verdict).unwrap());
+    /// receiver.recv()??;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn fdatasync_and_then(
+        &self,
+        file: &impl Description,
+        done: impl FnOnce(Result<(), DurabilityError>) + Send + 'static,
+    ) {
+        match self.engine.alone(file, Kind::Data) {
+            Some(verdict) => done(verdict),
+            None => self.begin(file, Kind::Data).outcome.call(done),
+        }
+    }
+
     /// Says that the data lost by a failure has been written again, or given up. Syncs of the file
     /// are tried again from then on. What the failure was, if there was one.
     pub fn acknowledge_loss(&self, file: &File) -> Option<DurabilityError> {

@@ -1,5 +1,7 @@
 //! What waits for a sync: a future, or a thread.
 
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -12,16 +14,20 @@ use crate::sync::{Condvar, Mutex, MutexGuard, lock};
 /// What came of a sync.
 pub(crate) type Verdict = Result<(), DurabilityError>;
 
+/// What is called with the verdict.
+type Call = Box<dyn FnOnce(Verdict) + Send>;
+
 /// Where the verdict of a sync comes in, for all who share it.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Outcome {
     state: Mutex<State>,
     changed: Condvar,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct State {
     verdict: Option<Verdict>,
+    calls: Vec<Call>,
     /// By number: a future has one place, whoever polls it.
     wakers: Vec<(u64, Waker)>,
     last_number: u64,
@@ -33,14 +39,29 @@ impl Outcome {
     }
 
     pub(crate) fn set(&self, verdict: Verdict) {
-        let wakers = {
+        let (wakers, calls) = {
             let mut state = self.state();
-            state.verdict = Some(verdict);
-            std::mem::take(&mut state.wakers)
+            state.verdict = Some(verdict.clone());
+            (std::mem::take(&mut state.wakers), std::mem::take(&mut state.calls))
         };
         self.changed.notify_all();
         for (_, waker) in wakers {
             waker.wake();
+        }
+        for call in calls {
+            // One that panics has said so, and takes nothing from those behind it.
+            let _ = catch_unwind(AssertUnwindSafe(|| call(verdict.clone())));
+        }
+    }
+
+    /// Calls this with the verdict: now, if it is there, or whoever brings it does.
+    pub(crate) fn call(&self, call: impl FnOnce(Verdict) + Send + 'static) {
+        let mut state = self.state();
+        if let Some(verdict) = state.verdict.clone() {
+            drop(state);
+            call(verdict);
+        } else {
+            state.calls.push(Box::new(call));
         }
     }
 
@@ -50,6 +71,12 @@ impl Outcome {
         let state = self.changed.wait_while(state, no_verdict);
         let state = state.unwrap_or_else(PoisonError::into_inner);
         state.verdict.clone().unwrap_or(Ok(()))
+    }
+}
+
+impl fmt::Debug for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Outcome").field("verdict", &self.state().verdict).finish_non_exhaustive()
     }
 }
 

@@ -3,11 +3,11 @@
 mod support;
 
 use std::fs::File;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use homing_durable::{DurabilityError, Kind, Strategy};
+use homing_durable::{DurabilityError, Durable, Kind, Strategy};
 use support::{Call, World};
 
 const FSYNC: Call = Call::Sync(Kind::All);
@@ -226,4 +226,38 @@ fn futures_wait_without_a_thread() {
         durable.fsync_many(&files).await
     });
     assert!(verdicts.join().unwrap().into_iter().all(|verdict| verdict.is_ok()));
+}
+
+#[test]
+fn calls_wait_without_a_thread_and_share_a_sync() {
+    let world = World::new();
+    let file = Arc::new(world.file("called"));
+    let (sender, receiver) = mpsc::channel();
+    let ask = |durable: &Durable, number: u32| {
+        let sender = sender.clone();
+        durable.fdatasync_and_then(&file, move |verdict| {
+            sender.send((number, verdict)).unwrap();
+            assert!(number != 50, "one that panics takes nothing from the others");
+        });
+    };
+    world.disk.hold(true);
+    thread::scope(|scope| {
+        // It has the disk to itself, and waits for it.
+        scope.spawn(|| ask(&world.durable, 0));
+        world.disk.until_asked(1);
+        (1..=100).for_each(|number| ask(&world.durable, number));
+        assert!(receiver.try_recv().is_err());
+        world.disk.fail_after(Call::Sync(Kind::Data), &file, 1);
+        world.disk.hold(false);
+    });
+    let mut told: Vec<_> = (0..=100)
+        .map(|_| receiver.recv_timeout(Duration::from_secs(20)).unwrap())
+        .map(|(number, verdict)| (number, verdict.is_ok()))
+        .collect();
+    told.sort_unstable();
+    let expected: Vec<_> = (0..=100).map(|number| (number, number == 0)).collect();
+    assert_eq!(told, expected, "the first had begun before it failed");
+    assert_eq!(world.disk.calls(&file), [Call::Sync(Kind::Data); 2]);
+    ask(&world.durable, 101);
+    is_eio(receiver.recv().unwrap().1, "called");
 }

@@ -26,8 +26,8 @@ pub struct Disk(Arc<(Mutex<Book>, Condvar)>);
 #[derive(Default)]
 pub struct Book {
     pub calls: Vec<(Call, u64)>,
-    /// By inode: fails the next so many calls of this kind.
-    fails: HashMap<(Call, u64), usize>,
+    /// By inode: whether the next calls of this kind fail.
+    fails: HashMap<(Call, u64), Vec<bool>>,
     held: bool,
 }
 
@@ -42,7 +42,13 @@ impl Disk {
     }
 
     pub fn fail(&self, call: Call, file: &File, times: usize) {
-        self.book().fails.insert((call, inode(file)), times);
+        self.book().fails.insert((call, inode(file)), vec![true; times]);
+    }
+
+    /// Fails the one call of this kind that comes after `calls` more.
+    pub fn fail_after(&self, call: Call, file: &File, calls: usize) {
+        self.book().fails.insert((call, inode(file)), vec![false; calls]);
+        self.book().fails.get_mut(&(call, inode(file))).unwrap().push(true);
     }
 
     /// What has been asked of a file.
@@ -65,11 +71,10 @@ impl Disk {
         book.calls.push((call, inode(file)));
         self.0.1.notify_all();
         let mut book = self.0.1.wait_while(book, |book| book.held).unwrap();
-        let Some(times) = book.fails.get_mut(&(call, inode(file))) else { return Ok(()) };
-        if *times == 0 {
+        let fails = book.fails.get_mut(&(call, inode(file))).filter(|fails| !fails.is_empty());
+        if !fails.is_some_and(|fails| fails.remove(0)) {
             return Ok(());
         }
-        *times -= 1;
         let operation = match call {
             Call::Sync(Kind::All) => "fsync",
             Call::Sync(Kind::Data) | Call::Flush => "fdatasync",
