@@ -126,6 +126,11 @@ impl Engine {
         self.failed(verdict)
     }
 
+    /// Lets a worker do this; dropped if the runtime has ended.
+    pub(crate) fn execute(&self, work: impl FnOnce() + Send + 'static) {
+        self.workqueue.execute(work);
+    }
+
     /// Begins whatever can be begun.
     pub(crate) fn go_on(self: &Arc<Self>) {
         loop {
@@ -205,17 +210,18 @@ impl Engine {
         let next: Vec<_> = syncs.iter().map(|sync| files.give_up(sync.id)).collect();
         drop(files);
         for (sync, next) in syncs.into_iter().zip(next) {
-            let verdict = Err(runtime_ended(&sync));
+            let verdict = Err(runtime_ended(sync.id, &sync.file, sync.kind));
             self.tell(next, &verdict);
             self.tell(Some(sync.outcome), &verdict);
         }
     }
 }
 
-fn runtime_ended(sync: &Sync) -> DurabilityError {
+/// Nothing is known to be lost, nor to be durable.
+pub(crate) fn runtime_ended(id: FileId, file: &File, kind: Kind) -> DurabilityError {
     let error = io::Error::from(rustix::io::Errno::CANCELED);
     let failure = Failure { operation: "the runtime, which has ended, before the sync", error };
-    commit::error(sync.id, &sync.file, sync.kind, &failure)
+    commit::error(id, file, kind, &failure)
 }
 
 fn nanoseconds(took: Duration) -> u64 {

@@ -38,6 +38,8 @@
 //!   had anything to write.
 //! * `DURABLE-5` A future that is dropped loses nothing: the sync runs on, and the file keeps what
 //!   came of it.
+//!
+//! [`Log`] is a write-ahead log with group commit (`log`).
 #[cfg(feature = "control")]
 mod attributes;
 mod commit;
@@ -47,6 +49,7 @@ mod durable;
 mod engine;
 mod error;
 mod files;
+mod log;
 #[cfg(target_os = "linux")]
 mod range;
 mod strategy;
@@ -60,6 +63,7 @@ pub use counters::{Counters, Histogram};
 pub use description::Description;
 pub use durable::{Durable, Kind};
 pub use error::DurabilityError;
+pub use log::{Log, LogError, RECORD_LENGTH_MAX, Record, Records, Recovery, Sequence};
 pub use strategy::Strategy;
 pub use synced::{Synced, SyncedMany};
 #[doc(hidden)]

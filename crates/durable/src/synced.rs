@@ -65,6 +65,11 @@ impl Outcome {
         }
     }
 
+    /// If it is there.
+    pub(crate) fn verdict(&self) -> Option<Verdict> {
+        self.state().verdict.clone()
+    }
+
     fn wait(&self) -> Verdict {
         let state = self.state();
         let no_verdict = |state: &mut State| state.verdict.is_none();

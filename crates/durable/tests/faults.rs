@@ -261,3 +261,22 @@ fn calls_wait_without_a_thread_and_share_a_sync() {
     ask(&world.durable, 101);
     is_eio(receiver.recv().unwrap().1, "called");
 }
+
+#[test]
+fn a_failure_of_the_callers_own_sync_is_heard_by_those_who_wait_behind_it() {
+    let world = World::new();
+    let file = world.file("own");
+    world.disk.fail(FSYNC, &file, 1);
+    world.disk.hold(true);
+    thread::scope(|scope| {
+        let own = scope.spawn(|| world.durable.fsync_and_wait(&file));
+        world.disk.until_asked(1);
+        let behind: Vec<_> = (0..10).map(|_| world.durable.fsync(&file)).collect();
+        world.disk.hold(false);
+        is_eio(own.join().unwrap(), "own");
+        for behind in behind {
+            is_eio(behind.wait(), "own");
+        }
+    });
+    assert_eq!(world.disk.calls(&file), [FSYNC]);
+}

@@ -29,7 +29,9 @@
 pub use homing_durable::DurableAttributes;
 pub use homing_durable::{
     Counters as DurableCounters, Description, DurabilityError, Durable, Histogram,
-    Kind as SyncKind, Strategy as DurableStrategy, Synced, SyncedMany,
+    Kind as SyncKind, Log, LogError, Record as LogRecord, Records as LogRecords,
+    Recovery as LogRecovery, Sequence as LogSequence, Strategy as DurableStrategy, Synced,
+    SyncedMany,
 };
 #[cfg(feature = "control")]
 pub use homing_runtime::RuntimeAttributes;
