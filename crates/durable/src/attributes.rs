@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! durable/strategy      rw  auto, files or filesystem
+//! durable/backend       rw  threads or io_uring: who syncs single files
 //! durable/depth         rw  syncs under way at a time
 //! durable/counters      ro  what has been done: a name and a number on each line
 //! durable/latency_ns    ro  how many syncs took less than so long: a line for each bucket
@@ -12,6 +13,7 @@
 
 use homing_control::{Attribute, AttributeError, AttributeTree};
 
+use crate::backend::Backend;
 use crate::counters::{Counters, Histogram};
 use crate::durable::Durable;
 use crate::error::DurabilityError;
@@ -46,7 +48,8 @@ impl Durable {
 }
 
 /// All, sorted, and whether they can be set.
-const ALL: [(&str, bool); 7] = [
+const ALL: [(&str, bool); 8] = [
+    ("durable/backend", true),
     ("durable/batch_sizes", false),
     ("durable/counters", false),
     ("durable/depth", true),
@@ -72,6 +75,7 @@ impl AttributeTree for DurableAttributes {
         let durable = &self.durable;
         Ok(match path {
             "durable/strategy" => durable.strategy().name().to_owned(),
+            "durable/backend" => durable.backend().name().to_owned(),
             "durable/depth" => durable.depth().to_string(),
             "durable/counters" => counters(&durable.counters()),
             "durable/latency_ns" => histogram(&durable.counters().latency_ns),
@@ -97,6 +101,16 @@ impl AttributeTree for DurableAttributes {
                 let strategy =
                     strategy.ok_or_else(|| refused(format!("one of {}", names.join(", "))))?;
                 self.durable.set_strategy(strategy);
+            }
+            "durable/backend" => {
+                let names = Backend::ALL.map(Backend::name);
+                let backend = Backend::ALL.into_iter().find(|known| known.name() == value);
+                let backend =
+                    backend.ok_or_else(|| refused(format!("one of {}", names.join(", "))))?;
+                self.durable.set_backend(backend).map_err(|error| AttributeError::Failed {
+                    path: path.to_owned(),
+                    reason: format!("{value} is not to be had here: {error}"),
+                })?;
             }
             "durable/depth" => {
                 let depth = value.parse().ok().filter(|depth| (1..=DEPTH_MAX).contains(depth));

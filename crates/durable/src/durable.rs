@@ -2,11 +2,13 @@
 
 use std::fmt;
 use std::fs::File;
+use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 use homing_runtime::{Runtime, WorkqueueError};
 
+use crate::backend::Backend;
 use crate::counters::{Counters, add};
 use crate::description::Description;
 use crate::engine::{Engine, identify};
@@ -151,6 +153,22 @@ impl Durable {
     /// How many syncs may be under way at a time.
     pub fn depth(&self) -> usize {
         self.engine.depth()
+    }
+
+    /// Who syncs single files; live. What is under way is not affected.
+    ///
+    /// # Errors
+    /// Where there is no io_uring, or this program may have none: nothing has changed.
+    pub fn set_backend(&self, backend: Backend) -> io::Result<()> {
+        if backend == Backend::IoUring && !self.engine.system.is_real() {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        self.engine.chosen().set(backend, self.depth())
+    }
+
+    /// Who syncs single files.
+    pub fn backend(&self) -> Backend {
+        self.engine.chosen().backend
     }
 
     /// What has been done so far.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use homing_runtime::{Runtime, Workqueue, WorkqueueError, blocking};
 
+use crate::backend::{Chosen, Ring};
 use crate::commit;
 use crate::counters::{Counts, add};
 use crate::description::Description;
@@ -29,6 +30,7 @@ pub(crate) struct Engine {
     workqueue: Workqueue,
     strategy: AtomicU8,
     depth: AtomicUsize,
+    backend: Mutex<Chosen>,
     pub(crate) counts: Counts,
     /// The runtime has.
     ended: AtomicBool,
@@ -42,6 +44,7 @@ impl Engine {
             workqueue: runtime.workqueue("durable").build()?,
             strategy: AtomicU8::new(Strategy::Auto as u8),
             depth: AtomicUsize::new(DEPTH),
+            backend: Mutex::default(),
             counts: Counts::default(),
             ended: AtomicBool::new(false),
         }))
@@ -67,7 +70,12 @@ impl Engine {
 
     pub(crate) fn set_depth(self: &Arc<Self>, depth: usize) {
         self.depth.store(depth.max(1), Ordering::Relaxed);
+        self.chosen().set_depth(self.depth());
         self.go_on();
+    }
+
+    pub(crate) fn chosen(&self) -> MutexGuard<'_, Chosen> {
+        lock(&self.backend)
     }
 
     /// Counts a verdict that somebody gets without sharing it.
@@ -133,18 +141,49 @@ impl Engine {
 
     /// Begins whatever can be begun.
     pub(crate) fn go_on(self: &Arc<Self>) {
-        loop {
-            let Some(job) = self.files().next_job(self.strategy(), self.depth()) else { return };
-            if self.ended.load(Ordering::Acquire) {
-                self.give_up_one(job);
-                continue;
-            }
-            let run = Run { engine: Arc::clone(self), job: Some(job) };
-            self.workqueue.execute(move || run.run());
+        while let Some(job) = self.next_job() {
+            self.hand_over(job);
         }
     }
 
-    fn run(self: &Arc<Self>, job: Job) {
+    fn next_job(&self) -> Option<Job> {
+        loop {
+            let job = self.files().next_job(self.strategy(), self.depth())?;
+            if !self.ended.load(Ordering::Acquire) {
+                return Some(job);
+            }
+            self.give_up_one(job);
+        }
+    }
+
+    fn hand_over(self: &Arc<Self>, job: Job) {
+        let ring = self.chosen().ring();
+        match (job, ring) {
+            (Job::File(sync), Some(ring)) => self.sync_by(&ring, sync),
+            (job, _) => {
+                let run = Run { engine: Arc::clone(self), job: Some(job) };
+                self.workqueue.execute(move || run.run());
+            }
+        }
+    }
+
+    fn sync_by(self: &Arc<Self>, ring: &Ring, sync: Sync) {
+        add(&self.counts.files, 1);
+        let (engine, began) = (Arc::clone(self), Instant::now());
+        let (file, kind) = (Arc::clone(&sync.file), sync.kind);
+        let done = move |synced: io::Result<()>| {
+            let operation = "fsync by io_uring";
+            let synced = synced.map_err(|error| Failure { operation, error });
+            let verdict = commit::verdict(&*engine.system, &sync, synced);
+            if let Some(job) = engine.end(vec![sync], vec![verdict], false, began.elapsed()) {
+                engine.hand_over(job);
+            }
+        };
+        ring.sync(file, kind, Box::new(done));
+    }
+
+    /// Does a job. There may be another one then, for the same thread.
+    fn run(self: &Arc<Self>, job: Job) -> Option<Job> {
         let began = Instant::now();
         let (syncs, verdicts, was_commit) = match job {
             Job::File(sync) => {
@@ -159,17 +198,18 @@ impl Engine {
                 (syncs, verdicts, true)
             }
         };
-        self.end(syncs, verdicts, was_commit, began.elapsed());
+        self.end(syncs, verdicts, was_commit, began.elapsed())
     }
 
-    /// A job has run: notes what came of it, and tells those who waited.
+    /// A job has run: notes what came of it, and tells those who waited. One of the jobs that can
+    /// begin now is left to the caller.
     fn end(
         self: &Arc<Self>,
         syncs: Vec<Sync>,
         verdicts: Vec<Verdict>,
         was_commit: bool,
         took: Duration,
-    ) {
+    ) -> Option<Job> {
         let mut told = Vec::with_capacity(syncs.len());
         {
             let mut files = self.files();
@@ -182,13 +222,15 @@ impl Engine {
             }
         }
         self.counts.batches.note(syncs.iter().map(|sync| sync.askers).sum());
-        // What is next begins before those who wait are woken.
+        // What others can do begins before those who wait are woken.
+        let mine = self.next_job();
         self.go_on();
         for ((sync, verdict), in_vain) in syncs.into_iter().zip(verdicts).zip(told) {
             self.counts.latency_ns.note(nanoseconds(sync.asked_at.elapsed()));
             self.tell(in_vain, &verdict);
             self.tell(Some(sync.outcome), &verdict);
         }
+        mine
     }
 
     /// A job will not run, because the runtime has ended; nor will those that wait.
@@ -234,10 +276,21 @@ struct Run {
     job: Option<Job>,
 }
 
+/// So many jobs one after the other; then the worker looks for other work, and whether the runtime
+/// ends.
+const TURNS_MAX: usize = 16;
+
 impl Run {
     fn run(mut self) {
+        blocking(|| {
+            for _ in 0..TURNS_MAX {
+                let Some(job) = self.job.take() else { return };
+                // No other thread has to be woken for it.
+                self.job = self.engine.run(job);
+            }
+        });
         if let Some(job) = self.job.take() {
-            blocking(|| self.engine.run(job));
+            self.engine.hand_over(job);
         }
     }
 }

@@ -42,6 +42,7 @@
 //! [`Log`] is a write-ahead log with group commit (`log`).
 #[cfg(feature = "control")]
 mod attributes;
+mod backend;
 mod commit;
 mod counters;
 mod description;
@@ -52,6 +53,8 @@ mod files;
 mod log;
 #[cfg(target_os = "linux")]
 mod range;
+#[cfg(target_os = "linux")]
+mod ring;
 mod strategy;
 mod sync;
 mod synced;
@@ -59,6 +62,7 @@ mod system;
 
 #[cfg(feature = "control")]
 pub use attributes::DurableAttributes;
+pub use backend::Backend;
 pub use counters::{Counters, Histogram};
 pub use description::Description;
 pub use durable::{Durable, Kind};

@@ -36,6 +36,7 @@ fn what_is_set_is_in_force_and_bad_values_change_nothing() {
     for (path, value, accepted) in [
         ("durable/strategy", "syncfs", "auto, files, filesystem"),
         ("durable/strategy", "", "auto, files, filesystem"),
+        ("durable/backend", "aio", "threads, io_uring"),
         ("durable/depth", "0", "1 to 4096"),
         ("durable/depth", "4097", "1 to 4096"),
         ("durable/depth", "-1", "1 to 4096"),
@@ -46,6 +47,10 @@ fn what_is_set_is_in_force_and_bad_values_change_nothing() {
         assert!(listed.contains(accepted), "{error}");
     }
     assert_eq!((world.durable.strategy(), world.durable.depth()), (Strategy::Files, 7));
+    // A disk of the tests' own is not the system's.
+    let error = tree.set("durable/backend", "io_uring").unwrap_err().to_string();
+    assert!(error.contains("durable/backend: io_uring is not to be had here"), "{error}");
+    assert_eq!(tree.get("durable/backend").unwrap(), "threads");
     tree.set("durable/strategy", "filesystem").unwrap();
     world.durable.fsync(&world.file("one")).wait().unwrap();
     assert_eq!(world.durable.counters().commits, 1, "also for one file");

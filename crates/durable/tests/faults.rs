@@ -194,7 +194,7 @@ fn forbidding_commits_syncs_each_file() {
 #[test]
 fn when_the_runtime_ends_nobody_waits_for_ever() {
     let World { runtime, durable, disk, folder } = World::new();
-    let files: Vec<_> = (0..20)
+    let files: Vec<_> = (0..200)
         .map(|number| File::create(folder.path().join(number.to_string())).unwrap())
         .collect();
     durable.set_depth(2);

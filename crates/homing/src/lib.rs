@@ -28,8 +28,8 @@
 #[cfg(feature = "control")]
 pub use homing_durable::DurableAttributes;
 pub use homing_durable::{
-    Counters as DurableCounters, Description, DurabilityError, Durable, Histogram,
-    Kind as SyncKind, Log, LogError, Record as LogRecord, Records as LogRecords,
+    Backend as DurableBackend, Counters as DurableCounters, Description, DurabilityError, Durable,
+    Histogram, Kind as SyncKind, Log, LogError, Record as LogRecord, Records as LogRecords,
     Recovery as LogRecovery, Sequence as LogSequence, Strategy as DurableStrategy, Synced,
     SyncedMany,
 };
