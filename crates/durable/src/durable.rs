@@ -3,12 +3,15 @@
 use std::fmt;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
+use std::path::Path;
 use std::sync::Arc;
 
 use homing_runtime::{Runtime, WorkqueueError};
 
 use crate::backend::Backend;
+use crate::batch::{Batch, parent};
 use crate::counters::{Counters, add};
 use crate::description::Description;
 use crate::engine::{Engine, identify};
@@ -68,15 +71,36 @@ impl Durable {
         self.begin(directory, Kind::All)
     }
 
+    /// [`Durable::fsync_dir`] of the directory in which this name stands.
+    ///
+    /// # Errors
+    /// Where the directory cannot be opened, or the path has none.
+    pub fn sync_parent(&self, path: impl AsRef<Path>) -> io::Result<Synced> {
+        Ok(self.fsync_dir(&parent(path.as_ref())?))
+    }
+
+    /// Begins to make at least these bytes of a file durable, and what reading them needs. No
+    /// system has a call for a part that could be relied on: `sync_file_range` leaves out where the
+    /// data is, and the device's cache. So all of the file's data is synced, with whoever else asks.
+    pub fn sync_range(&self, file: &impl Description, range: Range<u64>) -> Synced {
+        if range.is_empty() { Synced::done(Ok(())) } else { self.fdatasync(file) }
+    }
+
     /// [`Durable::fsync`] of many files; what becomes of each, in their order.
     pub fn fsync_many<'a, D: Description + 'a>(
         &self,
         files: impl IntoIterator<Item = &'a D>,
     ) -> SyncedMany {
-        let all: Vec<Synced> = files.into_iter().map(|file| self.ask(file, Kind::All)).collect();
-        // Once for all of them: so that they are seen to be many.
-        self.engine.go_on();
-        SyncedMany { all, done: Vec::new() }
+        let mut batch = self.batch();
+        for file in files {
+            batch.fsync(file);
+        }
+        batch.begin()
+    }
+
+    /// Syncs that begin together.
+    pub fn batch(&self) -> Batch {
+        Batch::new(self.clone())
     }
 
     /// [`Durable::fsync`], and waits. Where nothing else is under way the caller's own thread does
@@ -182,7 +206,7 @@ impl Durable {
         synced
     }
 
-    fn ask(&self, file: &impl Description, kind: Kind) -> Synced {
+    pub(crate) fn ask(&self, file: &impl Description, kind: Kind) -> Synced {
         let engine = &self.engine;
         add(&engine.counts.asked, 1);
         let asked = identify(file.file()).and_then(|id| {

@@ -43,6 +43,7 @@
 #[cfg(feature = "control")]
 mod attributes;
 mod backend;
+mod batch;
 mod commit;
 mod counters;
 mod description;
@@ -63,6 +64,7 @@ mod system;
 #[cfg(feature = "control")]
 pub use attributes::DurableAttributes;
 pub use backend::Backend;
+pub use batch::Batch;
 pub use counters::{Counters, Histogram};
 pub use description::Description;
 pub use durable::{Durable, Kind};

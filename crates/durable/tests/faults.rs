@@ -197,6 +197,7 @@ fn when_the_runtime_ends_nobody_waits_for_ever() {
     let files: Vec<_> = (0..200)
         .map(|number| File::create(folder.path().join(number.to_string())).unwrap())
         .collect();
+    durable.set_strategy(Strategy::Files);
     durable.set_depth(2);
     disk.hold(true);
     let all: Vec<_> = files.iter().map(|file| durable.fsync(file)).collect();
@@ -279,4 +280,45 @@ fn a_failure_of_the_callers_own_sync_is_heard_by_those_who_wait_behind_it() {
         }
     });
     assert_eq!(world.disk.calls(&file), [FSYNC]);
+}
+
+#[test]
+fn a_batch_begins_together_and_also_where_it_is_dropped() {
+    let world = World::new();
+    let (data, all) = (world.file("data"), world.file("all"));
+    let path = world.folder.path().join("all");
+    world.durable.set_strategy(Strategy::Filesystem);
+    let mut batch = world.durable.batch();
+    batch.fdatasync(&data).fsync(&all).fsync(&all);
+    batch.sync_parent(&path).unwrap();
+    assert!(batch.sync_parent("/").unwrap_err().to_string().contains("no parent"));
+    assert_eq!(world.disk.book().calls.len(), 0);
+    world.disk.fail(Call::Check, &all, 1);
+    let [first, second, third, parent] = batch.begin().wait().try_into().unwrap();
+    first.unwrap();
+    is_eio(second, "all");
+    is_eio(third, "all");
+    parent.unwrap();
+    assert_eq!((world.durable.counters().commits, world.durable.counters().committed), (1, 3));
+    let folder = File::open(world.folder.path()).unwrap();
+    assert_eq!(world.disk.calls(&folder), [Call::Check]);
+
+    let mut batch = world.durable.batch();
+    batch.fdatasync(&data);
+    let shares = world.durable.clone();
+    drop(batch);
+    shares.fdatasync(&data).wait().unwrap();
+    world.durable.sync_parent(&path).unwrap().wait().unwrap();
+    assert!(world.durable.sync_parent("/no/such/folder").is_err());
+}
+
+#[test]
+fn a_range_is_durable_with_all_of_its_file() {
+    let world = World::new();
+    world.durable.set_strategy(Strategy::Files);
+    let file = world.file("range");
+    world.durable.sync_range(&file, 7..7).wait().unwrap();
+    assert_eq!(world.disk.calls(&file), []);
+    world.durable.sync_range(&file, 0..4096).wait().unwrap();
+    assert_eq!(world.disk.calls(&file), [Call::Sync(Kind::Data)]);
 }

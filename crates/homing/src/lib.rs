@@ -28,10 +28,10 @@
 #[cfg(feature = "control")]
 pub use homing_durable::DurableAttributes;
 pub use homing_durable::{
-    Backend as DurableBackend, Counters as DurableCounters, Description, DurabilityError, Durable,
-    Histogram, Kind as SyncKind, Log, LogError, Record as LogRecord, Records as LogRecords,
-    Recovery as LogRecovery, Sequence as LogSequence, Strategy as DurableStrategy, Synced,
-    SyncedMany,
+    Backend as DurableBackend, Batch as SyncBatch, Counters as DurableCounters, Description,
+    DurabilityError, Durable, Histogram, Kind as SyncKind, Log, LogError, Record as LogRecord,
+    Records as LogRecords, Recovery as LogRecovery, Sequence as LogSequence,
+    Strategy as DurableStrategy, Synced, SyncedMany,
 };
 #[cfg(feature = "control")]
 pub use homing_runtime::RuntimeAttributes;
