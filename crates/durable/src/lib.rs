@@ -56,6 +56,8 @@ mod log;
 mod range;
 #[cfg(target_os = "linux")]
 mod ring;
+#[cfg(all(shuttle, test))]
+mod shuttle_tests;
 mod strategy;
 mod sync;
 mod synced;
