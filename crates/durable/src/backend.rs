@@ -1,4 +1,4 @@
-//! Who syncs single files: threads of the runtime, or the kernel's, by io_uring. Commits of
+//! Who syncs single files: threads of the runtime, or the kernel's, by `io_uring`. Commits of
 //! filesystems and the callers' own syncs are plain system calls either way.
 
 use std::io;

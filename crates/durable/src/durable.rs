@@ -83,7 +83,7 @@ impl Durable {
     /// system has a call for a part that could be relied on: `sync_file_range` leaves out where the
     /// data is, and the device's cache. So all of the file's data is synced, with whoever else asks.
     pub fn sync_range(&self, file: &impl Description, range: Range<u64>) -> Synced {
-        if range.is_empty() { Synced::done(Ok(())) } else { self.fdatasync(file) }
+        if range.is_empty() { Synced::done(&Ok(())) } else { self.fdatasync(file) }
     }
 
     /// [`Durable::fsync`] of many files; what becomes of each, in their order.
@@ -182,7 +182,7 @@ impl Durable {
     /// Who syncs single files; live. What is under way is not affected.
     ///
     /// # Errors
-    /// Where there is no io_uring, or this program may have none: nothing has changed.
+    /// Where there is no `io_uring`, or this program may have none: nothing has changed.
     pub fn set_backend(&self, backend: Backend) -> io::Result<()> {
         if backend == Backend::IoUring && !self.engine.system.is_real() {
             return Err(io::ErrorKind::Unsupported.into());
@@ -221,9 +221,9 @@ impl Durable {
                 add(&engine.counts.shared, 1);
                 Synced::of(outcome)
             }
-            Ok(Asked::Failed(error)) => Synced::done(engine.failed(Err(error))),
+            Ok(Asked::Failed(error)) => Synced::done(&engine.failed(Err(error))),
             // Out of descriptors, for one: then the asker's own will do, and the asker waits.
-            Err(_) => Synced::done(engine.sync_here(file.file(), kind)),
+            Err(_) => Synced::done(&engine.sync_here(file.file(), kind)),
         }
     }
 

@@ -88,7 +88,7 @@ impl Engine {
 
     fn tell(&self, outcome: Option<Arc<Outcome>>, verdict: &Verdict) {
         if let Some(outcome) = outcome {
-            outcome.set(self.failed(verdict.clone()));
+            outcome.set(&self.failed(verdict.clone()));
         }
     }
 

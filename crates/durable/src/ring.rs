@@ -1,4 +1,4 @@
-//! Syncs of files by io_uring: one thread submits them and takes what comes of them; the kernel's
+//! Syncs of files by `io_uring`: one thread submits them and takes what comes of them; the kernel's
 //! own workers, as many as it is told, do the waiting.
 //!
 //! One thread, because the kernel cancels the requests of a thread that ends.
@@ -73,12 +73,11 @@ impl Ring {
         let order = Order { file, kind, done };
         let broken = {
             let mut inbox = lock(&self.shared.inbox);
-            match inbox.broken {
-                Some(errno) => Some((order, errno)),
-                None => {
-                    inbox.orders.push(order);
-                    None
-                }
+            if let Some(errno) = inbox.broken {
+                Some((order, errno))
+            } else {
+                inbox.orders.push(order);
+                None
             }
         };
         match broken {

@@ -88,6 +88,7 @@ impl Costs {
     }
 
     /// In words, for people and programs.
+    #[cfg(feature = "control")]
     pub(crate) fn told(&self) -> String {
         let ns = |took: Option<Duration>| took.map_or("-".to_owned(), |t| t.as_nanos().to_string());
         format!("file_ns {} commit_ns {}", ns(self.file), ns(self.commit))

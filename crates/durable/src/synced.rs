@@ -38,7 +38,7 @@ impl Outcome {
         lock(&self.state)
     }
 
-    pub(crate) fn set(&self, verdict: Verdict) {
+    pub(crate) fn set(&self, verdict: &Verdict) {
         let (wakers, calls) = {
             let mut state = self.state();
             state.verdict = Some(verdict.clone());
@@ -99,7 +99,7 @@ impl Synced {
         Self { outcome, number: None }
     }
 
-    pub(crate) fn done(verdict: Verdict) -> Self {
+    pub(crate) fn done(verdict: &Verdict) -> Self {
         let outcome = Outcome::default();
         outcome.set(verdict);
         Self::of(Arc::new(outcome))

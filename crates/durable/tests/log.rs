@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-use homing_durable::{Durable, Kind, Log, LogError, Recovery};
+use homing_durable::{Durable, Kind, Log, LogError, Recovery, Synced};
 use homing_runtime::Runtime;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -34,7 +34,7 @@ fn what_is_committed_is_read_back_and_what_is_only_appended_is_not_there() {
     let (log, recovery) = open(&world.durable, &path);
     assert_eq!((recovery.records, recovery.dropped_bytes), (0, 0));
     log.append(b"").unwrap();
-    let second = log.append(&[7; 3_000_000]).unwrap();
+    let second = log.append(&vec![7; 3_000_000]).unwrap();
     log.commit_and_wait(second).unwrap();
     let third = log.append(b"not committed").unwrap();
     assert_eq!((log.durable_sequence(), log.last_sequence()), (second, third));
@@ -68,9 +68,7 @@ fn many_who_commit_share_a_flush() {
                 // Half of them wait on a thread, half have a future.
                 let synced = (number % 2 == 0).then(|| log.commit(sequence));
                 sender.send(()).unwrap();
-                synced
-                    .map_or_else(|| log.commit_and_wait(sequence), |synced| synced.wait())
-                    .unwrap();
+                synced.map_or_else(|| log.commit_and_wait(sequence), Synced::wait).unwrap();
                 assert!(log.durable_sequence() >= sequence);
             })
         })

@@ -232,10 +232,10 @@ impl State {
             "record {sequence} was not appended, the last is {appended}"
         );
         if sequence.0 <= self.durable {
-            return Ok(Synced::done(Ok(())));
+            return Ok(Synced::done(&Ok(())));
         }
         if let Some(error) = &self.failed {
-            return Ok(Synced::done(Err(error.clone())));
+            return Ok(Synced::done(&Err(error.clone())));
         }
         if let Some((last, outcome)) = &self.running
             && sequence.0 <= *last
@@ -290,9 +290,9 @@ impl Shared {
         let more = state.led;
         drop(state);
         if let Some(next) = in_vain {
-            next.set(verdict.clone());
+            next.set(&verdict);
         }
-        outcome.set(verdict);
+        outcome.set(&verdict);
         more
     }
 
@@ -340,7 +340,7 @@ impl Drop for Lead {
             state.next.take()
         };
         if let Some(next) = next {
-            next.set(Err(runtime_ended(shared.id, &shared.file, Kind::Data)));
+            next.set(&Err(runtime_ended(shared.id, &shared.file, Kind::Data)));
         }
     }
 }
