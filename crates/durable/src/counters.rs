@@ -1,5 +1,7 @@
 //! What has been done so far.
 
+use std::fmt;
+
 use crate::sync::{AtomicU64, Ordering};
 
 /// Each figure is exact; together they need not be of one instant.
@@ -33,7 +35,7 @@ impl Counters {
 }
 
 /// How many figures there were of each size; the buckets double.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Histogram {
     counts: [u64; BUCKETS],
 }
@@ -69,6 +71,13 @@ impl Histogram {
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let all = self.counts.iter().enumerate();
         all.filter(|(_, count)| **count > 0).map(|(bucket, count)| (1 << bucket, *count))
+    }
+}
+
+/// The buckets that are not empty.
+impl fmt::Debug for Histogram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.buckets()).finish()
     }
 }
 
