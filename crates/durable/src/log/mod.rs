@@ -193,7 +193,9 @@ impl Log {
             Err(outcome) => {
                 if !std::mem::replace(&mut state.led, true) {
                     drop(state);
-                    if blocking(|| self.shared.lead_once()) {
+                    let (more, told) = blocking(|| self.shared.lead_once());
+                    told.tell();
+                    if more {
                         self.shared.lead_later();
                     }
                     // What this thread has just written had its record in it.
@@ -251,13 +253,13 @@ impl Shared {
         lock(&self.state)
     }
 
-    /// Writes what is pending, for all who wait for it; whether more wait by then. Only for whoever
-    /// has set `led`.
-    fn lead_once(&self) -> bool {
+    /// Writes what is pending, for all who wait for it, and who are still to be told; whether more
+    /// wait by then. Only for whoever has set `led`.
+    fn lead_once(&self) -> (bool, Told) {
         let mut state = self.state();
         let Some(outcome) = state.next.take() else {
             state.led = false;
-            return false;
+            return (false, Told { outcomes: [None, None], verdict: Ok(()) });
         };
         let spare = std::mem::take(&mut state.spare);
         let bytes = std::mem::replace(&mut state.pending, spare);
@@ -289,11 +291,7 @@ impl Shared {
         state.led = state.next.is_some();
         let more = state.led;
         drop(state);
-        if let Some(next) = in_vain {
-            next.set(&verdict);
-        }
-        outcome.set(&verdict);
-        more
+        (more, Told { outcomes: [in_vain, Some(outcome)], verdict })
     }
 
     fn write(&self, bytes: &[u8], end: u64, allocated: &mut u64) -> Verdict {
@@ -324,8 +322,31 @@ struct Lead {
 
 impl Lead {
     fn run(mut self) {
-        if let Some(shared) = self.shared.take() {
-            blocking(|| while shared.lead_once() {});
+        let Some(shared) = self.shared.take() else { return };
+        blocking(|| {
+            loop {
+                let (more, told) = shared.lead_once();
+                if !more {
+                    // Whoever is told that his commit was the last may close the log, and open it.
+                    drop(shared);
+                    return told.tell();
+                }
+                told.tell();
+            }
+        });
+    }
+}
+
+/// Those who are to hear what came of a write.
+struct Told {
+    outcomes: [Option<Arc<Outcome>>; 2],
+    verdict: Verdict,
+}
+
+impl Told {
+    fn tell(self) {
+        for outcome in self.outcomes.into_iter().flatten() {
+            outcome.set(&self.verdict);
         }
     }
 }
