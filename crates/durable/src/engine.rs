@@ -14,7 +14,7 @@ use crate::counters::{Counts, add};
 use crate::description::Description;
 use crate::durable::Kind;
 use crate::error::DurabilityError;
-use crate::files::{FileId, Files, Job, Sync};
+use crate::files::{Ended, FileId, Files, Job, Sync};
 use crate::strategy::Strategy;
 use crate::sync::{AtomicBool, AtomicU8, AtomicUsize, Mutex, MutexGuard, Ordering, lock};
 use crate::synced::{Outcome, Verdict};
@@ -109,11 +109,11 @@ impl Engine {
         let took = began.elapsed();
         self.counts.latency_ns.note(nanoseconds(took));
         self.counts.batches.note(1);
-        let (in_vain, more) = {
+        let (Ended { verdict, in_vain }, more) = {
             let mut files = self.files();
             files.end_job(id.device, false, took);
-            let in_vain = files.end(id, &verdict, || file.keep().ok());
-            (in_vain, files.waits())
+            let ended = files.end(id, verdict, || file.keep().ok());
+            (ended, files.waits())
         };
         self.tell(in_vain, &verdict);
         if more {
@@ -131,6 +131,21 @@ impl Engine {
         let id = identify(file).unwrap_or(FileId { device: 0, inode: 0 });
         let verdict = Err(commit::error(id, file, kind, &failure));
         self.files().note_failure(id, &verdict);
+        self.failed(verdict)
+    }
+
+    /// Syncs a file through a description that nobody else syncs through meanwhile, on the caller's
+    /// thread, beside whatever else is under way.
+    pub(crate) fn sync_own(&self, id: FileId, file: &Arc<File>) -> Verdict {
+        if let Some(error) = self.files().failure(id) {
+            return self.failed(Err(error));
+        }
+        add(&self.counts.files, 1);
+        let synced = blocking(|| self.system.sync(file, Kind::Data));
+        let verdict = synced.map_err(|failure| commit::error(id, file, Kind::Data, &failure));
+        let ended = self.files().end_own(id, verdict, || Some(Arc::clone(file)));
+        let Ended { verdict, in_vain } = ended;
+        self.tell(in_vain, &verdict);
         self.failed(verdict)
     }
 
@@ -216,16 +231,15 @@ impl Engine {
             if let Some(first) = syncs.first() {
                 files.end_job(first.id.device, was_commit, took);
             }
-            for (sync, verdict) in syncs.iter().zip(&verdicts) {
-                let in_vain = files.end(sync.id, verdict, || Some(Arc::clone(&sync.file)));
-                told.push(in_vain);
+            for (sync, verdict) in syncs.iter().zip(verdicts) {
+                told.push(files.end(sync.id, verdict, || Some(Arc::clone(&sync.file))));
             }
         }
         self.counts.batches.note(syncs.iter().map(|sync| sync.askers).sum());
         // What others can do begins before those who wait are woken.
         let mine = self.next_job();
         self.go_on();
-        for ((sync, verdict), in_vain) in syncs.into_iter().zip(verdicts).zip(told) {
+        for (sync, Ended { verdict, in_vain }) in syncs.into_iter().zip(told) {
             self.counts.latency_ns.note(nanoseconds(sync.asked_at.elapsed()));
             self.tell(in_vain, &verdict);
             self.tell(Some(sync.outcome), &verdict);
@@ -266,7 +280,7 @@ pub(crate) fn runtime_ended(id: FileId, file: &File, kind: Kind) -> DurabilityEr
     commit::error(id, file, kind, &failure)
 }
 
-fn nanoseconds(took: Duration) -> u64 {
+pub(crate) fn nanoseconds(took: Duration) -> u64 {
     u64::try_from(took.as_nanos()).unwrap_or(u64::MAX)
 }
 
@@ -278,7 +292,7 @@ struct Run {
 
 /// So many jobs one after the other; then the worker looks for other work, and whether the runtime
 /// ends.
-const TURNS_MAX: usize = 16;
+pub(crate) const TURNS_MAX: usize = 16;
 
 impl Run {
     fn run(mut self) {

@@ -72,6 +72,15 @@ pub(crate) enum Asked {
     New(Arc<Outcome>),
 }
 
+/// What came of a sync.
+pub(crate) struct Ended {
+    /// An error also where another sync of the file has failed meanwhile: what that one covered may
+    /// be what this one did not find any more.
+    pub(crate) verdict: Verdict,
+    /// Those who wait for the next one, and would in vain: to be told the same.
+    pub(crate) in_vain: Option<Arc<Outcome>>,
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Files {
@@ -197,27 +206,48 @@ impl Files {
         Some(next)
     }
 
-    /// A file's sync has ended: notes what came of it. Those who wait for the next one, and will
-    /// wait in vain, are handed out, to be told.
+    /// A file's sync has ended: notes what came of it. See [`Ended`].
     pub(crate) fn end(
         &mut self,
         id: FileId,
-        verdict: &Verdict,
+        verdict: Verdict,
         keep: impl FnOnce() -> Option<Arc<File>>,
-    ) -> Option<Arc<Outcome>> {
-        let entry = self.entries.get_mut(&id)?;
-        entry.running = false;
-        if let Err(error) = verdict {
-            // `DURABLE-3`
-            entry.failed.get_or_insert_with(|| (error.clone(), keep()));
-            return entry.next.take().map(|next| next.outcome);
+    ) -> Ended {
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.running = false;
         }
-        if entry.next.is_some() {
+        let ended = self.end_own(id, verdict, keep);
+        if self.entries.get(&id).is_some_and(|entry| entry.next.is_some()) {
             self.filesystems.entry(id.device).or_default().ready.push_back(id);
         } else {
             self.sweep(id);
         }
-        None
+        ended
+    }
+
+    /// As [`Files::end`], of a sync beside all others, through a description of its own.
+    pub(crate) fn end_own(
+        &mut self,
+        id: FileId,
+        verdict: Verdict,
+        keep: impl FnOnce() -> Option<Arc<File>>,
+    ) -> Ended {
+        let failed = self.failure(id).map_or(verdict, Err);
+        let Err(error) = &failed else { return Ended { verdict: failed, in_vain: None } };
+        // `DURABLE-3`
+        let entry = self.entries.entry(id).or_default();
+        entry.failed.get_or_insert_with(|| (error.clone(), keep()));
+        let in_vain = entry.next.take().map(|next| next.outcome);
+        if let Some(filesystem) = self.filesystems.get_mut(&id.device) {
+            filesystem.ready.retain(|ready| *ready != id);
+        }
+        Ended { verdict: failed, in_vain }
+    }
+
+    /// How a file failed, if nobody has acknowledged it.
+    pub(crate) fn failure(&self, id: FileId) -> Option<DurabilityError> {
+        let failed = self.entries.get(&id)?.failed.as_ref();
+        failed.map(|(error, _)| error.clone())
     }
 
     /// A file's sync has failed that was none of ours to run.

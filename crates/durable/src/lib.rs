@@ -24,14 +24,15 @@
 //!
 //! How: callers of one file share its next sync (`files`); files that wait are synced side by side,
 //! or, where many of one filesystem wait, by one commit of that filesystem with a verdict for each
-//! file (`commit`); which of the two is decided by what they have cost (`strategy`).
+//! file (`commit`); which of the two is decided by what they have cost (`strategy`). Where many sync
+//! one file that has descriptions for it ([`SharedFile`]), they share syncs only if that is faster.
 //!
 //! Rules, cited by number:
 //!
 //! * `DURABLE-1` A sync covers what was written before it was asked for: a file that is being
 //!   synced is synced once more for those who come meanwhile, all of them together.
 //! * `DURABLE-2` A verdict is of the file's own open file description, which is duplicated, never
-//!   reopened.
+//!   reopened; or of one of several that were opened for it beforehand ([`SharedFile`]).
 //! * `DURABLE-3` A failure is sticky: every waiter of the file and every later sync of it fails,
 //!   until somebody acknowledges the loss.
 //! * `DURABLE-4` After a commit of a filesystem its device is flushed, whether or not its journal
@@ -52,10 +53,12 @@ mod engine;
 mod error;
 mod files;
 mod log;
+mod pace;
 #[cfg(target_os = "linux")]
 mod range;
 #[cfg(target_os = "linux")]
 mod ring;
+mod shared_file;
 #[cfg(all(shuttle, test))]
 mod shuttle_tests;
 mod strategy;
@@ -72,6 +75,7 @@ pub use description::Description;
 pub use durable::{Durable, Kind};
 pub use error::DurabilityError;
 pub use log::{Log, LogError, RECORD_LENGTH_MAX, Record, Records, Recovery, Sequence};
+pub use shared_file::SharedFile;
 pub use strategy::Strategy;
 pub use synced::{Synced, SyncedMany};
 #[doc(hidden)]

@@ -4,15 +4,16 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 use homing_runtime::Runtime;
 use homing_topology::Machine;
-use shuttle::sync::{Arc, Mutex};
+use shuttle::sync::{Arc, Condvar, Mutex};
 use shuttle::thread;
 
-use crate::{Durable, Failure, Kind, Log, Strategy, System};
+use crate::{DurabilityError, Durable, Failure, Kind, Log, SharedFile, Strategy, System};
 
 /// How many schedules are tried of each test. `HOMING_SHUTTLE_ITERATIONS` makes it more.
 fn iterations() -> usize {
@@ -33,8 +34,10 @@ fn runtime() -> Runtime {
 #[derive(Clone, Default)]
 struct Disk(Arc<Mutex<HashMap<u64, Pages>>>);
 
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 struct Pages {
+    /// Each description hears of a failure by itself, once.
+    heard: Option<Vec<RawFd>>,
     written: u64,
     durable: u64,
     /// The sync that fails, counted from 1; as the kernel does, the next one says that all is well.
@@ -68,8 +71,17 @@ impl System for Disk {
         thread::yield_now();
         self.pages(file, |pages| {
             pages.syncs += 1;
-            if pages.syncs == pages.fails {
-                pages.lost = true;
+            pages.lost |= pages.syncs == pages.fails;
+            let number = file.as_raw_fd();
+            let hears = match &mut pages.heard {
+                None => pages.syncs == pages.fails,
+                Some(heard) if pages.lost && !heard.contains(&number) => {
+                    heard.push(number);
+                    true
+                }
+                Some(_) => false,
+            };
+            if hears {
                 return Err(Failure { operation: "fsync", error: io::Error::from_raw_os_error(5) });
             }
             // What was lost stays lost.
@@ -152,6 +164,94 @@ fn files_one_of_which_fails() {
 #[test]
 fn commits_of_the_filesystem() {
     nobody_is_lied_to(Strategy::Filesystem, 0);
+}
+
+/// The same file so many times, each opened by itself.
+fn descriptions(file: &Arc<File>, count: usize) -> Vec<std::sync::Arc<File>> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    (0..count).map(|_| std::sync::Arc::new(File::open(&path).unwrap())).collect()
+}
+
+fn wait(durable: &Durable, file: &SharedFile) -> Result<(), DurabilityError> {
+    let told = Arc::new((Mutex::new(None), Condvar::new()));
+    let teller = Arc::clone(&told);
+    durable.fdatasync_shared(file, move |verdict| {
+        *teller.0.lock().unwrap() = Some(verdict);
+        teller.1.notify_all();
+    });
+    let mut verdict = told.0.lock().unwrap();
+    loop {
+        match verdict.take() {
+            Some(verdict) => return verdict,
+            None => verdict = told.1.wait(verdict).unwrap(),
+        }
+    }
+}
+
+/// As [`nobody_is_lied_to`], of those who share a file.
+fn nobody_who_shares_is_lied_to(side_by_side: bool, fails: u64) {
+    check(move || {
+        let runtime = runtime();
+        let disk = Disk::default();
+        let durable = Durable::with_system(&runtime, disk.clone()).unwrap();
+        durable.set_strategy(Strategy::Files);
+        let file = Arc::new(tempfile::tempfile().unwrap());
+        let all = descriptions(&file, 2);
+        let shared = SharedFile::always(all, side_by_side).unwrap();
+        disk.pages(&file, |pages| (pages.fails, pages.heard) = (fails, Some(Vec::new())));
+        let askers = [0, 1, 2, 3].map(|asker: usize| {
+            let (durable, disk) = (durable.clone(), disk.clone());
+            let (file, shared) = (Arc::clone(&file), shared.clone());
+            thread::spawn(move || {
+                for _ in 0..2 {
+                    let written = disk.write(&file);
+                    let verdict = match asker {
+                        // Somebody who has nothing to do with the others.
+                        0 => durable.fsync_and_wait(&*file),
+                        _ => wait(&durable, &shared),
+                    };
+                    let was_lost = disk.pages(&file, |pages| pages.lost);
+                    match verdict {
+                        Ok(()) => assert!(disk.durable(&file) >= written, "a lie"),
+                        Err(error) => assert!(was_lost && error.errno == 5, "{error}"),
+                    }
+                }
+            })
+        });
+        askers.into_iter().for_each(|asker| asker.join().unwrap());
+        drop(runtime);
+    });
+}
+
+#[test]
+fn sharers_together() {
+    nobody_who_shares_is_lied_to(false, 0);
+    nobody_who_shares_is_lied_to(false, 2);
+}
+
+#[test]
+fn sharers_side_by_side() {
+    nobody_who_shares_is_lied_to(true, 0);
+    nobody_who_shares_is_lied_to(true, 2);
+}
+
+#[test]
+fn a_runtime_that_ends_leaves_no_sharer_waiting() {
+    check(|| {
+        let runtime = runtime();
+        let durable = Durable::with_system(&runtime, Disk::default()).unwrap();
+        let file = Arc::new(tempfile::tempfile().unwrap());
+        let shared = SharedFile::always(descriptions(&file, 2), false).unwrap();
+        let sharers = [0, 1, 2].map(|_| {
+            let (durable, shared) = (durable.clone(), shared.clone());
+            // Done or not, but told.
+            thread::spawn(move || [(); 2].map(|()| wait(&durable, &shared).is_ok()))
+        });
+        drop(runtime);
+        for sharer in sharers {
+            sharer.join().unwrap();
+        }
+    });
 }
 
 #[test]

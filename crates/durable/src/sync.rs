@@ -17,3 +17,28 @@ pub(crate) use std::sync::{
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
+
+/// Waits until somebody notifies, or so long.
+#[cfg(not(shuttle))]
+pub(crate) fn wait_briefly<'a, T>(
+    changed: &Condvar,
+    _: &'a Mutex<T>,
+    guard: MutexGuard<'a, T>,
+    limit: std::time::Duration,
+) -> MutexGuard<'a, T> {
+    let waited = changed.wait_timeout(guard, limit);
+    waited.unwrap_or_else(std::sync::PoisonError::into_inner).0
+}
+
+/// The model checker knows no time: others may run, and it is over.
+#[cfg(shuttle)]
+pub(crate) fn wait_briefly<'a, T>(
+    _: &Condvar,
+    mutex: &'a Mutex<T>,
+    guard: MutexGuard<'a, T>,
+    _: std::time::Duration,
+) -> MutexGuard<'a, T> {
+    drop(guard);
+    shuttle::thread::yield_now();
+    lock(mutex)
+}

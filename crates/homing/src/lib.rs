@@ -30,7 +30,7 @@ pub use homing_durable::DurableAttributes;
 pub use homing_durable::{
     Backend as DurableBackend, Batch as SyncBatch, Counters as DurableCounters, Description,
     DurabilityError, Durable, Histogram, Kind as SyncKind, Log, LogError, Record as LogRecord,
-    Records as LogRecords, Recovery as LogRecovery, Sequence as LogSequence,
+    Records as LogRecords, Recovery as LogRecovery, Sequence as LogSequence, SharedFile,
     Strategy as DurableStrategy, Synced, SyncedMany,
 };
 #[cfg(feature = "control")]

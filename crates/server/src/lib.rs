@@ -10,7 +10,7 @@
 //! answers in batches. Requests that are long enough to be worth it go to the `crypt` workqueue
 //! where CPUs are idle (`homing-sched` decides); flushes go to the `flush` workqueue, so that a
 //! connection goes on meanwhile, and from there to the engine of `homing-durable`, on which those of
-//! all connections share syncs. Whoever finishes a request sends its reply.
+//! all connections share syncs where that is faster. Whoever finishes a request sends its reply.
 //!
 //! Rules:
 //!

@@ -98,7 +98,7 @@ pub trait Block: Send + Sync {
     /// Makes everything durable whose write has returned before the call.
     fn flush(&self) -> Result<(), BlockError>;
 
-    /// What [`Block::flush`] does, by one sync of the engine for all who wait. `done` is called when
+    /// What [`Block::flush`] does, by a sync of the engine, which others may share. `done` is called when
     /// it has ended: before this returns, or later by a worker of the engine. A device that has no
     /// file below it, or a layer that does not know better, flushes by itself.
     fn flush_through(&self, durable: &Durable, done: Done) {

@@ -5,14 +5,14 @@
 //! lost, and only one would be told. So:
 //!
 //! * `SYNC-1` A sync has its description to itself. One that failed before is known to each
-//!   description, so it does not matter which is used. One description is for flushes that go
-//!   through an engine, which syncs a file once at a time, for all who wait; the others are for
-//!   syncs by themselves: durable writes, and flushes without an engine.
+//!   description, so it does not matter which is used. Some are for flushes that go through an
+//!   engine, which gives each of its syncs one; the others are for syncs by themselves: durable
+//!   writes, and flushes without an engine.
 //! * `SYNC-2` A failure poisons the device before the description is let go, so whoever syncs
-//!   through it next finds the device poisoned. The engine keeps it for its own description.
+//!   through it next finds the device poisoned. The engine keeps it for its own descriptions.
 //!
 //! Descriptions are never closed before all of them are: closing one takes the process's record
-//! lock off the file. For the same reason the engine gets a reference, never a duplicate.
+//! lock off the file. For the same reason the engine gets references, never duplicates.
 
 use std::fs;
 use std::io;
@@ -20,19 +20,20 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
-use homing_durable::Durable;
+use homing_durable::{Durable, SharedFile};
 use rustix::fs::OFlags;
 
 use crate::block::{BlockError, Done};
 
-/// Syncs that run at the same time; more wait. Guessed: beyond any disk's gain.
+/// Syncs that run at the same time, of the engine and by themselves; more wait. Guessed: beyond any
+/// disk's gain.
 const DESCRIPTION_COUNT: usize = 16;
 
 /// The descriptions of a file to sync through, and whether one of them ever failed.
 #[derive(Debug)]
 pub(crate) struct Syncs {
     /// The engine's; none where the file could not be opened anew.
-    shared: Option<Arc<fs::File>>,
+    shared: Option<SharedFile>,
     descriptions: Vec<Mutex<Arc<fs::File>>>,
     poisoned: Arc<AtomicBool>,
 }
@@ -40,14 +41,16 @@ pub(crate) struct Syncs {
 impl Syncs {
     /// Nothing else may sync through `file`.
     pub(crate) fn new(file: &Arc<fs::File>) -> Self {
-        let more = std::iter::from_fn(|| reopened(file).ok()).take(DESCRIPTION_COUNT);
-        let mut descriptions: Vec<_> = more.map(Arc::new).collect();
-        let file = Arc::clone(file);
+        let more = || std::iter::from_fn(|| reopened(file).ok().map(Arc::new));
+        let mut descriptions: Vec<_> = more().take(DESCRIPTION_COUNT).collect();
+        let mut shared = vec![Arc::clone(file)];
         let shared = if descriptions.is_empty() {
-            descriptions.push(file);
+            descriptions = shared;
             None
         } else {
-            Some(file)
+            shared.extend(more().take(DESCRIPTION_COUNT));
+            // What cannot be looked at is flushed by itself.
+            SharedFile::new(shared).ok()
         };
         Self {
             shared,
@@ -56,7 +59,7 @@ impl Syncs {
         }
     }
 
-    /// Makes all of the file durable by one sync for all who wait, and calls `done`.
+    /// Makes all of the file durable by a sync of the engine, and calls `done`.
     pub(crate) fn run_shared(&self, durable: &Durable, done: Done) {
         if let Err(error) = self.check_health() {
             return done(Err(error));
@@ -65,7 +68,7 @@ impl Syncs {
             return done(self.run(|file| file.sync_data().map_err(SyncError::Lost)));
         };
         let poisoned = Arc::clone(&self.poisoned);
-        durable.fdatasync_and_then(file, move |verdict| {
+        durable.fdatasync_shared(file, move |verdict| {
             if verdict.is_err() {
                 poisoned.store(true, Ordering::Release);
             }
