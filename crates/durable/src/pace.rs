@@ -31,12 +31,14 @@ const WINDOW: Duration = Duration::from_millis(20);
 const ANSWERS_MIN: u32 = 64;
 
 /// The other way is tried after so many windows first, and after twice as many each time it was
-/// not better, up to the last: a way that answers half as many then costs 1 %.
+/// not better, up to the last: a way that answers half as many then costs less than 1 %.
 const WINDOWS_MIN: u32 = 4;
-const WINDOWS_MAX: u32 = 64;
+const WINDOWS_MAX: u32 = 256;
 
-/// The other way has to be so much better. Guessed: beyond what figures of one way differ by.
+/// The other way has to be so much better, in so many windows one after the other: beyond what
+/// figures of one way differ by. Measured: with one window 6 % of answers were by the worse way.
 const BETTER: f64 = 1.1;
+const TRIAL_WINDOWS: u32 = 2;
 
 /// How much a new figure counts: one part in so many.
 const SHARE: f64 = 4.0;
@@ -49,8 +51,8 @@ pub(crate) struct Pace {
     pinned: bool,
     /// Answers in a second, while the way was this one.
     rate: Option<f64>,
-    /// The way is being tried.
-    trial: bool,
+    /// The way is being tried, for so many windows more.
+    trial: u32,
     /// Windows since the last trial, and how many there are until the next one.
     windows: u32,
     until_trial: u32,
@@ -68,7 +70,7 @@ impl Pace {
             way,
             pinned,
             rate: None,
-            trial: false,
+            trial: 0,
             windows: 0,
             until_trial: WINDOWS_MIN,
             began: None,
@@ -116,13 +118,16 @@ impl Pace {
     }
 
     fn note(&mut self, rate: f64) {
-        if self.trial {
-            self.trial = false;
+        if self.trial > 0 {
             self.windows = 0;
             if self.rate.is_none_or(|before| rate > before * BETTER) {
-                self.rate = Some(rate);
-                self.until_trial = WINDOWS_MIN;
+                self.trial -= 1;
+                if self.trial == 0 {
+                    self.rate = Some(rate);
+                    self.until_trial = WINDOWS_MIN;
+                }
             } else {
+                self.trial = 0;
                 self.way = self.way.other();
                 self.until_trial = (self.until_trial * 2).min(WINDOWS_MAX);
             }
@@ -131,7 +136,7 @@ impl Pace {
         self.rate = Some(self.rate.map_or(rate, |before| before + (rate - before) / SHARE));
         self.windows += 1;
         if self.windows >= self.until_trial {
-            self.trial = true;
+            self.trial = TRIAL_WINDOWS;
             self.way = self.way.other();
         }
     }
@@ -160,7 +165,7 @@ mod tests {
         let mut pace = Pace::new(Way::Together, false);
         let now = &mut Instant::now();
         assert!(beside(&mut pace, now, [11, 7]) > 0.97);
-        assert!(beside(&mut pace, now, [4, 8]) < 0.1);
+        assert!(beside(&mut pace, now, [4, 8]) < 0.3);
         assert!(beside(&mut pace, now, [4, 8]) < 0.03);
         assert!(beside(&mut pace, now, [8, 8]) < 0.03, "no better is no reason");
     }
