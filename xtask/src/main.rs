@@ -21,7 +21,7 @@ cargo xtask COMMAND
   deny     licences and sources of all dependencies (needs cargo-deny)
   unit     all tests, with the clients and peers that are installed
   loom     the wake protocol in all interleavings of a few threads
-  shuttle  whole runtimes and page caches under many random schedules
+  shuttle  whole runtimes, caches, async fsync and its log, under many random schedules
   miri     the unsafe code of items under an interpreter that sees undefined behaviour (needs
            `rustup toolchain install nightly --component miri,rust-src`)
 ";
@@ -124,9 +124,10 @@ fn loom(root: &Path) -> anyhow::Result<()> {
 }
 
 fn shuttle(root: &Path) -> anyhow::Result<()> {
+    let packages = ["-p", "homing-runtime", "-p", "homing-durable", "-p", "homing-cache"];
     run(cargo(root)
-        .args(["test", "--release", "-p", "homing-runtime", "-p", "homing-cache"])
-        .args(["--lib", "shuttle"])
+        .args(["test", "--release", "--lib", "shuttle"])
+        .args(packages)
         .env("RUSTFLAGS", "--cfg shuttle")
         .env("CARGO_TARGET_DIR", root.join("target/shuttle")))
 }

@@ -10,8 +10,9 @@ use anyhow::{Context, bail};
 /// Lines of a source file, tests included. May only fall.
 const FILE_LINES_MAX: usize = 600;
 /// The only files that may hold unsafe code; ARCHITECTURE.md says why.
-const UNSAFE_ISLANDS: [&str; 9] = [
+const UNSAFE_ISLANDS: [&str; 10] = [
     "crates/durable/src/range.rs",
+    "crates/durable/src/ring.rs",
     "crates/runtime/src/item/batch.rs",
     "crates/runtime/src/item/header.rs",
     "crates/runtime/src/item/joined.rs",

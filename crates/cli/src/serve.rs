@@ -191,11 +191,12 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     };
     let server = Server::bind(&runtime, &endpoint, exports, &options)?;
     // Until the end of the program: it takes its file away.
-    let mut trees: Vec<Arc<dyn AttributeTree>> = vec![Arc::new(runtime.attributes())];
+    let mut trees: Vec<Arc<dyn AttributeTree>> =
+        vec![Arc::new(runtime.attributes()), Arc::new(server.durable().attributes())];
     if let Some(cache) = &cache {
         trees.push(Arc::new(cache.pages.attributes()));
     }
-    let control = args.control.as_ref().map(|path| control(path, trees)).transpose()?;
+    let control = args.control.as_ref().map(|path| control_socket(path, trees)).transpose()?;
     let endpoint = server.endpoint().context("cannot tell where the server listens")?;
     let handle = server.handle();
     let on_signal = handle.clone();
@@ -216,7 +217,10 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     report_flush(server.run())
 }
 
-fn control(path: &Path, trees: Vec<Arc<dyn AttributeTree>>) -> anyhow::Result<ControlSocket> {
+fn control_socket(
+    path: &Path,
+    trees: Vec<Arc<dyn AttributeTree>>,
+) -> anyhow::Result<ControlSocket> {
     // Absolute: it is told to whoever is in another folder.
     std::path::absolute(path)
         .and_then(|path| ControlSocket::listen(path, Arc::new(Trees::new(trees))))

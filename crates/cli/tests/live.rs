@@ -152,6 +152,37 @@ fn attributes_change_under_load_and_the_workqueues_are_watched() {
 }
 
 #[test]
+fn flushes_go_through_the_engine_whose_attributes_are_there_too() {
+    let scratch = Scratch::new();
+    let server = scratch.serve(&SERVE);
+    let counter = |name: &str| {
+        let counters = printed(&scratch, &["get", "durable/counters"]);
+        let line = counters.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
+        line.unwrap().parse::<u64>().unwrap()
+    };
+    let mut client = Client::new(server.socket());
+    (0..3).for_each(|_| assert_eq!(client.flush(), OK));
+    assert_eq!((counter("asked"), counter("files"), counter("failed")), (3, 3, 0));
+
+    assert_eq!(printed(&scratch, &["get", "durable/strategy"]), "auto\n");
+    printed(&scratch, &["set", "durable/strategy", "files"]);
+    assert_eq!(printed(&scratch, &["get", "durable/strategy"]), "files\n");
+    let refused = run(&scratch, &["set", "durable/strategy", "none"]);
+    let stderr = text(&refused.stderr);
+    assert!(!refused.status.success() && stderr.contains("auto, files, filesystem"), "{stderr}");
+    assert!(printed(&scratch, &["ls", "durable"]).contains("ro durable/failed"));
+
+    let stop = Arc::new(AtomicBool::new(false));
+    let clients = [0, 1, 2, 3].map(|number| load(server.socket(), number, &stop));
+    goes_on(&scratch);
+    stop.store(true, Ordering::Relaxed);
+    let rounds: u64 = clients.into_iter().map(|client| client.join().unwrap()).sum();
+    assert_eq!(counter("asked"), 3 + rounds, "one for each flush");
+    assert_eq!(counter("files") + counter("shared"), counter("asked"));
+    server.stop();
+}
+
+#[test]
 fn a_second_server_on_the_same_control_socket_is_refused_and_leaves_the_first_alone() {
     let scratch = Scratch::new();
     let first = scratch.serve(&SERVE);

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use homing_durable::{Durable, Strategy};
+use homing_durable::{Backend, Durable, Strategy};
 use homing_runtime::Runtime;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -25,14 +25,24 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         files.iter().try_for_each(|file| file.sync_all())?;
         Ok(())
     })?;
-    println!("serial      {took:>9.0} files/s");
-    for strategy in [Strategy::Files, Strategy::Filesystem, Strategy::Auto] {
+    println!("serial               {took:>9.0} files/s");
+    let ways = [
+        (Strategy::Files, Backend::Threads),
+        (Strategy::Files, Backend::IoUring),
+        (Strategy::Filesystem, Backend::Threads),
+        (Strategy::Auto, Backend::Threads),
+    ];
+    for (strategy, backend) in ways {
         durable.set_strategy(strategy);
+        if let Err(error) = durable.set_backend(backend) {
+            println!("{:<20} skipped: {error}", backend.name());
+            continue;
+        }
         let rate = timed(&folder, count, |files| {
             durable.fsync_many(files).wait().into_iter().collect::<Result<(), _>>()?;
             Ok(())
         })?;
-        println!("{:<11} {rate:>9.0} files/s", format!("{strategy:?}").to_lowercase());
+        println!("{:<20} {rate:>9.0} files/s", format!("{} {}", strategy.name(), backend.name()));
     }
     println!("{:?}", durable.counters());
     Ok(())

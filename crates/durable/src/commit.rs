@@ -11,7 +11,11 @@ use crate::system::{Failure, System};
 
 /// Syncs one file by itself, and asks its other descriptions what they have heard.
 pub(crate) fn one(system: &dyn System, sync: &Sync) -> Verdict {
-    let synced = system.sync(&sync.file, sync.kind);
+    verdict(system, sync, system.sync(&sync.file, sync.kind))
+}
+
+/// What becomes of a file that has been synced, or not.
+pub(crate) fn verdict(system: &dyn System, sync: &Sync, synced: Result<(), Failure>) -> Verdict {
     let checked = synced.and_then(|()| others(system, sync));
     checked.map_err(|failure| error(sync.id, &sync.file, sync.kind, &failure))
 }

@@ -1,6 +1,8 @@
 //! What has been done so far.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::fmt;
+
+use crate::sync::{AtomicU64, Ordering};
 
 /// Each figure is exact; together they need not be of one instant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,6 +20,65 @@ pub struct Counters {
     pub committed: u64,
     /// Syncs that failed, those counted in that found an earlier failure.
     pub failed: u64,
+    /// How long syncs took, in nanoseconds: from the first that asked for one until its verdict.
+    pub latency_ns: Histogram,
+    /// How many askers each sync or commit answered.
+    pub batches: Histogram,
+}
+
+impl Counters {
+    /// Flushes of the device that were not needed: one for each sync asked for that was answered
+    /// by a sync or a commit which answered others, too.
+    pub fn flushes_saved(&self) -> u64 {
+        self.shared + self.committed.saturating_sub(self.commits)
+    }
+}
+
+/// How many figures there were of each size; the buckets double.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Histogram {
+    counts: [u64; BUCKETS],
+}
+
+/// The last one is for 2^39 and more: nine minutes, in nanoseconds.
+const BUCKETS: usize = 40;
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self { counts: [0; BUCKETS] }
+    }
+}
+
+impl Histogram {
+    /// How many figures there were.
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// What the share `quantile` (0 to 1) of them did not reach: a power of two; `None` where there
+    /// were none.
+    pub fn quantile(&self, quantile: f64) -> Option<u64> {
+        let wanted = (self.count() as f64 * quantile.clamp(0.0, 1.0)).max(1.0);
+        let mut seen = 0;
+        let bucket = self.counts.iter().position(|count| {
+            seen += count;
+            seen as f64 >= wanted
+        })?;
+        Some(1 << bucket)
+    }
+
+    /// The buckets that are not empty: what their figures are below, and how many there are.
+    pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let all = self.counts.iter().enumerate();
+        all.filter(|(_, count)| **count > 0).map(|(bucket, count)| (1 << bucket, *count))
+    }
+}
+
+/// The buckets that are not empty.
+impl fmt::Debug for Histogram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.buckets()).finish()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -28,6 +89,29 @@ pub(crate) struct Counts {
     pub(crate) commits: AtomicU64,
     pub(crate) committed: AtomicU64,
     pub(crate) failed: AtomicU64,
+    pub(crate) latency_ns: Tally,
+    pub(crate) batches: Tally,
+}
+
+/// A [`Histogram`] that is being made.
+#[derive(Debug)]
+pub(crate) struct Tally([AtomicU64; BUCKETS]);
+
+impl Default for Tally {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
+}
+
+impl Tally {
+    pub(crate) fn note(&self, figure: u64) {
+        let bucket = (u64::BITS - figure.leading_zeros()).min(BUCKETS as u32 - 1);
+        add(&self.0[bucket as usize], 1);
+    }
+
+    fn read(&self) -> Histogram {
+        Histogram { counts: std::array::from_fn(|bucket| self.0[bucket].load(Ordering::Relaxed)) }
+    }
 }
 
 pub(crate) fn add(counter: &AtomicU64, count: u64) {
@@ -44,6 +128,27 @@ impl Counts {
             commits: read(&self.commits),
             committed: read(&self.committed),
             failed: read(&self.failed),
+            latency_ns: self.latency_ns.read(),
+            batches: self.batches.read(),
         }
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_fall_into_buckets_that_double() {
+        let tally = Tally::default();
+        for figure in [0, 1, 1, 2, 3, 1000, u64::MAX] {
+            tally.note(figure);
+        }
+        let histogram = tally.read();
+        let buckets: Vec<_> = histogram.buckets().collect();
+        assert_eq!(buckets, [(1, 1), (2, 2), (4, 2), (1024, 1), (1 << 39, 1)]);
+        assert_eq!(histogram.count(), 7);
+        assert_eq!((histogram.quantile(0.5), histogram.quantile(1.0)), (Some(4), Some(1 << 39)));
+        assert_eq!(Histogram::default().quantile(0.5), None);
     }
 }

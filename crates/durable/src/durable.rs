@@ -1,24 +1,25 @@
-//! The engine: who asks, and what runs.
+//! What programs hold: the syncs that can be asked for, and what can be set.
 
 use std::fmt;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::path::Path;
+use std::sync::Arc;
 
-use homing_runtime::{Runtime, Workqueue, WorkqueueError, blocking};
+use homing_runtime::{Runtime, WorkqueueError};
 
-use crate::commit;
-use crate::counters::{Counters, Counts, add};
+use crate::backend::Backend;
+use crate::batch::{Batch, parent};
+use crate::counters::{Counters, add};
 use crate::description::Description;
+use crate::engine::{Engine, identify};
 use crate::error::DurabilityError;
-use crate::files::{Asked, FileId, Files, Job};
+use crate::files::Asked;
 use crate::strategy::Strategy;
-use crate::synced::{Outcome, Synced, SyncedMany, Verdict};
-use crate::system::{Failure, Linux, System};
+use crate::synced::{Synced, SyncedMany};
+use crate::system::{Linux, System};
 
 /// What of a file is to be durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -29,27 +30,13 @@ pub enum Kind {
     All,
 }
 
-/// Syncs under way at a time, unless told otherwise: beyond that the disks measured gained little.
-const DEPTH: usize = 64;
-
 /// Makes files durable without blocking who asks. Cheap to clone; clones are the same engine.
 ///
 /// The syncs run on a workqueue of the runtime, `durable`. A file may be asked for through any of
 /// its descriptions; of each the error that the kernel has for it is heard, and kept for the file.
 #[derive(Clone)]
 pub struct Durable {
-    engine: Arc<Engine>,
-}
-
-struct Engine {
-    files: Mutex<Files>,
-    system: Box<dyn System>,
-    workqueue: Workqueue,
-    strategy: AtomicU8,
-    depth: AtomicUsize,
-    counts: Counts,
-    /// The runtime has.
-    ended: AtomicBool,
+    pub(crate) engine: Arc<Engine>,
 }
 
 impl Durable {
@@ -64,16 +51,7 @@ impl Durable {
     /// With other system calls: for tests of faults.
     #[doc(hidden)]
     pub fn with_system(runtime: &Runtime, system: impl System) -> Result<Self, WorkqueueError> {
-        let engine = Engine {
-            files: Mutex::default(),
-            system: Box::new(system),
-            workqueue: runtime.workqueue("durable").build()?,
-            strategy: AtomicU8::new(Strategy::Auto as u8),
-            depth: AtomicUsize::new(DEPTH),
-            counts: Counts::default(),
-            ended: AtomicBool::new(false),
-        };
-        Ok(Self { engine: Arc::new(engine) })
+        Ok(Self { engine: Engine::new(runtime, system)? })
     }
 
     /// Begins to make all of a file durable, as it is now. A new file is found after a crash only
@@ -93,15 +71,36 @@ impl Durable {
         self.begin(directory, Kind::All)
     }
 
+    /// [`Durable::fsync_dir`] of the directory in which this name stands.
+    ///
+    /// # Errors
+    /// Where the directory cannot be opened, or the path has none.
+    pub fn sync_parent(&self, path: impl AsRef<Path>) -> io::Result<Synced> {
+        Ok(self.fsync_dir(&parent(path.as_ref())?))
+    }
+
+    /// Begins to make at least these bytes of a file durable, and what reading them needs. No
+    /// system has a call for a part that could be relied on: `sync_file_range` leaves out where the
+    /// data is, and the device's cache. So all of the file's data is synced, with whoever else asks.
+    pub fn sync_range(&self, file: &impl Description, range: Range<u64>) -> Synced {
+        if range.is_empty() { Synced::done(&Ok(())) } else { self.fdatasync(file) }
+    }
+
     /// [`Durable::fsync`] of many files; what becomes of each, in their order.
     pub fn fsync_many<'a, D: Description + 'a>(
         &self,
         files: impl IntoIterator<Item = &'a D>,
     ) -> SyncedMany {
-        let all: Vec<Synced> = files.into_iter().map(|file| self.ask(file, Kind::All)).collect();
-        // Once for all of them: so that they are seen to be many.
-        self.engine.go_on();
-        SyncedMany { all, done: Vec::new() }
+        let mut batch = self.batch();
+        for file in files {
+            batch.fsync(file);
+        }
+        batch.begin()
+    }
+
+    /// Syncs that begin together.
+    pub fn batch(&self) -> Batch {
+        Batch::new(self.clone())
     }
 
     /// [`Durable::fsync`], and waits. Where nothing else is under way the caller's own thread does
@@ -109,7 +108,7 @@ impl Durable {
     ///
     /// # Errors
     /// [`DurabilityError`] where the file did not become durable.
-    pub fn fsync_and_wait(&self, file: &File) -> Result<(), DurabilityError> {
+    pub fn fsync_and_wait(&self, file: &impl Description) -> Result<(), DurabilityError> {
         self.wait_for(file, Kind::All)
     }
 
@@ -117,8 +116,36 @@ impl Durable {
     ///
     /// # Errors
     /// As there.
-    pub fn fdatasync_and_wait(&self, file: &File) -> Result<(), DurabilityError> {
+    pub fn fdatasync_and_wait(&self, file: &impl Description) -> Result<(), DurabilityError> {
         self.wait_for(file, Kind::Data)
+    }
+
+    /// [`Durable::fdatasync`] for those who have no thread to spare for waiting, nor a future: calls
+    /// `done` with what came of it. Where nothing else is under way this thread does the sync, as in
+    /// [`Durable::fdatasync_and_wait`], and then the call; otherwise this returns at once, and the
+    /// worker that did the sync calls. `done` holds up those who are told after it: it should not
+    /// block.
+    ///
+    /// ```
+    /// # use homing_durable::Durable;
+    /// # use homing_runtime::Runtime;
+    /// # let runtime = Runtime::new()?;
+    /// # let file = std::sync::Arc::new(tempfile::tempfile()?);
+    /// let durable = Durable::new(&runtime)?;
+    /// let (sender, receiver) = std::sync::mpsc::channel();
+    /// durable.fdatasync_and_then(&file, move |verdict| sender.send(verdict).unwrap());
+    /// receiver.recv()??;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn fdatasync_and_then(
+        &self,
+        file: &impl Description,
+        done: impl FnOnce(Result<(), DurabilityError>) + Send + 'static,
+    ) {
+        match self.engine.alone(file, Kind::Data) {
+            Some(verdict) => done(verdict),
+            None => self.begin(file, Kind::Data).outcome.call(done),
+        }
     }
 
     /// Says that the data lost by a failure has been written again, or given up. Syncs of the file
@@ -127,9 +154,14 @@ impl Durable {
         self.engine.files().acknowledge(identify(file).ok()?)
     }
 
+    /// The failures that nobody has acknowledged, of one file each.
+    pub fn failures(&self) -> Vec<DurabilityError> {
+        self.engine.files().failures()
+    }
+
     /// How files are made durable; live.
     pub fn set_strategy(&self, strategy: Strategy) {
-        self.engine.strategy.store(strategy as u8, Ordering::Relaxed);
+        self.engine.set_strategy(strategy);
     }
 
     /// How files are made durable.
@@ -139,8 +171,28 @@ impl Durable {
 
     /// How many syncs may be under way at a time, at least 1; live. Default: 64.
     pub fn set_depth(&self, depth: usize) {
-        self.engine.depth.store(depth.max(1), Ordering::Relaxed);
-        self.engine.go_on();
+        self.engine.set_depth(depth);
+    }
+
+    /// How many syncs may be under way at a time.
+    pub fn depth(&self) -> usize {
+        self.engine.depth()
+    }
+
+    /// Who syncs single files; live. What is under way is not affected.
+    ///
+    /// # Errors
+    /// Where there is no `io_uring`, or this program may have none: nothing has changed.
+    pub fn set_backend(&self, backend: Backend) -> io::Result<()> {
+        if backend == Backend::IoUring && !self.engine.system.is_real() {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        self.engine.chosen().set(backend, self.depth())
+    }
+
+    /// Who syncs single files.
+    pub fn backend(&self) -> Backend {
+        self.engine.chosen().backend
     }
 
     /// What has been done so far.
@@ -154,7 +206,7 @@ impl Durable {
         synced
     }
 
-    fn ask(&self, file: &impl Description, kind: Kind) -> Synced {
+    pub(crate) fn ask(&self, file: &impl Description, kind: Kind) -> Synced {
         let engine = &self.engine;
         add(&engine.counts.asked, 1);
         let asked = identify(file.file()).and_then(|id| {
@@ -169,182 +221,16 @@ impl Durable {
                 add(&engine.counts.shared, 1);
                 Synced::of(outcome)
             }
-            Ok(Asked::Failed(error)) => Synced::done(engine.failed(Err(error))),
+            Ok(Asked::Failed(error)) => Synced::done(&engine.failed(Err(error))),
             // Out of descriptors, for one: then the asker's own will do, and the asker waits.
-            Err(_) => Synced::done(self.sync_here(file.file(), kind)),
+            Err(_) => Synced::done(&engine.sync_here(file.file(), kind)),
         }
     }
 
-    fn wait_for(&self, file: &File, kind: Kind) -> Result<(), DurabilityError> {
-        let engine = &self.engine;
-        let Ok(id) = identify(file) else { return self.sync_here(file, kind) };
-        let alone = engine.files().begin_alone(id, engine.depth.load(Ordering::Relaxed));
-        match alone {
-            Err(error) => engine.failed(Err(error)),
-            Ok(false) => self.begin(file, kind).wait(),
-            Ok(true) => {
-                add(&engine.counts.asked, 1);
-                add(&engine.counts.files, 1);
-                let began = Instant::now();
-                let synced = blocking(|| engine.system.sync(file, kind));
-                let verdict = synced.map_err(|failure| commit::error(id, file, kind, &failure));
-                let mut files = engine.files();
-                files.end_job(id.device, false, began.elapsed());
-                let keep = || file.try_clone().ok().map(Arc::new);
-                let in_vain = files.end(id, &verdict, keep);
-                drop(files);
-                engine.tell(in_vain, &verdict);
-                engine.go_on();
-                engine.failed(verdict)
-            }
-        }
+    fn wait_for(&self, file: &impl Description, kind: Kind) -> Result<(), DurabilityError> {
+        let alone = self.engine.alone(file, kind);
+        alone.unwrap_or_else(|| self.begin(file, kind).wait())
     }
-}
-
-impl Durable {
-    /// Syncs a file that the engine cannot keep, on the caller's thread. A failure is sticky all
-    /// the same.
-    fn sync_here(&self, file: &File, kind: Kind) -> Verdict {
-        let engine = &self.engine;
-        add(&engine.counts.files, 1);
-        let synced = blocking(|| engine.system.sync(file, kind));
-        let Err(failure) = synced else { return Ok(()) };
-        let id = identify(file).unwrap_or(FileId { device: 0, inode: 0 });
-        let verdict = Err(commit::error(id, file, kind, &failure));
-        engine.files().note_failure(id, &verdict);
-        engine.failed(verdict)
-    }
-}
-
-impl Engine {
-    fn files(&self) -> MutexGuard<'_, Files> {
-        self.files.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn strategy(&self) -> Strategy {
-        match self.strategy.load(Ordering::Relaxed) {
-            1 => Strategy::Files,
-            2 => Strategy::Filesystem,
-            _ => Strategy::Auto,
-        }
-    }
-
-    /// Counts a verdict that somebody gets without sharing it.
-    fn failed(&self, verdict: Verdict) -> Verdict {
-        if verdict.is_err() {
-            add(&self.counts.failed, 1);
-        }
-        verdict
-    }
-
-    fn tell(&self, outcome: Option<Arc<Outcome>>, verdict: &Verdict) {
-        if let Some(outcome) = outcome {
-            outcome.set(self.failed(verdict.clone()));
-        }
-    }
-
-    /// Begins whatever can be begun.
-    fn go_on(self: &Arc<Self>) {
-        loop {
-            let depth = self.depth.load(Ordering::Relaxed);
-            let Some(job) = self.files().next_job(self.strategy(), depth) else { return };
-            if self.ended.load(Ordering::Acquire) {
-                self.give_up_one(job);
-                continue;
-            }
-            let run = Run { engine: Arc::clone(self), job: Some(job) };
-            self.workqueue.execute(move || run.run());
-        }
-    }
-
-    fn run(self: &Arc<Self>, job: Job) {
-        let began = Instant::now();
-        let (syncs, verdicts, was_commit) = match job {
-            Job::File(sync) => {
-                add(&self.counts.files, 1);
-                let verdict = commit::one(&*self.system, &sync);
-                (vec![sync], vec![verdict], false)
-            }
-            Job::Commit(syncs) => {
-                add(&self.counts.commits, 1);
-                add(&self.counts.committed, syncs.len() as u64);
-                let verdicts = commit::all(&*self.system, &syncs);
-                (syncs, verdicts, true)
-            }
-        };
-        let mut told = Vec::with_capacity(syncs.len());
-        {
-            let mut files = self.files();
-            if let Some(first) = syncs.first() {
-                files.end_job(first.id.device, was_commit, began.elapsed());
-            }
-            for (sync, verdict) in syncs.iter().zip(&verdicts) {
-                let in_vain = files.end(sync.id, verdict, || Some(Arc::clone(&sync.file)));
-                told.push(in_vain);
-            }
-        }
-        // What is next begins before those who wait are woken.
-        self.go_on();
-        for ((sync, verdict), in_vain) in syncs.into_iter().zip(verdicts).zip(told) {
-            self.tell(in_vain, &verdict);
-            self.tell(Some(sync.outcome), &verdict);
-        }
-    }
-
-    /// A job will not run, because the runtime has ended; nor will those that wait.
-    fn give_up(self: &Arc<Self>, job: Job) {
-        self.ended.store(true, Ordering::Release);
-        self.give_up_one(job);
-        self.go_on();
-    }
-
-    fn give_up_one(&self, job: Job) {
-        let (syncs, was_commit) = match job {
-            Job::File(sync) => (vec![sync], false),
-            Job::Commit(syncs) => (syncs, true),
-        };
-        let mut files = self.files();
-        if let Some(first) = syncs.first() {
-            files.end_job(first.id.device, was_commit, std::time::Duration::ZERO);
-        }
-        let next: Vec<_> = syncs.iter().map(|sync| files.give_up(sync.id)).collect();
-        drop(files);
-        for (sync, next) in syncs.into_iter().zip(next) {
-            let error = io::Error::from(rustix::io::Errno::CANCELED);
-            let failure =
-                Failure { operation: "the runtime, which has ended, before the sync", error };
-            let verdict = Err(commit::error(sync.id, &sync.file, sync.kind, &failure));
-            self.tell(next, &verdict);
-            self.tell(Some(sync.outcome), &verdict);
-        }
-    }
-}
-
-/// A job on its way: it runs, or those who wait for it are told that it does not.
-struct Run {
-    engine: Arc<Engine>,
-    job: Option<Job>,
-}
-
-impl Run {
-    fn run(mut self) {
-        if let Some(job) = self.job.take() {
-            blocking(|| self.engine.run(job));
-        }
-    }
-}
-
-impl Drop for Run {
-    fn drop(&mut self) {
-        if let Some(job) = self.job.take() {
-            self.engine.give_up(job);
-        }
-    }
-}
-
-fn identify(file: &File) -> io::Result<FileId> {
-    let metadata = file.metadata()?;
-    Ok(FileId { device: metadata.dev(), inode: metadata.ino() })
 }
 
 impl fmt::Debug for Durable {

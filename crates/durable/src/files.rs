@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use crate::durable::Kind;
 use crate::error::DurabilityError;
@@ -27,6 +28,9 @@ pub(crate) struct Sync {
     pub(crate) file: Arc<File>,
     pub(crate) kind: Kind,
     pub(crate) outcome: Arc<Outcome>,
+    /// When it was asked for first, and how often since.
+    pub(crate) asked_at: Instant,
+    pub(crate) askers: u64,
     /// Other descriptions of it that somebody has asked for: each hears of errors by itself.
     pub(crate) others: Vec<Arc<File>>,
     /// The numbers that those who asked know theirs by.
@@ -68,6 +72,15 @@ pub(crate) enum Asked {
     New(Arc<Outcome>),
 }
 
+/// What came of a sync.
+pub(crate) struct Ended {
+    /// An error also where another sync of the file has failed meanwhile: what that one covered may
+    /// be what this one did not find any more.
+    pub(crate) verdict: Verdict,
+    /// Those who wait for the next one, and would in vain: to be told the same.
+    pub(crate) in_vain: Option<Arc<Outcome>>,
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Files {
@@ -97,6 +110,7 @@ impl Files {
                 next.others.push(keep()?);
                 next.numbers.push(number);
             }
+            next.askers += 1;
             return Ok(Asked::Shares(Arc::clone(&next.outcome)));
         }
         let file = match keep() {
@@ -108,8 +122,16 @@ impl Files {
         };
         let outcome = Arc::new(Outcome::default());
         let asked = Asked::New(Arc::clone(&outcome));
-        entry.next =
-            Some(Sync { id, file, kind, outcome, others: Vec::new(), numbers: vec![number] });
+        entry.next = Some(Sync {
+            id,
+            file,
+            kind,
+            outcome,
+            asked_at: Instant::now(),
+            askers: 1,
+            others: Vec::new(),
+            numbers: vec![number],
+        });
         if !entry.running {
             self.filesystems.entry(id.device).or_default().ready.push_back(id);
         }
@@ -184,27 +206,48 @@ impl Files {
         Some(next)
     }
 
-    /// A file's sync has ended: notes what came of it. Those who wait for the next one, and will
-    /// wait in vain, are handed out, to be told.
+    /// A file's sync has ended: notes what came of it. See [`Ended`].
     pub(crate) fn end(
         &mut self,
         id: FileId,
-        verdict: &Verdict,
+        verdict: Verdict,
         keep: impl FnOnce() -> Option<Arc<File>>,
-    ) -> Option<Arc<Outcome>> {
-        let entry = self.entries.get_mut(&id)?;
-        entry.running = false;
-        if let Err(error) = verdict {
-            // `DURABLE-3`
-            entry.failed.get_or_insert_with(|| (error.clone(), keep()));
-            return entry.next.take().map(|next| next.outcome);
+    ) -> Ended {
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.running = false;
         }
-        if entry.next.is_some() {
+        let ended = self.end_own(id, verdict, keep);
+        if self.entries.get(&id).is_some_and(|entry| entry.next.is_some()) {
             self.filesystems.entry(id.device).or_default().ready.push_back(id);
         } else {
             self.sweep(id);
         }
-        None
+        ended
+    }
+
+    /// As [`Files::end`], of a sync beside all others, through a description of its own.
+    pub(crate) fn end_own(
+        &mut self,
+        id: FileId,
+        verdict: Verdict,
+        keep: impl FnOnce() -> Option<Arc<File>>,
+    ) -> Ended {
+        let failed = self.failure(id).map_or(verdict, Err);
+        let Err(error) = &failed else { return Ended { verdict: failed, in_vain: None } };
+        // `DURABLE-3`
+        let entry = self.entries.entry(id).or_default();
+        entry.failed.get_or_insert_with(|| (error.clone(), keep()));
+        let in_vain = entry.next.take().map(|next| next.outcome);
+        if let Some(filesystem) = self.filesystems.get_mut(&id.device) {
+            filesystem.ready.retain(|ready| *ready != id);
+        }
+        Ended { verdict: failed, in_vain }
+    }
+
+    /// How a file failed, if nobody has acknowledged it.
+    pub(crate) fn failure(&self, id: FileId) -> Option<DurabilityError> {
+        let failed = self.entries.get(&id)?.failed.as_ref();
+        failed.map(|(error, _)| error.clone())
     }
 
     /// A file's sync has failed that was none of ours to run.
@@ -233,7 +276,7 @@ impl Files {
     }
 
     /// A job has ended.
-    pub(crate) fn end_job(&mut self, device: u64, was_commit: bool, took: std::time::Duration) {
+    pub(crate) fn end_job(&mut self, device: u64, was_commit: bool, took: Duration) {
         self.running -= 1;
         let Some(filesystem) = self.filesystems.get_mut(&device) else { return };
         if was_commit {
@@ -242,6 +285,31 @@ impl Files {
         } else {
             filesystem.costs.note_file(took);
         }
+    }
+
+    /// Whether anything waits to be begun.
+    pub(crate) fn waits(&self) -> bool {
+        self.filesystems.values().any(|filesystem| !filesystem.ready.is_empty())
+    }
+
+    /// What has failed and was not acknowledged, by when it was seen.
+    pub(crate) fn failures(&self) -> Vec<DurabilityError> {
+        let failed = self.entries.values().filter_map(|entry| entry.failed.as_ref());
+        let mut all: Vec<_> = failed.map(|(error, _)| error.clone()).collect();
+        all.sort_by_key(|error| error.first_seen);
+        all
+    }
+
+    /// A line for each filesystem: its device, what waits, what its ways cost.
+    #[cfg(feature = "control")]
+    pub(crate) fn filesystems(&self) -> Vec<String> {
+        let line = |(device, filesystem): (&u64, &Filesystem)| {
+            let (major, minor) = (rustix::fs::major(*device), rustix::fs::minor(*device));
+            let Filesystem { ready, committing, costs } = filesystem;
+            let (waiting, committing) = (ready.len(), u8::from(*committing));
+            format!("{major}:{minor} waiting {waiting} committing {committing} {}", costs.told())
+        };
+        self.filesystems.iter().map(line).collect()
     }
 
     /// Forgets a failure. What it was.

@@ -24,36 +24,58 @@
 //!
 //! How: callers of one file share its next sync (`files`); files that wait are synced side by side,
 //! or, where many of one filesystem wait, by one commit of that filesystem with a verdict for each
-//! file (`commit`); which of the two is decided by what they have cost (`strategy`).
+//! file (`commit`); which of the two is decided by what they have cost (`strategy`). Where many sync
+//! one file that has descriptions for it ([`SharedFile`]), they share syncs only if that is faster.
 //!
 //! Rules, cited by number:
 //!
 //! * `DURABLE-1` A sync covers what was written before it was asked for: a file that is being
 //!   synced is synced once more for those who come meanwhile, all of them together.
 //! * `DURABLE-2` A verdict is of the file's own open file description, which is duplicated, never
-//!   reopened.
+//!   reopened; or of one of several that were opened for it beforehand ([`SharedFile`]).
 //! * `DURABLE-3` A failure is sticky: every waiter of the file and every later sync of it fails,
 //!   until somebody acknowledges the loss.
 //! * `DURABLE-4` After a commit of a filesystem its device is flushed, whether or not its journal
 //!   had anything to write.
 //! * `DURABLE-5` A future that is dropped loses nothing: the sync runs on, and the file keeps what
 //!   came of it.
+//!
+//! [`Log`] is a write-ahead log with group commit (`log`).
+#[cfg(feature = "control")]
+mod attributes;
+mod backend;
+mod batch;
 mod commit;
 mod counters;
 mod description;
 mod durable;
+mod engine;
 mod error;
 mod files;
+mod log;
+mod pace;
 #[cfg(target_os = "linux")]
 mod range;
+#[cfg(target_os = "linux")]
+mod ring;
+mod shared_file;
+#[cfg(all(shuttle, test))]
+mod shuttle_tests;
 mod strategy;
+mod sync;
 mod synced;
 mod system;
 
-pub use counters::Counters;
+#[cfg(feature = "control")]
+pub use attributes::DurableAttributes;
+pub use backend::Backend;
+pub use batch::Batch;
+pub use counters::{Counters, Histogram};
 pub use description::Description;
 pub use durable::{Durable, Kind};
 pub use error::DurabilityError;
+pub use log::{Log, LogError, RECORD_LENGTH_MAX, Record, Records, Recovery, Sequence};
+pub use shared_file::SharedFile;
 pub use strategy::Strategy;
 pub use synced::{Synced, SyncedMany};
 #[doc(hidden)]

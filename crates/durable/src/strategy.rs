@@ -19,6 +19,20 @@ pub enum Strategy {
     Filesystem,
 }
 
+impl Strategy {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Auto, Self::Files, Self::Filesystem];
+
+    /// As the attribute `durable/strategy` has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Files => "files",
+            Self::Filesystem => "filesystem",
+        }
+    }
+}
+
 /// So many files are worth a commit, before anything has been measured. Derived: a commit costs
 /// a few syncs and a few flushes.
 const COMMIT_FILES: usize = 24;
@@ -73,6 +87,13 @@ impl Costs {
         false
     }
 
+    /// In words, for people and programs.
+    #[cfg(feature = "control")]
+    pub(crate) fn told(&self) -> String {
+        let ns = |took: Option<Duration>| took.map_or("-".to_owned(), |t| t.as_nanos().to_string());
+        format!("file_ns {} commit_ns {}", ns(self.file), ns(self.commit))
+    }
+
     pub(crate) fn note_file(&mut self, took: Duration) {
         self.file = Some(mix(self.file, took));
     }
@@ -86,7 +107,7 @@ fn mix(before: Option<Duration>, now: Duration) -> Duration {
     before.map_or(now, |before| (before * (SHARE - 1) + now) / SHARE)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
 

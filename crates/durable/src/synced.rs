@@ -1,46 +1,73 @@
 //! What waits for a sync: a future, or a thread.
 
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use homing_runtime::blocking;
 
 use crate::error::DurabilityError;
+use crate::sync::{Condvar, Mutex, MutexGuard, lock};
 
 /// What came of a sync.
 pub(crate) type Verdict = Result<(), DurabilityError>;
 
+/// What is called with the verdict.
+type Call = Box<dyn FnOnce(Verdict) + Send>;
+
 /// Where the verdict of a sync comes in, for all who share it.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Outcome {
     state: Mutex<State>,
     changed: Condvar,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct State {
     verdict: Option<Verdict>,
+    calls: Vec<Call>,
     /// By number: a future has one place, whoever polls it.
     wakers: Vec<(u64, Waker)>,
     last_number: u64,
 }
 
 impl Outcome {
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
     }
 
-    pub(crate) fn set(&self, verdict: Verdict) {
-        let wakers = {
+    pub(crate) fn set(&self, verdict: &Verdict) {
+        let (wakers, calls) = {
             let mut state = self.state();
-            state.verdict = Some(verdict);
-            std::mem::take(&mut state.wakers)
+            state.verdict = Some(verdict.clone());
+            (std::mem::take(&mut state.wakers), std::mem::take(&mut state.calls))
         };
         self.changed.notify_all();
         for (_, waker) in wakers {
             waker.wake();
         }
+        for call in calls {
+            // One that panics has said so, and takes nothing from those behind it.
+            let _ = catch_unwind(AssertUnwindSafe(|| call(verdict.clone())));
+        }
+    }
+
+    /// Calls this with the verdict: now, if it is there, or whoever brings it does.
+    pub(crate) fn call(&self, call: impl FnOnce(Verdict) + Send + 'static) {
+        let mut state = self.state();
+        if let Some(verdict) = state.verdict.clone() {
+            drop(state);
+            call(verdict);
+        } else {
+            state.calls.push(Box::new(call));
+        }
+    }
+
+    /// If it is there.
+    pub(crate) fn verdict(&self) -> Option<Verdict> {
+        self.state().verdict.clone()
     }
 
     fn wait(&self) -> Verdict {
@@ -49,6 +76,12 @@ impl Outcome {
         let state = self.changed.wait_while(state, no_verdict);
         let state = state.unwrap_or_else(PoisonError::into_inner);
         state.verdict.clone().unwrap_or(Ok(()))
+    }
+}
+
+impl fmt::Debug for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Outcome").field("verdict", &self.state().verdict).finish_non_exhaustive()
     }
 }
 
@@ -66,7 +99,7 @@ impl Synced {
         Self { outcome, number: None }
     }
 
-    pub(crate) fn done(verdict: Verdict) -> Self {
+    pub(crate) fn done(verdict: &Verdict) -> Self {
         let outcome = Outcome::default();
         outcome.set(verdict);
         Self::of(Arc::new(outcome))

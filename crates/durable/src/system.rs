@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt;
 
 use crate::durable::Kind;
 
@@ -31,6 +32,17 @@ pub trait System: Send + Sync + 'static {
 
     /// Flushes the cache of the device below the file's filesystem.
     fn flush_device(&self, file: &File) -> Result<(), Failure>;
+
+    /// Whether this is the system itself, which has other ways to the same end.
+    fn is_real(&self) -> bool {
+        false
+    }
+
+    /// Writes all of this; it need not be durable.
+    fn write(&self, file: &File, bytes: &[u8], offset: u64) -> Result<(), Failure> {
+        let written = file.write_all_at(bytes, offset);
+        written.map_err(|error| Failure { operation: "write", error })
+    }
 }
 
 /// Linux, and the nearest that others have.
@@ -38,6 +50,10 @@ pub trait System: Send + Sync + 'static {
 pub struct Linux;
 
 impl System for Linux {
+    fn is_real(&self) -> bool {
+        true
+    }
+
     fn sync(&self, file: &File, kind: Kind) -> Result<(), Failure> {
         match kind {
             Kind::Data => rustix::fs::fdatasync(file).map_err(named("fdatasync")),

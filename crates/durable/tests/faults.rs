@@ -1,123 +1,14 @@
 //! What each waiter learns, on a disk that does as a test says.
 
-use std::collections::HashMap;
+mod support;
+
 use std::fs::File;
-use std::io;
-use std::os::unix::fs::MetadataExt;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use homing_durable::{DurabilityError, Durable, Failure, Kind, Strategy, System};
-use homing_runtime::Runtime;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Call {
-    Sync(Kind),
-    Filesystem,
-    Check,
-    Flush,
-}
-
-/// A disk that keeps a book of what it is asked, holds calls up, and lets some fail.
-#[derive(Clone, Default)]
-struct Disk(Arc<(Mutex<Book>, Condvar)>);
-
-#[derive(Default)]
-struct Book {
-    calls: Vec<(Call, u64)>,
-    /// By inode: fails the next so many calls of this kind.
-    fails: HashMap<(Call, u64), usize>,
-    held: bool,
-}
-
-impl Disk {
-    fn book(&self) -> std::sync::MutexGuard<'_, Book> {
-        self.0.0.lock().unwrap()
-    }
-
-    fn hold(&self, held: bool) {
-        self.book().held = held;
-        self.0.1.notify_all();
-    }
-
-    fn fail(&self, call: Call, file: &File, times: usize) {
-        self.book().fails.insert((call, inode(file)), times);
-    }
-
-    /// What has been asked of a file.
-    fn calls(&self, file: &File) -> Vec<Call> {
-        let inode = inode(file);
-        self.book().calls.iter().filter(|(_, of)| *of == inode).map(|(call, _)| *call).collect()
-    }
-
-    fn until_asked(&self, count: usize) {
-        let book = self.book();
-        let waited = self
-            .0
-            .1
-            .wait_timeout_while(book, Duration::from_secs(20), |book| book.calls.len() < count);
-        assert!(!waited.unwrap().1.timed_out(), "the disk was not asked");
-    }
-
-    fn call(&self, call: Call, file: &File) -> Result<(), Failure> {
-        let mut book = self.book();
-        book.calls.push((call, inode(file)));
-        self.0.1.notify_all();
-        let mut book = self.0.1.wait_while(book, |book| book.held).unwrap();
-        let Some(times) = book.fails.get_mut(&(call, inode(file))) else { return Ok(()) };
-        if *times == 0 {
-            return Ok(());
-        }
-        *times -= 1;
-        let operation = match call {
-            Call::Sync(Kind::All) => "fsync",
-            Call::Sync(Kind::Data) | Call::Flush => "fdatasync",
-            Call::Filesystem => "syncfs",
-            Call::Check => "sync_file_range",
-        };
-        Err(Failure { operation, error: io::Error::from_raw_os_error(5) })
-    }
-}
-
-impl System for Disk {
-    fn sync(&self, file: &File, kind: Kind) -> Result<(), Failure> {
-        self.call(Call::Sync(kind), file)
-    }
-    fn sync_filesystem(&self, file: &File) -> Result<(), Failure> {
-        self.call(Call::Filesystem, file)
-    }
-    fn check(&self, file: &File) -> Result<(), Failure> {
-        self.call(Call::Check, file)
-    }
-    fn flush_device(&self, file: &File) -> Result<(), Failure> {
-        self.call(Call::Flush, file)
-    }
-}
-
-fn inode(file: &File) -> u64 {
-    file.metadata().unwrap().ino()
-}
-
-struct World {
-    runtime: Runtime,
-    durable: Durable,
-    disk: Disk,
-    folder: tempfile::TempDir,
-}
-
-impl World {
-    fn new() -> Self {
-        let runtime = Runtime::new().unwrap();
-        let disk = Disk::default();
-        let durable = Durable::with_system(&runtime, disk.clone()).unwrap();
-        Self { runtime, durable, disk, folder: tempfile::tempdir().unwrap() }
-    }
-
-    fn file(&self, name: &str) -> File {
-        File::create(self.folder.path().join(name)).unwrap()
-    }
-}
+use homing_durable::{DurabilityError, Durable, Kind, Strategy};
+use support::{Call, World};
 
 const FSYNC: Call = Call::Sync(Kind::All);
 
@@ -173,7 +64,7 @@ fn no_verdict_is_of_a_sync_that_had_begun_before() {
                     }
                     let book = disk.book();
                     let covers = |(call, inode): &(Call, u64)| match call {
-                        Call::Sync(_) => *inode == self::inode(file),
+                        Call::Sync(_) => *inode == support::inode(file),
                         Call::Filesystem => true,
                         Call::Check | Call::Flush => false,
                     };
@@ -303,9 +194,10 @@ fn forbidding_commits_syncs_each_file() {
 #[test]
 fn when_the_runtime_ends_nobody_waits_for_ever() {
     let World { runtime, durable, disk, folder } = World::new();
-    let files: Vec<_> = (0..20)
+    let files: Vec<_> = (0..200)
         .map(|number| File::create(folder.path().join(number.to_string())).unwrap())
         .collect();
+    durable.set_strategy(Strategy::Files);
     durable.set_depth(2);
     disk.hold(true);
     let all: Vec<_> = files.iter().map(|file| durable.fsync(file)).collect();
@@ -335,4 +227,98 @@ fn futures_wait_without_a_thread() {
         durable.fsync_many(&files).await
     });
     assert!(verdicts.join().unwrap().into_iter().all(|verdict| verdict.is_ok()));
+}
+
+#[test]
+fn calls_wait_without_a_thread_and_share_a_sync() {
+    let world = World::new();
+    let file = Arc::new(world.file("called"));
+    let (sender, receiver) = mpsc::channel();
+    let ask = |durable: &Durable, number: u32| {
+        let sender = sender.clone();
+        durable.fdatasync_and_then(&file, move |verdict| {
+            sender.send((number, verdict)).unwrap();
+            assert!(number != 50, "one that panics takes nothing from the others");
+        });
+    };
+    world.disk.hold(true);
+    thread::scope(|scope| {
+        // It has the disk to itself, and waits for it.
+        scope.spawn(|| ask(&world.durable, 0));
+        world.disk.until_asked(1);
+        (1..=100).for_each(|number| ask(&world.durable, number));
+        assert!(receiver.try_recv().is_err());
+        world.disk.fail_after(Call::Sync(Kind::Data), &file, 1);
+        world.disk.hold(false);
+    });
+    let mut told: Vec<_> = (0..=100)
+        .map(|_| receiver.recv_timeout(Duration::from_secs(20)).unwrap())
+        .map(|(number, verdict)| (number, verdict.is_ok()))
+        .collect();
+    told.sort_unstable();
+    let expected: Vec<_> = (0..=100).map(|number| (number, number == 0)).collect();
+    assert_eq!(told, expected, "the first had begun before it failed");
+    assert_eq!(world.disk.calls(&file), [Call::Sync(Kind::Data); 2]);
+    ask(&world.durable, 101);
+    is_eio(receiver.recv().unwrap().1, "called");
+}
+
+#[test]
+fn a_failure_of_the_callers_own_sync_is_heard_by_those_who_wait_behind_it() {
+    let world = World::new();
+    let file = world.file("own");
+    world.disk.fail(FSYNC, &file, 1);
+    world.disk.hold(true);
+    thread::scope(|scope| {
+        let own = scope.spawn(|| world.durable.fsync_and_wait(&file));
+        world.disk.until_asked(1);
+        let behind: Vec<_> = (0..10).map(|_| world.durable.fsync(&file)).collect();
+        world.disk.hold(false);
+        is_eio(own.join().unwrap(), "own");
+        for behind in behind {
+            is_eio(behind.wait(), "own");
+        }
+    });
+    assert_eq!(world.disk.calls(&file), [FSYNC]);
+}
+
+#[test]
+fn a_batch_begins_together_and_also_where_it_is_dropped() {
+    let world = World::new();
+    let (data, all) = (world.file("data"), world.file("all"));
+    let path = world.folder.path().join("all");
+    world.durable.set_strategy(Strategy::Filesystem);
+    let mut batch = world.durable.batch();
+    batch.fdatasync(&data).fsync(&all).fsync(&all);
+    batch.sync_parent(&path).unwrap();
+    assert!(batch.sync_parent("/").unwrap_err().to_string().contains("no parent"));
+    assert_eq!(world.disk.book().calls.len(), 0);
+    world.disk.fail(Call::Check, &all, 1);
+    let [first, second, third, parent] = batch.begin().wait().try_into().unwrap();
+    first.unwrap();
+    is_eio(second, "all");
+    is_eio(third, "all");
+    parent.unwrap();
+    assert_eq!((world.durable.counters().commits, world.durable.counters().committed), (1, 3));
+    let folder = File::open(world.folder.path()).unwrap();
+    assert_eq!(world.disk.calls(&folder), [Call::Check]);
+
+    let mut batch = world.durable.batch();
+    batch.fdatasync(&data);
+    let shares = world.durable.clone();
+    drop(batch);
+    shares.fdatasync(&data).wait().unwrap();
+    world.durable.sync_parent(&path).unwrap().wait().unwrap();
+    assert!(world.durable.sync_parent("/no/such/folder").is_err());
+}
+
+#[test]
+fn a_range_is_durable_with_all_of_its_file() {
+    let world = World::new();
+    world.durable.set_strategy(Strategy::Files);
+    let file = world.file("range");
+    world.durable.sync_range(&file, 7..7).wait().unwrap();
+    assert_eq!(world.disk.calls(&file), []);
+    world.durable.sync_range(&file, 0..4096).wait().unwrap();
+    assert_eq!(world.disk.calls(&file), [Call::Sync(Kind::Data)]);
 }

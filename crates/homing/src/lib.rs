@@ -29,8 +29,12 @@ pub use homing_cache::{
     BuildError as CacheBuildError, Builder as CacheBuilder, Cache, Cause, Group, GroupStats,
     Pinned, Stats as CacheStats,
 };
+#[cfg(feature = "control")]
+pub use homing_durable::DurableAttributes;
 pub use homing_durable::{
-    Counters as DurableCounters, Description, DurabilityError, Durable, Kind as SyncKind,
+    Backend as DurableBackend, Batch as SyncBatch, Counters as DurableCounters, Description,
+    DurabilityError, Durable, Histogram, Kind as SyncKind, Log, LogError, Record as LogRecord,
+    Records as LogRecords, Recovery as LogRecovery, Sequence as LogSequence, SharedFile,
     Strategy as DurableStrategy, Synced, SyncedMany,
 };
 #[cfg(feature = "control")]

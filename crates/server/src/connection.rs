@@ -174,9 +174,11 @@ impl Connection {
             }
             Command::Flush => {
                 let job = Job::new(self, cookie, 0);
-                let device = Arc::clone(&self.device);
-                // It waits for the disk and needs no CPU: another thread gets it at once.
-                let work = move || job.answer(blocking(|| device.flush()));
+                let (device, shared) = (Arc::clone(&self.device), Arc::clone(&self.shared));
+                let done = Box::new(move |result| job.answer(result));
+                // It waits for the disk and needs no CPU: another thread gets it at once. Where
+                // syncs are shared and one is under way, it waits without a thread for the next.
+                let work = move || blocking(|| device.flush_through(&shared.durable, done));
                 self.shared.flush.execute(work);
             }
             Command::Disconnect => unreachable!("transmit ends on it"),

@@ -9,13 +9,15 @@
 //! Each connection has a thread that reads requests in batches, carries them out in place and
 //! answers in batches. Requests that are long enough to be worth it go to the `crypt` workqueue
 //! where CPUs are idle (`homing-sched` decides); flushes go to the `flush` workqueue, so that a
-//! connection goes on meanwhile. Whoever finishes a request sends its reply.
+//! connection goes on meanwhile, and from there to the engine of `homing-durable`, on which those of
+//! all connections share syncs where that is faster. Whoever finishes a request sends its reply.
 //!
 //! Rules:
 //!
 //! * `SERVE-1` A reply is sent after its request is done; FLUSH and FUA are done when the device
-//!   says so. There is no state per connection that a flush on another would miss, which is what
-//!   makes `CAN_MULTI_CONN` true.
+//!   says so. There is no state per connection that a flush on another would miss, and a flush is
+//!   never answered by a sync that had begun before it came (`DURABLE-1`), which is what makes
+//!   `CAN_MULTI_CONN` true.
 //! * `SERVE-2` Replies are written whole, by one thread at a time, and no worker waits for a
 //!   client.
 //! * `SERVE-3` A connection holds at most [`IN_FLIGHT_BYTES_MAX`] of queued requests; it reads no

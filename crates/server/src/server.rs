@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use homing::{Runtime, Scope, Workqueue, WorkqueueError};
+use homing::{Durable, Runtime, Scope, Workqueue, WorkqueueError};
 use homing_nbd::{BlockSizes, Export};
 use homing_volume::Block;
 
@@ -84,6 +84,7 @@ pub(crate) struct Shared {
     pub(crate) devices: Vec<Arc<dyn Block>>,
     pub(crate) crypt: Workqueue,
     pub(crate) flush: Workqueue,
+    pub(crate) durable: Durable,
     pub(crate) draining: AtomicBool,
     pub(crate) crypt_on: CryptOn,
     pub(crate) outboxes: Outboxes,
@@ -135,6 +136,7 @@ impl Server {
                 devices: exports.into_iter().map(|export| export.device).collect(),
                 crypt: queue("crypt").expect("the name is fine"),
                 flush: queue("flush").expect("the name is fine"),
+                durable: Durable::new(runtime).expect("the name is fine"),
                 draining: AtomicBool::new(false),
                 crypt_on: options.crypt_on,
                 outboxes: Outboxes::default(),
@@ -159,6 +161,11 @@ impl Server {
     /// The workqueue that long requests go to; its attributes are live.
     pub fn crypt_workqueue(&self) -> &Workqueue {
         &self.shared.crypt
+    }
+
+    /// What flushes go through; its attributes are live.
+    pub fn durable(&self) -> &Durable {
+        &self.shared.durable
     }
 
     /// Serves until told to stop; then finishes what was received, and makes every device durable.

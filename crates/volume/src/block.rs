@@ -2,6 +2,8 @@
 
 use std::io;
 
+use homing_durable::Durable;
+
 /// Whether a write is on stable storage when the call returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
@@ -62,6 +64,9 @@ impl BlockError {
     }
 }
 
+/// What is called when a flush has ended.
+pub type Done = Box<dyn FnOnce(Result<(), BlockError>) + Send>;
+
 /// A device of [`Block::size`] bytes, usable by many threads at once.
 ///
 /// Offsets and lengths are multiples of [`Block::block_size`] and lie inside the device: callers
@@ -92,6 +97,14 @@ pub trait Block: Send + Sync {
 
     /// Makes everything durable whose write has returned before the call.
     fn flush(&self) -> Result<(), BlockError>;
+
+    /// What [`Block::flush`] does, by a sync of the engine, which others may share. `done` is called when
+    /// it has ended: before this returns, or later by a worker of the engine. A device that has no
+    /// file below it, or a layer that does not know better, flushes by itself.
+    fn flush_through(&self, durable: &Durable, done: Done) {
+        let _ = durable;
+        done(self.flush());
+    }
 
     /// Says that the contents are not needed any more; what they are afterwards is undefined.
     /// A device may ignore it.

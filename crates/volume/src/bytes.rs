@@ -11,7 +11,9 @@
 
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use crate::block::{Block, BlockError, Durability, Extent};
+use homing_durable::Durable;
+
+use crate::block::{Block, BlockError, Done, Durability, Extent};
 
 /// Bytes of neighbouring blocks that share a lock, and how many locks there are. Guessed: a
 /// sequential writer takes a new one each 32 large writes, and 64 random writers rarely meet.
@@ -181,6 +183,10 @@ impl<B: Block> Block for Bytes<B> {
 
     fn flush(&self) -> Result<(), BlockError> {
         self.below.flush()
+    }
+
+    fn flush_through(&self, durable: &Durable, done: Done) {
+        self.below.flush_through(durable, done);
     }
 
     /// Only whole blocks are discarded: the rest of a partial one is still needed.

@@ -1,6 +1,8 @@
 //! The layer that encrypts: ciphertext below, plaintext above, transformed in place.
 
-use crate::block::{Block, BlockError, Durability, Extent, check_range};
+use homing_durable::Durable;
+
+use crate::block::{Block, BlockError, Done, Durability, Extent, check_range};
 use crate::xts::{Cipher, CipherFailed, SectorSize};
 
 /// Zeroes are encrypted and written in pieces of this many bytes.
@@ -72,6 +74,10 @@ impl<B: Block> Block for Crypt<B> {
 
     fn flush(&self) -> Result<(), BlockError> {
         self.below.flush()
+    }
+
+    fn flush_through(&self, durable: &Durable, done: Done) {
+        self.below.flush_through(durable, done);
     }
 
     fn discard(&self, offset: u64, length: u64) -> Result<(), BlockError> {

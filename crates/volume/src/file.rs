@@ -7,10 +7,11 @@ use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
 
+use homing_durable::Durable;
 use rustix::fs::{Advice, FallocateFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags};
 
-use crate::block::{Block, BlockError, Durability, Extent, check_range};
+use crate::block::{Block, BlockError, Done, Durability, Extent, check_range};
 use crate::syncs::{SyncError, Syncs};
 
 /// Copying in and out of the page cache, in bytes per nanosecond. Measured: 8 to 12 on current
@@ -141,6 +142,10 @@ impl Block for File {
 
     fn flush(&self) -> Result<(), BlockError> {
         self.syncs.run(|file| file.sync_data().map_err(SyncError::Lost))
+    }
+
+    fn flush_through(&self, durable: &Durable, done: Done) {
+        self.syncs.run_shared(durable, done);
     }
 
     fn discard(&self, offset: u64, length: u64) -> Result<(), BlockError> {

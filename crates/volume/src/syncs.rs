@@ -5,12 +5,14 @@
 //! lost, and only one would be told. So:
 //!
 //! * `SYNC-1` A sync has its description to itself. One that failed before is known to each
-//!   description, so it does not matter which is used.
+//!   description, so it does not matter which is used. Some are for flushes that go through an
+//!   engine, which gives each of its syncs one; the others are for syncs by themselves: durable
+//!   writes, and flushes without an engine.
 //! * `SYNC-2` A failure poisons the device before the description is let go, so whoever syncs
-//!   through it next finds the device poisoned.
+//!   through it next finds the device poisoned. The engine keeps it for its own descriptions.
 //!
 //! Descriptions are never closed before all of them are: closing one takes the process's record
-//! lock off the file.
+//! lock off the file. For the same reason the engine gets references, never duplicates.
 
 use std::fs;
 use std::io;
@@ -18,29 +20,60 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
+use homing_durable::{Durable, SharedFile};
 use rustix::fs::OFlags;
 
-use crate::block::BlockError;
+use crate::block::{BlockError, Done};
 
-/// Syncs that run at the same time; more wait. Guessed: beyond any disk's gain.
+/// Syncs that run at the same time, of the engine and by themselves; more wait. Guessed: beyond any
+/// disk's gain.
 const DESCRIPTION_COUNT: usize = 16;
 
 /// The descriptions of a file to sync through, and whether one of them ever failed.
 #[derive(Debug)]
 pub(crate) struct Syncs {
+    /// The engine's; none where the file could not be opened anew.
+    shared: Option<SharedFile>,
     descriptions: Vec<Mutex<Arc<fs::File>>>,
-    poisoned: AtomicBool,
+    poisoned: Arc<AtomicBool>,
 }
 
 impl Syncs {
     /// Nothing else may sync through `file`.
     pub(crate) fn new(file: &Arc<fs::File>) -> Self {
-        let more = std::iter::from_fn(|| reopened(file).ok()).take(DESCRIPTION_COUNT - 1);
-        let descriptions = std::iter::once(Arc::clone(file)).chain(more.map(Arc::new));
+        let more = || std::iter::from_fn(|| reopened(file).ok().map(Arc::new));
+        let mut descriptions: Vec<_> = more().take(DESCRIPTION_COUNT).collect();
+        let mut shared = vec![Arc::clone(file)];
+        let shared = if descriptions.is_empty() {
+            descriptions = shared;
+            None
+        } else {
+            shared.extend(more().take(DESCRIPTION_COUNT));
+            // What cannot be looked at is flushed by itself.
+            SharedFile::new(shared).ok()
+        };
         Self {
-            descriptions: descriptions.map(Mutex::new).collect(),
-            poisoned: AtomicBool::new(false),
+            shared,
+            descriptions: descriptions.into_iter().map(Mutex::new).collect(),
+            poisoned: Arc::default(),
         }
+    }
+
+    /// Makes all of the file durable by a sync of the engine, and calls `done`.
+    pub(crate) fn run_shared(&self, durable: &Durable, done: Done) {
+        if let Err(error) = self.check_health() {
+            return done(Err(error));
+        }
+        let Some(file) = &self.shared else {
+            return done(self.run(|file| file.sync_data().map_err(SyncError::Lost)));
+        };
+        let poisoned = Arc::clone(&self.poisoned);
+        durable.fdatasync_shared(file, move |verdict| {
+            if verdict.is_err() {
+                poisoned.store(true, Ordering::Release);
+            }
+            done(verdict.map_err(|error| BlockError::Flush(error.into())));
+        });
     }
 
     /// An earlier sync failed: see [`BlockError::Poisoned`].
@@ -89,6 +122,10 @@ fn reopened(file: &fs::File) -> io::Result<fs::File> {
 #[cfg(test)]
 mod tests {
     use std::io::{Seek, SeekFrom};
+    use std::sync::mpsc;
+
+    use homing_durable::{Failure, Kind, System};
+    use homing_runtime::Runtime;
 
     use super::*;
 
@@ -118,5 +155,66 @@ mod tests {
         assert!(syncs.run(|_| Err::<(), _>(SyncError::Lost(io::Error::other("no")))).is_err());
         let next = syncs.run(|_| -> Result<(), _> { panic!("a sync after one that failed") });
         assert!(matches!(next, Err(BlockError::Poisoned)));
+    }
+
+    /// The engine's disk says no.
+    struct Fails;
+
+    impl System for Fails {
+        fn sync(&self, _: &fs::File, _: Kind) -> Result<(), Failure> {
+            let error = io::Error::from_raw_os_error(5);
+            Err(Failure { operation: "fdatasync", error })
+        }
+        fn sync_filesystem(&self, file: &fs::File) -> Result<(), Failure> {
+            self.sync(file, Kind::All)
+        }
+        fn check(&self, file: &fs::File) -> Result<(), Failure> {
+            self.sync(file, Kind::All)
+        }
+        fn flush_device(&self, file: &fs::File) -> Result<(), Failure> {
+            self.sync(file, Kind::All)
+        }
+    }
+
+    #[test]
+    fn a_failure_of_the_engine_poisons_before_anybody_is_told() {
+        let runtime = Runtime::new().unwrap();
+        let durable = Durable::with_system(&runtime, Fails).unwrap();
+        let syncs = Arc::new(Syncs::new(&Arc::new(tempfile::tempfile().unwrap())));
+        let (sender, receiver) = mpsc::channel();
+        for _ in 0..2 {
+            let (at_the_time, sender) = (Arc::clone(&syncs), sender.clone());
+            let done = move |result| sender.send((result, at_the_time.check_health())).unwrap();
+            syncs.run_shared(&durable, Box::new(done));
+        }
+        let (first, health) = receiver.recv().unwrap();
+        assert!(matches!(first, Err(BlockError::Flush(_))), "{first:?}");
+        assert!(matches!(health, Err(BlockError::Poisoned)), "{health:?}");
+        assert!(matches!(receiver.recv().unwrap().0, Err(BlockError::Poisoned)));
+        assert_eq!(durable.counters().asked, 1, "the poison is asked first");
+    }
+
+    #[test]
+    fn the_engine_keeps_no_duplicate_and_has_a_description_of_its_own() {
+        let runtime = Runtime::new().unwrap();
+        let durable = Durable::new(&runtime).unwrap();
+        let file = Arc::new(tempfile::tempfile().unwrap());
+        let syncs = Syncs::new(&file);
+        let of_syncs = |one: &Mutex<Arc<fs::File>>| Arc::ptr_eq(&one.lock().unwrap(), &file);
+        assert!(!syncs.descriptions.iter().any(of_syncs));
+        rustix::fs::fcntl_lock(&*file, rustix::fs::FlockOperation::NonBlockingLockExclusive)
+            .unwrap();
+        let (sender, receiver) = mpsc::channel();
+        syncs.run_shared(&durable, Box::new(move |result| sender.send(result).unwrap()));
+        receiver.recv().unwrap().unwrap();
+        assert!(is_locked(&file), "closing a duplicate has taken the lock off");
+    }
+
+    /// Whether this process has a record lock on the file, as the kernel tells.
+    fn is_locked(file: &fs::File) -> bool {
+        use std::os::unix::fs::MetadataExt;
+        let inode = format!(":{} ", file.metadata().unwrap().ino());
+        let locks = fs::read_to_string("/proc/locks").unwrap();
+        locks.lines().any(|line| line.contains("POSIX") && line.contains(&inode))
     }
 }

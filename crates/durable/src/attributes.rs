@@ -1,0 +1,163 @@
+//! The engine's attributes, for programs and for `homing-control`'s socket.
+//!
+//! ```text
+//! durable/strategy      rw  auto, files or filesystem
+//! durable/backend       rw  threads or io_uring: who syncs single files
+//! durable/depth         rw  syncs under way at a time
+//! durable/counters      ro  what has been done: a name and a number on each line
+//! durable/latency_ns    ro  how many syncs took less than so long: a line for each bucket
+//! durable/batch_sizes   ro  how many syncs answered fewer askers than so many: likewise
+//! durable/filesystems   ro  what waits and what it costs: a line for each
+//! durable/failed        ro  the failures that nobody has acknowledged: a line for each
+//! ```
+
+use homing_control::{Attribute, AttributeError, AttributeTree};
+
+use crate::backend::Backend;
+use crate::counters::{Counters, Histogram};
+use crate::durable::Durable;
+use crate::error::DurabilityError;
+use crate::strategy::Strategy;
+
+/// The live attributes of an engine, read and written as text by path. Cheap to clone.
+///
+/// ```
+/// use homing_control::AttributeTree;
+/// use homing_durable::Durable;
+/// use homing_runtime::Runtime;
+///
+/// let runtime = Runtime::new()?;
+/// let durable = Durable::new(&runtime)?;
+/// let attributes = durable.attributes();
+/// attributes.set("durable/strategy", "files")?; // no commits of filesystems from now on
+/// let error = attributes.set("durable/depth", "0").unwrap_err();
+/// assert!(error.to_string().contains("1 to 4096"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct DurableAttributes {
+    durable: Durable,
+}
+
+impl Durable {
+    /// The attribute tree. To offer it to `homing ls`, `get` and `set` give it to a
+    /// [`homing_control::ControlSocket`], with others by way of [`homing_control::Trees`].
+    pub fn attributes(&self) -> DurableAttributes {
+        DurableAttributes { durable: self.clone() }
+    }
+}
+
+/// All, sorted, and whether they can be set.
+const ALL: [(&str, bool); 8] = [
+    ("durable/backend", true),
+    ("durable/batch_sizes", false),
+    ("durable/counters", false),
+    ("durable/depth", true),
+    ("durable/failed", false),
+    ("durable/filesystems", false),
+    ("durable/latency_ns", false),
+    ("durable/strategy", true),
+];
+
+/// Syncs under way at a time: each may hold a thread.
+const DEPTH_MAX: usize = 4096;
+
+impl AttributeTree for DurableAttributes {
+    fn list(&self) -> Vec<Attribute> {
+        let attribute = |(path, writable): &(&str, bool)| Attribute {
+            path: (*path).to_owned(),
+            writable: *writable,
+        };
+        ALL.iter().map(attribute).collect()
+    }
+
+    fn get(&self, path: &str) -> Result<String, AttributeError> {
+        let durable = &self.durable;
+        Ok(match path {
+            "durable/strategy" => durable.strategy().name().to_owned(),
+            "durable/backend" => durable.backend().name().to_owned(),
+            "durable/depth" => durable.depth().to_string(),
+            "durable/counters" => counters(&durable.counters()),
+            "durable/latency_ns" => histogram(&durable.counters().latency_ns),
+            "durable/batch_sizes" => histogram(&durable.counters().batches),
+            "durable/filesystems" => durable.engine.files().filesystems().join("\n"),
+            "durable/failed" => failed(&durable.failures()),
+            _ => return Err(AttributeError::NotFound { path: path.to_owned() }),
+        })
+    }
+
+    fn set(&self, path: &str, value: &str) -> Result<(), AttributeError> {
+        // Whoever reads and writes files adds a line's end.
+        let value = value.trim();
+        let refused = |accepted: String| AttributeError::Value {
+            path: path.to_owned(),
+            value: value.to_owned(),
+            accepted,
+        };
+        match path {
+            "durable/strategy" => {
+                let names = Strategy::ALL.map(Strategy::name);
+                let strategy = Strategy::ALL.into_iter().find(|known| known.name() == value);
+                let strategy =
+                    strategy.ok_or_else(|| refused(format!("one of {}", names.join(", "))))?;
+                self.durable.set_strategy(strategy);
+            }
+            "durable/backend" => {
+                let names = Backend::ALL.map(Backend::name);
+                let backend = Backend::ALL.into_iter().find(|known| known.name() == value);
+                let backend =
+                    backend.ok_or_else(|| refused(format!("one of {}", names.join(", "))))?;
+                self.durable.set_backend(backend).map_err(|error| AttributeError::Failed {
+                    path: path.to_owned(),
+                    reason: format!("{value} is not to be had here: {error}"),
+                })?;
+            }
+            "durable/depth" => {
+                let depth = value.parse().ok().filter(|depth| (1..=DEPTH_MAX).contains(depth));
+                let depth =
+                    depth.ok_or_else(|| refused(format!("a number from 1 to {DEPTH_MAX}")))?;
+                self.durable.set_depth(depth);
+            }
+            _ => {
+                // Or not there at all.
+                self.get(path)?;
+                return Err(AttributeError::ReadOnly { path: path.to_owned() });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn counters(counters: &Counters) -> String {
+    let quantile = |quantile| counters.latency_ns.quantile(quantile);
+    let all = [
+        ("asked", Some(counters.asked)),
+        ("shared", Some(counters.shared)),
+        ("files", Some(counters.files)),
+        ("commits", Some(counters.commits)),
+        ("committed", Some(counters.committed)),
+        ("flushes_saved", Some(counters.flushes_saved())),
+        ("failed", Some(counters.failed)),
+        ("latency_p50_ns", quantile(0.5)),
+        ("latency_p99_ns", quantile(0.99)),
+    ];
+    let line = |(name, count): (&str, Option<u64>)| {
+        count.map_or(format!("{name} -"), |count| format!("{name} {count}"))
+    };
+    all.map(line).join("\n")
+}
+
+/// A line for each bucket: what its figures are below, and how many there are.
+fn histogram(histogram: &Histogram) -> String {
+    let lines: Vec<_> =
+        histogram.buckets().map(|(below, count)| format!("{below} {count}")).collect();
+    lines.join("\n")
+}
+
+fn failed(failures: &[DurabilityError]) -> String {
+    let line = |error: &DurabilityError| {
+        // What follows the path may not look like another line.
+        format!("{} {} {:?}", error.errno, error.operation, error.file)
+    };
+    failures.iter().map(line).collect::<Vec<_>>().join("\n")
+}

@@ -1,0 +1,86 @@
+//! Who syncs single files: threads of the runtime, or the kernel's, by `io_uring`. Commits of
+//! filesystems and the callers' own syncs are plain system calls either way.
+
+use std::io;
+use std::sync::Arc;
+
+#[cfg(target_os = "linux")]
+pub(crate) use crate::ring::Ring;
+
+/// Who syncs single files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Backend {
+    /// The workqueue `durable`.
+    #[default]
+    Threads,
+    /// The kernel's own threads, as many as the depth is. Linux, where it is not forbidden.
+    IoUring,
+}
+
+impl Backend {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Threads, Self::IoUring];
+
+    /// As the attribute `durable/backend` has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Threads => "threads",
+            Self::IoUring => "io_uring",
+        }
+    }
+}
+
+/// The backend that was chosen. A ring is made when it is first wanted, and kept.
+#[derive(Default)]
+pub(crate) struct Chosen {
+    pub(crate) backend: Backend,
+    ring: Option<Arc<Ring>>,
+}
+
+impl Chosen {
+    pub(crate) fn set(&mut self, backend: Backend, depth: usize) -> io::Result<()> {
+        if backend == Backend::IoUring && self.ring.is_none() {
+            self.ring = Some(Arc::new(Ring::new(workers(depth))?));
+        }
+        self.backend = backend;
+        Ok(())
+    }
+
+    pub(crate) fn set_depth(&self, depth: usize) {
+        if let Some(ring) = &self.ring {
+            ring.set_workers(workers(depth));
+        }
+    }
+
+    /// If that is what syncs files.
+    pub(crate) fn ring(&self) -> Option<Arc<Ring>> {
+        self.ring.clone().filter(|_| self.backend == Backend::IoUring)
+    }
+}
+
+fn workers(depth: usize) -> u32 {
+    u32::try_from(depth).unwrap_or(u32::MAX)
+}
+
+/// There is none here.
+#[cfg(not(target_os = "linux"))]
+pub(crate) struct Ring;
+
+#[cfg(not(target_os = "linux"))]
+impl Ring {
+    pub(crate) fn new(_workers: u32) -> io::Result<Self> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    pub(crate) fn sync(
+        &self,
+        _file: Arc<std::fs::File>,
+        _kind: crate::durable::Kind,
+        done: Box<dyn FnOnce(io::Result<()>) + Send>,
+    ) {
+        done(Err(io::ErrorKind::Unsupported.into()));
+    }
+
+    pub(crate) fn set_workers(&self, _workers: u32) {}
+}

@@ -1,0 +1,90 @@
+//! Many syncs that begin together, so that they are seen to be many.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::description::Description;
+use crate::durable::{Durable, Kind};
+use crate::synced::{Synced, SyncedMany};
+
+/// Syncs of several kinds that begin together: one commit of the filesystem may do for all of them.
+/// They begin when it is dropped, too; then nobody hears what becomes of them but those who sync
+/// the files next.
+///
+/// ```
+/// # use std::fs::File;
+/// # use homing_durable::Durable;
+/// # use homing_runtime::Runtime;
+/// # let runtime = Runtime::new()?;
+/// # let folder = tempfile::tempdir()?;
+/// let durable = Durable::new(&runtime)?;
+/// # let path = folder.path().join("table");
+/// # let index = File::create(folder.path().join("index"))?;
+/// let table = File::create(&path)?;
+/// let mut batch = durable.batch();
+/// batch.fsync(&table).fdatasync(&index);
+/// batch.sync_parent(&path)?; // so that the new file has its name after a crash
+/// for verdict in batch.begin().wait() {
+///     verdict?;
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "its syncs begin when it is dropped, but only what `begin` returns tells whether they failed"]
+pub struct Batch {
+    durable: Durable,
+    all: Vec<Synced>,
+}
+
+impl Batch {
+    pub(crate) fn new(durable: Durable) -> Self {
+        Self { durable, all: Vec::new() }
+    }
+
+    /// As [`Durable::fsync`].
+    pub fn fsync(&mut self, file: &impl Description) -> &mut Self {
+        self.all.push(self.durable.ask(file, Kind::All));
+        self
+    }
+
+    /// As [`Durable::fdatasync`].
+    pub fn fdatasync(&mut self, file: &impl Description) -> &mut Self {
+        self.all.push(self.durable.ask(file, Kind::Data));
+        self
+    }
+
+    /// As [`Durable::fsync_dir`].
+    pub fn fsync_dir(&mut self, directory: &impl Description) -> &mut Self {
+        self.fsync(directory)
+    }
+
+    /// As [`Durable::sync_parent`].
+    ///
+    /// # Errors
+    /// As there; the batch is as it was.
+    pub fn sync_parent(&mut self, path: impl AsRef<Path>) -> io::Result<&mut Self> {
+        Ok(self.fsync(&parent(path.as_ref())?))
+    }
+
+    /// Begins them all; what becomes of each, in the order in which they were added.
+    pub fn begin(mut self) -> SyncedMany {
+        SyncedMany { all: std::mem::take(&mut self.all), done: Vec::new() }
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        self.durable.engine.go_on();
+    }
+}
+
+/// The directory that a path's last name stands in.
+pub(crate) fn parent(path: &Path) -> io::Result<Arc<File>> {
+    let parent = path.parent().ok_or_else(|| {
+        io::Error::new(io::ErrorKind::InvalidInput, format!("{} has no parent", path.display()))
+    })?;
+    let here = parent.as_os_str().is_empty();
+    File::open(if here { Path::new(".") } else { parent }).map(Arc::new)
+}

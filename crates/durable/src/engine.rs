@@ -1,0 +1,323 @@
+//! What runs: jobs are begun, carried out and ended here, and those who wait are told.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use homing_runtime::{Runtime, Workqueue, WorkqueueError, blocking};
+
+use crate::backend::{Chosen, Ring};
+use crate::commit;
+use crate::counters::{Counts, add};
+use crate::description::Description;
+use crate::durable::Kind;
+use crate::error::DurabilityError;
+use crate::files::{Ended, FileId, Files, Job, Sync};
+use crate::strategy::Strategy;
+use crate::sync::{AtomicBool, AtomicU8, AtomicUsize, Mutex, MutexGuard, Ordering, lock};
+use crate::synced::{Outcome, Verdict};
+use crate::system::{Failure, System};
+
+/// Syncs under way at a time, unless told otherwise: beyond that the disks measured gained little.
+const DEPTH: usize = 64;
+
+/// What all clones of a [`Durable`](crate::Durable) share.
+pub(crate) struct Engine {
+    files: Mutex<Files>,
+    pub(crate) system: Box<dyn System>,
+    workqueue: Workqueue,
+    strategy: AtomicU8,
+    depth: AtomicUsize,
+    backend: Mutex<Chosen>,
+    pub(crate) counts: Counts,
+    /// The runtime has.
+    ended: AtomicBool,
+}
+
+impl Engine {
+    pub(crate) fn new(runtime: &Runtime, system: impl System) -> Result<Arc<Self>, WorkqueueError> {
+        Ok(Arc::new(Self {
+            files: Mutex::default(),
+            system: Box::new(system),
+            workqueue: runtime.workqueue("durable").build()?,
+            strategy: AtomicU8::new(Strategy::Auto as u8),
+            depth: AtomicUsize::new(DEPTH),
+            backend: Mutex::default(),
+            counts: Counts::default(),
+            ended: AtomicBool::new(false),
+        }))
+    }
+
+    pub(crate) fn files(&self) -> MutexGuard<'_, Files> {
+        lock(&self.files)
+    }
+
+    pub(crate) fn strategy(&self) -> Strategy {
+        let number = self.strategy.load(Ordering::Relaxed);
+        let known = Strategy::ALL.into_iter().find(|strategy| *strategy as u8 == number);
+        known.unwrap_or_default()
+    }
+
+    pub(crate) fn set_strategy(&self, strategy: Strategy) {
+        self.strategy.store(strategy as u8, Ordering::Relaxed);
+    }
+
+    pub(crate) fn depth(&self) -> usize {
+        self.depth.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_depth(self: &Arc<Self>, depth: usize) {
+        self.depth.store(depth.max(1), Ordering::Relaxed);
+        self.chosen().set_depth(self.depth());
+        self.go_on();
+    }
+
+    pub(crate) fn chosen(&self) -> MutexGuard<'_, Chosen> {
+        lock(&self.backend)
+    }
+
+    /// Counts a verdict that somebody gets without sharing it.
+    pub(crate) fn failed(&self, verdict: Verdict) -> Verdict {
+        if verdict.is_err() {
+            add(&self.counts.failed, 1);
+        }
+        verdict
+    }
+
+    fn tell(&self, outcome: Option<Arc<Outcome>>, verdict: &Verdict) {
+        if let Some(outcome) = outcome {
+            outcome.set(&self.failed(verdict.clone()));
+        }
+    }
+
+    /// Syncs a file on this thread if nothing of its filesystem is under way: it takes no longer
+    /// than the system call. `None` where something is.
+    pub(crate) fn alone(self: &Arc<Self>, file: &impl Description, kind: Kind) -> Option<Verdict> {
+        let Ok(id) = identify(file.file()) else { return Some(self.sync_here(file.file(), kind)) };
+        match self.files().begin_alone(id, self.depth()) {
+            Err(error) => return Some(self.failed(Err(error))),
+            Ok(false) => return None,
+            Ok(true) => {}
+        }
+        add(&self.counts.asked, 1);
+        add(&self.counts.files, 1);
+        let began = Instant::now();
+        let synced = blocking(|| self.system.sync(file.file(), kind));
+        let verdict = synced.map_err(|failure| commit::error(id, file.file(), kind, &failure));
+        let took = began.elapsed();
+        self.counts.latency_ns.note(nanoseconds(took));
+        self.counts.batches.note(1);
+        let (Ended { verdict, in_vain }, more) = {
+            let mut files = self.files();
+            files.end_job(id.device, false, took);
+            let ended = files.end(id, verdict, || file.keep().ok());
+            (ended, files.waits())
+        };
+        self.tell(in_vain, &verdict);
+        if more {
+            self.go_on();
+        }
+        Some(self.failed(verdict))
+    }
+
+    /// Syncs a file that the engine cannot keep, on the caller's thread. A failure is sticky all
+    /// the same.
+    pub(crate) fn sync_here(&self, file: &File, kind: Kind) -> Verdict {
+        add(&self.counts.files, 1);
+        let synced = blocking(|| self.system.sync(file, kind));
+        let Err(failure) = synced else { return Ok(()) };
+        let id = identify(file).unwrap_or(FileId { device: 0, inode: 0 });
+        let verdict = Err(commit::error(id, file, kind, &failure));
+        self.files().note_failure(id, &verdict);
+        self.failed(verdict)
+    }
+
+    /// Syncs a file through a description that nobody else syncs through meanwhile, on the caller's
+    /// thread, beside whatever else is under way.
+    pub(crate) fn sync_own(&self, id: FileId, file: &Arc<File>) -> Verdict {
+        if let Some(error) = self.files().failure(id) {
+            return self.failed(Err(error));
+        }
+        add(&self.counts.files, 1);
+        let synced = blocking(|| self.system.sync(file, Kind::Data));
+        let verdict = synced.map_err(|failure| commit::error(id, file, Kind::Data, &failure));
+        let ended = self.files().end_own(id, verdict, || Some(Arc::clone(file)));
+        let Ended { verdict, in_vain } = ended;
+        self.tell(in_vain, &verdict);
+        self.failed(verdict)
+    }
+
+    /// Lets a worker do this; dropped if the runtime has ended.
+    pub(crate) fn execute(&self, work: impl FnOnce() + Send + 'static) {
+        self.workqueue.execute(work);
+    }
+
+    /// Begins whatever can be begun.
+    pub(crate) fn go_on(self: &Arc<Self>) {
+        while let Some(job) = self.next_job() {
+            self.hand_over(job);
+        }
+    }
+
+    fn next_job(&self) -> Option<Job> {
+        loop {
+            let job = self.files().next_job(self.strategy(), self.depth())?;
+            if !self.ended.load(Ordering::Acquire) {
+                return Some(job);
+            }
+            self.give_up_one(job);
+        }
+    }
+
+    fn hand_over(self: &Arc<Self>, job: Job) {
+        let ring = self.chosen().ring();
+        match (job, ring) {
+            (Job::File(sync), Some(ring)) => self.sync_by(&ring, sync),
+            (job, _) => {
+                let run = Run { engine: Arc::clone(self), job: Some(job) };
+                self.workqueue.execute(move || run.run());
+            }
+        }
+    }
+
+    fn sync_by(self: &Arc<Self>, ring: &Ring, sync: Sync) {
+        add(&self.counts.files, 1);
+        let (engine, began) = (Arc::clone(self), Instant::now());
+        let (file, kind) = (Arc::clone(&sync.file), sync.kind);
+        let done = move |synced: io::Result<()>| {
+            let operation = "fsync by io_uring";
+            let synced = synced.map_err(|error| Failure { operation, error });
+            let verdict = commit::verdict(&*engine.system, &sync, synced);
+            if let Some(job) = engine.end(vec![sync], vec![verdict], false, began.elapsed()) {
+                engine.hand_over(job);
+            }
+        };
+        ring.sync(file, kind, Box::new(done));
+    }
+
+    /// Does a job. There may be another one then, for the same thread.
+    fn run(self: &Arc<Self>, job: Job) -> Option<Job> {
+        let began = Instant::now();
+        let (syncs, verdicts, was_commit) = match job {
+            Job::File(sync) => {
+                add(&self.counts.files, 1);
+                let verdict = commit::one(&*self.system, &sync);
+                (vec![sync], vec![verdict], false)
+            }
+            Job::Commit(syncs) => {
+                add(&self.counts.commits, 1);
+                add(&self.counts.committed, syncs.len() as u64);
+                let verdicts = commit::all(&*self.system, &syncs);
+                (syncs, verdicts, true)
+            }
+        };
+        self.end(syncs, verdicts, was_commit, began.elapsed())
+    }
+
+    /// A job has run: notes what came of it, and tells those who waited. One of the jobs that can
+    /// begin now is left to the caller.
+    fn end(
+        self: &Arc<Self>,
+        syncs: Vec<Sync>,
+        verdicts: Vec<Verdict>,
+        was_commit: bool,
+        took: Duration,
+    ) -> Option<Job> {
+        let mut told = Vec::with_capacity(syncs.len());
+        {
+            let mut files = self.files();
+            if let Some(first) = syncs.first() {
+                files.end_job(first.id.device, was_commit, took);
+            }
+            for (sync, verdict) in syncs.iter().zip(verdicts) {
+                told.push(files.end(sync.id, verdict, || Some(Arc::clone(&sync.file))));
+            }
+        }
+        self.counts.batches.note(syncs.iter().map(|sync| sync.askers).sum());
+        // What others can do begins before those who wait are woken.
+        let mine = self.next_job();
+        self.go_on();
+        for (sync, Ended { verdict, in_vain }) in syncs.into_iter().zip(told) {
+            self.counts.latency_ns.note(nanoseconds(sync.asked_at.elapsed()));
+            self.tell(in_vain, &verdict);
+            self.tell(Some(sync.outcome), &verdict);
+        }
+        mine
+    }
+
+    /// A job will not run, because the runtime has ended; nor will those that wait.
+    fn give_up(self: &Arc<Self>, job: Job) {
+        self.ended.store(true, Ordering::Release);
+        self.give_up_one(job);
+        self.go_on();
+    }
+
+    fn give_up_one(&self, job: Job) {
+        let (syncs, was_commit) = match job {
+            Job::File(sync) => (vec![sync], false),
+            Job::Commit(syncs) => (syncs, true),
+        };
+        let mut files = self.files();
+        if let Some(first) = syncs.first() {
+            files.end_job(first.id.device, was_commit, Duration::ZERO);
+        }
+        let next: Vec<_> = syncs.iter().map(|sync| files.give_up(sync.id)).collect();
+        drop(files);
+        for (sync, next) in syncs.into_iter().zip(next) {
+            let verdict = Err(runtime_ended(sync.id, &sync.file, sync.kind));
+            self.tell(next, &verdict);
+            self.tell(Some(sync.outcome), &verdict);
+        }
+    }
+}
+
+/// Nothing is known to be lost, nor to be durable.
+pub(crate) fn runtime_ended(id: FileId, file: &File, kind: Kind) -> DurabilityError {
+    let error = io::Error::from(rustix::io::Errno::CANCELED);
+    let failure = Failure { operation: "the runtime, which has ended, before the sync", error };
+    commit::error(id, file, kind, &failure)
+}
+
+pub(crate) fn nanoseconds(took: Duration) -> u64 {
+    u64::try_from(took.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// A job on its way: it runs, or those who wait for it are told that it does not.
+struct Run {
+    engine: Arc<Engine>,
+    job: Option<Job>,
+}
+
+/// So many jobs one after the other; then the worker looks for other work, and whether the runtime
+/// ends.
+pub(crate) const TURNS_MAX: usize = 16;
+
+impl Run {
+    fn run(mut self) {
+        blocking(|| {
+            for _ in 0..TURNS_MAX {
+                let Some(job) = self.job.take() else { return };
+                // No other thread has to be woken for it.
+                self.job = self.engine.run(job);
+            }
+        });
+        if let Some(job) = self.job.take() {
+            self.engine.hand_over(job);
+        }
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        if let Some(job) = self.job.take() {
+            self.engine.give_up(job);
+        }
+    }
+}
+
+pub(crate) fn identify(file: &File) -> io::Result<FileId> {
+    let metadata = file.metadata()?;
+    Ok(FileId { device: metadata.dev(), inode: metadata.ino() })
+}

@@ -1,0 +1,212 @@
+//! Syncs of files by `io_uring`: one thread submits them and takes what comes of them; the kernel's
+//! own workers, as many as it is told, do the waiting.
+//!
+//! One thread, because the kernel cancels the requests of a thread that ends.
+#![allow(unsafe_code)]
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use io_uring::{IoUring, opcode, squeue, types};
+use rustix::event::EventfdFlags;
+
+use crate::durable::Kind;
+use crate::sync::{Mutex, lock};
+
+/// Requests submitted by one system call; more take more.
+const ENTRIES: u32 = 256;
+/// The number of the request that waits for a bell.
+const BELL: u64 = 0;
+
+type Done = Box<dyn FnOnce(io::Result<()>) + Send>;
+
+/// A sync that somebody wants.
+struct Order {
+    file: Arc<File>,
+    kind: Kind,
+    done: Done,
+}
+
+/// The ring. Dropping it waits for what is under way.
+pub(crate) struct Ring {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    inbox: Mutex<Inbox>,
+    bell: OwnedFd,
+}
+
+#[derive(Default)]
+struct Inbox {
+    orders: Vec<Order>,
+    workers: Option<u32>,
+    stops: bool,
+    /// Why nobody takes orders any more.
+    broken: Option<i32>,
+}
+
+impl Ring {
+    /// A ring whose syncs run on so many kernel threads.
+    ///
+    /// # Errors
+    /// Where the kernel has none, or does not let this program have one.
+    pub(crate) fn new(workers: u32) -> io::Result<Self> {
+        let ring = IoUring::new(ENTRIES)?;
+        let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let inbox = Mutex::new(Inbox { workers: Some(workers), ..Inbox::default() });
+        let shared = Arc::new(Shared { inbox, bell });
+        let for_thread = Arc::clone(&shared);
+        let body =
+            move || Loop { ring, shared: for_thread, under_way: HashMap::new(), last: BELL }.run();
+        let thread = thread::Builder::new().name("durable ring".to_owned()).spawn(body)?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// Syncs a file, and calls `done` on the ring's thread.
+    pub(crate) fn sync(&self, file: Arc<File>, kind: Kind, done: Done) {
+        let order = Order { file, kind, done };
+        let broken = {
+            let mut inbox = lock(&self.shared.inbox);
+            if let Some(errno) = inbox.broken {
+                Some((order, errno))
+            } else {
+                inbox.orders.push(order);
+                None
+            }
+        };
+        match broken {
+            Some((order, errno)) => (order.done)(Err(io::Error::from_raw_os_error(errno))),
+            None => self.shared.ring_bell(),
+        }
+    }
+
+    pub(crate) fn set_workers(&self, workers: u32) {
+        self.shared.tell(|inbox| inbox.workers = Some(workers));
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        self.shared.tell(|inbox| inbox.stops = true);
+        let Some(thread) = self.thread.take() else { return };
+        // What is done last may have held the last reference of the engine.
+        if thread.thread().id() != thread::current().id() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn tell(&self, change: impl FnOnce(&mut Inbox)) {
+        change(&mut lock(&self.inbox));
+        self.ring_bell();
+    }
+
+    fn ring_bell(&self) {
+        // Fails where the bell has rung 2^64 times and nobody came: then somebody will.
+        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+    }
+}
+
+/// What the thread owns.
+struct Loop {
+    ring: IoUring,
+    shared: Arc<Shared>,
+    /// Each file stays open until its request has ended.
+    under_way: HashMap<u64, Order>,
+    last: u64,
+}
+
+impl Loop {
+    fn run(mut self) {
+        let mut hears = false;
+        loop {
+            let (orders, workers, stops) = {
+                let mut inbox = lock(&self.shared.inbox);
+                (std::mem::take(&mut inbox.orders), inbox.workers.take(), inbox.stops)
+            };
+            if let Some(workers) = workers {
+                // As many as the kernel likes, where it does not know of the limit (before 5.15).
+                let mut limits = [workers, workers];
+                let _ = self.ring.submitter().register_iowq_max_workers(&mut limits);
+            }
+            for order in orders {
+                self.order(order);
+            }
+            if stops && self.under_way.is_empty() {
+                return;
+            }
+            if !hears {
+                let bell = types::Fd(self.shared.bell.as_raw_fd());
+                self.push(&opcode::PollAdd::new(bell, libc::POLLIN as u32).build().user_data(BELL));
+                hears = true;
+            }
+            match self.ring.submit_and_wait(1) {
+                Ok(_) => {}
+                // Busy: what has ended is to be taken first.
+                Err(error)
+                    if matches!(
+                        error.raw_os_error(),
+                        Some(libc::EINTR | libc::EBUSY | libc::EAGAIN)
+                    ) => {}
+                Err(error) => return self.fail(&error),
+            }
+            let ended: Vec<_> =
+                self.ring.completion().map(|entry| (entry.user_data(), entry.result())).collect();
+            for (number, result) in ended {
+                if number == BELL {
+                    hears = false;
+                    let _ = rustix::io::read(&self.shared.bell, &mut [0; 8]);
+                } else if let Some(order) = self.under_way.remove(&number) {
+                    let failed = result < 0;
+                    (order.done)(if failed {
+                        Err(io::Error::from_raw_os_error(-result))
+                    } else {
+                        Ok(())
+                    });
+                }
+            }
+        }
+    }
+
+    fn order(&mut self, order: Order) {
+        let sync = opcode::Fsync::new(types::Fd(order.file.as_raw_fd()));
+        let sync = match order.kind {
+            Kind::Data => sync.flags(types::FsyncFlags::DATASYNC),
+            Kind::All => sync,
+        };
+        self.last += 1;
+        self.under_way.insert(self.last, order);
+        self.push(&sync.build().user_data(self.last));
+    }
+
+    fn push(&mut self, entry: &squeue::Entry) {
+        // SAFETY: the requests have no pointers, and their descriptors stay open until they have
+        // ended: files in `under_way`, the bell as long as the ring's thread.
+        while unsafe { self.ring.submission().push(entry) }.is_err() {
+            // Full: the kernel takes all, or the wait below tells why not.
+            if self.ring.submit().is_err() {
+                thread::yield_now();
+            }
+        }
+    }
+
+    /// The ring is broken: nobody may wait for it.
+    fn fail(self, error: &io::Error) {
+        let errno = error.raw_os_error().unwrap_or(libc::EIO);
+        let orders = {
+            let mut inbox = lock(&self.shared.inbox);
+            inbox.broken = Some(errno);
+            std::mem::take(&mut inbox.orders)
+        };
+        for order in self.under_way.into_values().chain(orders) {
+            (order.done)(Err(io::Error::from_raw_os_error(errno)));
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! A file that many sync at a time, and that has descriptions to spare for it.
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use homing_runtime::blocking;
+
+use crate::counters::add;
+use crate::durable::{Durable, Kind};
+use crate::engine::{Engine, TURNS_MAX, identify, nanoseconds, runtime_ended};
+use crate::files::FileId;
+use crate::pace::{Pace, Way};
+use crate::sync::{Condvar, Mutex, MutexGuard, lock, wait_briefly};
+use crate::synced::Verdict;
+
+type Call = Box<dyn FnOnce(Verdict) + Send>;
+
+/// A sync waits for those whom the last one answered for one part in so many of what it takes.
+const GATHERS: u32 = 8;
+
+/// Less is not worth waiting for. Derived: the kernel's timers are late by as much.
+const GATHER_MIN: Duration = Duration::from_micros(50);
+
+/// After nobody came so many syncs wait for nobody.
+const GATHERS_AGAIN: u32 = 16;
+
+/// How much a new figure counts: one part in so many.
+const SHARE: u32 = 4;
+
+/// A file and open file descriptions of it, for [`Durable::fdatasync_shared`]. Cheap to clone; clones
+/// are the same.
+#[derive(Clone)]
+pub struct SharedFile {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    id: FileId,
+    /// For syncs that are shared: one at a time.
+    own: Arc<File>,
+    state: Mutex<State>,
+    /// Somebody has come.
+    changed: Condvar,
+}
+
+struct State {
+    /// For syncs side by side: of those that are under way none is here.
+    free: Vec<Arc<File>>,
+    /// Somebody is at the shared sync, or on the way to it.
+    led: bool,
+    /// Who shares the next one.
+    waiting: Vec<Call>,
+    asked_at: Instant,
+    /// Those whose sync is under way.
+    under_way: usize,
+    /// Those of the last shared sync, and who waited when it ended: so many may come again.
+    expected: usize,
+    ended_at: Option<Instant>,
+    /// What a shared sync takes.
+    cost: Option<Duration>,
+    /// Syncs that are still to wait for nobody.
+    hurries: u32,
+    pace: Pace,
+}
+
+impl SharedFile {
+    /// Each description is to be one of its own, of the same file: opened by itself, not duplicated.
+    /// Nobody else may sync through them. All but the first are for syncs side by side.
+    ///
+    /// # Errors
+    /// Where there is none, they are of several files, or cannot be looked at.
+    pub fn new(descriptions: Vec<Arc<File>>) -> io::Result<Self> {
+        Self::with(descriptions, Pace::new(Way::Together, false))
+    }
+
+    /// Always one way: for tests.
+    #[doc(hidden)]
+    pub fn always(descriptions: Vec<Arc<File>>, side_by_side: bool) -> io::Result<Self> {
+        let way = if side_by_side { Way::Beside } else { Way::Together };
+        Self::with(descriptions, Pace::new(way, true))
+    }
+
+    fn with(mut free: Vec<Arc<File>>, pace: Pace) -> io::Result<Self> {
+        let refused = |reason| io::Error::new(io::ErrorKind::InvalidInput, reason);
+        if free.is_empty() {
+            return Err(refused("no description"));
+        }
+        let own = free.remove(0);
+        let id = identify(&own)?;
+        for file in &free {
+            if identify(file)? != id {
+                return Err(refused("descriptions of several files"));
+            }
+        }
+        let state = State {
+            free,
+            led: false,
+            waiting: Vec::new(),
+            asked_at: Instant::now(),
+            under_way: 0,
+            expected: 0,
+            ended_at: None,
+            cost: None,
+            hurries: 0,
+            pace,
+        };
+        let shared = Shared { id, own, state: Mutex::new(state), changed: Condvar::new() };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+}
+
+impl fmt::Debug for SharedFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedFile").field("file", &self.shared.own).finish_non_exhaustive()
+    }
+}
+
+impl Durable {
+    /// [`Durable::fdatasync_and_then`] of a file that has descriptions for many syncs at a time: where
+    /// that answers more callers, each thread does its own sync, side by side; otherwise one sync
+    /// runs, and all who come meanwhile share the next one, which waits shortly for those who have
+    /// just been answered. Which of the two it is is measured. Syncs that others ask for, by a
+    /// [`Description`](crate::Description) of the same file, are not shared with these; failures are.
+    pub fn fdatasync_shared(
+        &self,
+        file: &SharedFile,
+        done: impl FnOnce(Result<(), crate::DurabilityError>) + Send + 'static,
+    ) {
+        file.shared.sync(&self.engine, Box::new(done));
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    fn sync(self: &Arc<Self>, engine: &Arc<Engine>, call: Call) {
+        add(&engine.counts.asked, 1);
+        let mut state = self.state();
+        if state.under_way == 0 && state.waiting.is_empty() {
+            let alone = state.expected <= 1;
+            state.pace.idle(alone, Instant::now());
+        }
+        let beside = if state.pace.way() == Way::Beside { state.free.pop() } else { None };
+        if let Some(file) = beside {
+            state.under_way += 1;
+            drop(state);
+            return self.sync_beside(engine, file, call);
+        }
+        if state.waiting.is_empty() {
+            state.asked_at = Instant::now();
+        } else {
+            add(&engine.counts.shared, 1);
+        }
+        state.waiting.push(call);
+        if state.led {
+            if state.waiting.len() >= state.expected {
+                self.changed.notify_all();
+            }
+            return;
+        }
+        state.led = true;
+        drop(state);
+        let (group, verdict, more) = self.sync_together(engine);
+        if more {
+            self.hand_over(engine);
+        }
+        tell(group, &verdict);
+    }
+
+    fn sync_beside(&self, engine: &Engine, file: Arc<File>, call: Call) {
+        let began = Instant::now();
+        // What it has heard is noted before another sync can have the description.
+        let verdict = engine.sync_own(self.id, &file);
+        let ended = Instant::now();
+        engine.counts.latency_ns.note(nanoseconds(ended - began));
+        engine.counts.batches.note(1);
+        let mut state = self.state();
+        state.free.push(file);
+        state.under_way -= 1;
+        state.expected = state.under_way + 1;
+        state.pace.answered(1, ended);
+        drop(state);
+        tell(vec![call], &verdict);
+    }
+
+    /// Does the shared sync, for all who wait. Whether others do then: whoever called leads them,
+    /// too.
+    fn sync_together(&self, engine: &Engine) -> (Vec<Call>, Verdict, bool) {
+        let mut state = self.gather(self.state());
+        let group = std::mem::take(&mut state.waiting);
+        let asked_at = state.asked_at;
+        state.under_way += group.len();
+        drop(state);
+        let began = Instant::now();
+        let verdict = engine.sync_own(self.id, &self.own);
+        let ended = Instant::now();
+        engine.counts.latency_ns.note(nanoseconds(ended - asked_at));
+        engine.counts.batches.note(group.len() as u64);
+        let mut state = self.state();
+        let (cost, now) = (state.cost, ended - began);
+        state.cost = Some(cost.map_or(now, |cost| (cost * (SHARE - 1) + now) / SHARE));
+        state.under_way -= group.len();
+        state.expected = group.len() + state.waiting.len();
+        state.ended_at = Some(ended);
+        state.pace.answered(group.len(), ended);
+        let more = !state.waiting.is_empty();
+        state.led = more;
+        (group, verdict, more)
+    }
+
+    /// Waits for those who were there the last time, if that is not long ago: most who sync again
+    /// and again come back at once. A lone caller was alone the last time, and waits for nobody.
+    fn gather<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let began = Instant::now();
+        let (Some(cost), Some(ended_at)) = (state.cost, state.ended_at) else { return state };
+        let (came, limit) = (state.waiting.len(), cost / GATHERS);
+        let recent = began.saturating_duration_since(ended_at) <= cost;
+        if came >= state.expected || limit < GATHER_MIN || !recent {
+            return state;
+        }
+        if state.hurries > 0 {
+            state.hurries -= 1;
+            return state;
+        }
+        while state.waiting.len() < state.expected {
+            let Some(left) = limit.checked_sub(began.elapsed()).filter(|left| !left.is_zero())
+            else {
+                break;
+            };
+            state = wait_briefly(&self.changed, &self.state, state, left);
+        }
+        if state.waiting.len() == came {
+            state.hurries = GATHERS_AGAIN;
+        }
+        state
+    }
+
+    /// Lets a worker lead.
+    fn hand_over(self: &Arc<Self>, engine: &Arc<Engine>) {
+        let lead = Lead { shared: Arc::clone(self), engine: Arc::clone(engine), leads: true };
+        engine.execute(move || lead.run());
+    }
+}
+
+/// A worker on its way to the shared sync; where the runtime ends before, those who wait are told.
+struct Lead {
+    shared: Arc<Shared>,
+    engine: Arc<Engine>,
+    leads: bool,
+}
+
+impl Lead {
+    fn run(mut self) {
+        self.leads = false;
+        let more = blocking(|| {
+            for _ in 0..TURNS_MAX {
+                let (group, verdict, more) = self.shared.sync_together(&self.engine);
+                tell(group, &verdict);
+                if !more {
+                    return false;
+                }
+            }
+            true
+        });
+        if more {
+            self.shared.hand_over(&self.engine);
+        }
+    }
+}
+
+impl Drop for Lead {
+    fn drop(&mut self) {
+        if !self.leads {
+            return;
+        }
+        let mut state = self.shared.state();
+        state.led = false;
+        let waiting = std::mem::take(&mut state.waiting);
+        drop(state);
+        let verdict = Err(runtime_ended(self.shared.id, &self.shared.own, Kind::Data));
+        tell(waiting, &verdict);
+    }
+}
+
+fn tell(calls: Vec<Call>, verdict: &Verdict) {
+    for call in calls {
+        // One that panics has said so, and takes nothing from those behind it.
+        let _ = catch_unwind(AssertUnwindSafe(|| call(verdict.clone())));
+    }
+}

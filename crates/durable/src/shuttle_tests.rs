@@ -1,0 +1,300 @@
+//! The engine and the log on a whole runtime, under a randomized scheduler: `cargo xtask shuttle`.
+//! Whoever waits without being told is a deadlock, which is reported.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
+
+use homing_runtime::Runtime;
+use homing_topology::Machine;
+use shuttle::sync::{Arc, Condvar, Mutex};
+use shuttle::thread;
+
+use crate::{DurabilityError, Durable, Failure, Kind, Log, SharedFile, Strategy, System};
+
+/// How many schedules are tried of each test. `HOMING_SHUTTLE_ITERATIONS` makes it more.
+fn iterations() -> usize {
+    let given = std::env::var("HOMING_SHUTTLE_ITERATIONS").ok();
+    given.and_then(|text| text.parse().ok()).unwrap_or(1000)
+}
+
+fn check(model: impl Fn() + Send + Sync + 'static) {
+    shuttle::check_pct(model, iterations(), 4);
+}
+
+fn runtime() -> Runtime {
+    let machine = Machine::from_grid("1x2x1").unwrap();
+    Runtime::builder().on_machine(machine).keep_alive(Duration::ZERO).build().unwrap()
+}
+
+/// A disk on which each file has a count of writes, some of which are durable.
+#[derive(Clone, Default)]
+struct Disk(Arc<Mutex<HashMap<u64, Pages>>>);
+
+#[derive(Clone, Default)]
+struct Pages {
+    /// Each description hears of a failure by itself, once.
+    heard: Option<Vec<RawFd>>,
+    written: u64,
+    durable: u64,
+    /// The sync that fails, counted from 1; as the kernel does, the next one says that all is well.
+    fails: u64,
+    syncs: u64,
+    lost: bool,
+}
+
+impl Disk {
+    fn pages<T>(&self, file: &File, change: impl FnOnce(&mut Pages) -> T) -> T {
+        let inode = file.metadata().unwrap().ino();
+        change(self.0.lock().unwrap().entry(inode).or_default())
+    }
+
+    fn write(&self, file: &File) -> u64 {
+        self.pages(file, |pages| {
+            pages.written += 1;
+            pages.written
+        })
+    }
+
+    fn durable(&self, file: &File) -> u64 {
+        self.pages(file, |pages| pages.durable)
+    }
+}
+
+impl System for Disk {
+    fn sync(&self, file: &File, _: Kind) -> Result<(), Failure> {
+        // What is written while it runs is not covered.
+        let written = self.pages(file, |pages| pages.written);
+        thread::yield_now();
+        self.pages(file, |pages| {
+            pages.syncs += 1;
+            pages.lost |= pages.syncs == pages.fails;
+            let number = file.as_raw_fd();
+            let hears = match &mut pages.heard {
+                None => pages.syncs == pages.fails,
+                Some(heard) if pages.lost && !heard.contains(&number) => {
+                    heard.push(number);
+                    true
+                }
+                Some(_) => false,
+            };
+            if hears {
+                return Err(Failure { operation: "fsync", error: io::Error::from_raw_os_error(5) });
+            }
+            // What was lost stays lost.
+            if !pages.lost {
+                pages.durable = pages.durable.max(written);
+            }
+            Ok(())
+        })
+    }
+
+    fn sync_filesystem(&self, _: &File) -> Result<(), Failure> {
+        let all: Vec<_> =
+            self.0.lock().unwrap().iter().map(|(inode, p)| (*inode, p.written)).collect();
+        thread::yield_now();
+        for (inode, written) in all {
+            let mut pages = self.0.lock().unwrap();
+            let pages = pages.get_mut(&inode).unwrap();
+            pages.durable = pages.durable.max(written);
+        }
+        Ok(())
+    }
+
+    fn check(&self, _: &File) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn flush_device(&self, _: &File) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn write(&self, _: &File, _: &[u8], _: u64) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
+/// Whoever is told that all is well finds durable what he had written before he asked; and
+/// everybody is told something.
+fn nobody_is_lied_to(strategy: Strategy, fails: u64) {
+    check(move || {
+        let runtime = runtime();
+        let disk = Disk::default();
+        let durable = Durable::with_system(&runtime, disk.clone()).unwrap();
+        durable.set_strategy(strategy);
+        let files = [(); 2].map(|()| Arc::new(tempfile::tempfile().unwrap()));
+        disk.pages(&files[0], |pages| pages.fails = fails);
+        let askers = [0, 1, 2].map(|asker: usize| {
+            let (durable, disk) = (durable.clone(), disk.clone());
+            let file = Arc::clone(&files[asker / 2]);
+            thread::spawn(move || {
+                for round in 0..2 {
+                    let written = disk.write(&file);
+                    let verdict = if (asker + round) % 2 == 0 {
+                        durable.fsync_and_wait(&*file)
+                    } else {
+                        durable.fdatasync(&*file).wait()
+                    };
+                    let was_lost = disk.pages(&file, |pages| pages.lost);
+                    match verdict {
+                        Ok(()) => assert!(disk.durable(&file) >= written, "a lie"),
+                        Err(error) => assert!(was_lost && error.errno == 5, "{error}"),
+                    }
+                }
+            })
+        });
+        askers.into_iter().for_each(|asker| asker.join().unwrap());
+        drop(runtime);
+    });
+}
+
+#[test]
+fn files_by_themselves() {
+    nobody_is_lied_to(Strategy::Files, 0);
+}
+
+#[test]
+fn files_one_of_which_fails() {
+    nobody_is_lied_to(Strategy::Files, 2);
+}
+
+#[test]
+fn commits_of_the_filesystem() {
+    nobody_is_lied_to(Strategy::Filesystem, 0);
+}
+
+/// The same file so many times, each opened by itself.
+fn descriptions(file: &Arc<File>, count: usize) -> Vec<std::sync::Arc<File>> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    (0..count).map(|_| std::sync::Arc::new(File::open(&path).unwrap())).collect()
+}
+
+fn wait(durable: &Durable, file: &SharedFile) -> Result<(), DurabilityError> {
+    let told = Arc::new((Mutex::new(None), Condvar::new()));
+    let teller = Arc::clone(&told);
+    durable.fdatasync_shared(file, move |verdict| {
+        *teller.0.lock().unwrap() = Some(verdict);
+        teller.1.notify_all();
+    });
+    let mut verdict = told.0.lock().unwrap();
+    loop {
+        match verdict.take() {
+            Some(verdict) => return verdict,
+            None => verdict = told.1.wait(verdict).unwrap(),
+        }
+    }
+}
+
+/// As [`nobody_is_lied_to`], of those who share a file.
+fn nobody_who_shares_is_lied_to(side_by_side: bool, fails: u64) {
+    check(move || {
+        let runtime = runtime();
+        let disk = Disk::default();
+        let durable = Durable::with_system(&runtime, disk.clone()).unwrap();
+        durable.set_strategy(Strategy::Files);
+        let file = Arc::new(tempfile::tempfile().unwrap());
+        let all = descriptions(&file, 2);
+        let shared = SharedFile::always(all, side_by_side).unwrap();
+        disk.pages(&file, |pages| (pages.fails, pages.heard) = (fails, Some(Vec::new())));
+        let askers = [0, 1, 2, 3].map(|asker: usize| {
+            let (durable, disk) = (durable.clone(), disk.clone());
+            let (file, shared) = (Arc::clone(&file), shared.clone());
+            thread::spawn(move || {
+                for _ in 0..2 {
+                    let written = disk.write(&file);
+                    let verdict = match asker {
+                        // Somebody who has nothing to do with the others.
+                        0 => durable.fsync_and_wait(&*file),
+                        _ => wait(&durable, &shared),
+                    };
+                    let was_lost = disk.pages(&file, |pages| pages.lost);
+                    match verdict {
+                        Ok(()) => assert!(disk.durable(&file) >= written, "a lie"),
+                        Err(error) => assert!(was_lost && error.errno == 5, "{error}"),
+                    }
+                }
+            })
+        });
+        askers.into_iter().for_each(|asker| asker.join().unwrap());
+        drop(runtime);
+    });
+}
+
+#[test]
+fn sharers_together() {
+    nobody_who_shares_is_lied_to(false, 0);
+    nobody_who_shares_is_lied_to(false, 2);
+}
+
+#[test]
+fn sharers_side_by_side() {
+    nobody_who_shares_is_lied_to(true, 0);
+    nobody_who_shares_is_lied_to(true, 2);
+}
+
+#[test]
+fn a_runtime_that_ends_leaves_no_sharer_waiting() {
+    check(|| {
+        let runtime = runtime();
+        let durable = Durable::with_system(&runtime, Disk::default()).unwrap();
+        let file = Arc::new(tempfile::tempfile().unwrap());
+        let shared = SharedFile::always(descriptions(&file, 2), false).unwrap();
+        let sharers = [0, 1, 2].map(|_| {
+            let (durable, shared) = (durable.clone(), shared.clone());
+            // Done or not, but told.
+            thread::spawn(move || [(); 2].map(|()| wait(&durable, &shared).is_ok()))
+        });
+        drop(runtime);
+        for sharer in sharers {
+            sharer.join().unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_runtime_that_ends_leaves_nobody_waiting() {
+    check(|| {
+        let runtime = runtime();
+        let durable = Durable::with_system(&runtime, Disk::default()).unwrap();
+        durable.set_strategy(Strategy::Files);
+        let asker = thread::spawn(move || {
+            let file = tempfile::tempfile().unwrap();
+            let all = [durable.fsync(&file), durable.fsync(&file)];
+            // Done or not, but told.
+            all.map(|synced| synced.wait().is_ok())
+        });
+        drop(runtime);
+        asker.join().unwrap();
+    });
+}
+
+#[test]
+fn committers_of_a_log() {
+    check(|| {
+        let runtime = runtime();
+        let disk = Disk::default();
+        let durable = Durable::with_system(&runtime, disk.clone()).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let (log, _) = Log::open(&durable, folder.path().join("log")).unwrap();
+        let committers = [0, 1, 2].map(|committer: usize| {
+            let log = log.clone();
+            thread::spawn(move || {
+                for round in 0..2 {
+                    let sequence = log.append(b"record").unwrap();
+                    if (committer + round) % 2 == 0 {
+                        log.commit_and_wait(sequence).unwrap();
+                    } else {
+                        log.commit(sequence).wait().unwrap();
+                    }
+                    assert!(log.durable_sequence() >= sequence);
+                }
+            })
+        });
+        committers.into_iter().for_each(|committer| committer.join().unwrap());
+        assert_eq!(log.durable_sequence().get(), 6);
+        drop(runtime);
+    });
+}

@@ -1,0 +1,265 @@
+//! What those learn who sync one file at a time by [`SharedFile`], on a disk that does as a test says.
+
+mod support;
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use homing_durable::{DurabilityError, Durable, Failure, Kind, SharedFile, Strategy, System};
+use homing_runtime::Runtime;
+use support::{Call, World};
+
+const FDATASYNC: Call = Call::Sync(Kind::Data);
+
+/// So many descriptions of the file.
+fn descriptions(path: &Path, count: usize) -> Vec<Arc<File>> {
+    let open = |_| Arc::new(File::options().create(true).append(true).open(path).unwrap());
+    (0..count).map(open).collect()
+}
+
+fn wait(durable: &Durable, file: &SharedFile) -> Result<(), DurabilityError> {
+    let (sender, receiver) = mpsc::channel();
+    durable.fdatasync_shared(file, move |verdict| sender.send(verdict).unwrap());
+    receiver.recv().unwrap()
+}
+
+#[test]
+fn those_who_come_while_a_shared_sync_runs_share_the_next_one_and_its_verdict() {
+    let world = World::new();
+    let all = descriptions(&world.folder.path().join("shared"), 3);
+    let file = SharedFile::always(all.clone(), false).unwrap();
+    let (sender, receiver) = mpsc::channel();
+    let ask = |number: u32| {
+        let sender = sender.clone();
+        world.durable.fdatasync_shared(&file, move |verdict| {
+            sender.send((number, verdict.is_ok())).unwrap();
+            assert!(number != 50, "one that panics takes nothing from the others");
+        });
+    };
+    world.disk.hold(true);
+    thread::scope(|scope| {
+        scope.spawn(|| ask(0));
+        world.disk.until_asked(1);
+        (1..=100).for_each(ask);
+        assert!(receiver.try_recv().is_err());
+        world.disk.fail_after(FDATASYNC, &all[0], 1);
+        world.disk.hold(false);
+    });
+    let told = || receiver.recv_timeout(Duration::from_secs(20)).unwrap();
+    let mut told: Vec<_> = (0..=100).map(|_| told()).collect();
+    told.sort_unstable();
+    let expected: Vec<_> = (0..=100).map(|number| (number, number == 0)).collect();
+    assert_eq!(told, expected);
+    assert_eq!(world.disk.calls(&all[0]), [FDATASYNC; 2]);
+    let counters = world.durable.counters();
+    assert_eq!((counters.asked, counters.shared, counters.files), (101, 99, 2));
+
+    assert_eq!(wait(&world.durable, &file).unwrap_err().errno, 5, "it is sticky");
+    assert_eq!(world.durable.fsync_and_wait(&*all[1]).unwrap_err().errno, 5, "for everybody");
+    assert_eq!(world.disk.calls(&all[0]).len(), 2);
+    world.durable.acknowledge_loss(&all[2]).unwrap();
+    wait(&world.durable, &file).unwrap();
+}
+
+/// A disk that says how each description's sync ends, and when.
+#[derive(Clone, Default)]
+struct Gates(Arc<(Mutex<Book>, Condvar)>);
+
+#[derive(Default)]
+struct Book {
+    under_way: Vec<RawFd>,
+    ends: HashMap<RawFd, bool>,
+}
+
+impl Gates {
+    fn until_under_way(&self, count: usize) -> Vec<RawFd> {
+        let book = self.0.0.lock().unwrap();
+        let few = |book: &mut Book| book.under_way.len() < count;
+        let limit = Duration::from_secs(20);
+        let (book, waited) = self.0.1.wait_timeout_while(book, limit, few).unwrap();
+        assert!(!waited.timed_out(), "not side by side");
+        book.under_way.clone()
+    }
+
+    fn end(&self, number: RawFd, well: bool) {
+        self.0.0.lock().unwrap().ends.insert(number, well);
+        self.0.1.notify_all();
+    }
+}
+
+impl System for Gates {
+    fn sync(&self, file: &File, _: Kind) -> Result<(), Failure> {
+        let mut book = self.0.0.lock().unwrap();
+        let number = file.as_raw_fd();
+        assert!(!book.under_way.contains(&number), "one description for two syncs");
+        book.under_way.push(number);
+        self.0.1.notify_all();
+        let held = |book: &mut Book| !book.ends.contains_key(&number);
+        let mut book = self.0.1.wait_while(book, held).unwrap();
+        book.under_way.retain(|other| *other != number);
+        if book.ends.remove(&number) == Some(true) {
+            return Ok(());
+        }
+        Err(Failure { operation: "fdatasync", error: io::Error::from_raw_os_error(5) })
+    }
+    fn sync_filesystem(&self, _: &File) -> Result<(), Failure> {
+        unreachable!()
+    }
+    fn check(&self, _: &File) -> Result<(), Failure> {
+        unreachable!()
+    }
+    fn flush_device(&self, _: &File) -> Result<(), Failure> {
+        unreachable!()
+    }
+}
+
+#[test]
+fn a_failure_reaches_syncs_beside_it_and_whoever_waits() {
+    let (runtime, disk) = (Runtime::new().unwrap(), Gates::default());
+    let durable = Durable::with_system(&runtime, disk.clone()).unwrap();
+    durable.set_strategy(Strategy::Files);
+    let folder = tempfile::tempdir().unwrap();
+    let all = descriptions(&folder.path().join("beside"), 4);
+    let file = SharedFile::always(all[..3].to_vec(), true).unwrap();
+    let (sender, receiver) = mpsc::channel();
+    thread::scope(|scope| {
+        // Two side by side, and the third finds no description but the one for shared syncs, for
+        // which the fourth waits; and somebody who comes by himself, and one behind him.
+        for count in 1..=3 {
+            let sender = sender.clone();
+            let done = move |verdict| sender.send(verdict).unwrap();
+            scope.spawn(|| durable.fdatasync_shared(&file, done));
+            disk.until_under_way(count);
+        }
+        let waits = sender.clone();
+        durable.fdatasync_shared(&file, move |verdict| waits.send(verdict).unwrap());
+        let himself = durable.fdatasync(&all[3]);
+        let numbers = disk.until_under_way(4);
+        let behind = durable.fdatasync(&all[3]);
+        disk.end(numbers[0], true);
+        receiver.recv().unwrap().unwrap();
+        disk.end(numbers[1], false);
+        assert_eq!(receiver.recv().unwrap().unwrap_err().errno, 5);
+        assert_eq!(behind.wait().unwrap_err().errno, 5);
+        disk.end(numbers[2], true);
+        disk.end(numbers[3], true);
+        for _ in 0..2 {
+            let verdict = receiver.recv().unwrap();
+            assert_eq!(verdict.unwrap_err().errno, 5, "the device may have forgotten what it had");
+        }
+        assert_eq!(himself.wait().unwrap_err().errno, 5);
+    });
+    assert_eq!(wait(&durable, &file).unwrap_err().errno, 5);
+    assert!(disk.until_under_way(0).is_empty(), "the disk was asked again");
+}
+
+/// `DURABLE-1`, while the ways take turns.
+#[test]
+fn no_verdict_is_of_a_sync_that_had_begun_before() {
+    let world = World::new();
+    let files = [None, Some(false), Some(true)].map(|way| {
+        let all = descriptions(&world.folder.path().join(format!("{way:?}")), 3);
+        let file = match way {
+            None => SharedFile::new(all.clone()),
+            Some(beside) => SharedFile::always(all.clone(), beside),
+        };
+        (support::inode(&all[0]), file.unwrap())
+    });
+    thread::scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(|| {
+                for round in 0..600 {
+                    let (inode, file) = &files[round % 3];
+                    let before = world.disk.book().calls.len();
+                    wait(&world.durable, file).unwrap();
+                    let book = world.disk.book();
+                    assert!(book.calls[before..].contains(&(FDATASYNC, *inode)), "a lie");
+                }
+            });
+        }
+    });
+}
+
+/// A disk on which a sync takes long.
+struct Slow;
+
+const LONG: Duration = Duration::from_millis(400);
+
+impl System for Slow {
+    fn sync(&self, _: &File, _: Kind) -> Result<(), Failure> {
+        thread::sleep(LONG);
+        Ok(())
+    }
+    fn sync_filesystem(&self, _: &File) -> Result<(), Failure> {
+        unreachable!()
+    }
+    fn check(&self, _: &File) -> Result<(), Failure> {
+        unreachable!()
+    }
+    fn flush_device(&self, _: &File) -> Result<(), Failure> {
+        unreachable!()
+    }
+}
+
+#[test]
+fn who_has_been_answered_and_comes_back_at_once_shares_the_next_sync() {
+    let runtime = Runtime::new().unwrap();
+    let durable = Durable::with_system(&runtime, Slow).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let all = descriptions(&folder.path().join("slow"), 2);
+    let file = SharedFile::always(all, false).unwrap();
+    let (sender, receiver) = mpsc::channel();
+    thread::scope(|scope| {
+        let returns = sender.clone();
+        let (again, durable, file) = (durable.clone(), &durable, &file);
+        let same = file.clone();
+        scope.spawn(move || {
+            durable.fdatasync_shared(file, move |_| {
+                again.fdatasync_shared(&same, move |verdict| returns.send(verdict).unwrap());
+            });
+        });
+        thread::sleep(LONG / 4);
+        for _ in 0..2 {
+            let sender = sender.clone();
+            durable.fdatasync_shared(file, move |verdict| sender.send(verdict).unwrap());
+        }
+    });
+    (0..3).for_each(|_| receiver.recv().unwrap().unwrap());
+    assert_eq!((durable.counters().asked, durable.counters().files), (4, 2));
+}
+
+#[test]
+fn when_the_runtime_ends_nobody_waits_for_ever() {
+    let World { runtime, durable, disk, folder } = World::new();
+    let all = descriptions(&folder.path().join("ends"), 1);
+    let file = SharedFile::always(all, false).unwrap();
+    disk.hold(true);
+    let ((first, of_first), (sender, receiver)) = (mpsc::channel(), mpsc::channel());
+    thread::scope(|scope| {
+        scope.spawn(|| durable.fdatasync_shared(&file, move |told| first.send(told).unwrap()));
+        disk.until_asked(1);
+        durable.fdatasync_shared(&file, move |told| sender.send(told).unwrap());
+        runtime.shutdown_now();
+        disk.hold(false);
+    });
+    of_first.recv().unwrap().unwrap();
+    let error = receiver.recv().unwrap().unwrap_err();
+    assert!(error.operation.contains("runtime"), "{error}");
+    wait(&durable, &file).unwrap();
+}
+
+#[test]
+fn descriptions_are_of_one_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut all = descriptions(&folder.path().join("one"), 2);
+    SharedFile::new(all.clone()).unwrap();
+    all.extend(descriptions(&folder.path().join("other"), 1));
+    assert!(SharedFile::new(all).unwrap_err().to_string().contains("several files"));
+    assert!(SharedFile::new(Vec::new()).unwrap_err().to_string().contains("no description"));
+}

@@ -1,0 +1,125 @@
+//! A disk that does as a test says.
+#![allow(dead_code, unreachable_pub, missing_docs)] // no test uses all of it
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use homing_durable::{Durable, Failure, Kind, System};
+use homing_runtime::Runtime;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Call {
+    Sync(Kind),
+    Filesystem,
+    Check,
+    Flush,
+}
+
+/// A disk that keeps a book of what it is asked, holds calls up, and lets some fail.
+#[derive(Clone, Default)]
+pub struct Disk(Arc<(Mutex<Book>, Condvar)>);
+
+#[derive(Default)]
+pub struct Book {
+    pub calls: Vec<(Call, u64)>,
+    /// By inode: whether the next calls of this kind fail.
+    fails: HashMap<(Call, u64), Vec<bool>>,
+    held: bool,
+}
+
+impl Disk {
+    pub fn book(&self) -> std::sync::MutexGuard<'_, Book> {
+        self.0.0.lock().unwrap()
+    }
+
+    pub fn hold(&self, held: bool) {
+        self.book().held = held;
+        self.0.1.notify_all();
+    }
+
+    pub fn fail(&self, call: Call, file: &File, times: usize) {
+        self.book().fails.insert((call, inode(file)), vec![true; times]);
+    }
+
+    /// Fails the one call of this kind that comes after `calls` more.
+    pub fn fail_after(&self, call: Call, file: &File, calls: usize) {
+        self.book().fails.insert((call, inode(file)), vec![false; calls]);
+        self.book().fails.get_mut(&(call, inode(file))).unwrap().push(true);
+    }
+
+    /// What has been asked of a file.
+    pub fn calls(&self, file: &File) -> Vec<Call> {
+        let inode = inode(file);
+        self.book().calls.iter().filter(|(_, of)| *of == inode).map(|(call, _)| *call).collect()
+    }
+
+    pub fn until_asked(&self, count: usize) {
+        let book = self.book();
+        let waited = self
+            .0
+            .1
+            .wait_timeout_while(book, Duration::from_secs(20), |book| book.calls.len() < count);
+        assert!(!waited.unwrap().1.timed_out(), "the disk was not asked");
+    }
+
+    fn call(&self, call: Call, file: &File) -> Result<(), Failure> {
+        let mut book = self.book();
+        book.calls.push((call, inode(file)));
+        self.0.1.notify_all();
+        let mut book = self.0.1.wait_while(book, |book| book.held).unwrap();
+        let fails = book.fails.get_mut(&(call, inode(file))).filter(|fails| !fails.is_empty());
+        if !fails.is_some_and(|fails| fails.remove(0)) {
+            return Ok(());
+        }
+        let operation = match call {
+            Call::Sync(Kind::All) => "fsync",
+            Call::Sync(Kind::Data) | Call::Flush => "fdatasync",
+            Call::Filesystem => "syncfs",
+            Call::Check => "sync_file_range",
+        };
+        Err(Failure { operation, error: io::Error::from_raw_os_error(5) })
+    }
+}
+
+impl System for Disk {
+    fn sync(&self, file: &File, kind: Kind) -> Result<(), Failure> {
+        self.call(Call::Sync(kind), file)
+    }
+    fn sync_filesystem(&self, file: &File) -> Result<(), Failure> {
+        self.call(Call::Filesystem, file)
+    }
+    fn check(&self, file: &File) -> Result<(), Failure> {
+        self.call(Call::Check, file)
+    }
+    fn flush_device(&self, file: &File) -> Result<(), Failure> {
+        self.call(Call::Flush, file)
+    }
+}
+
+pub fn inode(file: &File) -> u64 {
+    file.metadata().unwrap().ino()
+}
+
+pub struct World {
+    pub runtime: Runtime,
+    pub durable: Durable,
+    pub disk: Disk,
+    pub folder: tempfile::TempDir,
+}
+
+impl World {
+    pub fn new() -> Self {
+        let runtime = Runtime::new().unwrap();
+        let disk = Disk::default();
+        let durable = Durable::with_system(&runtime, disk.clone()).unwrap();
+        Self { runtime, durable, disk, folder: tempfile::tempdir().unwrap() }
+    }
+
+    pub fn file(&self, name: &str) -> File {
+        File::create(self.folder.path().join(name)).unwrap()
+    }
+}
