@@ -4,8 +4,9 @@ use std::io;
 use std::sync::Arc;
 
 use homing_cache::pages::{Backing, CachedFile, FileError, Group, OpenError, PageCache};
+use homing_durable::Durable;
 
-use crate::block::{Block, BlockError, Durability, Extent, check_range};
+use crate::block::{Block, BlockError, Done, Durability, Extent, check_range};
 
 /// Copying in and out of the cache, in bytes per nanosecond; and finding the pages.
 const COPY_BYTES_PER_NS: u64 = 10;
@@ -147,6 +148,17 @@ impl<B: Block> Block for Cached<B> {
 
     fn flush(&self) -> Result<(), BlockError> {
         self.file.flush_all().map_err(unwrap)
+    }
+
+    fn flush_through(&self, durable: &Durable, done: Done) {
+        match self.file.begin_flush() {
+            Ok(()) => self.below.flush_through(durable, done),
+            Err(error) => {
+                // The rest of what was written is to be durable all the same.
+                let flushed = self.below.flush();
+                done(flushed.and(Err(unwrap(error))));
+            }
+        }
     }
 
     fn discard(&self, offset: u64, length: u64) -> Result<(), BlockError> {

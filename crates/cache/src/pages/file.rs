@@ -251,6 +251,14 @@ impl CachedFile {
         core.flush(file, &core.pages_of(offset, length))
     }
 
+    /// Does of [`flush_all`](Self::flush_all) all but the last step: the backing is not flushed. For
+    /// those who flush it their own way, after this, and whatever this returns.
+    pub fn begin_flush(&self) -> Result<(), FileError> {
+        let (core, file) = self.parts();
+        let written = core.write_range(file, &core.pages_of(0, file.size));
+        written.and(file.take_error().map_or(Ok(()), Err))
+    }
+
     /// Makes durable whatever writes that have returned have written. Errors are those of
     /// [`flush`](Self::flush).
     pub fn flush_all(&self) -> Result<(), FileError> {
