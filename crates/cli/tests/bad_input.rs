@@ -296,3 +296,20 @@ fn files_that_may_not_be_opened_or_made_are_named() {
     let output = unprivileged(&scratch, &args).unwrap().output().unwrap();
     assert!(!output.status.success() && text(&output.stderr).contains("disk.img"), "{output:?}");
 }
+
+#[test]
+fn a_cache_that_cannot_be_is_refused() {
+    let scratch = with_a_container();
+    let with = |args: &[&str], mentions: &[&str]| {
+        refused(&scratch, &[&["disk.img"], args].concat(), mentions);
+    };
+    with(&["--cache", "1K"], &["--cache", "1024 bytes", "too small"]);
+    with(&["--cache", "much"], &["--cache", "\"much\" is not a size"]);
+    with(&["--cache", "16M", "--cache-min", "nobody=1M"], &["\"nobody\"", "disk"]);
+    with(
+        &["--cache", "16M", "--cache-min", "8M", "--cache-max", "disk=4M"],
+        &["--cache-min", "--cache-max", "8 MiB", "4 MiB"],
+    );
+    with(&["--cache-mode", "write-through"], &["--cache"]);
+    still_serves(&scratch);
+}
