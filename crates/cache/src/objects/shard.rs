@@ -239,7 +239,10 @@ impl<K: Eq, V> Shard<K, V> {
         while self.weight > weight {
             let giver = match self.groups {
                 1 => Some(0),
-                _ => common.groups.giver(group, |group| self.ranking.least(group)),
+                // A group that came since the last `catch_up` has nothing here.
+                known => common.groups.giver(group, |group| {
+                    (group < known).then(|| self.ranking.least(group)).flatten()
+                }),
             };
             if !giver.is_some_and(|giver| self.evict_from(giver, common, gone)) {
                 return false;
