@@ -271,7 +271,16 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
 
     /// The group of this name, made if there is none: entries that share limits.
     pub fn group(&self, name: &str) -> Arc<Group> {
-        self.inner.common.groups.add(name, self.inner.number)
+        let common = &self.inner.common;
+        let first = common.groups.count() == 1;
+        let group = common.groups.add(name, self.inner.number);
+        if first {
+            // From now on entries are counted by group: those that are there, too.
+            for part in &self.inner.shards {
+                write(&part.shard).catch_up(common);
+            }
+        }
+        group
     }
 
     /// Lets the policy learn which entries to keep (as it does unless told otherwise), or evicts what

@@ -139,6 +139,10 @@ impl<K: Eq, V> Shard<K, V> {
     /// Lets the policy hear of what happened elsewhere.
     pub(super) fn catch_up<S>(&mut self, common: &Common<K, V, S>) {
         while self.groups < common.groups.count() {
+            if self.groups == 1 {
+                // Where there is no other group nobody counts.
+                common.groups.get(0).add(self.weight);
+            }
             self.groups += 1;
             self.ranking.add_group(common.habits.worth());
         }
@@ -159,7 +163,7 @@ impl<K: Eq, V> Shard<K, V> {
         S: std::hash::BuildHasher,
     {
         let Insertion { hash, key, value, weight, group } = insertion;
-        let member = (common.groups.count() > 1).then(|| common.groups.get(group));
+        let member = (self.groups > 1).then(|| common.groups.get(group));
         if !self.make_room(weight, group, member.as_deref(), common, gone) {
             self.counts.rejections += 1;
             gone.push(key, value, Cause::Capacity);
@@ -286,7 +290,7 @@ impl<K: Eq, V> Shard<K, V> {
             common.habits.set_horizon(horizon);
         }
         self.counts.evictions += 1;
-        if common.groups.count() > 1 {
+        if self.groups > 1 {
             let group = common.groups.get(group);
             group.evictions.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         }
@@ -301,7 +305,7 @@ impl<K: Eq, V> Shard<K, V> {
         place.expect("what is held is in the index").remove();
         let weight = self.weight_of(frame) as u64;
         self.weight -= weight;
-        if common.groups.count() > 1 {
+        if self.groups > 1 {
             common.groups.get(self.group_of(frame)).subtract(weight);
         }
         self.slots.remove(frame)
@@ -326,7 +330,7 @@ impl<K: Eq, V> Shard<K, V> {
         if common.weigher.is_some() {
             let was = std::mem::replace(&mut self.weights[frame as usize], weight) as u64;
             self.weight = self.weight - was + weight as u64;
-            if common.groups.count() > 1 {
+            if self.groups > 1 {
                 let group = common.groups.get(self.group_of(frame));
                 group.subtract(was);
                 group.add(weight as u64);

@@ -106,3 +106,15 @@ fn groups_may_come_while_others_evict() {
     });
     assert!(cache.len() <= 100);
 }
+
+#[test]
+fn what_was_there_before_the_first_group_counts_as_the_default_ones() {
+    let cache = Cache::builder().capacity(1000).shards(4).build().unwrap();
+    (0..1000).for_each(|key| _ = cache.insert(key, key));
+    let (group, default) = (cache.group("later"), cache.group("default"));
+    assert_eq!(default.stats().weight, cache.weight());
+    scan(&cache, &group, 5000..5500);
+    assert_eq!(default.stats().weight + group.stats().weight, cache.weight());
+    cache.clear();
+    assert_eq!((default.stats().weight, group.stats().weight), (0, 0));
+}
