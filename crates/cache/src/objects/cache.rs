@@ -18,6 +18,10 @@ use crate::sync::{Arc, RwLock, read, write};
 /// The fewest entries that are worth a lock of their own.
 pub(super) const MIN_SHARD: u64 = 256;
 
+/// The most entries of a shard that room is made for in advance: a larger capacity stands for "no
+/// limit".
+const EXPECTED_MAX: u64 = 1 << 26;
+
 /// A concurrent cache of objects that learns which of them to keep.
 ///
 /// Cheap to clone: all clones are the same cache. Values are cloned out of it, so large ones are best
@@ -80,7 +84,8 @@ impl<K: Hash + Eq, V: Clone> Cache<K, V> {
 impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
     pub(super) fn from_common(common: Common<K, V, S>, number: usize) -> Self {
         let known = common.weigher.is_none();
-        let entries = if known { common.shard_capacity(common.shards - 1) as usize } else { 0 };
+        let expected = common.shard_capacity(common.shards - 1);
+        let entries = if known && expected <= EXPECTED_MAX { expected as usize } else { 0 };
         let part = |number| Part {
             shard: RwLock::new(Shard::new(number, entries)),
             hits: AtomicU64::new(0),

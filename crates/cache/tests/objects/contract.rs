@@ -174,3 +174,18 @@ fn values_are_dropped_once_each() {
     drop(cache);
     assert_eq!(Arc::strong_count(&value), 1);
 }
+
+#[test]
+fn a_capacity_may_stand_for_no_limit() {
+    let builder = || Cache::builder().capacity(u64::MAX).shards(3);
+    let weighed = builder().weigher(|_, _| u32::MAX).build().unwrap();
+    for cache in [builder().build().unwrap(), weighed] {
+        for key in 0..10_000_u64 {
+            cache.get(&key);
+            cache.insert(key, key);
+        }
+        assert_eq!(cache.len(), 10_000);
+        cache.set_capacity(u64::MAX - 1);
+        assert_eq!(cache.len(), 10_000);
+    }
+}
