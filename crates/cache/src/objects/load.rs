@@ -306,7 +306,7 @@ where
 
     fn fail(&self) {
         let common = &self.inner.common;
-        let until = common.error_lifetime.map(|lifetime| common.time() + lifetime);
+        let until = common.error_lifetime.map(|lifetime| common.time().saturating_add(lifetime));
         let mut shard = write(&self.inner.part(self.hash).shard);
         let is_it = |it: &InFlight<K, V>| Arc::ptr_eq(&it.flight, &self.flight);
         let mut ended = None;
