@@ -217,15 +217,16 @@ impl<K: Eq, V> Shard<K, V> {
         S: std::hash::BuildHasher,
     {
         let weight = weight as u64;
-        if weight > common.shard_capacity(self.number) {
+        // Once: it may be changed meanwhile.
+        let Some(left) = common.shard_capacity(self.number).checked_sub(weight) else {
             return false;
-        }
+        };
         while member.is_some_and(|member| !member.has_room_for(weight)) {
             if !self.evict_from(group, common, gone) {
                 break;
             }
         }
-        self.shrink(common.shard_capacity(self.number) - weight, group, common, gone)
+        self.shrink(left, group, common, gone)
     }
 
     /// Evicts until no more than this weight is left. Whether that could be done.
