@@ -402,7 +402,15 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
             frame = None;
         }
         if let Some(at) = frame {
-            let Insertion { key, value, weight, group, .. } = insertion;
+            let Insertion { hash, key, value, weight, group } = insertion;
+            if !shard.may_hold(weight, common) {
+                let (key_was, was) = shard.remove(hash, at, common);
+                old = Some(was.clone());
+                gone.push(key_was, was, Cause::Replaced);
+                gone.push(key, value, Cause::Capacity);
+                shard.counts.rejections += 1;
+                return old;
+            }
             let was = shard.replace(at, value, weight, common);
             shard.entry(at).mark.used(common.habits.epoch());
             old = Some(was.clone());

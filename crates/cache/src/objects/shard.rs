@@ -150,6 +150,11 @@ impl<K: Eq, V> Shard<K, V> {
         common.habits.tell(ranking, slots, self.groups, lessons);
     }
 
+    /// Whether an entry of this weight fits if nothing else is there.
+    pub(super) fn may_hold<S>(&self, weight: u32, common: &Common<K, V, S>) -> bool {
+        weight as u64 <= common.shard_capacity(self.number)
+    }
+
     /// Puts an entry in that is not there, and evicts what has to go for it. Where there is no room
     /// for it, it is turned away.
     pub(super) fn insert<S>(
