@@ -208,7 +208,22 @@ impl Habits {
     }
 }
 
-/// A small part of an epoch, so that these do not get much longer for it.
+/// A small part of an epoch, so that these do not get much longer for it: a power of two, by which
+/// shards tell where a batch is full.
 fn batch(learner: &Learner) -> u32 {
-    (learner.epoch_length() / 32).clamp(1, 64) as u32
+    1 << (learner.epoch_length() / 32).clamp(1, 64).ilog2()
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    /// Else whoever masks a count with it tells more batches than there were.
+    #[test]
+    fn batches_are_powers_of_two() {
+        for pages in (1..300_000).step_by(997) {
+            let batch = Habits::new(pages).batch();
+            assert!(batch.is_power_of_two(), "{batch} for {pages} pages");
+        }
+    }
 }

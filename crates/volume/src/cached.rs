@@ -140,9 +140,13 @@ impl<B: Block> Block for Cached<B> {
     ) -> Result<(), BlockError> {
         check_range(self, offset, length);
         self.file.write_zeroes(offset, length).map_err(unwrap)?;
-        match durability {
-            Durability::Written => Ok(()),
-            Durability::Flushed => self.file.flush(offset, length).map_err(unwrap),
+        match (durability, self.policy) {
+            (Durability::Flushed, _) => self.file.flush(offset, length).map_err(unwrap),
+            (Durability::Written, WritePolicy::Back) => Ok(()),
+            // Pages that are zeroed in part are dirty.
+            (Durability::Written, WritePolicy::Through) => {
+                self.file.write_back(offset, length).map_err(unwrap)
+            }
         }
     }
 
@@ -225,6 +229,10 @@ mod tests {
         let device = cached(WritePolicy::Through);
         device.write(4094, &mut b"first".to_vec(), Durability::Written).unwrap();
         assert_eq!(&below(&device, 4094), b"first");
+        device.write_zeroes(4095, 2, Durability::Written).unwrap();
+        assert_eq!(&below(&device, 4094), b"f\0\0st");
+        device.write_zeroes(4000, 5000, Durability::Written).unwrap();
+        assert_eq!(below(&device, 4094), [0; 5]);
     }
 
     #[test]

@@ -18,6 +18,10 @@ use crate::sync::{Arc, RwLock, read, write};
 /// The fewest entries that are worth a lock of their own.
 pub(super) const MIN_SHARD: u64 = 256;
 
+/// The most entries of a shard that room is made for in advance: a larger capacity stands for "no
+/// limit".
+const EXPECTED_MAX: u64 = 1 << 26;
+
 /// A concurrent cache of objects that learns which of them to keep.
 ///
 /// Cheap to clone: all clones are the same cache. Values are cloned out of it, so large ones are best
@@ -80,7 +84,8 @@ impl<K: Hash + Eq, V: Clone> Cache<K, V> {
 impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
     pub(super) fn from_common(common: Common<K, V, S>, number: usize) -> Self {
         let known = common.weigher.is_none();
-        let entries = if known { common.shard_capacity(common.shards - 1) as usize } else { 0 };
+        let expected = common.shard_capacity(common.shards - 1);
+        let entries = if known && expected <= EXPECTED_MAX { expected as usize } else { 0 };
         let part = |number| Part {
             shard: RwLock::new(Shard::new(number, entries)),
             hits: AtomicU64::new(0),
@@ -271,7 +276,16 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
 
     /// The group of this name, made if there is none: entries that share limits.
     pub fn group(&self, name: &str) -> Arc<Group> {
-        self.inner.common.groups.add(name, self.inner.number)
+        let common = &self.inner.common;
+        let first = common.groups.count() == 1;
+        let group = common.groups.add(name, self.inner.number);
+        if first {
+            // From now on entries are counted by group: those that are there, too.
+            for part in &self.inner.shards {
+                write(&part.shard).catch_up(common);
+            }
+        }
+        group
     }
 
     /// Lets the policy learn which entries to keep (as it does unless told otherwise), or evicts what
@@ -389,7 +403,15 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
             frame = None;
         }
         if let Some(at) = frame {
-            let Insertion { key, value, weight, group, .. } = insertion;
+            let Insertion { hash, key, value, weight, group } = insertion;
+            if !shard.may_hold(weight, common) {
+                let (key_was, was) = shard.remove(hash, at, common);
+                old = Some(was.clone());
+                gone.push(key_was, was, Cause::Replaced);
+                gone.push(key, value, Cause::Capacity);
+                shard.counts.rejections += 1;
+                return old;
+            }
             let was = shard.replace(at, value, weight, common);
             shard.entry(at).mark.used(common.habits.epoch());
             old = Some(was.clone());

@@ -78,7 +78,8 @@ impl<K, V, S> Common<K, V, S> {
 
     /// What a shard may hold.
     pub(super) fn shard_capacity(&self, shard: usize) -> u64 {
-        (self.capacity.load(Relaxed) + shard as u64) / self.shards as u64
+        let (capacity, shards) = (self.capacity.load(Relaxed), self.shards as u64);
+        capacity / shards + (capacity % shards + shard as u64) / shards
     }
 
     /// Now, if anything depends on it.

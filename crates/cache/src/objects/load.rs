@@ -179,9 +179,10 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
         let now = self.common.error_lifetime.map(|_| self.common.time());
         let expires = self.common.now();
         let owned = key.to_owned();
+        // Dropped after the lock is let go, on each way out.
+        let mut stale = Vec::new();
         let mut shard = write(&self.part(hash).shard);
         let is_it = |it: &InFlight<K, V>| it.hash == hash && it.key.borrow() == key;
-        let mut stale = Vec::new();
         if let Some(now) = now
             && shard.flights.len().is_power_of_two()
         {
@@ -291,10 +292,13 @@ where
         let mut gone = Departures::new();
         let mut shard = write(&self.inner.part(self.hash).shard);
         let flight = shard.take_flight(self.hash, |it| Arc::ptr_eq(&it.flight, &self.flight));
-        let old = flight.and_then(|InFlight { hash, key, .. }| {
-            let insertion = Insertion { hash, key, value, weight, group: self.group };
-            self.inner.put(&mut shard, insertion, now, &mut gone)
-        });
+        let Some(InFlight { hash, key, .. }) = flight else {
+            // Before the value.
+            drop(shard);
+            return;
+        };
+        let insertion = Insertion { hash, key, value, weight, group: self.group };
+        let old = self.inner.put(&mut shard, insertion, now, &mut gone);
         drop(shard);
         drop(old);
         common.tell(gone);
@@ -302,7 +306,7 @@ where
 
     fn fail(&self) {
         let common = &self.inner.common;
-        let until = common.error_lifetime.map(|lifetime| common.time() + lifetime);
+        let until = common.error_lifetime.map(|lifetime| common.time().saturating_add(lifetime));
         let mut shard = write(&self.inner.part(self.hash).shard);
         let is_it = |it: &InFlight<K, V>| Arc::ptr_eq(&it.flight, &self.flight);
         let mut ended = None;

@@ -139,11 +139,20 @@ impl<K: Eq, V> Shard<K, V> {
     /// Lets the policy hear of what happened elsewhere.
     pub(super) fn catch_up<S>(&mut self, common: &Common<K, V, S>) {
         while self.groups < common.groups.count() {
+            if self.groups == 1 {
+                // Where there is no other group nobody counts.
+                common.groups.get(0).add(self.weight);
+            }
             self.groups += 1;
             self.ranking.add_group(common.habits.worth());
         }
         let Self { ranking, slots, lessons, .. } = self;
         common.habits.tell(ranking, slots, self.groups, lessons);
+    }
+
+    /// Whether an entry of this weight fits if nothing else is there.
+    pub(super) fn may_hold<S>(&self, weight: u32, common: &Common<K, V, S>) -> bool {
+        weight as u64 <= common.shard_capacity(self.number)
     }
 
     /// Puts an entry in that is not there, and evicts what has to go for it. Where there is no room
@@ -159,7 +168,7 @@ impl<K: Eq, V> Shard<K, V> {
         S: std::hash::BuildHasher,
     {
         let Insertion { hash, key, value, weight, group } = insertion;
-        let member = (common.groups.count() > 1).then(|| common.groups.get(group));
+        let member = (self.groups > 1).then(|| common.groups.get(group));
         if !self.make_room(weight, group, member.as_deref(), common, gone) {
             self.counts.rejections += 1;
             gone.push(key, value, Cause::Capacity);
@@ -213,15 +222,16 @@ impl<K: Eq, V> Shard<K, V> {
         S: std::hash::BuildHasher,
     {
         let weight = weight as u64;
-        if weight > common.shard_capacity(self.number) {
+        // Once: it may be changed meanwhile.
+        let Some(left) = common.shard_capacity(self.number).checked_sub(weight) else {
             return false;
-        }
+        };
         while member.is_some_and(|member| !member.has_room_for(weight)) {
             if !self.evict_from(group, common, gone) {
                 break;
             }
         }
-        self.shrink(common.shard_capacity(self.number) - weight, group, common, gone)
+        self.shrink(left, group, common, gone)
     }
 
     /// Evicts until no more than this weight is left. Whether that could be done.
@@ -239,7 +249,10 @@ impl<K: Eq, V> Shard<K, V> {
         while self.weight > weight {
             let giver = match self.groups {
                 1 => Some(0),
-                _ => common.groups.giver(group, |group| self.ranking.least(group)),
+                // A group that came since the last `catch_up` has nothing here.
+                known => common.groups.giver(group, |group| {
+                    (group < known).then(|| self.ranking.least(group)).flatten()
+                }),
             };
             if !giver.is_some_and(|giver| self.evict_from(giver, common, gone)) {
                 return false;
@@ -283,7 +296,7 @@ impl<K: Eq, V> Shard<K, V> {
             common.habits.set_horizon(horizon);
         }
         self.counts.evictions += 1;
-        if common.groups.count() > 1 {
+        if self.groups > 1 {
             let group = common.groups.get(group);
             group.evictions.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         }
@@ -298,7 +311,7 @@ impl<K: Eq, V> Shard<K, V> {
         place.expect("what is held is in the index").remove();
         let weight = self.weight_of(frame) as u64;
         self.weight -= weight;
-        if common.groups.count() > 1 {
+        if self.groups > 1 {
             common.groups.get(self.group_of(frame)).subtract(weight);
         }
         self.slots.remove(frame)
@@ -323,7 +336,7 @@ impl<K: Eq, V> Shard<K, V> {
         if common.weigher.is_some() {
             let was = std::mem::replace(&mut self.weights[frame as usize], weight) as u64;
             self.weight = self.weight - was + weight as u64;
-            if common.groups.count() > 1 {
+            if self.groups > 1 {
                 let group = common.groups.get(self.group_of(frame));
                 group.subtract(was);
                 group.add(weight as u64);

@@ -137,3 +137,19 @@ fn it_holds_what_it_may_while_all_insert_pin_and_resize() {
         assert!(cache.is_empty());
     });
 }
+
+#[test]
+fn the_capacity_may_change_while_room_is_made() {
+    check(|| {
+        let builder = Cache::builder().capacity(1000).shards(1).weigher(|_, &value: &u32| value);
+        let cache = builder.clock(|| Duration::ZERO).hasher(Unseeded::default()).build().unwrap();
+        let resizing = {
+            let cache = cache.clone();
+            thread::spawn(move || cache.set_capacity(10))
+        };
+        (0..3).for_each(|key| _ = cache.insert(key, 900));
+        resizing.join().unwrap();
+        cache.insert(4, 1);
+        assert!(cache.weight() <= 10);
+    });
+}

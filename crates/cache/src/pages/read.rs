@@ -101,7 +101,7 @@ impl Core {
                 if *tries < TRIES_MAX && self.make_room(shard, file, none) {
                     return Ok(0);
                 }
-                return self.read_past(file, offset, data);
+                return self.read_past(shard, file, offset, data);
             }
             Begun::Loading(loading) => loading,
         };
@@ -124,12 +124,15 @@ impl Core {
     /// Reads a page that there is no frame for.
     fn read_past(
         &self,
+        shard: &Shard,
         file: &FileState,
         offset: u64,
         data: &mut [u8],
     ) -> Result<usize, FileError> {
         let page = self.page_of(offset);
         let pages = page..page + 1;
+        // Nor is it written meanwhile: the backing need not cope with that.
+        let Some(_busy) = self.past(shard, file, page) else { return Ok(0) };
         let mut buffer = vec![0; self.bytes_of(file, &pages)];
         self.fetch(file, &pages, &mut buffer)?;
         let start = (offset - self.offset_of(page)) as usize;

@@ -11,7 +11,7 @@ use super::table::Table;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::{lock, read};
 
-/// How often a shard is tried whose pages do not go.
+/// How often a shard is tried of whose pages none goes.
 const TRIES_MAX: usize = 8;
 
 impl Core {
@@ -73,8 +73,12 @@ impl Core {
 
     /// Makes a shard this many frames. If it fails, it has as many as before.
     fn resize(&self, shard: &Shard, frames: usize, bytes: usize) -> Result<(), ResizeError> {
-        let before = shard.read().frame_count();
-        for _ in 0..TRIES_MAX {
+        let (before, mut used) = {
+            let table = shard.read();
+            (table.frame_count(), table.used())
+        };
+        let mut tries = 0;
+        while tries < TRIES_MAX {
             let files = read(&self.files);
             let group_of = |file: u16| files.get(file).map(|file| &file.group);
             let mut table = shard.write();
@@ -84,6 +88,9 @@ impl Core {
                 let resized = table.set_frames(frames, bytes);
                 return resized.map_err(|source| BuildError::Memory { bytes, source }.into());
             }
+            // Those that have to be written go a few at a time; above the limit none comes.
+            tries = if table.used() < used { 0 } else { tries + 1 };
+            used = table.used();
             let moving = Flags::LOADING.or(Flags::WRITING);
             let ticket = table.occupied(0).any(|frame| table.flags(frame).has(moving));
             let ticket = ticket.then(|| shard.ticket());

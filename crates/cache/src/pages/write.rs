@@ -192,6 +192,28 @@ impl Core {
         }
     }
 
+    /// Keeps a page out of the cache that is to be used past it. `None` where it is there by now, or
+    /// was in use: then it is to be looked for again.
+    pub(super) fn past<'a>(
+        &self,
+        shard: &'a Shard,
+        file: &FileState,
+        page: u64,
+    ) -> Option<Busy<'a>> {
+        let key = Key::new(file.number, page);
+        let mut table = shard.write();
+        if table.find(key).is_some() {
+            return None;
+        }
+        if table.is_busy(key) {
+            let ticket = shard.ticket();
+            drop(table);
+            ticket.wait();
+            return None;
+        }
+        Some(Busy::new(shard, &mut table, file, page..page + 1))
+    }
+
     /// Makes room for the next try, or writes the page past the cache.
     fn write_full(
         &self,
@@ -207,20 +229,7 @@ impl Core {
             return Ok(0);
         }
         let page = self.page_of(offset);
-        let key = Key::new(file.number, page);
-        let busy = {
-            let mut table = shard.write();
-            if table.find(key).is_some() {
-                return Ok(0);
-            }
-            if table.is_busy(key) {
-                let ticket = shard.ticket();
-                drop(table);
-                ticket.wait();
-                return Ok(0);
-            }
-            Busy::new(shard, &mut table, file, page..page + 1)
-        };
+        let Some(busy) = self.past(shard, file, page) else { return Ok(0) };
         let pages = page..page + 1;
         let (part, is_all) = self.part(file, offset, data.len());
         let mut buffer = vec![0; self.bytes_of(file, &pages)];

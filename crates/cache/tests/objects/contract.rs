@@ -174,3 +174,33 @@ fn values_are_dropped_once_each() {
     drop(cache);
     assert_eq!(Arc::strong_count(&value), 1);
 }
+
+#[test]
+fn a_capacity_may_stand_for_no_limit() {
+    let builder = || Cache::builder().capacity(u64::MAX).shards(3);
+    let weighed = builder().weigher(|_, _| u32::MAX).build().unwrap();
+    for cache in [builder().build().unwrap(), weighed] {
+        for key in 0..10_000_u64 {
+            cache.get(&key);
+            cache.insert(key, key);
+        }
+        assert_eq!(cache.len(), 10_000);
+        cache.set_capacity(u64::MAX - 1);
+        assert_eq!(cache.len(), 10_000);
+    }
+}
+
+#[test]
+fn a_value_that_is_too_heavy_pushes_out_nothing_but_the_one_before_it() {
+    let told: Told = Told::default();
+    let tell = Arc::clone(&told);
+    let builder = Cache::builder().capacity(100).shards(1).weigher(|_, &weight: &u32| weight);
+    let builder =
+        builder.listener(move |key, _, cause| tell.lock().unwrap().push((key, "", cause)));
+    let cache = builder.build().unwrap();
+    (0..100).for_each(|key| _ = cache.insert(key, 1));
+    assert_eq!(cache.insert(5, 101), Some(1));
+    assert_eq!((cache.len(), cache.weight(), cache.get(&5)), (99, 99, None));
+    assert_eq!(*told.lock().unwrap(), [(5, "", Cause::Replaced), (5, "", Cause::Capacity)]);
+    assert_eq!(cache.stats().rejections, 1);
+}

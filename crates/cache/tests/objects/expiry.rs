@@ -96,3 +96,12 @@ fn errors_are_remembered_for_a_while_if_asked_to() {
     cache.insert(3, 3);
     assert_eq!(cache.get_or_load(&3, || Err::<u32, _>("no")).unwrap(), 3);
 }
+
+#[test]
+fn errors_may_be_remembered_for_ever() {
+    let clock = Clock::default();
+    clock.advance(1);
+    let cache = clock.cache(Cache::builder().error_time_to_live(Duration::MAX));
+    assert!(cache.get_or_load(&1, || Err::<u32, _>("no")).is_err());
+    assert_eq!(*cache.get_or_load(&1, || Ok::<_, &str>(1)).unwrap_err(), "no");
+}

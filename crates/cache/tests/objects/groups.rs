@@ -86,3 +86,35 @@ fn groups_belong_to_their_cache() {
     let (cache, other) = (Cache::new(10), Cache::<u64, u64>::new(10));
     cache.insert_in(&other.group("stranger"), 1, 1);
 }
+
+#[test]
+fn groups_may_come_while_others_evict() {
+    let cache = Cache::builder().capacity(400_000).shards(16).build().unwrap();
+    let first = cache.group("first");
+    scan(&cache, &first, 0..400_000);
+    std::thread::scope(|scope| {
+        scope.spawn(|| cache.set_capacity(100));
+        for thread in 1..9 {
+            let cache = &cache;
+            scope.spawn(move || {
+                for number in thread << 32..(thread << 32) + 100 {
+                    let group = cache.group(&number.to_string());
+                    scan(cache, &group, number << 8..(number << 8) + 2);
+                }
+            });
+        }
+    });
+    assert!(cache.len() <= 100);
+}
+
+#[test]
+fn what_was_there_before_the_first_group_counts_as_the_default_ones() {
+    let cache = Cache::builder().capacity(1000).shards(4).build().unwrap();
+    (0..1000).for_each(|key| _ = cache.insert(key, key));
+    let (group, default) = (cache.group("later"), cache.group("default"));
+    assert_eq!(default.stats().weight, cache.weight());
+    scan(&cache, &group, 5000..5500);
+    assert_eq!(default.stats().weight + group.stats().weight, cache.weight());
+    cache.clear();
+    assert_eq!((default.stats().weight, group.stats().weight), (0, 0));
+}

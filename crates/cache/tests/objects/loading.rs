@@ -3,10 +3,11 @@
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Barrier, mpsc};
 use std::task::{Context, Poll, Waker};
 use std::thread;
+use std::time::Duration;
 
 use homing_cache::Cache;
 
@@ -158,4 +159,73 @@ fn futures_that_wait_are_woken() {
     assert_eq!(begun.loader.join().unwrap(), Ok(7));
     assert_eq!(woken.0.load(SeqCst), 1);
     assert_eq!(poll(waiter.as_mut()), Poll::Ready(Ok(7)));
+}
+
+/// Fails where `run` waits for ever.
+fn in_time(run: impl FnOnce() + Send + 'static) {
+    let (done, is_done) = mpsc::channel();
+    thread::spawn(move || {
+        run();
+        done.send(()).unwrap();
+    });
+    is_done.recv_timeout(Duration::from_secs(10)).expect("it ends");
+}
+
+/// Uses its cache when it is dropped.
+#[derive(Clone)]
+struct Nosy(Cache<u32, Nosy>);
+
+impl Drop for Nosy {
+    fn drop(&mut self) {
+        self.0.contains_key(&1);
+    }
+}
+
+#[test]
+fn a_value_that_is_not_cached_may_use_the_cache_when_it_is_dropped() {
+    let cache = Cache::builder().capacity(10).shards(1).build().unwrap();
+    in_time(move || {
+        let load = || {
+            cache.remove(&1);
+            Ok::<_, ()>(Nosy(cache.clone()))
+        };
+        assert!(cache.get_or_load(&1, load).is_ok());
+    });
+}
+
+#[test]
+fn an_error_that_is_forgotten_may_use_the_cache_when_it_is_dropped() {
+    struct NosyError(Cache<u32, u32>);
+    impl Drop for NosyError {
+        fn drop(&mut self) {
+            self.0.contains_key(&1);
+        }
+    }
+    let now = Arc::new(AtomicU64::new(0));
+    let clock = Arc::clone(&now);
+    let builder =
+        Cache::builder().capacity(10).shards(1).error_time_to_live(Duration::from_secs(1));
+    let builder = builder.clock(move || Duration::from_secs(clock.load(SeqCst)));
+    let cache: Cache<u32, u32> = builder.build().unwrap();
+    assert!(cache.get_or_load(&1, || Err(NosyError(cache.clone()))).is_err());
+    let (started, is_started) = mpsc::channel();
+    let (go, may_go) = mpsc::channel();
+    let loading = {
+        let cache = cache.clone();
+        thread::spawn(move || {
+            cache.get_or_insert_with(&2, || {
+                started.send(()).unwrap();
+                may_go.recv().unwrap();
+                2
+            })
+        })
+    };
+    is_started.recv().unwrap();
+    now.store(2, SeqCst);
+    // Who joins this load looks for errors to forget.
+    let joined = thread::spawn(move || in_time(move || _ = cache.get_or_insert_with(&2, || 3)));
+    thread::sleep(Duration::from_millis(100));
+    go.send(()).unwrap();
+    joined.join().unwrap();
+    assert_eq!(loading.join().unwrap(), 2);
 }

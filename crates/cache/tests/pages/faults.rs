@@ -1,7 +1,7 @@
 //! What fails, and who hears of it; what goes on meanwhile.
 
 use std::io;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -253,4 +253,57 @@ fn what_is_being_zeroed_is_neither_loaded_nor_written_meanwhile() {
     let expected: Vec<_> = (0..4 * PAGE).map(|at| if at / PAGE == 2 { 7 } else { 0 }).collect();
     assert!(data == expected[..]);
     assert!(disk.durable()[..4 * PAGE] == expected);
+}
+
+/// Knows whether a page was read while it was written.
+#[derive(Default)]
+struct OneAtATime {
+    writers: AtomicUsize,
+    met: AtomicBool,
+}
+
+impl OneAtATime {
+    fn look(&self) {
+        if self.writers.load(SeqCst) > 0 {
+            self.met.store(true, SeqCst);
+        }
+    }
+}
+
+impl Backing for OneAtATime {
+    fn size(&self) -> u64 {
+        4096
+    }
+
+    fn read(&self, _: u64, data: &mut [u8]) -> io::Result<()> {
+        self.look();
+        thread::yield_now();
+        data.fill(0);
+        self.look();
+        Ok(())
+    }
+
+    fn write(&self, _: u64, _: &mut [u8]) -> io::Result<()> {
+        self.writers.fetch_add(1, SeqCst);
+        thread::yield_now();
+        self.writers.fetch_sub(1, SeqCst);
+        Ok(())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn past_the_cache_no_page_is_read_while_it_is_written() {
+    let backing = Arc::new(OneAtATime::default());
+    let cache = PageCache::builder(4 << 20).build().unwrap();
+    let nothing = cache.group("nothing").max(0).build();
+    let file = cache.open(backing.clone(), &nothing).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| (0..5000).for_each(|_| file.write(0, &[1; 4096]).unwrap()));
+        scope.spawn(|| (0..5000).for_each(|_| file.read(0, &mut [1; 4096]).unwrap()));
+    });
+    assert!(!backing.met.load(SeqCst));
 }

@@ -68,3 +68,17 @@ fn a_size_that_is_too_small_changes_nothing() {
     assert!(matches!(error, ResizeError::Size(BuildError::TooSmall { .. })), "{error}");
     assert_eq!(cache.stats(), before);
 }
+
+#[test]
+fn dirty_pages_go_however_many_there_are() {
+    let disk = Disk::new(256 << 20);
+    let builder = PageCache::builder(64 << 20).shards(1).dirty(100, 100);
+    let cache = builder.background(ByHand::default()).build().unwrap();
+    let file = cache.open(disk, &cache.group("all").build()).unwrap();
+    for page in 0..cache.stats().frames as u64 {
+        // Not neighbours, which would be written together.
+        file.write(page * 40_503 % (1 << 16) * 4096, &[1; 4096]).unwrap();
+    }
+    cache.set_size(16 << 20).unwrap();
+    assert!(cache.stats().memory <= 16 << 20);
+}

@@ -164,7 +164,7 @@ impl Learner {
         let period = (now / 8).min((self.capacity / 4).max(LESSON));
         self.lesson_at = now + period;
         self.teach(held);
-        let memory = (self.capacity * MEMORY.0).max(MEMORY.1);
+        let memory = self.capacity.saturating_mul(MEMORY.0).max(MEMORY.1);
         self.fade((-(period as f64) / memory as f64).exp() as f32);
         Some(self.worth())
     }
