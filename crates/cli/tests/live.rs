@@ -228,3 +228,46 @@ fn what_it_says_to_try_with_the_control_socket_works_from_anywhere() {
     assert!(lines.contains("homing wq monitor --socket '/"), "{lines}");
     assert!(lines.contains("homing set workqueue/crypt/"), "{lines}");
 }
+
+#[test]
+fn a_cache_is_seen_and_set_while_it_is_used() {
+    let scratch = Scratch::new();
+    let cache = ["--cache", "12M", "--cache-min", "disk=1M", "--cache-max", "6M"];
+    let server = scratch.serve(&[&SERVE, &cache[..]].concat());
+    let mut client = Client::new(server.socket());
+    let figure = |path: &str, name: &str| {
+        let lines = printed(&scratch, &["get", path]);
+        let line = lines.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim();
+        line.parse::<u64>().unwrap()
+    };
+    let stat = |name| figure("cache/group/disk/stat", name);
+    assert_eq!(printed(&scratch, &["get", "cache/group/disk/min"]), "1048576\n");
+
+    let data = noise(1, 1 << 20);
+    assert_eq!(client.write(0, 0, &data), OK);
+    assert_eq!((stat("usage"), stat("misses"), stat("write_back_errors")), (1 << 20, 256, 0));
+    assert!(client.read(0, 1 << 20) == Ok(data.clone()));
+    assert_eq!(stat("hits"), 256);
+    assert_eq!(client.flush(), OK);
+    assert_eq!(stat("dirty"), 0);
+    let ages = printed(&scratch, &["get", "cache/debug/lru_gen"]);
+    let pages = ages.lines().skip(2).map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let counts =
+        pages.map(|words| words[2..].iter().map(|n| n.parse::<u64>().unwrap()).sum::<u64>());
+    assert_eq!(counts.sum::<u64>(), 256, "{ages}");
+
+    // All of the volume passes: it has no more than it may have, and then less.
+    for megabyte in 1..8 {
+        assert!(client.read(megabyte << 20, 1 << 20).is_ok());
+    }
+    assert!(stat("usage") <= 6 << 20);
+    for (attribute, value) in
+        [("group/disk/max", "2097152"), ("dirty_ratio", "40"), ("lru_gen/enabled", "n")]
+    {
+        let path = format!("cache/{attribute}");
+        assert_eq!(printed(&scratch, &["set", &path, value]), "");
+    }
+    assert_eq!(printed(&scratch, &["get", "cache/lru_gen/enabled"]), "0x0000\n");
+    assert!(client.read(0, 1 << 20) == Ok(data));
+    server.stop();
+}
