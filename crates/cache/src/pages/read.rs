@@ -132,7 +132,7 @@ impl Core {
         let page = self.page_of(offset);
         let pages = page..page + 1;
         // Nor is it written meanwhile: the backing need not cope with that.
-        let Some(_busy) = self.past(shard, file, page) else { return Ok(0) };
+        let Some(_busy) = Self::past(shard, file, page) else { return Ok(0) };
         let mut buffer = vec![0; self.bytes_of(file, &pages)];
         self.fetch(file, &pages, &mut buffer)?;
         let start = (offset - self.offset_of(page)) as usize;

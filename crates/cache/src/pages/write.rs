@@ -194,12 +194,7 @@ impl Core {
 
     /// Keeps a page out of the cache that is to be used past it. `None` where it is there by now, or
     /// was in use: then it is to be looked for again.
-    pub(super) fn past<'a>(
-        &self,
-        shard: &'a Shard,
-        file: &FileState,
-        page: u64,
-    ) -> Option<Busy<'a>> {
+    pub(super) fn past<'a>(shard: &'a Shard, file: &FileState, page: u64) -> Option<Busy<'a>> {
         let key = Key::new(file.number, page);
         let mut table = shard.write();
         if table.find(key).is_some() {
@@ -229,7 +224,7 @@ impl Core {
             return Ok(0);
         }
         let page = self.page_of(offset);
-        let Some(busy) = self.past(shard, file, page) else { return Ok(0) };
+        let Some(busy) = Self::past(shard, file, page) else { return Ok(0) };
         let pages = page..page + 1;
         let (part, is_all) = self.part(file, offset, data.len());
         let mut buffer = vec![0; self.bytes_of(file, &pages)];
