@@ -121,11 +121,13 @@ impl Habits {
     }
 
     /// Whether it learns.
+    #[cfg(feature = "control")]
     pub(crate) fn is_learning(&self) -> bool {
         self.learning.load(Relaxed)
     }
 
     /// How many requests an epoch has.
+    #[cfg(feature = "control")]
     pub(crate) fn epoch_length(&self) -> u64 {
         lock(&self.learner).epoch_length()
     }

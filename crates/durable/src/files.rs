@@ -304,7 +304,10 @@ impl Files {
     #[cfg(feature = "control")]
     pub(crate) fn filesystems(&self) -> Vec<String> {
         let line = |(device, filesystem): (&u64, &Filesystem)| {
-            let (major, minor) = (rustix::fs::major(*device), rustix::fs::minor(*device));
+            // Elsewhere than on Linux it is of another type.
+            #[allow(clippy::unnecessary_cast)]
+            let device = *device as rustix::fs::Dev;
+            let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
             let Filesystem { ready, committing, costs } = filesystem;
             let (waiting, committing) = (ready.len(), u8::from(*committing));
             format!("{major}:{minor} waiting {waiting} committing {committing} {}", costs.told())

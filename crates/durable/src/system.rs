@@ -56,7 +56,7 @@ impl System for Linux {
 
     fn sync(&self, file: &File, kind: Kind) -> Result<(), Failure> {
         match kind {
-            Kind::Data => rustix::fs::fdatasync(file).map_err(named("fdatasync")),
+            Kind::Data => data_sync(file),
             Kind::All => rustix::fs::fsync(file).map_err(named("fsync")),
         }
     }
@@ -77,6 +77,14 @@ impl System for Linux {
     }
 
     fn flush_device(&self, file: &File) -> Result<(), Failure> {
-        rustix::fs::fdatasync(file).map_err(named("fdatasync"))
+        data_sync(file)
     }
+}
+
+fn data_sync(file: &File) -> Result<(), Failure> {
+    #[cfg(not(target_vendor = "apple"))]
+    return rustix::fs::fdatasync(file).map_err(named("fdatasync"));
+    // There fsync(2) leaves data in the disk's cache.
+    #[cfg(target_vendor = "apple")]
+    return rustix::fs::fcntl_fullfsync(file).map_err(named("F_FULLFSYNC"));
 }

@@ -192,6 +192,7 @@ impl GroupState {
     }
 
     /// `min`, `low`, `high` and `max` in bytes; `None` for no limit.
+    #[cfg(feature = "control")]
     pub(super) fn limits(&self) -> [Option<u64>; 4] {
         let none = (u64::MAX / self.page_size) as usize;
         [&self.min, &self.low, &self.high, &self.max].map(|limit| {
