@@ -151,7 +151,9 @@ impl Habits {
         // Where requests are told faster than epochs can be ended, these get longer.
         let length = learner.epoch_length();
         self.clock.epoch_ends.store((ends + length).max(now + 1), Relaxed);
-        let epoch = self.epoch() + 1;
+        // At the end of all epochs time stands still: of a cache for less than 256 entries after 2^32
+        // requests, of one for 100,000 after 2^41.
+        let epoch = self.epoch().saturating_add(1);
         let held = |class: usize| self.held[class / 64].load(Relaxed) >> (class % 64) & 1 == 1;
         let worth = learner.end_epoch(epoch, now, held);
         self.epoch.store(epoch, Release);

@@ -11,6 +11,9 @@ use homing_volume::WritePolicy;
 
 use crate::byte_size::ByteSize;
 
+/// With less an export has no use of the cache.
+const MAX_MIN: ByteSize = ByteSize(1 << 20);
+
 #[derive(Args)]
 pub(crate) struct CacheArgs {
     /// Memory for pages of all exports together, bookkeeping included: kept in plaintext
@@ -93,6 +96,14 @@ impl CacheArgs {
                 bail!("no export is named {name:?}: there are {}", exports.join(", "));
             }
         }
+        if let Some(limit) = self.max.iter().find(|limit| limit.size.0 < MAX_MIN.0) {
+            bail!("--cache-max {} is too little to work with: use at least {MAX_MIN}", limit.size);
+        }
+        let promised = exports.iter().filter_map(|export| limit_of(&self.min, export));
+        let promised = ByteSize(promised.map(|size| size.0).fold(0, u64::saturating_add));
+        if promised.0 > size.0 {
+            bail!("exports cannot have {promised} (--cache-min) of a cache of {size} (--cache)");
+        }
         let bytes = usize::try_from(size.0).context("the cache is larger than memory can be")?;
         let background = OnWorkqueue::new(runtime).context("cannot make the cache's workqueue")?;
         let pages = PageCache::builder(bytes).background(background).build();
@@ -106,13 +117,7 @@ impl CacheArgs {
 
     /// The group of an export, with its limits.
     pub(crate) fn group(&self, cache: &Cache, export: &str) -> anyhow::Result<Group> {
-        // The last one that is meant counts, and one with a name before one without.
-        let of = |limits: &[Limit]| {
-            let named = limits.iter().rfind(|limit| limit.export.as_deref() == Some(export));
-            let any = || limits.iter().rfind(|limit| limit.export.is_none());
-            named.or_else(any).map(|limit| limit.size)
-        };
-        let (min, max) = (of(&self.min), of(&self.max));
+        let (min, max) = (limit_of(&self.min, export), limit_of(&self.max, export));
         if let (Some(min), Some(max)) = (min, max)
             && min.0 > max.0
         {
@@ -129,6 +134,13 @@ impl CacheArgs {
         }
         Ok(group.build())
     }
+}
+
+/// The limit of an export: the last one that is meant counts, and one with a name before one without.
+fn limit_of(limits: &[Limit], export: &str) -> Option<ByteSize> {
+    let named = limits.iter().rfind(|limit| limit.export.as_deref() == Some(export));
+    let any = || limits.iter().rfind(|limit| limit.export.is_none());
+    named.or_else(any).map(|limit| limit.size)
 }
 
 #[cfg(test)]

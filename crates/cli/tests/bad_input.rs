@@ -310,6 +310,8 @@ fn a_cache_that_cannot_be_is_refused() {
         &["--cache", "16M", "--cache-min", "8M", "--cache-max", "disk=4M"],
         &["--cache-min", "--cache-max", "8 MiB", "4 MiB"],
     );
+    with(&["--cache", "16M", "--cache-max", "4K"], &["--cache-max", "4 KiB", "at least 1 MiB"]);
+    with(&["--cache", "16M", "--cache-min", "1G"], &["1 GiB", "--cache-min", "16 MiB"]);
     with(&["--cache-mode", "write-through"], &["--cache"]);
     still_serves(&scratch);
 }

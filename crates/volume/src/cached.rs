@@ -174,14 +174,14 @@ impl<B: Block> Block for Cached<B> {
         self.file.prefetch(offset, length);
     }
 
-    /// What is in the cache only is told as what it is below: it may still be a hole, which may hold
-    /// any data.
+    /// What is in the cache only is written back first: it is no hole.
     fn extents(
         &self,
         offset: u64,
         length: u64,
         count_max: usize,
     ) -> Result<Vec<Extent>, BlockError> {
+        self.file.write_back(offset, length).map_err(unwrap)?;
         self.below.extents(offset, length, count_max)
     }
 

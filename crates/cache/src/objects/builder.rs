@@ -102,7 +102,8 @@ impl<K, V, S> Builder<K, V, S> {
     }
 
     /// Failed loads are remembered so long, and told to whoever asks. Without this they are told only
-    /// to those who waited for the same load.
+    /// to those who waited for the same load. Each shard remembers about a thousand; more are not
+    /// remembered.
     pub fn error_time_to_live(mut self, time: Duration) -> Self {
         self.error_lifetime = Some(time);
         self

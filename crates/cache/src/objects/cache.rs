@@ -9,7 +9,7 @@ use super::common::Common;
 use super::group::Group;
 use super::pin::Pinned;
 use super::removal::{Cause, Departures};
-use super::shard::{Insertion, Shard};
+use super::shard::{InFlight, Insertion, Shard};
 use super::stats::Stats;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::atomic::Ordering::Relaxed;
@@ -203,17 +203,23 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         }
     }
 
-    /// Takes all entries out whose time is over; to be called now and then where nobody inserts.
+    /// Takes all entries out whose time is over, and forgets errors for which it is; to be called now and then where nobody inserts.
     pub fn remove_expired(&self) {
-        let Some(now) = self.inner.common.now() else { return };
+        let now = self.inner.common.time();
         for part in &self.inner.shards {
             let mut gone = Departures::new();
             let mut shard = write(&part.shard);
-            let frames: Vec<u32> = shard.entries().map(|(frame, _)| frame).collect();
-            for frame in frames {
-                shard.expire(frame, now, &self.inner.common, &mut gone);
+            if self.inner.common.now().is_some() {
+                let frames: Vec<u32> = shard.entries().map(|(frame, _)| frame).collect();
+                for frame in frames {
+                    shard.expire(frame, now, &self.inner.common, &mut gone);
+                }
             }
+            let is_over =
+                |it: &mut InFlight<K, V>| it.error_until.is_some_and(|until| until <= now);
+            let forgotten: Vec<_> = shard.flights.extract_if(is_over).collect();
             drop(shard);
+            drop(forgotten);
             self.inner.common.tell(gone);
         }
     }

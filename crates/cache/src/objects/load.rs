@@ -159,6 +159,10 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
     }
 }
 
+/// Errors that each shard remembers, at most, and loads under way that it has with them: who asks for
+/// keys that are not there must not be able to fill the memory.
+const ERRORS_MAX: usize = 1024;
+
 /// What a caller finds that missed.
 enum Joined<'a, K: Hash + Eq + Borrow<Q>, V: Clone, S: BuildHasher, Q: ToOwned<Owned = K> + ?Sized>
 {
@@ -310,7 +314,7 @@ where
         let mut shard = write(&self.inner.part(self.hash).shard);
         let is_it = |it: &InFlight<K, V>| Arc::ptr_eq(&it.flight, &self.flight);
         let mut ended = None;
-        if until.is_some() {
+        if until.is_some() && shard.flights.len() <= ERRORS_MAX {
             if let Some(flight) = shard.flights.find_mut(self.hash, is_it) {
                 flight.error_until = until;
             }

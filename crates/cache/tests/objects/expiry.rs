@@ -105,3 +105,22 @@ fn errors_may_be_remembered_for_ever() {
     assert!(cache.get_or_load(&1, || Err::<u32, _>("no")).is_err());
     assert_eq!(*cache.get_or_load(&1, || Ok::<_, &str>(1)).unwrap_err(), "no");
 }
+
+#[test]
+fn no_more_errors_are_remembered_than_some() {
+    let clock = Clock::default();
+    let cache = clock.cache(Cache::builder().error_time_to_live(Duration::from_secs(10)));
+    let mut loads = 0;
+    for _ in 0..2 {
+        for key in 0..5000 {
+            _ = cache.get_or_load(&key, || {
+                loads += 1;
+                Err::<u32, _>("no")
+            });
+        }
+    }
+    assert!((5000 + 3900..5000 + 4000).contains(&loads), "{loads}");
+    clock.advance(10);
+    cache.remove_expired();
+    assert_eq!(cache.get_or_load(&1, || Ok::<_, &str>(1)), Ok(1));
+}
