@@ -9,7 +9,7 @@
 
 use std::sync::TryLockError;
 
-use homing_mglru::density::{Classes, Learner, Marks, Ranking, Worth};
+use homing_mglru::density::{Classes, ERA, Learner, Marks, Ranking, Worth};
 
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
@@ -151,9 +151,11 @@ impl Habits {
         // Where requests are told faster than epochs can be ended, these get longer.
         let length = learner.epoch_length();
         self.clock.epoch_ends.store((ends + length).max(now + 1), Relaxed);
-        // At the end of all epochs time stands still: of a cache for less than 256 entries after 2^32
-        // requests, of one for 100,000 after 2^41.
-        let epoch = self.epoch().saturating_add(1);
+        let mut epoch = self.epoch() + 1;
+        if epoch == 2 * ERA {
+            epoch -= ERA;
+            learner.turn_back();
+        }
         let held = |class: usize| self.held[class / 64].load(Relaxed) >> (class % 64) & 1 == 1;
         let worth = learner.end_epoch(epoch, now, held);
         self.epoch.store(epoch, Release);
@@ -187,6 +189,9 @@ impl Habits {
         lessons: &mut u32,
     ) {
         let epoch = self.epoch.load(Acquire);
+        if ranking.epoch() > epoch {
+            ranking.turn_back();
+        }
         if ranking.epoch() < epoch {
             ranking.advance(epoch, marks);
             for (held, classes) in self.held.iter().zip(ranking.classes()) {
@@ -220,7 +225,31 @@ fn batch(learner: &Learner) -> u32 {
 
 #[cfg(all(test, not(shuttle)))]
 mod tests {
+    use homing_mglru::density::Mark;
+
     use super::*;
+
+    #[test]
+    fn time_goes_on_when_all_epochs_have_passed() {
+        let habits = Habits::new(100);
+        habits.epoch.store(2 * ERA - 5, Relaxed);
+        let mut ranking = Ranking::default();
+        let (group, marks) = (ranking.add_group(habits.worth()), [Mark::new(2 * ERA - 5)]);
+        let mut lessons = 0;
+        habits.tell(&mut ranking, &marks[..], 1, &mut lessons);
+        ranking.insert(group, 0, false, None);
+        habits.used(1 << 40, false);
+        for _ in 0..40 {
+            habits.passed(1);
+            habits.tell(&mut ranking, &marks[..], 1, &mut lessons);
+            assert_eq!(ranking.epoch(), habits.epoch());
+        }
+        assert_eq!(habits.epoch(), ERA + 35);
+        // Its age is 40; lists are as exact as their buckets.
+        let generations = ranking.generations(group);
+        assert!(generations.len() == 1 && (24..64).contains(&generations[0].age));
+        habits.used(1 << 40, false);
+    }
 
     /// Else whoever masks a count with it tells more batches than there were.
     #[test]

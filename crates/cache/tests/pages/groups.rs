@@ -142,3 +142,24 @@ fn many_groups_are_asked_in_turn() {
     // More than are looked at for one victim.
     assert!(lost > 8, "{lost} of {} gave", groups.len());
 }
+
+#[test]
+fn a_thousand_groups_give_alike() {
+    const GROUPS: u64 = 1000;
+    let background = ByHand::default();
+    let builder = PageCache::builder(64 << 20).page_size(PAGE).shards(1).background(background);
+    let cache = builder.build().unwrap();
+    let groups: Vec<_> = (0..GROUPS).map(|group| cache.group(group.to_string()).build()).collect();
+    let each = cache.stats().frames as u64 / GROUPS * 4;
+    let files: Vec<_> = groups.iter().map(|group| open(&cache, group, each).0).collect();
+    for page in 0..each {
+        files.iter().for_each(|file| touch(file, [page]));
+    }
+    let given = groups.iter().map(|group| cache.group_stats(group).evictions as f64);
+    let given: Vec<f64> = given.collect();
+    let mean = given.iter().sum::<f64>() / GROUPS as f64;
+    let variance = given.iter().map(|given| (given - mean).powi(2)).sum::<f64>() / GROUPS as f64;
+    let spread = variance.sqrt() / mean;
+    println!("{mean:.0} pages of each of {GROUPS} groups went, stddev/mean {spread:.3}");
+    assert!(mean > each as f64 / 2.0 && spread < 0.2, "{mean} {spread}");
+}

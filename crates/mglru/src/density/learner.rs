@@ -30,6 +30,10 @@ const LOOKS_MIN: usize = 64;
 /// Cachefuls of requests, or requests if these are more, after which a count has faded.
 const MEMORY: (u64, u64) = (20, 100_000);
 
+/// Clocks of epochs may be turned back by so many, at the same time in the learner and, before they go
+/// on, in all shards. Of epochs that are kept in fewer bits nothing changes by that.
+pub const ERA: u32 = 1 << 30;
+
 /// Learns from all requests of a cache what its pages are worth, and tells its [`Shard`]s.
 ///
 /// Time is counted in requests, and in epochs of [`epoch_length`](Self::epoch_length) requests. The
@@ -124,6 +128,13 @@ impl Learner {
     pub fn set_capacity(&mut self, capacity: usize) {
         assert!(capacity > 0, "a cache holds at least one page");
         self.capacity = capacity as u64;
+    }
+
+    /// Turns the clock back by an [`ERA`].
+    pub fn turn_back(&mut self) {
+        for entry in &mut self.entries {
+            entry.last = entry.last.saturating_sub(ERA);
+        }
     }
 
     /// Sets what hits save: [`Savings::TRANSFERS`] unless this is called. It counts from the next

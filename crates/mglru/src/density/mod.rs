@@ -24,7 +24,7 @@ mod shard;
 mod worth;
 
 pub use ghosts::Ghosts;
-pub use learner::Learner;
+pub use learner::{ERA, Learner};
 pub use mark::{Mark, Marks};
 pub use ranking::{Classes, Generation, Ranking, Shadow, Victim};
 pub use rates::Savings;

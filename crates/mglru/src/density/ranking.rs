@@ -239,6 +239,11 @@ impl Ranking {
         self.epoch
     }
 
+    /// Turns the clock back by an [`ERA`](super::ERA).
+    pub fn turn_back(&mut self) {
+        self.epoch = self.epoch.saturating_sub(super::ERA);
+    }
+
     /// Lets time pass until this epoch has begun.
     pub fn advance(&mut self, epoch: u32, marks: &(impl Marks + ?Sized)) {
         if epoch.saturating_sub(self.epoch) > EPOCHS_MAX {
