@@ -72,15 +72,15 @@ impl HitDensity {
 impl Policy for HitDensity {
     fn request(&mut self, request: Request, evicted: &mut Vec<Page>) -> bool {
         let page = request.page as usize;
-        self.core.request(hash(request.page), request.write);
         let held = self.frames[page];
         if held != NONE {
-            self.core.access(held);
+            self.core.hit(held, hash(request.page), request.write);
             if request.write {
                 self.core.set_dirty(held);
             }
             return true;
         }
+        self.core.request(hash(request.page), request.write);
         let frame = self.free_frame(evicted);
         let shadow = self.shadows[page].take().map(|(shadow, _)| shadow);
         self.frames[page] = frame;

@@ -105,6 +105,22 @@ impl HitDensity {
         }
     }
 
+    /// Lets a request pass that finds its page in this frame: what [`request`](Self::request) and
+    /// [`access`](Self::access) do, but what the learner need not hear it is spared.
+    ///
+    /// # Panics
+    ///
+    /// If no page was ever inserted into the frame.
+    pub fn hit(&mut self, frame: u32, hash: u64, write: bool) {
+        self.now += 1;
+        if self.shard.access(frame, self.epoch) || write {
+            self.learner.used(hash, self.epoch, write);
+        }
+        if self.now >= self.epoch_ends {
+            self.end_epoch();
+        }
+    }
+
     fn end_epoch(&mut self) {
         self.epoch_ends += self.learner.epoch_length();
         self.epoch += 1;
