@@ -153,7 +153,9 @@ fn a_thousand_groups_give_alike() {
     let each = cache.stats().frames as u64 / GROUPS * 4;
     let files: Vec<_> = groups.iter().map(|group| open(&cache, group, each).0).collect();
     for page in 0..each {
-        files.iter().for_each(|file| touch(file, [page]));
+        for file in &files {
+            touch(file, [page]);
+        }
     }
     let given = groups.iter().map(|group| cache.group_stats(group).evictions as f64);
     let given: Vec<f64> = given.collect();
