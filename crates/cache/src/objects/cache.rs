@@ -156,7 +156,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
             let found = shard.find(hash, key);
             let removed = found.filter(|&frame| condition(shard.entry(frame).value)).map(|frame| {
                 let expired = over(&shard, frame, common);
-                let (key, value) = shard.remove(hash, frame, common);
+                let (key, value) = shard.remove(hash, frame);
                 let live = (!expired).then(|| value.clone());
                 gone.push(key, value, if expired { Cause::Expired } else { Cause::Removed });
                 live
@@ -344,8 +344,8 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
         if let Some(now) = self.common.now() {
             shard.times.read(frame, now);
         }
-        if self.common.groups.count() > 1 {
-            self.common.groups.get(shard.group_of(frame)).hits.fetch_add(1, Relaxed);
+        if let Some(group) = shard.counted(shard.group_of(frame)) {
+            group.hits.fetch_add(1, Relaxed);
         }
         let hits = part.hits.load(Relaxed) + 1;
         part.hits.store(hits, Relaxed);
@@ -411,7 +411,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
         if let Some(at) = frame {
             let Insertion { hash, key, value, weight, group } = insertion;
             if !shard.may_hold(weight, common) {
-                let (key_was, was) = shard.remove(hash, at, common);
+                let (key_was, was) = shard.remove(hash, at);
                 old = Some(was.clone());
                 gone.push(key_was, was, Cause::Replaced);
                 gone.push(key, value, Cause::Capacity);
@@ -441,6 +441,6 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
 
 /// Whether the time of the entry in this frame is over.
 #[inline]
-fn over<K: Eq, V, S>(shard: &Shard<K, V>, frame: u32, common: &Common<K, V, S>) -> bool {
+fn over<K: Hash + Eq, V, S>(shard: &Shard<K, V>, frame: u32, common: &Common<K, V, S>) -> bool {
     common.now().is_some_and(|now| shard.times.is_over(frame, now, common.lifetimes))
 }

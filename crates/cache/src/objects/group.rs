@@ -4,9 +4,6 @@ use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::atomic::{AtomicU64, AtomicUsize};
 use crate::sync::{Arc, RwLock, read, write};
 
-/// How many groups an eviction looks at, at most.
-const CANDIDATES: usize = 8;
-
 /// A group of entries, and what is guaranteed and allowed to it. All limits are in the unit of the
 /// cache's capacity, and may be changed at any time; what is too much goes with the next insertions.
 ///
@@ -99,7 +96,7 @@ impl Group {
     }
 
     /// How willingly it gives something for another group: less is sooner. `None` where it must not.
-    fn reluctance(&self, same: bool) -> Option<u32> {
+    pub(super) fn reluctance(&self, same: bool) -> Option<u32> {
         let weight = self.weight.load(Relaxed);
         if weight > self.max.load(Relaxed) {
             Some(0)
@@ -118,14 +115,11 @@ impl Group {
 pub(super) struct Groups {
     all: RwLock<Vec<Arc<Group>>>,
     count: AtomicUsize,
-    /// Where the next eviction begins to look.
-    cookie: AtomicUsize,
 }
 
 impl Groups {
     pub(super) fn new(first: Arc<Group>) -> Self {
-        let (count, cookie) = (AtomicUsize::new(1), AtomicUsize::new(0));
-        Self { all: RwLock::new(vec![first]), count, cookie }
+        Self { all: RwLock::new(vec![first]), count: AtomicUsize::new(1) }
     }
 
     pub(super) fn count(&self) -> usize {
@@ -133,11 +127,7 @@ impl Groups {
     }
 
     pub(super) fn get(&self, number: usize) -> Arc<Group> {
-        Arc::clone(&self.read()[number])
-    }
-
-    fn read(&self) -> impl std::ops::Deref<Target = Vec<Arc<Group>>> + '_ {
-        read(&self.all)
+        Arc::clone(&read(&self.all)[number])
     }
 
     /// Adds one, made with its number, or returns the one that has the name.
@@ -150,30 +140,5 @@ impl Groups {
         all.push(Arc::clone(&group));
         self.count.store(all.len(), Relaxed);
         group
-    }
-
-    /// Which group of a shard gives an entry so that `to` gets one. `least` says what a group's next
-    /// victim is worth, if it has any.
-    pub(super) fn giver(
-        &self,
-        to: usize,
-        mut least: impl FnMut(usize) -> Option<f32>,
-    ) -> Option<usize> {
-        let all = self.read();
-        let start = self.cookie.fetch_add(CANDIDATES, Relaxed);
-        let mut best: Option<(u32, f32, usize)> = None;
-        let mut seen = 0;
-        for number in (0..all.len()).map(|step| (start + step) % all.len()) {
-            let Some(reluctance) = all[number].reluctance(number == to) else { continue };
-            let Some(worth) = least(number) else { continue };
-            if best.is_none_or(|(other, than, _)| (reluctance, worth) < (other, than)) {
-                best = Some((reluctance, worth, number));
-            }
-            seen += 1;
-            if seen == CANDIDATES {
-                break;
-            }
-        }
-        best.map(|(_, _, number)| number)
     }
 }

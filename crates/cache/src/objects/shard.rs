@@ -1,6 +1,7 @@
 //! A part of a cache with a lock of its own.
 
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher, Hash};
 use std::time::Duration;
 
 use hashbrown::HashTable;
@@ -13,9 +14,12 @@ use super::group::Group;
 use super::removal::{Cause, Departures};
 use super::slots::{Entry, Slots};
 use crate::sync::Arc;
+use crate::sync::atomic::Ordering::Relaxed;
 
 /// Evicted entries that are remembered for each one that is held.
 const GHOSTS: usize = 3;
+/// How many groups an eviction looks at, at most.
+const CANDIDATES: usize = 8;
 /// Frames that each insertion looks at for entries whose time is over.
 const LOOKS: usize = 2;
 
@@ -30,7 +34,9 @@ pub(super) struct Shard<K, V> {
     /// Lessons of which the policy knows.
     lessons: u32,
     /// Groups of which the policy knows.
-    groups: usize,
+    groups: Vec<Arc<Group>>,
+    /// Where the next eviction begins to look for a group.
+    cookie: usize,
     weight: u64,
     /// By frame; empty where all weigh 1.
     weights: Vec<u32>,
@@ -77,7 +83,7 @@ pub(super) struct Insertion<K, V> {
     pub(super) group: usize,
 }
 
-impl<K: Eq, V> Shard<K, V> {
+impl<K: Hash + Eq, V> Shard<K, V> {
     pub(super) fn new(number: usize, entries: usize) -> Self {
         Self {
             number,
@@ -86,7 +92,8 @@ impl<K: Eq, V> Shard<K, V> {
             ranking: Ranking::default(),
             ghosts: Ghosts::new(0),
             lessons: 0,
-            groups: 0,
+            groups: Vec::new(),
+            cookie: 0,
             weight: 0,
             weights: Vec::new(),
             members: Vec::new(),
@@ -132,22 +139,28 @@ impl<K: Eq, V> Shard<K, V> {
         self.members.get(frame as usize).map_or(0, |&group| group as usize)
     }
 
+    /// A group whose figures are kept: all, once there is more than one.
+    #[inline]
+    pub(super) fn counted(&self, group: usize) -> Option<&Group> {
+        (self.groups.len() > 1).then(|| &*self.groups[group])
+    }
+
     fn weight_of(&self, frame: u32) -> u32 {
         self.weights.get(frame as usize).copied().unwrap_or(1)
     }
 
     /// Lets the policy hear of what happened elsewhere.
     pub(super) fn catch_up<S>(&mut self, common: &Common<K, V, S>) {
-        while self.groups < common.groups.count() {
-            if self.groups == 1 {
+        while self.groups.len() < common.groups.count() {
+            if let [first] = &self.groups[..] {
                 // Where there is no other group nobody counts.
-                common.groups.get(0).add(self.weight);
+                first.add(self.weight);
             }
-            self.groups += 1;
+            self.groups.push(common.groups.get(self.groups.len()));
             self.ranking.add_group(common.habits.worth());
         }
         let Self { ranking, slots, lessons, .. } = self;
-        common.habits.tell(ranking, slots, self.groups, lessons);
+        common.habits.tell(ranking, slots, self.groups.len(), lessons);
     }
 
     /// Whether an entry of this weight fits if nothing else is there.
@@ -157,19 +170,14 @@ impl<K: Eq, V> Shard<K, V> {
 
     /// Puts an entry in that is not there, and evicts what has to go for it. Where there is no room
     /// for it, it is turned away.
-    pub(super) fn insert<S>(
+    pub(super) fn insert<S: BuildHasher>(
         &mut self,
         insertion: Insertion<K, V>,
         common: &Common<K, V, S>,
         gone: &mut Departures<K, V>,
-    ) -> Option<u32>
-    where
-        K: std::hash::Hash,
-        S: std::hash::BuildHasher,
-    {
+    ) -> Option<u32> {
         let Insertion { hash, key, value, weight, group } = insertion;
-        let member = (self.groups > 1).then(|| common.groups.get(group));
-        if !self.make_room(weight, group, member.as_deref(), common, gone) {
+        if !self.make_room(weight, group, common, gone) {
             self.counts.rejections += 1;
             gone.push(key, value, Cause::Capacity);
             return None;
@@ -185,9 +193,9 @@ impl<K: Eq, V> Shard<K, V> {
         self.ranking.insert(group, frame, false, shadow);
         self.set_weight(frame, weight, common.weigher.is_some());
         self.weight += weight as u64;
-        if let Some(group) = member {
+        if let Some(group) = self.counted(group) {
             group.add(weight as u64);
-            group.misses.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            group.misses.fetch_add(1, Relaxed);
         }
         if group != 0 || !self.members.is_empty() {
             let at = frame as usize;
@@ -209,24 +217,19 @@ impl<K: Eq, V> Shard<K, V> {
         }
     }
 
-    fn make_room<S>(
+    fn make_room<S: BuildHasher>(
         &mut self,
         weight: u32,
         group: usize,
-        member: Option<&Group>,
         common: &Common<K, V, S>,
         gone: &mut Departures<K, V>,
-    ) -> bool
-    where
-        K: std::hash::Hash,
-        S: std::hash::BuildHasher,
-    {
+    ) -> bool {
         let weight = weight as u64;
         // Once: it may be changed meanwhile.
         let Some(left) = common.shard_capacity(self.number).checked_sub(weight) else {
             return false;
         };
-        while member.is_some_and(|member| !member.has_room_for(weight)) {
+        while self.counted(group).is_some_and(|group| !group.has_room_for(weight)) {
             if !self.evict_from(group, common, gone) {
                 break;
             }
@@ -235,25 +238,15 @@ impl<K: Eq, V> Shard<K, V> {
     }
 
     /// Evicts until no more than this weight is left. Whether that could be done.
-    fn shrink<S>(
+    fn shrink<S: BuildHasher>(
         &mut self,
         weight: u64,
         group: usize,
         common: &Common<K, V, S>,
         gone: &mut Departures<K, V>,
-    ) -> bool
-    where
-        K: std::hash::Hash,
-        S: std::hash::BuildHasher,
-    {
+    ) -> bool {
         while self.weight > weight {
-            let giver = match self.groups {
-                1 => Some(0),
-                // A group that came since the last `catch_up` has nothing here.
-                known => common.groups.giver(group, |group| {
-                    (group < known).then(|| self.ranking.least(group)).flatten()
-                }),
-            };
+            let giver = self.giver(group);
             if !giver.is_some_and(|giver| self.evict_from(giver, common, gone)) {
                 return false;
             }
@@ -261,29 +254,46 @@ impl<K: Eq, V> Shard<K, V> {
         true
     }
 
+    /// Which group gives an entry so that `to` gets one.
+    fn giver(&mut self, to: usize) -> Option<usize> {
+        let Self { groups, ranking, cookie, .. } = self;
+        if groups.len() == 1 {
+            return Some(0);
+        }
+        let start = *cookie;
+        *cookie = start.wrapping_add(CANDIDATES);
+        let mut best: Option<(u32, f32, usize)> = None;
+        let mut seen = 0;
+        for number in (0..groups.len()).map(|step| start.wrapping_add(step) % groups.len()) {
+            let Some(reluctance) = groups[number].reluctance(number == to) else { continue };
+            let Some(worth) = ranking.least(number) else { continue };
+            if best.is_none_or(|(other, than, _)| (reluctance, worth) < (other, than)) {
+                best = Some((reluctance, worth, number));
+            }
+            seen += 1;
+            if seen == CANDIDATES {
+                break;
+            }
+        }
+        best.map(|(_, _, number)| number)
+    }
+
     /// Evicts what is too much.
-    pub(super) fn shrink_to_fit<S>(
+    pub(super) fn shrink_to_fit<S: BuildHasher>(
         &mut self,
         group: usize,
         common: &Common<K, V, S>,
         gone: &mut Departures<K, V>,
-    ) where
-        K: std::hash::Hash,
-        S: std::hash::BuildHasher,
-    {
+    ) {
         self.shrink(common.shard_capacity(self.number), group, common, gone);
     }
 
-    fn evict_from<S>(
+    fn evict_from<S: BuildHasher>(
         &mut self,
         group: usize,
         common: &Common<K, V, S>,
         gone: &mut Departures<K, V>,
-    ) -> bool
-    where
-        K: std::hash::Hash,
-        S: std::hash::BuildHasher,
-    {
+    ) -> bool {
         let Some(victim) = self.ranking.evict(group, &self.slots) else { return false };
         let hash = common.hash(self.entry(victim.frame).key);
         if self.ghosts.capacity() < self.len() * GHOSTS / 2 {
@@ -296,33 +306,32 @@ impl<K: Eq, V> Shard<K, V> {
             common.habits.set_horizon(horizon);
         }
         self.counts.evictions += 1;
-        if self.groups > 1 {
-            let group = common.groups.get(group);
-            group.evictions.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        if let Some(group) = self.counted(group) {
+            group.evictions.fetch_add(1, Relaxed);
         }
-        let (key, value) = self.vacate(hash, victim.frame, common);
+        let (key, value) = self.vacate(hash, victim.frame);
         gone.push(key, value, Cause::Capacity);
         true
     }
 
     /// Empties a frame of which the policy does not know any more.
-    fn vacate<S>(&mut self, hash: u64, frame: u32, common: &Common<K, V, S>) -> (K, V) {
+    fn vacate(&mut self, hash: u64, frame: u32) -> (K, V) {
         let place = self.index.find_entry(hash, |&it| it == frame);
         place.expect("what is held is in the index").remove();
         let weight = self.weight_of(frame) as u64;
         self.weight -= weight;
-        if self.groups > 1 {
-            common.groups.get(self.group_of(frame)).subtract(weight);
+        if let Some(group) = self.counted(self.group_of(frame)) {
+            group.subtract(weight);
         }
         self.slots.remove(frame)
     }
 
     /// Takes an entry out that was found.
-    pub(super) fn remove<S>(&mut self, hash: u64, frame: u32, common: &Common<K, V, S>) -> (K, V) {
+    pub(super) fn remove(&mut self, hash: u64, frame: u32) -> (K, V) {
         if self.pins.remove(&frame).is_none() {
             self.ranking.remove(self.group_of(frame), frame);
         }
-        self.vacate(hash, frame, common)
+        self.vacate(hash, frame)
     }
 
     /// Gives an entry that was found another value and weight. What is too heavy now goes.
@@ -336,8 +345,7 @@ impl<K: Eq, V> Shard<K, V> {
         if common.weigher.is_some() {
             let was = std::mem::replace(&mut self.weights[frame as usize], weight) as u64;
             self.weight = self.weight - was + weight as u64;
-            if self.groups > 1 {
-                let group = common.groups.get(self.group_of(frame));
+            if let Some(group) = self.counted(self.group_of(frame)) {
                 group.subtract(was);
                 group.add(weight as u64);
             }
@@ -346,15 +354,12 @@ impl<K: Eq, V> Shard<K, V> {
     }
 
     /// Looks at some frames, in turn, for entries whose time is over.
-    pub(super) fn expire_some<S>(
+    pub(super) fn expire_some<S: BuildHasher>(
         &mut self,
         now: Duration,
         common: &Common<K, V, S>,
         gone: &mut Departures<K, V>,
-    ) where
-        K: std::hash::Hash,
-        S: std::hash::BuildHasher,
-    {
+    ) {
         for _ in 0..LOOKS {
             let Some(frame) = self.times.next() else { return };
             self.expire(frame, now, common, gone);
@@ -362,35 +367,32 @@ impl<K: Eq, V> Shard<K, V> {
     }
 
     /// Removes the entry in this frame if its time is over.
-    pub(super) fn expire<S>(
+    pub(super) fn expire<S: BuildHasher>(
         &mut self,
         frame: u32,
         now: Duration,
         common: &Common<K, V, S>,
         gone: &mut Departures<K, V>,
-    ) where
-        K: std::hash::Hash,
-        S: std::hash::BuildHasher,
-    {
+    ) {
         let Some(entry) = self.slots.get(frame) else { return };
         if self.times.is_over(frame, now, common.lifetimes) {
             let hash = common.hash(entry.key);
-            let (key, value) = self.remove(hash, frame, common);
+            let (key, value) = self.remove(hash, frame);
             self.counts.expirations += 1;
             gone.push(key, value, Cause::Expired);
         }
     }
 
     /// Takes all entries out.
-    pub(super) fn remove_all<S>(&mut self, common: &Common<K, V, S>, gone: &mut Departures<K, V>)
-    where
-        K: std::hash::Hash,
-        S: std::hash::BuildHasher,
-    {
+    pub(super) fn remove_all<S: BuildHasher>(
+        &mut self,
+        common: &Common<K, V, S>,
+        gone: &mut Departures<K, V>,
+    ) {
         for frame in 0..self.slots.frames() {
             if let Some(entry) = self.slots.get(frame) {
                 let hash = common.hash(entry.key);
-                let (key, value) = self.remove(hash, frame, common);
+                let (key, value) = self.remove(hash, frame);
                 gone.push(key, value, Cause::Removed);
             }
         }

@@ -29,7 +29,12 @@ pub struct Stats {
 }
 
 impl Stats {
-    pub(super) fn add<K: Eq, V>(&mut self, hits: u64, misses: u64, shard: &Shard<K, V>) {
+    pub(super) fn add<K: std::hash::Hash + Eq, V>(
+        &mut self,
+        hits: u64,
+        misses: u64,
+        shard: &Shard<K, V>,
+    ) {
         self.hits += hits;
         self.misses += misses;
         self.insertions += shard.counts.insertions;
