@@ -9,7 +9,7 @@
 
 use std::sync::TryLockError;
 
-use homing_mglru::density::{Classes, ERA, Learner, Marks, Ranking, Worth};
+use homing_mglru::density::{Classes, ERA, Ghosts, Learner, Marks, Ranking, Shadow, Worth};
 
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
@@ -173,10 +173,19 @@ impl Habits {
         self.batch.store(batch(&learner), Relaxed);
     }
 
-    /// Pages are forgotten after so many epochs.
-    pub(crate) fn set_horizon(&self, epochs: u32) {
-        if let Some(mut learner) = self.try_learner() {
-            learner.set_horizon(epochs);
+    /// Remembers a page that a shard evicts. How far its shadows reach is how far all pasts do.
+    pub(crate) fn evicted(
+        &self,
+        ranking: &mut Ranking,
+        ghosts: &mut Ghosts,
+        hash: u64,
+        shadow: Shadow,
+    ) {
+        if let Some(horizon) = ghosts.put(hash, shadow, ranking.epoch()) {
+            ranking.set_horizon(horizon);
+            if let Some(mut learner) = self.try_learner() {
+                learner.set_horizon(horizon);
+            }
         }
     }
 

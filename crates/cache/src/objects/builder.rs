@@ -12,8 +12,8 @@ use super::group::{Group, Groups};
 use super::removal::{Cause, Listener};
 use crate::habits::Habits;
 use crate::sync::Arc;
-use crate::sync::atomic::AtomicUsize;
 use crate::sync::atomic::Ordering::Relaxed;
+use crate::sync::atomic::{AtomicU64, AtomicUsize};
 
 /// Shards of a large cache, for each CPU.
 const SHARDS: u64 = 4;
@@ -154,17 +154,19 @@ impl<K, V, S> Builder<K, V, S> {
         }
         let number = CACHES.fetch_add(1, Relaxed);
         let groups = Groups::new(Arc::new(Group::new("default".to_owned(), 0, number)));
-        let common = Common::new(
-            Habits::new(expected as usize),
-            self.hasher,
-            self.weigher,
-            self.listener,
-            self.lifetimes,
-            self.error_lifetime,
+        let common = Common {
+            habits: Habits::new(expected as usize),
+            hasher: self.hasher,
+            weigher: self.weigher,
+            listener: self.listener,
+            lifetimes: self.lifetimes,
+            error_lifetime: self.error_lifetime,
             groups,
-            (capacity, shards, expected as usize),
-            self.time.map_or_else(|| Time::Real(Instant::now()), Time::Given),
-        );
+            capacity: AtomicU64::new(capacity),
+            shards,
+            expected: AtomicUsize::new(expected as usize),
+            time: self.time.map_or_else(|| Time::Real(Instant::now()), Time::Given),
+        };
         Ok(Cache::from_common(common, number))
     }
 }

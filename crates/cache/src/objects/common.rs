@@ -25,8 +25,8 @@ pub(super) struct Common<K, V, S> {
     pub(super) capacity: AtomicU64,
     pub(super) shards: usize,
     /// Entries for which the habits were told that there is room.
-    expected: AtomicUsize,
-    time: Time,
+    pub(super) expected: AtomicUsize,
+    pub(super) time: Time,
 }
 
 /// The clock by which entries expire.
@@ -36,34 +36,6 @@ pub(super) enum Time {
 }
 
 impl<K, V, S> Common<K, V, S> {
-    #[expect(clippy::too_many_arguments, reason = "the builder alone calls it")]
-    pub(super) fn new(
-        habits: Arc<Habits>,
-        hasher: S,
-        weigher: Option<Box<Weigher<K, V>>>,
-        listener: Option<Box<Listener<K, V>>>,
-        lifetimes: Lifetimes,
-        error_lifetime: Option<Duration>,
-        groups: Groups,
-        (capacity, shards, expected): (u64, usize, usize),
-        time: Time,
-    ) -> Self {
-        let (capacity, expected) = (AtomicU64::new(capacity), AtomicUsize::new(expected));
-        Self {
-            habits,
-            hasher,
-            weigher,
-            listener,
-            lifetimes,
-            error_lifetime,
-            groups,
-            capacity,
-            shards,
-            expected,
-            time,
-        }
-    }
-
     #[inline]
     pub(super) fn hash<Q: Hash + ?Sized>(&self, key: &Q) -> u64
     where

@@ -300,11 +300,8 @@ impl<K: Hash + Eq, V> Shard<K, V> {
             self.ghosts = Ghosts::new(self.len() * GHOSTS);
             common.entries_grew(self.len());
         }
-        let epoch = self.ranking.epoch();
-        if let Some(horizon) = self.ghosts.put(by_other_bits(hash), victim.shadow, epoch) {
-            self.ranking.set_horizon(horizon);
-            common.habits.set_horizon(horizon);
-        }
+        let Self { ranking, ghosts, .. } = self;
+        common.habits.evicted(ranking, ghosts, by_other_bits(hash), victim.shadow);
         self.counts.evictions += 1;
         if let Some(group) = self.counted(group) {
             group.evictions.fetch_add(1, Relaxed);

@@ -113,11 +113,7 @@ impl Table {
             self.set_flags(local, victim.frame, flags.or(Flags::OUT));
             if !flags.has(Flags::UNWRITTEN) {
                 let hash = self.hash(self.key(victim.frame));
-                let epoch = self.policy.epoch();
-                if let Some(horizon) = self.ghosts.put(hash, victim.shadow, epoch) {
-                    self.policy.set_horizon(horizon);
-                    habits.set_horizon(horizon);
-                }
+                habits.evicted(&mut self.policy, &mut self.ghosts, hash, victim.shadow);
                 Counters::add(&self.locals[local].group.counters.evictions, 1);
                 return Some(victim.frame);
             }

@@ -70,7 +70,7 @@ impl Ghosts {
     }
 
     /// Remembers an evicted page. Where that makes another one be forgotten, returns the
-    /// [`horizon`](super::Shard::set_horizon) that follows.
+    /// [`horizon`](super::Ranking::set_horizon) that follows.
     pub fn put(&mut self, hash: u64, shadow: Shadow, epoch: u32) -> Option<u32> {
         let (Line(ghosts), fingerprint) = self.find(hash)?;
         let is_free = |ghost: &Ghost| ghost.fingerprint == EMPTY;

@@ -1,17 +1,16 @@
 //! The frames of a cache, or of a part of it that has a lock of its own.
 
-use std::ops::Deref;
-use std::sync::Arc;
+use std::ops::{Deref, DerefMut};
 
 use super::mark::Mark;
 use super::ranking::{Ranking, Shadow, Victim, resize_exact};
-use super::worth::Worth;
 
 /// Frames by index, and which of them is worth least, for each group of pages.
 ///
 /// A cache has one, or many with a lock for each; a [`Learner`](super::Learner) that they share
 /// tells what pages are worth. Epochs are those of the learner. A hit is one relaxed store at most
-/// once an epoch ([`access`](Self::access)); all else takes `&mut self`.
+/// once an epoch ([`access`](Self::access)); all else takes `&mut self`, and what has nothing to do with
+/// marks is the [`Ranking`]'s.
 ///
 /// ```
 /// use homing_mglru::density::{Learner, Shard};
@@ -38,15 +37,16 @@ impl Deref for Shard {
     }
 }
 
+impl DerefMut for Shard {
+    fn deref_mut(&mut self) -> &mut Ranking {
+        &mut self.ranking
+    }
+}
+
 impl Shard {
     /// Without frames or groups.
     pub fn new() -> Self {
         Self::default()
-    }
-
-    /// As [`Ranking::add_group`].
-    pub fn add_group(&mut self, worth: Arc<Worth>) -> usize {
-        self.ranking.add_group(worth)
     }
 
     /// The two parts of it.
@@ -93,44 +93,14 @@ impl Shard {
         self.marks[at] = Mark::new(self.ranking.epoch());
     }
 
-    /// As [`Ranking::set_dirty`].
-    pub fn set_dirty(&mut self, frame: u32) {
-        self.ranking.set_dirty(frame);
-    }
-
-    /// As [`Ranking::set_clean`].
-    pub fn set_clean(&mut self, frame: u32) {
-        self.ranking.set_clean(frame);
-    }
-
-    /// As [`Ranking::remove`].
-    pub fn remove(&mut self, group: usize, frame: u32) {
-        self.ranking.remove(group, frame);
-    }
-
     /// As [`Ranking::put_back`].
     pub fn put_back(&mut self, group: usize, frame: u32) {
         self.ranking.put_back(group, frame, &self.marks[..]);
     }
 
-    /// As [`Ranking::least`].
-    pub fn least(&mut self, group: usize) -> Option<f32> {
-        self.ranking.least(group)
-    }
-
     /// As [`Ranking::evict`].
     pub fn evict(&mut self, group: usize) -> Option<Victim> {
         self.ranking.evict(group, &self.marks[..])
-    }
-
-    /// As [`Ranking::set_horizon`].
-    pub fn set_horizon(&mut self, epochs: u32) {
-        self.ranking.set_horizon(epochs);
-    }
-
-    /// As [`Ranking::learn`].
-    pub fn learn(&mut self, group: usize, worth: Arc<Worth>) {
-        self.ranking.learn(group, worth);
     }
 
     /// As [`Ranking::advance`].
