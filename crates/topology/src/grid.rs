@@ -11,6 +11,16 @@ impl Machine {
     /// before: `4x3x2` is 4 LLCs of 3 cores of 2 threads, `2x4x3x2` two NUMA nodes of that,
     /// `2x2x4x3x2` two packages of that. CPU numbers rise with siblings side by side.
     pub fn from_grid(grid: &str) -> Result<Self, TopologyError> {
+        Self::numbered(grid, false)
+    }
+
+    /// The same machine, numbered as Linux numbers most x86-64 machines: the first threads of all
+    /// cores, then the second ones.
+    pub fn from_grid_siblings_last(grid: &str) -> Result<Self, TopologyError> {
+        Self::numbered(grid, true)
+    }
+
+    fn numbered(grid: &str, siblings_last: bool) -> Result<Self, TopologyError> {
         let bad = |problem| TopologyError::Grid { grid: grid.to_owned(), problem };
         let counts = grid.trim().split('x').map(|part| part.trim().parse::<usize>().ok());
         let counts: Vec<usize> =
@@ -29,10 +39,15 @@ impl Machine {
         }
         let per_llc = cores * threads;
         let per_node = llcs * per_llc;
-        let cpus = (0..packages * nodes * per_node).map(|index| {
-            let first_of = |group: usize| CpuId::new(index / group * group);
+        let all = packages * nodes * per_node;
+        let number = |index: usize| match siblings_last {
+            true => CpuId::new(index / threads + index % threads * (all / threads)),
+            false => CpuId::new(index),
+        };
+        let cpus = (0..all).map(|index| {
+            let first_of = |group: usize| number(index / group * group);
             Some(Cpu {
-                cpu: CpuId::new(index)?,
+                cpu: number(index)?,
                 core: first_of(threads)?,
                 llc: first_of(per_llc),
                 numa_nodes: vec![NodeId((index / per_node) as u32)],

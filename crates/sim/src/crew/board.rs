@@ -1,0 +1,227 @@
+//! What homing's runtime knows: its queues, who is idle. Read as it is, or as it was a while ago.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+
+use homing_sched::{
+    Attributes, Facts, Features, ItemLength, Layout, Level, PoolId, PoolSet, QueueId, WakeDelays,
+};
+use homing_topology::{CPU_COUNT_MAX, CpuId, CpuSet};
+
+use super::Item;
+
+/// The only pool: a simulation has one workqueue.
+pub(super) const POOL: PoolId = PoolId(0);
+
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    pub(super) items: VecDeque<Item>,
+    pub(super) length: ItemLength,
+    /// When the first item was first seen to wait; 0: not yet.
+    pub(super) head_since_ns: Cell<u64>,
+}
+
+/// What may be seen late.
+#[derive(Clone, Debug)]
+struct Seen {
+    at_ns: u64,
+    idle: CpuSet,
+    searching: CpuSet,
+    waiting: Vec<u32>,
+}
+
+#[derive(Debug)]
+pub(super) struct Board {
+    pub(super) now_ns: u64,
+    pub(super) features: Features,
+    pub(super) attributes: Attributes,
+    pub(super) active: CpuSet,
+    pub(super) idle: CpuSet,
+    pub(super) searching: CpuSet,
+    pub(super) occupied: CpuSet,
+    pub(super) delays: WakeDelays,
+    queues: Vec<Queue>,
+    /// For each CPU the position of its queue.
+    position_of: Vec<u16>,
+    total: usize,
+    stale_ns: u64,
+    seen: Seen,
+    /// Whether facts are read as they were seen last.
+    through_seen: bool,
+}
+
+impl Board {
+    pub(super) fn new(
+        layout: &Layout,
+        attributes: Attributes,
+        features: Features,
+        stale_ns: u64,
+    ) -> Self {
+        let mut board = Self {
+            now_ns: 1,
+            features,
+            attributes,
+            active: *layout.machine().online(),
+            idle: CpuSet::EMPTY,
+            searching: CpuSet::EMPTY,
+            occupied: CpuSet::EMPTY,
+            delays: WakeDelays::default(),
+            queues: Vec::new(),
+            position_of: vec![0; CPU_COUNT_MAX],
+            total: 0,
+            stale_ns,
+            seen: Seen {
+                at_ns: 0,
+                idle: CpuSet::EMPTY,
+                searching: CpuSet::EMPTY,
+                waiting: Vec::new(),
+            },
+            through_seen: false,
+        };
+        board.lay_out(layout, attributes);
+        board
+    }
+
+    /// Changes the attributes; what waited comes back, with the CPU of its queue.
+    pub(super) fn lay_out(
+        &mut self,
+        layout: &Layout,
+        attributes: Attributes,
+    ) -> Vec<(CpuId, Item)> {
+        let mut left = Vec::new();
+        for cpu in layout.leaders(self.attributes.level()).iter() {
+            if let Some(queue) = self.queues.get_mut(usize::from(self.position_of[cpu.index()])) {
+                left.extend(std::mem::take(&mut queue.items).into_iter().map(|item| (cpu, item)));
+            }
+        }
+        let length = self.queues.first().map(|queue| queue.length).unwrap_or_default();
+        self.attributes = attributes;
+        let level: Level = attributes.level();
+        let leaders = layout.leaders(level);
+        let new = || Queue { length, ..Queue::default() };
+        self.queues = leaders.iter().map(|_| new()).collect();
+        for (position, leader) in leaders.iter().enumerate() {
+            self.position_of[leader.index()] = position as u16;
+        }
+        self.seen.waiting = vec![0; self.queues.len()];
+        self.total = 0;
+        left
+    }
+
+    pub(super) fn queue_mut(&mut self, queue: QueueId) -> &mut Queue {
+        &mut self.queues[usize::from(self.position_of[queue.leader.index()])]
+    }
+
+    pub(super) fn queue(&self, queue: QueueId) -> &Queue {
+        &self.queues[usize::from(self.position_of[queue.leader.index()])]
+    }
+
+    /// How many items wait altogether.
+    pub(super) fn total(&self) -> usize {
+        self.total
+    }
+
+    /// Puts an item at the end. How many wait now.
+    pub(super) fn push(&mut self, queue: QueueId, item: Item) -> u32 {
+        self.total += 1;
+        let items = &mut self.queue_mut(queue).items;
+        items.push_back(item);
+        items.len() as u32
+    }
+
+    /// Takes a batch: from afar no more than half of what waits, rounded up.
+    pub(super) fn take(&mut self, queue: QueueId, from_afar: bool) -> VecDeque<Item> {
+        let found = self.queue_mut(queue);
+        let waiting = found.items.len();
+        let share = if from_afar { waiting.div_ceil(2) } else { waiting };
+        let count = share.min(found.length.batch(waiting as u32) as usize);
+        found.head_since_ns.set(0);
+        let rest = found.items.split_off(count);
+        let taken = std::mem::replace(&mut found.items, rest);
+        self.total -= taken.len();
+        taken
+    }
+
+    /// Facts are from now on as they were up to `stale_ns` ago.
+    pub(super) fn look_as_seen(&mut self) {
+        self.through_seen = self.stale_ns > 0;
+        if self.stale_ns > 0 && self.now_ns - self.seen.at_ns > self.stale_ns {
+            self.see();
+        }
+    }
+
+    /// Facts are from now on as they are.
+    pub(super) fn look_closely(&mut self) {
+        self.through_seen = false;
+        if self.stale_ns > 0 {
+            self.see();
+        }
+    }
+
+    fn see(&mut self) {
+        self.seen.at_ns = self.now_ns;
+        self.seen.idle = self.idle;
+        self.seen.searching = self.searching;
+        for (seen, queue) in self.seen.waiting.iter_mut().zip(&self.queues) {
+            *seen = queue.items.len() as u32;
+        }
+    }
+}
+
+impl Facts for Board {
+    fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    fn features(&self) -> Features {
+        self.features
+    }
+
+    fn active(&self) -> CpuSet {
+        self.active
+    }
+
+    fn idle(&self) -> CpuSet {
+        if self.through_seen { self.seen.idle } else { self.idle }
+    }
+
+    fn searching(&self) -> CpuSet {
+        if self.through_seen { self.seen.searching } else { self.searching }
+    }
+
+    fn occupied(&self) -> CpuSet {
+        self.occupied
+    }
+
+    fn wake_ns(&self, occupied: bool) -> u64 {
+        if occupied { self.delays.occupied_ns } else { self.delays.free_ns }
+    }
+
+    fn pools(&self) -> PoolSet {
+        PoolSet::first(1)
+    }
+
+    fn attributes(&self, _: PoolId) -> Attributes {
+        self.attributes
+    }
+
+    fn waiting(&self, queue: QueueId) -> u32 {
+        let position = usize::from(self.position_of[queue.leader.index()]);
+        if self.through_seen {
+            return self.seen.waiting[position];
+        }
+        self.queues[position].items.len() as u32
+    }
+
+    fn head_since_ns(&self, queue: QueueId) -> u64 {
+        let seen = &self.queue(queue).head_since_ns;
+        if seen.get() == 0 {
+            seen.set(self.now_ns);
+        }
+        seen.get()
+    }
+
+    fn item_ns(&self, queue: QueueId) -> u64 {
+        self.queue(queue).length.mean_ns()
+    }
+}

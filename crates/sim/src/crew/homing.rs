@@ -1,0 +1,488 @@
+//! homing's runtime: a pinned worker for each CPU that does what `homing_sched` decides, at the
+//! cost of deciding it.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use homing_sched::{
+    Affinity, Attributes, Auto, Facts, Features, Gaps, Idle, Layout, Next as Decision, QueueId,
+    Reach, Shares, WINDOW_NS, Window, before_park, calls_for_decision, home, overdue, start,
+    submit,
+};
+use homing_topology::{CpuId, CpuSet, Machine, Scope};
+
+use super::board::{Board, POOL};
+use super::{CREW_TOKEN, CrewCounts, Item, Next};
+use crate::geometry::CpuIndex;
+use crate::host::{Host, Kind, ThreadId};
+
+/// The runtime's monitor looks so often while there is work.
+const TICK_NS: u64 = 1_000_000;
+
+/// A worker that searches looks so often.
+const SEARCH_STEP_NS: u64 = 1_000;
+
+/// The attributes of its workqueue, and of the simulation of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HomingSettings {
+    /// Scope and strictness.
+    pub affinity: Affinity,
+    /// Whether the issuing CPU is tried first.
+    pub localize: bool,
+    /// Whether the scope is chosen by what is measured, from `affinity` on.
+    pub auto: bool,
+    /// The parts of the policy that are on.
+    pub features: Features,
+    /// How old what a worker sees of the others may be, in nanoseconds.
+    pub stale_ns: u64,
+    /// Something that is broken on purpose, to see that the checks find it.
+    pub broken: Option<Broken>,
+}
+
+/// What can be broken on purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Broken {
+    /// One wake-up in so many is lost.
+    LostWake(u32),
+    /// Nobody pulls from other pods, and nobody is woken to do so.
+    NoFarPull,
+}
+
+impl Default for HomingSettings {
+    fn default() -> Self {
+        Self {
+            affinity: Affinity { scope: Scope::CacheShard, strict: false },
+            localize: false,
+            auto: false,
+            features: Features::ALL,
+            stale_ns: 0,
+            broken: None,
+        }
+    }
+}
+
+impl fmt::Display for HomingSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.auto {
+            true => f.write_str("homing auto")?,
+            false => write!(f, "homing {}", self.affinity.scope)?,
+        }
+        f.write_str(if self.affinity.strict { "+strict" } else { "" })?;
+        f.write_str(if self.localize { "+localize" } else { "" })?;
+        if self.features != Features::ALL {
+            write!(f, " ({})", self.features)?;
+        }
+        if self.stale_ns > 0 {
+            write!(f, " stale {} ns", self.stale_ns)?;
+        }
+        match self.broken {
+            Some(Broken::LostWake(_)) => f.write_str(" LOSES WAKES"),
+            Some(Broken::NoFarPull) => f.write_str(" NEVER PULLS"),
+            None => Ok(()),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Awake,
+    Busy,
+    /// Until then.
+    Searching(u64),
+    /// Announced.
+    Parked,
+}
+
+#[derive(Debug)]
+struct Worker {
+    thread: ThreadId,
+    cpu: CpuId,
+    state: State,
+    hand: VecDeque<Item>,
+    queue: Option<QueueId>,
+    batch_items: u32,
+    began_ns: u64,
+    idle: Idle,
+    idle_since_ns: u64,
+    gaps: Gaps,
+    parks: u64,
+    woken_ns: u64,
+    woken_occupied: bool,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Homing {
+    layout: Layout,
+    settings: HomingSettings,
+    board: Board,
+    workers: Vec<Worker>,
+    /// The first of its threads; the others follow.
+    first: u32,
+    ticking: bool,
+    wakes_seen: u32,
+    auto: Option<Auto>,
+    window: WindowBooks,
+    pub(super) counts: CrewCounts,
+}
+
+/// What `affinity_scope=auto` goes by.
+#[derive(Debug, Default)]
+struct WindowBooks {
+    began_ns: u64,
+    items: u64,
+    ran_ns: u64,
+    waited_ns: u64,
+    samples: u64,
+    /// The item whose waiting is measured, and since when.
+    sample: Option<(Item, u64)>,
+}
+
+/// What a timer is for.
+const TICK: u64 = CREW_TOKEN;
+const UNPARK: u64 = CREW_TOKEN | 1 << 62;
+
+impl Homing {
+    pub(super) fn new(settings: HomingSettings, host: &mut Host, machine: &Machine) -> Self {
+        let layout = Layout::new(machine).expect("the machine fits");
+        let attributes =
+            Attributes { localize: settings.localize, ..Attributes::new(settings.affinity) };
+        let mut features = settings.features;
+        if settings.broken == Some(Broken::NoFarPull) {
+            features = Features::SMT_AWARE;
+        }
+        let board = Board::new(&layout, attributes, features, settings.stale_ns);
+        let mut workers = Vec::new();
+        for cpu in 0..host.geometry().len() {
+            let id = host.geometry().id(cpu);
+            let thread = host.spawn(Kind::Worker, cpu, CpuSet::of(id));
+            workers.push(Worker {
+                thread,
+                cpu: id,
+                state: State::Parked,
+                hand: VecDeque::new(),
+                queue: None,
+                batch_items: 0,
+                began_ns: 0,
+                idle: Idle::Woken,
+                idle_since_ns: 0,
+                gaps: Gaps::UNKNOWN,
+                parks: 0,
+                woken_ns: 0,
+                woken_occupied: false,
+            });
+        }
+        let first = workers[0].thread.0;
+        let auto = settings.auto.then(|| Auto::new(machine, settings.affinity.scope));
+        let mut crew = Self {
+            layout,
+            settings,
+            board,
+            workers,
+            first,
+            ticking: false,
+            wakes_seen: 0,
+            auto,
+            window: WindowBooks::default(),
+            counts: CrewCounts::default(),
+        };
+        crew.board.idle = crew.board.active;
+        crew
+    }
+
+    pub(super) fn owns(&self, thread: ThreadId) -> bool {
+        (thread.0.wrapping_sub(self.first) as usize) < self.workers.len()
+    }
+
+    pub(super) fn queue(
+        &mut self,
+        host: &mut Host,
+        item: Item,
+        cpu: CpuIndex,
+        by: Option<ThreadId>,
+    ) {
+        self.counts.queued += 1;
+        self.board.now_ns = host.now_ns().max(1);
+        self.tick_on(host);
+        let id = host.geometry().id(cpu);
+        if let Some(thread) = by {
+            let ns = host.costs.queue_ns.value;
+            host.charge(thread, ns);
+            if !self.owns(thread) {
+                self.board.occupied.insert(host.geometry().id(host.cpu_of(thread)));
+            }
+        }
+        let queue = home(&self.layout, &self.board, id, POOL);
+        let waiting = self.board.push(queue, item);
+        if self.window.sample.is_none() {
+            self.window.sample = Some((item, self.board.now_ns));
+        }
+        let item_ns = self.board.item_ns(queue);
+        if calls_for_decision(item_ns, waiting) && !self.board.idle.is_empty() {
+            self.board.look_as_seen();
+            self.wake_one(host, cpu, by, |layout, board| submit(layout, board, id, POOL).wake);
+        }
+    }
+
+    /// Wakes whom `choose` names; where that one is awake already, chooses anew.
+    fn wake_one(
+        &mut self,
+        host: &mut Host,
+        from: CpuIndex,
+        by: Option<ThreadId>,
+        choose: impl Fn(&Layout, &Board) -> Option<CpuId>,
+    ) {
+        while let Some(id) = choose(&self.layout, &self.board) {
+            if !self.board.idle.contains(id) {
+                self.board.look_closely();
+                continue;
+            }
+            self.board.idle.remove(id);
+            self.counts.wakes += 1;
+            self.wakes_seen += 1;
+            if let Some(Broken::LostWake(each)) = self.settings.broken
+                && self.wakes_seen.is_multiple_of(each)
+            {
+                return;
+            }
+            let index = host.geometry().index(id);
+            let occupied = self.board.occupied.contains(id);
+            let worker = &mut self.workers[index];
+            worker.woken_ns = self.board.now_ns;
+            worker.woken_occupied = occupied;
+            let thread = worker.thread;
+            match by {
+                Some(by) => host.wake(thread, by),
+                None => host.wake_from(thread, from, None),
+            };
+            return;
+        }
+    }
+
+    pub(super) fn next(&mut self, host: &mut Host, thread: ThreadId) -> Next {
+        let index = (thread.0 - self.first) as usize;
+        self.board.now_ns = host.now_ns().max(1);
+        let worker = &mut self.workers[index];
+        match worker.state {
+            State::Busy => {
+                self.counts.done += 1;
+                if let Some(item) = worker.hand.pop_front() {
+                    return Next::Begin(item);
+                }
+                self.end_batch(index);
+                self.look(host, index)
+            }
+            State::Parked => {
+                if self.board.idle.contains(worker.cpu) {
+                    return Next::Rest; // it was not woken: it lies down only now
+                }
+                self.rise(index);
+                self.look(host, index)
+            }
+            State::Searching(until_ns) => self.search(host, index, until_ns),
+            State::Awake => self.look(host, index),
+        }
+    }
+
+    fn rise(&mut self, index: usize) {
+        let worker = &mut self.workers[index];
+        worker.state = State::Awake;
+        worker.idle = Idle::Woken;
+        if worker.woken_ns > 0 {
+            let delay_ns = self.board.now_ns - worker.woken_ns;
+            self.board.delays = self.board.delays.note(worker.woken_occupied, delay_ns);
+            worker.gaps = worker.gaps.note(self.board.now_ns - worker.idle_since_ns);
+            worker.woken_ns = 0;
+        }
+    }
+
+    fn end_batch(&mut self, index: usize) {
+        let worker = &mut self.workers[index];
+        let elapsed_ns = self.board.now_ns - worker.began_ns;
+        worker.state = State::Awake;
+        worker.idle = Idle::Since(self.board.now_ns);
+        worker.idle_since_ns = self.board.now_ns;
+        self.window.items += u64::from(worker.batch_items);
+        self.window.ran_ns += elapsed_ns;
+        if let Some(queue) = worker.queue.take() {
+            let length = &mut self.board.queue_mut(queue).length;
+            *length = length.complete(elapsed_ns, worker.batch_items);
+        }
+    }
+
+    /// Looks for work, and takes it; or searches for a while, or parks.
+    fn look(&mut self, host: &mut Host, index: usize) -> Next {
+        if let Some(item) = self.take(host, index, true) {
+            return Next::Begin(item);
+        }
+        let worker = &self.workers[index];
+        let occupied = self.board.occupied.contains(worker.cpu);
+        let search_ns = worker.gaps.search_ns(occupied);
+        let near = &self.layout.rings(worker.cpu)[0];
+        if search_ns > 0 && !self.board.searching.intersects(near) {
+            self.board.searching.insert(worker.cpu);
+            let until_ns = self.board.now_ns + search_ns;
+            self.workers[index].state = State::Searching(until_ns);
+            return Next::Look(SEARCH_STEP_NS);
+        }
+        self.park(host, index)
+    }
+
+    fn search(&mut self, host: &mut Host, index: usize, until_ns: u64) -> Next {
+        if self.board.total() > 0 {
+            self.board.look_closely();
+            let worker = &self.workers[index];
+            let (cpu, idle) = (worker.cpu, worker.idle);
+            let next = before_park(&self.layout, &self.board, cpu, idle, &Shares::NONE);
+            if matches!(next, Decision::Take { .. }) {
+                self.board.searching.remove(cpu);
+                let worker = &mut self.workers[index];
+                worker.state = State::Awake;
+                worker.gaps = worker.gaps.note(self.board.now_ns - worker.idle_since_ns);
+                if let Some(item) = self.take(host, index, false) {
+                    return Next::Begin(item);
+                }
+            }
+        }
+        if self.board.now_ns < until_ns {
+            return Next::Look(SEARCH_STEP_NS);
+        }
+        self.board.searching.remove(self.workers[index].cpu);
+        self.park(host, index)
+    }
+
+    /// Announces, looks again at what really is, and parks.
+    fn park(&mut self, host: &mut Host, index: usize) -> Next {
+        let cpu = self.workers[index].cpu;
+        self.board.idle.insert(cpu);
+        if let Some(item) = self.take(host, index, false) {
+            self.board.idle.remove(cpu);
+            return Next::Begin(item);
+        }
+        let worker = &mut self.workers[index];
+        worker.state = State::Parked;
+        worker.parks += 1;
+        let (parks, thread, idle) = (worker.parks, worker.thread, worker.idle);
+        let ns = host.costs.look_ns.value;
+        host.charge(thread, ns);
+        let next = before_park(&self.layout, &self.board, cpu, idle, &Shares::NONE);
+        if let Decision::Park { until_ns: Some(until_ns) } = next {
+            let token = UNPARK | (parks & 0xffff_ffff) << 16 | index as u64;
+            host.after(until_ns.saturating_sub(self.board.now_ns), token);
+        }
+        Next::Rest
+    }
+
+    /// Takes a batch, wakes the next worker, and gives the first item.
+    fn take(&mut self, host: &mut Host, index: usize, as_seen: bool) -> Option<Item> {
+        if self.board.total() == 0 {
+            return None;
+        }
+        if as_seen {
+            self.board.look_as_seen();
+        } else {
+            self.board.look_closely();
+        }
+        let worker = &self.workers[index];
+        let (cpu, idle, thread) = (worker.cpu, worker.idle, worker.thread);
+        let (queue, reach, mut batch) = loop {
+            match before_park(&self.layout, &self.board, cpu, idle, &Shares::NONE) {
+                Decision::Take { queue, reach } => {
+                    let batch = self.board.take(queue, reach != Reach::Home);
+                    if !batch.is_empty() {
+                        break (queue, reach, batch);
+                    }
+                    // It was there a moment ago.
+                    self.board.look_closely();
+                }
+                Decision::Park { .. } => return None,
+            }
+        };
+        let ns = host.costs.take_ns.value;
+        host.charge(thread, ns);
+        if reach != Reach::Home {
+            self.counts.pulled += batch.len() as u64;
+        }
+        if let Some((item, since_ns)) = self.window.sample
+            && batch.contains(&item)
+        {
+            self.window.waited_ns += self.board.now_ns - since_ns;
+            self.window.samples += 1;
+            self.window.sample = None;
+        }
+        if !self.board.idle.is_empty() {
+            let from = host.cpu_of(thread);
+            self.wake_one(host, from, Some(thread), |layout, board| {
+                start(layout, board, queue, cpu)
+            });
+        }
+        let worker = &mut self.workers[index];
+        worker.state = State::Busy;
+        worker.queue = Some(queue);
+        worker.batch_items = batch.len() as u32;
+        worker.began_ns = self.board.now_ns;
+        let first = batch.pop_front();
+        worker.hand = batch;
+        first
+    }
+
+    fn tick_on(&mut self, host: &mut Host) {
+        if !self.ticking {
+            self.ticking = true;
+            host.after(TICK_NS, TICK);
+        }
+    }
+
+    pub(super) fn event(&mut self, host: &mut Host, token: u64) {
+        self.board.now_ns = host.now_ns().max(1);
+        if token & UNPARK == UNPARK {
+            let (index, park) = ((token & 0xffff) as usize, (token >> 16) & 0xffff_ffff);
+            let worker = &self.workers[index];
+            let due = worker.state == State::Parked && worker.parks & 0xffff_ffff == park;
+            if due && self.board.idle.contains(worker.cpu) {
+                self.board.idle.remove(worker.cpu);
+                let cpu = host.cpu_of(worker.thread);
+                host.wake_from(worker.thread, cpu, None);
+            }
+            return;
+        }
+        self.board.occupied = CpuSet::EMPTY;
+        self.choose_scope(host);
+        let idle = self.board.idle;
+        self.board.look_closely();
+        if self.settings.broken.is_none() && self.board.total() > 0 && !idle.is_empty() {
+            self.wake_one(host, 0, None, overdue);
+        }
+        host.after(TICK_NS, TICK);
+    }
+
+    /// `affinity_scope=auto`.
+    fn choose_scope(&mut self, host: &mut Host) {
+        let now_ns = self.board.now_ns;
+        let books = &self.window;
+        let Some(auto) = &mut self.auto else { return };
+        if now_ns - books.began_ns < WINDOW_NS || books.items < homing_sched::WINDOW_ITEMS {
+            return;
+        }
+        let waited_ns = books.waited_ns / books.samples.max(1);
+        auto.note(&Window { items: books.items, ran_ns: books.ran_ns, waited_ns });
+        let scope = auto.scope();
+        self.window = WindowBooks { began_ns: now_ns, ..WindowBooks::default() };
+        if scope == self.board.attributes.affinity.scope {
+            return;
+        }
+        let affinity = Affinity { scope, ..self.board.attributes.affinity };
+        let attributes = Attributes { affinity, ..self.board.attributes };
+        for (cpu, item) in self.board.lay_out(&self.layout, attributes) {
+            let queue = home(&self.layout, &self.board, cpu, POOL);
+            self.board.push(queue, item);
+        }
+        for worker in &mut self.workers {
+            worker.queue = worker.queue.map(|_| QueueId {
+                pool: POOL,
+                leader: self.layout.leader(attributes.level(), worker.cpu),
+            });
+        }
+        let _ = host;
+    }
+}

@@ -1,0 +1,228 @@
+//! The kernel's unbound workqueues, as of the posting that brought affinity scopes (May 2023): a
+//! pool of workers for each pod, one list and one wake-up per insertion, chained from there.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use homing_topology::{CpuSet, Machine, Scope};
+
+use super::{CrewCounts, Item, Next};
+use crate::geometry::CpuIndex;
+use crate::host::{Host, Kind, ThreadId};
+
+/// A workqueue's attributes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelSettings {
+    /// Which CPUs share a pool.
+    pub scope: Scope,
+    /// Whether the pool's workers may not leave its pod.
+    pub strict: bool,
+    /// Whether a worker is sent to the issuer's CPU when it is woken: `+LOCAL` of the posting.
+    pub local: bool,
+    /// How many items of each issuing CPU are active at a time; as many as there are CPUs, as
+    /// dm-crypt says, where this is `None`.
+    pub max_active: Option<usize>,
+}
+
+impl KernelSettings {
+    /// Plain attributes.
+    pub const fn new(scope: Scope, strict: bool, local: bool) -> Self {
+        Self { scope, strict, local, max_active: None }
+    }
+
+    /// The five configurations of the published tables, in their order.
+    pub const PUBLISHED: [Self; 5] = [
+        Self::new(Scope::System, false, false),
+        Self::new(Scope::Cache, false, false),
+        Self::new(Scope::Cache, true, false),
+        Self::new(Scope::System, false, true),
+        Self::new(Scope::Cache, false, true),
+    ];
+}
+
+/// As in the published tables: `CACHE+STRICT`.
+impl fmt::Display for KernelSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.scope.to_string().to_uppercase())?;
+        f.write_str(if self.strict { "+STRICT" } else { "" })?;
+        f.write_str(if self.local { "+LOCAL" } else { "" })
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Kernel {
+    settings: KernelSettings,
+    pools: Vec<Pool>,
+    pool_of: Vec<usize>,
+    workers: Vec<Option<Worker>>,
+    issuing: Vec<Issuing>,
+    max_active: usize,
+    spread: usize,
+    pub(super) counts: CrewCounts,
+}
+
+#[derive(Debug)]
+struct Pool {
+    pod: CpuSet,
+    allowed: CpuSet,
+    list: VecDeque<(Item, CpuIndex)>,
+    /// The one that was busy last is the last.
+    idle: Vec<ThreadId>,
+}
+
+#[derive(Debug)]
+struct Worker {
+    pool: usize,
+    is_idle: bool,
+    /// The CPU whose item it runs.
+    running: Option<CpuIndex>,
+}
+
+#[derive(Debug, Default)]
+struct Issuing {
+    active: usize,
+    inactive: VecDeque<Item>,
+}
+
+impl Kernel {
+    pub(super) fn new(settings: KernelSettings, machine: &Machine) -> Self {
+        let pods = machine.pods(settings.scope);
+        let pool = |pod: &CpuSet| Pool {
+            pod: *pod,
+            allowed: if settings.strict { *pod } else { *machine.online() },
+            list: VecDeque::new(),
+            idle: Vec::new(),
+        };
+        let count = machine.cpus().len();
+        let pod_of = |cpu: &homing_topology::Cpu| pods.pod_of(cpu.cpu).unwrap_or(0);
+        Self {
+            pools: pods.iter().map(pool).collect(),
+            pool_of: machine.cpus().iter().map(pod_of).collect(),
+            workers: Vec::new(),
+            issuing: (0..count).map(|_| Issuing::default()).collect(),
+            max_active: settings.max_active.unwrap_or(count),
+            settings,
+            spread: 0,
+            counts: CrewCounts::default(),
+        }
+    }
+
+    pub(super) fn owns(&self, thread: ThreadId) -> bool {
+        self.workers.get(thread.0 as usize).is_some_and(Option::is_some)
+    }
+
+    fn worker(&mut self, thread: ThreadId) -> &mut Worker {
+        self.workers[thread.0 as usize].as_mut().expect("it is a worker")
+    }
+
+    pub(super) fn queue(
+        &mut self,
+        host: &mut Host,
+        item: Item,
+        cpu: CpuIndex,
+        by: Option<ThreadId>,
+    ) {
+        self.counts.queued += 1;
+        if let Some(thread) = by {
+            let ns = host.costs.kernel_queue_ns.value;
+            host.charge(thread, ns);
+        }
+        let issuing = &mut self.issuing[cpu];
+        if issuing.active >= self.max_active || !issuing.inactive.is_empty() {
+            issuing.inactive.push_back(item);
+            return;
+        }
+        issuing.active += 1;
+        let pool = self.pool_of[cpu];
+        self.pools[pool].list.push_back((item, cpu));
+        let from = by.map_or(cpu, |thread| host.cpu_of(thread));
+        self.kick(host, pool, from, by);
+    }
+
+    /// Wakes an idle worker, if work waits.
+    fn kick(&mut self, host: &mut Host, number: usize, from: CpuIndex, by: Option<ThreadId>) {
+        let pool = &self.pools[number];
+        let Some((_, issuer)) = pool.list.front().copied() else { return };
+        let worker = match pool.idle.last() {
+            Some(worker) => *worker,
+            None if self.workers.iter().flatten().any(|worker| worker.pool == number) => return,
+            None => self.create(host, number, issuer),
+        };
+        if host.is_asleep(worker) {
+            let pool = &self.pools[number];
+            let home = |cpu: CpuIndex| pool.pod.contains(host.geometry().id(cpu));
+            let to = if self.settings.local {
+                Some(issuer)
+            } else if home(host.cpu_of(worker)) {
+                None
+            } else {
+                // Any of the pod, by turns.
+                self.spread += 1;
+                let cpus = pool.pod.len();
+                let id = pool.pod.iter().nth(self.spread % cpus);
+                id.map(|id| host.geometry().index(id))
+            };
+            if let Some(cpu) = to {
+                host.send_to(worker, cpu);
+            }
+            self.counts.wakes += 1;
+        }
+        match by {
+            Some(thread) => host.wake(worker, thread),
+            None => host.wake_from(worker, from, None),
+        };
+    }
+
+    fn create(&mut self, host: &mut Host, pool: usize, cpu: CpuIndex) -> ThreadId {
+        let allowed = self.pools[pool].allowed;
+        let thread = host.spawn(Kind::Worker, cpu, allowed);
+        let index = thread.0 as usize;
+        self.workers.resize_with(self.workers.len().max(index + 1), || None);
+        self.workers[index] = Some(Worker { pool, is_idle: true, running: None });
+        self.pools[pool].idle.push(thread);
+        thread
+    }
+
+    pub(super) fn next(&mut self, host: &mut Host, thread: ThreadId) -> Next {
+        let worker = self.worker(thread);
+        let number = worker.pool;
+        let was_idle = std::mem::take(&mut worker.is_idle);
+        if let Some(cpu) = worker.running.take() {
+            self.counts.done += 1;
+            self.activate_next(cpu);
+        }
+        if was_idle {
+            let idle = &mut self.pools[number].idle;
+            idle.retain(|id| *id != thread);
+            // A worker begins only if another one is left to be woken.
+            if idle.is_empty() && !self.pools[number].list.is_empty() {
+                let cpu = host.cpu_of(thread);
+                self.create(host, number, cpu);
+                let ns = host.costs.kernel_create_ns.value;
+                host.charge(thread, ns);
+            }
+        }
+        let Some((item, cpu)) = self.pools[number].list.pop_front() else {
+            self.worker(thread).is_idle = true;
+            self.pools[number].idle.push(thread);
+            return Next::Rest;
+        };
+        let here = host.cpu_of(thread);
+        if !self.pools[number].pod.contains(host.geometry().id(here)) {
+            self.counts.pulled += 1;
+        }
+        self.worker(thread).running = Some(cpu);
+        self.kick(host, number, here, Some(thread));
+        Next::Begin(item)
+    }
+
+    /// An item of this issuing CPU is over: the next one that was held back may run.
+    fn activate_next(&mut self, cpu: CpuIndex) {
+        let issuing = &mut self.issuing[cpu];
+        match issuing.inactive.pop_front() {
+            Some(item) => self.pools[self.pool_of[cpu]].list.push_back((item, cpu)),
+            None => issuing.active -= 1,
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Who runs deferred work: homing's runtime, or the kernel's workqueues as a baseline.
+//!
+//! Both own threads of the [`Host`]; what an item is and how long it takes is the workload's.
+
+mod board;
+mod homing;
+mod kernel;
+
+use std::fmt;
+
+pub use homing::{Broken, Homing, HomingSettings};
+pub use kernel::{Kernel, KernelSettings};
+
+use crate::geometry::CpuIndex;
+use crate::host::{Host, ThreadId};
+
+/// A piece of work, by a number of the workload's own.
+pub type Item = u32;
+
+/// What a worker does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Runs an item.
+    Begin(Item),
+    /// Looks around for so long.
+    Look(u64),
+    /// Sleeps.
+    Rest,
+}
+
+/// Tokens of the crew's own timers have this bit.
+pub const CREW_TOKEN: u64 = 1 << 63;
+
+/// Who runs it, and how.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Policy {
+    /// The kernel's workqueues.
+    Kernel(KernelSettings),
+    /// homing's runtime.
+    Homing(HomingSettings),
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kernel(settings) => settings.fmt(f),
+            Self::Homing(settings) => settings.fmt(f),
+        }
+    }
+}
+
+/// What was done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CrewCounts {
+    /// Items that were queued,
+    pub queued: u64,
+    /// that have been run,
+    pub done: u64,
+    /// that were run by a CPU outside their home pod.
+    pub pulled: u64,
+    /// Workers that were woken for items.
+    pub wakes: u64,
+    /// The longest that an item waited while a CPU that could have run it was idle, in nanoseconds.
+    pub exposed_max_ns: u64,
+}
+
+impl CrewCounts {
+    /// What was done since `before`.
+    pub(crate) fn since(&self, before: &Self) -> Self {
+        Self {
+            queued: self.queued - before.queued,
+            done: self.done - before.done,
+            pulled: self.pulled - before.pulled,
+            wakes: self.wakes - before.wakes,
+            exposed_max_ns: self.exposed_max_ns,
+        }
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub enum Crew {
+    /// The kernel's workqueues.
+    Kernel(Kernel),
+    /// homing's runtime.
+    Homing(Box<Homing>),
+}
+
+impl Crew {
+    /// Threads that wait for work.
+    pub fn new(policy: &Policy, host: &mut Host, machine: &homing_topology::Machine) -> Self {
+        match policy {
+            Policy::Kernel(settings) => Self::Kernel(Kernel::new(settings.clone(), machine)),
+            Policy::Homing(settings) => {
+                Self::Homing(Box::new(Homing::new(settings.clone(), host, machine)))
+            }
+        }
+    }
+
+    /// Whether a thread is one of its workers.
+    pub fn owns(&self, thread: ThreadId) -> bool {
+        match self {
+            Self::Kernel(crew) => crew.owns(thread),
+            Self::Homing(crew) => crew.owns(thread),
+        }
+    }
+
+    /// Queues an item for `cpu`. `by`: who does it and pays for it, if that is a thread.
+    pub fn queue(&mut self, host: &mut Host, item: Item, cpu: CpuIndex, by: Option<ThreadId>) {
+        match self {
+            Self::Kernel(crew) => crew.queue(host, item, cpu, by),
+            Self::Homing(crew) => crew.queue(host, item, cpu, by),
+        }
+    }
+
+    /// A worker has ended its item, or was woken: what it does next.
+    pub fn next(&mut self, host: &mut Host, worker: ThreadId) -> Next {
+        match self {
+            Self::Kernel(crew) => crew.next(host, worker),
+            Self::Homing(crew) => crew.next(host, worker),
+        }
+    }
+
+    /// A timer of its own is due.
+    pub fn event(&mut self, host: &mut Host, token: u64) {
+        match self {
+            Self::Kernel(_) => {}
+            Self::Homing(crew) => crew.event(host, token),
+        }
+    }
+
+    /// What was done.
+    pub fn counts(&self) -> CrewCounts {
+        match self {
+            Self::Kernel(crew) => crew.counts,
+            Self::Homing(crew) => crew.counts,
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! The rules of the host's scheduler that can be changed or switched off.
+
+use crate::agenda::Ns;
+
+/// Means of `max_newidle_lb_cost`, by Guittot (lkml, 2021-10-27).
+const NEWIDLE_COSTS_NS: [Ns; 3] = [33_000, 49_000, 45_000];
+
+/// Who may go where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum HostModel {
+    /// Linux's fair scheduler as of 6.4, literally.
+    Cfs,
+    /// The same, but issuers never leave the last-level cache on which they began.
+    Confined,
+    /// The same as the first, but a CPU that becomes idle does not look beyond its cache.
+    NearNewIdle,
+    /// The same as the first, with issuers in a scheduling group of their own, as autogroup and
+    /// systemd's sessions make them: together they weigh as much as one kernel thread.
+    Grouped,
+    /// Nobody ever moves: issuers stay on the CPU on which they began.
+    Pinned,
+}
+
+impl HostModel {
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::Cfs, Self::Confined, Self::NearNewIdle, Self::Grouped, Self::Pinned];
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cfs => "cfs",
+            Self::Confined => "confined",
+            Self::NearNewIdle => "near-newidle",
+            Self::Grouped => "grouped",
+            Self::Pinned => "pinned",
+        }
+    }
+}
+
+/// See the module. The defaults are those of Linux 6.4 with a tick of 1 ms.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools)] // each is a switch of its own
+pub struct Rules {
+    /// Within this time each runnable thread runs once (`sched_latency_ns`).
+    pub latency_ns: Ns,
+    /// But none for less than this (`sched_min_granularity_ns`).
+    pub granularity_ns: Ns,
+    /// By so much a woken thread must be behind to preempt (`sched_wakeup_granularity_ns`).
+    pub wakeup_granularity_ns: Ns,
+    /// A thread that ran so lately is warm (`sched_migration_cost_ns`).
+    pub migration_cost_ns: Ns,
+    /// The tick.
+    pub tick_ns: Ns,
+    /// Threads that wake up are given half a latency (`GENTLE_FAIR_SLEEPERS`).
+    pub sleeper_credit: bool,
+    /// The waker's CPU is considered beside the thread's last one.
+    pub wake_affine: bool,
+    /// The search for an idle CPU is cut short when the cache's CPUs are busy (`SIS_UTIL`).
+    pub sis_util: bool,
+    /// A waker that finds no idle CPU in its cache looks through its node (`SIS_NODE`).
+    pub sis_node: bool,
+    /// A CPU that becomes idle takes waiting threads from others.
+    pub newidle: bool,
+    /// Even from other caches.
+    pub newidle_far: bool,
+    /// Only where that takes less time than the CPU is idle, on average: what a look through a
+    /// core's, a cache's and a wider domain takes (`max_newidle_lb_cost`).
+    pub newidle_costs_ns: [Ns; 3],
+    /// What looks through narrower domains really took before, per mille of that.
+    pub newidle_spent_per_mille: u64,
+    /// Balancing at ticks, by busy CPUs and for idle ones.
+    pub periodic: bool,
+    /// Threads that ran a moment ago are not moved.
+    pub cache_hot: bool,
+    /// A thread's last use of its CPU counts beside its average.
+    pub util_est: bool,
+    /// Where moving waiting threads fails again and again, a running one is moved.
+    pub active_balance: bool,
+    /// The weight that issuers have together; 0: each has that of a thread.
+    pub issuers_weight: u64,
+    /// Issuers stay within the cache on which they began.
+    pub confine_issuers: bool,
+    /// Issuers stay on the CPU on which they began.
+    pub pin_issuers: bool,
+    /// Woken threads that wait are listed for each cache, and taken from there by CPUs that become
+    /// idle: the shared wakequeue as posted in June 2023.
+    pub swqueue: bool,
+}
+
+impl Rules {
+    /// The rules of a model on a machine of so many CPUs.
+    pub fn new(model: HostModel, cpus: usize) -> Self {
+        let factor = 1 + u64::from(cpus.clamp(1, 8).ilog2());
+        let base = Self {
+            latency_ns: 6_000_000 * factor,
+            granularity_ns: 750_000 * factor,
+            wakeup_granularity_ns: 1_000_000 * factor,
+            migration_cost_ns: 500_000,
+            tick_ns: 1_000_000,
+            sleeper_credit: true,
+            wake_affine: true,
+            sis_util: true,
+            sis_node: false,
+            newidle: true,
+            newidle_far: true,
+            newidle_costs_ns: NEWIDLE_COSTS_NS,
+            newidle_spent_per_mille: 1000,
+            periodic: true,
+            cache_hot: true,
+            util_est: true,
+            active_balance: true,
+            issuers_weight: 0,
+            confine_issuers: false,
+            pin_issuers: false,
+            swqueue: false,
+        };
+        match model {
+            HostModel::Cfs => base,
+            HostModel::Confined => Self { confine_issuers: true, ..base },
+            HostModel::NearNewIdle => Self { newidle_far: false, ..base },
+            HostModel::Grouped => Self { issuers_weight: 1024, ..base },
+            HostModel::Pinned => Self { pin_issuers: true, ..base },
+        }
+    }
+}

@@ -1,0 +1,376 @@
+//! Time passes: segments, switches, ticks.
+
+use super::load::{FULL, Input};
+use super::{Event, Host, Model, State, Step, ThreadId};
+use crate::agenda::Ns;
+use crate::geometry::{CpuIndex, Far};
+
+/// So often a thread may be asked at one instant before that is taken for a mistake of its model.
+const STEPS_MAX: u32 = 10_000;
+
+impl Host {
+    /// Runs until `until_ns`.
+    pub fn run(&mut self, model: &mut impl Model, until_ns: Ns) {
+        self.settle(model);
+        while let Some(event) = self.agenda.next(until_ns) {
+            match event {
+                Event::Over(cpu, stamp) => {
+                    let cpu = usize::from(cpu);
+                    if self.cpus[cpu].stamp == stamp {
+                        self.segment_over(model, cpu);
+                    }
+                }
+                Event::Tick(cpu) => self.tick(usize::from(cpu)),
+                Event::Token(token) => model.event(self, token),
+            }
+            self.settle(model);
+        }
+    }
+
+    /// CPUs that are to pick anew do so.
+    fn settle(&mut self, model: &mut impl Model) {
+        while let Some(cpu) = self.to_schedule.pop() {
+            self.cpus[cpu].wants_schedule = false;
+            self.schedule(model, cpu);
+        }
+    }
+
+    pub(super) fn want_schedule(&mut self, cpu: CpuIndex) {
+        if !self.cpus[cpu].wants_schedule {
+            self.cpus[cpu].wants_schedule = true;
+            self.to_schedule.push(cpu);
+        }
+    }
+
+    /// Brings the books of a CPU up to date.
+    pub(super) fn account(&mut self, cpu: CpuIndex) {
+        let now_ns = self.agenda.now_ns();
+        let core = &mut self.cpus[cpu];
+        let elapsed_ns = now_ns - core.since_ns;
+        if elapsed_ns == 0 {
+            return;
+        }
+        core.since_ns = now_ns;
+        let runnable = core.queue.len() as u64 + u64::from(core.current.is_some());
+        let busy = u64::from(core.current.is_some());
+        let input = Input { load: core.weight, runnable: runnable * FULL, util: busy * FULL };
+        core.average.advance(now_ns, input);
+        let Some(thread) = core.current else { return };
+        core.busy_ns += elapsed_ns;
+        let done_ns = elapsed_ns * core.speed / 1000;
+        let floor = core.queue.iter().map(|id| self.threads[id.0 as usize].vruntime).min();
+        let thread = &mut self.threads[thread.0 as usize];
+        let input = Input { load: thread.weight, runnable: FULL, util: FULL };
+        thread.average.advance(now_ns, input);
+        thread.ran_at_ns = now_ns;
+        thread.vruntime += (elapsed_ns * 1024 / thread.weight) as i64;
+        let paid_ns = done_ns.min(thread.debt_ns);
+        thread.debt_ns -= paid_ns;
+        if let Some(left_ns) = &mut thread.left_ns {
+            *left_ns = left_ns.saturating_sub(done_ns - paid_ns);
+        }
+        let least = floor.map_or(thread.vruntime, |floor| floor.min(thread.vruntime));
+        core.min_vruntime = core.min_vruntime.max(least);
+    }
+
+    /// A thread that waits brings its averages up to date.
+    pub(super) fn account_waiting(&mut self, thread: ThreadId) {
+        let now_ns = self.now_ns();
+        let thread = &mut self.threads[thread.0 as usize];
+        let input = match thread.state {
+            State::Asleep => Input::default(),
+            State::Queued => Input { load: thread.weight, runnable: FULL, util: 0 },
+            State::Running => return,
+        };
+        thread.average.advance(now_ns, input);
+    }
+
+    /// Enters the end of the current segment.
+    pub(super) fn time_segment(&mut self, cpu: CpuIndex) {
+        let core = &mut self.cpus[cpu];
+        core.stamp = core.stamp.wrapping_add(1);
+        let Some(thread) = core.current else { return };
+        let thread = &self.threads[thread.0 as usize];
+        let work_ns = thread.debt_ns + thread.left_ns.unwrap_or(0);
+        let takes_ns = (work_ns * 1000).div_ceil(core.speed);
+        let event = Event::Over(cpu as u16, core.stamp);
+        let at_ns = self.agenda.now_ns() + takes_ns;
+        self.agenda.at(at_ns, event);
+    }
+
+    fn segment_over(&mut self, model: &mut impl Model, cpu: CpuIndex) {
+        self.account(cpu);
+        if let Some(thread) = self.cpus[cpu].current {
+            self.threads[thread.0 as usize].left_ns = None;
+            self.ask(model, cpu, thread);
+        }
+    }
+
+    /// Asks the thread that runs on `cpu` what it does, until it runs or sleeps.
+    fn ask(&mut self, model: &mut impl Model, cpu: CpuIndex, thread: ThreadId) {
+        let index = thread.0 as usize;
+        for _ in 0..STEPS_MAX {
+            match model.step(self, thread) {
+                Step::Run(ns) => {
+                    let own = &mut self.threads[index];
+                    own.left_ns = Some(ns);
+                    if ns + own.debt_ns > 0 {
+                        self.time_segment(cpu);
+                        return;
+                    }
+                }
+                Step::Sleep => {
+                    let own = &mut self.threads[index];
+                    if !std::mem::take(&mut own.wake_pending) {
+                        if own.debt_ns == 0 {
+                            self.fall_asleep(cpu, thread);
+                        } else {
+                            // It sleeps when that is done; a wake-up meanwhile keeps it awake.
+                            own.left_ns = Some(0);
+                            self.time_segment(cpu);
+                        }
+                        return;
+                    }
+                }
+            }
+        }
+        panic!("{thread:?} was asked {STEPS_MAX} times at one instant");
+    }
+
+    fn fall_asleep(&mut self, cpu: CpuIndex, thread: ThreadId) {
+        let index = thread.0 as usize;
+        self.threads[index].state = State::Asleep;
+        self.threads[index].left_ns = None;
+        self.wake_lists.remove(thread);
+        if self.rules.util_est {
+            // A quarter of the new value goes into the estimate (`util_est`, ewma).
+            let own = &mut self.threads[index];
+            let util = own.average.util();
+            own.estimate = if util > own.estimate { util } else { (own.estimate * 3 + util) / 4 };
+        }
+        let core = &mut self.cpus[cpu];
+        core.weight -= self.threads[index].weight;
+        core.current = None;
+        core.stamp = core.stamp.wrapping_add(1);
+        self.want_schedule(cpu);
+    }
+
+    /// Picks what runs on `cpu`.
+    fn schedule(&mut self, model: &mut impl Model, cpu: CpuIndex) {
+        self.account(cpu);
+        if let Some(thread) = self.cpus[cpu].current.take() {
+            let index = thread.0 as usize;
+            self.threads[index].state = State::Queued;
+            self.cpus[cpu].queue.push(thread);
+            self.cpus[cpu].current = None;
+            // What runs goes to the front of those to be moved last.
+            self.threads[index].order = self.next_order();
+            let next = self.leftmost(cpu);
+            if next == Some(thread) {
+                self.resume(cpu, thread);
+                self.time_segment(cpu);
+                return;
+            }
+        }
+        let mut next = self.leftmost(cpu);
+        if next.is_none() {
+            self.set_speeds(cpu);
+            self.become_idle(cpu);
+            next = self.leftmost(cpu);
+        }
+        let Some(thread) = next else { return };
+        let now_ns = self.now_ns();
+        if let Some(since_ns) = self.cpus[cpu].idle_since_ns.take() {
+            // (now - since) / 8 of it (`update_avg`), at most two migration costs.
+            let core = &mut self.cpus[cpu];
+            let was = core.average_idle_ns as i64;
+            let sample = (now_ns - since_ns) as i64;
+            let most = 2 * self.rules.migration_cost_ns;
+            core.average_idle_ns = ((was + (sample - was) / 8).max(0) as Ns).min(most);
+        }
+        self.counts.switches += 1;
+        self.threads[thread.0 as usize].debt_ns += self.costs.switch_ns.value;
+        self.resume(cpu, thread);
+        self.cpus[cpu].picked_ns = now_ns;
+        self.set_speeds(cpu);
+        self.start_ticking(cpu);
+        if self.threads[thread.0 as usize].left_ns.is_some() {
+            self.time_segment(cpu);
+        } else {
+            self.ask(model, cpu, thread);
+        }
+    }
+
+    fn resume(&mut self, cpu: CpuIndex, thread: ThreadId) {
+        self.account_waiting(thread);
+        self.wake_lists.remove(thread);
+        let order = self.next_order();
+        let own = &mut self.threads[thread.0 as usize];
+        own.state = State::Running;
+        own.order = order;
+        let core = &mut self.cpus[cpu];
+        let place = core.queue.iter().position(|id| *id == thread).expect("it was queued");
+        core.queue.swap_remove(place);
+        core.current = Some(thread);
+    }
+
+    fn next_order(&mut self) -> u64 {
+        self.orders += 1;
+        self.orders
+    }
+
+    fn leftmost(&self, cpu: CpuIndex) -> Option<ThreadId> {
+        let key = |id: &ThreadId| (self.threads[id.0 as usize].vruntime, *id);
+        self.cpus[cpu].queue.iter().copied().min_by_key(|id| key(id))
+    }
+
+    /// The siblings of a CPU whose state has changed run faster or slower.
+    pub(super) fn set_speeds(&mut self, cpu: CpuIndex) {
+        if !self.has_siblings {
+            return;
+        }
+        let siblings = self.geometry.siblings(cpu).to_vec();
+        let busy = siblings.iter().filter(|at| self.cpus[**at].current.is_some()).count() as u64;
+        // Two siblings run at `smt` each; more share the same throughput.
+        let speed = if busy <= 1 { 1000 } else { 2 * self.costs.smt_per_mille.value / busy };
+        for at in siblings {
+            if self.cpus[at].speed != speed {
+                self.account(at);
+                self.cpus[at].speed = speed.max(1);
+                if at != cpu && self.cpus[at].current.is_some() {
+                    self.time_segment(at);
+                }
+            }
+        }
+    }
+
+    fn become_idle(&mut self, cpu: CpuIndex) {
+        let now_ns = self.now_ns();
+        if self.cpus[cpu].idle_since_ns.is_none() {
+            self.cpus[cpu].idle_since_ns = Some(now_ns);
+        }
+        if self.rules.swqueue && self.pull_from_wake_list(cpu) {
+            return;
+        }
+        self.newidle_balance(cpu);
+        if self.cpus[cpu].queue.is_empty() && self.has_siblings {
+            let siblings = self.geometry.siblings(cpu);
+            if siblings.iter().all(|at| self.is_idle(*at)) {
+                self.idle_cores[self.geometry.llc_of(cpu)] = true;
+            }
+        }
+    }
+
+    /// Puts a thread that is awake into the queue of `cpu`.
+    pub(super) fn enqueue(&mut self, thread: ThreadId, cpu: CpuIndex) {
+        self.account(cpu);
+        self.migrate(thread, cpu);
+        self.account_waiting(thread);
+        if self.is_idle(cpu) {
+            self.threads[thread.0 as usize].debt_ns += self.costs.idle_exit_ns.value;
+        }
+        let order = self.next_order();
+        let own = &mut self.threads[thread.0 as usize];
+        own.state = State::Queued;
+        own.order = order;
+        self.cpus[cpu].weight += own.weight;
+        self.cpus[cpu].queue.push(thread);
+        if self.runnable(cpu) > 1 {
+            self.overloaded = true;
+        }
+    }
+
+    /// A thread that does not run goes on at another CPU.
+    pub(super) fn migrate(&mut self, thread: ThreadId, cpu: CpuIndex) {
+        let was = self.cpu_of(thread);
+        if was == cpu {
+            return;
+        }
+        let far = self.geometry.far(was, cpu);
+        let own = &mut self.threads[thread.0 as usize];
+        own.debt_ns += self.costs.moving(far);
+        if far >= Far::Node {
+            self.counts.far_moves += 1;
+            self.counts.issuer_far_moves += u64::from(own.kind == super::Kind::Issuer);
+        }
+        self.rehome(thread, cpu);
+    }
+
+    /// The books of a thread that does not run move to another CPU.
+    pub(super) fn rehome(&mut self, thread: ThreadId, cpu: CpuIndex) {
+        self.account_waiting(thread);
+        let was = self.cpu_of(thread);
+        if was == cpu {
+            return;
+        }
+        self.account(was);
+        self.account(cpu);
+        let (from, to) = (self.cpus[was].min_vruntime, self.cpus[cpu].min_vruntime);
+        let own = &mut self.threads[thread.0 as usize];
+        own.vruntime += to - from;
+        own.cpu = cpu;
+        let average = own.average;
+        self.cpus[was].average.detach(&average);
+        self.cpus[cpu].average.attach(&average);
+    }
+
+    /// Takes a waiting thread out of its queue.
+    pub(super) fn dequeue(&mut self, thread: ThreadId) {
+        let cpu = self.cpu_of(thread);
+        self.account(cpu);
+        self.account_waiting(thread);
+        self.wake_lists.remove(thread);
+        let weight = self.threads[thread.0 as usize].weight;
+        let core = &mut self.cpus[cpu];
+        let place = core.queue.iter().position(|id| *id == thread).expect("it was queued");
+        core.queue.swap_remove(place);
+        core.weight -= weight;
+    }
+
+    fn start_ticking(&mut self, cpu: CpuIndex) {
+        if !self.cpus[cpu].ticking {
+            self.cpus[cpu].ticking = true;
+            self.enter_tick(cpu);
+        }
+    }
+
+    fn enter_tick(&mut self, cpu: CpuIndex) {
+        // Ticks of different CPUs fall on different moments.
+        let tick_ns = self.rules.tick_ns;
+        let own_ns = tick_ns / self.cpus.len() as Ns * cpu as Ns;
+        let at_ns = (self.now_ns().saturating_sub(own_ns) / tick_ns + 1) * tick_ns + own_ns;
+        self.agenda.at(at_ns, Event::Tick(cpu as u16));
+    }
+
+    fn tick(&mut self, cpu: CpuIndex) {
+        self.account(cpu);
+        let Some(thread) = self.cpus[cpu].current else {
+            self.cpus[cpu].ticking = false;
+            return;
+        };
+        self.enter_tick(cpu);
+        let now_ns = self.now_ns();
+        if !self.cpus[cpu].queue.is_empty() {
+            let own = &self.threads[thread.0 as usize];
+            let ran_ns = now_ns - self.cpus[cpu].picked_ns;
+            let ideal_ns = self.slice(cpu, own.weight);
+            let behind = self.leftmost(cpu).map(|id| self.threads[id.0 as usize].vruntime);
+            let behind_ns = behind.map_or(0, |vruntime| own.vruntime - vruntime);
+            let late = ran_ns >= self.rules.granularity_ns && behind_ns > ideal_ns as i64;
+            if ran_ns > ideal_ns || late {
+                self.want_schedule(cpu);
+            }
+        }
+        if self.rules.periodic {
+            self.balance_at_tick(cpu);
+        }
+    }
+
+    /// How long a thread may run before the others have their turn.
+    fn slice(&self, cpu: CpuIndex, weight: u64) -> Ns {
+        let runnable = self.runnable(cpu) as u64;
+        let period_ns = self.rules.latency_ns.max(runnable * self.rules.granularity_ns);
+        let share_ns = period_ns * weight / self.cpus[cpu].weight.max(1);
+        share_ns.min(self.rules.latency_ns)
+    }
+}

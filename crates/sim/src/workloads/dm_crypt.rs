@@ -1,0 +1,384 @@
+//! Reads and writes of an encrypted volume, many at a time: the published workqueue tables
+//! (`fio --rw=randrw --verify=sha512` on dm-crypt).
+//!
+//! ```text
+//! write: issuer fills and hashes ─▶ crypt item ─▶ write thread ─▶ disk ─▶ interrupt ─▶ issuer
+//! read:  issuer ─▶ disk ─▶ interrupt ─▶ crypt item ─▶ issuer verifies the hash
+//! ```
+
+use homing_topology::Machine;
+
+use super::Report;
+use crate::agenda::Ns;
+use crate::costs::Costs;
+use crate::crew::{CREW_TOKEN, Crew, Item, Next, Policy};
+use crate::device::Ssd;
+use crate::geometry::CpuIndex;
+use crate::host::{Host, Kind, Model, Rules, Step, ThreadId};
+
+/// Where issuers begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IssuerPlaces {
+    /// Spread over the caches, as a new process is placed.
+    Even,
+    /// Anywhere.
+    Random,
+    /// All on one CPU, which they may not leave.
+    Pinned(CpuIndex),
+}
+
+/// What is asked of the volume.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CryptLoad {
+    /// Issuing threads,
+    pub jobs: usize,
+    /// each with so many requests in flight,
+    pub depth: usize,
+    /// of this size.
+    pub bytes: u64,
+    /// How long an issuer works on a request: to fill and hash what it writes, to verify what it
+    /// has read.
+    pub issuer_ns: Ns,
+    /// How long a request is encrypted or decrypted.
+    pub crypt_ns: Ns,
+    /// How much these lengths vary, in per cent.
+    pub spread_pct: u64,
+    /// How many of a hundred requests are writes.
+    pub writes_pct: u64,
+    /// What moving its data from another cache costs, per mille of the costs table's 32 KiB.
+    pub cold_per_mille: u64,
+    /// Where issuers begin.
+    pub places: IssuerPlaces,
+    /// The disk.
+    pub ssd: Ssd,
+}
+
+impl CryptLoad {
+    /// 32 KiB requests, 64 in flight, half of them writes: the published load. The two lengths are
+    /// fitted on the rows SYSTEM of the published tables.
+    pub const fn published(jobs: usize) -> Self {
+        Self {
+            jobs,
+            depth: 64,
+            bytes: 32 << 10,
+            issuer_ns: 76_700,
+            crypt_ns: 299_000,
+            spread_pct: 5,
+            writes_pct: 50,
+            cold_per_mille: 1000,
+            places: IssuerPlaces::Even,
+            ssd: Ssd::nvme(),
+        }
+    }
+}
+
+/// The load, and who carries it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DmCrypt {
+    /// What is asked.
+    pub load: CryptLoad,
+    /// Who encrypts.
+    pub policy: Policy,
+    /// What is not measured at the beginning,
+    pub warm_up_ns: Ns,
+    /// and what is.
+    pub measured_ns: Ns,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Request {
+    issuer: usize,
+    write: bool,
+    /// Where its data was used last; `None`: it comes from the disk.
+    data_at: Option<CpuIndex>,
+    submitted_ns: Ns,
+    /// Where its interrupt goes.
+    irq_cpu: CpuIndex,
+}
+
+#[derive(Debug)]
+struct Issuer {
+    thread: ThreadId,
+    /// Requests that have ended, reads and writes.
+    ended: Vec<u32>,
+    /// Requests that may be made anew.
+    free: Vec<u32>,
+    doing: Doing,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Doing {
+    Nothing,
+    Filling(u32),
+    Verifying(u32),
+}
+
+struct Run<'a> {
+    load: &'a CryptLoad,
+    crew: Crew,
+    issuers: Vec<Issuer>,
+    requests: Vec<Request>,
+    ssd: Ssd,
+    /// The thread that hands writes to the disk, and what it has to hand on.
+    writer: ThreadId,
+    to_write: Vec<u32>,
+    writing: bool,
+    /// For each thread the item that it runs.
+    running: Vec<Option<Item>>,
+    done: u64,
+    latencies: Vec<Ns>,
+    measuring: bool,
+}
+
+/// What handing a write to the disk takes.
+const WRITER_NS: Ns = 1_500;
+/// What submitting a read takes, beside the issuer's own work.
+const SUBMIT_NS: Ns = 2_000;
+
+impl DmCrypt {
+    /// Runs it.
+    pub fn run(&self, machine: &Machine, costs: &Costs, rules: &Rules, seed: u64) -> Report {
+        let mut host = Host::new(machine, costs.clone(), rules.clone(), seed);
+        let crew = Crew::new(&self.policy, &mut host, machine);
+        let mut run = Run::new(&self.load, crew, &mut host, machine);
+        host.run(&mut run, self.warm_up_ns);
+        let busy_before: Ns = host.busy_ns().iter().sum();
+        let (host_before, crew_before) = (host.counts, run.crew.counts());
+        let done_before = run.done;
+        run.measuring = true;
+        host.run(&mut run, self.warm_up_ns + self.measured_ns);
+        let busy: Ns = host.busy_ns().iter().sum::<Ns>() - busy_before;
+        let done = run.done - done_before;
+        let seconds = self.measured_ns as f64 / 1e9;
+        run.latencies.sort_unstable();
+        let at = |part: f64| {
+            let index = (run.latencies.len() as f64 * part) as usize;
+            run.latencies.get(index).map_or(0.0, |ns| *ns as f64 / 1e3)
+        };
+        Report {
+            rate: done as f64 / seconds,
+            util_pct: busy as f64 / (self.measured_ns * host.geometry().len() as u64) as f64
+                * 100.0,
+            cpu_us: busy as f64 / 1e3 / done.max(1) as f64,
+            p50_us: at(0.5),
+            p99_us: at(0.99),
+            host: host.counts.since(&host_before),
+            crew: run.crew.counts().since(&crew_before),
+            events: host.events(),
+        }
+    }
+}
+
+impl<'a> Run<'a> {
+    fn new(load: &'a CryptLoad, crew: Crew, host: &mut Host, machine: &Machine) -> Self {
+        let all = *machine.online();
+        let cpus = host.geometry().len();
+        let writer = host.spawn(Kind::Worker, 0, all);
+        let mut issuers = Vec::new();
+        let mut requests = Vec::new();
+        for number in 0..load.jobs {
+            let (cpu, allowed) = match load.places {
+                IssuerPlaces::Even => (even_place(host, number), all),
+                IssuerPlaces::Random => (host.rng.below(cpus as u64) as usize, all),
+                IssuerPlaces::Pinned(cpu) => {
+                    (cpu, homing_topology::CpuSet::of(host.geometry().id(cpu)))
+                }
+            };
+            let thread = host.spawn(Kind::Issuer, cpu, allowed);
+            let first = requests.len() as u32;
+            let request = Request {
+                issuer: number,
+                write: false,
+                data_at: None,
+                submitted_ns: 0,
+                irq_cpu: cpu,
+            };
+            requests.extend(std::iter::repeat_n(request, load.depth));
+            let free = (first..requests.len() as u32).rev().collect();
+            issuers.push(Issuer { thread, ended: Vec::new(), free, doing: Doing::Nothing });
+            // Not all at one instant.
+            let delay_ns = host.rng.below(1_000_000);
+            host.after(delay_ns, START | number as u64);
+        }
+        Self {
+            load,
+            crew,
+            issuers,
+            requests,
+            ssd: load.ssd.clone(),
+            writer,
+            to_write: Vec::new(),
+            writing: false,
+            running: Vec::new(),
+            done: 0,
+            latencies: Vec::new(),
+            measuring: false,
+        }
+    }
+
+    fn cold_ns(&self, host: &Host, data_at: Option<CpuIndex>, here: CpuIndex) -> Ns {
+        let far = data_at.map(|at| host.geometry().far(at, here));
+        far.map_or(0, |far| host.costs.cold(far)) * self.load.cold_per_mille / 1000
+    }
+
+    fn step_issuer(&mut self, host: &mut Host, number: usize) -> Step {
+        let thread = self.issuers[number].thread;
+        let here = host.cpu_of(thread);
+        match std::mem::replace(&mut self.issuers[number].doing, Doing::Nothing) {
+            Doing::Nothing => {}
+            Doing::Filling(id) => {
+                self.requests[id as usize].data_at = Some(here);
+                self.crew.queue(host, id, here, Some(thread));
+            }
+            Doing::Verifying(id) => self.over(host, id),
+        }
+        loop {
+            if let Some(id) = self.issuers[number].ended.pop() {
+                let request = self.requests[id as usize];
+                if request.write {
+                    self.over(host, id);
+                    continue;
+                }
+                self.issuers[number].doing = Doing::Verifying(id);
+                let cold_ns = self.cold_ns(host, request.data_at, here);
+                let ns = host.rng.about(self.load.issuer_ns, self.load.spread_pct);
+                return Step::Run(ns + cold_ns);
+            }
+            let Some(id) = self.issuers[number].free.pop() else { return Step::Sleep };
+            let write = host.rng.below(100) < self.load.writes_pct;
+            let now_ns = host.now_ns();
+            let request = &mut self.requests[id as usize];
+            request.write = write;
+            request.submitted_ns = now_ns;
+            request.data_at = None;
+            request.irq_cpu = here;
+            if write {
+                self.issuers[number].doing = Doing::Filling(id);
+                let ns = host.rng.about(self.load.issuer_ns, self.load.spread_pct);
+                return Step::Run(ns);
+            }
+            host.charge(thread, SUBMIT_NS);
+            self.submit(host, id, here);
+        }
+    }
+
+    fn submit(&mut self, host: &mut Host, id: u32, cpu: CpuIndex) {
+        let request = &mut self.requests[id as usize];
+        request.irq_cpu = cpu;
+        let now_ns = host.now_ns();
+        let ends_ns = self.ssd.submit(now_ns, request.write, self.load.bytes);
+        host.after(ends_ns - now_ns, u64::from(id));
+    }
+
+    /// A request is over: its issuer may make another one of it.
+    fn over(&mut self, host: &Host, id: u32) {
+        let request = &self.requests[id as usize];
+        self.done += 1;
+        if self.measuring {
+            self.latencies.push(host.now_ns() - request.submitted_ns);
+        }
+        self.issuers[request.issuer].free.push(id);
+    }
+
+    fn step_writer(&mut self, host: &mut Host) -> Step {
+        let here = host.cpu_of(self.writer);
+        if std::mem::take(&mut self.writing) {
+            let id = self.to_write.remove(0);
+            self.submit(host, id, here);
+        }
+        if self.to_write.is_empty() {
+            return Step::Sleep;
+        }
+        self.writing = true;
+        Step::Run(WRITER_NS)
+    }
+
+    /// An item has been run on `cpu`.
+    fn crypted(&mut self, host: &mut Host, id: Item, worker: ThreadId) {
+        let cpu = host.cpu_of(worker);
+        let request = &mut self.requests[id as usize];
+        request.data_at = Some(cpu);
+        let woken = if request.write {
+            self.to_write.push(id);
+            self.writer
+        } else {
+            let issuer = &mut self.issuers[request.issuer];
+            issuer.ended.push(id);
+            issuer.thread
+        };
+        host.wake(woken, worker);
+    }
+
+    fn step_worker(&mut self, host: &mut Host, worker: ThreadId) -> Step {
+        let index = worker.0 as usize;
+        if self.running.len() <= index {
+            self.running.resize(index + 1, None);
+        }
+        if let Some(item) = self.running[index].take() {
+            self.crypted(host, item, worker);
+        }
+        match self.crew.next(host, worker) {
+            Next::Rest => Step::Sleep,
+            Next::Look(ns) => Step::Run(ns),
+            Next::Begin(item) => {
+                self.running[index] = Some(item);
+                let here = host.cpu_of(worker);
+                let cold_ns = self.cold_ns(host, self.requests[item as usize].data_at, here);
+                let ns = host.rng.about(self.load.crypt_ns, self.load.spread_pct);
+                Step::Run(ns + cold_ns)
+            }
+        }
+    }
+}
+
+/// An issuer begins.
+const START: u64 = 1 << 62;
+
+impl Model for Run<'_> {
+    fn step(&mut self, host: &mut Host, thread: ThreadId) -> Step {
+        if self.crew.owns(thread) {
+            return self.step_worker(host, thread);
+        }
+        if thread == self.writer {
+            return self.step_writer(host);
+        }
+        let first = self.issuers[0].thread.0;
+        self.step_issuer(host, (thread.0 - first) as usize)
+    }
+
+    fn event(&mut self, host: &mut Host, token: u64) {
+        if token & CREW_TOKEN != 0 {
+            self.crew.event(host, token);
+            return;
+        }
+        if token & START != 0 {
+            let thread = self.issuers[(token & !START) as usize].thread;
+            let cpu = host.cpu_of(thread);
+            host.wake_from(thread, cpu, None);
+            return;
+        }
+        let id = token as u32;
+        let request = self.requests[id as usize];
+        host.interrupt(request.irq_cpu);
+        if request.write {
+            let issuer = &mut self.issuers[request.issuer];
+            issuer.ended.push(id);
+            let thread = issuer.thread;
+            host.wake_from(thread, request.irq_cpu, None);
+        } else {
+            self.crew.queue(host, id, request.irq_cpu, None);
+        }
+    }
+}
+
+/// As new processes are spread: the caches by turns, whole cores first.
+fn even_place(host: &Host, number: usize) -> CpuIndex {
+    let caches = host.geometry().llcs();
+    let cache = &caches[number % caches.len()];
+    let turn = number / caches.len();
+    // The first threads of all cores come before the second ones.
+    let mut order = cache.clone();
+    let place = |cpu: &CpuIndex| host.geometry().siblings(*cpu).iter().position(|at| at == cpu);
+    order.sort_by_key(|cpu| (place(cpu), *cpu));
+    order[turn % order.len()]
+}
