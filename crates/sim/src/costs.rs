@@ -73,7 +73,7 @@ macro_rules! costs {
 
 costs! {
     /// How fast a thread runs while a sibling does, per mille of its speed alone.
-    smt_per_mille = 600, Fitted("SYSTEM, LOW: CPU utilisation");
+    smt_per_mille = 537, Fitted("SYSTEM, LOW: CPU utilisation");
     /// A thread's switch to another one.
     switch_ns = 1_200, Guessed("usual magnitude, 1 to 2 us with cold caches");
     /// What waking a thread costs the waker: a system call, and an interrupt to another CPU.
@@ -91,9 +91,9 @@ costs! {
     /// To find 32 KiB in another core's private cache, within the same last-level cache,
     cold_llc_ns = 0, Guessed("contained in every figure that was fitted");
     /// in another last-level cache,
-    cold_node_ns = 3_500, Published("512 lines x (2.6 - 1) x 30 ns (AnandTech, Zen 2 core to core) / 7 in flight");
+    cold_node_ns = 2_500, Published("512 lines x (2.6 - 1) x 30 ns (AnandTech, Zen 2 core to core) / 10 in flight");
     /// on another node.
-    cold_remote_ns = 9_000, Guessed("2.6 times that of another cache");
+    cold_remote_ns = 6_500, Guessed("2.6 times that of another cache");
     /// Of homing's runtime: to put an item into its queue and decide whom to wake.
     queue_ns = 150, Measured("homing-bench exec, outside-50ns: CPU time an item");
     /// To look for the next item, and take it.

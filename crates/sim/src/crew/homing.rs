@@ -108,6 +108,8 @@ struct Worker {
     parks: u64,
     woken_ns: u64,
     woken_occupied: bool,
+    /// It was found to have lost its wake-up.
+    lost: bool,
 }
 
 /// See the module.
@@ -123,6 +125,8 @@ pub struct Homing {
     wakes_seen: u32,
     auto: Option<Auto>,
     window: WindowBooks,
+    /// Since when work has been waiting while a CPU that may take it was idle.
+    exposed_since_ns: Option<u64>,
     pub(super) counts: CrewCounts,
 }
 
@@ -170,6 +174,7 @@ impl Homing {
                 parks: 0,
                 woken_ns: 0,
                 woken_occupied: false,
+                lost: false,
             });
         }
         let first = workers[0].thread.0;
@@ -184,6 +189,7 @@ impl Homing {
             wakes_seen: 0,
             auto,
             window: WindowBooks::default(),
+            exposed_since_ns: None,
             counts: CrewCounts::default(),
         };
         crew.board.idle = crew.board.active;
@@ -201,6 +207,11 @@ impl Homing {
         cpu: CpuIndex,
         by: Option<ThreadId>,
     ) {
+        self.put(host, item, cpu, by);
+        self.note_exposure();
+    }
+
+    fn put(&mut self, host: &mut Host, item: Item, cpu: CpuIndex, by: Option<ThreadId>) {
         self.counts.queued += 1;
         self.board.now_ns = host.now_ns().max(1);
         self.tick_on(host);
@@ -260,6 +271,39 @@ impl Homing {
     }
 
     pub(super) fn next(&mut self, host: &mut Host, thread: ThreadId) -> Next {
+        let next = self.next_of(host, thread);
+        self.note_exposure();
+        next
+    }
+
+    /// Keeps the longest time for which work has waited beside an idle CPU. Strict work may.
+    fn note_exposure(&mut self) {
+        let exposed = self.board.total() > 0
+            && !self.board.idle.is_empty()
+            && !self.board.attributes.affinity.strict;
+        match (exposed, self.exposed_since_ns) {
+            (true, None) => self.exposed_since_ns = Some(self.board.now_ns),
+            (false, Some(since_ns)) => {
+                let ns = self.board.now_ns - since_ns;
+                self.counts.exposed_max_ns = self.counts.exposed_max_ns.max(ns);
+                self.exposed_since_ns = None;
+            }
+            _ => {}
+        }
+    }
+
+    /// Workers whose announcement was taken and who were not woken sleep for ever.
+    fn note_lost_wakes(&mut self, host: &Host) {
+        for worker in &mut self.workers {
+            let claimed = worker.state == State::Parked && !self.board.idle.contains(worker.cpu);
+            if claimed && !worker.lost && host.is_asleep(worker.thread) {
+                worker.lost = true;
+                self.counts.lost_wakes += 1;
+            }
+        }
+    }
+
+    fn next_of(&mut self, host: &mut Host, thread: ThreadId) -> Next {
         let index = (thread.0 - self.first) as usize;
         self.board.now_ns = host.now_ns().max(1);
         let worker = &mut self.workers[index];
@@ -447,17 +491,19 @@ impl Homing {
             return;
         }
         self.board.occupied = CpuSet::EMPTY;
-        self.choose_scope(host);
+        self.choose_scope();
+        self.note_lost_wakes(host);
         let idle = self.board.idle;
         self.board.look_closely();
         if self.settings.broken.is_none() && self.board.total() > 0 && !idle.is_empty() {
             self.wake_one(host, 0, None, overdue);
         }
+        self.note_exposure();
         host.after(TICK_NS, TICK);
     }
 
     /// `affinity_scope=auto`.
-    fn choose_scope(&mut self, host: &mut Host) {
+    fn choose_scope(&mut self) {
         let now_ns = self.board.now_ns;
         let books = &self.window;
         let Some(auto) = &mut self.auto else { return };
@@ -483,6 +529,5 @@ impl Homing {
                 leader: self.layout.leader(attributes.level(), worker.cpu),
             });
         }
-        let _ = host;
     }
 }

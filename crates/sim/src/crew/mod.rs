@@ -60,8 +60,11 @@ pub struct CrewCounts {
     pub pulled: u64,
     /// Workers that were woken for items.
     pub wakes: u64,
-    /// The longest that an item waited while a CPU that could have run it was idle, in nanoseconds.
+    /// The longest that work waited while a CPU that could have run it was idle, in nanoseconds
+    /// (homing's runtime only).
     pub exposed_max_ns: u64,
+    /// Workers that sleep though somebody has called them (homing's runtime only): a mistake.
+    pub lost_wakes: u64,
 }
 
 impl CrewCounts {
@@ -73,6 +76,7 @@ impl CrewCounts {
             pulled: self.pulled - before.pulled,
             wakes: self.wakes - before.wakes,
             exposed_max_ns: self.exposed_max_ns,
+            lost_wakes: self.lost_wakes,
         }
     }
 }

@@ -300,9 +300,10 @@ impl Host {
         if !own.allowed.contains(self.geometry.id(cpu)) {
             return false;
         }
+        let lately = |ran_ns| self.now_ns() - ran_ns < self.rules.migration_cost_ns;
         let hot = self.rules.cache_hot
             && domain.kind != DomainKind::Smt
-            && self.now_ns() - own.ran_at_ns < self.rules.migration_cost_ns;
+            && own.warm_since_ns.is_some_and(lately);
         !hot || failed > domain.kind.cache_nice_tries()
     }
 

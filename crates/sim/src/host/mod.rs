@@ -93,8 +93,8 @@ struct Thread {
     debt_ns: Ns,
     /// It was woken while it was awake.
     wake_pending: bool,
-    /// When it ran last, and since when it has been running without a break.
-    ran_at_ns: Ns,
+    /// When it ran last on this CPU.
+    warm_since_ns: Option<Ns>,
     average: Average,
     estimate: u64,
     /// Its place among those of its queue that were there first.
@@ -295,7 +295,7 @@ impl Host {
             left_ns: None,
             debt_ns: 0,
             wake_pending: false,
-            ran_at_ns: 0,
+            warm_since_ns: None,
             average: Average::full(self.now_ns(), weight),
             estimate: 0,
             order: 0,

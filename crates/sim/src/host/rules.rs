@@ -5,6 +5,9 @@ use crate::agenda::Ns;
 /// Means of `max_newidle_lb_cost`, by Guittot (lkml, 2021-10-27).
 const NEWIDLE_COSTS_NS: [Ns; 3] = [33_000, 49_000, 45_000];
 
+/// Guessed: between the published maximum (400 us) and what rules it out (1 ms).
+const RARE_COST_NS: Ns = 800_000;
+
 /// Who may go where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HostModel {
@@ -14,9 +17,9 @@ pub enum HostModel {
     Confined,
     /// The same as the first, but a CPU that becomes idle does not look beyond its cache.
     NearNewIdle,
-    /// The same as the first, with issuers in a scheduling group of their own, as autogroup and
-    /// systemd's sessions make them: together they weigh as much as one kernel thread.
-    Grouped,
+    /// The same as the first, but it does so only where it has been idle for long lately: the cost
+    /// that Linux compares with is the largest of the last minute, not the mean.
+    RareNewIdle,
     /// Nobody ever moves: issuers stay on the CPU on which they began.
     Pinned,
 }
@@ -24,7 +27,7 @@ pub enum HostModel {
 impl HostModel {
     /// All of them.
     pub const ALL: [Self; 5] =
-        [Self::Cfs, Self::Confined, Self::NearNewIdle, Self::Grouped, Self::Pinned];
+        [Self::Cfs, Self::RareNewIdle, Self::NearNewIdle, Self::Confined, Self::Pinned];
 
     /// Its name.
     pub const fn name(self) -> &'static str {
@@ -32,7 +35,7 @@ impl HostModel {
             Self::Cfs => "cfs",
             Self::Confined => "confined",
             Self::NearNewIdle => "near-newidle",
-            Self::Grouped => "grouped",
+            Self::RareNewIdle => "rare-newidle",
             Self::Pinned => "pinned",
         }
     }
@@ -73,6 +76,9 @@ pub struct Rules {
     pub periodic: bool,
     /// Threads that ran a moment ago are not moved.
     pub cache_hot: bool,
+    /// What a CPU that is busy all the time counts as used, of 1,024: less where its clock stays
+    /// below the highest one (frequency invariance).
+    pub full_util: u64,
     /// A thread's last use of its CPU counts beside its average.
     pub util_est: bool,
     /// Where moving waiting threads fails again and again, a running one is moved.
@@ -108,6 +114,7 @@ impl Rules {
             newidle_spent_per_mille: 1000,
             periodic: true,
             cache_hot: true,
+            full_util: 1024,
             util_est: true,
             active_balance: true,
             issuers_weight: 0,
@@ -119,7 +126,11 @@ impl Rules {
             HostModel::Cfs => base,
             HostModel::Confined => Self { confine_issuers: true, ..base },
             HostModel::NearNewIdle => Self { newidle_far: false, ..base },
-            HostModel::Grouped => Self { issuers_weight: 1024, ..base },
+            HostModel::RareNewIdle => Self {
+                newidle_costs_ns: [NEWIDLE_COSTS_NS[0], NEWIDLE_COSTS_NS[1], RARE_COST_NS],
+                newidle_spent_per_mille: 0,
+                ..base
+            },
             HostModel::Pinned => Self { pin_issuers: true, ..base },
         }
     }

@@ -52,17 +52,17 @@ impl Host {
         }
         core.since_ns = now_ns;
         let runnable = core.queue.len() as u64 + u64::from(core.current.is_some());
-        let busy = u64::from(core.current.is_some());
-        let input = Input { load: core.weight, runnable: runnable * FULL, util: busy * FULL };
+        let util = if core.current.is_some() { self.rules.full_util } else { 0 };
+        let input = Input { load: core.weight, runnable: runnable * FULL, util };
         core.average.advance(now_ns, input);
         let Some(thread) = core.current else { return };
         core.busy_ns += elapsed_ns;
         let done_ns = elapsed_ns * core.speed / 1000;
         let floor = core.queue.iter().map(|id| self.threads[id.0 as usize].vruntime).min();
         let thread = &mut self.threads[thread.0 as usize];
-        let input = Input { load: thread.weight, runnable: FULL, util: FULL };
+        let input = Input { load: thread.weight, runnable: FULL, util };
         thread.average.advance(now_ns, input);
-        thread.ran_at_ns = now_ns;
+        thread.warm_since_ns = Some(now_ns);
         thread.vruntime += (elapsed_ns * 1024 / thread.weight) as i64;
         let paid_ns = done_ns.min(thread.debt_ns);
         thread.debt_ns -= paid_ns;
@@ -309,6 +309,7 @@ impl Host {
         let own = &mut self.threads[thread.0 as usize];
         own.vruntime += to - from;
         own.cpu = cpu;
+        own.warm_since_ns = None; // what it had in its caches stays behind
         let average = own.average;
         self.cpus[was].average.detach(&average);
         self.cpus[cpu].average.attach(&average);

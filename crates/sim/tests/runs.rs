@@ -1,0 +1,101 @@
+//! Whole runs: the same bytes for the same seed, homing's promises, and that mistakes are found.
+
+use homing_sched::Affinity;
+use homing_sim::{
+    Broken, Costs, CryptLoad, DmCrypt, HomingSettings, HostModel, KernelSettings, Policy, Preset,
+    Report, Rules,
+};
+use homing_topology::{Machine, Scope};
+
+fn run(machine: &Machine, model: HostModel, policy: Policy, load: CryptLoad, seed: u64) -> Report {
+    let rules = Rules::new(model, machine.cpus().len());
+    let (warm_up_ns, measured_ns) = (50_000_000, 200_000_000);
+    DmCrypt { load, policy, warm_up_ns, measured_ns }.run(machine, &Costs::default(), &rules, seed)
+}
+
+fn ryzen() -> Machine {
+    Preset::find("ryzen-9-3900x").unwrap().machine()
+}
+
+fn homing(settings: HomingSettings) -> Policy {
+    Policy::Homing(settings)
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    for model in HostModel::ALL {
+        for policy in [
+            homing(HomingSettings::default()),
+            homing(HomingSettings { auto: true, stale_ns: 20_000, ..HomingSettings::default() }),
+            Policy::Kernel(KernelSettings::new(Scope::Cache, false, true)),
+        ] {
+            let once = |seed| run(&ryzen(), model, policy.clone(), CryptLoad::published(8), seed);
+            let first = once(1);
+            assert_eq!(first, once(1), "{} {policy}", model.name());
+            assert_ne!(first, once(2), "the seed matters");
+        }
+    }
+}
+
+/// Work conservation: what waits beside an idle CPU is fetched soon, and nobody sleeps on.
+#[test]
+fn nothing_waits_for_long_beside_an_idle_cpu() {
+    for grid in ["1x1x1", "2x1x1", "4x3x2", "2x8x2", "2x1x4x4x2", "1x20x2"] {
+        let machine = Machine::from_grid_siblings_last(grid).unwrap();
+        for model in [HostModel::Cfs, HostModel::Pinned] {
+            for jobs in [1, 3, 8] {
+                for stale_ns in [0, 50_000] {
+                    let settings = HomingSettings { stale_ns, ..HomingSettings::default() };
+                    let load = CryptLoad::published(jobs);
+                    let report = run(&machine, model, homing(settings), load, 3);
+                    let crew = report.crew;
+                    assert_eq!(crew.lost_wakes, 0, "{grid} {jobs}");
+                    assert!(crew.exposed_max_ns <= 700_000, "{grid} {} {jobs}: {crew:?}", model.name());
+                    assert!(crew.done > 0);
+                }
+            }
+        }
+    }
+}
+
+/// The checks above can fail.
+#[test]
+fn broken_policies_are_found() {
+    let broken = |broken| {
+        let settings = HomingSettings { broken: Some(broken), ..HomingSettings::default() };
+        let report = run(&ryzen(), HostModel::Pinned, homing(settings), CryptLoad::published(2), 3);
+        report.crew
+    };
+    assert!(broken(Broken::LostWake(100)).lost_wakes > 0);
+    assert!(broken(Broken::NoFarPull).exposed_max_ns > 700_000);
+}
+
+#[test]
+fn strict_work_never_leaves_its_pod_and_the_rest_does_where_it_pays() {
+    let pulled = |strict| {
+        let affinity = Affinity { scope: Scope::Cache, strict };
+        let settings = HomingSettings { affinity, ..HomingSettings::default() };
+        let report = run(&ryzen(), HostModel::Pinned, homing(settings), CryptLoad::published(2), 3);
+        assert!(report.crew.done > 1_000);
+        report.crew.pulled
+    };
+    assert_eq!(pulled(true), 0);
+    assert!(pulled(false) > 100);
+}
+
+/// A machine of one CPU can do no more than its one CPU.
+#[test]
+fn throughput_is_bounded_by_the_work_there_is() {
+    let machine = Machine::from_grid("1x1x1").unwrap();
+    let load = CryptLoad { spread_pct: 0, ..CryptLoad::published(1) };
+    let most = 1e9 / (load.issuer_ns + load.crypt_ns) as f64;
+    for policy in [
+        homing(HomingSettings::default()),
+        Policy::Kernel(KernelSettings::new(Scope::System, false, false)),
+    ] {
+        let report = run(&machine, HostModel::Cfs, policy.clone(), load.clone(), 1);
+        assert!(report.rate <= most * 1.02, "{policy}: {} of {most}", report.rate);
+        assert!(report.rate >= most * 0.9, "{policy}: {} of {most}", report.rate);
+        assert!(report.util_pct > 99.0 && report.util_pct <= 100.0, "{policy}: {report:?}");
+    }
+}
