@@ -102,6 +102,10 @@ costs! {
     look_ns = 200, Measured("homing-bench exec, idle burn");
     /// Of the kernel's workqueues: to queue an item.
     kernel_queue_ns = 300, Guessed("a pool's lock and a list");
+    /// To take a lock that nobody else wants, work under it, and give it back.
+    lock_ns = 60, Guessed("two atomic operations and a list");
+    /// What it takes besides where others want it: its line travels.
+    lock_travel_ns = 250, Guessed("the lock's line and two of the list's, between cores of a large mesh");
     /// To create a kworker.
     kernel_create_ns = 20_000, Guessed("kthread_create and its first switch");
 }

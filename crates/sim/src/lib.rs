@@ -34,7 +34,7 @@ pub use crew::{
 };
 pub use device::Ssd;
 pub use geometry::{CpuIndex, Far, Geometry};
-pub use host::{Host, HostCounts, HostModel, Kind, Model, Rules, Step, ThreadId};
+pub use host::{Host, HostCounts, HostModel, Kind, Model, Rules, Step, SwQueue, ThreadId};
 pub use presets::{PRESETS, Preset};
 pub use rng::Rng;
-pub use workloads::{CryptLoad, DmCrypt, IssuerPlaces, Report};
+pub use workloads::{Build, CryptLoad, DmCrypt, GroupCommit, GroupCommitReport, IssuerPlaces, Pairs, Report};

@@ -21,6 +21,7 @@ mod wake_list;
 use homing_topology::{CpuSet, Machine};
 
 pub use rules::{HostModel, Rules};
+pub use wake_list::SwQueue;
 
 use crate::agenda::{Agenda, Ns};
 use crate::costs::Costs;
@@ -146,6 +147,8 @@ pub struct HostCounts {
     pub far_moves: u64,
     /// Issuers that did.
     pub issuer_far_moves: u64,
+    /// How long threads waited for locks of shared wakequeues, all together.
+    pub lock_wait_ns: u64,
 }
 
 impl HostCounts {
@@ -156,6 +159,7 @@ impl HostCounts {
             switches: self.switches - before.switches,
             far_moves: self.far_moves - before.far_moves,
             issuer_far_moves: self.issuer_far_moves - before.issuer_far_moves,
+            lock_wait_ns: self.lock_wait_ns - before.lock_wait_ns,
         }
     }
 }
@@ -221,9 +225,9 @@ impl Host {
         let llcs = geometry.llcs().len();
         let idle_scan = geometry.llcs().iter().map(|llc| llc.len() as u64).collect();
         let has_siblings = (0..geometry.len()).any(|cpu| geometry.siblings(cpu).len() > 1);
-        Self {
+        let mut host = Self {
             agenda: Agenda::default(),
-            wake_lists: WakeLists::new(llcs),
+            wake_lists: WakeLists::default(),
             geometry,
             costs,
             rules,
@@ -239,7 +243,9 @@ impl Host {
             issuers: 0,
             next_idle_balance_ns: 0,
             has_siblings,
-        }
+        };
+        host.lay_out_wake_lists();
+        host
     }
 
     /// The machine.

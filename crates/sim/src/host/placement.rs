@@ -32,9 +32,10 @@ impl Host {
         self.migrate(thread, target);
         self.give_credit(thread, target);
         self.enqueue(thread, target);
-        if self.rules.swqueue && !moved && self.cpus[target].current.is_some() {
-            let cache = self.geometry.llc_of(target);
-            self.list_woken(thread, cache);
+        // Only what was not placed on another CPU just now.
+        if self.rules.swqueue.is_some() && !moved {
+            let payer = waker.or(self.cpus[cpu].current);
+            self.list_woken(thread, target, payer);
         }
         self.preempt(thread, target);
         true

@@ -1,5 +1,6 @@
 //! The rules of the host's scheduler that can be changed or switched off.
 
+use super::wake_list::SwQueue;
 use crate::agenda::Ns;
 
 /// Means of `max_newidle_lb_cost`, by Guittot (lkml, 2021-10-27).
@@ -91,7 +92,7 @@ pub struct Rules {
     pub pin_issuers: bool,
     /// Woken threads that wait are listed for each cache, and taken from there by CPUs that become
     /// idle: the shared wakequeue as posted in June 2023.
-    pub swqueue: bool,
+    pub swqueue: Option<SwQueue>,
 }
 
 impl Rules {
@@ -120,7 +121,7 @@ impl Rules {
             issuers_weight: 0,
             confine_issuers: false,
             pin_issuers: false,
-            swqueue: false,
+            swqueue: None,
         };
         match model {
             HostModel::Cfs => base,

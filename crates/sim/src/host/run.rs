@@ -141,7 +141,6 @@ impl Host {
         let index = thread.0 as usize;
         self.threads[index].state = State::Asleep;
         self.threads[index].left_ns = None;
-        self.wake_lists.remove(thread);
         if self.rules.util_est {
             // A quarter of the new value goes into the estimate (`util_est`, ewma).
             let own = &mut self.threads[index];
@@ -203,7 +202,7 @@ impl Host {
 
     fn resume(&mut self, cpu: CpuIndex, thread: ThreadId) {
         self.account_waiting(thread);
-        self.wake_lists.remove(thread);
+        self.unlist(thread);
         let order = self.next_order();
         let own = &mut self.threads[thread.0 as usize];
         own.state = State::Running;
@@ -249,7 +248,7 @@ impl Host {
         if self.cpus[cpu].idle_since_ns.is_none() {
             self.cpus[cpu].idle_since_ns = Some(now_ns);
         }
-        if self.rules.swqueue && self.pull_from_wake_list(cpu) {
+        if self.rules.swqueue.is_some() && self.pull_from_wake_list(cpu) {
             return;
         }
         self.newidle_balance(cpu);
@@ -320,7 +319,7 @@ impl Host {
         let cpu = self.cpu_of(thread);
         self.account(cpu);
         self.account_waiting(thread);
-        self.wake_lists.remove(thread);
+        self.unlist(thread);
         let weight = self.threads[thread.0 as usize].weight;
         let core = &mut self.cpus[cpu];
         let place = core.queue.iter().position(|id| *id == thread).expect("it was queued");

@@ -8,7 +8,7 @@
 
 use homing_topology::Machine;
 
-use super::Report;
+use super::{Before, Report};
 use crate::agenda::Ns;
 use crate::costs::Costs;
 use crate::crew::{CREW_TOKEN, Crew, Item, Next, Policy};
@@ -142,30 +142,12 @@ impl DmCrypt {
         let crew = Crew::new(&self.policy, &mut host, machine);
         let mut run = Run::new(&self.load, crew, &mut host, machine);
         host.run(&mut run, self.warm_up_ns);
-        let busy_before: Ns = host.busy_ns().iter().sum();
-        let (host_before, crew_before) = (host.counts, run.crew.counts());
-        let done_before = run.done;
+        let before = Before::of(&mut host);
+        let (crew_before, done_before) = (run.crew.counts(), run.done);
         run.measuring = true;
         host.run(&mut run, self.warm_up_ns + self.measured_ns);
-        let busy: Ns = host.busy_ns().iter().sum::<Ns>() - busy_before;
-        let done = run.done - done_before;
-        let seconds = self.measured_ns as f64 / 1e9;
-        run.latencies.sort_unstable();
-        let at = |part: f64| {
-            let index = (run.latencies.len() as f64 * part) as usize;
-            run.latencies.get(index).map_or(0.0, |ns| *ns as f64 / 1e3)
-        };
-        Report {
-            rate: done as f64 / seconds,
-            util_pct: busy as f64 / (self.measured_ns * host.geometry().len() as u64) as f64
-                * 100.0,
-            cpu_us: busy as f64 / 1e3 / done.max(1) as f64,
-            p50_us: at(0.5),
-            p99_us: at(0.99),
-            host: host.counts.since(&host_before),
-            crew: run.crew.counts().since(&crew_before),
-            events: host.events(),
-        }
+        let report = before.report(&mut host, run.done - done_before, &mut run.latencies);
+        Report { crew: run.crew.counts().since(&crew_before), ..report }
     }
 }
 

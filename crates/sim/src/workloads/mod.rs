@@ -1,11 +1,18 @@
 //! What the simulated machines are put to: the published experiments.
 
+mod build;
 mod dm_crypt;
+mod group_commit;
+mod pairs;
 
+pub use build::Build;
 pub use dm_crypt::{CryptLoad, DmCrypt, IssuerPlaces};
+pub use group_commit::{GroupCommit, GroupCommitReport};
+pub use pairs::Pairs;
 
+use crate::agenda::Ns;
 use crate::crew::CrewCounts;
-use crate::host::HostCounts;
+use crate::host::{Host, HostCounts};
 
 /// What a run amounts to. Rates are over the time that was measured.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -26,4 +33,39 @@ pub struct Report {
     pub crew: CrewCounts,
     /// Events that were simulated.
     pub events: u64,
+}
+
+/// What a host had done when measuring began.
+struct Before {
+    busy_ns: Ns,
+    counts: HostCounts,
+    at_ns: Ns,
+}
+
+impl Before {
+    fn of(host: &mut Host) -> Self {
+        let busy_ns = host.busy_ns().iter().sum();
+        Self { busy_ns, counts: host.counts, at_ns: host.now_ns() }
+    }
+
+    /// What was done since, in `operations` that took so long each.
+    fn report(&self, host: &mut Host, operations: u64, latencies_ns: &mut [Ns]) -> Report {
+        let busy_ns = host.busy_ns().iter().sum::<Ns>() - self.busy_ns;
+        let elapsed_ns = host.now_ns() - self.at_ns;
+        latencies_ns.sort_unstable();
+        let at = |part: f64| {
+            let index = (latencies_ns.len() as f64 * part) as usize;
+            latencies_ns.get(index).map_or(0.0, |ns| *ns as f64 / 1e3)
+        };
+        Report {
+            rate: operations as f64 * 1e9 / elapsed_ns as f64,
+            util_pct: busy_ns as f64 * 100.0 / (elapsed_ns * host.geometry().len() as u64) as f64,
+            cpu_us: busy_ns as f64 / 1e3 / operations.max(1) as f64,
+            p50_us: at(0.5),
+            p99_us: at(0.99),
+            host: host.counts.since(&self.counts),
+            crew: CrewCounts::default(),
+            events: host.events(),
+        }
+    }
 }

@@ -1,0 +1,104 @@
+//! A build: as many compilers at a time as there are CPUs, each of which computes and now and then
+//! waits for a moment: `make -j$(nproc)`.
+
+use homing_topology::Machine;
+
+use super::{Before, Report};
+use crate::agenda::Ns;
+use crate::costs::Costs;
+use crate::host::{Host, Kind, Model, Rules, Step, ThreadId};
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Build {
+    /// Compilers at a time.
+    pub jobs: usize,
+    /// How long one computes between two waits, on average,
+    pub compute_ns: Ns,
+    /// and how long it waits: for its input, for `make`.
+    pub wait_ns: Ns,
+    /// What is not measured at the beginning,
+    pub warm_up_ns: Ns,
+    /// and what is.
+    pub measured_ns: Ns,
+}
+
+struct Run {
+    threads: Vec<ThreadId>,
+    compute_ns: Ns,
+    wait_ns: Ns,
+    /// Who has computed and waits next.
+    computed: Vec<bool>,
+    waiting: Vec<bool>,
+    done_ns: Vec<Ns>,
+    length_ns: Vec<Ns>,
+}
+
+impl Build {
+    /// `make -j` with so many CPUs. All guessed, so that utilisation is near the published 90 to
+    /// 97 %: an eighth more processes than CPUs (a job is a shell, a driver, a compiler and an
+    /// assembler, and `make` runs too) that compute for 1 ms and wait for 200 us.
+    pub const fn new(cpus: usize) -> Self {
+        Self {
+            jobs: cpus + cpus / 8,
+            compute_ns: 1_000_000,
+            wait_ns: 200_000,
+            warm_up_ns: 100_000_000,
+            measured_ns: 1_000_000_000,
+        }
+    }
+
+    /// Runs it: the rate is milliseconds of computing done a second.
+    pub fn run(&self, machine: &Machine, costs: &Costs, rules: &Rules, seed: u64) -> Report {
+        let mut host = Host::new(machine, costs.clone(), rules.clone(), seed);
+        let cpus = host.geometry().len();
+        let all = *machine.online();
+        let threads = (0..self.jobs).map(|number| host.spawn(Kind::Issuer, number % cpus, all));
+        let threads: Vec<ThreadId> = threads.collect();
+        for number in 0..self.jobs {
+            let delay_ns = host.rng.below(2_000_000);
+            host.after(delay_ns, number as u64);
+        }
+        let mut run = Run {
+            threads,
+            compute_ns: self.compute_ns,
+            wait_ns: self.wait_ns,
+            computed: vec![false; self.jobs],
+            waiting: vec![true; self.jobs],
+            done_ns: vec![0; self.jobs],
+            length_ns: vec![0; self.jobs],
+        };
+        host.run(&mut run, self.warm_up_ns);
+        let before = Before::of(&mut host);
+        let done_before: Ns = run.done_ns.iter().sum();
+        host.run(&mut run, self.warm_up_ns + self.measured_ns);
+        let done_ns = run.done_ns.iter().sum::<Ns>() - done_before;
+        before.report(&mut host, done_ns / 1_000_000, &mut [])
+    }
+}
+
+impl Model for Run {
+    fn step(&mut self, host: &mut Host, thread: ThreadId) -> Step {
+        let number = (thread.0 - self.threads[0].0) as usize;
+        if std::mem::take(&mut self.computed[number]) {
+            self.done_ns[number] += self.length_ns[number];
+            self.waiting[number] = true;
+            let wait_ns = host.rng.about(self.wait_ns, 90);
+            host.after(wait_ns, number as u64);
+        }
+        if self.waiting[number] {
+            return Step::Sleep;
+        }
+        self.computed[number] = true;
+        self.length_ns[number] = host.rng.about(self.compute_ns, 90);
+        Step::Run(self.length_ns[number])
+    }
+
+    fn event(&mut self, host: &mut Host, token: u64) {
+        let number = token as usize;
+        self.waiting[number] = false;
+        let thread = self.threads[number];
+        let cpu = host.cpu_of(thread);
+        host.wake_from(thread, cpu, None);
+    }
+}
