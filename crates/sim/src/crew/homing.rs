@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use std::fmt;
 
 use homing_sched::{
-    Affinity, Attributes, Auto, Facts, Features, Gaps, Idle, Layout, Next as Decision, QueueId,
-    Reach, Shares, WINDOW_NS, Window, before_park, calls_for_decision, home, overdue, start,
+    Affinity, Attributes, Auto, Facts, Features, Gaps, HandOff, HandOffFacts, Idle, Layout, Next as Decision, QueueId,
+    Reach, Shares, WINDOW_NS, Window, before_park, calls_for_decision, hand_off, home, overdue, start,
     submit,
 };
 use homing_topology::{CpuId, CpuSet, Machine, Scope};
@@ -18,6 +18,9 @@ use crate::host::{Host, Kind, ThreadId};
 
 /// The runtime's monitor looks so often while there is work.
 const TICK_NS: u64 = 1_000_000;
+
+/// For so many ticks, up to twice as many, an issuer's CPU is taken for its own.
+const ISSUING_TICKS: u64 = 16;
 
 /// A worker that searches looks so often.
 const SEARCH_STEP_NS: u64 = 1_000;
@@ -33,6 +36,8 @@ pub struct HomingSettings {
     pub auto: bool,
     /// The parts of the policy that are on.
     pub features: Features,
+    /// Whether issuers ask if queueing pays at all, as `homing serve` does.
+    pub hand_off: bool,
     /// How old what a worker sees of the others may be, in nanoseconds.
     pub stale_ns: u64,
     /// Something that is broken on purpose, to see that the checks find it.
@@ -55,6 +60,7 @@ impl Default for HomingSettings {
             localize: false,
             auto: false,
             features: Features::ALL,
+            hand_off: true,
             stale_ns: 0,
             broken: None,
         }
@@ -122,6 +128,10 @@ pub struct Homing {
     /// The first of its threads; the others follow.
     first: u32,
     ticking: bool,
+    ticks: u64,
+    /// The CPUs from which issuers have issued lately, and before.
+    issuing: CpuSet,
+    issuing_before: CpuSet,
     wakes_seen: u32,
     auto: Option<Auto>,
     window: WindowBooks,
@@ -186,6 +196,9 @@ impl Homing {
             workers,
             first,
             ticking: false,
+            ticks: 0,
+            issuing: CpuSet::EMPTY,
+            issuing_before: CpuSet::EMPTY,
             wakes_seen: 0,
             auto,
             window: WindowBooks::default(),
@@ -209,6 +222,16 @@ impl Homing {
     ) {
         self.put(host, item, cpu, by);
         self.note_exposure();
+    }
+
+    pub(super) fn hand_off(&mut self, host: &Host, item_ns: u64, issuer: CpuIndex) -> HandOff {
+        if !self.settings.hand_off {
+            return HandOff::Queue;
+        }
+        self.issuing.insert(host.geometry().id(issuer));
+        let issuing = self.issuing.or(&self.issuing_before).len();
+        let spare_cpu_count = host.geometry().len() - issuing;
+        hand_off(&HandOffFacts { item_ns, issuer_has_more: true, spare_cpu_count })
     }
 
     fn put(&mut self, host: &mut Host, item: Item, cpu: CpuIndex, by: Option<ThreadId>) {
@@ -491,6 +514,10 @@ impl Homing {
             return;
         }
         self.board.occupied = CpuSet::EMPTY;
+        self.ticks += 1;
+        if self.ticks.is_multiple_of(ISSUING_TICKS) {
+            self.issuing_before = std::mem::replace(&mut self.issuing, CpuSet::EMPTY);
+        }
         self.choose_scope();
         self.note_lost_wakes(host);
         let idle = self.board.idle;

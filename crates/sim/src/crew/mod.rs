@@ -11,6 +11,8 @@ use std::fmt;
 pub use homing::{Broken, Homing, HomingSettings};
 pub use kernel::{Kernel, KernelSettings};
 
+use homing_sched::HandOff;
+
 use crate::geometry::CpuIndex;
 use crate::host::{Host, ThreadId};
 
@@ -106,6 +108,15 @@ impl Crew {
         match self {
             Self::Kernel(crew) => crew.owns(thread),
             Self::Homing(crew) => crew.owns(thread),
+        }
+    }
+
+    /// Whether an item of this length is worth queueing to an issuer on a CPU that has more to do;
+    /// the kernel always queues.
+    pub fn hand_off(&mut self, host: &Host, item_ns: u64, issuer: CpuIndex) -> HandOff {
+        match self {
+            Self::Kernel(_) => HandOff::Queue,
+            Self::Homing(crew) => crew.hand_off(host, item_ns, issuer),
         }
     }
 

@@ -336,6 +336,11 @@ impl Host {
         self.cpus[cpu].current.is_none() && self.cpus[cpu].queue.is_empty()
     }
 
+    /// How many CPUs are idle.
+    pub fn idle_count(&self) -> usize {
+        (0..self.cpus.len()).filter(|cpu| self.is_idle(*cpu)).count()
+    }
+
     /// How many threads a CPU has to run, with the one that runs.
     pub fn runnable(&self, cpu: CpuIndex) -> usize {
         self.cpus[cpu].queue.len() + usize::from(self.cpus[cpu].current.is_some())

@@ -6,6 +6,7 @@
 //! read:  issuer ─▶ disk ─▶ interrupt ─▶ crypt item ─▶ issuer verifies the hash
 //! ```
 
+use homing_sched::HandOff;
 use homing_topology::Machine;
 
 use super::{Before, Report};
@@ -101,6 +102,8 @@ struct Issuer {
     thread: ThreadId,
     /// Requests that have ended, reads and writes.
     ended: Vec<u32>,
+    /// Reads that have arrived and are still encrypted.
+    arrived: Vec<u32>,
     /// Requests that may be made anew.
     free: Vec<u32>,
     doing: Doing,
@@ -110,6 +113,8 @@ struct Issuer {
 enum Doing {
     Nothing,
     Filling(u32),
+    /// Encrypts or decrypts itself.
+    Crypting(u32),
     Verifying(u32),
 }
 
@@ -126,6 +131,7 @@ struct Run<'a> {
     /// For each thread the item that it runs.
     running: Vec<Option<Item>>,
     done: u64,
+    inline: u64,
     latencies: Vec<Ns>,
     measuring: bool,
 }
@@ -144,10 +150,12 @@ impl DmCrypt {
         host.run(&mut run, self.warm_up_ns);
         let before = Before::of(&mut host);
         let (crew_before, done_before) = (run.crew.counts(), run.done);
+        let inline_before = run.inline;
         run.measuring = true;
         host.run(&mut run, self.warm_up_ns + self.measured_ns);
         let report = before.report(&mut host, run.done - done_before, &mut run.latencies);
-        Report { crew: run.crew.counts().since(&crew_before), ..report }
+        let inline = run.inline - inline_before;
+        Report { crew: run.crew.counts().since(&crew_before), inline, ..report }
     }
 }
 
@@ -177,7 +185,7 @@ impl<'a> Run<'a> {
             };
             requests.extend(std::iter::repeat_n(request, load.depth));
             let free = (first..requests.len() as u32).rev().collect();
-            issuers.push(Issuer { thread, ended: Vec::new(), free, doing: Doing::Nothing });
+            issuers.push(Issuer { thread, ended: Vec::new(), arrived: Vec::new(), free, doing: Doing::Nothing });
             // Not all at one instant.
             let delay_ns = host.rng.below(1_000_000);
             host.after(delay_ns, START | number as u64);
@@ -193,6 +201,7 @@ impl<'a> Run<'a> {
             writing: false,
             running: Vec::new(),
             done: 0,
+            inline: 0,
             latencies: Vec::new(),
             measuring: false,
         }
@@ -210,11 +219,26 @@ impl<'a> Run<'a> {
             Doing::Nothing => {}
             Doing::Filling(id) => {
                 self.requests[id as usize].data_at = Some(here);
+                if self.crew.hand_off(host, self.load.crypt_ns, here) == HandOff::Inline {
+                    return self.crypt_inline(host, number, id);
+                }
                 self.crew.queue(host, id, here, Some(thread));
+            }
+            Doing::Crypting(id) => {
+                self.requests[id as usize].data_at = Some(here);
+                self.crypted(host, id, thread);
             }
             Doing::Verifying(id) => self.over(host, id),
         }
         loop {
+            if let Some(id) = self.issuers[number].arrived.pop() {
+                // By now somebody may be idle.
+                if self.crew.hand_off(host, self.load.crypt_ns, here) == HandOff::Inline {
+                    return self.crypt_inline(host, number, id);
+                }
+                self.crew.queue(host, id, here, Some(thread));
+                continue;
+            }
             if let Some(id) = self.issuers[number].ended.pop() {
                 let request = self.requests[id as usize];
                 if request.write {
@@ -242,6 +266,15 @@ impl<'a> Run<'a> {
             host.charge(thread, SUBMIT_NS);
             self.submit(host, id, here);
         }
+    }
+
+    /// The issuer does it itself: where every CPU is busy, queueing would only cost.
+    fn crypt_inline(&mut self, host: &mut Host, number: usize, id: u32) -> Step {
+        self.issuers[number].doing = Doing::Crypting(id);
+        self.inline += 1;
+        let here = host.cpu_of(self.issuers[number].thread);
+        let cold_ns = self.cold_ns(host, self.requests[id as usize].data_at, here);
+        Step::Run(host.rng.about(self.load.crypt_ns, self.load.spread_pct) + cold_ns)
     }
 
     fn submit(&mut self, host: &mut Host, id: u32, cpu: CpuIndex) {
@@ -275,7 +308,7 @@ impl<'a> Run<'a> {
         Step::Run(WRITER_NS)
     }
 
-    /// An item has been run on `cpu`.
+    /// `worker` has encrypted or decrypted.
     fn crypted(&mut self, host: &mut Host, id: Item, worker: ThreadId) {
         let cpu = host.cpu_of(worker);
         let request = &mut self.requests[id as usize];
@@ -345,6 +378,11 @@ impl Model for Run<'_> {
         if request.write {
             let issuer = &mut self.issuers[request.issuer];
             issuer.ended.push(id);
+            let thread = issuer.thread;
+            host.wake_from(thread, request.irq_cpu, None);
+        } else if self.crew.hand_off(host, self.load.crypt_ns, request.irq_cpu) == HandOff::Inline {
+            let issuer = &mut self.issuers[request.issuer];
+            issuer.arrived.push(id);
             let thread = issuer.thread;
             host.wake_from(thread, request.irq_cpu, None);
         } else {

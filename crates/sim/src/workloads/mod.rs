@@ -31,6 +31,8 @@ pub struct Report {
     pub host: HostCounts,
     /// What the crew did while measured.
     pub crew: CrewCounts,
+    /// Items that their issuers ran themselves.
+    pub inline: u64,
     /// Events that were simulated.
     pub events: u64,
 }
@@ -65,6 +67,7 @@ impl Before {
             p99_us: at(0.99),
             host: host.counts.since(&self.counts),
             crew: CrewCounts::default(),
+            inline: 0,
             events: host.events(),
         }
     }
