@@ -1,4 +1,5 @@
-//! Access traces replayed against cache policies, to see what a policy is worth before it is built.
+//! Experiments without a server: the published ones on simulated machines ([`experiments`]), and
+//! access traces replayed against cache policies, to see what a policy is worth before it is built.
 //!
 //! ```text
 //! a file ─▶ Trace            requests by dense page number, read once        trace
@@ -32,6 +33,7 @@
 
 pub mod audit;
 pub mod compare;
+pub mod experiments;
 mod plot;
 pub mod policies;
 mod policy;

@@ -26,6 +26,9 @@ mod presets;
 mod rng;
 mod workloads;
 
+pub use homing_sched::{Affinity, Features};
+pub use homing_topology::{Machine, Scope, TopologyError};
+
 pub use agenda::{Agenda, Ns};
 pub use costs::{Cost, Costs, Source};
 pub use crew::{

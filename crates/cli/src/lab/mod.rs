@@ -1,6 +1,10 @@
 //! `homing lab`: experiments without a server.
 
+mod compare;
+mod experiment_tables;
+mod experiments;
 mod json;
+mod recommend;
 mod tables;
 mod trace;
 
@@ -14,12 +18,30 @@ pub(crate) struct LabArgs {
 
 #[derive(Subcommand)]
 enum LabCommand {
+    /// The published experiments that can be run on simulated machines
+    List(experiments::ListArgs),
+    /// Run a published experiment on a simulated machine, beside the published table
+    Run(experiments::RunArgs),
+    /// Put the parts of a sweep together that were run with --shard
+    Merge(experiments::MergeArgs),
+    /// Compare homing with the kernel's settings on many machines, and say where it is behind
+    Compare(compare::CompareArgs),
+    /// Write one page with every table and plot
+    Report(experiments::ReportArgs),
+    /// Which affinity scope to choose on a machine, with the evidence
+    Recommend(recommend::RecommendArgs),
     /// Replay access traces against cache policies: hit ratios, I/O, comparisons, plots
     Trace(Box<trace::TraceArgs>),
 }
 
 pub(crate) fn run(args: &LabArgs) -> anyhow::Result<()> {
     match &args.command {
+        LabCommand::List(args) => experiments::list(args),
+        LabCommand::Run(args) => experiments::run(args),
+        LabCommand::Merge(args) => experiments::merge(args),
+        LabCommand::Compare(args) => compare::run(args),
+        LabCommand::Report(args) => experiments::report(args),
+        LabCommand::Recommend(args) => recommend::run(args),
         LabCommand::Trace(args) => trace::run(args),
     }
 }

@@ -161,7 +161,7 @@ fn told(trace: &Trace) -> String {
     format!("{}: {requests} requests for {pages} pages, {writes}", trace.name())
 }
 
-fn table<T: ToString>(header: &[T]) -> Table {
+pub(super) fn table<T: ToString>(header: &[T]) -> Table {
     let mut table = Table::new();
     table.load_style(STYLE);
     table.set_header(header.iter().map(ToString::to_string));
@@ -169,7 +169,7 @@ fn table<T: ToString>(header: &[T]) -> Table {
 }
 
 /// Numbers from this column on stand at the right.
-fn align(table: &mut Table, first: usize) {
+pub(super) fn align(table: &mut Table, first: usize) {
     for column in table.column_iter_mut().skip(first) {
         column.set_cell_alignment(CellAlignment::Right);
     }
@@ -188,7 +188,7 @@ fn percent(ratio: f64) -> String {
 }
 
 /// `1234567` as `1,234,567`.
-fn grouped(number: u64) -> String {
+pub(super) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (index, digit) in digits.chars().enumerate() {

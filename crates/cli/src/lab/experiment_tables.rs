@@ -1,0 +1,99 @@
+//! What `homing lab run` prints for people: simulated figures beside the published ones.
+
+use std::fmt::Write as _;
+
+use homing_lab::experiments::{
+    EXPERIMENTS, Experiment, Kind, Measure, Row, deltas, rms_error, rows,
+};
+
+use super::tables::{align, table};
+
+/// The experiments and what they are.
+pub(super) fn list() -> String {
+    let mut table = table(&["experiment", "what it is"]);
+    for experiment in &EXPERIMENTS {
+        table.add_row([experiment.name, experiment.about]);
+    }
+    table.to_string()
+}
+
+/// A table for each experiment, machine and load.
+pub(super) fn measures(measures: &[Measure]) -> String {
+    let mut text = String::new();
+    for experiment in &EXPERIMENTS {
+        let rows = rows(experiment, measures);
+        let mut places: Vec<(&str, &str)> = Vec::new();
+        for row in &rows {
+            let place = (row.key.machine.as_str(), row.key.scenario.as_str());
+            if !places.contains(&place) {
+                places.push(place);
+            }
+        }
+        for (machine, scenario) in places {
+            let here = rows
+                .iter()
+                .filter(|row| row.key.machine == machine && row.key.scenario == scenario);
+            let here: Vec<&Row> = here.collect();
+            let (_, unit) = experiment.metric;
+            let _ = writeln!(text, "{} on {machine}, {scenario}; {unit}", experiment.name);
+            let _ = writeln!(text, "{}\n", place(experiment, &here));
+        }
+    }
+    text.push_str(
+        "published: (published change)   *: parameters were fitted to it   \
+         %: change against the baseline",
+    );
+    text
+}
+
+fn place(experiment: &Experiment, rows: &[&Row]) -> comfy_table::Table {
+    let mut hosts: Vec<&str> = Vec::new();
+    let mut policies: Vec<&str> = Vec::new();
+    for row in rows {
+        if !hosts.contains(&row.key.host.as_str()) {
+            hosts.push(&row.key.host);
+        }
+        if !policies.contains(&row.key.policy.as_str()) {
+            policies.push(&row.key.policy);
+        }
+    }
+    policies.sort_by_key(|policy| *policy != experiment.baseline);
+    let mut header = vec!["policy".to_owned(), "published".to_owned()];
+    header.extend(hosts.iter().flat_map(|host| [(*host).to_owned(), "%".to_owned()]));
+    let mut table = table(&header);
+    for policy in policies {
+        let of = |host: &str| rows.iter().find(|r| r.key.policy == policy && r.key.host == host);
+        let Some(first) = hosts.iter().find_map(|host| of(host)) else { continue };
+        let published = match (first.published, first.published_delta_pct) {
+            (Some(value), Some(delta)) => format!("{value:.1} ({delta:+.2})"),
+            (None, Some(delta)) => format!("({delta:+.2})"),
+            _ => String::new(),
+        };
+        let mut line = vec![policy.to_owned(), published];
+        for host in &hosts {
+            let Some(row) = of(host) else {
+                line.extend([String::new(), String::new()]);
+                continue;
+            };
+            let mark = if row.kind == Kind::Fitted { "*" } else { "" };
+            line.push(format!("{:.1}{mark}", row.value.mean));
+            line.push(row.delta_pct.map_or_else(String::new, |delta| format!("{delta:+.2}")));
+        }
+        table.add_row(line);
+    }
+    let mut errors = vec!["rms error, points".to_owned(), String::new()];
+    let mut any = false;
+    for host in &hosts {
+        let of_host = rows.iter().copied().filter(|row| row.key.host == *host);
+        let pairs = deltas(of_host, experiment.baseline);
+        any |= !pairs.is_empty();
+        let error =
+            if pairs.is_empty() { String::new() } else { format!("{:.2}", rms_error(&pairs)) };
+        errors.extend([String::new(), error]);
+    }
+    if any {
+        table.add_row(errors);
+    }
+    align(&mut table, 1);
+    table
+}

@@ -1,0 +1,234 @@
+//! `homing lab list`, `run`, `merge` and `report`: what is asked for, run with a bar, and shown by
+//! `experiment_tables`.
+
+use std::fs;
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+use homing_lab::experiments::{
+    self, Cell, EXPERIMENTS, Experiment, HOSTS, HostModel, Measure, NamedMachine, Plan, Progress,
+    Shard,
+};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use signal_hook::consts::SIGINT;
+
+use super::experiment_tables;
+use crate::output;
+
+#[derive(Args)]
+pub(crate) struct ListArgs {
+    /// Print for programs: an array of {"experiment", "about"}
+    #[arg(long)]
+    json: bool,
+}
+
+/// What a run takes.
+#[derive(Args)]
+pub(crate) struct PlanArgs {
+    /// The machine: a preset, a grid such as 4x3x2, an hwloc XML file, the folder of a captured /sys
+    /// tree, or here [default: the published machines]
+    #[arg(long, value_name = "MACHINE")]
+    machine: Option<String>,
+
+    /// How many seeds: each is a run of its own
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    seeds: u64,
+
+    /// How many simulated seconds are measured in each run
+    #[arg(long, default_value_t = 4.0, value_parser = seconds)]
+    seconds: f64,
+
+    /// Models of the host's scheduler, where the experiment has several [default: all but pinned]
+    #[arg(long = "host", value_name = "MODEL", value_delimiter = ',',
+        value_parser = PossibleValuesParser::new(HOSTS.map(HostModel::name)))]
+    hosts: Vec<String>,
+}
+
+#[derive(Args)]
+#[command(after_help = "Examples:
+  homing lab run wq                                  the workqueue tables, on the published machine
+  homing lab run wq --machine epyc-9654-2s --seeds 3
+  homing lab run wq --shard 2/8 --out sweep          a part of it, to be put together by merge")]
+pub(crate) struct RunArgs {
+    /// The experiments; homing lab list tells which there are
+    #[arg(required = true, value_name = "NAME",
+        value_parser = PossibleValuesParser::new(EXPERIMENTS.map(|experiment| experiment.name)))]
+    names: Vec<String>,
+
+    #[command(flatten)]
+    plan: PlanArgs,
+
+    /// Run only the i-th of n parts, and write its figures into the folder of --out
+    #[arg(long, value_name = "I/N", requires = "out")]
+    shard: Option<Shard>,
+
+    /// The folder for the figures of a part
+    #[arg(long, value_name = "DIR", requires = "shard")]
+    out: Option<PathBuf>,
+
+    /// Print for programs: an object for each run, one a line
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct MergeArgs {
+    /// The folder that the parts were written into
+    #[arg(value_name = "DIR")]
+    folder: PathBuf,
+
+    /// Write one page with tables and plots
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
+
+    /// Print for programs: an object for each run, one a line
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct ReportArgs {
+    /// The page
+    #[arg(long, short, value_name = "FILE.html", default_value = "report.html")]
+    output: PathBuf,
+
+    #[command(flatten)]
+    plan: PlanArgs,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.01..=3600.0).contains(&seconds) => Ok(seconds),
+        _ => Err(format!("{text:?} is no number of seconds between 0.01 and 3600")),
+    }
+}
+
+impl PlanArgs {
+    fn plan(&self) -> anyhow::Result<Plan> {
+        let machine = self.machine.as_deref().map(NamedMachine::find).transpose()?;
+        let chosen = |host: &HostModel| {
+            if self.hosts.is_empty() {
+                *host != HostModel::Pinned
+            } else {
+                self.hosts.iter().any(|name| name == host.name())
+            }
+        };
+        Ok(Plan {
+            machine,
+            hosts: HOSTS.into_iter().filter(chosen).collect(),
+            seeds: self.seeds,
+            measured_ns: (self.seconds * 1e9) as u64,
+        })
+    }
+}
+
+pub(crate) fn list(args: &ListArgs) -> anyhow::Result<()> {
+    if args.json {
+        let entry = |experiment: &Experiment| {
+            serde_json::json!({ "experiment": experiment.name, "about": experiment.about })
+        };
+        let all: Vec<_> = EXPERIMENTS.iter().map(entry).collect();
+        return output::print_line(&serde_json::to_string(&all)?);
+    }
+    output::print_line(&experiment_tables::list())
+}
+
+pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
+    let plan = args.plan.plan()?;
+    let mut cells = Vec::new();
+    for name in &args.names {
+        let experiment = Experiment::find(name).context("clap knows the names")?;
+        cells.extend(experiment.cells(&plan));
+    }
+    if let (Some(shard), Some(folder)) = (&args.shard, &args.out) {
+        let (measures, whole) = simulate(&shard.of(cells))?;
+        if !whole {
+            bail!("stopped: a part that is not whole is not written");
+        }
+        let path = experiments::write_shard(folder, shard, &measures)?;
+        return output::print_line(&format!("{}: {} runs", path.display(), measures.len()));
+    }
+    let (measures, whole) = simulate(&cells)?;
+    show(&measures, args.json)?;
+    note_if_stopped(whole);
+    Ok(())
+}
+
+pub(crate) fn merge(args: &MergeArgs) -> anyhow::Result<()> {
+    let measures = experiments::merge(&args.folder)?;
+    if let Some(path) = &args.report {
+        write_report(path, &measures)?;
+    }
+    show(&measures, args.json)
+}
+
+pub(crate) fn report(args: &ReportArgs) -> anyhow::Result<()> {
+    let plan = args.plan.plan()?;
+    let cells: Vec<Cell> = EXPERIMENTS.iter().flat_map(|e| e.cells(&plan)).collect();
+    let (measures, whole) = simulate(&cells)?;
+    write_report(&args.output, &measures)?;
+    note_if_stopped(whole);
+    output::print_line(&format!("{}: {} runs", args.output.display(), measures.len()))
+}
+
+fn write_report(path: &PathBuf, measures: &[Measure]) -> anyhow::Result<()> {
+    fs::write(path, experiments::report(measures))
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn show(measures: &[Measure], json: bool) -> anyhow::Result<()> {
+    if !json {
+        return output::print_line(&experiment_tables::measures(measures));
+    }
+    let mut text = String::new();
+    for measure in measures {
+        text.push_str(&serde_json::to_string(measure)?);
+        text.push('\n');
+    }
+    output::print(text.as_bytes())
+}
+
+fn note_if_stopped(whole: bool) {
+    if !whole {
+        eprintln!("stopped: these are the runs that had ended");
+    }
+}
+
+/// Runs the cells with a bar. Ctrl-C keeps what has ended; a second one ends the program.
+pub(super) fn simulate(cells: &[Cell]) -> anyhow::Result<(Vec<Measure>, bool)> {
+    let stop = stop_flag()?;
+    let bar = bar(cells.len());
+    let measures = experiments::run(cells, &stop, |progress: Progress| {
+        bar.set_position(progress.done as u64);
+    })?;
+    bar.finish_and_clear();
+    let whole = measures.len() == cells.len();
+    Ok((measures, whole))
+}
+
+pub(super) fn stop_flag() -> anyhow::Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let cannot = "cannot handle Ctrl-C";
+    let status = 128 + SIGINT;
+    signal_hook::flag::register_conditional_shutdown(SIGINT, status, Arc::clone(&stop))
+        .context(cannot)?;
+    signal_hook::flag::register(SIGINT, Arc::clone(&stop)).context(cannot)?;
+    debug_assert!(!stop.load(Ordering::Relaxed));
+    Ok(stop)
+}
+
+/// A bar on a terminal, and nothing anywhere else.
+pub(super) fn bar(runs: usize) -> ProgressBar {
+    let bar = ProgressBar::new(runs as u64);
+    if !std::io::stderr().is_terminal() {
+        bar.set_draw_target(ProgressDrawTarget::hidden());
+    }
+    let template = "simulating {bar:30} {pos}/{len} runs, {eta} left";
+    bar.set_style(ProgressStyle::with_template(template).expect("the template is well-formed"));
+    bar
+}

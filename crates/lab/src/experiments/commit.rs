@@ -1,0 +1,37 @@
+//! The fsync table.
+
+use homing_sim::GroupCommit;
+
+use super::{Cell, Key, Plan};
+
+pub(super) fn cells(plan: &Plan) -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for (policy, waits, issuers) in
+        [("sync", true, &[1, 4][..]), ("async", false, &[1, 4, 8, 16, 32])]
+    {
+        for issuers in issuers {
+            for seed in 0..plan.seeds {
+                let setup = GroupCommit::published(*issuers, waits);
+                let plural = if *issuers == 1 { "" } else { "s" };
+                let key = Key {
+                    experiment: "aio-fsync".to_owned(),
+                    machine: "16 CPUs, SSD".to_owned(),
+                    scenario: format!("{issuers} issuer{plural}"),
+                    policy: policy.to_owned(),
+                    host: "group commit".to_owned(),
+                    seed,
+                };
+                let measured_ns = plan.measured_ns;
+                cells.push(Cell::new(key, move || {
+                    let report = setup.run(measured_ns, seed);
+                    let values = [
+                        ("files_per_s", report.files_per_s),
+                        ("aggregation", report.aggregation),
+                    ];
+                    values.map(|(name, value)| (name.to_owned(), value)).into()
+                }));
+            }
+        }
+    }
+    cells
+}

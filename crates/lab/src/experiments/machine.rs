@@ -1,0 +1,104 @@
+//! A machine from what a user may call it by.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use homing_sim::{Machine, PRESETS, Preset};
+
+/// A machine and its name.
+#[derive(Clone, Debug)]
+pub struct NamedMachine {
+    /// As it was given.
+    pub name: String,
+    /// The machine.
+    pub machine: Machine,
+}
+
+/// No machine.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MachineError {
+    /// It is none of those that are known.
+    #[error(
+        "{name:?} is no machine: give a preset ({}), a grid such as 4x3x2, an hwloc XML file, the \
+         folder of a captured /sys tree, or here",
+        PRESETS.map(|preset| preset.name).join(", ")
+    )]
+    Unknown {
+        /// What was given.
+        name: String,
+    },
+    /// Its description cannot be read.
+    #[error("cannot read {path}: {source}", path = path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Its description does not describe one.
+    #[error("{name}: {source}")]
+    Topology {
+        /// What was given.
+        name: String,
+        /// Why.
+        source: homing_sim::TopologyError,
+    },
+}
+
+impl NamedMachine {
+    /// A preset, a grid, an hwloc XML file, a captured `/sys` tree, or `here`.
+    pub fn find(name: &str) -> Result<Self, MachineError> {
+        let named = |machine| Self { name: name.to_owned(), machine };
+        let topology = |source| MachineError::Topology { name: name.to_owned(), source };
+        if let Some(preset) = Preset::find(name) {
+            return Ok(named(preset.machine()));
+        }
+        if name == "here" {
+            return Machine::read(Path::new("/")).map(named).map_err(topology);
+        }
+        let path = Path::new(name);
+        if path.is_dir() {
+            return Machine::read(path).map(named).map_err(topology);
+        }
+        if path.is_file() {
+            let read = fs::read_to_string(path);
+            let xml =
+                read.map_err(|source| MachineError::Io { path: path.to_owned(), source })?;
+            return Machine::from_hwloc_xml(&xml).map(named).map_err(topology);
+        }
+        if name.starts_with(|first: char| first.is_ascii_digit()) {
+            return Machine::from_grid_siblings_last(name).map(named).map_err(topology);
+        }
+        Err(MachineError::Unknown { name: name.to_owned() })
+    }
+
+    /// The presets of these names.
+    pub(crate) fn presets(names: &[&str]) -> Vec<Self> {
+        let of = |name: &&str| {
+            let machine = Preset::find(name).expect("it is a preset").machine();
+            Self { name: (*name).to_owned(), machine }
+        };
+        names.iter().map(of).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machines_are_found_by_whatever_names_them() {
+        let cpus = |name| NamedMachine::find(name).map(|found| found.machine.cpus().len());
+        assert_eq!(cpus("ryzen-9-3900x").unwrap(), 24);
+        assert_eq!(cpus("2x4x2").unwrap(), 16);
+        assert!(cpus("here").unwrap() > 0);
+        assert!(cpus("/").unwrap() > 0, "a /sys tree under a folder");
+        let error = cpus("ryzen").unwrap_err().to_string();
+        assert!(error.contains("\"ryzen\"") && error.contains("ryzen-9-3900x"), "{error}");
+        assert!(cpus("0x1x1").unwrap_err().to_string().contains("0x1x1"));
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert!(cpus(file.path().to_str().unwrap()).is_err(), "an empty file");
+    }
+}

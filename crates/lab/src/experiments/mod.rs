@@ -1,0 +1,187 @@
+//! The published experiments, run on simulated machines.
+//!
+//! ```text
+//! Plan ─▶ cells, one for each policy, host, seed ─▶ run (homing's runtime) ─▶ measures
+//!                                                      shards: lines of JSON ─▶ merge
+//! measures ─▶ summary: mean, spread, against the baseline ─▶ beside what was published
+//! ```
+
+mod commit;
+mod compare_machines;
+mod machine;
+mod published;
+mod recommend;
+mod report;
+mod run;
+mod shard;
+mod summary;
+mod wakequeue;
+mod workqueue;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+pub use homing_sim::HostModel;
+
+pub use compare_machines::{Comparison, MachineSet, Worst};
+pub use machine::{MachineError, NamedMachine};
+pub use published::{Kind, PUBLISHED, Published, SOURCES, kind_of};
+pub use recommend::{Advice, Load, LoadError, recommend};
+pub use report::report;
+pub use run::{Progress, run};
+pub use shard::{Shard, ShardError, merge, write_shard};
+pub use summary::{Row, Stat, deltas, rms_error, rows};
+
+/// The models of the host's scheduler.
+pub const HOSTS: [HostModel; 5] = HostModel::ALL;
+
+/// What homing's default policy is called.
+pub fn default_policy() -> String {
+    homing_sim::HomingSettings::default().to_string()
+}
+
+/// Which run a measure is of.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Key {
+    /// The experiment.
+    pub experiment: String,
+    /// The machine.
+    pub machine: String,
+    /// Which part of the experiment: a load, mostly.
+    pub scenario: String,
+    /// What is compared.
+    pub policy: String,
+    /// The model of the host's scheduler.
+    pub host: String,
+    /// The seed.
+    pub seed: u64,
+}
+
+/// A run and its figures.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Measure {
+    /// Which run.
+    #[serde(flatten)]
+    pub key: Key,
+    /// Its figures, by name.
+    pub values: BTreeMap<String, f64>,
+}
+
+/// A run to come.
+#[derive(Clone)]
+pub struct Cell {
+    /// Which run.
+    pub key: Key,
+    run: Arc<dyn Fn() -> BTreeMap<String, f64> + Send + Sync>,
+}
+
+impl fmt::Debug for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.key.fmt(f)
+    }
+}
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The machine; the published ones where this is `None`.
+    pub machine: Option<NamedMachine>,
+    /// The models of the host's scheduler.
+    pub hosts: Vec<HostModel>,
+    /// How many seeds, from 0 on.
+    pub seeds: u64,
+    /// How much simulated time is measured, in nanoseconds.
+    pub measured_ns: u64,
+}
+
+/// An experiment by name.
+#[derive(Clone, Copy, Debug)]
+pub struct Experiment {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is.
+    pub about: &'static str,
+    /// The policy that the others are compared with.
+    pub baseline: &'static str,
+    /// The figure that is compared, and its unit.
+    pub metric: (&'static str, &'static str),
+    cells: fn(&Plan) -> Vec<Cell>,
+}
+
+/// All of them.
+pub const EXPERIMENTS: [Experiment; 5] = [
+    Experiment {
+        name: "wq",
+        about: "dm-crypt on workqueues of each affinity scope, at high, medium and low load",
+        baseline: "SYSTEM",
+        metric: ("mib_s", "MiB/s"),
+        cells: workqueue::throughput,
+    },
+    Experiment {
+        name: "wq-latency",
+        about: "the same with few small requests from one pinned issuer: held out of every fit",
+        baseline: "SYSTEM",
+        metric: ("mib_s", "MiB/s"),
+        cells: workqueue::latency,
+    },
+    Experiment {
+        name: "udp-rr",
+        about: "netperf UDP_RR with the shared wakequeue off, on, and sharded",
+        baseline: "off",
+        metric: ("rate", "transactions/s"),
+        cells: wakequeue::pairs,
+    },
+    Experiment {
+        name: "compile",
+        about: "a parallel build with the shared wakequeue and SIS_NODE off and on",
+        baseline: "off",
+        metric: ("rate", "ms of computing a second"),
+        cells: wakequeue::builds,
+    },
+    Experiment {
+        name: "aio-fsync",
+        about: "fs_mark with fsync waited for and queued: files a second, log aggregation",
+        baseline: "sync",
+        metric: ("files_per_s", "files/s"),
+        cells: commit::cells,
+    },
+];
+
+impl Experiment {
+    /// The one of that name.
+    pub fn find(name: &str) -> Option<&'static Self> {
+        EXPERIMENTS.iter().find(|experiment| experiment.name == name)
+    }
+
+    /// Its runs.
+    pub fn cells(&self, plan: &Plan) -> Vec<Cell> {
+        (self.cells)(plan)
+    }
+}
+
+impl Cell {
+    fn new(key: Key, run: impl Fn() -> BTreeMap<String, f64> + Send + Sync + 'static) -> Self {
+        Self { key, run: Arc::new(run) }
+    }
+}
+
+/// The figures that runs have in common.
+fn common(report: &homing_sim::Report) -> BTreeMap<String, f64> {
+    let items = report.crew.done.max(1) as f64;
+    let values = [
+        ("rate", report.rate),
+        ("util_pct", report.util_pct),
+        ("cpu_us", report.cpu_us),
+        ("p50_us", report.p50_us),
+        ("p99_us", report.p99_us),
+        ("wakes_per_item", report.crew.wakes as f64 / items),
+        ("pulled_per_item", report.crew.pulled as f64 / items),
+        ("exposed_max_us", report.crew.exposed_max_ns as f64 / 1e3),
+        ("lost_wakes", report.crew.lost_wakes as f64),
+        ("events", report.events as f64),
+    ];
+    values.map(|(name, value)| (name.to_owned(), value)).into()
+}

@@ -1,0 +1,227 @@
+//! One page with everything: tables beside the published ones, plots, what was fitted, what is
+//! predicted, what is not modelled. It needs nothing else, neither files nor scripts.
+
+use std::fmt::Write as _;
+
+use plotters::prelude::*;
+
+use super::{EXPERIMENTS, Experiment, Kind, Measure, Row, SOURCES, deltas, rms_error, rows};
+
+/// What the simulation leaves out.
+const NOT_MODELLED: [&str; 8] = [
+    "locks of workqueue pools and run queues (those of the shared wakequeue are)",
+    "what is in caches, memory bandwidth, clock frequency: moved data costs a fixed time",
+    "why a worker needs so long for 32 KiB: AES with hardware support would take some 15 us; the \
+     published rows allow no less than what was fitted",
+    "fio's exact order of verification, dm-crypt's limits on pages",
+    "scheduling groups (autogroup, systemd): with them the rows SYSTEM fit worse",
+    "idle states beyond one latency, steering of interrupts",
+    "builds as real processes: fork, exec, make itself",
+    "contention in waiting for request tags (fsync, 32 issuers)",
+];
+
+/// Writes the page.
+pub fn report(measures: &[Measure]) -> String {
+    let mut page = String::from(HEAD);
+    for experiment in &EXPERIMENTS {
+        let rows = rows(experiment, measures);
+        if !rows.is_empty() {
+            section(&mut page, experiment, &rows);
+        }
+    }
+    costs(&mut page);
+    page.push_str("<h2>What is not modelled</h2><ul>");
+    for what in NOT_MODELLED {
+        let _ = write!(page, "<li>{}</li>", escaped(what));
+    }
+    page.push_str("</ul><h2>Sources</h2><dl>");
+    for (name, source) in SOURCES {
+        let _ = write!(page, "<dt>{name}</dt><dd>{}</dd>", escaped(source));
+    }
+    page.push_str("</dl></main></body></html>\n");
+    page
+}
+
+const HEAD: &str = r#"<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><title>homing lab</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<style>
+:root { color-scheme: light dark; --line: #8884; --fit: #b60; --good: #284; }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 0; }
+main { max-width: 70rem; margin: auto; padding: 1rem 2rem 4rem; }
+table { border-collapse: collapse; margin: .5rem 0 1.5rem; font-variant-numeric: tabular-nums; }
+th, td { padding: .2rem .7rem; border-bottom: 1px solid var(--line); text-align: right; }
+th:first-child, td:first-child { text-align: left; }
+td.fitted { color: var(--fit); } td.own { font-weight: 600; }
+.plot { background: #fff; overflow-x: auto; } h2 { margin-top: 3rem; } dd { margin-bottom: .5rem; }
+small { opacity: .8; }
+</style></head><body><main>
+<h1>homing lab</h1>
+<p>Published experiments on simulated machines. Simulated figures are means over seeds with their
+standard deviation. <span style="color:var(--fit)">Fitted</span> figures are met because parameters
+were chosen so; all others come out of the model. The rows of homing run its own decisions.</p>
+"#;
+
+fn section(page: &mut String, experiment: &Experiment, rows: &[Row]) {
+    let _ = write!(page, "<h2>{}</h2><p>{}.</p>", experiment.name, escaped(experiment.about));
+    let mut places: Vec<(&str, &str)> = Vec::new();
+    for row in rows {
+        let place = (row.key.machine.as_str(), row.key.scenario.as_str());
+        if !places.contains(&place) {
+            places.push(place);
+        }
+    }
+    for (machine, scenario) in places {
+        let here: Vec<&Row> = rows
+            .iter()
+            .filter(|row| row.key.machine == machine && row.key.scenario == scenario)
+            .collect();
+        let _ = write!(page, "<h3>{}, {}</h3>", escaped(machine), escaped(scenario));
+        table(page, experiment, &here);
+        if let Some(plot) = plot(experiment, &here) {
+            let _ = write!(page, "<div class=\"plot\">{plot}</div>");
+        }
+    }
+}
+
+fn table(page: &mut String, experiment: &Experiment, rows: &[&Row]) {
+    let mut hosts: Vec<&str> = Vec::new();
+    let mut policies: Vec<&str> = Vec::new();
+    for row in rows {
+        if !hosts.contains(&row.key.host.as_str()) {
+            hosts.push(&row.key.host);
+        }
+        if !policies.contains(&row.key.policy.as_str()) {
+            policies.push(&row.key.policy);
+        }
+    }
+    policies.sort_by_key(|policy| *policy != experiment.baseline);
+    let (_, unit) = experiment.metric;
+    let _ = write!(page, "<table><tr><th>{unit}</th><th>published</th>");
+    for host in &hosts {
+        let _ = write!(page, "<th colspan=\"2\">{}</th>", escaped(host));
+    }
+    page.push_str("</tr>");
+    for policy in &policies {
+        let of = |host: &str| rows.iter().find(|r| r.key.policy == *policy && r.key.host == host);
+        let Some(first) = hosts.iter().find_map(|host| of(host)) else { continue };
+        let published = match (first.published, first.published_delta_pct) {
+            (Some(value), Some(delta)) => format!("{value:.1} <small>({delta:+.2} %)</small>"),
+            (None, Some(delta)) => format!("{delta:+.2} %"),
+            _ => String::new(),
+        };
+        let own = if policy.starts_with("homing") { " class=\"own\"" } else { "" };
+        let _ = write!(page, "<tr><td{own}>{}</td><td>{published}</td>", escaped(policy));
+        for host in &hosts {
+            let Some(row) = of(host) else {
+                page.push_str("<td></td><td></td>");
+                continue;
+            };
+            let class = if row.kind == Kind::Fitted { " class=\"fitted\"" } else { "" };
+            let util =
+                row.util_pct.map_or_else(String::new, |util| format!(", {:.1} % CPU", util.mean));
+            let delta = row.delta_pct.map_or_else(String::new, |delta| format!("{delta:+.2} %"));
+            let _ = write!(
+                page,
+                "<td{class}>{:.1} <small>± {:.1}{util}</small></td><td>{delta}</td>",
+                row.value.mean, row.value.sd
+            );
+        }
+        page.push_str("</tr>");
+    }
+    page.push_str("<tr><td>rms error of the changes</td><td></td>");
+    for host in &hosts {
+        let of_host = rows.iter().copied().filter(|row| row.key.host == *host);
+        let pairs = deltas(of_host, experiment.baseline);
+        let error =
+            if pairs.is_empty() { String::new() } else { format!("{:.2} points", rms_error(&pairs)) };
+        let _ = write!(page, "<td></td><td>{error}</td>");
+    }
+    page.push_str("</tr></table>");
+}
+
+/// Changes against the baseline: the published ones as lines, the simulated ones as dots with
+/// their spread.
+fn plot(experiment: &Experiment, rows: &[&Row]) -> Option<String> {
+    let rows: Vec<&Row> = rows
+        .iter()
+        .copied()
+        .filter(|row| row.key.policy != experiment.baseline && row.delta_pct.is_some())
+        .collect();
+    if rows.len() < 2 {
+        return None;
+    }
+    let mut policies: Vec<&str> = Vec::new();
+    for row in &rows {
+        if !policies.contains(&row.key.policy.as_str()) {
+            policies.push(&row.key.policy);
+        }
+    }
+    let all = rows.iter().flat_map(|row| [row.delta_pct, row.published_delta_pct]).flatten();
+    let (low, high) =
+        all.fold((0.0_f64, 0.0_f64), |(low, high), value| (low.min(value), high.max(value)));
+    let margin = (high - low).max(0.5) * 0.12;
+    let mut svg = String::new();
+    {
+        let size = (900, 60 + 34 * policies.len() as u32);
+        let root = SVGBackend::with_string(&mut svg, size).into_drawing_area();
+        let mut chart = ChartBuilder::on(&root)
+            .margin(8)
+            .margin_right(24)
+            .x_label_area_size(30)
+            .y_label_area_size(190)
+            .build_cartesian_2d(
+                low - margin..high + margin,
+                (policies.len() as f64 - 0.4)..-0.6_f64,
+            )
+            .ok()?;
+        let names = policies.clone();
+        chart
+            .configure_mesh()
+            .disable_y_mesh()
+            .y_labels(policies.len() * 2 + 1)
+            .y_label_formatter(&|at| {
+                let whole = (at - at.round()).abs() < 0.01 && at.round() >= 0.0;
+                let name = whole.then(|| names.get(at.round() as usize)).flatten();
+                name.map_or_else(String::new, |name| (*name).to_owned())
+            })
+            .x_desc("change against the baseline, %")
+            .draw()
+            .ok()?;
+        for (place, policy) in policies.iter().enumerate() {
+            let of = rows.iter().filter(|row| row.key.policy == *policy);
+            for (number, row) in of.enumerate() {
+                let at = place as f64 - 0.25 + 0.15 * number as f64;
+                if let Some(published) = row.published_delta_pct {
+                    let ends = [(published, place as f64 - 0.4), (published, place as f64 + 0.4)];
+                    chart.draw_series([PathElement::new(ends, BLACK.stroke_width(3))]).ok()?;
+                }
+                let delta = row.delta_pct?;
+                let spread = row.value.sd / row.value.mean * 100.0;
+                let ends = [(delta - spread, at), (delta + spread, at)];
+                let color = Palette99::pick(number);
+                chart.draw_series([PathElement::new(ends, color.stroke_width(1))]).ok()?;
+                chart.draw_series([Circle::new((delta, at), 3, color.filled())]).ok()?;
+            }
+        }
+        root.present().ok()?;
+    }
+    Some(svg)
+}
+
+fn costs(page: &mut String) {
+    page.push_str("<h2>Costs</h2><table><tr><th>cost</th><th>value</th><th>source</th></tr>");
+    for (name, cost) in homing_sim::Costs::default().all() {
+        let _ = write!(
+            page,
+            "<tr><td>{name}</td><td>{}</td><td style=\"text-align:left\">{}</td></tr>",
+            cost.value,
+            escaped(&cost.source.to_string())
+        );
+    }
+    page.push_str("</table>");
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}

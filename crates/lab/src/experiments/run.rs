@@ -1,0 +1,48 @@
+//! Runs cells on all CPUs, on homing's own runtime.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use homing::{RuntimeError, Runtime};
+
+use super::{Cell, Measure};
+
+/// How far a run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Cells that have ended,
+    pub done: usize,
+    /// of so many.
+    pub of: usize,
+}
+
+/// Runs the cells; those that have ended when `stop` is set are what comes back, in the order of
+/// their keys.
+///
+/// `progress` is called after each cell, by whichever thread ran it.
+pub fn run(
+    cells: &[Cell],
+    stop: &AtomicBool,
+    progress: impl Fn(Progress) + Sync,
+) -> Result<Vec<Measure>, RuntimeError> {
+    let runtime = Runtime::new()?;
+    let measures = Mutex::new(Vec::with_capacity(cells.len()));
+    runtime.scope(|scope| {
+        for cell in cells {
+            let (measures, progress) = (&measures, &progress);
+            scope.queue(move || {
+                if stop.load(Ordering::Relaxed) {
+                    return;
+                }
+                let values = (cell.run)();
+                let mut all = measures.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                all.push(Measure { key: cell.key.clone(), values });
+                progress(Progress { done: all.len(), of: cells.len() });
+            });
+        }
+    });
+    let mut measures =
+        measures.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    measures.sort_by(|one, other| one.key.cmp(&other.key));
+    Ok(measures)
+}

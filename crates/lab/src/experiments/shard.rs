@@ -1,0 +1,145 @@
+//! Parts of a sweep on different machines: lines of JSON in files, put together later.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use super::{Cell, Measure};
+
+/// One of several equal parts, counted from 1: `2/8`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shard {
+    number: usize,
+    of: usize,
+}
+
+/// Parts that cannot be read, written or put together.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ShardError {
+    /// Not a part.
+    #[error("{text:?} is not a part: use i/n with 1 <= i <= n, such as 2/8")]
+    Parse {
+        /// What was given.
+        text: String,
+    },
+    /// A file cannot be read or written.
+    #[error("{path}: {source}", path = path.display())]
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A line is not a measure.
+    #[error("{path}, line {line}: {problem}", path = path.display())]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// Counted from 1.
+        line: usize,
+        /// What is wrong.
+        problem: String,
+    },
+    /// There is nothing to put together.
+    #[error("{path} has no files that end in .jsonl", path = path.display())]
+    Empty {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// The same run stands in two files with different figures.
+    #[error("{path}: the run {key} differs from the same one in another file: from another version?",
+        path = path.display())]
+    Conflict {
+        /// The later file.
+        path: PathBuf,
+        /// The run.
+        key: String,
+    },
+}
+
+impl FromStr for Shard {
+    type Err = ShardError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let parts = text.split_once('/').and_then(|(number, of)| {
+            Some(Self { number: number.parse().ok()?, of: of.parse().ok()? })
+        });
+        let fits = |shard: &Self| (1..=shard.of).contains(&shard.number);
+        parts.filter(fits).ok_or_else(|| ShardError::Parse { text: text.to_owned() })
+    }
+}
+
+impl Shard {
+    /// Its cells: every n-th, so that each part has some of all kinds.
+    pub fn of(&self, cells: Vec<Cell>) -> Vec<Cell> {
+        cells.into_iter().skip(self.number - 1).step_by(self.of).collect()
+    }
+
+    fn file_name(&self) -> String {
+        format!("{}-of-{}.jsonl", self.number, self.of)
+    }
+}
+
+/// Writes measures into the folder, which is made if need be; the file appears when it is whole.
+pub fn write_shard(
+    folder: &Path,
+    shard: &Shard,
+    measures: &[Measure],
+) -> Result<PathBuf, ShardError> {
+    let at = |path: &Path| {
+        let path = path.to_owned();
+        move |source| ShardError::Io { path, source }
+    };
+    fs::create_dir_all(folder).map_err(at(folder))?;
+    let mut text = String::new();
+    for measure in measures {
+        text.push_str(&serde_json::to_string(measure).expect("figures and names"));
+        text.push('\n');
+    }
+    let path = folder.join(shard.file_name());
+    let unfinished = folder.join(format!("{}.part", shard.file_name()));
+    fs::write(&unfinished, text).map_err(at(&unfinished))?;
+    fs::rename(&unfinished, &path).map_err(at(&path))?;
+    Ok(path)
+}
+
+/// Reads all parts of a folder. A run that stands in several files must be the same in all.
+pub fn merge(folder: &Path) -> Result<Vec<Measure>, ShardError> {
+    let at = |path: &Path| {
+        let path = path.to_owned();
+        move |source| ShardError::Io { path, source }
+    };
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(folder).map_err(at(folder))? {
+        let path = entry.map_err(at(folder))?.path();
+        if path.extension().is_some_and(|extension| extension == "jsonl") {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    if paths.is_empty() {
+        return Err(ShardError::Empty { path: folder.to_owned() });
+    }
+    let mut all: Vec<Measure> = Vec::new();
+    for path in paths {
+        let text = fs::read_to_string(&path).map_err(at(&path))?;
+        for (index, line) in text.lines().enumerate() {
+            let measure: Measure = serde_json::from_str(line).map_err(|error| {
+                let problem = error.to_string();
+                ShardError::Line { path: path.clone(), line: index + 1, problem }
+            })?;
+            match all.iter().find(|known| known.key == measure.key) {
+                None => all.push(measure),
+                Some(known) if known.values == measure.values => {}
+                Some(_) => {
+                    let key = format!("{:?}", measure.key);
+                    return Err(ShardError::Conflict { path, key });
+                }
+            }
+        }
+    }
+    all.sort_by(|one, other| one.key.cmp(&other.key));
+    Ok(all)
+}

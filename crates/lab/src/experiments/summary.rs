@@ -1,0 +1,140 @@
+//! Figures of several seeds, against a baseline and beside what was published.
+
+use super::{Experiment, Key, Kind, Measure, Published, kind_of};
+
+/// A figure over several seeds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Stat {
+    /// The mean.
+    pub mean: f64,
+    /// The standard deviation of the runs.
+    pub sd: f64,
+    /// The least.
+    pub min: f64,
+    /// The most.
+    pub max: f64,
+    /// Runs.
+    pub count: usize,
+}
+
+impl Stat {
+    /// Of these figures.
+    pub fn of(values: &[f64]) -> Self {
+        let count = values.len();
+        if count == 0 {
+            return Self::default();
+        }
+        let mean = values.iter().sum::<f64>() / count as f64;
+        let spread = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>();
+        let sd = if count > 1 { (spread / (count - 1) as f64).sqrt() } else { 0.0 };
+        let min = values.iter().copied().fold(f64::INFINITY, f64::min);
+        let max = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        Self { mean, sd, min, max, count }
+    }
+}
+
+/// One line of a table.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// What it is of; the seed has no meaning.
+    pub key: Key,
+    /// The experiment's figure.
+    pub value: Stat,
+    /// CPU utilisation, where it is known.
+    pub util_pct: Option<Stat>,
+    /// The figure against the baseline's mean, in per cent.
+    pub delta_pct: Option<f64>,
+    /// The published figure, and its change against the published baseline.
+    pub published: Option<f64>,
+    /// See `published`.
+    pub published_delta_pct: Option<f64>,
+    /// What the figure is beside the published one.
+    pub kind: Kind,
+}
+
+/// The lines of an experiment, in the order in which cells stand.
+pub fn rows(experiment: &Experiment, measures: &[Measure]) -> Vec<Row> {
+    let (metric, _) = experiment.metric;
+    let mut keys: Vec<Key> = Vec::new();
+    for measure in measures.iter().filter(|measure| measure.key.experiment == experiment.name) {
+        let key = Key { seed: 0, ..measure.key.clone() };
+        if !keys.contains(&key) {
+            keys.push(key);
+        }
+    }
+    let stat = |key: &Key, metric: &str| {
+        let same = measures.iter().filter(|measure| Key { seed: 0, ..measure.key.clone() } == *key);
+        let values: Vec<f64> = same.filter_map(|measure| measure.values.get(metric).copied()).collect();
+        (!values.is_empty()).then(|| Stat::of(&values))
+    };
+    let rows = keys.iter().filter_map(|key| {
+        let value = stat(key, metric)?;
+        let base = Key { policy: experiment.baseline.to_owned(), ..key.clone() };
+        let change = |value: f64, base: f64| (value / base - 1.0) * 100.0;
+        let published = Published::find(key, metric).map(|found| found.value);
+        let published_base = Published::find(&base, metric).map(|found| found.value);
+        let told = Published::find(key, "delta_pct").map(|found| found.value);
+        let kind = if told.is_some() { Kind::Predicted } else { kind_of(key, metric) };
+        Some(Row {
+            key: key.clone(),
+            value,
+            util_pct: stat(key, "util_pct"),
+            delta_pct: stat(&base, metric).map(|base| change(value.mean, base.mean)),
+            published,
+            published_delta_pct: told.or_else(|| Some(change(published?, published_base?))),
+            kind,
+        })
+    });
+    rows.collect()
+}
+
+/// The simulated and the published change of each line that has both but the baseline's.
+pub fn deltas<'a>(rows: impl Iterator<Item = &'a Row>, baseline: &str) -> Vec<(f64, f64)> {
+    rows.filter(|row| row.key.policy != baseline)
+        .filter_map(|row| Some((row.delta_pct?, row.published_delta_pct?)))
+        .collect()
+}
+
+/// The root of the mean square of their differences, in points.
+pub fn rms_error(pairs: &[(f64, f64)]) -> f64 {
+    let square = pairs.iter().map(|(simulated, published)| (simulated - published).powi(2));
+    (square.sum::<f64>() / pairs.len().max(1) as f64).sqrt()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measure(policy: &str, seed: u64, mib_s: f64) -> Measure {
+        let key = Key {
+            experiment: "wq".to_owned(),
+            machine: "ryzen-9-3900x".to_owned(),
+            scenario: "HIGH".to_owned(),
+            policy: policy.to_owned(),
+            host: "cfs".to_owned(),
+            seed,
+        };
+        Measure { key, values: [("mib_s".to_owned(), mib_s)].into() }
+    }
+
+    #[test]
+    fn rows_stand_beside_the_published_ones() {
+        let measures = [
+            measure("SYSTEM", 0, 99.0),
+            measure("SYSTEM", 1, 101.0),
+            measure("CACHE", 0, 110.0),
+            measure("homing", 0, 120.0),
+        ];
+        let rows = rows(Experiment::find("wq").unwrap(), &measures);
+        assert_eq!(rows.len(), 3);
+        assert_eq!((rows[0].value.mean, rows[0].value.min, rows[0].value.count), (100.0, 99.0, 2));
+        assert_eq!(rows[0].kind, Kind::Fitted);
+        assert_eq!((rows[1].kind, rows[2].kind), (Kind::Predicted, Kind::New));
+        assert!((rows[1].delta_pct.unwrap() - 10.0).abs() < 1e-9);
+        assert!((rows[1].published_delta_pct.unwrap() - 0.604).abs() < 0.001);
+        assert_eq!((rows[2].published, rows[2].published_delta_pct), (None, None));
+        let pairs = deltas(rows.iter(), "SYSTEM");
+        assert_eq!(pairs.len(), 1);
+        assert!((rms_error(&pairs) - 9.396).abs() < 0.001);
+    }
+}

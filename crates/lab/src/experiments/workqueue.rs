@@ -1,0 +1,161 @@
+//! dm-crypt: the workqueue tables.
+
+use std::collections::BTreeMap;
+
+use homing_sim::{
+    Affinity, Costs, CryptLoad, DmCrypt, HomingSettings, HostModel, IssuerPlaces, KernelSettings,
+    Policy, Rules, Scope, Ssd,
+};
+
+use super::{Cell, Key, NamedMachine, Plan, common};
+
+/// The loads of the published tables: jobs for each so many CPUs.
+pub(super) const LOADS: [(&str, usize); 3] = [("HIGH", 1), ("MED", 3), ("LOW", 6)];
+
+/// What is not measured at the beginning.
+const WARM_UP_NS: u64 = 500_000_000;
+
+const RYZEN: [&str; 1] = ["ryzen-9-3900x"];
+
+/// The jobs of a load on a machine of so many CPUs.
+pub(super) fn jobs(cpus: usize, each: usize) -> usize {
+    (cpus / each).max(1)
+}
+
+/// homing as it is by default, and choosing its scope.
+pub(super) fn homing_policies() -> Vec<Policy> {
+    let plain = HomingSettings::default();
+    let auto = HomingSettings { auto: true, ..plain.clone() };
+    vec![Policy::Homing(plain), Policy::Homing(auto)]
+}
+
+/// homing with each scope, as it is and strict.
+pub(super) fn homing_scopes() -> Vec<Policy> {
+    let fixed = |affinity: &Affinity| {
+        Policy::Homing(HomingSettings { affinity: *affinity, ..HomingSettings::default() })
+    };
+    Affinity::ALL.iter().map(fixed).collect()
+}
+
+fn machines(plan: &Plan) -> Vec<NamedMachine> {
+    plan.machine.clone().map_or_else(|| NamedMachine::presets(&RYZEN), |machine| vec![machine])
+}
+
+/// One simulated run.
+#[derive(Clone, Debug)]
+pub(super) struct CryptRun {
+    pub(super) machine: NamedMachine,
+    pub(super) load: CryptLoad,
+    pub(super) policy: Policy,
+    pub(super) host: HostModel,
+    pub(super) costs: Costs,
+    pub(super) warm_up_ns: u64,
+    pub(super) measured_ns: u64,
+    pub(super) seed: u64,
+}
+
+impl CryptRun {
+    pub(super) fn run(&self) -> BTreeMap<String, f64> {
+        let rules = Rules::new(self.host, self.machine.machine.cpus().len());
+        let run = DmCrypt {
+            load: self.load.clone(),
+            policy: self.policy.clone(),
+            warm_up_ns: self.warm_up_ns,
+            measured_ns: self.measured_ns,
+        };
+        let report = run.run(&self.machine.machine, &self.costs, &rules, self.seed);
+        let mut values = common(&report);
+        let mib = self.load.bytes as f64 / f64::from(1 << 20);
+        values.insert("mib_s".to_owned(), report.rate * mib);
+        values
+    }
+
+    pub(super) fn cell(self, experiment: &str, scenario: &str) -> Cell {
+        let key = Key {
+            experiment: experiment.to_owned(),
+            machine: self.machine.name.clone(),
+            scenario: scenario.to_owned(),
+            policy: self.policy.to_string(),
+            host: self.host.name().to_owned(),
+            seed: self.seed,
+        };
+        Cell::new(key, move || self.run())
+    }
+}
+
+pub(super) fn throughput(plan: &Plan) -> Vec<Cell> {
+    let mut policies: Vec<Policy> = KernelSettings::PUBLISHED.map(Policy::Kernel).to_vec();
+    policies.extend(homing_policies());
+    let mut cells = Vec::new();
+    for machine in machines(plan) {
+        for (scenario, each) in LOADS {
+            let load = CryptLoad::published(jobs(machine.machine.cpus().len(), each));
+            cells.extend(runs(plan, &machine, "wq", scenario, &load, &policies));
+        }
+    }
+    cells
+}
+
+fn runs(
+    plan: &Plan,
+    machine: &NamedMachine,
+    experiment: &str,
+    scenario: &str,
+    load: &CryptLoad,
+    policies: &[Policy],
+) -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for host in &plan.hosts {
+        for policy in policies {
+            for seed in 0..plan.seeds {
+                let run = CryptRun {
+                    machine: machine.clone(),
+                    load: load.clone(),
+                    policy: policy.clone(),
+                    host: *host,
+                    costs: Costs::default(),
+                    warm_up_ns: WARM_UP_NS,
+                    measured_ns: plan.measured_ns,
+                    seed,
+                };
+                cells.push(run.cell(experiment, scenario));
+            }
+        }
+    }
+    cells
+}
+
+/// 512-byte requests, four or one at a time, from one issuer on CPU 3; a loop device in memory.
+pub(super) fn latency(plan: &Plan) -> Vec<Cell> {
+    let setting = |scope, strict, local| Policy::Kernel(KernelSettings::new(scope, strict, local));
+    let mut policies = vec![
+        setting(Scope::System, false, false),
+        setting(Scope::Cache, false, false),
+        setting(Scope::Cache, true, false),
+        setting(Scope::Cpu, true, false),
+        setting(Scope::System, false, true),
+        setting(Scope::Cache, false, true),
+    ];
+    policies.extend(homing_policies());
+    let mut cells = Vec::new();
+    for machine in machines(plan) {
+        let cpu = 3.min(machine.machine.cpus().len() - 1);
+        for (scenario, depth) in [("LLOW", 4), ("SYNC", 1)] {
+            let published = CryptLoad::published(1);
+            // Both lengths follow from those of 32 KiB; no hash is verified here. What a request
+            // takes beside is guessed: a system call of fio's, a hop to the loop device's thread.
+            let load = CryptLoad {
+                depth,
+                bytes: 512,
+                issuer_ns: 1_000,
+                crypt_ns: published.crypt_ns * 512 / (32 << 10),
+                cold_per_mille: 200,
+                places: IssuerPlaces::Pinned(cpu),
+                ssd: Ssd::in_memory(),
+                ..published
+            };
+            cells.extend(runs(plan, &machine, "wq-latency", scenario, &load, &policies));
+        }
+    }
+    cells
+}
