@@ -291,6 +291,10 @@ impl CpuBooks {
         read(&self.parks)
     }
 
+    pub(crate) fn busy_ns(&self) -> u64 {
+        read(&self.busy_ns)
+    }
+
     pub(crate) fn read(&self) -> CpuCounters {
         CpuCounters {
             items: read(&self.items),

@@ -11,6 +11,7 @@ use crate::clock::now_ns;
 use crate::cpu_bits::CpuBits;
 use crate::home_queue::QueueAge;
 use crate::item::{Item, Sealed};
+use crate::occupied::Occupied;
 use crate::pools::Pools;
 use crate::slot::{Slot, ThreadId};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
@@ -30,7 +31,7 @@ pub(crate) struct Dispatch {
     /// A: CPUs whose worker looks for work without having announced that it is idle.
     searching: CpuBits,
     /// A: CPUs on which somebody who is no worker has queued something lately.
-    occupied: CpuBits,
+    occupied: Occupied,
     /// A: CPUs that are to have a worker.
     active: CpuBits,
     /// A
@@ -77,7 +78,7 @@ impl Dispatch {
             pools: Pools::new(&layout),
             idle: CpuBits::for_range_of(&online),
             searching: CpuBits::for_range_of(&online),
-            occupied: CpuBits::for_range_of(&online),
+            occupied: Occupied::new(&online),
             active: CpuBits::for_range_of(&online),
             features: AtomicU32::new(Features::ALL.bits().into()),
             delay_occupied_ns: AtomicU64::new(0),
@@ -331,8 +332,21 @@ impl Dispatch {
 
     /// Notes that somebody who is no worker runs on `cpu`, and issues work.
     pub(crate) fn occupy(&self, cpu: CpuId) {
-        if !self.occupied.contains(cpu) && self.active.contains(cpu) {
+        if self.active.contains(cpu) {
             self.occupied.insert(cpu);
+        }
+    }
+
+    /// Somebody who is no worker has issued on `cpu`, and is about to wait: the CPU is free, and if
+    /// something is left for it, its worker is woken. Nothing depends on that but how soon: it
+    /// stands in a queue whose workers are awake, or the monitor finds it.
+    pub(crate) fn issuer_waits(&self, fill: &impl Fill, cpu: CpuId) {
+        if !self.occupied.begin_wait(cpu) || !self.idle.contains(cpu) {
+            return;
+        }
+        let next = before_park(&self.layout, self, cpu, Idle::Woken, &Shares::NONE);
+        if matches!(next, Next::Take { .. }) {
+            self.claim(fill, cpu);
         }
     }
 
@@ -342,9 +356,7 @@ impl Dispatch {
 
     /// A while has passed.
     pub(crate) fn forget_occupied(&self) {
-        for cpu in self.occupied.snapshot().iter() {
-            self.occupied.remove(cpu);
-        }
+        self.occupied.pass();
     }
 
     pub(crate) fn is_active(&self, cpu: CpuId) -> bool {

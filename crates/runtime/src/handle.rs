@@ -240,6 +240,7 @@ pub(crate) fn block_on_until<F: Future + Unpin>(
         if let Poll::Ready(output) = polled {
             return Some(output);
         }
+        local::issuer_waits();
         let Some(deadline) = deadline else {
             thread::park();
             continue;

@@ -39,6 +39,7 @@ mod cpu_bits;
 mod dispatch;
 mod flush;
 mod home_queue;
+mod issuers;
 mod item;
 mod pools;
 mod sleeper;
@@ -70,6 +71,7 @@ mod local;
 mod metrics;
 #[cfg(not(loom))]
 mod monitor;
+mod occupied;
 #[cfg(not(loom))]
 mod queueing;
 #[cfg(not(loom))]

@@ -1,7 +1,7 @@
 //! What a thread of a runtime knows of itself, and which CPU any thread issues from.
 
 use std::cell::{Cell, RefCell};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::sync::atomic::Ordering;
 
 use homing_topology::CpuId;
@@ -28,10 +28,18 @@ struct Place {
     cpu: CpuId,
 }
 
+/// For whom a thread that is no worker has issued, and on which CPU since it has waited last.
+struct Issued {
+    runtime: u32,
+    shared: Weak<Shared>,
+    cpu: Option<CpuId>,
+}
+
 thread_local! {
     static PLACE: Cell<Place> = const { Cell::new(Place { runtime: 0, cpu: FALLBACK }) };
     static LOCAL: RefCell<Option<Local>> = const { RefCell::new(None) };
     static NESTED: RefCell<Vec<Nested>> = const { RefCell::new(Vec::new()) };
+    static ISSUED: RefCell<Option<Issued>> = const { RefCell::new(None) };
     static BUDGET: Cell<Option<u32>> = const { Cell::new(None) };
 }
 
@@ -109,6 +117,11 @@ pub(crate) fn current() -> Option<Local> {
     LOCAL.try_with(|local| local.borrow().clone()).ok().flatten()
 }
 
+/// Whether this thread works for a runtime.
+pub(crate) fn is_worker_of(shared: &Shared) -> bool {
+    PLACE.try_with(Cell::get).is_ok_and(|place| place.runtime == shared.id)
+}
+
 /// The CPU that this thread of a runtime works for.
 pub(crate) fn current_cpu() -> CpuId {
     PLACE.with(Cell::get).cpu
@@ -123,7 +136,36 @@ pub(crate) fn issuing_cpu(shared: &Shared) -> CpuId {
     }
     let cpu = running_on();
     shared.dispatch.occupy(cpu);
+    note_issue(shared, cpu);
     cpu
+}
+
+/// Remembers for whom and where this thread, which is no worker of it, has issued.
+fn note_issue(shared: &Shared, cpu: CpuId) {
+    let _ = ISSUED.try_with(|issued| {
+        let mut issued = issued.borrow_mut();
+        match &mut *issued {
+            Some(known) if known.runtime == shared.id => known.cpu = Some(cpu),
+            _ => {
+                let shared_again = Weak::clone(&shared.me);
+                let known = Issued { runtime: shared.id, shared: shared_again, cpu: Some(cpu) };
+                *issued = Some(known);
+            }
+        }
+    });
+}
+
+/// This thread is about to sleep until something has ended. Where it is no worker, what it has
+/// issued may have its CPU.
+pub(crate) fn issuer_waits() {
+    let issued = ISSUED.try_with(|issued| {
+        let mut issued = issued.borrow_mut();
+        let known = issued.as_mut()?;
+        Some((known.shared.upgrade()?, known.cpu.take()?))
+    });
+    if let Ok(Some((shared, cpu))) = issued {
+        shared.dispatch.issuer_waits(&*shared, cpu);
+    }
 }
 
 #[cfg(all(target_os = "linux", not(shuttle)))]

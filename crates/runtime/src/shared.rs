@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use homing_sched::Facts;
@@ -13,6 +13,7 @@ use crate::crew::{Crew, Member};
 use crate::dispatch::{Dispatch, Fill};
 use crate::futures::Futures;
 use crate::gate::Gate;
+use crate::issuers::Issuers;
 use crate::item::quietly;
 use crate::local;
 use crate::registry::Registry;
@@ -41,6 +42,10 @@ pub(crate) struct Shared {
     pub(crate) futures: Futures,
     pub(crate) timers: Timers,
     pub(crate) spare: SpareCpus,
+    /// Who is no worker and issues.
+    pub(crate) issuers: Issuers,
+    /// For threads that come back to it later.
+    pub(crate) me: Weak<Self>,
     /// Flushes that have begun, ever.
     pub(crate) flushes_begun: AtomicU64,
     /// Stalls that the watchdog has found.
@@ -179,7 +184,9 @@ impl Shared {
     ) -> Arc<Self> {
         let cpus = dispatch.layout().machine().online().len();
         let spare = SpareCpus::new(dispatch.active());
-        Arc::new(Self {
+        Arc::new_cyclic(|me| Self {
+            me: Weak::clone(me),
+            issuers: Issuers::new(),
             id: LAST_ID.fetch_add(1, Ordering::Relaxed) + 1,
             dispatch,
             crew,

@@ -1,4 +1,5 @@
-//! How many CPUs the whole machine leaves idle: other processes' work counts as busy.
+//! How many CPUs the whole machine leaves to items: those that are idle, and those that items use
+//! already. Other processes' work counts as busy, and so does that of our own issuers.
 //!
 //! A worker that sleeps says nothing about its CPU: the clients of a server may be running there.
 
@@ -12,14 +13,22 @@ use homing_topology::{CpuId, CpuSet};
 /// How old a figure may be. The kernel counts in ticks of 1 to 10 ms: derived, ten of the longest.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Idle CPUs, as the last interval's idle time of the workers' CPUs in `/proc/stat`.
+/// The last interval's idle time of the workers' CPUs in `/proc/stat`, and what they ran meanwhile.
 #[derive(Debug)]
 pub(crate) struct SpareCpus {
     cpus: CpuSet,
     born: Instant,
     next_sample_ms: AtomicU64,
     count: AtomicUsize,
-    last: Mutex<Option<Times>>,
+    last: Mutex<Option<Sample>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    at: Instant,
+    times: Times,
+    /// What workers have spent on items, ever.
+    items_ns: u64,
 }
 
 /// Ticks over all the CPUs looked at, and how many those are.
@@ -43,15 +52,17 @@ impl SpareCpus {
 
     /// The figure of the last interval: none until one has passed, and none where the system
     /// does not tell.
-    pub(crate) fn count(&self) -> usize {
+    ///
+    /// `items_ns`: what workers have spent on items, ever.
+    pub(crate) fn count(&self, items_ns: impl Fn() -> u64) -> usize {
         let now_ms = self.born.elapsed().as_millis() as u64;
         if now_ms >= self.next_sample_ms.load(Ordering::Relaxed) {
-            self.sample(now_ms);
+            self.sample(now_ms, items_ns());
         }
         self.count.load(Ordering::Relaxed)
     }
 
-    fn sample(&self, now_ms: u64) {
+    fn sample(&self, now_ms: u64, items_ns: u64) {
         // One thread samples; the others go on with the old figure.
         let mut last = match self.last.try_lock() {
             Ok(last) => last,
@@ -60,8 +71,13 @@ impl SpareCpus {
         };
         let next = now_ms + SAMPLE_INTERVAL.as_millis() as u64;
         self.next_sample_ms.store(next, Ordering::Relaxed);
-        let now = fs::read_to_string("/proc/stat").ok().map(|stat| parse(&stat, &self.cpus));
-        let count = last.zip(now).map_or(0, |(then, now)| idle_cpus(then, now));
+        let times = fs::read_to_string("/proc/stat").ok().map(|stat| parse(&stat, &self.cpus));
+        let now = times.map(|times| Sample { at: Instant::now(), times, items_ns });
+        let count = last.zip(now).map_or(0, |(then, now)| {
+            let elapsed_ns = now.at.duration_since(then.at).as_nanos().max(1);
+            let items_ns = u128::from(now.items_ns.saturating_sub(then.items_ns));
+            idle_cpus(then.times, now.times) + (items_ns / elapsed_ns) as usize
+        });
         self.count.store(count, Ordering::Relaxed);
         *last = now;
     }

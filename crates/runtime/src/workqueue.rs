@@ -12,6 +12,7 @@ use crate::books::Counters;
 use crate::futures;
 use crate::handle::JoinHandle;
 use crate::item::{self, Batch, Item, Tag};
+use crate::local;
 use crate::queueing::Origin;
 use crate::rescuer::Rescuer;
 use crate::shared::Shared;
@@ -230,11 +231,18 @@ impl Workqueue {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn hand_off(&self, item_ns: u64, issuer_has_more: bool) -> HandOff {
+        let shared = &self.of.shared;
+        if !local::is_worker_of(shared) {
+            shared.issuers.note();
+        }
         let mut facts = HandOffFacts { item_ns, issuer_has_more, spare_cpu_count: usize::MAX };
         // The machine's load is looked at only where the rest speaks for queueing.
         if hand_off(&facts) == HandOff::Queue {
-            let idle = self.of.shared.dispatch.idle().len();
-            facts.spare_cpu_count = self.of.shared.spare.count().min(idle);
+            let cpus = shared.dispatch.active().len();
+            let left = cpus.saturating_sub(shared.issuers.count());
+            // Before anything else runs there: what our own items use is theirs.
+            let busy_ns = || shared.dispatch.slots().map(|(_, slot)| slot.books.busy_ns()).sum();
+            facts.spare_cpu_count = if left == 0 { 0 } else { left.min(shared.spare.count(busy_ns)) };
         }
         hand_off(&facts)
     }

@@ -16,8 +16,12 @@ pub struct HandOffFacts {
     pub item_ns: u64,
     /// Whether the issuer has something else to do meanwhile. If not, it would only wait.
     pub issuer_has_more: bool,
-    /// CPUs, of those with workers, that the whole machine leaves idle at present: other
-    /// processes' work counts as busy.
+    /// CPUs, of those with workers, that issuers and other processes leave: those that run queued
+    /// items count, those of issuers do not, also where they wait at this moment.
+    ///
+    /// Counting only those that are idle now is wrong: where there are fewer issuers than CPUs,
+    /// items then run inline whenever all workers are busy, the issuers become the bottleneck, and
+    /// CPUs idle (simulated: 88 % used, where queueing uses 98 %).
     pub spare_cpu_count: usize,
 }
 

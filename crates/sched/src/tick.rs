@@ -18,6 +18,9 @@ pub const CPU_INTENSIVE_NS: u64 = 10_000_000;
 /// How long items may wait beside an idle CPU before a tick wakes it, in nanoseconds.
 pub const TICK_AGE_NS: u64 = 500_000;
 
+/// How long they may where an issuer runs on that CPU: to hold it up costs all items to come.
+pub const OCCUPIED_TICK_AGE_NS: u64 = 4 * TICK_AGE_NS;
+
 /// What is known of a worker that has been running one item since `running_for_ns` ago.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Running {
@@ -69,13 +72,19 @@ pub fn overdue(layout: &Layout, facts: &impl Facts) -> Option<CpuId> {
         return None;
     }
     let now_ns = facts.now_ns();
+    let free = idle.minus(&facts.occupied());
     facts.pools().iter().find_map(|pool| {
         let attributes = facts.attributes(pool);
         layout.leaders(attributes.level()).iter().find_map(|leader| {
             let queue = QueueId { pool, leader };
-            if facts.waiting(queue) == 0 || now_ns < facts.head_since_ns(queue) + TICK_AGE_NS {
+            if facts.waiting(queue) == 0 {
                 return None;
             }
+            let age_ns = now_ns.saturating_sub(facts.head_since_ns(queue));
+            if age_ns < TICK_AGE_NS {
+                return None;
+            }
+            let idle = if age_ns < OCCUPIED_TICK_AGE_NS { free } else { idle };
             let pod = Pod::of(layout, facts, queue);
             let nearest = |among: &CpuSet| {
                 layout.rings(leader).iter().find_map(|ring| ring.and(among).first_from(leader))
@@ -109,6 +118,22 @@ mod tests {
         assert_eq!(woken(&facts), Some(5), "its pod");
         facts.idle = CpuSet::EMPTY;
         assert_eq!(woken(&facts), None);
+    }
+
+    #[test]
+    fn an_issuer_is_held_up_only_for_what_is_very_late() {
+        let layout = layout("1x2x2x1");
+        let mut facts = Given::new(&layout, &[loose(Scope::Cache)]);
+        facts.idle = cpus("0,3");
+        facts.occupied = cpus("0");
+        facts.now_ns = 10_000_000;
+        facts.put(&layout, 0, 0, 1, facts.now_ns - TICK_AGE_NS);
+        let woken = |facts: &Given| overdue(&layout, facts).map(CpuId::index);
+        assert_eq!(woken(&facts), Some(3), "farther away, but free");
+        facts.idle = cpus("0");
+        assert_eq!(woken(&facts), None);
+        facts.waiting[0].since_ns = facts.now_ns - OCCUPIED_TICK_AGE_NS;
+        assert_eq!(woken(&facts), Some(0));
     }
 
     #[test]

@@ -38,7 +38,9 @@ pub(super) struct Board {
     pub(super) active: CpuSet,
     pub(super) idle: CpuSet,
     pub(super) searching: CpuSet,
-    pub(super) occupied: CpuSet,
+    /// Occupied in this interval, and in the one before.
+    occupied_now: CpuSet,
+    occupied_before: CpuSet,
     pub(super) delays: WakeDelays,
     queues: Vec<Queue>,
     /// For each CPU the position of its queue.
@@ -64,7 +66,8 @@ impl Board {
             active: *layout.machine().online(),
             idle: CpuSet::EMPTY,
             searching: CpuSet::EMPTY,
-            occupied: CpuSet::EMPTY,
+            occupied_now: CpuSet::EMPTY,
+            occupied_before: CpuSet::EMPTY,
             delays: WakeDelays::default(),
             queues: Vec::new(),
             position_of: vec![0; CPU_COUNT_MAX],
@@ -114,6 +117,22 @@ impl Board {
 
     pub(super) fn queue(&self, queue: QueueId) -> &Queue {
         &self.queues[usize::from(self.position_of[queue.leader.index()])]
+    }
+
+    /// Somebody who is no worker runs on `cpu`.
+    pub(super) fn occupy(&mut self, cpu: CpuId) {
+        self.occupied_now.insert(cpu);
+    }
+
+    /// Whoever ran on `cpu` waits.
+    pub(super) fn vacate(&mut self, cpu: CpuId) {
+        self.occupied_now.remove(cpu);
+        self.occupied_before.remove(cpu);
+    }
+
+    /// An interval has passed: who has not been seen since the last one is gone.
+    pub(super) fn forget_occupied(&mut self) {
+        self.occupied_before = std::mem::replace(&mut self.occupied_now, CpuSet::EMPTY);
     }
 
     /// How many items wait altogether.
@@ -190,7 +209,7 @@ impl Facts for Board {
     }
 
     fn occupied(&self) -> CpuSet {
-        self.occupied
+        self.occupied_now.or(&self.occupied_before)
     }
 
     fn wake_ns(&self, occupied: bool) -> u64 {

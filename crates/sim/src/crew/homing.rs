@@ -19,8 +19,8 @@ use crate::host::{Host, Kind, ThreadId};
 /// The runtime's monitor looks so often while there is work.
 const TICK_NS: u64 = 1_000_000;
 
-/// For so many ticks, up to twice as many, an issuer's CPU is taken for its own.
-const ISSUING_TICKS: u64 = 16;
+/// For so many ticks, up to twice as many, an issuer is counted.
+const ISSUING_TICKS: u64 = 8;
 
 /// A worker that searches looks so often.
 const SEARCH_STEP_NS: u64 = 1_000;
@@ -129,7 +129,7 @@ pub struct Homing {
     first: u32,
     ticking: bool,
     ticks: u64,
-    /// The CPUs from which issuers have issued lately, and before.
+    /// The issuers of late, and before, by their numbers.
     issuing: CpuSet,
     issuing_before: CpuSet,
     wakes_seen: u32,
@@ -224,14 +224,32 @@ impl Homing {
         self.note_exposure();
     }
 
-    pub(super) fn hand_off(&mut self, host: &Host, item_ns: u64, issuer: CpuIndex) -> HandOff {
+    pub(super) fn hand_off(&mut self, host: &Host, item_ns: u64, issuer: ThreadId) -> HandOff {
         if !self.settings.hand_off {
             return HandOff::Queue;
         }
-        self.issuing.insert(host.geometry().id(issuer));
+        let number = issuer.0 as usize % homing_topology::CPU_COUNT_MAX;
+        CpuId::new(number).iter().for_each(|number| self.issuing.insert(*number));
         let issuing = self.issuing.or(&self.issuing_before).len();
-        let spare_cpu_count = host.geometry().len() - issuing;
+        let spare_cpu_count = host.geometry().len().saturating_sub(issuing);
         hand_off(&HandOffFacts { item_ns, issuer_has_more: true, spare_cpu_count })
+    }
+
+    /// An issuer on `cpu` is about to wait for its items: its CPU is free for them.
+    pub(super) fn issuer_waits(&mut self, host: &mut Host, issuer: ThreadId) {
+        let cpu = host.geometry().id(host.cpu_of(issuer));
+        self.board.now_ns = host.now_ns().max(1);
+        self.board.vacate(cpu);
+        if self.board.total() > 0 && self.board.idle.contains(cpu) {
+            self.board.look_closely();
+            let next = before_park(&self.layout, &self.board, cpu, Idle::Woken, &Shares::NONE);
+            if matches!(next, Decision::Take { .. }) {
+                let from = host.cpu_of(issuer);
+                let mut once = Some(cpu);
+                self.wake_one(host, from, Some(issuer), &mut |_: &Layout, _: &Board| once.take());
+            }
+        }
+        self.note_exposure();
     }
 
     fn put(&mut self, host: &mut Host, item: Item, cpu: CpuIndex, by: Option<ThreadId>) {
@@ -242,9 +260,12 @@ impl Homing {
         if let Some(thread) = by {
             let ns = host.costs.queue_ns.value;
             host.charge(thread, ns);
-            if !self.owns(thread) {
-                self.board.occupied.insert(host.geometry().id(host.cpu_of(thread)));
-            }
+        }
+        // Whoever queues is known not to be a worker; what an interrupt brings, is queued by whom
+        // it interrupts.
+        let by_cpu = by.map_or(cpu, |thread| host.cpu_of(thread));
+        if by.or(host.current(by_cpu)).is_some_and(|thread| !self.owns(thread)) {
+            self.board.occupy(host.geometry().id(by_cpu));
         }
         let queue = home(&self.layout, &self.board, id, POOL);
         let waiting = self.board.push(queue, item);
@@ -264,7 +285,7 @@ impl Homing {
         host: &mut Host,
         from: CpuIndex,
         by: Option<ThreadId>,
-        choose: impl Fn(&Layout, &Board) -> Option<CpuId>,
+        mut choose: impl FnMut(&Layout, &Board) -> Option<CpuId>,
     ) {
         while let Some(id) = choose(&self.layout, &self.board) {
             if !self.board.idle.contains(id) {
@@ -280,7 +301,7 @@ impl Homing {
                 return;
             }
             let index = host.geometry().index(id);
-            let occupied = self.board.occupied.contains(id);
+            let occupied = self.board.occupied().contains(id);
             let worker = &mut self.workers[index];
             worker.woken_ns = self.board.now_ns;
             worker.woken_occupied = occupied;
@@ -302,7 +323,7 @@ impl Homing {
     /// Keeps the longest time for which work has waited beside an idle CPU. Strict work may.
     fn note_exposure(&mut self) {
         let exposed = self.board.total() > 0
-            && !self.board.idle.is_empty()
+            && !self.board.idle.minus(&self.board.occupied()).is_empty()
             && !self.board.attributes.affinity.strict;
         match (exposed, self.exposed_since_ns) {
             (true, None) => self.exposed_since_ns = Some(self.board.now_ns),
@@ -383,7 +404,7 @@ impl Homing {
             return Next::Begin(item);
         }
         let worker = &self.workers[index];
-        let occupied = self.board.occupied.contains(worker.cpu);
+        let occupied = self.board.occupied().contains(worker.cpu);
         let search_ns = worker.gaps.search_ns(occupied);
         let near = &self.layout.rings(worker.cpu)[0];
         if search_ns > 0 && !self.board.searching.intersects(near) {
@@ -513,7 +534,7 @@ impl Homing {
             }
             return;
         }
-        self.board.occupied = CpuSet::EMPTY;
+        self.board.forget_occupied();
         self.ticks += 1;
         if self.ticks.is_multiple_of(ISSUING_TICKS) {
             self.issuing_before = std::mem::replace(&mut self.issuing, CpuSet::EMPTY);

@@ -111,9 +111,9 @@ impl Crew {
         }
     }
 
-    /// Whether an item of this length is worth queueing to an issuer on a CPU that has more to do;
-    /// the kernel always queues.
-    pub fn hand_off(&mut self, host: &Host, item_ns: u64, issuer: CpuIndex) -> HandOff {
+    /// Whether an item of this length is worth queueing to an issuer that has more to do; the
+    /// kernel always queues.
+    pub fn hand_off(&mut self, host: &Host, item_ns: u64, issuer: ThreadId) -> HandOff {
         match self {
             Self::Kernel(_) => HandOff::Queue,
             Self::Homing(crew) => crew.hand_off(host, item_ns, issuer),
@@ -125,6 +125,13 @@ impl Crew {
         match self {
             Self::Kernel(crew) => crew.queue(host, item, cpu, by),
             Self::Homing(crew) => crew.queue(host, item, cpu, by),
+        }
+    }
+
+    /// An issuer is about to sleep until its items are over.
+    pub fn issuer_waits(&mut self, host: &mut Host, issuer: ThreadId) {
+        if let Self::Homing(crew) = self {
+            crew.issuer_waits(host, issuer);
         }
     }
 

@@ -98,6 +98,8 @@ struct Thread {
     warm_since_ns: Option<Ns>,
     average: Average,
     estimate: u64,
+    /// Since when it waits for its CPU.
+    queued_ns: Ns,
     /// Its place among those of its queue that were there first.
     order: u64,
     last_wakee: Option<ThreadId>,
@@ -147,6 +149,10 @@ pub struct HostCounts {
     pub far_moves: u64,
     /// Issuers that did.
     pub issuer_far_moves: u64,
+    /// Issuers that went on at another CPU of the same cache.
+    pub issuer_near_moves: u64,
+    /// For how long issuers that could run waited for a CPU, all together.
+    pub issuer_wait_ns: u64,
     /// How long threads waited for locks of shared wakequeues, all together.
     pub lock_wait_ns: u64,
 }
@@ -159,6 +165,8 @@ impl HostCounts {
             switches: self.switches - before.switches,
             far_moves: self.far_moves - before.far_moves,
             issuer_far_moves: self.issuer_far_moves - before.issuer_far_moves,
+            issuer_near_moves: self.issuer_near_moves - before.issuer_near_moves,
+            issuer_wait_ns: self.issuer_wait_ns - before.issuer_wait_ns,
             lock_wait_ns: self.lock_wait_ns - before.lock_wait_ns,
         }
     }
@@ -304,6 +312,7 @@ impl Host {
             warm_since_ns: None,
             average: Average::full(self.now_ns(), weight),
             estimate: 0,
+            queued_ns: 0,
             order: 0,
             last_wakee: None,
             wakee_flips: 0,
@@ -334,6 +343,11 @@ impl Host {
     /// Whether nothing runs on a CPU, and nothing waits for it.
     pub fn is_idle(&self, cpu: CpuIndex) -> bool {
         self.cpus[cpu].current.is_none() && self.cpus[cpu].queue.is_empty()
+    }
+
+    /// What runs on a CPU.
+    pub fn current(&self, cpu: CpuIndex) -> Option<ThreadId> {
+        self.cpus[cpu].current
     }
 
     /// How many CPUs are idle.

@@ -1,7 +1,7 @@
 //! Time passes: segments, switches, ticks.
 
 use super::load::{FULL, Input};
-use super::{Event, Host, Model, State, Step, ThreadId};
+use super::{Event, Host, Kind, Model, State, Step, ThreadId};
 use crate::agenda::Ns;
 use crate::geometry::{CpuIndex, Far};
 
@@ -160,6 +160,7 @@ impl Host {
         if let Some(thread) = self.cpus[cpu].current.take() {
             let index = thread.0 as usize;
             self.threads[index].state = State::Queued;
+            self.threads[index].queued_ns = self.agenda.now_ns();
             self.cpus[cpu].queue.push(thread);
             self.cpus[cpu].current = None;
             // What runs goes to the front of those to be moved last.
@@ -204,7 +205,11 @@ impl Host {
         self.account_waiting(thread);
         self.unlist(thread);
         let order = self.next_order();
+        let now_ns = self.now_ns();
         let own = &mut self.threads[thread.0 as usize];
+        if own.kind == Kind::Issuer {
+            self.counts.issuer_wait_ns += now_ns - own.queued_ns;
+        }
         own.state = State::Running;
         own.order = order;
         let core = &mut self.cpus[cpu];
@@ -269,9 +274,11 @@ impl Host {
             self.threads[thread.0 as usize].debt_ns += self.costs.idle_exit_ns.value;
         }
         let order = self.next_order();
+        let now_ns = self.now_ns();
         let own = &mut self.threads[thread.0 as usize];
         own.state = State::Queued;
         own.order = order;
+        own.queued_ns = now_ns;
         self.cpus[cpu].weight += own.weight;
         self.cpus[cpu].queue.push(thread);
         if self.runnable(cpu) > 1 {
@@ -288,9 +295,12 @@ impl Host {
         let far = self.geometry.far(was, cpu);
         let own = &mut self.threads[thread.0 as usize];
         own.debt_ns += self.costs.moving(far);
+        let issuer = u64::from(own.kind == Kind::Issuer);
         if far >= Far::Node {
             self.counts.far_moves += 1;
-            self.counts.issuer_far_moves += u64::from(own.kind == super::Kind::Issuer);
+            self.counts.issuer_far_moves += issuer;
+        } else {
+            self.counts.issuer_near_moves += issuer;
         }
         self.rehome(thread, cpu);
     }

@@ -219,7 +219,7 @@ impl<'a> Run<'a> {
             Doing::Nothing => {}
             Doing::Filling(id) => {
                 self.requests[id as usize].data_at = Some(here);
-                if self.crew.hand_off(host, self.load.crypt_ns, here) == HandOff::Inline {
+                if self.crew.hand_off(host, self.load.crypt_ns, thread) == HandOff::Inline {
                     return self.crypt_inline(host, number, id);
                 }
                 self.crew.queue(host, id, here, Some(thread));
@@ -233,7 +233,7 @@ impl<'a> Run<'a> {
         loop {
             if let Some(id) = self.issuers[number].arrived.pop() {
                 // By now somebody may be idle.
-                if self.crew.hand_off(host, self.load.crypt_ns, here) == HandOff::Inline {
+                if self.crew.hand_off(host, self.load.crypt_ns, thread) == HandOff::Inline {
                     return self.crypt_inline(host, number, id);
                 }
                 self.crew.queue(host, id, here, Some(thread));
@@ -250,7 +250,10 @@ impl<'a> Run<'a> {
                 let ns = host.rng.about(self.load.issuer_ns, self.load.spread_pct);
                 return Step::Run(ns + cold_ns);
             }
-            let Some(id) = self.issuers[number].free.pop() else { return Step::Sleep };
+            let Some(id) = self.issuers[number].free.pop() else {
+                self.crew.issuer_waits(host, thread);
+                return Step::Sleep;
+            };
             let write = host.rng.below(100) < self.load.writes_pct;
             let now_ns = host.now_ns();
             let request = &mut self.requests[id as usize];
@@ -380,11 +383,12 @@ impl Model for Run<'_> {
             issuer.ended.push(id);
             let thread = issuer.thread;
             host.wake_from(thread, request.irq_cpu, None);
-        } else if self.crew.hand_off(host, self.load.crypt_ns, request.irq_cpu) == HandOff::Inline {
-            let issuer = &mut self.issuers[request.issuer];
-            issuer.arrived.push(id);
-            let thread = issuer.thread;
-            host.wake_from(thread, request.irq_cpu, None);
+            return;
+        }
+        let issuer = self.issuers[request.issuer].thread;
+        if self.crew.hand_off(host, self.load.crypt_ns, issuer) == HandOff::Inline {
+            self.issuers[request.issuer].arrived.push(id);
+            host.wake_from(issuer, request.irq_cpu, None);
         } else {
             self.crew.queue(host, id, request.irq_cpu, None);
         }
