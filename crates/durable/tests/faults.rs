@@ -202,10 +202,10 @@ fn when_the_runtime_ends_nobody_waits_for_ever() {
     disk.hold(true);
     let all: Vec<_> = files.iter().map(|file| durable.fsync(file)).collect();
     disk.until_asked(1);
-    let ends = thread::spawn(move || runtime.shutdown_now());
-    thread::sleep(Duration::from_millis(10));
+    // On a worker: there it waits for nobody, and from then on the runtime ends.
+    let events = runtime.events().clone();
+    events.queue(move || runtime.shutdown_now()).join().unwrap();
     disk.hold(false);
-    ends.join().unwrap();
     let verdicts: Vec<_> = all.into_iter().map(homing_durable::Synced::wait).collect();
     assert!(verdicts.iter().any(Result::is_err));
     for verdict in verdicts {
