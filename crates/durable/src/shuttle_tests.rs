@@ -111,10 +111,6 @@ impl System for Disk {
     fn flush_device(&self, _: &File) -> Result<(), Failure> {
         Ok(())
     }
-
-    fn write(&self, _: &File, _: &[u8], _: u64) -> Result<(), Failure> {
-        Ok(())
-    }
 }
 
 /// Whoever is told that all is well finds durable what he had written before he asked; and
@@ -278,7 +274,8 @@ fn committers_of_a_log() {
         let disk = Disk::default();
         let durable = Durable::with_system(&runtime, disk.clone()).unwrap();
         let folder = tempfile::tempdir().unwrap();
-        let (log, _) = Log::open(&durable, folder.path().join("log")).unwrap();
+        // Each write begins a segment.
+        let (log, _) = Log::open_with(&durable, folder.path().join("log"), 1).unwrap();
         let committers = [0, 1, 2].map(|committer: usize| {
             let log = log.clone();
             thread::spawn(move || {
@@ -290,6 +287,11 @@ fn committers_of_a_log() {
                         log.commit(sequence).wait().unwrap();
                     }
                     assert!(log.durable_sequence() >= sequence);
+                    if committer == 0 {
+                        log.truncate_before(sequence).wait().unwrap();
+                        let first = log.records().next().unwrap().unwrap();
+                        assert_eq!(first.sequence, sequence);
+                    }
                 }
             })
         });

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 use crate::durable::Kind;
 
@@ -42,6 +43,16 @@ pub trait System: Send + Sync + 'static {
     fn write(&self, file: &File, bytes: &[u8], offset: u64) -> Result<(), Failure> {
         let written = file.write_all_at(bytes, offset);
         written.map_err(|error| Failure { operation: "write", error })
+    }
+
+    /// Gives a file another name; it need not be durable.
+    fn rename(&self, from: &Path, to: &Path) -> Result<(), Failure> {
+        std::fs::rename(from, to).map_err(|error| Failure { operation: "rename", error })
+    }
+
+    /// Takes a file's name away; it need not be durable.
+    fn remove(&self, path: &Path) -> Result<(), Failure> {
+        std::fs::remove_file(path).map_err(|error| Failure { operation: "unlink", error })
     }
 }
 

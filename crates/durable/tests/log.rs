@@ -4,20 +4,18 @@ mod support;
 
 use std::fs;
 use std::path::Path;
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
 use std::thread;
 
-use homing_durable::{Durable, Kind, Log, LogError, Recovery, Synced};
-use homing_runtime::Runtime;
-use proptest::collection::vec;
-use proptest::prelude::*;
-use support::{Call, World};
+use homing_durable::{Durable, Kind, Log, LogError, Recovery, Sequence, Synced};
+use support::{Call, World, segments};
 
 const DATA: Call = Call::Sync(Kind::Data);
 
 fn read(log: &Log) -> Vec<Vec<u8>> {
+    let first = log.first_sequence().get();
     let records = log.records().map(Result::unwrap).enumerate().map(|(index, record)| {
-        assert_eq!(record.sequence.get(), index as u64 + 1);
+        assert_eq!(record.sequence.get(), first + index as u64);
         record.data
     });
     records.collect()
@@ -55,7 +53,8 @@ fn many_who_commit_share_a_flush() {
     let world = World::new();
     let path = world.folder.path().join("log");
     let (log, _) = open(&world.durable, &path);
-    let file = fs::File::open(&path).unwrap();
+    let file = fs::File::open(&segments(&path)[0]).unwrap();
+    world.disk.forget_calls();
     world.disk.hold(true);
     let first = log.commit(log.append(b"first").unwrap());
     world.disk.until_asked(1);
@@ -91,7 +90,8 @@ fn a_failed_flush_is_heard_by_all_and_the_log_refuses_until_it_is_opened_anew() 
     let world = World::new();
     let path = world.folder.path().join("log");
     let (log, _) = open(&world.durable, &path);
-    let file = fs::File::open(&path).unwrap();
+    let file = fs::File::open(&segments(&path)[0]).unwrap();
+    world.disk.forget_calls();
     let fine = log.append(b"fine").unwrap();
     log.commit_and_wait(fine).unwrap();
     world.disk.fail(DATA, &file, 1);
@@ -119,18 +119,23 @@ fn a_failed_flush_is_heard_by_all_and_the_log_refuses_until_it_is_opened_anew() 
 #[test]
 fn what_is_no_log_is_left_alone_and_a_log_has_one_user() {
     let world = World::new();
-    let path = world.folder.path().join("letter");
-    fs::write(&path, b"Dear reader, this is no log.").unwrap();
-    let error = Log::open(&world.durable, &path).unwrap_err().to_string();
-    assert!(error.contains("letter is no log of ours"), "{error}");
-    assert_eq!(fs::read(&path).unwrap(), b"Dear reader, this is no log.");
-    fs::write(&path, b"").unwrap();
+    let letter = world.folder.path().join("letter");
+    fs::write(&letter, b"Dear reader, this is no log.").unwrap();
+    // In a folder that holds something else nothing is made, either.
+    for path in [&*letter, world.folder.path()] {
+        let error = Log::open(&world.durable, path).unwrap_err().to_string();
+        assert!(error.contains("is no log of ours"), "{error}");
+    }
+    assert_eq!(fs::read(&letter).unwrap(), b"Dear reader, this is no log.");
+    assert_eq!(fs::read_dir(world.folder.path()).unwrap().count(), 1);
+    let path = world.folder.path().join("log");
+    fs::create_dir(&path).unwrap();
     let (log, _) = open(&world.durable, &path);
     assert!(matches!(Log::open(&world.durable, &path), Err(LogError::InUse { .. })));
     drop(log);
     open(&world.durable, &path);
     let missing = world.folder.path().join("no/log");
-    assert!(matches!(Log::open(&world.durable, missing), Err(LogError::Io { action: "open", .. })));
+    assert!(matches!(Log::open(&world.durable, missing), Err(LogError::Io { action: "make", .. })));
 }
 
 #[test]
@@ -156,121 +161,131 @@ fn where_the_runtime_has_ended_a_future_says_so_and_a_thread_still_commits() {
     assert_eq!(read(&log).len(), 1);
 }
 
-/// A log with these records; the file's length behind each.
-fn written(durable: &Durable, path: &Path, records: &[Vec<u8>]) -> Vec<u64> {
-    let (log, _) = open(durable, path);
-    let mut ends = vec![16];
-    for record in records {
-        log.commit_and_wait(log.append(record).unwrap()).unwrap();
-        ends.push(ends[ends.len() - 1] + 16 + record.len() as u64);
+/// A log of ten records, a hundred bytes each, two in a segment.
+fn ten(world: &World, path: &Path) -> Log {
+    let (log, _) = Log::open_with(&world.durable, path, 300).unwrap();
+    for number in 1..=10 {
+        log.commit_and_wait(log.append(&[number; 100]).unwrap()).unwrap();
     }
-    ends
+    assert_eq!(segments(path).len(), 5);
+    log
 }
 
-/// Whatever was damaged: what is found is a beginning of what was appended, the log goes on from
-/// there, and what was dropped does not come back.
-fn goes_on(durable: &Durable, path: &Path, records: &[Vec<u8>]) -> usize {
-    let (log, recovery) = open(durable, path);
-    let found = read(&log);
-    assert_eq!(found.len() as u64, recovery.records);
-    assert_eq!(found, records[..found.len()]);
+#[test]
+fn records_go_on_from_segment_to_segment() {
+    let world = World::new();
+    let path = world.folder.path().join("log");
+    let log = ten(&world, &path);
+    let from = |log: &Log, first: u64| -> Vec<u64> {
+        log.records_from(first.into()).map(|record| record.unwrap().sequence.get()).collect()
+    };
+    // A write is not divided.
+    log.append(&[11; 200]).unwrap();
+    log.commit_and_wait(log.append(&[12; 200]).unwrap()).unwrap();
+    assert_eq!(segments(&path).len(), 6);
+    for first in 0..14 {
+        assert_eq!(from(&log, first), (first.max(1)..=12).collect::<Vec<_>>());
+    }
     drop(log);
-    // Also where the next crash comes before anything is appended.
-    let (log, recovery) = open(durable, path);
-    assert_eq!((recovery.records, recovery.dropped_bytes), (found.len() as u64, 0));
-    // As long as the first that was dropped: those behind it would stand where they did.
-    let length = records.get(found.len()).map_or(3, Vec::len);
-    log.commit_and_wait(log.append(&vec![0xEE; length]).unwrap()).unwrap();
+    let (log, recovery) = open(&world.durable, &path);
+    assert_eq!((recovery.first.get(), recovery.records, recovery.dropped_bytes), (1, 12, 0));
+    let all: Vec<_> = read(&log).iter().map(|data| u64::from(data[0])).collect();
+    assert_eq!(all, (1..=12).collect::<Vec<_>>());
+    // Each wants another length.
+    log.commit_and_wait(log.append(&[13; 200]).unwrap()).unwrap();
+    assert_eq!((from(&log, 12), segments(&path).len()), (vec![12, 13], 6));
+}
+
+#[test]
+fn what_is_cut_off_gives_its_space_back_and_does_not_return() {
+    let world = World::new();
+    let path = world.folder.path().join("log");
+    let log = ten(&world, &path);
+    let early = log.records();
+    for nothing in [0, 1, 2] {
+        log.truncate_before(nothing.into()).wait().unwrap();
+        assert_eq!((log.first_sequence().get(), segments(&path).len()), (1, 5));
+    }
+    log.truncate_before(6.into()).wait().unwrap();
+    // The third and fourth of those there were, half of the third unneeded, and a new one.
+    assert_eq!((log.first_sequence().get(), segments(&path).len()), (6, 4));
+    assert_eq!(early.map(Result::unwrap).count(), 10, "who reads already reads on");
+    assert_eq!(read(&log), (6..=10).map(|number| vec![number; 100]).collect::<Vec<_>>());
+    log.commit_and_wait(log.append(b"eleven").unwrap()).unwrap();
     drop(log);
-    let (log, recovery) = open(durable, path);
-    let again = read(&log);
-    assert_eq!((again.len(), recovery.dropped_bytes), (found.len() + 1, 0));
-    assert_eq!(again[found.len()], vec![0xEE; length]);
-    found.len()
+    let (log, recovery) = open(&world.durable, &path);
+    assert_eq!((recovery.first.get(), recovery.records, recovery.dropped_bytes), (6, 6, 0));
+    assert_eq!(read(&log).len(), 6);
+
+    // All of it, also what has been appended meanwhile, which then is durable; again and again.
+    let last = log.append(b"twelve").unwrap();
+    log.truncate_before(log.durable_sequence().next()).wait().unwrap();
+    assert_eq!((log.durable_sequence(), log.first_sequence()), (last, last));
+    assert_eq!((read(&log), segments(&path).len()), (vec![b"twelve".to_vec()], 1));
+    for _ in 0..3 {
+        log.truncate_before(last.next()).wait().unwrap();
+        let bytes: u64 = segments(&path).iter().map(|path| path.metadata().unwrap().len()).sum();
+        assert_eq!((read(&log).len(), segments(&path).len(), bytes), (0, 1, 40));
+    }
+    drop(log);
+    let (log, recovery) = open(&world.durable, &path);
+    assert_eq!((recovery.first, recovery.records), (last.next(), 0));
+    assert_eq!((log.first_sequence(), log.last_sequence()), (last.next(), last));
+    let next = log.append(b"thirteen").unwrap();
+    assert_eq!(next, last.next());
+    log.commit_and_wait(next).unwrap();
+    assert_eq!(read(&log), [b"thirteen"]);
 }
 
-fn records() -> impl Strategy<Value = Vec<Vec<u8>>> {
-    vec(vec(any::<u8>(), 0..40), 0..12)
+#[test]
+fn who_commits_and_who_cuts_share_a_write() {
+    let world = World::new();
+    let path = world.folder.path().join("log");
+    let log = ten(&world, &path);
+    world.disk.forget_calls();
+    world.disk.hold(true);
+    let first = log.commit(log.append(b"eleven").unwrap());
+    world.disk.until_asked(1);
+    let committed = log.commit(log.append(b"twelve").unwrap());
+    let cuts = [3, 9, 5].map(|first| log.truncate_before(first.into()));
+    assert!(cuts.iter().all(|cut| !cut.is_finished()));
+    assert_eq!((log.first_sequence().get(), read(&log).len()), (1, 10));
+    world.disk.hold(false);
+    for synced in cuts.into_iter().chain([first, committed]) {
+        synced.wait().unwrap();
+    }
+    assert_eq!((log.first_sequence().get(), read(&log).len()), (9, 4));
 }
 
-fn real() -> (Arc<Runtime>, Durable, tempfile::TempDir) {
-    let runtime = Runtime::new().unwrap();
-    let durable = Durable::new(&runtime).unwrap();
-    (Arc::new(runtime), durable, tempfile::tempdir().unwrap())
+#[test]
+fn a_cut_that_fails_closes_the_log_and_loses_nothing_that_is_needed() {
+    let world = World::new();
+    let path = world.folder.path().join("log");
+    let folder = || fs::File::open(&path).unwrap();
+    // The first sync of the folder is of the new segment's name, the second of the removal.
+    for syncs in [0, 1] {
+        fs::remove_dir_all(&path).unwrap_or_default();
+        let log = ten(&world, &path);
+        world.disk.fail_after(Call::Sync(Kind::All), &folder(), syncs);
+        let cut = log.truncate_before(6.into());
+        let error = cut.wait().unwrap_err();
+        assert!(error.errno == 5 && error.file.ends_with("log"), "{error}");
+        assert!(matches!(log.append(b"more"), Err(LogError::Failed(error)) if error.errno == 5));
+        assert!(log.truncate_before(6.into()).wait().is_err());
+        assert_eq!((log.first_sequence().get(), read(&log).len()), (6, 5));
+        drop(log);
+        let (log, recovery) = open(&world.durable, &path);
+        assert_eq!((recovery.first.get(), recovery.records), (6, 5));
+        assert_eq!((read(&log).len(), segments(&path).len()), (5, 4), "the removal is finished");
+    }
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
-
-    #[test]
-    fn a_file_that_is_cut_has_all_that_ended_before(records in records(), cut in any::<prop::sample::Index>()) {
-        let (_runtime, durable, folder) = real();
-        let path = folder.path().join("log");
-        let ends = written(&durable, &path, &records);
-        // Also within the zeroes behind the records, now and then.
-        let cut = cut.index(*ends.last().unwrap() as usize + 20) as u64;
-        fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(cut).unwrap();
-        let whole = ends.iter().filter(|end| **end <= cut).count().saturating_sub(1);
-        prop_assert_eq!(goes_on(&durable, &path, &records), whole);
-    }
-
-    #[test]
-    fn a_byte_that_is_flipped_ends_the_log_before_it(
-        records in records(),
-        at in any::<prop::sample::Index>(),
-        flip in 1_u8..,
-    ) {
-        let (_runtime, durable, folder) = real();
-        let path = folder.path().join("log");
-        let ends = written(&durable, &path, &records);
-        let mut bytes = fs::read(&path).unwrap();
-        let at = at.index(*ends.last().unwrap() as usize + 40).min(bytes.len() - 1);
-        bytes[at] ^= flip;
-        fs::write(&path, &bytes).unwrap();
-        if at < 16 {
-            let refused = matches!(Log::open(&durable, &path), Err(LogError::NotALog { .. }));
-            prop_assert!(refused);
-            prop_assert_eq!(fs::read(&path).unwrap(), bytes);
-        } else {
-            let whole = ends.iter().filter(|end| **end <= at as u64).count() - 1;
-            prop_assert_eq!(goes_on(&durable, &path, &records), whole);
-        }
-    }
-
-    /// Write-back keeps no order: of what was not committed any block may be there.
-    #[test]
-    fn holes_in_what_was_not_committed_harm_nothing_that_was(
-        records in records(),
-        committed in any::<prop::sample::Index>(),
-        lost in vec(any::<bool>(), 64),
-    ) {
-        let (_runtime, durable, folder) = real();
-        let path = folder.path().join("log");
-        let ends = written(&durable, &path, &records);
-        let committed = committed.index(ends.len());
-        let mut bytes = fs::read(&path).unwrap();
-        bytes.truncate(*ends.last().unwrap() as usize);
-        for (block, lost) in bytes[ends[committed] as usize..].chunks_mut(16).zip(lost) {
-            if lost {
-                block.fill(0);
-            }
-        }
-        fs::write(&path, &bytes).unwrap();
-        prop_assert!(goes_on(&durable, &path, &records) >= committed);
-    }
-
-    #[test]
-    fn no_bytes_make_recovery_panic(bytes in vec(any::<u8>(), 0..300), is_headed in any::<bool>()) {
-        let (_runtime, durable, folder) = real();
-        let path = folder.path().join("log");
-        written(&durable, &path, &[]);
-        let header = fs::read(&path).unwrap();
-        let all = if is_headed { [&header[..16], &bytes].concat() } else { bytes };
-        fs::write(&path, &all).unwrap();
-        match Log::open(&durable, &path) {
-            Ok((log, recovery)) => prop_assert_eq!(read(&log).len() as u64, recovery.records),
-            Err(LogError::NotALog { .. }) => prop_assert_eq!(fs::read(&path).unwrap(), all),
-            Err(error) => panic!("{error}"),
-        }
-    }
+#[test]
+#[should_panic(expected = "records before 3 are needed: the last that is durable is 1")]
+fn to_cut_off_what_is_not_durable_is_a_bug() {
+    let world = World::new();
+    let (log, _) = open(&world.durable, &world.folder.path().join("log"));
+    log.commit_and_wait(log.append(b"one").unwrap()).unwrap();
+    log.append(b"two").unwrap();
+    drop(log.truncate_before(Sequence::from(3)));
 }

@@ -11,11 +11,11 @@ use crate::error::DurabilityError;
 #[non_exhaustive]
 pub enum LogError {
     /// The operating system refused.
-    #[error("cannot {action} the log {}: {source}", path.display())]
+    #[error("cannot {action} {} of the log: {source}", path.display())]
     Io {
         /// `open`, `read`...
         action: &'static str,
-        /// The log.
+        /// The log's folder, or a file of it.
         path: PathBuf,
         /// Why.
         source: io::Error,
@@ -23,17 +23,37 @@ pub enum LogError {
     /// Somebody has it open.
     #[error("the log {} is in use by another program, or by this one", path.display())]
     InUse {
-        /// The log.
+        /// Its folder.
         path: PathBuf,
     },
-    /// It begins with something else. Nothing was changed.
-    #[error(
-        "{} is no log of ours, or its first bytes are damaged: give another path, or restore it",
-        path.display()
-    )]
+    /// A file is there, or a folder that holds something else. Nothing was changed.
+    #[error("{} is no log of ours: give another path, or restore it", path.display())]
     NotALog {
-        /// The file.
+        /// What is there.
         path: PathBuf,
+    },
+    /// It was written by another version. Nothing was changed.
+    #[error("{} is of version {version}, which this program does not read", path.display())]
+    Version {
+        /// The segment.
+        path: PathBuf,
+        /// Its version.
+        version: u32,
+    },
+    /// A record that was durable is not there, or not whole. Nothing was changed. What to do is to
+    /// restore the log; or, to give up this record and all behind it, to cut this segment at the
+    /// offset and to remove those behind it.
+    #[error(
+        "record {sequence} of the log was durable and is damaged or gone: at {offset} of {}",
+        segment.display()
+    )]
+    Damaged {
+        /// The file that it should be in.
+        segment: PathBuf,
+        /// Where in it, in bytes: 0 where its header is damaged, or what came before is gone.
+        offset: u64,
+        /// The first record that is not whole.
+        sequence: u64,
     },
     /// The record was not appended.
     #[error("a record of {length} bytes is too long: {RECORD_LENGTH_MAX} is the most")]

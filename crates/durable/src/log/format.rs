@@ -1,59 +1,132 @@
-//! What stands in the file. Pure.
+//! What stands in a segment's file. Pure.
 //!
 //! ```text
-//!  header   magic (8 bytes)  version (u32)  crc32c of these (u32)
-//!  record   crc32c of what follows (u32)  length (u32)  sequence (u64)  data
+//!  header   magic (8 bytes)  version (u32)  crc32c of all else here (u32)
+//!           log (u64)  first (u64)  kept (u64)
+//!  record   crc32c of what follows (u32)  length, and a mark (u32)  sequence (u64)  data
 //!  ...
 //!  zeroes   preallocated
 //! ```
 //!
-//! All numbers are little-endian. The records' sequences are 1, 2, 3 and so on: a record of another
-//! number is none, whatever its checksum says, which holds for zeroes too.
+//! All numbers are little-endian. `log` is drawn when the log is made, and begins the checksums of
+//! its records: those of other logs are none here. `first` is the number of the first record, whose
+//! followers count on; `kept` is that of the first record of the whole log which was still needed
+//! when the segment was begun.
+//!
+//! A mark, the top bit, is on the first record of each write. A write begins when the one before is
+//! durable: where a marked record is whole all before it were durable once, so where one of those is
+//! not whole now, it was damaged. Where none is, what is not whole may just have been torn.
 
 use std::io::{self, Read};
 
-pub(crate) const HEADER_LEN: usize = 16;
+pub(crate) const HEADER_LEN: usize = 40;
 pub(crate) const RECORD_LEN: usize = 16;
 const MAGIC: &[u8; 8] = b"homelog\0";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+const MARK: u32 = 1 << 31;
 
 /// The longest record: so that a length that is none is not taken for one.
 pub const RECORD_LENGTH_MAX: usize = 1 << 30;
 
-pub(crate) fn header() -> [u8; HEADER_LEN] {
-    let mut header = [0; HEADER_LEN];
-    header[..8].copy_from_slice(MAGIC);
-    header[8..12].copy_from_slice(&VERSION.to_le_bytes());
-    let checksum = crc32c::crc32c(&header[..12]);
-    header[12..].copy_from_slice(&checksum.to_le_bytes());
-    header
+/// How a segment begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    /// Which log it is of.
+    pub(crate) log: u64,
+    /// Its first record.
+    pub(crate) first: u64,
+    /// The first record of all that was needed when it was begun.
+    pub(crate) kept: u64,
 }
 
-/// Whether a file that begins like this was about to become a log: its header is cut short, or
-/// zeroes stand where it was to be.
-pub(crate) fn is_unborn(begin: &[u8]) -> bool {
-    let cut_short = begin.len() < HEADER_LEN && header().starts_with(begin);
-    cut_short || begin.iter().all(|byte| *byte == 0)
+impl Header {
+    pub(crate) fn to_bytes(self) -> [u8; HEADER_LEN] {
+        let mut bytes = [0; HEADER_LEN];
+        bytes[..8].copy_from_slice(MAGIC);
+        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.log.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.first.to_le_bytes());
+        bytes[32..].copy_from_slice(&self.kept.to_le_bytes());
+        let checksum = header_checksum(&bytes);
+        bytes[12..16].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    /// `None` where it is damaged, or none of ours; or else of a version that is.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Result<Self, u32>> {
+        let bytes: &[u8; HEADER_LEN] = bytes.try_into().ok()?;
+        let version = u32_of(&bytes[8..12]);
+        if &bytes[..8] != MAGIC || u32_of(&bytes[12..16]) != header_checksum(bytes) {
+            return None;
+        }
+        let (log, first, kept) =
+            (u64_of(&bytes[16..24]), u64_of(&bytes[24..32]), u64_of(&bytes[32..]));
+        Some(if version == VERSION { Ok(Self { log, first, kept }) } else { Err(version) })
+    }
 }
 
-/// Adds a record. `data` is at most [`RECORD_LENGTH_MAX`] long.
-pub(crate) fn push(bytes: &mut Vec<u8>, sequence: u64, data: &[u8]) {
+fn header_checksum(bytes: &[u8; HEADER_LEN]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&bytes[..12]), &bytes[16..])
+}
+
+/// Adds a record, the first of a write where there is none in `bytes`. `data` is at most
+/// [`RECORD_LENGTH_MAX`] long.
+pub(crate) fn push(bytes: &mut Vec<u8>, log: u64, sequence: u64, data: &[u8]) {
+    let mark = if bytes.is_empty() { MARK } else { 0 };
     let mut head = [0; RECORD_LEN];
-    head[4..8].copy_from_slice(&(data.len() as u32).to_le_bytes());
+    head[4..8].copy_from_slice(&(data.len() as u32 | mark).to_le_bytes());
     head[8..].copy_from_slice(&sequence.to_le_bytes());
-    let checksum = checksum(&head, data);
+    let checksum = checksum(log, &head, data);
     head[..4].copy_from_slice(&checksum.to_le_bytes());
     bytes.extend_from_slice(&head);
     bytes.extend_from_slice(data);
 }
 
-fn checksum(head: &[u8; RECORD_LEN], data: &[u8]) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c(&head[4..]), data)
+fn checksum(log: u64, head: &[u8; RECORD_LEN], data: &[u8]) -> u32 {
+    let of_head = crc32c::crc32c_append(crc32c::crc32c(&log.to_le_bytes()), &head[4..]);
+    crc32c::crc32c_append(of_head, data)
+}
+
+/// What a record begins with.
+struct Head {
+    checksum: u32,
+    length: usize,
+    is_marked: bool,
+    sequence: u64,
+}
+
+impl Head {
+    fn of(bytes: &[u8; RECORD_LEN]) -> Self {
+        let length = u32_of(&bytes[4..8]);
+        Self {
+            checksum: u32_of(&bytes[..4]),
+            length: (length & !MARK) as usize,
+            is_marked: length & MARK != 0,
+            sequence: u64_of(&bytes[8..]),
+        }
+    }
+}
+
+/// Whether a write began behind the record `damaged`, which is not whole: a marked record of a
+/// higher number stands anywhere in `rest`.
+pub(crate) fn was_durable(rest: &[u8], log: u64, damaged: u64) -> bool {
+    let heads = rest.windows(RECORD_LEN).enumerate();
+    let mut heads = heads.filter_map(|(at, bytes)| Some((at, bytes.first_chunk()?)));
+    heads.any(|(at, bytes): (usize, &[u8; RECORD_LEN])| {
+        let head = Head::of(bytes);
+        let is_behind = head.sequence > damaged && head.sequence - damaged <= rest.len() as u64;
+        if !is_behind || !head.is_marked {
+            return false;
+        }
+        let data = rest.get(at + RECORD_LEN..).and_then(|data| data.get(..head.length));
+        data.is_some_and(|data| checksum(log, bytes, data) == head.checksum)
+    })
 }
 
 /// Reads records one after the other, as long as they are whole.
 pub(crate) struct Scan<R> {
     reader: R,
+    log: u64,
     /// Where the next record begins.
     pub(crate) at: u64,
     /// Nothing is read beyond.
@@ -63,31 +136,35 @@ pub(crate) struct Scan<R> {
 }
 
 impl<R: Read> Scan<R> {
-    /// `reader` stands behind the header.
-    pub(crate) fn new(reader: R, end: u64) -> Self {
-        Self { reader, at: HEADER_LEN as u64, end, sequence: 0 }
+    /// `reader` stands behind the header of a segment that is `end` bytes long.
+    pub(crate) fn new(reader: R, header: &Header, end: u64) -> Self {
+        let sequence = header.first.saturating_sub(1);
+        Self { reader, log: header.log, at: HEADER_LEN as u64, end, sequence }
     }
 
     /// The next record's data; `None` where there is no whole record.
     pub(crate) fn next(&mut self) -> io::Result<Option<Vec<u8>>> {
         let left = self.end.saturating_sub(self.at);
         let Some(left) = left.checked_sub(RECORD_LEN as u64) else { return Ok(None) };
-        let mut head = [0; RECORD_LEN];
-        if !fill(&mut self.reader, &mut head)? {
+        let mut bytes = [0; RECORD_LEN];
+        if !fill(&mut self.reader, &mut bytes)? {
             return Ok(None);
         }
-        let number = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().expect("4 bytes"));
-        let (expected, length) = (number(&head[..4]), number(&head[4..8]) as usize);
-        let sequence = u64::from_le_bytes(head[8..].try_into().expect("8 bytes"));
-        if sequence != self.sequence + 1 || length > RECORD_LENGTH_MAX || length as u64 > left {
+        let head = Head::of(&bytes);
+        let length = head.length;
+        if self.sequence.checked_add(1) != Some(head.sequence)
+            || length > RECORD_LENGTH_MAX
+            || length as u64 > left
+        {
             return Ok(None);
         }
         let mut data = vec![0; length];
-        if !fill(&mut self.reader, &mut data)? || checksum(&head, &data) != expected {
+        if !fill(&mut self.reader, &mut data)? || checksum(self.log, &bytes, &data) != head.checksum
+        {
             return Ok(None);
         }
         self.at += (RECORD_LEN + length) as u64;
-        self.sequence = sequence;
+        self.sequence = head.sequence;
         Ok(Some(data))
     }
 }
@@ -99,4 +176,12 @@ fn fill(reader: &mut impl Read, bytes: &mut [u8]) -> io::Result<bool> {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
         Err(error) => Err(error),
     }
+}
+
+fn u32_of(bytes: &[u8]) -> u32 {
+    u32::from_le_bytes(bytes.try_into().expect("4 bytes"))
+}
+
+fn u64_of(bytes: &[u8]) -> u64 {
+    u64::from_le_bytes(bytes.try_into().expect("8 bytes"))
 }

@@ -1,21 +1,26 @@
 //! A write-ahead log: what is appended and committed is there after a crash, in order; many who
-//! commit share one flush.
+//! commit share one flush; what is not needed any more is cut off at the beginning.
 //!
 //! What is appended gathers in memory. A commit writes all of it and flushes once (write and
 //! `fdatasync`: `RWF_DSYNC` measured no better); whoever commits meanwhile waits for the next one,
 //! which one of them, or a worker, does for all. Space is written with zeroes ahead of the records,
 //! so that most flushes have no metadata to write.
 //!
+//! A log is a folder of segments. The last one is written to, until it is full; those before it are
+//! whole and durable. To cut the log off, a segment is begun whose header says from where on records
+//! are needed; then those before are removed.
+//!
 //! After a failed flush nobody knows what of it is there: the log refuses everything until it is
-//! opened anew. Read on in this order: `format`, `recovery`, `records`, `error`.
+//! opened anew. Read on in this order: `format`, `folder`, `recovery`, `lead`, `records`, `error`.
 
 mod error;
+mod folder;
 mod format;
+mod lead;
 mod records;
 mod recovery;
 
 use std::fmt;
-use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -26,19 +31,16 @@ pub use format::RECORD_LENGTH_MAX;
 pub use records::{Record, Records};
 pub use recovery::Recovery;
 
-use crate::commit;
-use crate::durable::{Durable, Kind};
-use crate::engine::{Engine, identify, runtime_ended};
+use crate::durable::Durable;
+use crate::engine::identify;
 use crate::error::DurabilityError;
-use crate::files::FileId;
-use crate::sync::{Mutex, MutexGuard, lock};
-use crate::synced::{Outcome, Synced, Verdict};
+use crate::sync::Mutex;
+use crate::synced::Synced;
+use lead::{Shared, State};
 
-/// So much space is made ready at a time. Guessed: a few hundred flushes.
-const PREALLOCATE: u64 = 1 << 20;
-
-/// A buffer that grew beyond this is not kept.
-const SPARE_LEN_MAX: usize = 1 << 20;
+/// How long a segment becomes, in bytes. Guessed: to make and to remove one costs a few flushes, and
+/// is to be seldom; a cut should give back most of what it could.
+const SEGMENT_LENGTH: u64 = 64 << 20;
 
 /// The number of a record: 1, 2, 3 and so on. 0 is before the first one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -49,6 +51,19 @@ impl Sequence {
     pub fn get(self) -> u64 {
         self.0
     }
+
+    /// That of the record behind it.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(self.0.saturating_add(1))
+    }
+}
+
+/// For who has noted the number elsewhere.
+impl From<u64> for Sequence {
+    fn from(number: u64) -> Self {
+        Self(number)
+    }
 }
 
 impl fmt::Display for Sequence {
@@ -57,7 +72,7 @@ impl fmt::Display for Sequence {
     }
 }
 
-/// A write-ahead log in a file. Cheap to clone; clones are the same log.
+/// A write-ahead log in a folder. Cheap to clone; clones are the same log.
 ///
 /// ```
 /// use homing_durable::{Durable, Log};
@@ -68,7 +83,7 @@ impl fmt::Display for Sequence {
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("log");
 /// let (log, _) = Log::open(&durable, &path)?;
-/// log.append(b"take 7 from one")?;
+/// let first = log.append(b"take 7 from one")?;
 /// let last = log.append(b"give 7 to the other")?;
 /// log.commit(last).wait()?; // or await it: both records, and one flush
 /// assert_eq!(log.durable_sequence(), last);
@@ -76,10 +91,13 @@ impl fmt::Display for Sequence {
 ///
 /// // After a crash, say.
 /// let (log, recovery) = Log::open(&durable, &path)?;
-/// assert_eq!((recovery.records, recovery.dropped_bytes), (2, 0));
+/// assert_eq!((recovery.first, recovery.records, recovery.dropped_bytes), (first, 2, 0));
 /// for record in log.records() {
 ///     println!("{:?}", record?.data);
 /// }
+/// // What they say is durable elsewhere by now: the log need not keep them.
+/// log.truncate_before(last.next()).wait()?;
+/// assert_eq!(log.records().count(), 0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
@@ -87,58 +105,40 @@ pub struct Log {
     shared: Arc<Shared>,
 }
 
-struct Shared {
-    engine: Arc<Engine>,
-    file: Arc<File>,
-    id: FileId,
-    state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
-    /// Records that were appended and are not being written.
-    pending: Vec<u8>,
-    /// An empty buffer, for the next ones.
-    spare: Vec<u8>,
-    /// The last record appended.
-    appended: u64,
-    durable: u64,
-    /// Where the durable records end.
-    end: u64,
-    allocated: u64,
-    /// Somebody writes, or will in a moment: nobody else may.
-    led: bool,
-    /// What is being written: up to which record, and who waits.
-    running: Option<(u64, Arc<Outcome>)>,
-    /// Who waits for what is pending.
-    next: Option<Arc<Outcome>>,
-    failed: Option<DurabilityError>,
-}
-
 impl Log {
-    /// Opens a log, or makes one. Records are kept up to the first that is not whole; what comes
-    /// after them is taken away, and [`Recovery`] tells how much. Reads the whole file.
+    /// Opens a log, or makes one: a folder, in one that is there. Records are kept up to the first
+    /// that is not whole; what comes after it is taken away, and [`Recovery`] tells how much, if it
+    /// may never have been durable. Reads all of the log that is needed.
     ///
     /// # Errors
-    /// [`LogError`], with the path. A file that is no log is not changed.
+    /// [`LogError`], with the path; [`LogError::Damaged`] where a record that was durable is not
+    /// whole. What is no log, or a damaged one, is not changed.
     pub fn open(durable: &Durable, path: impl AsRef<Path>) -> Result<(Self, Recovery), LogError> {
-        let path = path.as_ref();
-        let opened = recovery::open(path)?;
-        let id = identify(&opened.file).map_err(|source| {
-            let (action, path) = ("examine", path.to_owned());
+        Self::open_with(durable, path, SEGMENT_LENGTH)
+    }
+
+    /// [`Log::open`] with segments of about so many bytes instead of 64 MiB: a segment that is as
+    /// long, or would become longer by a write, is followed by another. A write is never divided.
+    /// It may be another length each time.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_with(
+        durable: &Durable,
+        path: impl AsRef<Path>,
+        segment_length: u64,
+    ) -> Result<(Self, Recovery), LogError> {
+        let engine = Arc::clone(&durable.engine);
+        let opened = recovery::open(&*engine.system, path.as_ref())?;
+        let id = identify(&opened.folder.file).map_err(|source| {
+            let (action, path) = ("examine", opened.folder.path.clone());
             LogError::Io { action, path, source }
         })?;
-        let records = opened.recovery.records;
-        let state = State {
-            appended: records,
-            durable: records,
-            end: opened.end,
-            allocated: opened.allocated,
-            ..State::default()
-        };
-        let (engine, state) = (Arc::clone(&durable.engine), Mutex::new(state));
-        let shared = Arc::new(Shared { engine, file: opened.file, id, state });
-        Ok((Self { shared }, opened.recovery))
+        let recovery = opened.recovery();
+        let state = Mutex::new(State::new(&opened));
+        let (folder, log) = (opened.folder, opened.log);
+        let shared = Shared { engine, folder, log, id, segment_length, state };
+        Ok((Self { shared: Arc::new(shared) }, recovery))
     }
 
     /// Adds a record, in memory: it is durable only once it, or a later one, has been committed.
@@ -156,7 +156,7 @@ impl Log {
         }
         state.appended += 1;
         let sequence = state.appended;
-        format::push(&mut state.pending, sequence, data);
+        format::push(&mut state.pending, self.shared.log, sequence, data);
         Ok(Sequence(sequence))
     }
 
@@ -218,151 +218,47 @@ impl Log {
         Sequence(self.shared.state().appended)
     }
 
-    /// The records that are durable now, from the first on.
+    /// The first record that is kept; where there is none, the next one.
+    pub fn first_sequence(&self) -> Sequence {
+        Sequence(self.shared.state().kept)
+    }
+
+    /// The records that are durable now, from the first that is kept on.
     pub fn records(&self) -> Records {
+        self.records_from(self.first_sequence())
+    }
+
+    /// The records that are durable now, from this one on, or from the first that is kept.
+    pub fn records_from(&self, sequence: Sequence) -> Records {
         let state = self.shared.state();
-        Records::new(&self.shared.file, state.end, state.durable)
-    }
-}
-
-impl State {
-    /// What answers a commit; `Err` where it waits for what is pending.
-    fn ask(&mut self, sequence: Sequence) -> Result<Synced, Arc<Outcome>> {
-        let appended = self.appended;
-        assert!(
-            sequence.0 <= appended,
-            "record {sequence} was not appended, the last is {appended}"
-        );
-        if sequence.0 <= self.durable {
-            return Ok(Synced::done(&Ok(())));
-        }
-        if let Some(error) = &self.failed {
-            return Ok(Synced::done(&Err(error.clone())));
-        }
-        if let Some((last, outcome)) = &self.running
-            && sequence.0 <= *last
-        {
-            return Ok(Synced::of(Arc::clone(outcome)));
-        }
-        Err(Arc::clone(self.next.get_or_insert_default()))
-    }
-}
-
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
+        let (folder, from) = (&self.shared.folder, sequence.0.max(state.kept));
+        Records::new(folder, self.shared.log, &state.segments, from, state.durable)
     }
 
-    /// Writes what is pending, for all who wait for it, and who are still to be told; whether more
-    /// wait by then. Only for whoever has set `led`.
-    fn lead_once(&self) -> (bool, Told) {
-        let mut state = self.state();
-        let Some(outcome) = state.next.take() else {
-            state.led = false;
-            return (false, Told { outcomes: [None, None], verdict: Ok(()) });
+    /// Says that no record before this one is needed any more, and begins to remove those segments
+    /// that have no other. Where there is one, the records before this one are gone for readers, too,
+    /// now and whenever the log is opened again; otherwise nothing happens: records go by segments.
+    /// The space of the last one is given back if none of its records is needed.
+    ///
+    /// Await it, or wait: then their space is free, also after a crash. Dropping it changes nothing.
+    /// A crash before leaves all of them or none. What has been appended becomes durable by the way.
+    /// A failure closes the log, as that of a commit does. Costs four flushes where something is
+    /// removed; commits wait for them.
+    ///
+    /// # Panics
+    /// Where a record before this one is not durable.
+    pub fn truncate_before(&self, sequence: Sequence) -> Synced {
+        let mut state = self.shared.state();
+        let synced = match state.cut(sequence) {
+            Ok(synced) => return synced,
+            Err(outcome) => Synced::of(outcome),
         };
-        let spare = std::mem::take(&mut state.spare);
-        let bytes = std::mem::replace(&mut state.pending, spare);
-        let last = state.appended;
-        state.running = Some((last, Arc::clone(&outcome)));
-        let (end, mut allocated) = (state.end, state.allocated);
+        let leads = !std::mem::replace(&mut state.led, true);
         drop(state);
-
-        let verdict = self.write(&bytes, end, &mut allocated);
-
-        let mut state = self.state();
-        state.running = None;
-        let mut in_vain = None;
-        match &verdict {
-            Ok(()) => {
-                state.durable = last;
-                state.end += bytes.len() as u64;
-                state.allocated = allocated;
-            }
-            Err(error) => {
-                state.failed = Some(error.clone());
-                in_vain = state.next.take();
-            }
+        if leads {
+            self.shared.lead_later();
         }
-        if bytes.capacity() <= SPARE_LEN_MAX {
-            state.spare = bytes;
-            state.spare.clear();
-        }
-        state.led = state.next.is_some();
-        let more = state.led;
-        drop(state);
-        (more, Told { outcomes: [in_vain, Some(outcome)], verdict })
-    }
-
-    fn write(&self, bytes: &[u8], end: u64, allocated: &mut u64) -> Verdict {
-        let system = &*self.engine.system;
-        let after = end + bytes.len() as u64;
-        let written = system.write(&self.file, bytes, end).and_then(|()| {
-            if after > *allocated {
-                let zeroes = vec![0; PREALLOCATE as usize];
-                system.write(&self.file, &zeroes, after)?;
-                *allocated = after + PREALLOCATE;
-            }
-            system.sync(&self.file, Kind::Data)
-        });
-        written.map_err(|failure| commit::error(self.id, &self.file, Kind::Data, &failure))
-    }
-
-    /// A worker writes what is pending, and what is by then.
-    fn lead_later(self: &Arc<Self>) {
-        let lead = Lead { shared: Some(Arc::clone(self)) };
-        self.engine.execute(move || lead.run());
-    }
-}
-
-/// A worker's turn to write, or, if the runtime drops it, word for those who wait.
-struct Lead {
-    shared: Option<Arc<Shared>>,
-}
-
-impl Lead {
-    fn run(mut self) {
-        let Some(shared) = self.shared.take() else { return };
-        blocking(|| {
-            loop {
-                let (more, told) = shared.lead_once();
-                if !more {
-                    // Whoever is told that his commit was the last may close the log, and open it.
-                    drop(shared);
-                    return told.tell();
-                }
-                told.tell();
-            }
-        });
-    }
-}
-
-/// Those who are to hear what came of a write.
-struct Told {
-    outcomes: [Option<Arc<Outcome>>; 2],
-    verdict: Verdict,
-}
-
-impl Told {
-    fn tell(self) {
-        for outcome in self.outcomes.into_iter().flatten() {
-            outcome.set(&self.verdict);
-        }
-    }
-}
-
-impl Drop for Lead {
-    fn drop(&mut self) {
-        let Some(shared) = self.shared.take() else { return };
-        let next = {
-            let mut state = shared.state();
-            // Whoever waits on a thread of his own can still commit.
-            state.led = false;
-            state.next.take()
-        };
-        if let Some(next) = next {
-            next.set(&Err(runtime_ended(shared.id, &shared.file, Kind::Data)));
-        }
+        synced
     }
 }
 

@@ -1,13 +1,14 @@
 //! Reads a log's records.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, BufReader};
 use std::iter::FusedIterator;
 use std::sync::Arc;
 
 use super::Sequence;
-use super::format::{HEADER_LEN, Scan};
-use super::recovery::{ReadAt, read_at};
+use super::folder::{Folder, ReadAt, read_at, reopen};
+use super::format::{HEADER_LEN, Header, Scan};
 
 /// What was appended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,19 +19,60 @@ pub struct Record {
     pub data: Vec<u8>,
 }
 
-/// The records that were durable when it was made, from the first on. After an error there are no
-/// more.
+type Segment = Scan<BufReader<ReadAt<Arc<File>>>>;
+
+/// The records that were durable when it was made, from the first that is kept on, or another. It
+/// holds the files open: those that are removed meanwhile are read all the same. After an error there
+/// are no more.
 pub struct Records {
-    scan: Scan<BufReader<ReadAt<Arc<File>>>>,
+    segments: VecDeque<Segment>,
+    /// Of the last record read, or passed over.
+    sequence: u64,
+    /// Records up to this one are passed over.
+    before: u64,
     last: u64,
-    ended: bool,
+    error: Option<io::Error>,
 }
 
 impl Records {
-    /// Those up to `last`, which end at `end`.
-    pub(super) fn new(file: &Arc<File>, end: u64, last: u64) -> Self {
-        let reader = read_at(Arc::clone(file), HEADER_LEN as u64);
-        Self { scan: Scan::new(reader, end), last, ended: false }
+    /// Those from `from` up to `last`, which stand in these segments.
+    pub(super) fn new(
+        folder: &Folder,
+        log: u64,
+        segments: &VecDeque<u64>,
+        from: u64,
+        last: u64,
+    ) -> Self {
+        let is_needed = |(index, first): &(usize, &u64)| {
+            **first <= last && segments.get(index + 1).is_none_or(|next| *next > from)
+        };
+        let open = |first: u64| {
+            let (file, length) = reopen(&folder.segment(first))?;
+            let header = Header { log, first, kept: first };
+            Ok(Scan::new(read_at(file, HEADER_LEN as u64), &header, length))
+        };
+        let needed = segments.iter().enumerate().filter(is_needed);
+        let opened: io::Result<VecDeque<_>> = needed.map(|(_, first)| open(*first)).collect();
+        let (segments, error) = match opened {
+            Ok(segments) => (segments, None),
+            Err(error) => (VecDeque::new(), Some(error)),
+        };
+        let sequence = segments.front().map_or(last, |scan: &Segment| scan.sequence);
+        Self { segments, sequence, before: from.saturating_sub(1), last, error }
+    }
+
+    fn read(&mut self) -> io::Result<Record> {
+        let wanted = self.sequence + 1;
+        if self.segments.get(1).is_some_and(|next| next.sequence == self.sequence) {
+            self.segments.pop_front();
+        }
+        let next = self.segments.front_mut().map_or(Ok(None), Scan::next)?;
+        let data = next.ok_or_else(|| {
+            let text = format!("record {wanted} of the log is damaged");
+            io::Error::new(io::ErrorKind::InvalidData, text)
+        })?;
+        self.sequence = wanted;
+        Ok(Record { sequence: Sequence(wanted), data })
     }
 }
 
@@ -38,18 +80,19 @@ impl Iterator for Records {
     type Item = io::Result<Record>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.ended || self.scan.sequence == self.last {
-            return None;
+        if let Some(error) = self.error.take() {
+            return Some(Err(error));
         }
-        let next = self.scan.next();
-        let lost = || {
-            let text = format!("record {} of the log is damaged", self.scan.sequence + 1);
-            io::Error::new(io::ErrorKind::InvalidData, text)
-        };
-        let record = next.and_then(|data| data.ok_or_else(lost));
-        self.ended = record.is_err();
-        let sequence = Sequence(self.scan.sequence);
-        Some(record.map(|data| Record { sequence, data }))
+        while self.sequence < self.last {
+            let record = self.read();
+            if record.is_err() {
+                self.sequence = self.last;
+            } else if self.sequence <= self.before {
+                continue;
+            }
+            return Some(record);
+        }
+        None
     }
 }
 
@@ -57,6 +100,6 @@ impl FusedIterator for Records {}
 
 impl std::fmt::Debug for Records {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Records").field("at", &self.scan.at).finish_non_exhaustive()
+        f.debug_struct("Records").field("read", &self.sequence).finish_non_exhaustive()
     }
 }

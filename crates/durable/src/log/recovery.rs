@@ -1,121 +1,190 @@
-//! Opening a log: finds the records that are whole, and takes away what comes after them.
+//! Opening a log: finds the records that are whole, and takes away what comes after them. Nothing is
+//! changed before all has been read and found right.
 
-use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{self, BufReader, Read};
-use std::ops::Deref;
-use std::os::unix::fs::FileExt;
+use std::fs::{File, OpenOptions};
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 
+use super::Sequence;
 use super::error::LogError;
-use super::format::{self, HEADER_LEN, Scan};
-
-const BUFFER_LEN: usize = 256 << 10;
+use super::folder::{Folder, read_at, reopen};
+use super::format::{self, HEADER_LEN, Header, Scan};
+use crate::durable::Kind;
+use crate::system::System;
 
 /// What opening a log has found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Recovery {
-    /// Records that are whole; all of them are durable now.
+    /// The first record that is still needed: none before it was asked to be kept. Where there are
+    /// no records, the next one.
+    pub first: Sequence,
+    /// Records from there on, all whole; all of them are durable now.
     pub records: u64,
     /// Bytes after them that were none, up to the last that was not zero: a record that was torn by
-    /// a crash, those behind it that had not been committed, or damage. They are gone.
+    /// a crash, and those behind it that had not been committed. They are gone.
     pub dropped_bytes: u64,
 }
 
 /// A log that can be appended to.
 pub(super) struct Opened {
+    pub(super) folder: Folder,
+    /// Its number, and the first record that is needed.
+    pub(super) log: u64,
+    pub(super) kept: u64,
+    /// The first records of its segments. The last one is written to.
+    pub(super) segments: Vec<u64>,
     pub(super) file: Arc<File>,
     /// Where the next record goes.
     pub(super) end: u64,
     /// Up to where there is space whose allocation is durable.
     pub(super) allocated: u64,
-    pub(super) recovery: Recovery,
+    /// The last record.
+    pub(super) last: u64,
+    pub(super) dropped_bytes: u64,
 }
 
-pub(super) fn open(path: &Path) -> Result<Opened, LogError> {
-    let io = |action| move |source| LogError::Io { action, path: path.to_owned(), source };
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false);
-    let file = options.open(path).map_err(io("open"))?;
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => return Err(LogError::InUse { path: path.to_owned() }),
-        Err(TryLockError::Error(source)) => return Err(io("lock")(source)),
+pub(super) fn open(system: &dyn System, path: &Path) -> Result<Opened, LogError> {
+    let folder = Folder::open(system, path)?;
+    let mut segments = folder.segments()?;
+    let Some(last) = segments.last() else { return create(system, folder) };
+    let newest = header(&folder, *last)?;
+    let Header { log, kept, .. } = newest;
+    // Of those that end before it the removal was under way.
+    let unneeded = segments.windows(2).take_while(|both| both[1] <= kept).count();
+    let unneeded: Vec<_> = segments.drain(..unneeded).collect();
+    if kept < segments[0] {
+        return Err(damaged(&folder, segments[0], 0, kept));
     }
-    let length = file.metadata().map_err(io("examine"))?.len();
-    let mut header = Vec::with_capacity(HEADER_LEN);
-    read_at(&file, 0).take(HEADER_LEN as u64).read_to_end(&mut header).map_err(io("read"))?;
-    if header != format::header() {
-        let is_new = format::is_unborn(&header)
-            && last_nonzero(&file, header.len() as u64).map_err(io("read"))?.is_none();
-        if !is_new {
-            return Err(LogError::NotALog { path: path.to_owned() });
+    for both in segments.windows(2) {
+        let of = header(&folder, both[0])?;
+        if of.log != log {
+            return Err(damaged(&folder, both[0], 0, both[0]));
         }
-        create(&file, path).map_err(io("make"))?;
-        let (file, end) = (Arc::new(file), HEADER_LEN as u64);
-        return Ok(Opened { file, end, allocated: end, recovery: Recovery::default() });
+        let (file, length) = reopened(&folder, both[0])?;
+        let mut scan = Scan::new(read_at(&*file, HEADER_LEN as u64), &of, length);
+        while scan.sequence + 1 < both[1] {
+            if scan.next().map_err(|source| io(&folder, "read", both[0], source))?.is_none() {
+                return Err(damaged(&folder, both[0], scan.at, scan.sequence + 1));
+            }
+        }
     }
-    let mut scan = Scan::new(read_at(&file, HEADER_LEN as u64), length);
+    let mut opened = open_last(system, folder, segments, &newest)?;
+    let (folder, unneeded) = (&mut opened.folder, &unneeded);
+    let finished = folder.sync(system).and_then(|()| folder.remove(system, unneeded));
+    finished.map_err(|failure| LogError::Io {
+        action: "clear",
+        path: path.to_owned(),
+        source: failure.error,
+    })?;
+    Ok(opened)
+}
+
+/// The segment that was written to, in which a record may be torn.
+fn open_last(
+    system: &dyn System,
+    folder: Folder,
+    segments: Vec<u64>,
+    of: &Header,
+) -> Result<Opened, LogError> {
+    let io = |action| {
+        let path = folder.segment(of.first);
+        move |source| LogError::Io { action, path, source }
+    };
+    let opened = OpenOptions::new().read(true).write(true).open(folder.segment(of.first));
+    let file = opened.map_err(io("open"))?;
+    let length = file.metadata().map_err(io("examine"))?.len();
+    let mut scan = Scan::new(read_at(&file, HEADER_LEN as u64), of, length);
     while scan.next().map_err(io("read"))?.is_some() {}
-    let (end, records) = (scan.at, scan.sequence);
-    let last = last_nonzero(&file, end).map_err(io("read"))?;
-    let allocated = if last.is_some() {
+    let (end, last) = (scan.at, scan.sequence);
+    // Not much: what was not committed, which somebody had in memory as a whole, and zeroes.
+    let mut rest = Vec::new();
+    read_at(&file, end).read_to_end(&mut rest).map_err(io("read"))?;
+    let dropped = rest.iter().rposition(|byte| *byte != 0).map_or(0, |last| last as u64 + 1);
+    if dropped > 0 && format::was_durable(&rest, of.log, last + 1) {
+        return Err(damaged(&folder, of.first, end, last + 1));
+    }
+    let allocated = if dropped == 0 {
+        length.max(end)
+    } else {
         // What is overwritten in part might leave a record of the old ones whole behind the new.
         file.set_len(end).map_err(io("cut"))?;
         end
-    } else {
-        length.max(end)
     };
     // What was read may have been in memory only.
-    file.sync_all().map_err(io("sync"))?;
-    let dropped_bytes = last.map_or(0, |last| last + 1 - end);
-    let recovery = Recovery { records, dropped_bytes };
-    Ok(Opened { file: Arc::new(file), end, allocated, recovery })
+    system.sync(&file, Kind::All).map_err(|failure| io("sync")(failure.error))?;
+    Ok(Opened {
+        log: of.log,
+        kept: of.kept,
+        segments,
+        file: Arc::new(file),
+        end,
+        allocated,
+        last,
+        dropped_bytes: dropped,
+        folder,
+    })
 }
 
-/// An empty log, that is there after a crash.
-fn create(file: &File, path: &Path) -> io::Result<()> {
-    file.set_len(0)?;
-    file.write_all_at(&format::header(), 0)?;
-    file.sync_all()?;
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
-}
-
-/// Where the last byte from `from` on stands that is not zero.
-fn last_nonzero(file: &File, from: u64) -> io::Result<Option<u64>> {
-    let (mut reader, mut at, mut last) = (read_at(file, from), from, None);
-    let mut buffer = vec![0; BUFFER_LEN];
-    loop {
-        match reader.read(&mut buffer) {
-            Ok(0) => return Ok(last),
-            Ok(count) => {
-                let nonzero = buffer[..count].iter().rposition(|byte| *byte != 0);
-                last = nonzero.map(|index| at + index as u64).or(last);
-                at += count as u64;
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+impl Opened {
+    pub(super) fn recovery(&self) -> Recovery {
+        Recovery {
+            first: Sequence(self.kept),
+            records: self.last + 1 - self.kept,
+            dropped_bytes: self.dropped_bytes,
         }
     }
 }
 
-/// Reads from here on, whatever the descriptor's own position.
-pub(super) fn read_at<F: Deref<Target = File>>(file: F, at: u64) -> BufReader<ReadAt<F>> {
-    BufReader::with_capacity(BUFFER_LEN, ReadAt { file, at })
+/// A new log.
+fn create(system: &dyn System, folder: Folder) -> Result<Opened, LogError> {
+    // The standard library draws it.
+    let log = RandomState::new().hash_one(&folder.path);
+    let first = Header { log, first: 1, kept: 1 };
+    let file = folder.create(system, &first).map_err(|failure| LogError::Io {
+        action: "make a segment",
+        path: folder.path.clone(),
+        source: failure.error,
+    })?;
+    let end = HEADER_LEN as u64;
+    Ok(Opened {
+        folder,
+        log,
+        kept: 1,
+        segments: vec![1],
+        file: Arc::new(file),
+        end,
+        allocated: end,
+        last: 0,
+        dropped_bytes: 0,
+    })
 }
 
-/// See [`read_at`].
-pub(super) struct ReadAt<F> {
-    file: F,
-    at: u64,
-}
-
-impl<F: Deref<Target = File>> Read for ReadAt<F> {
-    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        let count = self.file.read_at(bytes, self.at)?;
-        self.at += count as u64;
-        Ok(count)
+fn header(folder: &Folder, first: u64) -> Result<Header, LogError> {
+    let (file, _) = reopened(folder, first)?;
+    let mut bytes = Vec::with_capacity(HEADER_LEN);
+    let read = read_at(&*file, 0).take(HEADER_LEN as u64).read_to_end(&mut bytes);
+    read.map_err(|source| io(folder, "read", first, source))?;
+    match Header::from_bytes(&bytes) {
+        // The first that is needed is never behind a segment's beginning.
+        Some(Ok(header)) if header.first == first && (1..=first).contains(&header.kept) => {
+            Ok(header)
+        }
+        Some(Err(version)) => Err(LogError::Version { path: folder.segment(first), version }),
+        _ => Err(damaged(folder, first, 0, first)),
     }
+}
+
+fn reopened(folder: &Folder, first: u64) -> Result<(Arc<File>, u64), LogError> {
+    reopen(&folder.segment(first)).map_err(|source| io(folder, "open", first, source))
+}
+
+fn io(folder: &Folder, action: &'static str, first: u64, source: io::Error) -> LogError {
+    LogError::Io { action, path: folder.segment(first), source }
+}
+
+fn damaged(folder: &Folder, first: u64, offset: u64, sequence: u64) -> LogError {
+    LogError::Damaged { segment: folder.segment(first), offset, sequence }
 }

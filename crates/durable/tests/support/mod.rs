@@ -2,9 +2,10 @@
 #![allow(dead_code, unreachable_pub, missing_docs)] // no test uses all of it
 
 use std::collections::HashMap;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -57,6 +58,11 @@ impl Disk {
         self.book().calls.iter().filter(|(_, of)| *of == inode).map(|(call, _)| *call).collect()
     }
 
+    /// Begins a new book.
+    pub fn forget_calls(&self) {
+        self.book().calls.clear();
+    }
+
     pub fn until_asked(&self, count: usize) {
         let book = self.book();
         let waited = self
@@ -98,6 +104,14 @@ impl System for Disk {
     fn flush_device(&self, file: &File) -> Result<(), Failure> {
         self.call(Call::Flush, file)
     }
+}
+
+/// The segments of a log, oldest first.
+pub fn segments(log: &Path) -> Vec<PathBuf> {
+    let files = fs::read_dir(log).unwrap().map(|entry| entry.unwrap().path());
+    let mut all: Vec<_> = files.filter(|path| path.extension() == Some("log".as_ref())).collect();
+    all.sort();
+    all
 }
 
 pub fn inode(file: &File) -> u64 {

@@ -1,0 +1,140 @@
+//! The folder of a log, and what its files are called. A segment appears in it whole, under its
+//! name, by a rename: a file of that name has a header that is durable.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, BufReader, Read};
+use std::ops::Deref;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::error::LogError;
+use super::format::Header;
+use crate::durable::Kind;
+use crate::system::{Failure, System};
+
+const BUFFER_LEN: usize = 256 << 10;
+
+/// A segment that is being made.
+const UNBORN: &str = "segment.new";
+
+/// A log's folder, locked as long as this lives.
+#[derive(Debug)]
+pub(super) struct Folder {
+    pub(super) path: PathBuf,
+    /// To be locked, and synced.
+    pub(super) file: File,
+}
+
+impl Folder {
+    /// Opens it, or makes it, durably; and locks it.
+    pub(super) fn open(system: &dyn System, path: &Path) -> Result<Self, LogError> {
+        let io = |action| move |source| LogError::Io { action, path: path.to_owned(), source };
+        match fs::create_dir(path) {
+            Ok(()) => {
+                let parent = crate::batch::parent(path).map_err(io("open the parent of"))?;
+                let synced = system.sync(&parent, Kind::All);
+                synced.map_err(|failure| io("sync the parent of")(failure.error))?;
+            }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(io("make")(error)),
+        }
+        if !path.is_dir() {
+            return Err(LogError::NotALog { path: path.to_owned() });
+        }
+        let file = File::open(path).map_err(io("open"))?;
+        match file.try_lock() {
+            Ok(()) => Ok(Self { path: path.to_owned(), file }),
+            Err(TryLockError::WouldBlock) => Err(LogError::InUse { path: path.to_owned() }),
+            Err(TryLockError::Error(source)) => Err(io("lock")(source)),
+        }
+    }
+
+    /// The segment that begins with this record.
+    pub(super) fn segment(&self, first: u64) -> PathBuf {
+        self.path.join(format!("{first:020}.log"))
+    }
+
+    /// The first records of the segments, in order. An error where there are none, but something
+    /// else is.
+    pub(super) fn segments(&self) -> Result<Vec<u64>, LogError> {
+        let io = |source| LogError::Io { action: "read", path: self.path.clone(), source };
+        let (mut all, mut others) = (Vec::new(), false);
+        for entry in fs::read_dir(&self.path).map_err(io)? {
+            let name = entry.map_err(io)?.file_name();
+            match name.to_str().and_then(first_of) {
+                Some(first) => all.push(first),
+                None => others |= name != UNBORN,
+            }
+        }
+        if all.is_empty() && others {
+            return Err(LogError::NotALog { path: self.path.clone() });
+        }
+        all.sort_unstable();
+        Ok(all)
+    }
+
+    /// Makes a segment, in the place of an empty one of the same name, if there is one. Where this
+    /// fails it may be there or not.
+    pub(super) fn create(&self, system: &dyn System, header: &Header) -> Result<File, Failure> {
+        let unborn = self.path.join(UNBORN);
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(true);
+        let opened = options.open(&unborn);
+        let file = opened.map_err(|error| Failure { operation: "open", error })?;
+        system.write(&file, &header.to_bytes(), 0)?;
+        system.sync(&file, Kind::All)?;
+        system.rename(&unborn, &self.segment(header.first))?;
+        self.sync(system)?;
+        Ok(file)
+    }
+
+    /// Removes segments, in any order as far as a crash is concerned: a later segment says that
+    /// they are not needed.
+    pub(super) fn remove(&self, system: &dyn System, segments: &[u64]) -> Result<(), Failure> {
+        for first in segments {
+            match system.remove(&self.segment(*first)) {
+                Err(Failure { error, .. }) if error.kind() == io::ErrorKind::NotFound => {}
+                removed => removed?,
+            }
+        }
+        if segments.is_empty() { Ok(()) } else { self.sync(system) }
+    }
+
+    /// Makes the names in it durable.
+    pub(super) fn sync(&self, system: &dyn System) -> Result<(), Failure> {
+        system.sync(&self.file, Kind::All)
+    }
+}
+
+fn first_of(name: &str) -> Option<u64> {
+    let digits = name.strip_suffix(".log")?;
+    let is_number = digits.len() == 20 && digits.bytes().all(|digit| digit.is_ascii_digit());
+    digits.parse().ok().filter(|_| is_number)
+}
+
+/// Reads from here on, whatever the descriptor's own position.
+pub(super) fn read_at<F: Deref<Target = File>>(file: F, at: u64) -> BufReader<ReadAt<F>> {
+    BufReader::with_capacity(BUFFER_LEN, ReadAt { file, at })
+}
+
+/// See [`read_at`].
+pub(super) struct ReadAt<F> {
+    file: F,
+    at: u64,
+}
+
+impl<F: Deref<Target = File>> Read for ReadAt<F> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let count = self.file.read_at(bytes, self.at)?;
+        self.at += count as u64;
+        Ok(count)
+    }
+}
+
+/// A segment's file, to be read.
+pub(super) fn reopen(path: &Path) -> io::Result<(Arc<File>, u64)> {
+    let file = File::open(path)?;
+    let length = file.metadata()?.len();
+    Ok((Arc::new(file), length))
+}

@@ -1,0 +1,263 @@
+//! The power fails at each call of a log that grows and is cut off: of what was not synced any part
+//! may be there, names and blocks alike. What was called durable is, and what was called gone stays
+//! so.
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use homing_durable::{Durable, Failure, Kind, Linux, Log, System};
+use homing_runtime::Runtime;
+use support::inode;
+
+const SEGMENT: u64 = 300;
+/// So much of a file is there or not as a whole.
+const BLOCK: usize = 32;
+
+/// A generator of Marsaglia's.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % limit
+    }
+
+    fn coin(&mut self) -> bool {
+        self.below(2) == 0
+    }
+}
+
+/// What is in the log's folder after a power cut, and what must be.
+struct Image {
+    files: Vec<(String, Vec<u8>)>,
+    promised: Promised,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Promised {
+    durable: u64,
+    /// Records before the first are gone; those from the second on must not be.
+    gone_before: u64,
+    kept_from: u64,
+}
+
+/// A disk with a cache, of which it makes images.
+#[derive(Clone)]
+struct Platter(Arc<Mutex<State>>);
+
+struct State {
+    folder: PathBuf,
+    dice: Dice,
+    /// What is safe: by name the file, by file the bytes. They are held open: no number is used twice.
+    names: BTreeMap<String, u64>,
+    bytes: HashMap<u64, Vec<u8>>,
+    open: HashMap<u64, File>,
+    promised: Promised,
+    /// The program dies at the call after so many more.
+    dies_after: Option<u64>,
+    images: Vec<Image>,
+}
+
+impl State {
+    fn know(&mut self, file: &File) {
+        self.open.entry(inode(file)).or_insert_with(|| file.try_clone().unwrap());
+    }
+
+    fn listing(&self) -> BTreeMap<String, u64> {
+        let entries = fs::read_dir(&self.folder).into_iter().flatten().map(Result::unwrap);
+        let name = |entry: &fs::DirEntry| entry.file_name().into_string().unwrap();
+        entries.map(|entry| (name(&entry), entry.metadata().unwrap().ino())).collect()
+    }
+
+    /// The power fails, here.
+    fn cut(&mut self) {
+        let now = self.listing();
+        let names: BTreeSet<&String> = now.keys().chain(self.names.keys()).collect();
+        let mut files = Vec::new();
+        for name in names {
+            let choices = [now.get(name), self.names.get(name)];
+            let Some(inode) = choices[self.dice.below(2) as usize] else { continue };
+            let safe = self.bytes.get(inode).cloned().unwrap_or_default();
+            let mut bytes = content(&self.open[inode]);
+            if self.dice.coin() {
+                bytes.truncate(safe.len());
+            }
+            for (at, block) in bytes.chunks_mut(BLOCK).enumerate() {
+                if self.dice.coin() {
+                    let safe = safe.get(at * BLOCK..).unwrap_or_default();
+                    let count = block.len().min(safe.len());
+                    block[..count].copy_from_slice(&safe[..count]);
+                    block[count..].fill(0);
+                }
+            }
+            files.push((name.clone(), bytes));
+        }
+        self.images.push(Image { files, promised: self.promised });
+    }
+}
+
+fn content(file: &File) -> Vec<u8> {
+    let mut bytes = vec![0; file.metadata().unwrap().len() as usize];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    bytes
+}
+
+impl Platter {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+
+    /// Before each call, and behind it.
+    fn around(&self, call: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
+        {
+            let mut state = self.state();
+            state.cut();
+            if let Some(calls) = &mut state.dies_after {
+                let Some(left) = calls.checked_sub(1) else {
+                    let error = io::Error::from_raw_os_error(5);
+                    return Err(Failure { operation: "the program", error });
+                };
+                *calls = left;
+            }
+        }
+        let done = call();
+        self.state().cut();
+        done
+    }
+}
+
+impl System for Platter {
+    fn sync(&self, file: &File, _: Kind) -> Result<(), Failure> {
+        self.around(|| {
+            let mut state = self.state();
+            if file.metadata().unwrap().is_dir() {
+                if fs::metadata(&state.folder).is_ok_and(|folder| folder.ino() == inode(file)) {
+                    state.names = state.listing();
+                }
+            } else {
+                state.know(file);
+                state.bytes.insert(inode(file), content(file));
+            }
+            Ok(())
+        })
+    }
+    fn sync_filesystem(&self, _: &File) -> Result<(), Failure> {
+        unreachable!()
+    }
+    fn check(&self, _: &File) -> Result<(), Failure> {
+        unreachable!()
+    }
+    fn flush_device(&self, _: &File) -> Result<(), Failure> {
+        unreachable!()
+    }
+    fn write(&self, file: &File, bytes: &[u8], offset: u64) -> Result<(), Failure> {
+        self.state().know(file);
+        self.around(|| Linux.write(file, bytes, offset))
+    }
+    fn rename(&self, from: &Path, to: &Path) -> Result<(), Failure> {
+        self.around(|| Linux.rename(from, to))
+    }
+    fn remove(&self, path: &Path) -> Result<(), Failure> {
+        self.around(|| Linux.remove(path))
+    }
+}
+
+fn record(sequence: u64) -> Vec<u8> {
+    vec![sequence as u8; (sequence * 29 % 70) as usize]
+}
+
+/// A life of a log, by these dice.
+fn live(runtime: &Runtime, folder: &Path, seed: u64) -> Vec<Image> {
+    let platter = Platter(Arc::new(Mutex::new(State {
+        folder: folder.to_owned(),
+        dice: Dice(seed),
+        names: BTreeMap::new(),
+        bytes: HashMap::new(),
+        open: HashMap::new(),
+        promised: Promised::default(),
+        dies_after: None,
+        images: Vec::new(),
+    })));
+    let durable = Durable::with_system(runtime, platter.clone()).unwrap();
+    let open = || Log::open_with(&durable, folder, SEGMENT).unwrap().0;
+    let mut log = open();
+    for _ in 0..40 {
+        let choice = platter.state().dice.below(8);
+        // What it has just written may be in the page cache only when it begins anew.
+        let dies = platter.state().dice.below(4) == 0;
+        let calls = platter.state().dice.below(7);
+        platter.state().dies_after = dies.then_some(calls);
+        let done = match choice {
+            1 | 2 => {
+                let limit = log.durable_sequence().get() + 1;
+                let first = 1 + platter.state().dice.below(limit);
+                let kept_from = platter.state().promised.kept_from.max(first);
+                platter.state().promised.kept_from = kept_from;
+                log.truncate_before(first.into()).wait()
+            }
+            choice => {
+                for _ in 0..choice.max(3) - 2 {
+                    log.append(&record(log.last_sequence().get() + 1)).unwrap();
+                }
+                log.commit(log.last_sequence()).wait()
+            }
+        };
+        platter.state().dies_after = None;
+        if choice == 0 || done.is_err() {
+            drop(log);
+            log = open();
+        }
+        platter.state().promised.gone_before = log.first_sequence().get();
+        platter.state().promised.durable = log.durable_sequence().get();
+    }
+    let mut state = platter.state();
+    std::mem::take(&mut state.images)
+}
+
+#[test]
+fn whenever_the_power_fails_what_was_promised_is_kept() {
+    let runtime = Runtime::new().unwrap();
+    let real = Durable::with_system(&runtime, support::Disk::default()).unwrap();
+    let (mut images, mut cut_off) = (0, 0);
+    for seed in 1..=24_u64 {
+        let folder = tempfile::tempdir().unwrap();
+        let all =
+            live(&runtime, &folder.path().join("log"), seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        for (number, Image { files, promised }) in all.into_iter().enumerate() {
+            let after = folder.path().join(number.to_string());
+            fs::create_dir(&after).unwrap();
+            let gone = format!("{:020}.log", promised.gone_before);
+            // The first that is kept stands in the midst of one, at most.
+            let old = files.iter().filter(|(name, _)| *name < gone).count();
+            assert!(old <= 1, "{seed} {number}: {old} segments have not given their space back");
+            for (name, bytes) in files {
+                fs::write(after.join(name), bytes).unwrap();
+            }
+            let opened = Log::open_with(&real, &after, SEGMENT);
+            let (log, recovery) = opened.unwrap_or_else(|error| panic!("{seed} {number}: {error}"));
+            let (first, last) = (recovery.first.get(), log.last_sequence().get());
+            assert!(last >= promised.durable, "{seed} {number}: {last} of {promised:?}");
+            let range = promised.gone_before..=promised.kept_from.max(1);
+            assert!(range.contains(&first), "{seed} {number}: {first} of {promised:?}");
+            let mut sequence = first;
+            for found in log.records() {
+                assert!(found.unwrap().data == record(sequence), "{seed} {number}");
+                sequence += 1;
+            }
+            assert_eq!(sequence, last + 1);
+            images += 1;
+            cut_off += u32::from(first > 1);
+            drop(log);
+            fs::remove_dir_all(after).unwrap();
+        }
+    }
+    assert!(images > 5000 && cut_off > 1000, "{images} {cut_off}: the dice are bad");
+}

@@ -1,0 +1,332 @@
+//! What opening a log makes of files that a crash or a disk has changed: records that were durable
+//! are never passed over in silence, and what was dropped does not come back.
+
+mod support;
+
+use std::fs::{self, OpenOptions};
+use std::path::{Path, PathBuf};
+
+use homing_durable::{Durable, Log, LogError};
+use homing_runtime::Runtime;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::Index;
+use support::segments;
+
+const HEADER: u64 = 40;
+
+struct World {
+    _runtime: Runtime,
+    durable: Durable,
+    _folder: tempfile::TempDir,
+    path: PathBuf,
+}
+
+fn world() -> World {
+    let runtime = Runtime::new().unwrap();
+    let durable = Durable::new(&runtime).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("log");
+    World { _runtime: runtime, durable, _folder: folder, path }
+}
+
+/// Where a record stands: in which segment, and its first byte and the one behind it there.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    segment: usize,
+    begin: u64,
+    end: u64,
+    /// The last record of its write.
+    last_of_write: u64,
+}
+
+/// A log of these writes in segments of 200 bytes, its first records cut off; where each record is,
+/// those that are gone as well.
+fn written(world: &World, writes: &[Vec<Vec<u8>>], cut: Option<Index>) -> Vec<Place> {
+    let (log, _) = Log::open_with(&world.durable, &world.path, 200).unwrap();
+    let cut_after = cut.map(|cut| cut.index(writes.len()));
+    let mut places: Vec<Place> = Vec::new();
+    let (mut segment, mut end, mut removed) = (0, HEADER, 0);
+    for (number, write) in writes.iter().enumerate() {
+        let length: u64 = write.iter().map(|record| 16 + record.len() as u64).sum();
+        if end > HEADER && end + length > 200 {
+            (segment, end) = (segment + 1, HEADER);
+        }
+        let last_of_write = (places.len() + write.len()) as u64;
+        for record in write {
+            let begin = end;
+            end += 16 + record.len() as u64;
+            places.push(Place { segment, begin, end, last_of_write });
+            log.append(record).unwrap();
+        }
+        log.commit_and_wait(log.last_sequence()).unwrap();
+        if let Some(cut) = cut.filter(|_| cut_after == Some(number)) {
+            // Also in the midst of a segment, so that some in it are not needed.
+            let first = cut.index(places.len() + 1);
+            removed = places.get(first).map_or(segment + 1, |place| place.segment);
+            log.truncate_before((first as u64 + 1).into()).wait().unwrap();
+            if removed > 0 {
+                (segment, end) = (segment + 1, HEADER);
+            }
+        }
+    }
+    // They are counted as they are now.
+    for place in &mut places {
+        place.segment = place.segment.wrapping_sub(removed);
+    }
+    places
+}
+
+fn writes() -> impl Strategy<Value = Vec<Vec<Vec<u8>>>> {
+    vec(vec(vec(any::<u8>(), 0..60), 1..4), 1..12)
+}
+
+fn set_length(path: &Path, length: u64) {
+    OpenOptions::new().write(true).open(path).unwrap().set_len(length).unwrap();
+}
+
+fn content(path: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    segments(path).into_iter().map(|path| (path.clone(), fs::read(&path).unwrap())).collect()
+}
+
+/// Opens it: these records are found, up to this one; it goes on from there, and what was dropped
+/// does not come back.
+fn goes_on(world: &World, first: u64, records: &[Vec<u8>], last: u64) {
+    let open = || {
+        let (log, recovery) = Log::open_with(&world.durable, &world.path, 200).unwrap();
+        let records: Vec<_> = log.records().map(|record| record.unwrap().data).collect();
+        assert_eq!((recovery.first.get(), recovery.records), (first, records.len() as u64));
+        assert_eq!(log.last_sequence().get(), first + records.len() as u64 - 1);
+        (log, records, recovery.dropped_bytes)
+    };
+    let (log, found, _) = open();
+    assert_eq!(found, records[first as usize - 1..last as usize]);
+    drop(log);
+    // Also where the next crash comes before anything is appended.
+    let (log, found, dropped) = open();
+    assert_eq!((found.len() as u64, dropped), (last + 1 - first, 0));
+    // As long as the first that was dropped: those behind it would stand where they did.
+    let length = records.get(last as usize).map_or(3, Vec::len);
+    log.commit_and_wait(log.append(&vec![0xEE; length]).unwrap()).unwrap();
+    drop(log);
+    let (_, again, dropped) = open();
+    assert_eq!((again.len(), dropped), (found.len() + 1, 0));
+    assert_eq!(again[found.len()], vec![0xEE; length]);
+}
+
+/// Opens it: this is damaged, and nothing has changed.
+fn is_damaged(world: &World, segment: &Path, offset: u64, sequence: u64) {
+    let before = content(&world.path);
+    for _ in 0..2 {
+        match Log::open(&world.durable, &world.path) {
+            Err(LogError::Damaged { segment: named, offset: at, sequence: record }) => {
+                assert_eq!((&*named, at, record), (segment, offset, sequence));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(content(&world.path), before);
+}
+
+/// What comes of a log whose segment is not as it was from this byte on: of the rest of it where
+/// `cut` is set, else of this byte alone.
+fn check(world: &World, places: &[Place], records: &[Vec<u8>], segment: usize, at: u64, cut: bool) {
+    let all = segments(&world.path);
+    let name = &all[segment];
+    let begins: u64 = name.file_stem().unwrap().to_str().unwrap().parse().unwrap();
+    if at < HEADER {
+        return is_damaged(world, name, 0, begins);
+    }
+    let first = first_kept(&all);
+    let hit = (0_u64..).zip(places).find(|(_, place)| place.segment == segment && place.end > at);
+    let last = records.len() as u64;
+    let Some((before, place)) = hit else { return goes_on(world, first, records, last) };
+    let is_last = segment + 1 == all.len();
+    if is_last && (cut || place.last_of_write == last) {
+        goes_on(world, first, records, before);
+    } else {
+        is_damaged(world, name, place.begin, before + 1);
+    }
+}
+
+/// As the newest segment has it.
+fn first_kept(all: &[PathBuf]) -> u64 {
+    let newest = fs::read(all.last().unwrap()).unwrap();
+    u64::from_le_bytes(newest[32..40].try_into().unwrap())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_byte_that_is_flipped_is_damage_or_in_the_last_write(
+        writes in writes(), gone in any::<Index>(), segment in any::<Index>(), at in any::<Index>(),
+        flip in 1_u8..,
+    ) {
+        let world = world();
+        let places = written(&world, &writes, Some(gone));
+        let all = segments(&world.path);
+        let segment = segment.index(all.len());
+        let mut bytes = fs::read(&all[segment]).unwrap();
+        let at = at.index(bytes.len());
+        bytes[at] ^= flip;
+        fs::write(&all[segment], &bytes).unwrap();
+        check(&world, &places, &writes.concat(), segment, at as u64, false);
+    }
+
+    #[test]
+    fn a_segment_that_is_cut_is_damaged_unless_it_is_the_last(
+        writes in writes(), gone in any::<Index>(), segment in any::<Index>(), at in any::<Index>(),
+    ) {
+        let world = world();
+        let places = written(&world, &writes, Some(gone));
+        let all = segments(&world.path);
+        let segment = segment.index(all.len());
+        let at = at.index(fs::metadata(&all[segment]).unwrap().len() as usize) as u64;
+        set_length(&all[segment], at);
+        check(&world, &places, &writes.concat(), segment, at, true);
+    }
+
+    /// Write-back keeps no order: of what was not committed any block may be there.
+    #[test]
+    fn holes_in_what_was_not_committed_harm_nothing_that_was(
+        writes in writes(), gone in any::<Index>(), lost in vec(any::<bool>(), 64),
+    ) {
+        let world = world();
+        let places = written(&world, &writes, Some(gone));
+        let records = writes.concat();
+        let all = segments(&world.path);
+        let name = all.last().unwrap();
+        // The last write, if a segment was not begun since.
+        let mut uncommitted = (0..).zip(&places).filter(|(_, place)| {
+            place.last_of_write == records.len() as u64 && place.segment == all.len() - 1
+        });
+        let mut bytes = fs::read(name).unwrap();
+        let mut whole = records.len() as u64;
+        if let Some((before, first)) = uncommitted.next() {
+            whole = before;
+            for (block, lost) in bytes[first.begin as usize..].chunks_mut(16).zip(lost) {
+                if lost {
+                    block.fill(0);
+                }
+            }
+        }
+        fs::write(name, &bytes).unwrap();
+        let (log, recovery) = Log::open(&world.durable, &world.path).unwrap();
+        let last = log.last_sequence().get();
+        prop_assert!(last >= whole && recovery.first.get() == first_kept(&all));
+        drop(log);
+        goes_on(&world, recovery.first.get(), &records, last);
+    }
+
+    /// Whatever stands there: an error that changes nothing, or a log.
+    #[test]
+    fn no_bytes_make_recovery_panic(
+        bytes in vec(any::<u8>(), 0..300), keeps in 0_usize..120, number in 0_u64..4,
+    ) {
+        let world = world();
+        written(&world, &[vec![b"one".to_vec()], vec![b"two".to_vec()]], None);
+        let name = world.path.join(format!("{number:020}.log"));
+        let mut all = fs::read(&segments(&world.path)[0]).unwrap();
+        all.truncate(keeps);
+        all.extend(bytes);
+        fs::write(&name, &all).unwrap();
+        let before = content(&world.path);
+        match Log::open(&world.durable, &world.path) {
+            Ok((log, recovery)) => {
+                prop_assert_eq!(log.records().map(Result::unwrap).count() as u64, recovery.records);
+            }
+            Err(LogError::Damaged { .. }) => prop_assert_eq!(content(&world.path), before),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Five segments of two records.
+fn five(world: &World) -> (Vec<PathBuf>, Vec<Vec<u8>>) {
+    let writes: Vec<_> = (1..=10).map(|number| vec![vec![number; 60]]).collect();
+    written(world, &writes, None);
+    let all = segments(&world.path);
+    assert_eq!(all.len(), 5);
+    (all, writes.concat())
+}
+
+#[test]
+fn a_segment_that_is_gone_is_damage_unless_it_is_not_needed() {
+    for (gone, sequence) in [(0, 1), (1, 3), (3, 7)] {
+        let world = world();
+        let (all, _) = five(&world);
+        fs::remove_file(&all[gone]).unwrap();
+        // It should be behind what is there, or before all.
+        if gone == 0 {
+            is_damaged(&world, &all[1], 0, sequence);
+        } else {
+            is_damaged(&world, &all[gone - 1], HEADER + 2 * 76, sequence);
+        }
+    }
+}
+
+/// A crash while segments were removed: unless the folder was synced, any may be left.
+#[test]
+fn segments_that_are_not_needed_are_removed_whichever_of_them_are_left() {
+    for left in 0_u8..8 {
+        let world = world();
+        let (all, records) = five(&world);
+        let before = content(&world.path);
+        let (log, _) = Log::open(&world.durable, &world.path).unwrap();
+        log.truncate_before(7.into()).wait().unwrap();
+        drop(log);
+        for (number, (path, mut bytes)) in before.into_iter().take(3).enumerate() {
+            if left & 1 << number != 0 {
+                // What is not needed may be damaged.
+                bytes[usize::from(left)] ^= 1;
+                fs::write(path, bytes).unwrap();
+            }
+        }
+        goes_on(&world, 7, &records, 10);
+        assert!(all[..3].iter().all(|path| !path.exists()) && all[3].exists());
+    }
+}
+
+#[test]
+fn a_later_write_that_ends_in_zeroes_tells_of_the_damage_before_it() {
+    let world = world();
+    let places = written(&world, &[vec![vec![7; 9]], vec![vec![0; 30]]], None);
+    let name = segments(&world.path).remove(0);
+    let mut bytes = fs::read(&name).unwrap();
+    bytes[places[0].end as usize - 1] ^= 1;
+    fs::write(&name, bytes).unwrap();
+    is_damaged(&world, &name, HEADER, 1);
+}
+
+#[test]
+fn a_segment_of_another_log_or_of_another_version_is_not_taken() {
+    let (world, other) = (world(), self::world());
+    let (all, _) = five(&world);
+    let (others, records) = five(&other);
+    let ours = all[4].clone();
+    fs::copy(&others[2], &all[2]).unwrap();
+    is_damaged(&world, &all[2], 0, 5);
+    // Nor its records: not even as a sign that those before them were durable.
+    let mut bytes = fs::read(&others[4]).unwrap();
+    bytes[HEADER as usize..].copy_from_slice(&fs::read(&ours).unwrap()[HEADER as usize..]);
+    fs::write(&others[4], bytes).unwrap();
+    goes_on(&other, 1, &records, 8);
+
+    let newest = self::world();
+    let (all, _) = five(&newest);
+    let mut bytes = fs::read(&all[4]).unwrap();
+    bytes[8] = 3;
+    let checksum = crc32c(&[&bytes[..12], &bytes[16..40]].concat());
+    bytes[12..16].copy_from_slice(&checksum.to_le_bytes());
+    fs::write(&all[4], bytes).unwrap();
+    let error = Log::open(&newest.durable, &newest.path).unwrap_err();
+    assert!(matches!(&error, LogError::Version { version: 3, path } if *path == all[4]), "{error}");
+}
+
+/// Bit by bit, as the polynomial has it.
+fn crc32c(bytes: &[u8]) -> u32 {
+    let bit = |crc: u32| if crc & 1 == 1 { crc >> 1 ^ 0x82F6_3B78 } else { crc >> 1 };
+    let byte = |crc: u32, byte: &u8| (0..8).fold(crc ^ u32::from(*byte), |crc, _| bit(crc));
+    !bytes.iter().fold(!0, byte)
+}
