@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use homing_durable::{Backend, Durable, Strategy};
+use homing_durable::{Backend, Durable, Strategy, WriteBack};
 use homing_runtime::Runtime;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -25,24 +25,28 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         files.iter().try_for_each(|file| file.sync_all())?;
         Ok(())
     })?;
-    println!("serial               {took:>9.0} files/s");
+    println!("{:<25} {took:>9.0} files/s", "serial");
     let ways = [
-        (Strategy::Files, Backend::Threads),
-        (Strategy::Files, Backend::IoUring),
-        (Strategy::Filesystem, Backend::Threads),
-        (Strategy::Auto, Backend::Threads),
+        (Strategy::Files, Backend::Threads, WriteBack::Late),
+        (Strategy::Files, Backend::Threads, WriteBack::Early),
+        (Strategy::Files, Backend::IoUring, WriteBack::Late),
+        (Strategy::Files, Backend::IoUring, WriteBack::Early),
+        (Strategy::Filesystem, Backend::Threads, WriteBack::Auto),
+        (Strategy::Auto, Backend::Threads, WriteBack::Auto),
     ];
-    for (strategy, backend) in ways {
+    for (strategy, backend, write_back) in ways {
         durable.set_strategy(strategy);
+        durable.set_write_back(write_back);
         if let Err(error) = durable.set_backend(backend) {
-            println!("{:<20} skipped: {error}", backend.name());
+            println!("{:<25} skipped: {error}", backend.name());
             continue;
         }
         let rate = timed(&folder, count, |files| {
             durable.fsync_many(files).wait().into_iter().collect::<Result<(), _>>()?;
             Ok(())
         })?;
-        println!("{:<20} {rate:>9.0} files/s", format!("{} {}", strategy.name(), backend.name()));
+        let way = format!("{} {} {}", strategy.name(), backend.name(), write_back.name());
+        println!("{way:<25} {rate:>9.0} files/s");
     }
     println!("{:?}", durable.counters());
     Ok(())

@@ -3,6 +3,7 @@
 //! ```text
 //! durable/strategy      rw  auto, files or filesystem
 //! durable/backend       rw  threads or io_uring: who syncs single files
+//! durable/write_back    rw  auto, early or late: of files that wait to be synced by themselves
 //! durable/depth         rw  syncs under way at a time
 //! durable/counters      ro  what has been done: a name and a number on each line
 //! durable/latency_ns    ro  how many syncs took less than so long: a line for each bucket
@@ -16,6 +17,7 @@ use homing_control::{Attribute, AttributeError, AttributeTree};
 use crate::backend::Backend;
 use crate::counters::{Counters, Histogram};
 use crate::durable::Durable;
+use crate::early::WriteBack;
 use crate::error::DurabilityError;
 use crate::strategy::Strategy;
 
@@ -48,7 +50,7 @@ impl Durable {
 }
 
 /// All, sorted, and whether they can be set.
-const ALL: [(&str, bool); 8] = [
+const ALL: [(&str, bool); 9] = [
     ("durable/backend", true),
     ("durable/batch_sizes", false),
     ("durable/counters", false),
@@ -57,6 +59,7 @@ const ALL: [(&str, bool); 8] = [
     ("durable/filesystems", false),
     ("durable/latency_ns", false),
     ("durable/strategy", true),
+    ("durable/write_back", true),
 ];
 
 /// Syncs under way at a time: each may hold a thread.
@@ -75,6 +78,7 @@ impl AttributeTree for DurableAttributes {
         let durable = &self.durable;
         Ok(match path {
             "durable/strategy" => durable.strategy().name().to_owned(),
+            "durable/write_back" => durable.write_back().name().to_owned(),
             "durable/backend" => durable.backend().name().to_owned(),
             "durable/depth" => durable.depth().to_string(),
             "durable/counters" => counters(&durable.counters()),
@@ -101,6 +105,13 @@ impl AttributeTree for DurableAttributes {
                 let strategy =
                     strategy.ok_or_else(|| refused(format!("one of {}", names.join(", "))))?;
                 self.durable.set_strategy(strategy);
+            }
+            "durable/write_back" => {
+                let names = WriteBack::ALL.map(WriteBack::name);
+                let write_back = WriteBack::ALL.into_iter().find(|known| known.name() == value);
+                let write_back =
+                    write_back.ok_or_else(|| refused(format!("one of {}", names.join(", "))))?;
+                self.durable.set_write_back(write_back);
             }
             "durable/backend" => {
                 let names = Backend::ALL.map(Backend::name);
@@ -134,6 +145,7 @@ fn counters(counters: &Counters) -> String {
         ("asked", Some(counters.asked)),
         ("shared", Some(counters.shared)),
         ("files", Some(counters.files)),
+        ("early", Some(counters.early)),
         ("commits", Some(counters.commits)),
         ("committed", Some(counters.committed)),
         ("flushes_saved", Some(counters.flushes_saved())),

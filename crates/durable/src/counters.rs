@@ -14,6 +14,8 @@ pub struct Counters {
     pub shared: u64,
     /// Files synced one by one.
     pub files: u64,
+    /// Files whose write-back was begun before it was their turn to be synced.
+    pub early: u64,
     /// Commits of a filesystem.
     pub commits: u64,
     /// Files made durable by those.
@@ -86,6 +88,7 @@ pub(crate) struct Counts {
     pub(crate) asked: AtomicU64,
     pub(crate) shared: AtomicU64,
     pub(crate) files: AtomicU64,
+    pub(crate) early: AtomicU64,
     pub(crate) commits: AtomicU64,
     pub(crate) committed: AtomicU64,
     pub(crate) failed: AtomicU64,
@@ -125,6 +128,7 @@ impl Counts {
             asked: read(&self.asked),
             shared: read(&self.shared),
             files: read(&self.files),
+            early: read(&self.early),
             commits: read(&self.commits),
             committed: read(&self.committed),
             failed: read(&self.failed),

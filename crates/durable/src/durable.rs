@@ -14,6 +14,7 @@ use crate::backend::Backend;
 use crate::batch::{Batch, parent};
 use crate::counters::{Counters, add};
 use crate::description::Description;
+use crate::early::WriteBack;
 use crate::engine::{Engine, identify};
 use crate::error::DurabilityError;
 use crate::files::Asked;
@@ -167,6 +168,16 @@ impl Durable {
     /// How files are made durable.
     pub fn strategy(&self) -> Strategy {
         self.engine.strategy()
+    }
+
+    /// Whether the write-back of files that wait to be synced by themselves is begun early; live.
+    pub fn set_write_back(&self, write_back: WriteBack) {
+        self.engine.set_write_back(write_back);
+    }
+
+    /// Whether write-back is begun early.
+    pub fn write_back(&self) -> WriteBack {
+        self.engine.write_back()
     }
 
     /// How many syncs may be under way at a time, at least 1; live. Default: 64.

@@ -13,6 +13,7 @@ use crate::commit;
 use crate::counters::{Counts, add};
 use crate::description::Description;
 use crate::durable::Kind;
+use crate::early::WriteBack;
 use crate::error::DurabilityError;
 use crate::files::{Ended, FileId, Files, Job, Sync};
 use crate::strategy::Strategy;
@@ -29,6 +30,7 @@ pub(crate) struct Engine {
     pub(crate) system: Box<dyn System>,
     workqueue: Workqueue,
     strategy: AtomicU8,
+    write_back: AtomicU8,
     depth: AtomicUsize,
     backend: Mutex<Chosen>,
     pub(crate) counts: Counts,
@@ -43,6 +45,7 @@ impl Engine {
             system: Box::new(system),
             workqueue: runtime.workqueue("durable").build()?,
             strategy: AtomicU8::new(Strategy::Auto as u8),
+            write_back: AtomicU8::new(WriteBack::Auto as u8),
             depth: AtomicUsize::new(DEPTH),
             backend: Mutex::default(),
             counts: Counts::default(),
@@ -62,6 +65,16 @@ impl Engine {
 
     pub(crate) fn set_strategy(&self, strategy: Strategy) {
         self.strategy.store(strategy as u8, Ordering::Relaxed);
+    }
+
+    pub(crate) fn write_back(&self) -> WriteBack {
+        let number = self.write_back.load(Ordering::Relaxed);
+        let known = WriteBack::ALL.into_iter().find(|known| *known as u8 == number);
+        known.unwrap_or_default()
+    }
+
+    pub(crate) fn set_write_back(&self, write_back: WriteBack) {
+        self.write_back.store(write_back as u8, Ordering::Relaxed);
     }
 
     pub(crate) fn depth(&self) -> usize {
@@ -111,7 +124,7 @@ impl Engine {
         self.counts.batches.note(1);
         let (Ended { verdict, in_vain }, more) = {
             let mut files = self.files();
-            files.end_job(id.device, false, took);
+            files.end_job(id.device, false, took, 0);
             let ended = files.end(id, verdict, || file.keep().ok());
             (ended, files.waits())
         };
@@ -163,7 +176,8 @@ impl Engine {
 
     fn next_job(&self) -> Option<Job> {
         loop {
-            let job = self.files().next_job(self.strategy(), self.depth())?;
+            let (strategy, write_back) = (self.strategy(), self.write_back());
+            let job = self.files().next_job(strategy, write_back, self.depth())?;
             if !self.ended.load(Ordering::Acquire) {
                 return Some(job);
             }
@@ -212,6 +226,14 @@ impl Engine {
                 let verdicts = commit::all(&*self.system, &syncs);
                 (syncs, verdicts, true)
             }
+            Job::WriteBack(device, files) => {
+                add(&self.counts.early, files.len() as u64);
+                files.iter().for_each(|file| self.system.begin_write_back(file));
+                self.files().end_beginning(device);
+                let mine = self.next_job();
+                self.go_on();
+                return mine;
+            }
         };
         self.end(syncs, verdicts, was_commit, began.elapsed())
     }
@@ -228,9 +250,7 @@ impl Engine {
         let mut told = Vec::with_capacity(syncs.len());
         {
             let mut files = self.files();
-            if let Some(first) = syncs.first() {
-                files.end_job(first.id.device, was_commit, took);
-            }
+            end_job(&mut files, &syncs, was_commit, took);
             for (sync, verdict) in syncs.iter().zip(verdicts) {
                 told.push(files.end(sync.id, verdict, || Some(Arc::clone(&sync.file))));
             }
@@ -258,11 +278,10 @@ impl Engine {
         let (syncs, was_commit) = match job {
             Job::File(sync) => (vec![sync], false),
             Job::Commit(syncs) => (syncs, true),
+            Job::WriteBack(device, _) => return self.files().end_beginning(device),
         };
         let mut files = self.files();
-        if let Some(first) = syncs.first() {
-            files.end_job(first.id.device, was_commit, Duration::ZERO);
-        }
+        end_job(&mut files, &syncs, was_commit, Duration::ZERO);
         let next: Vec<_> = syncs.iter().map(|sync| files.give_up(sync.id)).collect();
         drop(files);
         for (sync, next) in syncs.into_iter().zip(next) {
@@ -270,6 +289,13 @@ impl Engine {
             self.tell(next, &verdict);
             self.tell(Some(sync.outcome), &verdict);
         }
+    }
+}
+
+fn end_job(files: &mut Files, syncs: &[Sync], was_commit: bool, took: Duration) {
+    if let Some(first) = syncs.first() {
+        let waved = syncs.iter().filter(|sync| sync.in_wave).count();
+        files.end_job(first.id.device, was_commit, took, waved);
     }
 }
 

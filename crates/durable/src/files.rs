@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::durable::Kind;
+use crate::early::{Waves, WriteBack};
 use crate::error::DurabilityError;
 use crate::strategy::{Costs, Strategy};
 use crate::synced::{Outcome, Verdict};
@@ -35,6 +36,8 @@ pub(crate) struct Sync {
     pub(crate) others: Vec<Arc<File>>,
     /// The numbers that those who asked know theirs by.
     numbers: Vec<RawFd>,
+    /// It was one of those that waited when a wave began.
+    pub(crate) in_wave: bool,
 }
 
 #[derive(Debug, Default)]
@@ -52,7 +55,10 @@ struct Filesystem {
     /// Files that can be synced now, first come first.
     ready: VecDeque<FileId>,
     committing: bool,
+    /// Write-back is being begun: syncs wait for that.
+    beginning: bool,
     costs: Costs,
+    waves: Waves,
 }
 
 /// What to do next.
@@ -61,6 +67,8 @@ pub(crate) enum Job {
     File(Sync),
     /// All of one filesystem.
     Commit(Vec<Sync>),
+    /// Files of one filesystem whose write-back is to begin, before they are synced.
+    WriteBack(u64, Vec<Arc<File>>),
 }
 
 /// What asking for a sync came to.
@@ -131,6 +139,7 @@ impl Files {
             askers: 1,
             others: Vec::new(),
             numbers: vec![number],
+            in_wave: false,
         });
         if !entry.running {
             self.filesystems.entry(id.device).or_default().ready.push_back(id);
@@ -164,7 +173,12 @@ impl Files {
     }
 
     /// The next thing to do, if there is anything and fewer than `depth` are under way.
-    pub(crate) fn next_job(&mut self, strategy: Strategy, depth: usize) -> Option<Job> {
+    pub(crate) fn next_job(
+        &mut self,
+        strategy: Strategy,
+        write_back: WriteBack,
+        depth: usize,
+    ) -> Option<Job> {
         if self.running >= depth {
             return None;
         }
@@ -174,7 +188,7 @@ impl Files {
         for device in devices {
             let Some(filesystem) = self.filesystems.get_mut(&device) else { continue };
             let waiting = filesystem.ready.len();
-            if waiting == 0 {
+            if waiting == 0 || filesystem.beginning {
                 continue;
             }
             // While a commit runs others gather for the next one, unless they are few.
@@ -190,6 +204,15 @@ impl Files {
                 self.running += 1;
                 return Some(Job::Commit(syncs));
             }
+            if let Some(early) = filesystem.waves.begin(write_back, waiting, depth, Instant::now())
+            {
+                let files = self.begin_wave(device, early);
+                if early {
+                    self.running += 1;
+                    return Some(Job::WriteBack(device, files));
+                }
+            }
+            let Some(filesystem) = self.filesystems.get_mut(&device) else { continue };
             let Some(id) = filesystem.ready.pop_front() else { continue };
             if let Some(sync) = self.begin(id) {
                 self.running += 1;
@@ -197,6 +220,31 @@ impl Files {
             }
         }
         None
+    }
+
+    /// All that wait are a wave. Their files, if write-back is to begin.
+    fn begin_wave(&mut self, device: u64, early: bool) -> Vec<Arc<File>> {
+        let Some(filesystem) = self.filesystems.get_mut(&device) else { return Vec::new() };
+        filesystem.beginning = early;
+        let mut files = Vec::new();
+        for id in &filesystem.ready {
+            let Some(next) = self.entries.get_mut(id).and_then(|entry| entry.next.as_mut()) else {
+                continue;
+            };
+            next.in_wave = true;
+            if early {
+                files.push(Arc::clone(&next.file));
+            }
+        }
+        files
+    }
+
+    /// The write-back of a wave has begun, or will not.
+    pub(crate) fn end_beginning(&mut self, device: u64) {
+        self.running -= 1;
+        if let Some(filesystem) = self.filesystems.get_mut(&device) {
+            filesystem.beginning = false;
+        }
     }
 
     fn begin(&mut self, id: FileId) -> Option<Sync> {
@@ -237,11 +285,14 @@ impl Files {
         // `DURABLE-3`
         let entry = self.entries.entry(id).or_default();
         entry.failed.get_or_insert_with(|| (error.clone(), keep()));
-        let in_vain = entry.next.take().map(|next| next.outcome);
+        let in_vain = entry.next.take();
         if let Some(filesystem) = self.filesystems.get_mut(&id.device) {
             filesystem.ready.retain(|ready| *ready != id);
+            if in_vain.as_ref().is_some_and(|next| next.in_wave) {
+                filesystem.waves.end(1, false, Instant::now());
+            }
         }
-        Ended { verdict: failed, in_vain }
+        Ended { verdict: failed, in_vain: in_vain.map(|next| next.outcome) }
     }
 
     /// How a file failed, if nobody has acknowledged it.
@@ -275,10 +326,13 @@ impl Files {
         }
     }
 
-    /// A job has ended.
-    pub(crate) fn end_job(&mut self, device: u64, was_commit: bool, took: Duration) {
+    /// A job has ended, with so many files of a wave.
+    pub(crate) fn end_job(&mut self, device: u64, was_commit: bool, took: Duration, waved: usize) {
         self.running -= 1;
         let Some(filesystem) = self.filesystems.get_mut(&device) else { return };
+        if waved > 0 {
+            filesystem.waves.end(waved, !was_commit, Instant::now());
+        }
         if was_commit {
             filesystem.committing = false;
             filesystem.costs.note_commit(took);
@@ -308,9 +362,12 @@ impl Files {
             #[allow(clippy::unnecessary_cast)]
             let device = *device as rustix::fs::Dev;
             let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-            let Filesystem { ready, committing, costs } = filesystem;
+            let Filesystem { ready, committing, costs, waves, .. } = filesystem;
             let (waiting, committing) = (ready.len(), u8::from(*committing));
-            format!("{major}:{minor} waiting {waiting} committing {committing} {}", costs.told())
+            let (costs, early) = (costs.told(), u8::from(waves.is_early()));
+            format!(
+                "{major}:{minor} waiting {waiting} committing {committing} {costs} early {early}"
+            )
         };
         self.filesystems.iter().map(line).collect()
     }

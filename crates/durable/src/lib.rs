@@ -23,7 +23,7 @@
 //! ```
 //!
 //! How: callers of one file share its next sync (`files`); files that wait are synced side by side,
-//! or, where many of one filesystem wait, by one commit of that filesystem with a verdict for each
+//! after the write-back of all has been begun where that has been faster (`early`), or, where many of one filesystem wait, by one commit of that filesystem with a verdict for each
 //! file (`commit`); which of the two is decided by what they have cost (`strategy`). Where many sync
 //! one file that has descriptions for it ([`SharedFile`]), they share syncs only if that is faster.
 //!
@@ -45,10 +45,12 @@
 mod attributes;
 mod backend;
 mod batch;
+mod choice;
 mod commit;
 mod counters;
 mod description;
 mod durable;
+mod early;
 mod engine;
 mod error;
 mod files;
@@ -73,6 +75,7 @@ pub use batch::Batch;
 pub use counters::{Counters, Histogram};
 pub use description::Description;
 pub use durable::{Durable, Kind};
+pub use early::WriteBack;
 pub use error::DurabilityError;
 pub use log::{Log, LogError, RECORD_LENGTH_MAX, Record, Records, Recovery, Sequence};
 pub use shared_file::SharedFile;

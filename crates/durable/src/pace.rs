@@ -7,6 +7,8 @@
 
 use std::time::{Duration, Instant};
 
+use crate::choice::Choice;
+
 /// How those are synced who come at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
@@ -16,46 +18,18 @@ pub(crate) enum Way {
     Together,
 }
 
-impl Way {
-    fn other(self) -> Self {
-        match self {
-            Self::Beside => Self::Together,
-            Self::Together => Self::Beside,
-        }
-    }
-}
-
 /// A figure is of so long and so many answers at least. Derived: a few of the kernel's time slices,
 /// and eight rounds of eight callers.
 const WINDOW: Duration = Duration::from_millis(20);
 const ANSWERS_MIN: u32 = 64;
 
-/// The other way is tried after so many windows first, and after twice as many each time it was
-/// not better, up to the last: a way that answers half as many then costs less than 1 %.
-const WINDOWS_MIN: u32 = 4;
-const WINDOWS_MAX: u32 = 256;
-
-/// The other way has to be so much better, in so many windows one after the other: beyond what
-/// figures of one way differ by. Measured: with one window 6 % of answers were by the worse way.
-const BETTER: f64 = 1.1;
-const TRIAL_WINDOWS: u32 = 2;
-
-/// How much a new figure counts: one part in so many.
-const SHARE: f64 = 4.0;
-
 /// What has been measured of one file.
 #[derive(Debug)]
 pub(crate) struct Pace {
-    way: Way,
+    /// Whether they share; by answers in a second.
+    together: Choice,
     /// Not to be changed: for tests.
     pinned: bool,
-    /// Answers in a second, while the way was this one.
-    rate: Option<f64>,
-    /// The way is being tried, for so many windows more.
-    trial: u32,
-    /// Windows since the last trial, and how many there are until the next one.
-    windows: u32,
-    until_trial: u32,
     /// The window: when it began, how many were answered, and how many came when nobody else was
     /// there.
     began: Option<Instant>,
@@ -67,12 +41,8 @@ pub(crate) struct Pace {
 impl Pace {
     pub(crate) fn new(way: Way, pinned: bool) -> Self {
         Self {
-            way,
+            together: Choice::new(way == Way::Together),
             pinned,
-            rate: None,
-            trial: 0,
-            windows: 0,
-            until_trial: WINDOWS_MIN,
             began: None,
             last: None,
             answered: 0,
@@ -81,7 +51,7 @@ impl Pace {
     }
 
     pub(crate) fn way(&self) -> Way {
-        self.way
+        if self.together.is_made() { Way::Together } else { Way::Beside }
     }
 
     /// Somebody came while nothing was under way. If he is `alone` the ways do not differ for him.
@@ -109,36 +79,12 @@ impl Pace {
         let lonely = self.alone > self.answered / 4;
         self.begin(now);
         if !lonely && !self.pinned {
-            self.note(rate);
+            self.together.note(rate);
         }
     }
 
     fn begin(&mut self, now: Instant) {
         (self.began, self.answered, self.alone) = (Some(now), 0, 0);
-    }
-
-    fn note(&mut self, rate: f64) {
-        if self.trial > 0 {
-            self.windows = 0;
-            if self.rate.is_none_or(|before| rate > before * BETTER) {
-                self.trial -= 1;
-                if self.trial == 0 {
-                    self.rate = Some(rate);
-                    self.until_trial = WINDOWS_MIN;
-                }
-            } else {
-                self.trial = 0;
-                self.way = self.way.other();
-                self.until_trial = (self.until_trial * 2).min(WINDOWS_MAX);
-            }
-            return;
-        }
-        self.rate = Some(self.rate.map_or(rate, |before| before + (rate - before) / SHARE));
-        self.windows += 1;
-        if self.windows >= self.until_trial {
-            self.trial = TRIAL_WINDOWS;
-            self.way = self.way.other();
-        }
     }
 }
 
@@ -175,11 +121,14 @@ mod tests {
         let mut pace = Pace::new(Way::Together, false);
         let now = &mut Instant::now();
         beside(&mut pace, now, [8, 4]);
-        let rate = pace.rate;
+        let rate = pace.together.rate();
         *now += Duration::from_secs(60);
         pace.idle(false, *now);
         beside(&mut pace, now, [8, 4]);
-        assert_eq!((pace.way(), pace.rate.map(f64::round)), (Way::Beside, rate.map(f64::round)));
+        assert_eq!(
+            (pace.way(), pace.together.rate().map(f64::round)),
+            (Way::Beside, rate.map(f64::round))
+        );
     }
 
     #[test]

@@ -8,8 +8,17 @@ use std::os::fd::AsRawFd;
 /// Waits for the write-back of the file's data that is under way. An error of any write-back that
 /// the description has not heard of yet comes out here, once.
 pub(crate) fn wait(file: &File) -> io::Result<()> {
+    call(file, libc::SYNC_FILE_RANGE_WAIT_BEFORE)
+}
+
+/// Begins the write-back of the file's data. What becomes of it is for the description's next
+/// [`wait`] or sync to say: this takes no word of it away.
+pub(crate) fn begin(file: &File) -> io::Result<()> {
+    call(file, libc::SYNC_FILE_RANGE_WRITE)
+}
+
+fn call(file: &File, flags: libc::c_uint) -> io::Result<()> {
     // SAFETY: no pointers; the descriptor is open as long as the file.
-    let returned =
-        unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WAIT_BEFORE) };
+    let returned = unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, flags) };
     if returned == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

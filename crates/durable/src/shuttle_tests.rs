@@ -13,7 +13,9 @@ use homing_topology::Machine;
 use shuttle::sync::{Arc, Condvar, Mutex};
 use shuttle::thread;
 
-use crate::{DurabilityError, Durable, Failure, Kind, Log, SharedFile, Strategy, System};
+use crate::{
+    DurabilityError, Durable, Failure, Kind, Log, Sequence, SharedFile, Strategy, System, WriteBack,
+};
 
 /// How many schedules are tried of each test. `HOMING_SHUTTLE_ITERATIONS` makes it more.
 fn iterations() -> usize {
@@ -121,6 +123,7 @@ fn nobody_is_lied_to(strategy: Strategy, fails: u64) {
         let disk = Disk::default();
         let durable = Durable::with_system(&runtime, disk.clone()).unwrap();
         durable.set_strategy(strategy);
+        durable.set_write_back(WriteBack::Early);
         let files = [(); 2].map(|()| Arc::new(tempfile::tempfile().unwrap()));
         disk.pages(&files[0], |pages| pages.fails = fails);
         let askers = [0, 1, 2].map(|asker: usize| {
@@ -289,8 +292,10 @@ fn committers_of_a_log() {
                     assert!(log.durable_sequence() >= sequence);
                     if committer == 0 {
                         log.truncate_before(sequence).wait().unwrap();
-                        let first = log.records().next().unwrap().unwrap();
-                        assert_eq!(first.sequence, sequence);
+                        let from =
+                            |first| log.records_from(first).next().unwrap().unwrap().sequence;
+                        assert_eq!(from(sequence), sequence);
+                        assert_eq!(from(Sequence::default()), log.first_sequence());
                     }
                 }
             })

@@ -34,6 +34,12 @@ pub trait System: Send + Sync + 'static {
     /// Flushes the cache of the device below the file's filesystem.
     fn flush_device(&self, file: &File) -> Result<(), Failure>;
 
+    /// Begins the write-back of a file's data, where there is a call for that. A hint: what becomes
+    /// of it is for [`System::sync`] or [`System::check`] to say.
+    fn begin_write_back(&self, file: &File) {
+        let _ = file;
+    }
+
     /// Whether this is the system itself, which has other ways to the same end.
     fn is_real(&self) -> bool {
         false
@@ -89,6 +95,12 @@ impl System for Linux {
 
     fn flush_device(&self, file: &File) -> Result<(), Failure> {
         data_sync(file)
+    }
+
+    #[cfg(target_os = "linux")]
+    fn begin_write_back(&self, file: &File) {
+        // A file of which it cannot be begun is still synced.
+        let _ = crate::range::begin(file);
     }
 }
 

@@ -3,7 +3,7 @@
 mod support;
 
 use homing_control::{AttributeError, AttributeTree};
-use homing_durable::Strategy;
+use homing_durable::{Strategy, WriteBack};
 use support::{Call, World};
 
 #[test]
@@ -32,11 +32,14 @@ fn what_is_set_is_in_force_and_bad_values_change_nothing() {
     let tree = world.durable.attributes();
     tree.set("durable/strategy", "files\n").unwrap();
     tree.set("durable/depth", "7").unwrap();
+    tree.set("durable/write_back", "late").unwrap();
+    assert_eq!(world.durable.write_back(), WriteBack::Late);
     assert_eq!((world.durable.strategy(), world.durable.depth()), (Strategy::Files, 7));
     for (path, value, accepted) in [
         ("durable/strategy", "syncfs", "auto, files, filesystem"),
         ("durable/strategy", "", "auto, files, filesystem"),
         ("durable/backend", "aio", "threads, io_uring"),
+        ("durable/write_back", "on", "auto, early, late"),
         ("durable/depth", "0", "1 to 4096"),
         ("durable/depth", "4097", "1 to 4096"),
         ("durable/depth", "-1", "1 to 4096"),
@@ -77,6 +80,7 @@ fn counters_histograms_and_failures_tell_what_has_happened() {
         "asked 8",
         "shared 2",
         "files 0",
+        "early 0",
         "commits 2",
         "committed 6",
         "flushes_saved 6",

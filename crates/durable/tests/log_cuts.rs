@@ -227,7 +227,7 @@ fn whenever_the_power_fails_what_was_promised_is_kept() {
     let runtime = Runtime::new().unwrap();
     let real = Durable::with_system(&runtime, support::Disk::default()).unwrap();
     let (mut images, mut cut_off) = (0, 0);
-    for seed in 1..=24_u64 {
+    for seed in 1..=8_u64 {
         let folder = tempfile::tempdir().unwrap();
         let all =
             live(&runtime, &folder.path().join("log"), seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
@@ -259,5 +259,5 @@ fn whenever_the_power_fails_what_was_promised_is_kept() {
             fs::remove_dir_all(after).unwrap();
         }
     }
-    assert!(images > 5000 && cut_off > 1000, "{images} {cut_off}: the dice are bad");
+    assert!(images > 2000 && cut_off > 500, "{images} {cut_off}: the dice are bad");
 }

@@ -18,6 +18,7 @@ pub enum Call {
     Filesystem,
     Check,
     Flush,
+    WriteBack,
 }
 
 /// A disk that keeps a book of what it is asked, holds calls up, and lets some fail.
@@ -85,7 +86,7 @@ impl Disk {
             Call::Sync(Kind::All) => "fsync",
             Call::Sync(Kind::Data) | Call::Flush => "fdatasync",
             Call::Filesystem => "syncfs",
-            Call::Check => "sync_file_range",
+            Call::Check | Call::WriteBack => "sync_file_range",
         };
         Err(Failure { operation, error: io::Error::from_raw_os_error(5) })
     }
@@ -103,6 +104,10 @@ impl System for Disk {
     }
     fn flush_device(&self, file: &File) -> Result<(), Failure> {
         self.call(Call::Flush, file)
+    }
+    fn begin_write_back(&self, file: &File) {
+        // A hint, whatever becomes of it.
+        let _ = self.call(Call::WriteBack, file);
     }
 }
 

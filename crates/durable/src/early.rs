@@ -1,0 +1,156 @@
+//! Whether the write-back of many files is begun, of all of them, before the first is synced. Pure.
+//!
+//! A sync of a file begins its write-back, waits for it, and then for the journal and the device.
+//! Where more files wait than are synced side by side, the disk has nothing to do for the others
+//! meanwhile, and the journal hears of them only one after the other. Where the write-back of all is
+//! begun first, most are on the disk when their turn comes, and the journal writes them together.
+//! Beginning takes a system call for each, during which nobody waits for the disk; so it is timed:
+//! those that wait at a time are a wave, and what counts is how many files a wave makes durable in a
+//! second.
+
+use std::time::Instant;
+
+use crate::choice::Choice;
+
+/// Whether write-back is begun early, for files that are synced by themselves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WriteBack {
+    /// Where it has been faster.
+    #[default]
+    Auto,
+    /// Wherever two or more files wait.
+    Early,
+    /// Never: each sync begins its own.
+    Late,
+}
+
+impl WriteBack {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Auto, Self::Early, Self::Late];
+
+    /// As the attribute `durable/write_back` has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Early => "early",
+            Self::Late => "late",
+        }
+    }
+}
+
+/// The waves of one filesystem, one after the other.
+#[derive(Debug)]
+pub(crate) struct Waves {
+    choice: Choice,
+    wave: Option<Wave>,
+}
+
+/// Files that waited at the same time.
+#[derive(Debug)]
+struct Wave {
+    began: Instant,
+    files: usize,
+    left: usize,
+    /// It was as the choice was, and all its files were synced by themselves.
+    counts: bool,
+}
+
+impl Default for Waves {
+    /// Early: it was faster on most disks that were measured.
+    fn default() -> Self {
+        Self { choice: Choice::new(true), wave: None }
+    }
+}
+
+impl Waves {
+    /// So many files wait, of which `depth` can be synced side by side: whether they are a wave, and
+    /// if so whether its write-back is begun early. One wave ends before the next begins.
+    pub(crate) fn begin(
+        &mut self,
+        write_back: WriteBack,
+        files: usize,
+        depth: usize,
+        now: Instant,
+    ) -> Option<bool> {
+        let is_wave = match write_back {
+            WriteBack::Auto => files > depth,
+            WriteBack::Early => files > 1,
+            WriteBack::Late => false,
+        };
+        if !is_wave || self.wave.is_some() {
+            return None;
+        }
+        let counts = write_back == WriteBack::Auto;
+        self.wave = Some(Wave { began: now, files, left: files, counts });
+        Some(!counts || self.choice.is_made())
+    }
+
+    /// So many files of the wave have been synced, by themselves or not.
+    pub(crate) fn end(&mut self, files: usize, by_themselves: bool, now: Instant) {
+        let Some(wave) = &mut self.wave else { return };
+        wave.left = wave.left.saturating_sub(files);
+        wave.counts &= by_themselves;
+        if wave.left > 0 {
+            return;
+        }
+        let took = now.saturating_duration_since(wave.began).as_secs_f64();
+        if wave.counts && took > 0.0 {
+            self.choice.note(wave.files as f64 / took);
+        }
+        self.wave = None;
+    }
+
+    /// As [`Choice::is_made`].
+    #[cfg(feature = "control")]
+    pub(crate) fn is_early(&self) -> bool {
+        self.choice.is_made()
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// A thousand waves of 100 files, which take so many milliseconds early and late; how many were
+    /// early.
+    fn early(waves: &mut Waves, now: &mut Instant, milliseconds: [u64; 2]) -> usize {
+        let wave = |_: &i32| {
+            let is_early = waves.begin(WriteBack::Auto, 100, 64, *now).unwrap();
+            assert_eq!(waves.begin(WriteBack::Auto, 100, 64, *now), None, "one at a time");
+            *now += Duration::from_millis(milliseconds[usize::from(!is_early)]);
+            (0..100).for_each(|_| waves.end(1, true, *now));
+            is_early
+        };
+        (0..1000).filter(wave).count()
+    }
+
+    #[test]
+    fn what_was_faster_goes_on_and_the_other_is_tried_seldom() {
+        let (mut waves, mut now) = (Waves::default(), Instant::now());
+        assert!(early(&mut waves, &mut now, [10, 15]) > 980);
+        assert!(early(&mut waves, &mut now, [15, 10]) < 300);
+        assert!(early(&mut waves, &mut now, [15, 10]) < 20);
+        assert!(early(&mut waves, &mut now, [10, 10]) < 20, "no better is no reason");
+    }
+
+    #[test]
+    fn few_files_are_no_wave_and_what_is_forced_or_committed_teaches_nothing() {
+        let (mut waves, now) = (Waves::default(), Instant::now());
+        assert_eq!(waves.begin(WriteBack::Auto, 64, 64, now), None);
+        assert_eq!(waves.begin(WriteBack::Late, 1000, 64, now), None);
+        assert_eq!(waves.begin(WriteBack::Early, 1, 64, now), None);
+        let later = now + Duration::from_millis(1);
+        assert_eq!(waves.begin(WriteBack::Early, 2, 64, now), Some(true));
+        waves.end(2, true, later);
+        assert_eq!(waves.begin(WriteBack::Auto, 65, 64, now), Some(true));
+        waves.end(60, true, later);
+        waves.end(5, false, later);
+        assert_eq!(waves.choice.rate(), None);
+        waves.end(1, true, later);
+        assert_eq!(waves.begin(WriteBack::Auto, 65, 64, now), Some(true));
+        waves.end(65, true, later);
+        assert!((waves.choice.rate().unwrap() - 65_000.0).abs() < 1.0);
+    }
+}
