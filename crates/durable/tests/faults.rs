@@ -79,109 +79,6 @@ fn no_verdict_is_of_a_sync_that_had_begun_before() {
 }
 
 #[test]
-fn a_failure_is_heard_by_all_who_wait_and_by_all_who_come_until_it_is_acknowledged() {
-    let world = World::new();
-    let (file, other) = (world.file("lost"), world.file("other"));
-    world.disk.fail(FSYNC, &file, 1);
-    world.disk.hold(true);
-    let first = world.durable.fsync(&file);
-    world.disk.until_asked(1);
-    let waiting: Vec<_> = (0..100).map(|_| world.durable.fsync(&file)).collect();
-    let fine = world.durable.fsync(&other);
-    world.disk.hold(false);
-    is_eio(first.wait(), "lost");
-    for waiting in waiting {
-        is_eio(waiting.wait(), "lost");
-    }
-    fine.wait().unwrap();
-    is_eio(world.durable.fsync_and_wait(&file), "lost");
-    let again = File::open(world.folder.path().join("lost")).unwrap();
-    is_eio(world.durable.fdatasync(&again).wait(), "lost");
-    assert_eq!(world.disk.calls(&file), [FSYNC], "the kernel would say that all is well");
-    let lost = world.durable.acknowledge_loss(&file).unwrap();
-    assert_eq!((lost.operation, lost.kind), ("fsync", Kind::All));
-    assert_eq!(world.durable.acknowledge_loss(&file), None);
-    world.durable.fsync_and_wait(&file).unwrap();
-    assert_eq!(world.disk.calls(&file).len(), 2);
-}
-
-#[test]
-fn a_dropped_future_does_not_swallow_the_failure() {
-    let world = World::new();
-    let file = world.file("dropped");
-    world.disk.fail(FSYNC, &file, 1);
-    world.disk.hold(true);
-    drop(world.durable.fsync(&file));
-    world.disk.until_asked(1);
-    world.disk.hold(false);
-    is_eio(world.durable.fsync(&file).wait(), "dropped");
-}
-
-#[test]
-fn each_description_is_asked_what_it_has_heard() {
-    let world = World::new();
-    let file = world.file("twice");
-    let same = file.try_clone().unwrap();
-    let other = File::open(world.folder.path().join("twice")).unwrap();
-    let blocker = world.file("blocker");
-    world.durable.set_depth(1);
-    world.disk.hold(true);
-    let blocked = world.durable.fsync(&blocker);
-    world.disk.until_asked(1);
-    let all: Vec<_> =
-        [&file, &same, &other, &file].map(|file| world.durable.fsync(file)).into_iter().collect();
-    world.disk.fail(Call::Check, &file, 1);
-    world.disk.hold(false);
-    blocked.wait().unwrap();
-    for verdict in all {
-        is_eio(verdict.wait(), "twice");
-    }
-    assert_eq!(world.disk.calls(&file)[..2], [FSYNC, Call::Check]);
-}
-
-#[test]
-fn a_commit_has_a_verdict_for_each_file_and_flushes_the_device() {
-    let world = World::new();
-    let files: Vec<_> = (0..10).map(|number| world.file(&number.to_string())).collect();
-    world.durable.set_strategy(Strategy::Filesystem);
-    world.disk.fail(Call::Check, &files[3], 1);
-    let verdicts = world.durable.fsync_many(&files).wait();
-    for (number, verdict) in verdicts.into_iter().enumerate() {
-        if number == 3 { is_eio(verdict, "3") } else { verdict.unwrap() }
-    }
-    let calls: Vec<Call> = world.disk.book().calls.iter().map(|(call, _)| *call).collect();
-    assert_eq!(calls[0], Call::Filesystem);
-    assert!(calls[1..11].iter().all(|call| *call == Call::Check));
-    assert_eq!(calls[11..], [Call::Flush]);
-    let counters = world.durable.counters();
-    assert_eq!((counters.commits, counters.committed, counters.failed), (1, 10, 1));
-}
-
-#[test]
-fn a_flush_that_fails_is_everybodys_failure() {
-    let world = World::new();
-    let files: Vec<_> = (0..3).map(|number| world.file(&number.to_string())).collect();
-    world.durable.set_strategy(Strategy::Filesystem);
-    world.disk.fail(Call::Flush, &files[0], 1);
-    for (number, verdict) in world.durable.fsync_many(&files).wait().into_iter().enumerate() {
-        is_eio(verdict, &number.to_string());
-    }
-}
-
-#[test]
-fn where_a_filesystem_says_no_each_file_is_asked() {
-    let world = World::new();
-    let files: Vec<_> = (0..3).map(|number| world.file(&number.to_string())).collect();
-    world.durable.set_strategy(Strategy::Filesystem);
-    world.disk.fail(Call::Filesystem, &files[0], 1);
-    world.disk.fail(FSYNC, &files[1], 1);
-    let [first, second, third] = world.durable.fsync_many(&files).wait().try_into().unwrap();
-    first.unwrap();
-    is_eio(second, "1");
-    third.unwrap();
-}
-
-#[test]
 fn forbidding_commits_syncs_each_file() {
     let world = World::new();
     let files: Vec<_> = (0..200).map(|number| world.file(&number.to_string())).collect();
@@ -261,25 +158,6 @@ fn calls_wait_without_a_thread_and_share_a_sync() {
     assert_eq!(world.disk.calls(&file), [Call::Sync(Kind::Data); 2]);
     ask(&world.durable, 101);
     is_eio(receiver.recv().unwrap().1, "called");
-}
-
-#[test]
-fn a_failure_of_the_callers_own_sync_is_heard_by_those_who_wait_behind_it() {
-    let world = World::new();
-    let file = world.file("own");
-    world.disk.fail(FSYNC, &file, 1);
-    world.disk.hold(true);
-    thread::scope(|scope| {
-        let own = scope.spawn(|| world.durable.fsync_and_wait(&file));
-        world.disk.until_asked(1);
-        let behind: Vec<_> = (0..10).map(|_| world.durable.fsync(&file)).collect();
-        world.disk.hold(false);
-        is_eio(own.join().unwrap(), "own");
-        for behind in behind {
-            is_eio(behind.wait(), "own");
-        }
-    });
-    assert_eq!(world.disk.calls(&file), [FSYNC]);
 }
 
 #[test]

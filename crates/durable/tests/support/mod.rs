@@ -30,6 +30,7 @@ pub struct Book {
     pub calls: Vec<(Call, u64)>,
     /// By inode: whether the next calls of this kind fail.
     fails: HashMap<(Call, u64), Vec<bool>>,
+    errno: Option<i32>,
     held: bool,
 }
 
@@ -45,6 +46,11 @@ impl Disk {
 
     pub fn fail(&self, call: Call, file: &File, times: usize) {
         self.book().fails.insert((call, inode(file)), vec![true; times]);
+    }
+
+    /// What calls that fail say from now on, instead of EIO.
+    pub fn say(&self, errno: i32) {
+        self.book().errno = Some(errno);
     }
 
     /// Fails the one call of this kind that comes after `calls` more.
@@ -88,7 +94,8 @@ impl Disk {
             Call::Filesystem => "syncfs",
             Call::Check | Call::WriteBack => "sync_file_range",
         };
-        Err(Failure { operation, error: io::Error::from_raw_os_error(5) })
+        let errno = book.errno.unwrap_or(5);
+        Err(Failure { operation, error: io::Error::from_raw_os_error(errno) })
     }
 }
 

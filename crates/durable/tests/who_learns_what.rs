@@ -1,0 +1,316 @@
+//! Who learns what of an error: a test for each row of the table in the crate's README, which has
+//! the row's name, on a disk that does as the test says. `real_errors.rs` has those that the kernel
+//! makes.
+
+mod support;
+
+use std::fs::File;
+use std::sync::Arc;
+use std::thread;
+
+use homing_durable::{DurabilityError, Kind, Log, LogError, SharedFile, Strategy, Synced};
+use support::{Call, World, segments};
+
+const FSYNC: Call = Call::Sync(Kind::All);
+
+fn is_error(verdict: Result<(), DurabilityError>, file: &str, errno: i32) {
+    let error = verdict.unwrap_err();
+    assert_eq!(error.errno, errno);
+    assert!(error.file.ends_with(file) && error.to_string().contains("may be lost"), "{error}");
+}
+
+fn is_eio(verdict: Result<(), DurabilityError>, file: &str) {
+    is_error(verdict, file, 5);
+}
+
+fn files(world: &World, count: usize) -> Vec<File> {
+    (0..count).map(|number| world.file(&number.to_string())).collect()
+}
+
+/// Whatever the kernel says: it is sticky, for everybody, until it is acknowledged.
+fn fails(errno: i32) {
+    let world = World::new();
+    let (file, other) = (world.file("lost"), world.file("other"));
+    world.disk.say(errno);
+    world.disk.fail(FSYNC, &file, 1);
+    is_error(world.durable.fsync(&file).wait(), "lost", errno);
+    is_error(world.durable.fsync_and_wait(&file), "lost", errno);
+    is_error(world.durable.fdatasync(&file).wait(), "lost", errno);
+    world.durable.fsync(&other).wait().unwrap();
+    assert_eq!(world.disk.calls(&file), [FSYNC], "the kernel would say that all is well");
+    let known = world.durable.failures();
+    assert_eq!((known.len(), known[0].errno), (1, errno));
+    let lost = world.durable.acknowledge_loss(&file).unwrap();
+    assert_eq!((lost.operation, lost.kind, lost.errno), ("fsync", Kind::All, errno));
+    assert_eq!((world.durable.acknowledge_loss(&file), world.durable.failures()), (None, vec![]));
+    world.durable.fsync_and_wait(&file).unwrap();
+    assert_eq!(world.disk.calls(&file), [FSYNC; 2]);
+}
+
+#[test]
+fn eio_at_write_back() {
+    fails(5);
+}
+
+#[test]
+fn no_space_at_write_back() {
+    fails(28);
+    // And what a quota says.
+    fails(122);
+}
+
+#[test]
+fn one_to_a_hundred_waiters() {
+    for count in [1, 2, 10, 100] {
+        let world = World::new();
+        let (file, other) = (world.file("lost"), world.file("other"));
+        world.disk.fail(FSYNC, &file, 1);
+        world.disk.hold(true);
+        let first = world.durable.fsync(&file);
+        world.disk.until_asked(1);
+        let waiting: Vec<_> = (0..count).map(|_| world.durable.fsync(&file)).collect();
+        let fine = world.durable.fsync(&other);
+        world.disk.hold(false);
+        for synced in waiting.into_iter().chain([first]) {
+            is_eio(synced.wait(), "lost");
+        }
+        fine.wait().unwrap();
+        // Those of one sync, all of whom it was to cover.
+        world.durable.acknowledge_loss(&file).unwrap();
+        world.disk.hold(true);
+        world.disk.fail_after(FSYNC, &file, 1);
+        let first = world.durable.fsync(&file);
+        let waiting: Vec<_> = (0..count).map(|_| world.durable.fsync(&file)).collect();
+        world.disk.hold(false);
+        let verdicts: Vec<_> = waiting.into_iter().map(Synced::wait).collect();
+        match first.wait() {
+            Ok(()) => verdicts.into_iter().for_each(|verdict| is_eio(verdict, "lost")),
+            Err(error) => panic!("it had begun before: {error}"),
+        }
+        assert_eq!(world.disk.calls(&file), [FSYNC; 3]);
+    }
+}
+
+#[test]
+fn a_callers_own_sync() {
+    let world = World::new();
+    let file = world.file("own");
+    world.disk.fail(FSYNC, &file, 1);
+    world.disk.hold(true);
+    thread::scope(|scope| {
+        let own = scope.spawn(|| world.durable.fsync_and_wait(&file));
+        world.disk.until_asked(1);
+        let behind: Vec<_> = (0..10).map(|_| world.durable.fsync(&file)).collect();
+        world.disk.hold(false);
+        is_eio(own.join().unwrap(), "own");
+        for behind in behind {
+            is_eio(behind.wait(), "own");
+        }
+    });
+    assert_eq!(world.disk.calls(&file), [FSYNC]);
+}
+
+#[test]
+fn dropped_futures() {
+    let world = World::new();
+    let file = world.file("dropped");
+    world.disk.fail(FSYNC, &file, 1);
+    world.disk.hold(true);
+    let all: Vec<_> = (0..10).map(|_| world.durable.fsync(&file)).collect();
+    world.disk.until_asked(1);
+    drop(all);
+    world.disk.hold(false);
+    is_eio(world.durable.fsync(&file).wait(), "dropped");
+    assert_eq!(world.disk.calls(&file), [FSYNC]);
+}
+
+#[test]
+fn duplicated_descriptors() {
+    let world = World::new();
+    let file = world.file("twice");
+    let same = file.try_clone().unwrap();
+    let other = File::open(world.folder.path().join("twice")).unwrap();
+    let blocker = world.file("blocker");
+    world.durable.set_depth(1);
+    world.disk.hold(true);
+    let blocked = world.durable.fsync(&blocker);
+    world.disk.until_asked(1);
+    let all: Vec<_> =
+        [&file, &same, &other, &file].map(|file| world.durable.fsync(file)).into_iter().collect();
+    // What was asked for is well; another description has heard of an error.
+    world.disk.fail(Call::Check, &file, 1);
+    world.disk.hold(false);
+    blocked.wait().unwrap();
+    for verdict in all {
+        is_eio(verdict.wait(), "twice");
+    }
+    assert_eq!(world.disk.calls(&file)[..2], [FSYNC, Call::Check]);
+}
+
+#[test]
+fn a_descriptor_opened_after_the_failure() {
+    let world = World::new();
+    let file = world.file("lost");
+    world.disk.fail(FSYNC, &file, 1);
+    is_eio(world.durable.fsync(&file).wait(), "lost");
+    drop(file);
+    // The kernel would tell this one nothing.
+    let again = File::open(world.folder.path().join("lost")).unwrap();
+    is_eio(world.durable.fdatasync(&again).wait(), "lost");
+    let shared = SharedFile::always(vec![Arc::new(again)], false).unwrap();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    world.durable.fdatasync_shared(&shared, move |verdict| sender.send(verdict).unwrap());
+    is_eio(receiver.recv().unwrap(), "lost");
+    let again = File::open(world.folder.path().join("lost")).unwrap();
+    assert_eq!(world.disk.calls(&again), [FSYNC]);
+    world.durable.acknowledge_loss(&again).unwrap();
+    world.durable.fsync(&again).wait().unwrap();
+}
+
+#[test]
+fn a_directory() {
+    let world = World::new();
+    let (file, folder) = (world.file("new"), File::open(world.folder.path()).unwrap());
+    world.disk.fail(FSYNC, &folder, 1);
+    let name = world.folder.path().file_name().unwrap().to_str().unwrap();
+    is_eio(world.durable.fsync_dir(&folder).wait(), name);
+    // Whoever wants another name in it to be durable; but not who wants a file's data.
+    is_eio(world.durable.sync_parent(world.folder.path().join("new")).unwrap().wait(), name);
+    world.durable.fsync(&file).wait().unwrap();
+    world.durable.acknowledge_loss(&folder).unwrap();
+    world.durable.fsync_dir(&folder).wait().unwrap();
+}
+
+#[test]
+fn a_batch() {
+    for strategy in [Strategy::Files, Strategy::Filesystem] {
+        let world = World::new();
+        world.durable.set_strategy(strategy);
+        let (good, bad) = (world.file("good"), world.file("bad"));
+        let by_itself = strategy == Strategy::Files;
+        let call = if by_itself { FSYNC } else { Call::Check };
+        world.disk.fail(call, &bad, 1);
+        let mut batch = world.durable.batch();
+        batch.fsync(&good).fsync(&bad).fdatasync(&good).fdatasync(&bad);
+        let [one, two, three, four] = batch.begin().wait().try_into().unwrap();
+        one.and(three).unwrap();
+        is_eio(two, "bad");
+        is_eio(four, "bad");
+        // One that was dropped has begun all the same, and who comes later hears of it.
+        world.durable.acknowledge_loss(&bad).unwrap();
+        world.disk.fail(call, &bad, 1);
+        world.disk.forget_calls();
+        let mut batch = world.durable.batch();
+        batch.fsync(&bad);
+        drop(batch);
+        world.disk.until_asked(1);
+        is_eio(world.durable.fsync(&bad).wait(), "bad");
+    }
+}
+
+#[test]
+fn write_back_of_a_file_in_a_commit() {
+    let world = World::new();
+    let files = files(&world, 10);
+    world.durable.set_strategy(Strategy::Filesystem);
+    world.disk.fail(Call::Check, &files[3], 1);
+    let verdicts = world.durable.fsync_many(&files).wait();
+    for (number, verdict) in verdicts.into_iter().enumerate() {
+        if number == 3 { is_eio(verdict, "3") } else { verdict.unwrap() }
+    }
+    let calls: Vec<Call> = world.disk.book().calls.iter().map(|(call, _)| *call).collect();
+    assert_eq!(calls[0], Call::Filesystem);
+    assert!(calls[1..11].iter().all(|call| *call == Call::Check));
+    assert_eq!(calls[11..], [Call::Flush]);
+    let counters = world.durable.counters();
+    assert_eq!((counters.commits, counters.committed, counters.failed), (1, 10, 1));
+    is_eio(world.durable.fsync(&files[3]).wait(), "3");
+    world.durable.fsync(&files[4]).wait().unwrap();
+}
+
+#[test]
+fn the_flush_after_a_commit() {
+    let world = World::new();
+    let files = files(&world, 3);
+    world.durable.set_strategy(Strategy::Filesystem);
+    world.disk.fail(Call::Flush, &files[0], 1);
+    for (number, verdict) in world.durable.fsync_many(&files).wait().into_iter().enumerate() {
+        is_eio(verdict, &number.to_string());
+    }
+    for (number, file) in files.iter().enumerate() {
+        is_eio(world.durable.fsync(file).wait(), &number.to_string());
+    }
+}
+
+#[test]
+fn syncfs_itself() {
+    let world = World::new();
+    let files = files(&world, 3);
+    world.durable.set_strategy(Strategy::Filesystem);
+    world.disk.fail(Call::Filesystem, &files[0], 1);
+    world.disk.fail(FSYNC, &files[1], 1);
+    let [first, second, third] = world.durable.fsync_many(&files).wait().try_into().unwrap();
+    first.unwrap();
+    is_eio(second, "1");
+    third.unwrap();
+    for (number, file) in files.iter().enumerate() {
+        let own = |(call, inode): &&(Call, u64)| *call == FSYNC && *inode == support::inode(file);
+        assert_eq!(world.disk.book().calls.iter().filter(own).count(), 1, "{number}");
+    }
+}
+
+#[test]
+fn the_log() {
+    let world = World::new();
+    let path = world.folder.path().join("log");
+    let (log, _) = Log::open(&world.durable, &path).unwrap();
+    let fine = log.append(b"fine").unwrap();
+    log.commit_and_wait(fine).unwrap();
+    let file = File::open(&segments(&path)[0]).unwrap();
+    world.disk.forget_calls();
+    world.disk.fail(Call::Sync(Kind::Data), &file, 1);
+    world.disk.hold(true);
+    let first = log.commit(log.append(b"first").unwrap());
+    world.disk.until_asked(1);
+    let next = log.append(b"next").unwrap();
+    let waiting: Vec<_> = (0..100).map(|_| log.commit(next)).collect();
+    drop(log.commit(next));
+    world.disk.hold(false);
+    for synced in waiting.into_iter().chain([first]) {
+        is_eio(synced.wait(), "00000000000000000001.log");
+    }
+    is_eio(log.commit(next).wait(), ".log");
+    is_eio(log.truncate_before(fine).wait(), ".log");
+    assert!(matches!(log.append(b"more"), Err(LogError::Failed(error)) if error.errno == 5));
+    log.commit(fine).wait().unwrap();
+    assert_eq!(world.disk.calls(&file), [Call::Sync(Kind::Data)]);
+    // A clone of it is the same log.
+    assert!(log.clone().append(b"more").is_err());
+    drop(log);
+    let (log, recovery) = Log::open(&world.durable, &path).unwrap();
+    assert!(recovery.records >= 1);
+    log.commit_and_wait(log.append(b"again").unwrap()).unwrap();
+}
+
+#[test]
+fn no_descriptor_is_left() {
+    /// A description that cannot be kept.
+    struct Unkept<'a>(&'a File);
+    impl homing_durable::Description for Unkept<'_> {
+        fn file(&self) -> &File {
+            self.0
+        }
+        fn keep(&self) -> std::io::Result<Arc<File>> {
+            Err(std::io::Error::from_raw_os_error(24))
+        }
+    }
+    let world = World::new();
+    let file = world.file("unkept");
+    let synced = world.durable.fsync(&Unkept(&file));
+    assert!(synced.is_finished(), "the caller has waited");
+    synced.wait().unwrap();
+    world.disk.fail(FSYNC, &file, 1);
+    is_eio(world.durable.fsync(&Unkept(&file)).wait(), "unkept");
+    is_eio(world.durable.fsync(&file).wait(), "unkept");
+    assert_eq!(world.disk.calls(&file), [FSYNC; 2]);
+}
