@@ -60,6 +60,8 @@ struct State {
     names: BTreeMap<String, u64>,
     bytes: HashMap<u64, Vec<u8>>,
     open: HashMap<u64, File>,
+    /// By file, the bytes whose sync has failed: the next one takes them for written.
+    lost: HashMap<u64, BTreeSet<u64>>,
     promised: Promised,
     /// The program dies at the call after so many more.
     dies_after: Option<u64>,
@@ -75,6 +77,25 @@ impl State {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().map(Result::unwrap);
         let name = |entry: &fs::DirEntry| entry.file_name().into_string().unwrap();
         entries.map(|entry| (name(&entry), entry.metadata().unwrap().ino())).collect()
+    }
+
+    fn save(&mut self, file: &File) {
+        let mut bytes = content(file);
+        let (safe, lost) = (self.bytes.entry(inode(file)).or_default(), &self.lost);
+        for at in lost.get(&inode(file)).into_iter().flatten().map(|at| *at as usize) {
+            if let Some(byte) = bytes.get_mut(at) {
+                *byte = safe.get(at).copied().unwrap_or(0);
+            }
+        }
+        *safe = bytes;
+    }
+
+    fn lose(&mut self, file: &File) {
+        let safe = self.bytes.get(&inode(file)).cloned().unwrap_or_default();
+        let is_safe = |(at, byte): (usize, u8)| safe.get(at).is_some_and(|safe| *safe == byte);
+        let unsafe_bytes = content(file).into_iter().enumerate().filter(|at| !is_safe(*at));
+        let lost = self.lost.entry(inode(file)).or_default();
+        lost.extend(unsafe_bytes.map(|(at, _)| at as u64));
     }
 
     /// The power fails, here.
@@ -136,7 +157,7 @@ impl Platter {
 
 impl System for Platter {
     fn sync(&self, file: &File, _: Kind) -> Result<(), Failure> {
-        self.around(|| {
+        let synced = self.around(|| {
             let mut state = self.state();
             if file.metadata().unwrap().is_dir() {
                 if fs::metadata(&state.folder).is_ok_and(|folder| folder.ino() == inode(file)) {
@@ -144,10 +165,14 @@ impl System for Platter {
                 }
             } else {
                 state.know(file);
-                state.bytes.insert(inode(file), content(file));
+                state.save(file);
             }
             Ok(())
-        })
+        });
+        if synced.is_err() && file.metadata().unwrap().is_file() {
+            self.state().lose(file);
+        }
+        synced
     }
     fn sync_filesystem(&self, _: &File) -> Result<(), Failure> {
         unreachable!()
@@ -160,7 +185,14 @@ impl System for Platter {
     }
     fn write(&self, file: &File, bytes: &[u8], offset: u64) -> Result<(), Failure> {
         self.state().know(file);
-        self.around(|| Linux.write(file, bytes, offset))
+        self.around(|| {
+            let end = offset + bytes.len() as u64;
+            let mut state = self.state();
+            let lost = state.lost.entry(inode(file)).or_default();
+            lost.retain(|at| !(offset..end).contains(at));
+            drop(state);
+            Linux.write(file, bytes, offset)
+        })
     }
     fn rename(&self, from: &Path, to: &Path) -> Result<(), Failure> {
         self.around(|| Linux.rename(from, to))
@@ -182,6 +214,7 @@ fn live(runtime: &Runtime, folder: &Path, seed: u64) -> Vec<Image> {
         names: BTreeMap::new(),
         bytes: HashMap::new(),
         open: HashMap::new(),
+        lost: HashMap::new(),
         promised: Promised::default(),
         dies_after: None,
         images: Vec::new(),

@@ -133,13 +133,16 @@ pub(crate) struct Scan<R> {
     end: u64,
     /// Of the last record.
     pub(crate) sequence: u64,
+    /// Where the last write begins.
+    pub(crate) marked_at: u64,
 }
 
 impl<R: Read> Scan<R> {
     /// `reader` stands behind the header of a segment that is `end` bytes long.
     pub(crate) fn new(reader: R, header: &Header, end: u64) -> Self {
         let sequence = header.first.saturating_sub(1);
-        Self { reader, log: header.log, at: HEADER_LEN as u64, end, sequence }
+        let at = HEADER_LEN as u64;
+        Self { reader, log: header.log, at, end, sequence, marked_at: at }
     }
 
     /// The next record's data; `None` where there is no whole record.
@@ -162,6 +165,9 @@ impl<R: Read> Scan<R> {
         if !fill(&mut self.reader, &mut data)? || checksum(self.log, &bytes, &data) != head.checksum
         {
             return Ok(None);
+        }
+        if head.is_marked {
+            self.marked_at = self.at;
         }
         self.at += (RECORD_LEN + length) as u64;
         self.sequence = head.sequence;

@@ -4,6 +4,7 @@
 use std::fs::{File, OpenOptions};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -113,8 +114,13 @@ fn open_last(
         file.set_len(end).map_err(io("cut"))?;
         end
     };
-    // What was read may have been in memory only.
-    system.sync(&file, Kind::All).map_err(|failure| io("sync")(failure.error))?;
+    // What was read may be in memory only; and if a flush of the last write has failed, the kernel
+    // holds it for clean, and would not write it again. All before it was durable.
+    let mut write = vec![0; (end - scan.marked_at) as usize];
+    file.read_exact_at(&mut write, scan.marked_at).map_err(io("read"))?;
+    let written = system.write(&file, &write, scan.marked_at);
+    let synced = written.and_then(|()| system.sync(&file, Kind::All));
+    synced.map_err(|failure| io("write the end of")(failure.error))?;
     Ok(Opened {
         log: of.log,
         kept: of.kept,
