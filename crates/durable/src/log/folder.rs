@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::error::LogError;
-use super::format::Header;
+use super::format::{HEADER_LEN, Header};
 use crate::durable::Kind;
 use crate::system::{Failure, System};
 
@@ -74,15 +74,21 @@ impl Folder {
         Ok(all)
     }
 
-    /// Makes a segment, in the place of an empty one of the same name, if there is one. Where this
-    /// fails it may be there or not.
-    pub(super) fn create(&self, system: &dyn System, header: &Header) -> Result<File, Failure> {
+    /// Makes a segment with these records, durably, in the place of one of the same name, if there is
+    /// one: then those in it are not needed, or among these. Where this fails it may be there or not.
+    pub(super) fn create(
+        &self,
+        system: &dyn System,
+        header: &Header,
+        records: &[u8],
+    ) -> Result<File, Failure> {
         let unborn = self.path.join(UNBORN);
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(true);
         let opened = options.open(&unborn);
         let file = opened.map_err(|error| Failure { operation: "open", error })?;
         system.write(&file, &header.to_bytes(), 0)?;
+        system.write(&file, records, HEADER_LEN as u64)?;
         system.sync(&file, Kind::All)?;
         system.rename(&unborn, &self.segment(header.first))?;
         self.sync(system)?;

@@ -133,8 +133,8 @@ pub(crate) struct Scan<R> {
     end: u64,
     /// Of the last record.
     pub(crate) sequence: u64,
-    /// Where the last write begins.
-    pub(crate) marked_at: u64,
+    /// Of the last write: where its first record begins, and that one's number.
+    pub(crate) write: (u64, u64),
 }
 
 impl<R: Read> Scan<R> {
@@ -142,7 +142,7 @@ impl<R: Read> Scan<R> {
     pub(crate) fn new(reader: R, header: &Header, end: u64) -> Self {
         let sequence = header.first.saturating_sub(1);
         let at = HEADER_LEN as u64;
-        Self { reader, log: header.log, at, end, sequence, marked_at: at }
+        Self { reader, log: header.log, at, end, sequence, write: (at, header.first) }
     }
 
     /// The next record's data; `None` where there is no whole record.
@@ -167,7 +167,7 @@ impl<R: Read> Scan<R> {
             return Ok(None);
         }
         if head.is_marked {
-            self.marked_at = self.at;
+            self.write = (self.at, head.sequence);
         }
         self.at += (RECORD_LEN + length) as u64;
         self.sequence = head.sequence;

@@ -62,12 +62,21 @@ pub(super) struct State {
 }
 
 /// The end of the last segment.
-#[derive(Clone)]
-struct Tail {
-    file: Arc<File>,
+#[derive(Clone, Debug)]
+pub(super) struct Tail {
+    pub(super) file: Arc<File>,
     /// Where the durable records end.
-    end: u64,
-    allocated: u64,
+    pub(super) end: u64,
+    /// Up to where there is space whose allocation is durable.
+    pub(super) allocated: u64,
+}
+
+impl Tail {
+    /// That of a new one, with these records.
+    pub(super) fn of(file: File, records: &[u8]) -> Self {
+        let end = (HEADER_LEN + records.len()) as u64;
+        Self { file: Arc::new(file), end, allocated: end }
+    }
 }
 
 /// What is being written: up to which record, and who waits.
@@ -86,7 +95,7 @@ struct Plan {
 
 impl State {
     pub(super) fn new(opened: &Opened) -> Self {
-        let &Opened { kept, last, end, allocated, .. } = opened;
+        let &Opened { kept, last, .. } = opened;
         Self {
             pending: Vec::new(),
             spare: Vec::new(),
@@ -95,7 +104,7 @@ impl State {
             kept,
             to_keep: kept,
             segments: opened.segments.iter().copied().collect(),
-            tail: Tail { file: Arc::clone(&opened.file), end, allocated },
+            tail: opened.tail.clone(),
             led: false,
             running: None,
             next: None,
@@ -225,11 +234,9 @@ impl Shared {
         let of_folder =
             |failure: Failure| commit::error(self.id, &self.folder.file, Kind::All, &failure);
         if let Some(header) = &plan.begins {
-            let file = self.folder.create(system, header).map_err(of_folder)?;
-            let end = HEADER_LEN as u64;
-            *tail = Tail { file: Arc::new(file), end, allocated: end };
-        }
-        if !bytes.is_empty() {
+            let file = self.folder.create(system, header, bytes).map_err(of_folder)?;
+            *tail = Tail::of(file, bytes);
+        } else if !bytes.is_empty() {
             let written = self.write(bytes, tail);
             written.map_err(|failure| commit::error(self.id, &tail.file, Kind::Data, &failure))?;
         }

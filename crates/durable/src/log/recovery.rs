@@ -1,5 +1,5 @@
-//! Opening a log: finds the records that are whole, and takes away what comes after them. Nothing is
-//! changed before all has been read and found right.
+//! Opening a log: finds the records that are whole, and goes on behind them in a new segment. Nothing
+//! is changed before all has been read and found right.
 
 use std::fs::{File, OpenOptions};
 use std::hash::{BuildHasher, RandomState};
@@ -12,7 +12,7 @@ use super::Sequence;
 use super::error::LogError;
 use super::folder::{Folder, read_at, reopen};
 use super::format::{self, HEADER_LEN, Header, Scan};
-use crate::durable::Kind;
+use super::lead::Tail;
 use crate::system::System;
 
 /// What opening a log has found.
@@ -37,11 +37,7 @@ pub(super) struct Opened {
     pub(super) kept: u64,
     /// The first records of its segments. The last one is written to.
     pub(super) segments: Vec<u64>,
-    pub(super) file: Arc<File>,
-    /// Where the next record goes.
-    pub(super) end: u64,
-    /// Up to where there is space whose allocation is durable.
-    pub(super) allocated: u64,
+    pub(super) tail: Tail,
     /// The last record.
     pub(super) last: u64,
     pub(super) dropped_bytes: u64,
@@ -74,7 +70,7 @@ pub(super) fn open(system: &dyn System, path: &Path) -> Result<Opened, LogError>
     }
     let mut opened = open_last(system, folder, segments, &newest)?;
     let (folder, unneeded) = (&mut opened.folder, &unneeded);
-    let finished = folder.sync(system).and_then(|()| folder.remove(system, unneeded));
+    let finished = folder.remove(system, unneeded);
     finished.map_err(|failure| LogError::Io {
         action: "clear",
         path: path.to_owned(),
@@ -84,10 +80,14 @@ pub(super) fn open(system: &dyn System, path: &Path) -> Result<Opened, LogError>
 }
 
 /// The segment that was written to, in which a record may be torn.
+///
+/// Its last write may be in memory only; and if a flush of it has failed, the kernel holds it for
+/// clean, and ext4 may lose it even if it is written again in its place. All before it was durable. So
+/// the last write goes to a segment of its own, and nothing else is changed.
 fn open_last(
     system: &dyn System,
     folder: Folder,
-    segments: Vec<u64>,
+    mut segments: Vec<u64>,
     of: &Header,
 ) -> Result<Opened, LogError> {
     let io = |action| {
@@ -95,43 +95,31 @@ fn open_last(
         move |source| LogError::Io { action, path, source }
     };
     let opened = OpenOptions::new().read(true).write(true).open(folder.segment(of.first));
-    let file = opened.map_err(io("open"))?;
-    let length = file.metadata().map_err(io("examine"))?.len();
-    let mut scan = Scan::new(read_at(&file, HEADER_LEN as u64), of, length);
+    let old = opened.map_err(io("open"))?;
+    let length = old.metadata().map_err(io("examine"))?.len();
+    let mut scan = Scan::new(read_at(&old, HEADER_LEN as u64), of, length);
     while scan.next().map_err(io("read"))?.is_some() {}
     let (end, last) = (scan.at, scan.sequence);
     // Not much: what was not committed, which somebody had in memory as a whole, and zeroes.
     let mut rest = Vec::new();
-    read_at(&file, end).read_to_end(&mut rest).map_err(io("read"))?;
-    let dropped = rest.iter().rposition(|byte| *byte != 0).map_or(0, |last| last as u64 + 1);
-    if dropped > 0 && format::was_durable(&rest, of.log, last + 1) {
+    read_at(&old, end).read_to_end(&mut rest).map_err(io("read"))?;
+    let dropped_bytes = rest.iter().rposition(|byte| *byte != 0).map_or(0, |last| last as u64 + 1);
+    if dropped_bytes > 0 && format::was_durable(&rest, of.log, last + 1) {
         return Err(damaged(&folder, of.first, end, last + 1));
     }
-    let allocated = if dropped == 0 {
-        length.max(end)
-    } else {
-        // What is overwritten in part might leave a record of the old ones whole behind the new.
-        file.set_len(end).map_err(io("cut"))?;
-        end
-    };
-    // What was read may be in memory only; and if a flush of the last write has failed, the kernel
-    // holds it for clean, and would not write it again. All before it was durable.
-    let mut write = vec![0; (end - scan.marked_at) as usize];
-    file.read_exact_at(&mut write, scan.marked_at).map_err(io("read"))?;
-    let written = system.write(&file, &write, scan.marked_at);
-    let synced = written.and_then(|()| system.sync(&file, Kind::All));
-    synced.map_err(|failure| io("write the end of")(failure.error))?;
-    Ok(Opened {
-        log: of.log,
-        kept: of.kept,
-        segments,
-        file: Arc::new(file),
-        end,
-        allocated,
-        last,
-        dropped_bytes: dropped,
-        folder,
-    })
+    let (write_at, first) = scan.write;
+    let mut write = vec![0; (end - write_at) as usize];
+    old.read_exact_at(&mut write, write_at).map_err(io("read"))?;
+    let header = Header { first, ..*of };
+    let created = folder.create(system, &header, &write);
+    let file = created.map_err(|failure| io("write anew the end of")(failure.error))?;
+    if first > of.first {
+        segments.push(first);
+        // What is behind is not needed any more. It may stay.
+        let _ = old.set_len(write_at);
+    }
+    let tail = Tail::of(file, &write);
+    Ok(Opened { log: of.log, kept: of.kept, segments, tail, last, dropped_bytes, folder })
 }
 
 impl Opened {
@@ -149,23 +137,13 @@ fn create(system: &dyn System, folder: Folder) -> Result<Opened, LogError> {
     // The standard library draws it.
     let log = RandomState::new().hash_one(&folder.path);
     let first = Header { log, first: 1, kept: 1 };
-    let file = folder.create(system, &first).map_err(|failure| LogError::Io {
+    let file = folder.create(system, &first, &[]).map_err(|failure| LogError::Io {
         action: "make a segment",
         path: folder.path.clone(),
         source: failure.error,
     })?;
-    let end = HEADER_LEN as u64;
-    Ok(Opened {
-        folder,
-        log,
-        kept: 1,
-        segments: vec![1],
-        file: Arc::new(file),
-        end,
-        allocated: end,
-        last: 0,
-        dropped_bytes: 0,
-    })
+    let tail = Tail::of(file, &[]);
+    Ok(Opened { folder, log, kept: 1, segments: vec![1], tail, last: 0, dropped_bytes: 0 })
 }
 
 fn header(folder: &Folder, first: u64) -> Result<Header, LogError> {
