@@ -228,7 +228,9 @@ impl Engine {
             }
             Job::WriteBack(device, files) => {
                 add(&self.counts.early, files.len() as u64);
-                files.iter().for_each(|file| self.system.begin_write_back(file));
+                for file in &files {
+                    self.system.begin_write_back(file);
+                }
                 self.files().end_beginning(device);
                 let mine = self.next_job();
                 self.go_on();

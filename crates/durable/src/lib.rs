@@ -78,6 +78,7 @@ pub use durable::{Durable, Kind};
 pub use early::WriteBack;
 pub use error::DurabilityError;
 pub use log::{Log, LogError, RECORD_LENGTH_MAX, Record, Records, Recovery, Sequence};
+pub use pace::{Pace, Way};
 pub use shared_file::SharedFile;
 pub use strategy::Strategy;
 pub use synced::{Synced, SyncedMany};

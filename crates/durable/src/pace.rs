@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use crate::choice::Choice;
 
-/// How those are synced who come at the same time.
+/// How those are served who come at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub enum Way {
     /// Each by itself, on a description of its own.
     Beside,
     /// One sync runs, and all who come meanwhile share the next one.
@@ -23,9 +23,10 @@ pub(crate) enum Way {
 const WINDOW: Duration = Duration::from_millis(20);
 const ANSWERS_MIN: u32 = 64;
 
-/// What has been measured of one file.
+/// Which way answers more of those who make one file durable, as measured: for a
+/// [`SharedFile`](crate::SharedFile), and for whoever has two ways of his own.
 #[derive(Debug)]
-pub(crate) struct Pace {
+pub struct Pace {
     /// Whether they share; by answers in a second.
     together: Choice,
     /// Not to be changed: for tests.
@@ -39,7 +40,8 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    pub(crate) fn new(way: Way, pinned: bool) -> Self {
+    /// Begins with a way; always keeps to it, if it is `pinned`.
+    pub fn new(way: Way, pinned: bool) -> Self {
         Self {
             together: Choice::new(way == Way::Together),
             pinned,
@@ -50,12 +52,13 @@ impl Pace {
         }
     }
 
-    pub(crate) fn way(&self) -> Way {
+    /// The way to go now.
+    pub fn way(&self) -> Way {
         if self.together.is_made() { Way::Together } else { Way::Beside }
     }
 
     /// Somebody came while nothing was under way. If he is `alone` the ways do not differ for him.
-    pub(crate) fn idle(&mut self, alone: bool, now: Instant) {
+    pub fn idle(&mut self, alone: bool, now: Instant) {
         self.alone += u32::from(alone);
         if self.last.is_some_and(|last| now.saturating_duration_since(last) > WINDOW) {
             // Nobody wanted anything: that says nothing of the way.
@@ -64,7 +67,7 @@ impl Pace {
     }
 
     /// So many have been answered.
-    pub(crate) fn answered(&mut self, count: usize, now: Instant) {
+    pub fn answered(&mut self, count: usize, now: Instant) {
         self.last = Some(now);
         let Some(began) = self.began else {
             self.begin(now);

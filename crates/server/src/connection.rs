@@ -146,7 +146,7 @@ impl Connection {
                 if !self.wait_for(length as usize)? {
                     return Ok(false);
                 }
-                self.write(cookie, offset, length, durability(fua));
+                self.write(cookie, offset, length, fua);
             }
             Command::WriteZeroes { fast: true, .. } => {
                 self.refuse(cookie, Errno::NotSupported, "zeroes are written, which is not fast");
@@ -229,17 +229,34 @@ impl Connection {
         Ok(())
     }
 
-    fn write(&mut self, cookie: u64, offset: u64, length: u32, durability: Durability) {
+    fn write(&mut self, cookie: u64, offset: u64, length: u32, fua: bool) {
+        if fua {
+            return self.write_durably(cookie, offset, length);
+        }
         let hand_off = self.hand_off(length, length as usize);
         let data = self.inbox.take(length as usize);
         if hand_off == HandOff::Queue {
             let mut data = data.to_vec();
-            let work = move |device: &dyn Block| device.write(offset, &mut data, durability);
+            let work =
+                move |device: &dyn Block| device.write(offset, &mut data, Durability::Written);
             self.queue(cookie, length, work);
         } else {
-            let result = self.device.write(offset, data, durability);
+            let result = self.device.write(offset, data, Durability::Written);
             self.answer(cookie, result);
         }
+    }
+
+    /// It waits for the disk, as a flush does, and like that it may share a sync with others: those
+    /// behind it on this connection are to come meanwhile.
+    fn write_durably(&mut self, cookie: u64, offset: u64, length: u32) {
+        let job = Job::new(self, cookie, length);
+        let mut data = self.inbox.take(length as usize).to_vec();
+        let (device, shared) = (Arc::clone(&self.device), Arc::clone(&self.shared));
+        let done = Box::new(move |result| job.answer(result));
+        let work = move || {
+            blocking(|| device.write_through(&shared.durable, offset, &mut data, done));
+        };
+        self.shared.flush.execute(work);
     }
 
     /// Runs `work` on this thread or on a worker, and answers.

@@ -106,6 +106,14 @@ pub trait Block: Send + Sync {
         done(self.flush());
     }
 
+    /// What [`Block::write`] does with [`Durability::Flushed`], perhaps by a sync of the engine, which
+    /// others may share. `done` is called as by [`Block::flush_through`]; `data` is free when this
+    /// returns. A layer that does not know better writes by itself.
+    fn write_through(&self, durable: &Durable, offset: u64, data: &mut [u8], done: Done) {
+        let _ = durable;
+        done(self.write(offset, data, Durability::Flushed));
+    }
+
     /// Says that the contents are not needed any more; what they are afterwards is undefined.
     /// A device may ignore it.
     fn discard(&self, offset: u64, length: u64) -> Result<(), BlockError>;

@@ -189,6 +189,17 @@ impl<B: Block> Block for Bytes<B> {
         self.below.flush_through(durable, done);
     }
 
+    /// One that has partial blocks is several writes, each of which is made durable by itself.
+    fn write_through(&self, durable: &Durable, offset: u64, data: &mut [u8], done: Done) {
+        let length = data.len() as u64;
+        if length == 0 || !self.is_whole(offset, length) {
+            return done(self.write(offset, data, Durability::Flushed));
+        }
+        // Held until it is written: it may be made durable beside others.
+        let _held = self.hold(offset, length, false);
+        self.below.write_through(durable, offset, data, done);
+    }
+
     /// Only whole blocks are discarded: the rest of a partial one is still needed.
     fn discard(&self, offset: u64, length: u64) -> Result<(), BlockError> {
         let Some((offset, length)) = self.inner(offset, length) else { return Ok(()) };
@@ -231,8 +242,10 @@ impl<B: Block> Block for Bytes<B> {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
     use std::thread;
 
+    use homing_runtime::Runtime;
     use proptest::prelude::*;
 
     use super::*;
@@ -246,6 +259,25 @@ mod tests {
         let key = XtsKey::new(&std::array::from_fn::<u8, 64, _>(|i| i as u8)).unwrap();
         let memory = Memory::new(SIZE, 512);
         Bytes::new(Crypt::new(memory, Cipher::new(&key, sector_size), true))
+    }
+
+    #[test]
+    fn durable_writes_through_an_engine_are_read_back_whole_or_partial() {
+        let runtime = Runtime::new().unwrap();
+        let durable = Durable::new(&runtime).unwrap();
+        let (volume, told) = (volume(SectorSize::B4096), Arc::new(AtomicU64::new(0)));
+        for (offset, length) in [(0, 4096), (8192, 8192), (20_001, 9000), (3, 7), (40_000, 0)] {
+            let counts = Arc::clone(&told);
+            let done = Box::new(move |result: Result<(), BlockError>| {
+                result.unwrap();
+                counts.fetch_add(1, Ordering::Relaxed);
+            });
+            volume.write_through(&durable, offset, &mut vec![offset as u8; length], done);
+            let mut data = vec![0xFF; length];
+            volume.read(offset, &mut data).unwrap();
+            assert_eq!(data, vec![offset as u8; length]);
+        }
+        assert_eq!(told.load(Ordering::Relaxed), 5);
     }
 
     #[derive(Clone, Debug)]

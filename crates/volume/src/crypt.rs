@@ -80,6 +80,14 @@ impl<B: Block> Block for Crypt<B> {
         self.below.flush_through(durable, done);
     }
 
+    fn write_through(&self, durable: &Durable, offset: u64, data: &mut [u8], done: Done) {
+        check_range(self, offset, data.len() as u64);
+        match self.cipher.encrypt(offset, data) {
+            Ok(()) => self.below.write_through(durable, offset, data, done),
+            Err(failed) => done(Err(error(failed, offset, data))),
+        }
+    }
+
     fn discard(&self, offset: u64, length: u64) -> Result<(), BlockError> {
         check_range(self, offset, length);
         if self.allow_discards { self.below.discard(offset, length) } else { Ok(()) }

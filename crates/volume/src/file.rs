@@ -6,12 +6,14 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
+use std::time::Instant;
 
-use homing_durable::Durable;
+use homing_durable::{Durable, Pace, Way};
 use rustix::fs::{Advice, FallocateFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::block::{Block, BlockError, Done, Durability, Extent, check_range};
+use crate::forced::Forced;
 use crate::syncs::{SyncError, Syncs};
 
 /// Copying in and out of the page cache, in bytes per nanosecond. Measured: 8 to 12 on current
@@ -33,6 +35,7 @@ pub struct File {
     size: u64,
     block_size: u32,
     syncs: Syncs,
+    forced: Arc<Forced>,
     /// Held while writing: see [`File::turn`].
     writing: Mutex<()>,
 }
@@ -44,7 +47,9 @@ impl File {
     pub fn new(file: Arc<fs::File>, start: u64, size: u64, block_size: u32) -> Self {
         let whole = |bytes: u64| bytes.is_multiple_of(u64::from(block_size));
         assert!(block_size.is_power_of_two() && whole(start) && whole(size));
-        Self { syncs: Syncs::new(&file), writing: Mutex::new(()), file, start, size, block_size }
+        let forced = Arc::new(Forced::new(Pace::new(Way::Beside, false)));
+        let (syncs, writing) = (Syncs::new(&file), Mutex::new(()));
+        Self { file, start, size, block_size, syncs, forced, writing }
     }
 
     /// Waits for its turn to write. The kernel writes to a file by one thread at a time, and lets
@@ -120,6 +125,7 @@ impl Block for File {
         if durability == Durability::Flushed {
             return self.write_durably(offset, data);
         }
+        self.forced.left_dirty(data.len());
         let _turn = self.turn();
         let result = self.file.write_all_at(data, self.start + offset);
         result.map_err(|error| io_error("write", offset, data.len(), error))
@@ -141,11 +147,29 @@ impl Block for File {
     }
 
     fn flush(&self) -> Result<(), BlockError> {
+        self.forced.syncs();
         self.syncs.run(|file| file.sync_data().map_err(SyncError::Lost))
     }
 
     fn flush_through(&self, durable: &Durable, done: Done) {
+        self.forced.syncs();
         self.syncs.run_shared(durable, done);
+    }
+
+    fn write_through(&self, durable: &Durable, offset: u64, data: &mut [u8], done: Done) {
+        let forced = Arc::clone(&self.forced);
+        let way = forced.begin(Instant::now());
+        let done: Done = Box::new(move |result| {
+            forced.end(Instant::now());
+            done(result);
+        });
+        if way == Way::Beside {
+            return done(self.write(offset, data, Durability::Flushed));
+        }
+        match self.write(offset, data, Durability::Written) {
+            Ok(()) => self.flush_through(durable, done),
+            Err(error) => done(Err(error)),
+        }
     }
 
     fn discard(&self, offset: u64, length: u64) -> Result<(), BlockError> {
@@ -213,6 +237,11 @@ fn write_zero() -> io::Error {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+
+    use homing_durable::{Failure, Kind, System};
+    use homing_runtime::Runtime;
+
     use super::*;
 
     fn device(size: u64) -> (Arc<fs::File>, File) {
@@ -265,6 +294,56 @@ mod tests {
             assert!(matches!(write, Err(BlockError::Poisoned)));
         }
         device.read(0, &mut [0; 4096]).unwrap();
+    }
+
+    /// A disk that says no the second time, and looks at what it is to make durable.
+    struct Fails(std::sync::atomic::AtomicU64);
+
+    impl System for Fails {
+        fn sync(&self, file: &fs::File, _: Kind) -> Result<(), Failure> {
+            let mut data = [0; 4096];
+            file.read_exact_at(&mut data, 8192).unwrap();
+            let count = self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            assert_eq!(data, [count as u8 + 1; 4096], "synced before it was written");
+            let error = io::Error::from_raw_os_error(5);
+            if count == 0 { Ok(()) } else { Err(Failure { operation: "fdatasync", error }) }
+        }
+        fn sync_filesystem(&self, _: &fs::File) -> Result<(), Failure> {
+            unreachable!()
+        }
+        fn check(&self, _: &fs::File) -> Result<(), Failure> {
+            unreachable!()
+        }
+        fn flush_device(&self, _: &fs::File) -> Result<(), Failure> {
+            unreachable!()
+        }
+    }
+
+    #[test]
+    fn a_durable_write_shares_a_sync_and_its_failure_or_goes_by_itself() {
+        let runtime = Runtime::new().unwrap();
+        let durable = Durable::with_system(&runtime, Fails(0.into())).unwrap();
+        let (_, mut device) = device(64 << 10);
+        device.forced = Arc::new(Forced::new(Pace::new(Way::Together, true)));
+        let write = |byte: u8| {
+            let (sender, receiver) = mpsc::channel();
+            let done = Box::new(move |result| sender.send(result).unwrap());
+            device.write_through(&durable, 0, &mut [byte; 4096], done);
+            receiver.recv().unwrap()
+        };
+        write(9).unwrap();
+        assert_eq!(durable.counters().asked, 0, "nobody is there to share with");
+        // Two others are under way.
+        for _ in 0..2 {
+            device.forced.begin(Instant::now());
+        }
+        write(1).unwrap();
+        assert_eq!(durable.counters().asked, 1);
+        assert!(matches!(write(2), Err(BlockError::Flush(_))));
+        assert!(matches!(write(3), Err(BlockError::Poisoned)));
+        (0..2).for_each(|_| device.forced.end(Instant::now()));
+        assert!(matches!(write(4), Err(BlockError::Poisoned)), "also by itself");
+        assert_eq!(durable.counters().asked, 2);
     }
 
     #[test]

@@ -21,7 +21,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Read on in this order: `block`, `file`, `syncs`, `xts`, `crypt`, `bytes`, `cached`, `luks`. Unsafe code is in
+//! Read on in this order: `block`, `file`, `syncs`, `forced`, `xts`, `crypt`, `bytes`, `cached`, `luks`. Unsafe code is in
 //! `xts/aws_lc.rs` alone.
 
 mod block;
@@ -29,6 +29,7 @@ mod bytes;
 mod cached;
 mod crypt;
 mod file;
+mod forced;
 #[cfg(target_os = "linux")]
 pub mod luks;
 mod syncs;

@@ -107,8 +107,9 @@ pub struct Log {
 
 impl Log {
     /// Opens a log, or makes one: a folder, in one that is there. Records are kept up to the first
-    /// that is not whole; what comes after it is taken away, and [`Recovery`] tells how much, if it
-    /// may never have been durable. Reads all of the log that is needed.
+    /// that is not whole, if it may never have been durable; what comes after is gone, and
+    /// [`Recovery`] tells how much. Reads all of the log that is needed, and writes the last write
+    /// anew: what it has found is durable then.
     ///
     /// # Errors
     /// [`LogError`], with the path; [`LogError::Damaged`] where a record that was durable is not
@@ -242,8 +243,8 @@ impl Log {
     ///
     /// Await it, or wait: then their space is free, also after a crash. Dropping it changes nothing.
     /// A crash before leaves all of them or none. What has been appended becomes durable by the way.
-    /// A failure closes the log, as that of a commit does. Costs four flushes where something is
-    /// removed; commits wait for them.
+    /// A failure closes the log, as that of a commit does. Costs three flushes where something
+    /// is removed; commits wait for them.
     ///
     /// # Panics
     /// Where a record before this one is not durable.

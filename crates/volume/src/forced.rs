@@ -1,0 +1,111 @@
+//! Writes that are to be durable when they are answered: each by itself, or many by one sync.
+//!
+//! By itself, `RWF_DSYNC`, a write waits for nothing that others have written, but each flushes the
+//! device. Written plainly, all that come at a time share a sync of the engine, which writes what
+//! others have left dirty, too. Which answers more is measured. Lone writers go by themselves; and so
+//! do all while much is dirty: to write that takes longer than any flush. Measured: 2.3 s for 256 MiB.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use homing_durable::{Pace, Way};
+
+/// So many bytes that others have left dirty are not waited for. Guessed: a few flushes' worth.
+const DIRTY_MAX: u64 = 4 << 20;
+
+/// What is known of the writes of one file.
+#[derive(Debug)]
+pub(crate) struct Forced {
+    state: Mutex<State>,
+    /// Bytes written plainly since the last sync of the file began: what the kernel has written of
+    /// them by itself is not known.
+    dirty: AtomicU64,
+}
+
+#[derive(Debug)]
+struct State {
+    pace: Pace,
+    under_way: usize,
+    /// The most at a time, since nobody was there.
+    most: usize,
+}
+
+impl Forced {
+    pub(crate) fn new(pace: Pace) -> Self {
+        let state = Mutex::new(State { pace, under_way: 0, most: 0 });
+        Self { state, dirty: AtomicU64::new(0) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// So many bytes were written, and need not be durable.
+    pub(crate) fn left_dirty(&self, length: usize) {
+        self.dirty.fetch_add(length as u64, Ordering::Relaxed);
+    }
+
+    /// A sync of the file begins.
+    pub(crate) fn syncs(&self) {
+        self.dirty.store(0, Ordering::Relaxed);
+    }
+
+    /// A write begins; how.
+    pub(crate) fn begin(&self, now: Instant) -> Way {
+        let mut state = self.state();
+        let is_lone = state.under_way == 0 && state.most <= 1;
+        if state.under_way == 0 {
+            state.most = 0;
+            state.pace.idle(is_lone, now);
+        }
+        state.under_way += 1;
+        state.most = state.most.max(state.under_way);
+        let is_much = self.dirty.load(Ordering::Relaxed) > DIRTY_MAX;
+        if is_lone || is_much { Way::Beside } else { state.pace.way() }
+    }
+
+    /// One has ended.
+    pub(crate) fn end(&self, now: Instant) {
+        let mut state = self.state();
+        state.under_way -= 1;
+        state.pace.answered(1, now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lone_writer_goes_by_itself_and_others_as_is_best() {
+        let (forced, now) = (Forced::new(Pace::new(Way::Together, true)), Instant::now());
+        for _ in 0..3 {
+            assert_eq!(forced.begin(now), Way::Beside);
+            forced.end(now);
+        }
+        assert_eq!(
+            [(); 3].map(|()| forced.begin(now)),
+            [Way::Beside, Way::Together, Way::Together]
+        );
+        (0..3).for_each(|_| forced.end(now));
+        // They were three at a time: the first of them is not alone when they come again.
+        assert_eq!([(); 2].map(|()| forced.begin(now)), [Way::Together; 2]);
+        (0..2).for_each(|_| forced.end(now));
+        assert_eq!(forced.begin(now), Way::Together);
+        forced.end(now);
+        assert_eq!(forced.begin(now), Way::Beside);
+    }
+
+    #[test]
+    fn what_others_have_left_is_not_waited_for_where_it_is_much() {
+        let (forced, now) = (Forced::new(Pace::new(Way::Together, true)), Instant::now());
+        forced.begin(now);
+        forced.left_dirty(4 << 20);
+        assert_eq!(forced.begin(now), Way::Together);
+        forced.left_dirty(1);
+        assert_eq!(forced.begin(now), Way::Beside);
+        forced.syncs();
+        assert_eq!(forced.begin(now), Way::Together);
+    }
+}
