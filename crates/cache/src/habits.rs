@@ -11,6 +11,7 @@ use std::sync::TryLockError;
 
 use homing_mglru::density::{Classes, ERA, Ghosts, Learner, Marks, Ranking, Shadow, Worth};
 
+use crate::min_ttl::MinTtl;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use crate::sync::{Arc, Mutex, MutexGuard, lock};
@@ -28,6 +29,7 @@ pub(crate) struct Habits {
     lessons: AtomicU32,
     /// How many requests shards tell at a time.
     batch: AtomicU32,
+    pub(crate) min_ttl: MinTtl,
     clock: Clock,
     /// Classes of pages that shards have.
     held: [AtomicU64; std::mem::size_of::<Classes>() / 8],
@@ -54,6 +56,7 @@ impl Habits {
             learning: AtomicBool::new(true),
             lessons: AtomicU32::new(0),
             batch: AtomicU32::new(batch(&learner)),
+            min_ttl: MinTtl::new(),
             clock: Clock {
                 requests: AtomicU64::new(0),
                 epoch_ends: AtomicU64::new(learner.epoch_length()),
@@ -144,21 +147,40 @@ impl Habits {
     fn end_epoch(&self, now: u64) {
         // If somebody is at the learner, whoever comes next ends the epoch.
         let Some(mut learner) = self.try_learner() else { return };
-        let ends = self.clock.epoch_ends.load(Relaxed);
-        if now < ends {
-            return;
+        if now >= self.clock.epoch_ends.load(Relaxed) {
+            self.begin_epoch(&mut learner, now);
         }
+    }
+
+    /// Lets the next epoch begin now, if this one runs. Returns the one that runs then.
+    #[cfg(feature = "control")]
+    pub(crate) fn age(&self, epoch: u32) -> Result<u32, u32> {
+        let mut learner = lock(&self.learner);
+        match self.epoch() {
+            runs if runs == epoch => {
+                self.begin_epoch(&mut learner, self.clock.requests.load(Relaxed));
+                Ok(self.epoch())
+            }
+            other => Err(other),
+        }
+    }
+
+    fn begin_epoch(&self, learner: &mut Learner, now: u64) {
+        let ends = self.clock.epoch_ends.load(Relaxed);
         // Where requests are told faster than epochs can be ended, these get longer.
         let length = learner.epoch_length();
+        let ends = if ends > now { now } else { ends };
         self.clock.epoch_ends.store((ends + length).max(now + 1), Relaxed);
         let mut epoch = self.epoch() + 1;
         if epoch == 2 * ERA {
             epoch -= ERA;
             learner.turn_back();
+            self.min_ttl.turn_back(ERA);
         }
         let held = |class: usize| self.held[class / 64].load(Relaxed) >> (class % 64) & 1 == 1;
         let worth = learner.end_epoch(epoch, now, held);
         self.epoch.store(epoch, Release);
+        self.min_ttl.epoch_began(epoch);
         if let Some(worth) = worth.filter(|_| self.learning.load(Relaxed)) {
             *lock(&self.worth) = worth;
             self.lessons.fetch_add(1, Release);

@@ -1,9 +1,12 @@
 //! Caches for objects and for pages, under one policy.
 //!
-//! Read on in this order: `habits` (what all shards of a cache share), `objects`, [`pages`].
+//! Read on in this order: `habits` (what all shards of a cache share), `min_ttl`, `limits` (of groups),
+//! `objects`, [`pages`].
 #![forbid(unsafe_code)]
 
 mod habits;
+mod limits;
+mod min_ttl;
 mod objects;
 pub mod pages;
 mod sync;

@@ -4,26 +4,30 @@
 //! cache/{size,memory,frames,used}
 //! cache/dirty_background_ratio, cache/dirty_ratio     hundredths of the cache
 //! cache/lru_gen/enabled                               whether the policy learns
+//! cache/lru_gen/min_ttl_ms                            what was used so short a time ago stays; 0: off
 //! cache/group/NAME/{min,low,high,max,stat}            bytes, or `max` for no limit
-//! cache/debug/lru_gen                                 pages by age
+//! cache/group/NAME/swappiness                         0 to 200: whether dirty pages go first
+//! cache/debug/lru_gen                                 pages by age; takes commands (`command`)
+//! cache/debug/lru_gen_full                            also by tier, with what came of them (`debug`)
 //! ```
 
-use std::fmt::Write;
-
 use homing_control::{Attribute, AttributeError, AttributeTree};
-use homing_mglru::density::Generation;
+use homing_mglru::density::Swappiness;
 
+use super::command::Refused;
 use super::{Group, GroupStats, PageCache};
 use crate::sync::atomic::Ordering::Relaxed;
 
 /// The first word of all paths.
 const ROOT: &str = "cache";
-const OF_CACHE: [(&str, bool); 8] = [
-    ("debug/lru_gen", false),
+const OF_CACHE: [(&str, bool); 10] = [
+    ("debug/lru_gen", true),
+    ("debug/lru_gen_full", false),
     ("dirty_background_ratio", true),
     ("dirty_ratio", true),
     ("frames", false),
     ("lru_gen/enabled", true),
+    ("lru_gen/min_ttl_ms", true),
     ("memory", false),
     ("size", true),
     ("used", false),
@@ -61,37 +65,6 @@ impl PageCache {
         let groups = self.core().groups();
         groups.into_iter().find(|group| group.name == name).map(Group)
     }
-
-    /// Pages by age, as the kernel's `lru_gen` shows them: for each group its number and name, and
-    /// lines of the epoch in which pages were last used, how many requests ago that was, and how
-    /// many dirty and clean ones there are.
-    fn lru_gen(&self) -> String {
-        let (core, mut text) = (self.core(), String::new());
-        let (epoch, length) = (core.habits.epoch(), core.habits.epoch_length());
-        for group in core.groups() {
-            let mut all: Vec<Generation> = Vec::new();
-            for shard in &core.shards {
-                let table = shard.read();
-                let Some(local) = table.known_local(&group) else { continue };
-                for part in table.policy.generations(local) {
-                    match all.iter_mut().find(|generation| generation.age == part.age) {
-                        Some(generation) => {
-                            generation.clean += part.clean;
-                            generation.dirty += part.dirty;
-                        }
-                        None => all.push(part),
-                    }
-                }
-            }
-            all.sort_unstable_by_key(|generation| std::cmp::Reverse(generation.age));
-            let _ = writeln!(text, "memcg {:5} {}\n node {:5}", group.number, group.name, 0);
-            for Generation { age, clean, dirty } in all {
-                let (seq, requests) = (epoch.saturating_sub(age), age as u64 * length);
-                let _ = writeln!(text, " {seq:10} {requests:10} {dirty:10} {clean:10}");
-            }
-        }
-        text
-    }
 }
 
 fn stat(stats: GroupStats) -> String {
@@ -124,6 +97,7 @@ impl AttributeTree for PageCacheAttributes {
             let path = |name: &str| format!("{ROOT}/group/{}/{name}", group.name);
             all.extend(LIMITS.iter().map(|limit| attribute(path(limit), true)));
             all.push(attribute(path("stat"), false));
+            all.push(attribute(path("swappiness"), true));
         }
         all.sort_by(|one, other| one.path.cmp(&other.path));
         all.dedup();
@@ -139,6 +113,9 @@ impl AttributeTree for PageCacheAttributes {
             if name == "stat" {
                 return Ok(stat(self.0.group_stats(&group)));
             }
+            if name == "swappiness" {
+                return Ok(group.swappiness().to_string());
+            }
             let at = LIMITS.iter().position(|limit| *limit == name).ok_or_else(missing)?;
             let limit = group.0.limits()[at];
             return Ok(limit.map_or_else(|| "max".to_owned(), |bytes| bytes.to_string()));
@@ -151,7 +128,9 @@ impl AttributeTree for PageCacheAttributes {
             "dirty_background_ratio" => core.dirty_target.load(Relaxed).to_string(),
             "dirty_ratio" => core.dirty_trigger.load(Relaxed).to_string(),
             "lru_gen/enabled" => format!("{:#06x}", u32::from(core.habits.is_learning())),
-            "debug/lru_gen" => self.0.lru_gen(),
+            "lru_gen/min_ttl_ms" => core.habits.min_ttl.get().to_string(),
+            "debug/lru_gen" => core.lru_gen(false),
+            "debug/lru_gen_full" => core.lru_gen(true),
             _ => return Err(missing()),
         })
     }
@@ -163,15 +142,24 @@ impl AttributeTree for PageCacheAttributes {
             value: value.to_owned(),
             accepted: accepted.to_owned(),
         };
-        self.get(path)?;
+        let missing = || AttributeError::NotFound { path: path.to_owned() };
+        if !self.list().iter().any(|attribute| attribute.path == path) {
+            return Err(missing());
+        }
+        let failed = |reason: String| AttributeError::Failed { path: path.to_owned(), reason };
         let core = self.0.core();
         let percent = || value.parse().ok().filter(|percent| *percent <= 100);
         let (target, trigger) = (core.dirty_target.load(Relaxed), core.dirty_trigger.load(Relaxed));
         match (of_group(rest), rest) {
+            (Some((group, "swappiness")), _) => {
+                let number = value.parse().ok().filter(|number| *number <= Swappiness::MAX);
+                let number = number.ok_or_else(|| refused("a number from 0 to 200"))?;
+                self.0.named(group).ok_or_else(missing)?.set_swappiness(number);
+            }
             (Some((group, name)), _) if name != "stat" => {
                 let bytes = if value == "max" { Some(u64::MAX) } else { value.parse().ok() };
                 let bytes = bytes.ok_or_else(|| refused("a number of bytes, or max"))?;
-                let group = self.0.named(group).expect("it was there, and groups stay");
+                let group = self.0.named(group).ok_or_else(missing)?;
                 match name {
                     "min" => group.set_min(bytes),
                     "low" => group.set_low(bytes),
@@ -181,11 +169,7 @@ impl AttributeTree for PageCacheAttributes {
             }
             (_, "size") => {
                 let bytes = value.parse().map_err(|_| refused("a number of bytes"))?;
-                let failed = |error: super::ResizeError| AttributeError::Failed {
-                    path: path.to_owned(),
-                    reason: error.to_string(),
-                };
-                self.0.set_size(bytes).map_err(failed)?;
+                self.0.set_size(bytes).map_err(|error| failed(error.to_string()))?;
             }
             (_, "dirty_background_ratio") => {
                 let wanted = percent().filter(|percent: &u8| *percent as usize <= trigger);
@@ -202,6 +186,16 @@ impl AttributeTree for PageCacheAttributes {
                 "n" | "N" | "0" | "0x0000" => self.0.set_learning(false),
                 _ => return Err(refused("y or n")),
             },
+            (_, "lru_gen/min_ttl_ms") => {
+                let ms = value.parse().map_err(|_| refused("a number of milliseconds"))?;
+                self.0.set_min_ttl_ms(ms);
+            }
+            (_, "debug/lru_gen") => {
+                core.run_commands(value).map_err(|error| match error {
+                    Refused::Not(_) => failed(error.to_string()),
+                    _ => refused(&format!("commands that there are ({error})")),
+                })?;
+            }
             _ => return Err(AttributeError::ReadOnly { path: path.to_owned() }),
         }
         Ok(())
@@ -223,16 +217,18 @@ mod tests {
         let _ = (cache.group("a").max(1 << 20).build(), cache.group("b/c").build());
         let attributes = cache.attributes();
         let listed = attributes.list();
-        assert_eq!(listed.len(), OF_CACHE.len() + 2 * (LIMITS.len() + 1));
+        assert_eq!(listed.len(), OF_CACHE.len() + 2 * (LIMITS.len() + 2));
         assert!(listed.is_sorted_by(|one, other| one.path < other.path));
         for Attribute { path, writable } in listed {
             let value = attributes.get(&path).unwrap();
+            // Commands are written there.
+            let value = if path == "cache/debug/lru_gen" { String::new() } else { value };
             match attributes.set(&path, &value) {
                 Ok(()) => assert!(writable, "{path}"),
                 Err(AttributeError::ReadOnly { .. }) => assert!(!writable, "{path}"),
                 Err(error) => panic!("{error}"),
             }
-            assert_eq!(attributes.get(&path).unwrap(), value, "{path}");
+            assert!(attributes.get(&path).unwrap() == value || value.is_empty(), "{path}");
         }
     }
 
@@ -247,6 +243,7 @@ mod tests {
         assert!(refused("cache/size", "1").contains("too small"));
         assert!(refused("cache/size", "large").contains("a number of bytes"));
         assert!(refused("cache/lru_gen/enabled", "perhaps").contains("y or n"));
+        assert!(refused("cache/lru_gen/min_ttl_ms", "-1").contains("a number of milliseconds"));
         assert!(refused("cache/group/nobody/max", "1").contains("no attribute"));
         assert!(refused("cache/memory", "1").contains("can be read, not set"));
         assert_eq!(attributes.get("cache/dirty_ratio").unwrap(), "20");

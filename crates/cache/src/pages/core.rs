@@ -7,7 +7,7 @@ use std::sync::{Arc as StdArc, Weak};
 use super::background::{Background, Service};
 use super::error::FileError;
 use super::file::{FileState, Files};
-use super::group::GroupState;
+use super::group::{Counters, GroupState};
 use super::shard::Shard;
 use super::sizing::Sizing;
 use super::table::Table;
@@ -143,6 +143,13 @@ impl Core {
         if batches > 0 {
             self.habits.passed((batches * batch) as u64);
         }
+    }
+
+    /// Counts a page that was used past the cache. Time passes by that, too: what keeps others out
+    /// would else do so for ever.
+    pub(super) fn bypassed(&self, shard: &Shard, file: &FileState) {
+        Counters::add(&file.group.counters.bypasses, 1);
+        self.passed(shard, 1);
     }
 
     pub(super) fn add_group(&self, group: impl FnOnce(usize) -> GroupState) -> StdArc<GroupState> {

@@ -5,10 +5,13 @@
 
 use std::sync::Arc;
 
+use homing_mglru::density::Swappiness;
+
 use super::frame::{Flags, Key};
-use super::group::{Claim, Counters, GroupState};
+use super::group::{Counters, GroupState};
 use super::table::Table;
 use crate::habits::Habits;
+use crate::limits::Claim;
 
 /// Groups that are looked at for one victim.
 const GROUPS_MAX: usize = 8;
@@ -54,7 +57,7 @@ impl Table {
 
     /// Frees a frame, for a group if it is for one. Returns whether it could.
     pub(super) fn evict(&mut self, requester: Option<usize>, habits: &Habits) -> bool {
-        self.listen(habits);
+        self.prepare(habits);
         let mut candidates = [(Claim::Protected, f32::INFINITY, 0); GROUPS_MAX];
         let mut found = 0;
         for _ in 0..self.locals.len() {
@@ -80,7 +83,8 @@ impl Table {
                 }
             } else if self.locals[local].group.give() {
                 // Counted before it goes: others may be at its pages in other shards.
-                if let Some(frame) = self.victim(local, habits) {
+                let swappiness = self.locals[local].group.swappiness();
+                if let Some(frame) = self.victim(local, swappiness, habits) {
                     self.vacate(local, frame);
                     return true;
                 }
@@ -92,8 +96,38 @@ impl Table {
 
     /// Frees a frame of this group. Returns whether it could.
     pub(super) fn evict_of(&mut self, local: usize, habits: &Habits) -> bool {
+        self.prepare(habits);
+        let swappiness = self.locals[local].group.swappiness();
+        let victim = self.victim(local, swappiness, habits);
+        if let Some(frame) = victim {
+            self.vacate(local, frame);
+            self.locals[local].group.lose();
+        }
+        victim.is_some()
+    }
+
+    /// Brings the policy up to date, and has it spare what was used not long ago; but where the shard is
+    /// made smaller pages have to go.
+    fn prepare(&mut self, habits: &Habits) {
         self.listen(habits);
-        let victim = self.victim(local, habits);
+        let spares = self.used() <= self.limit;
+        let spared = spares.then(|| habits.min_ttl.spared(self.policy.epoch())).flatten();
+        self.policy.spare(spared);
+    }
+
+    /// Frees a frame of this group, of a page that was last used at least so many epochs ago, or about
+    /// that. Returns whether it could.
+    #[cfg(feature = "control")]
+    pub(super) fn evict_old(
+        &mut self,
+        local: usize,
+        epochs: u32,
+        swappiness: Swappiness,
+        habits: &Habits,
+    ) -> bool {
+        self.listen(habits);
+        self.policy.spare(epochs.checked_sub(1));
+        let victim = self.victim(local, swappiness, habits);
         if let Some(frame) = victim {
             self.vacate(local, frame);
             self.locals[local].group.lose();
@@ -103,7 +137,8 @@ impl Table {
 
     /// The clean page of a group that is worth least, taken from the policy. Dirty ones that are
     /// worth less are nominated to be written.
-    fn victim(&mut self, local: usize, habits: &Habits) -> Option<u32> {
+    fn victim(&mut self, local: usize, swappiness: Swappiness, habits: &Habits) -> Option<u32> {
+        self.policy.set_swappiness(local, swappiness);
         for _ in 0..ASIDE_MAX {
             if self.nominated.len() >= NOMINATED_MAX {
                 return None;

@@ -2,14 +2,17 @@
 
 use std::sync::Arc;
 
+use homing_mglru::density::Swappiness;
+
+use crate::limits::{Claim, Limits};
 use crate::sync::atomic::Ordering::Relaxed;
-use crate::sync::atomic::{AtomicU64, AtomicUsize};
+use crate::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize};
 
 /// Files that are served together: a tenant, an export.
 ///
 /// The more a group has of what it may have, the sooner its pages go: first those of groups that
 /// have more than `max`, then than `high`, `low`, `min`. What it has within `min` is not taken for
-/// other groups. It lives as long as its cache, and takes 5 to 20 KiB of it in each shard where it has
+/// other groups. It lives as long as its cache, and takes 1 to 20 KiB of it in each shard where it has
 /// pages.
 #[derive(Clone, Debug)]
 pub struct Group(pub(super) Arc<GroupState>);
@@ -19,10 +22,9 @@ pub(super) struct GroupState {
     pub(super) name: String,
     pub(super) number: usize,
     pub(super) page_size: u64,
-    min: AtomicUsize,
-    low: AtomicUsize,
-    high: AtomicUsize,
-    max: AtomicUsize,
+    /// In pages.
+    limits: Limits,
+    swappiness: AtomicU8,
     /// Pages that it has.
     pages: AtomicUsize,
     /// Of these, dirty or being written.
@@ -90,29 +92,14 @@ impl GroupStats {
     }
 }
 
-/// How soon the pages of a group go: the first ones first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Claim {
-    OverMax,
-    OverHigh,
-    OverLow,
-    OverMin,
-    /// Goes for pages of its own only.
-    Protected,
-}
-
 impl GroupState {
     fn new(name: String, number: usize, page_size: u64, limits: [u64; 4]) -> Self {
-        let [min, low, high, max] =
-            limits.map(|bytes| AtomicUsize::new((bytes / page_size) as usize));
         Self {
             name,
             number,
             page_size,
-            min,
-            low,
-            high,
-            max,
+            limits: Limits::new(limits.map(|bytes| bytes / page_size)),
+            swappiness: AtomicU8::new(Swappiness::default().get()),
             pages: AtomicUsize::new(0),
             unwritten: AtomicUsize::new(0),
             debt: AtomicU64::new(0),
@@ -125,19 +112,15 @@ impl GroupState {
     }
 
     pub(super) fn max(&self) -> usize {
-        self.max.load(Relaxed)
+        usize::try_from(self.limits.max()).unwrap_or(usize::MAX)
     }
 
     pub(super) fn claim(&self) -> Claim {
-        let pages = self.pages();
-        let over = |limit: &AtomicUsize| pages > limit.load(Relaxed);
-        match () {
-            () if over(&self.max) => Claim::OverMax,
-            () if !over(&self.min) => Claim::Protected,
-            () if over(&self.high) => Claim::OverHigh,
-            () if over(&self.low) => Claim::OverLow,
-            () => Claim::OverMin,
-        }
+        self.limits.claim(self.pages() as u64)
+    }
+
+    pub(super) fn swappiness(&self) -> Swappiness {
+        Swappiness::new(self.swappiness.load(Relaxed)).unwrap_or_default()
     }
 
     /// Counts a page that it gets, unless it has as many as it may have.
@@ -156,7 +139,7 @@ impl GroupState {
     /// Counts a page that it is about to lose to another group, unless that is none of the other's
     /// business. Several may ask at a time: no more get a yes than there are pages to spare.
     pub(super) fn give(&self) -> bool {
-        let spare = self.min.load(Relaxed).min(self.max());
+        let spare = self.limits.min.load(Relaxed).min(self.limits.max()) as usize;
         self.pages
             .fetch_update(Relaxed, Relaxed, |pages| (pages > spare).then(|| pages - 1))
             .is_ok()
@@ -194,15 +177,15 @@ impl GroupState {
     /// `min`, `low`, `high` and `max` in bytes; `None` for no limit.
     #[cfg(feature = "control")]
     pub(super) fn limits(&self) -> [Option<u64>; 4] {
-        let none = (u64::MAX / self.page_size) as usize;
-        [&self.min, &self.low, &self.high, &self.max].map(|limit| {
+        let Limits { min, low, high, max } = &self.limits;
+        [min, low, high, max].map(|limit| {
             let pages = limit.load(Relaxed);
-            (pages < none).then(|| pages as u64 * self.page_size)
+            (pages < u64::MAX / self.page_size).then(|| pages * self.page_size)
         })
     }
 
-    fn set(&self, limit: &AtomicUsize, bytes: u64) {
-        limit.store((bytes / self.page_size) as usize, Relaxed);
+    fn set(&self, limit: impl FnOnce(&Limits) -> &AtomicU64, bytes: u64) {
+        limit(&self.limits).store(bytes / self.page_size, Relaxed);
     }
 }
 
@@ -225,23 +208,40 @@ impl Group {
     /// Sets how many bytes of it are never taken for other groups. More than all of the cache may be
     /// promised in sum: then there may come a time when requests of others go past the cache.
     pub fn set_min(&self, bytes: u64) {
-        self.0.set(&self.0.min, bytes);
+        self.0.set(|limits| &limits.min, bytes);
     }
 
     /// Sets how many bytes of it are taken only if no group has more than its `low`.
     pub fn set_low(&self, bytes: u64) {
-        self.0.set(&self.0.low, bytes);
+        self.0.set(|limits| &limits.low, bytes);
     }
 
     /// Sets from how many bytes on its pages go before those of groups with less than their `high`.
     pub fn set_high(&self, bytes: u64) {
-        self.0.set(&self.0.high, bytes);
+        self.0.set(|limits| &limits.high, bytes);
     }
 
     /// Sets how many bytes it has at most, even if there is room. If it has more at the time, these
     /// go as frames are needed.
     pub fn set_max(&self, bytes: u64) {
-        self.0.set(&self.0.max, bytes);
+        self.0.set(|limits| &limits.max, bytes);
+    }
+
+    /// Sets how much dirty pages are preferred when the group has to give some, from 0 to 200; more counts
+    /// as 200.
+    ///
+    /// At 100 pages go by what they are worth, and the cost of writing a dirty page back is a part of
+    /// that, as it was learnt. At `s` a dirty page goes first if its worth, times `200 - s`, is less than
+    /// a clean one's, times `s`. At 0 dirty pages go where there are no others, and at 200 clean ones. This is
+    /// about the group's own pages: which group gives does not depend on it, nor when dirty pages are
+    /// written ahead of need. A page counts as dirty if it was when eviction last met it.
+    pub fn set_swappiness(&self, swappiness: u8) {
+        self.0.swappiness.store(swappiness.min(Swappiness::MAX), Relaxed);
+    }
+
+    /// What was [set](Self::set_swappiness); 100 at first.
+    pub fn swappiness(&self) -> u8 {
+        self.0.swappiness().get()
     }
 }
 

@@ -8,14 +8,18 @@
 //! Read on in this order: `README.md` (states of a page, who waits for whom), `sizing`, `frame`,
 //! `index`, `arena`, `table`, `shard`, `evict`, `core`, `fill`, `read`, `write`, `write_back`, `punch`,
 //! `reclaim`, `background`, `prefetch`, `resize`, `file`, `group`,
-//! `attributes`.
+//! `attributes`, `debug`, `command`.
 
 mod arena;
 #[cfg(feature = "control")]
 mod attributes;
 mod background;
 mod backing;
+#[cfg(feature = "control")]
+mod command;
 mod core;
+#[cfg(feature = "control")]
+mod debug;
 mod error;
 mod evict;
 mod file;
@@ -135,6 +139,19 @@ impl PageCache {
     /// used longest ago: a switch to rule it out as a cause, with nothing moved or lost.
     pub fn set_learning(&self, learning: bool) {
         self.core().habits.set_learning(learning);
+    }
+
+    /// Protects the working set: pages that were used within so many milliseconds are not evicted,
+    /// whoever needs a frame, while others are there. 0, as at first: none is protected.
+    ///
+    /// Where all that there is was used that short a time ago, nothing is evicted: what is not in the
+    /// cache is read and written past it, and counted in [`GroupStats::bypasses`]. Shrinking the cache,
+    /// closing files and discarding go on. What was used before this was set is not protected. A page is
+    /// kept for as long as said, and may be kept twice as long or until an epoch (a 128th of a cacheful of
+    /// requests) has ended; but no longer than 96 cachefuls of requests.
+    pub fn set_min_ttl_ms(&self, ms: u64) {
+        let habits = &self.core().habits;
+        habits.min_ttl.set(ms, habits.epoch());
     }
 
     /// What the cache has and did.

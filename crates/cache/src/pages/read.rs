@@ -5,7 +5,6 @@ use super::error::FileError;
 use super::file::FileState;
 use super::fill::{Begun, Demand};
 use super::frame::{Flags, Key};
-use super::group::Counters;
 use super::shard::Shard;
 use crate::sync::atomic::Ordering::Relaxed;
 
@@ -138,7 +137,7 @@ impl Core {
         let start = (offset - self.offset_of(page)) as usize;
         let count = (buffer.len() - start).min(data.len());
         data[..count].copy_from_slice(&buffer[start..start + count]);
-        Counters::add(&file.group.counters.bypasses, 1);
+        self.bypassed(shard, file);
         Ok(count)
     }
 }

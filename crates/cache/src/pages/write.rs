@@ -237,7 +237,7 @@ impl Core {
         let written = file.backing.write(offset, &mut buffer);
         drop(busy);
         written.map_err(|source| FileError::Write { offset, length, source })?;
-        Counters::add(&file.group.counters.bypasses, 1);
+        self.bypassed(shard, file);
         Ok(count)
     }
 }

@@ -1,10 +1,13 @@
 //! What the page cache promises, seen from outside.
 
 mod background;
+#[cfg(feature = "control")]
+mod control;
 mod disk;
 mod faults;
 mod groups;
 mod model;
+mod protection;
 mod ranges;
 mod resizing;
 mod stress;

@@ -1,13 +1,15 @@
 //! Frames in lists, one for each class and age: the list that is worth least gives the victims.
 //!
-//! As time passes a list joins that of the next age, whole: two links, however many frames.
+//! As time passes a list joins that of the next age, whole: two links, however many frames. A group
+//! has memory for classes of which it ever had frames, so a small group takes little.
 
 use std::sync::Arc;
 
 use super::Worth;
 use super::age::{BUCKETS, width};
 use super::history::{CLASSES, Class, PASTS};
-use super::ranking::resize_exact;
+use super::ranking::{Classes, resize_exact};
+use super::tiers::{Feedback, Swappiness};
 
 /// No frame.
 const NONE: u32 = u32::MAX;
@@ -58,21 +60,29 @@ impl std::ops::IndexMut<u32> for Links {
 /// The lists of one group, and which of them is worth least.
 #[derive(Debug)]
 pub(super) struct Lists {
-    /// Rows of lists, one row for each class that ever had frames.
+    /// Where each class has its row; empty before the first frame.
+    rows: Box<[u8]>,
+    /// A row for each class that ever had frames: what is read often, the lists, what is counted.
+    heads: Vec<Head>,
     ends: Vec<[Ends; BUCKETS]>,
-    /// Where each class has its row.
-    rows: [u8; CLASSES],
+    feedback: Vec<Feedback>,
     worth: Arc<Worth>,
-    /// For each class, the buckets in which it has frames.
-    held: [u32; CLASSES],
-    /// For each class, the bucket that is worth least, and its worth.
-    least: [(f32, u8); CLASSES],
-    /// Classes that have frames.
-    some: [u64; CLASSES / 64],
-    /// For each bucket, the classes that have frames of this age.
-    classes: [[u64; CLASSES / 64]; BUCKETS],
+    swappiness: Swappiness,
+    /// Victims come from lists of these ages only, a bit for each bucket.
+    open: u32,
     /// The list that is worth least, unless that has to be found out.
     victim: Option<Victim>,
+}
+
+/// What is known of a row.
+#[derive(Clone, Copy, Debug)]
+struct Head {
+    class: u8,
+    /// The open bucket that is worth least, and its worth.
+    bucket: u8,
+    least: f32,
+    /// The buckets in which there are frames.
+    held: u32,
 }
 
 /// Oldest and youngest frame of a list.
@@ -89,60 +99,122 @@ impl Ends {
 /// The list that is worth least, and what that is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Victim {
-    class: usize,
+    row: usize,
     bucket: usize,
     worth: f32,
+}
+
+/// The buckets whose lists join the next ones as this epoch begins, a bit for each.
+pub(super) fn due(epoch: u32) -> u32 {
+    let buckets = (0..BUCKETS - 1).filter(|&bucket| epoch.is_multiple_of(width(bucket)));
+    buckets.fold(0, |due, bucket| due | 1 << bucket)
 }
 
 impl Lists {
     pub(super) fn new(worth: Arc<Worth>) -> Self {
         Self {
+            rows: Box::default(),
+            heads: Vec::new(),
             ends: Vec::new(),
-            rows: [ABSENT; CLASSES],
+            feedback: Vec::new(),
             worth,
-            held: [0; CLASSES],
-            least: [(f32::INFINITY, 0); CLASSES],
-            some: [0; CLASSES / 64],
-            classes: [[0; CLASSES / 64]; BUCKETS],
+            swappiness: Swappiness::default(),
+            open: u32::MAX,
             victim: None,
         }
     }
 
     /// The bytes that it takes beside itself.
     pub(super) fn memory(&self) -> usize {
-        self.ends.capacity() * size_of::<[Ends; BUCKETS]>()
-    }
-
-    fn ends(&mut self, class: usize, bucket: usize) -> &mut Ends {
-        &mut self.ends[self.rows[class] as usize][bucket]
+        self.rows.len()
+            + self.heads.capacity() * size_of::<Head>()
+            + self.ends.capacity() * size_of::<[Ends; BUCKETS]>()
+            + self.feedback.capacity() * size_of::<Feedback>()
     }
 
     /// Takes over what pages are worth now.
     pub(super) fn learn(&mut self, worth: Arc<Worth>) {
         self.worth = worth;
-        for (word, classes) in self.some.into_iter().enumerate() {
-            ones(classes).for_each(|class| self.find_least(word * 64 + class));
+        self.look_again();
+    }
+
+    /// Sets which of clean and dirty pages are preferred as victims.
+    pub(super) fn set_swappiness(&mut self, swappiness: Swappiness) {
+        if self.swappiness != swappiness {
+            self.swappiness = swappiness;
+            self.look_again();
         }
+    }
+
+    /// Sets of which ages pages may be victims, a bit for each bucket.
+    pub(super) fn set_open(&mut self, open: u32) {
+        if self.open != open {
+            self.open = open;
+            self.look_again();
+        }
+    }
+
+    /// Whether pages of this age may be victims.
+    pub(super) fn is_open(&self, bucket: usize) -> bool {
+        self.open >> bucket & 1 == 1
+    }
+
+    fn look_again(&mut self) {
+        (0..self.heads.len()).for_each(|row| self.find_least(row));
         self.victim = None;
+    }
+
+    /// What pages of a class and age are worth, for the choice among those of this group.
+    fn weighed(&self, class: usize, bucket: usize) -> f32 {
+        let worth = self.worth.at(class, bucket);
+        if class < PASTS { worth } else { worth * self.swappiness.weight() }
+    }
+
+    /// The row of a class, made if there is none.
+    fn row(&mut self, class: Class) -> usize {
+        if self.rows.is_empty() {
+            self.rows = [ABSENT; CLASSES].into();
+        }
+        let class = class.index();
+        if self.rows[class] == ABSENT {
+            // Of the tier of pages used once there is one pace only: the rows cannot run out.
+            self.rows[class] = self.heads.len() as u8;
+            if self.heads.len() == self.heads.capacity() {
+                let more = (self.heads.len() / 2).clamp(1, 4);
+                self.heads.reserve_exact(more);
+                self.ends.reserve_exact(more);
+                self.feedback.reserve_exact(more);
+            }
+            self.heads.push(Head { class: class as u8, bucket: 0, least: f32::INFINITY, held: 0 });
+            self.ends.push([Ends::EMPTY; BUCKETS]);
+            self.feedback.push(Feedback::default());
+        }
+        self.rows[class] as usize
+    }
+
+    /// What is counted of pages of this class.
+    pub(super) fn feedback(&mut self, class: Class) -> &mut Feedback {
+        let row = self.row(class);
+        &mut self.feedback[row]
+    }
+
+    /// What was counted of each class.
+    pub(super) fn feedbacks(&self) -> impl Iterator<Item = (usize, Feedback)> {
+        self.heads
+            .iter()
+            .zip(&self.feedback)
+            .map(|(head, feedback)| (head.class as usize, *feedback))
     }
 
     /// Appends a frame.
     pub(super) fn push(&mut self, links: &mut Links, frame: u32, class: Class, bucket: usize) {
-        let class = class.index();
-        if self.rows[class] == ABSENT {
-            // Of the tier of pages used once there is one pace only: the rows cannot run out.
-            self.rows[class] = self.ends.len() as u8;
-            if self.ends.len() == self.ends.capacity() {
-                self.ends.reserve_exact(4);
-            }
-            self.ends.push([Ends::EMPTY; BUCKETS]);
-        }
-        let ends = self.ends(class, bucket);
+        let row = self.row(class);
+        let ends = &mut self.ends[row][bucket];
         let tail = std::mem::replace(&mut ends.tail, frame);
         links[frame] = Link { previous: tail, next: NONE };
         if tail == NONE {
             ends.head = frame;
-            self.filled(class, bucket);
+            self.filled(row, bucket);
         } else {
             links[tail].next = frame;
         }
@@ -157,9 +229,9 @@ impl Lists {
             return;
         }
         // At an end: of which list of its class? As it is at an end, it can be seen there.
-        let class = class.index();
-        for bucket in ones(self.held[class] as u64) {
-            let ends = self.ends(class, bucket);
+        let row = self.row(class);
+        for bucket in ones(self.heads[row].held as u64) {
+            let ends = &mut self.ends[row][bucket];
             if ends.head == frame || ends.tail == frame {
                 if ends.head == frame {
                     ends.head = next;
@@ -174,7 +246,7 @@ impl Lists {
                     links[next].previous = NONE;
                 }
                 if ends.head == NONE {
-                    self.emptied(class, bucket);
+                    self.emptied(row, bucket);
                 }
                 return;
             }
@@ -184,13 +256,15 @@ impl Lists {
 
     /// The frame that is worth least: the oldest one of its list.
     pub(super) fn victim(&mut self) -> Option<u32> {
-        let Victim { class, bucket, .. } = self.find_victim()?;
-        Some(self.ends(class, bucket).head)
+        let Victim { row, bucket, .. } = self.find_victim()?;
+        Some(self.ends[row][bucket].head)
     }
 
-    /// What the frame that is worth least is worth.
+    /// What the frame that is worth least is worth: to whoever compares groups, so whatever this one
+    /// prefers.
     pub(super) fn least(&mut self) -> Option<f32> {
-        self.find_victim().map(|victim| victim.worth)
+        let Victim { row, bucket, .. } = self.find_victim()?;
+        Some(self.worth.at(self.heads[row].class as usize, bucket))
     }
 
     /// Takes the victim out.
@@ -199,13 +273,13 @@ impl Lists {
     ///
     /// If no victim was asked for.
     pub(super) fn pop_victim(&mut self, links: &mut Links) {
-        let Victim { class, bucket, .. } = self.victim.expect("a victim was asked for");
-        let ends = self.ends(class, bucket);
+        let Victim { row, bucket, .. } = self.victim.expect("a victim was asked for");
+        let ends = &mut self.ends[row][bucket];
         let next = links[ends.head].next;
         ends.head = next;
         if next == NONE {
             ends.tail = NONE;
-            self.emptied(class, bucket);
+            self.emptied(row, bucket);
         } else {
             links[next].previous = NONE;
         }
@@ -213,64 +287,57 @@ impl Lists {
 
     /// Whether pages of this class and age are worth more than those that victims come from.
     pub(super) fn worth_more(&self, class: Class, bucket: usize) -> bool {
-        self.victim.is_some_and(|victim| self.worth.of(class, bucket) > victim.worth)
+        self.victim.is_some_and(|victim| self.weighed(class.index(), bucket) > victim.worth)
     }
 
     /// Whether there are frames of this class.
     pub(super) fn holds(&self, class: usize) -> bool {
-        self.held[class] != 0
+        let row = self.rows.get(class).and_then(|&row| self.heads.get(row as usize));
+        row.is_some_and(|head| head.held != 0)
     }
 
     /// The classes of which there are frames.
-    pub(super) fn classes(&self) -> [u64; CLASSES / 64] {
-        self.some
+    pub(super) fn classes(&self) -> Classes {
+        let mut classes = Classes::default();
+        for head in self.heads.iter().filter(|head| head.held != 0) {
+            classes[head.class as usize / 64] |= 1 << (head.class % 64);
+        }
+        classes
     }
 
-    /// Counts the frames of each age: clean ones and dirty ones, as of when they were last sorted.
-    pub(super) fn ages(&self, links: &Links) -> [[u64; 2]; BUCKETS] {
-        let mut counts = [[0; 2]; BUCKETS];
-        for class in self
-            .some
-            .iter()
-            .zip(0..)
-            .flat_map(|(&word, at)| ones(word).map(move |bit| at * 64 + bit))
-        {
-            for bucket in ones(self.held[class] as u64) {
-                let mut frame = self.ends[self.rows[class] as usize][bucket].head;
-                while frame != NONE {
-                    counts[bucket][usize::from(class >= PASTS)] += 1;
-                    frame = links[frame].next;
-                }
-            }
-        }
-        counts
+    /// Counts the frames of each class and age, as of when they were last sorted.
+    pub(super) fn counts(&self, links: &Links) -> impl Iterator<Item = (usize, usize, u64)> {
+        let rows = self.heads.iter().zip(&self.ends);
+        rows.flat_map(move |(head, ends)| {
+            ones(head.held as u64).map(move |bucket| {
+                let first = Some(ends[bucket].head);
+                let next = |&frame: &u32| Some(links[frame].next).filter(|&next| next != NONE);
+                (head.class as usize, bucket, std::iter::successors(first, next).count() as u64)
+            })
+        })
     }
 
-    /// Lets an epoch pass.
-    pub(super) fn tick(&mut self, links: &mut Links, epoch: u32) {
-        let mut moved = [0; CLASSES / 64];
-        for bucket in (0..BUCKETS - 1).rev() {
-            if epoch.is_multiple_of(width(bucket)) {
-                for (word, moved) in moved.iter_mut().enumerate() {
-                    let classes = std::mem::take(&mut self.classes[bucket][word]);
-                    self.classes[bucket + 1][word] |= classes;
-                    *moved |= classes;
-                    for class in ones(classes) {
-                        self.join(links, word * 64 + class, bucket);
-                    }
-                }
+    /// Lets an epoch pass, in which the lists of these buckets are [`due`].
+    pub(super) fn tick(&mut self, links: &mut Links, due: u32) {
+        for row in 0..self.heads.len() {
+            let mut moving = self.heads[row].held & due;
+            if moving == 0 {
+                continue;
             }
-        }
-        for (word, &classes) in moved.iter().enumerate() {
-            ones(classes).for_each(|class| self.find_least(word * 64 + class));
+            // The oldest first: each has to be gone before the next one comes.
+            while let Some(bucket) = moving.checked_ilog2() {
+                moving ^= 1 << bucket;
+                self.join(links, row, bucket as usize);
+            }
+            self.find_least(row);
         }
         self.victim = None;
     }
 
     /// Appends a list to that of the next age.
-    fn join(&mut self, links: &mut Links, class: usize, bucket: usize) {
-        let younger = std::mem::replace(self.ends(class, bucket), Ends::EMPTY);
-        let older = self.ends(class, bucket + 1);
+    fn join(&mut self, links: &mut Links, row: usize, bucket: usize) {
+        let younger = std::mem::replace(&mut self.ends[row][bucket], Ends::EMPTY);
+        let older = &mut self.ends[row][bucket + 1];
         if older.tail == NONE {
             *older = younger;
         } else {
@@ -278,59 +345,60 @@ impl Lists {
             links[younger.head].previous = older.tail;
             older.tail = younger.tail;
         }
-        self.held[class] = self.held[class] & !(1 << bucket) | 1 << (bucket + 1);
+        let held = &mut self.heads[row].held;
+        *held = *held & !(1 << bucket) | 1 << (bucket + 1);
     }
 
-    fn filled(&mut self, class: usize, bucket: usize) {
-        self.held[class] |= 1 << bucket;
-        self.some[class / 64] |= 1 << (class % 64);
-        self.classes[bucket][class / 64] |= 1 << (class % 64);
-        let worth = self.worth.at(class, bucket);
-        if worth < self.least[class].0 {
-            self.least[class] = (worth, bucket as u8);
+    fn filled(&mut self, row: usize, bucket: usize) {
+        let class = self.heads[row].class as usize;
+        let worth = self.weighed(class, bucket);
+        let is_open = self.is_open(bucket);
+        let head = &mut self.heads[row];
+        head.held |= 1 << bucket;
+        if !is_open {
+            return;
+        }
+        if worth < head.least {
+            (head.least, head.bucket) = (worth, bucket as u8);
         }
         if self.victim.is_some_and(|victim| worth < victim.worth) {
-            self.victim = Some(Victim { class, bucket, worth });
+            self.victim = Some(Victim { row, bucket, worth });
         }
     }
 
-    fn emptied(&mut self, class: usize, bucket: usize) {
-        self.held[class] &= !(1 << bucket);
-        self.classes[bucket][class / 64] &= !(1 << (class % 64));
-        if self.held[class] == 0 {
-            self.some[class / 64] &= !(1 << (class % 64));
-        }
-        self.find_least(class);
-        if self.victim.is_some_and(|victim| victim.class == class && victim.bucket == bucket) {
+    fn emptied(&mut self, row: usize, bucket: usize) {
+        self.heads[row].held &= !(1 << bucket);
+        self.find_least(row);
+        if self.victim.is_some_and(|victim| victim.row == row && victim.bucket == bucket) {
             self.victim = None;
         }
     }
 
-    fn find_least(&mut self, class: usize) {
+    fn find_least(&mut self, row: usize) {
+        let Head { class, held, .. } = self.heads[row];
         let mut least = (f32::INFINITY, 0);
-        for bucket in ones(self.held[class] as u64) {
+        for bucket in ones((held & self.open) as u64) {
             // Of equal worth, what is older.
-            let worth = self.worth.at(class, bucket);
+            let worth = self.weighed(class as usize, bucket);
             if worth <= least.0 {
                 least = (worth, bucket as u8);
             }
         }
-        self.least[class] = least;
+        (self.heads[row].least, self.heads[row].bucket) = least;
     }
 
     fn find_victim(&mut self) -> Option<Victim> {
         if self.victim.is_none() {
-            let mut best = f32::INFINITY;
-            for (word, &classes) in self.some.iter().enumerate() {
-                for class in ones(classes) {
-                    let class = word * 64 + class;
-                    let (worth, bucket) = self.least[class];
-                    if worth < best {
-                        best = worth;
-                        self.victim = Some(Victim { class, bucket: bucket as usize, worth });
-                    }
-                }
-            }
+            let some = self.heads.iter().enumerate().filter(|(_, head)| head.least < f32::INFINITY);
+            // Of equal worth, one of the lowest class, whichever came first.
+            let least = some.min_by(|(_, one), (_, other)| {
+                one.least.total_cmp(&other.least).then(one.class.cmp(&other.class))
+            });
+            self.victim = least.map(|(row, head)| Victim {
+                row,
+                bucket: head.bucket as usize,
+                worth: head.least,
+            });
         }
         self.victim
     }

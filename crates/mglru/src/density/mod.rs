@@ -21,14 +21,16 @@ mod mark;
 mod ranking;
 mod rates;
 mod shard;
+mod tiers;
 mod worth;
 
 pub use ghosts::Ghosts;
 pub use learner::{ERA, Learner};
 pub use mark::{Mark, Marks};
-pub use ranking::{Classes, Generation, Ranking, Shadow, Victim};
+pub use ranking::{Classes, Ranking, Shadow, Victim};
 pub use rates::Savings;
 pub use shard::Shard;
+pub use tiers::{Feedback, Generation, Swappiness, Tiers, add_tiers};
 pub use worth::Worth;
 
 /// Which page goes, of the frames of one cache that one thread at a time uses.

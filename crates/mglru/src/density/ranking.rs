@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use super::Worth;
 use super::age;
-use super::history::{Class, History};
-use super::lists::{Links, Lists};
+use super::history::{Class, History, TIERS};
+use super::lists::{Links, Lists, due};
 use super::mark::{Marks, before};
+use super::tiers::{Generation, Swappiness, Tiers, tier_of};
 
 /// Frames that an eviction may find in a list that they have outgrown, and put elsewhere.
 const SORT_MAX: usize = 16;
@@ -17,13 +18,22 @@ const SWEEP: u32 = 1 << 13;
 
 /// Frames by index, and which of them is worth least, for each group of pages. Their marks are with
 /// the owner, who lends them; a [`Shard`](super::Shard) has both.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Ranking {
     frames: Vec<Frame>,
     links: Links,
     groups: Vec<Lists>,
     epoch: u32,
     horizon: Option<u32>,
+    /// Ages of which pages may be victims, a bit for each bucket.
+    open: u32,
+}
+
+impl Default for Ranking {
+    fn default() -> Self {
+        let (frames, links, groups) = (Vec::new(), Links::default(), Vec::new());
+        Self { frames, links, groups, epoch: 0, horizon: None, open: u32::MAX }
+    }
 }
 
 /// What is known of a frame, but for its mark.
@@ -55,17 +65,6 @@ pub struct Victim {
     pub shadow: Shadow,
 }
 
-/// Pages of about the same age.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Generation {
-    /// The least age, in epochs.
-    pub age: u32,
-    /// Pages that were clean.
-    pub clean: u64,
-    /// Pages that were dirty.
-    pub dirty: u64,
-}
-
 impl Ranking {
     /// Without frames or groups.
     pub fn new() -> Self {
@@ -78,8 +77,44 @@ impl Ranking {
         if self.groups.len() == self.groups.capacity() {
             self.groups.reserve_exact(self.groups.len() / 8 + 1);
         }
-        self.groups.push(Lists::new(worth));
+        let mut lists = Lists::new(worth);
+        lists.set_open(self.open);
+        self.groups.push(lists);
         self.groups.len() - 1
+    }
+
+    /// Takes out a group that has no pages. The last group takes its number.
+    pub fn remove_group(&mut self, group: usize) {
+        debug_assert!(self.groups[group].classes() == Classes::default(), "it has pages");
+        self.groups.swap_remove(group);
+        if self.groups.len() + self.groups.len() / 4 + 2 < self.groups.capacity() {
+            self.groups.shrink_to(self.groups.len() + self.groups.len() / 8);
+        }
+    }
+
+    /// Makes a group that has no pages as if it were new, but for its number.
+    pub fn reset_group(&mut self, group: usize, worth: Arc<Worth>) {
+        debug_assert!(self.groups[group].classes() == Classes::default(), "it has pages");
+        self.groups[group] = Lists::new(worth);
+        self.groups[group].set_open(self.open);
+    }
+
+    /// Sets which of clean and dirty pages a group gives first.
+    pub fn set_swappiness(&mut self, group: usize, swappiness: Swappiness) {
+        self.groups[group].set_swappiness(swappiness);
+    }
+
+    /// Keeps pages from eviction that were used within this many epochs: 0 are those that were used in
+    /// this one. Others of about the same age (within a half octave) are kept, too; but none that was
+    /// not used for 12,288 epochs. `None` keeps none.
+    pub fn spare(&mut self, epochs: Option<u32>) {
+        // In the last bucket there are pages of any age.
+        let youngest = epochs.map(|epochs| age::bucket(epochs).min(age::BUCKETS - 2));
+        let spared = youngest.map_or(0, |bucket| (2_u32 << bucket) - 1);
+        if self.open != !spared {
+            self.open = !spared;
+            self.groups.iter_mut().for_each(|lists| lists.set_open(!spared));
+        }
     }
 
     /// Makes room for exactly this many frames: without it, as many as were ever used. None may hold
@@ -111,6 +146,7 @@ impl Ranking {
         let mut history = History::new(dirty);
         if let Some(shadow) = shadow {
             history = History::unpack(shadow.history);
+            self.groups[group].feedback(history.class()).refaulted += 1;
             history.used(self.epoch.saturating_sub(shadow.epoch), 1);
             history.dirty = dirty;
         }
@@ -154,31 +190,39 @@ impl Ranking {
         self.groups[group].least()
     }
 
-    /// Takes the group's page out that is worth least, if it has any.
+    /// Takes the group's page out that is worth least, if it has any that is not
+    /// [spared](Self::spare).
     pub fn evict(&mut self, group: usize, marks: &(impl Marks + ?Sized)) -> Option<Victim> {
         let mut sorted = 0;
         loop {
             let frame = self.groups[group].victim()?;
             let was = self.frames[frame as usize].class;
-            let (bucket, used) = self.sort(frame, marks);
+            let (bucket, uses) = self.sort(frame, marks);
             let Frame { history, class, last } = self.frames[frame as usize];
             let lists = &mut self.groups[group];
+            let (used, spared) = (uses > 0, !lists.is_open(bucket));
             let outgrown = used || class != was || lists.worth_more(class, bucket);
             lists.pop_victim(&mut self.links);
-            if outgrown && sorted < SORT_MAX {
+            if used {
+                let feedback = lists.feedback(was);
+                feedback.protected += 1;
+                feedback.hits += uses as u64;
+            }
+            if spared || outgrown && sorted < SORT_MAX {
                 sorted += usize::from(!used);
                 lists.push(&mut self.links, frame, class, bucket);
                 continue;
             }
+            lists.feedback(class).evicted += 1;
             let epoch = self.epoch - self.age(last).min(self.epoch);
             let shadow = Shadow { epoch, history: history.pack() };
             return Some(Victim { frame, dirty: history.dirty, shadow });
         }
     }
 
-    /// Brings a frame's history and class up to date. Returns the bucket of its age, and whether
-    /// the page was used since the last time.
-    fn sort(&mut self, frame: u32, marks: &(impl Marks + ?Sized)) -> (usize, bool) {
+    /// Brings a frame's history and class up to date. Returns the bucket of its age, and in how many
+    /// epochs the page was used since the last time.
+    fn sort(&mut self, frame: u32, marks: &(impl Marks + ?Sized)) -> (usize, u16) {
         let mark = marks.mark(frame).expect("a frame on a list has a mark");
         let (last, uses) = mark.get();
         let known = &mut self.frames[frame as usize];
@@ -191,7 +235,7 @@ impl Ranking {
         }
         known.class = known.history.class();
         let last = known.last;
-        (age::bucket(self.age(last)), uses > 0)
+        (age::bucket(self.age(last)), uses)
     }
 
     /// The age of what was used last in this epoch, which may be one that has not reached the shard.
@@ -224,14 +268,28 @@ impl Ranking {
         })
     }
 
-    /// How many pages of each age a group has that may be evicted, the oldest ages first; ages without
-    /// pages are left out. Looks at all of them. Pages that were used since they were last looked at
-    /// are counted at the age that they had then.
+    /// How many pages of each age and tier a group has that may be evicted, the oldest ages first; ages
+    /// without pages are left out. Looks at all of them. Pages that were used since they were last
+    /// looked at are counted as what they were then.
     pub fn generations(&self, group: usize) -> Vec<Generation> {
-        let ages = self.groups[group].ages(&self.links).into_iter().enumerate().rev();
-        let some = ages.filter(|(_, [clean, dirty])| clean + dirty > 0);
-        some.map(|(bucket, [clean, dirty])| Generation { age: age::start(bucket), clean, dirty })
-            .collect()
+        let mut ages = [[[0; 2]; TIERS]; age::BUCKETS];
+        for (class, bucket, count) in self.groups[group].counts(&self.links) {
+            let (tier, of) = tier_of(class);
+            ages[bucket][tier][of] += count;
+        }
+        let ages = ages.into_iter().enumerate().rev();
+        let ages = ages.map(|(bucket, tiers)| Generation { age: age::start(bucket), tiers });
+        ages.filter(|generation| generation.sizes() != [0; 2]).collect()
+    }
+
+    /// What came of the pages of each tier of a group.
+    pub fn tiers(&self, group: usize) -> Tiers {
+        let mut tiers = Tiers::default();
+        for (class, feedback) in self.groups[group].feedbacks() {
+            let (tier, of) = tier_of(class);
+            tiers[tier][of].add(feedback);
+        }
+        tiers
     }
 
     /// The epoch that the shard has reached.
@@ -252,8 +310,9 @@ impl Ranking {
         }
         for epoch in self.epoch + 1..=epoch {
             self.epoch = epoch;
+            let due = due(epoch);
             for lists in &mut self.groups {
-                lists.tick(&mut self.links, epoch);
+                lists.tick(&mut self.links, due);
             }
             if epoch.is_multiple_of(SWEEP) {
                 self.keep_ages_in_range(marks);

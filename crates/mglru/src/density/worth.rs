@@ -1,7 +1,7 @@
 //! What pages of each class and age are worth, as last learnt.
 
 use super::age::BUCKETS;
-use super::history::{CLASSES, Class};
+use super::history::CLASSES;
 
 /// What pages of each class and age are worth: the hits to be had of one for each epoch that it
 /// keeps its frame. Made by a [`Learner`](super::Learner), read by [`Shard`](super::Shard)s.
@@ -27,10 +27,6 @@ impl Worth {
 
     pub(super) fn set(&mut self, class: usize, worth: [f32; BUCKETS]) {
         self.0[class] = worth;
-    }
-
-    pub(super) fn of(&self, class: Class, bucket: usize) -> f32 {
-        self.0[class.index()][bucket]
     }
 
     pub(super) fn at(&self, class: usize, bucket: usize) -> f32 {

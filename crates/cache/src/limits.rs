@@ -1,0 +1,56 @@
+//! What a group is guaranteed and what it may have, in whatever unit its owner counts, and how soon
+//! it gives because of that.
+
+use crate::sync::atomic::AtomicU64;
+use crate::sync::atomic::Ordering::Relaxed;
+
+/// The limits of a group, as in the kernel's memory controller. They may be changed at any time.
+#[derive(Debug)]
+pub(crate) struct Limits {
+    pub(crate) min: AtomicU64,
+    pub(crate) low: AtomicU64,
+    pub(crate) high: AtomicU64,
+    pub(crate) max: AtomicU64,
+}
+
+/// How soon what a group has goes: the first ones first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Claim {
+    OverMax,
+    OverHigh,
+    OverLow,
+    OverMin,
+    /// Goes for something of its own only.
+    Protected,
+}
+
+impl Default for Limits {
+    /// None.
+    fn default() -> Self {
+        Self::new([0, 0, u64::MAX, u64::MAX])
+    }
+}
+
+impl Limits {
+    /// `min`, `low`, `high` and `max`.
+    pub(crate) fn new(limits: [u64; 4]) -> Self {
+        let [min, low, high, max] = limits.map(AtomicU64::new);
+        Self { min, low, high, max }
+    }
+
+    pub(crate) fn max(&self) -> u64 {
+        self.max.load(Relaxed)
+    }
+
+    /// How soon a group goes that has so much.
+    pub(crate) fn claim(&self, usage: u64) -> Claim {
+        let over = |limit: &AtomicU64| usage > limit.load(Relaxed);
+        match () {
+            () if over(&self.max) => Claim::OverMax,
+            () if !over(&self.min) => Claim::Protected,
+            () if over(&self.high) => Claim::OverHigh,
+            () if over(&self.low) => Claim::OverLow,
+            () => Claim::OverMin,
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Commands that are written to `lru_gen`, in the form of the kernel's: `+` lets all pages grow older now,
+//! `-` has a group give pages before anybody needs their frames.
+//!
+//! ```text
+//! + memcg node max_gen                                  the epoch max_gen ends
+//! - memcg node min_gen [swappiness [nr_to_reclaim]]     pages last used in min_gen or before go
+//! ```
+//!
+//! What is different: groups share a clock, so `+` lets those of all groups grow older. Which types grow older
+//! and what is looked at for that cannot be said. `-` takes what is worth least first, whatever its age;
+//! dirty pages are written for it. It takes what a group has within `min` and what
+//! `min_ttl_ms` protects, as somebody asked for that, and ends where there is no more.
+
+use std::sync::Arc;
+
+use homing_mglru::density::Swappiness;
+use homing_mglru::kernel::{Command, CommandError, RunError, parse_commands};
+
+use super::core::Core;
+use super::group::GroupState;
+use crate::sync::atomic::Ordering::Relaxed;
+
+/// Pages that are evicted under one hold of a lock.
+const BATCH: u64 = 32;
+
+/// Why a command was not run. Those before it were.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Refused {
+    #[error(transparent)]
+    Unreadable(#[from] CommandError),
+    #[error(transparent)]
+    Not(#[from] RunError),
+    #[error("no group has the number {0}: lru_gen shows those that there are")]
+    Group(u16),
+    #[error("there is no node {0}: the pages of a cache have node 0")]
+    Node(u16),
+    #[error("a swappiness of {0} has no meaning for +: pages of both types grow older")]
+    Aging(u16),
+    #[error("a swappiness of {0} has no meaning for -: take 0 to 200")]
+    Swappiness(u16),
+}
+
+impl Core {
+    /// Runs all of these. None is run if one cannot be read.
+    pub(super) fn run_commands(&self, text: &str) -> Result<(), Refused> {
+        let commands = parse_commands(text)?;
+        commands.into_iter().try_for_each(|command| self.run_command(command))
+    }
+
+    fn run_command(&self, command: Command) -> Result<(), Refused> {
+        let (Command::Age { memcg, node, .. } | Command::Evict { memcg, node, .. }) = command;
+        let group = self.groups().into_iter().find(|group| group.number == memcg as usize);
+        let group = group.ok_or(Refused::Group(memcg))?;
+        if node != 0 {
+            return Err(Refused::Node(node));
+        }
+        match command {
+            Command::Age { swappiness: Some(given), .. } => Err(Refused::Aging(given)),
+            Command::Age { max_gen, .. } => self.age(max_gen).map_err(Refused::from),
+            Command::Evict { min_gen, swappiness, nr_to_reclaim, .. } => {
+                let refused = |given| Refused::Swappiness(given);
+                let swappiness = match swappiness {
+                    None => group.swappiness(),
+                    Some(given) => u8::try_from(given)
+                        .ok()
+                        .and_then(Swappiness::new)
+                        .ok_or_else(|| refused(given))?,
+                };
+                let epoch = self.habits.epoch();
+                if min_gen.saturating_add(2) > epoch as u64 {
+                    return Err(RunError::TooYoung { min_gen, max_seq: epoch as u64 }.into());
+                }
+                self.evict_old(&group, epoch - min_gen as u32, swappiness, nr_to_reclaim);
+                Ok(())
+            }
+        }
+    }
+
+    fn age(&self, max_gen: u64) -> Result<(), RunError> {
+        let runs = self.habits.epoch();
+        let ended = u32::try_from(max_gen).map_err(|_| runs).and_then(|at| self.habits.age(at));
+        match ended {
+            Ok(_) => Ok(()),
+            Err(max_seq) if max_gen > max_seq as u64 => {
+                Err(RunError::NotYet { max_gen, max_seq: max_seq as u64 })
+            }
+            Err(max_seq) => Err(RunError::Exists { max_gen, max_seq: max_seq as u64 }),
+        }
+    }
+
+    /// Evicts up to so many pages of a group that were last used so many epochs ago, or before that.
+    fn evict_old(&self, group: &Arc<GroupState>, epochs: u32, swappiness: Swappiness, count: u64) {
+        // A budget, fixed at the start: others may put pages in all the time.
+        let mut left = count.min(group.pages() as u64);
+        let mut shards: Vec<_> = self.shards.iter().collect();
+        let at = self.next_shard.fetch_add(1, Relaxed) % shards.len();
+        shards.rotate_left(at);
+        while left > 0 && !shards.is_empty() {
+            shards.retain(|shard| {
+                let evicted = {
+                    let mut table = shard.write();
+                    let Some(local) = table.known_local(group) else { return false };
+                    let one = |_: &u64| table.evict_old(local, epochs, swappiness, &self.habits);
+                    (0..left.min(BATCH)).take_while(one).count() as u64
+                };
+                left -= evicted;
+                // What is dirty has to be written before it can go.
+                evicted > 0 || left > 0 && self.write_nominated(shard) > 0
+            });
+        }
+    }
+}
