@@ -13,7 +13,7 @@ use super::shard::{InFlight, Insertion, Shard};
 use super::stats::Stats;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::atomic::Ordering::Relaxed;
-use crate::sync::{Arc, RwLock, read, write};
+use crate::sync::{Arc, RwLock, lock, read, write};
 
 /// The fewest entries that are worth a lock of their own.
 pub(super) const MIN_SHARD: u64 = 256;
@@ -120,7 +120,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
     /// Gives a key a value, and returns the one that it had. A load of the key that is under way is
     /// not cached any more.
     pub fn insert(&self, key: K, value: V) -> Option<V> {
-        self.inner.insert(key, value, 0)
+        self.inner.insert(key, value, None)
     }
 
     /// [`insert`](Self::insert) for a group. An entry that is there stays in its group.
@@ -129,7 +129,8 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
     ///
     /// If the group is another cache's.
     pub fn insert_in(&self, group: &Group, key: K, value: V) -> Option<V> {
-        self.inner.insert(key, value, self.inner.check(group))
+        self.inner.check(group);
+        self.inner.insert(key, value, Some(group))
     }
 
     /// Takes a value out. A load of the key that is under way is not cached any more.
@@ -280,18 +281,61 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         })
     }
 
-    /// The group of this name, made if there is none: entries that share limits.
+    /// The group of this name, made if there is none: entries that share limits. The one that all
+    /// others are in has the name `default`.
     pub fn group(&self, name: &str) -> Arc<Group> {
         let common = &self.inner.common;
-        let first = common.groups.count() == 1;
-        let group = common.groups.add(name, self.inner.number);
-        if first {
+        if let Some(group) = common.groups.named(name) {
+            return group;
+        }
+        let mut free = lock(&common.groups.free);
+        if let Some(group) = common.groups.named(name) {
+            return group;
+        }
+        let count = common.groups.count();
+        let number = free.pop().unwrap_or(count);
+        let group = Arc::new(Group::new(name.to_owned(), number, self.inner.number));
+        if number < count {
+            // Shards may know another group by this number, which was removed.
+            for part in &self.inner.shards {
+                write(&part.shard).replace_group(&group);
+            }
+        }
+        common.groups.publish(&group);
+        if count == 1 {
             // From now on entries are counted by group: those that are there, too.
             for part in &self.inner.shards {
                 write(&part.shard).catch_up(common);
             }
         }
         group
+    }
+
+    /// Removes a group, and gives back what was taken for it. Its entries stay, and belong to the
+    /// `default` group from now on, as does what is inserted or loaded for the removed one after this.
+    /// Another group may get its name. Returns whether there was something to do: the `default` group
+    /// stays.
+    ///
+    /// Others can use the cache meanwhile; it takes as long as looking at all entries.
+    ///
+    /// # Panics
+    ///
+    /// If the group is another cache's.
+    pub fn remove_group(&self, group: &Group) -> bool {
+        let common = &self.inner.common;
+        self.inner.check(group);
+        let mut free = lock(&common.groups.free);
+        if group.number == 0 || !group.set_removed() {
+            return false;
+        }
+        for part in &self.inner.shards {
+            // Whoever has the lock after this sees that the group is removed.
+            let mut shard = write(&part.shard);
+            shard.catch_up(common);
+            shard.disband(group.number, common);
+        }
+        free.push(group.number);
+        true
     }
 
     /// Lets the policy learn which entries to keep (as it does unless told otherwise), or evicts what
@@ -319,9 +363,8 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
         &self.shards[((bits * self.shards.len() as u64) >> 32) as usize]
     }
 
-    pub(super) fn check(&self, group: &Group) -> usize {
+    pub(super) fn check(&self, group: &Group) {
         assert!(group.cache == self.number, "{} is a group of another cache", group.name);
-        group.number
     }
 
     #[inline]
@@ -373,7 +416,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
         }
     }
 
-    fn insert(&self, key: K, value: V, group: usize) -> Option<V> {
+    fn insert(&self, key: K, value: V, group: Option<&Group>) -> Option<V> {
         let hash = self.common.hash(&key);
         let weight = self.common.weigh(&key, &value);
         let now = self.common.now();
@@ -394,7 +437,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
     pub(super) fn put(
         &self,
         shard: &mut Shard<K, V>,
-        insertion: Insertion<K, V>,
+        insertion: Insertion<'_, K, V>,
         now: Option<Duration>,
         gone: &mut Departures<K, V>,
     ) -> Option<V> {
@@ -425,7 +468,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
             if let Some(now) = now {
                 shard.times.write(at, now);
             }
-            shard.shrink_to_fit(group, common, gone);
+            shard.shrink_to_fit(Shard::<K, V>::number_of(group), common, gone);
         } else {
             frame = shard.insert(insertion, common, gone);
             if let (Some(at), Some(now)) = (frame, now) {

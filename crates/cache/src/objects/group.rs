@@ -1,22 +1,22 @@
 //! Groups of entries that share the memory of a cache: tenants.
 
+use crate::limits::{Claim, Limits};
 use crate::sync::atomic::Ordering::Relaxed;
-use crate::sync::atomic::{AtomicU64, AtomicUsize};
-use crate::sync::{Arc, RwLock, read, write};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use crate::sync::{Arc, Mutex, RwLock, read, write};
 
 /// A group of entries, and what is guaranteed and allowed to it. All limits are in the unit of the
 /// cache's capacity, and may be changed at any time; what is too much goes with the next insertions.
 ///
 /// As in the kernel's memory controller: what is below `min` is never taken for another group; what is
-/// below `low` only where every group is; what is above `max` goes first.
+/// below `low` only where every group is; what is above `high` goes before that, and above `max` first.
 #[derive(Debug)]
 pub struct Group {
     pub(super) name: String,
     pub(super) number: usize,
     pub(super) cache: usize,
-    min: AtomicU64,
-    low: AtomicU64,
-    max: AtomicU64,
+    removed: AtomicBool,
+    limits: Limits,
     weight: AtomicU64,
     pub(super) hits: AtomicU64,
     pub(super) misses: AtomicU64,
@@ -43,9 +43,8 @@ impl Group {
             name,
             number,
             cache,
-            min: AtomicU64::new(0),
-            low: AtomicU64::new(0),
-            max: AtomicU64::new(u64::MAX),
+            removed: AtomicBool::new(false),
+            limits: Limits::default(),
             weight: AtomicU64::new(0),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
@@ -60,17 +59,22 @@ impl Group {
 
     /// Guarantees it so much: other groups never take it.
     pub fn set_min(&self, weight: u64) {
-        self.min.store(weight, Relaxed);
+        self.limits.min.store(weight, Relaxed);
     }
 
     /// Spares it so much as long as others have more than their own `low`.
     pub fn set_low(&self, weight: u64) {
-        self.low.store(weight, Relaxed);
+        self.limits.low.store(weight, Relaxed);
+    }
+
+    /// From so much on, what it has goes before what groups have with less than their `high`.
+    pub fn set_high(&self, weight: u64) {
+        self.limits.high.store(weight, Relaxed);
     }
 
     /// Allows it so much. As shards evict on their own, it may be exceeded by one entry for each shard.
     pub fn set_max(&self, weight: u64) {
-        self.max.store(weight, Relaxed);
+        self.limits.max.store(weight, Relaxed);
     }
 
     /// What it has and how it fares.
@@ -83,6 +87,15 @@ impl Group {
         }
     }
 
+    pub(super) fn is_removed(&self) -> bool {
+        self.removed.load(Relaxed)
+    }
+
+    /// Marks it as removed. Returns whether it was not.
+    pub(super) fn set_removed(&self) -> bool {
+        !self.removed.swap(true, Relaxed)
+    }
+
     pub(super) fn add(&self, weight: u64) {
         self.weight.fetch_add(weight, Relaxed);
     }
@@ -92,34 +105,31 @@ impl Group {
     }
 
     pub(super) fn has_room_for(&self, weight: u64) -> bool {
-        self.weight.load(Relaxed).saturating_add(weight) <= self.max.load(Relaxed)
+        self.weight.load(Relaxed).saturating_add(weight) <= self.limits.max()
     }
 
-    /// How willingly it gives something for another group: less is sooner. `None` where it must not.
-    pub(super) fn reluctance(&self, same: bool) -> Option<u32> {
-        let weight = self.weight.load(Relaxed);
-        if weight > self.max.load(Relaxed) {
-            Some(0)
-        } else if weight <= self.min.load(Relaxed) {
-            same.then_some(3)
-        } else if weight > self.low.load(Relaxed) {
-            Some(1)
-        } else {
-            Some(2)
-        }
+    /// How soon what it has goes.
+    pub(super) fn claim(&self) -> Claim {
+        self.limits.claim(self.weight.load(Relaxed))
     }
 }
 
 /// The groups of a cache; the first one is there from the beginning.
+///
+/// A group's number is that of its lists in each shard. One that was removed keeps its place here until
+/// another group gets its number, so shards that hear of it late find an empty group.
 #[derive(Debug)]
 pub(super) struct Groups {
     all: RwLock<Vec<Arc<Group>>>,
     count: AtomicUsize,
+    /// Numbers of groups that were removed; held while groups come or go.
+    pub(super) free: Mutex<Vec<usize>>,
 }
 
 impl Groups {
     pub(super) fn new(first: Arc<Group>) -> Self {
-        Self { all: RwLock::new(vec![first]), count: AtomicUsize::new(1) }
+        let (all, count) = (RwLock::new(vec![first]), AtomicUsize::new(1));
+        Self { all, count, free: Mutex::new(Vec::new()) }
     }
 
     pub(super) fn count(&self) -> usize {
@@ -130,15 +140,19 @@ impl Groups {
         Arc::clone(&read(&self.all)[number])
     }
 
-    /// Adds one, made with its number, or returns the one that has the name.
-    pub(super) fn add(&self, name: &str, cache: usize) -> Arc<Group> {
+    /// The one that has this name.
+    pub(super) fn named(&self, name: &str) -> Option<Arc<Group>> {
+        let is_it = |group: &&Arc<Group>| group.name == name && !group.is_removed();
+        read(&self.all).iter().find(is_it).map(Arc::clone)
+    }
+
+    /// Has a group found, where all shards know it that knew of another one with its number.
+    pub(super) fn publish(&self, group: &Arc<Group>) {
         let mut all = write(&self.all);
-        if let Some(group) = all.iter().find(|group| group.name == name) {
-            return Arc::clone(group);
+        match all.get_mut(group.number) {
+            Some(place) => *place = Arc::clone(group),
+            None => all.push(Arc::clone(group)),
         }
-        let group = Arc::new(Group::new(name.to_owned(), all.len(), cache));
-        all.push(Arc::clone(&group));
         self.count.store(all.len(), Relaxed);
-        group
     }
 }

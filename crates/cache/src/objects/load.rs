@@ -33,7 +33,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
         E: Send + Sync + 'static,
     {
-        self.load_for(0, key, load)
+        self.load_for(None, key, load)
     }
 
     /// [`get_or_load`](Self::get_or_load) for a group: a value that is loaded belongs to it.
@@ -52,7 +52,8 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
         E: Send + Sync + 'static,
     {
-        self.load_for(self.inner.check(group), key, load)
+        self.inner.check(group);
+        self.load_for(Some(group), key, load)
     }
 
     /// [`get_or_load`](Self::get_or_load) of what cannot fail.
@@ -69,7 +70,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
 
     fn load_for<Q, E>(
         &self,
-        group: usize,
+        group: Option<&Group>,
         key: &Q,
         load: impl FnOnce() -> Result<V, E>,
     ) -> Result<V, std::sync::Arc<E>>
@@ -107,7 +108,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
         E: Send + Sync + 'static,
     {
-        self.load_for_async(0, key, load).await
+        self.load_for_async(None, key, load).await
     }
 
     /// [`get_or_load_in`](Self::get_or_load_in) for futures.
@@ -126,12 +127,13 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
         E: Send + Sync + 'static,
     {
-        self.load_for_async(self.inner.check(group), key, load).await
+        self.inner.check(group);
+        self.load_for_async(Some(group), key, load).await
     }
 
     async fn load_for_async<Q, E>(
         &self,
-        group: usize,
+        group: Option<&Group>,
         key: &Q,
         load: impl Future<Output = Result<V, E>>,
     ) -> Result<V, std::sync::Arc<E>>
@@ -175,7 +177,12 @@ enum Joined<'a, K: Hash + Eq + Borrow<Q>, V: Clone, S: BuildHasher, Q: ToOwned<O
 }
 
 impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
-    fn join<'a, Q>(&'a self, hash: u64, key: &'a Q, group: usize) -> Joined<'a, K, V, S, Q>
+    fn join<'a, Q>(
+        &'a self,
+        hash: u64,
+        key: &'a Q,
+        group: Option<&'a Group>,
+    ) -> Joined<'a, K, V, S, Q>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
@@ -250,7 +257,7 @@ struct Loading<
     inner: &'a Inner<K, V, S>,
     hash: u64,
     key: &'a Q,
-    group: usize,
+    group: Option<&'a Group>,
     flight: Arc<Flight<V>>,
     ended: bool,
 }

@@ -13,6 +13,7 @@ use super::flight::Flight;
 use super::group::Group;
 use super::removal::{Cause, Departures};
 use super::slots::{Entry, Slots};
+use crate::limits::Claim;
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering::Relaxed;
 
@@ -75,12 +76,13 @@ pub(super) struct Counts {
 }
 
 /// An entry to be.
-pub(super) struct Insertion<K, V> {
+pub(super) struct Insertion<'a, K, V> {
     pub(super) hash: u64,
     pub(super) key: K,
     pub(super) value: V,
     pub(super) weight: u32,
-    pub(super) group: usize,
+    /// `None` for the default one.
+    pub(super) group: Option<&'a Group>,
 }
 
 impl<K: Hash + Eq, V> Shard<K, V> {
@@ -163,6 +165,37 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         common.habits.tell(ranking, slots, self.groups.len(), lessons);
     }
 
+    /// The number of the group that gets what is inserted for this one.
+    pub(super) fn number_of(group: Option<&Group>) -> usize {
+        group.filter(|group| !group.is_removed()).map_or(0, |group| group.number)
+    }
+
+    /// This group has the number from now on, of which there may have been another one.
+    pub(super) fn replace_group(&mut self, group: &Arc<Group>) {
+        if let Some(place) = self.groups.get_mut(group.number) {
+            *place = Arc::clone(group);
+        }
+    }
+
+    /// Hands all that a group has to the default one, and forgets what is known of it.
+    pub(super) fn disband<S>(&mut self, number: usize, common: &Common<K, V, S>) {
+        for at in 0..self.members.len() {
+            let frame = at as u32;
+            if self.members[at] != number as u32 || self.slots.get(frame).is_none() {
+                continue;
+            }
+            if !self.pins.contains_key(&frame) {
+                self.ranking.remove(number, frame);
+                self.ranking.put_back(0, frame, &self.slots);
+            }
+            self.members[at] = 0;
+            let weight = self.weight_of(frame) as u64;
+            self.groups[number].subtract(weight);
+            self.groups[0].add(weight);
+        }
+        self.ranking.reset_group(number, common.habits.worth());
+    }
+
     /// Whether an entry of this weight fits if nothing else is there.
     pub(super) fn may_hold<S>(&self, weight: u32, common: &Common<K, V, S>) -> bool {
         weight as u64 <= common.shard_capacity(self.number)
@@ -172,11 +205,12 @@ impl<K: Hash + Eq, V> Shard<K, V> {
     /// for it, it is turned away.
     pub(super) fn insert<S: BuildHasher>(
         &mut self,
-        insertion: Insertion<K, V>,
+        insertion: Insertion<'_, K, V>,
         common: &Common<K, V, S>,
         gone: &mut Departures<K, V>,
     ) -> Option<u32> {
         let Insertion { hash, key, value, weight, group } = insertion;
+        let group = Self::number_of(group);
         if !self.make_room(weight, group, common, gone) {
             self.counts.rejections += 1;
             gone.push(key, value, Cause::Capacity);
@@ -262,13 +296,16 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         }
         let start = *cookie;
         *cookie = start.wrapping_add(CANDIDATES);
-        let mut best: Option<(u32, f32, usize)> = None;
+        let mut best: Option<(Claim, f32, usize)> = None;
         let mut seen = 0;
         for number in (0..groups.len()).map(|step| start.wrapping_add(step) % groups.len()) {
-            let Some(reluctance) = groups[number].reluctance(number == to) else { continue };
+            let claim = groups[number].claim();
+            if claim == Claim::Protected && number != to {
+                continue;
+            }
             let Some(worth) = ranking.least(number) else { continue };
-            if best.is_none_or(|(other, than, _)| (reluctance, worth) < (other, than)) {
-                best = Some((reluctance, worth, number));
+            if best.is_none_or(|(other, than, _)| (claim, worth) < (other, than)) {
+                best = Some((claim, worth, number));
             }
             seen += 1;
             if seen == CANDIDATES {

@@ -153,3 +153,41 @@ fn the_capacity_may_change_while_room_is_made() {
         assert!(cache.weight() <= 10);
     });
 }
+
+#[test]
+fn no_entry_is_lost_to_a_group_that_goes() {
+    check(|| {
+        let cache = cache(4);
+        let gone = cache.group("gone");
+        let threads = [
+            {
+                let (cache, gone) = (cache.clone(), gone.clone());
+                thread::spawn(move || {
+                    (0..3).for_each(|key| _ = cache.insert_in(&gone, key, key));
+                    assert_eq!(cache.get_or_load_in(&gone, &3, || Ok::<_, ()>(3)), Ok(3));
+                })
+            },
+            {
+                let (cache, gone) = (cache.clone(), gone.clone());
+                thread::spawn(move || {
+                    assert!(cache.remove_group(&gone));
+                    assert!(!cache.remove_group(&gone));
+                })
+            },
+            {
+                let cache = cache.clone();
+                thread::spawn(move || {
+                    // Perhaps with the number of the one that goes.
+                    let new = cache.group("new");
+                    assert!(Arc::ptr_eq(&new, &cache.group("new")));
+                    (10..12).for_each(|key| _ = cache.insert_in(&new, key, key));
+                })
+            },
+        ];
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        let weight = |name| cache.group(name).stats().weight;
+        assert_eq!(gone.stats().weight, 0);
+        assert_eq!(weight("default") + weight("new"), cache.weight());
+        assert_eq!(cache.weight(), 4);
+    });
+}

@@ -118,3 +118,60 @@ fn what_was_there_before_the_first_group_counts_as_the_default_ones() {
     cache.clear();
     assert_eq!((default.stats().weight, group.stats().weight), (0, 0));
 }
+
+#[test]
+fn what_a_removed_group_had_is_the_default_ones() {
+    let cache = Cache::builder().capacity(1000).shards(4).build().unwrap();
+    let (gone, default) = (cache.group("gone"), cache.group("default"));
+    gone.set_min(1000);
+    scan(&cache, &gone, 0..500);
+    let pinned = cache.pin(&7).unwrap();
+    assert!(cache.remove_group(&gone));
+    assert_eq!((gone.stats().weight, default.stats().weight), (0, cache.weight()));
+    assert!((0..500).all(|key| cache.get(&key) == Some(key)));
+    // What comes late belongs to the default one, too, and so do loads.
+    cache.insert_in(&gone, 700, 700);
+    cache.get_or_load_in(&gone, &701, || Ok::<_, ()>(701)).unwrap();
+    assert_eq!((gone.stats().weight, default.stats().weight), (0, cache.weight()));
+    assert!(!cache.remove_group(&gone) && !cache.remove_group(&default));
+    // Another one has its name and its number, and nothing else of it.
+    let new = cache.group("gone");
+    assert!(!std::sync::Arc::ptr_eq(&gone, &new));
+    cache.insert_in(&gone, 702, 702);
+    scan(&cache, &new, 1000..1100);
+    assert_eq!((new.stats().weight, gone.stats().weight), (100, 0));
+    assert_eq!(default.stats().weight + 100, cache.weight());
+    // All of it can go, now that nobody guarantees it; the pinned one when it is let go.
+    new.set_min(1000);
+    scan(&cache, &new, 2000..20_000);
+    assert_eq!((default.stats().weight, cache.get(&7)), (1, Some(7)));
+    drop(pinned);
+    scan(&cache, &new, 30_000..60_000);
+    assert_eq!(default.stats().weight, 0);
+}
+
+#[test]
+fn groups_come_and_go_while_others_insert() {
+    let cache = Cache::builder().capacity(1000).shards(4).build().unwrap();
+    let kept = cache.group("kept");
+    std::thread::scope(|scope| {
+        for thread in 0..3_u64 {
+            let (cache, kept) = (&cache, &kept);
+            scope.spawn(move || {
+                for round in 0..300 {
+                    let group = cache.group(&(thread + round % 2).to_string());
+                    let first = (thread << 32) + round * 40;
+                    scan(cache, &group, first..first + 20);
+                    cache.remove_group(&group);
+                    scan(cache, &group, first + 20..first + 30);
+                    scan(cache, kept, first + 30..first + 40);
+                }
+            });
+        }
+    });
+    let weights: u64 = ["default", "kept", "0", "1", "2", "3"]
+        .map(|name| cache.group(name).stats().weight)
+        .iter()
+        .sum();
+    assert_eq!(weights, cache.weight());
+}
