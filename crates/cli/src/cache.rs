@@ -125,7 +125,8 @@ impl CacheArgs {
                 "{export} cannot have at least {min} (--cache-min) and at most {max} (--cache-max)"
             );
         }
-        let mut group = cache.pages.group(export);
+        // It goes with the export.
+        let mut group = cache.pages.group(export).until_closed();
         if let Some(min) = min {
             group = group.min(min.0);
         }

@@ -7,7 +7,7 @@ use std::sync::{Arc as StdArc, Weak};
 use super::background::{Background, Service};
 use super::error::FileError;
 use super::file::{FileState, Files};
-use super::group::{Counters, GroupState};
+use super::group::{Counters, GroupState, GroupStats};
 use super::shard::Shard;
 use super::sizing::Sizing;
 use super::table::Table;
@@ -25,7 +25,10 @@ pub(super) struct Core {
     pub(super) shards: Box<[Shard]>,
     pub(super) habits: Arc<Habits>,
     pub(super) files: RwLock<Files>,
-    groups: Mutex<Vec<StdArc<GroupState>>>,
+    /// By number.
+    groups: Mutex<Vec<Option<StdArc<GroupState>>>>,
+    /// What groups did that are gone.
+    pub(super) departed: Mutex<GroupStats>,
     pub(super) service: StdArc<Service>,
     pub(super) this: Weak<Core>,
     /// The size in bytes, as set; held while it is changed.
@@ -66,6 +69,7 @@ impl Core {
             habits: Habits::new(pages),
             files: RwLock::new(Files::default()),
             groups: Mutex::new(Vec::new()),
+            departed: Mutex::new(GroupStats::default()),
             service: StdArc::new(Service::new(background)),
             this: Weak::clone(this),
             bytes: Mutex::new(bytes),
@@ -154,18 +158,42 @@ impl Core {
 
     pub(super) fn add_group(&self, group: impl FnOnce(usize) -> GroupState) -> StdArc<GroupState> {
         let mut groups = lock(&self.groups);
-        let group = StdArc::new(group(groups.len()));
-        groups.push(StdArc::clone(&group));
+        let free = groups.iter().position(Option::is_none);
+        let number = free.unwrap_or(groups.len());
+        let group = StdArc::new(group(number));
+        match groups.get_mut(number) {
+            Some(place) => *place = Some(StdArc::clone(&group)),
+            None => groups.push(Some(StdArc::clone(&group))),
+        }
         group
     }
 
     pub(super) fn groups(&self) -> Vec<StdArc<GroupState>> {
-        lock(&self.groups).clone()
+        lock(&self.groups).iter().flatten().cloned().collect()
     }
 
     /// Whether it is a group of this cache.
     pub(super) fn knows(&self, group: &StdArc<GroupState>) -> bool {
-        lock(&self.groups).get(group.number).is_some_and(|known| StdArc::ptr_eq(known, group))
+        let groups = lock(&self.groups);
+        let known = groups.get(group.number).and_then(Option::as_ref);
+        known.is_some_and(|known| StdArc::ptr_eq(known, group))
+    }
+
+    /// Takes a group out of which no file is open, in whose pages nobody has a part any more. Returns
+    /// whether it was there.
+    pub(super) fn forget_group(&self, group: &StdArc<GroupState>) -> bool {
+        if !self.knows(group) {
+            return false;
+        }
+        let hits = self.hits(group);
+        for shard in &self.shards {
+            shard.write().remove_group(group);
+        }
+        // Now its number may be another's.
+        let mut departed = lock(&self.departed);
+        departed.add(group.stats(hits));
+        lock(&self.groups)[group.number] = None;
+        true
     }
 
     /// How many pages of a group may be dirty, for a share of the cache in hundredths.

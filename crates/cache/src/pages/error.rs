@@ -72,9 +72,19 @@ pub enum OpenError {
     /// As many files are open as may be.
     #[error("{0} files are open, as many as may be: close one")]
     TooManyFiles(usize),
-    /// The group is another cache's.
-    #[error("the group {0} is of another cache")]
+    /// The group is another cache's, or was removed.
+    #[error("the group {0} is not of this cache: it was removed, or is another cache's")]
     ForeignGroup(String),
+}
+
+/// Why a group was not removed: it has files. Nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the group {group} has {files} open files: close them first")]
+pub struct GroupInUse {
+    /// Its name.
+    pub group: String,
+    /// How many of its files are open, or could not be closed.
+    pub files: usize,
 }
 
 /// Why a cache could not be made.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::PageCache;
 use super::backing::Backing;
 use super::core::Core;
-use super::error::{FileError, OpenError};
+use super::error::{FileError, GroupInUse, OpenError};
 use super::frame::{FILES_MAX, Flags, PAGES_MAX};
 use super::group::{Group, GroupState};
 use crate::sync::atomic::AtomicBool;
@@ -51,6 +51,11 @@ impl Files {
         self.slots.get(number as usize)?.as_ref()
     }
 
+    /// How many are of a group.
+    fn of(&self, group: &Arc<GroupState>) -> usize {
+        self.slots.iter().flatten().filter(|file| Arc::ptr_eq(&file.group, group)).count()
+    }
+
     /// Numbers go round, so that what is remembered of a closed file's pages is not soon taken for
     /// another one's.
     fn free(&mut self) -> Option<usize> {
@@ -69,15 +74,16 @@ impl Core {
 
     fn open(&self, backing: Arc<dyn Backing>, group: &Group) -> Result<Arc<FileState>, OpenError> {
         let Group(group) = group;
-        if !self.knows(group) {
-            return Err(OpenError::ForeignGroup(group.name.clone()));
-        }
         let (size, page_size) = (backing.size(), self.page_size());
         let max = PAGES_MAX * page_size as u64;
         if size > max {
             return Err(OpenError::TooLarge { size, page_size, max });
         }
         let mut files = write(&self.files);
+        // Under the lock under which groups are removed: none goes with a file being opened.
+        if !self.knows(group) {
+            return Err(OpenError::ForeignGroup(group.name.clone()));
+        }
         let number = files.free().ok_or(OpenError::TooManyFiles(FILES_MAX))?;
         let file = Arc::new(FileState {
             number: number as u16,
@@ -122,8 +128,30 @@ impl Core {
                 ticket.wait();
             }
         }
-        write(&self.files).slots[file.number as usize] = None;
+        let mut files = write(&self.files);
+        files.slots[file.number as usize] = None;
+        let goes = file.group.passing && files.of(&file.group) == 0;
+        let gone = goes && self.forget_group(&file.group);
+        drop(files);
+        if gone {
+            self.use_spare_memory();
+        }
         Ok(())
+    }
+
+    pub(super) fn remove_group(&self, group: &Group) -> Result<(), GroupInUse> {
+        let files = write(&self.files);
+        match files.of(&group.0) {
+            0 => {
+                let gone = self.forget_group(&group.0);
+                drop(files);
+                if gone {
+                    self.use_spare_memory();
+                }
+                Ok(())
+            }
+            open => Err(GroupInUse { group: group.0.name.clone(), files: open }),
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use crate::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize};
 ///
 /// The more a group has of what it may have, the sooner its pages go: first those of groups that
 /// have more than `max`, then than `high`, `low`, `min`. What it has within `min` is not taken for
-/// other groups. It lives as long as its cache, and takes 1 to 20 KiB of it in each shard where it has
+/// other groups. It stays until it is [removed](super::PageCache::remove_group), and takes 1 to 20 KiB of it in each shard where it has
 /// pages.
 #[derive(Clone, Debug)]
 pub struct Group(pub(super) Arc<GroupState>);
@@ -22,6 +22,8 @@ pub(super) struct GroupState {
     pub(super) name: String,
     pub(super) number: usize,
     pub(super) page_size: u64,
+    /// Whether it goes with its last file.
+    pub(super) passing: bool,
     /// In pages.
     limits: Limits,
     swappiness: AtomicU8,
@@ -93,11 +95,12 @@ impl GroupStats {
 }
 
 impl GroupState {
-    fn new(name: String, number: usize, page_size: u64, limits: [u64; 4]) -> Self {
+    fn new(name: String, number: usize, page_size: u64, limits: [u64; 4], passing: bool) -> Self {
         Self {
             name,
             number,
             page_size,
+            passing,
             limits: Limits::new(limits.map(|bytes| bytes / page_size)),
             swappiness: AtomicU8::new(Swappiness::default().get()),
             pages: AtomicUsize::new(0),
@@ -252,6 +255,7 @@ pub struct GroupBuilder<'a> {
     pub(super) cache: &'a super::PageCache,
     pub(super) name: String,
     pub(super) limits: [u64; 4],
+    pub(super) passing: bool,
 }
 
 impl GroupBuilder<'_> {
@@ -279,11 +283,18 @@ impl GroupBuilder<'_> {
         self
     }
 
+    /// The group is [removed](super::PageCache::remove_group) when the last of its files is closed. Until
+    /// one is opened it stays.
+    pub fn until_closed(mut self) -> Self {
+        self.passing = true;
+        self
+    }
+
     /// Makes the group.
     pub fn build(self) -> Group {
-        let Self { cache, name, limits } = self;
+        let Self { cache, name, limits, passing } = self;
         let page_size = cache.core().page_size() as u64;
-        let group = |number| GroupState::new(name, number, page_size, limits);
+        let group = |number| GroupState::new(name, number, page_size, limits, passing);
         Group(cache.core().add_group(group))
     }
 }
@@ -294,7 +305,7 @@ mod tests {
 
     #[test]
     fn no_more_pages_are_given_than_there_are_to_spare() {
-        let group = GroupState::new("all".to_owned(), 0, 1, [40, 0, u64::MAX, 100]);
+        let group = GroupState::new("all".to_owned(), 0, 1, [40, 0, u64::MAX, 100], false);
         assert_eq!((0..200).filter(|_| group.gain()).count(), 100);
         let given = std::thread::scope(|scope| {
             let give = || (0..50).filter(|_| group.give()).count();

@@ -48,7 +48,7 @@ use std::sync::Arc;
 pub use attributes::PageCacheAttributes;
 pub use background::{Background, Job};
 pub use backing::Backing;
-pub use error::{BuildError, FileError, OpenError, ResizeError};
+pub use error::{BuildError, FileError, GroupInUse, OpenError, ResizeError};
 pub use file::{CachedFile, CloseError};
 pub use group::{Group, GroupBuilder, GroupStats};
 
@@ -96,7 +96,7 @@ pub struct Stats {
     pub frames: usize,
     /// Frames with pages.
     pub used: usize,
-    /// Of all groups together.
+    /// Of all groups together, those that are gone among them.
     pub total: GroupStats,
 }
 
@@ -113,7 +113,23 @@ impl PageCache {
 
     /// A group of files, without limits unless they are set.
     pub fn group(&self, name: impl Into<String>) -> GroupBuilder<'_> {
-        GroupBuilder { cache: self, name: name.into(), limits: [0, 0, u64::MAX, u64::MAX] }
+        GroupBuilder {
+            cache: self,
+            name: name.into(),
+            limits: [0, 0, u64::MAX, u64::MAX],
+            passing: false,
+        }
+    }
+
+    /// Removes a group, and gives back what the cache took for it. Its name and limits are gone from the
+    /// attributes; what it did still counts in [`stats`](Self::stats). A group that is not there, since it
+    /// was removed, is no error.
+    ///
+    /// A group goes with its pages, so all of its files have to be closed: pages of an open file are of
+    /// no use to others. One that is to go with its last file is made
+    /// [`until_closed`](GroupBuilder::until_closed).
+    pub fn remove_group(&self, group: &Group) -> Result<(), GroupInUse> {
+        self.core().remove_group(group)
     }
 
     /// What a group of this cache has and did.
@@ -165,6 +181,9 @@ impl PageCache {
             stats.frames += table.limit;
             stats.used += table.used();
         }
+        // Held, so that no group is counted twice, or not at all, as it goes.
+        let departed = crate::sync::lock(&core.departed);
+        stats.total = *departed;
         for group in core.groups() {
             stats.total.add(group.stats(core.hits(&group)));
         }

@@ -61,14 +61,39 @@ impl Core {
             (table.bytes(), table.excess(HEADROOM / 2), table.frame_count())
         };
         if excess > 0 {
-            // As much at once as is not missed: it takes some copying.
-            let bytes = excess + (each / 64).clamp(HEADROOM / 2, 4 * HEADROOM);
+            let bytes = excess + Self::step(each);
             let too_many = bytes.div_ceil(self.page_size());
             if self.resize(shard, frames.saturating_sub(too_many).max(1), each).is_ok() {
                 self.count_pages();
             }
         }
         drop(size);
+    }
+
+    /// Makes frames of what the lists of groups took that are gone, where it is worth the copying.
+    pub(super) fn use_spare_memory(&self) {
+        let Ok(size) = self.bytes.try_lock() else { return };
+        let mut grown = false;
+        for shard in &self.shards {
+            let (each, frames, fit) = {
+                let table = shard.read();
+                let fit = self.sizing.frames(table.bytes(), Self::lists(&table));
+                (table.bytes(), table.frame_count(), fit)
+            };
+            if fit > frames && (fit - frames) * self.page_size() >= Self::step(each) {
+                // If it fails there are as many as before.
+                grown |= self.resize(shard, fit, each).is_ok();
+            }
+        }
+        if grown {
+            self.count_pages();
+        }
+        drop(size);
+    }
+
+    /// How many bytes of a shard change their use at once, at least: it takes some copying.
+    fn step(bytes: usize) -> usize {
+        (bytes / 64).clamp(HEADROOM / 2, 4 * HEADROOM)
     }
 
     /// Makes a shard this many frames. If it fails, it has as many as before.

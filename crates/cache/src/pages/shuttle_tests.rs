@@ -240,3 +240,38 @@ fn a_closed_file_has_no_pages_though_they_were_read_ahead() {
         assert_eq!((cache.stats().used, group.usage()), (0, 0));
     });
 }
+
+#[test]
+fn a_group_that_goes_leaves_the_others_pages_where_they_are() {
+    check(|| {
+        let cache = build(0);
+        let kept = cache.group("kept").build();
+        let disk = Disk::new(4, 0);
+        let file = Arc::new(cache.open(disk.clone(), &kept).unwrap());
+        let user = {
+            let file = Arc::clone(&file);
+            thread::spawn(move || {
+                (0..4).for_each(|page| put(&file, page, page as u8 + 1));
+                (0..4).for_each(|page| assert_eq!(first(&file, page), page as u8 + 1));
+            })
+        };
+        let comers = [(); 2].map(|()| {
+            let cache = cache.clone();
+            thread::spawn(move || {
+                let group = cache.group("passing").until_closed().build();
+                let disk = Disk::new(2, 0);
+                let file = cache.open(disk.clone(), &group).unwrap();
+                file.prefetch(PAGE as u64, PAGE as u64);
+                put(&file, 0, 9);
+                assert_eq!(first(&file, 0), 9);
+                file.close().unwrap();
+                assert_eq!((disk.durable(0), group.usage()), (9, 0));
+                assert!(cache.open(disk, &group).is_err());
+            })
+        });
+        comers.into_iter().chain([user]).for_each(|thread| thread.join().unwrap());
+        file.flush_all().unwrap();
+        assert_eq!([0, 1, 2, 3].map(|page| disk.durable(page)), [1, 2, 3, 4]);
+        assert_eq!(cache.stats().used as u64 * PAGE as u64, kept.usage());
+    });
+}

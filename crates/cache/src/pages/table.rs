@@ -224,6 +224,21 @@ impl Table {
         (local != ABSENT).then_some(local as usize)
     }
 
+    /// Forgets a group that has no pages here. The last one takes its number.
+    pub(super) fn remove_group(&mut self, group: &GroupState) {
+        let Some(local) = self.known_local(group) else { return };
+        debug_assert_eq!(self.locals[local].pages, 0, "{} has pages", group.name);
+        self.policy.remove_group(local);
+        self.locals.swap_remove(local);
+        self.numbers[group.number] = ABSENT;
+        if let Some(moved) = self.locals.get(local) {
+            self.numbers[moved.group.number] = local as u32;
+        }
+        if self.locals.len() < self.locals.capacity() / 2 {
+            self.locals.shrink_to_fit();
+        }
+    }
+
     /// Brings the policy up to date.
     pub(super) fn listen(&mut self, habits: &Habits) {
         if habits.epoch() != self.policy.epoch() {

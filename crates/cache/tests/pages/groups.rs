@@ -165,3 +165,81 @@ fn a_thousand_groups_give_alike() {
     println!("{mean:.0} pages of each of {GROUPS} groups went, stddev/mean {spread:.3}");
     assert!(mean > each as f64 / 2.0 && spread < 0.2, "{mean} {spread}");
 }
+
+#[test]
+fn a_group_goes_when_its_files_are_closed() {
+    let (cache, frames) = cache(2);
+    let (gone, other) = (cache.group("gone").build(), cache.group("other").build());
+    let (file, _) = open(&cache, &gone, 10);
+    let (second, _) = open(&cache, &gone, 10);
+    let (kept, _) = open(&cache, &other, frames);
+    touch(&kept, 0..frames / 8);
+    touch(&file, 0..10);
+    file.write(0, &[1; PAGE]).unwrap();
+    let refused = cache.remove_group(&gone).unwrap_err();
+    assert_eq!((refused.group.as_str(), refused.files), ("gone", 2));
+    drop(second);
+    file.close().unwrap();
+    let before = cache.stats().total;
+    cache.remove_group(&gone).unwrap();
+    assert_eq!(cache.stats().total, before, "what it did is not forgotten");
+    assert!(before.misses >= 10 && before.write_backs == 1);
+    // It is of this cache no more; another one may have its name.
+    let refused = cache.open(Disk::new(PAGE), &gone).unwrap_err().to_string();
+    assert!(refused.contains("gone") && refused.contains("removed"), "{refused}");
+    cache.remove_group(&gone).unwrap();
+    let (file, _) = open(&cache, &cache.group("gone").build(), 10);
+    touch(&file, 0..10);
+    let misses = cache.group_stats(&other).misses;
+    touch(&kept, 0..frames / 8);
+    assert_eq!(cache.group_stats(&other).misses, misses, "others keep their pages");
+}
+
+#[test]
+fn a_group_may_go_with_its_last_file() {
+    let (cache, _) = cache(2);
+    let passing = cache.group("passing").until_closed().build();
+    let (first, second) = (open(&cache, &passing, 4).0, open(&cache, &passing, 4).0);
+    touch(&first, 0..4);
+    drop(first);
+    touch(&second, 0..4);
+    let (third, disk) = open(&cache, &passing, 4);
+    third.write(0, &[1; PAGE]).unwrap();
+    drop(second);
+    // A file that cannot be closed keeps it, and its data.
+    disk.failing.writes.store(1, std::sync::atomic::Ordering::SeqCst);
+    let error = third.close().unwrap_err();
+    assert!(cache.remove_group(&passing).is_err());
+    disk.calm(|| error.file.close().unwrap());
+    assert_eq!(disk.durable()[0], 1);
+    assert!(cache.open(Disk::new(PAGE), &passing).is_err());
+}
+
+#[test]
+fn groups_that_go_give_their_memory_back() {
+    let builder = PageCache::builder(32 << 20).page_size(PAGE).shards(2);
+    let cache = builder.background(ByHand::default()).build().unwrap();
+    let frames = cache.stats().frames;
+    let come_and_go = |rounds: u64| {
+        for round in 0..rounds {
+            let groups = (0..100).map(|at| cache.group(format!("{round}.{at}")).build());
+            let files: Vec<_> = groups.map(|group| (open(&cache, &group, 200).0, group)).collect();
+            for (file, _) in &files {
+                touch(file, 0..200);
+                touch(file, 0..200);
+            }
+            assert!(cache.stats().memory <= cache.stats().size);
+            for (file, group) in files {
+                file.close().unwrap();
+                cache.remove_group(&group).unwrap();
+            }
+        }
+    };
+    come_and_go(1);
+    let once = cache.stats();
+    assert!(once.frames + frames / 50 >= frames, "{} of {frames} frames", once.frames);
+    come_and_go(20);
+    let often = cache.stats();
+    assert!(often.frames + frames / 50 >= frames, "{} of {frames} frames", often.frames);
+    assert!(often.memory <= often.size);
+}
