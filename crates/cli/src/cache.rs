@@ -1,11 +1,12 @@
 //! The page cache of `homing serve`: its size, and what each export may have of it.
 
+use std::path::Path;
 use std::str::FromStr;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use homing::Runtime;
 use homing::pages::{Group, PageCache};
+use homing::{Memory, Runtime};
 use homing_server::OnWorkqueue;
 use homing_volume::WritePolicy;
 
@@ -105,8 +106,15 @@ impl CacheArgs {
             bail!("exports cannot have {promised} (--cache-min) of a cache of {size} (--cache)");
         }
         let bytes = usize::try_from(size.0).context("the cache is larger than memory can be")?;
+        let memory =
+            Memory::read(Path::new("/")).context("cannot tell how much memory there is")?;
+        if let Some(warning) = check_size(size, &memory)? {
+            tracing::warn!("{warning}");
+        }
         let background = OnWorkqueue::new(runtime).context("cannot make the cache's workqueue")?;
-        let pages = PageCache::builder(bytes).background(background).build();
+        let most = memory.available().and_then(|bytes| usize::try_from(bytes).ok());
+        let pages = PageCache::builder(bytes).size_max(most.unwrap_or(usize::MAX));
+        let pages = pages.background(background).build();
         let pages = pages.context("cannot make the cache (--cache)")?;
         let policy = match self.mode {
             Mode::WriteBack => WritePolicy::Back,
@@ -137,6 +145,28 @@ impl CacheArgs {
     }
 }
 
+/// Refuses a cache for which there can be no memory. Returns a warning where little is left for all
+/// else.
+fn check_size(size: ByteSize, memory: &Memory) -> anyhow::Result<Option<String>> {
+    let Some(available) = memory.available().map(ByteSize) else { return Ok(None) };
+    let most = ByteSize(available.0 / 10 * 9);
+    let of = match &memory.limit {
+        Some((bytes, file)) if *bytes == available.0 => {
+            format!("the {available} of memory that {} allows", file.display())
+        }
+        _ => format!("the {available} of memory that there is"),
+    };
+    if size.0 > available.0 {
+        bail!("a cache of {size} (--cache) is more than {of}: use at most {most}");
+    }
+    let warning = || {
+        format!(
+            "a cache of {size} (--cache) leaves less than a tenth of {of} for all else: it may be killed for want of memory; use at most {most}"
+        )
+    };
+    Ok((size.0 > most.0).then(warning))
+}
+
 /// The limit of an export: the last one that is meant counts, and one with a name before one without.
 fn limit_of(limits: &[Limit], export: &str) -> Option<ByteSize> {
     let named = limits.iter().rfind(|limit| limit.export.as_deref() == Some(export));
@@ -147,6 +177,24 @@ fn limit_of(limits: &[Limit], export: &str) -> Option<ByteSize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cache_is_no_larger_than_memory() {
+        let machine = Memory { installed: Some(24 << 30), limit: None };
+        let check = |size: &str, memory: &Memory| check_size(size.parse().unwrap(), memory);
+        let refused = check("40G", &machine).unwrap_err().to_string();
+        assert!(refused.contains("40 GiB") && refused.contains("24 GiB"), "{refused}");
+        assert!(refused.contains("use at most 21.6 GiB"), "{refused}");
+        assert!(check("21G", &machine).unwrap().is_none());
+        let warned = check("22G", &machine).unwrap().unwrap();
+        assert!(warned.contains("22 GiB") && warned.contains("24 GiB"), "{warned}");
+        assert!(check("24G", &machine).is_ok());
+        let limit = Some((4 << 30, "/sys/fs/cgroup/a/memory.max".into()));
+        let container = Memory { limit, ..machine };
+        let refused = check("5G", &container).unwrap_err().to_string();
+        assert!(refused.contains("4 GiB") && refused.contains("a/memory.max"), "{refused}");
+        assert!(check("1P", &Memory::default()).unwrap().is_none());
+    }
 
     #[test]
     fn limits_are_of_one_export_or_of_each() {

@@ -46,8 +46,8 @@ pub use homing_runtime::{
     core_to_core,
 };
 pub use homing_topology::{
-    Allowed, Cpu, CpuId, CpuQuota, CpuSet, Distance, Machine, NodeId, ParseScopeError, Pods, Scope,
-    TopologyError,
+    Allowed, Cpu, CpuId, CpuQuota, CpuSet, Distance, Machine, Memory, NodeId, ParseScopeError,
+    Pods, Scope, TopologyError,
 };
 
 /// Pages of files and volumes in memory, with write-back.
@@ -56,7 +56,7 @@ pub mod pages {
     pub use homing_cache::pages::PageCacheAttributes;
     pub use homing_cache::pages::{
         Background, Backing, BuildError, Builder, CachedFile, CloseError, FileError, Group,
-        GroupBuilder, GroupStats, Job, OpenError, PageCache, ResizeError, Stats,
+        GroupBuilder, GroupInUse, GroupStats, Job, OpenError, PageCache, ResizeError, Stats,
     };
 }
 

@@ -101,12 +101,12 @@ fn affinity(root: &Path) -> Result<Option<CpuSet>, TopologyError> {
 }
 
 /// The cgroups this process is in, for each controller, from its own outward.
-struct Cgroups {
+pub(crate) struct Cgroups {
     folders: Vec<(String, PathBuf)>,
 }
 
 impl Cgroups {
-    fn read(root: &Path) -> Result<Self, TopologyError> {
+    pub(crate) fn read(root: &Path) -> Result<Self, TopologyError> {
         let memberships = text(&root.join("proc/self/cgroup"))?.unwrap_or_default();
         let mounts = match text(&root.join("proc/self/mounts"))? {
             Some(mounts) => mounts,
@@ -119,7 +119,7 @@ impl Cgroups {
             let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else {
                 continue;
             };
-            for controller in ["cpu", "cpuset"] {
+            for controller in ["cpu", "cpuset", "memory"] {
                 let version_2 = controllers.is_empty();
                 if !version_2 && !controllers.split(',').any(|name| name == controller) {
                     continue;
@@ -133,7 +133,7 @@ impl Cgroups {
         Ok(Self { folders })
     }
 
-    fn folders(&self, controller: &str) -> Vec<&PathBuf> {
+    pub(crate) fn folders(&self, controller: &str) -> Vec<&PathBuf> {
         self.folders.iter().filter(|(name, _)| name == controller).map(|(_, f)| f).collect()
     }
 }

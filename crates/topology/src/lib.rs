@@ -13,7 +13,7 @@
 //! A [`Machine`] is read once and never changes; it comes from a `/sys` tree ([`Machine::read`]),
 //! an hwloc XML export ([`Machine::from_hwloc_xml`]) or a grid such as `4x3x2`
 //! ([`Machine::from_grid`]). [`Machine::pods`] cuts it into the groups of an affinity
-//! [`Scope`]. What this process may use of it is told by [`Allowed`].
+//! [`Scope`]. What this process may use of it is told by [`Allowed`] and, of memory, [`Memory`].
 //!
 //! ```
 //! use homing_topology::{Machine, Scope};
@@ -27,7 +27,7 @@
 //! Not here: threads, pinning, decisions. Nothing in this crate writes anything.
 //!
 //! Read on in this order: `cpu_set`, `machine`, `scope`, `pods`, then the readers `sysfs`,
-//! `hwloc`, `grid`, and `allowed`.
+//! `hwloc`, `grid`, and `allowed`, `memory`.
 #![forbid(unsafe_code)]
 
 mod allowed;
@@ -36,6 +36,7 @@ mod error;
 mod grid;
 mod hwloc;
 mod machine;
+mod memory;
 mod pods;
 mod scope;
 mod sysfs;
@@ -44,5 +45,6 @@ pub use allowed::{Allowed, CpuQuota};
 pub use cpu_set::{CPU_COUNT_MAX, CpuId, CpuSet, ParseCpuSetError};
 pub use error::TopologyError;
 pub use machine::{Cpu, Distance, Machine, NodeId};
+pub use memory::Memory;
 pub use pods::{CORES_PER_SHARD, Pods};
 pub use scope::{ParseScopeError, Scope};

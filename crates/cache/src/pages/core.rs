@@ -33,6 +33,8 @@ pub(super) struct Core {
     pub(super) this: Weak<Core>,
     /// The size in bytes, as set; held while it is changed.
     pub(super) bytes: Mutex<usize>,
+    /// The largest size that may be set.
+    pub(super) bytes_max: AtomicUsize,
     /// Frames of all shards.
     pub(super) pages: AtomicUsize,
     /// Hundredths of the cache that a group may have dirty: what is aimed at, and from where on
@@ -73,6 +75,7 @@ impl Core {
             service: StdArc::new(Service::new(background)),
             this: Weak::clone(this),
             bytes: Mutex::new(bytes),
+            bytes_max: AtomicUsize::new(usize::MAX),
             pages: AtomicUsize::new(pages),
             dirty_target: AtomicUsize::new(5),
             dirty_trigger: AtomicUsize::new(20),

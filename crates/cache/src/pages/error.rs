@@ -124,6 +124,14 @@ pub enum BuildError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResizeError {
+    /// It is more than whoever made the cache allows.
+    #[error("a cache of {bytes} bytes is more than it may have here: at most {max}")]
+    AboveMax {
+        /// The size that it was to have.
+        bytes: usize,
+        /// The largest that it may have.
+        max: usize,
+    },
     /// It cannot have this size.
     #[error(transparent)]
     Size(#[from] BuildError),

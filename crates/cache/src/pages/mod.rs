@@ -82,6 +82,7 @@ pub struct Builder {
     shards: Option<usize>,
     background: Box<dyn Background>,
     dirty: (u8, u8),
+    size_max: usize,
 }
 
 /// What a cache has and did.
@@ -104,7 +105,14 @@ impl PageCache {
     /// A cache that takes at most so many bytes.
     pub fn builder(bytes: usize) -> Builder {
         let background = Box::new(OwnThread::default());
-        Builder { bytes, page_size: 4096, shards: None, background, dirty: (5, 20) }
+        Builder {
+            bytes,
+            page_size: 4096,
+            shards: None,
+            background,
+            dirty: (5, 20),
+            size_max: usize::MAX,
+        }
     }
 
     fn core(&self) -> &Core {
@@ -210,6 +218,12 @@ impl Builder {
         self
     }
 
+    /// The largest size that may be [set](PageCache::set_size) later; none unless set.
+    pub fn size_max(mut self, bytes: usize) -> Self {
+        self.size_max = bytes;
+        self
+    }
+
     /// See [`PageCache::set_dirty`]: 5 and 20 unless set.
     pub fn dirty(mut self, target: u8, trigger: u8) -> Self {
         self.dirty = (target, trigger);
@@ -218,7 +232,7 @@ impl Builder {
 
     /// Makes the cache. Memory is taken as it is used.
     pub fn build(self) -> Result<PageCache, BuildError> {
-        let Self { bytes, page_size, shards, background, dirty } = self;
+        let Self { bytes, page_size, shards, background, dirty, size_max } = self;
         let shards = shards.unwrap_or_else(|| Sizing::shards_for(bytes));
         let sample = Habits::sample(bytes / page_size.max(1));
         let sizing = Sizing { page_size, shards, sample };
@@ -229,6 +243,7 @@ impl Builder {
         let tables = tables.map_err(|source| BuildError::Memory { bytes, source })?;
         let cache =
             PageCache(Arc::new_cyclic(|this| Core::new(this, bytes, sizing, tables, background)));
+        cache.core().bytes_max.store(size_max, Relaxed);
         cache.set_dirty(dirty.0, dirty.1);
         Ok(cache)
     }

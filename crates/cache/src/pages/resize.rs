@@ -16,6 +16,10 @@ const TRIES_MAX: usize = 8;
 
 impl Core {
     pub(super) fn set_size(&self, bytes: usize) -> Result<(), ResizeError> {
+        let max = self.bytes_max.load(Relaxed);
+        if bytes > max {
+            return Err(ResizeError::AboveMax { bytes, max });
+        }
         let mut size = lock(&self.bytes);
         let (each, _) = self.sizing.check(bytes)?;
         let mut result = Ok(());
