@@ -167,3 +167,54 @@ fn what_came_of_pages_is_counted_by_tier() {
     // It and the clean one that eviction met were used twice.
     assert_eq!((back.age, back.tiers[1][0]), (0, 2));
 }
+
+/// Pages used once are worth the less the younger they are: a loop.
+fn in_a_loop() -> Arc<Worth> {
+    let mut learner = Learner::new(128);
+    for epoch in 0..2000_u32 {
+        // Each key once in 200 epochs.
+        (0..8).for_each(|key| learner.used(hash(epoch % 200 * 8 + key), epoch, false));
+        learner.end_epoch(epoch + 1, u64::from(epoch + 1) * 8, |_| true);
+    }
+    learner.worth()
+}
+
+fn hash(key: u32) -> u64 {
+    u64::from(key + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+#[test]
+fn what_was_read_ahead_is_waited_for_and_then_goes_first() {
+    for worth in [in_a_loop(), Arc::new(Worth::recency())] {
+        let mut shard = Shard::new();
+        shard.add_group(Arc::clone(&worth));
+        shard.set_frames(20);
+        (0..10).for_each(|frame| shard.insert(0, frame, false, None));
+        (10..20).for_each(|frame| shard.insert_ahead(0, frame, None));
+        let victim = shard.evict(0).unwrap();
+        assert!(victim.frame < 10 && !victim.wasted, "{victim:?}");
+        shard.access(10, 0);
+        shard.advance(64);
+        let victims: Vec<_> = std::iter::from_fn(|| shard.evict(0)).take(9).collect();
+        assert!(victims.iter().all(|victim| victim.frame > 10 && victim.wasted), "{victims:?}");
+    }
+}
+
+#[test]
+fn the_first_use_of_what_was_read_ahead_is_no_reuse() {
+    for late in [0, 5] {
+        let mut shard = Shard::new();
+        shard.add_group(Arc::new(Worth::recency()));
+        shard.set_frames(2);
+        shard.insert_ahead(0, 0, None);
+        shard.advance(late);
+        // The learner has to hear of it, though the page came in the same epoch.
+        assert!(shard.access(0, late));
+        assert!(!shard.access(0, late));
+        shard.insert(0, 1, false, None);
+        let mut shadows = [(); 2].map(|()| shard.evict(0).unwrap());
+        shadows.sort_unstable_by_key(|victim| victim.frame);
+        assert_eq!(shadows[0].shadow, shadows[1].shadow, "as if it had come when it was used");
+        assert!(!shadows[0].wasted);
+    }
+}

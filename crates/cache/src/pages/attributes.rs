@@ -5,6 +5,7 @@
 //! cache/dirty_background_ratio, cache/dirty_ratio     hundredths of the cache
 //! cache/lru_gen/enabled                               whether the policy learns
 //! cache/lru_gen/min_ttl_ms                            what was used so short a time ago stays; 0: off
+//! cache/readahead/{enabled,max_kb}                    for who reads in order; KiB at a time at most
 //! cache/group/NAME/{min,low,high,max,stat}            bytes, or `max` for no limit
 //! cache/group/NAME/swappiness                         0 to 200: whether dirty pages go first
 //! cache/debug/lru_gen                                 pages by age; takes commands (`command`)
@@ -20,7 +21,7 @@ use crate::sync::atomic::Ordering::Relaxed;
 
 /// The first word of all paths.
 const ROOT: &str = "cache";
-const OF_CACHE: [(&str, bool); 10] = [
+const OF_CACHE: [(&str, bool); 12] = [
     ("debug/lru_gen", true),
     ("debug/lru_gen_full", false),
     ("dirty_background_ratio", true),
@@ -29,9 +30,13 @@ const OF_CACHE: [(&str, bool); 10] = [
     ("lru_gen/enabled", true),
     ("lru_gen/min_ttl_ms", true),
     ("memory", false),
+    ("readahead/enabled", true),
+    ("readahead/max_kb", true),
     ("size", true),
     ("used", false),
 ];
+/// More at a time is a mistake.
+const AHEAD_KIB_MAX: usize = 1 << 20;
 /// In the order of [`GroupState::limits`](super::group::GroupState::limits).
 const LIMITS: [&str; 4] = ["min", "low", "high", "max"];
 
@@ -79,11 +84,14 @@ fn stat(stats: GroupStats) -> String {
         write_backs,
         write_back_errors,
         throttled,
+        read_ahead,
+        read_ahead_wasted,
     } = stats;
     format!(
         "usage {usage}\ndirty {dirty}\nhits {hits}\nmisses {misses}\nrefaults {refaults}\n\
          bypasses {bypasses}\nevictions {evictions}\nwrite_backs {write_backs}\n\
-         write_back_errors {write_back_errors}\nthrottled {throttled}"
+         write_back_errors {write_back_errors}\nthrottled {throttled}\n\
+         read_ahead {read_ahead}\nread_ahead_wasted {read_ahead_wasted}"
     )
 }
 
@@ -129,6 +137,8 @@ impl AttributeTree for PageCacheAttributes {
             "dirty_ratio" => core.dirty_trigger.load(Relaxed).to_string(),
             "lru_gen/enabled" => format!("{:#06x}", u32::from(core.habits.is_learning())),
             "lru_gen/min_ttl_ms" => core.habits.min_ttl.get().to_string(),
+            "readahead/enabled" => u8::from(core.reads_ahead.load(Relaxed)).to_string(),
+            "readahead/max_kb" => (core.ahead_max.load(Relaxed) >> 10).to_string(),
             "debug/lru_gen" => core.lru_gen(false),
             "debug/lru_gen_full" => core.lru_gen(true),
             _ => return Err(missing()),
@@ -181,11 +191,17 @@ impl AttributeTree for PageCacheAttributes {
                 let accepted = format!("{target}, the dirty_background_ratio, to 100");
                 self.0.set_dirty(target as u8, wanted.ok_or_else(|| refused(&accepted))?);
             }
-            (_, "lru_gen/enabled") => match value {
-                "y" | "Y" | "1" | "0x0001" => self.0.set_learning(true),
-                "n" | "N" | "0" | "0x0000" => self.0.set_learning(false),
-                _ => return Err(refused("y or n")),
-            },
+            (_, "lru_gen/enabled") => {
+                self.0.set_learning(switch(value).ok_or_else(|| refused("y or n"))?);
+            }
+            (_, "readahead/enabled") => {
+                self.0.set_readahead(switch(value).ok_or_else(|| refused("y or n"))?);
+            }
+            (_, "readahead/max_kb") => {
+                let kib = value.parse().ok().filter(|kib: &usize| *kib <= AHEAD_KIB_MAX);
+                let accepted = format!("a number of KiB from 0 to {AHEAD_KIB_MAX}");
+                self.0.set_readahead_max(kib.ok_or_else(|| refused(&accepted))? << 10);
+            }
             (_, "lru_gen/min_ttl_ms") => {
                 let ms = value.parse().map_err(|_| refused("a number of milliseconds"))?;
                 self.0.set_min_ttl_ms(ms);
@@ -199,6 +215,15 @@ impl AttributeTree for PageCacheAttributes {
             _ => return Err(AttributeError::ReadOnly { path: path.to_owned() }),
         }
         Ok(())
+    }
+}
+
+/// On, or off.
+fn switch(value: &str) -> Option<bool> {
+    match value {
+        "y" | "Y" | "1" | "0x0001" => Some(true),
+        "n" | "N" | "0" | "0x0000" => Some(false),
+        _ => None,
     }
 }
 

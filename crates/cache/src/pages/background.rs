@@ -1,5 +1,5 @@
-//! Who works in the background, and when: at most one job at a time, asked for by those who see
-//! that there is something to do.
+//! Who works in the background, and when: at most one job of a kind at a time (writing back and
+//! reclaiming, reading ahead), asked for by those who see that there is something to do.
 
 use std::sync::Arc;
 
@@ -44,9 +44,9 @@ impl Background for OwnThread {
     }
 }
 
-/// Asks for jobs.
+/// Asks for jobs of one kind.
+#[derive(Default)]
 pub(super) struct Service {
-    background: Box<dyn Background>,
     /// Whether a job is there, waiting or running.
     present: AtomicBool,
     /// Whether there is something to do that no job has begun with.
@@ -57,11 +57,6 @@ pub(super) struct Service {
 pub(super) struct Present(pub(super) Arc<Service>);
 
 impl Service {
-    pub(super) fn new(background: Box<dyn Background>) -> Self {
-        let no = || AtomicBool::new(false);
-        Self { background, present: no(), wanted: no() }
-    }
-
     /// There is something to do. Returns whether a job has to be spawned for it.
     pub(super) fn want(&self) -> bool {
         // Mostly said already: then nothing is written.
@@ -83,10 +78,6 @@ impl Service {
                 return;
             }
         }
-    }
-
-    pub(super) fn spawn(&self, job: Job) {
-        self.background.spawn(job);
     }
 }
 

@@ -1,6 +1,5 @@
 //! What all handles of a cache share, and how a request finds its way to the shards.
 
-use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc as StdArc, Weak};
 
@@ -8,17 +7,21 @@ use super::background::{Background, Service};
 use super::error::FileError;
 use super::file::{FileState, Files};
 use super::group::{Counters, GroupState, GroupStats};
+use super::prefetch::Wanted;
 use super::shard::Shard;
 use super::sizing::Sizing;
 use super::table::Table;
 use crate::habits::Habits;
-use crate::sync::atomic::AtomicUsize;
 use crate::sync::atomic::Ordering::Relaxed;
+use crate::sync::atomic::{AtomicBool, AtomicUsize};
 use crate::sync::{Arc, Mutex, RwLock, lock};
 
 /// Pages that follow each other, of a file, and lie in one shard: also the longest run that is read
 /// or written at once, 256 KiB with pages of 4 KiB.
 pub(super) const CHUNK: u64 = 64;
+
+/// How much is read ahead at most, in bytes, unless something else is set.
+const AHEAD_MAX: usize = 1 << 20;
 
 pub(super) struct Core {
     pub(super) sizing: Sizing,
@@ -29,6 +32,7 @@ pub(super) struct Core {
     groups: Mutex<Vec<Option<StdArc<GroupState>>>>,
     /// What groups did that are gone.
     pub(super) departed: Mutex<GroupStats>,
+    pub(super) background: Box<dyn Background>,
     pub(super) service: StdArc<Service>,
     pub(super) this: Weak<Core>,
     /// The size in bytes, as set; held while it is changed.
@@ -43,8 +47,12 @@ pub(super) struct Core {
     pub(super) dirty_trigger: AtomicUsize,
     /// Where those begin to look who go through all shards.
     pub(super) next_shard: AtomicUsize,
-    /// Ranges to be read in the background.
-    pub(super) wanted: Mutex<VecDeque<(u16, Range<u64>)>>,
+    /// What is to be read in the background, and by whom.
+    pub(super) wanted: Mutex<Wanted>,
+    pub(super) reader: StdArc<Service>,
+    /// Whether pages are read ahead for who reads in order, and at most how many bytes.
+    pub(super) reads_ahead: AtomicBool,
+    pub(super) ahead_max: AtomicUsize,
 }
 
 /// A part of a request that lies in one chunk.
@@ -72,7 +80,8 @@ impl Core {
             files: RwLock::new(Files::default()),
             groups: Mutex::new(Vec::new()),
             departed: Mutex::new(GroupStats::default()),
-            service: StdArc::new(Service::new(background)),
+            service: StdArc::new(Service::default()),
+            background,
             this: Weak::clone(this),
             bytes: Mutex::new(bytes),
             bytes_max: AtomicUsize::new(usize::MAX),
@@ -80,7 +89,10 @@ impl Core {
             dirty_target: AtomicUsize::new(5),
             dirty_trigger: AtomicUsize::new(20),
             next_shard: AtomicUsize::new(0),
-            wanted: Mutex::new(VecDeque::new()),
+            wanted: Mutex::new(Wanted::default()),
+            reader: StdArc::new(Service::default()),
+            reads_ahead: AtomicBool::new(true),
+            ahead_max: AtomicUsize::new(AHEAD_MAX),
         }
     }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use homing_mglru::density::Swappiness;
 
+use super::fill::Demand;
 use super::frame::{Flags, Key};
 use super::group::{Counters, GroupState};
 use super::table::Table;
@@ -37,6 +38,7 @@ impl Table {
         group: &Arc<GroupState>,
         key: Key,
         flags: Flags,
+        demand: Demand,
         habits: &Habits,
     ) -> Result<(usize, u32), NoFrame> {
         let local = self.local(group, habits);
@@ -44,7 +46,7 @@ impl Table {
         if !gained {
             return Err(NoFrame::GroupFull);
         }
-        let room = self.free_count() > 0 || self.evict(Some(local), habits);
+        let room = self.free_count() > 0 || self.evict(Some(local), demand, habits);
         if let Some(frame) = room.then(|| self.take_free()).flatten() {
             if self.occupy(local, frame, key, flags) {
                 return Ok((local, frame));
@@ -55,15 +57,25 @@ impl Table {
         Err(NoFrame::ShardFull)
     }
 
-    /// Frees a frame, for a group if it is for one. Returns whether it could.
-    pub(super) fn evict(&mut self, requester: Option<usize>, habits: &Habits) -> bool {
+    /// Frees a frame, for a group if it is for one. What nobody has asked for yet takes nothing of
+    /// others that is below their `low`. Returns whether it could.
+    pub(super) fn evict(
+        &mut self,
+        requester: Option<usize>,
+        demand: Demand,
+        habits: &Habits,
+    ) -> bool {
         self.prepare(habits);
         let mut candidates = [(Claim::Protected, f32::INFINITY, 0); GROUPS_MAX];
         let mut found = 0;
         for _ in 0..self.locals.len() {
             self.cookie = (self.cookie + 1) % self.locals.len();
             let claim = self.locals[self.cookie].group.claim();
-            if claim == Claim::Protected && requester != Some(self.cookie) {
+            let kept = match demand {
+                Demand::Now => Claim::Protected,
+                Demand::Ahead => Claim::OverMin,
+            };
+            if claim >= kept && requester != Some(self.cookie) {
                 continue;
             }
             if let Some(worth) = self.policy.least(self.cookie) {
@@ -147,9 +159,14 @@ impl Table {
             let flags = self.flags(victim.frame);
             self.set_flags(local, victim.frame, flags.or(Flags::OUT));
             if !flags.has(Flags::UNWRITTEN) {
-                let hash = self.hash(self.key(victim.frame));
-                habits.evicted(&mut self.policy, &mut self.ghosts, hash, victim.shadow);
-                Counters::add(&self.locals[local].group.counters.evictions, 1);
+                let counters = &self.locals[local].group.counters;
+                Counters::add(&counters.evictions, 1);
+                if victim.wasted {
+                    Counters::add(&counters.read_ahead_wasted, 1);
+                } else {
+                    let hash = self.hash(self.key(victim.frame));
+                    habits.evicted(&mut self.policy, &mut self.ghosts, hash, victim.shadow);
+                }
                 return Some(victim.frame);
             }
             // What is being written comes back when that has ended.

@@ -9,6 +9,7 @@ use super::core::Core;
 use super::error::{FileError, GroupInUse, OpenError};
 use super::frame::{FILES_MAX, Flags, PAGES_MAX};
 use super::group::{Group, GroupState};
+use super::streams::Streams;
 use crate::sync::atomic::AtomicBool;
 use crate::sync::atomic::Ordering::SeqCst;
 use crate::sync::{Mutex, lock, read, write};
@@ -23,6 +24,7 @@ pub(super) struct FileState {
     /// The first error of a write-back that no flush has told of.
     error: Mutex<Option<FileError>>,
     closing: AtomicBool,
+    pub(super) streams: Streams,
 }
 
 impl FileState {
@@ -93,6 +95,7 @@ impl Core {
             backing,
             error: Mutex::new(None),
             closing: AtomicBool::new(false),
+            streams: Streams::default(),
         });
         files.slots[number] = Some(Arc::clone(&file));
         Ok(file)
@@ -311,7 +314,7 @@ impl CachedFile {
     pub fn prefetch(&self, offset: u64, length: u64) {
         let (core, file) = self.parts();
         let length = length.min(file.size.saturating_sub(offset));
-        core.prefetch(file, core.pages_of(offset, length));
+        core.prefetch(file, core.pages_of(offset, length), false);
     }
 
     /// Makes all durable and drops the pages. A file that could not be closed is given back.

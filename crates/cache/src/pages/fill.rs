@@ -20,6 +20,7 @@ pub(super) struct Loading<'a> {
     file: &'a FileState,
     pub(super) pages: Range<u64>,
     frames: Vec<u32>,
+    demand: Demand,
 }
 
 /// Whether somebody has asked for pages, or may do so.
@@ -64,7 +65,7 @@ impl Core {
             let found = table.find(key);
             let admitted = match found {
                 None if !table.is_busy(key) => {
-                    table.admit(&file.group, key, Flags::LOADING, &self.habits)
+                    table.admit(&file.group, key, Flags::LOADING, demand, &self.habits)
                 }
                 _ if end > first => break,
                 Some((_, flags)) if !flags.has(Flags::LOADING) => return Begun::Present,
@@ -86,7 +87,7 @@ impl Core {
             Counters::add(&file.group.counters.misses, (end - first) as usize);
             self.passed(shard, (end - first) as u32);
         }
-        Begun::Loading(Loading { core: self, shard, file, pages: first..end, frames })
+        Begun::Loading(Loading { core: self, shard, file, pages: first..end, frames, demand })
     }
 
     /// Reads pages from the backing, past the cache.
@@ -118,7 +119,7 @@ impl Loading<'_> {
             {
                 table.arena.get_mut(frame)[..data.len()].copy_from_slice(data);
                 table.set_flags(local, frame, flags.or(Flags::OUT));
-                table.enter(local, frame);
+                table.enter(local, frame, self.demand);
             }
         }
         let crowded = table.crowded;

@@ -45,6 +45,8 @@ pub(super) struct Counters {
     pub(super) write_backs: AtomicU64,
     pub(super) write_back_errors: AtomicU64,
     pub(super) throttled: AtomicU64,
+    pub(super) read_ahead: AtomicU64,
+    pub(super) read_ahead_wasted: AtomicU64,
 }
 
 impl Counters {
@@ -77,6 +79,10 @@ pub struct GroupStats {
     pub write_back_errors: u64,
     /// Times that a writer wrote pages back before it could go on.
     pub throttled: u64,
+    /// Pages read before they were asked for.
+    pub read_ahead: u64,
+    /// Of these, pages that went before they were.
+    pub read_ahead_wasted: u64,
 }
 
 impl GroupStats {
@@ -91,6 +97,8 @@ impl GroupStats {
         self.write_backs += other.write_backs;
         self.write_back_errors += other.write_back_errors;
         self.throttled += other.throttled;
+        self.read_ahead += other.read_ahead;
+        self.read_ahead_wasted += other.read_ahead_wasted;
     }
 }
 
@@ -162,6 +170,8 @@ impl GroupState {
             write_backs,
             write_back_errors,
             throttled,
+            read_ahead,
+            read_ahead_wasted,
         } = &self.counters;
         GroupStats {
             usage: self.pages() as u64 * self.page_size,
@@ -174,6 +184,8 @@ impl GroupState {
             write_backs: write_backs.load(Relaxed),
             write_back_errors: write_back_errors.load(Relaxed),
             throttled: throttled.load(Relaxed),
+            read_ahead: read_ahead.load(Relaxed),
+            read_ahead_wasted: read_ahead_wasted.load(Relaxed),
         }
     }
 

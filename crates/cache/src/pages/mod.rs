@@ -7,7 +7,7 @@
 //!
 //! Read on in this order: `README.md` (states of a page, who waits for whom), `sizing`, `frame`,
 //! `index`, `arena`, `table`, `shard`, `evict`, `core`, `fill`, `read`, `write`, `write_back`, `punch`,
-//! `reclaim`, `background`, `prefetch`, `resize`, `file`, `group`,
+//! `reclaim`, `background`, `streams`, `prefetch`, `resize`, `file`, `group`,
 //! `attributes`, `debug`, `command`.
 
 mod arena;
@@ -36,6 +36,7 @@ mod shard;
 #[cfg(all(test, shuttle))]
 mod shuttle_tests;
 mod sizing;
+mod streams;
 mod table;
 mod write;
 mod write_back;
@@ -176,6 +177,19 @@ impl PageCache {
     pub fn set_min_ttl_ms(&self, ms: u64) {
         let habits = &self.core().habits;
         habits.min_ttl.set(ms, habits.epoch());
+    }
+
+    /// Whether pages are read ahead, in the background, for whoever reads a file in order: they are,
+    /// unless this is called. [`CachedFile::prefetch`] does not depend on it.
+    pub fn set_readahead(&self, on: bool) {
+        self.core().reads_ahead.store(on, Relaxed);
+    }
+
+    /// Sets how many bytes are read ahead at a time at most, for each of up to eight readers of a file:
+    /// 1 MiB at first. A group's readers get at most a 64th of what the group may have, and none at all where
+    /// that is less than four pages. What others have within `min` and `low` is not taken for it.
+    pub fn set_readahead_max(&self, bytes: usize) {
+        self.core().ahead_max.store(bytes, Relaxed);
     }
 
     /// What the cache has and did.

@@ -1,57 +1,135 @@
 //! Reads pages before they are asked for, in the background. What finds no frame is not read, and an
 //! error is left to whoever asks for the page.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
 use super::core::{CHUNK, Core};
 use super::file::FileState;
 use super::fill::{Begun, Demand};
 use super::frame::Flags;
+use super::group::Counters;
+use super::streams::{WINDOW_MIN, Waits};
+use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::lock;
 
 /// Ranges that wait to be read: who has more to say is not heard.
 const WANTED_MAX: usize = 64;
+/// Of what a group may have, a window takes at most one in so many pages: eight streams with two windows
+/// each have a quarter of it. What a loop that does not fit loses in hits is what windows take.
+const SHARE: usize = 64;
+
+/// A range of a file, and whether it is for somebody who reads in order.
+type Wish = (u16, Range<u64>, bool);
+
+/// What is to be read.
+#[derive(Default)]
+pub(super) struct Wanted {
+    waiting: VecDeque<Wish>,
+    /// What the background is at.
+    now: Option<Wish>,
+}
+
+/// Why a range was not read to its end.
+enum Stopped {
+    /// No frame could be had.
+    Full,
+    Failed,
+}
 
 impl Core {
-    pub(super) fn prefetch(&self, file: &FileState, pages: Range<u64>) {
+    /// Has a range read. Returns whether it will be.
+    pub(super) fn prefetch(&self, file: &FileState, pages: Range<u64>, for_reader: bool) -> bool {
         let mut wanted = lock(&self.wanted);
-        if wanted.len() < WANTED_MAX && !pages.is_empty() {
-            wanted.push_back((file.number, pages));
-            drop(wanted);
-            self.wake_service();
+        if wanted.waiting.len() >= WANTED_MAX || pages.is_empty() {
+            return false;
         }
+        wanted.waiting.push_back((file.number, pages, for_reader));
+        drop(wanted);
+        self.wake_reader();
+        true
+    }
+
+    /// Has read ahead what the reader of these pages wants next, if it reads in order.
+    pub(super) fn follow(&self, file: &FileState, pages: &Range<u64>, missed: Option<u64>) {
+        let max = self.window_max(file);
+        if max < WINDOW_MIN {
+            return;
+        }
+        let end = self.pages_of(0, file.size).end;
+        let on_its_way = |page| {
+            let wanted = lock(&self.wanted);
+            let covers =
+                |(number, range, _): &Wish| *number == file.number && range.contains(&page);
+            if wanted.waiting.iter().any(covers) {
+                return Some(Waits(true));
+            }
+            wanted.now.as_ref().is_some_and(covers).then_some(Waits(false))
+        };
+        file.streams.follow(pages, missed, max, on_its_way, |range| {
+            self.prefetch(file, range.start..range.end.min(end), true)
+        });
+    }
+
+    /// The longest window of a reader of this file, in pages.
+    fn window_max(&self, file: &FileState) -> u64 {
+        if !self.reads_ahead.load(Relaxed) {
+            return 0;
+        }
+        let set = self.ahead_max.load(Relaxed) / self.page_size();
+        set.min(self.pages.load(Relaxed).min(file.group.max()) / SHARE) as u64
     }
 
     /// Reads all that is wanted.
     pub(super) fn read_ahead(&self) {
         loop {
-            let next = lock(&self.wanted).pop_front();
-            let Some((number, pages)) = next else { return };
-            if let Some(file) = self.file(number) {
-                self.read_range_ahead(&file, pages);
+            let next = {
+                let mut wanted = lock(&self.wanted);
+                wanted.now = wanted.waiting.pop_front();
+                wanted.now.clone()
+            };
+            let Some((number, pages, for_reader)) = next else { return };
+            let Some(file) = self.file(number) else { continue };
+            if let Err(stopped) = self.read_range_ahead(&file, pages.clone(), for_reader) {
+                file.streams.cut(&pages, matches!(stopped, Stopped::Failed));
             }
         }
     }
 
-    fn read_range_ahead(&self, file: &FileState, pages: Range<u64>) {
+    fn read_range_ahead(
+        &self,
+        file: &FileState,
+        pages: Range<u64>,
+        for_reader: bool,
+    ) -> Result<(), Stopped> {
         let mut buffer = Vec::new();
         let mut page = pages.start;
         // The number may be another, shorter file's by now.
         let pages_end = pages.end.min(self.pages_of(0, file.size).end);
         while page < pages_end {
+            // Readers may have overtaken this: what is behind them is read for nobody.
+            if for_reader {
+                page = page.max(file.streams.position(&pages));
+            }
+            if page >= pages_end {
+                break;
+            }
             let end = pages_end.min((page / CHUNK + 1) * CHUNK);
             match self.begin(self.shard_of(file, page), file, page..end, Demand::Ahead) {
-                Begun::Full(_) => return,
+                Begun::Full(_) => return Err(Stopped::Full),
                 Begun::Present | Begun::Wait(_) => page += 1,
                 Begun::Loading(loading) => {
+                    let count = loading.pages.end - page;
                     page = loading.pages.end;
                     buffer.resize(loading.len(), 0);
                     if self.fetch(file, &loading.pages, &mut buffer).is_err() {
-                        return;
+                        return Err(Stopped::Failed);
                     }
+                    Counters::add(&file.group.counters.read_ahead, count as usize);
                     loading.complete(&buffer, Flags::NONE);
                 }
             }
         }
+        Ok(())
     }
 }

@@ -19,8 +19,17 @@ impl Core {
         data: &mut [u8],
     ) -> Result<(), FileError> {
         Self::check_range(file, offset, data.len() as u64)?;
+        let all = self.pages_of(offset, data.len() as u64);
+        let mut followed = file.streams.reached(&all);
+        if followed {
+            self.follow(file, &all, None);
+        }
         for Piece { offset, bytes } in self.pieces(offset, data.len()) {
-            self.read_piece(file, offset, &mut data[bytes])?;
+            self.read_piece(file, offset, &mut data[bytes], |page| {
+                if !std::mem::replace(&mut followed, true) {
+                    self.follow(file, &all, Some(page));
+                }
+            })?;
         }
         Ok(())
     }
@@ -30,12 +39,17 @@ impl Core {
         file: &FileState,
         mut offset: u64,
         mut data: &mut [u8],
+        mut missed: impl FnMut(u64),
     ) -> Result<(), FileError> {
         let shard = self.shard_of(file, self.page_of(offset));
         let mut tries = 0;
         loop {
-            let mut done = self.copy_hits(shard, file, offset, data);
+            let (mut done, is_missing) = self.copy_hits(shard, file, offset, data);
             if done < data.len() {
+                if is_missing {
+                    // Before pages are marked: whoever has marked some waits for nothing.
+                    missed(self.page_of(offset + done as u64));
+                }
                 let (offset, data) = (offset + done as u64, &mut data[done..]);
                 done += self.read_missing(shard, file, offset, data, &mut tries)?;
             }
@@ -47,15 +61,25 @@ impl Core {
         }
     }
 
-    /// Copies pages from the first one on, up to one that is not there.
-    fn copy_hits(&self, shard: &Shard, file: &FileState, offset: u64, data: &mut [u8]) -> usize {
+    /// Copies pages from the first one on, up to one that is not there. Returns how many bytes, and
+    /// whether that one is missing; else it is being read.
+    fn copy_hits(
+        &self,
+        shard: &Shard,
+        file: &FileState,
+        offset: u64,
+        data: &mut [u8],
+    ) -> (usize, bool) {
         let table = shard.read();
         let epoch = self.habits.epoch();
-        let (mut done, mut hits) = (0, 0);
+        let (mut done, mut hits, mut is_missing) = (0, 0, false);
         while done < data.len() {
             let at = offset + done as u64;
             let key = Key::new(file.number, self.page_of(at));
-            let Some((frame, flags)) = table.find(key) else { break };
+            let Some((frame, flags)) = table.find(key) else {
+                is_missing = true;
+                break;
+            };
             if flags.has(Flags::LOADING) {
                 break;
             }
@@ -75,7 +99,7 @@ impl Core {
         }
         drop(table);
         self.passed(shard, hits as u32);
-        done
+        (done, is_missing)
     }
 
     /// Reads some of the pages from the first one on, which was missing. Returns how many bytes were

@@ -8,10 +8,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::background::Present;
+use super::background::{Present, Service};
 use super::core::{CHUNK, Core};
 use super::evict::NoFrame;
 use super::file::FileState;
+use super::fill::Demand;
 use super::frame::Flags;
 use super::group::{Counters, GroupState};
 use super::shard::Shard;
@@ -41,11 +42,19 @@ impl Core {
     }
 
     pub(super) fn wake_service(&self) {
-        if self.service.want() {
-            let (core, present) = (self.this.clone(), Present(Arc::clone(&self.service)));
-            self.service.spawn(Box::new(move || {
+        self.wake(&self.service, Self::work);
+    }
+
+    pub(super) fn wake_reader(&self) {
+        self.wake(&self.reader, Self::read_ahead);
+    }
+
+    fn wake(&self, service: &Arc<Service>, work: fn(&Self)) {
+        if service.want() {
+            let (core, present) = (self.this.clone(), Present(Arc::clone(service)));
+            self.background.spawn(Box::new(move || {
                 if let Some(core) = core.upgrade() {
-                    present.0.serve(|| core.work());
+                    present.0.serve(|| work(&core));
                 }
             }));
         }
@@ -66,7 +75,6 @@ impl Core {
                 }
             }
         }
-        self.read_ahead();
     }
 
     /// Frees frames up to the high watermark.
@@ -78,7 +86,9 @@ impl Core {
                 return;
             }
             let evicted = (0..BATCH)
-                .take_while(|_| table.free_count() < high && table.evict(None, &self.habits))
+                .take_while(|_| {
+                    table.free_count() < high && table.evict(None, Demand::Now, &self.habits)
+                })
                 .count();
             drop(table);
             if self.write_nominated(shard) == 0 && evicted == 0 {

@@ -4,6 +4,7 @@
 
 use super::core::Core;
 use super::error::{BuildError, ResizeError};
+use super::fill::Demand;
 use super::frame::Flags;
 use super::shard::Shard;
 use super::sizing::{HEADROOM, Sizing};
@@ -112,7 +113,7 @@ impl Core {
             let group_of = |file: u16| files.get(file).map(|file| &file.group);
             let mut table = shard.write();
             table.limit = table.limit.min(frames);
-            while table.used() > frames && table.evict(None, &self.habits) {}
+            while table.used() > frames && table.evict(None, Demand::Now, &self.habits) {}
             if table.used() <= frames && table.move_down(frames, group_of) {
                 let resized = table.set_frames(frames, bytes);
                 return resized.map_err(|source| BuildError::Memory { bytes, source }.into());

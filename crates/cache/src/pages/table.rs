@@ -6,6 +6,7 @@ use std::sync::Arc;
 use homing_mglru::density::{Ghosts, Shard as Policy};
 
 use super::arena::Arena;
+use super::fill::Demand;
 use super::frame::{Flags, Frame, Key};
 use super::group::{Counters, GroupState};
 use super::index::Index;
@@ -280,13 +281,16 @@ impl Table {
     }
 
     /// The policy has the page from now on, with what is remembered of it.
-    pub(super) fn enter(&mut self, local: usize, frame: u32) {
+    pub(super) fn enter(&mut self, local: usize, frame: u32, demand: Demand) {
         let (key, flags) = (self.key(frame), self.flags(frame));
         let shadow = self.ghosts.take(key.hash(self.seed), self.policy.epoch());
         if shadow.is_some() {
             Counters::add(&self.locals[local].group.counters.refaults, 1);
         }
-        self.policy.insert(local, frame, flags.has(Flags::DIRTY), shadow);
+        match demand {
+            Demand::Now => self.policy.insert(local, frame, flags.has(Flags::DIRTY), shadow),
+            Demand::Ahead => self.policy.insert_ahead(local, frame, shadow),
+        }
         self.set_flags(local, frame, flags.without(Flags::OUT));
     }
 

@@ -135,15 +135,17 @@ impl Core {
                 }
                 None if table.is_busy(key) => break Stop::Wait(shard.ticket()),
                 None if !is_all => break Stop::Partial,
-                None => match table.admit(&file.group, key, Flags::DIRTY, &self.habits) {
-                    Ok((local, frame)) => {
-                        table.arena.get_mut(frame)[part].copy_from_slice(bytes);
-                        table.enter(local, frame);
-                        self.habits.used(table.hash(key), true);
-                        misses += 1;
+                None => {
+                    match table.admit(&file.group, key, Flags::DIRTY, Demand::Now, &self.habits) {
+                        Ok((local, frame)) => {
+                            table.arena.get_mut(frame)[part].copy_from_slice(bytes);
+                            table.enter(local, frame, Demand::Now);
+                            self.habits.used(table.hash(key), true);
+                            misses += 1;
+                        }
+                        Err(none) => break Stop::Full(none),
                     }
-                    Err(none) => break Stop::Full(none),
-                },
+                }
             }
             done += bytes.len();
             pages += 1;

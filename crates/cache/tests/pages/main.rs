@@ -9,5 +9,6 @@ mod groups;
 mod model;
 mod protection;
 mod ranges;
+mod readahead;
 mod resizing;
 mod stress;

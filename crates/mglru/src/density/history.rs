@@ -32,7 +32,10 @@ pub(super) struct History {
 pub(super) struct Class(u8);
 
 impl Class {
-    pub(super) fn index(self) -> usize {
+    /// Clean pages that nobody has asked for yet. Pages used once have no pace, so the number is free.
+    pub(super) const AHEAD: Self = Self(1);
+
+    pub(super) const fn index(self) -> usize {
         self.0 as usize
     }
 }

@@ -6,15 +6,20 @@
 use std::sync::Arc;
 
 use super::Worth;
-use super::age::{BUCKETS, width};
+use super::age::{BUCKETS, bucket, width};
 use super::history::{CLASSES, Class, PASTS};
 use super::ranking::{Classes, resize_exact};
 use super::tiers::{Feedback, Swappiness};
 
 /// No frame.
 const NONE: u32 = u32::MAX;
+/// The class of pages that were read ahead.
+const AHEAD: usize = Class::AHEAD.index();
 /// No row: the class never had a frame.
 const ABSENT: u8 = u8::MAX;
+
+/// For how many epochs pages that were read ahead are waited for: an eighth of a cacheful of requests.
+const AHEAD_EPOCHS: u32 = 16;
 
 /// The neighbours of frames in their lists. A frame stands in one list at most, of whatever group.
 #[derive(Debug, Default)]
@@ -164,9 +169,19 @@ impl Lists {
         self.victim = None;
     }
 
+    /// What pages of a class and age are worth. Those that were read ahead are sure to be used, unless it
+    /// is long since: then they are worth nothing.
+    fn worth(&self, class: usize, age: usize) -> f32 {
+        match class {
+            AHEAD if age < bucket(AHEAD_EPOCHS) => f32::from(u16::MAX),
+            AHEAD => 0.0,
+            _ => self.worth.at(class, age),
+        }
+    }
+
     /// What pages of a class and age are worth, for the choice among those of this group.
     fn weighed(&self, class: usize, bucket: usize) -> f32 {
-        let worth = self.worth.at(class, bucket);
+        let worth = self.worth(class, bucket);
         if class < PASTS { worth } else { worth * self.swappiness.weight() }
     }
 
@@ -264,7 +279,14 @@ impl Lists {
     /// prefers.
     pub(super) fn least(&mut self) -> Option<f32> {
         let Victim { row, bucket, .. } = self.find_victim()?;
-        Some(self.worth.at(self.heads[row].class as usize, bucket))
+        Some(self.worth(self.heads[row].class as usize, bucket))
+    }
+
+    /// Takes out the page that was read ahead the longest time ago and was not looked at since.
+    pub(super) fn pop_ahead(&mut self, links: &mut Links) -> Option<u32> {
+        let row = *self.rows.get(AHEAD).filter(|&&row| row != ABSENT)? as usize;
+        let oldest = self.heads[row].held.checked_ilog2()? as usize;
+        Some(self.pop(links, row, oldest))
     }
 
     /// Takes the victim out.
@@ -274,8 +296,14 @@ impl Lists {
     /// If no victim was asked for.
     pub(super) fn pop_victim(&mut self, links: &mut Links) {
         let Victim { row, bucket, .. } = self.victim.expect("a victim was asked for");
+        self.pop(links, row, bucket);
+    }
+
+    /// Takes the first frame out of a list that has some.
+    fn pop(&mut self, links: &mut Links, row: usize, bucket: usize) -> u32 {
         let ends = &mut self.ends[row][bucket];
-        let next = links[ends.head].next;
+        let frame = ends.head;
+        let next = links[frame].next;
         ends.head = next;
         if next == NONE {
             ends.tail = NONE;
@@ -283,6 +311,7 @@ impl Lists {
         } else {
             links[next].previous = NONE;
         }
+        frame
     }
 
     /// Whether pages of this class and age are worth more than those that victims come from.

@@ -4,9 +4,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The epoch of a frame's last use, and in how many epochs it was used since its past was last
 /// brought up to date. Four bytes, which the owner may keep beside the page.
-// The epoch's lower half below, the uses above, saturating.
+// The epoch's lower half below, the uses above, saturating before what means that there was none.
 #[derive(Debug, Default)]
 pub struct Mark(AtomicU32);
+
+/// Of a page that nobody has asked for yet.
+pub(super) const UNUSED: u16 = u16::MAX;
 
 /// Where the marks of frames are.
 pub trait Marks {
@@ -26,18 +29,28 @@ impl Mark {
         Self(AtomicU32::new(epoch as u16 as u32))
     }
 
+    /// Of a page that comes in this epoch before anybody has asked for it: its first use is no reuse.
+    pub fn ahead(epoch: u32) -> Self {
+        Self(AtomicU32::new((UNUSED as u32) << 16 | epoch as u16 as u32))
+    }
+
     /// Takes note of a use: one relaxed store, if it is the first one in this epoch. Returns whether it
     /// is: of others the [`Learner`](super::Learner) need not hear.
     pub fn used(&self, epoch: u32) -> bool {
         let epoch = epoch as u16;
         let (last, uses) = self.get();
-        let first = last != epoch;
+        let first = last != epoch || uses == UNUSED;
         if first {
             // Two threads may do this at a time: a use is lost, no more.
-            let uses = uses.saturating_add(1) as u32;
-            self.0.store(uses << 16 | epoch as u32, Ordering::Relaxed);
+            let uses = if uses == UNUSED { 0 } else { (uses + 1).min(UNUSED - 1) };
+            self.0.store((uses as u32) << 16 | epoch as u32, Ordering::Relaxed);
         }
         first
+    }
+
+    /// Whether anybody has asked for the page.
+    pub(super) fn is_used(&self) -> bool {
+        self.get().1 != UNUSED
     }
 
     /// Takes over what another one knows.

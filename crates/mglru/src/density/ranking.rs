@@ -6,7 +6,7 @@ use super::Worth;
 use super::age;
 use super::history::{Class, History, TIERS};
 use super::lists::{Links, Lists, due};
-use super::mark::{Marks, before};
+use super::mark::{Marks, UNUSED, before};
 use super::tiers::{Generation, Swappiness, Tiers, tier_of};
 
 /// Frames that an eviction may find in a list that they have outgrown, and put elsewhere.
@@ -61,6 +61,8 @@ pub struct Victim {
     pub frame: u32,
     /// Whether it must be written back first.
     pub dirty: bool,
+    /// Whether it was read ahead, and nobody asked for it. There is nothing to remember of it.
+    pub wasted: bool,
     /// What to remember of it.
     pub shadow: Shadow,
 }
@@ -143,14 +145,37 @@ impl Ranking {
     /// Puts a page into a free frame: a new one, or one whose shadow its owner still has. Its mark is
     /// to be [`new`](super::Mark::new).
     pub fn insert(&mut self, group: usize, frame: u32, dirty: bool, shadow: Option<Shadow>) {
-        let mut history = History::new(dirty);
-        if let Some(shadow) = shadow {
-            history = History::unpack(shadow.history);
-            self.groups[group].feedback(history.class()).refaulted += 1;
-            history.used(self.epoch.saturating_sub(shadow.epoch), 1);
-            history.dirty = dirty;
+        let history = self.past(group, dirty, shadow);
+        self.enter(group, frame, history, history.class());
+    }
+
+    /// The past of a page that comes now.
+    fn past(&mut self, group: usize, dirty: bool, shadow: Option<Shadow>) -> History {
+        let Some(shadow) = shadow else { return History::new(dirty) };
+        let mut history = History::unpack(shadow.history);
+        self.groups[group].feedback(history.class()).refaulted += 1;
+        history.used(self.epoch.saturating_sub(shadow.epoch), 1);
+        history.dirty = dirty;
+        history
+    }
+
+    /// Puts a page into a free frame that nobody has asked for yet. Its mark is to be one
+    /// [`ahead`](super::Mark::ahead). This counts as its use, and the first one after it does not.
+    pub fn insert_ahead(&mut self, group: usize, frame: u32, shadow: Option<Shadow>) {
+        let history = self.past(group, false, shadow);
+        self.enter(group, frame, history, Class::AHEAD);
+    }
+
+    /// Looks at some pages that were read ahead, for those that were asked for since: they are worth what
+    /// others are. Nobody else would meet them soon.
+    pub fn sort_ahead(&mut self, group: usize, count: usize, marks: &(impl Marks + ?Sized)) {
+        for _ in 0..count {
+            let Some(frame) = self.groups[group].pop_ahead(&mut self.links) else { return };
+            self.put_back(group, frame, marks);
         }
-        let class = history.class();
+    }
+
+    fn enter(&mut self, group: usize, frame: u32, history: History, class: Class) {
         let known = Frame { history, class, last: self.epoch as u16 };
         let at = frame as usize;
         if at >= self.frames.len() {
@@ -216,7 +241,8 @@ impl Ranking {
             lists.feedback(class).evicted += 1;
             let epoch = self.epoch - self.age(last).min(self.epoch);
             let shadow = Shadow { epoch, history: history.pack() };
-            return Some(Victim { frame, dirty: history.dirty, shadow });
+            let wasted = class == Class::AHEAD;
+            return Some(Victim { frame, dirty: history.dirty, wasted, shadow });
         }
     }
 
@@ -226,6 +252,11 @@ impl Ranking {
         let mark = marks.mark(frame).expect("a frame on a list has a mark");
         let (last, uses) = mark.get();
         let known = &mut self.frames[frame as usize];
+        let uses = if uses == UNUSED { 0 } else { uses };
+        if known.class == Class::AHEAD && mark.is_used() && uses == 0 {
+            // Its first use was its only one.
+            known.last = last;
+        }
         if uses > 0 {
             let epochs = last.wrapping_sub(known.last) as u32;
             let horizon = self.horizon.unwrap_or(u32::MAX);
@@ -233,7 +264,7 @@ impl Ranking {
             known.last = last;
             mark.set(last);
         }
-        known.class = known.history.class();
+        known.class = if mark.is_used() { known.history.class() } else { Class::AHEAD };
         let last = known.last;
         (age::bucket(self.age(last)), uses)
     }

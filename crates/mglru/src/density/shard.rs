@@ -86,11 +86,22 @@ impl Shard {
     /// As [`Ranking::insert`].
     pub fn insert(&mut self, group: usize, frame: u32, dirty: bool, shadow: Option<Shadow>) {
         self.ranking.insert(group, frame, dirty, shadow);
+        self.set_mark(frame, Mark::new(self.ranking.epoch()));
+    }
+
+    /// As [`Ranking::insert_ahead`], and looks at twice as many that were read ahead before.
+    pub fn insert_ahead(&mut self, group: usize, frame: u32, shadow: Option<Shadow>) {
+        self.ranking.sort_ahead(group, 2, &self.marks[..]);
+        self.ranking.insert_ahead(group, frame, shadow);
+        self.set_mark(frame, Mark::ahead(self.ranking.epoch()));
+    }
+
+    fn set_mark(&mut self, frame: u32, mark: Mark) {
         let at = frame as usize;
         if at >= self.marks.len() {
             self.marks.resize_with(at + 1, Mark::default);
         }
-        self.marks[at] = Mark::new(self.ranking.epoch());
+        self.marks[at] = mark;
     }
 
     /// As [`Ranking::put_back`].

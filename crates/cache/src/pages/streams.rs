@@ -1,0 +1,394 @@
+//! Who reads a file in order, and what to read ahead for that. Decides only.
+//!
+//! A read that begins where a missed one ended makes a stream, as does one at the beginning of the
+//! file. Several are told apart in a file, as clients of a volume share it. For each a window of pages is read
+//! ahead; as its reader comes to the window's first page, the next window is asked for, so reader and
+//! disk work at the same time. Windows grow from two or four times the first read by factors of four and two,
+//! as the kernel's do, and shrink where there is no room for them or where pages were gone before they were
+//! asked for.
+//!
+//! A hit costs a look at one line of memory, which changes as often as windows do; only a miss, or a
+//! hit that begins a window, takes a lock, and leaves it where it is taken.
+//!
+//! W. Fengguang, H. Xi, C. Xu, "On the design of a new Linux readahead framework", Operating Systems Review
+//! 42(5), 2008 (windows, and the mark in them); OpenZFS, `dmu_zfetch.c` (streams of a file).
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use crate::sync::atomic::AtomicU64;
+use crate::sync::atomic::Ordering::Relaxed;
+use crate::sync::{Mutex, MutexGuard};
+
+/// Streams of a file.
+const STREAMS: usize = 8;
+/// Ends of reads, after which a stream may go on.
+const CANDIDATES: usize = 16;
+/// The smallest window worth the trouble, in pages.
+pub(super) const WINDOW_MIN: u64 = 4;
+/// No page.
+const NEVER: u64 = u64::MAX;
+
+#[derive(Debug)]
+pub(super) struct Streams {
+    /// The page of each stream at which its next window is to be asked for.
+    marks: [AtomicU64; STREAMS],
+    known: Mutex<Known>,
+}
+
+/// What is known of the readers of a file.
+#[derive(Debug)]
+pub(super) struct Known {
+    streams: [Option<Stream>; STREAMS],
+    /// Where reads ended that missed pages, the last ones last.
+    candidates: VecDeque<u64>,
+    /// Counts what happens: who was seen last.
+    clock: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Stream {
+    /// Up to where was read ahead.
+    end: u64,
+    /// Pages of the last window.
+    window: u64,
+    /// Where the next one is asked for.
+    mark: u64,
+    /// Up to where its reader has come, as far as is known.
+    position: u64,
+    seen: u64,
+}
+
+/// Whether what is to be read waits for that; else it is being read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Waits(pub(super) bool);
+
+/// What is to be read, for which stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Ahead {
+    pub(super) pages: Range<u64>,
+    stream: usize,
+}
+
+impl Default for Streams {
+    fn default() -> Self {
+        let known = Known { streams: [None; STREAMS], candidates: VecDeque::new(), clock: 0 };
+        Self { marks: std::array::from_fn(|_| AtomicU64::new(NEVER)), known: Mutex::new(known) }
+    }
+}
+
+impl Streams {
+    /// Whether a read of these pages comes to where a window begins.
+    pub(super) fn reached(&self, pages: &Range<u64>) -> bool {
+        self.marks.iter().any(|mark| pages.contains(&mark.load(Relaxed)))
+    }
+
+    /// What to read ahead, at most so many pages, for a reader that misses one of these, or has come
+    /// to where a window begins. `on_its_way` says whether a page is about to be read, and whether that
+    /// has not begun. `ask` has it
+    /// read, or says that it cannot: then all is as it was.
+    pub(super) fn follow(
+        &self,
+        pages: &Range<u64>,
+        missed: Option<u64>,
+        window_max: u64,
+        on_its_way: impl Fn(u64) -> Option<Waits>,
+        ask: impl FnOnce(&Range<u64>) -> bool,
+    ) {
+        let Some(mut known) = self.known() else { return };
+        let before = known.streams;
+        let ahead = known.follow(pages, missed, window_max, on_its_way);
+        if let Some(ahead) = ahead
+            && !ask(&ahead.pages)
+        {
+            known.streams[ahead.stream] = before[ahead.stream];
+        }
+        self.publish(&known);
+    }
+
+    /// A window that ends in this range was not read, for want of room or because of an error: the
+    /// stream takes less, and in the end nothing.
+    pub(super) fn cut(&self, pages: &Range<u64>, failed: bool) {
+        let Some(mut known) = self.known() else { return };
+        for place in &mut known.streams {
+            let Some(stream) = place.filter(|it| pages.contains(&(it.end - 1))) else { continue };
+            let window = stream.window / 2;
+            let goes_on = !failed && window >= WINDOW_MIN;
+            *place = goes_on.then_some(Stream { window, ..stream });
+        }
+        self.publish(&known);
+    }
+
+    /// How far the reader of a window has come, if it has begun with it: what is before that is not to be
+    /// read any more.
+    pub(super) fn position(&self, window: &Range<u64>) -> u64 {
+        let Some(known) = self.known() else { return 0 };
+        let inside = known.streams.iter().flatten().map(|stream| stream.position);
+        // Of two readers of the same pages the one behind.
+        let near = window.start..window.end + 2 * (window.end - window.start);
+        inside.filter(|at| near.contains(at)).min().unwrap_or(0)
+    }
+
+    fn known(&self) -> Option<MutexGuard<'_, Known>> {
+        match self.known.try_lock() {
+            Ok(known) => Some(known),
+            Err(std::sync::TryLockError::Poisoned(known)) => Some(known.into_inner()),
+            Err(std::sync::TryLockError::WouldBlock) => None,
+        }
+    }
+
+    fn publish(&self, known: &Known) {
+        for (mark, stream) in self.marks.iter().zip(&known.streams) {
+            let now = stream.map_or(NEVER, |stream| stream.mark);
+            if mark.load(Relaxed) != now {
+                mark.store(now, Relaxed);
+            }
+        }
+    }
+}
+
+impl Known {
+    fn follow(
+        &mut self,
+        pages: &Range<u64>,
+        missed: Option<u64>,
+        window_max: u64,
+        on_its_way: impl Fn(u64) -> Option<Waits>,
+    ) -> Option<Ahead> {
+        self.clock += 1;
+        if window_max < WINDOW_MIN {
+            return None;
+        }
+        let of_this = |stream: &Stream| {
+            pages.contains(&stream.mark)
+                || (stream.end.saturating_sub(2 * stream.window)..=stream.end)
+                    .contains(&pages.start)
+        };
+        let found = self.streams.iter().position(|stream| stream.as_ref().is_some_and(of_this));
+        if let Some((at, stream)) = found.and_then(|at| Some((at, self.streams[at]?))) {
+            return self.go_on(at, stream, pages, missed, window_max, on_its_way);
+        }
+        missed?;
+        // One that reads parts of pages comes again to the one that it read last.
+        let follows = |&end: &u64| end == pages.start || end == pages.start + 1;
+        let candidate = self.candidates.iter().position(follows);
+        if let Some(at) = candidate {
+            self.candidates.remove(at);
+        } else if pages.start > 0 {
+            if self.candidates.len() == CANDIDATES {
+                self.candidates.pop_front();
+            }
+            self.candidates.push_back(pages.end);
+            return None;
+        }
+        let seen = |at: &usize| self.streams[*at].map_or(0, |stream| stream.seen);
+        let at = (0..STREAMS).min_by_key(seen)?;
+        let window = first_window(pages.end - pages.start, window_max);
+        Some(self.ask(at, pages.end, window, pages.end))
+    }
+
+    /// A reader that is known has come to a mark, or misses a page.
+    fn go_on(
+        &mut self,
+        at: usize,
+        stream: Stream,
+        pages: &Range<u64>,
+        missed: Option<u64>,
+        window_max: u64,
+        on_its_way: impl Fn(u64) -> Option<Waits>,
+    ) -> Option<Ahead> {
+        let lost = missed.filter(|&page| page < stream.end && on_its_way(page).is_none());
+        let position = pages.end;
+        if lost.is_none() && on_its_way(stream.end - 1) == Some(Waits(true)) {
+            // It is faster than what reads ahead: more of that is of no use.
+            self.streams[at] = Some(Stream { position, seen: self.clock, ..stream });
+            return None;
+        }
+        if lost.is_none() && (pages.contains(&stream.mark) || pages.end > stream.end) {
+            let window = next_window(stream.window, window_max);
+            // A window that begins after what is read now. Its first page is the next mark.
+            let begin = stream.end.max(pages.end);
+            return Some(self.ask(at, begin, window, position));
+        }
+        let seen = self.clock;
+        if lost.is_some() {
+            // It was there, and is gone, or was never read: there is no room for so much.
+            let window = (stream.window / 2).min(window_max).max(WINDOW_MIN);
+            let end = pages.end + window;
+            self.streams[at] = Some(Stream { end, window, mark: pages.end, position, seen });
+            return Some(Ahead { pages: pages.end..end, stream: at });
+        }
+        self.streams[at] = Some(Stream { position, seen, ..stream });
+        None
+    }
+
+    fn ask(&mut self, at: usize, begin: u64, window: u64, position: u64) -> Ahead {
+        let end = begin + window;
+        let stream = Stream { end, window, mark: begin, position, seen: self.clock };
+        self.streams[at] = Some(stream);
+        Ahead { pages: begin..end, stream: at }
+    }
+}
+
+/// As the kernel's `get_init_ra_size`.
+fn first_window(read: u64, max: u64) -> u64 {
+    let window = read.next_power_of_two();
+    let window = match () {
+        () if window <= max / 32 => window * 4,
+        () if window <= max / 4 => window * 2,
+        () => max,
+    };
+    window.clamp(WINDOW_MIN, max)
+}
+
+/// As the kernel's `get_next_ra_size`.
+fn next_window(window: u64, max: u64) -> u64 {
+    match () {
+        () if window < max / 16 => window * 4,
+        () if window <= max / 2 => window * 2,
+        () => max,
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    /// Reads pages of which those are missing that nobody read ahead. Returns what was asked for.
+    struct Reader {
+        streams: Streams,
+        there: std::collections::BTreeSet<u64>,
+        asked: Vec<Range<u64>>,
+        misses: u64,
+    }
+
+    impl Reader {
+        fn new() -> Self {
+            let (streams, there) = (Streams::default(), std::collections::BTreeSet::new());
+            Self { streams, there, asked: Vec::new(), misses: 0 }
+        }
+
+        fn read(&mut self, pages: Range<u64>, max: u64) {
+            let missed = pages.clone().find(|page| !self.there.contains(page));
+            if missed.is_some() || self.streams.reached(&pages) {
+                let Self { streams, there, asked, .. } = self;
+                streams.follow(
+                    &pages,
+                    missed,
+                    max,
+                    |_| None,
+                    |range| {
+                        asked.push(range.clone());
+                        there.extend(range.clone());
+                        true
+                    },
+                );
+            }
+            self.misses += u64::from(missed.is_some());
+            self.there.extend(pages);
+        }
+    }
+
+    #[test]
+    fn windows_grow_and_no_page_is_asked_for_twice() {
+        let mut reader = Reader::new();
+        (100..2000).for_each(|page| reader.read(page..page + 1, 256));
+        assert_eq!(reader.misses, 2, "the first two");
+        let lengths: Vec<u64> = reader.asked.iter().map(|range| range.end - range.start).collect();
+        assert_eq!(lengths[..6], [4, 16, 32, 64, 128, 256]);
+        assert!(lengths[6..].iter().all(|&length| length == 256));
+        assert!(reader.asked.windows(2).all(|two| two[0].end == two[1].start));
+        assert!(reader.asked.last().unwrap().end <= 2000 + 2 * 256);
+    }
+
+    #[test]
+    fn streams_that_are_mixed_are_told_apart() {
+        let mut reader = Reader::new();
+        for step in 0..500 {
+            for stream in 0..STREAMS as u64 {
+                reader.read((stream << 20) + step..(stream << 20) + step + 1, 64);
+            }
+        }
+        assert!(reader.misses <= 2 * STREAMS as u64, "{} misses", reader.misses);
+    }
+
+    #[test]
+    fn who_reads_here_and_there_makes_no_stream() {
+        let mut reader = Reader::new();
+        (1..2000_u64)
+            .for_each(|step| reader.read(step * 7919 % 100_003..step * 7919 % 100_003 + 1, 64));
+        assert!(reader.asked.is_empty(), "{:?}", reader.asked);
+        // And does not end one that reads in order meanwhile.
+        for step in 0..1000_u64 {
+            reader.read(1_000_000 + step..1_000_001 + step, 64);
+            (0..4).for_each(|other| {
+                let page = 2_000_000 + (step * 4 + other) * 7919 % 1_000_003;
+                reader.read(page..page + 1, 64);
+            });
+        }
+        let own =
+            (1_000_000..1_001_000).filter(|page| reader.asked.iter().any(|it| it.contains(page)));
+        assert!(own.count() >= 990);
+    }
+
+    #[test]
+    fn parts_of_pages_and_large_reads_make_streams_too() {
+        let mut reader = Reader::new();
+        (400..4000).for_each(|part| reader.read(part / 8..part / 8 + 1, 64));
+        assert_eq!(reader.misses, 2);
+        let mut reader = Reader::new();
+        (10..100).for_each(|step| reader.read(step * 100..(step + 1) * 100, 64));
+        assert_eq!(reader.asked[0], 1200..1264);
+        assert!(reader.asked.iter().all(|range| range.end - range.start <= 64));
+    }
+
+    #[test]
+    fn windows_shrink_where_pages_are_gone_before_they_are_used() {
+        let mut reader = Reader::new();
+        (0..1000).for_each(|page| reader.read(page..page + 1, 128));
+        assert!(reader.misses <= 1);
+        reader.asked.clear();
+        for page in 1000..1200 {
+            reader.there.clear();
+            reader.read(page..page + 1, 128);
+        }
+        let longest = reader.asked[20..].iter().map(|range| range.end - range.start).max();
+        assert!(longest <= Some(WINDOW_MIN * 2), "{longest:?}");
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_asked_for_less_and_less() {
+        let streams = Streams::default();
+        let ask = |pages: Range<u64>| {
+            let mut asked = None;
+            streams.follow(
+                &pages,
+                Some(pages.start),
+                128,
+                |_| None,
+                |range| {
+                    asked = Some(range.clone());
+                    true
+                },
+            );
+            asked
+        };
+        let first = ask(0..32).unwrap();
+        assert_eq!(first, 32..96);
+        streams.cut(&first, false);
+        assert!(streams.reached(&(32..33)), "it goes on");
+        streams.cut(&first, true);
+        assert!(!streams.reached(&(0..1000)), "after an error it does not");
+        // A queue that is full changes nothing.
+        streams.follow(&(0..32), Some(0), 128, |_| None, |_| false);
+        assert!(!streams.reached(&(0..1000)));
+        assert_eq!(ask(0..1), Some(1..5));
+    }
+
+    #[test]
+    fn without_room_nothing_is_read_ahead() {
+        let mut reader = Reader::new();
+        (0..100).for_each(|page| reader.read(page..page + 1, WINDOW_MIN - 1));
+        assert!(reader.asked.is_empty());
+    }
+}
