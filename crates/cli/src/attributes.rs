@@ -75,7 +75,8 @@ pub(crate) struct SetArgs {
     path: String,
 
     /// Its new value; one that is not accepted changes nothing and is told what is
-    #[arg(allow_negative_numbers = true)]
+    // Commands of lru_gen begin with a minus.
+    #[arg(allow_hyphen_values = true)]
     value: String,
 
     #[command(flatten)]

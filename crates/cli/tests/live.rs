@@ -269,5 +269,36 @@ fn a_cache_is_seen_and_set_while_it_is_used() {
     }
     assert_eq!(printed(&scratch, &["get", "cache/lru_gen/enabled"]), "0x0000\n");
     assert!(client.read(0, 1 << 20) == Ok(data));
+
+    // What is not in the policy's own hands is in its owner's.
+    for (attribute, value) in [
+        ("lru_gen/min_ttl_ms", "2000"),
+        ("group/disk/swappiness", "30"),
+        ("readahead/enabled", "0"),
+        ("readahead/max_kb", "512"),
+    ] {
+        let path = format!("cache/{attribute}");
+        assert_eq!(printed(&scratch, &["set", &path, value]), "");
+        assert_eq!(printed(&scratch, &["get", &path]).trim(), value);
+    }
+    let lru_gen = "cache/debug/lru_gen";
+    let epoch = || {
+        let ages = printed(&scratch, &["get", lru_gen]);
+        let words = ages.lines().last().unwrap().split_whitespace().map(str::to_owned);
+        words.map(|word| word.parse::<u64>().unwrap()).next().unwrap()
+    };
+    for _ in 0..8 {
+        assert_eq!(printed(&scratch, &["set", lru_gen, &format!("+ 0 0 {}", epoch())]), "");
+    }
+    let before = stat("usage");
+    let command = format!("- 0 0 {} 100 16", epoch() - 4);
+    assert_eq!(printed(&scratch, &["set", lru_gen, &command]), "");
+    assert_eq!(before - stat("usage"), 16 * 4096);
+    let full = printed(&scratch, &["get", "cache/debug/lru_gen_full"]);
+    assert!(full.contains("tier"), "{full}");
+    let refused = run(&scratch, &["set", lru_gen, "- 9 0 0"]);
+    assert!(!refused.status.success());
+    let said = text(&refused.stderr);
+    assert!(said.contains("no group has the number 9"), "{said}");
     server.stop();
 }

@@ -275,3 +275,36 @@ fn a_group_that_goes_leaves_the_others_pages_where_they_are() {
         assert_eq!(cache.stats().used as u64 * PAGE as u64, kept.usage());
     });
 }
+
+#[test]
+fn who_reads_in_order_sees_what_was_written_while_others_read_ahead() {
+    check(|| {
+        let threads = Joined::default();
+        let builder = PageCache::builder(4 << 20).page_size(PAGE).shards(1);
+        let cache = builder.background(threads.clone()).build().unwrap();
+        let group = cache.group("all").until_closed().build();
+        let disk = Disk::new(12, 0);
+        let file = Arc::new(cache.open(disk.clone(), &group).unwrap());
+        let writer = {
+            let file = Arc::clone(&file);
+            thread::spawn(move || [3, 6, 9].into_iter().for_each(|page| put(&file, page, 5)))
+        };
+        let readers = [(); 2].map(|()| {
+            let file = Arc::clone(&file);
+            thread::spawn(move || {
+                for page in 0..12 {
+                    let seen = first(&file, page);
+                    assert!(seen == 0 || seen == 5 && page % 3 == 0);
+                    assert!(first(&file, page) >= seen, "what was read became older");
+                }
+            })
+        });
+        readers.into_iter().chain([writer]).for_each(|thread| thread.join().unwrap());
+        let file = Arc::try_unwrap(file).unwrap_or_else(|_| panic!("all have ended"));
+        file.close().unwrap();
+        assert_eq!([3, 6, 9].map(|page| disk.durable(page)), [5; 3]);
+        let spawned = std::mem::take(&mut *threads.0.lock().unwrap());
+        spawned.into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!((cache.stats().used, group.usage()), (0, 0));
+    });
+}
