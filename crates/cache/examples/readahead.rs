@@ -70,7 +70,7 @@ fn sequential(window_kib: usize, request: usize, streams: u64) -> (f64, u64) {
             file.read(stream * each + offset, &mut data).expect("nothing fails");
         }
     }
-    let mib = (PAGES * PAGE >> 20) as f64 / began.elapsed().as_secs_f64();
+    let mib = (PAGES * PAGE / (1 << 20)) as f64 / began.elapsed().as_secs_f64();
     (mib, disk.reads.load(Relaxed))
 }
 

@@ -11,7 +11,7 @@
 //! hit that begins a window, takes a lock, and leaves it where it is taken.
 //!
 //! W. Fengguang, H. Xi, C. Xu, "On the design of a new Linux readahead framework", Operating Systems Review
-//! 42(5), 2008 (windows, and the mark in them); OpenZFS, `dmu_zfetch.c` (streams of a file).
+//! 42(5), 2008 (windows, and the mark in them); `dmu_zfetch.c` of ZFS (streams of a file).
 
 use std::collections::VecDeque;
 use std::ops::Range;

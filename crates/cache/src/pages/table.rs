@@ -168,6 +168,7 @@ impl Table {
     }
 
     /// Where a page is, and how things stand with it.
+    #[inline]
     pub(super) fn find(&self, key: Key) -> Option<(u32, Flags)> {
         let is_it = |frame: u32| self.frames[frame as usize].key() == key;
         let frame = self.index.find(key.hash(self.seed), is_it)?;

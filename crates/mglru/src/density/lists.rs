@@ -186,6 +186,7 @@ impl Lists {
     }
 
     /// The row of a class, made if there is none.
+    #[inline]
     fn row(&mut self, class: Class) -> usize {
         if self.rows.is_empty() {
             self.rows = [ABSENT; CLASSES].into();
@@ -418,16 +419,15 @@ impl Lists {
 
     fn find_victim(&mut self) -> Option<Victim> {
         if self.victim.is_none() {
-            let some = self.heads.iter().enumerate().filter(|(_, head)| head.least < f32::INFINITY);
-            // Of equal worth, one of the lowest class, whichever came first.
-            let least = some.min_by(|(_, one), (_, other)| {
-                one.least.total_cmp(&other.least).then(one.class.cmp(&other.class))
-            });
-            self.victim = least.map(|(row, head)| Victim {
-                row,
-                bucket: head.bucket as usize,
-                worth: head.least,
-            });
+            // Bits of what is not negative are in the order of the numbers.
+            let mut least = (f32::INFINITY.to_bits(), 0);
+            for (row, &Head { class, bucket, least: worth, .. }) in self.heads.iter().enumerate() {
+                // Of equal worth, one of the lowest class, whichever came first.
+                if (worth.to_bits(), class) < least {
+                    least = (worth.to_bits(), class);
+                    self.victim = Some(Victim { row, bucket: bucket as usize, worth });
+                }
+            }
         }
         self.victim
     }
