@@ -1,0 +1,30 @@
+//! A block device in memory, for tests and benchmarks: its flushes take as long as is wanted, and
+//! after a power cut it may have forgotten whatever was not flushed.
+//!
+//! ```text
+//! filesystem (XFS, ext4)    volume.rs      made, mounted, unmounted when dropped
+//!     │
+//! loop device               volume.rs      attached by losetup
+//!     │
+//! file served by FUSE       fuse.rs        one file, which is the whole mount
+//!     │
+//! Disk                      disk.rs        flushes, and a record of what came in which order
+//!     │
+//! Image                     image.rs       sparse blocks; copies share them
+//! ```
+//!
+//! A record (`record.rs`) gives the images that a cut at any moment may leave. Nothing here is part
+//! of what homing offers: it needs root, FUSE and a loop device, and says so where they are missing.
+#![cfg(target_os = "linux")]
+#![forbid(unsafe_code)]
+
+mod disk;
+mod fuse;
+mod image;
+mod record;
+mod volume;
+
+pub use disk::Disk;
+pub use image::{BLOCK, Image};
+pub use record::{Cut, Event, Random, Record, SECTOR};
+pub use volume::{Filesystem, Volume, unavailable};

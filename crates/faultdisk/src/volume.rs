@@ -1,0 +1,208 @@
+//! A filesystem on a disk: the loop device, `mkfs`, the mount. All of it goes when dropped.
+
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use tempfile::TempDir;
+
+use crate::disk::Disk;
+use crate::fuse::Served;
+
+/// A filesystem with a journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Filesystem {
+    /// XFS.
+    Xfs,
+    /// ext4, with its journal, ordered data.
+    Ext4,
+}
+
+impl Filesystem {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Xfs, Self::Ext4];
+
+    /// As `mount` has it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Xfs => "xfs",
+            Self::Ext4 => "ext4",
+        }
+    }
+
+    /// The least that `mkfs` makes one of, in bytes.
+    pub const fn size_min(self) -> u64 {
+        match self {
+            Self::Xfs => 320 << 20,
+            Self::Ext4 => 64 << 20,
+        }
+    }
+
+    /// What makes it, and the Debian package that this is in.
+    const fn mkfs(self) -> (&'static str, &'static [&'static str], &'static str) {
+        match self {
+            // Nothing is to be discarded on a new disk.
+            Self::Xfs => ("mkfs.xfs", &["-q", "-f", "-K"], "xfsprogs"),
+            Self::Ext4 => ("mkfs.ext4", &["-q", "-F", "-E", EXT4_OPTIONS], "e2fsprogs"),
+        }
+    }
+}
+
+/// Everything is written when it is made: nothing goes on in the background.
+const EXT4_OPTIONS: &str = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
+
+/// Why volumes with this filesystem cannot be had here, if so.
+pub fn unavailable(filesystem: Filesystem) -> Option<String> {
+    if !rustix::process::geteuid().is_root() {
+        return Some("only root may mount".to_owned());
+    }
+    let device = |path: &str| !Path::new(path).exists();
+    if let Some(missing) = ["/dev/fuse", "/dev/loop-control"].into_iter().find(|path| device(path))
+    {
+        return Some(format!("there is no {missing}"));
+    }
+    let known = fs::read_to_string("/proc/filesystems").unwrap_or_default();
+    let name = filesystem.name();
+    if !known.lines().any(|line| line.trim() == name) {
+        return Some(format!("this kernel has no {name}"));
+    }
+    let (program, _, package) = filesystem.mkfs();
+    let found = command(program).arg("-V").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    found.err().map(|_| format!("{program} is not installed: Debian has it in {package}"))
+}
+
+/// A mounted filesystem on a loop device. Unmounts, detaches and forgets when dropped.
+#[derive(Debug)]
+pub struct Volume {
+    mounted: bool,
+    /// Whether it is for us to detach: the number may be another's afterwards.
+    attached: bool,
+    loop_device: String,
+    /// What the loop device stands on, where that is served from memory; ends after it.
+    _served: Option<Served>,
+    folder: TempDir,
+}
+
+impl Volume {
+    /// Makes a filesystem on `disk`, and mounts it with these options of the filesystem.
+    ///
+    /// # Errors
+    /// Where something of it is not to be had here; the message says what.
+    pub fn make(disk: &Arc<Disk>, filesystem: Filesystem, options: &str) -> io::Result<Self> {
+        Self::of_disk(disk, filesystem, true, options)
+    }
+
+    /// Mounts what stands on `disk`, its journal recovered, with such options.
+    ///
+    /// # Errors
+    /// As [`Volume::make`], and where it cannot be mounted.
+    pub fn open(disk: &Arc<Disk>, filesystem: Filesystem, options: &str) -> io::Result<Self> {
+        Self::of_disk(disk, filesystem, false, options)
+    }
+
+    /// Makes a filesystem of so many bytes in a file in `folder`, which has no name once the loop
+    /// device has it, and mounts it.
+    ///
+    /// # Errors
+    /// As [`Volume::make`].
+    pub fn make_in(folder: &Path, size: u64, filesystem: Filesystem) -> io::Result<Self> {
+        let file = tempfile::Builder::new().prefix("homing-loop-").tempfile_in(folder)?;
+        file.as_file().set_len(size)?;
+        let own = TempDir::new()?;
+        let loop_device = attach(file.path())?;
+        let volume =
+            Self { mounted: false, attached: true, loop_device, _served: None, folder: own };
+        drop(file);
+        volume.mount(filesystem, true, "")
+    }
+
+    fn of_disk(
+        disk: &Arc<Disk>,
+        filesystem: Filesystem,
+        makes: bool,
+        options: &str,
+    ) -> io::Result<Self> {
+        let folder = TempDir::new()?;
+        let file = folder.path().join("disk");
+        File::create(&file)?;
+        let served = Served::start(disk, &file)?;
+        let loop_device = attach(&file)?;
+        Self { mounted: false, attached: true, loop_device, _served: Some(served), folder }
+            .mount(filesystem, makes, options)
+    }
+
+    fn mount(mut self, filesystem: Filesystem, makes: bool, options: &str) -> io::Result<Self> {
+        if makes {
+            let (program, arguments, _) = filesystem.mkfs();
+            run(command(program).args(arguments).arg(&self.loop_device))?;
+        }
+        let path = self.path();
+        fs::create_dir(&path)?;
+        // Copies of one disk have the same number, and the last of them may still be going.
+        let always = if filesystem == Filesystem::Xfs { "nouuid," } else { "" };
+        let options = CString::new(format!("{always}{options}"))?;
+        let flags = MountFlags::NOSUID | MountFlags::NODEV;
+        mount(&self.loop_device, &path, filesystem.name(), flags, options.as_c_str())?;
+        self.mounted = true;
+        // In use it is detached when it is unmounted, even where this process is killed before.
+        run(command("losetup").arg("--detach").arg(&self.loop_device))?;
+        self.attached = false;
+        Ok(self)
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> PathBuf {
+        self.folder.path().join("mounted")
+    }
+
+    /// Unmounts, and waits until all has been written.
+    ///
+    /// # Errors
+    /// Where it is in use.
+    pub fn unmount(mut self) -> io::Result<()> {
+        unmount(self.path(), UnmountFlags::empty())?;
+        self.mounted = false;
+        Ok(())
+    }
+}
+
+impl Drop for Volume {
+    fn drop(&mut self) {
+        // Nobody is left to tell where this fails.
+        if self.mounted && unmount(self.path(), UnmountFlags::empty()).is_err() {
+            let _ = unmount(self.path(), UnmountFlags::DETACH);
+        }
+        if self.attached {
+            let _ = command("losetup").arg("--detach").arg(&self.loop_device).output();
+        }
+    }
+}
+
+fn attach(file: &Path) -> io::Result<String> {
+    run(command("losetup").args(["--find", "--show", "--direct-io=on"]).arg(file))
+}
+
+/// Not everyone has the administrator's folders in the path.
+fn command(program: &str) -> Command {
+    let path = std::env::var("PATH").unwrap_or_default();
+    let mut command = Command::new(program);
+    command.env("PATH", format!("{path}:/usr/sbin:/sbin")).stdin(Stdio::null());
+    command
+}
+
+/// What a command says that must succeed.
+fn run(command: &mut Command) -> io::Result<String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let done = command.output().map_err(|error| {
+        io::Error::new(error.kind(), format!("{program} does not start: {error}"))
+    })?;
+    if !done.status.success() {
+        let said = String::from_utf8_lossy(&done.stderr);
+        return Err(io::Error::other(format!("{program} failed: {}", said.trim())));
+    }
+    Ok(String::from_utf8_lossy(&done.stdout).trim().to_owned())
+}
