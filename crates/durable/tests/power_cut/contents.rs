@@ -1,0 +1,179 @@
+//! Issuers that write files and sync them; each sector tells of which file and version it is.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::ops::RangeInclusive;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use homing_durable::Durable;
+use homing_faultdisk::{Random, SECTOR};
+
+use crate::history::History;
+
+/// What issuers do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// New files, overwrites, and files that grow.
+    Mixed,
+    /// Overwrites of files that were there: nothing changes but data and times.
+    Overwrites,
+    /// Overwrites by one alone, while a stranger syncs another file between each write and its
+    /// sync: that commits the times, and leaves the journal nothing to write.
+    BesideStranger,
+}
+
+impl Shape {
+    /// How many write and sync at a time.
+    pub(crate) fn issuers(self) -> u32 {
+        if self == Self::BesideStranger { 1 } else { 4 }
+    }
+}
+
+/// What each issuer does, one after the other.
+const STEPS: usize = 40;
+/// Files that are overwritten.
+const OLD_FILES: usize = 6;
+const SECTORS_MAX: usize = 40;
+
+/// One that writes and syncs. No two share a file.
+pub(crate) struct Issuer {
+    number: u32,
+    shape: Shape,
+    root: PathBuf,
+    folder: Arc<File>,
+    files: Vec<Open>,
+    made: usize,
+    random: Random,
+}
+
+struct Open {
+    name: String,
+    file: Arc<File>,
+    sectors: usize,
+}
+
+impl Issuer {
+    /// With a folder of its own, and files in it where it only overwrites.
+    pub(crate) fn new(number: u32, root: &Path, shape: Shape, seed: u64) -> io::Result<Self> {
+        let path = root.join(number.to_string());
+        fs::create_dir(&path)?;
+        let folder = Arc::new(File::open(path)?);
+        let mut random = Random::new(seed ^ u64::from(number));
+        let mut files = Vec::new();
+        let mut made = 0;
+        if shape != Shape::Mixed {
+            for _ in 0..OLD_FILES {
+                let new = open(root, number, &mut made, 1 + random.below(SECTORS_MAX))?;
+                new.file.write_all_at(&bytes(&new.name, 0, new.sectors), 0)?;
+                files.push(new);
+            }
+        }
+        Ok(Self { number, shape, root: root.to_owned(), folder, files, made, random })
+    }
+
+    /// Does its steps. `moment` is the disk's.
+    pub(crate) fn go(&mut self, durable: &Durable, history: &History, moment: &dyn Fn() -> usize) {
+        for _ in 0..STEPS {
+            if self.shape == Shape::Mixed && (self.files.is_empty() || self.random.below(2) == 0) {
+                self.make(durable, history, moment);
+            } else {
+                self.overwrite(durable, history, moment);
+            }
+        }
+    }
+
+    /// Some new files, synced together with the folder that their names stand in.
+    fn make(&mut self, durable: &Durable, history: &History, moment: &dyn Fn() -> usize) {
+        let mut batch = durable.batch();
+        let count = 1 + self.random.below(3);
+        for _ in 0..count {
+            let sectors = 1 + self.random.below(SECTORS_MAX);
+            let new = open(&self.root, self.number, &mut self.made, sectors).unwrap();
+            write(&new, history, moment);
+            batch.fsync(&new.file);
+            self.files.push(new);
+        }
+        batch.fsync_dir(&self.folder);
+        for verdict in batch.begin().wait() {
+            verdict.unwrap();
+        }
+        for new in &self.files[self.files.len() - count..] {
+            history.synced(&new.name, moment());
+        }
+    }
+
+    /// Writes a file again, most times a sync after it; what is not synced is in the way of others.
+    fn overwrite(&mut self, durable: &Durable, history: &History, moment: &dyn Fn() -> usize) {
+        let at = self.random.below(self.files.len());
+        let grows = self.shape == Shape::Mixed && self.random.below(4) == 0;
+        let old = &mut self.files[at];
+        old.sectors += usize::from(grows) * self.random.below(SECTORS_MAX);
+        write(old, history, moment);
+        if self.shape == Shape::BesideStranger {
+            let stranger = File::create(self.root.join("stranger")).unwrap();
+            stranger.write_all_at(b"of no interest", 0).unwrap();
+            stranger.sync_all().unwrap();
+        }
+        let verdict = match self.random.below(5) {
+            0 => return,
+            1 => durable.fdatasync_and_wait(&old.file),
+            2 => durable.fsync(&old.file).wait(),
+            _ => durable.fdatasync(&old.file).wait(),
+        };
+        verdict.unwrap();
+        history.synced(&old.name, moment());
+    }
+}
+
+fn open(root: &Path, issuer: u32, made: &mut usize, sectors: usize) -> io::Result<Open> {
+    let name = format!("{issuer}/{made}");
+    *made += 1;
+    let file = OpenOptions::new().write(true).create_new(true).open(root.join(&name))?;
+    Ok(Open { name, file: Arc::new(file), sectors })
+}
+
+fn write(open: &Open, history: &History, moment: &dyn Fn() -> usize) {
+    let version = history.begin(&open.name, open.sectors, moment());
+    open.file.write_all_at(&bytes(&open.name, version, open.sectors), 0).unwrap();
+}
+
+/// What one sector of a version holds.
+fn sector(name: &str, version: u32, number: usize) -> [u8; SECTOR] {
+    let name = name.bytes().fold(u64::from(version), |sum, byte| sum * 257 + u64::from(byte));
+    let mut random = Random::new(name ^ (number as u64) << 48);
+    let mut sector = [0; SECTOR];
+    for word in sector.chunks_mut(8) {
+        word.copy_from_slice(&random.draw().to_ne_bytes());
+    }
+    sector[..4].copy_from_slice(&version.to_ne_bytes());
+    sector
+}
+
+fn bytes(name: &str, version: u32, sectors: usize) -> Vec<u8> {
+    (0..sectors).flat_map(|number| sector(name, version, number)).collect()
+}
+
+/// Whether the first `sectors` of a file are there, each whole and of one of these versions.
+pub(crate) fn verify(
+    found: &[u8],
+    name: &str,
+    sectors: usize,
+    versions: &RangeInclusive<u32>,
+) -> Result<(), String> {
+    if found.len() < sectors * SECTOR {
+        return Err(format!("{} bytes long instead of {}", found.len(), sectors * SECTOR));
+    }
+    for (number, found) in found.chunks(SECTOR).take(sectors).enumerate() {
+        let version = u32::from_ne_bytes(found[..4].try_into().unwrap());
+        if !versions.contains(&version) || found != sector(name, version, number) {
+            let kind =
+                if found.iter().all(|byte| *byte == 0) { "zeroes" } else { "something else" };
+            let whole = found == sector(name, version, number);
+            let kind = if whole { format!("version {version}") } else { kind.to_owned() };
+            return Err(format!("sector {number} of {sectors} is {kind}"));
+        }
+    }
+    Ok(())
+}

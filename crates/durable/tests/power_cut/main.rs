@@ -1,0 +1,190 @@
+//! Power cuts, on XFS and ext4 over a disk that forgets what was not flushed: every file whose sync
+//! had completed is there, whole, and not older than that sync. Engines that are wrong on purpose
+//! must be found out.
+//!
+//! Needs root, FUSE and loop devices, and says so where they are missing. `HOMING_POWER_CUTS` is how
+//! many cuts there are of each filesystem, `HOMING_POWER_CUT_SEED` where their dice begin.
+#![cfg(target_os = "linux")]
+
+mod contents;
+mod history;
+mod wrong;
+
+use std::env;
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use homing_durable::{Backend, Durable, Linux, Strategy, System};
+use homing_faultdisk::{Disk, Filesystem, Image, Random, Record, Volume, unavailable};
+use homing_runtime::Runtime;
+
+use contents::{Issuer, Shape};
+use history::History;
+use wrong::{NoFlush, Nothing};
+
+/// Cuts of one run of them.
+const CUTS_OF_A_RUN: usize = 10;
+
+/// What is run, and on what.
+#[derive(Clone, Copy, Debug)]
+struct Setting {
+    filesystem: Filesystem,
+    /// Of the mount.
+    options: &'static str,
+    shape: Shape,
+    strategy: Strategy,
+    backend: Backend,
+}
+
+/// What a run leaves to be cut.
+struct Run {
+    record: Record,
+    history: History,
+}
+
+/// Lets the issuers write and sync with an engine on `system`.
+fn run(setting: &Setting, system: impl System, seed: u64) -> io::Result<Run> {
+    let image = Image::new(setting.filesystem.size_min());
+    let disk = Arc::new(Disk::new(image, Duration::ZERO));
+    let volume = Volume::make(&disk, setting.filesystem, setting.options)?;
+    let history = History::default();
+    let root = volume.path();
+    let mut issuers: Vec<_> = (0..setting.shape.issuers())
+        .map(|number| Issuer::new(number, &root, setting.shape, seed))
+        .collect::<io::Result<_>>()?;
+    rustix::fs::syncfs(File::open(&root)?)?;
+    disk.start_recording();
+    let runtime = Runtime::new().map_err(io::Error::other)?;
+    let durable = Durable::with_system(&runtime, system).map_err(io::Error::other)?;
+    durable.set_strategy(setting.strategy);
+    if let Err(error) = durable.set_backend(setting.backend) {
+        eprintln!("threads instead: no {} here: {error}", setting.backend.name());
+    }
+    let moment = || disk.moment();
+    thread::scope(|scope| {
+        for issuer in &mut issuers {
+            scope.spawn(|| issuer.go(&durable, &history, &moment));
+        }
+    });
+    // All descriptors are closed, or it would not be unmounted.
+    drop((issuers, durable, runtime));
+    let record = disk.stop_recording().unwrap();
+    volume.unmount()?;
+    Ok(Run { record, history })
+}
+
+/// What is wrong with the filesystem after each of so many cuts, if anything.
+fn cut(setting: &Setting, run: &Run, cuts: usize, random: &mut Random) -> Vec<Option<String>> {
+    let synced = run.history.moments_of_syncs();
+    let mut moment = || match random.below(2) {
+        // A lie is found out best just after it has been told.
+        0 if !synced.is_empty() => synced[random.below(synced.len())],
+        _ => random.below(run.record.events.len() + 1),
+    };
+    let mut moments: Vec<usize> = (0..cuts).map(|_| moment()).collect();
+    moments.sort_unstable();
+    let mut cut = run.record.cuts();
+    let after = |moment| {
+        cut.move_to(moment);
+        let disk = Arc::new(Disk::new(cut.image(random), Duration::ZERO));
+        let lost = match Volume::open(&disk, setting.filesystem, "") {
+            Ok(volume) => run.history.verify(&volume.path(), moment),
+            Err(error) => Some(format!("it cannot be mounted: {error}")),
+        };
+        let all = run.record.events.len();
+        lost.map(|lost| {
+            format!(
+                "{setting:?}: cut at {moment} of {all}, {} writes volatile: {lost}",
+                cut.volatile()
+            )
+        })
+    };
+    moments.into_iter().map(after).collect()
+}
+
+fn number(variable: &str, default: u64) -> u64 {
+    env::var(variable).map_or(default, |value| {
+        value.parse().unwrap_or_else(|_| panic!("{variable}={value} is no number"))
+    })
+}
+
+/// Runs and cuts until there were so many, with another setting each time. What was lost.
+fn losses<S: System>(
+    filesystem: Filesystem,
+    cuts: usize,
+    settings: &[(Shape, Strategy, Backend, &'static str)],
+    system: impl Fn() -> S,
+) -> Vec<String> {
+    let seed = number("HOMING_POWER_CUT_SEED", 1);
+    let mut random = Random::new(seed);
+    let (mut lost, mut synced) = (Vec::new(), 0);
+    for round in 0..cuts.div_ceil(CUTS_OF_A_RUN) {
+        let (shape, strategy, backend, options) = settings[round % settings.len()];
+        let setting = Setting { filesystem, options, shape, strategy, backend };
+        let run = run(&setting, system(), random.draw()).unwrap();
+        synced += run.history.moments_of_syncs().len();
+        let cuts = CUTS_OF_A_RUN.min(cuts - round * CUTS_OF_A_RUN);
+        lost.extend(cut(&setting, &run, cuts, &mut random).into_iter().flatten());
+    }
+    eprintln!(
+        "{}: {cuts} cuts among {synced} completed syncs, {} with a loss",
+        filesystem.name(),
+        lost.len()
+    );
+    lost
+}
+
+fn with_each_filesystem(test: impl Fn(Filesystem)) {
+    for filesystem in Filesystem::ALL {
+        match unavailable(filesystem) {
+            None => test(filesystem),
+            Some(reason) => eprintln!("skipped: no {} here: {reason}", filesystem.name()),
+        }
+    }
+}
+
+#[test]
+fn every_completed_sync_survives() {
+    let cuts = number("HOMING_POWER_CUTS", 60) as usize;
+    let ways = [
+        (Strategy::Auto, Backend::Threads),
+        (Strategy::Filesystem, Backend::Threads),
+        (Strategy::Files, Backend::Threads),
+        (Strategy::Files, Backend::IoUring),
+    ];
+    // The first few are of all kinds: few cuts are no more than those.
+    let mut settings = Vec::new();
+    for options in ["", "lazytime"] {
+        for (number, (strategy, backend)) in ways.into_iter().enumerate() {
+            settings.push((Shape::Mixed, strategy, backend, options));
+            settings.push((Shape::BesideStranger, Strategy::Filesystem, Backend::Threads, options));
+            let (strategy, backend) = ways[(number + 2) % ways.len()];
+            settings.push((Shape::Overwrites, strategy, backend, options));
+        }
+    }
+    with_each_filesystem(|filesystem| {
+        let lost = losses(filesystem, cuts, &settings, || Linux);
+        assert!(lost.is_empty(), "{}", lost.join("\n"));
+    });
+}
+
+#[test]
+fn an_engine_that_does_not_flush_the_device_is_found_out() {
+    let settings = [(Shape::BesideStranger, Strategy::Filesystem, Backend::Threads, "")];
+    with_each_filesystem(|filesystem| {
+        let lost = losses(filesystem, 40, &settings, || NoFlush);
+        // ext4 flushes its device itself where its journal has nothing to write.
+        assert!(filesystem == Filesystem::Ext4 || !lost.is_empty(), "nothing was lost");
+    });
+}
+
+#[test]
+fn an_engine_that_does_nothing_is_found_out() {
+    let settings = [(Shape::Mixed, Strategy::Auto, Backend::Threads, "")];
+    with_each_filesystem(|filesystem| {
+        assert!(!losses(filesystem, 20, &settings, || Nothing).is_empty());
+    });
+}

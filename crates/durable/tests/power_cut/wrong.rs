@@ -1,0 +1,41 @@
+//! Engines that are wrong on purpose: what they lose must be found.
+
+use std::fs::File;
+
+use homing_durable::{Failure, Kind, Linux, System};
+
+/// Commits of filesystems without the flush of the device that has to follow them (`DURABLE-4`).
+pub(crate) struct NoFlush;
+
+impl System for NoFlush {
+    fn sync(&self, file: &File, kind: Kind) -> Result<(), Failure> {
+        Linux.sync(file, kind)
+    }
+    fn sync_filesystem(&self, file: &File) -> Result<(), Failure> {
+        Linux.sync_filesystem(file)
+    }
+    fn check(&self, file: &File) -> Result<(), Failure> {
+        Linux.check(file)
+    }
+    fn flush_device(&self, _: &File) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
+/// Says that all is well and does nothing.
+pub(crate) struct Nothing;
+
+impl System for Nothing {
+    fn sync(&self, _: &File, _: Kind) -> Result<(), Failure> {
+        Ok(())
+    }
+    fn sync_filesystem(&self, _: &File) -> Result<(), Failure> {
+        Ok(())
+    }
+    fn check(&self, _: &File) -> Result<(), Failure> {
+        Ok(())
+    }
+    fn flush_device(&self, _: &File) -> Result<(), Failure> {
+        Ok(())
+    }
+}
