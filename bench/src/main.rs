@@ -1,12 +1,12 @@
 //! Measures homing beside its peers, on the machine it runs on. Each subcommand is one comparison.
 
-#![forbid(unsafe_code)]
-
 mod cache;
 mod cell;
 mod child;
 mod exec;
+mod fsync;
 mod interrupt;
+mod latency;
 mod machine;
 mod metric;
 mod nbd;
@@ -37,6 +37,12 @@ enum Command {
     /// Concurrent caches of objects: moka, foyer and others.
     #[command(after_long_help = cache::HELP)]
     Cache(cache::Options),
+    /// Ways to make many files durable: threads, Linux AIO, `io_uring`, tokio, homing and others.
+    #[command(after_long_help = fsync::HELP)]
+    Fsync(fsync::Options),
+    /// One measurement of `fsync`, in a process of its own.
+    #[command(hide = true)]
+    FsyncCell(fsync::Cell),
     /// One measurement of `cache`, in a process of its own.
     #[command(hide = true)]
     CacheCell(cache::Cell),
@@ -50,6 +56,8 @@ fn main() -> anyhow::Result<()> {
         Command::Nbd(options) => nbd::run(&options),
         Command::Exec(options) => exec::run(&options),
         Command::Cache(options) => cache::run(&options),
+        Command::Fsync(options) => fsync::run(&options),
+        Command::FsyncCell(cell) => fsync::run_cell(&cell),
         Command::CacheCell(cell) => cache::run_cell(&cell),
         Command::ExecCell(cell) => exec::run_cell(&cell),
     }

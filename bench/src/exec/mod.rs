@@ -5,11 +5,10 @@
 //! so that what the machine does meanwhile befalls them all.
 //!
 //! Read on in this order: `workload`, `peers`, `load` and what it measures with (`spin`, `count`,
-//! `latency`, `signal`), `cell`, `report`, `table`.
+//! `signal`), `cell`, `report`, `table`.
 
 mod cell;
 mod count;
-mod latency;
 mod load;
 mod peers;
 mod report;

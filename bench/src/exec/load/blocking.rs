@@ -9,12 +9,12 @@ use rustix::time::{
 };
 
 use super::super::count::count;
-use super::super::latency::record;
 use super::super::peers::Pool;
 use super::super::spin::spin;
 use super::outside::Submitter;
 use super::window::{Window, add_latencies, warm_up};
 use super::{Figures, Setting};
+use crate::latency::record;
 
 /// How long the short items compute, in nanoseconds.
 const SHORT: u64 = 10_000;

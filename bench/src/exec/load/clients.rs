@@ -5,11 +5,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::super::count::count;
-use super::super::latency::record;
 use super::super::peers::Pool;
 use super::super::signal::Signal;
 use super::window::{Window, add_latencies, warm_up};
 use super::{Figures, Setting};
+use crate::latency::record;
 
 /// How far apart pings are.
 const PING: Duration = Duration::from_millis(1);

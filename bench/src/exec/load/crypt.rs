@@ -11,10 +11,10 @@ use sha2::{Digest, Sha512};
 use xts_mode::{Xts128, get_tweak_default};
 
 use super::super::count::count;
-use super::super::latency::record;
 use super::super::peers::Pool;
 use super::window::{Window, add_latencies};
 use super::{Figures, Setting};
+use crate::latency::record;
 
 /// Bytes of an item.
 const BLOCK: usize = 32 << 10;

@@ -5,8 +5,8 @@ use std::thread;
 use std::time::Duration;
 
 use super::super::count::counted;
-use super::super::latency;
 use super::{Figures, Setting};
+use crate::latency;
 use crate::stopwatch::{Elapsed, Stopwatch};
 
 /// The warm-up lasts this part of the measurement.

@@ -1,0 +1,97 @@
+//! The files of a measurement: new ones, written into the page cache, and removed afterwards.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, ensure};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tempfile::TempDir;
+
+/// A folder for files, of which each has so many bytes. What it does to the filesystem is done when
+/// it has been made, and when it has been dropped: the next measurement has nothing to write of it.
+pub(crate) struct Files {
+    folder: Option<TempDir>,
+    contents: Vec<u8>,
+}
+
+impl Files {
+    /// In `place`.
+    pub(crate) fn new(place: &Path, size: usize) -> anyhow::Result<Self> {
+        let folder = tempfile::Builder::new().prefix("homing-fsync-").tempdir_in(place);
+        let folder = folder.with_context(|| format!("cannot write in {}", place.display()))?;
+        settle(folder.path())?;
+        // Nothing that a disk or a filesystem could do without.
+        let contents = (0..size).map(|at| (at * 31 % 251) as u8 + 1).collect();
+        Ok(Self { folder: Some(folder), contents })
+    }
+
+    /// The folder.
+    pub(crate) fn path(&self) -> &Path {
+        self.folder.as_ref().map_or(Path::new("."), TempDir::path)
+    }
+
+    /// A new file, written.
+    pub(crate) fn make(&self, name: &str) -> io::Result<File> {
+        let mut file = File::create_new(self.path().join(name))?;
+        file.write_all(&self.contents)?;
+        Ok(file)
+    }
+
+    /// So many new ones, written and closed.
+    pub(crate) fn make_many(&self, prefix: &str, count: usize) -> io::Result<Vec<PathBuf>> {
+        let make = |number| {
+            let name = format!("{prefix}-{number}");
+            self.make(&name).map(|_| self.path().join(name))
+        };
+        (0..count).map(make).collect()
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        if let Some(folder) = self.folder.take() {
+            let place = folder.path().parent().map(Path::to_owned);
+            drop(folder);
+            // What cannot be settled only costs the next one.
+            let _ = place.map(|place| settle(&place));
+        }
+    }
+}
+
+fn settle(place: &Path) -> io::Result<()> {
+    rustix::fs::syncfs(fs::File::open(place)?)?;
+    Ok(())
+}
+
+/// Lets this process have so many files open at a time, and some.
+pub(crate) fn allow_open(count: usize) -> anyhow::Result<()> {
+    let needed = count as u64 + 256;
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current.is_none_or(|current| current >= needed) {
+        return Ok(());
+    }
+    ensure!(
+        limit.maximum.is_none_or(|maximum| maximum >= needed),
+        "{count} files cannot be open at a time: raise the limit (ulimit -Hn {needed})"
+    );
+    setrlimit(Resource::Nofile, Rlimit { current: Some(needed), maximum: limit.maximum })?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_made_and_go_with_their_folder() {
+        let place = tempfile::tempdir().unwrap();
+        let files = Files::new(place.path(), 5000).unwrap();
+        let paths = files.make_many("a", 3).unwrap();
+        assert_eq!(paths.len(), 3);
+        assert!(paths.iter().all(|path| path.metadata().unwrap().len() == 5000));
+        drop(files);
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+        allow_open(10).unwrap();
+    }
+}
