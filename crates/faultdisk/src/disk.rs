@@ -102,6 +102,23 @@ mod tests {
     }
 
     #[test]
+    fn a_flush_does_not_cover_what_comes_meanwhile() {
+        // The write may come too early, or too late.
+        let found = (0..20).any(|_| {
+            let disk = Disk::new(Image::new(8192), Duration::from_millis(50));
+            disk.start_recording();
+            thread::scope(|scope| {
+                scope.spawn(|| disk.flush());
+                thread::sleep(Duration::from_millis(10));
+                disk.write(0, &[1; 512]);
+            });
+            let events = disk.stop_recording().unwrap().events;
+            matches!(events[..], [Event::Write { .. }, Event::Flush { covers: 0 }])
+        });
+        assert!(found);
+    }
+
+    #[test]
     fn a_flush_takes_its_time() {
         let disk = Disk::new(Image::new(8192), Duration::from_millis(5));
         let began = Instant::now();
