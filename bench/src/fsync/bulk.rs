@@ -30,7 +30,7 @@ pub(crate) fn sync_all(
             let durable = engines.durable()?.clone();
             on_threads(issuers, paths, |file| Ok(durable.fsync_and_wait(&file)?))
         }
-        Strategy::HomingAsync => begun_one_by_one(engines.durable()?, paths),
+        Strategy::HomingAsync => begun_one_by_one(engines.durable()?, issuers, paths),
         Strategy::HomingMany => at_once(engines.durable()?, paths),
         Strategy::Syncfs => by_filesystem(paths),
         Strategy::Tokio => {
@@ -74,7 +74,7 @@ fn on_threads(
     sync: impl Fn(File) -> anyhow::Result<()> + Sync,
 ) -> anyhow::Result<()> {
     let take = taker(paths);
-    let go = || {
+    by_issuers(threads, || {
         while let Some(path) = take() {
             let file = File::open(path)?;
             let began = Instant::now();
@@ -82,9 +82,15 @@ fn on_threads(
             record(began.elapsed());
         }
         Ok(())
-    };
+    })
+}
+
+fn by_issuers(
+    threads: usize,
+    issuer: impl Fn() -> anyhow::Result<()> + Sync,
+) -> anyhow::Result<()> {
     thread::scope(|scope| {
-        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(go)).collect();
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(&issuer)).collect();
         threads.into_iter().try_for_each(|thread| match thread.join() {
             Ok(result) => result,
             Err(_) => bail!("an issuer panicked"),
@@ -104,13 +110,22 @@ fn at_once(durable: &Durable, paths: &[PathBuf]) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn begun_one_by_one(durable: &Durable, paths: &[PathBuf]) -> anyhow::Result<()> {
-    let begin = |path| Ok(durable.fsync(&Arc::new(File::open(path)?)));
-    let begun: Vec<_> = paths.iter().map(begin).collect::<io::Result<_>>()?;
-    for synced in begun {
-        synced.wait()?;
-    }
-    Ok(())
+fn begun_one_by_one(
+    durable: &Durable,
+    issuers: usize,
+    paths: &Arc<Vec<PathBuf>>,
+) -> anyhow::Result<()> {
+    let take = taker(paths);
+    by_issuers(issuers, || {
+        let mut begun = Vec::new();
+        while let Some(path) = take() {
+            begun.push(durable.fsync(&Arc::new(File::open(path)?)));
+        }
+        for synced in begun {
+            synced.wait()?;
+        }
+        Ok(())
+    })
 }
 
 fn by_filesystem(paths: &[PathBuf]) -> anyhow::Result<()> {

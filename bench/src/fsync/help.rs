@@ -18,7 +18,7 @@ Strategies:
   tokio, tokio-all   tokio::fs::File::sync_all, a task for each issuer or for each file
   syncfs             the bound: all at once, and nobody is told which file failed
   homing             Durable::fsync_and_wait, on a thread for each issuer
-  homing-async       Durable::fsync of each file by one issuer, all begun before it waits
+  homing-async       Durable::fsync of each file; each issuer begins all of its own, then waits
   homing-many        Durable::fsync_many of all files
 
 Disks:

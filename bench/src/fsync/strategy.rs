@@ -52,7 +52,7 @@ pub(crate) enum Strategy {
     Syncfs,
     /// `Durable::fsync_many` of all files.
     HomingMany,
-    /// `Durable::fsync` of each file, all begun by one issuer before it waits.
+    /// `Durable::fsync` of each file; each issuer begins all of its own before it waits.
     HomingAsync,
     /// `Durable::fsync_and_wait`, on as many threads as there are issuers.
     Homing,
@@ -116,8 +116,7 @@ impl Strategy {
             self,
             Self::LinuxAio | Self::IoUring | Self::IoUringWorkers | Self::PosixAio | Self::Tokio
         );
-        let alone =
-            matches!(self, Self::Syncfs | Self::TokioAll | Self::HomingAsync | Self::HomingMany);
+        let alone = matches!(self, Self::Syncfs | Self::TokioAll | Self::HomingMany);
         match shape {
             Shape::Bulk if alone => vec![1],
             // One request at a time is the system call, and a detour.
@@ -129,7 +128,7 @@ impl Strategy {
                 all.dedup();
                 all
             }
-            Shape::Stream if alone => Vec::new(),
+            Shape::Stream if alone || self == Self::HomingAsync => Vec::new(),
             Shape::Bulk | Shape::Stream => wanted.to_vec(),
             // How the bulk goes on, beside which somebody syncs alone.
             Shape::Lone => match self {
