@@ -46,6 +46,12 @@ impl Files {
         };
         (0..count).map(make).collect()
     }
+
+    /// Removes these, and does it before it returns.
+    pub(crate) fn remove(&self, paths: &[PathBuf]) -> io::Result<()> {
+        paths.iter().try_for_each(fs::remove_file)?;
+        settle(self.path())
+    }
 }
 
 impl Drop for Files {
@@ -90,6 +96,8 @@ mod tests {
         let paths = files.make_many("a", 3).unwrap();
         assert_eq!(paths.len(), 3);
         assert!(paths.iter().all(|path| path.metadata().unwrap().len() == 5000));
+        files.remove(&paths[1..]).unwrap();
+        assert_eq!(fs::read_dir(files.path()).unwrap().count(), 1);
         drop(files);
         assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
         allow_open(10).unwrap();

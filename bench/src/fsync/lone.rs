@@ -52,6 +52,7 @@ pub(crate) fn run(
         bulk::sync_all(strategy, issuers, engines, &paths)?;
         bell.send(false)?;
         busy.extend(answers.recv().context("the lone issuer has failed")?);
+        files.remove(&paths)?;
         if busy.len() >= SAMPLES {
             break;
         }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use homing_faultdisk::{Disk, Filesystem, Image, Volume, unavailable};
+use tempfile::TempDir;
 
 /// Bytes of a filesystem that is made: sparse, in a file or in memory.
 const SIZE: u64 = 1 << 30;
@@ -28,8 +29,14 @@ pub(crate) struct Place {
     pub(crate) path: PathBuf,
     /// How many files a bulk has.
     pub(crate) files: usize,
-    /// What was made for it.
-    _volume: Option<Volume>,
+    /// What was made for it: cells that are killed leave their files to it.
+    _made: Made,
+}
+
+/// What goes with a place.
+enum Made {
+    Folder(#[expect(dead_code, reason = "removed with it")] TempDir),
+    Volume(#[expect(dead_code, reason = "unmounted with it")] Volume),
 }
 
 /// The places, and what is to be said of those that are not to be had.
@@ -39,8 +46,10 @@ pub(crate) fn all(
     loops: &[Filesystem],
     flush_delays: &[f64],
 ) -> anyhow::Result<(Vec<Place>, Vec<String>)> {
-    let name = "dir".to_owned();
-    let mut places = vec![Place { name, path: dir.to_owned(), files, _volume: None }];
+    let folder = tempfile::Builder::new().prefix("homing-fsync-").tempdir_in(dir);
+    let folder = folder.with_context(|| format!("cannot write in {}", dir.display()))?;
+    let (name, path) = ("dir".to_owned(), folder.path().to_owned());
+    let mut places = vec![Place { name, path, files, _made: Made::Folder(folder) }];
     let mut notes = Vec::new();
     for filesystem in loops {
         let name = filesystem.name();
@@ -64,7 +73,7 @@ pub(crate) fn all(
 }
 
 fn place(name: String, files: usize, volume: Volume) -> Place {
-    Place { name, path: volume.path(), files, _volume: Some(volume) }
+    Place { name, path: volume.path(), files, _made: Made::Volume(volume) }
 }
 
 /// Goes on in a process whose mounts are its own: what is mounted there goes with it, even where it
@@ -84,6 +93,8 @@ pub(crate) fn with_own_mounts() -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -96,5 +107,9 @@ mod tests {
         if let Some(slow) = places.iter().find(|place| place.name == "ext4, 1 ms") {
             assert_eq!(slow.files, 2);
         }
+        // As a cell leaves it that is killed.
+        fs::create_dir(places[0].path.join("left")).unwrap();
+        drop(places);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 }

@@ -47,7 +47,10 @@ impl Filesystem {
         match self {
             // Nothing is to be discarded on a new disk.
             Self::Xfs => ("mkfs.xfs", &["-q", "-f", "-K"], "xfsprogs"),
-            Self::Ext4 => ("mkfs.ext4", &["-q", "-F", "-E", EXT4_OPTIONS], "e2fsprogs"),
+            // An inode for each block: room for as many small files as there is for their data.
+            Self::Ext4 => {
+                ("mkfs.ext4", &["-q", "-F", "-i", "4096", "-E", EXT4_OPTIONS], "e2fsprogs")
+            }
         }
     }
 }
