@@ -76,6 +76,7 @@ pub struct Builder {
     on_stall: Option<StallHandler>,
     machine: Option<Machine>,
     refuse_threads: Option<Arc<AtomicBool>>,
+    recorded: usize,
     #[cfg(feature = "async-io")]
     drives_io: bool,
     #[cfg(feature = "tokio")]
@@ -106,6 +107,7 @@ impl Default for Builder {
             on_stall: None,
             machine: None,
             refuse_threads: None,
+            recorded: 0,
             #[cfg(feature = "async-io")]
             drives_io: true,
             #[cfg(feature = "tokio")]
@@ -196,6 +198,25 @@ impl Builder {
         self
     }
 
+    /// Records the last so many decisions, with all that they were made from; 0, the default: none.
+    /// [`Runtime::take_decisions`] gives them, and they can be made again elsewhere. Each costs a
+    /// lock that all threads share.
+    ///
+    /// ```
+    /// use homing_runtime::Runtime;
+    ///
+    /// let runtime = Runtime::builder().record_decisions(1_000).build()?;
+    /// runtime.queue(|| 1 + 1).join()?;
+    /// for record in runtime.take_decisions() {
+    ///     assert_eq!(record.replay(runtime.layout()), Ok(record.decided()));
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn record_decisions(mut self, limit: usize) -> Self {
+        self.recorded = limit;
+        self
+    }
+
     /// While this is true no thread can be created: for tests.
     #[doc(hidden)]
     pub fn refuse_threads(mut self, refuse: Arc<AtomicBool>) -> Self {
@@ -259,7 +280,9 @@ impl Builder {
         };
         let crew = Crew::new(self.thread_name.clone(), self.keep_alive);
         let hooks = Hooks { refuse_threads: self.refuse_threads };
-        let shared = Shared::new(Dispatch::new(layout, &active), crew, settings, hooks);
+        let mut dispatch = Dispatch::new(layout, &active);
+        dispatch.record(self.recorded);
+        let shared = Shared::new(dispatch, crew, settings, hooks);
         let mut refused = None;
         for cpu in active.iter() {
             if let Err(error) = shared.crew.create(&shared, Some(cpu)) {

@@ -2,8 +2,8 @@
 //! steps are numbered as in `README.md`.
 
 use homing_sched::{
-    Attributes, Facts, Features, Idle, Layout, Next, PoolId, PoolSet, QueueId, Reach, Shares,
-    WakeDelays, before_park, overdue, start, submit,
+    Asked, Attributes, Facts, Features, Idle, Layout, Next, PoolId, PoolSet, QueueId, Reach,
+    Record, Shares, WakeDelays, before_park, overdue, start, submit,
 };
 use homing_topology::{CPU_COUNT_MAX, CpuId, CpuSet};
 
@@ -15,6 +15,7 @@ use crate::occupied::Occupied;
 use crate::pools::Pools;
 use crate::slot::{Slot, ThreadId};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::tape::Tape;
 
 /// Everything that issuers and workers of one runtime share.
 ///
@@ -39,6 +40,8 @@ pub(crate) struct Dispatch {
     /// A: [`WakeDelays`], estimates: of two notes at once one is lost.
     delay_occupied_ns: AtomicU64,
     delay_free_ns: AtomicU64,
+    /// I: where decisions are recorded, if they are.
+    tape: Option<Box<Tape>>,
     /// I: one for each CPU that is online.
     slots: Box<[Option<Box<Slot>>]>,
 }
@@ -84,10 +87,21 @@ impl Dispatch {
             delay_occupied_ns: AtomicU64::new(0),
             delay_free_ns: AtomicU64::new(0),
             slots: (0..CPU_COUNT_MAX).filter_map(CpuId::new).map(slot).collect(),
+            tape: None,
             layout,
         };
         active.and(&online).iter().for_each(|cpu| dispatch.active.insert(cpu));
         dispatch
+    }
+
+    /// Records the last so many decisions.
+    pub(crate) fn record(&mut self, limit: usize) {
+        self.tape = (limit > 0).then(|| Box::new(Tape::new(limit)));
+    }
+
+    /// What was recorded since the last time.
+    pub(crate) fn take_records(&self) -> Vec<Record> {
+        self.tape.as_ref().map_or_else(Vec::new, |tape| tape.take())
     }
 
     pub(crate) fn layout(&self) -> &Layout {
@@ -178,7 +192,10 @@ impl Dispatch {
         if self.idle.is_empty() {
             return false;
         }
-        self.wake_one(fill, || submit(&self.layout, self, cpu, pool).wake)
+        self.wake_one(fill, || match &self.tape {
+            None => submit(&self.layout, self, cpu, pool).wake,
+            Some(tape) => tape.wake(&self.layout, self, Asked::Submit(cpu, pool)),
+        })
     }
 
     /// Puts back what a worker had taken and cannot run, and wakes somebody for it.
@@ -187,7 +204,7 @@ impl Dispatch {
         self.pools.queue(queue).put_back(batch);
         self.pools.use_again(queue.pool);
         fence(Ordering::SeqCst);
-        self.wake_one(fill, || start(&self.layout, self, queue, queue.leader));
+        self.wake_one(fill, || self.next_to_wake(queue, queue.leader));
     }
 
     /// Moves what waits in queues none of whose CPUs has a worker any more to where it would be
@@ -214,6 +231,20 @@ impl Dispatch {
         }
     }
 
+    fn next_to_wake(&self, queue: QueueId, by: CpuId) -> Option<CpuId> {
+        match &self.tape {
+            None => start(&self.layout, self, queue, by),
+            Some(tape) => tape.wake(&self.layout, self, Asked::Start(queue, by)),
+        }
+    }
+
+    fn next_of(&self, cpu: CpuId, idle: Idle, shares: &Shares) -> Next {
+        match &self.tape {
+            None => before_park(&self.layout, self, cpu, idle, shares),
+            Some(tape) => tape.next(&self.layout, self, Asked::BeforePark(cpu, idle), shares),
+        }
+    }
+
     /// Looks for the next items for the worker of `cpu`, takes them, and wakes the next CPU while
     /// more wait. Where there are none: when to look again at the latest.
     pub(crate) fn take(
@@ -226,11 +257,11 @@ impl Dispatch {
         // A queue may be emptied between the look and the lock: then look again. This ends,
         // because each round some other worker has taken something.
         loop {
-            match before_park(&self.layout, self, cpu, idle, shares) {
+            match self.next_of(cpu, idle, shares) {
                 Next::Take { queue, reach } => {
                     if let Some((batch, age)) = self.pools.queue(queue).take(reach != Reach::Home) {
                         let woken = !self.idle.is_empty()
-                            && self.wake_one(fill, || start(&self.layout, self, queue, cpu));
+                            && self.wake_one(fill, || self.next_to_wake(queue, cpu));
                         return Ok(Taken { batch, age, queue, reach, woken });
                     }
                 }
@@ -256,7 +287,7 @@ impl Dispatch {
         // I2: pairs with the fence of P2 (and of `wake_all`).
         fence(Ordering::SeqCst);
         // I3: look again.
-        match before_park(&self.layout, self, cpu, idle, &Shares::NONE) {
+        match self.next_of(cpu, idle, &Shares::NONE) {
             Next::Park { until_ns } if !stopping() => Announced::Sleep { until_ns },
             _ => {
                 // Whoever was faster and removed the bit leaves a token: one sleep will end at
@@ -292,7 +323,7 @@ impl Dispatch {
     pub(crate) fn offer(&self, fill: &impl Fill, cpu: CpuId) {
         self.idle.insert(cpu);
         fence(Ordering::SeqCst);
-        let next = before_park(&self.layout, self, cpu, Idle::Woken, &Shares::NONE);
+        let next = self.next_of(cpu, Idle::Woken, &Shares::NONE);
         if matches!(next, Next::Take { .. }) {
             self.claim(fill, cpu);
         }
@@ -344,7 +375,7 @@ impl Dispatch {
         if !self.occupied.begin_wait(cpu) || !self.idle.contains(cpu) {
             return;
         }
-        let next = before_park(&self.layout, self, cpu, Idle::Woken, &Shares::NONE);
+        let next = self.next_of(cpu, Idle::Woken, &Shares::NONE);
         if matches!(next, Next::Take { .. }) {
             self.claim(fill, cpu);
         }
@@ -373,7 +404,10 @@ impl Dispatch {
 
     /// Wakes an idle CPU for items that have waited for too long. Whether there were any.
     pub(crate) fn wake_for_overdue(&self, fill: &impl Fill) -> bool {
-        self.wake_one(fill, || overdue(&self.layout, self))
+        self.wake_one(fill, || match &self.tape {
+            None => overdue(&self.layout, self),
+            Some(tape) => tape.wake(&self.layout, self, Asked::Overdue),
+        })
     }
 
     /// Wakes every idle worker: at shutdown, after the flag that they look at is set.

@@ -45,6 +45,7 @@ mod pools;
 mod sleeper;
 mod slot;
 mod sync;
+mod tape;
 mod waits;
 
 #[cfg(all(feature = "control", not(loom)))]

@@ -1,8 +1,8 @@
 //! What a thread of a runtime knows of itself, and which CPU any thread issues from.
 
 use std::cell::{Cell, RefCell};
-use std::sync::{Arc, Weak};
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 use homing_topology::CpuId;
 

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use homing_sched::{Facts, Features};
+use homing_sched::{Facts, Features, Layout, Record};
 use homing_topology::{CpuId, CpuSet, Machine, Scope};
 
 use crate::books::CpuCounters;
@@ -172,6 +172,16 @@ impl Runtime {
         body: impl for<'scope> FnOnce(&'scope WorkScope<'scope, 'env>) -> R,
     ) -> R {
         self.events.scope(body)
+    }
+
+    /// The decisions recorded since the last time: see [`Builder::record_decisions`].
+    pub fn take_decisions(&self) -> Vec<Record> {
+        self.shared.dispatch.take_records()
+    }
+
+    /// The queues and distances that decisions go by.
+    pub fn layout(&self) -> &Layout {
+        self.shared.dispatch.layout()
     }
 
     /// The CPUs that have workers at present.

@@ -242,7 +242,8 @@ impl Workqueue {
             let left = cpus.saturating_sub(shared.issuers.count());
             // Before anything else runs there: what our own items use is theirs.
             let busy_ns = || shared.dispatch.slots().map(|(_, slot)| slot.books.busy_ns()).sum();
-            facts.spare_cpu_count = if left == 0 { 0 } else { left.min(shared.spare.count(busy_ns)) };
+            facts.spare_cpu_count =
+                if left == 0 { 0 } else { left.min(shared.spare.count(busy_ns)) };
         }
         hand_off(&facts)
     }

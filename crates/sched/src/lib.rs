@@ -50,6 +50,7 @@ mod mask;
 mod nice;
 mod place;
 mod pull;
+mod record;
 mod search;
 #[cfg(test)]
 mod test_facts;
@@ -66,10 +67,14 @@ pub use layout::{Layout, PoolId, PoolSet, QueueId};
 pub use length::{BACKLOG_BATCH_NS, BATCH_ITEMS_MAX, BATCH_NS, ItemLength};
 pub use nice::{Nice, Shares};
 pub use place::{
-    OCCUPIED_BACKLOG_ITEMS, OCCUPIED_BACKLOG_NS, Placement, TINY_BACKLOG_NS, TINY_ITEM_NS, WHOLE_CORE_ITEM_NS,
-    calls_for_decision, home, start, submit,
+    OCCUPIED_BACKLOG_ITEMS, OCCUPIED_BACKLOG_NS, Placement, TINY_BACKLOG_NS, TINY_ITEM_NS,
+    WHOLE_CORE_ITEM_NS, calls_for_decision, home, start, submit,
 };
 pub use pull::{IDLE_PATIENCE_NS, Idle, Next, PULL_AGE_MAX_NS, Reach, before_park};
+pub use record::{Asked, Decided, Record, Recording};
 pub use search::{Gaps, SLEEP_COST_NS};
-pub use tick::{BLOCKED_NS, CPU_INTENSIVE_NS, OCCUPIED_TICK_AGE_NS, Running, TICK_AGE_NS, Verdict, overdue, tick};
+pub use tick::{
+    BLOCKED_NS, CPU_INTENSIVE_NS, OCCUPIED_TICK_AGE_NS, Running, TICK_AGE_NS, Verdict, overdue,
+    tick,
+};
 pub use wake_delay::WakeDelays;

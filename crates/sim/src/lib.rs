@@ -32,12 +32,14 @@ pub use homing_topology::{Machine, Scope, TopologyError};
 pub use agenda::{Agenda, Ns};
 pub use costs::{Cost, Costs, Source};
 pub use crew::{
-    Broken, CREW_TOKEN, Crew, CrewCounts, Homing, HomingSettings, Item, Kernel, KernelSettings, Next,
-    Policy,
+    Broken, CREW_TOKEN, Crew, CrewCounts, Homing, HomingSettings, Item, Kernel, KernelSettings,
+    Next, Policy,
 };
 pub use device::Ssd;
 pub use geometry::{CpuIndex, Far, Geometry};
 pub use host::{Host, HostCounts, HostModel, Kind, Model, Rules, Step, SwQueue, ThreadId};
 pub use presets::{PRESETS, Preset};
 pub use rng::Rng;
-pub use workloads::{Build, CryptLoad, DmCrypt, GroupCommit, GroupCommitReport, IssuerPlaces, Pairs, Report};
+pub use workloads::{
+    Build, CryptLoad, DmCrypt, GroupCommit, GroupCommitReport, IssuerPlaces, Items, Pairs, Report,
+};

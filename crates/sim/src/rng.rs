@@ -43,8 +43,7 @@ mod tests {
     #[test]
     fn numbers_stay_within_their_bounds_and_reach_them() {
         let mut rng = Rng::new(1);
-        let seen: std::collections::BTreeSet<u64> =
-            (0..1000).map(|_| rng.between(3, 7)).collect();
+        let seen: std::collections::BTreeSet<u64> = (0..1000).map(|_| rng.between(3, 7)).collect();
         assert!(seen.into_iter().eq(3..=7));
         assert_eq!(rng.below(0), 0);
         assert!((0..1000).all(|_| (900..=1100).contains(&rng.about(1000, 10))));

@@ -50,7 +50,11 @@ fn nothing_waits_for_long_beside_an_idle_cpu() {
                     let report = run(&machine, model, homing(settings), load, 3);
                     let crew = report.crew;
                     assert_eq!(crew.lost_wakes, 0, "{grid} {jobs}");
-                    assert!(crew.exposed_max_ns <= 700_000, "{grid} {} {jobs}: {crew:?}", model.name());
+                    assert!(
+                        crew.exposed_max_ns <= 700_000,
+                        "{grid} {} {jobs}: {crew:?}",
+                        model.name()
+                    );
                     assert!(crew.done > 0);
                 }
             }

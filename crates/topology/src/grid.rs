@@ -40,10 +40,8 @@ impl Machine {
         let per_llc = cores * threads;
         let per_node = llcs * per_llc;
         let all = packages * nodes * per_node;
-        let number = |index: usize| match siblings_last {
-            true => CpuId::new(index / threads + index % threads * (all / threads)),
-            false => CpuId::new(index),
-        };
+        let last = |index: usize| index / threads + index % threads * (all / threads);
+        let number = |index| CpuId::new(if siblings_last { last(index) } else { index });
         let cpus = (0..all).map(|index| {
             let first_of = |group: usize| number(index / group * group);
             Some(Cpu {

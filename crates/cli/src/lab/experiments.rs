@@ -129,9 +129,7 @@ impl PlanArgs {
 
 pub(crate) fn list(args: &ListArgs) -> anyhow::Result<()> {
     if args.json {
-        let entry = |experiment: &Experiment| {
-            serde_json::json!({ "experiment": experiment.name, "about": experiment.about })
-        };
+        let entry = |experiment: &Experiment| serde_json::json!({ "experiment": experiment.name, "about": experiment.about });
         let all: Vec<_> = EXPERIMENTS.iter().map(entry).collect();
         return output::print_line(&serde_json::to_string(&all)?);
     }

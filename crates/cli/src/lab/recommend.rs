@@ -62,8 +62,15 @@ fn told(machine: &str, advice: &[Advice]) -> String {
     let Some(best) = advice.first() else {
         return "stopped before any run had ended".to_owned();
     };
-    let mut table =
-        table(&["setting", "items/s", "± %", "against the best, %", "CPU us/item", "p99 us", "pulled"]);
+    let mut table = table(&[
+        "setting",
+        "items/s",
+        "± %",
+        "against the best, %",
+        "CPU us/item",
+        "p99 us",
+        "pulled",
+    ]);
     for entry in advice {
         let most = advice.iter().map(|other| other.rate.mean).fold(0.0, f64::max);
         table.add_row([

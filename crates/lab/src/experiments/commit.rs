@@ -24,10 +24,8 @@ pub(super) fn cells(plan: &Plan) -> Vec<Cell> {
                 let measured_ns = plan.measured_ns;
                 cells.push(Cell::new(key, move || {
                     let report = setup.run(measured_ns, seed);
-                    let values = [
-                        ("files_per_s", report.files_per_s),
-                        ("aggregation", report.aggregation),
-                    ];
+                    let values =
+                        [("files_per_s", report.files_per_s), ("aggregation", report.aggregation)];
                     values.map(|(name, value)| (name.to_owned(), value)).into()
                 }));
             }

@@ -27,11 +27,8 @@ const WARM_UP_NS: u64 = 200_000_000;
 impl MachineSet {
     /// These machines, with the published load.
     pub fn named(machines: Vec<NamedMachine>) -> Self {
-        let variant = |machine| Variant {
-            machine,
-            costs: Costs::default(),
-            load: CryptLoad::published(1),
-        };
+        let variant =
+            |machine| Variant { machine, costs: Costs::default(), load: CryptLoad::published(1) };
         Self { machines: machines.into_iter().map(variant).collect() }
     }
 
@@ -43,7 +40,13 @@ impl MachineSet {
 
     /// The runs: each machine, load and host with the kernel's settings, homing, and `auto`; with
     /// each of homing's scopes too, if `scopes`.
-    pub fn cells(&self, hosts: &[HostModel], seeds: u64, measured_ns: u64, scopes: bool) -> Vec<Cell> {
+    pub fn cells(
+        &self,
+        hosts: &[HostModel],
+        seeds: u64,
+        measured_ns: u64,
+        scopes: bool,
+    ) -> Vec<Cell> {
         let mut policies: Vec<Policy> = KernelSettings::PUBLISHED.map(Policy::Kernel).to_vec();
         policies.extend(homing_policies());
         if scopes {
@@ -79,7 +82,8 @@ impl MachineSet {
 
 impl Variant {
     fn random(number: usize, rng: &mut Rng) -> Self {
-        let one_of = |rng: &mut Rng, choices: &[u64]| choices[rng.below(choices.len() as u64) as usize];
+        let one_of =
+            |rng: &mut Rng, choices: &[u64]| choices[rng.below(choices.len() as u64) as usize];
         let nodes = one_of(rng, &[1, 1, 2]);
         let caches = one_of(rng, &[1, 2, 3, 4, 6, 8]);
         let cores = one_of(rng, &[2, 3, 4, 6, 8, 12]);
@@ -169,7 +173,8 @@ impl Comparison {
             names.sort_unstable();
             names.dedup();
             let best_of = |accept: &dyn Fn(&str) -> bool| {
-                let stats = names.iter().filter(|name| accept(name)).map(|name| (*name, stat(name)));
+                let stats =
+                    names.iter().filter(|name| accept(name)).map(|name| (*name, stat(name)));
                 stats.max_by(|one, other| one.1.mean.total_cmp(&other.1.mean))
             };
             let (Some((_, own)), Some((best, other))) = (best_of(&policy), best_of(&others)) else {
@@ -237,7 +242,10 @@ mod tests {
         let own = |name: &str| name == "homing";
         let found = Comparison::new(&measures, own, |name| name != "homing");
         assert_eq!(found.places.len(), 2);
-        assert_eq!((found.places[0].best.as_str(), found.places[0].scenario.as_str()), ("SYSTEM", "LOW"));
+        assert_eq!(
+            (found.places[0].best.as_str(), found.places[0].scenario.as_str()),
+            ("SYSTEM", "LOW")
+        );
         assert!((found.places[0].ahead_pct + 10.0).abs() < 1e-9);
         assert!((found.places[1].ahead_pct - 5.0).abs() < 1e-9);
         assert_eq!(found.behind("LOW", 0.5), (1, 1));

@@ -64,8 +64,7 @@ impl NamedMachine {
         }
         if path.is_file() {
             let read = fs::read_to_string(path);
-            let xml =
-                read.map_err(|source| MachineError::Io { path: path.to_owned(), source })?;
+            let xml = read.map_err(|source| MachineError::Io { path: path.to_owned(), source })?;
             return Machine::from_hwloc_xml(&xml).map(named).map_err(topology);
         }
         if name.starts_with(|first: char| first.is_ascii_digit()) {

@@ -8,6 +8,7 @@
 
 mod commit;
 mod compare_machines;
+mod items;
 mod machine;
 mod published;
 mod recommend;
@@ -75,6 +76,8 @@ pub struct Measure {
 pub struct Cell {
     /// Which run.
     pub key: Key,
+    /// It measures this machine: nothing else may run meanwhile.
+    alone: bool,
     run: Arc<dyn Fn() -> BTreeMap<String, f64> + Send + Sync>,
 }
 
@@ -112,7 +115,7 @@ pub struct Experiment {
 }
 
 /// All of them.
-pub const EXPERIMENTS: [Experiment; 5] = [
+pub const EXPERIMENTS: [Experiment; 6] = [
     Experiment {
         name: "wq",
         about: "dm-crypt on workqueues of each affinity scope, at high, medium and low load",
@@ -148,6 +151,13 @@ pub const EXPERIMENTS: [Experiment; 5] = [
         metric: ("files_per_s", "files/s"),
         cells: commit::cells,
     },
+    Experiment {
+        name: "items",
+        about: "items of known lengths on this machine: really run, and simulated on its topology",
+        baseline: "real",
+        metric: ("rate", "items/s"),
+        cells: items::cells,
+    },
 ];
 
 impl Experiment {
@@ -164,7 +174,11 @@ impl Experiment {
 
 impl Cell {
     fn new(key: Key, run: impl Fn() -> BTreeMap<String, f64> + Send + Sync + 'static) -> Self {
-        Self { key, run: Arc::new(run) }
+        Self { key, alone: false, run: Arc::new(run) }
+    }
+
+    fn alone(key: Key, run: impl Fn() -> BTreeMap<String, f64> + Send + Sync + 'static) -> Self {
+        Self { alone: true, ..Self::new(key, run) }
     }
 }
 

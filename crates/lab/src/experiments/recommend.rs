@@ -68,7 +68,8 @@ pub enum LoadError {
     },
 }
 
-const EXAMPLE: &str = r#"{"issuers": 4, "depth": 64, "item_us": 20, "issuer_us": 5, "bytes": 32768}"#;
+const EXAMPLE: &str =
+    r#"{"issuers": 4, "depth": 64, "item_us": 20, "issuer_us": 5, "bytes": 32768}"#;
 
 impl Load {
     /// Reads a file.

@@ -133,8 +133,11 @@ fn table(page: &mut String, experiment: &Experiment, rows: &[&Row]) {
     for host in &hosts {
         let of_host = rows.iter().copied().filter(|row| row.key.host == *host);
         let pairs = deltas(of_host, experiment.baseline);
-        let error =
-            if pairs.is_empty() { String::new() } else { format!("{:.2} points", rms_error(&pairs)) };
+        let error = if pairs.is_empty() {
+            String::new()
+        } else {
+            format!("{:.2} points", rms_error(&pairs))
+        };
         let _ = write!(page, "<td></td><td>{error}</td>");
     }
     page.push_str("</tr></table>");

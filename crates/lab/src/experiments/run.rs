@@ -1,9 +1,9 @@
 //! Runs cells on all CPUs, on homing's own runtime.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
-use homing::{RuntimeError, Runtime};
+use homing::{Runtime, RuntimeError};
 
 use super::{Cell, Measure};
 
@@ -27,22 +27,23 @@ pub fn run(
 ) -> Result<Vec<Measure>, RuntimeError> {
     let runtime = Runtime::new()?;
     let measures = Mutex::new(Vec::with_capacity(cells.len()));
+    let one = |cell: &Cell| {
+        if stop.load(Ordering::Relaxed) {
+            return;
+        }
+        let values = (cell.run)();
+        let mut all = measures.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push(Measure { key: cell.key.clone(), values });
+        progress(Progress { done: all.len(), of: cells.len() });
+    };
     runtime.scope(|scope| {
-        for cell in cells {
-            let (measures, progress) = (&measures, &progress);
-            scope.queue(move || {
-                if stop.load(Ordering::Relaxed) {
-                    return;
-                }
-                let values = (cell.run)();
-                let mut all = measures.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                all.push(Measure { key: cell.key.clone(), values });
-                progress(Progress { done: all.len(), of: cells.len() });
-            });
+        for cell in cells.iter().filter(|cell| !cell.alone) {
+            let one = &one;
+            scope.queue(move || one(cell));
         }
     });
-    let mut measures =
-        measures.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    cells.iter().filter(|cell| cell.alone).for_each(one);
+    let mut measures = measures.into_inner().unwrap_or_else(PoisonError::into_inner);
     measures.sort_by(|one, other| one.key.cmp(&other.key));
     Ok(measures)
 }

@@ -64,7 +64,8 @@ pub fn rows(experiment: &Experiment, measures: &[Measure]) -> Vec<Row> {
     }
     let stat = |key: &Key, metric: &str| {
         let same = measures.iter().filter(|measure| Key { seed: 0, ..measure.key.clone() } == *key);
-        let values: Vec<f64> = same.filter_map(|measure| measure.values.get(metric).copied()).collect();
+        let values: Vec<f64> =
+            same.filter_map(|measure| measure.values.get(metric).copied()).collect();
         (!values.is_empty()).then(|| Stat::of(&values))
     };
     let rows = keys.iter().filter_map(|key| {

@@ -5,13 +5,8 @@ use homing_sim::{Build, Costs, HostModel, Pairs, Rules, SwQueue};
 use super::{Cell, Key, NamedMachine, Plan, common};
 
 /// The machines of the published tables.
-const PAIR_MACHINES: [&str; 5] = [
-    "xeon-cooper-lake-26c",
-    "xeon-skylake-2s",
-    "ryzen-9-7950x",
-    "epyc-milan-36c",
-    "xeon-8358-2s",
-];
+const PAIR_MACHINES: [&str; 5] =
+    ["xeon-cooper-lake-26c", "xeon-skylake-2s", "ryzen-9-7950x", "epyc-milan-36c", "xeon-8358-2s"];
 const BUILD_MACHINES: [&str; 5] = [
     "ryzen-9-7950x",
     "epyc-milan-36c",

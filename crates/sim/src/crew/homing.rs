@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 use std::fmt;
 
 use homing_sched::{
-    Affinity, Attributes, Auto, Facts, Features, Gaps, HandOff, HandOffFacts, Idle, Layout, Next as Decision, QueueId,
-    Reach, Shares, WINDOW_NS, Window, before_park, calls_for_decision, hand_off, home, overdue, start,
-    submit,
+    Affinity, Attributes, Auto, Facts, Features, Gaps, HandOff, HandOffFacts, Idle, Layout,
+    Next as Decision, QueueId, Reach, Shares, WINDOW_NS, Window, before_park, calls_for_decision,
+    hand_off, home, overdue, start, submit,
 };
 use homing_topology::{CpuId, CpuSet, Machine, Scope};
 

@@ -158,10 +158,10 @@ impl Host {
         let idle = sum(&|at| u64::from(self.is_idle(at)));
         let (weight, capacity) = (group.len() as u64, group.len() as u64 * 1024);
         let pct = domain.kind.imbalance_pct();
-        let crowded = running > weight
-            && (capacity * 100 < util * pct || capacity * pct < runnable * 100);
-        let spare = running < weight
-            || (capacity * pct >= runnable * 100 && capacity * 100 > util * pct);
+        let crowded =
+            running > weight && (capacity * 100 < util * pct || capacity * pct < runnable * 100);
+        let spare =
+            running < weight || (capacity * pct >= runnable * 100 && capacity * 100 > util * pct);
         let kind = match (crowded, spare) {
             (true, _) => GroupType::Overloaded,
             (_, true) => GroupType::HasSpare,

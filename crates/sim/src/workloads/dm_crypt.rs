@@ -185,7 +185,13 @@ impl<'a> Run<'a> {
             };
             requests.extend(std::iter::repeat_n(request, load.depth));
             let free = (first..requests.len() as u32).rev().collect();
-            issuers.push(Issuer { thread, ended: Vec::new(), arrived: Vec::new(), free, doing: Doing::Nothing });
+            issuers.push(Issuer {
+                thread,
+                ended: Vec::new(),
+                arrived: Vec::new(),
+                free,
+                doing: Doing::Nothing,
+            });
             // Not all at one instant.
             let delay_ns = host.rng.below(1_000_000);
             host.after(delay_ns, START | number as u64);

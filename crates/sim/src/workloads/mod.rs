@@ -3,11 +3,13 @@
 mod build;
 mod dm_crypt;
 mod group_commit;
+mod items;
 mod pairs;
 
 pub use build::Build;
 pub use dm_crypt::{CryptLoad, DmCrypt, IssuerPlaces};
 pub use group_commit::{GroupCommit, GroupCommitReport};
+pub use items::Items;
 pub use pairs::Pairs;
 
 use crate::agenda::Ns;

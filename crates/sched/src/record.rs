@@ -1,0 +1,252 @@
+//! Decisions with the facts that they were made from, to be made again elsewhere.
+//!
+//! A [`Recording`] stands between a decision and its facts and writes down every answer. A
+//! [`Replay`] gives the same answers again: then the same decision must come out, wherever it is
+//! made. So what a runtime decided on one machine can be examined on another, and a change of a rule
+//! shows which decisions it changes.
+
+use std::cell::RefCell;
+
+use homing_topology::{CpuId, CpuSet};
+
+use crate::attributes::Attributes;
+use crate::facts::Facts;
+use crate::features::Features;
+use crate::layout::{Layout, PoolId, PoolSet, QueueId};
+use crate::nice::Shares;
+use crate::place::{start, submit};
+use crate::pull::{Idle, Next, before_park};
+use crate::tick::overdue;
+
+/// A question and its answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Answer {
+    Now(u64),
+    Features(Features),
+    Active(CpuSet),
+    Idle(CpuSet),
+    Searching(CpuSet),
+    Occupied(CpuSet),
+    Wake(bool, u64),
+    Pools(PoolSet),
+    Attributes(PoolId, Attributes),
+    Cpumask(PoolId, Option<CpuSet>),
+    Waiting(QueueId, u32),
+    HeadSince(QueueId, u64),
+    Item(QueueId, u64),
+}
+
+/// What was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// [`submit`]: whom to wake for an item for this CPU in this pool.
+    Submit(CpuId, PoolId),
+    /// [`start`]: whom to wake next, by this CPU from this queue.
+    Start(QueueId, CpuId),
+    /// [`before_park`]: what this CPU does.
+    BeforePark(CpuId, Idle),
+    /// [`overdue`]: whom a tick wakes.
+    Overdue,
+}
+
+/// What was decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decided {
+    /// Whom to wake.
+    Wake(Option<CpuId>),
+    /// What to do.
+    Next(Next),
+}
+
+/// A decision, and the answers that it was made from.
+#[derive(Clone, Debug)]
+pub struct Record {
+    asked: Asked,
+    shares: Shares,
+    answers: Vec<Answer>,
+    decided: Decided,
+}
+
+/// Facts that write down what they answer.
+#[derive(Debug)]
+pub struct Recording<'a, F> {
+    facts: &'a F,
+    answers: RefCell<Vec<Answer>>,
+}
+
+impl<'a, F: Facts> Recording<'a, F> {
+    /// Stands before these.
+    pub fn new(facts: &'a F) -> Self {
+        Self { facts, answers: RefCell::default() }
+    }
+
+    /// Makes the decision, and what it was made from.
+    pub fn decide(self, layout: &Layout, asked: Asked, shares: &Shares) -> (Decided, Record) {
+        let decided = decide(layout, &self, asked, shares);
+        let answers = self.answers.into_inner();
+        (decided, Record { asked, shares: shares.clone(), answers, decided })
+    }
+
+    fn note(&self, answer: Answer) {
+        self.answers.borrow_mut().push(answer);
+    }
+}
+
+fn decide(layout: &Layout, facts: &impl Facts, asked: Asked, shares: &Shares) -> Decided {
+    match asked {
+        Asked::Submit(cpu, pool) => Decided::Wake(submit(layout, facts, cpu, pool).wake),
+        Asked::Start(queue, cpu) => Decided::Wake(start(layout, facts, queue, cpu)),
+        Asked::BeforePark(cpu, idle) => {
+            Decided::Next(before_park(layout, facts, cpu, idle, shares))
+        }
+        Asked::Overdue => Decided::Wake(overdue(layout, facts)),
+    }
+}
+
+impl Record {
+    /// What was asked for.
+    pub fn asked(&self) -> Asked {
+        self.asked
+    }
+
+    /// What was decided.
+    pub fn decided(&self) -> Decided {
+        self.decided
+    }
+
+    /// Makes the decision again from the same answers.
+    ///
+    /// # Errors
+    /// Where it asks for something else than it did, which says that a rule has changed: what it
+    /// asked for.
+    pub fn replay(&self, layout: &Layout) -> Result<Decided, String> {
+        let replay =
+            Replay { answers: &self.answers, next: RefCell::new(0), odd: RefCell::default() };
+        let decided = decide(layout, &replay, self.asked, &self.shares);
+        match replay.odd.into_inner() {
+            None => Ok(decided),
+            Some(odd) => Err(odd),
+        }
+    }
+}
+
+/// Gives recorded answers again, in their order.
+struct Replay<'a> {
+    answers: &'a [Answer],
+    next: RefCell<usize>,
+    /// The first question that was not asked then.
+    odd: RefCell<Option<String>>,
+}
+
+impl<'a> Replay<'a> {
+    /// The next answer, if it is one to this question.
+    fn next<T>(
+        &self,
+        question: &str,
+        fits: impl FnOnce(&'a Answer) -> Option<T>,
+        otherwise: T,
+    ) -> T {
+        let mut next = self.next.borrow_mut();
+        let found = self.answers.get(*next);
+        *next += 1;
+        found.and_then(fits).unwrap_or_else(|| {
+            let mut odd = self.odd.borrow_mut();
+            odd.get_or_insert_with(|| format!("asked for {question} where it was {found:?}"));
+            otherwise
+        })
+    }
+}
+
+macro_rules! facts {
+    ($($name:ident($($arg:ident: $kind:ty),*) -> $result:ty = $answer:ident, $otherwise:expr;)*) => {
+        impl<F: Facts> Facts for Recording<'_, F> {
+            $(fn $name(&self $(, $arg: $kind)*) -> $result {
+                let answer = self.facts.$name($($arg),*);
+                self.note(Answer::$answer($($arg,)* answer));
+                answer
+            })*
+
+            fn cpumask(&self, pool: PoolId) -> Option<&CpuSet> {
+                let answer = self.facts.cpumask(pool);
+                self.note(Answer::Cpumask(pool, answer.copied()));
+                answer
+            }
+        }
+
+        impl Facts for Replay<'_> {
+            $(fn $name(&self $(, $arg: $kind)*) -> $result {
+                $(let asked_of = $arg;)*
+                self.next(stringify!($name), |answer| match answer {
+                    facts!(@pattern $answer, answer, ($($arg),*), of)
+                        if facts!(@same ($($arg),*), of, asked_of) => Some(*answer),
+                    _ => None,
+                }, $otherwise)
+            })*
+
+            fn cpumask(&self, pool: PoolId) -> Option<&CpuSet> {
+                self.next("cpumask", |answer| match answer {
+                    Answer::Cpumask(of, mask) if *of == pool => Some(mask.as_ref()),
+                    _ => None,
+                }, None)
+            }
+        }
+    };
+    (@pattern $answer:ident, $value:ident, (), $of:ident) => { Answer::$answer($value) };
+    (@pattern $answer:ident, $value:ident, ($arg:ident), $of:ident) => { Answer::$answer($of, $value) };
+    (@same (), $of:ident, $asked:ident) => { true };
+    (@same ($arg:ident), $of:ident, $asked:ident) => { *$of == $asked };
+}
+
+facts! {
+    now_ns() -> u64 = Now, 0;
+    features() -> Features = Features, Features::NONE;
+    active() -> CpuSet = Active, CpuSet::EMPTY;
+    idle() -> CpuSet = Idle, CpuSet::EMPTY;
+    searching() -> CpuSet = Searching, CpuSet::EMPTY;
+    occupied() -> CpuSet = Occupied, CpuSet::EMPTY;
+    wake_ns(occupied: bool) -> u64 = Wake, 0;
+    pools() -> PoolSet = Pools, PoolSet::default();
+    attributes(pool: PoolId) -> Attributes = Attributes, Attributes::new(crate::Affinity::ALL[0]);
+    waiting(queue: QueueId) -> u32 = Waiting, 0;
+    head_since_ns(queue: QueueId) -> u64 = HeadSince, 0;
+    item_ns(queue: QueueId) -> u64 = Item, 0;
+}
+
+#[cfg(test)]
+mod tests {
+    use homing_topology::Scope;
+
+    use super::*;
+    use crate::test_facts::{Given, cpu_id, cpus, layout, loose};
+
+    #[test]
+    fn the_same_answers_give_the_same_decision() {
+        let layout = layout("2x2x2x2");
+        let mut facts = Given::new(&layout, &[loose(Scope::Cache), loose(Scope::Cpu)]);
+        facts.masks = vec![None, Some(cpus("0-5"))];
+        facts.idle = cpus("3,9");
+        let queue = facts.put(&layout, 0, 4, 3, 0);
+        for asked in [
+            Asked::Submit(cpu_id(4), PoolId(0)),
+            Asked::Start(queue, cpu_id(5)),
+            Asked::BeforePark(cpu_id(9), Idle::Since(facts.now_ns)),
+            Asked::BeforePark(cpu_id(4), Idle::Woken),
+            Asked::Overdue,
+        ] {
+            let (decided, record) = Recording::new(&facts).decide(&layout, asked, &Shares::NONE);
+            assert_eq!(record.decided(), decided);
+            assert_eq!(record.replay(&layout), Ok(decided), "{asked:?}");
+        }
+    }
+
+    #[test]
+    fn a_record_of_something_else_is_told() {
+        let layout = layout("2x2x2x2");
+        let facts = Given::new(&layout, &[loose(Scope::Cache)]);
+        let asked = Asked::BeforePark(cpu_id(9), Idle::Woken);
+        let (_, mut record) = Recording::new(&facts).decide(&layout, asked, &Shares::NONE);
+        record.answers.remove(0);
+        let odd = record.replay(&layout).unwrap_err();
+        assert!(odd.contains("asked for"), "{odd}");
+    }
+}
