@@ -182,7 +182,9 @@ fn recorded_decisions_are_made_again() {
         let handles: Vec<_> = (0..round % 20)
             .map(|item| workqueue.queue(move || std::hint::black_box(item) * 3))
             .collect();
-        handles.into_iter().for_each(|handle| assert!(handle.join().is_ok()));
+        for handle in handles {
+            assert!(handle.join().is_ok());
+        }
     }
     let records = runtime.take_decisions();
     assert!(records.len() > 200, "{}", records.len());

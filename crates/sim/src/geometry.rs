@@ -102,7 +102,9 @@ impl Geometry {
             for a in 0..count {
                 if part_of[a] == usize::MAX {
                     let part: Vec<_> = (0..count).filter(|b| far[a * count + b] <= reach).collect();
-                    part.iter().for_each(|b| part_of[*b] = parts.len());
+                    for b in &part {
+                        part_of[*b] = parts.len();
+                    }
                     parts.push(part);
                 }
             }
@@ -151,7 +153,9 @@ impl Geometry {
                 let prefers_siblings = kind != DomainKind::Numa && below_kind.is_some();
                 let number = self.domains.len();
                 for (position, group) in groups.iter().enumerate() {
-                    group.iter().for_each(|cpu| self.of[*cpu].push((number, position)));
+                    for cpu in group {
+                        self.of[*cpu].push((number, position));
+                    }
                 }
                 let span = span.clone();
                 let is_top = span.len() == self.len();

@@ -13,6 +13,9 @@ use crate::output;
 /// What counts as noise beside the spread of the seeds, in per cent.
 const NOISE_PCT: f64 = 0.5;
 
+/// The machine of the published workqueue tables.
+const DEFAULT_MACHINE: &str = "ryzen-9-3900x";
+
 /// The worst places that are told one by one.
 const WORST: usize = 10;
 
@@ -37,7 +40,7 @@ pub(crate) struct CompareArgs {
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(10..=600_000))]
     milliseconds: u64,
 
-    /// Every scope of homing too, to see what affinity_scope=auto is worth
+    /// Every scope of homing too, to see what choosing it automatically is worth
     #[arg(long)]
     scopes: bool,
 
@@ -47,17 +50,13 @@ pub(crate) struct CompareArgs {
 }
 
 pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
-    let set = match args.random {
-        Some(count) => MachineSet::random(count, 1),
-        None => {
-            let names = if args.machines.is_empty() {
-                vec!["ryzen-9-3900x".to_owned()]
-            } else {
-                args.machines.clone()
-            };
-            let machines = names.iter().map(|name| NamedMachine::find(name));
-            MachineSet::named(machines.collect::<Result<_, _>>()?)
-        }
+    let set = if let Some(count) = args.random {
+        MachineSet::random(count, 1)
+    } else {
+        let default = vec![DEFAULT_MACHINE.to_owned()];
+        let names = if args.machines.is_empty() { &default } else { &args.machines };
+        let machines = names.iter().map(|name| NamedMachine::find(name));
+        MachineSet::named(machines.collect::<Result<_, _>>()?)
     };
     let hosts: Vec<HostModel> =
         HOSTS.into_iter().filter(|host| *host != HostModel::Pinned).collect();

@@ -6,6 +6,7 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -122,7 +123,7 @@ impl PlanArgs {
             machine,
             hosts: HOSTS.into_iter().filter(chosen).collect(),
             seeds: self.seeds,
-            measured_ns: (self.seconds * 1e9) as u64,
+            measured_ns: Duration::from_secs_f64(self.seconds).as_nanos() as u64,
         })
     }
 }

@@ -7,7 +7,7 @@ use homing_lab::experiments::{Advice, Load, NamedMachine, recommend};
 use serde_json::json;
 
 use super::experiments::{bar, stop_flag};
-use super::tables::{align, grouped, table};
+use super::tables::{align, table};
 use crate::output;
 
 #[derive(Args)]
@@ -75,11 +75,11 @@ fn told(machine: &str, advice: &[Advice]) -> String {
         let most = advice.iter().map(|other| other.rate.mean).fold(0.0, f64::max);
         table.add_row([
             entry.policy.clone(),
-            grouped(entry.rate.mean as u64),
+            format!("{:.0}", entry.rate.mean),
             format!("{:.1}", entry.rate.sd / entry.rate.mean * 100.0),
             format!("{:+.1}", (entry.rate.mean / most - 1.0) * 100.0),
             format!("{:.2}", entry.cpu_us),
-            grouped(entry.p99_us as u64),
+            format!("{:.0}", entry.p99_us),
             format!("{:.2}", entry.pulled),
         ]);
     }

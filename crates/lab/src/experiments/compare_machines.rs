@@ -1,6 +1,8 @@
 //! homing's policy against the kernel's settings on many machines: where it is behind, and by how
 //! much.
 
+use std::collections::BTreeMap;
+
 use homing_sim::{
     Cost, Costs, CryptLoad, HostModel, IssuerPlaces, KernelSettings, Policy, Rng, Source, Ssd,
 };
@@ -152,18 +154,16 @@ impl Comparison {
         policy: impl Fn(&str) -> bool,
         others: impl Fn(&str) -> bool,
     ) -> Self {
-        type Place<'a> = (&'a str, &'a str, &'a str);
         let place = |measure: &Measure| -> (String, String, String) {
             let key = &measure.key;
             (key.machine.clone(), key.scenario.clone(), key.host.clone())
         };
-        let mut by_place: std::collections::BTreeMap<_, Vec<&Measure>> = Default::default();
+        let mut by_place: BTreeMap<_, Vec<&Measure>> = BTreeMap::new();
         for measure in measures {
             by_place.entry(place(measure)).or_default().push(measure);
         }
         let mut places = Vec::new();
         for ((machine, scenario, host), all) in by_place {
-            let _: Place<'_> = (&machine, &scenario, &host);
             let stat = |name: &str| {
                 let same = all.iter().filter(|measure| measure.key.policy == name);
                 let rates: Vec<f64> = same.filter_map(|m| m.values.get("rate").copied()).collect();

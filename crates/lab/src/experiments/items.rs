@@ -85,7 +85,7 @@ fn run_really(setup: &Items, measured: Duration) -> Option<BTreeMap<String, f64>
         stop.store(true, Ordering::Relaxed);
         let seconds = (after.0 - before.0).as_secs_f64();
         let items = (after.1 - before.1) as f64;
-        let busy = (after.2 - before.2).as_secs_f64();
+        let busy = after.2.saturating_sub(before.2).as_secs_f64();
         let far = |counters: &homing::Counters| counters.taken[1..].iter().sum::<u64>() as f64;
         let values = [
             ("rate", items / seconds),
@@ -112,7 +112,9 @@ fn issue(setup: &Items, workqueue: &Workqueue, work: Spin, stop: &AtomicBool, do
             done.fetch_add(1, Ordering::Relaxed);
         }
     }
-    on_way.into_iter().for_each(|left| drop(left.join()));
+    for left in on_way {
+        drop(left.join());
+    }
 }
 
 /// Work of a known length: additions, counted once against the clock.

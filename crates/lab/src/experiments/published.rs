@@ -199,10 +199,8 @@ pub fn kind_of(key: &super::Key, metric: &str) -> Kind {
     }
     let fitted = match (key.experiment.as_str(), key.policy.as_str(), key.scenario.as_str()) {
         ("wq", "SYSTEM", "HIGH") => metric == "mib_s",
-        ("wq", "SYSTEM", "LOW") => true,
-        ("aio-fsync", "sync", "1 issuer") => metric == "files_per_s",
-        ("aio-fsync", "async", "1 issuer" | "8 issuers") => metric == "files_per_s",
-        ("aio-fsync", "async", scenario) => scenario == "8 issuers" && metric == "aggregation",
+        ("wq", "SYSTEM", "LOW") | ("aio-fsync", _, "8 issuers") => true,
+        ("aio-fsync", _, "1 issuer") => metric == "files_per_s",
         _ => false,
     };
     if fitted { Kind::Fitted } else { Kind::Predicted }

@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use homing::RuntimeError;
 use homing_sim::{Costs, CryptLoad, HostModel, IssuerPlaces};
@@ -101,13 +102,18 @@ impl Load {
         CryptLoad {
             depth: self.depth,
             bytes: self.bytes,
-            issuer_ns: (self.issuer_us * 1e3) as u64,
-            crypt_ns: (self.item_us * 1e3) as u64,
+            issuer_ns: nanoseconds(self.issuer_us),
+            crypt_ns: nanoseconds(self.item_us),
             cold_per_mille: self.bytes * 1000 / (32 << 10),
             places: IssuerPlaces::Even,
             ..CryptLoad::published(if self.issuers == 0 { cpus } else { self.issuers })
         }
     }
+}
+
+/// Of what has been checked to lie between 50 ns and a second.
+fn nanoseconds(us: f64) -> u64 {
+    Duration::from_secs_f64(us / 1e6).as_nanos() as u64
 }
 
 /// What a setting gives.

@@ -184,9 +184,9 @@ fn plot(experiment: &Experiment, rows: &[&Row]) -> Option<String> {
             .disable_y_mesh()
             .y_labels(policies.len() * 2 + 1)
             .y_label_formatter(&|at| {
-                let whole = (at - at.round()).abs() < 0.01 && at.round() >= 0.0;
-                let name = whole.then(|| names.get(at.round() as usize)).flatten();
-                name.map_or_else(String::new, |name| (*name).to_owned())
+                let here = |(place, _): &(usize, &&str)| (at - *place as f64).abs() < 0.01;
+                let name = names.iter().enumerate().find(here);
+                name.map_or_else(String::new, |(_, name)| (*name).to_owned())
             })
             .x_desc("change against the baseline, %")
             .draw()

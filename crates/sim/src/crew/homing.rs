@@ -69,9 +69,10 @@ impl Default for HomingSettings {
 
 impl fmt::Display for HomingSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.auto {
-            true => f.write_str("homing auto")?,
-            false => write!(f, "homing {}", self.affinity.scope)?,
+        if self.auto {
+            f.write_str("homing auto")?;
+        } else {
+            write!(f, "homing {}", self.affinity.scope)?;
         }
         f.write_str(if self.affinity.strict { "+strict" } else { "" })?;
         f.write_str(if self.localize { "+localize" } else { "" })?;
@@ -229,7 +230,9 @@ impl Homing {
             return HandOff::Queue;
         }
         let number = issuer.0 as usize % homing_topology::CPU_COUNT_MAX;
-        CpuId::new(number).iter().for_each(|number| self.issuing.insert(*number));
+        if let Some(number) = CpuId::new(number) {
+            self.issuing.insert(number);
+        }
         let issuing = self.issuing.or(&self.issuing_before).len();
         let spare_cpu_count = host.geometry().len().saturating_sub(issuing);
         hand_off(&HandOffFacts { item_ns, issuer_has_more: true, spare_cpu_count })

@@ -15,7 +15,7 @@ pub struct Ssd {
 }
 
 impl Ssd {
-    /// Guessed from data sheets of PCIe 4.0 disks: 80 and 50 us, 5 GB/s.
+    /// Guessed from data sheets of `PCIe` 4.0 disks: 80 and 50 us, 5 GB/s.
     pub const fn nvme() -> Self {
         Self { read_ns: 80_000, write_ns: 50_000, bytes_per_us: 5_000, bus_free_at_ns: 0 }
     }

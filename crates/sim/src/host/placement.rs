@@ -44,7 +44,7 @@ impl Host {
     /// A thread that has slept is at most half a latency behind the others.
     fn give_credit(&mut self, thread: ThreadId, cpu: CpuIndex) {
         let credit_ns = if self.rules.sleeper_credit { self.rules.latency_ns / 2 } else { 0 };
-        let least = self.cpus[cpu].min_vruntime - credit_ns as i64;
+        let least = self.cpus[cpu].min_vruntime - credit_ns.cast_signed();
         let own = &mut self.threads[thread.0 as usize];
         own.vruntime = own.vruntime.max(least);
     }
@@ -57,7 +57,7 @@ impl Host {
         self.account(cpu);
         let (own, other) = (&self.threads[thread.0 as usize], &self.threads[current.0 as usize]);
         let gran_ns = self.rules.wakeup_granularity_ns * FULL / own.weight;
-        if other.vruntime - own.vruntime > gran_ns as i64 {
+        if other.vruntime - own.vruntime > gran_ns.cast_signed() {
             self.want_schedule(cpu);
         }
     }

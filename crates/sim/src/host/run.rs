@@ -63,7 +63,7 @@ impl Host {
         let input = Input { load: thread.weight, runnable: FULL, util };
         thread.average.advance(now_ns, input);
         thread.warm_since_ns = Some(now_ns);
-        thread.vruntime += (elapsed_ns * 1024 / thread.weight) as i64;
+        thread.vruntime += (elapsed_ns * 1024 / thread.weight).cast_signed();
         let paid_ns = done_ns.min(thread.debt_ns);
         thread.debt_ns -= paid_ns;
         if let Some(left_ns) = &mut thread.left_ns {
@@ -183,10 +183,10 @@ impl Host {
         if let Some(since_ns) = self.cpus[cpu].idle_since_ns.take() {
             // (now - since) / 8 of it (`update_avg`), at most two migration costs.
             let core = &mut self.cpus[cpu];
-            let was = core.average_idle_ns as i64;
-            let sample = (now_ns - since_ns) as i64;
+            let was = core.average_idle_ns.cast_signed();
+            let sample = (now_ns - since_ns).cast_signed();
             let most = 2 * self.rules.migration_cost_ns;
-            core.average_idle_ns = ((was + (sample - was) / 8).max(0) as Ns).min(most);
+            core.average_idle_ns = (was + (sample - was) / 8).max(0).cast_unsigned().min(most);
         }
         self.counts.switches += 1;
         self.threads[thread.0 as usize].debt_ns += self.costs.switch_ns.value;
@@ -366,7 +366,7 @@ impl Host {
             let ideal_ns = self.slice(cpu, own.weight);
             let behind = self.leftmost(cpu).map(|id| self.threads[id.0 as usize].vruntime);
             let behind_ns = behind.map_or(0, |vruntime| own.vruntime - vruntime);
-            let late = ran_ns >= self.rules.granularity_ns && behind_ns > ideal_ns as i64;
+            let late = ran_ns >= self.rules.granularity_ns && behind_ns > ideal_ns.cast_signed();
             if ran_ns > ideal_ns || late {
                 self.want_schedule(cpu);
             }

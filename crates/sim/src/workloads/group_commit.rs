@@ -1,5 +1,5 @@
 //! fsync of many files on a file system with a log: how many commits one log write carries, from
-//! nothing but how long a log write takes (fs_mark on XFS, the `aio_fsync` posting of 2015).
+//! nothing but how long a log write takes (`fs_mark` on XFS, the `aio_fsync` posting of 2015).
 //!
 //! An fsync takes CPU time of its issuer, writes the file's data, takes CPU time of whoever commits,
 //! and joins the log's buffer. A buffer that is not full is written once the one before is on disk;

@@ -57,16 +57,16 @@ impl Before {
         let busy_ns = host.busy_ns().iter().sum::<Ns>() - self.busy_ns;
         let elapsed_ns = host.now_ns() - self.at_ns;
         latencies_ns.sort_unstable();
-        let at = |part: f64| {
-            let index = (latencies_ns.len() as f64 * part) as usize;
+        let at = |percent: usize| {
+            let index = latencies_ns.len() * percent / 100;
             latencies_ns.get(index).map_or(0.0, |ns| *ns as f64 / 1e3)
         };
         Report {
             rate: operations as f64 * 1e9 / elapsed_ns as f64,
             util_pct: busy_ns as f64 * 100.0 / (elapsed_ns * host.geometry().len() as u64) as f64,
             cpu_us: busy_ns as f64 / 1e3 / operations.max(1) as f64,
-            p50_us: at(0.5),
-            p99_us: at(0.99),
+            p50_us: at(50),
+            p99_us: at(99),
             host: host.counts.since(&self.counts),
             crew: CrewCounts::default(),
             inline: 0,
