@@ -48,9 +48,9 @@ const HEAD: &str = r#"<!DOCTYPE html>
 <style>
 :root { color-scheme: light dark; --line: #8884; --fit: #b60; --good: #284; }
 body { font: 15px/1.5 system-ui, sans-serif; margin: 0; }
-main { max-width: 70rem; margin: auto; padding: 1rem 2rem 4rem; }
+main { max-width: 78rem; margin: auto; padding: 1rem 2rem 4rem; }
 table { border-collapse: collapse; margin: .5rem 0 1.5rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .2rem .7rem; border-bottom: 1px solid var(--line); text-align: right; }
+th, td { padding: .2rem .7rem; white-space: nowrap; border-bottom: 1px solid var(--line); text-align: right; }
 th:first-child, td:first-child { text-align: left; }
 td.fitted { color: var(--fit); } td.own { font-weight: 600; }
 .plot { background: #fff; overflow-x: auto; } h2 { margin-top: 3rem; } dd { margin-bottom: .5rem; }
@@ -79,18 +79,15 @@ fn section(page: &mut String, experiment: &Experiment, rows: &[Row]) {
         let _ = write!(page, "<h3>{}, {}</h3>", escaped(machine), escaped(scenario));
         table(page, experiment, &here);
         if let Some(plot) = plot(experiment, &here) {
-            let _ = write!(page, "<div class=\"plot\">{plot}</div>");
+            let _ = write!(page, "<div class=\"plot\">{plot}</div>{}", legend(&here));
         }
     }
 }
 
 fn table(page: &mut String, experiment: &Experiment, rows: &[&Row]) {
-    let mut hosts: Vec<&str> = Vec::new();
+    let hosts = hosts_of(rows);
     let mut policies: Vec<&str> = Vec::new();
     for row in rows {
-        if !hosts.contains(&row.key.host.as_str()) {
-            hosts.push(&row.key.host);
-        }
         if !policies.contains(&row.key.policy.as_str()) {
             policies.push(&row.key.policy);
         }
@@ -143,6 +140,40 @@ fn table(page: &mut String, experiment: &Experiment, rows: &[&Row]) {
     page.push_str("</tr></table>");
 }
 
+/// Which colour is which host.
+fn legend(rows: &[&Row]) -> String {
+    let mut text = String::from("<p><small>published: the black bars");
+    for (number, host) in hosts_of(rows).into_iter().enumerate() {
+        let RGBColor(red, green, blue) = COLORS[number % COLORS.len()];
+        let _ = write!(
+            text,
+            "; <span style=\"color:rgb({red},{green},{blue})\">●</span> {}",
+            escaped(host)
+        );
+    }
+    text.push_str("</small></p>");
+    text
+}
+
+fn hosts_of<'a>(rows: &[&'a Row]) -> Vec<&'a str> {
+    let mut hosts: Vec<&str> = Vec::new();
+    for row in rows {
+        if !hosts.contains(&row.key.host.as_str()) {
+            hosts.push(&row.key.host);
+        }
+    }
+    hosts
+}
+
+/// One for each host.
+const COLORS: [RGBColor; 5] = [
+    RGBColor(200, 60, 60),
+    RGBColor(40, 110, 200),
+    RGBColor(40, 150, 70),
+    RGBColor(200, 140, 20),
+    RGBColor(130, 80, 180),
+];
+
 /// Changes against the baseline: the published ones as lines, the simulated ones as dots with
 /// their spread.
 fn plot(experiment: &Experiment, rows: &[&Row]) -> Option<String> {
@@ -154,6 +185,7 @@ fn plot(experiment: &Experiment, rows: &[&Row]) -> Option<String> {
     if rows.len() < 2 {
         return None;
     }
+    let hosts = hosts_of(&rows);
     let mut policies: Vec<&str> = Vec::new();
     for row in &rows {
         if !policies.contains(&row.key.policy.as_str()) {
@@ -193,7 +225,8 @@ fn plot(experiment: &Experiment, rows: &[&Row]) -> Option<String> {
             .ok()?;
         for (place, policy) in policies.iter().enumerate() {
             let of = rows.iter().filter(|row| row.key.policy == *policy);
-            for (number, row) in of.enumerate() {
+            for row in of {
+                let number = hosts.iter().position(|host| *host == row.key.host).unwrap_or(0);
                 let at = place as f64 - 0.25 + 0.15 * number as f64;
                 if let Some(published) = row.published_delta_pct {
                     let ends = [(published, place as f64 - 0.4), (published, place as f64 + 0.4)];
@@ -202,7 +235,7 @@ fn plot(experiment: &Experiment, rows: &[&Row]) -> Option<String> {
                 let delta = row.delta_pct?;
                 let spread = row.value.sd / row.value.mean * 100.0;
                 let ends = [(delta - spread, at), (delta + spread, at)];
-                let color = Palette99::pick(number);
+                let color = COLORS[number % COLORS.len()];
                 chart.draw_series([PathElement::new(ends, color.stroke_width(1))]).ok()?;
                 chart.draw_series([Circle::new((delta, at), 3, color.filled())]).ok()?;
             }
