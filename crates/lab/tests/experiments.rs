@@ -58,6 +58,9 @@ fn what_cannot_be_put_together_is_named() {
     let line = r#"{"experiment":"wq","machine":"m","scenario":"s","policy":"p","host":"h","seed":0,"values":{"rate":1.0}}"#;
     let other = line.replace("1.0", "2.0");
     assert!(error(&format!("{line}\n{other}\n")).contains("differs"));
+    std::fs::write(folder.path().join("1-of-1.jsonl"), "").unwrap();
+    std::fs::write(folder.path().join("3-of-3.jsonl"), "").unwrap();
+    assert!(merge(folder.path()).unwrap_err().to_string().contains("part 1 of 3 is missing"));
     for text in ["0/3", "4/3", "1", "a/b", "1/0"] {
         let error = text.parse::<Shard>().unwrap_err().to_string();
         assert!(error.contains(text), "{error}");

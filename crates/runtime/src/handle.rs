@@ -234,14 +234,18 @@ pub(crate) fn block_on_until<F: Future + Unpin>(
 ) -> Option<F::Output> {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut context = Context::from_waker(&waker);
+    let mut waited = false;
     loop {
         // A thread that waits has no turn to give away, also where it is a future that makes it.
         let polled = local::with_budget(false, || Pin::new(&mut *future).poll(&mut context));
         if let Poll::Ready(output) = polled {
+            if waited {
+                local::issuer_goes_on();
+            }
             return Some(output);
         }
-        local::issuer_waits();
         let Some(deadline) = deadline else {
+            waited |= local::issuer_waits();
             thread::park();
             continue;
         };
@@ -249,6 +253,7 @@ pub(crate) fn block_on_until<F: Future + Unpin>(
         if left.is_zero() {
             return None;
         }
+        waited |= local::issuer_waits();
         thread::park_timeout(left);
     }
 }

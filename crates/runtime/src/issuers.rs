@@ -2,7 +2,7 @@
 //! what they could do themselves only costs.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use homing_topology::{CPU_COUNT_MAX, CpuId, CpuSet};
 
@@ -11,11 +11,16 @@ use crate::cpu_bits::CpuBits;
 /// Threads have numbers, which repeat: more than so many issuers may be counted as fewer.
 const NUMBERS: usize = CPU_COUNT_MAX;
 
-/// Issuers of this interval and of the one before.
+/// An interval, at least: who has not issued for two of them is none.
+const INTERVAL_NS: u64 = 8_000_000;
+
+/// Issuers of this interval and of the one before. Time passes as somebody looks: where nobody does,
+/// nothing depends on it.
 #[derive(Debug)]
 pub(crate) struct Issuers {
     now: CpuBits,
     before: CpuBits,
+    began_ns: AtomicU64,
 }
 
 static LAST: AtomicU32 = AtomicU32::new(0);
@@ -28,11 +33,12 @@ impl Issuers {
     pub(crate) fn new() -> Self {
         let last = CpuId::new(NUMBERS - 1).expect("it is below the maximum");
         let bits = || CpuBits::for_range_of(&CpuSet::of(last));
-        Self { now: bits(), before: bits() }
+        Self { now: bits(), before: bits(), began_ns: AtomicU64::new(0) }
     }
 
     /// This thread issues, or would.
-    pub(crate) fn note(&self) {
+    pub(crate) fn note(&self, now_ns: u64) {
+        self.pass(now_ns);
         let number = NUMBER.get().unwrap_or_else(|| {
             let next = LAST.fetch_add(1, Ordering::Relaxed) as usize % NUMBERS;
             let number = CpuId::new(next).expect("it is below the maximum");
@@ -45,19 +51,32 @@ impl Issuers {
     }
 
     /// How many there are.
-    pub(crate) fn count(&self) -> usize {
+    pub(crate) fn count(&self, now_ns: u64) -> usize {
+        self.pass(now_ns);
         self.now.snapshot().or(&self.before.snapshot()).len()
     }
 
-    /// An interval is over.
-    pub(crate) fn pass(&self) {
+    fn pass(&self, now_ns: u64) {
+        let began_ns = self.began_ns.load(Ordering::Relaxed);
+        let elapsed_ns = now_ns.saturating_sub(began_ns);
+        if elapsed_ns < INTERVAL_NS {
+            return;
+        }
+        // One of those who find it over ends it.
+        let mine =
+            self.began_ns.compare_exchange(began_ns, now_ns, Ordering::Relaxed, Ordering::Relaxed);
+        if mine.is_err() {
+            return;
+        }
         let (now, before) = (self.now.snapshot(), self.before.snapshot());
-        before.minus(&now).iter().for_each(|number| {
-            self.before.remove(number);
-        });
-        for number in now.iter() {
-            self.before.insert(number);
+        let kept = if elapsed_ns < 2 * INTERVAL_NS { now } else { CpuSet::EMPTY };
+        for number in now.or(&before).iter() {
             self.now.remove(number);
+            if kept.contains(number) {
+                self.before.insert(number);
+            } else {
+                self.before.remove(number);
+            }
         }
     }
 }
@@ -74,12 +93,12 @@ mod tests {
         let issuers = Arc::new(Issuers::new());
         for _ in 0..3 {
             let issuers = Arc::clone(&issuers);
-            thread::spawn(move || (0..5).for_each(|_| issuers.note())).join().unwrap();
+            thread::spawn(move || (0..5).for_each(|_| issuers.note(1))).join().unwrap();
         }
-        assert_eq!(issuers.count(), 3);
-        issuers.pass();
-        assert_eq!(issuers.count(), 3);
-        issuers.pass();
-        assert_eq!(issuers.count(), 0);
+        assert_eq!(issuers.count(INTERVAL_NS - 1), 3);
+        assert_eq!(issuers.count(INTERVAL_NS), 3, "one interval later");
+        issuers.note(INTERVAL_NS);
+        assert_eq!(issuers.count(2 * INTERVAL_NS), 1, "two");
+        assert_eq!(issuers.count(60_000_000_000), 0, "however long nobody has looked");
     }
 }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 use homing_topology::CpuId;
 
 use crate::crew::Member;
+use crate::item::quietly;
 use crate::shared::Shared;
 use crate::sync::thread_local;
 
@@ -156,16 +157,32 @@ fn note_issue(shared: &Shared, cpu: CpuId) {
 }
 
 /// This thread is about to sleep until something has ended. Where it is no worker, what it has
-/// issued may have its CPU.
-pub(crate) fn issuer_waits() {
-    let issued = ISSUED.try_with(|issued| {
+/// issued may have its CPU. Whether it had issued anything since the last time.
+pub(crate) fn issuer_waits() -> bool {
+    let Some((shared, cpu)) = issued(|known| known.cpu.take()) else { return false };
+    shared.dispatch.issuer_waits(&*shared, cpu);
+    quietly(|| drop(shared));
+    true
+}
+
+/// It has waited, and uses its CPU again.
+pub(crate) fn issuer_goes_on() {
+    if let Some((shared, cpu)) = issued(|_| Some(running_on())) {
+        shared.dispatch.occupy(cpu);
+        quietly(|| drop(shared));
+    }
+}
+
+/// For whom this thread has issued, and what `of` says of it. What it gives may be the last reference:
+/// then it ends outside the borrow, since what the runtime's user has put into it may issue again.
+fn issued<T>(of: impl FnOnce(&mut Issued) -> Option<T>) -> Option<(Arc<Shared>, T)> {
+    let found = ISSUED.try_with(|issued| {
         let mut issued = issued.borrow_mut();
         let known = issued.as_mut()?;
-        Some((known.shared.upgrade()?, known.cpu.take()?))
+        let of = of(known)?;
+        Some((known.shared.upgrade()?, of))
     });
-    if let Ok(Some((shared, cpu))) = issued {
-        shared.dispatch.issuer_waits(&*shared, cpu);
-    }
+    found.ok().flatten()
 }
 
 #[cfg(all(target_os = "linux", not(shuttle)))]

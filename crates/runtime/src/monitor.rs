@@ -147,7 +147,6 @@ impl Monitor<'_> {
         let shared = self.shared;
         shared.crew.create_missing(shared);
         shared.dispatch.forget_occupied();
-        shared.issuers.pass();
         if now_ns.saturating_sub(self.mask_read_ns) >= MASK_NS {
             self.mask_read_ns = now_ns;
             self.follow_mask();

@@ -19,7 +19,8 @@ pub(crate) struct SpareCpus {
     cpus: CpuSet,
     born: Instant,
     next_sample_ms: AtomicU64,
-    count: AtomicUsize,
+    idle: AtomicUsize,
+    idle_or_items: AtomicUsize,
     last: Mutex<Option<Sample>>,
 }
 
@@ -45,7 +46,8 @@ impl SpareCpus {
             cpus,
             born: Instant::now(),
             next_sample_ms: AtomicU64::new(0),
-            count: AtomicUsize::new(0),
+            idle: AtomicUsize::new(0),
+            idle_or_items: AtomicUsize::new(0),
             last: Mutex::new(None),
         }
     }
@@ -54,12 +56,15 @@ impl SpareCpus {
     /// does not tell.
     ///
     /// `items_ns`: what workers have spent on items, ever.
-    pub(crate) fn count(&self, items_ns: impl Fn() -> u64) -> usize {
+    pub(crate) fn count(&self, items_ns: impl Fn() -> u64) -> Spare {
         let now_ms = self.born.elapsed().as_millis() as u64;
         if now_ms >= self.next_sample_ms.load(Ordering::Relaxed) {
             self.sample(now_ms, items_ns());
         }
-        self.count.load(Ordering::Relaxed)
+        Spare {
+            idle: self.idle.load(Ordering::Relaxed),
+            idle_or_items: self.idle_or_items.load(Ordering::Relaxed),
+        }
     }
 
     fn sample(&self, now_ms: u64, items_ns: u64) {
@@ -73,20 +78,37 @@ impl SpareCpus {
         self.next_sample_ms.store(next, Ordering::Relaxed);
         let times = fs::read_to_string("/proc/stat").ok().map(|stat| parse(&stat, &self.cpus));
         let now = times.map(|times| Sample { at: Instant::now(), times, items_ns });
-        let count = last.zip(now).map_or(0, |(then, now)| {
+        let (idle, items) = last.zip(now).map_or((0, 0), |(then, now)| {
             let elapsed_ns = now.at.duration_since(then.at).as_nanos().max(1);
             let items_ns = u128::from(now.items_ns.saturating_sub(then.items_ns));
-            idle_cpus(then.times, now.times) + (items_ns / elapsed_ns) as usize
+            let items = items_ns * u128::from(MILLI) / elapsed_ns;
+            (idle_milli_cpus(then.times, now.times), items as u64)
         });
-        self.count.store(count, Ordering::Relaxed);
+        // Long items are booked when they end: more than there are CPUs says nothing.
+        let most = now.map_or(0, |now| now.times.cpu_count);
+        let whole = |milli_cpus: u64| (milli_cpus / MILLI).min(most) as usize;
+        self.idle.store(whole(idle), Ordering::Relaxed);
+        self.idle_or_items.store(whole(idle + items), Ordering::Relaxed);
         *last = now;
     }
 }
 
-fn idle_cpus(then: Times, now: Times) -> usize {
+/// What is counted: thousandths of a CPU.
+const MILLI: u64 = 1000;
+
+/// What the last interval left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Spare {
+    /// Idle CPUs.
+    pub(crate) idle: usize,
+    /// With those that items used.
+    pub(crate) idle_or_items: usize,
+}
+
+fn idle_milli_cpus(then: Times, now: Times) -> u64 {
     let total = now.total.saturating_sub(then.total);
     let idle = now.idle.saturating_sub(then.idle);
-    (idle * now.cpu_count).checked_div(total).unwrap_or(0) as usize
+    (idle * now.cpu_count * MILLI).checked_div(total).unwrap_or(0)
 }
 
 /// Adds up the lines `cpuN user nice system idle iowait irq softirq steal ...` of `cpus`.
@@ -123,10 +145,10 @@ mod tests {
         };
         let then = parse(&stat(100, 100, 100), &cpus);
         let now = |idle0, busy0, idle2| parse(&stat(idle0, busy0, idle2), &cpus);
-        assert_eq!(idle_cpus(then, now(110, 100, 110)), 2);
-        assert_eq!(idle_cpus(then, now(104, 106, 110)), 1);
-        assert_eq!(idle_cpus(then, now(104, 106, 104)), 1);
-        assert_eq!(idle_cpus(then, then), 0, "no time has passed");
+        assert_eq!(idle_milli_cpus(then, now(110, 100, 110)), 2000);
+        assert_eq!(idle_milli_cpus(then, now(104, 106, 110)), 1400);
+        assert_eq!(idle_milli_cpus(then, now(104, 106, 104)), 1142);
+        assert_eq!(idle_milli_cpus(then, then), 0, "no time has passed");
         assert_eq!(parse("cpuX 1\ncpu0\n", &cpus).cpu_count, 1);
     }
 }

@@ -9,6 +9,7 @@ use homing_sched::{Facts, HandOff, HandOffFacts, hand_off};
 use homing_topology::{CpuId, NodeId};
 
 use crate::books::Counters;
+use crate::clock::now_ns;
 use crate::futures;
 use crate::handle::JoinHandle;
 use crate::item::{self, Batch, Item, Tag};
@@ -231,21 +232,26 @@ impl Workqueue {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn hand_off(&self, item_ns: u64, issuer_has_more: bool) -> HandOff {
-        let shared = &self.of.shared;
-        if !local::is_worker_of(shared) {
-            shared.issuers.note();
-        }
         let mut facts = HandOffFacts { item_ns, issuer_has_more, spare_cpu_count: usize::MAX };
         // The machine's load is looked at only where the rest speaks for queueing.
         if hand_off(&facts) == HandOff::Queue {
-            let cpus = shared.dispatch.active().len();
-            let left = cpus.saturating_sub(shared.issuers.count());
-            // Before anything else runs there: what our own items use is theirs.
-            let busy_ns = || shared.dispatch.slots().map(|(_, slot)| slot.books.busy_ns()).sum();
-            facts.spare_cpu_count =
-                if left == 0 { 0 } else { left.min(shared.spare.count(busy_ns)) };
+            facts.spare_cpu_count = self.spare_cpu_count();
         }
         hand_off(&facts)
+    }
+
+    /// CPUs that are idle, or that issuers and other processes leave to items.
+    fn spare_cpu_count(&self) -> usize {
+        let shared = &self.of.shared;
+        let now_ns = now_ns();
+        if !local::is_worker_of(shared) {
+            shared.issuers.note(now_ns);
+        }
+        let cpus = shared.dispatch.active().len();
+        let left = cpus.saturating_sub(shared.issuers.count(now_ns));
+        let items_ns = || shared.dispatch.slots().map(|(_, slot)| slot.books.busy_ns()).sum();
+        let spare = shared.spare.count(items_ns);
+        spare.idle.max(left.min(spare.idle_or_items))
     }
 
     /// The name.

@@ -20,7 +20,8 @@
 //! * `SCHED-1` An item stands in exactly one queue: that of the CPU it is meant for, in the home
 //!   pod of its scope.
 //! * `SCHED-2` Only a CPU that is idle is woken: a whole idle core of the pod, an idle sibling
-//!   there, then (not strict) outward by distance; a CPU on which an issuer runs comes last.
+//!   there, then (not strict) outward by distance; a CPU on which an issuer runs comes last, and
+//!   only for more than the awake have to do, or for long items.
 //!   Where none is idle, nobody is woken.
 //! * `SCHED-3` One insertion wakes at most one CPU, none where a worker of the pod is already
 //!   searching; whoever starts an item while more wait wakes the next.
@@ -67,8 +68,8 @@ pub use layout::{Layout, PoolId, PoolSet, QueueId};
 pub use length::{BACKLOG_BATCH_NS, BATCH_ITEMS_MAX, BATCH_NS, ItemLength};
 pub use nice::{Nice, Shares};
 pub use place::{
-    OCCUPIED_BACKLOG_ITEMS, OCCUPIED_BACKLOG_NS, Placement, TINY_BACKLOG_NS, TINY_ITEM_NS,
-    WHOLE_CORE_ITEM_NS, calls_for_decision, home, start, submit,
+    OCCUPIED_BACKLOG_ITEMS, OCCUPIED_BACKLOG_NS, OCCUPIED_ITEM_MAX_NS, Placement, TINY_BACKLOG_NS,
+    TINY_ITEM_NS, WHOLE_CORE_ITEM_NS, calls_for_decision, home, start, submit,
 };
 pub use pull::{IDLE_PATIENCE_NS, Idle, Next, PULL_AGE_MAX_NS, Reach, before_park};
 pub use record::{Asked, Decided, Record, Recording};

@@ -20,6 +20,10 @@ pub const OCCUPIED_BACKLOG_NS: u64 = 50_000;
 /// partial load lose several per cent on small machines, with 4 low depths leave CPUs unused.
 pub const OCCUPIED_BACKLOG_ITEMS: usize = 2;
 
+/// Only items shorter than this wait for that: of others the wait for whoever is awake is dear, and
+/// nobody tells whether the issuer still runs. Guessed.
+pub const OCCUPIED_ITEM_MAX_NS: u64 = 500_000;
+
 /// Items shorter than this are left to the pod's workers that are awake until [`TINY_BACKLOG_NS`]
 /// of them wait, in nanoseconds: waking another CPU takes longer than running several.
 pub const TINY_ITEM_NS: u64 = 1_000;
@@ -127,7 +131,8 @@ fn wake_for(layout: &Layout, facts: &impl Facts, queue: QueueId, near: CpuId) ->
         // who is awake and may come by.
         let away = pullers(layout, facts, queue, &home, &active.minus(&idle));
         let enough = awake.or(&away).len() * OCCUPIED_BACKLOG_ITEMS;
-        let little = backlog_ns < OCCUPIED_BACKLOG_NS || (waiting as usize) < enough;
+        let short = item_ns < OCCUPIED_ITEM_MAX_NS && (waiting as usize) < enough;
+        let little = backlog_ns < OCCUPIED_BACKLOG_NS || short;
         let reluctant = known && little;
         if free.is_empty() && reluctant {
             return None;
@@ -305,6 +310,7 @@ mod tests {
         assert_eq!(wake("0", cache, on_0(1_000, 49)), None, "the rest is little");
         assert_eq!(wake("0", cache, on_0(10_000, 29)), None, "15 are awake and will come by");
         assert_eq!(wake("0", cache, on_0(10_000, 30)), Some(0), "there is enough for all of them");
+        assert_eq!(wake("0", cache, on_0(OCCUPIED_ITEM_MAX_NS, 1)), Some(0), "it would wait long");
         assert_eq!(wake("0", cache, on_0(0, 1)), Some(0), "nobody knows how much waits");
         assert_eq!(wake("0", strict(Scope::Cpu), on_0(10_000, 1)), Some(0), "nobody else can");
         let pod = strict(Scope::Cache);

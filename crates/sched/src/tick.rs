@@ -5,7 +5,7 @@ use homing_topology::{CpuId, CpuSet};
 use crate::facts::Facts;
 use crate::layout::{Layout, QueueId};
 use crate::mask::Pod;
-use crate::place::pullers;
+use crate::place::{OCCUPIED_ITEM_MAX_NS, pullers};
 
 /// How long a worker's CPU clock must stand still before its item counts as blocked, in
 /// nanoseconds.
@@ -84,7 +84,8 @@ pub fn overdue(layout: &Layout, facts: &impl Facts) -> Option<CpuId> {
             if age_ns < TICK_AGE_NS {
                 return None;
             }
-            let idle = if age_ns < OCCUPIED_TICK_AGE_NS { free } else { idle };
+            let short = facts.item_ns(queue) < OCCUPIED_ITEM_MAX_NS;
+            let idle = if short && age_ns < OCCUPIED_TICK_AGE_NS { free } else { idle };
             let pod = Pod::of(layout, facts, queue);
             let nearest = |among: &CpuSet| {
                 layout.rings(leader).iter().find_map(|ring| ring.and(among).first_from(leader))

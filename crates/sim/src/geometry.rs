@@ -46,8 +46,7 @@ impl DomainKind {
     pub(crate) fn imbalance_pct(self) -> u64 {
         match self {
             Self::Smt => 110,
-            Self::Llc | Self::Package => 117,
-            Self::Numa => 125,
+            Self::Llc | Self::Package | Self::Numa => 117,
         }
     }
 

@@ -78,7 +78,7 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
             comparison.places.iter().map(place).collect()
         };
         let text = json!({
-            "default": places(&against_kernel), "auto": auto.as_ref().map(places),
+            "whole": whole, "default": places(&against_kernel), "auto": auto.as_ref().map(places),
         });
         return output::print_line(&text.to_string());
     }

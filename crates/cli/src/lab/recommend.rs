@@ -1,7 +1,9 @@
 //! `homing lab recommend`: which scope to choose, with the evidence.
 
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 
+use anyhow::bail;
 use clap::Args;
 use homing_lab::experiments::{Advice, Load, NamedMachine, recommend};
 use serde_json::json;
@@ -45,6 +47,9 @@ pub(crate) fn run(args: &RecommendArgs) -> anyhow::Result<()> {
         bar.set_position(progress.done as u64);
     })?;
     bar.finish_and_clear();
+    if stop.load(Ordering::Relaxed) {
+        bail!("stopped: what had ended says nothing of the rest");
+    }
     if args.json {
         let entry = |advice: &Advice| {
             json!({
@@ -84,13 +89,13 @@ fn told(machine: &str, advice: &[Advice]) -> String {
         ]);
     }
     align(&mut table, 1);
-    let advised = best.policy.trim_start_matches("homing ");
-    let (scope, strict) = match advised.strip_suffix("+strict") {
+    let (scope, strict) = match best.policy.strip_suffix("+strict") {
         Some(scope) => (scope, 1),
-        None => (advised, 0),
+        None => (best.policy.as_str(), 0),
     };
     format!(
         "on {machine}: affinity_scope {scope}, affinity_strict {strict}\n\
-         Simulated: settings within half a per cent of the best are ordered by their CPU time.\n{table}"
+         Simulated. Settings within one per cent of the best, or within the noise, count as equal: the\n\
+         default comes first among them, then what is not strict, then what needs less CPU time.\n{table}"
     )
 }

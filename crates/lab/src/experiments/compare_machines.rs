@@ -7,7 +7,7 @@ use homing_sim::{
     Cost, Costs, CryptLoad, HostModel, IssuerPlaces, KernelSettings, Policy, Rng, Source, Ssd,
 };
 
-use super::workqueue::{CryptRun, LOADS, homing_policies, homing_scopes, jobs};
+use super::workqueue::{CryptRun, LOADS, disk_for, homing_policies, homing_scopes, jobs};
 use super::{Cell, Measure, NamedMachine, Stat};
 
 /// Machines with their costs and loads.
@@ -29,8 +29,11 @@ const WARM_UP_NS: u64 = 200_000_000;
 impl MachineSet {
     /// These machines, with the published load.
     pub fn named(machines: Vec<NamedMachine>) -> Self {
-        let variant =
-            |machine| Variant { machine, costs: Costs::default(), load: CryptLoad::published(1) };
+        let variant = |machine: NamedMachine| {
+            let ssd = disk_for(machine.machine.cpus().len());
+            let load = CryptLoad { ssd, ..CryptLoad::published(1) };
+            Variant { machine, costs: Costs::default(), load }
+        };
         Self { machines: machines.into_iter().map(variant).collect() }
     }
 
@@ -50,7 +53,7 @@ impl MachineSet {
         scopes: bool,
     ) -> Vec<Cell> {
         let mut policies: Vec<Policy> = KernelSettings::PUBLISHED.map(Policy::Kernel).to_vec();
-        policies.extend(homing_policies());
+        policies.extend(homing_policies().into_iter().take(2)); // not the one that queues all
         if scopes {
             policies.extend(homing_scopes());
         }
@@ -108,7 +111,9 @@ impl Variant {
         draw("queue_ns", 50, 600);
         draw("take_ns", 50, 600);
         let crypt_ns = rng.between(40_000, 400_000);
+        // Short items on many CPUs must not end at the disk.
         let mut ssd = Ssd::nvme();
+        ssd.bytes_per_us *= 8;
         ssd.read_ns = rng.between(20_000, 120_000);
         let load = CryptLoad {
             depth: rng.between(16, 128) as usize,

@@ -185,6 +185,7 @@ impl Cell {
 /// The figures that runs have in common.
 fn common(report: &homing_sim::Report) -> BTreeMap<String, f64> {
     let items = report.crew.done.max(1) as f64;
+    let all = (report.crew.done + report.inline).max(1) as f64;
     let values = [
         ("rate", report.rate),
         ("util_pct", report.util_pct),
@@ -193,6 +194,7 @@ fn common(report: &homing_sim::Report) -> BTreeMap<String, f64> {
         ("p99_us", report.p99_us),
         ("wakes_per_item", report.crew.wakes as f64 / items),
         ("pulled_per_item", report.crew.pulled as f64 / items),
+        ("inline_share", report.inline as f64 / all),
         ("exposed_max_us", report.crew.exposed_max_ns as f64 / 1e3),
         ("lost_wakes", report.crew.lost_wakes as f64),
         ("events", report.events as f64),

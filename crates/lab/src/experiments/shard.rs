@@ -48,6 +48,16 @@ pub enum ShardError {
         /// The folder.
         path: PathBuf,
     },
+    /// A part is not there.
+    #[error("{path}: part {number} of {of} is missing", path = path.display())]
+    Missing {
+        /// The folder.
+        path: PathBuf,
+        /// The first that is missing.
+        number: usize,
+        /// Of so many, as the others say.
+        of: usize,
+    },
     /// The same run stands in two files with different figures.
     #[error("{path}: the run {key} differs from the same one in another file: from another version?",
         path = path.display())]
@@ -105,7 +115,8 @@ pub fn write_shard(
     Ok(path)
 }
 
-/// Reads all parts of a folder. A run that stands in several files must be the same in all.
+/// Reads all parts of a folder, which must all be there. A run that stands in several files must be
+/// the same in all.
 pub fn merge(folder: &Path) -> Result<Vec<Measure>, ShardError> {
     let at = |path: &Path| {
         let path = path.to_owned();
@@ -122,6 +133,7 @@ pub fn merge(folder: &Path) -> Result<Vec<Measure>, ShardError> {
     if paths.is_empty() {
         return Err(ShardError::Empty { path: folder.to_owned() });
     }
+    check_whole(folder, &paths)?;
     let mut all: Vec<Measure> = Vec::new();
     for path in paths {
         let text = fs::read_to_string(&path).map_err(at(&path))?;
@@ -142,4 +154,20 @@ pub fn merge(folder: &Path) -> Result<Vec<Measure>, ShardError> {
     }
     all.sort_by(|one, other| one.key.cmp(&other.key));
     Ok(all)
+}
+
+/// Of each number of parts that a file's name tells, all must be there.
+fn check_whole(folder: &Path, paths: &[PathBuf]) -> Result<(), ShardError> {
+    let part = |path: &PathBuf| {
+        let (number, of) = path.file_stem()?.to_str()?.split_once("-of-")?;
+        Some((number.parse::<usize>().ok()?, of.parse::<usize>().ok()?))
+    };
+    let parts: Vec<(usize, usize)> = paths.iter().filter_map(part).collect();
+    for (_, of) in &parts {
+        let missing = (1..=*of).find(|number| !parts.contains(&(*number, *of)));
+        if let Some(number) = missing {
+            return Err(ShardError::Missing { path: folder.to_owned(), number, of: *of });
+        }
+    }
+    Ok(())
 }

@@ -22,23 +22,31 @@ pub(super) fn jobs(cpus: usize, each: usize) -> usize {
     (cpus / each).max(1)
 }
 
-/// homing as it is by default, and choosing its scope.
+/// homing as it is by default, choosing its scope, and queueing all that issuers could do.
 pub(super) fn homing_policies() -> Vec<Policy> {
     let plain = HomingSettings::default();
     let auto = HomingSettings { auto: true, ..plain.clone() };
-    vec![Policy::Homing(plain), Policy::Homing(auto)]
+    let queued = HomingSettings { hand_off: false, ..plain.clone() };
+    vec![Policy::Homing(plain), Policy::Homing(auto), Policy::Homing(queued)]
 }
 
-/// homing with each scope, as it is and strict.
+/// homing with each other scope, loose and strict.
 pub(super) fn homing_scopes() -> Vec<Policy> {
-    let fixed = |affinity: &Affinity| {
-        Policy::Homing(HomingSettings { affinity: *affinity, ..HomingSettings::default() })
-    };
-    Affinity::ALL.iter().map(fixed).collect()
+    let default = HomingSettings::default();
+    let others = Affinity::ALL.iter().filter(|affinity| **affinity != default.affinity);
+    let fixed = |affinity: &Affinity| HomingSettings { affinity: *affinity, ..default.clone() };
+    others.map(|affinity| Policy::Homing(fixed(affinity))).collect()
 }
 
 fn machines(plan: &Plan) -> Vec<NamedMachine> {
     plan.machine.clone().map_or_else(|| NamedMachine::presets(&RYZEN), |machine| vec![machine])
+}
+
+/// A disk that is not what limits so many CPUs: the published machine's, so many times as fast.
+pub(super) fn disk_for(cpus: usize) -> Ssd {
+    let mut ssd = Ssd::nvme();
+    ssd.bytes_per_us = ssd.bytes_per_us.max(ssd.bytes_per_us * cpus as u64 / 24);
+    ssd
 }
 
 /// One simulated run.
@@ -89,7 +97,9 @@ pub(super) fn throughput(plan: &Plan) -> Vec<Cell> {
     let mut cells = Vec::new();
     for machine in machines(plan) {
         for (scenario, each) in LOADS {
-            let load = CryptLoad::published(jobs(machine.machine.cpus().len(), each));
+            let cpus = machine.machine.cpus().len();
+            let mut load = CryptLoad::published(jobs(cpus, each));
+            load.ssd = disk_for(cpus);
             cells.extend(runs(plan, &machine, "wq", scenario, &load, &policies));
         }
     }

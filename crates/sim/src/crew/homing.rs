@@ -76,6 +76,7 @@ impl fmt::Display for HomingSettings {
         }
         f.write_str(if self.affinity.strict { "+strict" } else { "" })?;
         f.write_str(if self.localize { "+localize" } else { "" })?;
+        f.write_str(if self.hand_off { "" } else { ", all queued" })?;
         if self.features != Features::ALL {
             write!(f, " ({})", self.features)?;
         }
@@ -328,15 +329,12 @@ impl Homing {
         let exposed = self.board.total() > 0
             && !self.board.idle.minus(&self.board.occupied()).is_empty()
             && !self.board.attributes.affinity.strict;
-        match (exposed, self.exposed_since_ns) {
-            (true, None) => self.exposed_since_ns = Some(self.board.now_ns),
-            (false, Some(since_ns)) => {
-                let ns = self.board.now_ns - since_ns;
-                self.counts.exposed_max_ns = self.counts.exposed_max_ns.max(ns);
-                self.exposed_since_ns = None;
-            }
-            _ => {}
+        if let Some(since_ns) = self.exposed_since_ns {
+            // What has not ended counts too: each tick comes here.
+            let ns = self.board.now_ns - since_ns;
+            self.counts.exposed_max_ns = self.counts.exposed_max_ns.max(ns);
         }
+        self.exposed_since_ns = exposed.then(|| self.exposed_since_ns.unwrap_or(self.board.now_ns));
     }
 
     /// Workers whose announcement was taken and who were not woken sleep for ever.

@@ -25,6 +25,11 @@ impl Ssd {
         Self { read_ns: 6_000, write_ns: 6_000, bytes_per_us: 10_000, bus_free_at_ns: 0 }
     }
 
+    /// None: requests end as they are made.
+    pub const fn none() -> Self {
+        Self { read_ns: 0, write_ns: 0, bytes_per_us: u64::MAX, bus_free_at_ns: 0 }
+    }
+
     /// When a request that is submitted now will have ended.
     pub fn submit(&mut self, now_ns: Ns, write: bool, bytes: u64) -> Ns {
         let begins_ns = now_ns.max(self.bus_free_at_ns);

@@ -122,10 +122,8 @@ impl Host {
         if why == Why::NewIdle {
             return self.cpus[cpu].queue.is_empty();
         }
-        let whole = |at: &&CpuIndex| self.geometry.siblings(**at).iter().all(|s| self.is_idle(*s));
-        let idle = group.iter().filter(|at| self.is_idle(**at));
-        let chosen = idle.clone().find(whole).or_else(|| idle.clone().next());
-        chosen.or_else(|| group.first()) == Some(&cpu)
+        let idle = group.iter().find(|at| self.is_idle(**at));
+        idle.or_else(|| group.first()) == Some(&cpu)
     }
 
     /// Moves threads to `cpu`; how many.

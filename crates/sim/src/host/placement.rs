@@ -43,6 +43,7 @@ impl Host {
 
     /// A thread that has slept is at most half a latency behind the others.
     fn give_credit(&mut self, thread: ThreadId, cpu: CpuIndex) {
+        self.account(cpu);
         let credit_ns = if self.rules.sleeper_credit { self.rules.latency_ns / 2 } else { 0 };
         let least = self.cpus[cpu].min_vruntime - credit_ns.cast_signed();
         let own = &mut self.threads[thread.0 as usize];

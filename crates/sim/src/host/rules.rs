@@ -12,7 +12,7 @@ const RARE_COST_NS: Ns = 800_000;
 /// Who may go where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HostModel {
-    /// Linux's fair scheduler as of 6.4, literally.
+    /// Linux's fair scheduler as of 6.4, without sync wake-ups, buddies and NUMA's own rules.
     Cfs,
     /// The same, but issuers never leave the last-level cache on which they began.
     Confined,

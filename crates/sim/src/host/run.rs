@@ -100,10 +100,15 @@ impl Host {
 
     fn segment_over(&mut self, model: &mut impl Model, cpu: CpuIndex) {
         self.account(cpu);
-        if let Some(thread) = self.cpus[cpu].current {
-            self.threads[thread.0 as usize].left_ns = None;
-            self.ask(model, cpu, thread);
+        let Some(thread) = self.cpus[cpu].current else { return };
+        let own = &mut self.threads[thread.0 as usize];
+        if own.debt_ns > 0 || own.left_ns.is_some_and(|left_ns| left_ns > 0) {
+            // It was charged meanwhile.
+            self.time_segment(cpu);
+            return;
         }
+        own.left_ns = None;
+        self.ask(model, cpu, thread);
     }
 
     /// Asks the thread that runs on `cpu` what it does, until it runs or sleeps.
@@ -253,10 +258,13 @@ impl Host {
         if self.cpus[cpu].idle_since_ns.is_none() {
             self.cpus[cpu].idle_since_ns = Some(now_ns);
         }
-        if self.rules.swqueue.is_some() && self.pull_from_wake_list(cpu) {
-            return;
+        if self.rules.swqueue.is_none() || !self.pull_from_wake_list(cpu) {
+            self.newidle_balance(cpu);
         }
-        self.newidle_balance(cpu);
+        if !self.cpus[cpu].queue.is_empty() {
+            // It never was idle: neither is that a sample, nor does anything have to wake up.
+            self.cpus[cpu].idle_since_ns = None;
+        }
         if self.cpus[cpu].queue.is_empty() && self.has_siblings {
             let siblings = self.geometry.siblings(cpu);
             if siblings.iter().all(|at| self.is_idle(*at)) {
