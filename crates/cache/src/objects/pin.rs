@@ -4,9 +4,12 @@ use std::hash::{BuildHasher, Hash};
 use std::ops::Deref;
 
 use super::Cache;
+use super::removal::Departures;
 use crate::sync::write;
 
-/// The value of an entry that is not evicted before this is dropped: [`Cache::pin`].
+/// The value of an entry that is not evicted before this is dropped: [`Cache::pin`]. Where the cache holds
+/// more than it may since entries were pinned, what can go now goes as this is dropped, and the listener
+/// is told.
 #[must_use = "an entry is kept until this is dropped"]
 pub struct Pinned<K: Hash + Eq, V: Clone, S: BuildHasher> {
     cache: Cache<K, V, S>,
@@ -32,6 +35,11 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Deref for Pinned<K, V, S> {
 
 impl<K: Hash + Eq, V: Clone, S: BuildHasher> Drop for Pinned<K, V, S> {
     fn drop(&mut self) {
-        write(&self.cache.inner.part(self.hash).shard).unpin(self.frame, self.id);
+        let inner = &self.cache.inner;
+        let mut gone = Departures::new();
+        let mut shard = write(&inner.part(self.hash).shard);
+        shard.unpin(self.frame, self.id, &inner.common, &mut gone);
+        drop(shard);
+        inner.common.tell(gone);
     }
 }

@@ -466,14 +466,22 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         self.pins_made
     }
 
-    /// One guard is gone. Nothing happens where its entry was removed.
-    pub(super) fn unpin(&mut self, frame: u32, id: u64) {
-        if let Some(pin) = self.pins.get_mut(&frame).filter(|pin| pin.id == id) {
-            pin.guards -= 1;
-            if pin.guards == 0 {
-                self.pins.remove(&frame);
-                self.ranking.put_back(self.group_of(frame), frame, &self.slots);
-            }
+    /// One guard is gone. What the shard has too much goes: nothing could while this was pinned. Nothing
+    /// happens where the entry was removed.
+    pub(super) fn unpin<S: BuildHasher>(
+        &mut self,
+        frame: u32,
+        id: u64,
+        common: &Common<K, V, S>,
+        gone: &mut Departures<K, V>,
+    ) {
+        let Some(pin) = self.pins.get_mut(&frame).filter(|pin| pin.id == id) else { return };
+        pin.guards -= 1;
+        if pin.guards == 0 {
+            self.pins.remove(&frame);
+            let group = self.group_of(frame);
+            self.ranking.put_back(group, frame, &self.slots);
+            self.shrink_to_fit(group, common, gone);
         }
     }
 

@@ -99,6 +99,35 @@ fn where_all_is_pinned_what_is_new_is_turned_away() {
 }
 
 #[test]
+fn what_is_too_much_while_entries_are_pinned_goes_with_the_last_guard() {
+    // The capacity is less than what is pinned.
+    let (cache, told) = listened(4);
+    (0..4).for_each(|key| _ = cache.insert(key, "pinned"));
+    let mut pins: Vec<_> = (0..4).map(|key| cache.pin(&key).unwrap()).collect();
+    let again = cache.pin(&3).unwrap();
+    cache.set_capacity(1);
+    assert_eq!((cache.weight(), told.lock().unwrap().len()), (4, 0));
+    drop(pins.pop());
+    assert_eq!(cache.weight(), 4, "it has a guard still");
+    drop(again);
+    assert_eq!((cache.weight(), cache.get(&3)), (3, None));
+    assert_eq!(*told.lock().unwrap(), [(3, "pinned", Cause::Capacity)]);
+    drop(pins);
+    assert_eq!((cache.weight(), cache.stats().evictions), (1, 3));
+
+    // A pinned entry is made heavier.
+    let builder = Cache::builder().capacity(10).shards(1);
+    let cache = builder.weigher(|_, &weight: &u32| weight).build().unwrap();
+    cache.insert(1, 5);
+    cache.insert(2, 5);
+    let pins = [cache.pin(&1), cache.pin(&2)];
+    cache.insert(1, 10);
+    assert_eq!(cache.weight(), 15);
+    drop(pins);
+    assert!(cache.weight() <= 10);
+}
+
+#[test]
 fn a_listener_may_use_the_cache() {
     let slot: Arc<Mutex<Option<Cache<u32, u32>>>> = Arc::default();
     let inner = Arc::clone(&slot);

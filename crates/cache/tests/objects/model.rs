@@ -50,6 +50,7 @@ proptest! {
         capacity in 4..60u64,
         shards in 1..4usize,
         weighed: bool,
+        seed: u64,
     ) {
         let told = Arc::new(Mutex::new(Vec::<(u8, u16, Cause)>::new()));
         let tell = Arc::clone(&told);
@@ -58,7 +59,9 @@ proptest! {
             builder = builder.weigher(|_, value: &u16| (value % 5) as u32);
         }
         let listener = move |key, value, cause| tell.lock().unwrap().push((key, value, cause));
-        let cache: Cache<u8, u16> = builder.listener(listener).build().unwrap();
+        // A hasher by which a failure can be had again.
+        let hasher = foldhash::quality::FixedState::with_seed(seed);
+        let cache: Cache<u8, u16, _> = builder.listener(listener).hasher(hasher).build().unwrap();
         let groups = [cache.group("0"), cache.group("1"), cache.group("2")];
         // What was put in and not told of since.
         let mut model = BTreeMap::<u8, u16>::new();
