@@ -452,7 +452,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
             frame = None;
         }
         if let Some(at) = frame {
-            let Insertion { hash, key, value, weight, group } = insertion;
+            let Insertion { hash, key, value, weight, .. } = insertion;
             if !shard.may_hold(weight, common) {
                 let (key_was, was) = shard.remove(hash, at);
                 old = Some(was.clone());
@@ -468,7 +468,8 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
             if let Some(now) = now {
                 shard.times.write(at, now);
             }
-            shard.shrink_to_fit(Shard::<K, V>::number_of(group), common, gone);
+            // Whoever inserts it, it is for the group that the entry is in.
+            shard.shrink_to_fit(shard.group_of(at), common, gone);
         } else {
             frame = shard.insert(insertion, common, gone);
             if let (Some(at), Some(now)) = (frame, now) {

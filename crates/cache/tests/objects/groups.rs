@@ -47,6 +47,19 @@ fn low_is_spared_as_long_as_others_have_more_than_theirs() {
 }
 
 #[test]
+fn what_a_heavier_value_takes_too_much_its_own_group_gives() {
+    let builder = Cache::builder().capacity(10).shards(1);
+    let cache = builder.weigher(|_, &weight: &u32| weight).build().unwrap();
+    let kept = cache.group("kept");
+    kept.set_min(20);
+    (0..10).for_each(|key| _ = cache.insert_in(&kept, key, 1));
+    // Whoever inserts it, the entry stays in its group.
+    cache.insert(3, 5);
+    assert!(cache.weight() <= 10, "{}", cache.weight());
+    assert_eq!(kept.stats().weight, cache.weight());
+}
+
+#[test]
 fn hits_and_misses_are_those_of_the_group() {
     let cache = Cache::new(100);
     let group = cache.group("tenant");
