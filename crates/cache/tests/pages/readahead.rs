@@ -133,6 +133,28 @@ fn what_others_are_promised_is_not_taken() {
 }
 
 #[test]
+fn what_nobody_has_asked_for_takes_nothing_below_low() {
+    let world = open(1000, 8000);
+    let tenant = world.cache.group("tenant").low(u64::MAX).build();
+    let theirs = world.cache.open(Disk::new(2000 * PAGE), &tenant).unwrap();
+    theirs.read(0, &mut vec![0; 2000 * PAGE]).unwrap();
+    // The background makes the few frames free that it keeps so.
+    world.jobs.run();
+    let pages = |group: &Group| group.usage() as usize / PAGE;
+    let prefetch = |page| {
+        let before = pages(&tenant);
+        world.file.prefetch((page * PAGE) as u64, (64 * PAGE) as u64);
+        world.jobs.run();
+        before - pages(&tenant)
+    };
+    prefetch(6000);
+    assert_eq!((prefetch(6500), prefetch(7000)), (0, 0));
+    // It is because of low.
+    tenant.set_low(0);
+    assert!(prefetch(7500) >= 60);
+}
+
+#[test]
 fn a_group_stays_within_its_max() {
     let world = open(4000, 4000);
     world.group.set_max((400 * PAGE) as u64);
