@@ -294,3 +294,117 @@ fn tell(calls: Vec<Call>, verdict: &Verdict) {
         let _ = catch_unwind(AssertUnwindSafe(|| call(verdict.clone())));
     }
 }
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+
+    use homing_runtime::Runtime;
+
+    use super::*;
+    use crate::{Failure, System};
+
+    /// A disk that holds syncs up while it is told to, and counts them.
+    #[derive(Clone, Default)]
+    struct Disk(Arc<(Mutex<Book>, Condvar)>);
+
+    #[derive(Default)]
+    struct Book {
+        asked: usize,
+        held: bool,
+    }
+
+    impl Disk {
+        fn hold(&self, held: bool) {
+            lock(&self.0.0).held = held;
+            self.0.1.notify_all();
+        }
+
+        fn until_asked(&self, count: usize) {
+            let few = |book: &mut Book| book.asked < count;
+            let waited = self.0.1.wait_timeout_while(lock(&self.0.0), PATIENCE, few).unwrap();
+            assert!(!waited.1.timed_out(), "the disk was not asked");
+        }
+    }
+
+    impl System for Disk {
+        fn sync(&self, _: &File, _: Kind) -> Result<(), Failure> {
+            let mut book = lock(&self.0.0);
+            book.asked += 1;
+            self.0.1.notify_all();
+            drop(self.0.1.wait_while(book, |book| book.held).unwrap());
+            Ok(())
+        }
+        fn sync_filesystem(&self, _: &File) -> Result<(), Failure> {
+            unreachable!()
+        }
+        fn check(&self, _: &File) -> Result<(), Failure> {
+            unreachable!()
+        }
+        fn flush_device(&self, _: &File) -> Result<(), Failure> {
+            unreachable!()
+        }
+    }
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    struct World {
+        disk: Disk,
+        durable: Durable,
+        file: SharedFile,
+        _runtime: Runtime,
+    }
+
+    fn world() -> World {
+        let (runtime, disk) = (Runtime::new().unwrap(), Disk::default());
+        let durable = Durable::with_system(&runtime, disk.clone()).unwrap();
+        let file = SharedFile::always(vec![Arc::new(tempfile::tempfile().unwrap())], false);
+        World { disk, durable, file: file.unwrap(), _runtime: runtime }
+    }
+
+    #[test]
+    fn who_has_been_answered_and_comes_back_at_once_shares_the_next_sync() {
+        let World { disk, durable, file, _runtime } = &world();
+        let (sender, receiver) = mpsc::channel();
+        let ask = || {
+            let sender = sender.clone();
+            move |verdict| sender.send(verdict).unwrap()
+        };
+        // Again and again: who does not wait for him loses the race to him often.
+        for round in 0..200 {
+            disk.hold(true);
+            thread::scope(|scope| {
+                let (again, same, returns) = (durable.clone(), file.clone(), ask());
+                let returns = move |_| again.fdatasync_shared(&same, returns);
+                scope.spawn(|| durable.fdatasync_shared(file, returns));
+                disk.until_asked(2 * round + 1);
+                (0..2).for_each(|_| durable.fdatasync_shared(file, ask()));
+                // As if it took so long that he has all the time there is to come back.
+                file.shared.state().cost = Some(GATHERS * 2 * PATIENCE);
+                disk.hold(false);
+            });
+            (0..3).for_each(|_| receiver.recv_timeout(PATIENCE).unwrap().unwrap());
+            assert_eq!(lock(&disk.0.0).asked, 2 * round + 2, "round {round}");
+            // The next one who comes is to wait for nobody.
+            file.shared.state().expected = 0;
+        }
+    }
+
+    #[test]
+    fn what_a_sync_takes_is_measured() {
+        let World { disk, durable, file, _runtime } = &world();
+        let began = Instant::now();
+        disk.hold(true);
+        let held = thread::scope(|scope| {
+            scope.spawn(|| durable.fdatasync_shared(file, drop));
+            disk.until_asked(1);
+            let asked = Instant::now();
+            let held = asked.elapsed();
+            disk.hold(false);
+            held
+        });
+        let cost = file.shared.state().cost.unwrap();
+        assert!(held <= cost && cost <= began.elapsed(), "{held:?} {cost:?}");
+    }
+}

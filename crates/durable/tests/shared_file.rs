@@ -186,54 +186,6 @@ fn no_verdict_is_of_a_sync_that_had_begun_before() {
     });
 }
 
-/// A disk on which a sync takes long.
-struct Slow;
-
-const LONG: Duration = Duration::from_millis(400);
-
-impl System for Slow {
-    fn sync(&self, _: &File, _: Kind) -> Result<(), Failure> {
-        thread::sleep(LONG);
-        Ok(())
-    }
-    fn sync_filesystem(&self, _: &File) -> Result<(), Failure> {
-        unreachable!()
-    }
-    fn check(&self, _: &File) -> Result<(), Failure> {
-        unreachable!()
-    }
-    fn flush_device(&self, _: &File) -> Result<(), Failure> {
-        unreachable!()
-    }
-}
-
-#[test]
-fn who_has_been_answered_and_comes_back_at_once_shares_the_next_sync() {
-    let runtime = Runtime::new().unwrap();
-    let durable = Durable::with_system(&runtime, Slow).unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let all = descriptions(&folder.path().join("slow"), 2);
-    let file = SharedFile::always(all, false).unwrap();
-    let (sender, receiver) = mpsc::channel();
-    thread::scope(|scope| {
-        let returns = sender.clone();
-        let (again, durable, file) = (durable.clone(), &durable, &file);
-        let same = file.clone();
-        scope.spawn(move || {
-            durable.fdatasync_shared(file, move |_| {
-                again.fdatasync_shared(&same, move |verdict| returns.send(verdict).unwrap());
-            });
-        });
-        thread::sleep(LONG / 4);
-        for _ in 0..2 {
-            let sender = sender.clone();
-            durable.fdatasync_shared(file, move |verdict| sender.send(verdict).unwrap());
-        }
-    });
-    (0..3).for_each(|_| receiver.recv().unwrap().unwrap());
-    assert_eq!((durable.counters().asked, durable.counters().files), (4, 2));
-}
-
 #[test]
 fn when_the_runtime_ends_nobody_waits_for_ever() {
     let World { runtime, durable, disk, folder } = World::new();
