@@ -7,38 +7,72 @@ use hdrhistogram::Histogram;
 
 type Shared = Arc<Mutex<Histogram<u64>>>;
 
-/// Every thread's.
-static ALL: Mutex<Vec<Shared>> = Mutex::new(Vec::new());
+/// The histograms of all threads.
+struct Histograms(Mutex<Vec<Shared>>);
+
+static ALL: Histograms = Histograms::new();
 
 thread_local! {
-    static MINE: Shared = {
-        let mine = Arc::new(Mutex::new(empty()));
-        lock(&ALL).push(Arc::clone(&mine));
-        mine
-    };
+    static MINE: Shared = ALL.add_one();
 }
 
 /// Writes one latency down. The lock is the thread's own: nobody else wants it meanwhile.
 pub(crate) fn record(latency: Duration) {
-    let nanoseconds = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
-    MINE.with(|mine| lock(mine).saturating_record(nanoseconds));
+    MINE.with(|mine| write_down(mine, latency));
 }
 
 /// Forgets what was written down so far.
 pub(crate) fn forget() {
-    for one in lock(&ALL).iter() {
-        lock(one).reset();
-    }
+    ALL.forget();
 }
 
 /// Everything that was written down, in nanoseconds.
 pub(crate) fn recorded() -> Histogram<u64> {
-    let mut sum = empty();
-    for one in lock(&ALL).iter() {
-        // Both have the same bounds, so this cannot fail.
-        let _ = sum.add(&*lock(one));
+    ALL.sum()
+}
+
+/// Of these alone, in nanoseconds.
+pub(crate) fn of(latencies: &[Duration]) -> Histogram<u64> {
+    let mut all = empty();
+    for latency in latencies {
+        all.saturating_record(nanoseconds(*latency));
     }
-    sum
+    all
+}
+
+fn write_down(histogram: &Shared, latency: Duration) {
+    lock(histogram).saturating_record(nanoseconds(latency));
+}
+
+fn nanoseconds(latency: Duration) -> u64 {
+    u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Histograms {
+    const fn new() -> Self {
+        Self(Mutex::new(Vec::new()))
+    }
+
+    fn add_one(&self) -> Shared {
+        let one = Arc::new(Mutex::new(empty()));
+        lock(&self.0).push(Arc::clone(&one));
+        one
+    }
+
+    fn forget(&self) {
+        for one in lock(&self.0).iter() {
+            lock(one).reset();
+        }
+    }
+
+    fn sum(&self) -> Histogram<u64> {
+        let mut sum = empty();
+        for one in lock(&self.0).iter() {
+            // Both have the same bounds, so this cannot fail.
+            let _ = sum.add(&*lock(one));
+        }
+        sum
+    }
 }
 
 /// Up to a minute, to three significant digits.
@@ -56,14 +90,16 @@ mod tests {
 
     #[test]
     fn what_threads_wrote_down_comes_together_and_can_be_forgotten() {
+        // Of its own: other tests of this process measure, too.
+        let all = &Histograms::new();
         std::thread::scope(|scope| {
             for micros in [10, 20, 30] {
-                scope.spawn(move || record(Duration::from_micros(micros)));
+                scope.spawn(move || write_down(&all.add_one(), Duration::from_micros(micros)));
             }
         });
-        assert_eq!(recorded().len(), 3);
-        assert_eq!(recorded().value_at_quantile(0.5) / 1000, 20);
-        forget();
-        assert_eq!(recorded().len(), 0);
+        assert_eq!(all.sum().len(), 3);
+        assert_eq!(all.sum().value_at_quantile(0.5) / 1000, 20);
+        all.forget();
+        assert_eq!(all.sum().len(), 0);
     }
 }

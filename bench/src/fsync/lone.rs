@@ -15,7 +15,7 @@ use super::engines::Engines;
 use super::files::Files;
 use super::strategy::Strategy;
 use crate::cell::Figures;
-use crate::latency::{forget, record, recorded};
+use crate::latency;
 
 /// So many lone syncs beside bulks are enough.
 const SAMPLES: usize = 400;
@@ -106,11 +106,7 @@ impl Lone {
 }
 
 fn tell(when: &str, took: &[Duration], figures: &mut Figures) {
-    forget();
-    for one in took {
-        record(*one);
-    }
-    let recorded = recorded();
+    let recorded = latency::of(took);
     figures.insert(format!("{when}_syncs"), took.len() as f64);
     if took.is_empty() {
         return;
