@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use homing_lab::experiments::{
-    EXPERIMENTS, Experiment, Kind, Measure, Row, deltas, rms_error, rows,
+    EXPERIMENTS, Experiment, Kind, Measure, Row, deltas, hosts, places, policies, rms_error, rows,
 };
 
 use super::tables::{align, table};
@@ -22,21 +22,10 @@ pub(super) fn measures(measures: &[Measure]) -> String {
     let mut text = String::new();
     for experiment in &EXPERIMENTS {
         let rows = rows(experiment, measures);
-        let mut places: Vec<(&str, &str)> = Vec::new();
-        for row in &rows {
-            let place = (row.key.machine.as_str(), row.key.scenario.as_str());
-            if !places.contains(&place) {
-                places.push(place);
-            }
-        }
-        for (machine, scenario) in places {
-            let here = rows
-                .iter()
-                .filter(|row| row.key.machine == machine && row.key.scenario == scenario);
-            let here: Vec<&Row> = here.collect();
+        for (machine, scenario, here) in places(&rows) {
             let (_, unit) = experiment.metric;
             let _ = writeln!(text, "{} on {machine}, {scenario}; {unit}", experiment.name);
-            let _ = writeln!(text, "{}\n", place(experiment, &here));
+            let _ = writeln!(text, "{}\n", table_of(experiment, &here));
         }
     }
     text.push_str(
@@ -46,18 +35,9 @@ pub(super) fn measures(measures: &[Measure]) -> String {
     text
 }
 
-fn place(experiment: &Experiment, rows: &[&Row]) -> comfy_table::Table {
-    let mut hosts: Vec<&str> = Vec::new();
-    let mut policies: Vec<&str> = Vec::new();
-    for row in rows {
-        if !hosts.contains(&row.key.host.as_str()) {
-            hosts.push(&row.key.host);
-        }
-        if !policies.contains(&row.key.policy.as_str()) {
-            policies.push(&row.key.policy);
-        }
-    }
-    policies.sort_by_key(|policy| *policy != experiment.baseline);
+fn table_of(experiment: &Experiment, rows: &[&Row]) -> comfy_table::Table {
+    let hosts = hosts(rows);
+    let policies = policies(rows, experiment.baseline);
     let mut header = vec!["policy".to_owned(), "published".to_owned()];
     header.extend(hosts.iter().flat_map(|host| [(*host).to_owned(), "%".to_owned()]));
     let mut table = table(&header);

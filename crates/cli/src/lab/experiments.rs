@@ -5,7 +5,7 @@ use std::fs;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -217,7 +217,6 @@ pub(super) fn stop_flag() -> anyhow::Result<Arc<AtomicBool>> {
     signal_hook::flag::register_conditional_shutdown(SIGINT, status, Arc::clone(&stop))
         .context(cannot)?;
     signal_hook::flag::register(SIGINT, Arc::clone(&stop)).context(cannot)?;
-    debug_assert!(!stop.load(Ordering::Relaxed));
     Ok(stop)
 }
 

@@ -34,7 +34,7 @@ pub use recommend::{Advice, Load, LoadError, recommend};
 pub use report::report;
 pub use run::{Progress, run};
 pub use shard::{Shard, ShardError, merge, write_shard};
-pub use summary::{Row, Stat, deltas, rms_error, rows};
+pub use summary::{Row, Stat, deltas, hosts, places, policies, rms_error, rows};
 
 /// The models of the host's scheduler.
 pub const HOSTS: [HostModel; 5] = HostModel::ALL;

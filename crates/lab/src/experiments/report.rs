@@ -5,7 +5,10 @@ use std::fmt::Write as _;
 
 use plotters::prelude::*;
 
-use super::{EXPERIMENTS, Experiment, Kind, Measure, Row, SOURCES, deltas, rms_error, rows};
+use super::{
+    EXPERIMENTS, Experiment, Kind, Measure, Row, SOURCES, deltas, hosts, places, policies,
+    rms_error, rows,
+};
 
 /// What the simulation leaves out.
 const NOT_MODELLED: [&str; 8] = [
@@ -64,18 +67,7 @@ were chosen so; all others come out of the model. The rows of homing run its own
 
 fn section(page: &mut String, experiment: &Experiment, rows: &[Row]) {
     let _ = write!(page, "<h2>{}</h2><p>{}.</p>", experiment.name, escaped(experiment.about));
-    let mut places: Vec<(&str, &str)> = Vec::new();
-    for row in rows {
-        let place = (row.key.machine.as_str(), row.key.scenario.as_str());
-        if !places.contains(&place) {
-            places.push(place);
-        }
-    }
-    for (machine, scenario) in places {
-        let here: Vec<&Row> = rows
-            .iter()
-            .filter(|row| row.key.machine == machine && row.key.scenario == scenario)
-            .collect();
+    for (machine, scenario, here) in places(rows) {
         let _ = write!(page, "<h3>{}, {}</h3>", escaped(machine), escaped(scenario));
         table(page, experiment, &here);
         if let Some(plot) = plot(experiment, &here) {
@@ -85,14 +77,8 @@ fn section(page: &mut String, experiment: &Experiment, rows: &[Row]) {
 }
 
 fn table(page: &mut String, experiment: &Experiment, rows: &[&Row]) {
-    let hosts = hosts_of(rows);
-    let mut policies: Vec<&str> = Vec::new();
-    for row in rows {
-        if !policies.contains(&row.key.policy.as_str()) {
-            policies.push(&row.key.policy);
-        }
-    }
-    policies.sort_by_key(|policy| *policy != experiment.baseline);
+    let hosts = hosts(rows);
+    let policies = policies(rows, experiment.baseline);
     let (_, unit) = experiment.metric;
     let _ = write!(page, "<table><tr><th>{unit}</th><th>published</th>");
     for host in &hosts {
@@ -143,7 +129,7 @@ fn table(page: &mut String, experiment: &Experiment, rows: &[&Row]) {
 /// Which colour is which host.
 fn legend(rows: &[&Row]) -> String {
     let mut text = String::from("<p><small>published: the black bars");
-    for (number, host) in hosts_of(rows).into_iter().enumerate() {
+    for (number, host) in hosts(rows).into_iter().enumerate() {
         let RGBColor(red, green, blue) = COLORS[number % COLORS.len()];
         let _ = write!(
             text,
@@ -153,16 +139,6 @@ fn legend(rows: &[&Row]) -> String {
     }
     text.push_str("</small></p>");
     text
-}
-
-fn hosts_of<'a>(rows: &[&'a Row]) -> Vec<&'a str> {
-    let mut hosts: Vec<&str> = Vec::new();
-    for row in rows {
-        if !hosts.contains(&row.key.host.as_str()) {
-            hosts.push(&row.key.host);
-        }
-    }
-    hosts
 }
 
 /// One for each host.
@@ -185,13 +161,8 @@ fn plot(experiment: &Experiment, rows: &[&Row]) -> Option<String> {
     if rows.len() < 2 {
         return None;
     }
-    let hosts = hosts_of(&rows);
-    let mut policies: Vec<&str> = Vec::new();
-    for row in &rows {
-        if !policies.contains(&row.key.policy.as_str()) {
-            policies.push(&row.key.policy);
-        }
-    }
+    let hosts = hosts(&rows);
+    let policies = policies(&rows, experiment.baseline);
     let all = rows.iter().flat_map(|row| [row.delta_pct, row.published_delta_pct]).flatten();
     let (low, high) =
         all.fold((0.0_f64, 0.0_f64), |(low, high), value| (low.min(value), high.max(value)));

@@ -1,11 +1,12 @@
 //! Parts of a sweep on different machines: lines of JSON in files, put together later.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use super::{Cell, Measure};
+use super::{Cell, Key, Measure};
 
 /// One of several equal parts, counted from 1: `2/8`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,7 +135,7 @@ pub fn merge(folder: &Path) -> Result<Vec<Measure>, ShardError> {
         return Err(ShardError::Empty { path: folder.to_owned() });
     }
     check_whole(folder, &paths)?;
-    let mut all: Vec<Measure> = Vec::new();
+    let mut all: BTreeMap<Key, BTreeMap<String, f64>> = BTreeMap::new();
     for path in paths {
         let text = fs::read_to_string(&path).map_err(at(&path))?;
         for (index, line) in text.lines().enumerate() {
@@ -142,18 +143,16 @@ pub fn merge(folder: &Path) -> Result<Vec<Measure>, ShardError> {
                 let problem = error.to_string();
                 ShardError::Line { path: path.clone(), line: index + 1, problem }
             })?;
-            match all.iter().find(|known| known.key == measure.key) {
-                None => all.push(measure),
-                Some(known) if known.values == measure.values => {}
-                Some(_) => {
+            match all.get(&measure.key) {
+                Some(known) if *known != measure.values => {
                     let key = format!("{:?}", measure.key);
                     return Err(ShardError::Conflict { path, key });
                 }
-            }
+                _ => all.insert(measure.key, measure.values),
+            };
         }
     }
-    all.sort_by(|one, other| one.key.cmp(&other.key));
-    Ok(all)
+    Ok(all.into_iter().map(|(key, values)| Measure { key, values }).collect())
 }
 
 /// Of each number of parts that a file's name tells, all must be there.

@@ -1,5 +1,7 @@
 //! Figures of several seeds, against a baseline and beside what was published.
 
+use std::collections::BTreeMap;
+
 use super::{Experiment, Key, Kind, Measure, Published, kind_of};
 
 /// A figure over several seeds.
@@ -52,18 +54,20 @@ pub struct Row {
     pub kind: Kind,
 }
 
-/// The lines of an experiment, in the order in which cells stand.
+/// The lines of an experiment, each where its first measure stands.
 pub fn rows(experiment: &Experiment, measures: &[Measure]) -> Vec<Row> {
     let (metric, _) = experiment.metric;
     let mut keys: Vec<Key> = Vec::new();
+    let mut runs: BTreeMap<Key, Vec<&Measure>> = BTreeMap::new();
     for measure in measures.iter().filter(|measure| measure.key.experiment == experiment.name) {
         let key = Key { seed: 0, ..measure.key.clone() };
-        if !keys.contains(&key) {
-            keys.push(key);
+        if !runs.contains_key(&key) {
+            keys.push(key.clone());
         }
+        runs.entry(key).or_default().push(measure);
     }
     let stat = |key: &Key, metric: &str| {
-        let same = measures.iter().filter(|measure| Key { seed: 0, ..measure.key.clone() } == *key);
+        let same = runs.get(key)?.iter();
         let values: Vec<f64> =
             same.filter_map(|measure| measure.values.get(metric).copied()).collect();
         (!values.is_empty()).then(|| Stat::of(&values))
@@ -87,6 +91,42 @@ pub fn rows(experiment: &Experiment, measures: &[Measure]) -> Vec<Row> {
         })
     });
     rows.collect()
+}
+
+/// The lines of each machine and load, which make a table.
+pub fn places(rows: &[Row]) -> Vec<(&str, &str, Vec<&Row>)> {
+    let mut places: Vec<(&str, &str, Vec<&Row>)> = Vec::new();
+    for row in rows {
+        let (machine, scenario) = (row.key.machine.as_str(), row.key.scenario.as_str());
+        let known = places.iter_mut().find(|place| (place.0, place.1) == (machine, scenario));
+        match known {
+            Some((_, _, rows)) => rows.push(row),
+            None => places.push((machine, scenario, vec![row])),
+        }
+    }
+    places
+}
+
+/// The hosts of a table, each once.
+pub fn hosts<'a>(rows: &[&'a Row]) -> Vec<&'a str> {
+    once(rows, |row| &row.key.host)
+}
+
+/// The policies of a table, each once, the baseline first.
+pub fn policies<'a>(rows: &[&'a Row], baseline: &str) -> Vec<&'a str> {
+    let mut policies = once(rows, |row| &row.key.policy);
+    policies.sort_by_key(|policy| *policy != baseline);
+    policies
+}
+
+fn once<'a>(rows: &[&'a Row], name: impl Fn(&'a Row) -> &'a String) -> Vec<&'a str> {
+    let mut names: Vec<&str> = Vec::new();
+    for name in rows.iter().map(|row| name(row)) {
+        if !names.contains(&name.as_str()) {
+            names.push(name);
+        }
+    }
+    names
 }
 
 /// The simulated and the published change of each line that has both but the baseline's.
