@@ -35,7 +35,7 @@ use crate::durable::Durable;
 use crate::engine::identify;
 use crate::error::DurabilityError;
 use crate::sync::Mutex;
-use crate::synced::Synced;
+use crate::synced::{Outcome, Synced};
 use lead::{Shared, State};
 
 /// How long a segment becomes, in bytes. Guessed: to make and to remove one costs a few flushes, and
@@ -167,17 +167,7 @@ impl Log {
     /// # Panics
     /// Where no such record has been appended.
     pub fn commit(&self, sequence: Sequence) -> Synced {
-        let mut state = self.shared.state();
-        let synced = match state.ask(sequence) {
-            Ok(synced) => return synced,
-            Err(outcome) => Synced::of(outcome),
-        };
-        let leads = !std::mem::replace(&mut state.led, true);
-        drop(state);
-        if leads {
-            self.shared.lead_later();
-        }
-        synced
+        self.begin(|state| state.ask(sequence))
     }
 
     /// [`Log::commit`], and waits. Where no flush is under way the caller's own thread does it.
@@ -249,8 +239,13 @@ impl Log {
     /// # Panics
     /// Where a record before this one is not durable.
     pub fn truncate_before(&self, sequence: Sequence) -> Synced {
+        self.begin(|state| state.cut(sequence))
+    }
+
+    /// Asks under the lock. Where that is still to be done and nobody leads, a worker will.
+    fn begin(&self, ask: impl FnOnce(&mut State) -> Result<Synced, Arc<Outcome>>) -> Synced {
         let mut state = self.shared.state();
-        let synced = match state.cut(sequence) {
+        let synced = match ask(&mut state) {
             Ok(synced) => return synced,
             Err(outcome) => Synced::of(outcome),
         };
