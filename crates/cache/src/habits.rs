@@ -48,8 +48,12 @@ struct Clock {
 impl Habits {
     /// For a cache that has room for about so many pages.
     pub(crate) fn new(pages: usize) -> Arc<Self> {
-        let pages = pages.max(1);
-        let learner = Learner::with_sample(pages, Self::sample(pages));
+        Self::following(pages, Learner::sample_for(pages))
+    }
+
+    /// The same, where at most so many keys are followed.
+    pub(crate) fn following(pages: usize, keys: usize) -> Arc<Self> {
+        let learner = Learner::with_sample(pages.max(1), keys);
         Arc::new(Self {
             epoch: AtomicU32::new(0),
             level: AtomicU32::new(learner.level()),
@@ -65,11 +69,6 @@ impl Habits {
             worth: Mutex::new(learner.worth()),
             learner: Mutex::new(learner),
         })
-    }
-
-    /// How many keys are followed: as many as the memory that they take is small beside the cache.
-    pub(crate) fn sample(pages: usize) -> usize {
-        (pages / 4).clamp(1 << 12, 1 << 16)
     }
 
     /// The epoch that runs.

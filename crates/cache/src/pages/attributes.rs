@@ -80,6 +80,7 @@ fn stat(stats: GroupStats) -> String {
         misses,
         refaults,
         bypasses,
+        declined,
         evictions,
         write_backs,
         write_back_errors,
@@ -89,7 +90,7 @@ fn stat(stats: GroupStats) -> String {
     } = stats;
     format!(
         "usage {usage}\ndirty {dirty}\nhits {hits}\nmisses {misses}\nrefaults {refaults}\n\
-         bypasses {bypasses}\nevictions {evictions}\nwrite_backs {write_backs}\n\
+         bypasses {bypasses}\ndeclined {declined}\nevictions {evictions}\nwrite_backs {write_backs}\n\
          write_back_errors {write_back_errors}\nthrottled {throttled}\n\
          read_ahead {read_ahead}\nread_ahead_wasted {read_ahead_wasted}"
     )

@@ -76,7 +76,7 @@ impl Core {
         Self {
             sizing,
             shards: tables.into_iter().map(Shard::new).collect(),
-            habits: Habits::new(pages),
+            habits: Habits::following(pages, sizing.sample),
             files: RwLock::new(Files::default()),
             groups: Mutex::new(Vec::new()),
             departed: Mutex::new(GroupStats::default()),

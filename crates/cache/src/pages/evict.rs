@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use homing_mglru::density::Swappiness;
+use homing_mglru::density::{Missed, Swappiness};
 
 use super::fill::Demand;
 use super::frame::{Flags, Key};
@@ -57,6 +57,63 @@ impl Table {
         Err(NoFrame::ShardFull)
     }
 
+    /// Whether a page of this group takes the frame of another one, where so many are kept free.
+    pub(super) fn is_scarce(&self, group: &GroupState, kept_free: usize) -> bool {
+        self.free_count() <= kept_free || group.pages() >= group.max()
+    }
+
+    /// Whether pages of a group that were missed are not worth the frames that they would take from
+    /// others. Then they are remembered, and not to be put in.
+    pub(super) fn decline(
+        &mut self,
+        group: &Arc<GroupState>,
+        keys: impl Iterator<Item = Key> + Clone,
+        habits: &Habits,
+    ) -> bool {
+        let Some(local) = self.known_local(group) else { return false };
+        self.prepare(habits);
+        let own = self.policy.least(local);
+        let least = if group.pages() >= group.max() { own } else { self.asked_least(local, own) };
+        let Some(least) = least else { return false };
+        let epoch = self.policy.epoch();
+        let mut missed = Missed::default();
+        for key in keys.clone() {
+            let shadow = self.ghosts.get(self.hash(key), epoch);
+            self.policy.weigh(local, shadow, &mut missed);
+        }
+        if !self.policy.decline(local, missed, least) {
+            return false;
+        }
+        for key in keys {
+            let hash = self.hash(key);
+            let shadow = self.ghosts.take(hash, epoch);
+            let rest = self.policy.weigh(local, shadow, &mut Missed::default());
+            habits.evicted(&mut self.policy, &mut self.ghosts, hash, rest);
+        }
+        true
+    }
+
+    /// What the page is worth that would go for one of this group, whose own is worth `own`; `None` where it
+    /// would be one that another group has no right to, or that this group has to give whatever comes.
+    fn asked_least(&mut self, local: usize, own: Option<f32>) -> Option<f32> {
+        let claim = self.locals[local].group.claim();
+        if claim <= Claim::OverHigh {
+            return None;
+        }
+        let mut least = own;
+        for other in (0..self.locals.len().min(GROUPS_MAX)).filter(|&other| other != local) {
+            let theirs = self.locals[other].group.claim();
+            let Some(worth) = self.policy.least(other) else { continue };
+            if theirs < claim {
+                return None;
+            }
+            if theirs == claim && claim < Claim::Protected {
+                least = Some(least.map_or(worth, |least| least.min(worth)));
+            }
+        }
+        least
+    }
+
     /// Frees a frame, for a group if it is for one. What nobody has asked for yet takes nothing of
     /// others that is below their `low`. Returns whether it could.
     pub(super) fn evict(
@@ -72,7 +129,7 @@ impl Table {
             self.cookie = (self.cookie + 1) % self.locals.len();
             let claim = self.locals[self.cookie].group.claim();
             let kept = match demand {
-                Demand::Now => Claim::Protected,
+                Demand::Read | Demand::Write => Claim::Protected,
                 Demand::Ahead => Claim::OverMin,
             };
             if claim >= kept && requester != Some(self.cookie) {

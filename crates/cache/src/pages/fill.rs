@@ -12,6 +12,8 @@ use super::file::FileState;
 use super::frame::{Flags, Key};
 use super::group::Counters;
 use super::shard::{Shard, Ticket};
+use super::table::Table;
+use super::write::Busy;
 
 /// Pages of a shard that are being read.
 pub(super) struct Loading<'a> {
@@ -23,10 +25,13 @@ pub(super) struct Loading<'a> {
     demand: Demand,
 }
 
-/// Whether somebody has asked for pages, or may do so.
+/// What pages are wanted for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Demand {
-    Now,
+    Read,
+    /// They are changed, so they have to be held.
+    Write,
+    /// Nobody has asked for them yet.
     Ahead,
 }
 
@@ -38,6 +43,8 @@ pub(super) enum Begun<'a> {
     Wait(Ticket<'a>),
     /// There is no frame for it.
     Full(NoFrame),
+    /// These are not worth their frames: the caller has to read them past the cache.
+    Past(Busy<'a>),
     /// The caller has to read these.
     Loading(Loading<'a>),
 }
@@ -57,6 +64,12 @@ impl Core {
             return Begun::Full(NoFrame::ShardFull);
         }
         table.listen(&self.habits);
+        if demand == Demand::Read
+            && let Some(pages) = self.decline(&mut table, file, wanted.clone())
+        {
+            self.passed(shard, (pages.end - pages.start) as u32);
+            return Begun::Past(Busy::new(shard, &mut table, file, pages));
+        }
         let first = wanted.start;
         let mut frames = Vec::new();
         let mut end = first;
@@ -76,18 +89,46 @@ impl Core {
                 Err(_) if end > first => break,
                 Err(none) => return Begun::Full(none),
             }
-            if demand == Demand::Now {
+            if demand != Demand::Ahead {
                 self.habits.used(table.hash(key), false);
             }
             end = page + 1;
         }
         self.watch(&table);
         drop(table);
-        if demand == Demand::Now {
+        if demand != Demand::Ahead {
             Counters::add(&file.group.counters.misses, (end - first) as usize);
             self.passed(shard, (end - first) as u32);
         }
         Begun::Loading(Loading { core: self, shard, file, pages: first..end, frames, demand })
+    }
+
+    /// The pages at the beginning of a range that are missing, where they are not worth frames.
+    fn decline(
+        &self,
+        table: &mut Table,
+        file: &FileState,
+        wanted: Range<u64>,
+    ) -> Option<Range<u64>> {
+        if !table.is_scarce(&file.group, Self::watermarks(table).1) {
+            return None;
+        }
+        let first = wanted.start;
+        let is_missing = |page: &u64| {
+            let key = Key::new(file.number, *page);
+            table.find(key).is_none() && !table.is_busy(key)
+        };
+        let end = first + wanted.take_while(is_missing).count() as u64;
+        let keys = (first..end).map(|page| Key::new(file.number, page));
+        if first == end || !table.decline(&file.group, keys.clone(), &self.habits) {
+            return None;
+        }
+        keys.for_each(|key| self.habits.used(table.hash(key), false));
+        let Counters { misses, declined, .. } = &file.group.counters;
+        for counter in [misses, declined] {
+            Counters::add(counter, (end - first) as usize);
+        }
+        Some(first..end)
     }
 
     /// Reads pages from the backing, past the cache.

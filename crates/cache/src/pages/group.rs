@@ -40,6 +40,7 @@ pub(super) struct GroupState {
 pub(super) struct Counters {
     pub(super) misses: AtomicU64,
     pub(super) bypasses: AtomicU64,
+    pub(super) declined: AtomicU64,
     pub(super) refaults: AtomicU64,
     pub(super) evictions: AtomicU64,
     pub(super) write_backs: AtomicU64,
@@ -71,6 +72,8 @@ pub struct GroupStats {
     pub refaults: u64,
     /// Pages read or written past the cache, since no frame could be had.
     pub bypasses: u64,
+    /// Of the misses, pages that were not worth the frames of others: they were read past the cache.
+    pub declined: u64,
     /// Pages that had to go.
     pub evictions: u64,
     /// Pages written back.
@@ -93,6 +96,7 @@ impl GroupStats {
         self.misses += other.misses;
         self.refaults += other.refaults;
         self.bypasses += other.bypasses;
+        self.declined += other.declined;
         self.evictions += other.evictions;
         self.write_backs += other.write_backs;
         self.write_back_errors += other.write_back_errors;
@@ -165,6 +169,7 @@ impl GroupState {
         let Counters {
             misses,
             bypasses,
+            declined,
             refaults,
             evictions,
             write_backs,
@@ -180,6 +185,7 @@ impl GroupState {
             misses: misses.load(Relaxed),
             refaults: refaults.load(Relaxed),
             bypasses: bypasses.load(Relaxed),
+            declined: declined.load(Relaxed),
             evictions: evictions.load(Relaxed),
             write_backs: write_backs.load(Relaxed),
             write_back_errors: write_back_errors.load(Relaxed),

@@ -117,7 +117,7 @@ impl Core {
             let end = pages_end.min((page / CHUNK + 1) * CHUNK);
             match self.begin(self.shard_of(file, page), file, page..end, Demand::Ahead) {
                 Begun::Full(_) => return Err(Stopped::Full),
-                Begun::Present | Begun::Wait(_) => page += 1,
+                Begun::Present | Begun::Wait(_) | Begun::Past(_) => page += 1,
                 Begun::Loading(loading) => {
                     let count = loading.pages.end - page;
                     page = loading.pages.end;

@@ -1,6 +1,8 @@
 //! Reads: what is there is copied under the read lock of its shard, the rest is read first.
 
-use super::core::{Core, Piece};
+use std::ops::Range;
+
+use super::core::{CHUNK, Core, Piece};
 use super::error::FileError;
 use super::file::FileState;
 use super::fill::{Begun, Demand};
@@ -72,10 +74,11 @@ impl Core {
     ) -> (usize, bool) {
         let table = shard.read();
         let epoch = self.habits.epoch();
-        let (mut done, mut hits, mut is_missing) = (0, 0, false);
-        while done < data.len() {
-            let at = offset + done as u64;
-            let key = Key::new(file.number, self.page_of(at));
+        // Found first, then copied: the CPU waits for the memory of several pages at a time.
+        let mut frames = [0; CHUNK as usize];
+        let (mut hits, mut is_missing) = (0, false);
+        for page in self.pages_of(offset, data.len() as u64) {
+            let key = Key::new(file.number, page);
             let Some((frame, flags)) = table.find(key) else {
                 is_missing = true;
                 break;
@@ -83,19 +86,23 @@ impl Core {
             if flags.has(Flags::LOADING) {
                 break;
             }
-            let start = at as usize & (self.page_size() - 1);
-            let count = (self.page_size() - start).min(data.len() - done);
-            data[done..done + count].copy_from_slice(&table.arena.get(frame)[start..start + count]);
             if table.policy.access(frame, epoch) {
                 self.habits.used(table.hash(key), false);
             }
-            done += count;
+            frames[hits] = frame;
             hits += 1;
+        }
+        let mut done = 0;
+        for &frame in &frames[..hits] {
+            let start = (offset + done as u64) as usize & (self.page_size() - 1);
+            let count = (self.page_size() - start).min(data.len() - done);
+            data[done..done + count].copy_from_slice(&table.arena.get(frame)[start..start + count]);
+            done += count;
         }
         if hits > 0
             && let Some(local) = table.known_local(&file.group)
         {
-            table.locals[local].hits.fetch_add(hits, Relaxed);
+            table.locals[local].hits.fetch_add(hits as u64, Relaxed);
         }
         drop(table);
         self.passed(shard, hits as u32);
@@ -113,7 +120,7 @@ impl Core {
         tries: &mut u32,
     ) -> Result<usize, FileError> {
         let pages = self.pages_of(offset, data.len() as u64);
-        let loading = match self.begin(shard, file, pages.clone(), Demand::Now) {
+        let loading = match self.begin(shard, file, pages.clone(), Demand::Read) {
             Begun::Present => return Ok(0),
             Begun::Wait(ticket) => {
                 ticket.wait();
@@ -124,44 +131,42 @@ impl Core {
                 if *tries < TRIES_MAX && self.make_room(shard, file, none) {
                     return Ok(0);
                 }
-                return self.read_past(shard, file, offset, data);
+                let Some(busy) = Self::past(shard, file, pages.start) else { return Ok(0) };
+                let count = self.fetch_to(file, busy.pages(), offset, data, |_| ())?;
+                self.bypassed(shard, file);
+                return Ok(count);
             }
+            // Nobody writes these meanwhile: the backing need not cope with that.
+            Begun::Past(busy) => return self.fetch_to(file, busy.pages(), offset, data, |_| ()),
             Begun::Loading(loading) => loading,
         };
+        let pages = loading.pages.clone();
+        self.fetch_to(file, &pages, offset, data, |bytes| loading.complete(bytes, Flags::NONE))
+    }
+
+    /// Reads pages for a request that begins in the first of them. Shows them whole, and returns how many
+    /// bytes of the request they have.
+    fn fetch_to(
+        &self,
+        file: &FileState,
+        pages: &Range<u64>,
+        offset: u64,
+        data: &mut [u8],
+        show: impl FnOnce(&[u8]),
+    ) -> Result<usize, FileError> {
         let start = (offset - self.offset_of(pages.start)) as usize;
-        let len = loading.len();
+        let len = self.bytes_of(file, pages);
         // What is wanted whole is read to where it is wanted.
         if start == 0 && len <= data.len() {
-            self.fetch(file, &loading.pages, &mut data[..len])?;
-            loading.complete(&data[..len], Flags::NONE);
+            self.fetch(file, pages, &mut data[..len])?;
+            show(&data[..len]);
             return Ok(len);
         }
         let mut buffer = vec![0; len];
-        self.fetch(file, &loading.pages, &mut buffer)?;
+        self.fetch(file, pages, &mut buffer)?;
         let count = (len - start).min(data.len());
         data[..count].copy_from_slice(&buffer[start..start + count]);
-        loading.complete(&buffer, Flags::NONE);
-        Ok(count)
-    }
-
-    /// Reads a page that there is no frame for.
-    fn read_past(
-        &self,
-        shard: &Shard,
-        file: &FileState,
-        offset: u64,
-        data: &mut [u8],
-    ) -> Result<usize, FileError> {
-        let page = self.page_of(offset);
-        let pages = page..page + 1;
-        // Nor is it written meanwhile: the backing need not cope with that.
-        let Some(_busy) = Self::past(shard, file, page) else { return Ok(0) };
-        let mut buffer = vec![0; self.bytes_of(file, &pages)];
-        self.fetch(file, &pages, &mut buffer)?;
-        let start = (offset - self.offset_of(page)) as usize;
-        let count = (buffer.len() - start).min(data.len());
-        data[..count].copy_from_slice(&buffer[start..start + count]);
-        self.bypassed(shard, file);
+        show(&buffer);
         Ok(count)
     }
 }

@@ -29,7 +29,7 @@ const BATCH: usize = 32;
 const THROTTLE: u64 = 32;
 
 impl Core {
-    fn watermarks(table: &Table) -> (usize, usize) {
+    pub(super) fn watermarks(table: &Table) -> (usize, usize) {
         let frames = table.limit;
         ((frames / WATERMARKS.0).min(FREE_MAX / 2), (frames / WATERMARKS.1).min(FREE_MAX))
     }
@@ -87,7 +87,7 @@ impl Core {
             }
             let evicted = (0..BATCH)
                 .take_while(|_| {
-                    table.free_count() < high && table.evict(None, Demand::Now, &self.habits)
+                    table.free_count() < high && table.evict(None, Demand::Write, &self.habits)
                 })
                 .count();
             drop(table);

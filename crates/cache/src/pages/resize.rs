@@ -113,7 +113,7 @@ impl Core {
             let group_of = |file: u16| files.get(file).map(|file| &file.group);
             let mut table = shard.write();
             table.limit = table.limit.min(frames);
-            while table.used() > frames && table.evict(None, Demand::Now, &self.habits) {}
+            while table.used() > frames && table.evict(None, Demand::Write, &self.habits) {}
             if table.used() <= frames && table.move_down(frames, group_of) {
                 let resized = table.set_frames(frames, bytes);
                 return resized.map_err(|source| BuildError::Memory { bytes, source }.into());

@@ -289,8 +289,8 @@ impl Table {
             Counters::add(&self.locals[local].group.counters.refaults, 1);
         }
         match demand {
-            Demand::Now => self.policy.insert(local, frame, flags.has(Flags::DIRTY), shadow),
             Demand::Ahead => self.policy.insert_ahead(local, frame, shadow),
+            _ => self.policy.insert(local, frame, flags.has(Flags::DIRTY), shadow),
         }
         self.set_flags(local, frame, flags.without(Flags::OUT));
     }

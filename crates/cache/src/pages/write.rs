@@ -40,6 +40,10 @@ impl<'a> Busy<'a> {
         table.busy.push((file.number, pages.clone()));
         Self { shard, file: file.number, pages }
     }
+
+    pub(super) fn pages(&self) -> &Range<u64> {
+        &self.pages
+    }
 }
 
 impl Drop for Busy<'_> {
@@ -136,10 +140,10 @@ impl Core {
                 None if table.is_busy(key) => break Stop::Wait(shard.ticket()),
                 None if !is_all => break Stop::Partial,
                 None => {
-                    match table.admit(&file.group, key, Flags::DIRTY, Demand::Now, &self.habits) {
+                    match table.admit(&file.group, key, Flags::DIRTY, Demand::Write, &self.habits) {
                         Ok((local, frame)) => {
                             table.arena.get_mut(frame)[part].copy_from_slice(bytes);
-                            table.enter(local, frame, Demand::Now);
+                            table.enter(local, frame, Demand::Write);
                             self.habits.used(table.hash(key), true);
                             misses += 1;
                         }
@@ -175,13 +179,14 @@ impl Core {
         tries: &mut u32,
     ) -> Result<usize, FileError> {
         let page = self.page_of(offset);
-        match self.begin(shard, file, page..page + 1, Demand::Now) {
+        match self.begin(shard, file, page..page + 1, Demand::Write) {
             Begun::Present => Ok(0),
             Begun::Wait(ticket) => {
                 ticket.wait();
                 Ok(0)
             }
             Begun::Full(none) => self.write_full(shard, file, offset, data, none, tries),
+            Begun::Past(_) => unreachable!("only reads are declined"),
             Begun::Loading(loading) => {
                 let mut buffer = vec![0; loading.len()];
                 self.fetch(file, &loading.pages, &mut buffer)?;

@@ -49,14 +49,25 @@ impl HitDensity {
         let victim = self.core.evict().expect("a full cache holds pages");
         let page = self.pages[victim.frame as usize];
         self.frames[page as usize] = NONE;
-        self.shadows[page as usize] = Some((victim.shadow, self.evictions));
+        self.remember(page, victim.shadow);
+        evicted.push(page);
+        victim.frame
+    }
+
+    /// Leaves a page out that is not worth a frame.
+    fn decline(&mut self, page: Page) -> bool {
+        let shadow = self.shadows[page as usize].map(|(shadow, _)| shadow);
+        let rest = self.core.decline(shadow);
+        rest.inspect(|&rest| self.remember(page, rest)).is_some()
+    }
+
+    fn remember(&mut self, page: Page, shadow: Shadow) {
+        self.shadows[page as usize] = Some((shadow, self.evictions));
         self.order.push_back((page, self.evictions));
         self.evictions += 1;
         if self.order.len() > SHADOWS * self.capacity {
             self.forget_oldest();
         }
-        evicted.push(page);
-        victim.frame
     }
 
     fn forget_oldest(&mut self) {
@@ -81,6 +92,11 @@ impl Policy for HitDensity {
             return true;
         }
         self.core.request(hash(request.page), request.write);
+        // What is written has to be held.
+        if self.pages.len() >= self.capacity && !request.write && self.decline(request.page) {
+            evicted.push(request.page);
+            return false;
+        }
         let frame = self.free_frame(evicted);
         let shadow = self.shadows[page].take().map(|(shadow, _)| shadow);
         self.frames[page] = frame;

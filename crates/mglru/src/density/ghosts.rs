@@ -44,6 +44,11 @@ impl Ghost {
         let age = ((epoch >> UNIT) as u16).wrapping_sub(self.epoch);
         if age.cast_signed() < -1 { u16::MAX } else { age.cast_signed().max(0).cast_unsigned() }
     }
+
+    fn shadow(self, epoch: u32) -> Shadow {
+        let age = (self.age(epoch) as u32) << UNIT;
+        Shadow { epoch: epoch.saturating_sub(age), history: exact(self.history).pack() }
+    }
 }
 
 impl Ghosts {
@@ -91,6 +96,13 @@ impl Ghosts {
         Some((*mean * REACH / 2) >> 4)
     }
 
+    /// What is remembered of a page.
+    pub fn get(&mut self, hash: u64, epoch: u32) -> Option<Shadow> {
+        let (Line(ghosts), fingerprint) = self.find(hash)?;
+        let ghost = ghosts.iter().find(|ghost| ghost.fingerprint == fingerprint)?;
+        Some(ghost.shadow(epoch))
+    }
+
     /// Takes what is remembered of a page that returns.
     pub fn take(&mut self, hash: u64, epoch: u32) -> Option<Shadow> {
         let (Line(ghosts), fingerprint) = self.find(hash)?;
@@ -98,8 +110,7 @@ impl Ghosts {
         let ghost = ghosts[at];
         ghosts.copy_within(at + 1.., at);
         ghosts[WAYS - 1] = Ghost::default();
-        let age = (ghost.age(epoch) as u32) << UNIT;
-        Some(Shadow { epoch: epoch.saturating_sub(age), history: exact(ghost.history).pack() })
+        Some(ghost.shadow(epoch))
     }
 }
 

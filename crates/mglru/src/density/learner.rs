@@ -14,8 +14,12 @@ use super::history::{CLASSES, History};
 use super::rates::{self, Count, Savings};
 use super::worth::Worth;
 
-/// Keys that are followed, at most. When there are more, half of them are dropped.
-const SAMPLE: usize = 1 << 16;
+/// Keys that are followed: one for so many pages of the cache, and the least and the greatest number. When
+/// there are more, half of them are dropped. By trial, on seven traces: fewer lose hits, and more win few
+/// for the memory that they take.
+const SAMPLE_PART: usize = 2;
+const SAMPLE_MIN: usize = 1 << 14;
+const SAMPLE_MAX: usize = 1 << 16;
 /// Epochs that a cacheful of requests lasts.
 const EPOCHS: u64 = 128;
 /// Requests before the worth of pages is found out for the first time.
@@ -75,13 +79,18 @@ struct Entry {
 const FREE: u32 = u32::MAX;
 
 impl Learner {
-    /// For a cache of so many pages.
+    /// For a cache of so many pages, following as many keys as are [worth it](Self::sample_for).
     ///
     /// # Panics
     ///
     /// If the capacity is 0.
     pub fn new(capacity: usize) -> Self {
-        Self::with_sample(capacity, SAMPLE)
+        Self::with_sample(capacity, Self::sample_for(capacity))
+    }
+
+    /// How many keys are worth following for a cache of so many pages.
+    pub fn sample_for(capacity: usize) -> usize {
+        (capacity / SAMPLE_PART).clamp(SAMPLE_MIN, SAMPLE_MAX)
     }
 
     /// For a cache of so many pages, following at most this many keys. Fewer than some thousand

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use super::Worth;
+use super::admission::Declined;
 use super::age::{BUCKETS, bucket, width};
 use super::history::{CLASSES, Class, PASTS};
 use super::ranking::{Classes, resize_exact};
@@ -77,6 +78,7 @@ pub(super) struct Lists {
     open: u32,
     /// The list that is worth least, unless that has to be found out.
     victim: Option<Victim>,
+    declined: Declined,
 }
 
 /// What is known of a row.
@@ -126,6 +128,7 @@ impl Lists {
             swappiness: Swappiness::default(),
             open: u32::MAX,
             victim: None,
+            declined: Declined::new(),
         }
     }
 
@@ -171,7 +174,7 @@ impl Lists {
 
     /// What pages of a class and age are worth. Those that were read ahead are sure to be used, unless it
     /// is long since: then they are worth nothing.
-    fn worth(&self, class: usize, age: usize) -> f32 {
+    pub(super) fn worth(&self, class: usize, age: usize) -> f32 {
         match class {
             AHEAD if age < bucket(AHEAD_EPOCHS) => f32::from(u16::MAX),
             AHEAD => 0.0,
@@ -206,6 +209,11 @@ impl Lists {
             self.feedback.push(Feedback::default());
         }
         self.rows[class] as usize
+    }
+
+    /// What came of pages that were declined.
+    pub(super) fn declined(&mut self) -> &mut Declined {
+        &mut self.declined
     }
 
     /// What is counted of pages of this class.

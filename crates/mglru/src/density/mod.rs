@@ -4,13 +4,14 @@
 //! ages grow by epochs, of which a cacheful of requests has 128 (`age.rs`). How soon pages of each
 //! class and age are used again is learnt from a sample of the keys (`learner.rs`, `rates.rs`), and
 //! tells what a page is worth (`index.rs`). Victims come from the list that is worth least
-//! (`lists.rs`, `ranking.rs`): an LRU list's tail where recency tells, the youngest pages in a loop that does not
+//! (`lists.rs`, `ranking.rs`), unless what was missed is not worth more (`admission.rs`): an LRU list's tail where recency tells, the youngest pages in a loop that does not
 //! fit, those used once in a scan, the rarely used where frequency tells. Nothing is set by hand.
 //!
 //! In the terms of the kernel's multi-generational LRU: ages are generations, more than four of
 //! them, and half octaves wide; classes are tiers; the feedback from refaults is the sample, which also
 //! hears of pages long gone; pages that were hit are sorted when eviction meets them.
 
+mod admission;
 mod age;
 mod ghosts;
 mod history;
@@ -24,6 +25,7 @@ mod shard;
 mod tiers;
 mod worth;
 
+pub use admission::Missed;
 pub use ghosts::Ghosts;
 pub use learner::{ERA, Learner};
 pub use mark::{Mark, Marks};
@@ -131,6 +133,16 @@ impl HitDensity {
         if let Some(worth) = self.learner.end_epoch(self.epoch, self.now, held) {
             self.shard.learn(0, worth);
         }
+    }
+
+    /// Whether a page that was missed is not worth the frame of another: then it is not to be put in, and
+    /// this is what to remember of it. To be asked where the cache is full, with the shadow that the owner
+    /// still has.
+    pub fn decline(&mut self, shadow: Option<Shadow>) -> Option<Shadow> {
+        let least = self.shard.least(0)?;
+        let mut missed = Missed::default();
+        let rest = self.shard.weigh(0, shadow, &mut missed);
+        self.shard.decline(0, missed, least).then_some(rest)
     }
 
     /// Puts a page into a free frame: a new one, or one whose shadow its owner still has.

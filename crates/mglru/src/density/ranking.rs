@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Worth;
+use super::admission::{self, Missed};
 use super::age;
 use super::history::{Class, History, TIERS};
 use super::lists::{Links, Lists, due};
@@ -147,6 +148,21 @@ impl Ranking {
     pub fn insert(&mut self, group: usize, frame: u32, dirty: bool, shadow: Option<Shadow>) {
         let history = self.past(group, dirty, shadow);
         self.enter(group, frame, history, history.class());
+    }
+
+    /// Counts a page that was missed to those that were missed with it. Returns what to remember of it if
+    /// they are [declined](Self::decline).
+    pub fn weigh(&self, group: usize, shadow: Option<Shadow>, missed: &mut Missed) -> Shadow {
+        let horizon = self.horizon.unwrap_or(u32::MAX);
+        let (history, soon) = admission::past(shadow, self.epoch, horizon);
+        missed.add(self.groups[group].worth(history.class().index(), 0), soon);
+        Shadow { epoch: self.epoch, history: history.pack() }
+    }
+
+    /// Whether pages of a group that were missed should not be put in, where that would cost others their
+    /// frames that are worth `least`.
+    pub fn decline(&mut self, group: usize, missed: Missed, least: f32) -> bool {
+        self.groups[group].declined().decline(missed, least)
     }
 
     /// The past of a page that comes now.

@@ -1,0 +1,77 @@
+//! What is not worth a frame is read past the cache, and what becomes worth one gets it.
+
+use std::sync::Arc;
+
+use homing_cache::pages::{CachedFile, PageCache};
+
+use crate::disk::{ByHand, Disk};
+
+const PAGE: usize = 512;
+
+fn open(pages: u64) -> (PageCache, CachedFile, Arc<Disk>) {
+    let cache = PageCache::builder(2 << 20)
+        .page_size(PAGE)
+        .shards(1)
+        .background(ByHand::default())
+        .build()
+        .unwrap();
+    let disk = Disk::new(pages as usize * PAGE);
+    disk.fill(|at| (at / PAGE) as u8);
+    let file = cache.open(disk.clone(), &cache.group("all").build()).unwrap();
+    (cache, file, disk)
+}
+
+/// Reads so many random runs of 8 pages of the first `pages`, and checks what comes.
+fn read_at_random(file: &CachedFile, pages: u64, count: u64) {
+    let mut state = 88_172_645_463_325_252_u64;
+    for _ in 0..count {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        let first = state % (pages / 8) * 8;
+        let mut data = [0; 8 * PAGE];
+        file.read(first * PAGE as u64, &mut data).unwrap();
+        for (page, bytes) in (first..).zip(data.chunks(PAGE)) {
+            assert!(bytes.iter().all(|&byte| byte == page as u8), "page {page}");
+        }
+    }
+}
+
+#[test]
+fn pages_that_are_all_used_as_seldom_do_not_push_out_each_other() {
+    let (cache, file, disk) = open(1 << 16);
+    let frames = cache.stats().frames as u64;
+    let group = cache.group_stats(&file.group());
+    assert_eq!(group.declined, 0);
+    read_at_random(&file, 1 << 16, 40_000);
+    let before = cache.group_stats(&file.group());
+    read_at_random(&file, 1 << 16, 10_000);
+    let after = cache.group_stats(&file.group());
+    let (declined, misses) = (after.declined - before.declined, after.misses - before.misses);
+    assert!(declined > misses / 2, "{declined} of {misses}");
+    // As many hits as there would be in any case.
+    let hits = after.hits - before.hits;
+    let expected = 8 * 10_000 * frames >> 16;
+    assert!(hits > expected * 9 / 10, "{hits} of {expected}");
+    // What is declined can be written to all the same.
+    for page in 0..1 << 16 {
+        file.write(page * PAGE as u64, &[page as u8; PAGE]).unwrap();
+    }
+    file.flush_all().unwrap();
+    assert!(disk.durable().chunks(PAGE).enumerate().all(|(page, data)| data[0] == page as u8));
+}
+
+#[test]
+fn pages_that_are_used_more_than_others_get_frames() {
+    let (cache, file, _) = open(1 << 16);
+    let frames = cache.stats().frames as u64;
+    read_at_random(&file, 1 << 16, 50_000);
+    assert!(cache.group_stats(&file.group()).declined > 0);
+    let hot = frames / 2 / 8 * 8;
+    // Ten times each.
+    read_at_random(&file, hot, hot / 8 * 10);
+    let before = cache.group_stats(&file.group());
+    read_at_random(&file, hot, hot / 8);
+    let after = cache.group_stats(&file.group());
+    assert!(after.misses - before.misses < hot / 20, "{}", after.misses - before.misses);
+}
