@@ -51,7 +51,7 @@ fn pages_that_are_all_used_as_seldom_do_not_push_out_each_other() {
     assert!(declined > misses / 2, "{declined} of {misses}");
     // As many hits as there would be in any case.
     let hits = after.hits - before.hits;
-    let expected = 8 * 10_000 * frames >> 16;
+    let expected = (8 * 10_000 * frames) >> 16;
     assert!(hits > expected * 9 / 10, "{hits} of {expected}");
     // What is declined can be written to all the same.
     for page in 0..1 << 16 {
