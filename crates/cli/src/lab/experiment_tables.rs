@@ -26,6 +26,9 @@ pub(super) fn measures(measures: &[Measure]) -> String {
             let (_, unit) = experiment.metric;
             let _ = writeln!(text, "{} on {machine}, {scenario}; {unit}", experiment.name);
             let _ = writeln!(text, "{}\n", table_of(experiment, &here));
+            if let Some(table) = beside(experiment, &here) {
+                let _ = writeln!(text, "{table}\n");
+            }
         }
     }
     text.push_str(
@@ -33,6 +36,34 @@ pub(super) fn measures(measures: &[Measure]) -> String {
          %: change against the baseline",
     );
     text
+}
+
+/// The figures that stand beside the one that is compared, a line for each policy and figure.
+fn beside(experiment: &Experiment, rows: &[&Row]) -> Option<comfy_table::Table> {
+    let hosts = hosts(rows);
+    let mut header = vec!["beside it".to_owned(), "policy".to_owned(), "published".to_owned()];
+    header.extend(hosts.iter().map(|host| (*host).to_owned()));
+    let mut table = table(&header);
+    for (_, about) in experiment.beside {
+        for policy in policies(rows, experiment.baseline) {
+            let of = |host: &&str| {
+                let row = rows.iter().find(|r| r.key.policy == policy && r.key.host == **host);
+                row.and_then(|row| row.beside(about))
+            };
+            let Some(first) = hosts.iter().find_map(of) else { continue };
+            let published = first.published.map_or_else(String::new, |value| format!("{value:.2}"));
+            let mut line = vec![(*about).to_owned(), policy.to_owned(), published];
+            line.extend(hosts.iter().map(|host| {
+                of(host).map_or_else(String::new, |figure| {
+                    let mark = if figure.kind == Kind::Fitted { "*" } else { "" };
+                    format!("{:.2}{mark}", figure.value.mean)
+                })
+            }));
+            table.add_row(line);
+        }
+    }
+    align(&mut table, 2);
+    (table.row_count() > 0).then_some(table)
 }
 
 fn table_of(experiment: &Experiment, rows: &[&Row]) -> comfy_table::Table {
@@ -46,6 +77,7 @@ fn table_of(experiment: &Experiment, rows: &[&Row]) -> comfy_table::Table {
         let Some(first) = hosts.iter().find_map(|host| of(host)) else { continue };
         let published = match (first.published, first.published_delta_pct) {
             (Some(value), Some(delta)) => format!("{value:.1} ({delta:+.2})"),
+            (Some(value), None) => format!("{value:.1}"),
             (None, Some(delta)) => format!("({delta:+.2})"),
             _ => String::new(),
         };

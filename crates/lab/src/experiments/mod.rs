@@ -34,7 +34,7 @@ pub use recommend::{Advice, Load, LoadError, recommend};
 pub use report::report;
 pub use run::{Progress, run};
 pub use shard::{Shard, ShardError, merge, write_shard};
-pub use summary::{Row, Stat, deltas, hosts, places, policies, rms_error, rows};
+pub use summary::{Beside, Row, Stat, deltas, hosts, places, policies, rms_error, rows};
 
 /// The models of the host's scheduler.
 pub const HOSTS: [HostModel; 5] = HostModel::ALL;
@@ -111,8 +111,13 @@ pub struct Experiment {
     pub baseline: &'static str,
     /// The figure that is compared, and its unit.
     pub metric: (&'static str, &'static str),
+    /// Figures that are shown beside it, and what they are.
+    pub beside: &'static [(&'static str, &'static str)],
     cells: fn(&Plan) -> Vec<Cell>,
 }
+
+/// Of all the CPUs' time, what is used.
+const CPU_USE: (&str, &str) = ("util_pct", "CPU use, %");
 
 /// All of them.
 pub const EXPERIMENTS: [Experiment; 6] = [
@@ -121,6 +126,7 @@ pub const EXPERIMENTS: [Experiment; 6] = [
         about: "dm-crypt on workqueues of each affinity scope, at high, medium and low load",
         baseline: "SYSTEM",
         metric: ("mib_s", "MiB/s"),
+        beside: &[CPU_USE],
         cells: workqueue::throughput,
     },
     Experiment {
@@ -128,6 +134,7 @@ pub const EXPERIMENTS: [Experiment; 6] = [
         about: "the same with few small requests from one pinned issuer: held out of every fit",
         baseline: "SYSTEM",
         metric: ("mib_s", "MiB/s"),
+        beside: &[CPU_USE],
         cells: workqueue::latency,
     },
     Experiment {
@@ -135,6 +142,7 @@ pub const EXPERIMENTS: [Experiment; 6] = [
         about: "netperf UDP_RR with the shared wakequeue off, on, and sharded",
         baseline: "off",
         metric: ("rate", "transactions/s"),
+        beside: &[("lock_pct", "waiting for the lock, % of CPU time"), CPU_USE],
         cells: wakequeue::pairs,
     },
     Experiment {
@@ -142,6 +150,7 @@ pub const EXPERIMENTS: [Experiment; 6] = [
         about: "a parallel build with the shared wakequeue and SIS_NODE off and on",
         baseline: "off",
         metric: ("rate", "ms of computing a second"),
+        beside: &[CPU_USE],
         cells: wakequeue::builds,
     },
     Experiment {
@@ -149,6 +158,7 @@ pub const EXPERIMENTS: [Experiment; 6] = [
         about: "fs_mark with fsync waited for and queued: files a second, log aggregation",
         baseline: "sync",
         metric: ("files_per_s", "files/s"),
+        beside: &[("aggregation", "commits that a log write carries")],
         cells: commit::cells,
     },
     Experiment {
@@ -156,6 +166,12 @@ pub const EXPERIMENTS: [Experiment; 6] = [
         about: "items of known lengths on this machine: really run, and simulated on its topology",
         baseline: "real",
         metric: ("rate", "items/s"),
+        beside: &[
+            CPU_USE,
+            ("cpu_us", "CPU time of an item, us"),
+            ("wakes_per_item", "wake-ups for an item"),
+            ("pulled_per_item", "share of items pulled"),
+        ],
         cells: items::cells,
     },
 ];

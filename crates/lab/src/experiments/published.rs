@@ -104,6 +104,15 @@ const fn fsync(
     Published { experiment: "aio-fsync", machine: "16 CPUs, SSD", scenario, policy, metric, value }
 }
 
+const LOCK_8358: Published = Published {
+    experiment: "udp-rr",
+    machine: "xeon-8358-2s",
+    scenario: "128 pairs",
+    policy: "swqueue",
+    metric: "lock_pct",
+    value: 83.39,
+};
+
 /// All of them.
 pub const PUBLISHED: &[Published] = &[
     wq("HIGH", "SYSTEM", "mib_s", 1159.40),
@@ -163,6 +172,7 @@ pub const PUBLISHED: &[Published] = &[
     change("compile", "ryzen-9-7950x", "make -j", "swqueue+sis_node", 0.09),
     change("compile", "epyc-milan-36c", "make -j", "swqueue+sis_node", 0.11),
     change("compile", "epyc-bergamo-88c", "make -j", "swqueue+sis_node", 0.17),
+    LOCK_8358,
     fsync("1 issuer", "sync", "files_per_s", 530.0),
     fsync("4 issuers", "sync", "files_per_s", 1_850.0),
     fsync("1 issuer", "async", "files_per_s", 7_000.0),

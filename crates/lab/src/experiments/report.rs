@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use plotters::prelude::*;
 
 use super::{
-    EXPERIMENTS, Experiment, Kind, Measure, Row, SOURCES, deltas, hosts, places, policies,
+    EXPERIMENTS, Experiment, Kind, Measure, Row, SOURCES, Stat, deltas, hosts, places, policies,
     rms_error, rows,
 };
 
@@ -70,6 +70,9 @@ fn section(page: &mut String, experiment: &Experiment, rows: &[Row]) {
     for (machine, scenario, here) in places(rows) {
         let _ = write!(page, "<h3>{}, {}</h3>", escaped(machine), escaped(scenario));
         table(page, experiment, &here);
+        for &(_, about) in experiment.beside {
+            table_beside(page, experiment, &here, about);
+        }
         if let Some(plot) = plot(experiment, &here) {
             let _ = write!(page, "<div class=\"plot\">{plot}</div>{}", legend(&here));
         }
@@ -90,6 +93,7 @@ fn table(page: &mut String, experiment: &Experiment, rows: &[&Row]) {
         let Some(first) = hosts.iter().find_map(|host| of(host)) else { continue };
         let published = match (first.published, first.published_delta_pct) {
             (Some(value), Some(delta)) => format!("{value:.1} <small>({delta:+.2} %)</small>"),
+            (Some(value), None) => format!("{value:.1}"),
             (None, Some(delta)) => format!("{delta:+.2} %"),
             _ => String::new(),
         };
@@ -101,12 +105,10 @@ fn table(page: &mut String, experiment: &Experiment, rows: &[&Row]) {
                 continue;
             };
             let class = if row.kind == Kind::Fitted { " class=\"fitted\"" } else { "" };
-            let util =
-                row.util_pct.map_or_else(String::new, |util| format!(", {:.1} % CPU", util.mean));
             let delta = row.delta_pct.map_or_else(String::new, |delta| format!("{delta:+.2} %"));
             let _ = write!(
                 page,
-                "<td{class}>{:.1} <small>± {:.1}{util}</small></td><td>{delta}</td>",
+                "<td{class}>{:.1} <small>± {:.1}</small></td><td>{delta}</td>",
                 row.value.mean, row.value.sd
             );
         }
@@ -124,6 +126,38 @@ fn table(page: &mut String, experiment: &Experiment, rows: &[&Row]) {
         let _ = write!(page, "<td></td><td>{error}</td>");
     }
     page.push_str("</tr></table>");
+}
+
+/// A figure that stands beside the one that is compared.
+fn table_beside(page: &mut String, experiment: &Experiment, rows: &[&Row], about: &str) {
+    if !rows.iter().any(|row| row.beside(about).is_some()) {
+        return;
+    }
+    let hosts = hosts(rows);
+    let _ = write!(page, "<table><tr><th>{}</th><th>published</th>", escaped(about));
+    for host in &hosts {
+        let _ = write!(page, "<th>{}</th>", escaped(host));
+    }
+    page.push_str("</tr>");
+    for policy in policies(rows, experiment.baseline) {
+        let of = |host: &str| rows.iter().find(|r| r.key.policy == policy && r.key.host == host);
+        let figures: Vec<_> =
+            hosts.iter().map(|host| of(host).and_then(|row| row.beside(about))).collect();
+        let published = figures.iter().flatten().find_map(|figure| figure.published);
+        let published = published.map_or_else(String::new, |value| format!("{value:.2}"));
+        let _ = write!(page, "<tr><td>{}</td><td>{published}</td>", escaped(policy));
+        for figure in figures {
+            let Some(figure) = figure else {
+                page.push_str("<td></td>");
+                continue;
+            };
+            let class = if figure.kind == Kind::Fitted { " class=\"fitted\"" } else { "" };
+            let Stat { mean, sd, .. } = figure.value;
+            let _ = write!(page, "<td{class}>{mean:.2} <small>± {sd:.2}</small></td>");
+        }
+        page.push_str("</tr>");
+    }
+    page.push_str("</table>");
 }
 
 /// Which colour is which host.

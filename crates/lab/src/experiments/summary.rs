@@ -35,6 +35,19 @@ impl Stat {
     }
 }
 
+/// A figure beside the one that is compared.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Beside {
+    /// What it is.
+    pub about: &'static str,
+    /// Over the seeds.
+    pub value: Stat,
+    /// The published one.
+    pub published: Option<f64>,
+    /// What it is beside the published one.
+    pub kind: Kind,
+}
+
 /// One line of a table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
@@ -42,8 +55,8 @@ pub struct Row {
     pub key: Key,
     /// The experiment's figure.
     pub value: Stat,
-    /// CPU utilisation, where it is known.
-    pub util_pct: Option<Stat>,
+    /// The experiment's other figures, in its order, those that are known.
+    pub beside: Vec<Beside>,
     /// The figure against the baseline's mean, in per cent.
     pub delta_pct: Option<f64>,
     /// The published figure, and its change against the published baseline.
@@ -52,6 +65,13 @@ pub struct Row {
     pub published_delta_pct: Option<f64>,
     /// What the figure is beside the published one.
     pub kind: Kind,
+}
+
+impl Row {
+    /// One of the experiment's other figures.
+    pub fn beside(&self, about: &str) -> Option<&Beside> {
+        self.beside.iter().find(|beside| beside.about == about)
+    }
 }
 
 /// The lines of an experiment, each where its first measure stands.
@@ -80,10 +100,15 @@ pub fn rows(experiment: &Experiment, measures: &[Measure]) -> Vec<Row> {
         let published_base = Published::find(&base, metric).map(|found| found.value);
         let told = Published::find(key, "delta_pct").map(|found| found.value);
         let kind = if told.is_some() { Kind::Predicted } else { kind_of(key, metric) };
+        let beside = experiment.beside.iter().filter_map(|&(name, about)| {
+            let published = Published::find(key, name).map(|found| found.value);
+            Some(Beside { about, value: stat(key, name)?, published, kind: kind_of(key, name) })
+        });
+        let beside = beside.collect();
         Some(Row {
             key: key.clone(),
             value,
-            util_pct: stat(key, "util_pct"),
+            beside,
             delta_pct: stat(&base, metric).map(|base| change(value.mean, base.mean)),
             published,
             published_delta_pct: told.or_else(|| Some(change(published?, published_base?))),
@@ -155,7 +180,8 @@ mod tests {
             host: "cfs".to_owned(),
             seed,
         };
-        Measure { key, values: [("mib_s".to_owned(), mib_s)].into() }
+        let values = [("mib_s".to_owned(), mib_s), ("util_pct".to_owned(), mib_s / 2.0)];
+        Measure { key, values: values.into() }
     }
 
     #[test]
@@ -174,6 +200,9 @@ mod tests {
         assert!((rows[1].delta_pct.unwrap() - 10.0).abs() < 1e-9);
         assert!((rows[1].published_delta_pct.unwrap() - 0.604).abs() < 0.001);
         assert_eq!((rows[2].published, rows[2].published_delta_pct), (None, None));
+        let use_of = |row: &Row| row.beside("CPU use, %").copied().unwrap();
+        assert_eq!((use_of(&rows[0]).value.mean, use_of(&rows[0]).published), (50.0, Some(99.31)));
+        assert_eq!((use_of(&rows[1]).kind, use_of(&rows[2]).published), (Kind::Predicted, None));
         let pairs = deltas(rows.iter(), "SYSTEM");
         assert_eq!(pairs.len(), 1);
         assert!((rms_error(&pairs) - 9.396).abs() < 0.001);
