@@ -9,6 +9,7 @@ mod interrupt;
 mod latency;
 mod machine;
 mod metric;
+mod mixed;
 mod nbd;
 mod page;
 mod procfs;
@@ -40,6 +41,12 @@ enum Command {
     /// Ways to make many files durable: threads, Linux AIO, `io_uring`, tokio, homing and others.
     #[command(after_long_help = fsync::HELP)]
     Fsync(fsync::Options),
+    /// Two tenants of one page cache: clean reads of a large file, and a dirty working set.
+    #[command(after_long_help = mixed::HELP)]
+    Mixed(mixed::Options),
+    /// One measurement of `mixed`, in a process of its own.
+    #[command(hide = true)]
+    MixedCell(mixed::Cell),
     /// One measurement of `fsync`, in a process of its own.
     #[command(hide = true)]
     FsyncCell(fsync::Cell),
@@ -57,6 +64,8 @@ fn main() -> anyhow::Result<()> {
         Command::Exec(options) => exec::run(&options),
         Command::Cache(options) => cache::run(&options),
         Command::Fsync(options) => fsync::run(&options),
+        Command::Mixed(options) => mixed::run(&options),
+        Command::MixedCell(cell) => mixed::run_cell(&cell),
         Command::FsyncCell(cell) => fsync::run_cell(&cell),
         Command::CacheCell(cell) => cache::run_cell(&cell),
         Command::ExecCell(cell) => exec::run_cell(&cell),
