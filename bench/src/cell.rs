@@ -30,6 +30,8 @@ pub(crate) fn ask(
     let log = folder.join("cell.log");
     let mut command = Command::new(env::current_exe()?);
     command.arg(subcommand).envs(environment.iter().copied());
+    // Of what a child says at last a few lines are quoted: they are to have the error.
+    command.env("RUST_BACKTRACE", "0");
     for (option, value) in options {
         command.args([option, value.as_str()]);
     }

@@ -93,7 +93,7 @@ mod tests {
         let memory = 8 << 20;
         let dir = make_files(&std::env::temp_dir(), 16 << 20, 4 << 20).unwrap();
         for row in Row::ALL {
-            for (disk_us, depth) in [(0, 1), (20, 2)] {
+            for (disk_us, depth) in [(0, 1), (20, 32)] {
                 let cell = Cell {
                     row,
                     dir: dir.path().to_owned(),
@@ -112,8 +112,11 @@ mod tests {
                     assert!((0.0..=100.0).contains(&of("hit_percent")), "{row}: {figures:?}");
                     assert!(of("p50_us") > 0.0 && of("p50_us") <= of("p99_us"), "{figures:?}");
                 }
-                // Half of what the reader reads has no room, and there is room for the rest.
+                // There is room for less than half of what the reader reads, and for less than a
+                // quarter beside all of the dirty tenant's.
                 assert!(figure("reader_hit_percent") < 60.0, "{row}: {figures:?}");
+                let kept = row != Row::TwoGroupsMin || figure("dirty_hit_percent") > 90.0;
+                assert!(kept, "it has what it was promised: {figures:?}");
                 assert!(figure("bound_reader_hit_percent") < 25.0, "{row}: {figures:?}");
                 assert_eq!(figure("bound_dirty_hit_percent").to_bits(), 100_f64.to_bits());
                 assert_eq!(disk_us > 0, figure("disk_us") >= 20.0, "{row}: {figures:?}");

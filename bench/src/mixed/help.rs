@@ -26,7 +26,7 @@ Disks:
   has reads and writes sleep for so long on top; the machine adds to a sleep, some 60 us where timers
   have the usual slack, so what it took is measured and told. Files on a disk are read through the
   kernel's own cache. With a depth the reader has so many times as many reads under way, as fio had
-  (128 a job): then its speed depends less on its misses, and it takes more of one LRU.
+  (128 a job): then it takes more of one LRU, and with enough of them all of it.
 
 The kernel's policy, which homing_mglru has for traces, cannot be had in the page cache: it is left out.
 

@@ -178,7 +178,9 @@ pub(crate) fn measure(cell: &Cell) -> anyhow::Result<Figures> {
     // In the published order: the one is filled, then the other has the memory for a while.
     tenants[1].write_all()?;
     tenants[0].touch()?;
-    tenants.iter().for_each(|tenant| tenant.disk.be_slow());
+    for tenant in &tenants {
+        tenant.disk.be_slow();
+    }
 
     let phase = AtomicU8::new(SETTLING);
     let length = Duration::from_millis(cell.milliseconds);

@@ -20,8 +20,8 @@ const LEGEND: [&str; 6] = [
     "CPU us/op is that of the tenant's own threads; all: of the process, divided by all operations. \
      disk us: what a request of the disk took on top, as measured; a sleep takes longer than asked.",
     "Ratios are medians of those of each round, with the least and the greatest. reached: against one \
-     group both tenants gain; against lru the dirty one does 3.5 times as much, and the reader loses \
-     4 % at most.",
+     group both tenants gain in every round; against lru the dirty one's median is 3.5 and more, the \
+     reader's 0.96 and more.",
 ];
 
 /// Where the text is to be read.
