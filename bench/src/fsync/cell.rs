@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context;
 use clap::Args;
+use homing_lab::fsync::{Device, Files, allow_open};
 use serde::Serialize;
 
-use super::device::Device;
 use super::engines::Engines;
-use super::files::{Files, allow_open};
 use super::strategy::{Shape, Strategy};
 use super::{bulk, lone, stream};
 use crate::cell::{Figures, answer, ask};
@@ -82,7 +82,9 @@ impl Cell {
     fn run(&self) -> anyhow::Result<Figures> {
         let Self { strategy, issuers, .. } = *self;
         allow_open(self.files)?;
-        let files = Arc::new(Files::new(&self.dir, self.size)?);
+        let files = Files::new(&self.dir, self.size);
+        let files = files.with_context(|| format!("cannot write in {}", self.dir.display()))?;
+        let files = Arc::new(files);
         let mut engines = Engines::of(strategy, issuers)?;
         let length = Duration::from_millis(self.milliseconds);
         if self.shape == Shape::Lone {
@@ -107,7 +109,11 @@ impl Cell {
             ("others_percent".to_owned(), elapsed.others_percent),
         ]);
         if let (Some(before), Some(after)) = (before, counts()) {
-            after.add_since(before, done as f64, &mut figures);
+            let did = after.since(before);
+            let mut add = |key: &str, value: f64| figures.insert(key.to_owned(), value);
+            add("device_writes", did.writes as f64);
+            did.flushes.map(|flushes| add("device_flushes", flushes as f64));
+            did.aggregation(done).map(|files| add("aggregation", files));
         }
         let recorded = recorded();
         if !recorded.is_empty() {

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use homing::Durable;
+use homing_lab::fsync::Files;
 
 use super::bulk;
 use super::engines::Engines;
-use super::files::Files;
 use super::strategy::Strategy;
 use crate::cell::Figures;
 use crate::latency;

@@ -4,14 +4,14 @@
 //! program. Rounds go over all cells, the strategies one after the other and in another order each
 //! round, so that what the machine does meanwhile befalls them all.
 //!
-//! Read on in this order: `strategy`, `place`, `files`, `queue`, `engines`, `bulk`, `stream`, `lone`,
-//! `device`, `cell`, `report`, `table`.
+//! The files and the device's counters are those of `homing lab run fsync`, in `homing_lab::fsync`.
+//!
+//! Read on in this order: `strategy`, `place`, `queue`, `engines`, `bulk`, `stream`, `lone`, `cell`,
+//! `report`, `table`.
 
 mod bulk;
 mod cell;
-mod device;
 mod engines;
-mod files;
 mod help;
 mod lone;
 mod place;

@@ -7,9 +7,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
+use homing_lab::fsync::Files;
 
 use super::engines::Engines;
-use super::files::Files;
 use super::queue::Queue;
 use super::strategy::Strategy;
 use crate::latency::record;

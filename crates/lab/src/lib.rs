@@ -1,5 +1,6 @@
-//! Experiments without a server: the published ones on simulated machines ([`experiments`]), and
-//! access traces replayed against cache policies, to see what a policy is worth before it is built.
+//! Experiments without a server: the published ones on simulated machines ([`experiments`]), that of
+//! fsync on this machine's files ([`fsync`]), and access traces replayed against cache policies, to
+//! see what a policy is worth before it is built.
 //!
 //! ```text
 //! a file ─▶ Trace            requests by dense page number, read once        trace
@@ -28,12 +29,14 @@
 //! else, which is what makes tens of millions of requests a second possible.
 //!
 //! Read on in this order: `trace`, `size`, `policy`, `replay`, `audit`, any of
-//! `policies`, then `compare` and `plot`.
+//! `policies`, then `compare` and `plot`; `experiments` and `fsync` each by itself.
 #![forbid(unsafe_code)]
 
 pub mod audit;
 pub mod compare;
+mod cpu_time;
 pub mod experiments;
+pub mod fsync;
 mod plot;
 pub mod policies;
 mod policy;

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use homing_lab::experiments::{
     EXPERIMENTS, Experiment, Kind, Measure, Row, deltas, hosts, places, policies, rms_error, rows,
 };
+use homing_lab::fsync;
 
 use super::tables::{align, table};
 
@@ -14,6 +15,7 @@ pub(super) fn list() -> String {
     for experiment in &EXPERIMENTS {
         table.add_row([experiment.name, experiment.about]);
     }
+    table.add_row([fsync::NAME, fsync::ABOUT]);
     table.to_string()
 }
 

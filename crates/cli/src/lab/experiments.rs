@@ -9,16 +9,17 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use clap::Args;
 use clap::builder::PossibleValuesParser;
+use clap::{Args, Subcommand};
 use homing_lab::experiments::{
     self, Cell, EXPERIMENTS, Experiment, HOSTS, HostModel, Measure, NamedMachine, Plan, Progress,
     Shard,
 };
+use homing_lab::fsync as real;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use signal_hook::consts::SIGINT;
 
-use super::experiment_tables;
+use super::{experiment_tables, fsync};
 use crate::output;
 
 #[derive(Args)]
@@ -50,16 +51,28 @@ pub(crate) struct PlanArgs {
     hosts: Vec<String>,
 }
 
+/// What is measured on real files, with options of its own.
+#[derive(Subcommand)]
+enum RealCommand {
+    /// Make many files of this machine durable in several ways, beside the published table
+    Fsync(fsync::FsyncArgs),
+}
+
 #[derive(Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(after_help = "Examples:
   homing lab run wq                                  the workqueue tables, on the published machine
   homing lab run wq --machine epyc-9654-2s --seeds 3
-  homing lab run wq --shard 2/8 --out sweep          a part of it, to be put together by merge")]
+  homing lab run wq --shard 2/8 --out sweep          a part of it, to be put together by merge
+  homing lab run fsync --dir .                       the fsync tables, on real files: see its --help")]
 pub(crate) struct RunArgs {
     /// The experiments; homing lab list tells which there are
     #[arg(required = true, value_name = "NAME",
         value_parser = PossibleValuesParser::new(EXPERIMENTS.map(|experiment| experiment.name)))]
     names: Vec<String>,
+
+    #[command(subcommand)]
+    real: Option<RealCommand>,
 
     #[command(flatten)]
     plan: PlanArgs,
@@ -130,14 +143,18 @@ impl PlanArgs {
 
 pub(crate) fn list(args: &ListArgs) -> anyhow::Result<()> {
     if args.json {
-        let entry = |experiment: &Experiment| serde_json::json!({ "experiment": experiment.name, "about": experiment.about });
-        let all: Vec<_> = EXPERIMENTS.iter().map(entry).collect();
+        let entry = |name, about| serde_json::json!({ "experiment": name, "about": about });
+        let simulated = EXPERIMENTS.iter().map(|found| entry(found.name, found.about));
+        let all: Vec<_> = simulated.chain([entry(real::NAME, real::ABOUT)]).collect();
         return output::print_line(&serde_json::to_string(&all)?);
     }
     output::print_line(&experiment_tables::list())
 }
 
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
+    if let Some(RealCommand::Fsync(args)) = &args.real {
+        return fsync::run(args);
+    }
     let plan = args.plan.plan()?;
     let mut cells = Vec::new();
     for name in &args.names {
@@ -201,7 +218,7 @@ fn note_if_stopped(whole: bool) {
 /// Runs the cells with a bar. Ctrl-C keeps what has ended; a second one ends the program.
 pub(super) fn simulate(cells: &[Cell]) -> anyhow::Result<(Vec<Measure>, bool)> {
     let stop = stop_flag()?;
-    let bar = bar(cells.len());
+    let bar = bar("simulating", cells.len());
     let measures = experiments::run(cells, &stop, |progress: Progress| {
         bar.set_position(progress.done as u64);
     })?;
@@ -221,12 +238,12 @@ pub(super) fn stop_flag() -> anyhow::Result<Arc<AtomicBool>> {
 }
 
 /// A bar on a terminal, and nothing anywhere else.
-pub(super) fn bar(runs: usize) -> ProgressBar {
+pub(super) fn bar(doing: &str, runs: usize) -> ProgressBar {
     let bar = ProgressBar::new(runs as u64);
     if !std::io::stderr().is_terminal() {
         bar.set_draw_target(ProgressDrawTarget::hidden());
     }
-    let template = "simulating {bar:30} {pos}/{len} runs, {eta} left";
-    bar.set_style(ProgressStyle::with_template(template).expect("the template is well-formed"));
+    let template = format!("{doing} {{bar:30}} {{pos}}/{{len}} runs, {{eta}} left");
+    bar.set_style(ProgressStyle::with_template(&template).expect("the template is well-formed"));
     bar
 }

@@ -3,6 +3,8 @@
 mod compare;
 mod experiment_tables;
 mod experiments;
+mod fsync;
+mod fsync_table;
 mod json;
 mod recommend;
 mod tables;
@@ -18,10 +20,11 @@ pub(crate) struct LabArgs {
 
 #[derive(Subcommand)]
 enum LabCommand {
-    /// The published experiments that can be run on simulated machines
+    /// The published experiments that can be run
     List(experiments::ListArgs),
-    /// Run a published experiment on a simulated machine, beside the published table
-    Run(experiments::RunArgs),
+    /// Run a published experiment on a simulated machine, or that of fsync on this one, beside the
+    /// published table
+    Run(Box<experiments::RunArgs>),
     /// Put the parts of a sweep together that were run with --shard
     Merge(experiments::MergeArgs),
     /// Compare homing with the kernel's settings on many machines, and say where it is behind

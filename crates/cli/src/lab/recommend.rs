@@ -41,7 +41,7 @@ pub(crate) fn run(args: &RecommendArgs) -> anyhow::Result<()> {
     let machine = NamedMachine::find(&args.machine)?;
     let load = args.load.as_deref().map(Load::read).transpose()?.unwrap_or_default();
     let stop = stop_flag()?;
-    let bar = bar(0);
+    let bar = bar("simulating", 0);
     let advice = recommend(&machine, &load, args.seeds, MEASURED_NS, &stop, |progress| {
         bar.set_length(progress.of as u64);
         bar.set_position(progress.done as u64);

@@ -188,8 +188,12 @@ fn percent(ratio: f64) -> String {
 }
 
 /// `1234567` as `1,234,567`.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
+pub(super) fn grouped(number: u64) -> String {
+    grouped_digits(&number.to_string())
+}
+
+/// As above.
+pub(super) fn grouped_digits(digits: &str) -> String {
     let mut text = String::new();
     for (index, digit) in digits.chars().enumerate() {
         if index > 0 && (digits.len() - index).is_multiple_of(3) {

@@ -12,15 +12,7 @@ pub(super) fn cells(plan: &Plan) -> Vec<Cell> {
         for issuers in issuers {
             for seed in 0..plan.seeds {
                 let setup = GroupCommit::published(*issuers, waits);
-                let plural = if *issuers == 1 { "" } else { "s" };
-                let key = Key {
-                    experiment: "aio-fsync".to_owned(),
-                    machine: "16 CPUs, SSD".to_owned(),
-                    scenario: format!("{issuers} issuer{plural}"),
-                    policy: policy.to_owned(),
-                    host: "group commit".to_owned(),
-                    seed,
-                };
+                let key = key(policy, *issuers, seed);
                 let measured_ns = plan.measured_ns;
                 cells.push(Cell::new(key, move || {
                     let report = setup.run(measured_ns, seed);
@@ -32,4 +24,17 @@ pub(super) fn cells(plan: &Plan) -> Vec<Cell> {
         }
     }
     cells
+}
+
+/// Which run, and which of the published figures stand beside it.
+pub(crate) fn key(policy: &str, issuers: usize, seed: u64) -> Key {
+    let plural = if issuers == 1 { "" } else { "s" };
+    Key {
+        experiment: "aio-fsync".to_owned(),
+        machine: "16 CPUs, SSD".to_owned(),
+        scenario: format!("{issuers} issuer{plural}"),
+        policy: policy.to_owned(),
+        host: "group commit".to_owned(),
+        seed,
+    }
 }

@@ -9,6 +9,7 @@ use homing::{JoinHandle, Runtime, Workqueue};
 use homing_sim::{Costs, HomingSettings, HostModel, Items, Policy, Rules};
 
 use super::{Cell, Key, NamedMachine, Plan, common};
+use crate::cpu_time::cpu_time;
 
 /// Issuers, items that each has on the way, microseconds of an item and of its issuer.
 const LOADS: [(usize, usize, u64, u64); 4] =
@@ -146,10 +147,4 @@ fn spin(rounds: u64) {
     for round in 0..rounds {
         sum = std::hint::black_box(sum.wrapping_mul(31).wrapping_add(round));
     }
-}
-
-/// CPU time of this process.
-fn cpu_time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }

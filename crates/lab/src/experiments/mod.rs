@@ -6,7 +6,7 @@
 //! measures ─▶ summary: mean, spread, against the baseline ─▶ beside what was published
 //! ```
 
-mod commit;
+pub(crate) mod commit;
 mod compare_machines;
 mod items;
 mod machine;

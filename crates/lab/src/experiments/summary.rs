@@ -9,6 +9,8 @@ use super::{Experiment, Key, Kind, Measure, Published, kind_of};
 pub struct Stat {
     /// The mean.
     pub mean: f64,
+    /// The middle one; of an even number, the mean of the middle two.
+    pub median: f64,
     /// The standard deviation of the runs.
     pub sd: f64,
     /// The least.
@@ -29,9 +31,10 @@ impl Stat {
         let mean = values.iter().sum::<f64>() / count as f64;
         let spread = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>();
         let sd = if count > 1 { (spread / (count - 1) as f64).sqrt() } else { 0.0 };
-        let min = values.iter().copied().fold(f64::INFINITY, f64::min);
-        let max = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        Self { mean, sd, min, max, count }
+        let mut sorted = values.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let median = f64::midpoint(sorted[(count - 1) / 2], sorted[count / 2]);
+        Self { mean, median, sd, min: sorted[0], max: sorted[count - 1], count }
     }
 }
 
@@ -182,6 +185,17 @@ mod tests {
         };
         let values = [("mib_s".to_owned(), mib_s), ("util_pct".to_owned(), mib_s / 2.0)];
         Measure { key, values: values.into() }
+    }
+
+    #[test]
+    fn the_median_is_the_middle_or_between_the_middle_two() {
+        let odd = Stat::of(&[9.0, 1.0, 4.0]);
+        assert_eq!((odd.median, odd.min, odd.max), (4.0, 1.0, 9.0));
+        let even = Stat::of(&[9.0, 1.0, 4.0, 5.0]);
+        assert_eq!((even.median, even.count), (4.5, 4));
+        let one = Stat::of(&[2.5]);
+        assert_eq!((one.median, one.sd), (2.5, 0.0));
+        assert_eq!(Stat::of(&[]), Stat::default());
     }
 
     #[test]

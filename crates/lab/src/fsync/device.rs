@@ -4,27 +4,27 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::cell::Figures;
-
-/// Writes and flushes since boot.
+/// Writes and flushes: since boot, or since others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Counts {
-    writes: u64,
-    /// Since Linux 5.5; of whole disks only.
-    flushes: Option<u64>,
+pub struct Counts {
+    /// Requests that write, after the kernel has merged them.
+    pub writes: u64,
+    /// Flushes of the device's cache. Since Linux 5.5; of whole disks only.
+    pub flushes: Option<u64>,
 }
 
 /// The device.
-pub(crate) struct Device {
-    /// Its folder in `/sys`, and that of the disk that it is a part of.
+#[derive(Debug)]
+pub struct Device {
+    /// Its file in `/sys`, and that of the disk that it is a part of.
     stat: PathBuf,
     flush_stat: PathBuf,
 }
 
 impl Device {
     /// That of the filesystem in which `folder` stands; `None` where that has none of its own, as
-    /// on tmpfs and btrfs.
-    pub(crate) fn below(folder: &Path) -> Option<Self> {
+    /// on tmpfs, overlays and btrfs.
+    pub fn below(folder: &Path) -> Option<Self> {
         let number = fs::metadata(folder).ok()?.dev();
         let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
         let device = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
@@ -33,8 +33,8 @@ impl Device {
         Some(Self { flush_stat: disk.join("stat"), stat: device.join("stat") })
     }
 
-    /// Up to now.
-    pub(crate) fn counts(&self) -> Option<Counts> {
+    /// Up to now; `None` where `/sys` does not tell.
+    pub fn counts(&self) -> Option<Counts> {
         let writes = parse(&fs::read_to_string(&self.stat).ok()?)?.writes;
         let flushes = parse(&fs::read_to_string(&self.flush_stat).ok()?)?.flushes;
         Some(Counts { writes, flushes })
@@ -49,16 +49,19 @@ fn parse(stat: &str) -> Option<Counts> {
 }
 
 impl Counts {
-    /// Adds to `figures` what was done from `before` until now for so many files.
-    pub(crate) fn add_since(self, before: Self, files: f64, figures: &mut Figures) {
-        let mut add = |key: &str, value: f64| figures.insert(key.to_owned(), value);
-        add("device_writes", (self.writes - before.writes) as f64);
-        if let (Some(now), Some(before)) = (self.flushes, before.flushes) {
-            let flushes = (now - before) as f64;
-            add("device_flushes", flushes);
-            // Without a flush there is no such figure.
-            add("aggregation", files / flushes);
+    /// From `before` until now.
+    #[must_use]
+    pub fn since(self, before: Self) -> Self {
+        let flushes = self.flushes.zip(before.flushes);
+        Self {
+            writes: self.writes.saturating_sub(before.writes),
+            flushes: flushes.map(|(now, before)| now.saturating_sub(before)),
         }
+    }
+
+    /// How many of so many files each flush made durable; `None` without a flush.
+    pub fn aggregation(self, files: usize) -> Option<f64> {
+        self.flushes.filter(|flushes| *flushes > 0).map(|flushes| files as f64 / flushes as f64)
     }
 }
 
@@ -78,13 +81,18 @@ mod tests {
     #[test]
     fn what_was_done_is_told_by_file() {
         let counts = |writes, flushes| Counts { writes, flushes };
-        let mut figures = Figures::new();
-        counts(30, Some(12)).add_since(counts(10, Some(2)), 50.0, &mut figures);
-        let found: Vec<_> = figures.iter().map(|(key, value)| (key.as_str(), *value)).collect();
-        let expected = [("aggregation", 5.0), ("device_flushes", 10.0), ("device_writes", 20.0)];
-        assert_eq!(found, expected);
-        figures.clear();
-        counts(30, None).add_since(counts(10, None), 50.0, &mut figures);
-        assert_eq!(figures.len(), 1);
+        let done = counts(30, Some(12)).since(counts(10, Some(2)));
+        assert_eq!(done, counts(20, Some(10)));
+        assert_eq!(done.aggregation(50), Some(5.0));
+        let unknown = counts(30, None).since(counts(10, None));
+        assert_eq!((unknown, unknown.aggregation(50)), (counts(20, None), None));
+        // By no flush cannot be divided.
+        assert_eq!(counts(30, Some(0)).aggregation(50), None);
+    }
+
+    #[test]
+    fn a_filesystem_without_a_device_has_none() {
+        assert!(Device::below(Path::new("/proc")).is_none());
+        assert!(Device::below(Path::new("/no/such/folder")).is_none());
     }
 }

@@ -4,22 +4,24 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, ensure};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tempfile::TempDir;
 
 /// A folder for files, of which each has so many bytes. What it does to the filesystem is done when
 /// it has been made, and when it has been dropped: the next measurement has nothing to write of it.
-pub(crate) struct Files {
+#[derive(Debug)]
+pub struct Files {
     folder: Option<TempDir>,
     contents: Vec<u8>,
 }
 
 impl Files {
-    /// In `place`.
-    pub(crate) fn new(place: &Path, size: usize) -> anyhow::Result<Self> {
-        let folder = tempfile::Builder::new().prefix("homing-fsync-").tempdir_in(place);
-        let folder = folder.with_context(|| format!("cannot write in {}", place.display()))?;
+    /// In a new folder in `place`, for files of `size` bytes.
+    ///
+    /// # Errors
+    /// Where none can be made there.
+    pub fn new(place: &Path, size: usize) -> io::Result<Self> {
+        let folder = tempfile::Builder::new().prefix("homing-fsync-").tempdir_in(place)?;
         settle(folder.path())?;
         // Nothing that a disk or a filesystem could do without.
         let contents = (0..size).map(|at| (at * 31 % 251) as u8 + 1).collect();
@@ -27,19 +29,25 @@ impl Files {
     }
 
     /// The folder.
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         self.folder.as_ref().map_or(Path::new("."), TempDir::path)
     }
 
     /// A new file, written.
-    pub(crate) fn make(&self, name: &str) -> io::Result<File> {
+    ///
+    /// # Errors
+    /// Where it cannot be made or written.
+    pub fn make(&self, name: &str) -> io::Result<File> {
         let mut file = File::create_new(self.path().join(name))?;
         file.write_all(&self.contents)?;
         Ok(file)
     }
 
     /// So many new ones, written and closed.
-    pub(crate) fn make_many(&self, prefix: &str, count: usize) -> io::Result<Vec<PathBuf>> {
+    ///
+    /// # Errors
+    /// As for one; those that were made stay.
+    pub fn make_many(&self, prefix: &str, count: usize) -> io::Result<Vec<PathBuf>> {
         let make = |number| {
             let name = format!("{prefix}-{number}");
             self.make(&name).map(|_| self.path().join(name))
@@ -48,7 +56,10 @@ impl Files {
     }
 
     /// Removes these, and does it before it returns.
-    pub(crate) fn remove(&self, paths: &[PathBuf]) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// Where one cannot be removed; those behind it stay.
+    pub fn remove(&self, paths: &[PathBuf]) -> io::Result<()> {
         paths.iter().try_for_each(fs::remove_file)?;
         settle(self.path())
     }
@@ -70,17 +81,22 @@ fn settle(place: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Lets this process have so many files open at a time, and some.
-pub(crate) fn allow_open(count: usize) -> anyhow::Result<()> {
+/// Lets this process have so many files open at a time, and some: raises its own limit.
+///
+/// # Errors
+/// Where that is more than the system allows it.
+pub fn allow_open(count: usize) -> io::Result<()> {
     let needed = count as u64 + 256;
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_none_or(|current| current >= needed) {
         return Ok(());
     }
-    ensure!(
-        limit.maximum.is_none_or(|maximum| maximum >= needed),
-        "{count} files cannot be open at a time: raise the limit (ulimit -Hn {needed})"
-    );
+    if limit.maximum.is_some_and(|maximum| maximum < needed) {
+        return Err(io::Error::other(format!(
+            "{count} files cannot be open at a time: raise the limit (ulimit -Hn {needed}), or take \
+             fewer files"
+        )));
+    }
     setrlimit(Resource::Nofile, Rlimit { current: Some(needed), maximum: limit.maximum })?;
     Ok(())
 }

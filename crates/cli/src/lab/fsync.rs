@@ -1,0 +1,139 @@
+//! `homing lab run fsync`: what is asked for, measured with a bar, and shown by `fsync_table`.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::Context;
+use clap::Args;
+use homing_lab::fsync::{Report, Setup};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use super::experiments::bar;
+use super::fsync_table;
+use crate::byte_size::ByteSize;
+use crate::output;
+
+/// The longest file.
+const SIZE_MAX: u64 = 1 << 30;
+
+#[derive(Args)]
+#[command(after_help = HELP)]
+pub(crate) struct FsyncArgs {
+    /// A folder on the filesystem to measure; the files stand in a new folder there, which is removed
+    #[arg(long, value_name = "DIR")]
+    dir: PathBuf,
+
+    /// How many files are made durable each time
+    #[arg(long, value_name = "N", default_value_t = 10_000,
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    files: u32,
+
+    /// Size of a file: bytes, or as in 64K
+    #[arg(long, value_name = "SIZE", default_value = "4096", value_parser = size)]
+    size: ByteSize,
+
+    /// How many issuers share the files, each number by itself
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [1, 4, 8, 16, 32],
+        value_parser = clap::value_parser!(u32).range(1..=4096))]
+    issuers: Vec<u32>,
+
+    /// How often everything is measured
+    #[arg(long, value_name = "N", default_value_t = 3,
+        value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+
+    /// Print for programs: an object for each row, one a line
+    #[arg(long)]
+    json: bool,
+}
+
+const HELP: &str = "\
+What is measured: so many new files are written and closed, which leaves them in memory. Then the
+clock starts: each is opened, made durable and closed again. Every round does this with each strategy
+and number of issuers in turn, in another order; the figures are medians over the rounds.
+
+Strategies:
+  serial        each issuer calls fsync of one of its files after the other
+  threads       issuers hand their files to 16 threads that call fsync
+  syncfs        each issuer calls syncfs: a bound, since nobody is told which file failed
+  homing        each issuer begins Durable::fsync of all its files, and awaits them
+  homing-many   each issuer awaits one Durable::fsync_many of all its files
+
+The published experiment (D. Chinner, 29 October 2015, XFS on an SSD) stands beside: its sync is
+serial, its async is homing. Its aggregation is of the journal's writes, ours of the device's flushes,
+of which a new file may take two. homing lab run aio-fsync simulates it; homing-bench fsync measures
+more peers and loads, on slower disks, too.
+
+It is the filesystem below DIR that is measured: on tmpfs a sync does nothing, and shows nothing. With
+the defaults a disk that takes 1 ms for a sync is busy for some minutes. Ctrl-C ends what is under way,
+removes the files, and prints the rounds that have ended.
+
+Examples:
+  homing lab run fsync --dir .
+  homing lab run fsync --dir /srv --files 1000 --issuers 1,8    a first look
+  homing lab run fsync --dir /srv --size 64K --rounds 5
+  homing lab run fsync --dir /srv --json | jq -r '[.strategy, .issuers, .files_per_s] | @tsv'
+
+With --json a row has strategy, issuers, files_per_s (with files_per_s_min and files_per_s_max), p50_us
+and p99_us (from asking for a file's sync to knowing of its end; what is asked for together ends
+together), device_writes, device_flushes (null where the filesystem has no device of its own, such as
+tmpfs and overlays), aggregation (files for each flush) and cpu_s (of this process).";
+
+fn size(text: &str) -> Result<ByteSize, String> {
+    let size: ByteSize = text.parse()?;
+    if (1..=SIZE_MAX).contains(&size.0) {
+        return Ok(size);
+    }
+    Err(format!("{text:?} is no size of a file here: take 1 byte to {}", ByteSize(SIZE_MAX)))
+}
+
+pub(crate) fn run(args: &FsyncArgs) -> anyhow::Result<()> {
+    let mut issuers: Vec<usize> = args.issuers.iter().map(|issuers| *issuers as usize).collect();
+    issuers.sort_unstable();
+    issuers.dedup();
+    let setup = Setup {
+        dir: args.dir.clone(),
+        files: args.files as usize,
+        size: usize::try_from(args.size.0)?,
+        issuers,
+        rounds: args.rounds as usize,
+    };
+    let stop = stop_flag()?;
+    let bar = bar("measuring", setup.measurements());
+    let report = setup.run(&stop, |progress| bar.set_position(progress.done as u64));
+    bar.finish_and_clear();
+    let report = report?;
+    if args.json {
+        output::print(lines(&report)?.as_bytes())?;
+    } else if !report.rows.is_empty() {
+        output::print_line(&fsync_table::told(&setup, &report))?;
+    }
+    if !report.is_whole {
+        eprintln!("{}", stopped(&report, setup.rounds));
+    }
+    Ok(())
+}
+
+fn lines(report: &Report) -> anyhow::Result<String> {
+    let line = |row| Ok(serde_json::to_string(row)? + "\n");
+    report.rows.iter().map(line).collect()
+}
+
+fn stopped(report: &Report, asked: usize) -> String {
+    match report.rounds {
+        0 if report.rows.is_empty() => "stopped before anything had ended".to_owned(),
+        0 => "stopped in the first round: this is what had ended of it".to_owned(),
+        rounds => format!("stopped: these are the {rounds} of {asked} rounds that had ended"),
+    }
+}
+
+/// Set by whatever asks for the end. No second one ends the program at once, as it does where
+/// nothing has to be removed.
+fn stop_flag() -> anyhow::Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot handle Ctrl-C")?;
+    }
+    Ok(stop)
+}
