@@ -6,12 +6,18 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use tempfile::TempDir;
 
 use crate::disk::Disk;
 use crate::fuse::Served;
+
+/// How long an unmount waits for others to let go.
+const IN_USE_MAX: Duration = Duration::from_secs(10);
 
 /// A filesystem with a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,9 +171,16 @@ impl Volume {
     /// Unmounts, and waits until all has been written.
     ///
     /// # Errors
-    /// Where it is in use.
+    /// Where it is in use, and still is 10 s later: the kernel lets go of the files of an `io_uring` some
+    /// time after the ring is closed.
     pub fn unmount(mut self) -> io::Result<()> {
-        unmount(self.path(), UnmountFlags::empty())?;
+        let deadline = Instant::now() + IN_USE_MAX;
+        while let Err(errno) = unmount(self.path(), UnmountFlags::empty()) {
+            if errno != Errno::BUSY || Instant::now() > deadline {
+                return Err(errno.into());
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
         self.mounted = false;
         Ok(())
     }
