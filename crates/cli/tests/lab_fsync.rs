@@ -138,10 +138,11 @@ fn ctrl_c_prints_what_has_ended_and_leaves_no_files() {
     let folder = tempfile::tempdir().unwrap();
     let args = ["--dir", ".", "--files", "64", "--issuers", "1,2", "--rounds", "1000", "--json"];
     let mut command = command(folder.path(), &args);
-    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     // Two folders, one after the other: a measurement has ended.
     let mut seen = std::collections::BTreeSet::new();
     while seen.len() < 2 {
+        assert!(child.try_wait().unwrap().is_none(), "it ended after {seen:?}");
         let names = fs::read_dir(folder.path()).unwrap().flatten().map(|entry| entry.file_name());
         // The first is the probe for whether files can be made, which stays empty.
         seen.extend(names.filter(|name| {

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use homing_lab::experiments::Progress;
 use homing_lab::fsync::{FsyncError, Report, Setup, Strategy};
 
 fn setup(dir: &Path) -> Setup {
@@ -75,16 +76,20 @@ fn stopping_keeps_the_rounds_that_have_ended_and_removes_the_files() {
 fn a_measurement_that_is_stopped_midway_counts_for_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let setup = Setup { files: 2_000, issuers: vec![4], ..setup(dir.path()) };
-    let (begun, stop) = (AtomicBool::new(false), AtomicBool::new(false));
+    let [begun, ended, stop] = [(); 3].map(|()| AtomicBool::new(false));
     let report = std::thread::scope(|scope| {
         scope.spawn(|| {
             // Files are there: it has begun, and the measurement after it will not end.
-            while !begun.load(Ordering::Relaxed) || left(dir.path()) == 0 {
+            let is_under_way = || begun.load(Ordering::Relaxed) && left(dir.path()) > 0;
+            while !is_under_way() && !ended.load(Ordering::Relaxed) {
                 std::thread::yield_now();
             }
             stop.store(true, Ordering::Relaxed);
         });
-        setup.run(&stop, |progress| begun.store(progress.done >= 1, Ordering::Relaxed))
+        let told = |progress: Progress| begun.store(progress.done >= 1, Ordering::Relaxed);
+        let report = setup.run(&stop, told);
+        ended.store(true, Ordering::Relaxed);
+        report
     });
     let report = report.unwrap();
     assert!(!report.is_whole && !report.rows.is_empty(), "{report:?}");

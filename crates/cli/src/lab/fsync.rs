@@ -50,7 +50,7 @@ pub(crate) struct FsyncArgs {
 
 const HELP: &str = "\
 What is measured: so many new files are written and closed, which leaves them in memory. Then the
-clock starts: each is opened, made durable and closed again. Every round does this with each strategy
+clock starts: each is opened, made durable and closed again (for syncfs one for each issuer is). Every round does this with each strategy
 and number of issuers in turn, in another order; the figures are medians over the rounds.
 
 Strategies:
@@ -66,8 +66,8 @@ of which a new file may take two. homing lab run aio-fsync simulates it; homing-
 more peers and loads, on slower disks, too.
 
 It is the filesystem below DIR that is measured: on tmpfs a sync does nothing, and shows nothing. With
-the defaults a disk that takes 1 ms for a sync is busy for some minutes. Ctrl-C ends what is under way,
-removes the files, and prints the rounds that have ended.
+the defaults a disk that takes 1 ms for a sync is busy for some minutes. After Ctrl-C nothing
+more is begun; what is under way is awaited, the files are removed, and the rounds that have ended are printed.
 
 Examples:
   homing lab run fsync --dir .
@@ -77,7 +77,7 @@ Examples:
 
 With --json a row has strategy, issuers, files_per_s (with files_per_s_min and files_per_s_max), p50_us
 and p99_us (from asking for a file's sync to knowing of its end; what is asked for together ends
-together), device_writes, device_flushes (null where the filesystem has no device of its own, such as
+together), device_writes, device_flushes (of the whole partition and disk, whoever asked; null where the filesystem has no device of its own, such as
 tmpfs and overlays), aggregation (files for each flush) and cpu_s (of this process).";
 
 fn size(text: &str) -> Result<ByteSize, String> {

@@ -28,7 +28,8 @@ const COLUMNS: [Column; 12] = [
 const LEGEND: &str = "\
 /serial: files a second against those of serial with one issuer, the median of the rounds' ratios
 p50, p99: from asking for a file's sync to knowing of its end; what is asked for together ends together
-files/flush: files for each flush of the device   CPU: of this process
+writes, flushes: of the partition and its disk, whoever asked   files/flush: files for each flush
+CPU: of this process
 (bound): nobody is told which file failed
 published: files/s (against its own sync with one issuer), files for each write of the journal; D. Chinner,
 29 October 2015, XFS on an SSD, 10,000 files of 4 KiB";

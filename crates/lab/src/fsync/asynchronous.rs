@@ -34,17 +34,16 @@ impl Wake for Ended {
     }
 }
 
-/// Begins `count` syncs by `begin`, and awaits them. How long each took, since it was asked for.
+/// Begins `count` syncs by `begin`, which says when it asked, and awaits them. How long each took.
 pub(super) fn begin_and_await<E: From<DurabilityError>>(
     count: usize,
-    begin: impl Fn(usize) -> Result<Synced, E>,
+    begin: impl Fn(usize) -> Result<(Instant, Synced), E>,
 ) -> Result<Vec<Duration>, E> {
     let issuer = Issuer { left: AtomicUsize::new(count), thread: thread::current() };
     let issuer = Arc::new(issuer);
     let mut all = Vec::with_capacity(count);
     for number in 0..count {
-        let asked = Instant::now();
-        let mut synced = begin(number)?;
+        let (asked, mut synced) = begin(number)?;
         let ended = Arc::new(Ended { at: OnceLock::new(), issuer: Arc::clone(&issuer) });
         let waker = Waker::from(Arc::clone(&ended));
         if Pin::new(&mut synced).poll(&mut Context::from_waker(&waker)).is_ready() {

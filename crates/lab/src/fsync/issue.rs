@@ -82,7 +82,9 @@ impl Engine {
                 if stop.load(Ordering::Relaxed) {
                     return Err(Ended::Stopped);
                 }
-                Ok(durable.fsync(&open(&share[number])?))
+                let file = open(&share[number])?;
+                let asked = Instant::now();
+                Ok((asked, durable.fsync(&file)))
             }),
             (Self::Own, Strategy::Syncfs) => {
                 let Some(first) = share.first() else { return Ok(Vec::new()) };

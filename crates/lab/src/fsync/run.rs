@@ -51,7 +51,7 @@ impl Setup {
         'rounds: for round in 0..self.rounds {
             for turn in 0..cells.len() {
                 // Whoever comes first in one round comes late in the next.
-                let at = (turn + cells.len() * round / self.rounds) % cells.len();
+                let at = (turn + round * step(cells.len())) % cells.len();
                 let (strategy, issuers) = cells[at];
                 match self.measure(round, strategy, issuers, stop) {
                     Ok(outcome) => outcomes.push(outcome),
@@ -107,6 +107,7 @@ impl Setup {
             let share = share.map_err(|_| FsyncError::Panicked)??;
             latencies.extend(share.iter().map(|latency| latency.as_secs_f64() * 1e6));
         }
+        assert_eq!(latencies.len(), paths.len(), "each file is synced once");
         latencies.sort_by(f64::total_cmp);
         let device = after.zip(before).map(|(after, before)| after.since(before));
         Ok(Outcome {
@@ -121,6 +122,14 @@ impl Setup {
             aggregation: device.and_then(|did| did.aggregation(latencies.len())),
         })
     }
+}
+
+/// By how many the order is turned from round to round: about half of them, so that in as many rounds as
+/// there are of them each comes first once.
+fn step(cells: usize) -> usize {
+    let divides =
+        |a: usize, b: usize| (2..=a.min(b)).any(|by| a.is_multiple_of(by) && b.is_multiple_of(by));
+    (1..=cells.div_ceil(2)).rev().find(|&step| !divides(step, cells)).unwrap_or(1)
 }
 
 /// As many shares as there are issuers, none longer than another by more than one.
@@ -145,6 +154,15 @@ mod tests {
         let lengths: Vec<usize> = shares(&all, 4).map(<[usize]>::len).collect();
         assert_eq!(lengths, [2, 3, 3, 3]);
         assert_eq!(shares(&all, 4).flatten().copied().collect::<Vec<_>>(), all);
+    }
+
+    #[test]
+    fn in_as_many_rounds_each_comes_first_once() {
+        for cells in 1..40 {
+            let first: std::collections::BTreeSet<usize> =
+                (0..cells).map(|round| round * step(cells) % cells).collect();
+            assert_eq!(first.len(), cells);
+        }
     }
 
     #[test]
