@@ -16,6 +16,9 @@ use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use crate::sync::{Arc, Mutex, MutexGuard, lock};
 
+/// Keys that the smallest cache follows.
+const SAMPLE_MIN: usize = 1 << 12;
+
 /// What shards share.
 #[derive(Debug)]
 pub(crate) struct Habits {
@@ -48,7 +51,12 @@ struct Clock {
 impl Habits {
     /// For a cache that has room for about so many pages.
     pub(crate) fn new(pages: usize) -> Arc<Self> {
-        Self::following(pages, Learner::sample_for(pages))
+        Self::following(pages, Self::sample(pages))
+    }
+
+    /// How many keys are followed in a cache of so many pages: what small ones take for it stays small.
+    pub(crate) fn sample(pages: usize) -> usize {
+        Learner::sample_for(pages).min((2 * pages).max(SAMPLE_MIN))
     }
 
     /// The same, where at most so many keys are followed.

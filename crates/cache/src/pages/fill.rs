@@ -67,8 +67,11 @@ impl Core {
         if demand == Demand::Read
             && let Some(pages) = self.decline(&mut table, file, wanted.clone())
         {
-            self.passed(shard, (pages.end - pages.start) as u32);
-            return Begun::Past(Busy::new(shard, &mut table, file, pages));
+            let count = (pages.end - pages.start) as u32;
+            let busy = Busy::new(shard, &mut table, file, pages);
+            drop(table);
+            self.passed(shard, count);
+            return Begun::Past(busy);
         }
         let first = wanted.start;
         let mut frames = Vec::new();
@@ -110,7 +113,7 @@ impl Core {
         file: &FileState,
         wanted: Range<u64>,
     ) -> Option<Range<u64>> {
-        if !table.is_scarce(&file.group, Self::watermarks(table).1) {
+        if table.claimants > 0 || !table.is_scarce(&file.group, Self::watermarks(table).1) {
             return None;
         }
         let first = wanted.start;

@@ -68,7 +68,7 @@ pub struct GroupStats {
     pub hits: u64,
     /// Pages requested that were not.
     pub misses: u64,
-    /// Of the misses, those of pages remembered from before.
+    /// Of the misses that were put in, those of pages remembered from before: evicted, or declined.
     pub refaults: u64,
     /// Pages read or written past the cache, since no frame could be had.
     pub bypasses: u64,

@@ -54,6 +54,7 @@ pub use file::{CachedFile, CloseError};
 pub use group::{Group, GroupBuilder, GroupStats};
 
 use self::core::Core;
+use crate::habits::Habits;
 use crate::sync::atomic::Ordering::Relaxed;
 use background::OwnThread;
 use sizing::Sizing;
@@ -247,7 +248,7 @@ impl Builder {
     pub fn build(self) -> Result<PageCache, BuildError> {
         let Self { bytes, page_size, shards, background, dirty, size_max } = self;
         let shards = shards.unwrap_or_else(|| Sizing::shards_for(bytes));
-        let sample = Sizing::sample_for(bytes / page_size.max(1));
+        let sample = Habits::sample(bytes / page_size.max(1));
         let sizing = Sizing { page_size, shards, sample };
         let (each, frames) = sizing.check(bytes)?;
         let seed = foldhash::fast::RandomState::default().hash_one(0);

@@ -126,17 +126,22 @@ impl Core {
     }
 
     fn make_busy<'a>(shard: &'a Shard, file: &FileState, pages: &Range<u64>) -> Busy<'a> {
+        let mut table = shard.write();
+        // Reads past the cache may always have some of them: as long as somebody waits there are no new
+        // ones.
+        table.claimants += 1;
         loop {
-            let mut table = shard.write();
             let meets = |(other, range): &(u16, Range<u64>)| {
                 *other == file.number && range.start < pages.end && pages.start < range.end
             };
             if !table.busy.iter().any(meets) {
+                table.claimants -= 1;
                 return Busy::new(shard, &mut table, file, pages.clone());
             }
             let ticket = shard.ticket();
             drop(table);
             ticket.wait();
+            table = shard.write();
         }
     }
 

@@ -15,8 +15,6 @@ pub(super) const POLICY: usize = 20;
 const FRAME: usize = 7;
 /// Frames of the smallest shard.
 const FRAMES_MIN: usize = 64;
-/// Keys that the smallest cache follows.
-const SAMPLE_MIN: usize = 1 << 12;
 /// Bytes of a shard that is not made two on its own account.
 const SHARD: usize = 16 << 20;
 /// What the lists of groups take is not known beforehand: a shard has so much for those it has
@@ -37,11 +35,6 @@ impl Sizing {
     pub(super) fn shards_for(bytes: usize) -> usize {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         (bytes / SHARD).clamp(1, 4 * cpus)
-    }
-
-    /// How many keys are followed in a cache of so many pages: what small ones take for it stays small.
-    pub(super) fn sample_for(pages: usize) -> usize {
-        Learner::sample_for(pages).min((2 * pages).max(SAMPLE_MIN))
     }
 
     /// What a shard of so many frames takes, where the lists of its groups take so much.

@@ -6,8 +6,9 @@
 //! most of what caching costs it.
 //!
 //! The learner hears of no uses within an epoch of the last one: pages that are held give these hits in
-//! any case. Pages that are declined do not, so how many come back that soon is counted, and where
-//! it is too many nothing is declined but one in so many, to go on counting.
+//! any case. Pages that are declined do not, so how many come back that soon is counted (within four epochs
+//! where shadows are no more exact), and where it is too many nothing is declined but one in so many,
+//! to go on counting.
 
 use super::history::History;
 use super::ranking::Shadow;
@@ -19,7 +20,7 @@ const GAIN_MIN: f32 = 0.03;
 const EPOCHS: f32 = 128.0;
 /// Of what would be declined if it did not come back too soon, one of so many still is.
 const PROBE: u32 = 32;
-/// Declined pages after which what is counted of them begins to fade.
+/// Pages after which what is counted of them begins to fade.
 const MEMORY: f32 = 1024.0;
 
 /// Pages that were missed together, and go in together or not at all.
@@ -44,7 +45,7 @@ impl Missed {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Declined {
     pages: f32,
-    /// Of these, how many were missed again in the same epoch.
+    /// How many were missed again in the same epoch; some of them were put in, and evicted at once.
     again: f32,
     asked: u32,
 }
@@ -57,8 +58,12 @@ impl Declined {
 
     /// Whether to decline pages that would take the frames of others worth `least`.
     pub(super) fn decline(&mut self, missed: Missed, least: f32) -> bool {
+        if missed.count == 0.0 {
+            return false;
+        }
         if missed.soon > 0.0 {
             self.again += missed.soon;
+            self.fade();
             return false;
         }
         let gain = (missed.worth / missed.count - least) * EPOCHS;
@@ -70,10 +75,14 @@ impl Declined {
             return false;
         }
         self.pages += missed.count;
-        if self.pages > MEMORY {
+        self.fade();
+        true
+    }
+
+    fn fade(&mut self) {
+        if self.pages.max(self.again) > MEMORY {
             (self.pages, self.again) = (self.pages / 2.0, self.again / 2.0);
         }
-        true
     }
 }
 
