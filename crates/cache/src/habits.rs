@@ -56,7 +56,7 @@ impl Habits {
 
     /// How many keys are followed in a cache of so many pages: what small ones take for it stays small.
     pub(crate) fn sample(pages: usize) -> usize {
-        Learner::sample_for(pages).min((2 * pages).max(SAMPLE_MIN))
+        Learner::sample_for(pages).min(pages.saturating_mul(2).max(SAMPLE_MIN))
     }
 
     /// The same, where at most so many keys are followed.
