@@ -30,6 +30,22 @@ pub(super) enum NoFrame {
     ShardFull,
 }
 
+/// A group, how soon it gives, and what the page is worth that it would give.
+#[derive(Clone, Copy)]
+struct Donor {
+    claim: Claim,
+    worth: f32,
+    local: usize,
+}
+
+/// Groups that may have to give a frame, those first that give first.
+struct Donors {
+    all: [Donor; GROUPS_MAX],
+    count: usize,
+    /// The one that was looked at last.
+    last: usize,
+}
+
 impl Table {
     /// Finds a frame for a page of this group and puts the page there; its contents are up to the
     /// caller. The policy does not have it yet.
@@ -72,9 +88,7 @@ impl Table {
     ) -> bool {
         let Some(local) = self.known_local(group) else { return false };
         self.prepare(habits);
-        let own = self.policy.least(local);
-        let least = if group.pages() >= group.max() { own } else { self.asked_least(local, own) };
-        let Some(least) = least else { return false };
+        let Some(least) = self.asked_least(local) else { return false };
         let epoch = self.policy.epoch();
         let mut missed = Missed::default();
         for key in keys.clone() {
@@ -95,35 +109,48 @@ impl Table {
         true
     }
 
-    /// What the page is worth that would go for one of this group, whose own is worth `own`; `None` where it
-    /// would be one that another group has no right to, or that this group has to give whatever comes.
-    fn asked_least(&mut self, local: usize, own: Option<f32>) -> Option<f32> {
-        let claim = self.locals[local].group.claim();
+    /// What the page is worth that would go for one of this group; `None` where it would be one that another
+    /// group has no right to, or that this group has to give whatever comes.
+    fn asked_least(&mut self, local: usize) -> Option<f32> {
+        let group = &self.locals[local].group;
+        let claim = group.claim();
+        if group.pages() >= group.max() {
+            return self.policy.least(local);
+        }
         if claim <= Claim::OverHigh {
             return None;
         }
-        let mut least = own;
-        let mut found = 0;
-        // Those that an eviction would look at.
-        for step in 1..=self.locals.len() {
-            let other = (self.cookie + step) % self.locals.len();
-            let theirs = self.locals[other].group.claim();
-            if other == local || theirs >= Claim::Protected {
+        let Donors { all, count, .. } = self.donors(Some(local), Demand::Read);
+        let Donor { claim: theirs, worth, local: donor } = *all[..count].first()?;
+        (donor == local || theirs == claim).then_some(worth)
+    }
+
+    /// Looks at so many groups, from the one that was looked at last for a victim on.
+    fn donors(&mut self, requester: Option<usize>, demand: Demand) -> Donors {
+        let kept = match demand {
+            Demand::Read | Demand::Write => Claim::Protected,
+            Demand::Ahead => Claim::OverMin,
+        };
+        let none = Donor { claim: Claim::Protected, worth: f32::INFINITY, local: 0 };
+        let mut donors = Donors { all: [none; GROUPS_MAX], count: 0, last: self.cookie };
+        for _ in 0..self.locals.len() {
+            donors.last = (donors.last + 1) % self.locals.len();
+            let local = donors.last;
+            let claim = self.locals[local].group.claim();
+            if claim >= kept && requester != Some(local) {
                 continue;
             }
-            let Some(worth) = self.policy.least(other) else { continue };
-            if theirs < claim {
-                return None;
-            }
-            if theirs == claim {
-                least = Some(least.map_or(worth, |least| least.min(worth)));
-            }
-            found += 1;
-            if found == GROUPS_MAX {
-                break;
+            if let Some(worth) = self.policy.least(local) {
+                donors.all[donors.count] = Donor { claim, worth, local };
+                donors.count += 1;
+                if donors.count == GROUPS_MAX {
+                    break;
+                }
             }
         }
-        least
+        donors.all[..donors.count]
+            .sort_by(|a, b| a.claim.cmp(&b.claim).then(a.worth.total_cmp(&b.worth)));
+        donors
     }
 
     /// Frees a frame, for a group if it is for one. What nobody has asked for yet takes nothing of
@@ -135,29 +162,9 @@ impl Table {
         habits: &Habits,
     ) -> bool {
         self.prepare(habits);
-        let mut candidates = [(Claim::Protected, f32::INFINITY, 0); GROUPS_MAX];
-        let mut found = 0;
-        for _ in 0..self.locals.len() {
-            self.cookie = (self.cookie + 1) % self.locals.len();
-            let claim = self.locals[self.cookie].group.claim();
-            let kept = match demand {
-                Demand::Read | Demand::Write => Claim::Protected,
-                Demand::Ahead => Claim::OverMin,
-            };
-            if claim >= kept && requester != Some(self.cookie) {
-                continue;
-            }
-            if let Some(worth) = self.policy.least(self.cookie) {
-                candidates[found] = (claim, worth, self.cookie);
-                found += 1;
-                if found == GROUPS_MAX {
-                    break;
-                }
-            }
-        }
-        let candidates = &mut candidates[..found];
-        candidates.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
-        for &mut (_, _, local) in candidates {
+        let Donors { all, count, last } = self.donors(requester, demand);
+        self.cookie = last;
+        for &Donor { local, .. } in &all[..count] {
             if requester == Some(local) {
                 if self.evict_of(local, habits) {
                     return true;
