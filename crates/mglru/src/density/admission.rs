@@ -2,8 +2,8 @@
 //!
 //! Moving a page in and another one out costs about what a hit saves where the disk is fast. So what
 //! would win too little by it is read past the cache, and remembered as if it had been evicted at
-//! once: when it comes again its past speaks for it. By trial, on seven traces, that costs no hits; it spares a scan
-//! most of what caching costs it.
+//! once: when it comes again its past speaks for it. By trial, on seven traces, that costs next to no hits; it
+//! spares a scan most of what caching costs it.
 //!
 //! The learner hears of no uses within an epoch of the last one: pages that are held give these hits in
 //! any case. Pages that are declined do not, so how many come back that soon is counted (within four epochs
@@ -11,13 +11,12 @@
 //! to go on counting.
 
 use super::history::History;
+use super::learner::EPOCHS;
 use super::ranking::Shadow;
 
 /// How many hits, in the time of a cacheful of requests, a page has to win at least: by trial. More
 /// spares more, but loses hits.
 const GAIN_MIN: f32 = 0.03;
-/// Epochs of a cacheful of requests.
-const EPOCHS: f32 = 128.0;
 /// Of what would be declined if it did not come back too soon, one of so many still is.
 const PROBE: u32 = 32;
 /// Pages after which what is counted of them begins to fade.
@@ -66,7 +65,7 @@ impl Declined {
             self.fade();
             return false;
         }
-        let gain = (missed.worth / missed.count - least) * EPOCHS;
+        let gain = (missed.worth / missed.count - least) * EPOCHS as f32;
         if gain > GAIN_MIN {
             return false;
         }

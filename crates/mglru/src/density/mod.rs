@@ -4,8 +4,9 @@
 //! ages grow by epochs, of which a cacheful of requests has 128 (`age.rs`). How soon pages of each
 //! class and age are used again is learnt from a sample of the keys (`learner.rs`, `rates.rs`), and
 //! tells what a page is worth (`index.rs`). Victims come from the list that is worth least
-//! (`lists.rs`, `ranking.rs`), unless what was missed is not worth more (`admission.rs`): an LRU list's tail where recency tells, the youngest pages in a loop that does not
-//! fit, those used once in a scan, the rarely used where frequency tells. Nothing is set by hand.
+//! (`lists.rs`, `ranking.rs`): an LRU list's tail where recency tells, the youngest pages in a loop that does not
+//! fit, those used once in a scan, the rarely used where frequency tells. What was missed and is not worth more
+//! than the victim may stay out (`admission.rs`). Nothing is set by hand.
 //!
 //! In the terms of the kernel's multi-generational LRU: ages are generations, more than four of
 //! them, and half octaves wide; classes are tiers; the feedback from refaults is the sample, which also
