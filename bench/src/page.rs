@@ -9,6 +9,15 @@ use comfy_table::{LineStyle, TableStyle};
 pub(crate) const TERMINAL: TableStyle =
     TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
 
+/// Where the text is to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// Columns, or boxes.
+    Terminal,
+    /// Tables for a README.
+    Markdown,
+}
+
 /// Adds `part` below what is there.
 pub(crate) fn section(text: &mut String, part: &str) {
     // Writing to a string cannot fail.

@@ -1,5 +1,7 @@
 //! Median, least and greatest of a figure over the rounds.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 /// What the rounds made of one figure.
@@ -31,6 +33,31 @@ impl Spread {
     pub(crate) fn of_ratios(pairs: impl IntoIterator<Item = (f64, f64)>) -> Option<Self> {
         Self::of(pairs.into_iter().map(|(over, under)| over / under))
     }
+}
+
+/// By name, what the cells made of each of their figures.
+pub(crate) fn spreads<'a>(
+    cells: impl IntoIterator<Item = &'a BTreeMap<String, f64>>,
+) -> BTreeMap<String, Spread> {
+    let mut values: BTreeMap<&String, Vec<f64>> = BTreeMap::new();
+    for (key, value) in cells.into_iter().flatten() {
+        values.entry(key).or_default().push(*value);
+    }
+    let spread = |(key, values): (&String, _)| Some((key.clone(), Spread::of(values)?));
+    values.into_iter().filter_map(spread).collect()
+}
+
+/// A note on how much of the machine others had while the cells were measured.
+pub(crate) fn others<'a>(
+    cells: impl IntoIterator<Item = &'a BTreeMap<String, f64>>,
+) -> Option<String> {
+    let percent = |figures: &BTreeMap<String, f64>| figures.get("others_percent").copied();
+    let Spread { median, max, .. } = Spread::of(cells.into_iter().filter_map(percent))?;
+    let [median, max] = [median, max].map(figure);
+    Some(format!(
+        "{median} % of the machine's CPU time went to others in the middle cell, and {max} % in the \
+         worst"
+    ))
 }
 
 /// A figure with three significant digits, whole from 100 on.

@@ -9,7 +9,7 @@ use super::peers::Kind;
 use super::workload::{METRICS, Workload};
 use crate::machine::Machine;
 use crate::metric::{Better, Metric};
-use crate::spread::{Spread, figure};
+use crate::spread::{Spread, others, spreads};
 
 /// Whose figures are divided by those of the best other.
 const OURS: &str = "homing";
@@ -91,14 +91,7 @@ impl Report {
         peers: &[&'static str],
         outcomes: Vec<Outcome>,
     ) -> Self {
-        let others = outcomes.iter().filter_map(|one| one.figures.get("others_percent").copied());
-        if let Some(others) = Spread::of(others) {
-            let [median, max] = [others.median, others.max].map(figure);
-            notes.push(format!(
-                "{median} % of the machine's CPU time went to others in the middle cell, and \
-                 {max} % in the worst"
-            ));
-        }
+        notes.extend(others(outcomes.iter().map(|one| &one.figures)));
         let pairs = cases.iter().flat_map(|case| peers.iter().map(|peer| (*case, *peer)));
         let rows: Vec<Row> = pairs.filter_map(|pair| row(pair, &outcomes)).collect();
         let figures = cases.iter().flat_map(|case| METRICS.iter().map(|metric| (*case, metric)));
@@ -126,13 +119,8 @@ fn of(outcome: &Outcome) -> (Case, &'static str) {
 }
 
 fn row(pair: (Case, &'static str), outcomes: &[Outcome]) -> Option<Row> {
-    let mut values: BTreeMap<String, Vec<f64>> = BTreeMap::new();
-    let of_pair = outcomes.iter().filter(|one| of(one) == pair);
-    for (key, value) in of_pair.flat_map(|one| &one.figures) {
-        values.entry(key.clone()).or_default().push(*value);
-    }
-    let spread = |(key, values)| Some((key, Spread::of(values)?));
-    let figures: BTreeMap<_, _> = values.into_iter().filter_map(spread).collect();
+    let same = outcomes.iter().filter(|one| of(one) == pair);
+    let figures = spreads(same.map(|one| &one.figures));
     (!figures.is_empty()).then_some(Row { case: pair.0, peer: pair.1, figures })
 }
 

@@ -9,7 +9,7 @@ use super::peers::Peer;
 use super::workload::{METRICS, Workload};
 use crate::machine::Machine;
 use crate::metric::{Better, Metric};
-use crate::spread::{Spread, figure};
+use crate::spread::{Spread, others, spreads};
 
 /// How the run was set up.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -92,14 +92,7 @@ impl Report {
         outcomes: Vec<Outcome>,
     ) -> Self {
         let rows = rows(&outcomes);
-        let others = outcomes.iter().filter_map(|one| one.figures.get("others_percent").copied());
-        if let Some(others) = Spread::of(others) {
-            let [median, max] = [others.median, others.max].map(figure);
-            notes.push(format!(
-                "{median} % of the machine's CPU time went to others in the middle cell, and \
-                 {max} % in the worst"
-            ));
-        }
+        notes.extend(others(outcomes.iter().map(|one| &one.figures)));
         let homing_to_best = compare(&rows, &outcomes);
         let homing_to_itself = compare_within(&outcomes);
         Self { machine, setup, notes, rows, homing_to_best, homing_to_itself, cells: outcomes }
@@ -114,13 +107,8 @@ impl Report {
 fn rows(outcomes: &[Outcome]) -> Vec<Row> {
     let pairs = Workload::ALL.into_iter().flat_map(|load| Peer::ALL.map(|peer| (load, peer)));
     let row = |(workload, peer)| {
-        let of = outcomes.iter().filter(|one| (one.workload, one.peer) == (workload, peer));
-        let mut values: BTreeMap<String, Vec<f64>> = BTreeMap::new();
-        for (key, value) in of.flat_map(|one| &one.figures) {
-            values.entry(key.clone()).or_default().push(*value);
-        }
-        let spread = |(key, values)| Some((key, Spread::of(values)?));
-        let figures: BTreeMap<_, _> = values.into_iter().filter_map(spread).collect();
+        let same = outcomes.iter().filter(|one| (one.workload, one.peer) == (workload, peer));
+        let figures = spreads(same.map(|one| &one.figures));
         (!figures.is_empty()).then_some(Row { workload, peer, figures })
     };
     pairs.filter_map(row).collect()

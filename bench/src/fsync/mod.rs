@@ -33,9 +33,9 @@ use self::cell::{Key, Outcome};
 use self::place::Place;
 use self::report::{Report, Setup};
 use self::strategy::{Shape, Strategy};
-use self::table::Form;
 use crate::interrupt::Interrupt;
 use crate::machine::Machine;
+use crate::page::Form;
 use crate::progress::bar;
 
 pub(crate) use self::cell::{Cell, run_cell};

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::cell::{Key, Outcome};
 use super::strategy::{Shape, Strategy};
 use crate::machine::Machine;
-use crate::spread::{Spread, figure};
+use crate::spread::{Spread, others, spreads};
 
 /// How the run was set up.
 #[derive(Clone, Debug, Serialize)]
@@ -70,14 +70,8 @@ impl Report {
         keys: &[Key],
         outcomes: Vec<Outcome>,
     ) -> Self {
-        let others = outcomes.iter().filter_map(|one| one.figures.get("others_percent").copied());
-        if let Some(others) = Spread::of(others) {
-            let [median, max] = [others.median, others.max].map(figure);
-            notes.push(format!(
-                "{median} % of the machine's CPU time went to others in the middle cell, and \
-                 {max} % in the worst, the kernel's threads and a slow disk's included"
-            ));
-        }
+        let others = others(outcomes.iter().map(|one| &one.figures));
+        notes.extend(others.map(|note| note + ", the kernel's threads and a slow disk's included"));
         let rows = keys.iter().filter_map(|key| row(key, keys, &outcomes)).collect();
         Self { machine, setup, notes, rows, cells: outcomes }
     }
@@ -92,13 +86,8 @@ impl Report {
 }
 
 fn row(key: &Key, keys: &[Key], outcomes: &[Outcome]) -> Option<Row> {
-    let mut values: BTreeMap<String, Vec<f64>> = BTreeMap::new();
-    for (name, value) in outcomes.iter().filter(|one| one.key == *key).flat_map(|one| &one.figures)
-    {
-        values.entry(name.clone()).or_default().push(*value);
-    }
-    let spread = |(name, values)| Some((name, Spread::of(values)?));
-    let figures: BTreeMap<_, _> = values.into_iter().filter_map(spread).collect();
+    let same = outcomes.iter().filter(|one| one.key == *key);
+    let figures = spreads(same.map(|one| &one.figures));
     if figures.is_empty() {
         return None;
     }

@@ -4,7 +4,7 @@ use comfy_table::{CellAlignment, Table, presets};
 
 use super::report::{Report, Row};
 use super::strategy::Shape;
-use crate::page::{TERMINAL, end, section};
+use crate::page::{Form, TERMINAL, end, section};
 use crate::spread::{Spread, figure};
 
 const LEGEND: [&str; 6] = [
@@ -22,15 +22,6 @@ const LEGEND: [&str; 6] = [
      device it is the device itself, not the disk below.",
     "CPU is this process's, with its io_uring workers; not that of the kernel's other threads.",
 ];
-
-/// Where the text is to be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
-    /// Columns.
-    Terminal,
-    /// Tables for a README.
-    Markdown,
-}
 
 /// A column: its title, and what stands there.
 type Column = (&'static str, fn(&Row) -> Option<String>);

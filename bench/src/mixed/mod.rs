@@ -26,9 +26,10 @@ use tempfile::TempDir;
 use self::cell::Outcome;
 use self::report::{Report, Setup};
 use self::row::{Case, Row};
-use self::table::{Form, render};
+use self::table::render;
 use crate::interrupt::Interrupt;
 use crate::machine::Machine;
+use crate::page::Form;
 use crate::progress::bar;
 use crate::size;
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::cell::Outcome;
 use super::row::{Case, Row};
 use crate::machine::Machine;
-use crate::spread::{Spread, figure};
+use crate::spread::{Spread, others, spreads};
 
 /// What is compared with what.
 const PAIRS: [(Row, Row); 5] = [
@@ -101,14 +101,7 @@ impl Report {
         cases: &[Case],
         outcomes: Vec<Outcome>,
     ) -> Self {
-        let others = outcomes.iter().filter_map(|one| one.figures.get("others_percent").copied());
-        if let Some(others) = Spread::of(others) {
-            let [median, max] = [others.median, others.max].map(figure);
-            notes.push(format!(
-                "{median} % of the machine's CPU time went to others in the middle cell, and \
-                 {max} % in the worst"
-            ));
-        }
+        notes.extend(others(outcomes.iter().map(|one| &one.figures)));
         let lines = cases.iter().flat_map(|case| Row::ALL.map(|row| (*case, row)));
         let rows = lines.filter_map(|(case, row)| line(case, row, &outcomes)).collect();
         let pairs = cases.iter().flat_map(|case| PAIRS.map(|pair| (*case, pair)));
@@ -125,13 +118,8 @@ impl Report {
 }
 
 fn line(case: Case, row: Row, outcomes: &[Outcome]) -> Option<Line> {
-    let mut values: BTreeMap<String, Vec<f64>> = BTreeMap::new();
-    let of_line = outcomes.iter().filter(|one| (one.case, one.row) == (case, row));
-    for (key, value) in of_line.flat_map(|one| &one.figures) {
-        values.entry(key.clone()).or_default().push(*value);
-    }
-    let spread = |(key, values)| Some((key, Spread::of(values)?));
-    let figures: BTreeMap<_, _> = values.into_iter().filter_map(spread).collect();
+    let same = outcomes.iter().filter(|one| (one.case, one.row) == (case, row));
+    let figures = spreads(same.map(|one| &one.figures));
     (!figures.is_empty()).then_some(Line { case, row, figures })
 }
 

@@ -4,7 +4,7 @@ use comfy_table::{CellAlignment, Table, presets};
 
 use super::report::{Comparison, Line, Report};
 use super::row::{Case, PUBLISHED};
-use crate::page::{TERMINAL, end, section};
+use crate::page::{Form, TERMINAL, end, section};
 use crate::size;
 use crate::spread::{Spread, figure};
 
@@ -23,15 +23,6 @@ const LEGEND: [&str; 6] = [
      group both tenants gain in every round; against lru the dirty one's median is 3.5 and more, the \
      reader's 0.96 and more.",
 ];
-
-/// Where the text is to be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
-    /// Columns.
-    Terminal,
-    /// Tables for a README.
-    Markdown,
-}
 
 /// The whole report.
 pub(crate) fn render(report: &Report, form: Form) -> String {

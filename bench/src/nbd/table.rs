@@ -3,7 +3,7 @@
 use comfy_table::{CellAlignment, Table, TableStyle, presets};
 
 use super::report::{METRICS, Metric, Report, Row};
-use crate::page::{TERMINAL, end, section};
+use crate::page::{Form, TERMINAL, end, section};
 use crate::size;
 use crate::spread::{Spread, figure};
 
@@ -22,15 +22,6 @@ const LEGEND: [&str; 5] = [
     "All servers do AES-256-XTS: homing on LUKS2 in sectors of 4096 bytes, which is its default, the \
      others on LUKS1 in sectors of 512, which is all that they do.",
 ];
-
-/// Where the text is to be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
-    /// Box characters, ranges on lines of their own.
-    Terminal,
-    /// Tables for a README.
-    Markdown,
-}
 
 /// The whole report.
 pub(crate) fn render(report: &Report, form: Form) -> String {
