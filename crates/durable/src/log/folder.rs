@@ -26,6 +26,15 @@ pub(super) struct Folder {
     pub(super) file: File,
 }
 
+impl Drop for Folder {
+    /// Closing the file is not enough: a child that another thread has just begun has it, too, until it
+    /// runs its program, and with it the lock.
+    fn drop(&mut self) {
+        // Where this fails closing has to do.
+        let _ = self.file.unlock();
+    }
+}
+
 impl Folder {
     /// Opens it, or makes it, durably; and locks it.
     pub(super) fn open(system: &dyn System, path: &Path) -> Result<Self, LogError> {
@@ -143,4 +152,22 @@ pub(super) fn reopen(path: &Path) -> io::Result<(Arc<File>, u64)> {
     let file = File::open(path)?;
     let length = file.metadata()?.len();
     Ok((Arc::new(file), length))
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+    use crate::system::Linux;
+
+    #[test]
+    fn it_is_unlocked_when_it_goes_though_a_child_still_has_the_file() {
+        let parent = tempfile::tempdir().unwrap();
+        let open = || Folder::open(&Linux, &parent.path().join("log"));
+        let folder = open().unwrap();
+        let of_a_child = folder.file.try_clone().unwrap();
+        assert!(matches!(open(), Err(LogError::InUse { .. })));
+        drop(folder);
+        open().unwrap();
+        drop(of_a_child);
+    }
 }
