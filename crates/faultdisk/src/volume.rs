@@ -171,8 +171,8 @@ impl Volume {
     /// Unmounts, and waits until all has been written.
     ///
     /// # Errors
-    /// Where it is in use, and still is 10 s later: the kernel lets go of the files of an `io_uring` some
-    /// time after the ring is closed.
+    /// Where it is in use, and still is 10 s later: a child that another thread has just begun has its files
+    /// until it runs its program, and the kernel those of an `io_uring` for some time after the ring is closed.
     pub fn unmount(mut self) -> io::Result<()> {
         let deadline = Instant::now() + IN_USE_MAX;
         while let Err(errno) = unmount(self.path(), UnmountFlags::empty()) {
