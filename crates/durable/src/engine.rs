@@ -261,10 +261,15 @@ impl Engine {
         // What others can do begins before those who wait are woken.
         let mine = self.next_job();
         self.go_on();
+        let ended = Instant::now();
+        for (sync, Ended { verdict, .. }) in syncs.iter().zip(&told) {
+            let took = ended.saturating_duration_since(sync.asked_at);
+            self.counts.latency_ns.note(nanoseconds(took));
+            sync.outcome.note(verdict);
+        }
         for (sync, Ended { verdict, in_vain }) in syncs.into_iter().zip(told) {
-            self.counts.latency_ns.note(nanoseconds(sync.asked_at.elapsed()));
             self.tell(in_vain, &verdict);
-            self.tell(Some(sync.outcome), &verdict);
+            sync.outcome.tell(&self.failed(verdict));
         }
         mine
     }

@@ -27,6 +27,8 @@ pub(crate) struct Outcome {
 #[derive(Default)]
 struct State {
     verdict: Option<Verdict>,
+    /// Threads that wait.
+    threads: usize,
     calls: Vec<Call>,
     /// By number: a future has one place, whoever polls it.
     wakers: Vec<(u64, Waker)>,
@@ -39,12 +41,26 @@ impl Outcome {
     }
 
     pub(crate) fn set(&self, verdict: &Verdict) {
-        let (wakers, calls) = {
+        self.note(verdict);
+        self.tell(verdict);
+    }
+
+    /// Whoever asks from now on hears it. Those who wait do not yet: where many verdicts come at a
+    /// time all are noted first, or one who waits for all of them is woken for each.
+    pub(crate) fn note(&self, verdict: &Verdict) {
+        self.state().verdict = Some(verdict.clone());
+    }
+
+    /// Tells those who wait what has been noted.
+    pub(crate) fn tell(&self, verdict: &Verdict) {
+        let (threads, wakers, calls) = {
             let mut state = self.state();
-            state.verdict = Some(verdict.clone());
-            (std::mem::take(&mut state.wakers), std::mem::take(&mut state.calls))
+            let wakers = std::mem::take(&mut state.wakers);
+            (state.threads, wakers, std::mem::take(&mut state.calls))
         };
-        self.changed.notify_all();
+        if threads > 0 {
+            self.changed.notify_all();
+        }
         for (_, waker) in wakers {
             waker.wake();
         }
@@ -71,10 +87,12 @@ impl Outcome {
     }
 
     fn wait(&self) -> Verdict {
-        let state = self.state();
+        let mut state = self.state();
+        state.threads += 1;
         let no_verdict = |state: &mut State| state.verdict.is_none();
         let state = self.changed.wait_while(state, no_verdict);
-        let state = state.unwrap_or_else(PoisonError::into_inner);
+        let mut state = state.unwrap_or_else(PoisonError::into_inner);
+        state.threads -= 1;
         state.verdict.clone().unwrap_or(Ok(()))
     }
 }
