@@ -24,18 +24,33 @@ fn others(system: &dyn System, sync: &Sync) -> Result<(), Failure> {
     sync.others.iter().try_for_each(|other| system.check(other))
 }
 
-/// Commits the filesystem of these files, and tells what became of each.
-pub(crate) fn all(system: &dyn System, syncs: &[Sync]) -> Vec<Verdict> {
+/// Commits the filesystem of these files, and tells what became of each. `early` writes their data
+/// back first.
+pub(crate) fn all(system: &dyn System, syncs: &[Sync], early: bool) -> Vec<Verdict> {
     let Some(first) = syncs.first() else { return Vec::new() };
-    if system.sync_filesystem(&first.file).is_err() {
-        // Of whose data nobody can tell: each file knows of its own.
-        return syncs.iter().map(|sync| one(system, sync)).collect();
-    }
     let check = |sync: &Sync| {
         let checked = system.check(&sync.file).and_then(|()| others(system, sync));
         checked.map_err(|failure| error(sync.id, &sync.file, sync.kind, &failure))
     };
-    let verdicts: Vec<Verdict> = syncs.iter().map(check).collect();
+    let mut verdicts: Vec<Verdict> = vec![Ok(()); syncs.len()];
+    // What a check hears of nobody hears again, so it is kept.
+    let mut heard = |check: &dyn Fn(&Sync) -> Verdict| {
+        for (verdict, sync) in verdicts.iter_mut().zip(syncs) {
+            *verdict = std::mem::replace(verdict, Ok(())).and(check(sync));
+        }
+    };
+    if early {
+        for sync in syncs {
+            system.begin_write_back(&sync.file);
+        }
+        heard(&check);
+    }
+    if system.sync_filesystem(&first.file).is_err() {
+        // Of whose data nobody can tell: each file knows of its own.
+        heard(&|sync| one(system, sync));
+        return verdicts;
+    }
+    heard(&check);
     // `DURABLE-4`
     match system.flush_device(&first.file) {
         Ok(()) => verdicts,

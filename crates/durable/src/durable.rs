@@ -224,7 +224,7 @@ impl Durable {
             // The number that the asker knows it by: of the same description, unless it has been
             // closed and opened since, and then it has heard of nothing yet.
             let number = file.file().as_raw_fd();
-            engine.files().ask(id, kind, number, || file.keep())
+            engine.ask(id, kind, number, || file.keep())
         });
         match asked {
             Ok(Asked::New(outcome)) => Synced::of(outcome),

@@ -38,6 +38,9 @@ impl WriteBack {
     }
 }
 
+/// Of the two ways, the one that begins it early; the other is 0.
+const EARLY: usize = 1;
+
 /// The waves of one filesystem, one after the other.
 #[derive(Debug)]
 pub(crate) struct Waves {
@@ -58,7 +61,7 @@ struct Wave {
 impl Default for Waves {
     /// Early: it was faster on most disks that were measured.
     fn default() -> Self {
-        Self { choice: Choice::new(true), wave: None }
+        Self { choice: Choice::new(2, EARLY), wave: None }
     }
 }
 
@@ -82,7 +85,7 @@ impl Waves {
         }
         let counts = write_back == WriteBack::Auto;
         self.wave = Some(Wave { began: now, files, left: files, counts });
-        Some(!counts || self.choice.is_made())
+        Some(!counts || self.is_early())
     }
 
     /// So many files of the wave have been synced, by themselves or not.
@@ -100,10 +103,9 @@ impl Waves {
         self.wave = None;
     }
 
-    /// As [`Choice::is_made`].
-    #[cfg(feature = "control")]
+    /// Whether the write-back of a wave begins early now.
     pub(crate) fn is_early(&self) -> bool {
-        self.choice.is_made()
+        self.choice.way() == EARLY
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::RawFd;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,9 +16,12 @@ use crate::description::Description;
 use crate::durable::Kind;
 use crate::early::WriteBack;
 use crate::error::DurabilityError;
-use crate::files::{Ended, FileId, Files, Job, Sync};
+use crate::files::{Asked, Ended, FileId, Files, Job, Sync};
+use crate::filesystem::Work;
 use crate::strategy::Strategy;
-use crate::sync::{AtomicBool, AtomicU8, AtomicUsize, Mutex, MutexGuard, Ordering, lock};
+use crate::sync::{
+    AtomicBool, AtomicU8, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering, lock, wait_briefly,
+};
 use crate::synced::{Outcome, Verdict};
 use crate::system::{Failure, System};
 
@@ -27,6 +31,8 @@ const DEPTH: usize = 64;
 /// What all clones of a [`Durable`](crate::Durable) share.
 pub(crate) struct Engine {
     files: Mutex<Files>,
+    /// Those have come for whom a group was put off.
+    gathered: Condvar,
     pub(crate) system: Box<dyn System>,
     workqueue: Workqueue,
     strategy: AtomicU8,
@@ -42,6 +48,7 @@ impl Engine {
     pub(crate) fn new(runtime: &Runtime, system: impl System) -> Result<Arc<Self>, WorkqueueError> {
         Ok(Arc::new(Self {
             files: Mutex::default(),
+            gathered: Condvar::new(),
             system: Box::new(system),
             workqueue: runtime.workqueue("durable").build()?,
             strategy: AtomicU8::new(Strategy::Auto as u8),
@@ -109,7 +116,8 @@ impl Engine {
     /// than the system call. `None` where something is.
     pub(crate) fn alone(self: &Arc<Self>, file: &impl Description, kind: Kind) -> Option<Verdict> {
         let Ok(id) = identify(file.file()) else { return Some(self.sync_here(file.file(), kind)) };
-        match self.files().begin_alone(id, self.depth()) {
+        let (strategy, write_back) = (self.strategy(), self.write_back());
+        match self.files().begin_alone(id, strategy, write_back, self.depth()) {
             Err(error) => return Some(self.failed(Err(error))),
             Ok(false) => return None,
             Ok(true) => {}
@@ -124,8 +132,9 @@ impl Engine {
         self.counts.batches.note(1);
         let (Ended { verdict, in_vain }, more) = {
             let mut files = self.files();
-            files.end_job(id.device, false, took, 0);
+            let work = Work { was_commit: false, files: 1, askers: 1, waved: 0 };
             let ended = files.end(id, verdict, || file.keep().ok());
+            files.end_job(id.device, work, took);
             (ended, files.waits())
         };
         self.tell(in_vain, &verdict);
@@ -220,10 +229,10 @@ impl Engine {
                 let verdict = commit::one(&*self.system, &sync);
                 (vec![sync], vec![verdict], false)
             }
-            Job::Commit(syncs) => {
+            Job::Commit(syncs, early) => {
                 add(&self.counts.commits, 1);
                 add(&self.counts.committed, syncs.len() as u64);
-                let verdicts = commit::all(&*self.system, &syncs);
+                let verdicts = commit::all(&*self.system, &syncs, early);
                 (syncs, verdicts, true)
             }
             Job::WriteBack(device, files) => {
@@ -236,8 +245,43 @@ impl Engine {
                 self.go_on();
                 return mine;
             }
+            Job::Gather(device, limit) => {
+                self.gather(device, began + limit);
+                let mine = self.next_job();
+                self.go_on();
+                return mine;
+            }
         };
         self.end(syncs, verdicts, was_commit, began.elapsed())
+    }
+
+    /// Waits until those have come for whom a group was put off, or so long.
+    fn gather(&self, device: u64, until: Instant) {
+        let mut files = self.files();
+        while !files.has_gathered(device) {
+            let left = until.saturating_duration_since(Instant::now());
+            files = wait_briefly(&self.gathered, &self.files, files, left);
+            if left.is_zero() || cfg!(shuttle) {
+                break;
+            }
+        }
+        files.end_gather(device);
+    }
+
+    /// As [`Files::ask`]; a group may have been put off for that.
+    pub(crate) fn ask(
+        &self,
+        id: FileId,
+        kind: Kind,
+        number: RawFd,
+        keep: impl FnOnce() -> io::Result<Arc<File>>,
+    ) -> io::Result<Asked> {
+        let mut files = self.files();
+        let asked = files.ask(id, kind, number, keep);
+        if matches!(asked, Ok(Asked::New(_))) && files.has_just_gathered(id.device) {
+            self.gathered.notify_all();
+        }
+        asked
     }
 
     /// A job has run: notes what came of it, and tells those who waited. One of the jobs that can
@@ -250,16 +294,19 @@ impl Engine {
         took: Duration,
     ) -> Option<Job> {
         let mut told = Vec::with_capacity(syncs.len());
-        {
+        let gathers = {
             let mut files = self.files();
-            end_job(&mut files, &syncs, was_commit, took);
             for (sync, verdict) in syncs.iter().zip(verdicts) {
                 told.push(files.end(sync.id, verdict, || Some(Arc::clone(&sync.file))));
             }
-        }
+            end_job(&mut files, &syncs, was_commit, took);
+            let device = syncs.first().map(|sync| sync.id.device);
+            let (strategy, write_back) = (self.strategy(), self.write_back());
+            device.and_then(|device| files.begin_gather(device, strategy, write_back))
+        };
         self.counts.batches.note(syncs.iter().map(|sync| sync.askers).sum());
         // What others can do begins before those who wait are woken.
-        let mine = self.next_job();
+        let mine = gathers.or_else(|| self.next_job());
         self.go_on();
         let ended = Instant::now();
         for (sync, Ended { verdict, .. }) in syncs.iter().zip(&told) {
@@ -284,8 +331,9 @@ impl Engine {
     fn give_up_one(&self, job: Job) {
         let (syncs, was_commit) = match job {
             Job::File(sync) => (vec![sync], false),
-            Job::Commit(syncs) => (syncs, true),
+            Job::Commit(syncs, _) => (syncs, true),
             Job::WriteBack(device, _) => return self.files().end_beginning(device),
+            Job::Gather(device, _) => return self.files().end_gather(device),
         };
         let mut files = self.files();
         end_job(&mut files, &syncs, was_commit, Duration::ZERO);
@@ -302,7 +350,9 @@ impl Engine {
 fn end_job(files: &mut Files, syncs: &[Sync], was_commit: bool, took: Duration) {
     if let Some(first) = syncs.first() {
         let waved = syncs.iter().filter(|sync| sync.in_wave).count();
-        files.end_job(first.id.device, was_commit, took, waved);
+        let askers = syncs.iter().map(|sync| sync.askers as usize).sum();
+        let work = Work { was_commit, files: syncs.len(), askers, waved };
+        files.end_job(first.id.device, work, took);
     }
 }
 

@@ -1,7 +1,7 @@
 //! The files that are being synced, or wait to be, or have failed: one entry for each, by device and
 //! inode. What is asked and what ends goes through here, under one lock; no system call does.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io;
 use std::os::fd::RawFd;
@@ -9,9 +9,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::durable::Kind;
-use crate::early::{Waves, WriteBack};
+use crate::early::WriteBack;
 use crate::error::DurabilityError;
-use crate::strategy::{Costs, Strategy};
+use crate::filesystem::{Filesystem, Work};
+use crate::group::Service;
+use crate::strategy::Strategy;
 use crate::synced::{Outcome, Verdict};
 
 /// A file, whatever it is called.
@@ -49,26 +51,16 @@ struct Entry {
     failed: Option<(DurabilityError, Option<Arc<File>>)>,
 }
 
-/// One filesystem.
-#[derive(Debug, Default)]
-struct Filesystem {
-    /// Files that can be synced now, first come first.
-    ready: VecDeque<FileId>,
-    committing: bool,
-    /// Write-back is being begun: syncs wait for that.
-    beginning: bool,
-    costs: Costs,
-    waves: Waves,
-}
-
 /// What to do next.
 #[derive(Debug)]
 pub(crate) enum Job {
     File(Sync),
-    /// All of one filesystem.
-    Commit(Vec<Sync>),
+    /// All of one filesystem; early, if their data is to be written back before.
+    Commit(Vec<Sync>, bool),
     /// Files of one filesystem whose write-back is to begin, before they are synced.
     WriteBack(u64, Vec<Arc<File>>),
+    /// The next group of a filesystem is put off for so long at most: see [`Group`].
+    Gather(u64, Duration),
 }
 
 /// What asking for a sync came to.
@@ -130,28 +122,34 @@ impl Files {
         };
         let outcome = Arc::new(Outcome::default());
         let asked = Asked::New(Arc::clone(&outcome));
+        let asked_at = Instant::now();
         entry.next = Some(Sync {
             id,
             file,
             kind,
             outcome,
-            asked_at: Instant::now(),
+            asked_at,
             askers: 1,
             others: Vec::new(),
             numbers: vec![number],
             in_wave: false,
         });
         if !entry.running {
-            self.filesystems.entry(id.device).or_default().ready.push_back(id);
+            let filesystem = self.filesystems.entry(id.device).or_default();
+            filesystem.note_idle(asked_at);
+            filesystem.ready.push_back(id);
         }
         Ok(asked)
     }
 
     /// Whether a file can be synced at once by whoever asks: nothing of its filesystem waits or is
-    /// committed, and it is not being synced.
+    /// committed, nor is anything synced that this one should not be beside, and it is not being
+    /// synced.
     pub(crate) fn begin_alone(
         &mut self,
         id: FileId,
+        strategy: Strategy,
+        write_back: WriteBack,
         depth: usize,
     ) -> Result<bool, DurabilityError> {
         let entry = self.entries.entry(id).or_default();
@@ -159,13 +157,14 @@ impl Files {
             return Err(error.clone());
         }
         let filesystem = self.filesystems.entry(id.device).or_default();
+        let idle = filesystem.note_idle(Instant::now());
         let alone = !entry.running
             && entry.next.is_none()
-            && filesystem.ready.is_empty()
-            && !filesystem.committing
+            && (idle || filesystem.may_begin_beside(strategy, write_back))
             && self.running < depth;
         if alone {
             entry.running = true;
+            filesystem.syncing += 1;
             self.running += 1;
         }
         self.sweep(id);
@@ -188,11 +187,18 @@ impl Files {
         for device in devices {
             let Some(filesystem) = self.filesystems.get_mut(&device) else { continue };
             let waiting = filesystem.ready.len();
-            if waiting == 0 || filesystem.beginning {
+            if waiting == 0 || filesystem.beginning || filesystem.group.gathers() {
+                continue;
+            }
+            let service = filesystem.group.service(strategy, write_back);
+            if service != Service::Beside && filesystem.syncing > 0 {
                 continue;
             }
             // While a commit runs others gather for the next one, unless they are few.
-            let commits = filesystem.costs.prefers_commit(strategy, waiting, depth);
+            let commits = match service {
+                Service::Beside => filesystem.costs.prefers_commit(strategy, waiting, depth),
+                _ => waiting > 1 || strategy == Strategy::Filesystem,
+            };
             if filesystem.committing {
                 if commits {
                     continue;
@@ -200,9 +206,9 @@ impl Files {
             } else if commits {
                 filesystem.committing = true;
                 let ids = std::mem::take(&mut filesystem.ready);
-                let syncs = ids.into_iter().filter_map(|id| self.begin(id)).collect();
+                let syncs: Vec<_> = ids.into_iter().filter_map(|id| self.begin(id)).collect();
                 self.running += 1;
-                return Some(Job::Commit(syncs));
+                return Some(Job::Commit(syncs, service == Service::EarlyCommits));
             }
             if let Some(early) = filesystem.waves.begin(write_back, waiting, depth, Instant::now())
             {
@@ -251,6 +257,9 @@ impl Files {
         let entry = self.entries.get_mut(&id)?;
         let next = entry.next.take()?;
         entry.running = true;
+        if let Some(filesystem) = self.filesystems.get_mut(&id.device) {
+            filesystem.syncing += 1;
+        }
         Some(next)
     }
 
@@ -326,18 +335,42 @@ impl Files {
         }
     }
 
-    /// A job has ended, with so many files of a wave.
-    pub(crate) fn end_job(&mut self, device: u64, was_commit: bool, took: Duration, waved: usize) {
+    /// A job has ended, and so have its files' syncs.
+    pub(crate) fn end_job(&mut self, device: u64, work: Work, took: Duration) {
         self.running -= 1;
-        let Some(filesystem) = self.filesystems.get_mut(&device) else { return };
-        if waved > 0 {
-            filesystem.waves.end(waved, !was_commit, Instant::now());
+        if let Some(filesystem) = self.filesystems.get_mut(&device) {
+            filesystem.end_work(work, took, Instant::now());
         }
-        if was_commit {
-            filesystem.committing = false;
-            filesystem.costs.note_commit(took);
-        } else {
-            filesystem.costs.note_file(took);
+    }
+
+    /// Whether the next group of a filesystem is put off, after a job has ended.
+    pub(crate) fn begin_gather(
+        &mut self,
+        device: u64,
+        strategy: Strategy,
+        write_back: WriteBack,
+    ) -> Option<Job> {
+        let limit = self.filesystems.get_mut(&device)?.begin_gather(strategy, write_back)?;
+        self.running += 1;
+        Some(Job::Gather(device, limit))
+    }
+
+    /// Whether a group of a filesystem that was put off need not be any longer: as many wait as
+    /// are to come.
+    pub(crate) fn has_gathered(&self, device: u64) -> bool {
+        self.filesystems.get(&device).is_none_or(Filesystem::has_gathered)
+    }
+
+    /// Whether that is so since the last file.
+    pub(crate) fn has_just_gathered(&self, device: u64) -> bool {
+        self.filesystems.get(&device).is_some_and(Filesystem::has_just_gathered)
+    }
+
+    /// It is put off no longer.
+    pub(crate) fn end_gather(&mut self, device: u64) {
+        self.running -= 1;
+        if let Some(filesystem) = self.filesystems.get_mut(&device) {
+            filesystem.group.end_gather(filesystem.ready.len());
         }
     }
 
@@ -357,18 +390,7 @@ impl Files {
     /// A line for each filesystem: its device, what waits, what its ways cost.
     #[cfg(feature = "control")]
     pub(crate) fn filesystems(&self) -> Vec<String> {
-        let line = |(device, filesystem): (&u64, &Filesystem)| {
-            // Elsewhere than on Linux it is of another type.
-            #[allow(clippy::unnecessary_cast)]
-            let device = *device as rustix::fs::Dev;
-            let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-            let Filesystem { ready, committing, costs, waves, .. } = filesystem;
-            let (waiting, committing) = (ready.len(), u8::from(*committing));
-            let (costs, early) = (costs.told(), u8::from(waves.is_early()));
-            format!(
-                "{major}:{minor} waiting {waiting} committing {committing} {costs} early {early}"
-            )
-        };
+        let line = |(device, filesystem): (&u64, &Filesystem)| filesystem.told(*device);
         self.filesystems.iter().map(line).collect()
     }
 

@@ -54,6 +54,10 @@ mod early;
 mod engine;
 mod error;
 mod files;
+#[cfg(all(test, not(shuttle)))]
+mod files_tests;
+mod filesystem;
+mod group;
 mod log;
 mod pace;
 #[cfg(target_os = "linux")]
@@ -67,6 +71,7 @@ mod strategy;
 mod sync;
 mod synced;
 mod system;
+mod windows;
 
 #[cfg(feature = "control")]
 pub use attributes::DurableAttributes;

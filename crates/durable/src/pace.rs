@@ -5,9 +5,10 @@
 //! asks only once. What a disk does with flushes that come together cannot be known, so both are
 //! tried, and what has answered more callers in a second goes on.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::choice::Choice;
+use crate::windows::Windows;
 
 /// How those are served who come at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,81 +19,50 @@ pub enum Way {
     Together,
 }
 
-/// A figure is of so long and so many answers at least. Derived: a few of the kernel's time slices,
-/// and eight rounds of eight callers.
-const WINDOW: Duration = Duration::from_millis(20);
-const ANSWERS_MIN: u32 = 64;
-
 /// Which way answers more of those who make one file durable, as measured: for a
 /// [`SharedFile`](crate::SharedFile), and for whoever has two ways of his own.
 #[derive(Debug)]
 pub struct Pace {
-    /// Whether they share; by answers in a second.
-    together: Choice,
+    /// By answers in a second; a way is its place in `WAYS`.
+    choice: Choice,
+    windows: Windows,
     /// Not to be changed: for tests.
     pinned: bool,
-    /// The window: when it began, how many were answered, and how many came when nobody else was
-    /// there.
-    began: Option<Instant>,
-    last: Option<Instant>,
-    answered: u32,
-    alone: u32,
 }
+
+const WAYS: [Way; 2] = [Way::Beside, Way::Together];
 
 impl Pace {
     /// Begins with a way; always keeps to it, if it is `pinned`.
     pub fn new(way: Way, pinned: bool) -> Self {
-        Self {
-            together: Choice::new(way == Way::Together),
-            pinned,
-            began: None,
-            last: None,
-            answered: 0,
-            alone: 0,
-        }
+        let choice = Choice::new(WAYS.len(), way as usize);
+        Self { choice, windows: Windows::default(), pinned }
     }
 
     /// The way to go now.
     pub fn way(&self) -> Way {
-        if self.together.is_made() { Way::Together } else { Way::Beside }
+        WAYS[self.choice.way()]
     }
 
     /// Somebody came while nothing was under way. If he is `alone` the ways do not differ for him.
     pub fn idle(&mut self, alone: bool, now: Instant) {
-        self.alone += u32::from(alone);
-        if self.last.is_some_and(|last| now.saturating_duration_since(last) > WINDOW) {
-            // Nobody wanted anything: that says nothing of the way.
-            self.began = None;
-        }
+        self.windows.idle(alone, now);
     }
 
     /// So many have been answered.
     pub fn answered(&mut self, count: usize, now: Instant) {
-        self.last = Some(now);
-        let Some(began) = self.began else {
-            self.begin(now);
-            return;
-        };
-        self.answered = self.answered.saturating_add(u32::try_from(count).unwrap_or(u32::MAX));
-        let took = now.saturating_duration_since(began);
-        if took < WINDOW || self.answered < ANSWERS_MIN {
-            return;
+        if let Some(rate) = self.windows.answered(count, now)
+            && !self.pinned
+        {
+            self.choice.note(rate);
         }
-        let rate = f64::from(self.answered) / took.as_secs_f64();
-        let lonely = self.alone > self.answered / 4;
-        self.begin(now);
-        if !lonely && !self.pinned {
-            self.together.note(rate);
-        }
-    }
-
-    fn begin(&mut self, now: Instant) {
-        (self.began, self.answered, self.alone) = (Some(now), 0, 0);
     }
 }
 
 #[cfg(all(test, not(shuttle)))]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     /// Twenty seconds in which each way answers so many callers in a millisecond; how much of the
@@ -124,12 +94,12 @@ mod tests {
         let mut pace = Pace::new(Way::Together, false);
         let now = &mut Instant::now();
         beside(&mut pace, now, [8, 4]);
-        let rate = pace.together.rate();
+        let rate = pace.choice.rate();
         *now += Duration::from_secs(60);
         pace.idle(false, *now);
         beside(&mut pace, now, [8, 4]);
         assert_eq!(
-            (pace.way(), pace.together.rate().map(f64::round)),
+            (pace.way(), pace.choice.rate().map(f64::round)),
             (Way::Beside, rate.map(f64::round))
         );
     }

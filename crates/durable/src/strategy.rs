@@ -94,6 +94,11 @@ impl Costs {
         format!("file_ns {} commit_ns {}", ns(self.file), ns(self.commit))
     }
 
+    /// What a commit takes, where one has been made.
+    pub(crate) fn commit(&self) -> Option<Duration> {
+        self.commit
+    }
+
     pub(crate) fn note_file(&mut self, took: Duration) {
         self.file = Some(mix(self.file, took));
     }

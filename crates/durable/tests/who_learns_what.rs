@@ -8,7 +8,9 @@ use std::fs::File;
 use std::sync::Arc;
 use std::thread;
 
-use homing_durable::{DurabilityError, Kind, Log, LogError, SharedFile, Strategy, Synced};
+use homing_durable::{
+    DurabilityError, Kind, Log, LogError, SharedFile, Strategy, Synced, WriteBack,
+};
 use support::{Call, World, segments};
 
 const FSYNC: Call = Call::Sync(Kind::All);
@@ -226,6 +228,31 @@ fn write_back_of_a_file_in_a_commit() {
     assert_eq!((counters.commits, counters.committed, counters.failed), (1, 10, 1));
     is_eio(world.durable.fsync(&files[3]).wait(), "3");
     world.durable.fsync(&files[4]).wait().unwrap();
+}
+
+/// Who is asked twice says it once.
+#[test]
+fn write_back_of_a_file_before_a_commit() {
+    for syncfs_fails in [false, true] {
+        let world = World::new();
+        let files = files(&world, 10);
+        world.durable.set_strategy(Strategy::Filesystem);
+        world.durable.set_write_back(WriteBack::Early);
+        world.disk.fail(Call::Check, &files[3], 1);
+        world.disk.fail(Call::Filesystem, &files[0], usize::from(syncfs_fails));
+        let verdicts = world.durable.fsync_many(&files).wait();
+        for (number, verdict) in verdicts.into_iter().enumerate() {
+            if number == 3 { is_eio(verdict, "3") } else { verdict.unwrap() }
+        }
+        let calls: Vec<Call> = world.disk.book().calls.iter().map(|(call, _)| *call).collect();
+        assert!(calls[..10].iter().all(|call| *call == Call::WriteBack));
+        assert!(calls[10..20].iter().all(|call| *call == Call::Check));
+        assert_eq!(calls[20], Call::Filesystem);
+        let then = if syncfs_fails { FSYNC } else { Call::Check };
+        assert!(calls[21..31].iter().all(|call| *call == then));
+        is_eio(world.durable.fsync(&files[3]).wait(), "3");
+        world.durable.fsync(&files[4]).wait().unwrap();
+    }
 }
 
 #[test]

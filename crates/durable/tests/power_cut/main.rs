@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use homing_durable::{Backend, Durable, Linux, Strategy, System};
+use homing_durable::{Backend, Durable, Linux, Strategy, System, WriteBack};
 use homing_faultdisk::{Disk, Filesystem, Image, Random, Record, Volume, unavailable};
 use homing_runtime::Runtime;
 
@@ -35,9 +35,12 @@ struct Setting {
     /// Of the mount.
     options: &'static str,
     shape: Shape,
-    strategy: Strategy,
-    backend: Backend,
+    way: Way,
 }
+
+/// How files are made durable.
+type Way = (Strategy, WriteBack, Backend);
+const BY_COMMITS: Way = (Strategy::Filesystem, WriteBack::Auto, Backend::Threads);
 
 /// What a run leaves to be cut.
 struct Run {
@@ -59,9 +62,11 @@ fn run(setting: &Setting, system: impl System, seed: u64) -> io::Result<Run> {
     disk.start_recording();
     let runtime = Runtime::new().map_err(io::Error::other)?;
     let durable = Durable::with_system(&runtime, system).map_err(io::Error::other)?;
-    durable.set_strategy(setting.strategy);
-    if let Err(error) = durable.set_backend(setting.backend) {
-        eprintln!("threads instead: no {} here: {error}", setting.backend.name());
+    let (strategy, write_back, backend) = setting.way;
+    durable.set_strategy(strategy);
+    durable.set_write_back(write_back);
+    if let Err(error) = durable.set_backend(backend) {
+        eprintln!("threads instead: no {} here: {error}", backend.name());
     }
     let moment = || disk.moment();
     thread::scope(|scope| {
@@ -115,15 +120,15 @@ fn number(variable: &str, default: u64) -> u64 {
 fn losses<S: System>(
     filesystem: Filesystem,
     cuts: usize,
-    settings: &[(Shape, Strategy, Backend, &'static str)],
+    settings: &[(Shape, Way, &'static str)],
     system: impl Fn() -> S,
 ) -> Vec<String> {
     let seed = number("HOMING_POWER_CUT_SEED", 1);
     let mut random = Random::new(seed);
     let (mut lost, mut synced) = (Vec::new(), 0);
     for round in 0..cuts.div_ceil(CUTS_OF_A_RUN) {
-        let (shape, strategy, backend, options) = settings[round % settings.len()];
-        let setting = Setting { filesystem, options, shape, strategy, backend };
+        let (shape, way, options) = settings[round % settings.len()];
+        let setting = Setting { filesystem, options, shape, way };
         let run = run(&setting, system(), random.draw()).unwrap();
         synced += run.history.moments_of_syncs().len();
         let cuts = CUTS_OF_A_RUN.min(cuts - round * CUTS_OF_A_RUN);
@@ -150,19 +155,19 @@ fn with_each_filesystem(test: impl Fn(Filesystem)) {
 fn every_completed_sync_survives() {
     let cuts = number("HOMING_POWER_CUTS", 60) as usize;
     let ways = [
-        (Strategy::Auto, Backend::Threads),
-        (Strategy::Filesystem, Backend::Threads),
-        (Strategy::Files, Backend::Threads),
-        (Strategy::Files, Backend::IoUring),
+        (Strategy::Auto, WriteBack::Auto, Backend::Threads),
+        BY_COMMITS,
+        (Strategy::Files, WriteBack::Auto, Backend::Threads),
+        (Strategy::Filesystem, WriteBack::Early, Backend::Threads),
+        (Strategy::Files, WriteBack::Auto, Backend::IoUring),
     ];
     // The first few are of all kinds: few cuts are no more than those.
     let mut settings = Vec::new();
     for options in ["", "lazytime"] {
-        for (number, (strategy, backend)) in ways.into_iter().enumerate() {
-            settings.push((Shape::Mixed, strategy, backend, options));
-            settings.push((Shape::BesideStranger, Strategy::Filesystem, Backend::Threads, options));
-            let (strategy, backend) = ways[(number + 2) % ways.len()];
-            settings.push((Shape::Overwrites, strategy, backend, options));
+        for (number, way) in ways.into_iter().enumerate() {
+            settings.push((Shape::Mixed, way, options));
+            settings.push((Shape::BesideStranger, BY_COMMITS, options));
+            settings.push((Shape::Overwrites, ways[(number + 2) % ways.len()], options));
         }
     }
     with_each_filesystem(|filesystem| {
@@ -173,7 +178,7 @@ fn every_completed_sync_survives() {
 
 #[test]
 fn an_engine_that_does_not_flush_the_device_is_found_out() {
-    let settings = [(Shape::BesideStranger, Strategy::Filesystem, Backend::Threads, "")];
+    let settings = [(Shape::BesideStranger, BY_COMMITS, "")];
     with_each_filesystem(|filesystem| {
         let lost = losses(filesystem, 40, &settings, || NoFlush);
         // ext4 flushes its device itself where its journal has nothing to write.
@@ -183,7 +188,8 @@ fn an_engine_that_does_not_flush_the_device_is_found_out() {
 
 #[test]
 fn an_engine_that_does_nothing_is_found_out() {
-    let settings = [(Shape::Mixed, Strategy::Auto, Backend::Threads, "")];
+    let way = (Strategy::Auto, WriteBack::Auto, Backend::Threads);
+    let settings = [(Shape::Mixed, way, "")];
     with_each_filesystem(|filesystem| {
         assert!(!losses(filesystem, 20, &settings, || Nothing).is_empty());
     });

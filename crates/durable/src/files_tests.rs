@@ -1,0 +1,106 @@
+//! What is begun, and when: the files of one filesystem, without any system call.
+
+use std::fs::File;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::durable::Kind;
+use crate::early::WriteBack;
+use crate::files::{Asked, FileId, Files, Job, Sync};
+use crate::filesystem::Work;
+use crate::strategy::Strategy;
+
+const DEVICE: u64 = 7;
+const TAKES: Duration = Duration::from_millis(4);
+
+fn id(inode: u64) -> FileId {
+    FileId { device: DEVICE, inode }
+}
+
+fn ask(files: &mut Files, inode: u64) {
+    let keep = || File::open("/").map(Arc::new);
+    assert!(matches!(files.ask(id(inode), Kind::All, 3, keep), Ok(Asked::New(_))));
+}
+
+fn next(files: &mut Files) -> Option<Job> {
+    files.next_job(Strategy::Filesystem, WriteBack::Auto, 64)
+}
+
+fn commit(files: &mut Files) -> Vec<u64> {
+    match next(files) {
+        Some(Job::Commit(syncs, false)) => syncs.iter().map(|sync| sync.id.inode).collect(),
+        other => panic!("{other:?} instead of a commit"),
+    }
+}
+
+/// Ends a commit of these files. Whether the next one is put off.
+fn end(files: &mut Files, inodes: &[u64]) -> bool {
+    let count = inodes.len();
+    for inode in inodes {
+        files.end(id(*inode), Ok(()), || None);
+    }
+    let work = Work { was_commit: true, files: count, askers: count, waved: 0 };
+    files.end_job(DEVICE, work, TAKES);
+    let put_off = files.begin_gather(DEVICE, Strategy::Filesystem, WriteBack::Auto);
+    match &put_off {
+        Some(Job::Gather(DEVICE, limit)) => assert_eq!(*limit, TAKES / 2),
+        Some(other) => panic!("{other:?}"),
+        None => {}
+    }
+    put_off.is_some()
+}
+
+#[test]
+fn who_comes_while_a_group_is_served_is_of_the_next_one_which_waits_for_those_who_were_there() {
+    let mut files = Files::default();
+    (1..=3).for_each(|inode| ask(&mut files, inode));
+    assert_eq!(commit(&mut files), [1, 2, 3]);
+    ask(&mut files, 4);
+    ask(&mut files, 1);
+    assert!(next(&mut files).is_none(), "one at a time");
+    assert!(!begins_alone(&mut files, 5));
+
+    assert!(end(&mut files, &[1, 2, 3]), "five are known, and two wait");
+    assert!(next(&mut files).is_none() && !begins_alone(&mut files, 5));
+    ask(&mut files, 2);
+    ask(&mut files, 3);
+    assert!(!files.has_gathered(DEVICE) && !files.has_just_gathered(DEVICE));
+    ask(&mut files, 5);
+    assert!(files.has_gathered(DEVICE) && files.has_just_gathered(DEVICE));
+    ask(&mut files, 6);
+    assert!(files.has_gathered(DEVICE) && !files.has_just_gathered(DEVICE), "said once");
+    files.end_gather(DEVICE);
+    assert_eq!(commit(&mut files), [4, 1, 2, 3, 5, 6]);
+}
+
+fn begins_alone(files: &mut Files, inode: u64) -> bool {
+    files.begin_alone(id(inode), Strategy::Filesystem, WriteBack::Auto, 64).unwrap()
+}
+
+#[test]
+fn a_group_that_nobody_comes_for_is_put_off_no_longer() {
+    let mut files = Files::default();
+    (1..=3).for_each(|inode| ask(&mut files, inode));
+    let served = commit(&mut files);
+    assert!(end(&mut files, &served));
+    files.end_gather(DEVICE);
+    assert!(next(&mut files).is_none());
+    assert!(begins_alone(&mut files, 1), "nothing is under way");
+    let work = Work { was_commit: false, files: 1, askers: 1, waved: 0 };
+    files.end(id(1), Ok(()), || None);
+    files.end_job(DEVICE, work, TAKES);
+    let job = files.begin_gather(DEVICE, Strategy::Filesystem, WriteBack::Auto);
+    assert!(job.is_none(), "for a lone one nobody is waited for: {job:?}");
+}
+
+#[test]
+fn those_who_sync_side_by_side_begin_at_once() {
+    let mut files = Files::default();
+    for inode in 1..=3 {
+        ask(&mut files, inode);
+        let job = files.next_job(Strategy::Files, WriteBack::Auto, 64);
+        assert!(matches!(job, Some(Job::File(Sync { .. }))), "{job:?}");
+    }
+    let beside = files.begin_alone(id(4), Strategy::Files, WriteBack::Auto, 64);
+    assert!(beside.unwrap());
+}

@@ -1,0 +1,114 @@
+//! What is known of one filesystem: which of its files wait, what is under way there, and how those
+//! who come are served. Pure.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use crate::early::{Waves, WriteBack};
+use crate::files::FileId;
+use crate::group::{Group, Service};
+use crate::strategy::{Costs, Strategy};
+
+/// One filesystem.
+#[derive(Debug, Default)]
+pub(crate) struct Filesystem {
+    /// Files that can be synced now, first come first.
+    pub(crate) ready: VecDeque<FileId>,
+    pub(crate) committing: bool,
+    /// Write-back is being begun: syncs wait for that.
+    pub(crate) beginning: bool,
+    /// Files that are being synced, by themselves or by a commit.
+    pub(crate) syncing: usize,
+    pub(crate) costs: Costs,
+    pub(crate) waves: Waves,
+    pub(crate) group: Group,
+}
+
+/// What a job has done.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Work {
+    /// Of the filesystem, not of one file.
+    pub(crate) was_commit: bool,
+    /// So many files were synced,
+    pub(crate) files: usize,
+    /// for so many who had asked,
+    pub(crate) askers: usize,
+    /// and so many of them were of a wave.
+    pub(crate) waved: usize,
+}
+
+impl Filesystem {
+    /// Whether nothing is under way, where somebody has come.
+    pub(crate) fn note_idle(&mut self, now: Instant) -> bool {
+        let idle = self.syncing == 0 && self.ready.is_empty() && !self.group.gathers();
+        if idle {
+            self.group.idle(now);
+        }
+        idle
+    }
+
+    /// Whether a file can be synced at once, beside those that are.
+    pub(crate) fn may_begin_beside(&self, strategy: Strategy, write_back: WriteBack) -> bool {
+        self.group.service(strategy, write_back) == Service::Beside
+            && self.ready.is_empty()
+            && !self.committing
+            && !self.group.gathers()
+    }
+
+    /// Files have been synced, in so long.
+    pub(crate) fn end_work(&mut self, work: Work, took: Duration, now: Instant) {
+        let Work { was_commit, files, askers, waved } = work;
+        self.syncing -= files;
+        if waved > 0 {
+            self.waves.end(waved, !was_commit, now);
+        }
+        self.group.answered(files, askers, self.syncing + self.ready.len(), now);
+        if was_commit {
+            self.committing = false;
+            self.costs.note_commit(took);
+        } else {
+            self.costs.note_file(took);
+        }
+    }
+
+    /// Whether the next group is put off, and for how long at most.
+    pub(crate) fn begin_gather(
+        &mut self,
+        strategy: Strategy,
+        write_back: WriteBack,
+    ) -> Option<Duration> {
+        if self.syncing > 0 || self.group.service(strategy, write_back) == Service::Beside {
+            return None;
+        }
+        self.group.begin_gather(self.ready.len(), self.costs.commit()?)
+    }
+
+    /// Whether it is put off no longer.
+    pub(crate) fn has_gathered(&self) -> bool {
+        !self.group.gathers() || self.group.is_enough(self.ready.len())
+    }
+
+    /// Whether that is so since the last file.
+    pub(crate) fn has_just_gathered(&self) -> bool {
+        let is_enough = |waiting| self.group.is_enough(waiting);
+        let waiting = self.ready.len();
+        self.group.gathers() && is_enough(waiting) && !is_enough(waiting.saturating_sub(1))
+    }
+
+    /// A line: its device, what waits, what its ways cost.
+    #[cfg(feature = "control")]
+    pub(crate) fn told(&self, device: u64) -> String {
+        // Elsewhere than on Linux it is of another type.
+        #[allow(clippy::unnecessary_cast)]
+        let device = device as rustix::fs::Dev;
+        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+        let Self { ready, committing, costs, waves, group, .. } = self;
+        let (waiting, committing) = (ready.len(), u8::from(*committing));
+        let (costs, early) = (costs.told(), u8::from(waves.is_early()));
+        let service = group.service(Strategy::Auto, WriteBack::Auto).name();
+        format!(
+            "{major}:{minor} waiting {waiting} committing {committing} {costs} early {early} \
+             service {service}"
+        )
+    }
+}

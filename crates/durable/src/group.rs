@@ -1,0 +1,244 @@
+//! How those are served who sync files of one filesystem at the same time: side by side, or in
+//! groups, one after the other, each of all who came meanwhile. Pure.
+//!
+//! Side by side each sync begins at once: the files that wait never become many, and where a flush
+//! costs much each sync waits for those of the others. A group is one commit of the filesystem, and
+//! asks the disk about as often as one of its members would. Some filesystems (ext4) commit their
+//! journal twice where data is still to be written: before, and again for that data. There the
+//! write-back of the group's files is begun and waited for first, early. Which is best is the
+//! filesystem's and the disk's, so what answers more in a second is measured.
+//!
+//! Most who have been answered come back soon. A group that begins with the first of them leaves
+//! the others to the next one. So it is put off until as many wait as there were, for a part of
+//! what a group takes at most, and not where too few came the last times.
+
+use std::time::{Duration, Instant};
+
+use crate::choice::Choice;
+use crate::early::WriteBack;
+use crate::strategy::Strategy;
+use crate::windows::Windows;
+
+/// A group is put off for one part in so many of what it takes, and not for longer than that.
+const GATHERS: u32 = 2;
+const GATHER_MAX: Duration = Duration::from_millis(10);
+
+/// Less is not worth waiting for. Derived: the kernel's timers are late by as much. Where threads are
+/// modelled no time passes.
+const GATHER_MIN: Duration = Duration::from_micros(if cfg!(shuttle) { 0 } else { 50 });
+
+/// So often one after the other too few may come before nobody is waited for,
+const PATIENCE: u32 = 3;
+/// for so many groups.
+const HURRIES: u32 = 16;
+
+/// How those are served who come at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Service {
+    /// Each begins at once.
+    Beside,
+    /// In groups, each by a commit of the filesystem.
+    Commits,
+    /// The same, after their files have been written back.
+    EarlyCommits,
+}
+
+impl Service {
+    const ALL: [Self; 3] = [Self::Beside, Self::Commits, Self::EarlyCommits];
+
+    /// As the attribute `durable/filesystems` has it.
+    #[cfg(feature = "control")]
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Beside => "beside",
+            Self::Commits => "commits",
+            Self::EarlyCommits => "early_commits",
+        }
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Group {
+    /// A way is its place in [`Service::ALL`].
+    choice: Choice,
+    windows: Windows,
+    /// Files that were synced last, and those who waited then: so many may come again.
+    expected: usize,
+    patience: u32,
+    hurries: u32,
+    /// A group is being put off.
+    gathers: bool,
+}
+
+impl Default for Group {
+    fn default() -> Self {
+        Self {
+            choice: Choice::new(Service::ALL.len(), Service::Beside as usize),
+            windows: Windows::default(),
+            expected: 0,
+            patience: PATIENCE,
+            hurries: 0,
+            gathers: false,
+        }
+    }
+}
+
+impl Group {
+    /// How to serve now, as far as that is allowed.
+    pub(crate) fn service(&self, strategy: Strategy, write_back: WriteBack) -> Service {
+        let best = Service::ALL[self.choice.way()];
+        let is_early = match write_back {
+            WriteBack::Auto => best == Service::EarlyCommits,
+            WriteBack::Early => true,
+            WriteBack::Late => false,
+        };
+        match strategy {
+            Strategy::Files => Service::Beside,
+            Strategy::Auto if best == Service::Beside => Service::Beside,
+            _ if is_early => Service::EarlyCommits,
+            _ => Service::Commits,
+        }
+    }
+
+    /// Somebody came while nothing was under way.
+    pub(crate) fn idle(&mut self, now: Instant) {
+        self.windows.idle(self.expected <= 1, now);
+    }
+
+    /// So many files have been synced, for so many who had asked; others are being synced, or wait.
+    pub(crate) fn answered(&mut self, files: usize, askers: usize, others: usize, now: Instant) {
+        if let Some(rate) = self.windows.answered(askers, now) {
+            let way = self.choice.way();
+            self.choice.note(rate);
+            if self.choice.way() != way {
+                self.windows.skip();
+            }
+        }
+        self.expected = files + others;
+    }
+
+    /// Whether the next group is put off, where so many wait: for how long at most, by what one
+    /// takes.
+    pub(crate) fn begin_gather(&mut self, waiting: usize, takes: Duration) -> Option<Duration> {
+        let limit = (takes / GATHERS).min(GATHER_MAX);
+        let worth = limit >= GATHER_MIN && self.expected > 1 && !self.is_enough(waiting);
+        if !worth || self.gathers {
+            return None;
+        }
+        if self.hurries > 0 {
+            self.hurries -= 1;
+            return None;
+        }
+        self.gathers = true;
+        Some(limit)
+    }
+
+    /// Whether a group is being put off.
+    pub(crate) fn gathers(&self) -> bool {
+        self.gathers
+    }
+
+    /// Whether it is put off no longer, where so many wait: all who were there. Measured: to begin
+    /// with seven eighths of them is slower; on ext4 what the others write meanwhile costs a second
+    /// commit of the journal.
+    pub(crate) fn is_enough(&self, waiting: usize) -> bool {
+        waiting >= self.expected
+    }
+
+    /// It is put off no longer.
+    pub(crate) fn end_gather(&mut self, waiting: usize) {
+        self.gathers = false;
+        if self.is_enough(waiting) {
+            self.patience = PATIENCE;
+        } else if self.patience > 1 {
+            self.patience -= 1;
+        } else {
+            self.hurries = HURRIES;
+        }
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    use Service::{Beside, Commits, EarlyCommits};
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn begin(group: &mut Group) -> Option<Duration> {
+        group.begin_gather(3, 4 * MS)
+    }
+
+    #[test]
+    fn a_group_is_put_off_until_as_many_wait_as_there_were() {
+        let mut group = Group { expected: 64, ..Group::default() };
+        assert_eq!(begin(&mut group), Some(2 * MS));
+        assert_eq!((group.gathers(), begin(&mut group)), (true, None), "once");
+        assert!(!group.is_enough(63) && group.is_enough(64));
+        group.end_gather(64);
+        assert!(!group.gathers());
+        assert_eq!(group.begin_gather(0, 1000 * MS), Some(10 * MS));
+    }
+
+    #[test]
+    fn nobody_is_waited_for_who_was_alone_or_did_not_come() {
+        let mut group = Group { expected: 64, ..Group::default() };
+        assert_eq!(group.begin_gather(64, 4 * MS), None);
+        for _ in 0..PATIENCE {
+            assert!(begin(&mut group).is_some());
+            group.end_gather(10);
+        }
+        let in_vain = (0..HURRIES).filter(|_| begin(&mut group).is_some()).count();
+        assert_eq!(in_vain, 0);
+        assert!(begin(&mut group).is_some(), "they may come again");
+        group.end_gather(0);
+        assert_eq!(begin(&mut group), None, "and did not");
+        group.answered(1, 1, 0, Instant::now());
+        assert_eq!(group.begin_gather(0, 4 * MS), None, "alone");
+    }
+
+    /// A second in which each way answers so many in a millisecond: how often each was gone.
+    fn second(group: &mut Group, now: &mut Instant, rates: [usize; 3]) -> [usize; 3] {
+        let mut gone = [0; 3];
+        for _ in 0..1000 {
+            let service = group.service(Strategy::Auto, WriteBack::Auto);
+            gone[service as usize] += 1;
+            *now += MS;
+            let files = rates[service as usize];
+            group.answered(files, files, 8, *now);
+        }
+        gone
+    }
+
+    #[test]
+    fn what_answers_most_is_found_and_kept() {
+        for best in 0..3 {
+            let (mut group, mut now) = (Group::default(), Instant::now());
+            let mut rates = [10; 3];
+            rates[best] = 20;
+            let found = (0..3).map(|_| second(&mut group, &mut now, rates)[best]).last().unwrap();
+            assert!(found > 700, "{found} of way {best}");
+            for _ in 0..10 {
+                second(&mut group, &mut now, rates);
+            }
+            let kept = second(&mut group, &mut now, rates)[best];
+            assert!(kept > 900, "{kept} of way {best}");
+        }
+    }
+
+    #[test]
+    fn what_is_forbidden_is_not_done() {
+        let at = |way| Group { choice: Choice::new(3, way as usize), ..Group::default() };
+        let service = |way, strategy, write_back| at(way).service(strategy, write_back);
+        assert_eq!(service(Commits, Strategy::Auto, WriteBack::Auto), Commits);
+        assert_eq!(service(EarlyCommits, Strategy::Auto, WriteBack::Auto), EarlyCommits);
+        assert_eq!(service(EarlyCommits, Strategy::Auto, WriteBack::Late), Commits);
+        assert_eq!(service(EarlyCommits, Strategy::Files, WriteBack::Auto), Beside);
+        assert_eq!(service(Beside, Strategy::Filesystem, WriteBack::Auto), Commits);
+        assert_eq!(service(EarlyCommits, Strategy::Filesystem, WriteBack::Auto), EarlyCommits);
+        assert_eq!(service(Beside, Strategy::Filesystem, WriteBack::Early), EarlyCommits);
+        assert_eq!(service(Beside, Strategy::Auto, WriteBack::Early), Beside);
+    }
+}

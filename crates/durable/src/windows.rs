@@ -1,0 +1,65 @@
+//! How many are answered in a second, by windows of time. Pure.
+
+use std::time::{Duration, Instant};
+
+/// A figure is of so long and so many answers at least. Derived: a few of the kernel's time slices,
+/// and eight rounds of eight callers;
+const WINDOW: Duration = Duration::from_millis(20);
+const ANSWERS_MIN: u32 = 64;
+/// or, on slow disks, of so long and four rounds of four.
+const LONG_WINDOW: Duration = Duration::from_millis(200);
+const FEW_ANSWERS: u32 = 16;
+
+/// The window that is open: when it began, how many were answered, and how many came when nobody
+/// else was there.
+#[derive(Debug, Default)]
+pub(crate) struct Windows {
+    began: Option<Instant>,
+    last: Option<Instant>,
+    answered: u32,
+    alone: u32,
+    /// It is of two ways, and says nothing.
+    is_mixed: bool,
+}
+
+impl Windows {
+    /// Somebody came while nothing was under way; `alone` if nobody else was there before, either.
+    pub(crate) fn idle(&mut self, alone: bool, now: Instant) {
+        self.alone += u32::from(alone);
+        if self.last.is_some_and(|last| now.saturating_duration_since(last) > WINDOW) {
+            // Nobody wanted anything: that says nothing.
+            self.began = None;
+        }
+    }
+
+    /// So many have been answered: how many are in a second, where a window ends with them, and
+    /// most of them were not alone.
+    pub(crate) fn answered(&mut self, count: usize, now: Instant) -> Option<f64> {
+        self.last = Some(now);
+        let Some(began) = self.began else {
+            self.begin(now);
+            return None;
+        };
+        self.answered = self.answered.saturating_add(u32::try_from(count).unwrap_or(u32::MAX));
+        let took = now.saturating_duration_since(began);
+        let is_over = (took >= WINDOW && self.answered >= ANSWERS_MIN)
+            || (took >= LONG_WINDOW && self.answered >= FEW_ANSWERS);
+        if !is_over {
+            return None;
+        }
+        let rate = f64::from(self.answered) / took.as_secs_f64();
+        let tells = !self.is_mixed && self.alone <= self.answered / 4;
+        self.begin(now);
+        tells.then_some(rate)
+    }
+
+    fn begin(&mut self, now: Instant) {
+        (self.began, self.answered, self.alone) = (Some(now), 0, 0);
+        self.is_mixed = false;
+    }
+
+    /// Another way is gone from now on: what is under way ends by the old one.
+    pub(crate) fn skip(&mut self) {
+        self.is_mixed = true;
+    }
+}
