@@ -162,22 +162,22 @@ impl Durable {
 
     /// How files are made durable; live.
     pub fn set_strategy(&self, strategy: Strategy) {
-        self.engine.set_strategy(strategy);
+        self.engine.settings.set_strategy(strategy);
     }
 
     /// How files are made durable.
     pub fn strategy(&self) -> Strategy {
-        self.engine.strategy()
+        self.engine.settings.strategy()
     }
 
     /// Whether the write-back of files that wait to be synced by themselves is begun early; live.
     pub fn set_write_back(&self, write_back: WriteBack) {
-        self.engine.set_write_back(write_back);
+        self.engine.settings.set_write_back(write_back);
     }
 
     /// Whether write-back is begun early.
     pub fn write_back(&self) -> WriteBack {
-        self.engine.write_back()
+        self.engine.settings.write_back()
     }
 
     /// How many syncs may be under way at a time, at least 1; live. Default: 64.
@@ -187,7 +187,7 @@ impl Durable {
 
     /// How many syncs may be under way at a time.
     pub fn depth(&self) -> usize {
-        self.engine.depth()
+        self.engine.settings.depth()
     }
 
     /// Who syncs single files; live. What is under way is not affected.

@@ -14,19 +14,13 @@ use crate::commit;
 use crate::counters::{Counts, add};
 use crate::description::Description;
 use crate::durable::Kind;
-use crate::early::WriteBack;
 use crate::error::DurabilityError;
 use crate::files::{Asked, Ended, FileId, Files, Job, Sync};
 use crate::filesystem::Work;
-use crate::strategy::Strategy;
-use crate::sync::{
-    AtomicBool, AtomicU8, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering, lock, wait_briefly,
-};
+use crate::policy::{Crowd, Policy, Settings};
+use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard, Ordering, lock, wait_briefly};
 use crate::synced::{Outcome, Verdict};
 use crate::system::{Failure, System};
-
-/// Syncs under way at a time, unless told otherwise: beyond that the disks measured gained little.
-const DEPTH: usize = 64;
 
 /// What all clones of a [`Durable`](crate::Durable) share.
 pub(crate) struct Engine {
@@ -35,9 +29,8 @@ pub(crate) struct Engine {
     gathered: Condvar,
     pub(crate) system: Box<dyn System>,
     workqueue: Workqueue,
-    strategy: AtomicU8,
-    write_back: AtomicU8,
-    depth: AtomicUsize,
+    pub(crate) settings: Settings,
+    crowd: Crowd,
     backend: Mutex<Chosen>,
     pub(crate) counts: Counts,
     /// The runtime has.
@@ -51,9 +44,8 @@ impl Engine {
             gathered: Condvar::new(),
             system: Box::new(system),
             workqueue: runtime.workqueue("durable").build()?,
-            strategy: AtomicU8::new(Strategy::Auto as u8),
-            write_back: AtomicU8::new(WriteBack::Auto as u8),
-            depth: AtomicUsize::new(DEPTH),
+            settings: Settings::default(),
+            crowd: Crowd::default(),
             backend: Mutex::default(),
             counts: Counts::default(),
             ended: AtomicBool::new(false),
@@ -64,33 +56,19 @@ impl Engine {
         lock(&self.files)
     }
 
-    pub(crate) fn strategy(&self) -> Strategy {
-        let number = self.strategy.load(Ordering::Relaxed);
-        let known = Strategy::ALL.into_iter().find(|strategy| *strategy as u8 == number);
-        known.unwrap_or_default()
-    }
-
-    pub(crate) fn set_strategy(&self, strategy: Strategy) {
-        self.strategy.store(strategy as u8, Ordering::Relaxed);
-    }
-
-    pub(crate) fn write_back(&self) -> WriteBack {
-        let number = self.write_back.load(Ordering::Relaxed);
-        let known = WriteBack::ALL.into_iter().find(|known| *known as u8 == number);
-        known.unwrap_or_default()
-    }
-
-    pub(crate) fn set_write_back(&self, write_back: WriteBack) {
-        self.write_back.store(write_back as u8, Ordering::Relaxed);
-    }
-
-    pub(crate) fn depth(&self) -> usize {
-        self.depth.load(Ordering::Relaxed)
+    /// What may be done now.
+    fn policy(&self) -> Policy {
+        Policy {
+            strategy: self.settings.strategy(),
+            write_back: self.settings.write_back(),
+            depth: self.settings.depth(),
+            crowded: self.crowd.is_there(&*self.system),
+        }
     }
 
     pub(crate) fn set_depth(self: &Arc<Self>, depth: usize) {
-        self.depth.store(depth.max(1), Ordering::Relaxed);
-        self.chosen().set_depth(self.depth());
+        self.settings.set_depth(depth);
+        self.chosen().set_depth(self.settings.depth());
         self.go_on();
     }
 
@@ -116,8 +94,8 @@ impl Engine {
     /// than the system call. `None` where something is.
     pub(crate) fn alone(self: &Arc<Self>, file: &impl Description, kind: Kind) -> Option<Verdict> {
         let Ok(id) = identify(file.file()) else { return Some(self.sync_here(file.file(), kind)) };
-        let (strategy, write_back) = (self.strategy(), self.write_back());
-        match self.files().begin_alone(id, strategy, write_back, self.depth()) {
+        let policy = self.policy();
+        match self.files().begin_alone(id, policy) {
             Err(error) => return Some(self.failed(Err(error))),
             Ok(false) => return None,
             Ok(true) => {}
@@ -185,8 +163,8 @@ impl Engine {
 
     fn next_job(&self) -> Option<Job> {
         loop {
-            let (strategy, write_back) = (self.strategy(), self.write_back());
-            let job = self.files().next_job(strategy, write_back, self.depth())?;
+            let policy = self.policy();
+            let job = self.files().next_job(policy)?;
             if !self.ended.load(Ordering::Acquire) {
                 return Some(job);
             }
@@ -294,6 +272,7 @@ impl Engine {
         took: Duration,
     ) -> Option<Job> {
         let mut told = Vec::with_capacity(syncs.len());
+        let policy = self.policy();
         let gathers = {
             let mut files = self.files();
             for (sync, verdict) in syncs.iter().zip(verdicts) {
@@ -301,8 +280,7 @@ impl Engine {
             }
             end_job(&mut files, &syncs, was_commit, took);
             let device = syncs.first().map(|sync| sync.id.device);
-            let (strategy, write_back) = (self.strategy(), self.write_back());
-            device.and_then(|device| files.begin_gather(device, strategy, write_back))
+            device.and_then(|device| files.begin_gather(device, policy))
         };
         self.counts.batches.note(syncs.iter().map(|sync| sync.askers).sum());
         // What others can do begins before those who wait are woken.

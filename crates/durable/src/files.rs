@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::durable::Kind;
-use crate::early::WriteBack;
 use crate::error::DurabilityError;
 use crate::filesystem::{Filesystem, Work};
 use crate::group::Service;
+use crate::policy::Policy;
 use crate::strategy::Strategy;
 use crate::synced::{Outcome, Verdict};
 
@@ -148,9 +148,7 @@ impl Files {
     pub(crate) fn begin_alone(
         &mut self,
         id: FileId,
-        strategy: Strategy,
-        write_back: WriteBack,
-        depth: usize,
+        policy: Policy,
     ) -> Result<bool, DurabilityError> {
         let entry = self.entries.entry(id).or_default();
         if let Some((error, _)) = &entry.failed {
@@ -160,8 +158,8 @@ impl Files {
         let idle = filesystem.note_idle(Instant::now());
         let alone = !entry.running
             && entry.next.is_none()
-            && (idle || filesystem.may_begin_beside(strategy, write_back))
-            && self.running < depth;
+            && (idle || filesystem.may_begin_beside(policy))
+            && self.running < policy.depth;
         if alone {
             entry.running = true;
             filesystem.syncing += 1;
@@ -172,12 +170,8 @@ impl Files {
     }
 
     /// The next thing to do, if there is anything and fewer than `depth` are under way.
-    pub(crate) fn next_job(
-        &mut self,
-        strategy: Strategy,
-        write_back: WriteBack,
-        depth: usize,
-    ) -> Option<Job> {
+    pub(crate) fn next_job(&mut self, policy: Policy) -> Option<Job> {
+        let Policy { strategy, write_back, depth, .. } = policy;
         if self.running >= depth {
             return None;
         }
@@ -190,7 +184,7 @@ impl Files {
             if waiting == 0 || filesystem.beginning || filesystem.group.gathers() {
                 continue;
             }
-            let service = filesystem.group.service(strategy, write_back);
+            let service = filesystem.group.service(policy);
             if service != Service::Beside && filesystem.syncing > 0 {
                 continue;
             }
@@ -344,13 +338,8 @@ impl Files {
     }
 
     /// Whether the next group of a filesystem is put off, after a job has ended.
-    pub(crate) fn begin_gather(
-        &mut self,
-        device: u64,
-        strategy: Strategy,
-        write_back: WriteBack,
-    ) -> Option<Job> {
-        let limit = self.filesystems.get_mut(&device)?.begin_gather(strategy, write_back)?;
+    pub(crate) fn begin_gather(&mut self, device: u64, policy: Policy) -> Option<Job> {
+        let limit = self.filesystems.get_mut(&device)?.begin_gather(policy)?;
         self.running += 1;
         Some(Job::Gather(device, limit))
     }

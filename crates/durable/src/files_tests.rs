@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::durable::Kind;
-use crate::early::WriteBack;
 use crate::files::{Asked, FileId, Files, Job, Sync};
 use crate::filesystem::Work;
+use crate::policy::Policy;
 use crate::strategy::Strategy;
 
 const DEVICE: u64 = 7;
@@ -17,13 +17,17 @@ fn id(inode: u64) -> FileId {
     FileId { device: DEVICE, inode }
 }
 
+fn by(strategy: Strategy) -> Policy {
+    Policy { strategy, depth: 64, ..Policy::default() }
+}
+
 fn ask(files: &mut Files, inode: u64) {
     let keep = || File::open("/").map(Arc::new);
     assert!(matches!(files.ask(id(inode), Kind::All, 3, keep), Ok(Asked::New(_))));
 }
 
 fn next(files: &mut Files) -> Option<Job> {
-    files.next_job(Strategy::Filesystem, WriteBack::Auto, 64)
+    files.next_job(by(Strategy::Filesystem))
 }
 
 fn commit(files: &mut Files) -> Vec<u64> {
@@ -41,7 +45,7 @@ fn end(files: &mut Files, inodes: &[u64]) -> bool {
     }
     let work = Work { was_commit: true, files: count, askers: count, waved: 0 };
     files.end_job(DEVICE, work, TAKES);
-    let put_off = files.begin_gather(DEVICE, Strategy::Filesystem, WriteBack::Auto);
+    let put_off = files.begin_gather(DEVICE, by(Strategy::Filesystem));
     match &put_off {
         Some(Job::Gather(DEVICE, limit)) => assert_eq!(*limit, TAKES / 2),
         Some(other) => panic!("{other:?}"),
@@ -74,7 +78,7 @@ fn who_comes_while_a_group_is_served_is_of_the_next_one_which_waits_for_those_wh
 }
 
 fn begins_alone(files: &mut Files, inode: u64) -> bool {
-    files.begin_alone(id(inode), Strategy::Filesystem, WriteBack::Auto, 64).unwrap()
+    files.begin_alone(id(inode), by(Strategy::Filesystem)).unwrap()
 }
 
 #[test]
@@ -89,7 +93,7 @@ fn a_group_that_nobody_comes_for_is_put_off_no_longer() {
     let work = Work { was_commit: false, files: 1, askers: 1, waved: 0 };
     files.end(id(1), Ok(()), || None);
     files.end_job(DEVICE, work, TAKES);
-    let job = files.begin_gather(DEVICE, Strategy::Filesystem, WriteBack::Auto);
+    let job = files.begin_gather(DEVICE, by(Strategy::Filesystem));
     assert!(job.is_none(), "for a lone one nobody is waited for: {job:?}");
 }
 
@@ -98,9 +102,9 @@ fn those_who_sync_side_by_side_begin_at_once() {
     let mut files = Files::default();
     for inode in 1..=3 {
         ask(&mut files, inode);
-        let job = files.next_job(Strategy::Files, WriteBack::Auto, 64);
+        let job = files.next_job(by(Strategy::Files));
         assert!(matches!(job, Some(Job::File(Sync { .. }))), "{job:?}");
     }
-    let beside = files.begin_alone(id(4), Strategy::Files, WriteBack::Auto, 64);
+    let beside = files.begin_alone(id(4), by(Strategy::Files));
     assert!(beside.unwrap());
 }

@@ -4,10 +4,11 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use crate::early::{Waves, WriteBack};
+use crate::early::Waves;
 use crate::files::FileId;
 use crate::group::{Group, Service};
-use crate::strategy::{Costs, Strategy};
+use crate::policy::Policy;
+use crate::strategy::Costs;
 
 /// One filesystem.
 #[derive(Debug, Default)]
@@ -48,8 +49,8 @@ impl Filesystem {
     }
 
     /// Whether a file can be synced at once, beside those that are.
-    pub(crate) fn may_begin_beside(&self, strategy: Strategy, write_back: WriteBack) -> bool {
-        self.group.service(strategy, write_back) == Service::Beside
+    pub(crate) fn may_begin_beside(&self, policy: Policy) -> bool {
+        self.group.service(policy) == Service::Beside
             && self.ready.is_empty()
             && !self.committing
             && !self.group.gathers()
@@ -72,12 +73,8 @@ impl Filesystem {
     }
 
     /// Whether the next group is put off, and for how long at most.
-    pub(crate) fn begin_gather(
-        &mut self,
-        strategy: Strategy,
-        write_back: WriteBack,
-    ) -> Option<Duration> {
-        if self.syncing > 0 || self.group.service(strategy, write_back) == Service::Beside {
+    pub(crate) fn begin_gather(&mut self, policy: Policy) -> Option<Duration> {
+        if self.syncing > 0 || self.group.service(policy) == Service::Beside {
             return None;
         }
         self.group.begin_gather(self.ready.len(), self.costs.commit()?)
@@ -105,7 +102,7 @@ impl Filesystem {
         let Self { ready, committing, costs, waves, group, .. } = self;
         let (waiting, committing) = (ready.len(), u8::from(*committing));
         let (costs, early) = (costs.told(), u8::from(waves.is_early()));
-        let service = group.service(Strategy::Auto, WriteBack::Auto).name();
+        let service = group.service(Policy::default()).name();
         format!(
             "{major}:{minor} waiting {waiting} committing {committing} {costs} early {early} \
              service {service}"

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use crate::choice::Choice;
 use crate::early::WriteBack;
+use crate::policy::Policy;
 use crate::strategy::Strategy;
 use crate::windows::Windows;
 
@@ -86,16 +87,16 @@ impl Default for Group {
 
 impl Group {
     /// How to serve now, as far as that is allowed.
-    pub(crate) fn service(&self, strategy: Strategy, write_back: WriteBack) -> Service {
+    pub(crate) fn service(&self, policy: Policy) -> Service {
         let best = Service::ALL[self.choice.way()];
-        let is_early = match write_back {
+        let is_early = match policy.write_back {
             WriteBack::Auto => best == Service::EarlyCommits,
             WriteBack::Early => true,
             WriteBack::Late => false,
         };
-        match strategy {
+        match policy.strategy {
             Strategy::Files => Service::Beside,
-            Strategy::Auto if best == Service::Beside => Service::Beside,
+            Strategy::Auto if policy.crowded || best == Service::Beside => Service::Beside,
             _ if is_early => Service::EarlyCommits,
             _ => Service::Commits,
         }
@@ -203,7 +204,7 @@ mod tests {
     fn second(group: &mut Group, now: &mut Instant, rates: [usize; 3]) -> [usize; 3] {
         let mut gone = [0; 3];
         for _ in 0..1000 {
-            let service = group.service(Strategy::Auto, WriteBack::Auto);
+            let service = group.service(Policy::default());
             gone[service as usize] += 1;
             *now += MS;
             let files = rates[service as usize];
@@ -231,7 +232,9 @@ mod tests {
     #[test]
     fn what_is_forbidden_is_not_done() {
         let at = |way| Group { choice: Choice::new(3, way as usize), ..Group::default() };
-        let service = |way, strategy, write_back| at(way).service(strategy, write_back);
+        let service = |way, strategy, write_back| {
+            at(way).service(Policy { strategy, write_back, ..Policy::default() })
+        };
         assert_eq!(service(Commits, Strategy::Auto, WriteBack::Auto), Commits);
         assert_eq!(service(EarlyCommits, Strategy::Auto, WriteBack::Auto), EarlyCommits);
         assert_eq!(service(EarlyCommits, Strategy::Auto, WriteBack::Late), Commits);
@@ -240,5 +243,7 @@ mod tests {
         assert_eq!(service(EarlyCommits, Strategy::Filesystem, WriteBack::Auto), EarlyCommits);
         assert_eq!(service(Beside, Strategy::Filesystem, WriteBack::Early), EarlyCommits);
         assert_eq!(service(Beside, Strategy::Auto, WriteBack::Early), Beside);
+        let crowded = Policy { crowded: true, ..Policy::default() };
+        assert_eq!(at(Commits).service(crowded), Beside, "other people's data is in the way");
     }
 }

@@ -60,6 +60,7 @@ mod filesystem;
 mod group;
 mod log;
 mod pace;
+mod policy;
 #[cfg(target_os = "linux")]
 mod range;
 #[cfg(target_os = "linux")]

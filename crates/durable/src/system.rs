@@ -40,6 +40,11 @@ pub trait System: Send + Sync + 'static {
         let _ = file;
     }
 
+    /// Bytes that wait to be written to any disk, as far as that is known.
+    fn unwritten(&self) -> Option<u64> {
+        None
+    }
+
     /// Whether this is the system itself, which has other ways to the same end.
     fn is_real(&self) -> bool {
         false
@@ -98,10 +103,26 @@ impl System for Linux {
     }
 
     #[cfg(target_os = "linux")]
+    fn unwritten(&self) -> Option<u64> {
+        unwritten(&std::fs::read_to_string("/proc/meminfo").ok()?)
+    }
+
+    #[cfg(target_os = "linux")]
     fn begin_write_back(&self, file: &File) {
         // A file of which it cannot be begun is still synced.
         let _ = crate::range::begin(file);
     }
+}
+
+/// Of the lines of `/proc/meminfo`.
+#[cfg(target_os = "linux")]
+fn unwritten(meminfo: &str) -> Option<u64> {
+    let bytes = |name| {
+        let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
+        let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+        kib.checked_mul(1024)
+    };
+    bytes("Dirty:")?.checked_add(bytes("Writeback:")?)
 }
 
 fn data_sync(file: &File) -> Result<(), Failure> {
@@ -110,4 +131,20 @@ fn data_sync(file: &File) -> Result<(), Failure> {
     // There fsync(2) leaves data in the disk's cache.
     #[cfg(target_vendor = "apple")]
     return rustix::fs::fcntl_fullfsync(file).map_err(named("F_FULLFSYNC"));
+}
+
+#[cfg(all(test, target_os = "linux", not(shuttle)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waits_to_be_written_is_dirty_or_on_its_way() {
+        let meminfo = "MemFree: 9 kB\nDirty:              12 kB\nWriteback:      3 kB\n\
+                       WritebackTmp:  7 kB\n";
+        assert_eq!(unwritten(meminfo), Some(15 << 10));
+        assert_eq!(unwritten("Dirty: 1 kB\n"), None);
+        assert_eq!(unwritten("Dirty: many kB\nWriteback: 1 kB\n"), None);
+        assert_eq!(unwritten("Dirty: 18446744073709551615 kB\nWriteback: 1 kB\n"), None);
+        assert!(Linux.unwritten().is_some());
+    }
 }

@@ -1,0 +1,167 @@
+//! What may be done: what was set, and what the machine is at.
+
+use std::time::Duration;
+#[cfg(not(shuttle))]
+use std::time::Instant;
+
+use crate::early::WriteBack;
+use crate::strategy::Strategy;
+use crate::sync::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use crate::system::System;
+
+/// Syncs under way at a time, unless told otherwise: beyond that the disks measured gained little.
+const DEPTH: usize = 64;
+
+/// Where more than so many bytes wait to be written, files are not synced in groups unless they are
+/// many: a commit of the filesystem would write other people's first. Chosen: what a slow disk
+/// writes in a third of a second; issuers of small files, thousands at a time, have less.
+const UNWRITTEN_MAX: u64 = 32 << 20;
+
+/// It is looked at so often at most: it takes some 20 us.
+const LOOKS: Duration = Duration::from_millis(50);
+
+/// What may be done now.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Policy {
+    pub(crate) strategy: Strategy,
+    pub(crate) write_back: WriteBack,
+    /// Jobs under way at a time, at least 1.
+    pub(crate) depth: usize,
+    /// Much waits to be written, whoever wrote it.
+    pub(crate) crowded: bool,
+}
+
+/// What was set; live.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    strategy: AtomicU8,
+    write_back: AtomicU8,
+    depth: AtomicUsize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            strategy: AtomicU8::new(Strategy::Auto as u8),
+            write_back: AtomicU8::new(WriteBack::Auto as u8),
+            depth: AtomicUsize::new(DEPTH),
+        }
+    }
+}
+
+impl Settings {
+    pub(crate) fn strategy(&self) -> Strategy {
+        let number = self.strategy.load(Ordering::Relaxed);
+        let known = Strategy::ALL.into_iter().find(|strategy| *strategy as u8 == number);
+        known.unwrap_or_default()
+    }
+
+    pub(crate) fn set_strategy(&self, strategy: Strategy) {
+        self.strategy.store(strategy as u8, Ordering::Relaxed);
+    }
+
+    pub(crate) fn write_back(&self) -> WriteBack {
+        let number = self.write_back.load(Ordering::Relaxed);
+        let known = WriteBack::ALL.into_iter().find(|known| *known as u8 == number);
+        known.unwrap_or_default()
+    }
+
+    pub(crate) fn set_write_back(&self, write_back: WriteBack) {
+        self.write_back.store(write_back as u8, Ordering::Relaxed);
+    }
+
+    pub(crate) fn depth(&self) -> usize {
+        self.depth.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_depth(&self, depth: usize) {
+        self.depth.store(depth.max(1), Ordering::Relaxed);
+    }
+}
+
+/// Looks now and then at how much waits to be written.
+#[derive(Debug)]
+pub(crate) struct Crowd {
+    #[cfg(not(shuttle))]
+    began: Instant,
+    /// When it was looked at last, in ns since then; 0: never.
+    looked: AtomicU64,
+    crowded: AtomicBool,
+}
+
+impl Default for Crowd {
+    fn default() -> Self {
+        Self {
+            #[cfg(not(shuttle))]
+            began: Instant::now(),
+            looked: AtomicU64::new(0),
+            crowded: AtomicBool::new(false),
+        }
+    }
+}
+
+impl Crowd {
+    /// Whether much waited to be written a moment ago.
+    pub(crate) fn is_there(&self, system: &dyn System) -> bool {
+        if self.is_to_look() {
+            let unwritten = system.unwritten().unwrap_or(0);
+            self.crowded.store(unwritten > UNWRITTEN_MAX, Ordering::Relaxed);
+        }
+        self.crowded.load(Ordering::Relaxed)
+    }
+
+    /// Whether it is time, and nobody else does it.
+    fn is_to_look(&self) -> bool {
+        // Where threads are modelled no time passes.
+        #[cfg(shuttle)]
+        let now = 0;
+        #[cfg(not(shuttle))]
+        let now = crate::engine::nanoseconds(self.began.elapsed());
+        let (looked, pause) = (self.looked.load(Ordering::Relaxed), LOOKS.as_nanos() as u64);
+        let is_time = looked == 0 || now.saturating_sub(looked) >= pause;
+        let (set, fail) = (Ordering::Relaxed, Ordering::Relaxed);
+        is_time && self.looked.compare_exchange(looked, now.max(1), set, fail).is_ok()
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+    use crate::{Failure, Kind};
+
+    struct Unwritten(AtomicU64, AtomicU64);
+
+    impl System for Unwritten {
+        fn unwritten(&self) -> Option<u64> {
+            self.1.fetch_add(1, Ordering::Relaxed);
+            Some(self.0.load(Ordering::Relaxed))
+        }
+        fn sync(&self, _: &File, _: Kind) -> Result<(), Failure> {
+            unreachable!()
+        }
+        fn sync_filesystem(&self, _: &File) -> Result<(), Failure> {
+            unreachable!()
+        }
+        fn check(&self, _: &File) -> Result<(), Failure> {
+            unreachable!()
+        }
+        fn flush_device(&self, _: &File) -> Result<(), Failure> {
+            unreachable!()
+        }
+    }
+
+    #[test]
+    fn a_crowd_is_seen_and_looked_for_seldom() {
+        let system = Unwritten(AtomicU64::new(UNWRITTEN_MAX + 1), AtomicU64::new(0));
+        let mut crowd = Crowd::default();
+        assert!((0..1000).all(|_| crowd.is_there(&system)));
+        system.0.store(UNWRITTEN_MAX, Ordering::Relaxed);
+        let looks = system.1.load(Ordering::Relaxed);
+        let most = 1 + crowd.began.elapsed().as_millis() as u64 / 50;
+        assert!((1..=most).contains(&looks), "{looks} looks");
+        crowd.looked = AtomicU64::new(0);
+        assert!(!crowd.is_there(&system));
+    }
+}
