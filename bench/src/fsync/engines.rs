@@ -51,6 +51,12 @@ impl Engines {
         self.durable.as_ref().context("no engine")
     }
 
+    /// The runtime of that.
+    pub(crate) fn runtime(&mut self) -> Result<&Runtime> {
+        self.durable()?;
+        self.runtime.as_ref().context("no runtime")
+    }
+
     /// tokio's runtime, as it comes.
     pub(crate) fn tokio(&mut self) -> Result<&tokio::runtime::Runtime> {
         if self.tokio.is_none() {

@@ -18,7 +18,8 @@ Strategies:
   tokio, tokio-all   tokio::fs::File::sync_all, a task for each issuer or for each file
   syncfs             the bound: all at once, and nobody is told which file failed
   homing             Durable::fsync_and_wait, on a thread for each issuer
-  homing-async       Durable::fsync of each file; each issuer begins all of its own, then waits
+  homing-async       Durable::fsync of each file; each issuer begins all of its own, then waits;
+                     in a stream it is a task that awaits each
   homing-many        Durable::fsync_many of all files
 
 Disks:

@@ -52,7 +52,8 @@ pub(crate) enum Strategy {
     Syncfs,
     /// `Durable::fsync_many` of all files.
     HomingMany,
-    /// `Durable::fsync` of each file; each issuer begins all of its own before it waits.
+    /// `Durable::fsync` of each file; each issuer begins all of its own before it waits. In a stream
+    /// it is a task that awaits each.
     HomingAsync,
     /// `Durable::fsync_and_wait`, on as many threads as there are issuers.
     Homing,
@@ -128,7 +129,7 @@ impl Strategy {
                 all.dedup();
                 all
             }
-            Shape::Stream if alone || self == Self::HomingAsync => Vec::new(),
+            Shape::Stream if alone => Vec::new(),
             Shape::Bulk | Shape::Stream => wanted.to_vec(),
             // How the bulk goes on, beside which somebody syncs alone.
             Shape::Lone => match self {

@@ -29,6 +29,7 @@ pub(crate) fn run(
             let durable = engines.durable()?.clone();
             on_threads(issuers, files, until, |file| Ok(durable.fsync_and_wait(file)?))
         }
+        Strategy::HomingAsync => by_our_tasks(issuers, engines, files, until),
         Strategy::Tokio => by_tasks(issuers, engines, files, until),
         Strategy::LinuxAio | Strategy::IoUring | Strategy::IoUringWorkers | Strategy::PosixAio => {
             queued(engines.queue(strategy, issuers)?, issuers, files, until)
@@ -67,6 +68,37 @@ fn on_threads(
         }
         Ok(sum)
     })
+}
+
+fn by_our_tasks(
+    issuers: usize,
+    engines: &mut Engines,
+    files: &Arc<Files>,
+    until: Instant,
+) -> anyhow::Result<usize> {
+    let durable = engines.durable()?.clone();
+    let runtime = engines.runtime()?;
+    let task = |issuer: usize| {
+        let (files, durable) = (Arc::clone(files), durable.clone());
+        async move {
+            for count in 0.. {
+                if Instant::now() >= until {
+                    return anyhow::Ok(count);
+                }
+                let file = Arc::new(files.make(&format!("{issuer}-{count}"))?);
+                let began = Instant::now();
+                durable.fsync(&file).await?;
+                record(began.elapsed());
+            }
+            Ok(0)
+        }
+    };
+    let tasks: Vec<_> = (0..issuers).map(|issuer| runtime.spawn(task(issuer))).collect();
+    let mut sum = 0;
+    for task in tasks {
+        sum += task.join().map_err(|error| anyhow::anyhow!("an issuer: {error}"))??;
+    }
+    Ok(sum)
 }
 
 fn by_tasks(

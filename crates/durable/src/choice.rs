@@ -38,6 +38,11 @@ impl Choice {
         Self { ways, way, rate: None, trial: 0, tried: way, figures: 0, until_trial }
     }
 
+    /// Whether that way is only being tried.
+    pub(crate) fn is_trial(&self) -> bool {
+        self.trial > 0
+    }
+
     /// The way to go now.
     pub(crate) fn way(&self) -> usize {
         if self.trial > 0 { self.tried } else { self.way }

@@ -184,7 +184,7 @@ impl Files {
             if waiting == 0 || filesystem.beginning || filesystem.group.gathers() {
                 continue;
             }
-            let service = filesystem.group.service(policy);
+            let service = filesystem.service(policy);
             if service != Service::Beside && filesystem.syncing > 0 {
                 continue;
             }

@@ -2,11 +2,12 @@
 
 use std::fs::File;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::durable::Kind;
 use crate::files::{Asked, FileId, Files, Job, Sync};
-use crate::filesystem::Work;
+use crate::filesystem::{Filesystem, Work};
+use crate::group::{Group, Service};
 use crate::policy::Policy;
 use crate::strategy::Strategy;
 
@@ -95,6 +96,19 @@ fn a_group_that_nobody_comes_for_is_put_off_no_longer() {
     files.end_job(DEVICE, work, TAKES);
     let job = files.begin_gather(DEVICE, by(Strategy::Filesystem));
     assert!(job.is_none(), "for a lone one nobody is waited for: {job:?}");
+}
+
+#[test]
+fn where_much_waits_to_be_written_commits_go_on_until_one_is_dear() {
+    for (takes, goes_on) in [(TAKES, true), (Duration::from_secs(1), false)] {
+        let mut filesystem = Filesystem { syncing: 2, ..Filesystem::default() };
+        let work = Work { was_commit: true, files: 2, askers: 2, waved: 0 };
+        filesystem.end_work(work, takes, Instant::now());
+        filesystem.group = Group::with(Service::Commits);
+        let serves = |crowded| filesystem.service(Policy { crowded, ..by(Strategy::Auto) });
+        assert_eq!(serves(false), Service::Commits);
+        assert_eq!(serves(true) == Service::Commits, goes_on);
+    }
 }
 
 #[test]

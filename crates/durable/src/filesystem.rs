@@ -48,9 +48,16 @@ impl Filesystem {
         idle
     }
 
+    /// How those are served who come at the same time. Where much waits to be written, of this
+    /// filesystem or another one, commits of it are not tried, and given up once one was dear.
+    pub(crate) fn service(&self, policy: Policy) -> Service {
+        let doubtful = self.group.is_trial() || self.costs.was_dear();
+        self.group.service(Policy { crowded: policy.crowded && doubtful, ..policy })
+    }
+
     /// Whether a file can be synced at once, beside those that are.
     pub(crate) fn may_begin_beside(&self, policy: Policy) -> bool {
-        self.group.service(policy) == Service::Beside
+        self.service(policy) == Service::Beside
             && self.ready.is_empty()
             && !self.committing
             && !self.group.gathers()
@@ -74,7 +81,7 @@ impl Filesystem {
 
     /// Whether the next group is put off, and for how long at most.
     pub(crate) fn begin_gather(&mut self, policy: Policy) -> Option<Duration> {
-        if self.syncing > 0 || self.group.service(policy) == Service::Beside {
+        if self.syncing > 0 || self.service(policy) == Service::Beside {
             return None;
         }
         self.group.begin_gather(self.ready.len(), self.costs.commit()?)
@@ -99,10 +106,10 @@ impl Filesystem {
         #[allow(clippy::unnecessary_cast)]
         let device = device as rustix::fs::Dev;
         let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-        let Self { ready, committing, costs, waves, group, .. } = self;
+        let Self { ready, committing, costs, waves, .. } = self;
         let (waiting, committing) = (ready.len(), u8::from(*committing));
         let (costs, early) = (costs.told(), u8::from(waves.is_early()));
-        let service = group.service(Policy::default()).name();
+        let service = self.service(Policy::default()).name();
         format!(
             "{major}:{minor} waiting {waiting} committing {committing} {costs} early {early} \
              service {service}"

@@ -86,6 +86,11 @@ impl Default for Group {
 }
 
 impl Group {
+    /// Whether a way to serve is only being tried.
+    pub(crate) fn is_trial(&self) -> bool {
+        self.choice.is_trial()
+    }
+
     /// How to serve now, as far as that is allowed.
     pub(crate) fn service(&self, policy: Policy) -> Service {
         let best = Service::ALL[self.choice.way()];
@@ -100,6 +105,13 @@ impl Group {
             _ if is_early => Service::EarlyCommits,
             _ => Service::Commits,
         }
+    }
+
+    /// That begins with this one.
+    #[cfg(all(test, not(shuttle)))]
+    pub(crate) fn with(service: Service) -> Self {
+        let choice = Choice::new(Service::ALL.len(), service as usize);
+        Self { choice, ..Self::default() }
     }
 
     /// Somebody came while nothing was under way.
@@ -231,7 +243,7 @@ mod tests {
 
     #[test]
     fn what_is_forbidden_is_not_done() {
-        let at = |way| Group { choice: Choice::new(3, way as usize), ..Group::default() };
+        let at = Group::with;
         let service = |way, strategy, write_back| {
             at(way).service(Policy { strategy, write_back, ..Policy::default() })
         };

@@ -12,8 +12,8 @@ use crate::system::System;
 /// Syncs under way at a time, unless told otherwise: beyond that the disks measured gained little.
 const DEPTH: usize = 64;
 
-/// Where more than so many bytes wait to be written, files are not synced in groups unless they are
-/// many: a commit of the filesystem would write other people's first. Chosen: what a slow disk
+/// Where more than so many bytes wait to be written, commits of a filesystem are not tried for those
+/// who sync a file each: they would write other people's data first. Chosen: what a slow disk
 /// writes in a third of a second; issuers of small files, thousands at a time, have less.
 const UNWRITTEN_MAX: u64 = 32 << 20;
 

@@ -43,6 +43,9 @@ const COMMIT_FILES_MIN: usize = 4;
 /// Of so many decisions against a commit one tries it, where enough files wait.
 const TRY_EVERY: u32 = 64;
 
+/// Beyond this a commit has written much. Chosen: five flushes of a slow disk, four times.
+const DEAR: Duration = Duration::from_millis(100);
+
 /// How much a new figure counts: one part in so many.
 const SHARE: u32 = 4;
 
@@ -53,6 +56,8 @@ pub(crate) struct Costs {
     file: Option<Duration>,
     /// What a commit takes.
     commit: Option<Duration>,
+    /// The last one took too long for those who sync one file.
+    was_dear: bool,
     /// Decisions against a commit since the last one.
     refused: u32,
 }
@@ -103,7 +108,13 @@ impl Costs {
         self.file = Some(mix(self.file, took));
     }
 
+    /// Whether the last commit took too long for those who sync one file.
+    pub(crate) fn was_dear(&self) -> bool {
+        self.was_dear
+    }
+
     pub(crate) fn note_commit(&mut self, took: Duration) {
+        self.was_dear = took > DEAR;
         self.commit = Some(mix(self.commit, took));
     }
 }
@@ -119,7 +130,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     fn measured(file: Duration, commit: Duration) -> Costs {
-        Costs { file: Some(file), commit: Some(commit), refused: 0 }
+        Costs { file: Some(file), commit: Some(commit), ..Costs::default() }
     }
 
     #[test]
