@@ -3,12 +3,12 @@
 //! ```text
 //! durable/strategy      rw  auto, files or filesystem
 //! durable/backend       rw  threads or io_uring: who syncs single files
-//! durable/write_back    rw  auto, early or late: of files that wait to be synced by themselves
+//! durable/write_back    rw  auto, early or late: of files that wait to be synced
 //! durable/depth         rw  syncs under way at a time
 //! durable/counters      ro  what has been done: a name and a number on each line
 //! durable/latency_ns    ro  how many syncs took less than so long: a line for each bucket
 //! durable/batch_sizes   ro  how many syncs answered fewer askers than so many: likewise
-//! durable/filesystems   ro  what waits and what it costs: a line for each
+//! durable/filesystems   ro  what waits, what it costs, how it is served: a line for each
 //! durable/failed        ro  the failures that nobody has acknowledged: a line for each
 //! ```
 

@@ -4,7 +4,6 @@ use std::fmt;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -220,12 +219,7 @@ impl Durable {
     pub(crate) fn ask(&self, file: &impl Description, kind: Kind) -> Synced {
         let engine = &self.engine;
         add(&engine.counts.asked, 1);
-        let asked = identify(file.file()).and_then(|id| {
-            // The number that the asker knows it by: of the same description, unless it has been
-            // closed and opened since, and then it has heard of nothing yet.
-            let number = file.file().as_raw_fd();
-            engine.ask(id, kind, number, || file.keep())
-        });
+        let asked = identify(file.file()).and_then(|id| engine.ask(id, kind, file));
         match asked {
             Ok(Asked::New(outcome)) => Synced::of(outcome),
             Ok(Asked::Shares(outcome)) => {

@@ -12,7 +12,8 @@ use std::time::Instant;
 
 use crate::choice::Choice;
 
-/// Whether write-back is begun early, for files that are synced by themselves.
+/// Whether write-back is begun early: for files that are synced by themselves, and for those of a
+/// commit that serves callers with a file each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WriteBack {
     /// Where it has been faster.
@@ -20,7 +21,7 @@ pub enum WriteBack {
     Auto,
     /// Wherever two or more files wait.
     Early,
-    /// Never: each sync begins its own.
+    /// Never: each sync begins its own, and a commit that of its files.
     Late,
 }
 

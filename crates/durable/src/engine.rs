@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,7 +18,9 @@ use crate::error::DurabilityError;
 use crate::files::{Asked, Ended, FileId, Files, Job, Sync};
 use crate::filesystem::Work;
 use crate::policy::{Crowd, Policy, Settings};
-use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard, Ordering, lock, wait_briefly};
+use crate::sync::{
+    AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, lock, wait_briefly,
+};
 use crate::synced::{Outcome, Verdict};
 use crate::system::{Failure, System};
 
@@ -31,6 +33,8 @@ pub(crate) struct Engine {
     workqueue: Workqueue,
     pub(crate) settings: Settings,
     crowd: Crowd,
+    /// The device that was met last, to be asked nothing more.
+    met: AtomicU64,
     backend: Mutex<Chosen>,
     pub(crate) counts: Counts,
     /// The runtime has.
@@ -46,6 +50,7 @@ impl Engine {
             workqueue: runtime.workqueue("durable").build()?,
             settings: Settings::default(),
             crowd: Crowd::default(),
+            met: AtomicU64::new(u64::MAX),
             backend: Mutex::default(),
             counts: Counts::default(),
             ended: AtomicBool::new(false),
@@ -94,6 +99,7 @@ impl Engine {
     /// than the system call. `None` where something is.
     pub(crate) fn alone(self: &Arc<Self>, file: &impl Description, kind: Kind) -> Option<Verdict> {
         let Ok(id) = identify(file.file()) else { return Some(self.sync_here(file.file(), kind)) };
+        self.meet(id.device, file.file());
         let policy = self.policy();
         match self.files().begin_alone(id, policy) {
             Err(error) => return Some(self.failed(Err(error))),
@@ -207,6 +213,11 @@ impl Engine {
                 let verdict = commit::one(&*self.system, &sync);
                 (vec![sync], vec![verdict], false)
             }
+            Job::Commit(syncs, _) if !self.can_commit(&syncs) => {
+                add(&self.counts.files, syncs.len() as u64);
+                let verdicts = syncs.iter().map(|sync| commit::one(&*self.system, sync)).collect();
+                (syncs, verdicts, true)
+            }
             Job::Commit(syncs, early) => {
                 add(&self.counts.commits, 1);
                 add(&self.counts.committed, syncs.len() as u64);
@@ -233,6 +244,16 @@ impl Engine {
         self.end(syncs, verdicts, was_commit, began.elapsed())
     }
 
+    /// Finds out, once, whether a filesystem can be committed.
+    fn meet(&self, device: u64, file: &File) {
+        if self.met.load(Ordering::Relaxed) == device || self.files().knows(device) {
+            return;
+        }
+        let commits = self.system.commits(file);
+        self.files().note_commits(device, commits);
+        self.met.store(device, Ordering::Relaxed);
+    }
+
     /// Waits until those have come for whom a group was put off, or so long.
     fn gather(&self, device: u64, until: Instant) {
         let mut files = self.files();
@@ -247,19 +268,29 @@ impl Engine {
     }
 
     /// As [`Files::ask`]; a group may have been put off for that.
-    pub(crate) fn ask(
-        &self,
-        id: FileId,
-        kind: Kind,
-        number: RawFd,
-        keep: impl FnOnce() -> io::Result<Arc<File>>,
-    ) -> io::Result<Asked> {
+    pub(crate) fn ask(&self, id: FileId, kind: Kind, file: &impl Description) -> io::Result<Asked> {
+        self.meet(id.device, file.file());
+        // The number that the asker knows it by: of the same description, unless it has been closed
+        // and opened since, and then it has heard of nothing yet.
+        let (number, keep) = (file.file().as_raw_fd(), || file.keep());
         let mut files = self.files();
         let asked = files.ask(id, kind, number, keep);
         if matches!(asked, Ok(Asked::New(_))) && files.has_just_gathered(id.device) {
             self.gathered.notify_all();
         }
         asked
+    }
+
+    /// Whether the filesystem of these can still be committed: its device's number may have become
+    /// another's, which is noted.
+    fn can_commit(&self, syncs: &[Sync]) -> bool {
+        syncs.first().is_none_or(|sync| {
+            let commits = self.system.commits(&sync.file);
+            if !commits {
+                self.files().note_commits(sync.id.device, false);
+            }
+            commits
+        })
     }
 
     /// A job has run: notes what came of it, and tells those who waited. One of the jobs that can

@@ -169,6 +169,16 @@ impl Files {
         Ok(alone)
     }
 
+    /// Whether it is known if a filesystem can be committed.
+    pub(crate) fn knows(&self, device: u64) -> bool {
+        self.filesystems.get(&device).is_some_and(|filesystem| filesystem.commits.is_some())
+    }
+
+    /// Notes whether a filesystem can be committed.
+    pub(crate) fn note_commits(&mut self, device: u64, commits: bool) {
+        self.filesystems.entry(device).or_default().commits = Some(commits);
+    }
+
     /// The next thing to do, if there is anything and fewer than `depth` are under way.
     pub(crate) fn next_job(&mut self, policy: Policy) -> Option<Job> {
         let Policy { strategy, write_back, depth, .. } = policy;
@@ -190,7 +200,10 @@ impl Files {
             }
             // While a commit runs others gather for the next one, unless they are few.
             let commits = match service {
-                Service::Beside => filesystem.costs.prefers_commit(strategy, waiting, depth),
+                Service::Beside => {
+                    filesystem.may_commit()
+                        && filesystem.costs.prefers_commit(strategy, waiting, depth)
+                }
                 _ => waiting > 1 || strategy == Strategy::Filesystem,
             };
             if filesystem.committing {

@@ -22,6 +22,12 @@ fn by(strategy: Strategy) -> Policy {
     Policy { strategy, depth: 64, ..Policy::default() }
 }
 
+fn files() -> Files {
+    let mut files = Files::default();
+    files.note_commits(DEVICE, true);
+    files
+}
+
 fn ask(files: &mut Files, inode: u64) {
     let keep = || File::open("/").map(Arc::new);
     assert!(matches!(files.ask(id(inode), Kind::All, 3, keep), Ok(Asked::New(_))));
@@ -57,7 +63,7 @@ fn end(files: &mut Files, inodes: &[u64]) -> bool {
 
 #[test]
 fn who_comes_while_a_group_is_served_is_of_the_next_one_which_waits_for_those_who_were_there() {
-    let mut files = Files::default();
+    let mut files = files();
     (1..=3).for_each(|inode| ask(&mut files, inode));
     assert_eq!(commit(&mut files), [1, 2, 3]);
     ask(&mut files, 4);
@@ -84,7 +90,7 @@ fn begins_alone(files: &mut Files, inode: u64) -> bool {
 
 #[test]
 fn a_group_that_nobody_comes_for_is_put_off_no_longer() {
-    let mut files = Files::default();
+    let mut files = files();
     (1..=3).for_each(|inode| ask(&mut files, inode));
     let served = commit(&mut files);
     assert!(end(&mut files, &served));
@@ -101,7 +107,8 @@ fn a_group_that_nobody_comes_for_is_put_off_no_longer() {
 #[test]
 fn where_much_waits_to_be_written_commits_go_on_until_one_is_dear() {
     for (takes, goes_on) in [(TAKES, true), (Duration::from_secs(1), false)] {
-        let mut filesystem = Filesystem { syncing: 2, ..Filesystem::default() };
+        let mut filesystem =
+            Filesystem { syncing: 2, commits: Some(true), ..Filesystem::default() };
         let work = Work { was_commit: true, files: 2, askers: 2, waved: 0 };
         filesystem.end_work(work, takes, Instant::now());
         filesystem.group = Group::with(Service::Commits);
@@ -113,7 +120,7 @@ fn where_much_waits_to_be_written_commits_go_on_until_one_is_dear() {
 
 #[test]
 fn those_who_sync_side_by_side_begin_at_once() {
-    let mut files = Files::default();
+    let mut files = files();
     for inode in 1..=3 {
         ask(&mut files, inode);
         let job = files.next_job(by(Strategy::Files));

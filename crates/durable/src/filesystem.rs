@@ -15,6 +15,8 @@ use crate::strategy::Costs;
 pub(crate) struct Filesystem {
     /// Files that can be synced now, first come first.
     pub(crate) ready: VecDeque<FileId>,
+    /// Whether it can be committed, once that is known: see [`System::commits`](crate::System).
+    pub(crate) commits: Option<bool>,
     pub(crate) committing: bool,
     /// Write-back is being begun: syncs wait for that.
     pub(crate) beginning: bool,
@@ -51,8 +53,16 @@ impl Filesystem {
     /// How those are served who come at the same time. Where much waits to be written, of this
     /// filesystem or another one, commits of it are not tried, and given up once one was dear.
     pub(crate) fn service(&self, policy: Policy) -> Service {
+        if !self.may_commit() {
+            return Service::Beside;
+        }
         let doubtful = self.group.is_trial() || self.costs.was_dear();
         self.group.service(Policy { crowded: policy.crowded && doubtful, ..policy })
+    }
+
+    /// Whether it is known that it can be committed.
+    pub(crate) fn may_commit(&self) -> bool {
+        self.commits == Some(true)
     }
 
     /// Whether a file can be synced at once, beside those that are.

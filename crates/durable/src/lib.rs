@@ -23,9 +23,12 @@
 //! ```
 //!
 //! How: callers of one file share its next sync (`files`); files that wait are synced side by side,
-//! after the write-back of all has been begun where that has been faster (`early`), or, where many of one filesystem wait, by one commit of that filesystem with a verdict for each
-//! file (`commit`); which of the two is decided by what they have cost (`strategy`). Where many sync
-//! one file that has descriptions for it ([`SharedFile`]), they share syncs only if that is faster.
+//! after the write-back of all has been begun where that has been faster (`early`), or, where many
+//! of one filesystem wait, by one commit of that filesystem with a verdict for each file (`commit`);
+//! which of the two is decided by what they have cost (`strategy`). Callers with a file each, of
+//! whom many never wait at a time, are made to where that has been faster (`group`). Where many
+//! sync one file that has descriptions for it ([`SharedFile`]), they share syncs only if that is
+//! faster.
 //!
 //! Rules, cited by number:
 //!

@@ -190,6 +190,30 @@ fn a_batch_begins_together_and_also_where_it_is_dropped() {
     assert!(world.durable.sync_parent("/no/such/folder").is_err());
 }
 
+/// A FUSE server, for one, is not told of `syncfs`.
+#[test]
+fn a_filesystem_of_which_it_is_not_known_what_a_commit_does_is_never_committed() {
+    // Or another one has its device's number by the time that it is committed.
+    for times in [0, 1] {
+        let world = World::new();
+        world.disk.commits(times);
+        let files: Vec<File> = (0..50).map(|number| world.file(&number.to_string())).collect();
+        for strategy in Strategy::ALL {
+            world.durable.set_strategy(strategy);
+            world.disk.forget_calls();
+            let verdicts = world.durable.fsync_many(&files).wait();
+            assert!(verdicts.into_iter().all(|verdict| verdict.is_ok()));
+            world.durable.fsync_and_wait(&files[0]).unwrap();
+            let book = world.disk.book();
+            let syncs =
+                book.calls.iter().filter(|(call, _)| *call == Call::Sync(Kind::All)).count();
+            assert_eq!(syncs, 51);
+            assert!(!book.calls.iter().any(|(call, _)| *call == Call::Filesystem));
+        }
+        assert_eq!(world.durable.counters().commits, 0);
+    }
+}
+
 #[test]
 fn a_range_is_durable_with_all_of_its_file() {
     let world = World::new();

@@ -32,6 +32,9 @@ pub struct Book {
     fails: HashMap<(Call, u64), Vec<bool>>,
     errno: Option<i32>,
     held: bool,
+    /// It cannot be committed from the so manieth question on.
+    commits: Option<usize>,
+    asked: usize,
 }
 
 impl Disk {
@@ -42,6 +45,11 @@ impl Disk {
     pub fn hold(&self, held: bool) {
         self.book().held = held;
         self.0.1.notify_all();
+    }
+
+    /// Says so often that it can be committed, and then that it cannot.
+    pub fn commits(&self, times: usize) {
+        self.book().commits = Some(times);
     }
 
     pub fn fail(&self, call: Call, file: &File, times: usize) {
@@ -100,6 +108,12 @@ impl Disk {
 }
 
 impl System for Disk {
+    fn commits(&self, _: &File) -> bool {
+        let mut book = self.book();
+        book.asked += 1;
+        book.commits.is_none_or(|times| book.asked <= times)
+    }
+
     fn sync(&self, file: &File, kind: Kind) -> Result<(), Failure> {
         self.call(Call::Sync(kind), file)
     }
