@@ -114,7 +114,7 @@ impl Crowd {
     fn is_to_look(&self) -> bool {
         // Where threads are modelled no time passes.
         #[cfg(shuttle)]
-        let now = 0;
+        let now: u64 = 0;
         #[cfg(not(shuttle))]
         let now = crate::engine::nanoseconds(self.began.elapsed());
         let (looked, pause) = (self.looked.load(Ordering::Relaxed), LOOKS.as_nanos() as u64);
