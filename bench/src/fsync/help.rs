@@ -30,4 +30,5 @@ Disks:
 
 Examples:
   homing-bench fsync --dir . --shapes bulk
-  homing-bench fsync --dir . --loop xfs,ext4 --flush-delay 0.2,1,5 --json > fsync.json";
+  homing-bench fsync --dir . --loop xfs,ext4 --flush-delay 0.2,1,5 --json > fsync.json
+  homing-bench fsync --dir . --shapes bulk --fs-mark";

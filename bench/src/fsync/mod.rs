@@ -12,6 +12,7 @@
 mod bulk;
 mod cell;
 mod engines;
+mod fs_mark;
 mod help;
 mod lone;
 mod place;
@@ -76,6 +77,9 @@ pub(crate) struct Options {
     /// Also with these on disks whose flush takes so many milliseconds.
     #[arg(long, value_name = "LIST", value_delimiter = ',', requires = "loops")]
     flush_delay: Vec<f64>,
+    /// Also run `fs_mark` in each place, before and after (Debian has it in fsmark).
+    #[arg(long)]
+    fs_mark: bool,
     /// Do not measure in the folder itself.
     #[arg(long, requires = "loops")]
     only_loops: bool,
@@ -111,7 +115,16 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         eprintln!("{note}");
     }
     let keys: Vec<Key> = places.iter().flat_map(|place| options.keys(place)).collect();
+    let before = options.marks(&places);
     let outcomes = measure_all(options, &places, &keys, &mut notes, &interrupt)?;
+    for ((place, before), after) in places.iter().zip(before).zip(options.marks(&places)) {
+        notes.push(match (before, after) {
+            (Ok(before), Ok(after)) => fs_mark::told(&place.name, &before, &after),
+            (Err(error), _) | (_, Err(error)) => {
+                format!("skipped: fs_mark in {}: {error:#}", place.name)
+            }
+        });
+    }
     drop(places);
     let setup = Setup {
         rounds: options.rounds,
@@ -153,6 +166,12 @@ impl Options {
             self.seconds
         );
         Ok(())
+    }
+
+    /// What `fs_mark` says of each place, if that is wanted.
+    fn marks(&self, places: &[Place]) -> Vec<anyhow::Result<fs_mark::Marks>> {
+        let places = if self.fs_mark { places } else { &[] };
+        places.iter().map(|place| fs_mark::run(place, self.size as usize)).collect()
     }
 
     /// What is measured in one place, in the order of the rows.
