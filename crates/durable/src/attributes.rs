@@ -84,7 +84,10 @@ impl AttributeTree for DurableAttributes {
             "durable/counters" => counters(&durable.counters()),
             "durable/latency_ns" => histogram(&durable.counters().latency_ns),
             "durable/batch_sizes" => histogram(&durable.counters().batches),
-            "durable/filesystems" => durable.engine.files().filesystems().join("\n"),
+            "durable/filesystems" => {
+                let policy = durable.engine.policy();
+                durable.engine.files().filesystems(policy).join("\n")
+            }
             "durable/failed" => failed(&durable.failures()),
             _ => return Err(AttributeError::NotFound { path: path.to_owned() }),
         })

@@ -45,13 +45,17 @@ impl Batch {
 
     /// As [`Durable::fsync`].
     pub fn fsync(&mut self, file: &impl Description) -> &mut Self {
-        self.all.push(self.durable.ask(file, Kind::All));
-        self
+        self.ask(file, Kind::All)
     }
 
     /// As [`Durable::fdatasync`].
     pub fn fdatasync(&mut self, file: &impl Description) -> &mut Self {
-        self.all.push(self.durable.ask(file, Kind::Data));
+        self.ask(file, Kind::Data)
+    }
+
+    fn ask(&mut self, file: &impl Description, kind: Kind) -> &mut Self {
+        let callers = usize::from(self.all.is_empty());
+        self.all.push(self.durable.ask(file, kind, callers));
         self
     }
 

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use crate::durable::Kind;
 use crate::error::DurabilityError;
-use crate::files::{FileId, Sync};
+use crate::files::{FileId, Is, Sync};
 use crate::synced::Verdict;
 use crate::system::{Failure, System};
 
@@ -51,8 +51,9 @@ pub(crate) fn all(system: &dyn System, syncs: &[Sync], early: bool) -> Vec<Verdi
         return verdicts;
     }
     heard(&check);
-    // `DURABLE-4`
-    match system.flush_device(&first.file) {
+    // `DURABLE-4`: by a plain file, since XFS only forces its log for a directory.
+    let plain = syncs.iter().find(|sync| sync.id.is == Is::Plain);
+    match system.flush_device(&plain.unwrap_or(first).file) {
         Ok(()) => verdicts,
         Err(failure) => {
             let of_first = error(first.id, &first.file, first.kind, &failure);

@@ -211,15 +211,16 @@ impl Durable {
     }
 
     fn begin(&self, file: &impl Description, kind: Kind) -> Synced {
-        let synced = self.ask(file, kind);
+        let synced = self.ask(file, kind, 1);
         self.engine.go_on();
         synced
     }
 
-    pub(crate) fn ask(&self, file: &impl Description, kind: Kind) -> Synced {
+    /// `callers`: 0 for the files of a batch behind the first.
+    pub(crate) fn ask(&self, file: &impl Description, kind: Kind, callers: usize) -> Synced {
         let engine = &self.engine;
         add(&engine.counts.asked, 1);
-        let asked = identify(file.file()).and_then(|id| engine.ask(id, kind, file));
+        let asked = identify(file.file()).and_then(|id| engine.ask(id, kind, callers, file));
         match asked {
             Ok(Asked::New(outcome)) => Synced::of(outcome),
             Ok(Asked::Shares(outcome)) => {

@@ -15,8 +15,8 @@ use crate::counters::{Counts, add};
 use crate::description::Description;
 use crate::durable::Kind;
 use crate::error::DurabilityError;
-use crate::files::{Asked, Ended, FileId, Files, Job, Sync};
-use crate::filesystem::Work;
+use crate::files::{Asked, Ended, FileId, Files, Is, Job, Sync};
+use crate::filesystem::{Alone, Work};
 use crate::policy::{Crowd, Policy, Settings};
 use crate::sync::{
     AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, lock, wait_briefly,
@@ -62,12 +62,12 @@ impl Engine {
     }
 
     /// What may be done now.
-    fn policy(&self) -> Policy {
+    pub(crate) fn policy(&self) -> Policy {
         Policy {
             strategy: self.settings.strategy(),
             write_back: self.settings.write_back(),
             depth: self.settings.depth(),
-            crowded: self.crowd.is_there(&*self.system),
+            crowded: self.crowd.is_there(),
         }
     }
 
@@ -101,11 +101,11 @@ impl Engine {
         let Ok(id) = identify(file.file()) else { return Some(self.sync_here(file.file(), kind)) };
         self.meet(id.device, file.file());
         let policy = self.policy();
-        match self.files().begin_alone(id, policy) {
+        let beside = match self.files().begin_alone(id, policy) {
             Err(error) => return Some(self.failed(Err(error))),
-            Ok(false) => return None,
-            Ok(true) => {}
-        }
+            Ok(None) => return None,
+            Ok(Some(Alone { beside })) => beside,
+        };
         add(&self.counts.asked, 1);
         add(&self.counts.files, 1);
         let began = Instant::now();
@@ -116,12 +116,15 @@ impl Engine {
         self.counts.batches.note(1);
         let (Ended { verdict, in_vain }, more) = {
             let mut files = self.files();
-            let work = Work { was_commit: false, files: 1, askers: 1, waved: 0 };
+            let work = Work { was_commit: false, files: 1, askers: 1, callers: 1, waved: 0 };
             let ended = files.end(id, verdict, || file.keep().ok());
-            files.end_job(id.device, work, took);
+            files.end_job(id.device, work, took, policy);
             (ended, files.waits())
         };
         self.tell(in_vain, &verdict);
+        if beside {
+            self.crowd.look(&*self.system);
+        }
         if more {
             self.go_on();
         }
@@ -134,7 +137,7 @@ impl Engine {
         add(&self.counts.files, 1);
         let synced = blocking(|| self.system.sync(file, kind));
         let Err(failure) = synced else { return Ok(()) };
-        let id = identify(file).unwrap_or(FileId { device: 0, inode: 0 });
+        let id = identify(file).unwrap_or(FileId { device: 0, inode: 0, is: Is::Other });
         let verdict = Err(commit::error(id, file, kind, &failure));
         self.files().note_failure(id, &verdict);
         self.failed(verdict)
@@ -162,6 +165,9 @@ impl Engine {
 
     /// Begins whatever can be begun.
     pub(crate) fn go_on(self: &Arc<Self>) {
+        if self.files().have_gathered() {
+            self.gathered.notify_all();
+        }
         while let Some(job) = self.next_job() {
             self.hand_over(job);
         }
@@ -254,6 +260,13 @@ impl Engine {
         self.met.store(device, Ordering::Relaxed);
     }
 
+    /// Puts a group off, as after a commit for so many.
+    #[cfg(all(test, not(shuttle)))]
+    pub(crate) fn put_off(self: &Arc<Self>, device: u64, expected: usize, limit: Duration) {
+        self.files().put_off(device, expected);
+        self.hand_over(Job::Gather(device, limit));
+    }
+
     /// Waits until those have come for whom a group was put off, or so long.
     fn gather(&self, device: u64, until: Instant) {
         let mut files = self.files();
@@ -267,18 +280,19 @@ impl Engine {
         files.end_gather(device);
     }
 
-    /// As [`Files::ask`]; a group may have been put off for that.
-    pub(crate) fn ask(&self, id: FileId, kind: Kind, file: &impl Description) -> io::Result<Asked> {
+    /// As [`Files::ask`]; what there is to do then is for [`Engine::go_on`].
+    pub(crate) fn ask(
+        &self,
+        id: FileId,
+        kind: Kind,
+        callers: usize,
+        file: &impl Description,
+    ) -> io::Result<Asked> {
         self.meet(id.device, file.file());
         // The number that the asker knows it by: of the same description, unless it has been closed
         // and opened since, and then it has heard of nothing yet.
-        let (number, keep) = (file.file().as_raw_fd(), || file.keep());
-        let mut files = self.files();
-        let asked = files.ask(id, kind, number, keep);
-        if matches!(asked, Ok(Asked::New(_))) && files.has_just_gathered(id.device) {
-            self.gathered.notify_all();
-        }
-        asked
+        let number = file.file().as_raw_fd();
+        self.files().ask(id, kind, callers, number, || file.keep())
     }
 
     /// Whether the filesystem of these can still be committed: its device's number may have become
@@ -309,7 +323,7 @@ impl Engine {
             for (sync, verdict) in syncs.iter().zip(verdicts) {
                 told.push(files.end(sync.id, verdict, || Some(Arc::clone(&sync.file))));
             }
-            end_job(&mut files, &syncs, was_commit, took);
+            end_job(&mut files, &syncs, was_commit, took, policy);
             let device = syncs.first().map(|sync| sync.id.device);
             device.and_then(|device| files.begin_gather(device, policy))
         };
@@ -318,15 +332,19 @@ impl Engine {
         let mine = gathers.or_else(|| self.next_job());
         self.go_on();
         let ended = Instant::now();
-        for (sync, Ended { verdict, .. }) in syncs.iter().zip(&told) {
+        let mut verdicts = Vec::with_capacity(syncs.len());
+        for (sync, Ended { verdict, in_vain }) in syncs.iter().zip(told) {
             let took = ended.saturating_duration_since(sync.asked_at);
             self.counts.latency_ns.note(nanoseconds(took));
-            sync.outcome.note(verdict);
+            let verdict = self.failed(verdict);
+            sync.outcome.note(&verdict);
+            verdicts.push((verdict, in_vain));
         }
-        for (sync, Ended { verdict, in_vain }) in syncs.into_iter().zip(told) {
+        for (sync, (verdict, in_vain)) in syncs.into_iter().zip(verdicts) {
             self.tell(in_vain, &verdict);
-            sync.outcome.tell(&self.failed(verdict));
+            sync.outcome.tell(&verdict);
         }
+        self.crowd.look(&*self.system);
         mine
     }
 
@@ -344,8 +362,9 @@ impl Engine {
             Job::WriteBack(device, _) => return self.files().end_beginning(device),
             Job::Gather(device, _) => return self.files().end_gather(device),
         };
+        let policy = self.policy();
         let mut files = self.files();
-        end_job(&mut files, &syncs, was_commit, Duration::ZERO);
+        end_job(&mut files, &syncs, was_commit, Duration::ZERO, policy);
         let next: Vec<_> = syncs.iter().map(|sync| files.give_up(sync.id)).collect();
         drop(files);
         for (sync, next) in syncs.into_iter().zip(next) {
@@ -356,12 +375,13 @@ impl Engine {
     }
 }
 
-fn end_job(files: &mut Files, syncs: &[Sync], was_commit: bool, took: Duration) {
+fn end_job(files: &mut Files, syncs: &[Sync], was_commit: bool, took: Duration, policy: Policy) {
     if let Some(first) = syncs.first() {
         let waved = syncs.iter().filter(|sync| sync.in_wave).count();
         let askers = syncs.iter().map(|sync| sync.askers as usize).sum();
-        let work = Work { was_commit, files: syncs.len(), askers, waved };
-        files.end_job(first.id.device, work, took);
+        let callers = syncs.iter().map(|sync| sync.callers).sum();
+        let work = Work { was_commit, files: syncs.len(), askers, callers, waved };
+        files.end_job(first.id.device, work, took, policy);
     }
 }
 
@@ -411,5 +431,10 @@ impl Drop for Run {
 
 pub(crate) fn identify(file: &File) -> io::Result<FileId> {
     let metadata = file.metadata()?;
-    Ok(FileId { device: metadata.dev(), inode: metadata.ino() })
+    let is = match metadata.file_type() {
+        found if found.is_file() => Is::Plain,
+        found if found.is_dir() => Is::Directory,
+        _ => Is::Other,
+    };
+    Ok(FileId { device: metadata.dev(), inode: metadata.ino(), is })
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::durable::Kind;
 use crate::error::DurabilityError;
-use crate::filesystem::{Filesystem, Work};
+use crate::filesystem::{Alone, Filesystem, Work};
 use crate::group::Service;
 use crate::policy::Policy;
 use crate::strategy::Strategy;
@@ -21,6 +21,18 @@ use crate::synced::{Outcome, Verdict};
 pub(crate) struct FileId {
     pub(crate) device: u64,
     pub(crate) inode: u64,
+    pub(crate) is: Is,
+}
+
+/// What a file is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Is {
+    /// A plain file.
+    #[default]
+    Plain,
+    Directory,
+    /// What has its data elsewhere than on its filesystem, or none: a device, a pipe.
+    Other,
 }
 
 /// A sync that is to come, or under way.
@@ -34,6 +46,8 @@ pub(crate) struct Sync {
     /// When it was asked for first, and how often since.
     pub(crate) asked_at: Instant,
     pub(crate) askers: u64,
+    /// Callers who would ask again: none, if it is of a batch and not its first.
+    pub(crate) callers: usize,
     /// Other descriptions of it that somebody has asked for: each hears of errors by itself.
     pub(crate) others: Vec<Arc<File>>,
     /// The numbers that those who asked know theirs by.
@@ -59,7 +73,7 @@ pub(crate) enum Job {
     Commit(Vec<Sync>, bool),
     /// Files of one filesystem whose write-back is to begin, before they are synced.
     WriteBack(u64, Vec<Arc<File>>),
-    /// The next group of a filesystem is put off for so long at most: see [`Group`].
+    /// The next group of a filesystem is put off for so long at most (`group`).
     Gather(u64, Duration),
 }
 
@@ -86,17 +100,20 @@ pub(crate) struct Ended {
 pub(crate) struct Files {
     entries: HashMap<FileId, Entry>,
     filesystems: BTreeMap<u64, Filesystem>,
-    /// Jobs under way.
+    /// Jobs under way that ask something of a disk.
     running: usize,
+    /// The filesystem of the last one.
+    served: u64,
 }
 
 impl Files {
     /// Somebody wants a file to be durable as it is now. `keep` gives the asker's description,
-    /// which it knows by this number.
+    /// which it knows by this number; `callers` are those who have not asked for another just now.
     pub(crate) fn ask(
         &mut self,
         id: FileId,
         kind: Kind,
+        callers: usize,
         number: RawFd,
         keep: impl FnOnce() -> io::Result<Arc<File>>,
     ) -> io::Result<Asked> {
@@ -130,6 +147,7 @@ impl Files {
             outcome,
             asked_at,
             askers: 1,
+            callers,
             others: Vec::new(),
             numbers: vec![number],
             in_wave: false,
@@ -137,7 +155,7 @@ impl Files {
         if !entry.running {
             let filesystem = self.filesystems.entry(id.device).or_default();
             filesystem.note_idle(asked_at);
-            filesystem.ready.push_back(id);
+            filesystem.push(id, callers);
         }
         Ok(asked)
     }
@@ -149,7 +167,7 @@ impl Files {
         &mut self,
         id: FileId,
         policy: Policy,
-    ) -> Result<bool, DurabilityError> {
+    ) -> Result<Option<Alone>, DurabilityError> {
         let entry = self.entries.entry(id).or_default();
         if let Some((error, _)) = &entry.failed {
             return Err(error.clone());
@@ -166,7 +184,7 @@ impl Files {
             self.running += 1;
         }
         self.sweep(id);
-        Ok(alone)
+        Ok(alone.then_some(Alone { beside: !idle }))
     }
 
     /// Whether it is known if a filesystem can be committed.
@@ -185,19 +203,26 @@ impl Files {
         if self.running >= depth {
             return None;
         }
-        // Filesystems take turns by what they have waiting: none holds up another for long.
-        let mut devices: Vec<u64> = self.filesystems.keys().copied().collect();
-        devices.sort_by_key(|device| self.filesystems[device].ready.len());
-        for device in devices {
+        // Filesystems take turns.
+        let devices: Vec<u64> = self.filesystems.keys().copied().collect();
+        let turn = devices.partition_point(|device| *device <= self.served);
+        let (before, after) = devices.split_at(turn);
+        for device in after.iter().chain(before).copied() {
             let Some(filesystem) = self.filesystems.get_mut(&device) else { continue };
             let waiting = filesystem.ready.len();
             if waiting == 0 || filesystem.beginning || filesystem.group.gathers() {
                 continue;
             }
             let service = filesystem.service(policy);
-            if service != Service::Beside && filesystem.syncing > 0 {
+            if service != Service::Beside && filesystem.committing {
                 continue;
             }
+            // Nobody is held up by a slow one for long.
+            let holds = if service == Service::Beside { None } else { filesystem.hold() };
+            if let Some(limit) = holds {
+                return Some(Job::Gather(device, limit));
+            }
+            self.served = device;
             // While a commit runs others gather for the next one, unless they are few.
             let commits = match service {
                 Service::Beside => {
@@ -211,12 +236,15 @@ impl Files {
                     continue;
                 }
             } else if commits {
-                filesystem.committing = true;
-                let ids = std::mem::take(&mut filesystem.ready);
+                let ids = filesystem.take_plain();
                 let syncs: Vec<_> = ids.into_iter().filter_map(|id| self.begin(id)).collect();
-                self.running += 1;
-                return Some(Job::Commit(syncs, service == Service::EarlyCommits));
+                if !syncs.is_empty() {
+                    self.filesystems.entry(device).or_default().committing = true;
+                    self.running += 1;
+                    return Some(Job::Commit(syncs, service == Service::EarlyCommits));
+                }
             }
+            let Some(filesystem) = self.filesystems.get_mut(&device) else { continue };
             if let Some(early) = filesystem.waves.begin(write_back, waiting, depth, Instant::now())
             {
                 let files = self.begin_wave(device, early);
@@ -265,7 +293,7 @@ impl Files {
         let next = entry.next.take()?;
         entry.running = true;
         if let Some(filesystem) = self.filesystems.get_mut(&id.device) {
-            filesystem.syncing += 1;
+            filesystem.begin(next.callers);
         }
         Some(next)
     }
@@ -281,8 +309,9 @@ impl Files {
             entry.running = false;
         }
         let ended = self.end_own(id, verdict, keep);
-        if self.entries.get(&id).is_some_and(|entry| entry.next.is_some()) {
-            self.filesystems.entry(id.device).or_default().ready.push_back(id);
+        let next = self.entries.get(&id).and_then(|entry| entry.next.as_ref());
+        if let Some(callers) = next.map(|next| next.callers) {
+            self.filesystems.entry(id.device).or_default().push(id, callers);
         } else {
             self.sweep(id);
         }
@@ -303,7 +332,7 @@ impl Files {
         entry.failed.get_or_insert_with(|| (error.clone(), keep()));
         let in_vain = entry.next.take();
         if let Some(filesystem) = self.filesystems.get_mut(&id.device) {
-            filesystem.ready.retain(|ready| *ready != id);
+            filesystem.forget(id, in_vain.as_ref().map_or(0, |next| next.callers));
             if in_vain.as_ref().is_some_and(|next| next.in_wave) {
                 filesystem.waves.end(1, false, Instant::now());
             }
@@ -343,17 +372,16 @@ impl Files {
     }
 
     /// A job has ended, and so have its files' syncs.
-    pub(crate) fn end_job(&mut self, device: u64, work: Work, took: Duration) {
+    pub(crate) fn end_job(&mut self, device: u64, work: Work, took: Duration, policy: Policy) {
         self.running -= 1;
         if let Some(filesystem) = self.filesystems.get_mut(&device) {
-            filesystem.end_work(work, took, Instant::now());
+            filesystem.end_work(work, took, policy, Instant::now());
         }
     }
 
     /// Whether the next group of a filesystem is put off, after a job has ended.
     pub(crate) fn begin_gather(&mut self, device: u64, policy: Policy) -> Option<Job> {
         let limit = self.filesystems.get_mut(&device)?.begin_gather(policy)?;
-        self.running += 1;
         Some(Job::Gather(device, limit))
     }
 
@@ -363,16 +391,24 @@ impl Files {
         self.filesystems.get(&device).is_none_or(Filesystem::has_gathered)
     }
 
-    /// Whether that is so since the last file.
-    pub(crate) fn has_just_gathered(&self, device: u64) -> bool {
-        self.filesystems.get(&device).is_some_and(Filesystem::has_just_gathered)
+    /// Whether that is so of any of them, and has not been said.
+    pub(crate) fn have_gathered(&mut self) -> bool {
+        let mut any = false;
+        for filesystem in self.filesystems.values_mut() {
+            any |= filesystem.has_gathered() && filesystem.group.say();
+        }
+        any
+    }
+
+    #[cfg(all(test, not(shuttle)))]
+    pub(crate) fn put_off(&mut self, device: u64, expected: usize) {
+        self.filesystems.entry(device).or_default().group.put_off(expected);
     }
 
     /// It is put off no longer.
     pub(crate) fn end_gather(&mut self, device: u64) {
-        self.running -= 1;
         if let Some(filesystem) = self.filesystems.get_mut(&device) {
-            filesystem.group.end_gather(filesystem.ready.len());
+            filesystem.group.end_gather(filesystem.callers);
         }
     }
 
@@ -391,8 +427,8 @@ impl Files {
 
     /// A line for each filesystem: its device, what waits, what its ways cost.
     #[cfg(feature = "control")]
-    pub(crate) fn filesystems(&self) -> Vec<String> {
-        let line = |(device, filesystem): (&u64, &Filesystem)| filesystem.told(*device);
+    pub(crate) fn filesystems(&self, policy: Policy) -> Vec<String> {
+        let line = |(device, filesystem): (&u64, &Filesystem)| filesystem.told(*device, policy);
         self.filesystems.iter().map(line).collect()
     }
 

@@ -1,11 +1,14 @@
 //! What is begun, and when: the files of one filesystem, without any system call.
 
 use std::fs::File;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::durable::Kind;
-use crate::files::{Asked, FileId, Files, Job, Sync};
+use homing_runtime::Runtime;
+
+use crate::durable::{Durable, Kind};
+use crate::files::{Asked, FileId, Files, Is, Job, Sync};
 use crate::filesystem::{Filesystem, Work};
 use crate::group::{Group, Service};
 use crate::policy::Policy;
@@ -15,7 +18,7 @@ const DEVICE: u64 = 7;
 const TAKES: Duration = Duration::from_millis(4);
 
 fn id(inode: u64) -> FileId {
-    FileId { device: DEVICE, inode }
+    FileId { device: DEVICE, inode, is: Is::Plain }
 }
 
 fn by(strategy: Strategy) -> Policy {
@@ -30,7 +33,7 @@ fn files() -> Files {
 
 fn ask(files: &mut Files, inode: u64) {
     let keep = || File::open("/").map(Arc::new);
-    assert!(matches!(files.ask(id(inode), Kind::All, 3, keep), Ok(Asked::New(_))));
+    assert!(matches!(files.ask(id(inode), Kind::All, 1, 3, keep), Ok(Asked::New(_))));
 }
 
 fn next(files: &mut Files) -> Option<Job> {
@@ -50,8 +53,8 @@ fn end(files: &mut Files, inodes: &[u64]) -> bool {
     for inode in inodes {
         files.end(id(*inode), Ok(()), || None);
     }
-    let work = Work { was_commit: true, files: count, askers: count, waved: 0 };
-    files.end_job(DEVICE, work, TAKES);
+    let work = Work { was_commit: true, files: count, askers: count, callers: count, waved: 0 };
+    files.end_job(DEVICE, work, TAKES, by(Strategy::Filesystem));
     let put_off = files.begin_gather(DEVICE, by(Strategy::Filesystem));
     match &put_off {
         Some(Job::Gather(DEVICE, limit)) => assert_eq!(*limit, TAKES / 2),
@@ -75,17 +78,17 @@ fn who_comes_while_a_group_is_served_is_of_the_next_one_which_waits_for_those_wh
     assert!(next(&mut files).is_none() && !begins_alone(&mut files, 5));
     ask(&mut files, 2);
     ask(&mut files, 3);
-    assert!(!files.has_gathered(DEVICE) && !files.has_just_gathered(DEVICE));
+    assert!(!files.has_gathered(DEVICE) && !files.have_gathered());
     ask(&mut files, 5);
-    assert!(files.has_gathered(DEVICE) && files.has_just_gathered(DEVICE));
+    assert!(files.has_gathered(DEVICE) && files.have_gathered());
     ask(&mut files, 6);
-    assert!(files.has_gathered(DEVICE) && !files.has_just_gathered(DEVICE), "said once");
+    assert!(files.has_gathered(DEVICE) && !files.have_gathered(), "said once");
     files.end_gather(DEVICE);
     assert_eq!(commit(&mut files), [4, 1, 2, 3, 5, 6]);
 }
 
 fn begins_alone(files: &mut Files, inode: u64) -> bool {
-    files.begin_alone(id(inode), by(Strategy::Filesystem)).unwrap()
+    files.begin_alone(id(inode), by(Strategy::Filesystem)).unwrap().is_some()
 }
 
 #[test]
@@ -97,9 +100,9 @@ fn a_group_that_nobody_comes_for_is_put_off_no_longer() {
     files.end_gather(DEVICE);
     assert!(next(&mut files).is_none());
     assert!(begins_alone(&mut files, 1), "nothing is under way");
-    let work = Work { was_commit: false, files: 1, askers: 1, waved: 0 };
+    let work = Work { was_commit: false, files: 1, askers: 1, callers: 1, waved: 0 };
     files.end(id(1), Ok(()), || None);
-    files.end_job(DEVICE, work, TAKES);
+    files.end_job(DEVICE, work, TAKES, by(Strategy::Filesystem));
     let job = files.begin_gather(DEVICE, by(Strategy::Filesystem));
     assert!(job.is_none(), "for a lone one nobody is waited for: {job:?}");
 }
@@ -109,8 +112,8 @@ fn where_much_waits_to_be_written_commits_go_on_until_one_is_dear() {
     for (takes, goes_on) in [(TAKES, true), (Duration::from_secs(1), false)] {
         let mut filesystem =
             Filesystem { syncing: 2, commits: Some(true), ..Filesystem::default() };
-        let work = Work { was_commit: true, files: 2, askers: 2, waved: 0 };
-        filesystem.end_work(work, takes, Instant::now());
+        let work = Work { was_commit: true, files: 2, askers: 2, callers: 2, waved: 0 };
+        filesystem.end_work(work, takes, by(Strategy::Auto), Instant::now());
         filesystem.group = Group::with(Service::Commits);
         let serves = |crowded| filesystem.service(Policy { crowded, ..by(Strategy::Auto) });
         assert_eq!(serves(false), Service::Commits);
@@ -127,5 +130,59 @@ fn those_who_sync_side_by_side_begin_at_once() {
         assert!(matches!(job, Some(Job::File(Sync { .. }))), "{job:?}");
     }
     let beside = files.begin_alone(id(4), by(Strategy::Files));
-    assert!(beside.unwrap());
+    assert!(beside.unwrap().unwrap().beside);
+}
+
+#[test]
+fn nobody_is_held_up_for_long_by_a_slow_sync_that_began_before() {
+    let mut files = files();
+    files.put_off(DEVICE, 3);
+    files.end_gather(DEVICE);
+    ask(&mut files, 1);
+    let job = files.next_job(by(Strategy::Files));
+    assert!(matches!(job, Some(Job::File(Sync { .. }))), "{job:?}");
+    ask(&mut files, 2);
+    ask(&mut files, 3);
+    let held = next(&mut files);
+    assert!(matches!(held, Some(Job::Gather(DEVICE, _))), "{held:?}");
+    assert!(next(&mut files).is_none() && !files.has_gathered(DEVICE));
+    files.end_gather(DEVICE);
+    assert_eq!(commit(&mut files), [2, 3], "beside the slow one");
+    assert!(next(&mut files).is_none());
+}
+
+#[test]
+fn filesystems_take_turns() {
+    let mut files = files();
+    files.note_commits(DEVICE + 1, true);
+    let keep = || File::open("/").map(Arc::new);
+    for inode in 0..10 {
+        let other = FileId { device: DEVICE + 1, ..id(inode) };
+        assert!(files.ask(other, Kind::All, 1, 3, keep).is_ok());
+        ask(&mut files, inode);
+        ask(&mut files, 100 + inode);
+    }
+    let begun = (0..10).map(|_| match files.next_job(by(Strategy::Files)) {
+        Some(Job::File(sync)) => sync.id.device,
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(begun.filter(|device| *device == DEVICE).count(), 5);
+}
+
+/// By whoever makes them enough: the worker that waits for them would wait for minutes.
+#[test]
+fn those_who_have_come_wake_whoever_waits_for_them() {
+    let runtime = Runtime::new().unwrap();
+    let durable = Durable::new(&runtime).unwrap();
+    let (one, two) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
+    let device = crate::engine::identify(&one).unwrap().device;
+    durable.engine.put_off(device, 2, Duration::from_secs(100));
+    let (sender, receiver) = mpsc::channel();
+    for file in [one, two] {
+        let (durable, sender) = (durable.clone(), sender.clone());
+        thread::spawn(move || sender.send(durable.fsync_and_wait(&file)).unwrap());
+    }
+    for _ in 0..2 {
+        receiver.recv_timeout(Duration::from_secs(60)).unwrap().unwrap();
+    }
 }

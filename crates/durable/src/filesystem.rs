@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crate::early::Waves;
-use crate::files::FileId;
+use crate::files::{FileId, Is};
 use crate::group::{Group, Service};
 use crate::policy::Policy;
 use crate::strategy::Costs;
@@ -13,8 +13,10 @@ use crate::strategy::Costs;
 /// One filesystem.
 #[derive(Debug, Default)]
 pub(crate) struct Filesystem {
-    /// Files that can be synced now, first come first.
+    /// Files that can be synced now, first come first,
     pub(crate) ready: VecDeque<FileId>,
+    /// and those who asked for them.
+    pub(crate) callers: usize,
     /// Whether it can be committed, once that is known: see [`System::commits`](crate::System).
     pub(crate) commits: Option<bool>,
     pub(crate) committing: bool,
@@ -36,8 +38,17 @@ pub(crate) struct Work {
     pub(crate) files: usize,
     /// for so many who had asked,
     pub(crate) askers: usize,
+    /// callers, each with one file or with a batch,
+    pub(crate) callers: usize,
     /// and so many of them were of a wave.
     pub(crate) waved: usize,
+}
+
+/// A caller may sync his file himself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Alone {
+    /// Others do, too.
+    pub(crate) beside: bool,
 }
 
 impl Filesystem {
@@ -73,14 +84,45 @@ impl Filesystem {
             && !self.group.gathers()
     }
 
+    /// One more file waits.
+    pub(crate) fn push(&mut self, id: FileId, callers: usize) {
+        self.ready.push_back(id);
+        self.callers += callers;
+    }
+
+    /// One that does not wait any more is being synced.
+    pub(crate) fn begin(&mut self, callers: usize) {
+        self.callers -= callers;
+        self.syncing += 1;
+    }
+
+    /// A file waits no longer, if it did.
+    pub(crate) fn forget(&mut self, id: FileId, callers: usize) {
+        let waiting = self.ready.len();
+        self.ready.retain(|ready| *ready != id);
+        if self.ready.len() < waiting {
+            self.callers -= callers;
+        }
+    }
+
+    /// Those that wait and can be part of a commit. Of what is no file of the filesystem's that
+    /// would write nothing.
+    pub(crate) fn take_plain(&mut self) -> Vec<FileId> {
+        let ready = std::mem::take(&mut self.ready);
+        let (taken, left) = ready.into_iter().partition(|id| id.is != Is::Other);
+        self.ready = left;
+        Vec::from(taken)
+    }
+
     /// Files have been synced, in so long.
-    pub(crate) fn end_work(&mut self, work: Work, took: Duration, now: Instant) {
-        let Work { was_commit, files, askers, waved } = work;
+    pub(crate) fn end_work(&mut self, work: Work, took: Duration, policy: Policy, now: Instant) {
+        let Work { was_commit, files, askers, callers, waved } = work;
         self.syncing -= files;
         if waved > 0 {
             self.waves.end(waved, !was_commit, now);
         }
-        self.group.answered(files, askers, self.syncing + self.ready.len(), now);
+        let others = self.syncing + self.callers;
+        self.group.answered(callers, askers, others, self.service(policy), now);
         if was_commit {
             self.committing = false;
             self.costs.note_commit(took);
@@ -94,24 +136,28 @@ impl Filesystem {
         if self.syncing > 0 || self.service(policy) == Service::Beside {
             return None;
         }
-        self.group.begin_gather(self.ready.len(), self.costs.commit()?)
+        self.group.begin_gather(self.callers, self.costs.commit()?)
+    }
+
+    /// The next group is put off while others are synced side by side, once.
+    pub(crate) fn hold(&mut self) -> Option<Duration> {
+        if self.syncing == 0 {
+            self.group.release();
+            return None;
+        }
+        self.group.hold(self.costs.commit().or(self.costs.file()).unwrap_or_default())
     }
 
     /// Whether it is put off no longer.
     pub(crate) fn has_gathered(&self) -> bool {
-        !self.group.gathers() || self.group.is_enough(self.ready.len())
-    }
-
-    /// Whether that is so since the last file.
-    pub(crate) fn has_just_gathered(&self) -> bool {
-        let is_enough = |waiting| self.group.is_enough(waiting);
-        let waiting = self.ready.len();
-        self.group.gathers() && is_enough(waiting) && !is_enough(waiting.saturating_sub(1))
+        !self.group.gathers()
+            || self.group.is_enough(self.callers)
+            || (self.group.holds() && self.syncing == 0)
     }
 
     /// A line: its device, what waits, what its ways cost.
     #[cfg(feature = "control")]
-    pub(crate) fn told(&self, device: u64) -> String {
+    pub(crate) fn told(&self, device: u64, policy: Policy) -> String {
         // Elsewhere than on Linux it is of another type.
         #[allow(clippy::unnecessary_cast)]
         let device = device as rustix::fs::Dev;
@@ -119,7 +165,7 @@ impl Filesystem {
         let Self { ready, committing, costs, waves, .. } = self;
         let (waiting, committing) = (ready.len(), u8::from(*committing));
         let (costs, early) = (costs.told(), u8::from(waves.is_early()));
-        let service = self.service(Policy::default()).name();
+        let service = self.service(policy).name();
         format!(
             "{major}:{minor} waiting {waiting} committing {committing} {costs} early {early} \
              service {service}"

@@ -64,12 +64,16 @@ pub(crate) struct Group {
     /// A way is its place in [`Service::ALL`].
     choice: Choice,
     windows: Windows,
-    /// Files that were synced last, and those who waited then: so many may come again.
+    /// Callers who were answered last, and who waited then: so many may come again.
     expected: usize,
     patience: u32,
     hurries: u32,
-    /// A group is being put off.
+    /// A group is being put off,
     gathers: bool,
+    /// because of those that are synced side by side; or it has been, and is no longer.
+    holds: bool,
+    /// Whoever waits for that has been told that it need not be any longer.
+    said: bool,
 }
 
 impl Default for Group {
@@ -81,6 +85,8 @@ impl Default for Group {
             patience: PATIENCE,
             hurries: 0,
             gathers: false,
+            holds: false,
+            said: false,
         }
     }
 }
@@ -119,8 +125,21 @@ impl Group {
         self.windows.idle(self.expected <= 1, now);
     }
 
-    /// So many files have been synced, for so many who had asked; others are being synced, or wait.
-    pub(crate) fn answered(&mut self, files: usize, askers: usize, others: usize, now: Instant) {
+    /// So many callers have been answered, and all who had asked with them; others are being served
+    /// as is allowed now, or wait.
+    pub(crate) fn answered(
+        &mut self,
+        callers: usize,
+        askers: usize,
+        others: usize,
+        served: Service,
+        now: Instant,
+    ) {
+        self.expected = callers + others;
+        if served != Service::ALL[self.choice.way()] {
+            // What is not allowed teaches nothing of it.
+            self.windows.skip();
+        }
         if let Some(rate) = self.windows.answered(askers, now) {
             let way = self.choice.way();
             self.choice.note(rate);
@@ -128,7 +147,6 @@ impl Group {
                 self.windows.skip();
             }
         }
-        self.expected = files + others;
     }
 
     /// Whether the next group is put off, where so many wait: for how long at most, by what one
@@ -143,8 +161,36 @@ impl Group {
             self.hurries -= 1;
             return None;
         }
-        self.gathers = true;
+        (self.gathers, self.holds, self.said) = (true, false, false);
         Some(limit)
+    }
+
+    /// Whether it is put off while others are synced side by side, for how long at most: once, and
+    /// then it goes beside those.
+    pub(crate) fn hold(&mut self, takes: Duration) -> Option<Duration> {
+        let held = self.holds;
+        (self.gathers, self.holds, self.said) = (!held, !held, false);
+        (!held).then(|| (takes / GATHERS).clamp(GATHER_MIN, GATHER_MAX))
+    }
+
+    #[cfg(all(test, not(shuttle)))]
+    pub(crate) fn put_off(&mut self, expected: usize) {
+        (self.gathers, self.expected) = (true, expected);
+    }
+
+    /// Nothing is synced side by side any more.
+    pub(crate) fn release(&mut self) {
+        self.holds = false;
+    }
+
+    /// Whether that is why it is being put off.
+    pub(crate) fn holds(&self) -> bool {
+        self.gathers && self.holds
+    }
+
+    /// Whether somebody waits who has to be told that it is put off no longer.
+    pub(crate) fn say(&mut self) -> bool {
+        self.gathers && !std::mem::replace(&mut self.said, true)
     }
 
     /// Whether a group is being put off.
@@ -164,6 +210,8 @@ impl Group {
         self.gathers = false;
         if self.is_enough(waiting) {
             self.patience = PATIENCE;
+        } else if self.holds {
+            // It was not put off for them.
         } else if self.patience > 1 {
             self.patience -= 1;
         } else {
@@ -208,7 +256,7 @@ mod tests {
         assert!(begin(&mut group).is_some(), "they may come again");
         group.end_gather(0);
         assert_eq!(begin(&mut group), None, "and did not");
-        group.answered(1, 1, 0, Instant::now());
+        group.answered(1, 1, 0, Service::Beside, Instant::now());
         assert_eq!(group.begin_gather(0, 4 * MS), None, "alone");
     }
 
@@ -220,7 +268,7 @@ mod tests {
             gone[service as usize] += 1;
             *now += MS;
             let files = rates[service as usize];
-            group.answered(files, files, 8, *now);
+            group.answered(files, files, 8, service, *now);
         }
         gone
     }

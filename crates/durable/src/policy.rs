@@ -101,13 +101,17 @@ impl Default for Crowd {
 }
 
 impl Crowd {
-    /// Whether much waited to be written a moment ago.
-    pub(crate) fn is_there(&self, system: &dyn System) -> bool {
+    /// Whether much waited to be written when somebody looked last.
+    pub(crate) fn is_there(&self) -> bool {
+        self.crowded.load(Ordering::Relaxed)
+    }
+
+    /// Looks, if it is time. For those who have been answered, and were not alone.
+    pub(crate) fn look(&self, system: &dyn System) {
         if self.is_to_look() {
             let unwritten = system.unwritten().unwrap_or(0);
             self.crowded.store(unwritten > UNWRITTEN_MAX, Ordering::Relaxed);
         }
-        self.crowded.load(Ordering::Relaxed)
     }
 
     /// Whether it is time, and nobody else does it.
@@ -156,12 +160,16 @@ mod tests {
     fn a_crowd_is_seen_and_looked_for_seldom() {
         let system = Unwritten(AtomicU64::new(UNWRITTEN_MAX + 1), AtomicU64::new(0));
         let mut crowd = Crowd::default();
-        assert!((0..1000).all(|_| crowd.is_there(&system)));
+        let looks = |crowd: &Crowd| {
+            crowd.look(&system);
+            crowd.is_there()
+        };
+        assert!((0..1000).all(|_| looks(&crowd)));
         system.0.store(UNWRITTEN_MAX, Ordering::Relaxed);
-        let looks = system.1.load(Ordering::Relaxed);
+        let count = system.1.load(Ordering::Relaxed);
         let most = 1 + crowd.began.elapsed().as_millis() as u64 / 50;
-        assert!((1..=most).contains(&looks), "{looks} looks");
+        assert!((1..=most).contains(&count), "{count} looks");
         crowd.looked = AtomicU64::new(0);
-        assert!(!crowd.is_there(&system));
+        assert!(!looks(&crowd));
     }
 }

@@ -255,19 +255,25 @@ fn a_runtime_that_ends_leaves_no_sharer_waiting() {
 
 #[test]
 fn a_runtime_that_ends_leaves_nobody_waiting() {
-    check(|| {
-        let runtime = runtime();
-        let durable = Durable::with_system(&runtime, Disk::default()).unwrap();
-        durable.set_strategy(Strategy::Files);
-        let asker = thread::spawn(move || {
-            let file = tempfile::tempfile().unwrap();
-            let all = [durable.fsync(&file), durable.fsync(&file)];
-            // Done or not, but told.
-            all.map(|synced| synced.wait().is_ok())
+    for strategy in [Strategy::Files, Strategy::Filesystem] {
+        check(move || {
+            let runtime = runtime();
+            let disk = Disk::default();
+            let durable = Durable::with_system(&runtime, disk.clone()).unwrap();
+            durable.set_strategy(strategy);
+            let files = [(); 2].map(|()| tempfile::tempfile().unwrap());
+            files.iter().for_each(|file| drop(disk.write(file)));
+            let asker = thread::spawn(move || {
+                for _ in 0..2 {
+                    let all = [&files[0], &files[0], &files[1]].map(|file| durable.fsync(file));
+                    // Done or not, but told.
+                    let _ = all.map(|synced| synced.wait().is_ok());
+                }
+            });
+            drop(runtime);
+            asker.join().unwrap();
         });
-        drop(runtime);
-        asker.join().unwrap();
-    });
+    }
 }
 
 #[test]

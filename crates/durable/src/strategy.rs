@@ -99,6 +99,11 @@ impl Costs {
         format!("file_ns {} commit_ns {}", ns(self.file), ns(self.commit))
     }
 
+    /// What a sync of one file takes, where one has been made.
+    pub(crate) fn file(&self) -> Option<Duration> {
+        self.file
+    }
+
     /// What a commit takes, where one has been made.
     pub(crate) fn commit(&self) -> Option<Duration> {
         self.commit

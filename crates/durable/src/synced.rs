@@ -62,7 +62,8 @@ impl Outcome {
             self.changed.notify_all();
         }
         for (_, waker) in wakers {
-            waker.wake();
+            // As of calls, below.
+            let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
         }
         for call in calls {
             // One that panics has said so, and takes nothing from those behind it.

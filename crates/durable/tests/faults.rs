@@ -2,12 +2,15 @@
 
 mod support;
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
+use std::future::Future;
 use std::sync::{Arc, mpsc};
+use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
 use homing_durable::{DurabilityError, Durable, Kind, Strategy};
+use rustix::fs::{FileType, Mode};
 use support::{Call, World};
 
 const FSYNC: Call = Call::Sync(Kind::All);
@@ -114,6 +117,49 @@ fn when_the_runtime_ends_nobody_waits_for_ever() {
     assert_eq!(durable.acknowledge_loss(&files[0]), None, "nothing is known to be lost");
 }
 
+/// Commits follow each other, put off or not, until it does.
+#[test]
+fn when_the_runtime_ends_between_commits_nobody_waits_for_ever() {
+    for _ in 0..50 {
+        let World { runtime, durable, disk: _disk, folder } = World::new();
+        durable.set_strategy(Strategy::Filesystem);
+        thread::scope(|scope| {
+            for number in 0..8 {
+                let file = File::create(folder.path().join(number.to_string())).unwrap();
+                let durable = &durable;
+                scope.spawn(move || while durable.fsync(&file).wait().is_ok() {});
+            }
+            while durable.counters().commits < 5 {
+                thread::yield_now();
+            }
+            let events = runtime.events().clone();
+            events.queue(move || runtime.shutdown_now()).join().unwrap();
+        });
+    }
+}
+
+/// Whoever is told is told of all, and the next ones are served.
+#[test]
+fn a_waker_that_panics_harms_nobody_else() {
+    struct Panics;
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("as this test wants it");
+        }
+    }
+    let world = World::new();
+    world.durable.set_strategy(Strategy::Filesystem);
+    let files: Vec<File> = (0..3).map(|number| world.file(&number.to_string())).collect();
+    world.disk.hold(true);
+    let mut all = Box::pin(world.durable.fsync_many(&files));
+    let waker = Waker::from(Arc::new(Panics));
+    assert!(all.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    world.disk.hold(false);
+    for file in &files {
+        world.durable.fsync(file).wait().unwrap();
+    }
+}
+
 #[test]
 fn futures_wait_without_a_thread() {
     let world = World::new();
@@ -212,6 +258,24 @@ fn a_filesystem_of_which_it_is_not_known_what_a_commit_does_is_never_committed()
         }
         assert_eq!(world.durable.counters().commits, 0);
     }
+}
+
+/// A pipe has nothing to sync; a device's node is on a filesystem that does not have its data.
+#[test]
+fn what_is_no_file_of_the_filesystem_is_no_part_of_a_commit() {
+    let world = World::new();
+    let path = world.folder.path().join("pipe");
+    let mode = Mode::RUSR | Mode::WUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, &path, FileType::Fifo, mode, 0).unwrap();
+    let pipe = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let (file, folder) = (world.file("file"), File::open(world.folder.path()).unwrap());
+    world.durable.set_strategy(Strategy::Filesystem);
+    let mut batch = world.durable.batch();
+    batch.fsync(&pipe).fsync_dir(&folder).fsync(&file);
+    assert!(batch.begin().wait().into_iter().all(|verdict| verdict.is_ok()));
+    assert_eq!(world.disk.calls(&pipe), [Call::Sync(Kind::All)]);
+    let flushed = world.disk.calls(&file);
+    assert_eq!(flushed, [Call::Check, Call::Flush], "not by the directory");
 }
 
 #[test]

@@ -116,8 +116,14 @@ impl Issuer {
             stranger.write_all_at(b"of no interest", 0).unwrap();
             stranger.sync_all().unwrap();
         }
-        let verdict = match self.random.below(5) {
+        let verdict = match self.random.below(6) {
             0 => return,
+            // What is asked for first is no file by which the device could be flushed.
+            5 => {
+                let mut batch = durable.batch();
+                batch.fsync_dir(&self.folder).fdatasync(&old.file);
+                batch.begin().wait().into_iter().collect()
+            }
             1 => durable.fdatasync_and_wait(&old.file),
             2 => durable.fsync(&old.file).wait(),
             _ => durable.fdatasync(&old.file).wait(),
