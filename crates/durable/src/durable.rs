@@ -169,7 +169,7 @@ impl Durable {
         self.engine.settings.strategy()
     }
 
-    /// Whether the write-back of files that wait to be synced by themselves is begun early; live.
+    /// Whether the write-back of files that wait to be synced is begun early; live.
     pub fn set_write_back(&self, write_back: WriteBack) {
         self.engine.settings.set_write_back(write_back);
     }
