@@ -173,6 +173,13 @@ impl Engine {
         }
     }
 
+    /// The same, but for one job, which is left to the caller.
+    fn go_on_but_for_one(self: &Arc<Self>) -> Option<Job> {
+        let mine = self.next_job();
+        self.go_on();
+        mine
+    }
+
     fn next_job(&self) -> Option<Job> {
         loop {
             let policy = self.policy();
@@ -236,15 +243,11 @@ impl Engine {
                     self.system.begin_write_back(file);
                 }
                 self.files().end_beginning(device);
-                let mine = self.next_job();
-                self.go_on();
-                return mine;
+                return self.go_on_but_for_one();
             }
             Job::Gather(device, limit) => {
                 self.gather(device, began + limit);
-                let mine = self.next_job();
-                self.go_on();
-                return mine;
+                return self.go_on_but_for_one();
             }
         };
         self.end(syncs, verdicts, was_commit, began.elapsed())

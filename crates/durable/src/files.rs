@@ -25,10 +25,9 @@ pub(crate) struct FileId {
 }
 
 /// What a file is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Is {
     /// A plain file.
-    #[default]
     Plain,
     Directory,
     /// What has its data elsewhere than on its filesystem, or none: a device, a pipe.
