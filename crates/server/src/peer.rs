@@ -33,8 +33,7 @@ pub(crate) struct Peer {
     outgoing: Mutex<Outgoing>,
     /// `sending` has become false, or `slow` true.
     idle: Condvar,
-    /// Bytes of requests and replies that workers have.
-    in_flight: Mutex<usize>,
+    in_flight: Mutex<InFlight>,
     landed: Condvar,
 }
 
@@ -44,7 +43,17 @@ struct Outgoing {
     sending: bool,
     /// Whoever sends waits for the client, for who knows how long.
     slow: bool,
+    /// The connection's thread waits for one of the two to change.
+    awaited: bool,
     waiting: VecDeque<Reply>,
+}
+
+#[derive(Debug, Default)]
+struct InFlight {
+    /// Of requests and replies that workers have.
+    bytes: usize,
+    /// The connection's thread waits until there are fewer.
+    awaited: bool,
 }
 
 /// A reply, and what it lets go of when it is sent.
@@ -60,7 +69,7 @@ impl Peer {
             stream,
             outgoing: Mutex::default(),
             idle: Condvar::new(),
-            in_flight: Mutex::new(0),
+            in_flight: Mutex::default(),
             landed: Condvar::new(),
         }
     }
@@ -91,6 +100,7 @@ impl Peer {
         let mut outgoing = lock(&self.outgoing);
         while outgoing.sending {
             if !outgoing.slow {
+                outgoing.awaited = true;
                 outgoing = self.idle.wait(outgoing).unwrap_or_else(PoisonError::into_inner);
             } else if counted == 0 {
                 // May wait, so the slow thread must be able to go on meanwhile.
@@ -145,9 +155,16 @@ impl Peer {
         if next.is_none() {
             outgoing.sending = false;
             outgoing.slow = false;
-            self.idle.notify_all();
+            self.wake_connection(&mut outgoing);
         }
         next
+    }
+
+    /// Nobody is woken who does not wait: waking is a system call, and this comes with each batch.
+    fn wake_connection(&self, outgoing: &mut Outgoing) {
+        if std::mem::take(&mut outgoing.awaited) {
+            self.idle.notify_all();
+        }
     }
 
     /// Writes without waiting; says where it had to stop. A broken stream takes everything.
@@ -165,8 +182,11 @@ impl Peer {
 
     /// Passes the flag on to a thread that may wait for the client.
     fn wait_elsewhere(self: &Arc<Self>, reply: Reply, at: usize) {
-        lock(&self.outgoing).slow = true;
-        self.idle.notify_all();
+        {
+            let mut outgoing = lock(&self.outgoing);
+            outgoing.slow = true;
+            self.wake_connection(&mut outgoing);
+        }
         let peer = Arc::clone(self);
         let weight = reply.weight;
         let patient = move || {
@@ -200,23 +220,34 @@ impl Peer {
     /// Counts a request for a worker; waits while there are too many.
     pub(crate) fn take_off(&self, weight: usize) {
         let mut in_flight = lock(&self.in_flight);
-        while *in_flight > 0 && *in_flight + weight > IN_FLIGHT_BYTES_MAX {
-            in_flight = self.landed.wait(in_flight).unwrap_or_else(PoisonError::into_inner);
+        while in_flight.bytes > 0 && in_flight.bytes + weight > IN_FLIGHT_BYTES_MAX {
+            in_flight = self.wait_for_landing(in_flight);
         }
-        *in_flight += weight;
+        in_flight.bytes += weight;
     }
 
     fn land(&self, weight: usize) {
-        *lock(&self.in_flight) -= weight;
-        self.landed.notify_all();
+        let mut in_flight = lock(&self.in_flight);
+        in_flight.bytes -= weight;
+        if std::mem::take(&mut in_flight.awaited) {
+            self.landed.notify_all();
+        }
     }
 
     /// Waits until workers have done everything and it is sent, or the client is gone.
     pub(crate) fn wait_until_landed(&self) {
         let mut in_flight = lock(&self.in_flight);
-        while *in_flight > 0 {
-            in_flight = self.landed.wait(in_flight).unwrap_or_else(PoisonError::into_inner);
+        while in_flight.bytes > 0 {
+            in_flight = self.wait_for_landing(in_flight);
         }
+    }
+
+    fn wait_for_landing<'a>(
+        &'a self,
+        mut in_flight: MutexGuard<'a, InFlight>,
+    ) -> MutexGuard<'a, InFlight> {
+        in_flight.awaited = true;
+        self.landed.wait(in_flight).unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -23,8 +23,12 @@ pub(super) struct Flight<V> {
 }
 
 enum State<V> {
-    /// Those who wait without a thread, by the number that they got.
-    Loading(Vec<Option<Waker>>),
+    Loading {
+        /// Those who wait without a thread, by the number that they got.
+        wakers: Vec<Option<Waker>>,
+        /// Whether a thread waits: waking is a system call, and most flights have one caller.
+        threads: bool,
+    },
     Landed(Landing<V>),
 }
 
@@ -48,14 +52,19 @@ impl<V: Clone> Clone for Landing<V> {
 
 impl<V: Clone> Flight<V> {
     pub(super) fn new() -> Arc<Self> {
-        Arc::new(Self { state: Mutex::new(State::Loading(Vec::new())), landed: Condvar::new() })
+        Arc::new(Self {
+            state: Mutex::new(State::Loading { wakers: Vec::new(), threads: false }),
+            landed: Condvar::new(),
+        })
     }
 
     /// Ends it, and wakes all who wait.
     pub(super) fn land(&self, landing: Landing<V>) {
         let was = std::mem::replace(&mut *lock(&self.state), State::Landed(landing));
-        self.landed.notify_all();
-        if let State::Loading(wakers) = was {
+        if let State::Loading { wakers, threads } = was {
+            if threads {
+                self.landed.notify_all();
+            }
             wakers.into_iter().flatten().for_each(Waker::wake);
         }
     }
@@ -64,8 +73,9 @@ impl<V: Clone> Flight<V> {
     pub(super) fn wait(&self) -> Landing<V> {
         let mut state = lock(&self.state);
         loop {
-            if let State::Landed(landing) = &*state {
-                return landing.clone();
+            match &mut *state {
+                State::Landed(landing) => return landing.clone(),
+                State::Loading { threads, .. } => *threads = true,
             }
             state = self.landed.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner);
         }
@@ -79,7 +89,7 @@ impl<V: Clone> Flight<V> {
     ) -> Poll<Landing<V>> {
         match &mut *lock(&self.state) {
             State::Landed(landing) => Poll::Ready(landing.clone()),
-            State::Loading(wakers) => {
+            State::Loading { wakers, .. } => {
                 let waker = Some(context.waker().clone());
                 if let Some(number) = *number {
                     wakers[number] = waker;
@@ -94,7 +104,7 @@ impl<V: Clone> Flight<V> {
 
     /// This waiter does not wait any more.
     pub(super) fn leave(&self, number: usize) {
-        if let State::Loading(wakers) = &mut *lock(&self.state) {
+        if let State::Loading { wakers, .. } = &mut *lock(&self.state) {
             wakers[number] = None;
         }
     }
