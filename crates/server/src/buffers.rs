@@ -2,6 +2,7 @@
 //! are never filled with zeroes again: what is read into them is all that is looked at.
 
 use std::io;
+use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::stream::Stream;
@@ -45,10 +46,31 @@ impl Inbox {
 
     /// Consumes `count` bytes and gives them out to be changed in place.
     pub(crate) fn take(&mut self, count: usize) -> &mut [u8] {
+        let range = self.take_range(count);
+        &mut self.buffer[range]
+    }
+
+    /// Consumes `count` bytes and says where they are until the next [`Inbox::fill`] or
+    /// [`Inbox::consume`].
+    pub(crate) fn take_range(&mut self, count: usize) -> Range<usize> {
         assert!(count <= self.len(), "only what came can be consumed");
         let start = self.start;
         self.start += count;
-        &mut self.buffer[start..start + count]
+        start..start + count
+    }
+
+    /// The bytes of ranges that were taken, to be changed in place. They must be in their order.
+    pub(crate) fn taken(
+        &mut self,
+        ranges: impl Iterator<Item = Range<usize>>,
+    ) -> impl Iterator<Item = &mut [u8]> {
+        let (mut rest, mut at) = (&mut self.buffer[..], 0);
+        ranges.map(move |range| {
+            let (before, after) = std::mem::take(&mut rest).split_at_mut(range.end - at);
+            let skipped = range.start - at;
+            (rest, at) = (after, range.end);
+            &mut before[skipped..]
+        })
     }
 
     /// Reads once from `stream`, making room for at least `wanted` unconsumed bytes in all. The
@@ -103,6 +125,8 @@ impl Outboxes {
 pub(crate) struct Outbox {
     buffer: Vec<u8>,
     len: usize,
+    /// Where a short reply is put together.
+    scratch: Vec<u8>,
 }
 
 impl Outbox {
@@ -135,9 +159,11 @@ impl Outbox {
 
     /// Appends what `encode` writes.
     pub(crate) fn push(&mut self, encode: impl FnOnce(&mut Vec<u8>)) {
-        let mut bytes = Vec::new();
+        let mut bytes = std::mem::take(&mut self.scratch);
+        bytes.clear();
         encode(&mut bytes);
         self.reserve(&bytes, 0);
+        self.scratch = bytes;
     }
 
     /// Forgets everything: it has been sent.
@@ -145,6 +171,9 @@ impl Outbox {
         self.len = 0;
         if self.buffer.len() > KEEP_LEN {
             self.buffer = Vec::new();
+        }
+        if self.scratch.len() > BATCH_LEN {
+            self.scratch = Vec::new();
         }
     }
 }

@@ -8,6 +8,7 @@ use homing_nbd::wire::{self, Errno};
 use homing_nbd::{Command, Export, RequestHeader, Session, reply, validate};
 use homing_volume::{Block, BlockError, Durability};
 
+use crate::batch::Batch;
 use crate::buffers::{BATCH_LEN, Inbox, Outbox};
 use crate::negotiation::{End, negotiate};
 use crate::peer::{Peer, Reply};
@@ -33,8 +34,10 @@ pub(crate) fn serve(shared: &Arc<Shared>, peer: &Arc<Peer>) -> Result<(), End> {
         device,
         inbox,
         outbox: Outbox::default(),
+        batch: Batch::default(),
     };
     let result = connection.transmit();
+    connection.run_batch();
     // Whatever ended it: requests that workers have are finished, and answered if possible.
     peer.wait_until_landed();
     result
@@ -48,6 +51,7 @@ struct Connection {
     device: Arc<dyn Block>,
     inbox: Inbox,
     outbox: Outbox,
+    batch: Batch,
 }
 
 impl Connection {
@@ -85,8 +89,10 @@ impl Connection {
                     self.refuse(request.cookie, refusal.errno, &refusal.message);
                 }
             }
-            if self.outbox.len() >= BATCH_LEN {
+            if self.outbox.len() + self.batch.read_len() >= BATCH_LEN {
                 self.send()?;
+            } else if self.batch.write_len() >= BATCH_LEN {
+                self.run_batch();
             }
         }
     }
@@ -111,7 +117,9 @@ impl Connection {
         Ok(true)
     }
 
+    /// Sends all replies, also of writes that are yet to be done. The inbox may have more after it.
     fn send(&mut self) -> Result<(), End> {
+        self.run_batch();
         if self.outbox.len() > 0 {
             self.peer.send_and_receive(self.outbox.bytes(), &mut self.inbox)?;
             self.outbox.clear();
@@ -121,6 +129,7 @@ impl Connection {
 
     /// Passes over a payload that nobody wants, to stay in step. It is never held as a whole.
     fn skip(&mut self, length: u32) -> Result<bool, End> {
+        self.run_batch();
         let mut rest = length as usize;
         while rest > 0 {
             if !self.wait_for(1)? {
@@ -140,6 +149,16 @@ impl Connection {
 
     /// Carries out a command, here or on a worker. False where the stream ended within.
     fn execute(&mut self, cookie: u64, command: Command) -> Result<bool, End> {
+        let joins = match command {
+            Command::Read { offset, length } => !self.batch.bars_read(offset, length),
+            Command::Write { offset, length, fua } => {
+                !fua && !self.batch.bars_write(offset, length)
+            }
+            _ => false,
+        };
+        if !joins {
+            self.run_batch();
+        }
         match command {
             Command::Read { offset, length } => self.read(cookie, offset, length)?,
             Command::Write { offset, length, fua } => {
@@ -200,9 +219,9 @@ impl Connection {
     }
 
     fn read(&mut self, cookie: u64, offset: u64, length: u32) -> Result<(), End> {
-        let (bytes, start) = reply::read_header(&self.session, cookie, offset, length);
-        let header = &bytes[start..];
         if self.hand_off(length, 0) == HandOff::Queue {
+            let (bytes, start) = reply::read_header(&self.session, cookie, offset, length);
+            let header = &bytes[start..];
             let job = Job::new(self, cookie, length);
             let device = Arc::clone(&self.device);
             let header = header.to_vec();
@@ -217,15 +236,11 @@ impl Connection {
             self.shared.crypt.execute(work);
             return Ok(());
         }
-        if self.outbox.len() > 0 && self.outbox.len() + length as usize > 2 * BATCH_LEN {
+        let replies = self.outbox.len() + self.batch.read_len();
+        if replies > 0 && replies + length as usize > 2 * BATCH_LEN {
             self.send()?;
         }
-        let before = self.outbox.len();
-        let data = self.outbox.reserve(header, length as usize);
-        if let Err(error) = self.device.read(offset, data) {
-            self.outbox.truncate(before);
-            self.answer(cookie, Err(error));
-        }
+        self.batch.read(cookie, offset, length);
         Ok(())
     }
 
@@ -234,15 +249,20 @@ impl Connection {
             return self.write_durably(cookie, offset, length);
         }
         let hand_off = self.hand_off(length, length as usize);
-        let data = self.inbox.take(length as usize);
-        if hand_off == HandOff::Queue {
-            let mut data = data.to_vec();
-            let work =
-                move |device: &dyn Block| device.write(offset, &mut data, Durability::Written);
-            self.queue(cookie, length, work);
-        } else {
-            let result = self.device.write(offset, data, Durability::Written);
-            self.answer(cookie, result);
+        if hand_off == HandOff::Inline {
+            let data = self.inbox.take_range(length as usize);
+            return self.batch.write(cookie, offset, data);
+        }
+        self.run_batch();
+        let mut data = self.inbox.take(length as usize).to_vec();
+        let work = move |device: &dyn Block| device.write(offset, &mut data, Durability::Written);
+        self.queue(cookie, length, work);
+    }
+
+    fn run_batch(&mut self) {
+        if !self.batch.is_empty() {
+            let told = (&self.session, &*self.export.name);
+            self.batch.run(&*self.device, told, &mut self.inbox, &mut self.outbox);
         }
     }
 
@@ -282,13 +302,7 @@ impl Connection {
     }
 
     fn answer(&mut self, cookie: u64, result: Result<(), BlockError>) {
-        match result {
-            Ok(()) => self.outbox.push(|bytes| reply::done(bytes, cookie)),
-            Err(error) => {
-                let errno = report(&error, &self.export.name);
-                self.refuse(cookie, errno, &error.to_string());
-            }
-        }
+        answer(&mut self.outbox, (&self.session, &self.export.name), cookie, result);
     }
 
     fn block_status(&mut self, cookie: u64, offset: u64, length: u32, one: bool) {
@@ -368,6 +382,23 @@ impl Drop for Job {
 
 fn durability(fua: bool) -> Durability {
     if fua { Durability::Flushed } else { Durability::Written }
+}
+
+/// Leaves the reply to a command without data in `outbox`.
+pub(crate) fn answer(
+    outbox: &mut Outbox,
+    (session, export): (&Session, &str),
+    cookie: u64,
+    result: Result<(), BlockError>,
+) {
+    match result {
+        Ok(()) => outbox.push(|bytes| reply::done(bytes, cookie)),
+        Err(error) => {
+            let errno = report(&error, export);
+            let message = error.to_string();
+            outbox.push(|bytes| reply::error(bytes, session, cookie, errno, &message));
+        }
+    }
 }
 
 /// Logs a device's error and says what the client is told.

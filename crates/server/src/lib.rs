@@ -28,6 +28,7 @@
 #![forbid(unsafe_code)]
 
 mod background;
+mod batch;
 mod buffers;
 mod connection;
 mod listener;

@@ -1,20 +1,25 @@
 //! A server and its load, in one process, on volumes that misbehave on demand.
 
-use std::io::Write;
+use std::io::{Read, Write as _};
 use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use homing::{Runtime, Scope};
+use homing_nbd::wire::{self, command};
+use homing_nbd::{ClientHandshake, ClientStep, RequestHeader};
 use homing_server::load::{self, LoadError, Pattern, Phase, Written};
 use homing_server::{CryptOn, Endpoint, ServedExport, Server, ServerOptions};
-use homing_volume::{Block, BlockError, Bytes, Durability, Extent, File};
+use homing_volume::{Block, BlockError, Bytes, Durability, Extent, File, Write};
 
 /// A device that can be told to fail or to be slow.
 struct Faulty {
     below: Bytes<File>,
-    fail_writes: AtomicBool,
+    /// Writes that begin here or later fail.
+    fails_from: AtomicU64,
+    batches: AtomicU64,
 }
 
 impl Block for Faulty {
@@ -31,11 +36,21 @@ impl Block for Faulty {
     }
 
     fn write(&self, offset: u64, data: &mut [u8], d: Durability) -> Result<(), BlockError> {
-        if self.fail_writes.load(Ordering::Relaxed) {
+        if offset >= self.fails_from.load(Ordering::Relaxed) {
             let source = std::io::Error::from_raw_os_error(5);
             return Err(BlockError::Io { action: "write", offset, length: 1, source });
         }
         self.below.write(offset, data, d)
+    }
+
+    /// As if another client had the turn for a while, every other time.
+    fn write_batch(&self, writes: &mut [Write<'_>], meanwhile: &mut dyn FnMut() -> bool) {
+        if self.batches.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) {
+            while meanwhile() {}
+        }
+        for write in writes {
+            write.result = self.write(write.offset, write.data, Durability::Written);
+        }
     }
 
     fn write_zeroes(&self, offset: u64, length: u64, d: Durability) -> Result<(), BlockError> {
@@ -67,7 +82,7 @@ fn device() -> Arc<Faulty> {
     let file = tempfile::tempfile().unwrap();
     file.set_len(16 << 20).unwrap();
     let below = Bytes::new(File::new(Arc::new(file), 0, 16 << 20, 4096));
-    Arc::new(Faulty { below, fail_writes: AtomicBool::new(false) })
+    Arc::new(Faulty { below, fails_from: AtomicU64::new(u64::MAX), batches: AtomicU64::new(0) })
 }
 
 /// Serves `device` while `client` runs; checks that the server ends in good order.
@@ -92,7 +107,12 @@ fn with_server_of(device: &Arc<Faulty>, options: &ServerOptions, client: impl Fn
     std::thread::scope(|scope| {
         let crypt = server.crypt_workqueue().clone();
         let running = scope.spawn(move || server.run());
-        client(&endpoint);
+        // A client that fails must not leave the server running, and this waiting for it.
+        let outcome = catch_unwind(AssertUnwindSafe(|| client(&endpoint)));
+        if let Err(panic) = outcome {
+            handle.stop();
+            resume_unwind(panic);
+        }
         crypt.set_affinity_scope(Scope::Cpu).unwrap();
         let queued = crypt.counters().queued;
         assert!(crypt_on == CryptOn::Auto || (crypt_on == CryptOn::Workqueue) == (queued > 0));
@@ -139,9 +159,9 @@ fn an_error_of_the_device_reaches_the_client_and_the_server_goes_on() {
             let phase = phase(Pattern::Fill, 4096, 4);
             load::run(endpoint, "disk", &phase, Duration::ZERO, &mut written)
         };
-        device.fail_writes.store(true, Ordering::Relaxed);
+        device.fails_from.store(0, Ordering::Relaxed);
         assert!(matches!(run(), Err(LoadError::Refused { errno: 5, .. })));
-        device.fail_writes.store(false, Ordering::Relaxed);
+        device.fails_from.store(u64::MAX, Ordering::Relaxed);
         run().unwrap();
     });
 }
@@ -182,5 +202,112 @@ fn a_client_has_so_much_time_to_negotiate() {
         let phase = phase(Pattern::Read, 4096, 1);
         let long = Duration::from_millis(600);
         load::run(endpoint, "disk", &phase, long, &mut Written::default()).unwrap();
+    });
+}
+
+/// A client that sends requests without waiting for replies, and sorts those out afterwards.
+struct Pipelined(UnixStream);
+
+impl Pipelined {
+    fn connect(endpoint: &Endpoint) -> Self {
+        let Endpoint::Unix(path) = endpoint else { unreachable!() };
+        let (mut stream, mut handshake) =
+            (UnixStream::connect(path).unwrap(), ClientHandshake::new("disk"));
+        let mut input = Vec::new();
+        loop {
+            match handshake.step(&input).unwrap() {
+                ClientStep::Read(count) => {
+                    input.resize(count, 0);
+                    stream.read_exact(&mut input).unwrap();
+                }
+                ClientStep::Send(bytes) => {
+                    stream.write_all(&bytes).unwrap();
+                    input.clear();
+                }
+                ClientStep::Begin(_) => return Self(stream),
+            }
+        }
+    }
+
+    /// Sends all at once: the command, where, how much, and what of a write. The error number and
+    /// the data of each reply, in the order of the requests.
+    fn exchange(&mut self, requests: &[(u16, u64, u32, Vec<u8>)]) -> Vec<(u32, Vec<u8>)> {
+        let mut bytes = Vec::new();
+        for (cookie, (command, offset, length, data)) in requests.iter().enumerate() {
+            let (command, offset, length) = (*command, *offset, *length);
+            let header = RequestHeader { flags: 0, command, cookie: cookie as u64, offset, length };
+            bytes.extend(header.encode());
+            bytes.extend(data);
+        }
+        let mut sender = self.0.try_clone().unwrap();
+        let mut replies = vec![None; requests.len()];
+        std::thread::scope(|scope| {
+            scope.spawn(move || sender.write_all(&bytes).unwrap());
+            for _ in requests {
+                let mut header = [0; 16];
+                self.0.read_exact(&mut header).unwrap();
+                assert_eq!(header[..4], wire::SIMPLE_REPLY_MAGIC.to_be_bytes());
+                let errno = u32::from_be_bytes(header[4..8].try_into().unwrap());
+                let cookie = u64::from_be_bytes(header[8..].try_into().unwrap()) as usize;
+                let is_data = requests[cookie].0 == command::READ && errno == 0;
+                let mut data = vec![0; if is_data { requests[cookie].2 as usize } else { 0 }];
+                self.0.read_exact(&mut data).unwrap();
+                assert!(replies[cookie].replace((errno, data)).is_none(), "answered twice");
+            }
+        });
+        replies.into_iter().map(Option::unwrap).collect()
+    }
+}
+
+/// Requests that come together are done together, yet a client sees what it would see had each
+/// been done before the next: a read what was written before it, and every error where it belongs.
+#[test]
+fn requests_sent_at_once_come_out_as_if_one_by_one() {
+    const LEN: usize = 96 << 10;
+    const FAILS_FROM: usize = 80 << 10;
+    let device = device();
+    device.fails_from.store(FAILS_FROM as u64, Ordering::Relaxed);
+    with_server(&device, CryptOn::Connection, |endpoint| {
+        let mut client = Pipelined::connect(endpoint);
+        let mut model = vec![0_u8; LEN];
+        let mut seed = 1_u64;
+        let mut random = |below: usize| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 33) as usize % below
+        };
+        for round in 0..300 {
+            let (mut requests, mut expected) = (Vec::new(), Vec::new());
+            for _ in 0..=random(40) {
+                let unit = [1, 512, 4096][random(3)];
+                let at = random(LEN / unit) * unit;
+                let length = (random(32_768 / unit) * unit + unit).min(LEN - at);
+                let fails = at >= FAILS_FROM;
+                let range = at..at + length;
+                let (command, data, reply) = match random(9) {
+                    0..4 => {
+                        let data: Vec<_> = (0..length).map(|_| random(256) as u8).collect();
+                        if !fails {
+                            model[range].copy_from_slice(&data);
+                        }
+                        (command::WRITE, data, vec![])
+                    }
+                    4 => {
+                        model[range].fill(0);
+                        (command::WRITE_ZEROES, vec![], vec![])
+                    }
+                    5 => (command::FLUSH, vec![], vec![]),
+                    _ => (command::READ, vec![], model[range].to_vec()),
+                };
+                let (at, length) = if command == command::FLUSH { (0, 0) } else { (at, length) };
+                let errno = if command == command::WRITE && fails { 5 } else { 0 };
+                requests.push((command, at as u64, length as u32, data));
+                expected.push((errno, reply));
+            }
+            let replies = client.exchange(&requests);
+            for (n, (reply, expected)) in replies.iter().zip(&expected).enumerate() {
+                let (command, at, length, _) = &requests[n];
+                assert!(reply == expected, "round {round}: {n}: {command} of {length} at {at}");
+            }
+        }
     });
 }

@@ -64,6 +64,17 @@ impl BlockError {
     }
 }
 
+/// One of several writes that are made together.
+#[derive(Debug)]
+pub struct Write<'a> {
+    /// Where, in bytes.
+    pub offset: u64,
+    /// What. Layers work in place: afterwards it holds rubbish.
+    pub data: &'a mut [u8],
+    /// What came of it. One that is an error before is passed over.
+    pub result: Result<(), BlockError>,
+}
+
 /// What is called when a flush has ended.
 pub type Done = Box<dyn FnOnce(Result<(), BlockError>) + Send>;
 
@@ -86,6 +97,16 @@ pub trait Block: Send + Sync {
     /// Writes `data` at `offset`. Layers work in place: afterwards `data` holds rubbish.
     fn write(&self, offset: u64, data: &mut [u8], durability: Durability)
     -> Result<(), BlockError>;
+
+    /// Does several writes with [`Durability::Written`], in their order, and leaves the result of
+    /// each in it. A layer that takes a lock for each write takes it once for all of them, and calls
+    /// `meanwhile` for other work while it waits; false says that there is none.
+    fn write_batch(&self, writes: &mut [Write<'_>], meanwhile: &mut dyn FnMut() -> bool) {
+        let _ = meanwhile;
+        for write in writes.iter_mut().filter(|write| write.result.is_ok()) {
+            write.result = self.write(write.offset, write.data, Durability::Written);
+        }
+    }
 
     /// Writes `length` zeroes at `offset`.
     fn write_zeroes(

@@ -13,7 +13,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use homing_durable::Durable;
 
-use crate::block::{Block, BlockError, Done, Durability, Extent};
+use crate::block::{Block, BlockError, Done, Durability, Extent, Write};
 
 /// Bytes of neighbouring blocks that share a lock, and how many locks there are. Guessed: a
 /// sequential writer takes a new one each 32 large writes, and 64 random writers rarely meet.
@@ -69,6 +69,21 @@ impl<B: Block> Bytes<B> {
         let (a, b) = (first % STRIPE_COUNT, last % STRIPE_COUNT);
         let runs = if a <= b { [a..b + 1, 0..0] } else { [0..b + 1, a..STRIPE_COUNT] };
         (None, runs.into_iter().flatten().map(take).collect())
+    }
+
+    /// Takes the stripes of several whole writes, shared (`BYTES-1`).
+    fn hold_all(&self, writes: &[Write<'_>]) -> Vec<RwLockReadGuard<'_, ()>> {
+        let mut touched = [0_u64; STRIPE_COUNT as usize / 64];
+        for Write { offset, data, .. } in writes {
+            let (first, last) =
+                (offset / STRIPE_LEN, (offset + data.len() as u64 - 1) / STRIPE_LEN);
+            for stripe in (first..=last).take(STRIPE_COUNT as usize) {
+                let stripe = (stripe % STRIPE_COUNT) as usize;
+                touched[stripe / 64] |= 1 << (stripe % 64);
+            }
+        }
+        let rising = (0..STRIPE_COUNT as usize).filter(|n| touched[n / 64] >> (n % 64) & 1 == 1);
+        rising.map(|n| self.stripes[n].read().unwrap_or_else(PoisonError::into_inner)).collect()
     }
 
     /// Cuts a range into a head in a partial block, whole blocks, and a tail in a partial block.
@@ -157,6 +172,19 @@ impl<B: Block> Block for Bytes<B> {
             self.below.write(offset + body, middle, durability)?;
         }
         self.change_block(offset + tail, length - tail, durability, |b| b.copy_from_slice(end))
+    }
+
+    /// Partial blocks are changed by one write after the other.
+    fn write_batch(&self, writes: &mut [Write<'_>], meanwhile: &mut dyn FnMut() -> bool) {
+        let whole =
+            |w: &Write<'_>| !w.data.is_empty() && self.is_whole(w.offset, w.data.len() as u64);
+        if writes.iter().all(whole) {
+            let _held = self.hold_all(writes);
+            return self.below.write_batch(writes, meanwhile);
+        }
+        for write in writes.iter_mut().filter(|write| write.result.is_ok()) {
+            write.result = self.write(write.offset, write.data, Durability::Written);
+        }
     }
 
     fn write_zeroes(
@@ -283,6 +311,7 @@ mod tests {
     #[derive(Clone, Debug)]
     enum Operation {
         Write(usize, Vec<u8>),
+        WriteBatch(Vec<(usize, Vec<u8>)>),
         Zero(usize, usize),
         Read(usize, usize),
         Discard(usize, usize),
@@ -299,12 +328,18 @@ mod tests {
             0..9000_usize
         ];
         let range = (0..SIZE, near_edges).prop_map(|(at, n)| (at, n.min(SIZE - at)));
+        let whole =
+            (0..SIZE / 4096, any::<u8>()).prop_map(|(n, byte)| (n * 4096, vec![byte; 4096]));
+        let anywhere = (range.clone(), any::<u8>()).prop_map(|((at, n), byte)| (at, vec![byte; n]));
+        let batch =
+            prop_oneof![prop::collection::vec(whole, 0..6), prop::collection::vec(anywhere, 0..6)];
         let operation = (range, any::<u8>(), 0..4).prop_map(|((at, n), seed, kind)| match kind {
             0 => Operation::Write(at, (0..n).map(|i| (i as u8) ^ seed).collect()),
             1 => Operation::Zero(at, n),
             2 => Operation::Discard(at, n),
             _ => Operation::Read(at, n),
         });
+        let operation = prop_oneof![4 => operation, 1 => batch.prop_map(Operation::WriteBatch)];
         prop::collection::vec(operation, 1..40)
     }
 
@@ -321,6 +356,17 @@ mod tests {
                     Operation::Write(at, data) => {
                         volume.write(at as u64, &mut data.clone(), Durability::Flushed).unwrap();
                         model[at..at + data.len()].copy_from_slice(&data);
+                    }
+                    Operation::WriteBatch(mut batch) => {
+                        for (at, data) in &batch {
+                            model[*at..at + data.len()].copy_from_slice(data);
+                        }
+                        let mut writes: Vec<_> = batch
+                            .iter_mut()
+                            .map(|(at, data)| Write { offset: *at as u64, data, result: Ok(()) })
+                            .collect();
+                        volume.write_batch(&mut writes, &mut || false);
+                        prop_assert!(writes.iter().all(|write| write.result.is_ok()));
                     }
                     Operation::Zero(at, n) => {
                         volume.write_zeroes(at as u64, n as u64, Durability::Written).unwrap();
@@ -389,6 +435,16 @@ mod tests {
             let (one, many) = volume.hold(first * STRIPE_LEN, count * STRIPE_LEN, true);
             let held = many.len() + usize::from(one.is_some());
             assert_eq!(held as u64, count.min(STRIPE_COUNT));
+        }
+        let block = &mut [0; 512][..];
+        for (stripes, count) in [(&[3, 259, 3, 1][..], 2), (&[][..], 0), (&[255, 256, 0], 2)] {
+            let mut blocks = vec![block.to_vec(); stripes.len()];
+            let writes: Vec<_> = stripes
+                .iter()
+                .zip(&mut blocks)
+                .map(|(n, data)| Write { offset: n * STRIPE_LEN, data, result: Ok(()) })
+                .collect();
+            assert_eq!(volume.hold_all(&writes).len(), count);
         }
     }
 }

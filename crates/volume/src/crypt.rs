@@ -2,7 +2,7 @@
 
 use homing_durable::Durable;
 
-use crate::block::{Block, BlockError, Done, Durability, Extent, check_range};
+use crate::block::{Block, BlockError, Done, Durability, Extent, Write, check_range};
 use crate::xts::{Cipher, CipherFailed, SectorSize};
 
 /// Zeroes are encrypted and written in pieces of this many bytes.
@@ -53,6 +53,15 @@ impl<B: Block> Block for Crypt<B> {
         check_range(self, offset, data.len() as u64);
         self.cipher.encrypt(offset, data).map_err(|failed| error(failed, offset, data))?;
         self.below.write(offset, data, durability)
+    }
+
+    fn write_batch(&self, writes: &mut [Write<'_>], meanwhile: &mut dyn FnMut() -> bool) {
+        for write in writes.iter_mut().filter(|write| write.result.is_ok()) {
+            let Write { offset, data, result } = write;
+            check_range(self, *offset, data.len() as u64);
+            *result = self.cipher.encrypt(*offset, data).map_err(|e| error(e, *offset, data));
+        }
+        self.below.write_batch(writes, meanwhile);
     }
 
     /// Encrypted zeroes are written: a hole below would read as noise.

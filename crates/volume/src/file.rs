@@ -12,7 +12,7 @@ use homing_durable::{Durable, Pace, Way};
 use rustix::fs::{Advice, FallocateFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags};
 
-use crate::block::{Block, BlockError, Done, Durability, Extent, check_range};
+use crate::block::{Block, BlockError, Done, Durability, Extent, Write, check_range};
 use crate::forced::Forced;
 use crate::syncs::{SyncError, Syncs};
 
@@ -54,16 +54,27 @@ impl File {
 
     /// Waits for its turn to write. The kernel writes to a file by one thread at a time, and lets
     /// the others spin; on few CPUs it is better to let threads with other work go first.
-    /// Measured with 24 clients on 2 CPUs: 8 % more throughput, p99 down by a third.
-    fn turn(&self) -> MutexGuard<'_, ()> {
-        for _ in 0..YIELDS_MAX {
+    /// Measured with 24 clients on 2 CPUs: 8 % more throughput, p99 down by a third. Better still
+    /// is other work of this thread's own.
+    fn turn(&self, meanwhile: &mut dyn FnMut() -> bool) -> MutexGuard<'_, ()> {
+        let mut yields = 0;
+        while yields < YIELDS_MAX {
             match self.writing.try_lock() {
                 Ok(turn) => return turn,
                 Err(TryLockError::Poisoned(turn)) => return turn.into_inner(),
-                Err(TryLockError::WouldBlock) => thread::yield_now(),
+                Err(TryLockError::WouldBlock) if meanwhile() => {}
+                Err(TryLockError::WouldBlock) => {
+                    thread::yield_now();
+                    yields += 1;
+                }
             }
         }
         self.writing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write_in_turn(&self, offset: u64, data: &[u8]) -> Result<(), BlockError> {
+        let result = self.file.write_all_at(data, self.start + offset);
+        result.map_err(|error| io_error("write", offset, data.len(), error))
     }
 
     /// One durable write: `RWF_DSYNC` where there is such a thing, else a flush after it.
@@ -126,9 +137,20 @@ impl Block for File {
             return self.write_durably(offset, data);
         }
         self.forced.left_dirty(data.len());
-        let _turn = self.turn();
-        let result = self.file.write_all_at(data, self.start + offset);
-        result.map_err(|error| io_error("write", offset, data.len(), error))
+        let _turn = self.turn(&mut || false);
+        self.write_in_turn(offset, data)
+    }
+
+    fn write_batch(&self, writes: &mut [Write<'_>], meanwhile: &mut dyn FnMut() -> bool) {
+        let mut turn = None;
+        for Write { offset, data, result } in writes.iter_mut().filter(|w| w.result.is_ok()) {
+            check_range(self, *offset, data.len() as u64);
+            *result = self.syncs.check_health().and_then(|()| {
+                self.forced.left_dirty(data.len());
+                turn.get_or_insert_with(|| self.turn(meanwhile));
+                self.write_in_turn(*offset, data)
+            });
+        }
     }
 
     fn write_zeroes(
@@ -281,6 +303,33 @@ mod tests {
         device.discard(0, 1 << 20).unwrap();
         assert_eq!(lengths(&device), [(1024, false)]);
         device.prefetch(0, 4096);
+    }
+
+    #[test]
+    fn a_batch_is_written_in_one_turn_and_waits_with_other_work() {
+        let (_, device) = device(64 << 10);
+        let mut data = [[1; 4096], [2; 4096], [3; 4096]];
+        let [a, b, c] = &mut data;
+        let refused = Err(BlockError::Poisoned);
+        let mut writes = [
+            Write { offset: 0, data: a, result: Ok(()) },
+            Write { offset: 8192, data: b, result: refused },
+            Write { offset: 0, data: c, result: Ok(()) },
+        ];
+        let (mut turn, mut rest) = (Some(device.writing.lock().unwrap()), 3);
+        device.write_batch(&mut writes, &mut || {
+            rest -= 1;
+            if rest == 0 {
+                turn = None;
+            }
+            rest > 0
+        });
+        assert_eq!(rest, 0, "its turn came before the other's end");
+        assert!(writes.each_ref().map(|w| w.result.is_ok()) == [true, false, true]);
+        let mut back = vec![0; 12288];
+        device.read(0, &mut back).unwrap();
+        let (first, rest) = back.split_at(4096);
+        assert!(first.iter().all(|b| *b == 3) && rest.iter().all(|b| *b == 0));
     }
 
     #[test]

@@ -38,7 +38,7 @@ mod xts;
 #[cfg(test)]
 mod memory;
 
-pub use block::{Block, BlockError, Done, Durability, Extent};
+pub use block::{Block, BlockError, Done, Durability, Extent, Write};
 pub use bytes::Bytes;
 pub use cached::{Cached, WritePolicy};
 pub use crypt::Crypt;

