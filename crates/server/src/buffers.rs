@@ -38,9 +38,6 @@ impl Inbox {
         self.start += count;
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
-            if self.buffer.len() > KEEP_LEN {
-                self.buffer = Vec::new();
-            }
         }
     }
 
@@ -50,8 +47,7 @@ impl Inbox {
         &mut self.buffer[range]
     }
 
-    /// Consumes `count` bytes and says where they are until the next [`Inbox::fill`] or
-    /// [`Inbox::consume`].
+    /// Consumes `count` bytes and says where they are until the next [`Inbox::fill`].
     pub(crate) fn take_range(&mut self, count: usize) -> Range<usize> {
         assert!(count <= self.len(), "only what came can be consumed");
         let start = self.start;
@@ -78,6 +74,9 @@ impl Inbox {
     pub(crate) fn fill(&mut self, stream: &Stream, wanted: usize) -> io::Result<usize> {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
+            if self.buffer.len() > KEEP_LEN && wanted <= BATCH_LEN {
+                self.buffer = Vec::new();
+            }
         }
         if self.start + wanted.max(BATCH_LEN / 4) > self.buffer.len() && self.start > 0 {
             self.buffer.copy_within(self.start..self.end, 0);
@@ -209,6 +208,22 @@ mod tests {
         }
         writer.join().unwrap();
         assert!(got == sent);
+    }
+
+    #[test]
+    fn what_a_long_request_took_is_given_back() {
+        let (mut client, server) = UnixStream::pair().unwrap();
+        let (stream, mut inbox) = (Stream::Unix(server), Inbox::default());
+        let writer = std::thread::spawn(move || client.write_all(&[7; (3 << 20) + 28]).unwrap());
+        for wanted in [3 << 20, 28] {
+            while inbox.len() < wanted {
+                assert!(inbox.fill(&stream, wanted).unwrap() > 0);
+            }
+            inbox.take(wanted);
+        }
+        writer.join().unwrap();
+        assert_eq!(inbox.fill(&stream, 28).unwrap(), 0);
+        assert!(inbox.buffer.len() <= BATCH_LEN);
     }
 
     #[test]

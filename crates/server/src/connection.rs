@@ -37,6 +37,7 @@ pub(crate) fn serve(shared: &Arc<Shared>, peer: &Arc<Peer>) -> Result<(), End> {
         batch: Batch::default(),
     };
     let result = connection.transmit();
+    // Where no request followed but rubbish: what came before it is done, as ever.
     connection.run_batch();
     // Whatever ended it: requests that workers have are finished, and answered if possible.
     peer.wait_until_landed();
@@ -91,7 +92,7 @@ impl Connection {
             }
             if self.outbox.len() + self.batch.read_len() >= BATCH_LEN {
                 self.send()?;
-            } else if self.batch.write_len() >= BATCH_LEN {
+            } else if self.batch.is_full() {
                 self.run_batch();
             }
         }
@@ -129,7 +130,6 @@ impl Connection {
 
     /// Passes over a payload that nobody wants, to stay in step. It is never held as a whole.
     fn skip(&mut self, length: u32) -> Result<bool, End> {
-        self.run_batch();
         let mut rest = length as usize;
         while rest > 0 {
             if !self.wait_for(1)? {
@@ -149,14 +149,14 @@ impl Connection {
 
     /// Carries out a command, here or on a worker. False where the stream ended within.
     fn execute(&mut self, cookie: u64, command: Command) -> Result<bool, End> {
-        let joins = match command {
+        let may_wait = match command {
             Command::Read { offset, length } => !self.batch.bars_read(offset, length),
             Command::Write { offset, length, fua } => {
                 !fua && !self.batch.bars_write(offset, length)
             }
             _ => false,
         };
-        if !joins {
+        if !may_wait {
             self.run_batch();
         }
         match command {
@@ -253,6 +253,7 @@ impl Connection {
             let data = self.inbox.take_range(length as usize);
             return self.batch.write(cookie, offset, data);
         }
+        // Workers keep no order, but what came before it need not be overtaken.
         self.run_batch();
         let mut data = self.inbox.take(length as usize).to_vec();
         let work = move |device: &dyn Block| device.write(offset, &mut data, Durability::Written);

@@ -264,6 +264,7 @@ impl Pipelined {
 #[test]
 fn requests_sent_at_once_come_out_as_if_one_by_one() {
     const LEN: usize = 96 << 10;
+    const AT_END: u64 = 16 << 20;
     const FAILS_FROM: usize = 80 << 10;
     let device = device();
     device.fails_from.store(FAILS_FROM as u64, Ordering::Relaxed);
@@ -296,10 +297,23 @@ fn requests_sent_at_once_come_out_as_if_one_by_one() {
                         (command::WRITE_ZEROES, vec![], vec![])
                     }
                     5 => (command::FLUSH, vec![], vec![]),
+                    6 if random(4) == 0 => (99, vec![], vec![]),
+                    6 if random(8) == 0 => {
+                        // Long, so that the inbox grows, and refused by device or server.
+                        requests.push((command::WRITE, AT_END - 4096, 2 << 20, vec![1; 2 << 20]));
+                        expected.push((28, vec![]));
+                        requests.push((command::WRITE, 1 << 20, 2 << 20, vec![2; 2 << 20]));
+                        expected.push((5, vec![]));
+                        (command::CACHE, vec![], vec![])
+                    }
                     _ => (command::READ, vec![], model[range].to_vec()),
                 };
                 let (at, length) = if command == command::FLUSH { (0, 0) } else { (at, length) };
-                let errno = if command == command::WRITE && fails { 5 } else { 0 };
+                let errno = match command {
+                    command::WRITE if fails => 5,
+                    99 => 22,
+                    _ => 0,
+                };
                 requests.push((command, at as u64, length as u32, data));
                 expected.push((errno, reply));
             }

@@ -99,8 +99,10 @@ pub trait Block: Send + Sync {
     -> Result<(), BlockError>;
 
     /// Does several writes with [`Durability::Written`], in their order, and leaves the result of
-    /// each in it. A layer that takes a lock for each write takes it once for all of them, and calls
-    /// `meanwhile` for other work while it waits; false says that there is none.
+    /// each in it; one that fails does not stop those behind it. A layer that takes a lock for each
+    /// write takes it once for all of them, and may call `meanwhile` while it waits for it: that is
+    /// to do a piece of other work, or to say that there is none by returning false. Layers hold
+    /// locks then, so that it may read this device, but do nothing else to it.
     fn write_batch(&self, writes: &mut [Write<'_>], meanwhile: &mut dyn FnMut() -> bool) {
         let _ = meanwhile;
         for write in writes.iter_mut().filter(|write| write.result.is_ok()) {

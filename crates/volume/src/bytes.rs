@@ -174,7 +174,8 @@ impl<B: Block> Block for Bytes<B> {
         self.change_block(offset + tail, length - tail, durability, |b| b.copy_from_slice(end))
     }
 
-    /// Partial blocks are changed by one write after the other.
+    /// Where one is partial, they are done one after the other: it needs a stripe exclusively, which
+    /// another of them may share.
     fn write_batch(&self, writes: &mut [Write<'_>], meanwhile: &mut dyn FnMut() -> bool) {
         let whole =
             |w: &Write<'_>| !w.data.is_empty() && self.is_whole(w.offset, w.data.len() as u64);
