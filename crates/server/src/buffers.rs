@@ -214,7 +214,8 @@ mod tests {
     fn what_a_long_request_took_is_given_back() {
         let (mut client, server) = UnixStream::pair().unwrap();
         let (stream, mut inbox) = (Stream::Unix(server), Inbox::default());
-        let writer = std::thread::spawn(move || client.write_all(&[7; (3 << 20) + 28]).unwrap());
+        let writer =
+            std::thread::spawn(move || client.write_all(&vec![7; (3 << 20) + 28]).unwrap());
         for wanted in [3 << 20, 28] {
             while inbox.len() < wanted {
                 assert!(inbox.fill(&stream, wanted).unwrap() > 0);
