@@ -8,6 +8,7 @@
 //!    │
 //!   host       which thread runs on which CPU: Linux's fair scheduler, or variants of it
 //!    │
+//! memory       what two tenants share, evicted by the real `homing_mglru`
 //! geometry     a machine of `homing_topology`; costs: what things cost there, and who says so
 //! agenda       events, in order of time
 //! ```
@@ -22,10 +23,12 @@ mod crew;
 mod device;
 mod geometry;
 mod host;
+mod memory;
 mod presets;
 mod rng;
 mod workloads;
 
+pub use homing_mglru::reclaim::Flags;
 pub use homing_sched::{Affinity, Features};
 pub use homing_topology::{Machine, Scope, TopologyError};
 
@@ -38,8 +41,10 @@ pub use crew::{
 pub use device::Ssd;
 pub use geometry::{CpuIndex, Far, Geometry};
 pub use host::{Host, HostCounts, HostModel, Kind, Model, Rules, Step, SwQueue, ThreadId};
+pub use memory::MemoryModel;
 pub use presets::{PRESETS, Preset};
 pub use rng::Rng;
 pub use workloads::{
     Build, CryptLoad, DmCrypt, GroupCommit, GroupCommitReport, IssuerPlaces, Items, Pairs, Report,
+    Tenants, TenantsReport,
 };

@@ -16,6 +16,7 @@ mod report;
 mod run;
 mod shard;
 mod summary;
+mod tenants;
 mod wakequeue;
 mod workqueue;
 
@@ -120,7 +121,7 @@ pub struct Experiment {
 const CPU_USE: (&str, &str) = ("util_pct", "CPU use, %");
 
 /// All of them.
-pub const EXPERIMENTS: [Experiment; 6] = [
+pub const EXPERIMENTS: [Experiment; 7] = [
     Experiment {
         name: "wq",
         about: "dm-crypt on workqueues of each affinity scope, at high, medium and low load",
@@ -160,6 +161,19 @@ pub const EXPERIMENTS: [Experiment; 6] = [
         metric: ("files_per_s", "files/s"),
         beside: &[("aggregation", "commits that a log write carries")],
         cells: commit::cells,
+    },
+    Experiment {
+        name: "mglru-mixed",
+        about: "fio and memcached over one memory, with swap: the kernel's reclaim, and homing's",
+        baseline: "patch 1-7",
+        metric: ("uses_per_s", "memcached requests/s"),
+        beside: &[
+            ("reads_per_s", "fio reads/s"),
+            ("use_hits_pct", "memcached's pages found, %"),
+            ("read_hits_pct", "fio's pages found, %"),
+            ("written_per_s", "pages written to swap a second"),
+        ],
+        cells: tenants::cells,
     },
     Experiment {
         name: "items",

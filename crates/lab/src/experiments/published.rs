@@ -1,7 +1,7 @@
 //! The figures that were published, and by whom.
 
 /// Who has published what.
-pub const SOURCES: [(&str, &str); 5] = [
+pub const SOURCES: [(&str, &str); 6] = [
     (
         "workqueue",
         "Tejun Heo, \"[PATCHSET v1 wq/for-6.5] workqueue: Improve unbound workqueue execution \
@@ -26,6 +26,11 @@ pub const SOURCES: [(&str, &str); 5] = [
         "fsync",
         "Dave Chinner, \"Re: Triggering non-integrity writeback from userspace\", 29 October 2015, \
          20151028232641.GS8773@dastard",
+    ),
+    (
+        "tenants",
+        "Yu Zhao, \"[PATCH v8 09/14] mm: multi-gen LRU: optimize multiple memcgs\", 8 March 2022, \
+         20220308234723.3834941-10-yuzhao@google.com",
     ),
 ];
 
@@ -102,6 +107,11 @@ const fn fsync(
     value: f64,
 ) -> Published {
     Published { experiment: "aio-fsync", machine: "16 CPUs, SSD", scenario, policy, metric, value }
+}
+
+const fn mixed(policy: &'static str, metric: &'static str, value: f64) -> Published {
+    let (experiment, machine) = ("mglru-mixed", "36 CPUs, RAM disks");
+    Published { experiment, machine, scenario: "memcached just fits", policy, metric, value }
 }
 
 const LOCK_8358: Published = Published {
@@ -187,6 +197,10 @@ pub const PUBLISHED: &[Published] = &[
     fsync("8 issuers", "async", "aggregation", 100.0),
     fsync("16 issuers", "async", "aggregation", 100.0),
     fsync("32 issuers", "async", "aggregation", 90.0),
+    mixed("patch 1-7", "uses_per_s", 563_772.35),
+    mixed("patch 1-8", "uses_per_s", 1_968_343.76),
+    mixed("patch 1-7", "reads_per_s", 3_117_000.0),
+    mixed("patch 1-8", "reads_per_s", 2_217_000.0),
 ];
 
 impl Published {
@@ -209,8 +223,11 @@ pub fn kind_of(key: &super::Key, metric: &str) -> Kind {
     }
     let fitted = match (key.experiment.as_str(), key.policy.as_str(), key.scenario.as_str()) {
         ("wq", "SYSTEM", "HIGH") => metric == "mib_s",
-        ("wq", "SYSTEM", "LOW") | ("aio-fsync", _, "8 issuers") => true,
+        ("wq", "SYSTEM", "LOW")
+        | ("aio-fsync", _, "8 issuers")
+        | ("mglru-mixed", "patch 1-7", _) => true,
         ("aio-fsync", _, "1 issuer") => metric == "files_per_s",
+        ("mglru-mixed", "patch 1-8", _) => metric == "uses_per_s",
         _ => false,
     };
     if fitted { Kind::Fitted } else { Kind::Predicted }

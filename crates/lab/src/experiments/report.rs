@@ -11,7 +11,7 @@ use super::{
 };
 
 /// What the simulation leaves out.
-const NOT_MODELLED: [&str; 8] = [
+const NOT_MODELLED: [&str; 9] = [
     "locks of workqueue pools and run queues (those of the shared wakequeue are)",
     "what is in caches, memory bandwidth, clock frequency: moved data costs a fixed time",
     "why a worker needs so long for 32 KiB: AES with hardware support would take some 15 us; the \
@@ -21,6 +21,8 @@ const NOT_MODELLED: [&str; 8] = [
     "idle states beyond one latency, steering of interrupts",
     "builds as real processes: fork, exec, make itself",
     "contention in waiting for request tags (fsync, 32 issuers)",
+    "memory: the kernel before generations, contention for locks, TLB shootdowns, more than one \
+     thread of background reclaim",
 ];
 
 /// Writes the page.

@@ -5,12 +5,14 @@ mod dm_crypt;
 mod group_commit;
 mod items;
 mod pairs;
+mod tenants;
 
 pub use build::Build;
 pub use dm_crypt::{CryptLoad, DmCrypt, IssuerPlaces};
 pub use group_commit::{GroupCommit, GroupCommitReport};
 pub use items::Items;
 pub use pairs::Pairs;
+pub use tenants::{Tenants, TenantsReport};
 
 use crate::agenda::Ns;
 use crate::crew::CrewCounts;

@@ -1,0 +1,76 @@
+//! Memory as homing's caches share it, where nobody has set limits.
+
+use homing_mglru::density::{HitDensity, Savings, Shadow};
+
+use super::{Memory, Tenant, Work};
+use crate::agenda::Ns;
+use crate::rng::Rng;
+
+const NONE: u32 = u32::MAX;
+
+#[derive(Debug)]
+pub(super) struct Density {
+    policy: HitDensity,
+    /// Where pages are held, those of the second tenant behind those of the first.
+    frame_of: Vec<u32>,
+    /// What remains of pages that went. None is forgotten: there are few.
+    shadow_of: Vec<Option<Shadow>>,
+    page_in: Vec<u32>,
+    capacity: usize,
+    first_of: [u32; 2],
+}
+
+impl Density {
+    pub(super) fn new(frames: u32, pages: [u32; 2], savings: Savings) -> Self {
+        let all = (pages[0] + pages[1]) as usize;
+        let mut policy = HitDensity::new(frames as usize);
+        policy.set_savings(savings);
+        Self {
+            policy,
+            frame_of: vec![NONE; all],
+            shadow_of: vec![None; all],
+            page_in: Vec::with_capacity(frames as usize),
+            capacity: frames as usize,
+            first_of: [0, pages[0]],
+        }
+    }
+}
+
+impl Memory for Density {
+    fn access(&mut self, tenant: Tenant, page: u32, _: Ns) -> Work {
+        let page = self.first_of[tenant as usize] + page;
+        let (hash, dirty) = (Rng::new(page.into()).bits(), tenant == Tenant::User);
+        let held = self.frame_of[page as usize];
+        if held != NONE {
+            self.policy.hit(held, hash, dirty);
+            return Work { hit: true, ..Work::default() };
+        }
+        self.policy.request(hash, dirty);
+        let mut work = Work::default();
+        let frame = if self.page_in.len() < self.capacity {
+            self.page_in.push(page);
+            self.page_in.len() as u32 - 1
+        } else {
+            // What is only read may be read past the memory.
+            if !dirty && let Some(rest) = self.policy.decline(self.shadow_of[page as usize]) {
+                self.shadow_of[page as usize] = Some(rest);
+                return work;
+            }
+            let victim = self.policy.evict().expect("a full memory holds pages");
+            let gone = std::mem::replace(&mut self.page_in[victim.frame as usize], page);
+            self.frame_of[gone as usize] = NONE;
+            self.shadow_of[gone as usize] = Some(victim.shadow);
+            work.scanned = 1;
+            work.written = u64::from(gone >= self.first_of[1]);
+            victim.frame
+        };
+        self.frame_of[page as usize] = frame;
+        let shadow = self.shadow_of[page as usize].take();
+        self.policy.insert(frame, dirty, shadow);
+        work
+    }
+
+    fn background(&mut self, _: Ns) -> Option<Work> {
+        None
+    }
+}

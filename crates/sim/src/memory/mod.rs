@@ -1,0 +1,71 @@
+//! A memory that two tenants share: who has which page, and what it takes to bring one in. What is
+//! evicted is decided by homing's own code, `homing_mglru`; here stands what surrounds it in a
+//! kernel, without data.
+
+mod density;
+mod kernel;
+
+use homing_mglru::density::Savings;
+use homing_mglru::reclaim::Flags;
+
+use crate::agenda::Ns;
+use density::Density;
+use kernel::Kernel;
+
+/// Who asks. As an index: 0 or 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tenant {
+    /// Its pages are those of files, and clean: to evict one is to drop it.
+    Reader = 0,
+    /// Its pages have no other home, so that they are written to swap when they are evicted.
+    User = 1,
+}
+
+/// What decides which pages go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryModel {
+    /// The kernel's multi-generational LRU with a group for each tenant, whose background reclaim
+    /// has flags of this form.
+    Kernel(Flags),
+    /// The default policy of homing's caches, with one group for both.
+    HitDensity,
+}
+
+/// What an access, or a stretch of background work, came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Work {
+    /// The page was there.
+    pub hit: bool,
+    /// Pages that were looked at.
+    pub scanned: u64,
+    /// Pages that were written to swap.
+    pub written: u64,
+    /// How often the pages of a group were aged.
+    pub agings: u64,
+}
+
+/// See the module.
+pub(crate) trait Memory {
+    /// Brings a page in, if it is not there, and uses it.
+    fn access(&mut self, tenant: Tenant, page: u32, now_ns: Ns) -> Work;
+
+    /// Does some of what keeps frames free; nothing, where enough are.
+    fn background(&mut self, now_ns: Ns) -> Option<Work>;
+}
+
+impl MemoryModel {
+    /// A memory of so many frames, for tenants with so many pages. `savings`: what a hit of each
+    /// tenant saves, for policies that ask for that.
+    /// `low`: how many frames are to be free, for models that reclaim ahead.
+    pub(crate) fn build(
+        self,
+        (frames, low): (u32, u32),
+        pages: [u32; 2],
+        savings: Savings,
+    ) -> Box<dyn Memory> {
+        match self {
+            Self::Kernel(flags) => Box::new(Kernel::new(frames, low, pages, flags)),
+            Self::HitDensity => Box::new(Density::new(frames, pages, savings)),
+        }
+    }
+}
