@@ -105,9 +105,7 @@ pub trait Block: Send + Sync {
     /// locks then, so that it may read this device, but do nothing else to it.
     fn write_batch(&self, writes: &mut [Write<'_>], meanwhile: &mut dyn FnMut() -> bool) {
         let _ = meanwhile;
-        for write in writes.iter_mut().filter(|write| write.result.is_ok()) {
-            write.result = self.write(write.offset, write.data, Durability::Written);
-        }
+        write_each(self, writes);
     }
 
     /// Writes `length` zeroes at `offset`.
@@ -156,6 +154,13 @@ pub trait Block: Send + Sync {
     /// A guess at what moving `length` bytes through this layer and those below costs, in
     /// nanoseconds of CPU time.
     fn cost_ns(&self, length: u64) -> u64;
+}
+
+/// Does several writes one after the other.
+pub(crate) fn write_each(device: &(impl Block + ?Sized), writes: &mut [Write<'_>]) {
+    for write in writes.iter_mut().filter(|write| write.result.is_ok()) {
+        write.result = device.write(write.offset, write.data, Durability::Written);
+    }
 }
 
 /// Asserts what the callers of a layer owe it.

@@ -13,7 +13,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use homing_durable::Durable;
 
-use crate::block::{Block, BlockError, Done, Durability, Extent, Write};
+use crate::block::{Block, BlockError, Done, Durability, Extent, Write, write_each};
 
 /// Bytes of neighbouring blocks that share a lock, and how many locks there are. Guessed: a
 /// sequential writer takes a new one each 32 large writes, and 64 random writers rarely meet.
@@ -183,9 +183,7 @@ impl<B: Block> Block for Bytes<B> {
             let _held = self.hold_all(writes);
             return self.below.write_batch(writes, meanwhile);
         }
-        for write in writes.iter_mut().filter(|write| write.result.is_ok()) {
-            write.result = self.write(write.offset, write.data, Durability::Written);
-        }
+        write_each(self, writes);
     }
 
     fn write_zeroes(

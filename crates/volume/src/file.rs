@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_written_in_one_turn_and_waits_with_other_work() {
+    fn a_batch_waits_for_its_turn_with_other_work() {
         let (_, device) = device(64 << 10);
         let mut data = [[1; 4096], [2; 4096], [3; 4096]];
         let [a, b, c] = &mut data;

@@ -2,7 +2,7 @@
 
 use homing_sim::GroupCommit;
 
-use super::{Cell, Key, Plan};
+use super::{Cell, Key, Plan, named};
 
 pub(super) fn cells(plan: &Plan) -> Vec<Cell> {
     let mut cells = Vec::new();
@@ -16,9 +16,10 @@ pub(super) fn cells(plan: &Plan) -> Vec<Cell> {
                 let measured_ns = plan.measured_ns;
                 cells.push(Cell::new(key, move || {
                     let report = setup.run(measured_ns, seed);
-                    let values =
-                        [("files_per_s", report.files_per_s), ("aggregation", report.aggregation)];
-                    values.map(|(name, value)| (name.to_owned(), value)).into()
+                    named([
+                        ("files_per_s", report.files_per_s),
+                        ("aggregation", report.aggregation),
+                    ])
                 }));
             }
         }

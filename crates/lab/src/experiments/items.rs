@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use homing::{JoinHandle, Runtime, Workqueue};
 use homing_sim::{Costs, HomingSettings, HostModel, Items, Policy, Rules};
 
-use super::{Cell, Key, NamedMachine, Plan, common};
+use super::{Cell, Key, NamedMachine, Plan, common, named};
 use crate::cpu_time::cpu_time;
 
 /// Issuers, items that each has on the way, microseconds of an item and of its issuer.
@@ -95,7 +95,7 @@ fn run_really(setup: &Items, measured: Duration) -> Option<BTreeMap<String, f64>
             ("wakes_per_item", (after.3.woken - before.3.woken) as f64 / items.max(1.0)),
             ("pulled_per_item", (far(&after.3) - far(&before.3)) / items.max(1.0)),
         ];
-        values.map(|(name, value)| (name.to_owned(), value)).into()
+        named(values)
     });
     Some(figures)
 }

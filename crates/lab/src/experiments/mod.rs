@@ -229,5 +229,9 @@ fn common(report: &homing_sim::Report) -> BTreeMap<String, f64> {
         ("lost_wakes", report.crew.lost_wakes as f64),
         ("events", report.events as f64),
     ];
+    named(values)
+}
+
+fn named<const N: usize>(values: [(&str, f64); N]) -> BTreeMap<String, f64> {
     values.map(|(name, value)| (name.to_owned(), value)).into()
 }

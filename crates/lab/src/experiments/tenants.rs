@@ -2,7 +2,7 @@
 
 use homing_sim::{Flags, MemoryModel, Tenants};
 
-use super::{Cell, Key, Plan};
+use super::{Cell, Key, Plan, named};
 
 /// What is compared: the kernel before and with the patch, as posted and as merged, and homing.
 const MODELS: [(&str, MemoryModel); 4] = [
@@ -15,7 +15,7 @@ const MODELS: [(&str, MemoryModel); 4] = [
 /// Memory, as a share of memcached's heap in per cent. The first is fitted, the others show what
 /// hangs on it.
 const MEMORIES: [(&str, u32); 3] =
-    [("memcached just fits", 100), ("a seventh more", 115), ("a tenth less", 90)];
+    [("memcached just fits", 100), ("a seventh more memory", 115), ("a tenth less memory", 90)];
 
 pub(super) fn cells(plan: &Plan) -> Vec<Cell> {
     let mut cells = Vec::new();
@@ -26,14 +26,13 @@ pub(super) fn cells(plan: &Plan) -> Vec<Cell> {
                 let measured_ns = plan.measured_ns / 4;
                 cells.push(Cell::new(key(scenario, policy, seed), move || {
                     let report = setup.run(measured_ns, seed);
-                    let values = [
+                    named([
                         ("uses_per_s", report.uses_per_s),
                         ("reads_per_s", report.reads_per_s),
                         ("use_hits_pct", report.use_hits_pct),
                         ("read_hits_pct", report.read_hits_pct),
                         ("written_per_s", report.written_per_s),
-                    ];
-                    values.map(|(name, value)| (name.to_owned(), value)).into()
+                    ])
                 }));
             }
         }

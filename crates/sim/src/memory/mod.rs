@@ -54,9 +54,9 @@ pub(crate) trait Memory {
 }
 
 impl MemoryModel {
-    /// A memory of so many frames, for tenants with so many pages. `savings`: what a hit of each
-    /// tenant saves, for policies that ask for that.
-    /// `low`: how many frames are to be free, for models that reclaim ahead.
+    /// A memory of so many frames, for tenants with so many pages. `low`: how many frames are kept
+    /// free beside those, by models that reclaim ahead. `savings`: what a hit of each tenant saves,
+    /// for policies that ask for that.
     pub(crate) fn build(
         self,
         (frames, low): (u32, u32),

@@ -1,12 +1,12 @@
 //! Two tenants over one memory, on disks made of RAM: fio reads pages of files at random, memcached
-//! serves keys at random from a heap that does not fit (the posting of 2022 that let the
+//! serves keys at random from a heap as large as memory (the posting of 2022 that let the
 //! multi-generational LRU see several memory cgroups).
 //!
 //! With such disks nobody waits for I/O: what is missed costs CPU time. Each CPU has a thread of both
 //! tenants and gives them its time in equal parts; the background has a CPU to itself.
 //!
 //! The posting does not say which machine that was, nor how much memory it had. Sizes are scaled
-//! down; what counts is their proportion.
+//! down in proportion, but for what is kept free: see [`Tenants::free_pages`].
 
 use homing_mglru::density::Savings;
 
@@ -46,7 +46,8 @@ pub struct Tenants {
     pub swap_out_ns: Ns,
     /// To age a group: for each page of memory. Guessed: a page table entry is 8 bytes.
     pub age_page_ns: Ns,
-    /// What is not measured at the beginning. By trial: four times as long changes nothing.
+    /// What is not measured at the beginning. Four times as long changes no fitted
+    /// figure, and those of the merged form by a tenth.
     pub warm_up_ns: Ns,
 }
 
