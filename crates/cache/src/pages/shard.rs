@@ -1,9 +1,17 @@
 //! A shard: a lock, what it guards, and those who wait until a page's state has changed.
 
+use std::sync::{TryLockError, TryLockResult};
+use std::thread;
+
 use super::table::Table;
 use crate::sync::atomic::AtomicU32;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::{Condvar, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, lock, read, write};
+
+/// How often other threads are let go first before one sleeps. Guessed: about as long as a shard is
+/// held by one that runs; it is one of those that do not run that has to be let go. A model has
+/// nothing to gain.
+const YIELDS_MAX: u32 = if cfg!(shuttle) { 0 } else { 16 };
 
 #[derive(Debug)]
 #[repr(align(128))]
@@ -36,11 +44,11 @@ impl Shard {
     }
 
     pub(super) fn read(&self) -> RwLockReadGuard<'_, Table> {
-        read(&self.table)
+        in_turn(|| self.table.try_read(), || read(&self.table))
     }
 
     pub(super) fn write(&self) -> RwLockWriteGuard<'_, Table> {
-        write(&self.table)
+        in_turn(|| self.table.try_write(), || write(&self.table))
     }
 
     /// To wait until pages change their states. To be called with the lock held that the state was
@@ -57,6 +65,19 @@ impl Shard {
             self.turned.notify_all();
         }
     }
+}
+
+/// Takes a lock, if it can without sleeping. Measured with 4 clients on 2 CPUs whose reads miss: a
+/// sixth of the futex calls, 10 % less CPU time.
+fn in_turn<G>(try_lock: impl Fn() -> TryLockResult<G>, lock: impl FnOnce() -> G) -> G {
+    for _ in 0..YIELDS_MAX {
+        match try_lock() {
+            Ok(guard) => return guard,
+            Err(TryLockError::Poisoned(guard)) => return guard.into_inner(),
+            Err(TryLockError::WouldBlock) => thread::yield_now(),
+        }
+    }
+    lock()
 }
 
 impl Ticket<'_> {
