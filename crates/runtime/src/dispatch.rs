@@ -157,7 +157,7 @@ impl Dispatch {
         let queue = self.home(cpu, pool);
         item.set_queue(queue);
         // P1: insert, and say so, under the lock of the queue.
-        let decide = self.pools.queue(queue).push(item)?;
+        let decide = self.pools.queue(queue).push(self.pools.lane(pool, cpu), item)?;
         let woke_up = self.pools.use_again(pool);
         Ok((decide || woke_up) && self.wake_for_new(fill, cpu, pool))
     }
@@ -172,7 +172,7 @@ impl Dispatch {
     ) -> Result<bool, Sealed> {
         let queue = self.home(cpu, pool);
         items.set_queue(queue);
-        self.pools.queue(queue).push_all(items)?;
+        self.pools.queue(queue).push_all(self.pools.lane(pool, cpu), items)?;
         self.pools.use_again(pool);
         Ok(self.wake_for_new(fill, cpu, pool))
     }
@@ -223,7 +223,7 @@ impl Dispatch {
             if self.pools.queue(queue).waiting() == 0 || serving.iter().any(serves) {
                 continue;
             }
-            while let Some((batch, _)) = self.pools.queue(queue).take(false) {
+            while let Some((batch, _)) = self.pools.queue(queue).take(Some(0)) {
                 if let Err(closed) = self.put_all(fill, leader, pool, batch) {
                     closed.into_iter().for_each(&refused);
                 }
@@ -259,7 +259,9 @@ impl Dispatch {
         loop {
             match self.next_of(cpu, idle, shares) {
                 Next::Take { queue, reach } => {
-                    if let Some((batch, age)) = self.pools.queue(queue).take(reach != Reach::Home) {
+                    let at_home = reach == Reach::Home;
+                    let lane = at_home.then(|| self.pools.lane(queue.pool, cpu));
+                    if let Some((batch, age)) = self.pools.queue(queue).take(lane) {
                         let woken = !self.idle.is_empty()
                             && self.wake_one(fill, || self.next_to_wake(queue, cpu));
                         return Ok(Taken { batch, age, queue, reach, woken });

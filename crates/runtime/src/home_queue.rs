@@ -1,12 +1,13 @@
-//! One home queue: a lock around a list of batches, and what may be read without the lock.
+//! One home queue: a lock around lists of batches, and what may be read without the lock.
 
 use homing_sched::{BATCH_ITEMS_MAX, ItemLength, calls_for_decision};
 
 use crate::clock::now_ns;
 use crate::item::{Batch, Batches, Item, Sealed};
+use crate::lanes::Lanes;
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering, lock};
 
-/// The items of one queue, first in first out.
+/// The items of one queue, first in first out for each CPU that they came from ([`Lanes`]).
 ///
 /// They stand in batches, as many to a batch as a worker takes at once: taking is O(1), and does
 /// not touch the cache lines of items that somebody else will run.
@@ -26,10 +27,8 @@ pub(crate) struct HomeQueue {
     item_ns: AtomicU64,
 }
 
-#[derive(Default)]
 struct Items {
-    full: Batches,
-    open: Batch,
+    lanes: Lanes,
     len: u32,
     /// Items that ever came in and went out: the position of the sample.
     pushed: u64,
@@ -66,9 +65,18 @@ impl std::fmt::Debug for Items {
 }
 
 impl HomeQueue {
-    pub(crate) fn new() -> Self {
+    /// For items of so many CPUs.
+    pub(crate) fn new(lanes: usize) -> Self {
+        let items = Items {
+            lanes: Lanes::new(lanes),
+            len: 0,
+            pushed: 0,
+            popped: 0,
+            sample: None,
+            closed: false,
+        };
         Self {
-            items: Mutex::new(Items::default()),
+            items: Mutex::new(items),
             waiting: AtomicU32::new(0),
             head_since_ns: AtomicU64::new(0),
             item_ns: AtomicU64::new(0),
@@ -106,27 +114,27 @@ impl HomeQueue {
         now_ns
     }
 
-    /// Puts an item at the end; gives it back where the queue is closed. Whether that calls for a
-    /// decision whom to wake.
-    pub(crate) fn push(&self, item: Item) -> Result<bool, Item> {
+    /// Puts an item at the end of a lane; gives it back where the queue is closed. Whether that calls
+    /// for a decision whom to wake.
+    pub(crate) fn push(&self, lane: usize, item: Item) -> Result<bool, Item> {
         let length = self.length();
         let mut items = lock(&self.items);
         if items.closed {
             return Err(item);
         }
-        items.push(item, length);
+        items.push(lane, [item], length);
         self.publish(items.len);
         Ok(calls_for_decision(length.mean_ns(), items.len))
     }
 
-    /// Puts items at the end, in order; gives them back where the queue is closed.
-    pub(crate) fn push_all(&self, new: Sealed) -> Result<(), Sealed> {
+    /// Puts items at the end of a lane, in order; gives them back where the queue is closed.
+    pub(crate) fn push_all(&self, lane: usize, new: Sealed) -> Result<(), Sealed> {
         let length = self.length();
         let mut items = lock(&self.items);
         if items.closed {
             return Err(new);
         }
-        new.into_iter().for_each(|item| items.push(item, length));
+        items.push(lane, new, length);
         self.publish(items.len);
         Ok(())
     }
@@ -137,23 +145,19 @@ impl HomeQueue {
         let mut items = lock(&self.items);
         items.len += batch.len();
         items.popped -= u64::from(batch.len());
-        items.full.push_front(batch);
+        items.lanes.push_front(batch);
         self.publish(items.len);
     }
 
     /// Takes the next batch: at most as many items as the queue's length estimate allows, and from
-    /// afar at most half of what waits, rounded up. With it comes now and then how long one of its
-    /// items waited.
-    pub(crate) fn take(&self, from_afar: bool) -> Option<(Sealed, Option<QueueAge>)> {
+    /// afar, without a lane, at most half of what waits, rounded up. With it comes now and then how long
+    /// an item waited.
+    pub(crate) fn take(&self, lane: Option<usize>) -> Option<(Sealed, Option<QueueAge>)> {
         let length = self.length();
         let mut items = lock(&self.items);
-        let share = if from_afar { items.len.div_ceil(2) } else { items.len };
-        let next = items.full.pop_front().or_else(|| items.open.seal())?;
-        // They may have turned out longer than when the batch was filled.
-        let (taken, rest) = next.split(length.batch(items.len).min(share));
-        if let Some(rest) = rest {
-            items.full.push_front(rest);
-        }
+        let waiting = items.len;
+        let share = if lane.is_some() { waiting } else { waiting.div_ceil(2) };
+        let taken = items.lanes.take(lane, length, length.batch(waiting).min(share))?;
         items.len -= taken.len();
         items.popped += u64::from(taken.len());
         self.publish(items.len);
@@ -165,27 +169,27 @@ impl HomeQueue {
     /// Takes the first items of one workqueue, at most so many: for its rescuer.
     pub(crate) fn extract(&self, workqueue: u32, at_most: u32) -> Option<Sealed> {
         let mut items = lock(&self.items);
-        let mut all = std::mem::take(&mut items.full);
-        items.open.seal().into_iter().for_each(|batch| all.push_back(batch));
         let mut taken = Batch::default();
-        let (mut kept, mut rest) = (Batches::default(), Batch::default());
-        while taken.len() < at_most {
-            let Some(batch) = all.pop_front() else { break };
-            for item in batch {
-                if item.tag().workqueue() == workqueue && taken.len() < at_most {
-                    taken.push(item);
-                } else {
-                    rest.push(item);
-                }
-                if rest.len() >= BATCH_ITEMS_MAX {
-                    rest.seal().into_iter().for_each(|batch| kept.push_back(batch));
+        items.lanes.sift(|mut all| {
+            let (mut kept, mut rest) = (Batches::default(), Batch::default());
+            while taken.len() < at_most {
+                let Some(batch) = all.pop_front() else { break };
+                for item in batch {
+                    if item.tag().workqueue() == workqueue && taken.len() < at_most {
+                        taken.push(item);
+                    } else {
+                        rest.push(item);
+                    }
+                    if rest.len() >= BATCH_ITEMS_MAX {
+                        rest.seal().into_iter().for_each(|batch| kept.push_back(batch));
+                    }
                 }
             }
-        }
-        rest.seal().into_iter().for_each(|batch| kept.push_back(batch));
-        // What was not looked at stays as it is.
-        kept.append(all);
-        items.full = kept;
+            rest.seal().into_iter().for_each(|batch| kept.push_back(batch));
+            // What was not looked at stays as it is.
+            kept.append(all);
+            kept
+        });
         items.len -= taken.len();
         items.popped += u64::from(taken.len());
         self.publish(items.len);
@@ -206,8 +210,11 @@ impl HomeQueue {
     pub(crate) fn close(&self) -> Batches {
         let mut items = lock(&self.items);
         items.closed = true;
-        let mut left = std::mem::take(&mut items.full);
-        items.open.seal().into_iter().for_each(|batch| left.push_back(batch));
+        let mut left = Batches::default();
+        items.lanes.sift(|all| {
+            left.append(all);
+            Batches::default()
+        });
         items.len = 0;
         items.sample = None;
         self.publish(0);
@@ -220,17 +227,17 @@ impl HomeQueue {
 }
 
 impl Items {
-    fn push(&mut self, item: Item, length: ItemLength) {
-        if self.pushed.is_multiple_of(SAMPLE_EVERY) && self.sample.is_none() {
-            let (position, workqueue) = (self.pushed, item.tag().workqueue());
-            self.sample = Some(Sample { position, workqueue, pushed_ns: now_ns() });
+    fn push(&mut self, lane: usize, new: impl IntoIterator<Item = Item>, length: ItemLength) {
+        let lane = self.lanes.lane(lane, length);
+        for item in new {
+            if self.pushed.is_multiple_of(SAMPLE_EVERY) && self.sample.is_none() {
+                let (position, workqueue) = (self.pushed, item.tag().workqueue());
+                self.sample = Some(Sample { position, workqueue, pushed_ns: now_ns() });
+            }
+            self.pushed += 1;
+            lane.push(item, length.batch(self.len));
+            self.len += 1;
         }
-        self.pushed += 1;
-        if self.open.len() >= length.batch(self.len) {
-            self.open.seal().into_iter().for_each(|batch| self.full.push_back(batch));
-        }
-        self.open.push(item);
-        self.len += 1;
     }
 
     fn age_if_sampled(&mut self) -> Option<QueueAge> {
@@ -256,22 +263,22 @@ mod tests {
     }
 
     fn take(queue: &HomeQueue) -> Vec<u32> {
-        let (batch, _) = queue.take(false).unwrap_or_else(|| panic!("the queue is empty"));
+        let (batch, _) = queue.take(Some(0)).unwrap_or_else(|| panic!("the queue is empty"));
         batch.into_iter().map(|item| item.tag().workqueue()).collect()
     }
 
     #[test]
     fn batches_follow_the_length_of_the_items() {
-        let queue = HomeQueue::new();
-        (0..3).for_each(|number| assert!(queue.push(item(number)).is_ok()));
+        let queue = HomeQueue::new(2);
+        (0..3).for_each(|number| assert!(queue.push(0, item(number)).is_ok()));
         assert_eq!((take(&queue), queue.waiting()), (vec![0], 2), "nothing known: one at a time");
         queue.complete(100, 1);
-        assert!(queue.push_all(items(3..70)).is_ok());
+        assert!(queue.push_all(0, items(3..70)).is_ok());
         assert_eq!([take(&queue), take(&queue)], [vec![1], (2..34).collect()]);
         assert_eq!(queue.waiting(), 36);
         queue.complete(1_000_000, 1);
         assert_eq!(take(&queue), [34], "they turned out long");
-        let (Some((batch, _)), 34) = (queue.take(false), queue.waiting()) else {
+        let (Some((batch, _)), 34) = (queue.take(Some(0)), queue.waiting()) else {
             panic!("35 were there")
         };
         queue.put_back(batch);
@@ -280,21 +287,21 @@ mod tests {
 
     #[test]
     fn a_closed_queue_refuses_and_hands_out_the_rest() {
-        let queue = HomeQueue::new();
-        (0..3).for_each(|number| assert!(queue.push(item(number)).is_ok()));
+        let queue = HomeQueue::new(2);
+        (0..3).for_each(|number| assert!(queue.push(0, item(number)).is_ok()));
         let mut left = queue.close();
         assert_eq!(left.pop_front().map(|batch| batch.len()), Some(1));
-        assert!(queue.push(item(3)).is_err_and(|refused| refused.tag().workqueue() == 3));
-        assert!(queue.push_all(items(4..6)).is_err_and(|refused| refused.len() == 2));
-        assert!(queue.take(false).is_none());
+        assert!(queue.push(0, item(3)).is_err_and(|refused| refused.tag().workqueue() == 3));
+        assert!(queue.push_all(0, items(4..6)).is_err_and(|refused| refused.len() == 2));
+        assert!(queue.take(Some(0)).is_none());
     }
 
     #[test]
     fn a_rescuer_takes_its_own_and_the_rest_keeps_its_order() {
-        let queue = HomeQueue::new();
+        let queue = HomeQueue::new(2);
         queue.complete(1_000, 1);
         for _ in 0..3 {
-            assert!(queue.push_all(items(0..4)).is_ok());
+            assert!(queue.push_all(0, items(0..4)).is_ok());
         }
         let numbers = |batch: Option<Sealed>| -> Vec<u32> {
             batch.into_iter().flatten().map(|item| item.tag().workqueue()).collect()
@@ -302,15 +309,16 @@ mod tests {
         assert_eq!(numbers(queue.extract(2, 2)), [2, 2]);
         assert!(numbers(queue.extract(7, 2)).is_empty());
         assert_eq!(queue.waiting(), 10);
-        let rest: Vec<_> = std::iter::from_fn(|| queue.take(false)).flat_map(|(b, _)| b).collect();
+        let rest: Vec<_> =
+            std::iter::from_fn(|| queue.take(Some(0))).flat_map(|(b, _)| b).collect();
         let rest: Vec<_> = rest.iter().map(|item| item.tag().workqueue()).collect();
         assert_eq!(rest, [0, 1, 3, 0, 1, 3, 0, 1, 2, 3]);
     }
 
     #[test]
     fn the_head_ages_from_when_it_is_first_seen() {
-        let queue = HomeQueue::new();
-        assert!(queue.push(item(0)).is_ok());
+        let queue = HomeQueue::new(2);
+        assert!(queue.push(0, item(0)).is_ok());
         assert_eq!(queue.head_since_ns(|| 70), 70);
         assert_eq!(queue.head_since_ns(|| 90), 70);
         drop(take(&queue));

@@ -62,6 +62,7 @@ mod futures;
 mod gate;
 #[cfg(not(loom))]
 mod handle;
+mod lanes;
 #[cfg(not(loom))]
 mod latency;
 #[cfg(not(loom))]

@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use homing_sched::{Attributes, Layout, Level, PoolId, PoolSet, QueueId};
-use homing_topology::{CPU_COUNT_MAX, CpuSet};
+use homing_topology::{CPU_COUNT_MAX, CpuId, CpuSet};
 
 use crate::home_queue::HomeQueue;
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering, lock};
@@ -23,6 +23,9 @@ pub(crate) struct Pools {
     growing: Mutex<bool>,
     /// For each level and each CPU the index of its queue.
     index_of: [Box<[u16]>; Level::ALL.len()],
+    /// For each level and each CPU its lane in that queue, and for each leader how many there are.
+    lane_of: [Box<[u16]>; Level::ALL.len()],
+    lanes_of: [Box<[u16]>; Level::ALL.len()],
 }
 
 #[derive(Debug)]
@@ -42,12 +45,23 @@ impl Pools {
             }
             index_of
         });
+        let mut lane_of = Level::ALL.map(|_| vec![0; CPU_COUNT_MAX].into_boxed_slice());
+        let mut lanes_of = lane_of.clone();
+        for level in Level::ALL {
+            for cpu in layout.machine().online().iter() {
+                let lanes = &mut lanes_of[level as usize][layout.leader(level, cpu).index()];
+                lane_of[level as usize][cpu.index()] = *lanes;
+                *lanes += 1;
+            }
+        }
         Self {
             pools: (0..POOL_COUNT_MAX).map(|_| OnceLock::new()).collect(),
             count: AtomicU32::new(0),
             in_use: std::array::from_fn(|_| AtomicU64::new(0)),
             growing: Mutex::new(false),
             index_of,
+            lane_of,
+            lanes_of,
         }
     }
 
@@ -69,8 +83,10 @@ impl Pools {
             return Some(known);
         }
         let place = self.pools.get(usize::from(count))?;
-        let queues = layout.leaders(attributes.level()).iter().map(|_| HomeQueue::new());
         let level = attributes.level() as usize;
+        let lanes = |leader: CpuId| self.lanes_of[level][leader.index()].into();
+        let leaders = layout.leaders(attributes.level()).iter();
+        let queues = leaders.map(|leader| HomeQueue::new(lanes(leader)));
         let pool = Pool { attributes, cpumask, level, queues: queues.collect() };
         if *growing {
             pool.queues.iter().for_each(|queue| drop(queue.close()));
@@ -131,6 +147,11 @@ impl Pools {
     pub(crate) fn queue(&self, queue: QueueId) -> &HomeQueue {
         let pool = self.pool(queue.pool);
         &pool.queues[usize::from(self.index_of[pool.level][queue.leader.index()])]
+    }
+
+    /// The lane of a CPU in its queue of a pool.
+    pub(crate) fn lane(&self, pool: PoolId, cpu: CpuId) -> usize {
+        self.lane_of[self.pool(pool).level][cpu.index()].into()
     }
 
     /// Every queue there is.

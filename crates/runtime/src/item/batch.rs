@@ -229,6 +229,10 @@ impl Batches {
         };
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ends.is_none()
+    }
+
     pub(crate) fn pop_front(&mut self) -> Option<Sealed> {
         let (front, back) = self.ends?;
         // SAFETY: as above.
