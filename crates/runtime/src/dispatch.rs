@@ -157,7 +157,7 @@ impl Dispatch {
         let queue = self.home(cpu, pool);
         item.set_queue(queue);
         // P1: insert, and say so, under the lock of the queue.
-        let decide = self.pools.queue(queue).push(self.pools.lane(pool, cpu), item)?;
+        let decide = self.pools.queue(queue).push(self.rank(cpu, pool), item)?;
         let woke_up = self.pools.use_again(pool);
         Ok((decide || woke_up) && self.wake_for_new(fill, cpu, pool))
     }
@@ -172,7 +172,7 @@ impl Dispatch {
     ) -> Result<bool, Sealed> {
         let queue = self.home(cpu, pool);
         items.set_queue(queue);
-        self.pools.queue(queue).push_all(self.pools.lane(pool, cpu), items)?;
+        self.pools.queue(queue).push_all(self.rank(cpu, pool), items)?;
         self.pools.use_again(pool);
         Ok(self.wake_for_new(fill, cpu, pool))
     }
@@ -183,6 +183,13 @@ impl Dispatch {
             return self.layout.queue(pool, self.pools.attributes(pool), cpu);
         }
         homing_sched::home(&self.layout, self, cpu, pool)
+    }
+
+    /// Whose lane an item for `cpu` belongs to: nobody's where that CPU has no worker for it.
+    fn rank(&self, cpu: CpuId, pool: PoolId) -> Option<usize> {
+        let serves = self.active.contains(cpu)
+            && self.pools.cpumask(pool).is_none_or(|mask| mask.contains(cpu));
+        serves.then(|| self.pools.rank(pool, cpu))
     }
 
     fn wake_for_new(&self, fill: &impl Fill, cpu: CpuId, pool: PoolId) -> bool {
@@ -260,8 +267,8 @@ impl Dispatch {
             match self.next_of(cpu, idle, shares) {
                 Next::Take { queue, reach } => {
                     let at_home = reach == Reach::Home;
-                    let lane = at_home.then(|| self.pools.lane(queue.pool, cpu));
-                    if let Some((batch, age)) = self.pools.queue(queue).take(lane) {
+                    let rank = at_home.then(|| self.pools.rank(queue.pool, cpu));
+                    if let Some((batch, age)) = self.pools.queue(queue).take(rank) {
                         let woken = !self.idle.is_empty()
                             && self.wake_one(fill, || self.next_to_wake(queue, cpu));
                         return Ok(Taken { batch, age, queue, reach, woken });

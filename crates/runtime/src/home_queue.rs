@@ -4,10 +4,10 @@ use homing_sched::{BATCH_ITEMS_MAX, ItemLength, calls_for_decision};
 
 use crate::clock::now_ns;
 use crate::item::{Batch, Batches, Item, Sealed};
-use crate::lanes::Lanes;
+use crate::lanes::{Lanes, Position};
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering, lock};
 
-/// The items of one queue, first in first out for each CPU that they came from ([`Lanes`]).
+/// The items of one queue, in a list for each CPU that they came from and one for all ([`Lanes`]).
 ///
 /// They stand in batches, as many to a batch as a worker takes at once: taking is O(1), and does
 /// not touch the cache lines of items that somebody else will run.
@@ -21,7 +21,7 @@ pub(crate) struct HomeQueue {
     items: Mutex<Items>,
     /// A: how many items there are: the hint that saves the lock.
     waiting: AtomicU32,
-    /// A: when somebody first saw the present first item wait; 0: nobody has.
+    /// A: when somebody first saw items wait since some were taken; 0: nobody has.
     head_since_ns: AtomicU64,
     /// A: [`ItemLength`].
     item_ns: AtomicU64,
@@ -30,8 +30,7 @@ pub(crate) struct HomeQueue {
 struct Items {
     lanes: Lanes,
     len: u32,
-    /// Items that ever came in and went out: the position of the sample.
-    pushed: u64,
+    /// Items that ever went out.
     popped: u64,
     sample: Option<Sample>,
     /// Set at shutdown: nothing comes in any more.
@@ -43,7 +42,7 @@ const SAMPLE_EVERY: u64 = 64;
 
 #[derive(Clone, Copy)]
 struct Sample {
-    position: u64,
+    position: Position,
     workqueue: u32,
     pushed_ns: u64,
 }
@@ -67,14 +66,8 @@ impl std::fmt::Debug for Items {
 impl HomeQueue {
     /// For items of so many CPUs.
     pub(crate) fn new(lanes: usize) -> Self {
-        let items = Items {
-            lanes: Lanes::new(lanes),
-            len: 0,
-            pushed: 0,
-            popped: 0,
-            sample: None,
-            closed: false,
-        };
+        let items =
+            Items { lanes: Lanes::new(lanes), len: 0, popped: 0, sample: None, closed: false };
         Self {
             items: Mutex::new(items),
             waiting: AtomicU32::new(0),
@@ -114,27 +107,27 @@ impl HomeQueue {
         now_ns
     }
 
-    /// Puts an item at the end of a lane; gives it back where the queue is closed. Whether that calls
-    /// for a decision whom to wake.
-    pub(crate) fn push(&self, lane: usize, item: Item) -> Result<bool, Item> {
+    /// Puts an item at the end of the lane of a CPU, by its rank, or of all; gives it back where the queue
+    /// is closed. Whether that calls for a decision whom to wake.
+    pub(crate) fn push(&self, cpu: Option<usize>, item: Item) -> Result<bool, Item> {
         let length = self.length();
         let mut items = lock(&self.items);
         if items.closed {
             return Err(item);
         }
-        items.push(lane, [item], length);
+        items.push(cpu, [item], length);
         self.publish(items.len);
         Ok(calls_for_decision(length.mean_ns(), items.len))
     }
 
     /// Puts items at the end of a lane, in order; gives them back where the queue is closed.
-    pub(crate) fn push_all(&self, lane: usize, new: Sealed) -> Result<(), Sealed> {
+    pub(crate) fn push_all(&self, cpu: Option<usize>, new: Sealed) -> Result<(), Sealed> {
         let length = self.length();
         let mut items = lock(&self.items);
         if items.closed {
             return Err(new);
         }
-        items.push(lane, new, length);
+        items.push(cpu, new, length);
         self.publish(items.len);
         Ok(())
     }
@@ -151,13 +144,13 @@ impl HomeQueue {
 
     /// Takes the next batch: at most as many items as the queue's length estimate allows, and from
     /// afar, without a lane, at most half of what waits, rounded up. With it comes now and then how long
-    /// an item waited.
-    pub(crate) fn take(&self, lane: Option<usize>) -> Option<(Sealed, Option<QueueAge>)> {
+    /// one of its items waited.
+    pub(crate) fn take(&self, cpu: Option<usize>) -> Option<(Sealed, Option<QueueAge>)> {
         let length = self.length();
         let mut items = lock(&self.items);
         let waiting = items.len;
-        let share = if lane.is_some() { waiting } else { waiting.div_ceil(2) };
-        let taken = items.lanes.take(lane, length, length.batch(waiting).min(share))?;
+        let share = if cpu.is_some() { waiting } else { waiting.div_ceil(2) };
+        let taken = items.lanes.take(cpu, length, length.batch(waiting).min(share))?;
         items.len -= taken.len();
         items.popped += u64::from(taken.len());
         self.publish(items.len);
@@ -227,21 +220,28 @@ impl HomeQueue {
 }
 
 impl Items {
-    fn push(&mut self, lane: usize, new: impl IntoIterator<Item = Item>, length: ItemLength) {
-        let lane = self.lanes.lane(lane, length);
+    fn push(
+        &mut self,
+        cpu: Option<usize>,
+        new: impl IntoIterator<Item = Item>,
+        length: ItemLength,
+    ) {
+        let place = self.lanes.place(cpu, length);
         for item in new {
-            if self.pushed.is_multiple_of(SAMPLE_EVERY) && self.sample.is_none() {
-                let (position, workqueue) = (self.pushed, item.tag().workqueue());
+            let number = self.popped + u64::from(self.len);
+            if number.is_multiple_of(SAMPLE_EVERY) && self.sample.is_none() {
+                let position = self.lanes.next_position(place);
+                let workqueue = item.tag().workqueue();
                 self.sample = Some(Sample { position, workqueue, pushed_ns: now_ns() });
             }
-            self.pushed += 1;
+            let lane = self.lanes.lane(place);
             lane.push(item, length.batch(self.len));
             self.len += 1;
         }
     }
 
     fn age_if_sampled(&mut self) -> Option<QueueAge> {
-        let sample = self.sample.take_if(|sample| sample.position < self.popped)?;
+        let sample = self.sample.take_if(|sample| self.lanes.has_gone(sample.position))?;
         let ns = now_ns().saturating_sub(sample.pushed_ns);
         Some(QueueAge { workqueue: sample.workqueue, ns })
     }
@@ -268,12 +268,17 @@ mod tests {
     }
 
     #[test]
+    fn a_queue_takes_two_lines() {
+        assert_eq!(size_of::<HomeQueue>(), 128);
+    }
+
+    #[test]
     fn batches_follow_the_length_of_the_items() {
         let queue = HomeQueue::new(2);
-        (0..3).for_each(|number| assert!(queue.push(0, item(number)).is_ok()));
+        (0..3).for_each(|number| assert!(queue.push(Some(0), item(number)).is_ok()));
         assert_eq!((take(&queue), queue.waiting()), (vec![0], 2), "nothing known: one at a time");
         queue.complete(100, 1);
-        assert!(queue.push_all(0, items(3..70)).is_ok());
+        assert!(queue.push_all(Some(0), items(3..70)).is_ok());
         assert_eq!([take(&queue), take(&queue)], [vec![1], (2..34).collect()]);
         assert_eq!(queue.waiting(), 36);
         queue.complete(1_000_000, 1);
@@ -288,12 +293,41 @@ mod tests {
     #[test]
     fn a_closed_queue_refuses_and_hands_out_the_rest() {
         let queue = HomeQueue::new(2);
-        (0..3).for_each(|number| assert!(queue.push(0, item(number)).is_ok()));
+        (0..3).for_each(|number| assert!(queue.push(Some(0), item(number)).is_ok()));
         let mut left = queue.close();
         assert_eq!(left.pop_front().map(|batch| batch.len()), Some(1));
-        assert!(queue.push(0, item(3)).is_err_and(|refused| refused.tag().workqueue() == 3));
-        assert!(queue.push_all(0, items(4..6)).is_err_and(|refused| refused.len() == 2));
+        assert!(queue.push(Some(0), item(3)).is_err_and(|refused| refused.tag().workqueue() == 3));
+        assert!(queue.push_all(Some(0), items(4..6)).is_err_and(|refused| refused.len() == 2));
         assert!(queue.take(Some(0)).is_none());
+    }
+
+    #[test]
+    fn all_lanes_are_searched_emptied_and_closed() {
+        let queue = HomeQueue::new(3);
+        for number in 0..9 {
+            let cpu = Some(number as usize % 4).filter(|cpu| *cpu < 3);
+            assert!(queue.push(cpu, item(number % 2)).is_ok());
+        }
+        assert_eq!(queue.extract(1, 9).map(|batch| batch.len()), Some(4));
+        assert_eq!(queue.extract(1, 9).map(|batch| batch.len()), None);
+        let (taken, _) = queue.take(Some(1)).unwrap_or_else(|| panic!("5 are left"));
+        queue.put_back(taken);
+        assert_eq!(queue.waiting(), 5);
+        let mut left = queue.close();
+        let all = std::iter::from_fn(|| left.pop_front()).map(|batch| batch.len());
+        assert_eq!((all.sum::<u32>(), queue.waiting()), (5, 0));
+    }
+
+    #[test]
+    fn from_afar_half_is_taken_and_what_is_put_back_into_an_empty_queue_is_found() {
+        let queue = HomeQueue::new(2);
+        queue.complete(100, 1);
+        assert!(queue.push_all(Some(1), items(0..10)).is_ok());
+        let (batch, _) = queue.take(None).unwrap_or_else(|| panic!("10 are there"));
+        assert_eq!((batch.len(), queue.waiting()), (5, 5));
+        drop(queue.take(Some(1)));
+        queue.put_back(batch);
+        assert_eq!((take(&queue), queue.waiting()), (vec![0, 1, 2, 3, 4], 0));
     }
 
     #[test]
@@ -301,7 +335,7 @@ mod tests {
         let queue = HomeQueue::new(2);
         queue.complete(1_000, 1);
         for _ in 0..3 {
-            assert!(queue.push_all(0, items(0..4)).is_ok());
+            assert!(queue.push_all(Some(0), items(0..4)).is_ok());
         }
         let numbers = |batch: Option<Sealed>| -> Vec<u32> {
             batch.into_iter().flatten().map(|item| item.tag().workqueue()).collect()
@@ -318,7 +352,7 @@ mod tests {
     #[test]
     fn the_head_ages_from_when_it_is_first_seen() {
         let queue = HomeQueue::new(2);
-        assert!(queue.push(0, item(0)).is_ok());
+        assert!(queue.push(Some(0), item(0)).is_ok());
         assert_eq!(queue.head_since_ns(|| 70), 70);
         assert_eq!(queue.head_since_ns(|| 90), 70);
         drop(take(&queue));

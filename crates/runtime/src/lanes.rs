@@ -1,37 +1,46 @@
 //! The items of one home queue, by the CPUs that they came from.
 //!
 //! A worker takes what its own CPU has issued first: whoever waits for it sleeps there, with its data
-//! in the caches of that CPU, and is woken by a CPU that need not ask another one. Measured, 16 clients
-//! that wait for each of their items, 2 CPUs: 270,000 trips a second from one list, 570,000 like this
-//! (`docs/decisions/0010-why-does-a-worker-take-its-own-cpus-items-first.md`).
+//! in the caches of that CPU, and is woken by a CPU that need not ask another one
+//! (`docs/decisions/0010-why-does-a-worker-take-its-own-cpus-items-first.md` has what it gives).
 //!
-//! * `LANE-1` Items of one lane leave it in the order in which they came.
-//! * `LANE-2` A lane that was not served for long comes before one's own: its worker is held up, or
-//!   gone. Long is [`LATE_NS`] of work, but [`ROUNDS`] batches for each lane at least.
-//! * `LANE-3` Items of [`LATE_NS`] and more come in one lane: beside them a wake-up is little, and a
-//!   CPU with many issuers would wait for longer than one with few.
-//! * `LANE-4` Whoever has no lane here, or nothing in it, takes from that lane, too. So nothing is left
-//!   while anybody takes.
+//! * `LANE-1` One lane is everybody's: for items of CPUs that have no worker here, for those that were put
+//!   back, and while items are long, for all. Each worker takes from it and from its own by turns.
+//! * `LANE-2` A lane that was not served for long is everybody's, too, until its own worker takes from
+//!   it again: that one is held up, or gone. Long is [`LATE_NS`] of work, and [`ROUNDS`] batches for each
+//!   lane at least.
+//! * `LANE-3` Whoever finds nothing in these takes from the lane that was not served for longest. So
+//!   nothing is left while anybody takes.
 
 use homing_sched::{IDLE_PATIENCE_NS, ItemLength};
 
 use crate::item::{Batch, Batches, Item, Sealed};
 
-/// How long a lane may wait for its own worker, in nanoseconds. Guessed: what any worker has of patience
-/// before it pulls from anywhere. Measured, 32 KiB of AES and SHA, 160 us, 4 issuers: in lanes 1 % more
-/// throughput, and 1.5 times the p99.
+/// How long a lane may wait for its own worker, in nanoseconds of work. Guessed: what any worker has of
+/// patience before it pulls from anywhere. Items that run for so long are not worth lanes: measured, 32 KiB
+/// of AES and SHA, 160 us, 4 issuers: 1 % more throughput, and 1.5 times the p99.
 const LATE_NS: u64 = IDLE_PATIENCE_NS;
 /// Guessed: where each worker serves its own lane, all lanes are served within two.
 const ROUNDS: u32 = 4;
 /// One batch in so many looks for lanes that are late.
 const LOOK_EVERY: u32 = 8;
+/// What a batch takes beside its items, in nanoseconds: guessed from 1 to 2 million that two CPUs take in
+/// a second.
+const BATCH_NS_MIN: u64 = 500;
+/// For how many batches what is put back counts as not served: it has waited before.
+const WAITED: u32 = 1 << 31;
 /// CPUs beyond that share lanes. There is a bit for each.
-pub(crate) const LANES_MAX: usize = 64;
+const LANES_MAX: usize = 64;
+
+/// The lane that is everybody's.
+pub(crate) const SHARED: usize = 0;
 
 pub(crate) struct Lanes {
     lanes: Box<[Lane]>,
     /// Those with items: a bit for each.
     filled: u64,
+    /// Those that are everybody's at present.
+    shared: u64,
     /// Batches that were taken, modulo 2^32.
     taken: u32,
 }
@@ -43,92 +52,138 @@ pub(crate) struct Lane {
     open: Batch,
     /// [`Lanes::taken`] when it was served last, or when its first item came.
     served: u32,
+    /// Items that ever came in and went out.
+    pushed: u64,
+    popped: u64,
 }
 
+/// An item's place: the lane, and its number there.
+#[derive(Clone, Copy)]
+pub(crate) struct Position(u64);
+
+const LANE_BITS: u32 = LANES_MAX.ilog2();
+
 impl Lanes {
-    pub(crate) fn new(count: usize) -> Self {
-        let lanes = (0..count.clamp(1, LANES_MAX)).map(|_| Lane::default()).collect();
-        Self { lanes, filled: 0, taken: 0 }
+    /// For so many CPUs.
+    pub(crate) fn new(cpus: usize) -> Self {
+        let lanes = (0..=cpus.clamp(1, LANES_MAX - 1)).map(|_| Lane::default()).collect();
+        Self { lanes, filled: 0, shared: 1 << SHARED, taken: 0 }
     }
 
-    fn index(&self, lane: usize, length: ItemLength) -> usize {
-        match lane {
-            _ if length.mean_ns() >= LATE_NS => 0,
-            lane if lane < self.lanes.len() => lane,
-            lane => lane % self.lanes.len(),
+    /// Which lane is meant by a CPU's rank, from 0.
+    fn own(&self, cpu: usize) -> usize {
+        let cpus = self.lanes.len() - 1;
+        1 + if cpu < cpus { cpu } else { cpu % cpus }
+    }
+
+    /// Where the next item of a CPU goes, by its rank, while items are about so long.
+    pub(crate) fn place(&self, cpu: Option<usize>, length: ItemLength) -> usize {
+        let near = cpu.filter(|_| length.mean_ns() < LATE_NS);
+        near.map_or(SHARED, |cpu| self.own(cpu))
+    }
+
+    /// The lane at this place. Something has to be put into it.
+    pub(crate) fn lane(&mut self, place: usize) -> &mut Lane {
+        self.fill(place);
+        &mut self.lanes[place]
+    }
+
+    fn fill(&mut self, place: usize) {
+        if self.filled >> place & 1 == 0 {
+            self.filled |= 1 << place;
+            self.lanes[place].served = self.taken;
         }
     }
 
-    /// The lane for items that are about so long. Something has to be put into it.
-    pub(crate) fn lane(&mut self, lane: usize, length: ItemLength) -> &mut Lane {
-        let index = self.index(lane, length);
-        let lane = &mut self.lanes[index];
-        if self.filled >> index & 1 == 0 {
-            self.filled |= 1 << index;
-            lane.served = self.taken;
-        }
-        lane
+    /// Where the next item of this lane will stand.
+    pub(crate) fn next_position(&self, place: usize) -> Position {
+        Position(self.lanes[place].pushed << LANE_BITS | place as u64)
     }
 
-    /// Puts items that were taken back to the front of a lane, for whoever comes first.
+    /// Whether an item has gone, or one behind it.
+    pub(crate) fn has_gone(&self, position: Position) -> bool {
+        let lane = position.0 as usize % LANES_MAX;
+        position.0 >> LANE_BITS < self.lanes[lane].popped
+    }
+
+    /// Puts items that were taken back, for whoever comes first.
     pub(crate) fn push_front(&mut self, batch: Sealed) {
-        self.filled |= 1;
-        self.lanes[0].full.push_front(batch);
+        self.filled |= 1 << SHARED;
+        let lane = &mut self.lanes[SHARED];
+        lane.served = self.taken.wrapping_sub(WAITED);
+        lane.pushed += u64::from(batch.len());
+        lane.full.push_front(batch);
     }
 
-    /// Takes a batch of a lane, of so many items at most, where they are about so long.
+    /// Takes a batch, of so many items at most that are about so long, for a CPU that has a lane or not.
     pub(crate) fn take(
         &mut self,
-        own: Option<usize>,
+        cpu: Option<usize>,
         length: ItemLength,
         at_most: u32,
     ) -> Option<Sealed> {
-        let index = self.next(own, length, at_most)?;
+        let own = cpu.map(|cpu| self.own(cpu));
+        if self.taken.is_multiple_of(LOOK_EVERY) {
+            self.share_late(length, at_most);
+        }
+        if let Some(own) = own {
+            self.shared &= !(1 << own);
+        }
+        let place = self.next(own)?;
         self.taken = self.taken.wrapping_add(1);
-        let lane = &mut self.lanes[index];
+        let lane = &mut self.lanes[place];
         lane.served = self.taken;
         let next = lane.full.pop_front().or_else(|| lane.open.seal())?;
         // They may have turned out longer than when the batch was filled.
         let (taken, rest) = next.split(at_most);
         if let Some(rest) = rest {
             lane.full.push_front(rest);
-        } else if lane.full.is_empty() && lane.open.len() == 0 {
-            self.filled &= !(1 << index);
+        }
+        lane.popped += u64::from(taken.len());
+        if lane.is_empty() {
+            self.filled &= !(1 << place);
         }
         Some(taken)
     }
 
-    fn next(&self, own: Option<usize>, length: ItemLength, batch: u32) -> Option<usize> {
-        let own =
-            own.map(|lane| self.index(lane, length)).filter(|lane| self.filled >> lane & 1 == 1);
-        if own.is_some() && !self.taken.is_multiple_of(LOOK_EVERY) {
-            return own;
+    fn next(&self, own: Option<usize>) -> Option<usize> {
+        let open = self.filled & (self.shared | own.map_or(0, |own| 1 << own));
+        // Mostly it is one's own, alone.
+        if own.is_some() && open.is_power_of_two() {
+            return Some(open.trailing_zeros() as usize);
         }
-        let waits = |lane: &usize| self.taken.wrapping_sub(self.lanes[*lane].served);
-        let oldest = self.filled_lanes().max_by_key(waits)?;
-        let batch_ns = length.mean_ns().saturating_mul(batch.into()).max(1);
-        let late = (LATE_NS / batch_ns).max(u64::from(ROUNDS) * self.lanes.len() as u64);
-        Some(own.filter(|_| u64::from(waits(&oldest)) < late).unwrap_or(oldest))
+        let open = if own.is_some() && open != 0 { open } else { self.filled };
+        bits(open).max_by_key(|place| self.waits(*place))
     }
 
-    fn filled_lanes(&self) -> impl Iterator<Item = usize> + use<> {
-        let mut filled = self.filled;
-        std::iter::from_fn(move || {
-            let lane = (filled != 0).then(|| filled.trailing_zeros() as usize)?;
-            filled &= filled - 1;
-            Some(lane)
-        })
+    /// For how many batches a lane was not served.
+    fn waits(&self, place: usize) -> u32 {
+        self.taken.wrapping_sub(self.lanes[place].served)
+    }
+
+    /// `LANE-2`.
+    fn share_late(&mut self, length: ItemLength, batch: u32) {
+        let batch_ns = match length.mean_ns() {
+            0 => LATE_NS, // nothing is known
+            mean_ns => mean_ns.saturating_mul(batch.into()).max(BATCH_NS_MIN),
+        };
+        let late = (LATE_NS / batch_ns).max(u64::from(ROUNDS) * (self.lanes.len() as u64 - 1));
+        for place in bits(self.filled & !self.shared) {
+            if u64::from(self.waits(place)) >= late {
+                self.shared |= 1 << place;
+            }
+        }
     }
 
     /// Takes all that waits, lane by lane, and leaves in each what `keep` does of it.
     pub(crate) fn sift(&mut self, mut keep: impl FnMut(Batches) -> Batches) {
-        for index in self.filled_lanes() {
-            let lane = &mut self.lanes[index];
+        for place in bits(self.filled) {
+            let lane = &mut self.lanes[place];
             let mut all = std::mem::take(&mut lane.full);
             lane.open.seal().into_iter().for_each(|batch| all.push_back(batch));
             lane.full = keep(all);
-            if lane.full.is_empty() {
-                self.filled &= !(1 << index);
+            if lane.is_empty() {
+                self.filled &= !(1 << place);
             }
         }
     }
@@ -141,7 +196,20 @@ impl Lane {
             self.open.seal().into_iter().for_each(|batch| self.full.push_back(batch));
         }
         self.open.push(item);
+        self.pushed += 1;
     }
+
+    fn is_empty(&self) -> bool {
+        self.full.is_empty() && self.open.len() == 0
+    }
+}
+
+fn bits(mut of: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let bit = (of != 0).then(|| of.trailing_zeros() as usize)?;
+        of &= of - 1;
+        Some(bit)
+    })
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
@@ -155,86 +223,165 @@ mod tests {
 
     /// Long enough for the smallest bound of `LANE-2`.
     const SHORT: ItemLength = ItemLength::from_ns(LATE_NS - 1);
+    const LONG: ItemLength = ItemLength::from_ns(LATE_NS);
 
-    fn push(lanes: &mut Lanes, lane: usize, number: u32) {
-        lanes.lane(lane, SHORT).push(lone(Tag::new(number, 0), || ()), 1);
+    fn item(number: u32) -> Item {
+        lone(Tag::new(number, 0), || ())
     }
 
-    fn take(lanes: &mut Lanes, own: Option<usize>) -> Option<u32> {
-        let batch = lanes.take(own, SHORT, 1)?;
+    fn push(lanes: &mut Lanes, cpu: usize, number: u32, length: ItemLength) {
+        let place = lanes.place(Some(cpu), length);
+        lanes.lane(place).push(item(number), 1);
+    }
+
+    fn numbers(batches: Batches) -> Vec<u32> {
+        let mut left = batches;
+        let all = std::iter::from_fn(|| left.pop_front()).flatten();
+        all.map(|item| item.tag().workqueue()).collect()
+    }
+
+    fn take(lanes: &mut Lanes, cpu: Option<usize>) -> Option<u32> {
+        let batch = lanes.take(cpu, SHORT, 1)?;
         batch.into_iter().next().map(|item| item.tag().workqueue())
     }
 
     #[test]
     fn a_worker_takes_its_own_first_and_then_others() {
         let mut lanes = Lanes::new(3);
-        (0..6).for_each(|number| push(&mut lanes, number as usize % 3, number));
+        (0..6).for_each(|number| push(&mut lanes, number as usize % 3, number, SHORT));
         assert_eq!([(); 2].map(|()| take(&mut lanes, Some(1))), [Some(1), Some(4)]);
         assert_eq!(take(&mut lanes, Some(2)), Some(2));
-        assert_eq!(take(&mut lanes, None), Some(0), "this lane was never served");
-        assert_eq!(take(&mut lanes, Some(1)), Some(5), "nor that one for long");
-        assert_eq!([(); 2].map(|()| take(&mut lanes, Some(1))), [Some(3), None]);
-        push(&mut lanes, 7, 8);
-        assert_eq!(take(&mut lanes, Some(1)), Some(8), "lanes are shared where there are too few");
+        let rest: Vec<_> = (0..4).map(|_| take(&mut lanes, Some(1))).collect();
+        assert_eq!(rest, [Some(0), Some(5), Some(3), None], "who was not served for longest");
+        push(&mut lanes, 7, 8, SHORT);
+        assert_eq!(take(&mut lanes, None), Some(8), "lanes are shared where there are too few");
     }
 
-    /// `LANE-2`: the other lanes' workers never come.
+    /// `LANE-2`: as if there were one list, until the other worker comes.
     #[test]
-    fn a_lane_that_nobody_serves_waits_for_a_bounded_time() {
+    fn lanes_without_a_worker_become_everybodys() {
         let mut lanes = Lanes::new(4);
-        for number in 0..1000 {
-            push(&mut lanes, 0, number);
+        for number in 0..400 {
+            (0..4).for_each(|cpu| push(&mut lanes, cpu, cpu as u32 * 1000 + number, SHORT));
         }
-        for lane in 1..4 {
-            push(&mut lanes, lane, 1000 + lane as u32);
-        }
-        let mut took = (0..4 * ROUNDS + 4 * LOOK_EVERY).map(|_| take(&mut lanes, Some(0)).unwrap());
-        assert!(took.by_ref().take(4 * ROUNDS as usize).all(|number| number < 1000), "too soon");
-        assert_eq!(took.filter(|number| *number > 1000).count(), 3);
+        let at_first = 4 * ROUNDS + LOOK_EVERY;
+        let alone = (0..at_first).filter(|_| take(&mut lanes, Some(0)).unwrap() < 1000).count();
+        assert!(alone as u32 >= 4 * ROUNDS, "{alone}");
+        let mut took = [0; 4];
+        (0..200).for_each(|_| took[take(&mut lanes, Some(0)).unwrap() as usize / 1000] += 1);
+        assert!(took.iter().all(|took| (45..=55).contains(took)), "{took:?}");
+        take(&mut lanes, Some(1));
+        let of_1 = |number: &u32| number / 1000 == 1;
+        let next: Vec<_> = (0..4 * ROUNDS - 1).filter_map(|_| take(&mut lanes, Some(0))).collect();
+        assert!(!next.iter().any(of_1), "its worker is back: {next:?}");
     }
 
-    /// `LANE-3`, also while the estimate changes.
     #[test]
-    fn long_items_are_one_list() {
-        let long = ItemLength::from_ns(LATE_NS);
+    fn nothing_known_is_taken_for_long() {
         let mut lanes = Lanes::new(2);
-        push(&mut lanes, 1, 0);
-        for number in 1..5 {
-            lanes.lane(number % 2, long).push(lone(Tag::new(number as u32, 0), || ()), 1);
-        }
-        let mut took = || {
-            let batch = lanes.take(Some(1), long, 1)?;
-            batch.into_iter().next().map(|item| item.tag().workqueue())
-        };
-        let all: Vec<_> = std::iter::from_fn(&mut took).collect();
-        assert_eq!(all.iter().filter(|number| **number > 0).collect::<Vec<_>>(), [&1, &2, &3, &4]);
-        assert!(all.contains(&0));
+        (0..1000).for_each(|number| push(&mut lanes, 0, number, SHORT));
+        push(&mut lanes, 1, 1000, SHORT);
+        let unknown = ItemLength::from_ns(0);
+        let took = (0..2 * ROUNDS + LOOK_EVERY + 2).any(|_| {
+            let batch = lanes.take(Some(0), unknown, 1).unwrap();
+            batch.tag().workqueue() == 1000
+        });
+        assert!(took);
+    }
+
+    /// `LANE-1`.
+    #[test]
+    fn what_is_everybodys_and_the_own_lane_take_turns() {
+        let mut lanes = Lanes::new(2);
+        (0..4).for_each(|number| push(&mut lanes, 1, number, SHORT));
+        (10..13).for_each(|number| push(&mut lanes, 0, number, LONG));
+        let mut back = Batch::default();
+        back.push(item(20));
+        lanes.push_front(back.seal().unwrap());
+        let took: Vec<_> = (0..8).filter_map(|_| take(&mut lanes, Some(1))).collect();
+        let shared: Vec<_> = took.iter().copied().filter(|number| *number >= 10).collect();
+        let own: Vec<_> = took.iter().copied().filter(|number| *number < 10).collect();
+        assert_eq!((shared, own), (vec![20, 10, 11, 12], vec![0, 1, 2, 3]));
+        assert!(took[..2].contains(&20), "{took:?}");
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Push(Option<usize>, bool),
+        Take(Option<usize>),
+        /// Takes a batch, and puts it back.
+        Return(usize),
+        /// Leaves of each lane what is even.
+        Sift,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let cpu = || prop::option::of(0..6_usize);
+        prop_oneof![
+            4 => (cpu(), any::<bool>()).prop_map(|(cpu, long)| Step::Push(cpu, long)),
+            4 => cpu().prop_map(Step::Take),
+            1 => (0..6_usize).prop_map(Step::Return),
+            1 => Just(Step::Sift),
+        ]
     }
 
     proptest! {
-        /// `LANE-1`, `LANE-4`, and nothing is lost or doubled.
+        /// `LANE-3`, lanes are lists, and nothing is lost or doubled.
         #[test]
         fn lanes_are_lists_each_by_itself(
-            count in 1..5_usize,
-            steps in prop::collection::vec((any::<bool>(), prop::option::of(0..6_usize)), 1..200),
+            cpus in 1..5_usize,
+            steps in prop::collection::vec(step(), 1..200),
         ) {
-            let mut lanes = Lanes::new(count);
-            let mut model = vec![VecDeque::new(); count];
-            for (number, (pushes, lane)) in steps.into_iter().enumerate() {
-                if pushes {
-                    let lane = lane.unwrap_or(0);
-                    push(&mut lanes, lane, number as u32);
-                    model[lane % count].push_back(number as u32);
-                } else {
-                    let took = take(&mut lanes, lane);
-                    let fronts = model.iter_mut().find(|lane| lane.front().copied() == took);
-                    match took {
-                        Some(_) => drop(fronts.expect("no front of a lane").pop_front()),
-                        None => prop_assert!(model.iter().all(VecDeque::is_empty)),
+            let mut lanes = Lanes::new(cpus);
+            let mut model = vec![VecDeque::new(); cpus + 1];
+            for (number, step) in steps.into_iter().enumerate() {
+                let number = number as u32;
+                match step {
+                    Step::Push(cpu, long) => {
+                        let length = if long { LONG } else { SHORT };
+                        let place = lanes.place(cpu, length);
+                        let own = cpu.filter(|_| !long).map(|cpu| 1 + cpu % cpus);
+                        prop_assert_eq!(place, own.unwrap_or(SHARED));
+                        lanes.lane(place).push(item(number), 1);
+                        model[place].push_back(number);
+                    }
+                    Step::Take(cpu) => {
+                        let took = take(&mut lanes, cpu);
+                        let from = model.iter_mut().find(|lane| lane.front().copied() == took);
+                        match took {
+                            Some(_) => drop(from.expect("no front of a lane").pop_front()),
+                            None => prop_assert!(model.iter().all(VecDeque::is_empty)),
+                        }
+                    }
+                    Step::Return(cpu) => {
+                        let Some(batch) = lanes.take(Some(cpu), SHORT, 1) else { continue };
+                        let back = batch.tag().workqueue();
+                        let from = model.iter_mut().find(|lane| lane.front() == Some(&back));
+                        from.expect("no front of a lane").pop_front();
+                        model[SHARED].push_front(back);
+                        lanes.push_front(batch);
+                    }
+                    Step::Sift => {
+                        let mut odd = Vec::new();
+                        lanes.sift(|all| {
+                            let mut kept = Batches::default();
+                            for number in numbers(all) {
+                                let mut one = Batch::default();
+                                one.push(item(number));
+                                match number % 2 {
+                                    0 => kept.push_back(one.seal().unwrap()),
+                                    _ => odd.push(number),
+                                }
+                            }
+                            kept
+                        });
+                        let all = model.iter().flatten();
+                        prop_assert!(odd.iter().eq(all.filter(|number| *number % 2 == 1)));
+                        model.iter_mut().for_each(|lane| lane.retain(|number| number % 2 == 0));
                     }
                 }
                 let filled = model.iter().enumerate().filter(|(_, lane)| !lane.is_empty());
-                prop_assert!(lanes.filled_lanes().eq(filled.map(|(index, _)| index)));
+                prop_assert!(bits(lanes.filled).eq(filled.map(|(place, _)| place)));
             }
         }
     }

@@ -23,9 +23,10 @@ pub(crate) struct Pools {
     growing: Mutex<bool>,
     /// For each level and each CPU the index of its queue.
     index_of: [Box<[u16]>; Level::ALL.len()],
-    /// For each level and each CPU its lane in that queue, and for each leader how many there are.
-    lane_of: [Box<[u16]>; Level::ALL.len()],
-    lanes_of: [Box<[u16]>; Level::ALL.len()],
+    /// For each level and each CPU its rank among the CPUs of that queue, and for each leader how many
+    /// these are.
+    rank_of: [Box<[u16]>; Level::ALL.len()],
+    cpus_of: [Box<[u16]>; Level::ALL.len()],
 }
 
 #[derive(Debug)]
@@ -45,13 +46,13 @@ impl Pools {
             }
             index_of
         });
-        let mut lane_of = Level::ALL.map(|_| vec![0; CPU_COUNT_MAX].into_boxed_slice());
-        let mut lanes_of = lane_of.clone();
+        let mut rank_of = Level::ALL.map(|_| vec![0; CPU_COUNT_MAX].into_boxed_slice());
+        let mut cpus_of = rank_of.clone();
         for level in Level::ALL {
             for cpu in layout.machine().online().iter() {
-                let lanes = &mut lanes_of[level as usize][layout.leader(level, cpu).index()];
-                lane_of[level as usize][cpu.index()] = *lanes;
-                *lanes += 1;
+                let cpus = &mut cpus_of[level as usize][layout.leader(level, cpu).index()];
+                rank_of[level as usize][cpu.index()] = *cpus;
+                *cpus += 1;
             }
         }
         Self {
@@ -60,8 +61,8 @@ impl Pools {
             in_use: std::array::from_fn(|_| AtomicU64::new(0)),
             growing: Mutex::new(false),
             index_of,
-            lane_of,
-            lanes_of,
+            rank_of,
+            cpus_of,
         }
     }
 
@@ -84,9 +85,9 @@ impl Pools {
         }
         let place = self.pools.get(usize::from(count))?;
         let level = attributes.level() as usize;
-        let lanes = |leader: CpuId| self.lanes_of[level][leader.index()].into();
+        let cpus = |leader: CpuId| self.cpus_of[level][leader.index()].into();
         let leaders = layout.leaders(attributes.level()).iter();
-        let queues = leaders.map(|leader| HomeQueue::new(lanes(leader)));
+        let queues = leaders.map(|leader| HomeQueue::new(cpus(leader)));
         let pool = Pool { attributes, cpumask, level, queues: queues.collect() };
         if *growing {
             pool.queues.iter().for_each(|queue| drop(queue.close()));
@@ -149,9 +150,9 @@ impl Pools {
         &pool.queues[usize::from(self.index_of[pool.level][queue.leader.index()])]
     }
 
-    /// The lane of a CPU in its queue of a pool.
-    pub(crate) fn lane(&self, pool: PoolId, cpu: CpuId) -> usize {
-        self.lane_of[self.pool(pool).level][cpu.index()].into()
+    /// The rank of a CPU among those of its queue of a pool.
+    pub(crate) fn rank(&self, pool: PoolId, cpu: CpuId) -> usize {
+        self.rank_of[self.pool(pool).level][cpu.index()].into()
     }
 
     /// Every queue there is.
