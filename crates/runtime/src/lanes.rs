@@ -262,7 +262,9 @@ mod tests {
     fn lanes_without_a_worker_become_everybodys() {
         let mut lanes = Lanes::new(4);
         for number in 0..400 {
-            (0..4).for_each(|cpu| push(&mut lanes, cpu, cpu as u32 * 1000 + number, SHORT));
+            for cpu in 0..4 {
+                push(&mut lanes, cpu, cpu as u32 * 1000 + number, SHORT);
+            }
         }
         let at_first = 4 * ROUNDS + LOOK_EVERY;
         let alone = (0..at_first).filter(|_| take(&mut lanes, Some(0)).unwrap() < 1000).count();
