@@ -379,7 +379,9 @@ mod tests {
                         });
                         let all = model.iter().flatten();
                         prop_assert!(odd.iter().eq(all.filter(|number| *number % 2 == 1)));
-                        model.iter_mut().for_each(|lane| lane.retain(|number| number % 2 == 0));
+                        for lane in &mut model {
+                            lane.retain(|number| number % 2 == 0);
+                        }
                     }
                 }
                 let filled = model.iter().enumerate().filter(|(_, lane)| !lane.is_empty());
