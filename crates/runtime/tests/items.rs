@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use homing_runtime::{CpuId, CpuSet, Features, JoinError, Nice, NodeId, Runtime, Scope};
+use homing_runtime::{CpuId, CpuSet, Features, JoinError, Nice, NodeId, Runtime, Scope, Workqueue};
 
 fn wait_until(what: &str, condition: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -358,4 +358,36 @@ fn threads_that_are_not_pinned_keep_the_mask_that_they_are_given() {
         }
     }
     assert!(masks(None).into_iter().all(|len| len == 1), "{:?}", masks(None));
+}
+
+/// Queues an item for a CPU that spins a little, counts itself, and is queued again.
+fn again(queue: &Workqueue, cpu: CpuId, lane: usize, ran: &Arc<[AtomicUsize; 2]>) {
+    let (queue_again, ran) = (queue.clone(), Arc::clone(ran));
+    let item = move || {
+        (0..500).for_each(|_| std::hint::spin_loop());
+        ran[lane].fetch_add(1, Ordering::SeqCst);
+        if ran.iter().map(|ran| ran.load(Ordering::SeqCst)).sum::<usize>() < 20_000 {
+            again(&queue_again, cpu, lane, &ran);
+        }
+    };
+    queue.queue_on(cpu, item).unwrap().detach();
+}
+
+#[test]
+fn items_for_a_cpu_without_a_worker_get_their_share() {
+    let cpus: Vec<_> = Runtime::new().unwrap().cpus().iter().take(2).collect();
+    let [first, second] = cpus[..] else {
+        println!("skipped: there is one CPU only");
+        return;
+    };
+    let runtime = Runtime::builder().cpus(CpuSet::of(first)).build().unwrap();
+    let queue = runtime.workqueue("shares").build().unwrap();
+    let ran = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
+    for _ in 0..32 {
+        again(&queue, first, 0, &ran);
+        again(&queue, second, 1, &ran);
+    }
+    queue.drain();
+    let [own, others] = [0, 1].map(|lane| ran[lane].load(Ordering::SeqCst));
+    assert!(own < 2 * others && others < 2 * own, "{own} and {others}");
 }
