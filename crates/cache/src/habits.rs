@@ -7,14 +7,12 @@
 //! exposure are both counted from a sample, and one that loses a little of it at random learns the
 //! same more slowly.
 
-use std::sync::TryLockError;
-
 use homing_mglru::density::{Classes, ERA, Ghosts, Learner, Marks, Ranking, Shadow, Worth};
 
 use crate::min_ttl::MinTtl;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
-use crate::sync::{Arc, Mutex, MutexGuard, lock};
+use crate::sync::{Arc, Mutex, MutexGuard, lock, unless_taken};
 
 /// Keys that the smallest cache follows.
 const SAMPLE_MIN: usize = 1 << 12;
@@ -247,11 +245,7 @@ impl Habits {
     }
 
     fn try_learner(&self) -> Option<MutexGuard<'_, Learner>> {
-        match self.learner.try_lock() {
-            Ok(learner) => Some(learner),
-            Err(TryLockError::Poisoned(learner)) => Some(learner.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        unless_taken(self.learner.try_lock())
     }
 }
 

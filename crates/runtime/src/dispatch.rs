@@ -154,10 +154,10 @@ impl Dispatch {
         pool: PoolId,
         mut item: Item,
     ) -> Result<bool, Item> {
-        let queue = self.home(cpu, pool);
+        let (queue, rank) = self.place(cpu, pool);
         item.set_queue(queue);
         // P1: insert, and say so, under the lock of the queue.
-        let decide = self.pools.queue(queue).push(self.rank(cpu, pool), item)?;
+        let decide = self.pools.queue(queue).push(rank, item)?;
         let woke_up = self.pools.use_again(pool);
         Ok((decide || woke_up) && self.wake_for_new(fill, cpu, pool))
     }
@@ -170,26 +170,29 @@ impl Dispatch {
         pool: PoolId,
         mut items: Sealed,
     ) -> Result<bool, Sealed> {
-        let queue = self.home(cpu, pool);
+        let (queue, rank) = self.place(cpu, pool);
         items.set_queue(queue);
-        self.pools.queue(queue).push_all(self.rank(cpu, pool), items)?;
+        self.pools.queue(queue).push_all(rank, items)?;
         self.pools.use_again(pool);
         Ok(self.wake_for_new(fill, cpu, pool))
     }
 
     /// The queue in which an item for `cpu` waits.
     pub(crate) fn home(&self, cpu: CpuId, pool: PoolId) -> QueueId {
-        if self.active.contains(cpu) && self.pools.cpumask(pool).is_none() {
-            return self.layout.queue(pool, self.pools.attributes(pool), cpu);
-        }
-        homing_sched::home(&self.layout, self, cpu, pool)
+        self.place(cpu, pool).0
     }
 
-    /// Whose lane an item for `cpu` belongs to: nobody's where that CPU has no worker for it.
-    fn rank(&self, cpu: CpuId, pool: PoolId) -> Option<usize> {
-        let serves = self.active.contains(cpu)
-            && self.pools.cpumask(pool).is_none_or(|mask| mask.contains(cpu));
-        serves.then(|| self.pools.rank(pool, cpu))
+    /// That queue, and whose lane there, by its rank: nobody's where the CPU has no worker for it.
+    fn place(&self, cpu: CpuId, pool: PoolId) -> (QueueId, Option<usize>) {
+        let mask = self.pools.cpumask(pool);
+        let active = self.active.contains(cpu);
+        let queue = if active && mask.is_none() {
+            self.layout.queue(pool, self.pools.attributes(pool), cpu)
+        } else {
+            homing_sched::home(&self.layout, self, cpu, pool)
+        };
+        let serves = active && mask.is_none_or(|mask| mask.contains(cpu));
+        (queue, serves.then(|| self.pools.rank(pool, cpu)))
     }
 
     fn wake_for_new(&self, fill: &impl Fill, cpu: CpuId, pool: PoolId) -> bool {

@@ -227,14 +227,14 @@ impl Items {
         length: ItemLength,
     ) {
         let place = self.lanes.place(cpu, length);
+        let lane = self.lanes.lane(place);
         for item in new {
             let number = self.popped + u64::from(self.len);
             if number.is_multiple_of(SAMPLE_EVERY) && self.sample.is_none() {
-                let position = self.lanes.next_position(place);
+                let position = lane.next_position(place);
                 let workqueue = item.tag().workqueue();
                 self.sample = Some(Sample { position, workqueue, pushed_ns: now_ns() });
             }
-            let lane = self.lanes.lane(place);
             lane.push(item, length.batch(self.len));
             self.len += 1;
         }

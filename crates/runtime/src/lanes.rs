@@ -95,11 +95,6 @@ impl Lanes {
         }
     }
 
-    /// Where the next item of this lane will stand.
-    pub(crate) fn next_position(&self, place: usize) -> Position {
-        Position(self.lanes[place].pushed << LANE_BITS | place as u64)
-    }
-
     /// Whether an item has gone, or one behind it.
     pub(crate) fn has_gone(&self, position: Position) -> bool {
         let lane = position.0 as usize % LANES_MAX;
@@ -197,6 +192,11 @@ impl Lane {
         }
         self.open.push(item);
         self.pushed += 1;
+    }
+
+    /// Where the next item will stand, in the lane at this place.
+    pub(crate) fn next_position(&self, place: usize) -> Position {
+        Position(self.pushed << LANE_BITS | place as u64)
     }
 
     fn is_empty(&self) -> bool {

@@ -1,12 +1,14 @@
 //! A shard: a lock, what it guards, and those who wait until a page's state has changed.
 
-use std::sync::{TryLockError, TryLockResult};
+use std::sync::TryLockResult;
 use std::thread;
 
 use super::table::Table;
 use crate::sync::atomic::AtomicU32;
 use crate::sync::atomic::Ordering::Relaxed;
-use crate::sync::{Condvar, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, lock, read, write};
+use crate::sync::{
+    Condvar, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, lock, read, unless_taken, write,
+};
 
 /// How often other threads are let go first before one sleeps. Guessed: about as long as a shard is
 /// held by one that runs; it is one of those that do not run that has to be let go. A model has
@@ -67,15 +69,14 @@ impl Shard {
     }
 }
 
-/// Takes a lock, if it can without sleeping. Measured with 4 clients on 2 CPUs whose reads miss: a
-/// sixth of the futex calls, 10 % less CPU time.
+/// Takes a lock, if it can without sleeping. Measured with 4 clients on 2 CPUs whose reads miss: futex
+/// calls went down to a sixth, CPU time by 10 %.
 fn in_turn<G>(try_lock: impl Fn() -> TryLockResult<G>, lock: impl FnOnce() -> G) -> G {
     for _ in 0..YIELDS_MAX {
-        match try_lock() {
-            Ok(guard) => return guard,
-            Err(TryLockError::Poisoned(guard)) => return guard.into_inner(),
-            Err(TryLockError::WouldBlock) => thread::yield_now(),
+        if let Some(guard) = unless_taken(try_lock()) {
+            return guard;
         }
+        thread::yield_now();
     }
     lock()
 }

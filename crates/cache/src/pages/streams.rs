@@ -18,7 +18,7 @@ use std::ops::Range;
 
 use crate::sync::atomic::AtomicU64;
 use crate::sync::atomic::Ordering::Relaxed;
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{Mutex, MutexGuard, unless_taken};
 
 /// Streams of a file.
 const STREAMS: usize = 8;
@@ -130,11 +130,7 @@ impl Streams {
     }
 
     fn known(&self) -> Option<MutexGuard<'_, Known>> {
-        match self.known.try_lock() {
-            Ok(known) => Some(known),
-            Err(std::sync::TryLockError::Poisoned(known)) => Some(known.into_inner()),
-            Err(std::sync::TryLockError::WouldBlock) => None,
-        }
+        unless_taken(self.known.try_lock())
     }
 
     fn publish(&self, known: &Known) {
