@@ -1,8 +1,9 @@
 //! From counts to rates of reuse, and from rates to what pages are worth.
 //!
-//! Where few pages were seen, the rate of a wider group counts like some uses more. For pages used
-//! once that is what is believed of pages of which nothing is known; for the others, the rate of
-//! their tier with ages measured in the page's own pace; for tiers, that of all of them.
+//! Where few pages were seen, the rate of a wider group counts like some uses more. For clean pages used
+//! once that is the rate of dirty ones, and for these of clean ones (a page that is written back is as likely to
+//! be used again as before), and where nothing is known of either what is believed of such pages; for the
+//! others, the rate of their tier with ages measured in the page's own pace; for tiers, that of all of them.
 
 use super::age::{BUCKETS, start};
 use super::history::{PACES, PASTS, TIERS, pace_distance};
@@ -40,6 +41,11 @@ impl Count {
     fn uses(&self) -> f32 {
         self.reads + self.writes
     }
+
+    /// The rate of reuse, where a wider group has `wider`.
+    fn rate(&self, wider: f32) -> f32 {
+        estimate(self.uses(), self.exposure, wider)
+    }
 }
 
 /// What a hit saves, in transfers from or to the disk.
@@ -72,28 +78,31 @@ impl Savings {
 /// From the counts of each class and age, what such pages are worth: of the classes of which
 /// something is known, or that are `wanted`.
 pub(super) fn worth(
-    counts: &[[Count; BUCKETS]],
+    all: &[[Count; BUCKETS]],
     savings: Savings,
     wanted: impl Fn(usize) -> bool,
 ) -> Vec<(usize, [f32; BUCKETS])> {
     let mut worth = Vec::new();
     for dirty in [false, true] {
-        let first = if dirty { PASTS } else { 0 };
+        let (first, twins) = if dirty { (PASTS, 0) } else { (0, PASTS) };
         let known: [bool; PASTS] = std::array::from_fn(|past| {
-            wanted(first + past) || counts[first + past].iter().any(|count| count.exposure > 0.0)
+            wanted(first + past) || all[first + past].iter().any(|count| count.exposure > 0.0)
         });
         if !known.contains(&true) {
             continue;
         }
-        let counts: &[[Count; BUCKETS]] = &counts[first..first + PASTS];
+        let counts: &[[Count; BUCKETS]] = &all[first..first + PASTS];
         let of_writes = share_of_writes(counts.iter().flatten(), 0.5);
         let groups = Groups::new(counts);
         for past in (0..PASTS).filter(|&past| known[past]) {
             let rates = std::array::from_fn(|bucket| {
                 // In the epoch of its last use no page is counted: it is like one of the next.
                 let bucket = bucket.max(1);
-                let Count { exposure, .. } = counts[past][bucket];
-                estimate(counts[past][bucket].uses(), exposure, groups.rate(past, bucket))
+                let wider = match past / PACES {
+                    0 => all[twins + past][bucket].rate(unknown(bucket)),
+                    _ => groups.rate(past, bucket),
+                };
+                counts[past][bucket].rate(wider)
             });
             let saving = savings.mean(share_of_writes(&counts[past], of_writes), dirty);
             worth.push((first + past, index::worth(&rates).map(|density| density * saving)));
@@ -136,13 +145,10 @@ impl Groups {
         )
     }
 
-    /// The rate of the group that a past belongs to.
+    /// The rate of the group that a past belongs to, of pages used more than once.
     fn rate(&self, past: usize, bucket: usize) -> f32 {
         let (tier, pace) = (past / PACES, past % PACES);
-        match tier {
-            0 => unknown(bucket),
-            _ => self.0[tier][relative(bucket, pace)] / pace_distance(pace),
-        }
+        self.0[tier][relative(bucket, pace)] / pace_distance(pace)
     }
 }
 
@@ -179,10 +185,9 @@ mod tests {
     fn where_the_past_says_nothing_all_pages_are_worth_the_same() {
         let rate = 0.004;
         let known = Count { reads: 1e6 * rate, writes: 0.0, exposure: 1e6 };
-        let counts = [[known; BUCKETS]; CLASSES].map(|mut ages| {
-            ages[0] = Count::default();
-            ages
-        });
+        let mut ages = [known; BUCKETS];
+        ages[0] = Count::default();
+        let counts = vec![ages; CLASSES];
         for (class, worth) in worth(&counts, Savings::HITS, |_| true) {
             // An epoch is short: that it is over changes nothing.
             let [first, next] = [worth[0], worth[1]].map(|worth| worth / rate);
