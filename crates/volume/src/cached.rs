@@ -54,6 +54,11 @@ impl<B: Block> Backing for Below<B> {
         self.0.size()
     }
 
+    /// As [`Block`] says.
+    fn reads_may_meet_writes(&self) -> bool {
+        true
+    }
+
     fn read(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
         self.0.read(offset, data).map_err(wrap)
     }

@@ -81,6 +81,7 @@ fn stat(stats: GroupStats) -> String {
         refaults,
         bypasses,
         declined,
+        skimmed,
         evictions,
         write_backs,
         write_back_errors,
@@ -90,8 +91,8 @@ fn stat(stats: GroupStats) -> String {
     } = stats;
     format!(
         "usage {usage}\ndirty {dirty}\nhits {hits}\nmisses {misses}\nrefaults {refaults}\n\
-         bypasses {bypasses}\ndeclined {declined}\nevictions {evictions}\nwrite_backs {write_backs}\n\
-         write_back_errors {write_back_errors}\nthrottled {throttled}\n\
+         bypasses {bypasses}\ndeclined {declined}\nskimmed {skimmed}\nevictions {evictions}\n\
+         write_backs {write_backs}\nwrite_back_errors {write_back_errors}\nthrottled {throttled}\n\
          read_ahead {read_ahead}\nread_ahead_wasted {read_ahead_wasted}"
     )
 }

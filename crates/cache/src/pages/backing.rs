@@ -3,12 +3,19 @@
 use std::io;
 
 /// Where the pages of a file are read from and written to. Many threads use it at a time, but never
-/// two for the same page if one of them writes.
+/// two for the same page if one of them writes, unless it [allows that](Self::reads_may_meet_writes).
 ///
 /// Offsets are those of whole pages; lengths, too, but where the file ends within its last page.
 pub trait Backing: Send + Sync {
     /// The size in bytes. It does not change while the file is open.
     fn size(&self) -> u64;
+
+    /// Whether a page may be read while it is written, zeroed or discarded. What the read gives then is
+    /// any mixture of before and after. Only who reads and writes a page of the cache at the same time
+    /// gets that, and misses cost less where reading is fast.
+    fn reads_may_meet_writes(&self) -> bool {
+        false
+    }
 
     /// Fills `data` from `offset`. What it leaves in `data` when it fails is not used.
     fn read(&self, offset: u64, data: &mut [u8]) -> io::Result<()>;

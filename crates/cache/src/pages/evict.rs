@@ -79,16 +79,21 @@ impl Table {
     }
 
     /// Whether pages of a group that were missed are not worth the frames that they would take from
-    /// others. Then they are remembered, and not to be put in.
+    /// others, where putting one in costs as much as `price` hits save. Then they are remembered, and not
+    /// to be put in.
     pub(super) fn decline(
         &mut self,
         group: &Arc<GroupState>,
         keys: impl Iterator<Item = Key> + Clone,
+        price: f32,
         habits: &Habits,
     ) -> bool {
         let Some(local) = self.known_local(group) else { return false };
         self.prepare(habits);
-        let Some(least) = self.asked_least(local) else { return false };
+        let Some(least) = self.asked_least(local) else {
+            self.policy.accept(local);
+            return false;
+        };
         let epoch = self.policy.epoch();
         let mut missed = Missed::default();
         for key in keys.clone() {
@@ -97,7 +102,7 @@ impl Table {
         }
         // Else models would have to run for long before something is declined.
         let modelled = cfg!(shuttle) && keys.clone().all(|key| key.page() % 2 == 1);
-        if !self.policy.decline(local, missed, least) && !modelled {
+        if !self.policy.decline(local, missed, least, price) && !modelled {
             return false;
         }
         for key in keys {

@@ -9,6 +9,7 @@ use super::core::Core;
 use super::error::{FileError, GroupInUse, OpenError};
 use super::frame::{FILES_MAX, Flags, PAGES_MAX};
 use super::group::{Group, GroupState};
+use super::read_time::ReadTime;
 use super::streams::Streams;
 use crate::sync::atomic::AtomicBool;
 use crate::sync::atomic::Ordering::SeqCst;
@@ -25,6 +26,7 @@ pub(super) struct FileState {
     error: Mutex<Option<FileError>>,
     closing: AtomicBool,
     pub(super) streams: Streams,
+    pub(super) read_time: ReadTime,
 }
 
 impl FileState {
@@ -96,6 +98,7 @@ impl Core {
             error: Mutex::new(None),
             closing: AtomicBool::new(false),
             streams: Streams::default(),
+            read_time: ReadTime::default(),
         });
         files.slots[number] = Some(Arc::clone(&file));
         Ok(file)

@@ -123,7 +123,8 @@ impl Core {
         };
         let end = first + wanted.take_while(is_missing).count() as u64;
         let keys = (first..end).map(|page| Key::new(file.number, page));
-        if first == end || !table.decline(&file.group, keys.clone(), &self.habits) {
+        let price = file.read_time.price(self.page_size());
+        if first == end || !table.decline(&file.group, keys.clone(), price, &self.habits) {
             return None;
         }
         keys.for_each(|key| self.habits.used(table.hash(key), false));
@@ -143,7 +144,8 @@ impl Core {
     ) -> Result<(), FileError> {
         let offset = self.offset_of(pages.start);
         let length = data.len() as u64;
-        let read = file.backing.read(offset, data);
+        let count = pages.end - pages.start;
+        let read = file.read_time.of(count, || file.backing.read(offset, data));
         read.map_err(|source| FileError::Read { offset, length, source })
     }
 }

@@ -41,6 +41,7 @@ pub(super) struct Counters {
     pub(super) misses: AtomicU64,
     pub(super) bypasses: AtomicU64,
     pub(super) declined: AtomicU64,
+    pub(super) skimmed: AtomicU64,
     pub(super) refaults: AtomicU64,
     pub(super) evictions: AtomicU64,
     pub(super) write_backs: AtomicU64,
@@ -74,6 +75,8 @@ pub struct GroupStats {
     pub bypasses: u64,
     /// Of the misses, pages that were not worth the frames of others: they were read past the cache.
     pub declined: u64,
+    /// Of these, pages of which nothing was remembered.
+    pub skimmed: u64,
     /// Pages that had to go.
     pub evictions: u64,
     /// Pages written back.
@@ -97,6 +100,7 @@ impl GroupStats {
         self.refaults += other.refaults;
         self.bypasses += other.bypasses;
         self.declined += other.declined;
+        self.skimmed += other.skimmed;
         self.evictions += other.evictions;
         self.write_backs += other.write_backs;
         self.write_back_errors += other.write_back_errors;
@@ -170,6 +174,7 @@ impl GroupState {
             misses,
             bypasses,
             declined,
+            skimmed,
             refaults,
             evictions,
             write_backs,
@@ -186,6 +191,7 @@ impl GroupState {
             refaults: refaults.load(Relaxed),
             bypasses: bypasses.load(Relaxed),
             declined: declined.load(Relaxed),
+            skimmed: skimmed.load(Relaxed),
             evictions: evictions.load(Relaxed),
             write_backs: write_backs.load(Relaxed),
             write_back_errors: write_back_errors.load(Relaxed),

@@ -6,8 +6,8 @@
 //! ([`homing_mglru::density`]).
 //!
 //! Read on in this order: `README.md` (states of a page, who waits for whom), `sizing`, `frame`,
-//! `index`, `arena`, `table`, `shard`, `evict`, `core`, `fill`, `read`, `write`, `write_back`, `punch`,
-//! `reclaim`, `background`, `streams`, `prefetch`, `resize`, `file`, `group`,
+//! `index`, `arena`, `recent`, `table`, `shard`, `evict`, `read_time`, `core`, `fill`, `skim`, `read`, `write`,
+//! `write_back`, `punch`, `reclaim`, `background`, `streams`, `prefetch`, `resize`, `file`, `group`,
 //! `attributes`, `debug`, `command`.
 
 mod arena;
@@ -30,12 +30,15 @@ mod index;
 mod prefetch;
 mod punch;
 mod read;
+mod read_time;
+mod recent;
 mod reclaim;
 mod resize;
 mod shard;
 #[cfg(all(test, shuttle))]
 mod shuttle_tests;
 mod sizing;
+mod skim;
 mod streams;
 mod table;
 mod write;

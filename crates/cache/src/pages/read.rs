@@ -13,6 +13,17 @@ use crate::sync::atomic::Ordering::Relaxed;
 /// How often a request tries to get a frame before it goes past the cache.
 pub(super) const TRIES_MAX: u32 = 8;
 
+/// What became of the page after those that were copied.
+enum Next {
+    /// There is none.
+    End,
+    /// Somebody reads it.
+    Loading,
+    Missing,
+    /// It is missing, and these are to be read [without a trace](Core::skim).
+    Skim(Range<u64>),
+}
+
 impl Core {
     pub(super) fn read(
         &self,
@@ -46,44 +57,50 @@ impl Core {
         let shard = self.shard_of(file, self.page_of(offset));
         let mut tries = 0;
         loop {
-            let (mut done, is_missing) = self.copy_hits(shard, file, offset, data);
-            if done < data.len() {
-                if is_missing {
-                    // Before pages are marked: whoever has marked some waits for nothing.
-                    missed(self.page_of(offset + done as u64));
-                }
-                let (offset, data) = (offset + done as u64, &mut data[done..]);
-                done += self.read_missing(shard, file, offset, data, &mut tries)?;
+            let (hits, next) = self.copy_hits(shard, file, offset, data);
+            offset += hits as u64;
+            data = &mut data[hits..];
+            if matches!(next, Next::Missing | Next::Skim(_)) {
+                // Before pages are marked: whoever has marked some waits for nothing.
+                missed(self.page_of(offset));
             }
-            if done == data.len() {
-                return Ok(());
-            }
+            let done = match next {
+                Next::End => return Ok(()),
+                Next::Skim(pages) => self.fetch_to(file, &pages, offset, data, |_| ())?,
+                _ => self.read_missing(shard, file, offset, data, &mut tries)?,
+            };
             offset += done as u64;
             data = &mut data[done..];
+            if data.is_empty() {
+                return Ok(());
+            }
         }
     }
 
-    /// Copies pages from the first one on, up to one that is not there. Returns how many bytes, and
-    /// whether that one is missing; else it is being read.
+    /// Copies pages from the first one on, up to one that is not there. Returns how many bytes, and how
+    /// things stand with that one.
     fn copy_hits(
         &self,
         shard: &Shard,
         file: &FileState,
         offset: u64,
         data: &mut [u8],
-    ) -> (usize, bool) {
+    ) -> (usize, Next) {
         let table = shard.read();
         let epoch = self.habits.epoch();
         // Found first, then copied: the CPU waits for the memory of several pages at a time.
         let mut frames = [0; CHUNK as usize];
-        let (mut hits, mut is_missing) = (0, false);
-        for page in self.pages_of(offset, data.len() as u64) {
+        let (mut hits, mut next) = (0, Next::End);
+        let pages = self.pages_of(offset, data.len() as u64);
+        for page in pages.clone() {
             let key = Key::new(file.number, page);
             let Some((frame, flags)) = table.find(key) else {
-                is_missing = true;
+                let skimmed = self.skim(&table, file, page..pages.end);
+                next = skimmed.map_or(Next::Missing, Next::Skim);
                 break;
             };
             if flags.has(Flags::LOADING) {
+                next = Next::Loading;
                 break;
             }
             if table.policy.access(frame, epoch) {
@@ -105,8 +122,9 @@ impl Core {
             table.locals[local].hits.fetch_add(hits as u64, Relaxed);
         }
         drop(table);
-        self.passed(shard, hits as u32);
-        (done, is_missing)
+        let skimmed = if let Next::Skim(pages) = &next { pages.end - pages.start } else { 0 };
+        self.passed(shard, hits as u32 + skimmed as u32);
+        (done, next)
     }
 
     /// Reads some of the pages from the first one on, which was missing. Returns how many bytes were

@@ -16,9 +16,12 @@ fn check(model: impl Fn() + Send + Sync + 'static) {
     shuttle::check_pct(model, iterations, 4);
 }
 
-/// In memory. Others get on while it is used, and it says if a page is written by two at a time.
+/// In memory. Others get on while it is used, and it says if a page is written by two at a time, or read
+/// while it is, unless that is allowed.
 struct Disk {
     state: Mutex<State>,
+    /// Whether a page may be read while it is written.
+    meets: bool,
     /// Every so many-th write fails; 0: none.
     failing: usize,
 }
@@ -34,7 +37,8 @@ impl Disk {
     fn new(pages: usize, failing: usize) -> Arc<Self> {
         let (now, durable) = (vec![0; pages * PAGE], vec![0; pages * PAGE]);
         let state = State { now, durable, writing: vec![false; pages], writes: 0 };
-        Arc::new(Self { state: Mutex::new(state), failing })
+        // Both ways have their models.
+        Arc::new(Self { state: Mutex::new(state), meets: failing == 0, failing })
     }
 
     fn durable(&self, page: usize) -> u8 {
@@ -47,9 +51,17 @@ impl Backing for Disk {
         self.state.lock().unwrap().now.len() as u64
     }
 
+    fn reads_may_meet_writes(&self) -> bool {
+        self.meets
+    }
+
     fn read(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
         thread::yield_now();
-        data.copy_from_slice(&self.state.lock().unwrap().now[offset as usize..][..data.len()]);
+        let pages = offset as usize / PAGE..(offset as usize + data.len()) / PAGE;
+        let state = self.state.lock().unwrap();
+        assert!(self.meets || !state.writing[pages].contains(&true), "read while it is written");
+        data.copy_from_slice(&state.now[offset as usize..][..data.len()]);
+        drop(state);
         thread::yield_now();
         Ok(())
     }

@@ -4,6 +4,7 @@ use homing_mglru::density::{Learner, Worth};
 
 use super::error::BuildError;
 use super::index::{FRAMES_MAX, Index};
+use super::recent::Recent;
 use super::shard::Shard;
 use super::table::Table;
 
@@ -16,7 +17,7 @@ const FRAME: usize = 7;
 /// Frames of the smallest shard.
 const FRAMES_MIN: usize = 64;
 /// Bytes of a shard that is not made two on its own account.
-const SHARD: usize = 16 << 20;
+const SHARD: usize = 4 << 20;
 /// What the lists of groups take is not known beforehand: a shard has so much for those it has
 /// not, and gives up frames when there is less than half of it left.
 pub(super) const HEADROOM: usize = 16 << 10;
@@ -34,7 +35,7 @@ impl Sizing {
     /// As many shards as threads may want at a time, but none of them small.
     pub(super) fn shards_for(bytes: usize) -> usize {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        (bytes / SHARD).clamp(1, 4 * cpus)
+        (bytes / SHARD).clamp(1, 8 * cpus)
     }
 
     /// What a shard of so many frames takes, where the lists of its groups take so much.
@@ -42,7 +43,7 @@ impl Sizing {
         // A line of ghosts is begun, and each shard may have learnt something else last.
         let ghosts = (frames * GHOSTS).div_ceil(10) * 64;
         let per_frame = self.page_size + POLICY + FRAME;
-        let bits = frames.div_ceil(64) * 8;
+        let bits = frames.div_ceil(64) * 8 + Recent::memory(frames);
         let fixed = Self::beside_table() + size_of::<Table>() + HEADROOM + lists;
         fixed + frames * per_frame + bits + ghosts + Index::memory(frames)
     }

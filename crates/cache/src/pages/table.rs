@@ -10,6 +10,7 @@ use super::fill::Demand;
 use super::frame::{Flags, Frame, Key};
 use super::group::{Counters, GroupState};
 use super::index::Index;
+use super::recent::Recent;
 use super::sizing::{HEADROOM, Sizing};
 use crate::habits::Habits;
 use crate::sync::atomic::AtomicU64;
@@ -38,6 +39,7 @@ pub(super) struct Table {
     pub(super) policy: Policy,
     pub(super) ghosts: Ghosts,
     lessons: u32,
+    pub(super) recent: Recent,
     /// Groups that have or had pages here, by the policy's numbers.
     pub(super) locals: Vec<Local>,
     /// The policy's number of each group.
@@ -84,6 +86,7 @@ impl Table {
             policy: Policy::new(),
             ghosts: Ghosts::new(0),
             lessons: 0,
+            recent: Recent::new(frames),
             locals: Vec::new(),
             numbers: Vec::new(),
             cookie: 0,
@@ -105,6 +108,7 @@ impl Table {
         self.frames.reserve_exact(frames.saturating_sub(self.frames.len()));
         self.frames.resize(frames, Frame::free(NONE));
         self.frames.shrink_to_fit();
+        self.recent = Recent::new(frames);
         self.unwritten.resize(frames.div_ceil(64), 0);
         self.unwritten.shrink_to_fit();
         self.nominated.retain(|&frame| (frame as usize) < frames);
@@ -134,6 +138,7 @@ impl Table {
             + Index::memory(self.index.entries())
             + self.frames.capacity() * size_of::<Frame>()
             + self.unwritten.capacity() * size_of::<u64>()
+            + Recent::memory(self.frames.len())
             + self.nominated.capacity() * size_of::<u32>()
             + self.locals.capacity() * size_of::<Local>()
             + self.numbers.capacity() * size_of::<u32>()
@@ -390,6 +395,11 @@ impl Table {
             bits &= bits - 1;
             Some((word * 64) as u32 + bit)
         })
+    }
+
+    /// How many pages are dirty or being written.
+    pub(super) fn unwritten_count(&self) -> usize {
+        self.unwritten.iter().map(|word| word.count_ones() as usize).sum()
     }
 
     /// Goes round the frames, and returns up to so many dirty pages of files that are wanted: those

@@ -1,6 +1,7 @@
 //! What is not worth a frame is read past the cache, and what becomes worth one gets it.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 
 use homing_cache::pages::{CachedFile, PageCache};
 
@@ -53,13 +54,57 @@ fn pages_that_are_all_used_as_seldom_do_not_push_out_each_other() {
     let hits = after.hits - before.hits;
     let expected = (8 * 10_000 * frames) >> 16;
     assert!(hits > expected * 9 / 10, "{hits} of {expected}");
-    // What is declined can be written to all the same.
+    write_all(&file, &disk);
+}
+
+/// What is declined can be written to all the same.
+fn write_all(file: &CachedFile, disk: &Disk) {
     for page in 0..1 << 16 {
         file.write(page * PAGE as u64, &[!page as u8; PAGE]).unwrap();
     }
     file.flush_all().unwrap();
     let written = |(page, data): (usize, &[u8])| data.iter().all(|&byte| byte == !(page as u8));
     assert!(disk.durable().chunks(PAGE).enumerate().all(written));
+}
+
+#[test]
+fn most_are_read_without_a_trace_where_the_backing_is_fast_and_allows_it() {
+    let (cache, file, disk) = open(1 << 16);
+    read_at_random(&file, 1 << 16, 50_000, 1);
+    assert_eq!(cache.group_stats(&file.group()).skimmed, 0, "not allowed");
+    disk.meets.store(true, SeqCst);
+    let before = cache.group_stats(&file.group());
+    read_at_random(&file, 1 << 16, 20_000, 2);
+    let after = cache.group_stats(&file.group());
+    let (skimmed, misses) = (after.skimmed - before.skimmed, after.misses - before.misses);
+    assert!(skimmed > misses / 3, "{skimmed} of {misses}");
+    let expected = ((8 * 20_000 * cache.stats().frames) >> 16) as u64;
+    let hits = after.hits - before.hits;
+    assert!(hits > expected * 9 / 10, "{hits} of {expected}");
+    // What is used more often is noticed all the same.
+    let hot = cache.stats().frames as u64 / 2 / 8 * 8;
+    read_at_random(&file, hot, hot / 8 * 20, 3);
+    let before = cache.group_stats(&file.group());
+    read_at_random(&file, hot, hot / 8, 4);
+    let after = cache.group_stats(&file.group());
+    assert!(after.misses - before.misses < hot / 20, "{}", after.misses - before.misses);
+    write_all(&file, &disk);
+}
+
+#[test]
+fn a_group_below_its_min_gets_frames_whatever_was_declined_before() {
+    let (cache, file, disk) = open(1 << 16);
+    disk.meets.store(true, SeqCst);
+    let other = cache.group("other").build();
+    let mine = cache.open(disk.clone(), &other).unwrap();
+    read_at_random(&file, 1 << 16, 50_000, 1);
+    read_at_random(&mine, 1 << 16, 50_000, 2);
+    assert!(cache.group_stats(&other).skimmed > 0);
+    let pages = cache.stats().frames as u64 / 2;
+    other.set_min(pages * PAGE as u64);
+    read_at_random(&mine, 1 << 16, 20_000, 3);
+    let usage = other.usage() / PAGE as u64;
+    assert!(usage > pages * 9 / 10, "{usage} of {pages}");
 }
 
 #[test]

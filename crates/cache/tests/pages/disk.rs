@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex};
 
 use homing_cache::pages::{Background, Backing, BuildError, Builder, Job, PageCache};
@@ -14,6 +14,8 @@ pub(crate) struct Disk {
     pub(crate) failing: Failing,
     random: AtomicU64,
     pub(crate) counts: Counts,
+    /// Whether a page may be read while it is written.
+    pub(crate) meets: AtomicBool,
     /// Ranges that were written, in order.
     pub(crate) log: Mutex<Vec<(u64, usize)>>,
 }
@@ -45,6 +47,7 @@ impl Disk {
             failing: Failing::default(),
             random: AtomicU64::new(0x2545_f491_4f6c_dd1d),
             counts: Counts::default(),
+            meets: AtomicBool::new(false),
             log: Mutex::default(),
         })
     }
@@ -91,6 +94,10 @@ impl Disk {
 impl Backing for Disk {
     fn size(&self) -> u64 {
         self.state.lock().unwrap().now.len() as u64
+    }
+
+    fn reads_may_meet_writes(&self) -> bool {
+        self.meets.load(SeqCst)
     }
 
     fn read(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {

@@ -3,7 +3,8 @@
 //! Moving a page in and another one out costs about what a hit saves where the disk is fast. So what
 //! would win too little by it is read past the cache, and remembered as if it had been evicted at
 //! once: when it comes again its past speaks for it. By trial, on seven traces, that costs next to no hits; it
-//! spares a scan most of what caching costs it.
+//! spares a scan most of what caching costs it. Where reading takes as little time as putting in does, a page has
+//! to win more: the owner may say what it costs, in hits.
 //!
 //! The learner hears of no uses within an epoch of the last one: pages that are held give these hits in
 //! any case. Pages that are declined do not, so how many come back that soon is counted (within four epochs
@@ -21,6 +22,10 @@ const GAIN_MIN: f32 = 0.03;
 const PROBE: u32 = 32;
 /// Pages after which what is counted of them begins to fade.
 const MEMORY: f32 = 1024.0;
+/// Decisions over which the share is taken of those that declined.
+const LATELY: f32 = 32.0;
+/// Of these, how many are most of them.
+const MOST: f32 = 0.75;
 
 /// Pages that were missed together, and go in together or not at all.
 #[derive(Clone, Copy, Debug, Default)]
@@ -47,30 +52,49 @@ pub(super) struct Declined {
     /// How many were missed again in the same epoch; some of them were put in, and evicted at once.
     again: f32,
     asked: u32,
+    /// The share of the last decisions that declined.
+    share: f32,
 }
 
 impl Declined {
     /// Until something is known they are taken to come back.
     pub(super) fn new() -> Self {
-        Self { pages: 16.0, again: 16.0, asked: 0 }
+        Self { pages: 16.0, again: 16.0, asked: 0, share: 0.0 }
     }
 
-    /// Whether to decline pages that would take the frames of others worth `least`.
-    pub(super) fn decline(&mut self, missed: Missed, least: f32) -> bool {
+    /// Whether to decline pages that would take the frames of others worth `least`, where putting one in
+    /// costs as much as so many hits save.
+    pub(super) fn decline(&mut self, missed: Missed, least: f32, price: f32) -> bool {
         if missed.count == 0.0 {
             return false;
         }
+        let declined = self.decide(missed, least, price.max(GAIN_MIN));
+        self.note(declined);
+        declined
+    }
+
+    /// Pages were declined, or put in.
+    pub(super) fn note(&mut self, declined: bool) {
+        self.share += (f32::from(declined) - self.share) / LATELY;
+    }
+
+    /// Whether most of what was missed lately was declined.
+    pub(super) fn is_usual(&self) -> bool {
+        self.share > MOST
+    }
+
+    fn decide(&mut self, missed: Missed, least: f32, gain_min: f32) -> bool {
         if missed.soon > 0.0 {
             self.again += missed.soon;
             self.fade();
             return false;
         }
         let gain = (missed.worth / missed.count - least) * EPOCHS as f32;
-        if gain > GAIN_MIN {
+        if gain > gain_min {
             return false;
         }
         self.asked = self.asked.wrapping_add(1);
-        if gain + self.again / self.pages > GAIN_MIN && !self.asked.is_multiple_of(PROBE) {
+        if gain + self.again / self.pages > gain_min && !self.asked.is_multiple_of(PROBE) {
             return false;
         }
         self.pages += missed.count;
@@ -108,21 +132,32 @@ mod tests {
     fn what_wins_little_is_declined_once_it_is_known_not_to_come_back() {
         let mut declined = Declined::new();
         let first: Vec<bool> =
-            (0..PROBE).map(|_| declined.decline(missed(0.1, false), 0.1)).collect();
+            (0..PROBE).map(|_| declined.decline(missed(0.1, false), 0.1, 0.0)).collect();
         assert_eq!(first.iter().filter(|&&declined| declined).count(), 1);
-        while !declined.decline(missed(0.1, false), 0.1) || declined.pages < 600.0 {}
-        assert!((0..1000).all(|_| declined.decline(missed(0.1, false), 0.1)));
-        assert!(!declined.decline(missed(0.2, false), 0.1), "it wins much");
-        assert!(declined.decline(missed(0.1, false), 0.2), "it loses");
+        assert!(!declined.is_usual());
+        while !declined.decline(missed(0.1, false), 0.1, 0.0) || declined.pages < 600.0 {}
+        assert!((0..1000).all(|_| declined.decline(missed(0.1, false), 0.1, 0.0)));
+        assert!(declined.is_usual());
+        assert!(!declined.decline(missed(0.2, false), 0.1, 0.0), "it wins much");
+        assert!(declined.decline(missed(0.1, false), 0.2, 0.0), "it loses");
+    }
+
+    #[test]
+    fn what_costs_more_has_to_win_more() {
+        let mut declined = Declined { pages: 1000.0, again: 0.0, asked: 0, share: 0.0 };
+        // One hit in the time of a cacheful more than those.
+        let wins = || missed(0.1 + 1.0 / EPOCHS as f32, false);
+        assert!(!declined.decline(wins(), 0.1, 0.9));
+        assert!(declined.decline(wins(), 0.1, 1.1));
     }
 
     #[test]
     fn what_comes_back_at_once_is_put_in_and_then_so_are_others() {
-        let mut declined = Declined { pages: 1000.0, again: 0.0, asked: 0 };
+        let mut declined = Declined { pages: 1000.0, again: 0.0, asked: 0, share: 0.0 };
         for _ in 0..100 {
-            assert!(!declined.decline(missed(0.1, true), 0.1));
+            assert!(!declined.decline(missed(0.1, true), 0.1, 0.0));
         }
-        let next = (0..10 * PROBE).filter(|_| declined.decline(missed(0.1, false), 0.1));
+        let next = (0..10 * PROBE).filter(|_| declined.decline(missed(0.1, false), 0.1, 0.0));
         assert_eq!(next.count(), 10);
     }
 }

@@ -212,7 +212,11 @@ impl Lists {
     }
 
     /// What came of pages that were declined.
-    pub(super) fn declined(&mut self) -> &mut Declined {
+    pub(super) fn declined(&self) -> &Declined {
+        &self.declined
+    }
+
+    pub(super) fn declined_mut(&mut self) -> &mut Declined {
         &mut self.declined
     }
 

@@ -143,7 +143,7 @@ impl HitDensity {
         let least = self.shard.least(0)?;
         let mut missed = Missed::default();
         let rest = self.shard.weigh(0, shadow, &mut missed);
-        self.shard.decline(0, missed, least).then_some(rest)
+        self.shard.decline(0, missed, least, 0.0).then_some(rest)
     }
 
     /// Puts a page into a free frame: a new one, or one whose shadow its owner still has.

@@ -160,9 +160,20 @@ impl Ranking {
     }
 
     /// Whether pages of a group that were missed should not be put in, where that would cost others their
-    /// frames that are worth `least`.
-    pub fn decline(&mut self, group: usize, missed: Missed, least: f32) -> bool {
-        self.groups[group].declined().decline(missed, least)
+    /// frames that are worth `least`. `price`: what putting a page in costs the owner, as a share of what a
+    /// hit saves; 0 where reading is dear.
+    pub fn decline(&mut self, group: usize, missed: Missed, least: f32, price: f32) -> bool {
+        self.groups[group].declined_mut().decline(missed, least, price)
+    }
+
+    /// Pages that were missed are put in whatever they are worth.
+    pub fn accept(&mut self, group: usize) {
+        self.groups[group].declined_mut().note(false);
+    }
+
+    /// Whether most of what the group missed lately was declined.
+    pub fn declines_most(&self, group: usize) -> bool {
+        self.groups[group].declined().is_usual()
     }
 
     /// The past of a page that comes now.

@@ -1,0 +1,85 @@
+//! How long reading takes from a backing, and so what a hit saves.
+
+use std::time::Instant;
+
+use crate::sync::atomic::AtomicU32;
+use crate::sync::atomic::Ordering::Relaxed;
+
+/// Where it is not known yet: a disk's.
+const PAGE_NS: u32 = 1_000_000;
+/// The time of nine reads in ten is to be at most what is kept: one that is longer raises it by an
+/// eighth, one that is shorter lowers it by a 64th. So a disk of which every tenth page has to be
+/// fetched counts as one, and a thread that now and then loses its CPU meanwhile does not make one.
+const RAISE: u32 = 8;
+const LOWER: u32 = 64;
+/// What putting a page in and another one out takes: what is known of them, and a copy. Measured on
+/// one machine.
+const BOOKS_NS: usize = 250;
+const COPIED_BYTES_PER_NS: usize = 8;
+/// The most that is asked of a page, as a share of a hit.
+const PRICE_MAX: f32 = 0.5;
+
+/// The time for a page, in nanoseconds.
+#[derive(Debug)]
+pub(super) struct ReadTime(AtomicU32);
+
+impl Default for ReadTime {
+    fn default() -> Self {
+        Self(AtomicU32::new(PAGE_NS))
+    }
+}
+
+impl ReadTime {
+    /// Takes the time of reading so many pages.
+    pub(super) fn of<T>(&self, pages: u64, read: impl FnOnce() -> T) -> T {
+        // A model has no time.
+        if cfg!(shuttle) {
+            return read();
+        }
+        let begin = Instant::now();
+        let result = read();
+        self.learn(begin.elapsed().as_nanos() as u64 / pages.max(1));
+        result
+    }
+
+    fn learn(&self, page_ns: u64) {
+        let known = self.0.load(Relaxed);
+        let next = if page_ns > u64::from(known) {
+            known.saturating_add(known / RAISE + 1)
+        } else {
+            known.saturating_sub(known / LOWER + 1)
+        };
+        self.0.store(next, Relaxed);
+    }
+
+    /// What putting a page of so many bytes in costs, as a share of what a hit saves.
+    pub(super) fn price(&self, page_size: usize) -> f32 {
+        let admission_ns = BOOKS_NS + page_size / COPIED_BYTES_PER_NS;
+        (admission_ns as f32 / self.0.load(Relaxed).max(1) as f32).min(PRICE_MAX)
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_what_nine_reads_in_ten_take() {
+        let time = ReadTime::default();
+        assert!(time.price(4096) < 0.01);
+        for turn in 0..10_000 {
+            time.learn(if turn % 20 == 0 { 1_000_000 } else { 3_000 });
+        }
+        let price = time.price(4096);
+        assert!((0.2..0.3).contains(&price), "{price}");
+        for turn in 0..10_000 {
+            time.learn(if turn % 5 == 0 { 100_000 } else { 1_000 });
+        }
+        let price = time.price(4096);
+        assert!(price < 0.02, "{price}");
+        for _ in 0..10_000 {
+            time.learn(0);
+        }
+        assert!(time.price(4096) > PRICE_MAX - 0.01);
+    }
+}
