@@ -98,14 +98,14 @@ impl Core {
 
     /// How many bytes of a shard change their use at once, at least: it takes some copying.
     fn step(bytes: usize) -> usize {
-        (bytes / 64).clamp(HEADROOM / 2, 4 * HEADROOM)
+        (bytes / 64).clamp(HEADROOM / 2, 2 * HEADROOM)
     }
 
     /// Makes a shard this many frames. If it fails, it has as many as before.
     fn resize(&self, shard: &Shard, frames: usize, bytes: usize) -> Result<(), ResizeError> {
-        let (before, mut used) = {
+        let (before, mut left) = {
             let table = shard.read();
-            (table.frame_count(), table.used())
+            (table.frame_count(), (table.used(), table.unwritten_count()))
         };
         let mut tries = 0;
         while tries < TRIES_MAX {
@@ -118,9 +118,11 @@ impl Core {
                 let resized = table.set_frames(frames, bytes);
                 return resized.map_err(|source| BuildError::Memory { bytes, source }.into());
             }
-            // Those that have to be written go a few at a time; above the limit none comes.
-            tries = if table.used() < used { 0 } else { tries + 1 };
-            used = table.used();
+            // Those that have to be written are a few at a time, and may be worth more than others once
+            // they are; above the limit none comes.
+            let now = (table.used(), table.unwritten_count());
+            tries = if now.0 < left.0 || now.1 < left.1 { 0 } else { tries + 1 };
+            left = now;
             let moving = Flags::LOADING.or(Flags::WRITING);
             let ticket = table.occupied(0).any(|frame| table.flags(frame).has(moving));
             let ticket = ticket.then(|| shard.ticket());
