@@ -123,7 +123,7 @@ impl Core {
         };
         let end = first + wanted.take_while(is_missing).count() as u64;
         let keys = (first..end).map(|page| Key::new(file.number, page));
-        let price = file.read_time.price(self.page_size());
+        let price = self.price(file);
         if first == end || !table.decline(&file.group, keys.clone(), price, &self.habits) {
             return None;
         }
@@ -144,8 +144,7 @@ impl Core {
     ) -> Result<(), FileError> {
         let offset = self.offset_of(pages.start);
         let length = data.len() as u64;
-        let count = pages.end - pages.start;
-        let read = file.read_time.of(count, || file.backing.read(offset, data));
+        let read = file.backing.read(offset, data);
         read.map_err(|source| FileError::Read { offset, length, source })
     }
 }

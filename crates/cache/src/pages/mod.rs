@@ -250,7 +250,7 @@ impl Builder {
     /// Makes the cache. Memory is taken as it is used.
     pub fn build(self) -> Result<PageCache, BuildError> {
         let Self { bytes, page_size, shards, background, dirty, size_max } = self;
-        let shards = shards.unwrap_or_else(|| Sizing::shards_for(bytes));
+        let shards = shards.unwrap_or_else(|| Sizing::shards_for(bytes, page_size));
         let sample = Habits::sample(bytes / page_size.max(1));
         let sizing = Sizing { page_size, shards, sample };
         let (each, frames) = sizing.check(bytes)?;

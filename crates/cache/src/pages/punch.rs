@@ -134,11 +134,16 @@ impl Core {
             let meets = |(other, range): &(u16, Range<u64>)| {
                 *other == file.number && range.start < pages.end && pages.start < range.end
             };
-            if !table.busy.iter().any(meets) {
+            let ticket = if table.busy.iter().any(meets) {
+                shard.ticket()
+            } else if let Some(ticket) = shard.skims_ticket() {
+                // Else one of these could tell of what is done here before pages that are still there go,
+                // and a later read find those.
+                ticket
+            } else {
                 table.claimants -= 1;
                 return Busy::new(shard, &mut table, file, pages.clone());
-            }
-            let ticket = shard.ticket();
+            };
             drop(table);
             ticket.wait();
             table = shard.write();

@@ -8,20 +8,21 @@ use super::file::FileState;
 use super::fill::{Begun, Demand};
 use super::frame::{Flags, Key};
 use super::shard::Shard;
+use super::skim::Skim;
 use crate::sync::atomic::Ordering::Relaxed;
 
 /// How often a request tries to get a frame before it goes past the cache.
 pub(super) const TRIES_MAX: u32 = 8;
 
 /// What became of the page after those that were copied.
-enum Next {
+enum Next<'a> {
     /// There is none.
     End,
     /// Somebody reads it.
     Loading,
     Missing,
-    /// It is missing, and these are to be read [without a trace](Core::skim).
-    Skim(Range<u64>),
+    /// It is missing, and to be read [without a trace](Core::skim).
+    Skim(Skim<'a>),
 }
 
 impl Core {
@@ -66,7 +67,7 @@ impl Core {
             }
             let done = match next {
                 Next::End => return Ok(()),
-                Next::Skim(pages) => self.fetch_to(file, &pages, offset, data, |_| ())?,
+                Next::Skim(skim) => self.fetch_to(file, &skim.pages, offset, data, |_| ())?,
                 _ => self.read_missing(shard, file, offset, data, &mut tries)?,
             };
             offset += done as u64;
@@ -79,13 +80,13 @@ impl Core {
 
     /// Copies pages from the first one on, up to one that is not there. Returns how many bytes, and how
     /// things stand with that one.
-    fn copy_hits(
+    fn copy_hits<'a>(
         &self,
-        shard: &Shard,
+        shard: &'a Shard,
         file: &FileState,
         offset: u64,
         data: &mut [u8],
-    ) -> (usize, Next) {
+    ) -> (usize, Next<'a>) {
         let table = shard.read();
         let epoch = self.habits.epoch();
         // Found first, then copied: the CPU waits for the memory of several pages at a time.
@@ -95,7 +96,7 @@ impl Core {
         for page in pages.clone() {
             let key = Key::new(file.number, page);
             let Some((frame, flags)) = table.find(key) else {
-                let skimmed = self.skim(&table, file, page..pages.end);
+                let skimmed = self.skim(shard, &table, file, page..pages.end);
                 next = skimmed.map_or(Next::Missing, Next::Skim);
                 break;
             };
@@ -122,7 +123,7 @@ impl Core {
             table.locals[local].hits.fetch_add(hits as u64, Relaxed);
         }
         drop(table);
-        let skimmed = if let Next::Skim(pages) = &next { pages.end - pages.start } else { 0 };
+        let skimmed = if let Next::Skim(skim) = &next { skim.len() } else { 0 };
         self.passed(shard, hits as u32 + skimmed as u32);
         (done, next)
     }
@@ -176,7 +177,8 @@ impl Core {
         let len = self.bytes_of(file, pages);
         // What is wanted whole is read to where it is wanted.
         if start == 0 && len <= data.len() {
-            self.fetch(file, pages, &mut data[..len])?;
+            file.read_time
+                .of(pages.end - pages.start, || self.fetch(file, pages, &mut data[..len]))?;
             show(&data[..len]);
             return Ok(len);
         }

@@ -19,14 +19,19 @@ const _: () = assert!(CHUNK == u64::BITS as u64);
 #[derive(Debug)]
 pub(super) struct Recent {
     words: Box<[AtomicU64]>,
-    passed: AtomicU32,
+    passed: Passed,
 }
+
+/// Written by each read: on a line of its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Passed(AtomicU32);
 
 impl Recent {
     /// For a shard of so many frames.
     pub(super) fn new(frames: usize) -> Self {
         let words = (0..Self::words(frames)).map(|_| AtomicU64::new(0)).collect();
-        Self { words, passed: AtomicU32::new(0) }
+        Self { words, passed: Passed::default() }
     }
 
     fn words(frames: usize) -> usize {
@@ -43,7 +48,7 @@ impl Recent {
     pub(super) fn note(&self, hash: u64, pages: &Range<u64>) -> bool {
         let count = pages.end - pages.start;
         let bits = (u64::MAX >> (CHUNK - count)) << (pages.start % CHUNK);
-        let before = self.passed.fetch_add(count as u32, Relaxed) as usize;
+        let before = self.passed.0.fetch_add(count as u32, Relaxed) as usize;
         for at in before / PAGES..(before + count as usize) / PAGES {
             self.words[at % self.words.len()].store(0, Relaxed);
         }

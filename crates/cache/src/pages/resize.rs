@@ -122,7 +122,8 @@ impl Core {
             // they are; above the limit none comes.
             let now = (table.used(), table.unwritten_count());
             tries = if now.0 < left.0 || now.1 < left.1 { 0 } else { tries + 1 };
-            left = now;
+            // The least there ever were: others may write meanwhile.
+            left = (left.0.min(now.0), left.1.min(now.1));
             let moving = Flags::LOADING.or(Flags::WRITING);
             let ticket = table.occupied(0).any(|frame| table.flags(frame).has(moving));
             let ticket = ticket.then(|| shard.ticket());

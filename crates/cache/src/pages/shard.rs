@@ -5,7 +5,7 @@ use std::thread;
 
 use super::table::Table;
 use crate::sync::atomic::AtomicU32;
-use crate::sync::atomic::Ordering::Relaxed;
+use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
 use crate::sync::{
     Condvar, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, lock, read, unless_taken, write,
 };
@@ -21,6 +21,8 @@ pub(super) struct Shard {
     table: RwLock<Table>,
     /// Requests so far, modulo 2^32.
     pub(super) requests: AtomicU32,
+    /// Reads of its pages that go on [without a trace](super::skim).
+    skims: AtomicU32,
     /// Those who wait, and how often they were woken.
     waiting: AtomicU32,
     turn: Mutex<u64>,
@@ -39,6 +41,7 @@ impl Shard {
         Self {
             table: RwLock::new(table),
             requests: AtomicU32::new(0),
+            skims: AtomicU32::new(0),
             waiting: AtomicU32::new(0),
             turn: Mutex::new(0),
             turned: Condvar::new(),
@@ -56,13 +59,36 @@ impl Shard {
     /// To wait until pages change their states. To be called with the lock held that the state was
     /// seen under, so that no change is missed: whoever makes one takes the lock after that.
     pub(super) fn ticket(&self) -> Ticket<'_> {
-        self.waiting.fetch_add(1, Relaxed);
+        self.waiting.fetch_add(1, SeqCst);
         Ticket { shard: self, turn: *lock(&self.turn) }
+    }
+
+    /// A read without a trace begins. To be called with the lock held.
+    pub(super) fn begin_skim(&self) {
+        self.skims.fetch_add(1, Relaxed);
+    }
+
+    /// It has ended. There is no lock here: who waits for that took a ticket before it looked, and this
+    /// looks for tickets afterwards, so one of both sees the other (`SeqCst`).
+    pub(super) fn end_skim(&self) {
+        self.skims.fetch_sub(1, SeqCst);
+        self.wake();
+    }
+
+    /// A ticket to wait for the end of reads without a trace, if there are any. To be called with the
+    /// lock held for writing.
+    pub(super) fn skims_ticket(&self) -> Option<Ticket<'_>> {
+        // Those that are there began before the lock was taken.
+        if self.skims.load(Relaxed) == 0 {
+            return None;
+        }
+        let ticket = self.ticket();
+        (self.skims.load(SeqCst) > 0).then_some(ticket)
     }
 
     /// Lets all go on who wait. To be called when the lock was let go under which states changed.
     pub(super) fn wake(&self) {
-        if self.waiting.load(Relaxed) > 0 {
+        if self.waiting.load(SeqCst) > 0 {
             *lock(&self.turn) += 1;
             self.turned.notify_all();
         }

@@ -200,6 +200,32 @@ fn zeroes_come_before_or_after_a_write() {
 }
 
 #[test]
+fn zeroes_are_not_seen_before_what_was_written_before_them() {
+    check(|| {
+        let cache = build(0);
+        let disk = Disk::new(2, 0);
+        disk.state.lock().unwrap().now.fill(7);
+        // One frame, which another page has: page 1 is read past the cache.
+        let file = open(&cache, &disk, 1);
+        assert_eq!(first(&file, 0), 7);
+        let writer = {
+            let file = Arc::clone(&file);
+            thread::spawn(move || {
+                put(&file, 1, 1);
+                file.write_zeroes(PAGE as u64, PAGE as u64).unwrap();
+                assert_eq!(first(&file, 1), 0);
+            })
+        };
+        let seen = [(); 3].map(|()| {
+            let byte = first(&file, 1);
+            [7, 1, 0].iter().position(|&it| it == byte).expect("one of what was there")
+        });
+        assert!(seen.is_sorted(), "what was read became older: {seen:?}");
+        writer.join().unwrap();
+    });
+}
+
+#[test]
 fn sizes_change_while_pages_are_used() {
     check(|| {
         let cache = build(20);

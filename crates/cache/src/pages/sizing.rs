@@ -16,8 +16,8 @@ pub(super) const POLICY: usize = 20;
 const FRAME: usize = 7;
 /// Frames of the smallest shard.
 const FRAMES_MIN: usize = 64;
-/// Bytes of a shard that is not made two on its own account.
-const SHARD: usize = 4 << 20;
+/// Bytes and frames of a shard that is not made two on its own account.
+const SHARD: (usize, usize) = (4 << 20, 16 * FRAMES_MIN);
 /// What the lists of groups take is not known beforehand: a shard has so much for those it has
 /// not, and gives up frames when there is less than half of it left.
 pub(super) const HEADROOM: usize = 16 << 10;
@@ -33,9 +33,9 @@ pub(super) struct Sizing {
 
 impl Sizing {
     /// As many shards as threads may want at a time, but none of them small.
-    pub(super) fn shards_for(bytes: usize) -> usize {
+    pub(super) fn shards_for(bytes: usize, page_size: usize) -> usize {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        (bytes / SHARD).clamp(1, 8 * cpus)
+        (bytes / SHARD.0.max(SHARD.1.saturating_mul(page_size))).clamp(1, 8 * cpus)
     }
 
     /// What a shard of so many frames takes, where the lists of its groups take so much.
@@ -114,6 +114,17 @@ mod tests {
             let frames = sizing.frames(bytes, 10_000);
             assert!(sizing.shard_memory(frames, 10_000) <= bytes);
             assert!(sizing.shard_memory(frames + 1, 10_000) > bytes, "{bytes} {page_size}");
+        }
+    }
+
+    #[test]
+    fn pages_of_any_size_fit_in_the_shards_that_are_made() {
+        for page_size in (9..=16).map(|bits| 1 << bits) {
+            for bytes in [8 << 20, 64 << 20, 1 << 30, 64 << 30] {
+                let shards = Sizing::shards_for(bytes, page_size);
+                let sizing = Sizing { page_size, shards, sample: 4096 };
+                assert!(sizing.check(bytes).is_ok(), "{bytes} bytes, pages of {page_size}");
+            }
         }
     }
 

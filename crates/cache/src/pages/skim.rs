@@ -1,39 +1,73 @@
 //! Reads past the cache without a trace: of pages that are new, where most of what is missed is declined
 //! and reading takes hardly longer than remembering that.
 //!
-//! A page that comes again soon is looked at more closely, and so is one in [`LOOK`] in turn, to go on
-//! learning. Nothing is marked, so that a read may meet a write of the same page: only backings that allow it
-//! are read so.
+//! Looked at more closely are pages that come again soon, pages of which something is remembered, one in
+//! [`LOOK`] that is always the same, to see when habits change, and another one in turn. Nothing is marked, so that
+//! a read may meet a write of the same page: only backings that allow it are read so.
 
 use std::ops::Range;
+
+use homing_mglru::density::EPOCHS;
 
 use super::core::{CHUNK, Core};
 use super::file::FileState;
 use super::frame::Key;
 use super::group::Counters;
+use super::shard::Shard;
 use super::table::Table;
 
-/// Pages of which one is looked at in any case, another one in each epoch.
+/// Pages of which one is always looked at, and another one in each epoch.
 const LOOK: u64 = 16;
+/// How old what is remembered of a page may be to count, in cachefuls of requests.
+const SHADOW_MAX: u32 = 2;
 /// How much putting a page in has to cost, as a share of what a hit saves. Measured on one machine: a
 /// page that is declined and remembered costs a tenth to a fifth of what is then saved.
 const PRICE_MIN: f32 = 0.2;
 
+/// A read without a trace that goes on.
+pub(super) struct Skim<'a> {
+    shard: &'a Shard,
+    pub(super) pages: Range<u64>,
+}
+
+impl Skim<'_> {
+    /// How many pages it reads.
+    pub(super) fn len(&self) -> u64 {
+        self.pages.end - self.pages.start
+    }
+}
+
+impl Drop for Skim<'_> {
+    fn drop(&mut self) {
+        self.shard.end_skim();
+    }
+}
+
 impl Core {
-    /// The pages at the beginning of a range, of which the first is missing, that are to be read past
-    /// the cache without a trace.
-    pub(super) fn skim(
+    /// What putting a page of a file in costs, as a share of what a hit saves; 0 where it is not to count.
+    pub(super) fn price(&self, file: &FileState) -> f32 {
+        if file.backing.reads_may_meet_writes() {
+            file.read_time.price(self.page_size())
+        } else {
+            0.0
+        }
+    }
+
+    /// The pages at the beginning of a range, of which the first is missing, if they are to be read past
+    /// the cache without a trace. To be called with the shard locked.
+    pub(super) fn skim<'a>(
         &self,
+        shard: &'a Shard,
         table: &Table,
         file: &FileState,
         wanted: Range<u64>,
-    ) -> Option<Range<u64>> {
+    ) -> Option<Skim<'a>> {
+        // Somebody may wait for the end of such reads.
         if !file.backing.reads_may_meet_writes() || table.claimants > 0 {
             return None;
         }
         let local = table.known_local(&file.group)?;
-        let is_dear = file.read_time.price(self.page_size()) >= PRICE_MIN;
-        let declines = is_dear && table.policy.declines_most(local);
+        let declines = table.policy.declines_most(local) && self.price(file) >= PRICE_MIN;
         // Else models would have to run for long before something is.
         let modelled = cfg!(shuttle) && wanted.start % 4 == 1;
         if !(declines || modelled) || !table.is_scarce(&file.group, Self::watermarks(table).1) {
@@ -46,9 +80,10 @@ impl Core {
         });
         let pages = first..first + missing.count() as u64;
         let chunk = key(first - first % CHUNK);
-        let its_turn =
-            table.hash(key(first)) / (u64::MAX / LOOK + 1) == u64::from(self.habits.epoch()) % LOOK;
-        if pages.is_empty() || its_turn || !table.recent.note(table.hash(chunk), &pages) {
+        if pages.is_empty()
+            || self.is_looked_at(table, key(first))
+            || !table.recent.note(table.hash(chunk), &pages)
+        {
             return None;
         }
         for page in pages.clone() {
@@ -58,6 +93,17 @@ impl Core {
         for counter in [misses, declined, skimmed] {
             Counters::add(counter, (pages.end - first) as usize);
         }
-        Some(pages)
+        shard.begin_skim();
+        Some(Skim { shard, pages })
+    }
+
+    /// Whether this page is to be looked at more closely, though it did not come lately.
+    fn is_looked_at(&self, table: &Table, key: Key) -> bool {
+        let (hash, epoch) = (table.hash(key), self.habits.epoch());
+        let kind = hash / (u64::MAX / LOOK + 1);
+        let its_turn = kind == 0 || kind == 1 + u64::from(epoch) % (LOOK - 1);
+        let shadow = || table.ghosts.get(hash, epoch);
+        let reach = SHADOW_MAX * EPOCHS as u32;
+        its_turn || shadow().is_some_and(|it| it.age(epoch) <= reach)
     }
 }

@@ -92,6 +92,26 @@ fn most_are_read_without_a_trace_where_the_backing_is_fast_and_allows_it() {
 }
 
 #[test]
+fn a_loop_of_almost_the_size_of_the_cache_is_noticed() {
+    let (cache, file, disk) = open(1 << 16);
+    disk.meets.store(true, SeqCst);
+    read_at_random(&file, 1 << 16, 50_000, 1);
+    assert!(cache.group_stats(&file.group()).skimmed > 0);
+    let pages = cache.stats().frames as u64 * 9 / 10;
+    let pass = || {
+        let before = cache.group_stats(&file.group());
+        for turn in 0..pages {
+            // In an order that nobody reads ahead in.
+            file.read(turn * 7919 % pages * PAGE as u64, &mut [0; PAGE]).unwrap();
+        }
+        cache.group_stats(&file.group()).hits - before.hits
+    };
+    let passes: Vec<_> = (0..30).map(|_| pass()).collect();
+    let hits = passes[29];
+    assert!(hits > pages * 3 / 4, "{hits} of {pages}");
+}
+
+#[test]
 fn a_group_below_its_min_gets_frames_whatever_was_declined_before() {
     let (cache, file, disk) = open(1 << 16);
     disk.meets.store(true, SeqCst);

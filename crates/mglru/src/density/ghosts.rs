@@ -67,10 +67,15 @@ impl Ghosts {
         std::mem::size_of_val(&*self.lines)
     }
 
-    fn find(&mut self, hash: u64) -> Option<(&mut Line, u16)> {
+    /// The number of a page's line, and its fingerprint.
+    fn place(&self, hash: u64) -> (usize, u16) {
         // The line by the upper half of the hash, the fingerprint from the lower one.
         let line = (((hash >> 32) * self.lines.len() as u64) >> 32) as usize;
-        let fingerprint = ((hash >> 8) as u16).max(1);
+        (line, ((hash >> 8) as u16).max(1))
+    }
+
+    fn find(&mut self, hash: u64) -> Option<(&mut Line, u16)> {
+        let (line, fingerprint) = self.place(hash);
         Some((self.lines.get_mut(line)?, fingerprint))
     }
 
@@ -97,8 +102,9 @@ impl Ghosts {
     }
 
     /// What is remembered of a page.
-    pub fn get(&mut self, hash: u64, epoch: u32) -> Option<Shadow> {
-        let (Line(ghosts), fingerprint) = self.find(hash)?;
+    pub fn get(&self, hash: u64, epoch: u32) -> Option<Shadow> {
+        let (line, fingerprint) = self.place(hash);
+        let Line(ghosts) = self.lines.get(line)?;
         let ghost = ghosts.iter().find(|ghost| ghost.fingerprint == fingerprint)?;
         Some(ghost.shadow(epoch))
     }

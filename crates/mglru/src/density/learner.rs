@@ -21,7 +21,7 @@ const SAMPLE_PART: usize = 2;
 const SAMPLE_MIN: usize = 1 << 14;
 const SAMPLE_MAX: usize = 1 << 16;
 /// Epochs that a cacheful of requests lasts.
-pub(super) const EPOCHS: u64 = 128;
+pub const EPOCHS: u64 = 128;
 /// Requests before the worth of pages is found out for the first time.
 const FIRST_LESSON: u64 = 256;
 /// The longest time between two lessons, in requests, where the cache is small.

@@ -55,6 +55,13 @@ pub struct Shadow {
     pub(super) history: u32,
 }
 
+impl Shadow {
+    /// How many epochs ago the page was used last, about.
+    pub fn age(self, epoch: u32) -> u32 {
+        epoch.saturating_sub(self.epoch)
+    }
+}
+
 /// A page that has to go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Victim {
