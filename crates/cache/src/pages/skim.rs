@@ -1,9 +1,9 @@
 //! Reads past the cache without a trace: of pages that are new, where most of what is missed is declined
 //! and reading takes hardly longer than remembering that.
 //!
-//! Looked at more closely are pages that come again soon, pages of which something is remembered, one in
-//! [`LOOK`] that is always the same, to see when habits change, and another one in turn. Nothing is marked, so that
-//! a read may meet a write of the same page: only backings that allow it are read so.
+//! Looked at more closely are pages that come again soon, pages of which something is remembered, and one in
+//! [`LOOK`] in turn, so that something is remembered of it: when habits change that is noticed within some cachefuls.
+//! Nothing is marked, so that a read may meet a write of the same page: only backings that allow it are read so.
 
 use std::ops::Range;
 
@@ -16,8 +16,8 @@ use super::group::Counters;
 use super::shard::Shard;
 use super::table::Table;
 
-/// Pages of which one is always looked at, and another one in each epoch.
-const LOOK: u64 = 16;
+/// Pages of which one is looked at, another one in each epoch.
+const LOOK: u64 = 32;
 /// How old what is remembered of a page may be to count, in cachefuls of requests.
 const SHADOW_MAX: u32 = 2;
 /// How much putting a page in has to cost, as a share of what a hit saves. Measured on one machine: a
@@ -101,7 +101,7 @@ impl Core {
     fn is_looked_at(&self, table: &Table, key: Key) -> bool {
         let (hash, epoch) = (table.hash(key), self.habits.epoch());
         let kind = hash / (u64::MAX / LOOK + 1);
-        let its_turn = kind == 0 || kind == 1 + u64::from(epoch) % (LOOK - 1);
+        let its_turn = kind == u64::from(epoch) % LOOK;
         let shadow = || table.ghosts.get(hash, epoch);
         let reach = SHADOW_MAX * EPOCHS as u32;
         its_turn || shadow().is_some_and(|it| it.age(epoch) <= reach)

@@ -108,6 +108,7 @@ fn a_loop_of_almost_the_size_of_the_cache_is_noticed() {
     };
     let passes: Vec<_> = (0..30).map(|_| pass()).collect();
     let hits = passes[29];
+    println!("{passes:?} of {pages}");
     assert!(hits > pages * 3 / 4, "{hits} of {pages}");
 }
 
