@@ -137,7 +137,8 @@ impl<K, V, S> Builder<K, V, S> {
         V: Clone,
         S: BuildHasher,
     {
-        static CACHES: AtomicUsize = AtomicUsize::new(0);
+        // Not a model checker's: models that run at the same time share it.
+        static CACHES: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
         let capacity = self.capacity;
         if capacity == 0 {
             return Err(BuildError::NoCapacity);
