@@ -38,6 +38,12 @@ impl FileState {
         lock(&self.error).take()
     }
 
+    /// What putting a page of so many bytes in costs, as a share of what a hit saves; 0 where that is not
+    /// to count.
+    pub(super) fn price(&self, page_size: usize) -> f32 {
+        if self.backing.reads_may_meet_writes() { self.read_time.price(page_size) } else { 0.0 }
+    }
+
     pub(super) fn is_closing(&self) -> bool {
         self.closing.load(SeqCst)
     }

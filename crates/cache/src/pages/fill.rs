@@ -123,7 +123,7 @@ impl Core {
         };
         let end = first + wanted.take_while(is_missing).count() as u64;
         let keys = (first..end).map(|page| Key::new(file.number, page));
-        let price = self.price(file);
+        let price = file.price(self.page_size());
         if first == end || !table.decline(&file.group, keys.clone(), price, &self.habits) {
             return None;
         }

@@ -15,6 +15,11 @@ const EMPTY: u32 = u32::MAX;
 /// Frames are numbered in 24 bits; one number is that of none.
 pub(super) const FRAMES_MAX: usize = (1 << 24) - 1;
 
+/// Which of so many places a hash belongs to, by its upper half.
+pub(super) fn place(hash: u64, places: usize) -> usize {
+    (((hash >> 32) * places as u64) >> 32) as usize
+}
+
 /// The frames of pages, by the hashes of their keys.
 #[derive(Debug)]
 pub(super) struct Index {
@@ -46,7 +51,7 @@ impl Index {
     }
 
     fn home(&self, hash: u64) -> usize {
-        (((hash >> 32) * self.homes as u64) >> 32) as usize
+        place(hash, self.homes)
     }
 
     /// How far the entry of a slot is from where it belongs.

@@ -7,6 +7,7 @@
 use std::ops::Range;
 
 use super::core::CHUNK;
+use super::index::place;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -52,7 +53,7 @@ impl Recent {
         for at in before / PAGES..(before + count as usize) / PAGES {
             self.words[at % self.words.len()].store(0, Relaxed);
         }
-        let word = &self.words[(((hash >> 32) * self.words.len() as u64) >> 32) as usize];
+        let word = &self.words[place(hash, self.words.len())];
         if word.load(Relaxed) & bits != 0 {
             return false;
         }

@@ -43,9 +43,10 @@ impl Sizing {
         // A line of ghosts is begun, and each shard may have learnt something else last.
         let ghosts = (frames * GHOSTS).div_ceil(10) * 64;
         let per_frame = self.page_size + POLICY + FRAME;
-        let bits = frames.div_ceil(64) * 8 + Recent::memory(frames);
+        let bits = frames.div_ceil(64) * 8;
         let fixed = Self::beside_table() + size_of::<Table>() + HEADROOM + lists;
-        fixed + frames * per_frame + bits + ghosts + Index::memory(frames)
+        let found = Index::memory(frames) + Recent::memory(frames);
+        fixed + frames * per_frame + bits + ghosts + found
     }
 
     /// What a shard takes beside its table.

@@ -44,15 +44,6 @@ impl Drop for Skim<'_> {
 }
 
 impl Core {
-    /// What putting a page of a file in costs, as a share of what a hit saves; 0 where it is not to count.
-    pub(super) fn price(&self, file: &FileState) -> f32 {
-        if file.backing.reads_may_meet_writes() {
-            file.read_time.price(self.page_size())
-        } else {
-            0.0
-        }
-    }
-
     /// The pages at the beginning of a range, of which the first is missing, if they are to be read past
     /// the cache without a trace. To be called with the shard locked.
     pub(super) fn skim<'a>(
@@ -67,7 +58,8 @@ impl Core {
             return None;
         }
         let local = table.known_local(&file.group)?;
-        let declines = table.policy.declines_most(local) && self.price(file) >= PRICE_MIN;
+        let declines =
+            table.policy.declines_most(local) && file.price(self.page_size()) >= PRICE_MIN;
         // Else models would have to run for long before something is.
         let modelled = cfg!(shuttle) && wanted.start % 4 == 1;
         if !(declines || modelled) || !table.is_scarce(&file.group, Self::watermarks(table).1) {

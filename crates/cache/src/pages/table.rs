@@ -86,7 +86,7 @@ impl Table {
             policy: Policy::new(),
             ghosts: Ghosts::new(0),
             lessons: 0,
-            recent: Recent::new(frames),
+            recent: Recent::new(0),
             locals: Vec::new(),
             numbers: Vec::new(),
             cookie: 0,
