@@ -11,7 +11,7 @@ const STEPS_MAX: u32 = 10_000;
 impl Host {
     /// Runs until `until_ns`.
     pub fn run(&mut self, model: &mut impl Model, until_ns: Ns) {
-        self.settle(model);
+        self.settle();
         while let Some(event) = self.agenda.next(until_ns) {
             match event {
                 Event::Over(cpu, stamp) => {
@@ -23,15 +23,15 @@ impl Host {
                 Event::Tick(cpu) => self.tick(usize::from(cpu)),
                 Event::Token(token) => model.event(self, token),
             }
-            self.settle(model);
+            self.settle();
         }
     }
 
     /// CPUs that are to pick anew do so.
-    fn settle(&mut self, model: &mut impl Model) {
+    fn settle(&mut self) {
         while let Some(cpu) = self.to_schedule.pop() {
             self.cpus[cpu].wants_schedule = false;
-            self.schedule(model, cpu);
+            self.schedule(cpu);
         }
     }
 
@@ -160,7 +160,7 @@ impl Host {
     }
 
     /// Picks what runs on `cpu`.
-    fn schedule(&mut self, model: &mut impl Model, cpu: CpuIndex) {
+    fn schedule(&mut self, cpu: CpuIndex) {
         self.account(cpu);
         if let Some(thread) = self.cpus[cpu].current.take() {
             let index = thread.0 as usize;
@@ -199,11 +199,9 @@ impl Host {
         self.cpus[cpu].picked_ns = now_ns;
         self.set_speeds(cpu);
         self.start_ticking(cpu);
-        if self.threads[thread.0 as usize].left_ns.is_some() {
-            self.time_segment(cpu);
-        } else {
-            self.ask(model, cpu, thread);
-        }
+        // It is asked what it does when it runs: after the switch, and whatever waking up takes.
+        self.threads[thread.0 as usize].left_ns.get_or_insert(0);
+        self.time_segment(cpu);
     }
 
     fn resume(&mut self, cpu: CpuIndex, thread: ThreadId) {
