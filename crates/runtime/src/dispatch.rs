@@ -2,8 +2,8 @@
 //! steps are numbered as in `README.md`.
 
 use homing_sched::{
-    Asked, Attributes, Facts, Features, Idle, Layout, Next, PoolId, PoolSet, QueueId, Reach,
-    Record, Shares, WakeDelays, before_park, overdue, start, submit,
+    Asked, Attributes, Facts, Features, Idle, IssuerWait, LENGTHY_NS, Layout, Next, PoolId,
+    PoolSet, QueueId, Reach, Record, Shares, WakeDelays, before_park, overdue, start, submit,
 };
 use homing_topology::{CPU_COUNT_MAX, CpuId, CpuSet};
 
@@ -33,6 +33,10 @@ pub(crate) struct Dispatch {
     searching: CpuBits,
     /// A: CPUs on which somebody who is no worker has queued something lately.
     occupied: Occupied,
+    /// A: [`IssuerWait`], an estimate as the delays below.
+    issuer_wait_ns: AtomicU64,
+    /// A: CPUs whose worker runs items of these lengths and more, or one that has run for long.
+    lengthy: [CpuBits; LENGTHY_NS.len()],
     /// A: CPUs that are to have a worker.
     active: CpuBits,
     /// A
@@ -82,6 +86,8 @@ impl Dispatch {
             idle: CpuBits::for_range_of(&online),
             searching: CpuBits::for_range_of(&online),
             occupied: Occupied::new(&online),
+            issuer_wait_ns: AtomicU64::new(0),
+            lengthy: LENGTHY_NS.map(|_| CpuBits::for_range_of(&online)),
             active: CpuBits::for_range_of(&online),
             features: AtomicU32::new(Features::ALL.bits().into()),
             delay_occupied_ns: AtomicU64::new(0),
@@ -388,8 +394,33 @@ impl Dispatch {
             return;
         }
         let next = self.next_of(cpu, Idle::Woken, &Shares::NONE);
-        if matches!(next, Next::Take { .. }) {
+        if let Next::Take { queue, .. } = next
+            && !self.issuer_wait().is_brief(self.item_ns(queue))
+        {
             self.claim(fill, cpu);
+        }
+    }
+
+    /// An issuer was called so long after it had begun to wait.
+    pub(crate) fn note_issuer_wait(&self, wait_ns: u64) {
+        let wait = self.issuer_wait().note(wait_ns);
+        self.issuer_wait_ns.store(wait.mean_ns(), Ordering::Relaxed);
+    }
+
+    fn issuer_wait(&self) -> IssuerWait {
+        IssuerWait::from_ns(self.issuer_wait_ns.load(Ordering::Relaxed))
+    }
+
+    /// Says how long the items are that the worker of `cpu` runs.
+    pub(crate) fn set_length(&self, cpu: CpuId, item_ns: u64) {
+        for (set, limit_ns) in self.lengthy.iter().zip(LENGTHY_NS) {
+            let lengthy = item_ns >= limit_ns;
+            // Reading first: mostly there is nothing to change, and all wakers share the line.
+            match (set.contains(cpu), lengthy) {
+                (false, true) => set.insert(cpu),
+                (true, false) => drop(set.remove(cpu)),
+                _ => {}
+            }
         }
     }
 
@@ -481,8 +512,13 @@ impl Facts for Dispatch {
         self.searching.snapshot()
     }
 
-    fn occupied(&self) -> CpuSet {
-        self.occupied.snapshot()
+    fn occupied(&self, item_ns: u64) -> CpuSet {
+        let brief = self.issuer_wait().is_brief(item_ns);
+        if brief { self.occupied.all() } else { self.occupied.snapshot() }
+    }
+
+    fn lengthy(&self, limit: usize) -> CpuSet {
+        self.lengthy[limit].snapshot()
     }
 
     fn wake_ns(&self, occupied: bool) -> u64 {

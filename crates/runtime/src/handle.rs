@@ -6,11 +6,12 @@ use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Instant;
 
+use crate::clock::now_ns;
 use crate::futures::{Outcome, Task};
 use crate::item::{JoinError, Joined};
 use crate::local::{self, Nested};
 use crate::state::Mode;
-use crate::sync::{Mutex, lock, thread};
+use crate::sync::{AtomicU64, Mutex, Ordering, lock, thread};
 use crate::worker::blocking;
 
 /// Waits for an item or a future and hands over its result: `await` it, or [`JoinHandle::join`].
@@ -210,7 +211,11 @@ impl<T> fmt::Debug for JoinHandle<T> {
     }
 }
 
-struct Unpark(thread::Thread);
+struct Unpark {
+    thread: thread::Thread,
+    /// When it was called last.
+    called_ns: AtomicU64,
+}
 
 impl Wake for Unpark {
     fn wake(self: Arc<Self>) {
@@ -218,7 +223,8 @@ impl Wake for Unpark {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.0.unpark();
+        self.called_ns.store(now_ns(), Ordering::Relaxed);
+        self.thread.unpark();
     }
 }
 
@@ -232,20 +238,22 @@ pub(crate) fn block_on_until<F: Future + Unpin>(
     future: &mut F,
     deadline: Option<Instant>,
 ) -> Option<F::Output> {
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let unpark = Arc::new(Unpark { thread: thread::current(), called_ns: AtomicU64::new(0) });
+    let waker = Waker::from(Arc::clone(&unpark));
     let mut context = Context::from_waker(&waker);
-    let mut waited = false;
+    let mut waits_since_ns = None;
     loop {
         // A thread that waits has no turn to give away, also where it is a future that makes it.
         let polled = local::with_budget(false, || Pin::new(&mut *future).poll(&mut context));
         if let Poll::Ready(output) = polled {
-            if waited {
-                local::issuer_goes_on();
+            if let Some(since_ns) = waits_since_ns {
+                let called_ns = unpark.called_ns.load(Ordering::Relaxed);
+                local::issuer_goes_on(called_ns.saturating_sub(since_ns));
             }
             return Some(output);
         }
         let Some(deadline) = deadline else {
-            waited |= local::issuer_waits();
+            begin_wait(&mut waits_since_ns);
             thread::park();
             continue;
         };
@@ -253,7 +261,15 @@ pub(crate) fn block_on_until<F: Future + Unpin>(
         if left.is_zero() {
             return None;
         }
-        waited |= local::issuer_waits();
+        begin_wait(&mut waits_since_ns);
         thread::park_timeout(left);
+    }
+}
+
+/// The thread is about to sleep. Since when it has waited, if it had issued anything.
+fn begin_wait(since_ns: &mut Option<u64>) {
+    let now_ns = now_ns();
+    if local::issuer_waits() {
+        since_ns.get_or_insert(now_ns);
     }
 }

@@ -165,9 +165,10 @@ pub(crate) fn issuer_waits() -> bool {
     true
 }
 
-/// It has waited, and uses its CPU again.
-pub(crate) fn issuer_goes_on() {
+/// It has waited, was called after so long, and uses its CPU again.
+pub(crate) fn issuer_goes_on(wait_ns: u64) {
     if let Some((shared, cpu)) = issued(|_| Some(running_on())) {
+        shared.dispatch.note_issuer_wait(wait_ns);
         shared.dispatch.occupy(cpu);
         quietly(|| drop(shared));
     }

@@ -49,9 +49,14 @@ impl Occupied {
         self.now.contains(cpu) || self.before.contains(cpu)
     }
 
+    /// Those where somebody issues.
+    pub(crate) fn all(&self) -> CpuSet {
+        self.now.snapshot().or(&self.before.snapshot())
+    }
+
     /// Those where somebody issues and does not wait.
     pub(crate) fn snapshot(&self) -> CpuSet {
-        self.now.snapshot().or(&self.before.snapshot()).minus(&self.waiting.snapshot())
+        self.all().minus(&self.waiting.snapshot())
     }
 
     /// An interval is over.
@@ -84,6 +89,7 @@ mod tests {
         assert_eq!(occupied.snapshot(), CpuSet::of(cpu), "an interval is not over at once");
         assert!(occupied.begin_wait(cpu));
         assert!(occupied.snapshot().is_empty() && occupied.contains(cpu));
+        assert_eq!(occupied.all(), CpuSet::of(cpu));
         occupied.insert(cpu);
         assert_eq!(occupied.snapshot(), CpuSet::of(cpu), "it goes on");
         occupied.pass();

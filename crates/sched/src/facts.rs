@@ -26,9 +26,17 @@ pub trait Facts {
     /// serve before it announces that it is idle.
     fn searching(&self) -> CpuSet;
 
-    /// The CPUs on which threads that are not workers have issued items a moment ago: a worker
-    /// woken there would compete with its issuer.
-    fn occupied(&self) -> CpuSet;
+    /// The CPUs on which threads that are not workers have issued items a moment ago, and that are to be
+    /// left to them rather than used for an item of this length: a worker woken there would compete with its
+    /// issuer. Where the issuer waits for its items, only if it does so more briefly than that
+    /// ([`crate::IssuerWait`]).
+    fn occupied(&self, item_ns: u64) -> CpuSet;
+
+    /// The CPUs whose worker runs items of [`crate::LENGTHY_NS`]`[limit]` and more: it is awake, but does not
+    /// come by soon.
+    fn lengthy(&self, _limit: usize) -> CpuSet {
+        CpuSet::EMPTY
+    }
 
     /// How long a worker that was woken has taken to run lately, in nanoseconds: on a CPU that its
     /// issuer occupied, or on another one ([`crate::WakeDelays`]).

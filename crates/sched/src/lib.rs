@@ -45,6 +45,7 @@ mod auto;
 mod facts;
 mod features;
 mod hand_off;
+mod issuer_wait;
 mod layout;
 mod length;
 mod mask;
@@ -64,12 +65,13 @@ pub use auto::{Auto, TRY_EVERY, WINDOW_ITEMS, WINDOW_NS, Window};
 pub use facts::Facts;
 pub use features::{Features, ParseFeaturesError};
 pub use hand_off::{HAND_OFF_NS, HandOff, HandOffFacts, hand_off};
+pub use issuer_wait::IssuerWait;
 pub use layout::{Layout, PoolId, PoolSet, QueueId};
-pub use length::{BACKLOG_BATCH_NS, BATCH_ITEMS_MAX, BATCH_NS, ItemLength};
+pub use length::{BACKLOG_BATCH_NS, BATCH_ITEMS_MAX, BATCH_NS, ItemLength, LENGTHY_NS};
 pub use nice::{Nice, Shares};
 pub use place::{
     OCCUPIED_BACKLOG_ITEMS, OCCUPIED_BACKLOG_NS, OCCUPIED_ITEM_MAX_NS, Placement, TINY_BACKLOG_NS,
-    TINY_ITEM_NS, WHOLE_CORE_ITEM_NS, calls_for_decision, home, start, submit,
+    TINY_ITEM_NS, WAKE_DELAY_MAX_NS, WHOLE_CORE_ITEM_NS, calls_for_decision, home, start, submit,
 };
 pub use pull::{IDLE_PATIENCE_NS, Idle, Next, PULL_AGE_MAX_NS, Reach, before_park};
 pub use record::{Asked, Decided, Record, Recording};

@@ -5,6 +5,7 @@ use homing_topology::{CpuId, CpuSet};
 use crate::facts::Facts;
 use crate::features::Features;
 use crate::layout::{Layout, PoolId, QueueId};
+use crate::length::lengthy_beside;
 use crate::mask::Pod;
 
 /// From which item length on a whole idle core elsewhere is better than the SMT sibling of a busy
@@ -30,6 +31,15 @@ pub const TINY_ITEM_NS: u64 = 1_000;
 
 /// See [`TINY_ITEM_NS`]. Derived: a wake-up's own cost.
 pub const TINY_BACKLOG_NS: u64 = 5_000;
+
+/// No wake-up is thought to take longer, in nanoseconds: then others want the CPUs, and waking one is
+/// not what takes so long.
+pub const WAKE_DELAY_MAX_NS: u64 = 50_000;
+
+/// How many times what a wake-up takes an item may wait for somebody who is awake. With 1 it would begin as
+/// early as by a wake-up, which takes CPU time of both sides. Simulated: with 2 issuers that are the
+/// bottleneck gain most.
+const PATIENCE: u64 = 2;
 
 /// What to do with a new item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,6 +114,20 @@ pub(crate) fn pullers(
     }
 }
 
+/// How long an item of this queue may wait for the workers of its pod that are `awake`, rather than that
+/// another one is woken or fetches it; 0 where there is more than they get done in that time.
+pub(crate) fn patience_ns(facts: &impl Facts, queue: QueueId, item_ns: u64, awake: &CpuSet) -> u64 {
+    let patience_ns = PATIENCE * facts.wake_ns(false).min(WAKE_DELAY_MAX_NS);
+    if item_ns == 0 || patience_ns == 0 {
+        return 0;
+    }
+    // Who of them runs nothing long comes by.
+    let lengthy = lengthy_beside(item_ns).map(|limit| facts.lengthy(limit));
+    let soon = lengthy.map_or(*awake, |lengthy| awake.minus(&lengthy)).len() as u64;
+    let backlog_ns = item_ns.saturating_mul(u64::from(facts.waiting(queue)));
+    if backlog_ns < patience_ns.saturating_mul(soon) { patience_ns } else { 0 }
+}
+
 fn wake_for(layout: &Layout, facts: &impl Facts, queue: QueueId, near: CpuId) -> Option<CpuId> {
     let idle = facts.idle();
     if idle.is_empty() {
@@ -116,7 +140,7 @@ fn wake_for(layout: &Layout, facts: &impl Facts, queue: QueueId, near: CpuId) ->
     }
     let active = facts.active();
     let item_ns = facts.item_ns(queue);
-    let occupied = facts.occupied();
+    let occupied = facts.occupied(item_ns);
     let awake = active.minus(&idle).and(pod);
     if !awake.is_empty() {
         // Somebody of the pod is awake and will come by.
@@ -124,6 +148,9 @@ fn wake_for(layout: &Layout, facts: &impl Facts, queue: QueueId, near: CpuId) ->
         let backlog_ns = item_ns.saturating_mul(u64::from(waiting));
         let known = item_ns != 0;
         if known && item_ns < TINY_ITEM_NS && backlog_ns < TINY_BACKLOG_NS {
+            return None;
+        }
+        if patience_ns(facts, queue, item_ns, &awake) > 0 {
             return None;
         }
         let free = idle.minus(&occupied);
@@ -341,6 +368,65 @@ mod tests {
         assert_eq!(wake("2,3", cache, of(0, 1)), Some(2), "their length is not known");
         assert_eq!(wake("0-3", cache, of(500, 1)), Some(0), "nobody is awake");
         assert_eq!(wake("0-3", cache, of(u64::MAX, u32::MAX)), Some(0), "no overflow");
+    }
+
+    #[test]
+    fn what_waits_is_left_to_who_is_awake_until_a_wake_up_is_faster() {
+        let cache = loose(Scope::Cache);
+        let of = |items, item_ns, delay_ns| {
+            move |facts: &mut Given| {
+                facts.item_ns = item_ns;
+                facts.delay_ns = delay_ns;
+                facts.waiting[0].items = items;
+            }
+        };
+        // 0 and 1 are awake: twice the delay for each of them.
+        assert_eq!(wake("2,3", cache, of(3, 10_000, 10_000)), None);
+        assert_eq!(wake("2,3", cache, of(4, 10_000, 10_000)), Some(2));
+        assert_eq!(wake("1,2,3", cache, of(2, 10_000, 10_000)), Some(2), "of one alone");
+        assert_eq!(wake("0-3", cache, of(1, 10_000, 10_000)), Some(0), "nobody is awake");
+        assert_eq!(wake("2,3", cache, of(1, 10_000, 0)), Some(2), "nobody knows how long it takes");
+        assert_eq!(wake("2,3", cache, of(1, 0, 10_000)), Some(2), "nor how long they run");
+        let late = of(1, 2 * 2 * WAKE_DELAY_MAX_NS, u64::MAX);
+        assert_eq!(
+            wake("2,3", cache, late),
+            Some(2),
+            "then it is not waking up that takes so long"
+        );
+    }
+
+    #[test]
+    fn nothing_is_left_to_who_runs_something_long() {
+        let with = |item_ns, lengthy: [&'static str; 3]| {
+            move |facts: &mut Given| {
+                facts.item_ns = item_ns;
+                facts.delay_ns = 40_000;
+                facts.lengthy = lengthy.map(cpus);
+            }
+        };
+        let cache = loose(Scope::Cache);
+        assert_eq!(wake("2,3", cache, with(10_000, ["", "", ""])), None);
+        assert_eq!(wake("2,3", cache, with(10_000, ["0,1", "", ""])), Some(2), "beside 64 us");
+        assert_eq!(wake("2,3", cache, with(10_000, ["0", "", ""])), None, "1 comes by");
+        assert_eq!(wake("2,3", cache, with(60_000, ["0,1", "", ""])), None, "they are alike");
+        assert_eq!(wake("2,3", cache, with(60_000, ["0,1", "0,1", ""])), Some(2), "256 us");
+        assert_eq!(wake("2,3", cache, with(99_000, ["0-1", "0-1", "0-1"])), Some(2), "1 ms");
+    }
+
+    #[test]
+    fn an_issuer_that_waits_briefly_keeps_its_cpu() {
+        let wait = |wait_ns: u64, item_ns| {
+            move |facts: &mut Given| {
+                facts.issuer_wait = crate::IssuerWait::from_ns(wait_ns);
+                facts.waits = cpus("3");
+                facts.item_ns = item_ns;
+            }
+        };
+        let pod = strict(Scope::Cache);
+        assert_eq!(wake("3", pod, wait(10_000, 9_000)), Some(3), "it is free for longer");
+        assert_eq!(wake("3", pod, wait(10_000, 20_000)), None, "the issuer would be held up");
+        assert_eq!(wake("2,3", pod, wait(10_000, 20_000)), Some(2));
+        assert_eq!(wake("3", pod, wait(0, 20_000)), Some(3), "nothing is known");
     }
 
     #[test]

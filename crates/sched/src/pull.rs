@@ -7,12 +7,13 @@ use crate::features::Features;
 use crate::layout::{Layout, PoolId, QueueId};
 use crate::mask::Pod;
 use crate::nice::Shares;
+use crate::place::patience_ns;
 
 /// A worker that has been idle for this long pulls whatever it may, however fresh. Derived: ten
 /// times the dearest pull.
 pub const IDLE_PATIENCE_NS: u64 = 100_000;
 
-/// The longest that the age of an item keeps others from pulling it.
+/// The longest that the age of an item keeps others from pulling it, beside what its pod takes to come by.
 pub const PULL_AGE_MAX_NS: u64 = 50_000;
 
 /// How far a worker went for an item.
@@ -141,7 +142,7 @@ impl<F: Facts> Scan<'_, F> {
             if away || !self.is_on(reach) {
                 continue;
             }
-            if self.is_ripe(queue, reach) {
+            if self.is_ripe(queue, reach, &pod) {
                 return Some((queue, reach));
             }
         }
@@ -154,13 +155,16 @@ impl<F: Facts> Scan<'_, F> {
     }
 
     /// Whether an item has waited for longer than fetching it costs: its own CPUs are late.
-    fn is_ripe(&mut self, queue: QueueId, reach: Reach) -> bool {
+    fn is_ripe(&mut self, queue: QueueId, reach: Reach, pod: &Pod<'_>) -> bool {
         let Idle::Since(idle_since_ns) = self.idle else {
             return true;
         };
         let facts = self.facts;
         let now_ns = *self.now_ns.get_or_insert_with(|| facts.now_ns());
-        let age_ns = (facts.item_ns(queue) / 16).clamp(reach.cost_ns(), PULL_AGE_MAX_NS);
+        let item_ns = facts.item_ns(queue);
+        let age_ns = (item_ns / 16).clamp(reach.cost_ns(), PULL_AGE_MAX_NS);
+        let awake = facts.active().minus(&facts.idle()).and(pod.cpus());
+        let age_ns = age_ns + patience_ns(facts, queue, item_ns, &awake);
         let by_age = facts.head_since_ns(queue).saturating_add(age_ns);
         let by_patience = idle_since_ns.saturating_add(IDLE_PATIENCE_NS);
         let ripe_at = by_age.min(by_patience);
@@ -250,6 +254,21 @@ mod tests {
                 assert_eq!(next(&layout, &facts, 0, FRESH), Ok((queue.leader.index(), reach)));
             }
         }
+    }
+
+    #[test]
+    fn nobody_fetches_what_its_own_pod_is_given_time_for() {
+        let layout = layout(GRID);
+        let mut facts = Given::new(&layout, &[loose(Scope::Smt)]);
+        (facts.delay_ns, facts.item_ns) = (7_000, 10_000);
+        facts.put(&layout, 0, 4, 2, facts.now_ns);
+        let ripe_ns = facts.now_ns + 14_000 + Reach::Node.cost_ns();
+        assert_eq!(next(&layout, &facts, 0, FRESH), Err(ripe_ns));
+        facts.idle = cpus("5");
+        let at_once_ns = ripe_ns - 14_000;
+        assert_eq!(next(&layout, &facts, 0, FRESH), Err(at_once_ns), "one is not enough for two");
+        facts.put(&layout, 0, 1, 1, facts.now_ns);
+        assert_eq!(next(&layout, &facts, 0, FRESH), Ok((0, Reach::Home)), "that is its own");
     }
 
     #[test]

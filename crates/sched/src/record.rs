@@ -26,7 +26,8 @@ enum Answer {
     Active(CpuSet),
     Idle(CpuSet),
     Searching(CpuSet),
-    Occupied(CpuSet),
+    Occupied(u64, CpuSet),
+    Lengthy(usize, CpuSet),
     Wake(bool, u64),
     Pools(PoolSet),
     Attributes(PoolId, Attributes),
@@ -203,7 +204,8 @@ facts! {
     active() -> CpuSet = Active, CpuSet::EMPTY;
     idle() -> CpuSet = Idle, CpuSet::EMPTY;
     searching() -> CpuSet = Searching, CpuSet::EMPTY;
-    occupied() -> CpuSet = Occupied, CpuSet::EMPTY;
+    occupied(item_ns: u64) -> CpuSet = Occupied, CpuSet::EMPTY;
+    lengthy(limit: usize) -> CpuSet = Lengthy, CpuSet::EMPTY;
     wake_ns(occupied: bool) -> u64 = Wake, 0;
     pools() -> PoolSet = Pools, PoolSet::default();
     attributes(pool: PoolId) -> Attributes = Attributes, Attributes::new(crate::Affinity::ALL[0]);

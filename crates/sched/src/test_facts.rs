@@ -5,7 +5,9 @@ use homing_topology::{CpuId, CpuSet, Machine, Scope};
 use crate::attributes::{Affinity, Attributes};
 use crate::facts::Facts;
 use crate::features::Features;
+use crate::issuer_wait::IssuerWait;
 use crate::layout::{Layout, PoolId, PoolSet, QueueId};
+use crate::length::LENGTHY_NS;
 
 /// A queue with items in it.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +26,12 @@ pub(crate) struct Given {
     pub(crate) idle: CpuSet,
     pub(crate) searching: CpuSet,
     pub(crate) occupied: CpuSet,
+    /// CPUs whose issuer waits, and how long they do.
+    pub(crate) waits: CpuSet,
+    pub(crate) issuer_wait: IssuerWait,
+    pub(crate) lengthy: [CpuSet; LENGTHY_NS.len()],
+    /// What a wake-up takes.
+    pub(crate) delay_ns: u64,
     pub(crate) pools: Vec<Attributes>,
     /// The pools' masks; none for those beyond its end.
     pub(crate) masks: Vec<Option<CpuSet>>,
@@ -42,6 +50,10 @@ impl Given {
             idle: CpuSet::EMPTY,
             searching: CpuSet::EMPTY,
             occupied: CpuSet::EMPTY,
+            waits: CpuSet::EMPTY,
+            issuer_wait: IssuerWait::default(),
+            lengthy: [CpuSet::EMPTY; LENGTHY_NS.len()],
+            delay_ns: 0,
             pools: pools.to_vec(),
             masks: Vec::new(),
             waiting: Vec::new(),
@@ -86,8 +98,17 @@ impl Facts for Given {
         self.searching
     }
 
-    fn occupied(&self) -> CpuSet {
-        self.occupied
+    fn occupied(&self, item_ns: u64) -> CpuSet {
+        let brief = self.issuer_wait.is_brief(item_ns);
+        if brief { self.occupied.or(&self.waits) } else { self.occupied }
+    }
+
+    fn lengthy(&self, limit: usize) -> CpuSet {
+        self.lengthy[limit]
+    }
+
+    fn wake_ns(&self, occupied: bool) -> u64 {
+        self.delay_ns + u64::from(occupied)
     }
 
     fn pools(&self) -> PoolSet {

@@ -72,7 +72,6 @@ pub fn overdue(layout: &Layout, facts: &impl Facts) -> Option<CpuId> {
         return None;
     }
     let now_ns = facts.now_ns();
-    let free = idle.minus(&facts.occupied());
     facts.pools().iter().find_map(|pool| {
         let attributes = facts.attributes(pool);
         layout.leaders(attributes.level()).iter().find_map(|leader| {
@@ -84,8 +83,10 @@ pub fn overdue(layout: &Layout, facts: &impl Facts) -> Option<CpuId> {
             if age_ns < TICK_AGE_NS {
                 return None;
             }
-            let short = facts.item_ns(queue) < OCCUPIED_ITEM_MAX_NS;
-            let idle = if short && age_ns < OCCUPIED_TICK_AGE_NS { free } else { idle };
+            let item_ns = facts.item_ns(queue);
+            let short = item_ns < OCCUPIED_ITEM_MAX_NS;
+            let spares = short && age_ns < OCCUPIED_TICK_AGE_NS;
+            let idle = if spares { idle.minus(&facts.occupied(item_ns)) } else { idle };
             let pod = Pod::of(layout, facts, queue);
             let nearest = |among: &CpuSet| {
                 layout.rings(leader).iter().find_map(|ring| ring.and(among).first_from(leader))

@@ -29,6 +29,19 @@ fn prompt_work_waits_beside_an_idle_cpu_only_until_it_is_ripe() {
 }
 
 #[test]
+fn what_is_left_to_who_is_awake_waits_little_longer_and_spares_wake_ups() {
+    let (mut wakes, mut prompt_wakes) = (0, 0);
+    for name in GRIDS {
+        for seed in 0..4 {
+            let scenario = Scenario::patient(seed);
+            wakes += run(&grid(name), &scenario).wakes;
+            prompt_wakes += run(&grid(name), &Scenario { knows_delay: false, ..scenario }).wakes;
+        }
+    }
+    assert!(2 * wakes < prompt_wakes, "{wakes} wake-ups where there were {prompt_wakes}");
+}
+
+#[test]
 fn captured_machines_and_the_largest_one_are_like_the_others() {
     let largest = (LARGEST.to_owned(), grid(LARGEST));
     for (name, layout) in captures().into_iter().chain([largest]) {

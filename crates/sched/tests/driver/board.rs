@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::collections::{BTreeSet, VecDeque};
 
 use homing_sched::{
-    Attributes, Facts, Features, ItemLength, Layout, Level, PoolId, PoolSet, QueueId,
+    Attributes, Facts, Features, ItemLength, LENGTHY_NS, Layout, Level, PoolId, PoolSet, QueueId,
 };
 use homing_topology::{CPU_COUNT_MAX, CpuId, CpuSet};
 
@@ -44,6 +44,9 @@ pub(crate) struct Board {
     pub(crate) idle: CpuSet,
     pub(crate) searching: CpuSet,
     pub(crate) occupied: CpuSet,
+    lengthy: [CpuSet; LENGTHY_NS.len()],
+    /// What waking a CPU takes, if anybody knows.
+    pub(crate) delay_ns: u64,
     pub(crate) queues: Vec<Queue>,
     /// The queues that have items.
     pub(crate) filled: BTreeSet<usize>,
@@ -90,6 +93,8 @@ impl Board {
             idle: CpuSet::EMPTY,
             searching: CpuSet::EMPTY,
             occupied: CpuSet::EMPTY,
+            lengthy: [CpuSet::EMPTY; LENGTHY_NS.len()],
+            delay_ns: 0,
             filled: BTreeSet::new(),
             pools: pools.to_vec(),
             masks: masks.to_vec(),
@@ -99,6 +104,18 @@ impl Board {
             seen: Seen { waiting: vec![0; queues.len()], ..Seen::default() },
             queues,
             through_seen: Cell::new(false),
+        }
+    }
+
+    /// The worker of `cpu` begins items of this queue.
+    pub(crate) fn begin(&mut self, cpu: CpuId, queue: QueueId) {
+        let item_ns = self.queue(queue).length.mean_ns();
+        for (set, limit_ns) in self.lengthy.iter_mut().zip(LENGTHY_NS) {
+            if item_ns >= limit_ns {
+                set.insert(cpu);
+            } else {
+                set.remove(cpu);
+            }
         }
     }
 
@@ -201,8 +218,16 @@ impl Facts for Board {
         if self.through_seen.get() { self.seen.searching } else { self.searching }
     }
 
-    fn occupied(&self) -> CpuSet {
+    fn occupied(&self, _item_ns: u64) -> CpuSet {
         self.occupied
+    }
+
+    fn lengthy(&self, limit: usize) -> CpuSet {
+        self.lengthy[limit]
+    }
+
+    fn wake_ns(&self, occupied: bool) -> u64 {
+        self.delay_ns + u64::from(occupied)
     }
 
     fn pools(&self) -> PoolSet {

@@ -7,6 +7,8 @@
 //!   insertion wakes an idle CPU, if there is one, which takes the item or something else whose
 //!   own CPU has been woken too; whoever parks beside an item that is not ripe comes back when it
 //!   is, and then takes whatever there is.
+//! * Patient ones (see [`Scenario::patient`]): [`PATIENT_NS`] more. Some are left to workers of the pod that
+//!   are awake, and these come by when their item is over, and that of each other pool that they serve.
 //! * All others: ticks. The first that looks at the queue notes since when it has seen the item
 //!   wait, the next one is more than `TICK_AGE_NS` later and wakes a CPU for it: two ticks, a wake
 //!   delay, and as much as facts may be stale, rounded up to ticks, twice. A tick wakes one CPU
@@ -31,12 +33,18 @@ use homing_topology::{CpuId, CpuSet};
 use super::board::{Board, Item};
 use super::{Scenario, TICK_NS};
 
+/// How much longer work may wait where it is left to who is awake: an item of 33 us of each of three pools,
+/// and what the next wake-up may be put off by.
+pub(crate) const PATIENT_NS: u64 = 3 * 33_000 + 40_000;
+
 /// What came of a scenario.
 #[derive(Debug)]
 pub(crate) struct Report {
     /// Every decision, in order.
     pub(crate) log: String,
     pub(crate) extra_looks: u64,
+    /// How many CPUs were woken for items.
+    pub(crate) wakes: u64,
     /// The longest that a queue was exposed.
     pub(crate) exposed_max_ns: u64,
     /// How long a worker passed over its own queue of each pool, at most.
@@ -78,14 +86,16 @@ impl Checks {
         let strict = strict || !scenario.cpumasks.is_empty();
         let calm = scenario.stale_ns == 0 && scenario.search_ns == 0 && !scenario.occupy;
         let all_on = board.features == Features::ALL && scenario.masks.is_empty();
-        let is_prompt = calm && all_on && !strict && !tiny;
+        let alike = !scenario.knows_delay || scenario.lengths_ns.len() == 1;
+        let is_prompt = calm && all_on && !strict && !tiny && alike;
+        let patient_ns = if scenario.knows_delay { PATIENT_NS } else { 0 };
         Self {
             occasions: 0,
             wakes: 0,
             extra_looks: 0,
             is_fresh: scenario.stale_ns == 0,
             ticks_ns: 2 * TICK_NS + scenario.wake_ns + 2 * stale_ns,
-            prompt_ns: is_prompt.then_some(PULL_AGE_MAX_NS + 2 * scenario.wake_ns),
+            prompt_ns: is_prompt.then_some(PULL_AGE_MAX_NS + 2 * scenario.wake_ns + patient_ns),
             exposed: BTreeMap::new(),
             exposed_max_ns: 0,
             passes: Passes::new(board),
@@ -167,6 +177,7 @@ impl Checks {
         Report {
             log,
             extra_looks: self.extra_looks,
+            wakes: self.wakes,
             exposed_max_ns: self.exposed_max_ns,
             passed_ns: self.passes.most_ns,
         }

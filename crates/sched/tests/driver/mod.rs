@@ -51,8 +51,10 @@ pub(crate) struct Scenario {
     pub(crate) occupy: bool,
     /// How old facts may be.
     pub(crate) stale_ns: u64,
-    /// From waking a CPU to its worker's first look.
+    /// From waking a CPU to its worker's first look,
     pub(crate) wake_ns: u64,
+    /// and whether the decisions know.
+    pub(crate) knows_delay: bool,
     /// How long a worker searches before it parks.
     pub(crate) search_ns: u64,
     /// From when on which CPUs have workers. Before the first: all.
@@ -79,8 +81,22 @@ impl Scenario {
             occupy: false,
             stale_ns: 0,
             wake_ns: 5_000,
+            knows_delay: false,
             search_ns: 0,
             masks: Vec::new(),
+        }
+    }
+
+    /// The same where all items are about as long, and the decisions know what waking a CPU takes: so some
+    /// are left to who is awake.
+    pub(crate) fn patient(seed: u64) -> Self {
+        let base = Self::prompt(seed);
+        Self {
+            lengths_ns: vec![30_000],
+            wake_ns: 20_000,
+            knows_delay: true,
+            pause_ns: 200_000,
+            ..base
         }
     }
 
@@ -134,6 +150,7 @@ impl Scenario {
             occupy: rng.below(2) == 0,
             stale_ns: *rng.pick(&[0, 0, 2_000, 50_000, 400_000]),
             wake_ns: *rng.pick(&[0, 3_000, 50_000]),
+            knows_delay: rng.below(2) == 0,
             search_ns: *rng.pick(&[0, 0, 5_000]),
             masks,
             seed,

@@ -4,7 +4,8 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 
 use homing_sched::{
-    Attributes, Facts, Features, ItemLength, Layout, Level, PoolId, PoolSet, QueueId, WakeDelays,
+    Attributes, Facts, Features, IssuerWait, ItemLength, LENGTHY_NS, Layout, Level, PoolId,
+    PoolSet, QueueId, WakeDelays,
 };
 use homing_topology::{CPU_COUNT_MAX, CpuId, CpuSet};
 
@@ -41,6 +42,10 @@ pub(super) struct Board {
     /// Occupied in this interval, and in the one before.
     occupied_now: CpuSet,
     occupied_before: CpuSet,
+    /// Those whose issuer waits.
+    issuer_waits: CpuSet,
+    pub(super) issuer_wait: IssuerWait,
+    pub(super) lengthy: [CpuSet; LENGTHY_NS.len()],
     pub(super) delays: WakeDelays,
     queues: Vec<Queue>,
     /// For each CPU the position of its queue.
@@ -68,6 +73,9 @@ impl Board {
             searching: CpuSet::EMPTY,
             occupied_now: CpuSet::EMPTY,
             occupied_before: CpuSet::EMPTY,
+            issuer_waits: CpuSet::EMPTY,
+            issuer_wait: IssuerWait::default(),
+            lengthy: [CpuSet::EMPTY; LENGTHY_NS.len()],
             delays: WakeDelays::default(),
             queues: Vec::new(),
             position_of: vec![0; CPU_COUNT_MAX],
@@ -122,17 +130,36 @@ impl Board {
     /// Somebody who is no worker runs on `cpu`.
     pub(super) fn occupy(&mut self, cpu: CpuId) {
         self.occupied_now.insert(cpu);
+        self.issuer_waits.remove(cpu);
     }
 
-    /// Whoever ran on `cpu` waits.
-    pub(super) fn vacate(&mut self, cpu: CpuId) {
-        self.occupied_now.remove(cpu);
-        self.occupied_before.remove(cpu);
+    /// Whether somebody who is no worker issues on `cpu`, even if he waits just now.
+    pub(super) fn is_occupied(&self, cpu: CpuId) -> bool {
+        self.occupied_now.contains(cpu) || self.occupied_before.contains(cpu)
+    }
+
+    /// Whoever issues on `cpu` waits.
+    pub(super) fn begin_wait(&mut self, cpu: CpuId) {
+        if self.is_occupied(cpu) {
+            self.issuer_waits.insert(cpu);
+        }
+    }
+
+    /// The worker of `cpu` runs items of this length.
+    pub(super) fn set_length(&mut self, cpu: CpuId, item_ns: u64) {
+        for (set, limit_ns) in self.lengthy.iter_mut().zip(LENGTHY_NS) {
+            if item_ns >= limit_ns {
+                set.insert(cpu);
+            } else {
+                set.remove(cpu);
+            }
+        }
     }
 
     /// An interval has passed: who has not been seen since the last one is gone.
     pub(super) fn forget_occupied(&mut self) {
         self.occupied_before = std::mem::replace(&mut self.occupied_now, CpuSet::EMPTY);
+        self.issuer_waits = self.issuer_waits.and(&self.occupied_before);
     }
 
     /// How many items wait altogether.
@@ -208,8 +235,13 @@ impl Facts for Board {
         if self.through_seen { self.seen.searching } else { self.searching }
     }
 
-    fn occupied(&self) -> CpuSet {
-        self.occupied_now.or(&self.occupied_before)
+    fn occupied(&self, item_ns: u64) -> CpuSet {
+        let all = self.occupied_now.or(&self.occupied_before);
+        if self.issuer_wait.is_brief(item_ns) { all } else { all.minus(&self.issuer_waits) }
+    }
+
+    fn lengthy(&self, limit: usize) -> CpuSet {
+        self.lengthy[limit]
     }
 
     fn wake_ns(&self, occupied: bool) -> u64 {

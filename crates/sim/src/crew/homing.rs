@@ -1,7 +1,7 @@
 //! homing's runtime: a pinned worker for each CPU that does what `homing_sched` decides, at the
 //! cost of deciding it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
 use homing_sched::{
@@ -134,6 +134,8 @@ pub struct Homing {
     /// The issuers of late, and before, by their numbers.
     issuing: CpuSet,
     issuing_before: CpuSet,
+    /// Since when issuers have waited that nobody has called yet.
+    waiting_since_ns: BTreeMap<ThreadId, u64>,
     wakes_seen: u32,
     auto: Option<Auto>,
     window: WindowBooks,
@@ -201,6 +203,7 @@ impl Homing {
             ticks: 0,
             issuing: CpuSet::EMPTY,
             issuing_before: CpuSet::EMPTY,
+            waiting_since_ns: BTreeMap::new(),
             wakes_seen: 0,
             auto,
             window: WindowBooks::default(),
@@ -239,21 +242,32 @@ impl Homing {
         hand_off(&HandOffFacts { item_ns, issuer_has_more: true, spare_cpu_count })
     }
 
-    /// An issuer on `cpu` is about to wait for its items: its CPU is free for them.
+    /// An issuer is about to wait for its items: its CPU is free for them.
     pub(super) fn issuer_waits(&mut self, host: &mut Host, issuer: ThreadId) {
         let cpu = host.geometry().id(host.cpu_of(issuer));
         self.board.now_ns = host.now_ns().max(1);
-        self.board.vacate(cpu);
+        self.board.begin_wait(cpu);
+        self.waiting_since_ns.insert(issuer, self.board.now_ns);
         if self.board.total() > 0 && self.board.idle.contains(cpu) {
             self.board.look_closely();
             let next = before_park(&self.layout, &self.board, cpu, Idle::Woken, &Shares::NONE);
-            if matches!(next, Decision::Take { .. }) {
+            if let Decision::Take { queue, .. } = next
+                && !self.board.issuer_wait.is_brief(self.board.item_ns(queue))
+            {
                 let from = host.cpu_of(issuer);
                 let mut once = Some(cpu);
                 self.wake_one(host, from, Some(issuer), &mut |_: &Layout, _: &Board| once.take());
             }
         }
         self.note_exposure();
+    }
+
+    /// What an issuer waits for is over.
+    pub(super) fn issuer_is_called(&mut self, host: &Host, issuer: ThreadId) {
+        if let Some(since_ns) = self.waiting_since_ns.remove(&issuer) {
+            let wait_ns = host.now_ns().saturating_sub(since_ns);
+            self.board.issuer_wait = self.board.issuer_wait.note(wait_ns);
+        }
     }
 
     fn put(&mut self, host: &mut Host, item: Item, cpu: CpuIndex, by: Option<ThreadId>) {
@@ -305,7 +319,7 @@ impl Homing {
                 return;
             }
             let index = host.geometry().index(id);
-            let occupied = self.board.occupied().contains(id);
+            let occupied = self.board.is_occupied(id);
             let worker = &mut self.workers[index];
             worker.woken_ns = self.board.now_ns;
             worker.woken_occupied = occupied;
@@ -327,7 +341,7 @@ impl Homing {
     /// Keeps the longest time for which work has waited beside an idle CPU. Strict work may.
     fn note_exposure(&mut self) {
         let exposed = self.board.total() > 0
-            && !self.board.idle.minus(&self.board.occupied()).is_empty()
+            && !self.board.idle.minus(&self.board.occupied(0)).is_empty()
             && !self.board.attributes.affinity.strict;
         if let Some(since_ns) = self.exposed_since_ns {
             // What has not ended counts too: each tick comes here.
@@ -405,7 +419,7 @@ impl Homing {
             return Next::Begin(item);
         }
         let worker = &self.workers[index];
-        let occupied = self.board.occupied().contains(worker.cpu);
+        let occupied = self.board.is_occupied(worker.cpu);
         let search_ns = worker.gaps.search_ns(occupied);
         let near = &self.layout.rings(worker.cpu)[0];
         if search_ns > 0 && !self.board.searching.intersects(near) {
@@ -505,6 +519,7 @@ impl Homing {
                 start(layout, board, queue, cpu)
             });
         }
+        self.board.set_length(cpu, self.board.item_ns(queue));
         let worker = &mut self.workers[index];
         worker.state = State::Busy;
         worker.queue = Some(queue);

@@ -135,6 +135,13 @@ impl Crew {
         }
     }
 
+    /// What an issuer that may sleep waits for is over: the workload is about to wake it.
+    pub fn issuer_is_called(&mut self, host: &Host, issuer: ThreadId) {
+        if let Self::Homing(crew) = self {
+            crew.issuer_is_called(host, issuer);
+        }
+    }
+
     /// A worker has ended its item, or was woken: what it does next.
     pub fn next(&mut self, host: &mut Host, worker: ThreadId) -> Next {
         match self {

@@ -328,7 +328,9 @@ impl<'a> Run<'a> {
         } else {
             let issuer = &mut self.issuers[request.issuer];
             issuer.ended.push(id);
-            issuer.thread
+            let thread = issuer.thread;
+            self.crew.issuer_is_called(host, thread);
+            thread
         };
         host.wake(woken, worker);
     }
@@ -388,6 +390,7 @@ impl Model for Run<'_> {
             let issuer = &mut self.issuers[request.issuer];
             issuer.ended.push(id);
             let thread = issuer.thread;
+            self.crew.issuer_is_called(host, thread);
             host.wake_from(thread, request.irq_cpu, None);
             return;
         }

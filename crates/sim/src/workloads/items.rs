@@ -118,6 +118,7 @@ impl Run<'_> {
             self.over[item as usize] = true;
             let issuer = &self.issuers[self.issuer_of[item as usize]];
             if issuer.on_way.len() == self.setup.depth && issuer.on_way[0] == item {
+                self.crew.issuer_is_called(host, issuer.thread);
                 host.wake(issuer.thread, worker);
             }
         }

@@ -1,0 +1,58 @@
+//! How long issuers that wait for their items do so, learned from those that did.
+//!
+//! Such an issuer's CPU is free meanwhile. But a worker that is woken there keeps it for an item at
+//! least, and whoever issues holds up all items to come: so it is only worth it where the wait is as long.
+
+/// Of what was measured this part goes into the mean.
+const WEIGHT: u64 = 16;
+
+/// No wait counts for longer: one that was to last would hide many that were brief.
+const WAIT_MAX_NS: u64 = 1_000_000;
+
+/// A running mean.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IssuerWait {
+    mean_ns: u64,
+}
+
+impl IssuerWait {
+    /// From [`IssuerWait::mean_ns`]: for keeping it in an atomic.
+    pub const fn from_ns(mean_ns: u64) -> Self {
+        Self { mean_ns }
+    }
+
+    /// The mean; 0 before anything was noted.
+    pub const fn mean_ns(self) -> u64 {
+        self.mean_ns
+    }
+
+    /// Takes note that an issuer was called `wait_ns` after it had begun to wait. That it may have had to
+    /// wait for its CPU after that does not count: it would make a wait seem long because it was used.
+    #[must_use]
+    pub const fn note(self, wait_ns: u64) -> Self {
+        let wait_ns = if wait_ns < WAIT_MAX_NS { wait_ns } else { WAIT_MAX_NS };
+        // At least 1: 0 means that nothing is known.
+        Self { mean_ns: self.mean_ns - self.mean_ns.div_ceil(WEIGHT) + wait_ns / WEIGHT + 1 }
+    }
+
+    /// Whether issuers are called again before an item of this length would be over.
+    pub const fn is_brief(self, item_ns: u64) -> bool {
+        self.mean_ns != 0 && self.mean_ns < item_ns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_are_brief_beside_items_that_take_longer() {
+        assert!(!IssuerWait::default().is_brief(u64::MAX), "nothing is known");
+        let noted = (0..200).fold(IssuerWait::default(), |wait, _| wait.note(10_000));
+        assert!((9_000..=10_100).contains(&noted.mean_ns()), "{}", noted.mean_ns());
+        assert!(noted.is_brief(50_000) && !noted.is_brief(9_000));
+        let long = (0..16).fold(noted, |wait, _| wait.note(u64::MAX));
+        assert!(!long.is_brief(500_000), "{}", long.mean_ns());
+        assert!((0..100).fold(long, |wait, _| wait.note(0)).is_brief(50_000), "and brief again");
+    }
+}
