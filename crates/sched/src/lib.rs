@@ -22,13 +22,14 @@
 //! * `SCHED-2` Only a CPU that is idle is woken: a whole idle core of the pod, an idle sibling
 //!   there, then (not strict) outward by distance; a CPU on which an issuer runs comes last, and
 //!   only for more than the awake have to do, or for long items.
-//!   Where none is idle, nobody is woken.
+//!   Where none is idle, nobody is woken; nor where workers of the pod that are awake get all that
+//!   waits done before a wake-up would be over.
 //! * `SCHED-3` One insertion wakes at most one CPU, none where a worker of the pod is already
 //!   searching; whoever starts an item while more wait wakes the next.
 //! * `SCHED-4` A worker parks only where no queue that it may serve has work that is ripe: it
 //!   looks in its own pods, then in those of its LLC, of its node, of the other nodes, nearest
-//!   first. Work of other pods is ripe when it has waited for longer than fetching it costs, or
-//!   when the worker has been idle for long.
+//!   first. Work of other pods is ripe when it has waited for longer than fetching it costs, and
+//!   than its pod may be given for it; or when the worker has been idle for long.
 //! * `SCHED-5` Strict work is never taken outside its pod while the pod has a worker.
 //! * `SCHED-6` A worker takes from the pool that has had the least of its CPU's time, by the weight
 //!   of its `nice`: so each gets its share, and none is starved.

@@ -87,7 +87,7 @@ impl GroupCommit {
             worker_ns: 250_000,
             cpus: 16,
             data_ns: 300_000,
-            iops: 35_000,
+            iops: 32_500,
             tags: 128,
             log_ns: 1_130_000,
             buffer_commits: 100,
