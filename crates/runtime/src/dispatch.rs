@@ -2,8 +2,8 @@
 //! steps are numbered as in `README.md`.
 
 use homing_sched::{
-    Asked, Attributes, Facts, Features, Idle, IssuerWait, LENGTHY_NS, Layout, Next, PoolId,
-    PoolSet, QueueId, Reach, Record, Shares, WakeDelays, before_park, overdue, start, submit,
+    Asked, Attributes, Facts, Features, Idle, IssuerWait, Layout, Next, PoolId, PoolSet, QueueId,
+    Reach, Record, Shares, WakeDelays, before_park, overdue, start, submit,
 };
 use homing_topology::{CPU_COUNT_MAX, CpuId, CpuSet};
 
@@ -35,8 +35,6 @@ pub(crate) struct Dispatch {
     occupied: Occupied,
     /// A: [`IssuerWait`], an estimate as the delays below.
     issuer_wait_ns: AtomicU64,
-    /// A: CPUs whose worker runs items of these lengths and more, or one that has run for long.
-    lengthy: [CpuBits; LENGTHY_NS.len()],
     /// A: CPUs that are to have a worker.
     active: CpuBits,
     /// A
@@ -87,7 +85,6 @@ impl Dispatch {
             searching: CpuBits::for_range_of(&online),
             occupied: Occupied::new(&online),
             issuer_wait_ns: AtomicU64::new(0),
-            lengthy: LENGTHY_NS.map(|_| CpuBits::for_range_of(&online)),
             active: CpuBits::for_range_of(&online),
             features: AtomicU32::new(Features::ALL.bits().into()),
             delay_occupied_ns: AtomicU64::new(0),
@@ -411,19 +408,6 @@ impl Dispatch {
         IssuerWait::from_ns(self.issuer_wait_ns.load(Ordering::Relaxed))
     }
 
-    /// Says how long the items are that the worker of `cpu` runs.
-    pub(crate) fn set_length(&self, cpu: CpuId, item_ns: u64) {
-        for (set, limit_ns) in self.lengthy.iter().zip(LENGTHY_NS) {
-            let lengthy = item_ns >= limit_ns;
-            // Reading first: mostly there is nothing to change, and all wakers share the line.
-            match (set.contains(cpu), lengthy) {
-                (false, true) => set.insert(cpu),
-                (true, false) => drop(set.remove(cpu)),
-                _ => {}
-            }
-        }
-    }
-
     pub(crate) fn is_occupied(&self, cpu: CpuId) -> bool {
         self.occupied.contains(cpu)
     }
@@ -517,8 +501,8 @@ impl Facts for Dispatch {
         if brief { self.occupied.all() } else { self.occupied.snapshot() }
     }
 
-    fn lengthy(&self, limit: usize) -> CpuSet {
-        self.lengthy[limit].snapshot()
+    fn busy_since_ns(&self, cpu: CpuId) -> u64 {
+        self.slot(cpu).busy_since_ns()
     }
 
     fn wake_ns(&self, occupied: bool) -> u64 {

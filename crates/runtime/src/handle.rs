@@ -241,35 +241,34 @@ pub(crate) fn block_on_until<F: Future + Unpin>(
     let unpark = Arc::new(Unpark { thread: thread::current(), called_ns: AtomicU64::new(0) });
     let waker = Waker::from(Arc::clone(&unpark));
     let mut context = Context::from_waker(&waker);
-    let mut waits_since_ns = None;
+    let (mut waited, mut waits_since_ns) = (false, None);
     loop {
         // A thread that waits has no turn to give away, also where it is a future that makes it.
         let polled = local::with_budget(false, || Pin::new(&mut *future).poll(&mut context));
         if let Poll::Ready(output) = polled {
-            if let Some(since_ns) = waits_since_ns {
-                let called_ns = unpark.called_ns.load(Ordering::Relaxed);
-                local::issuer_goes_on(called_ns.saturating_sub(since_ns));
+            if waited {
+                local::issuer_goes_on();
             }
             return Some(output);
         }
-        let Some(deadline) = deadline else {
-            begin_wait(&mut waits_since_ns);
-            thread::park();
-            continue;
-        };
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let now_ns = now_ns();
+        if left.is_some_and(|left| left.is_zero()) {
+            // It would have been longer.
+            let waited_ns = waits_since_ns.map(|since_ns| now_ns - since_ns);
+            waited_ns.into_iter().for_each(local::issuer_waited);
             return None;
         }
-        begin_wait(&mut waits_since_ns);
-        thread::park_timeout(left);
-    }
-}
-
-/// The thread is about to sleep. Since when it has waited, if it had issued anything.
-fn begin_wait(since_ns: &mut Option<u64>) {
-    let now_ns = now_ns();
-    if local::issuer_waits() {
-        since_ns.get_or_insert(now_ns);
+        if local::issuer_waits() {
+            (waited, waits_since_ns) = (true, waits_since_ns.or(Some(now_ns)));
+        }
+        match left {
+            None => thread::park(),
+            Some(left) => thread::park_timeout(left),
+        }
+        let called_ns = unpark.called_ns.load(Ordering::Relaxed);
+        if let Some(since_ns) = waits_since_ns.take_if(|since_ns| called_ns >= *since_ns) {
+            local::issuer_waited(called_ns - since_ns);
+        }
     }
 }

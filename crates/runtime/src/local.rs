@@ -165,10 +165,17 @@ pub(crate) fn issuer_waits() -> bool {
     true
 }
 
-/// It has waited, was called after so long, and uses its CPU again.
-pub(crate) fn issuer_goes_on(wait_ns: u64) {
-    if let Some((shared, cpu)) = issued(|_| Some(running_on())) {
+/// What it waited for was over so long after it had begun to wait.
+pub(crate) fn issuer_waited(wait_ns: u64) {
+    if let Some((shared, ())) = issued(|_| Some(())) {
         shared.dispatch.note_issuer_wait(wait_ns);
+        quietly(|| drop(shared));
+    }
+}
+
+/// It has waited, and uses its CPU again.
+pub(crate) fn issuer_goes_on() {
+    if let Some((shared, cpu)) = issued(|_| Some(running_on())) {
         shared.dispatch.occupy(cpu);
         quietly(|| drop(shared));
     }

@@ -234,7 +234,6 @@ impl Monitor<'_> {
                 continue;
             };
             long = true;
-            shared.dispatch.set_length(*cpu, now_ns.saturating_sub(since_ns));
             self.look_at(&member, *cpu, since_ns, now_ns);
         }
         self.seen.retain(|member, _| owners.contains_key(member));

@@ -26,6 +26,8 @@ pub(crate) struct Slot {
     /// When the owner was last woken, shifted left; with a bit for "on a CPU that its issuer
     /// occupied". An estimate: of two wakers one is lost.
     woken: AtomicU64,
+    /// Since when the owner has run its batch, or has been called. An estimate, as above.
+    busy_since_ns: AtomicU64,
     pub(crate) books: CpuBooks,
 }
 
@@ -37,6 +39,7 @@ impl Slot {
             owner: AtomicU32::new(VACANT),
             sleeper: Sleeper::new(),
             woken: AtomicU64::new(0),
+            busy_since_ns: AtomicU64::new(0),
             books: CpuBooks::default(),
         }
     }
@@ -99,8 +102,20 @@ impl Slot {
 
     /// Wakes the owner, who is parked or about to be.
     pub(crate) fn wake(&self, occupied: bool) {
-        self.woken.store(now_ns() << 1 | u64::from(occupied), Ordering::Relaxed);
+        let now_ns = now_ns();
+        self.woken.store(now_ns << 1 | u64::from(occupied), Ordering::Relaxed);
+        self.begin(now_ns);
         self.sleeper.wake();
+    }
+
+    /// The owner begins a batch.
+    pub(crate) fn begin(&self, now_ns: u64) {
+        self.busy_since_ns.store(now_ns, Ordering::Relaxed);
+    }
+
+    /// Since when the owner has run its batch, or has been called.
+    pub(crate) fn busy_since_ns(&self) -> u64 {
+        self.busy_since_ns.load(Ordering::Relaxed)
     }
 
     /// When the owner was last woken, and whether its issuer occupied the CPU.

@@ -114,9 +114,9 @@ impl<'a> Worker<'a> {
         }
         let home = self.shared.dispatch.pools.queue(queue);
         let item_ns = home.length().mean_ns();
-        self.shared.dispatch.set_length(self.cpu, item_ns);
         let weight = self.cpu_clock_weight(item_ns);
         let began_ns = self.now_ns;
+        self.shared.dispatch.slot(self.cpu).begin(began_ns);
         self.me.running_since_ns.store(began_ns, Ordering::Relaxed);
         let cpu_began_ns = weight.filter(|weight| *weight > 0).map(|_| thread_cpu_ns());
         let mut items = 0;

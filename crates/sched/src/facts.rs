@@ -1,7 +1,7 @@
 //! What a decision may know. The threads of a runtime read it from atomics, a simulator from
 //! plain fields; any of it may be stale or torn by the time the decision is carried out.
 
-use homing_topology::CpuSet;
+use homing_topology::{CpuId, CpuSet};
 
 use crate::attributes::Attributes;
 use crate::features::Features;
@@ -32,10 +32,10 @@ pub trait Facts {
     /// ([`crate::IssuerWait`]).
     fn occupied(&self, item_ns: u64) -> CpuSet;
 
-    /// The CPUs whose worker runs items of [`crate::LENGTHY_NS`]`[limit]` and more: it is awake, but does not
-    /// come by soon.
-    fn lengthy(&self, _limit: usize) -> CpuSet {
-        CpuSet::EMPTY
+    /// Since when the worker of a CPU, which is awake, has run what it runs, or has been called: whoever is at
+    /// it for long may not come by soon. Later than now: it has just begun.
+    fn busy_since_ns(&self, _cpu: CpuId) -> u64 {
+        u64::MAX
     }
 
     /// How long a worker that was woken has taken to run lately, in nanoseconds: on a CPU that its

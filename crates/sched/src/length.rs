@@ -15,16 +15,6 @@ const BACKLOG_BATCHES: u32 = 16;
 /// The most items a worker takes at once.
 pub const BATCH_ITEMS_MAX: u32 = 32;
 
-/// From which lengths on workers are known to run long items, in nanoseconds: whoever has short ones
-/// need not wait for them.
-pub const LENGTHY_NS: [u64; 3] = [64_000, 256_000, 1_000_000];
-
-/// The limit of [`LENGTHY_NS`] that is long beside items of this length: several times that. `None`
-/// where all are about as short, or nothing is known to be longer.
-pub(crate) fn lengthy_beside(item_ns: u64) -> Option<usize> {
-    LENGTHY_NS.iter().position(|limit| item_ns.saturating_mul(4) <= *limit)
-}
-
 /// A running estimate of the length of a queue's items.
 ///
 /// It rises at once and falls slowly (a sixteenth of the difference at a time): one long item
@@ -91,12 +81,6 @@ mod tests {
         }
         assert!((50..300).contains(&rounds), "{rounds}");
         assert_eq!(length.complete(77, 0), length);
-    }
-
-    #[test]
-    fn what_is_long_is_several_times_as_long() {
-        let beside = [0, 16_000, 16_001, 64_001, 250_000, 250_001, u64::MAX].map(lengthy_beside);
-        assert_eq!(beside, [Some(0), Some(0), Some(1), Some(2), Some(2), None, None]);
     }
 
     #[test]

@@ -68,7 +68,7 @@ pub use features::{Features, ParseFeaturesError};
 pub use hand_off::{HAND_OFF_NS, HandOff, HandOffFacts, hand_off};
 pub use issuer_wait::IssuerWait;
 pub use layout::{Layout, PoolId, PoolSet, QueueId};
-pub use length::{BACKLOG_BATCH_NS, BATCH_ITEMS_MAX, BATCH_NS, ItemLength, LENGTHY_NS};
+pub use length::{BACKLOG_BATCH_NS, BATCH_ITEMS_MAX, BATCH_NS, ItemLength};
 pub use nice::{Nice, Shares};
 pub use place::{
     OCCUPIED_BACKLOG_ITEMS, OCCUPIED_BACKLOG_NS, OCCUPIED_ITEM_MAX_NS, Placement, TINY_BACKLOG_NS,

@@ -5,7 +5,6 @@ use homing_topology::{CpuId, CpuSet};
 use crate::facts::Facts;
 use crate::features::Features;
 use crate::layout::{Layout, PoolId, QueueId};
-use crate::length::lengthy_beside;
 use crate::mask::Pod;
 
 /// From which item length on a whole idle core elsewhere is better than the SMT sibling of a busy
@@ -21,8 +20,8 @@ pub const OCCUPIED_BACKLOG_NS: u64 = 50_000;
 /// partial load lose several per cent on small machines, with 4 low depths leave CPUs unused.
 pub const OCCUPIED_BACKLOG_ITEMS: usize = 2;
 
-/// Only items shorter than this wait for that: of others the wait for whoever is awake is dear, and
-/// nobody tells whether the issuer still runs. Guessed.
+/// Only items shorter than this wait for that, or for anybody beside an idle CPU: of others the wait for
+/// whoever is awake is dear, and nobody tells whether the issuer still runs. Guessed.
 pub const OCCUPIED_ITEM_MAX_NS: u64 = 500_000;
 
 /// Items shorter than this are left to the pod's workers that are awake until [`TINY_BACKLOG_NS`]
@@ -115,17 +114,43 @@ pub(crate) fn pullers(
 }
 
 /// How long an item of this queue may wait for the workers of its pod that are `awake`, rather than that
-/// another one is woken or fetches it; 0 where there is more than they get done in that time.
-pub(crate) fn patience_ns(facts: &impl Facts, queue: QueueId, item_ns: u64, awake: &CpuSet) -> u64 {
+/// another one is woken or fetches it; 0 where they are not sure to get it done in that time.
+///
+/// Only those count that come to this queue first, that find no other work there, and that have not been at
+/// what they run for long: who runs a long item, or is held up, is no help.
+pub(crate) fn patience_ns(
+    layout: &Layout,
+    facts: &impl Facts,
+    queue: QueueId,
+    item_ns: u64,
+    awake: &CpuSet,
+) -> u64 {
     let patience_ns = PATIENCE * facts.wake_ns(false).min(WAKE_DELAY_MAX_NS);
-    if item_ns == 0 || patience_ns == 0 {
+    if item_ns == 0 || item_ns >= OCCUPIED_ITEM_MAX_NS || patience_ns == 0 {
         return 0;
     }
-    // Who of them runs nothing long comes by.
-    let lengthy = lengthy_beside(item_ns).map(|limit| facts.lengthy(limit));
-    let soon = lengthy.map_or(*awake, |lengthy| awake.minus(&lengthy)).len() as u64;
+    // With so many of them an item each would take just as long.
     let backlog_ns = item_ns.saturating_mul(u64::from(facts.waiting(queue)));
-    if backlog_ns < patience_ns.saturating_mul(soon) { patience_ns } else { 0 }
+    let enough = backlog_ns / patience_ns;
+    let level = facts.attributes(queue.pool).level();
+    let own = layout.pod(level.scope(), queue.leader);
+    let awake = awake.and(own);
+    if awake.len() as u64 <= enough || others_wait(layout, facts, queue, own) {
+        return 0;
+    }
+    let now_ns = facts.now_ns();
+    let busy_max_ns = patience_ns + 2 * item_ns;
+    let comes = |cpu: &CpuId| now_ns.saturating_sub(facts.busy_since_ns(*cpu)) <= busy_max_ns;
+    let more_than_enough = awake.iter().filter(comes).nth(enough as usize).is_some();
+    if more_than_enough { patience_ns } else { 0 }
+}
+
+/// Whether items of other pools wait for the CPUs that share a queue.
+fn others_wait(layout: &Layout, facts: &impl Facts, queue: QueueId, own: &CpuSet) -> bool {
+    facts.pools().iter().filter(|pool| *pool != queue.pool).any(|pool| {
+        let leaders = layout.leaders(facts.attributes(pool).level()).and(own);
+        leaders.iter().any(|leader| facts.waiting(QueueId { pool, leader }) > 0)
+    })
 }
 
 fn wake_for(layout: &Layout, facts: &impl Facts, queue: QueueId, near: CpuId) -> Option<CpuId> {
@@ -150,7 +175,7 @@ fn wake_for(layout: &Layout, facts: &impl Facts, queue: QueueId, near: CpuId) ->
         if known && item_ns < TINY_ITEM_NS && backlog_ns < TINY_BACKLOG_NS {
             return None;
         }
-        if patience_ns(facts, queue, item_ns, &awake) > 0 {
+        if patience_ns(layout, facts, queue, item_ns, &awake) > 0 {
             return None;
         }
         let free = idle.minus(&occupied);
@@ -387,7 +412,7 @@ mod tests {
         assert_eq!(wake("0-3", cache, of(1, 10_000, 10_000)), Some(0), "nobody is awake");
         assert_eq!(wake("2,3", cache, of(1, 10_000, 0)), Some(2), "nobody knows how long it takes");
         assert_eq!(wake("2,3", cache, of(1, 0, 10_000)), Some(2), "nor how long they run");
-        let late = of(1, 2 * 2 * WAKE_DELAY_MAX_NS, u64::MAX);
+        let late = of(2, 2 * WAKE_DELAY_MAX_NS, u64::MAX);
         assert_eq!(
             wake("2,3", cache, late),
             Some(2),
@@ -396,21 +421,42 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_left_to_who_runs_something_long() {
-        let with = |item_ns, lengthy: [&'static str; 3]| {
+    fn nothing_is_left_to_who_may_not_come_by() {
+        // 0 and 1 are awake, and patience is 80 us: they may be at it for 20 us more.
+        let with = |held_up: &'static str, for_ns: u64| {
             move |facts: &mut Given| {
-                facts.item_ns = item_ns;
-                facts.delay_ns = 40_000;
-                facts.lengthy = lengthy.map(cpus);
+                (facts.item_ns, facts.delay_ns) = (10_000, 40_000);
+                let since_ns = facts.now_ns - for_ns;
+                facts.busy = cpus(held_up).iter().map(|cpu| (cpu, since_ns)).collect();
             }
         };
         let cache = loose(Scope::Cache);
-        assert_eq!(wake("2,3", cache, with(10_000, ["", "", ""])), None);
-        assert_eq!(wake("2,3", cache, with(10_000, ["0,1", "", ""])), Some(2), "beside 64 us");
-        assert_eq!(wake("2,3", cache, with(10_000, ["0", "", ""])), None, "1 comes by");
-        assert_eq!(wake("2,3", cache, with(60_000, ["0,1", "", ""])), None, "they are alike");
-        assert_eq!(wake("2,3", cache, with(60_000, ["0,1", "0,1", ""])), Some(2), "256 us");
-        assert_eq!(wake("2,3", cache, with(99_000, ["0-1", "0-1", "0-1"])), Some(2), "1 ms");
+        assert_eq!(wake("2,3", cache, with("", 0)), None);
+        assert_eq!(wake("2,3", cache, with("0", 100_001)), None, "1 comes by");
+        assert_eq!(wake("2,3", cache, with("0,1", 100_000)), None);
+        assert_eq!(wake("2,3", cache, with("0,1", 100_001)), Some(2), "both are held up");
+        let long = |facts: &mut Given| {
+            (facts.item_ns, facts.delay_ns) = (OCCUPIED_ITEM_MAX_NS, u64::MAX);
+        };
+        assert_eq!(wake("3", cache, long), Some(3), "three are awake, but it is long");
+    }
+
+    #[test]
+    fn nothing_is_left_to_who_has_other_work() {
+        let layout = layout("1x1x32x1");
+        let mut facts = Given::new(&layout, &[loose(Scope::Numa), loose(Scope::Cpu)]);
+        (facts.item_ns, facts.delay_ns) = (10_000, 10_000);
+        facts.put(&layout, 0, 0, 1, facts.now_ns);
+        let woken = |facts: &Given, idle| {
+            let facts = Given { idle: cpus(idle), ..facts.clone() };
+            submit(&layout, &facts, cpu_id(0), PoolId(0)).wake.map(CpuId::index)
+        };
+        assert_eq!(woken(&facts, "3-31"), None, "0 to 2 are awake and share its queue");
+        assert_eq!(woken(&facts, "0-7"), Some(0), "the others of its pod have queues of their own");
+        facts.put(&layout, 1, 20, 1, facts.now_ns);
+        assert_eq!(woken(&facts, "3-31"), None, "that is not for them");
+        facts.put(&layout, 1, 2, 1, facts.now_ns);
+        assert_eq!(woken(&facts, "3-31"), Some(3), "2 has something else to do");
     }
 
     #[test]

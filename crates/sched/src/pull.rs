@@ -164,7 +164,7 @@ impl<F: Facts> Scan<'_, F> {
         let item_ns = facts.item_ns(queue);
         let age_ns = (item_ns / 16).clamp(reach.cost_ns(), PULL_AGE_MAX_NS);
         let awake = facts.active().minus(&facts.idle()).and(pod.cpus());
-        let age_ns = age_ns + patience_ns(facts, queue, item_ns, &awake);
+        let age_ns = age_ns + patience_ns(self.layout, facts, queue, item_ns, &awake);
         let by_age = facts.head_since_ns(queue).saturating_add(age_ns);
         let by_patience = idle_since_ns.saturating_add(IDLE_PATIENCE_NS);
         let ripe_at = by_age.min(by_patience);

@@ -27,7 +27,7 @@ enum Answer {
     Idle(CpuSet),
     Searching(CpuSet),
     Occupied(u64, CpuSet),
-    Lengthy(usize, CpuSet),
+    BusySince(CpuId, u64),
     Wake(bool, u64),
     Pools(PoolSet),
     Attributes(PoolId, Attributes),
@@ -205,7 +205,7 @@ facts! {
     idle() -> CpuSet = Idle, CpuSet::EMPTY;
     searching() -> CpuSet = Searching, CpuSet::EMPTY;
     occupied(item_ns: u64) -> CpuSet = Occupied, CpuSet::EMPTY;
-    lengthy(limit: usize) -> CpuSet = Lengthy, CpuSet::EMPTY;
+    busy_since_ns(cpu: CpuId) -> u64 = BusySince, u64::MAX;
     wake_ns(occupied: bool) -> u64 = Wake, 0;
     pools() -> PoolSet = Pools, PoolSet::default();
     attributes(pool: PoolId) -> Attributes = Attributes, Attributes::new(crate::Affinity::ALL[0]);

@@ -7,7 +7,6 @@ use crate::facts::Facts;
 use crate::features::Features;
 use crate::issuer_wait::IssuerWait;
 use crate::layout::{Layout, PoolId, PoolSet, QueueId};
-use crate::length::LENGTHY_NS;
 
 /// A queue with items in it.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +28,8 @@ pub(crate) struct Given {
     /// CPUs whose issuer waits, and how long they do.
     pub(crate) waits: CpuSet,
     pub(crate) issuer_wait: IssuerWait,
-    pub(crate) lengthy: [CpuSet; LENGTHY_NS.len()],
+    /// Since when CPUs have run what they run; the others have just begun.
+    pub(crate) busy: Vec<(CpuId, u64)>,
     /// What a wake-up takes.
     pub(crate) delay_ns: u64,
     pub(crate) pools: Vec<Attributes>,
@@ -52,7 +52,7 @@ impl Given {
             occupied: CpuSet::EMPTY,
             waits: CpuSet::EMPTY,
             issuer_wait: IssuerWait::default(),
-            lengthy: [CpuSet::EMPTY; LENGTHY_NS.len()],
+            busy: Vec::new(),
             delay_ns: 0,
             pools: pools.to_vec(),
             masks: Vec::new(),
@@ -103,8 +103,9 @@ impl Facts for Given {
         if brief { self.occupied.or(&self.waits) } else { self.occupied }
     }
 
-    fn lengthy(&self, limit: usize) -> CpuSet {
-        self.lengthy[limit]
+    fn busy_since_ns(&self, cpu: CpuId) -> u64 {
+        let since = self.busy.iter().find(|(busy, _)| *busy == cpu);
+        since.map_or(u64::MAX, |(_, since_ns)| *since_ns)
     }
 
     fn wake_ns(&self, occupied: bool) -> u64 {

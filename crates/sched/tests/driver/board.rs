@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::collections::{BTreeSet, VecDeque};
 
 use homing_sched::{
-    Attributes, Facts, Features, ItemLength, LENGTHY_NS, Layout, Level, PoolId, PoolSet, QueueId,
+    Attributes, Facts, Features, ItemLength, Layout, Level, PoolId, PoolSet, QueueId,
 };
 use homing_topology::{CPU_COUNT_MAX, CpuId, CpuSet};
 
@@ -44,7 +44,7 @@ pub(crate) struct Board {
     pub(crate) idle: CpuSet,
     pub(crate) searching: CpuSet,
     pub(crate) occupied: CpuSet,
-    lengthy: [CpuSet; LENGTHY_NS.len()],
+    busy_since_ns: Vec<u64>,
     /// What waking a CPU takes, if anybody knows.
     pub(crate) delay_ns: u64,
     pub(crate) queues: Vec<Queue>,
@@ -93,7 +93,7 @@ impl Board {
             idle: CpuSet::EMPTY,
             searching: CpuSet::EMPTY,
             occupied: CpuSet::EMPTY,
-            lengthy: [CpuSet::EMPTY; LENGTHY_NS.len()],
+            busy_since_ns: vec![0; CPU_COUNT_MAX],
             delay_ns: 0,
             filled: BTreeSet::new(),
             pools: pools.to_vec(),
@@ -107,16 +107,9 @@ impl Board {
         }
     }
 
-    /// The worker of `cpu` begins items of this queue.
-    pub(crate) fn begin(&mut self, cpu: CpuId, queue: QueueId) {
-        let item_ns = self.queue(queue).length.mean_ns();
-        for (set, limit_ns) in self.lengthy.iter_mut().zip(LENGTHY_NS) {
-            if item_ns >= limit_ns {
-                set.insert(cpu);
-            } else {
-                set.remove(cpu);
-            }
-        }
+    /// The worker of `cpu` begins something, or is called.
+    pub(crate) fn begin(&mut self, cpu: CpuId) {
+        self.busy_since_ns[cpu.index()] = self.now_ns;
     }
 
     pub(crate) fn number_of(&self, queue: QueueId) -> usize {
@@ -222,8 +215,8 @@ impl Facts for Board {
         self.occupied
     }
 
-    fn lengthy(&self, limit: usize) -> CpuSet {
-        self.lengthy[limit]
+    fn busy_since_ns(&self, cpu: CpuId) -> u64 {
+        self.busy_since_ns[cpu.index()]
     }
 
     fn wake_ns(&self, occupied: bool) -> u64 {

@@ -87,10 +87,11 @@ impl Scenario {
         }
     }
 
-    /// The same where all items are about as long, and the decisions know what waking a CPU takes: so some
+    /// The same with one pool, where all items are about as long, and the decisions know what waking a CPU takes: so some
     /// are left to who is awake.
     pub(crate) fn patient(seed: u64) -> Self {
-        let base = Self::prompt(seed);
+        let mut base = Self::prompt(seed);
+        base.pools.truncate(1);
         Self {
             lengths_ns: vec![30_000],
             wake_ns: 20_000,

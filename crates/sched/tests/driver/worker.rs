@@ -153,7 +153,7 @@ impl Sim<'_> {
         let mut batch = self.board.take(queue);
         let Some(first) = batch.pop_front() else { return false };
         self.checks.taken(self.layout, &self.board, cpu, queue);
-        self.board.begin(cpu, queue);
+        self.board.begin(cpu);
         let woken = self.wake_one(queue, |layout, board| start(layout, board, queue, cpu));
         let items = batch.len() + 1;
         self.note(format_args!("take {cpu} {}/{} {items} {woken:?}", queue.pool.0, queue.leader));

@@ -4,8 +4,8 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 
 use homing_sched::{
-    Attributes, Facts, Features, IssuerWait, ItemLength, LENGTHY_NS, Layout, Level, PoolId,
-    PoolSet, QueueId, WakeDelays,
+    Attributes, Facts, Features, IssuerWait, ItemLength, Layout, Level, PoolId, PoolSet, QueueId,
+    WakeDelays,
 };
 use homing_topology::{CPU_COUNT_MAX, CpuId, CpuSet};
 
@@ -45,7 +45,7 @@ pub(super) struct Board {
     /// Those whose issuer waits.
     issuer_waits: CpuSet,
     pub(super) issuer_wait: IssuerWait,
-    pub(super) lengthy: [CpuSet; LENGTHY_NS.len()],
+    busy_since_ns: Vec<u64>,
     pub(super) delays: WakeDelays,
     queues: Vec<Queue>,
     /// For each CPU the position of its queue.
@@ -75,7 +75,7 @@ impl Board {
             occupied_before: CpuSet::EMPTY,
             issuer_waits: CpuSet::EMPTY,
             issuer_wait: IssuerWait::default(),
-            lengthy: [CpuSet::EMPTY; LENGTHY_NS.len()],
+            busy_since_ns: vec![0; CPU_COUNT_MAX],
             delays: WakeDelays::default(),
             queues: Vec::new(),
             position_of: vec![0; CPU_COUNT_MAX],
@@ -145,15 +145,9 @@ impl Board {
         }
     }
 
-    /// The worker of `cpu` runs items of this length.
-    pub(super) fn set_length(&mut self, cpu: CpuId, item_ns: u64) {
-        for (set, limit_ns) in self.lengthy.iter_mut().zip(LENGTHY_NS) {
-            if item_ns >= limit_ns {
-                set.insert(cpu);
-            } else {
-                set.remove(cpu);
-            }
-        }
+    /// The worker of `cpu` begins something, or is called.
+    pub(super) fn begin(&mut self, cpu: CpuId) {
+        self.busy_since_ns[cpu.index()] = self.now_ns;
     }
 
     /// An interval has passed: who has not been seen since the last one is gone.
@@ -240,8 +234,8 @@ impl Facts for Board {
         if self.issuer_wait.is_brief(item_ns) { all } else { all.minus(&self.issuer_waits) }
     }
 
-    fn lengthy(&self, limit: usize) -> CpuSet {
-        self.lengthy[limit]
+    fn busy_since_ns(&self, cpu: CpuId) -> u64 {
+        self.busy_since_ns[cpu.index()]
     }
 
     fn wake_ns(&self, occupied: bool) -> u64 {

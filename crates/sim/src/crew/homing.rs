@@ -311,6 +311,7 @@ impl Homing {
                 continue;
             }
             self.board.idle.remove(id);
+            self.board.begin(id);
             self.counts.wakes += 1;
             self.wakes_seen += 1;
             if let Some(Broken::LostWake(each)) = self.settings.broken
@@ -519,7 +520,7 @@ impl Homing {
                 start(layout, board, queue, cpu)
             });
         }
-        self.board.set_length(cpu, self.board.item_ns(queue));
+        self.board.begin(cpu);
         let worker = &mut self.workers[index];
         worker.state = State::Busy;
         worker.queue = Some(queue);
