@@ -2,7 +2,8 @@
 //!
 //! Nobody tells when such a thread goes away. So time passes in intervals, and a CPU is occupied if
 //! something was issued there in this one or in the one before. A thread that waits for its items
-//! says so: until it issues again, its CPU is as free as any other.
+//! says so: until it issues again, its CPU is as free as any other, for items that take no longer than issuers
+//! wait as a rule.
 //!
 //! All of it is estimates: whatever is lost in a race comes back with the next item.
 

@@ -22,8 +22,8 @@
 //! * `SCHED-2` Only a CPU that is idle is woken: a whole idle core of the pod, an idle sibling
 //!   there, then (not strict) outward by distance; a CPU on which an issuer runs comes last, and
 //!   only for more than the awake have to do, or for long items.
-//!   Where none is idle, nobody is woken; nor where workers of the pod that are awake get all that
-//!   waits done before a wake-up would be over.
+//!   Where none is idle, nobody is woken; nor where workers that are awake, and sure to come by, get
+//!   all that waits done in about the time that a wake-up takes.
 //! * `SCHED-3` One insertion wakes at most one CPU, none where a worker of the pod is already
 //!   searching; whoever starts an item while more wait wakes the next.
 //! * `SCHED-4` A worker parks only where no queue that it may serve has work that is ripe: it
