@@ -255,8 +255,9 @@ pub(crate) fn block_on_until<F: Future + Unpin>(
         let now_ns = now_ns();
         if left.is_some_and(|left| left.is_zero()) {
             // It would have been longer.
-            let waited_ns = waits_since_ns.map(|since_ns| now_ns - since_ns);
-            waited_ns.into_iter().for_each(local::issuer_waited);
+            if let Some(since_ns) = waits_since_ns {
+                local::issuer_waited(now_ns - since_ns);
+            }
             return None;
         }
         if local::issuer_waits() {

@@ -113,8 +113,7 @@ impl<'a> Worker<'a> {
             }
         }
         let home = self.shared.dispatch.pools.queue(queue);
-        let item_ns = home.length().mean_ns();
-        let weight = self.cpu_clock_weight(item_ns);
+        let weight = self.cpu_clock_weight(home.length().mean_ns());
         let began_ns = self.now_ns;
         self.shared.dispatch.slot(self.cpu).begin(began_ns);
         self.me.running_since_ns.store(began_ns, Ordering::Relaxed);

@@ -28,6 +28,11 @@ impl<'a> Pod<'a> {
         }
     }
 
+    /// Those of its CPUs whose worker is awake, where these have workers, and these are idle.
+    pub(crate) fn awake(&self, active: &CpuSet, idle: &CpuSet) -> CpuSet {
+        active.minus(idle).and(self.cpus())
+    }
+
     /// Whether none of its CPUs has a worker: then anybody may serve it.
     pub(crate) fn is_orphaned(&self, facts: &impl Facts) -> bool {
         !facts.active().intersects(self.cpus())

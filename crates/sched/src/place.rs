@@ -166,7 +166,7 @@ fn wake_for(layout: &Layout, facts: &impl Facts, queue: QueueId, near: CpuId) ->
     let active = facts.active();
     let item_ns = facts.item_ns(queue);
     let occupied = facts.occupied(item_ns);
-    let awake = active.minus(&idle).and(pod);
+    let awake = home.awake(&active, &idle);
     if !awake.is_empty() {
         // Somebody of the pod is awake and will come by.
         let waiting = facts.waiting(queue);

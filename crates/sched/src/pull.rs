@@ -163,7 +163,7 @@ impl<F: Facts> Scan<'_, F> {
         let now_ns = *self.now_ns.get_or_insert_with(|| facts.now_ns());
         let item_ns = facts.item_ns(queue);
         let age_ns = (item_ns / 16).clamp(reach.cost_ns(), PULL_AGE_MAX_NS);
-        let awake = facts.active().minus(&facts.idle()).and(pod.cpus());
+        let awake = pod.awake(&facts.active(), &facts.idle());
         let age_ns = age_ns + patience_ns(self.layout, facts, queue, item_ns, &awake);
         let by_age = facts.head_since_ns(queue).saturating_add(age_ns);
         let by_patience = idle_since_ns.saturating_add(IDLE_PATIENCE_NS);

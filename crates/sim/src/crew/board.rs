@@ -45,6 +45,7 @@ pub(super) struct Board {
     /// Those whose issuer waits.
     issuer_waits: CpuSet,
     pub(super) issuer_wait: IssuerWait,
+    /// For each CPU: since when its worker has run its batch, or has been called.
     busy_since_ns: Vec<u64>,
     pub(super) delays: WakeDelays,
     queues: Vec<Queue>,
