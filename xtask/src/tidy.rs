@@ -10,12 +10,13 @@ use anyhow::{Context, bail};
 /// Lines of a source file, tests included. May only fall.
 const FILE_LINES_MAX: usize = 600;
 /// The only files that may hold unsafe code; ARCHITECTURE.md says why.
-const UNSAFE_ISLANDS: [&str; 13] = [
+const UNSAFE_ISLANDS: [&str; 14] = [
     "bench/src/fsync/queue/io_uring.rs",
     "bench/src/fsync/queue/linux_aio.rs",
     "bench/src/fsync/queue/posix_aio.rs",
     "crates/durable/src/range.rs",
     "crates/durable/src/ring.rs",
+    "crates/mglru/src/prefetch.rs",
     "crates/runtime/src/item/batch.rs",
     "crates/runtime/src/item/header.rs",
     "crates/runtime/src/item/joined.rs",

@@ -7,8 +7,10 @@
 //! * [`density`]: the default policy, which learns what pages are worth;
 //! * [`kernel`]: the multi-generational LRU as the kernel has it, for the pages of one group;
 //! * [`reclaim`]: which group gives how many pages, and when.
-#![forbid(unsafe_code)]
 
 pub mod density;
 pub mod kernel;
+mod prefetch;
 pub mod reclaim;
+
+pub use prefetch::prefetch;

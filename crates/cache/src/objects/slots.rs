@@ -1,6 +1,7 @@
 //! The entries of a shard, by frame.
 
 use homing_mglru::density::{Mark, Marks};
+use homing_mglru::prefetch;
 
 /// No frame.
 const NONE: u32 = u32::MAX;
@@ -97,6 +98,12 @@ impl<K, V> Slots<K, V> {
 impl<K, V> Marks for Slots<K, V> {
     fn mark(&self, frame: u32) -> Option<&Mark> {
         Some(self.get(frame)?.mark)
+    }
+
+    fn prefetch(&self, frame: u32) {
+        if let Some(slot) = self.slots.get(frame as usize) {
+            prefetch(slot);
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 
 use super::history::History;
 use super::ranking::Shadow;
+use crate::prefetch::prefetch;
 
 /// Shadows of one line of memory.
 const WAYS: usize = 10;
@@ -72,6 +73,14 @@ impl Ghosts {
         // The line by the upper half of the hash, the fingerprint from the lower one.
         let line = (((hash >> 32) * self.lines.len() as u64) >> 32) as usize;
         (line, ((hash >> 8) as u16).max(1))
+    }
+
+    /// This page will be looked for, or remembered, soon.
+    #[inline]
+    pub fn prefetch(&self, hash: u64) {
+        if let Some(line) = self.lines.get(self.place(hash).0) {
+            prefetch(line);
+        }
     }
 
     fn find(&mut self, hash: u64) -> Option<(&mut Line, u16)> {

@@ -49,7 +49,8 @@ impl History {
     /// Adds `hits` uses, the last of them `epochs` after the one before them all; but what was not
     /// used for longer than the horizon begins anew.
     pub(super) fn used_within(&mut self, horizon: u32, epochs: u32, hits: u32) {
-        if epochs / hits > horizon {
+        // Rounded down, as their mean distance is.
+        if epochs as u64 >= (horizon as u64 + 1) * hits as u64 {
             *self = Self::new(self.dirty);
         } else {
             self.used(epochs, hits);
@@ -59,13 +60,14 @@ impl History {
     /// Adds `hits` uses, the last of them `epochs` after the one before them all.
     pub(super) fn used(&mut self, epochs: u32, hits: u32) {
         let distance = if epochs == 0 { PARTS / 2 } else { epochs.saturating_mul(PARTS) };
-        let distance = (distance / hits).min(u16::MAX as u32);
+        // Mostly there is one: a division takes longer than all else here.
+        let distance = if hits == 1 { distance } else { distance / hits }.min(u16::MAX as u32);
         let uses = (self.uses as u32).saturating_add(hits);
         self.uses = uses.min(u8::MAX as u32) as u8;
         let memory = uses.min(MEMORY);
         let new = hits.min(memory);
-        let mean = (self.distance as u32 * (memory - new) + distance * new) / memory;
-        self.distance = mean as u16;
+        let sum = self.distance as u32 * (memory - new) + distance * new;
+        self.distance = if memory == MEMORY { sum / MEMORY } else { sum / memory } as u16;
     }
 
     /// Its class.

@@ -13,6 +13,7 @@ use super::age::{BUCKETS, bucket};
 use super::history::{CLASSES, History};
 use super::rates::{self, Count, Savings};
 use super::worth::Worth;
+use crate::prefetch::prefetch;
 
 /// Keys that are followed: one for so many pages of the cache, and the least and the greatest number. When
 /// there are more, half of them are dropped. By trial, on seven traces: fewer lose hits, and more win few
@@ -73,6 +74,19 @@ struct Entry {
     /// The epoch of the last use.
     last: u32,
     history: History,
+}
+
+/// What a learner may hear of a key.
+#[derive(Clone, Copy, Debug)]
+pub struct Use {
+    /// Of the key: all bits must be good.
+    pub hash: u64,
+    /// When it was.
+    pub epoch: u32,
+    /// Whether the page was written.
+    pub write: bool,
+    /// Whether the page was only [put in](Learner::met).
+    pub met: bool,
 }
 
 /// A place without entry.
@@ -207,9 +221,14 @@ impl Learner {
         hash.trailing_zeros() >= self.level
     }
 
+    /// The first place where a key may be.
+    fn home(&self, hash: u64) -> usize {
+        (hash >> (u64::BITS - self.places.len().ilog2())) as usize
+    }
+
     /// The place of a key, or the free one where it would be.
     fn place(&self, hash: u64) -> usize {
-        let mut at = (hash >> (u64::BITS - self.places.len().ilog2())) as usize;
+        let mut at = self.home(hash);
         while self.places[at] != FREE && self.entries[self.places[at] as usize].hash != hash {
             at = (at + 1) & (self.places.len() - 1);
         }
@@ -239,6 +258,27 @@ impl Learner {
             entry.last = epoch;
         }
         entry.history.dirty = write;
+    }
+
+    /// Hears of some uses, in this order: faster than one by one, where they are of different keys, as their
+    /// memory is waited for only once.
+    pub fn hear(&mut self, uses: &[Use]) {
+        for heard in uses {
+            prefetch(&self.places[self.home(heard.hash)]);
+        }
+        for heard in uses {
+            let entry = self.places[self.home(heard.hash)];
+            if let Some(entry) = self.entries.get(entry as usize) {
+                prefetch(entry);
+            }
+        }
+        for &Use { hash, epoch, write, met } in uses {
+            if met {
+                self.met(hash, epoch, write);
+            } else {
+                self.used(hash, epoch, write);
+            }
+        }
     }
 
     /// A page was put in. That is a use of its key, unless it was missed just before.
@@ -284,5 +324,35 @@ impl Learner {
         for count in self.counts.iter_mut().flatten() {
             count.fade(share);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_heard_together_counts_as_it_does_one_by_one() {
+        let (mut together, mut apart) = (Learner::new(100), Learner::new(100));
+        let key = |n: u64| (n * n % 37 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        for batch in 0..200 {
+            let uses: Vec<Use> = (batch * 16..batch * 16 + 16)
+                .map(|n| Use {
+                    hash: key(n),
+                    epoch: n as u32 / 10,
+                    write: n % 5 == 0,
+                    met: n % 7 == 0,
+                })
+                .collect();
+            together.hear(&uses);
+            for &Use { hash, epoch, write, met } in &uses {
+                if met {
+                    apart.met(hash, epoch, write);
+                } else {
+                    apart.used(hash, epoch, write);
+                }
+            }
+        }
+        assert_eq!(format!("{together:?}"), format!("{apart:?}"));
     }
 }

@@ -3,6 +3,7 @@
 //! As time passes a list joins that of the next age, whole: two links, however many frames. A group
 //! has memory for classes of which it ever had frames, so a small group takes little.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use super::Worth;
@@ -70,6 +71,8 @@ pub(super) struct Lists {
     rows: Box<[u8]>,
     /// A row for each class that ever had frames: what is read often, the lists, what is counted.
     heads: Vec<Head>,
+    /// What each row's [`Key`] is: apart, as victims are looked for among all of them.
+    keys: Vec<Key>,
     ends: Vec<[Ends; BUCKETS]>,
     feedback: Vec<Feedback>,
     worth: Arc<Worth>,
@@ -90,6 +93,21 @@ struct Head {
     least: f32,
     /// The buckets in which there are frames.
     held: u32,
+}
+
+/// By which the row is found that is worth least: that, less its last eight bits, and then the class, the
+/// lowest of which goes first. Numbers that are not negative are in the order of their bits.
+type Key = i32;
+
+/// Of a row without a victim.
+const NO_KEY: Key = Key::MAX;
+
+fn key(worth: f32, class: u8) -> Key {
+    if worth < f32::INFINITY {
+        worth.to_bits().cast_signed() & !0xff | class as Key
+    } else {
+        NO_KEY
+    }
 }
 
 /// Oldest and youngest frame of a list.
@@ -122,6 +140,7 @@ impl Lists {
         Self {
             rows: Box::default(),
             heads: Vec::new(),
+            keys: Vec::new(),
             ends: Vec::new(),
             feedback: Vec::new(),
             worth,
@@ -136,6 +155,7 @@ impl Lists {
     pub(super) fn memory(&self) -> usize {
         self.rows.len()
             + self.heads.capacity() * size_of::<Head>()
+            + self.keys.capacity() * size_of::<Key>()
             + self.ends.capacity() * size_of::<[Ends; BUCKETS]>()
             + self.feedback.capacity() * size_of::<Feedback>()
     }
@@ -201,10 +221,12 @@ impl Lists {
             if self.heads.len() == self.heads.capacity() {
                 let more = (self.heads.len() / 2).clamp(1, 4);
                 self.heads.reserve_exact(more);
+                self.keys.reserve_exact(more);
                 self.ends.reserve_exact(more);
                 self.feedback.reserve_exact(more);
             }
             self.heads.push(Head { class: class as u8, bucket: 0, least: f32::INFINITY, held: 0 });
+            self.keys.push(NO_KEY);
             self.ends.push([Ends::EMPTY; BUCKETS]);
             self.feedback.push(Feedback::default());
         }
@@ -312,6 +334,17 @@ impl Lists {
         self.pop(links, row, bucket);
     }
 
+    /// The frame that stands behind the victim in its list.
+    ///
+    /// # Panics
+    ///
+    /// If no victim was asked for.
+    pub(super) fn next_victim(&self, links: &Links) -> Option<u32> {
+        let Victim { row, bucket, .. } = self.victim.expect("a victim was asked for");
+        let next = links[self.ends[row][bucket].head].next;
+        (next != NONE).then_some(next)
+    }
+
     /// Takes the first frame out of a list that has some.
     fn pop(&mut self, links: &mut Links, row: usize, bucket: usize) -> u32 {
         let ends = &mut self.ends[row][bucket];
@@ -362,16 +395,24 @@ impl Lists {
     /// Lets an epoch pass, in which the lists of these buckets are [`due`].
     pub(super) fn tick(&mut self, links: &mut Links, due: u32) {
         for row in 0..self.heads.len() {
-            let mut moving = self.heads[row].held & due;
-            if moving == 0 {
+            let head = self.heads[row];
+            let moved = head.held & due;
+            if moved == 0 {
                 continue;
             }
+            let mut moving = moved;
             // The oldest first: each has to be gone before the next one comes.
             while let Some(bucket) = moving.checked_ilog2() {
                 moving ^= 1 << bucket;
                 self.join(links, row, bucket as usize);
             }
-            self.find_least(row);
+            if moved >> head.bucket & 1 == 1 {
+                self.find_least(row);
+            } else {
+                for bucket in ones(moved as u64) {
+                    self.offer(row, bucket + 1);
+                }
+            }
         }
         self.victim = None;
     }
@@ -392,53 +433,67 @@ impl Lists {
     }
 
     fn filled(&mut self, row: usize, bucket: usize) {
-        let class = self.heads[row].class as usize;
-        let worth = self.weighed(class, bucket);
-        let is_open = self.is_open(bucket);
-        let head = &mut self.heads[row];
-        head.held |= 1 << bucket;
-        if !is_open {
+        self.heads[row].held |= 1 << bucket;
+        if !self.is_open(bucket) {
             return;
         }
-        if worth < head.least {
-            (head.least, head.bucket) = (worth, bucket as u8);
-        }
+        let worth = self.offer(row, bucket);
         if self.victim.is_some_and(|victim| worth < victim.worth) {
             self.victim = Some(Victim { row, bucket, worth });
         }
     }
 
     fn emptied(&mut self, row: usize, bucket: usize) {
-        self.heads[row].held &= !(1 << bucket);
-        self.find_least(row);
+        let head = &mut self.heads[row];
+        head.held &= !(1 << bucket);
+        if head.bucket as usize == bucket {
+            self.find_least(row);
+        }
         if self.victim.is_some_and(|victim| victim.row == row && victim.bucket == bucket) {
             self.victim = None;
         }
     }
 
+    /// There are frames in this bucket now: they may be what is worth least of the row. Returns their worth.
+    fn offer(&mut self, row: usize, bucket: usize) -> f32 {
+        let Head { class, bucket: at, least, .. } = self.heads[row];
+        let worth = self.weighed(class as usize, bucket);
+        let goes_first = match worth.total_cmp(&least) {
+            Ordering::Equal => bucket > at as usize,
+            order => order.is_lt(),
+        };
+        if goes_first && self.is_open(bucket) {
+            self.set_least(row, worth, bucket);
+        }
+        worth
+    }
+
     fn find_least(&mut self, row: usize) {
         let Head { class, held, .. } = self.heads[row];
-        let mut least = (f32::INFINITY, 0);
+        let (mut least, mut at) = (f32::INFINITY, 0);
         for bucket in ones((held & self.open) as u64) {
             // Of equal worth, what is older.
             let worth = self.weighed(class as usize, bucket);
-            if worth <= least.0 {
-                least = (worth, bucket as u8);
+            if worth <= least {
+                (least, at) = (worth, bucket);
             }
         }
-        (self.heads[row].least, self.heads[row].bucket) = least;
+        self.set_least(row, least, at);
+    }
+
+    fn set_least(&mut self, row: usize, worth: f32, bucket: usize) {
+        let head = &mut self.heads[row];
+        (head.least, head.bucket) = (worth, bucket as u8);
+        self.keys[row] = key(worth, head.class);
     }
 
     fn find_victim(&mut self) -> Option<Victim> {
         if self.victim.is_none() {
-            // Bits of what is not negative are in the order of the numbers.
-            let mut least = (f32::INFINITY.to_bits(), 0);
-            for (row, &Head { class, bucket, least: worth, .. }) in self.heads.iter().enumerate() {
-                // Of equal worth, one of the lowest class, whichever came first.
-                if (worth.to_bits(), class) < least {
-                    least = (worth.to_bits(), class);
-                    self.victim = Some(Victim { row, bucket: bucket as usize, worth });
-                }
+            let least = self.keys.iter().fold(NO_KEY, |least, &key| least.min(key));
+            if least != NO_KEY {
+                let row = self.rows[least.cast_unsigned() as usize & 0xff] as usize;
+                let Head { bucket, least: worth, .. } = self.heads[row];
+                self.victim = Some(Victim { row, bucket: bucket as usize, worth });
             }
         }
         self.victim
@@ -453,3 +508,6 @@ pub(super) fn ones(mut bits: u64) -> impl Iterator<Item = usize> {
         (place < 64).then_some(place)
     })
 }
+
+#[cfg(test)]
+mod tests;

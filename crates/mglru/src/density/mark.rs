@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::prefetch::prefetch;
+
 /// The epoch of a frame's last use, and in how many epochs it was used since its past was last
 /// brought up to date. Four bytes, which the owner may keep beside the page.
 // The epoch's lower half below, the uses above, saturating before what means that there was none.
@@ -15,11 +17,20 @@ pub(super) const UNUSED: u16 = u16::MAX;
 pub trait Marks {
     /// The mark of a frame, if it holds a page.
     fn mark(&self, frame: u32) -> Option<&Mark>;
+
+    /// The mark of this frame, and what else the owner keeps of it, will be looked at soon.
+    fn prefetch(&self, _frame: u32) {}
 }
 
 impl Marks for [Mark] {
     fn mark(&self, frame: u32) -> Option<&Mark> {
         self.get(frame as usize)
+    }
+
+    fn prefetch(&self, frame: u32) {
+        if let Some(mark) = self.get(frame as usize) {
+            prefetch(mark);
+        }
     }
 }
 

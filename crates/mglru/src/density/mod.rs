@@ -28,7 +28,7 @@ mod worth;
 
 pub use admission::Missed;
 pub use ghosts::Ghosts;
-pub use learner::{EPOCHS, ERA, Learner};
+pub use learner::{EPOCHS, ERA, Learner, Use};
 pub use mark::{Mark, Marks};
 pub use ranking::{Classes, Ranking, Shadow, Victim};
 pub use rates::Savings;

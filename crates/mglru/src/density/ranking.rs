@@ -9,6 +9,7 @@ use super::history::{Class, History, TIERS};
 use super::lists::{Links, Lists, due};
 use super::mark::{Marks, UNUSED, before};
 use super::tiers::{Generation, Swappiness, Tiers, tier_of};
+use crate::prefetch::prefetch;
 
 /// Frames that an eviction may find in a list that they have outgrown, and put elsewhere.
 const SORT_MAX: usize = 16;
@@ -255,6 +256,11 @@ impl Ranking {
         let mut sorted = 0;
         loop {
             let frame = self.groups[group].victim()?;
+            if let Some(next) = self.groups[group].next_victim(&self.links) {
+                prefetch(&self.frames[next as usize]);
+                prefetch(&self.links[next]);
+                marks.prefetch(next);
+            }
             let was = self.frames[frame as usize].class;
             let (bucket, uses) = self.sort(frame, marks);
             let Frame { history, class, last } = self.frames[frame as usize];

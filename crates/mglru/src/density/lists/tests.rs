@@ -1,0 +1,101 @@
+//! The list that victims come from, beside a look at all lists.
+
+use proptest::prelude::*;
+
+use super::super::history::History;
+use super::*;
+
+const FRAMES: u32 = 40;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Push { past: u8, bucket: usize },
+    PopVictim,
+    Remove(u32),
+    Tick,
+    Open(u32),
+    Learn(u8),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (0u8..6, 0usize..6).prop_map(|(past, bucket)| Step::Push { past, bucket }),
+        3 => Just(Step::PopVictim),
+        2 => (0..FRAMES).prop_map(Step::Remove),
+        3 => Just(Step::Tick),
+        1 => any::<u32>().prop_map(Step::Open),
+        1 => any::<u8>().prop_map(Step::Learn),
+    ]
+}
+
+/// Some worth for each class and age, many of them equal.
+fn worth(seed: u8) -> Arc<Worth> {
+    let mut worth = Worth::nothing();
+    for class in 0..CLASSES {
+        worth.set(
+            class,
+            std::array::from_fn(|bucket| ((class * 5 + bucket * 3 + seed as usize) % 7) as f32),
+        );
+    }
+    worth.into()
+}
+
+/// What the lists are worth of which frames may be victims, as they are now.
+fn least(lists: &Lists) -> Option<f32> {
+    let all = lists.heads.iter().flat_map(|head| {
+        ones((head.held & lists.open) as u64)
+            .map(|bucket| lists.weighed(head.class as usize, bucket))
+    });
+    all.min_by(f32::total_cmp)
+}
+
+proptest! {
+    #[test]
+    fn the_victim_is_worth_least(steps in proptest::collection::vec(step(), 1..200)) {
+        let (mut lists, mut links) = (Lists::new(worth(0)), Links::default());
+        links.set_frames(FRAMES as usize);
+        let mut classes = [None; FRAMES as usize];
+        let mut epoch = 0;
+        for step in steps {
+            match step {
+                Step::Push { past, bucket } => {
+                    let class = History::of(past, past as u16 * 16).class();
+                    if let Some(frame) = classes.iter().position(Option::is_none) {
+                        lists.push(&mut links, frame as u32, class, bucket);
+                        classes[frame] = Some(class);
+                    }
+                }
+                Step::PopVictim => {
+                    if let Some(frame) = lists.victim() {
+                        lists.pop_victim(&mut links);
+                        classes[frame as usize] = None;
+                    }
+                }
+                Step::Remove(frame) => {
+                    if let Some(class) = classes[frame as usize].take() {
+                        lists.remove(&mut links, frame, class);
+                    }
+                }
+                Step::Tick => {
+                    epoch += 1;
+                    lists.tick(&mut links, due(epoch));
+                }
+                Step::Open(open) => lists.set_open(open),
+                Step::Learn(seed) => lists.learn(worth(seed)),
+            }
+            prop_assert_eq!(lists.least().map(f32::to_bits), least(&lists).map(f32::to_bits));
+            for head in &lists.heads {
+                let open = ones((head.held & lists.open) as u64);
+                let least = open.map(|bucket| lists.weighed(head.class as usize, bucket));
+                let least = least.min_by(f32::total_cmp).unwrap_or(f32::INFINITY);
+                prop_assert_eq!(head.least.to_bits(), least.to_bits());
+            }
+        }
+    }
+}
+
+#[test]
+fn keys_are_in_the_order_of_worth_and_then_of_class() {
+    assert!(key(0.0, 200) < key(0.5, 3) && key(0.5, 3) < key(0.5, 4));
+    assert!(key(f32::MAX, 255) < NO_KEY && key(f32::INFINITY, 0) == NO_KEY);
+}

@@ -1,0 +1,23 @@
+//! Asks for lines of memory before they are needed.
+//!
+//! A victim's frame, page and links are cold, by what makes it a victim: each would be waited for in turn. Locked
+//! instructions wait for loads, so loads made early are no help; hints are not waited for.
+#![allow(unsafe_code)]
+
+/// Lets the processor fetch the line at which this begins, if it will. Nothing else changes.
+#[inline]
+pub fn prefetch<T: ?Sized>(place: &T) {
+    let place = std::ptr::from_ref(place).cast::<u8>();
+    // SAFETY: a hint, which reads no memory that the program can see; and this is a reference's, so it may be read.
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(place.cast());
+    }
+    // SAFETY: as above.
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    unsafe {
+        std::arch::asm!("prfm pldl1keep, [{0}]", in(reg) place, options(nostack, preserves_flags, readonly));
+    }
+    let _ = place;
+}
