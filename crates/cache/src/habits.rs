@@ -7,8 +7,9 @@
 //! exposure are both counted from a sample, and one that loses a little of it at random learns the
 //! same more slowly.
 
-use homing_mglru::density::{Classes, ERA, Ghosts, Learner, Marks, Ranking, Shadow, Worth};
+use homing_mglru::density::{Classes, ERA, Ghosts, Learner, Marks, Ranking, Shadow, Use, Worth};
 
+use crate::heard::Heard;
 use crate::min_ttl::MinTtl;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
@@ -20,7 +21,20 @@ const SAMPLE_MIN: usize = 1 << 12;
 /// What shards share.
 #[derive(Debug)]
 pub(crate) struct Habits {
-    /// Read for each hit; what follows on the same line changes seldom, too.
+    now: Now,
+    pub(crate) min_ttl: MinTtl,
+    clock: Clock,
+    /// Classes of pages that shards have.
+    held: [AtomicU64; std::mem::size_of::<Classes>() / 8],
+    heard: Heard,
+    learner: Mutex<Learner>,
+    worth: Mutex<std::sync::Arc<Worth>>,
+}
+
+/// Read for each hit, and changed seldom: on lines of its own.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Now {
     epoch: AtomicU32,
     /// How many lowest bits of a hash are zero where its key is followed.
     level: AtomicU32,
@@ -30,18 +44,14 @@ pub(crate) struct Habits {
     lessons: AtomicU32,
     /// How many requests shards tell at a time.
     batch: AtomicU32,
-    pub(crate) min_ttl: MinTtl,
-    clock: Clock,
-    /// Classes of pages that shards have.
-    held: [AtomicU64; std::mem::size_of::<Classes>() / 8],
-    learner: Mutex<Learner>,
-    worth: Mutex<std::sync::Arc<Worth>>,
 }
 
 /// Written by all: on lines of its own.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Clock {
+    /// How far shadows reach.
+    horizon: AtomicU32,
     requests: AtomicU64,
     epoch_ends: AtomicU64,
 }
@@ -61,17 +71,21 @@ impl Habits {
     pub(crate) fn following(pages: usize, keys: usize) -> Arc<Self> {
         let learner = Learner::with_sample(pages.max(1), keys);
         Arc::new(Self {
-            epoch: AtomicU32::new(0),
-            level: AtomicU32::new(learner.level()),
-            learning: AtomicBool::new(true),
-            lessons: AtomicU32::new(0),
-            batch: AtomicU32::new(batch(&learner)),
+            now: Now {
+                epoch: AtomicU32::new(0),
+                level: AtomicU32::new(learner.level()),
+                learning: AtomicBool::new(true),
+                lessons: AtomicU32::new(0),
+                batch: AtomicU32::new(batch(&learner)),
+            },
             min_ttl: MinTtl::new(),
             clock: Clock {
+                horizon: AtomicU32::new(u32::MAX),
                 requests: AtomicU64::new(0),
                 epoch_ends: AtomicU64::new(learner.epoch_length()),
             },
             held: std::array::from_fn(|_| AtomicU64::new(0)),
+            heard: Heard::new(),
             worth: Mutex::new(learner.worth()),
             learner: Mutex::new(learner),
         })
@@ -79,12 +93,12 @@ impl Habits {
 
     /// The epoch that runs.
     pub(crate) fn epoch(&self) -> u32 {
-        self.epoch.load(Relaxed)
+        self.now.epoch.load(Relaxed)
     }
 
     /// How many requests are to be told at a time.
     pub(crate) fn batch(&self) -> u32 {
-        self.batch.load(Relaxed)
+        self.now.batch.load(Relaxed)
     }
 
     /// What pages are worth, for a new group.
@@ -94,44 +108,55 @@ impl Habits {
 
     /// A page was used for the first time in this epoch, or was missed. May be left out by shards for
     /// further uses.
+    #[inline]
     pub(crate) fn used(&self, hash: u64, write: bool) {
-        if !self.follows(hash) {
-            return;
-        }
-        if let Some(mut learner) = self.try_learner() {
-            learner.used(hash, self.epoch(), write);
-            self.level.store(learner.level(), Relaxed);
+        if self.follows(hash) {
+            self.note(Use { hash, epoch: self.epoch(), write, met: false });
         }
     }
 
+    #[inline]
     fn follows(&self, hash: u64) -> bool {
-        hash.trailing_zeros() >= self.level.load(Relaxed) && self.learning.load(Relaxed)
+        hash.trailing_zeros() >= self.now.level.load(Relaxed) && self.now.learning.load(Relaxed)
     }
 
     /// A page was put in, maybe without having been asked for.
+    #[inline]
     pub(crate) fn met(&self, hash: u64, write: bool) {
-        if !self.follows(hash) {
-            return;
+        if self.follows(hash) {
+            self.note(Use { hash, epoch: self.epoch(), write, met: true });
         }
-        if let Some(mut learner) = self.try_learner() {
-            learner.met(hash, self.epoch(), write);
-            self.level.store(learner.level(), Relaxed);
+    }
+
+    #[cold]
+    fn note(&self, heard: Use) {
+        if self.heard.note(heard)
+            && let Some(mut learner) = self.try_learner()
+        {
+            self.tell_learner(&mut learner);
         }
+    }
+
+    /// Lets the learner hear what was noted.
+    fn tell_learner(&self, learner: &mut Learner) {
+        learner.set_horizon(self.clock.horizon.load(Relaxed));
+        learner.hear(self.heard.take(self.epoch(), &mut Heard::room()));
+        self.now.level.store(learner.level(), Relaxed);
     }
 
     /// Learns, or lets recency alone decide.
     pub(crate) fn set_learning(&self, learning: bool) {
         let learner = lock(&self.learner);
-        self.learning.store(learning, Relaxed);
+        self.now.learning.store(learning, Relaxed);
         let worth = if learning { learner.worth() } else { Worth::recency().into() };
         *lock(&self.worth) = worth;
-        self.lessons.fetch_add(1, Release);
+        self.now.lessons.fetch_add(1, Release);
     }
 
     /// Whether it learns.
     #[cfg(feature = "control")]
     pub(crate) fn is_learning(&self) -> bool {
-        self.learning.load(Relaxed)
+        self.now.learning.load(Relaxed)
     }
 
     /// How many requests an epoch has.
@@ -171,6 +196,7 @@ impl Habits {
     }
 
     fn begin_epoch(&self, learner: &mut Learner, now: u64) {
+        self.tell_learner(learner);
         let ends = self.clock.epoch_ends.load(Relaxed);
         // Where requests are told faster than epochs can be ended, these get longer.
         let length = learner.epoch_length();
@@ -184,11 +210,11 @@ impl Habits {
         }
         let held = |class: usize| self.held[class / 64].load(Relaxed) >> (class % 64) & 1 == 1;
         let worth = learner.end_epoch(epoch, now, held);
-        self.epoch.store(epoch, Release);
+        self.now.epoch.store(epoch, Release);
         self.min_ttl.epoch_began(epoch);
-        if let Some(worth) = worth.filter(|_| self.learning.load(Relaxed)) {
+        if let Some(worth) = worth.filter(|_| self.now.learning.load(Relaxed)) {
             *lock(&self.worth) = worth;
-            self.lessons.fetch_add(1, Release);
+            self.now.lessons.fetch_add(1, Release);
             self.held.iter().for_each(|classes| classes.store(0, Relaxed));
         }
     }
@@ -197,7 +223,7 @@ impl Habits {
     pub(crate) fn set_capacity(&self, pages: usize) {
         let mut learner = lock(&self.learner);
         learner.set_capacity(pages.max(1));
-        self.batch.store(batch(&learner), Relaxed);
+        self.now.batch.store(batch(&learner), Relaxed);
     }
 
     /// Remembers a page that a shard evicts. How far its shadows reach is how far all pasts do.
@@ -210,8 +236,8 @@ impl Habits {
     ) {
         if let Some(horizon) = ghosts.put(hash, shadow, ranking.epoch()) {
             ranking.set_horizon(horizon);
-            if let Some(mut learner) = self.try_learner() {
-                learner.set_horizon(horizon);
+            if self.clock.horizon.load(Relaxed) != horizon {
+                self.clock.horizon.store(horizon, Relaxed);
             }
         }
     }
@@ -224,7 +250,7 @@ impl Habits {
         groups: usize,
         lessons: &mut u32,
     ) {
-        let epoch = self.epoch.load(Acquire);
+        let epoch = self.now.epoch.load(Acquire);
         if ranking.epoch() > epoch {
             ranking.turn_back();
         }
@@ -234,7 +260,7 @@ impl Habits {
                 held.fetch_or(classes, Relaxed);
             }
         }
-        let taught = self.lessons.load(Acquire);
+        let taught = self.now.lessons.load(Acquire);
         if *lessons != taught {
             *lessons = taught;
             let worth = self.worth();
@@ -264,7 +290,7 @@ mod tests {
     #[test]
     fn time_goes_on_when_all_epochs_have_passed() {
         let habits = Habits::new(100);
-        habits.epoch.store(2 * ERA - 5, Relaxed);
+        habits.now.epoch.store(2 * ERA - 5, Relaxed);
         let mut ranking = Ranking::default();
         let (group, marks) = (ranking.add_group(habits.worth()), [Mark::new(2 * ERA - 5)]);
         let mut lessons = 0;

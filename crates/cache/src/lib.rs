@@ -1,10 +1,11 @@
 //! Caches for objects and for pages, under one policy.
 //!
-//! Read on in this order: `habits` (what all shards of a cache share), `min_ttl`, `limits` (of groups),
+//! Read on in this order: `habits` (what all shards of a cache share), `heard`, `min_ttl`, `limits` (of groups),
 //! `objects`, [`pages`].
 #![forbid(unsafe_code)]
 
 mod habits;
+mod heard;
 mod limits;
 mod min_ttl;
 mod objects;

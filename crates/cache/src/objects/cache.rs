@@ -87,7 +87,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         let expected = common.shard_capacity(common.shards - 1);
         let entries = if known && expected <= EXPECTED_MAX { expected as usize } else { 0 };
         let part = |number| Part {
-            shard: RwLock::new(Shard::new(number, entries)),
+            shard: RwLock::new(Shard::new(common.shard_capacity(number), entries)),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
         };
@@ -258,10 +258,12 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         if common.weigher.is_none() {
             common.habits.set_capacity(capacity as usize);
         }
-        for part in &self.inner.shards {
+        for (number, part) in self.inner.shards.iter().enumerate() {
             let mut gone = Departures::new();
             let mut shard = write(&part.shard);
             shard.catch_up(common);
+            // What it is by now, whoever has set it.
+            shard.set_capacity(common.shard_capacity(number));
             shard.shrink_to_fit(0, common, &mut gone);
             drop(shard);
             common.tell(gone);
@@ -402,7 +404,8 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
 
     #[cold]
     fn missed(&self, part: &Part<K, V>, hash: u64) {
-        let misses = part.misses.fetch_add(1, Relaxed) + 1;
+        let misses = part.misses.load(Relaxed) + 1;
+        part.misses.store(misses, Relaxed);
         self.common.habits.used(hash, false);
         self.count(misses);
     }
@@ -453,7 +456,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
         }
         if let Some(at) = frame {
             let Insertion { hash, key, value, weight, .. } = insertion;
-            if !shard.may_hold(weight, common) {
+            if !shard.may_hold(weight) {
                 let (key_was, was) = shard.remove(hash, at);
                 old = Some(was.clone());
                 gone.push(key_was, was, Cause::Replaced);

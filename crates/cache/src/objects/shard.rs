@@ -26,7 +26,6 @@ const LOOKS: usize = 2;
 
 /// Entries by key, each in a frame, and all that is known of them.
 pub(super) struct Shard<K, V> {
-    number: usize,
     /// From hashes of keys to frames.
     index: HashTable<u32>,
     slots: Slots<K, V>,
@@ -38,6 +37,8 @@ pub(super) struct Shard<K, V> {
     groups: Vec<Arc<Group>>,
     /// Where the next eviction begins to look for a group.
     cookie: usize,
+    /// What it may hold.
+    capacity: u64,
     weight: u64,
     /// By frame; empty where all weigh 1.
     weights: Vec<u32>,
@@ -86,9 +87,9 @@ pub(super) struct Insertion<'a, K, V> {
 }
 
 impl<K: Hash + Eq, V> Shard<K, V> {
-    pub(super) fn new(number: usize, entries: usize) -> Self {
+    pub(super) fn new(capacity: u64, entries: usize) -> Self {
         Self {
-            number,
+            capacity,
             index: HashTable::with_capacity(entries),
             slots: Slots::with_capacity(entries),
             ranking: Ranking::default(),
@@ -197,8 +198,13 @@ impl<K: Hash + Eq, V> Shard<K, V> {
     }
 
     /// Whether an entry of this weight fits if nothing else is there.
-    pub(super) fn may_hold<S>(&self, weight: u32, common: &Common<K, V, S>) -> bool {
-        weight as u64 <= common.shard_capacity(self.number)
+    pub(super) fn may_hold(&self, weight: u32) -> bool {
+        weight as u64 <= self.capacity
+    }
+
+    /// Sets what it may hold; what is too much is to be evicted then.
+    pub(super) fn set_capacity(&mut self, capacity: u64) {
+        self.capacity = capacity;
     }
 
     /// Puts an entry in that is not there, and evicts what has to go for it. Where there is no room
@@ -211,6 +217,7 @@ impl<K: Hash + Eq, V> Shard<K, V> {
     ) -> Option<u32> {
         let Insertion { hash, key, value, weight, group } = insertion;
         let group = Self::number_of(group);
+        self.ghosts.prefetch(by_other_bits(hash));
         if !self.make_room(weight, group, common, gone) {
             self.counts.rejections += 1;
             gone.push(key, value, Cause::Capacity);
@@ -259,10 +266,7 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         gone: &mut Departures<K, V>,
     ) -> bool {
         let weight = weight as u64;
-        // Once: it may be changed meanwhile.
-        let Some(left) = common.shard_capacity(self.number).checked_sub(weight) else {
-            return false;
-        };
+        let Some(left) = self.capacity.checked_sub(weight) else { return false };
         while self.counted(group).is_some_and(|group| !group.has_room_for(weight)) {
             if !self.evict_from(group, common, gone) {
                 break;
@@ -322,7 +326,7 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         common: &Common<K, V, S>,
         gone: &mut Departures<K, V>,
     ) {
-        self.shrink(common.shard_capacity(self.number), group, common, gone);
+        self.shrink(self.capacity, group, common, gone);
     }
 
     fn evict_from<S: BuildHasher>(
@@ -337,13 +341,14 @@ impl<K: Hash + Eq, V> Shard<K, V> {
             self.ghosts = Ghosts::new(self.len() * GHOSTS);
             common.entries_grew(self.len());
         }
-        let Self { ranking, ghosts, .. } = self;
-        common.habits.evicted(ranking, ghosts, by_other_bits(hash), victim.shadow);
+        self.ghosts.prefetch(by_other_bits(hash));
         self.counts.evictions += 1;
         if let Some(group) = self.counted(group) {
             group.evictions.fetch_add(1, Relaxed);
         }
         let (key, value) = self.vacate(hash, victim.frame);
+        let Self { ranking, ghosts, .. } = self;
+        common.habits.evicted(ranking, ghosts, by_other_bits(hash), victim.shadow);
         gone.push(key, value, Cause::Capacity);
         true
     }

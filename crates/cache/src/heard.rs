@@ -1,0 +1,113 @@
+//! Uses of which the learner has not heard yet: telling it of some at a time takes a fraction of the time.
+
+use homing_mglru::density::Use;
+
+use crate::sync::atomic::Ordering::Relaxed;
+use crate::sync::atomic::{AtomicU32, AtomicU64};
+
+/// After so many the learner is told.
+const BATCH: usize = 16;
+/// So many are kept: some come while it is told of others.
+const RING: usize = 2 * BATCH;
+
+/// The last few uses. Where threads overtake each other some are lost, or told with the epoch of another one:
+/// of a sample, that is no harm.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(crate) struct Heard {
+    next: AtomicU32,
+    /// Epoch, and what kind of use it is.
+    kinds: [AtomicU32; RING],
+    /// 0 where there is none.
+    hashes: [AtomicU64; RING],
+}
+
+impl Heard {
+    pub(crate) fn new() -> Self {
+        Self {
+            next: AtomicU32::new(0),
+            kinds: std::array::from_fn(|_| AtomicU32::new(0)),
+            hashes: std::array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
+
+    /// Room for what is [taken](Self::take).
+    pub(crate) fn room() -> [Use; RING] {
+        [Use { hash: 0, epoch: 0, write: false, met: false }; RING]
+    }
+
+    /// Takes note of a use. Whether it is time to tell the learner.
+    pub(crate) fn note(&self, Use { hash, epoch, write, met }: Use) -> bool {
+        let next = self.next.fetch_add(1, Relaxed) as usize;
+        let kind = epoch << 2 | u32::from(met) << 1 | u32::from(write);
+        self.kinds[next % RING].store(kind, Relaxed);
+        self.hashes[next % RING].store(hash, Relaxed);
+        next % BATCH == BATCH - 1
+    }
+
+    /// Takes what was noted, the oldest first. `epoch` is the one that runs.
+    pub(crate) fn take<'a>(&self, epoch: u32, room: &'a mut [Use; RING]) -> &'a [Use] {
+        let next = self.next.load(Relaxed) as usize;
+        let mut count = 0;
+        for at in (next..next + RING).map(|at| at % RING) {
+            let hash = self.hashes[at].load(Relaxed);
+            if hash == 0 {
+                continue;
+            }
+            self.hashes[at].store(0, Relaxed);
+            let kind = self.kinds[at].load(Relaxed);
+            // Two of the bits are gone: those of the epoch that runs.
+            let age = (epoch << 2).wrapping_sub(kind & !3).cast_signed() >> 2;
+            let (met, write) = (kind & 2 != 0, kind & 1 != 0);
+            room[count] = Use { hash, epoch: epoch.saturating_add_signed(-age), write, met };
+            count += 1;
+        }
+        &room[..count]
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    fn heard(hash: u64, epoch: u32) -> Use {
+        Use { hash, epoch, write: hash.is_multiple_of(2), met: hash.is_multiple_of(3) }
+    }
+
+    #[test]
+    fn what_was_noted_is_told_once_and_in_order() {
+        let some = Heard::new();
+        for hash in 1..=BATCH as u64 {
+            assert_eq!(some.note(heard(hash, 7)), hash == BATCH as u64);
+        }
+        let mut room = Heard::room();
+        let told = some.take(9, &mut room);
+        assert!(told.iter().map(|heard| heard.hash).eq(1..=BATCH as u64));
+        for told in told {
+            let noted = heard(told.hash, 7);
+            assert_eq!((told.epoch, told.write, told.met), (7, noted.write, noted.met));
+        }
+        assert!(some.take(9, &mut room).is_empty());
+    }
+
+    #[test]
+    fn where_nobody_takes_them_the_oldest_are_lost() {
+        let some = Heard::new();
+        (1..=3 * RING as u64).for_each(|hash| _ = some.note(heard(hash, 1)));
+        let mut room = Heard::room();
+        let last = 2 * RING as u64 + 1..=3 * RING as u64;
+        assert!(some.take(1, &mut room).iter().map(|heard| heard.hash).eq(last));
+    }
+
+    /// Of the epoch the lowest 30 bits are kept.
+    #[test]
+    fn epochs_are_those_about_the_one_that_runs() {
+        for (noted, runs) in
+            [(0, 0), (5, 3), ((1 << 30) - 1, (1 << 30) + 2), (u32::MAX / 2, u32::MAX / 2)]
+        {
+            let some = Heard::new();
+            some.note(heard(1, noted));
+            assert_eq!(some.take(runs, &mut Heard::room())[0].epoch, noted);
+        }
+    }
+}
