@@ -11,6 +11,7 @@ const PAGE: usize = 512;
 
 fn open(pages: u64) -> (PageCache, CachedFile, Arc<Disk>) {
     let cache = PageCache::builder(2 << 20)
+        .size_max(4 << 20)
         .page_size(PAGE)
         .shards(1)
         .background(ByHand::default())
@@ -89,6 +90,24 @@ fn most_are_read_without_a_trace_where_the_backing_is_fast_and_allows_it() {
     let after = cache.group_stats(&file.group());
     assert!(after.misses - before.misses < hot / 20, "{}", after.misses - before.misses);
     write_all(&file, &disk);
+}
+
+#[test]
+fn while_there_is_room_nothing_is_declined() {
+    let (cache, file, disk) = open(1 << 16);
+    disk.meets.store(true, SeqCst);
+    read_at_random(&file, 1 << 16, 50_000, 1);
+    let before = cache.group_stats(&file.group());
+    assert!(before.skimmed > 0 && before.declined > before.skimmed);
+    let frames = cache.stats().frames;
+    cache.set_size(4 << 20).unwrap();
+    let more = (cache.stats().frames - frames) as u64;
+    // Some are hits, so that there is still room at the end.
+    read_at_random(&file, 1 << 16, more / 8, 2);
+    let after = cache.group_stats(&file.group());
+    assert_eq!((after.skimmed, after.declined), (before.skimmed, before.declined));
+    read_at_random(&file, 1 << 16, 50_000, 3);
+    assert!(cache.group_stats(&file.group()).skimmed > after.skimmed);
 }
 
 #[test]
