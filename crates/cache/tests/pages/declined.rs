@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use homing_cache::pages::{CachedFile, PageCache};
 
@@ -108,6 +110,52 @@ fn while_there_is_room_nothing_is_declined() {
     assert_eq!((after.skimmed, after.declined), (before.skimmed, before.declined));
     read_at_random(&file, 1 << 16, 50_000, 3);
     assert!(cache.group_stats(&file.group()).skimmed > after.skimmed);
+}
+
+#[test]
+fn who_discards_does_not_wait_for_reads_that_come_later() {
+    let (cache, file, disk) = open(1 << 16);
+    let file = &file;
+    let skimmed = || cache.group_stats(&file.group()).skimmed;
+    disk.meets.store(true, SeqCst);
+    read_at_random(file, 1 << 15, 50_000, 1);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    // The upper half is theirs who wait.
+    let (mut seed, mut page) = (2, 1 << 15);
+    thread::scope(|scope| {
+        // One that is read without a trace, for long.
+        let reader = loop {
+            assert!(Instant::now() < deadline, "none is read without a trace");
+            page += 8;
+            let (before, reads) = (skimmed(), disk.counts.reads.load(SeqCst));
+            let offset = page * PAGE as u64;
+            disk.hold(Some(offset));
+            let reader = scope.spawn(move || file.read(offset, &mut [0; PAGE]));
+            while disk.counts.reads.load(SeqCst) == reads && !reader.is_finished() {
+                thread::yield_now();
+            }
+            if skimmed() > before {
+                break reader;
+            }
+            disk.hold(None);
+            reader.join().unwrap().unwrap();
+        };
+        let discarder = scope.spawn(|| file.discard((60_000 * PAGE) as u64, PAGE as u64));
+        // Once it waits nobody begins another one.
+        let mut others_wait = false;
+        while !others_wait && Instant::now() < deadline {
+            let before = skimmed();
+            seed += 1;
+            read_at_random(file, 1 << 15, 200, seed);
+            others_wait = skimmed() == before;
+        }
+        let is_waiting = !discarder.is_finished() && !reader.is_finished();
+        // Whatever came of it: else this would never end.
+        disk.hold(None);
+        reader.join().unwrap().unwrap();
+        discarder.join().unwrap().unwrap();
+        assert!(others_wait && is_waiting, "reads without a trace go on: {}", !others_wait);
+    });
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 
 use homing_cache::pages::{Background, Backing, BuildError, Builder, Job, PageCache};
 
@@ -16,6 +16,9 @@ pub(crate) struct Disk {
     pub(crate) counts: Counts,
     /// Whether a page may be read while it is written.
     pub(crate) meets: AtomicBool,
+    /// Reads from this offset on wait until it is another one.
+    held: Mutex<Option<u64>>,
+    let_go: Condvar,
     /// Ranges that were written, in order.
     pub(crate) log: Mutex<Vec<(u64, usize)>>,
 }
@@ -48,6 +51,8 @@ impl Disk {
             random: AtomicU64::new(0x2545_f491_4f6c_dd1d),
             counts: Counts::default(),
             meets: AtomicBool::new(false),
+            held: Mutex::default(),
+            let_go: Condvar::new(),
             log: Mutex::default(),
         })
     }
@@ -79,6 +84,12 @@ impl Disk {
         state.now = bytes;
     }
 
+    /// Lets reads that begin at this offset wait, and those go that waited.
+    pub(crate) fn hold(&self, offset: Option<u64>) {
+        *self.held.lock().unwrap() = offset;
+        self.let_go.notify_all();
+    }
+
     /// Nothing fails while this runs.
     pub(crate) fn calm<T>(&self, run: impl FnOnce() -> T) -> T {
         let Failing { reads, writes, flushes } = &self.failing;
@@ -102,6 +113,8 @@ impl Backing for Disk {
 
     fn read(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
         self.counts.reads.fetch_add(1, SeqCst);
+        let held = self.held.lock().unwrap();
+        drop(self.let_go.wait_while(held, |held| *held == Some(offset)).unwrap());
         let state = self.state.lock().unwrap();
         data.copy_from_slice(&state.now[offset as usize..][..data.len()]);
         if self.fails(&self.failing.reads) {
