@@ -3,9 +3,9 @@
 //! Requests are the clock. Shards count them and tell them in batches; whoever completes an epoch
 //! ends it, on the way. A shard hears of it when somebody next changes it.
 //!
-//! Nobody ever waits here. A use that finds the learner at work is not learnt from: uses and
-//! exposure are both counted from a sample, and one that loses a little of it at random learns the
-//! same more slowly.
+//! Nobody ever waits here. Uses are noted and the learner told of some at a time (`heard.rs`); where too many
+//! come while it is at work some are lost: uses and exposure are both counted from a sample, and one that
+//! loses a little of it at random learns the same more slowly.
 
 use homing_mglru::density::{Classes, ERA, Ghosts, Learner, Marks, Ranking, Shadow, Use, Worth};
 
@@ -141,7 +141,10 @@ impl Habits {
     fn tell_learner(&self, learner: &mut Learner) {
         learner.set_horizon(self.clock.horizon.load(Relaxed));
         learner.hear(self.heard.take(self.epoch(), &mut Heard::room()));
-        self.now.level.store(learner.level(), Relaxed);
+        // It is on the line that all hits read.
+        if self.now.level.load(Relaxed) != learner.level() {
+            self.now.level.store(learner.level(), Relaxed);
+        }
     }
 
     /// Learns, or lets recency alone decide.

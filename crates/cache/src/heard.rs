@@ -1,6 +1,6 @@
 //! Uses of which the learner has not heard yet: telling it of some at a time takes a fraction of the time.
 
-use homing_mglru::density::Use;
+use homing_mglru::density::{ERA, Use};
 
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::atomic::{AtomicU32, AtomicU64};
@@ -9,6 +9,9 @@ use crate::sync::atomic::{AtomicU32, AtomicU64};
 const BATCH: usize = 16;
 /// So many are kept: some come while it is told of others.
 const RING: usize = 2 * BATCH;
+/// Epochs are kept in so many bits: when the clock is turned back, what was noted before still fits.
+const EPOCH_BITS: u32 = 30;
+const _: () = assert!(ERA.is_multiple_of(1 << EPOCH_BITS));
 
 /// The last few uses. Where threads overtake each other some are lost, or told with the epoch of another one:
 /// of a sample, that is no harm.

@@ -259,11 +259,13 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
             common.habits.set_capacity(capacity as usize);
         }
         for (number, part) in self.inner.shards.iter().enumerate() {
+            // What it is by now, whoever has set it. All hear of it before listeners do, who may panic.
+            write(&part.shard).set_capacity(common.shard_capacity(number));
+        }
+        for part in &self.inner.shards {
             let mut gone = Departures::new();
             let mut shard = write(&part.shard);
             shard.catch_up(common);
-            // What it is by now, whoever has set it.
-            shard.set_capacity(common.shard_capacity(number));
             shard.shrink_to_fit(0, common, &mut gone);
             drop(shard);
             common.tell(gone);
@@ -404,8 +406,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
 
     #[cold]
     fn missed(&self, part: &Part<K, V>, hash: u64) {
-        let misses = part.misses.load(Relaxed) + 1;
-        part.misses.store(misses, Relaxed);
+        let misses = part.misses.fetch_add(1, Relaxed) + 1;
         self.common.habits.used(hash, false);
         self.count(misses);
     }

@@ -1,5 +1,8 @@
 //! Each call by itself.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
 use homing_cache::{BuildError, Cache, Cause};
@@ -153,6 +156,19 @@ fn its_capacity_can_be_changed() {
     cache.set_capacity(500);
     (0..1000).for_each(|key| _ = cache.insert(key, key));
     assert_eq!(cache.len(), 500);
+}
+
+#[test]
+fn another_capacity_holds_though_a_listener_panics() {
+    let calm = Arc::new(AtomicBool::new(true));
+    let is_calm = Arc::clone(&calm);
+    let listener = move |_, (), _| assert!(is_calm.swap(true, Relaxed), "the first one panics");
+    let cache = Cache::builder().capacity(4000).shards(4).listener(listener).build().unwrap();
+    (0..4000u32).for_each(|key| _ = cache.insert(key, ()));
+    calm.store(false, Relaxed);
+    assert!(catch_unwind(AssertUnwindSafe(|| cache.set_capacity(400))).is_err());
+    (0..20_000).for_each(|key| _ = cache.insert(key, ()));
+    assert_eq!((cache.len(), cache.capacity()), (400, 400));
 }
 
 #[test]

@@ -79,7 +79,7 @@ pub(super) struct Lists {
     swappiness: Swappiness,
     /// Victims come from lists of these ages only, a bit for each bucket.
     open: u32,
-    /// The list that is worth least, unless that has to be found out.
+    /// The list that is worth least, as far as keys tell it, unless that has to be found out.
     victim: Option<Victim>,
     declined: Declined,
 }
