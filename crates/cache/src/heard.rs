@@ -9,9 +9,9 @@ use crate::sync::atomic::{AtomicU32, AtomicU64};
 const BATCH: usize = 16;
 /// So many are kept: some come while it is told of others.
 const RING: usize = 2 * BATCH;
-/// Epochs are kept in so many bits: when the clock is turned back, what was noted before still fits.
-const EPOCH_BITS: u32 = 30;
-const _: () = assert!(ERA.is_multiple_of(1 << EPOCH_BITS));
+/// Bits of a kind that are not the epoch's. When the clock is turned back, what was noted before still fits.
+const FLAGS: u32 = 2;
+const _: () = assert!(ERA.is_multiple_of(1 << (u32::BITS - FLAGS)));
 
 /// The last few uses. Where threads overtake each other some are lost, or told with the epoch of another one:
 /// of a sample, that is no harm.
@@ -42,7 +42,7 @@ impl Heard {
     /// Takes note of a use. Whether it is time to tell the learner.
     pub(crate) fn note(&self, Use { hash, epoch, write, met }: Use) -> bool {
         let next = self.next.fetch_add(1, Relaxed) as usize;
-        let kind = epoch << 2 | u32::from(met) << 1 | u32::from(write);
+        let kind = epoch << FLAGS | u32::from(met) << 1 | u32::from(write);
         self.kinds[next % RING].store(kind, Relaxed);
         self.hashes[next % RING].store(hash, Relaxed);
         next % BATCH == BATCH - 1
@@ -59,8 +59,9 @@ impl Heard {
             }
             self.hashes[at].store(0, Relaxed);
             let kind = self.kinds[at].load(Relaxed);
-            // Two of the bits are gone: those of the epoch that runs.
-            let age = (epoch << 2).wrapping_sub(kind & !3).cast_signed() >> 2;
+            // The uppermost bits are gone: they are those of the epoch that runs.
+            let age = epoch.wrapping_sub(kind >> FLAGS) << FLAGS;
+            let age = age.cast_signed() >> FLAGS;
             let (met, write) = (kind & 2 != 0, kind & 1 != 0);
             room[count] = Use { hash, epoch: epoch.saturating_add_signed(-age), write, met };
             count += 1;

@@ -6,7 +6,7 @@
 
 /// Lets the processor fetch the line at which this begins, if it will. Nothing else changes.
 #[inline]
-pub fn prefetch<T: ?Sized>(place: &T) {
+pub fn prefetch<T>(place: &T) {
     let place = std::ptr::from_ref(place).cast::<u8>();
     // SAFETY: a hint. It reads nothing that the program could see, and never faults, whatever the address.
     #[cfg(all(target_arch = "x86_64", not(miri)))]

@@ -434,10 +434,7 @@ impl Lists {
 
     fn filled(&mut self, row: usize, bucket: usize) {
         self.heads[row].held |= 1 << bucket;
-        if !self.is_open(bucket) {
-            return;
-        }
-        let worth = self.offer(row, bucket);
+        let Some(worth) = self.offer(row, bucket) else { return };
         if self.victim.is_some_and(|victim| worth < victim.worth) {
             self.victim = Some(Victim { row, bucket, worth });
         }
@@ -454,18 +451,22 @@ impl Lists {
         }
     }
 
-    /// There are frames in this bucket now: they may be what is worth least of the row. Returns their worth.
-    fn offer(&mut self, row: usize, bucket: usize) -> f32 {
+    /// There are frames in this bucket now: they may be what is worth least of the row. Returns their worth, if
+    /// they may be victims.
+    fn offer(&mut self, row: usize, bucket: usize) -> Option<f32> {
+        if !self.is_open(bucket) {
+            return None;
+        }
         let Head { class, bucket: at, least, .. } = self.heads[row];
         let worth = self.weighed(class as usize, bucket);
         let goes_first = match worth.total_cmp(&least) {
             Ordering::Equal => bucket > at as usize,
             order => order.is_lt(),
         };
-        if goes_first && self.is_open(bucket) {
+        if goes_first {
             self.set_least(row, worth, bucket);
         }
-        worth
+        Some(worth)
     }
 
     fn find_least(&mut self, row: usize) {

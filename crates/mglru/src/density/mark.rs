@@ -19,7 +19,7 @@ pub trait Marks {
     fn mark(&self, frame: u32) -> Option<&Mark>;
 
     /// The mark of this frame, and what else the owner keeps of it, will be looked at soon.
-    fn prefetch(&self, _frame: u32) {}
+    fn prefetch(&self, frame: u32);
 }
 
 impl Marks for [Mark] {

@@ -256,6 +256,7 @@ impl Ranking {
         let mut sorted = 0;
         loop {
             let frame = self.groups[group].victim()?;
+            // Looked at next, here or by the next eviction.
             if let Some(next) = self.groups[group].next_victim(&self.links) {
                 prefetch(&self.frames[next as usize]);
                 prefetch(&self.links[next]);
