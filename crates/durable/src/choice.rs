@@ -2,8 +2,9 @@
 //!
 //! One way goes on; now and then another is tried, each in its turn, and stays if it is better.
 
-/// Another way is tried after so many figures first, and after twice as many each time it was
-/// not better, up to the last: a way that is half as fast then costs less than 1 %.
+/// Another way is tried after so many figures, and after twice as many each time it was
+/// not better, up to the last: a way that is half as fast then costs less than 1 %. The first time
+/// one is enough, because nothing is known yet.
 const FIGURES_MIN: u32 = 4;
 const FIGURES_MAX: u32 = 256;
 
@@ -34,7 +35,7 @@ pub(crate) struct Choice {
 impl Choice {
     /// One of so many ways, two at least; this one to begin with.
     pub(crate) fn new(ways: usize, way: usize) -> Self {
-        let until_trial = FIGURES_MIN;
+        let until_trial = 1;
         Self { ways, way, rate: None, trial: 0, tried: way, figures: 0, until_trial }
     }
 

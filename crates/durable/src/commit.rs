@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::time::SystemTime;
 
+use crate::commits::Commits;
 use crate::durable::Kind;
 use crate::error::DurabilityError;
 use crate::files::{FileId, Is, Sync};
@@ -26,7 +27,12 @@ fn others(system: &dyn System, sync: &Sync) -> Result<(), Failure> {
 
 /// Commits the filesystem of these files, and tells what became of each. `early` writes their data
 /// back first.
-pub(crate) fn all(system: &dyn System, syncs: &[Sync], early: bool) -> Vec<Verdict> {
+pub(crate) fn all(
+    system: &dyn System,
+    syncs: &[Sync],
+    early: bool,
+    commits: Commits,
+) -> Vec<Verdict> {
     let Some(first) = syncs.first() else { return Vec::new() };
     let check = |sync: &Sync| {
         let checked = system.check(&sync.file).and_then(|()| others(system, sync));
@@ -51,7 +57,11 @@ pub(crate) fn all(system: &dyn System, syncs: &[Sync], early: bool) -> Vec<Verdi
         return verdicts;
     }
     heard(&check);
-    // `DURABLE-4`: by a plain file, since XFS only forces its log for a directory.
+    // `DURABLE-4`
+    if commits == Commits::Flushed {
+        return verdicts;
+    }
+    // By a plain file, since XFS only forces its log for a directory.
     let plain = syncs.iter().find(|sync| sync.id.is == Is::Plain);
     match system.flush_device(&plain.unwrap_or(first).file) {
         Ok(()) => verdicts,

@@ -11,6 +11,7 @@ use homing_runtime::{Runtime, Workqueue, WorkqueueError, blocking};
 
 use crate::backend::{Chosen, Ring};
 use crate::commit;
+use crate::commits::Commits;
 use crate::counters::{Counts, add};
 use crate::description::Description;
 use crate::durable::Kind;
@@ -226,15 +227,8 @@ impl Engine {
                 let verdict = commit::one(&*self.system, &sync);
                 (vec![sync], vec![verdict], false)
             }
-            Job::Commit(syncs, _) if !self.can_commit(&syncs) => {
-                add(&self.counts.files, syncs.len() as u64);
-                let verdicts = syncs.iter().map(|sync| commit::one(&*self.system, sync)).collect();
-                (syncs, verdicts, true)
-            }
             Job::Commit(syncs, early) => {
-                add(&self.counts.commits, 1);
-                add(&self.counts.committed, syncs.len() as u64);
-                let verdicts = commit::all(&*self.system, &syncs, early);
+                let verdicts = self.commit(&syncs, early);
                 (syncs, verdicts, true)
             }
             Job::WriteBack(device, files) => {
@@ -258,7 +252,7 @@ impl Engine {
         if self.met.load(Ordering::Relaxed) == device || self.files().knows(device) {
             return;
         }
-        let commits = self.system.commits(file);
+        let commits = self.system.commits(file) != Commits::Unknown;
         self.files().note_commits(device, commits);
         self.met.store(device, Ordering::Relaxed);
     }
@@ -298,16 +292,19 @@ impl Engine {
         self.files().ask(id, kind, callers, number, || file.keep())
     }
 
-    /// Whether the filesystem of these can still be committed: its device's number may have become
+    /// Commits the filesystem of these, if it still can be: its device's number may have become
     /// another's, which is noted.
-    fn can_commit(&self, syncs: &[Sync]) -> bool {
-        syncs.first().is_none_or(|sync| {
-            let commits = self.system.commits(&sync.file);
-            if !commits {
-                self.files().note_commits(sync.id.device, false);
-            }
-            commits
-        })
+    fn commit(&self, syncs: &[Sync], early: bool) -> Vec<Verdict> {
+        let Some(first) = syncs.first() else { return Vec::new() };
+        let commits = self.system.commits(&first.file);
+        if commits == Commits::Unknown {
+            self.files().note_commits(first.id.device, false);
+            add(&self.counts.files, syncs.len() as u64);
+            return syncs.iter().map(|sync| commit::one(&*self.system, sync)).collect();
+        }
+        add(&self.counts.commits, 1);
+        add(&self.counts.committed, syncs.len() as u64);
+        commit::all(&*self.system, syncs, early, commits)
     }
 
     /// A job has run: notes what came of it, and tells those who waited. One of the jobs that can

@@ -140,7 +140,7 @@ impl Group {
             // What is not allowed teaches nothing of it.
             self.windows.skip();
         }
-        if let Some(rate) = self.windows.answered(askers, now) {
+        if let Some(rate) = self.windows.answered(askers, self.expected, now) {
             let way = self.choice.way();
             self.choice.note(rate);
             if self.choice.way() != way {

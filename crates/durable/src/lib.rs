@@ -38,8 +38,8 @@
 //!   reopened; or of one of several that were opened for it beforehand ([`SharedFile`]).
 //! * `DURABLE-3` A failure is sticky: every waiter of the file and every later sync of it fails,
 //!   until somebody acknowledges the loss.
-//! * `DURABLE-4` After a commit of a filesystem its device is flushed, whether or not its journal
-//!   had anything to write.
+//! * `DURABLE-4` At the end of a commit of a filesystem its device is flushed, whether or not its
+//!   journal had anything to write: by the filesystem, where it is known to, or by us.
 //! * `DURABLE-5` A future that is dropped loses nothing: the sync runs on, and the file keeps what
 //!   came of it.
 //!
@@ -50,6 +50,7 @@ mod backend;
 mod batch;
 mod choice;
 mod commit;
+mod commits;
 mod counters;
 mod description;
 mod durable;
@@ -81,6 +82,7 @@ mod windows;
 pub use attributes::DurableAttributes;
 pub use backend::Backend;
 pub use batch::Batch;
+pub use commits::Commits;
 pub use counters::{Counters, Histogram};
 pub use description::Description;
 pub use durable::{Durable, Kind};

@@ -30,6 +30,9 @@ pub struct Pace {
     pinned: bool,
 }
 
+/// It is not known how many there are. Chosen: as many as are served side by side at least.
+const CALLERS: usize = 16;
+
 const WAYS: [Way; 2] = [Way::Beside, Way::Together];
 
 impl Pace {
@@ -51,7 +54,7 @@ impl Pace {
 
     /// So many have been answered.
     pub fn answered(&mut self, count: usize, now: Instant) {
-        if let Some(rate) = self.windows.answered(count, now)
+        if let Some(rate) = self.windows.answered(count, CALLERS, now)
             && !self.pinned
         {
             self.choice.note(rate);

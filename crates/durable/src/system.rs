@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use crate::commits::Commits;
 use crate::durable::Kind;
 
 /// A system call that failed.
@@ -25,20 +26,21 @@ pub trait System: Send + Sync + 'static {
     /// Syncs one file, and tells what became of it.
     fn sync(&self, file: &File, kind: Kind) -> Result<(), Failure>;
 
-    /// Whether [`System::sync_filesystem`] can be relied on for this file's filesystem: all of its
-    /// files are durable then, once its device has been flushed.
-    fn commits(&self, file: &File) -> bool {
+    /// What [`System::sync_filesystem`] is worth for this file's filesystem.
+    fn commits(&self, file: &File) -> Commits {
         let _ = file;
-        true
+        Commits::ThenFlush
     }
 
-    /// Writes everything of the file's filesystem out, data and metadata, and waits for it.
+    /// Writes everything of the file's filesystem out, data and metadata, and waits for it. Fails
+    /// where nothing can be written there any more.
     fn sync_filesystem(&self, file: &File) -> Result<(), Failure>;
 
     /// Whether write-back of this file's data has failed since its description last heard of it.
     fn check(&self, file: &File) -> Result<(), Failure>;
 
-    /// Flushes the cache of the device below the file's filesystem.
+    /// Flushes the cache of the device below the file's filesystem. Asked for after
+    /// [`System::sync_filesystem`], where that does not do it ([`Commits::ThenFlush`]).
     fn flush_device(&self, file: &File) -> Result<(), Failure>;
 
     /// Begins the write-back of a file's data, where there is a call for that. A hint: what becomes
@@ -74,12 +76,6 @@ pub trait System: Send + Sync + 'static {
     }
 }
 
-/// Filesystems, by `statfs(2)`.
-#[cfg(target_os = "linux")]
-const EXT: rustix::fs::FsWord = 0xEF53;
-#[cfg(target_os = "linux")]
-const XFS: rustix::fs::FsWord = 0x5846_5342;
-
 /// Linux, and the nearest that others have.
 #[derive(Debug)]
 pub struct Linux;
@@ -96,21 +92,15 @@ impl System for Linux {
         }
     }
 
-    /// Known of ext4 (as which ext2 and ext3 count) and XFS, which are tested by power cuts. Others
-    /// may do less: a FUSE server is not even told.
-    fn commits(&self, file: &File) -> bool {
-        #[cfg(target_os = "linux")]
-        return rustix::fs::fstatfs(file).is_ok_and(|found| matches!(found.f_type, EXT | XFS));
-        #[cfg(not(target_os = "linux"))]
-        return {
-            let _ = file;
-            false
-        };
+    fn commits(&self, file: &File) -> Commits {
+        crate::commits::of(file)
     }
 
     fn sync_filesystem(&self, file: &File) -> Result<(), Failure> {
         #[cfg(target_os = "linux")]
-        return rustix::fs::syncfs(file).map_err(named("syncfs"));
+        return rustix::fs::syncfs(file)
+            .and_then(|()| crate::commits::check(file))
+            .map_err(named("syncfs"));
         #[cfg(not(target_os = "linux"))]
         return self.sync(file, Kind::All);
     }

@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-/// A figure is of so long and so many answers at least. Derived: a few of the kernel's time slices,
-/// and eight rounds of eight callers;
+/// A figure is of so long and so many rounds of all callers at least. Derived: a few of the kernel's
+/// time slices, and so many that one sync more or less is no tenth;
 const WINDOW: Duration = Duration::from_millis(20);
-const ANSWERS_MIN: u32 = 64;
-/// or, on slow disks, of so long and four rounds of four.
+const ROUNDS: u32 = 4;
+/// or, on slow disks, of so long. And never of fewer answers than this.
 const LONG_WINDOW: Duration = Duration::from_millis(200);
-const FEW_ANSWERS: u32 = 16;
+const ANSWERS_MIN: u32 = 16;
 
 /// The window that is open: when it began, how many were answered, and how many came when nobody
 /// else was there.
@@ -32,18 +32,20 @@ impl Windows {
         }
     }
 
-    /// So many have been answered: how many are in a second, where a window ends with them, and
-    /// most of them were not alone.
-    pub(crate) fn answered(&mut self, count: usize, now: Instant) -> Option<f64> {
+    /// So many have been answered, of so many callers: how many are in a second, where a window ends
+    /// with them, and most of them were not alone.
+    pub(crate) fn answered(&mut self, count: usize, callers: usize, now: Instant) -> Option<f64> {
         self.last = Some(now);
         let Some(began) = self.began else {
             self.begin(now);
             return None;
         };
-        self.answered = self.answered.saturating_add(u32::try_from(count).unwrap_or(u32::MAX));
+        let number = |count| u32::try_from(count).unwrap_or(u32::MAX);
+        self.answered = self.answered.saturating_add(number(count));
         let took = now.saturating_duration_since(began);
-        let is_over = (took >= WINDOW && self.answered >= ANSWERS_MIN)
-            || (took >= LONG_WINDOW && self.answered >= FEW_ANSWERS);
+        let rounds = self.answered / number(callers).max(1);
+        let is_over = self.answered >= ANSWERS_MIN
+            && ((took >= WINDOW && rounds >= ROUNDS) || took >= LONG_WINDOW);
         if !is_over {
             return None;
         }

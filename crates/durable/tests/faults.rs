@@ -279,6 +279,25 @@ fn what_is_no_file_of_the_filesystem_is_no_part_of_a_commit() {
 }
 
 #[test]
+fn a_filesystem_that_flushes_its_device_is_not_asked_to_do_it_again() {
+    let world = World::new();
+    world.disk.flushes();
+    world.durable.set_strategy(Strategy::Filesystem);
+    let files = [world.file("one"), world.file("two")];
+    let all = |expected: bool| {
+        let verdicts = world.durable.fsync_many(&files).wait();
+        assert!(verdicts.into_iter().all(|verdict| verdict.is_ok() == expected));
+    };
+    all(true);
+    assert_eq!(world.disk.calls(&files[0]), [Call::Filesystem, Call::Check]);
+    // Each has a verdict of its own all the same.
+    for file in &files {
+        world.disk.fail(Call::Check, file, 1);
+    }
+    all(false);
+}
+
+#[test]
 fn a_range_is_durable_with_all_of_its_file() {
     let world = World::new();
     world.durable.set_strategy(Strategy::Files);

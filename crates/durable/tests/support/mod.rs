@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use homing_durable::{Durable, Failure, Kind, System};
+use homing_durable::{Commits, Durable, Failure, Kind, System};
 use homing_runtime::Runtime;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -34,6 +34,8 @@ pub struct Book {
     held: bool,
     /// It cannot be committed from the so manieth question on.
     commits: Option<usize>,
+    /// A commit includes the flush.
+    flushes: bool,
     asked: usize,
 }
 
@@ -50,6 +52,11 @@ impl Disk {
     /// Says so often that it can be committed, and then that it cannot.
     pub fn commits(&self, times: usize) {
         self.book().commits = Some(times);
+    }
+
+    /// Says that its commits include the flush.
+    pub fn flushes(&self) {
+        self.book().flushes = true;
     }
 
     pub fn fail(&self, call: Call, file: &File, times: usize) {
@@ -108,10 +115,17 @@ impl Disk {
 }
 
 impl System for Disk {
-    fn commits(&self, _: &File) -> bool {
+    fn commits(&self, _: &File) -> Commits {
         let mut book = self.book();
         book.asked += 1;
-        book.commits.is_none_or(|times| book.asked <= times)
+        let known = book.commits.is_none_or(|times| book.asked <= times);
+        if !known {
+            Commits::Unknown
+        } else if book.flushes {
+            Commits::Flushed
+        } else {
+            Commits::ThenFlush
+        }
     }
 
     fn sync(&self, file: &File, kind: Kind) -> Result<(), Failure> {

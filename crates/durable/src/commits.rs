@@ -1,0 +1,109 @@
+//! What a commit of a filesystem is worth, and how that is known.
+//!
+//! | filesystem | what `syncfs` does there |
+//! | --- | --- |
+//! | XFS | forces the log: the device is flushed only if that had anything to write |
+//! | ext4 | after all data, waits for the journal's commit, which flushes the device, or flushes it (`ext4_sync_fs`). Not where the journal is on another device, or where there is none; before Linux 6.13 it says that all is well where the filesystem was shut down |
+//! | ext2 | flushes nothing |
+//! | others | not known: a FUSE server, for one, is not even told |
+//!
+//! ext2, 3 and 4 have one number. `/proc/fs/jbd2` names what has a journal of its own: its device
+//! and the journal's inode, which is always 8.
+
+use std::fs::File;
+
+/// What [`System::sync_filesystem`](crate::System::sync_filesystem) is worth for one filesystem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Commits {
+    /// Nothing is known of it: each file is to be synced by itself.
+    Unknown,
+    /// All of its files are durable once its device has been flushed as well.
+    ThenFlush,
+    /// All of its files are durable: it flushes the device itself, after everything else, and fails
+    /// where that fails.
+    Flushed,
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn of(_: &File) -> Commits {
+    Commits::Unknown
+}
+
+#[cfg(target_os = "linux")]
+pub(crate) use linux::{check, of};
+
+#[cfg(target_os = "linux")]
+mod linux {
+    use std::os::unix::fs::MetadataExt;
+    use std::path::Path;
+    use std::sync::LazyLock;
+
+    use rustix::fs::{FsWord, fstatfs, major, minor};
+    use rustix::io::Errno;
+
+    use super::{Commits, File};
+
+    /// Filesystems, by `statfs(2)`.
+    const EXT: FsWord = 0xEF53;
+    const XFS: FsWord = 0x5846_5342;
+    /// Of its flags.
+    const READ_ONLY: FsWord = 1;
+
+    /// By power cuts, on these two (`tests/power_cut`), and as the module says.
+    pub(crate) fn of(file: &File) -> Commits {
+        match fstatfs(file).map(|found| found.f_type) {
+            Ok(EXT) if is_honest() && has_own_journal(file) => Commits::Flushed,
+            Ok(EXT | XFS) => Commits::ThenFlush,
+            _ => Commits::Unknown,
+        }
+    }
+
+    /// Of a filesystem that is only read `syncfs` has nothing to say, also where it has become so
+    /// because of an error: what is in its memory will never be written.
+    pub(crate) fn check(file: &File) -> Result<(), Errno> {
+        let found = fstatfs(file)?;
+        let is_silent = found.f_type == EXT && found.f_flags & READ_ONLY != 0;
+        if is_silent { Err(Errno::ROFS) } else { Ok(()) }
+    }
+
+    fn has_own_journal(file: &File) -> bool {
+        let Ok(device) = file.metadata().map(|found| found.dev()) else { return false };
+        let number = format!("/sys/dev/block/{}:{}", major(device), minor(device));
+        let Ok(link) = std::fs::read_link(number) else { return false };
+        let name = link.file_name().map(|name| name.to_string_lossy().into_owned());
+        name.is_some_and(|name| Path::new(&format!("/proc/fs/jbd2/{name}-8")).exists())
+    }
+
+    /// Whether this kernel's `syncfs` tells of whatever fails: since 5.17 it does for ext4, but for
+    /// a filesystem that was shut down only since 6.13.
+    fn is_honest() -> bool {
+        static IS: LazyLock<bool> = LazyLock::new(|| {
+            let release = rustix::system::uname();
+            since_6_13(&release.release().to_string_lossy())
+        });
+        *IS
+    }
+
+    fn since_6_13(release: &str) -> bool {
+        let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
+        match (numbers.next(), numbers.next()) {
+            (Some(Ok(major)), Some(Ok(minor))) => (major, minor) >= (6, 13),
+            _ => false,
+        }
+    }
+
+    #[cfg(all(test, not(shuttle)))]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn releases_are_compared_by_number() {
+            for release in ["6.13.0", "6.13-rc1", "6.100", "7.0.1-generic", "6.18.44-fc"] {
+                assert!(since_6_13(release), "{release}");
+            }
+            for release in ["6.12.9", "5.17.1", "6", "6.", "", "x.13", "6.2.13", "60"] {
+                assert!(!since_6_13(release), "{release}");
+            }
+        }
+    }
+}
