@@ -3,7 +3,7 @@
 //! | filesystem | what `syncfs` does there |
 //! | --- | --- |
 //! | XFS | forces the log: the device is flushed only if that had anything to write |
-//! | ext4 | after all data, waits for the journal's commit, which flushes the device, or flushes it (`ext4_sync_fs`). Not where the journal is on another device, or where there is none; before Linux 6.13 it says that all is well where the filesystem was shut down |
+//! | ext4 | after all data, waits for the journal's commit, which flushes the device, or flushes it (`ext4_sync_fs`). Not where the journal is on another device, or where there is none; before Linux 6.15 it may say that all is well where the filesystem was shut down, or has become read-only because of an error (`tests/given_up.rs`) |
 //! | ext2 | flushes nothing |
 //! | others | not known: a FUSE server, for one, is not even told |
 //!
@@ -30,7 +30,7 @@ pub(crate) fn of(_: &File) -> Commits {
 }
 
 #[cfg(target_os = "linux")]
-pub(crate) use linux::{check, of};
+pub(crate) use linux::of;
 
 #[cfg(target_os = "linux")]
 mod linux {
@@ -39,15 +39,12 @@ mod linux {
     use std::sync::LazyLock;
 
     use rustix::fs::{FsWord, fstatfs, major, minor};
-    use rustix::io::Errno;
 
     use super::{Commits, File};
 
     /// Filesystems, by `statfs(2)`.
     const EXT: FsWord = 0xEF53;
     const XFS: FsWord = 0x5846_5342;
-    /// Of its flags.
-    const READ_ONLY: FsWord = 1;
 
     /// By power cuts, on these two (`tests/power_cut`), and as the module says.
     pub(crate) fn of(file: &File) -> Commits {
@@ -58,14 +55,6 @@ mod linux {
         }
     }
 
-    /// Of a filesystem that is only read `syncfs` has nothing to say, also where it has become so
-    /// because of an error: what is in its memory will never be written.
-    pub(crate) fn check(file: &File) -> Result<(), Errno> {
-        let found = fstatfs(file)?;
-        let is_silent = found.f_type == EXT && found.f_flags & READ_ONLY != 0;
-        if is_silent { Err(Errno::ROFS) } else { Ok(()) }
-    }
-
     fn has_own_journal(file: &File) -> bool {
         let Ok(device) = file.metadata().map(|found| found.dev()) else { return false };
         let number = format!("/sys/dev/block/{}:{}", major(device), minor(device));
@@ -74,20 +63,20 @@ mod linux {
         name.is_some_and(|name| Path::new(&format!("/proc/fs/jbd2/{name}-8")).exists())
     }
 
-    /// Whether this kernel's `syncfs` tells of whatever fails: since 5.17 it does for ext4, but for
-    /// a filesystem that was shut down only since 6.13.
+    /// Whether this kernel's `syncfs` tells of ext4 whatever fails: since 5.17 what fails meanwhile,
+    /// since 6.13 that it was shut down before, since 6.15 that an error had made it read-only.
     fn is_honest() -> bool {
         static IS: LazyLock<bool> = LazyLock::new(|| {
             let release = rustix::system::uname();
-            since_6_13(&release.release().to_string_lossy())
+            since_6_15(&release.release().to_string_lossy())
         });
         *IS
     }
 
-    fn since_6_13(release: &str) -> bool {
+    fn since_6_15(release: &str) -> bool {
         let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
         match (numbers.next(), numbers.next()) {
-            (Some(Ok(major)), Some(Ok(minor))) => (major, minor) >= (6, 13),
+            (Some(Ok(major)), Some(Ok(minor))) => (major, minor) >= (6, 15),
             _ => false,
         }
     }
@@ -98,11 +87,11 @@ mod linux {
 
         #[test]
         fn releases_are_compared_by_number() {
-            for release in ["6.13.0", "6.13-rc1", "6.100", "7.0.1-generic", "6.18.44-fc"] {
-                assert!(since_6_13(release), "{release}");
+            for release in ["6.15.0", "6.15-rc1", "6.100", "7.0.1-generic", "6.18.44-fc"] {
+                assert!(since_6_15(release), "{release}");
             }
-            for release in ["6.12.9", "5.17.1", "6", "6.", "", "x.13", "6.2.13", "60"] {
-                assert!(!since_6_13(release), "{release}");
+            for release in ["6.14.9", "5.17.1", "6", "6.", "", "x.15", "6.2.15", "60"] {
+                assert!(!since_6_15(release), "{release}");
             }
         }
     }

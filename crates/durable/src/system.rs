@@ -98,9 +98,7 @@ impl System for Linux {
 
     fn sync_filesystem(&self, file: &File) -> Result<(), Failure> {
         #[cfg(target_os = "linux")]
-        return rustix::fs::syncfs(file)
-            .and_then(|()| crate::commits::check(file))
-            .map_err(named("syncfs"));
+        return rustix::fs::syncfs(file).map_err(named("syncfs"));
         #[cfg(not(target_os = "linux"))]
         return self.sync(file, Kind::All);
     }
