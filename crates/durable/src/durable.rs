@@ -179,7 +179,8 @@ impl Durable {
         self.engine.settings.write_back()
     }
 
-    /// How many syncs may be under way at a time, at least 1; live. Default: 64.
+    /// How many syncs may be under way at a time on threads of the runtime, and as many again on those
+    /// of callers who wait; at least 1; live. Default: 64.
     pub fn set_depth(&self, depth: usize) {
         self.engine.set_depth(depth);
     }

@@ -117,7 +117,8 @@ impl Engine {
         self.counts.batches.note(1);
         let (Ended { verdict, in_vain }, more) = {
             let mut files = self.files();
-            let work = Work { was_commit: false, files: 1, askers: 1, callers: 1, waved: 0 };
+            let (was_commit, was_alone) = (false, true);
+            let work = Work { was_commit, files: 1, askers: 1, callers: 1, waved: 0, was_alone };
             let ended = files.end(id, verdict, || file.keep().ok());
             files.end_job(id.device, work, took, policy);
             (ended, files.waits())
@@ -380,7 +381,8 @@ fn end_job(files: &mut Files, syncs: &[Sync], was_commit: bool, took: Duration, 
         let waved = syncs.iter().filter(|sync| sync.in_wave).count();
         let askers = syncs.iter().map(|sync| sync.askers as usize).sum();
         let callers = syncs.iter().map(|sync| sync.callers).sum();
-        let work = Work { was_commit, files: syncs.len(), askers, callers, waved };
+        let (count, was_alone) = (syncs.len(), false);
+        let work = Work { was_commit, files: count, askers, callers, waved, was_alone };
         files.end_job(first.id.device, work, took, policy);
     }
 }

@@ -99,8 +99,10 @@ pub(crate) struct Ended {
 pub(crate) struct Files {
     entries: HashMap<FileId, Entry>,
     filesystems: BTreeMap<u64, Filesystem>,
-    /// Jobs under way that ask something of a disk.
+    /// Jobs under way that ask something of a disk,
     running: usize,
+    /// and callers who do so themselves.
+    alone: usize,
     /// The filesystem of the last one.
     served: u64,
 }
@@ -159,9 +161,9 @@ impl Files {
         Ok(asked)
     }
 
-    /// Whether a file can be synced at once by whoever asks: nothing of its filesystem waits or is
-    /// committed, nor is anything synced that this one should not be beside, and it is not being
-    /// synced.
+    /// Whether a file can be synced at once by whoever asks: it is not being synced, and nothing is
+    /// that this one should not be beside. Bulks keep nobody from it: there may be `depth` of these
+    /// beside as many jobs.
     pub(crate) fn begin_alone(
         &mut self,
         id: FileId,
@@ -176,11 +178,11 @@ impl Files {
         let alone = !entry.running
             && entry.next.is_none()
             && (idle || filesystem.may_begin_beside(policy))
-            && self.running < policy.depth;
+            && self.alone < policy.depth;
         if alone {
             entry.running = true;
-            filesystem.syncing += 1;
-            self.running += 1;
+            filesystem.begin_alone();
+            self.alone += 1;
         }
         self.sweep(id);
         Ok(alone.then_some(Alone { beside: !idle }))
@@ -238,7 +240,9 @@ impl Files {
                 let ids = filesystem.take_plain();
                 let syncs: Vec<_> = ids.into_iter().filter_map(|id| self.begin(id)).collect();
                 if !syncs.is_empty() {
-                    self.filesystems.entry(device).or_default().committing = true;
+                    let callers = syncs.iter().map(|sync| sync.callers).sum();
+                    let filesystem = self.filesystems.entry(device).or_default();
+                    filesystem.begin_commit(syncs.len(), callers);
                     self.running += 1;
                     return Some(Job::Commit(syncs, service == Service::EarlyCommits));
                 }
@@ -372,7 +376,8 @@ impl Files {
 
     /// A job has ended, and so have its files' syncs.
     pub(crate) fn end_job(&mut self, device: u64, work: Work, took: Duration, policy: Policy) {
-        self.running -= 1;
+        let running = if work.was_alone { &mut self.alone } else { &mut self.running };
+        *running -= 1;
         if let Some(filesystem) = self.filesystems.get_mut(&device) {
             filesystem.end_work(work, took, policy, Instant::now());
         }

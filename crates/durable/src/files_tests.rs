@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use homing_runtime::Runtime;
 
 use crate::durable::{Durable, Kind};
+use crate::early::WriteBack;
 use crate::files::{Asked, FileId, Files, Is, Job, Sync};
 use crate::filesystem::{Filesystem, Work};
 use crate::group::{Group, Service};
@@ -53,7 +54,14 @@ fn end(files: &mut Files, inodes: &[u64]) -> bool {
     for inode in inodes {
         files.end(id(*inode), Ok(()), || None);
     }
-    let work = Work { was_commit: true, files: count, askers: count, callers: count, waved: 0 };
+    let work = Work {
+        was_commit: true,
+        files: count,
+        askers: count,
+        callers: count,
+        waved: 0,
+        was_alone: false,
+    };
     files.end_job(DEVICE, work, TAKES, by(Strategy::Filesystem));
     let put_off = files.begin_gather(DEVICE, by(Strategy::Filesystem));
     match &put_off {
@@ -100,7 +108,8 @@ fn a_group_that_nobody_comes_for_is_put_off_no_longer() {
     files.end_gather(DEVICE);
     assert!(next(&mut files).is_none());
     assert!(begins_alone(&mut files, 1), "nothing is under way");
-    let work = Work { was_commit: false, files: 1, askers: 1, callers: 1, waved: 0 };
+    let work =
+        Work { was_commit: false, files: 1, askers: 1, callers: 1, waved: 0, was_alone: true };
     files.end(id(1), Ok(()), || None);
     files.end_job(DEVICE, work, TAKES, by(Strategy::Filesystem));
     let job = files.begin_gather(DEVICE, by(Strategy::Filesystem));
@@ -111,8 +120,9 @@ fn a_group_that_nobody_comes_for_is_put_off_no_longer() {
 fn where_much_waits_to_be_written_commits_go_on_until_one_is_dear() {
     for (takes, goes_on) in [(TAKES, true), (Duration::from_secs(1), false)] {
         let mut filesystem =
-            Filesystem { syncing: 2, commits: Some(true), ..Filesystem::default() };
-        let work = Work { was_commit: true, files: 2, askers: 2, callers: 2, waved: 0 };
+            Filesystem { syncing: 2, serving: 2, commits: Some(true), ..Filesystem::default() };
+        let work =
+            Work { was_commit: true, files: 2, askers: 2, callers: 2, waved: 0, was_alone: false };
         filesystem.end_work(work, takes, by(Strategy::Auto), Instant::now());
         filesystem.group = Group::with(Service::Commits);
         let serves = |crowded| filesystem.service(Policy { crowded, ..by(Strategy::Auto) });
@@ -131,6 +141,56 @@ fn those_who_sync_side_by_side_begin_at_once() {
     }
     let beside = files.begin_alone(id(4), by(Strategy::Files));
     assert!(beside.unwrap().unwrap().beside);
+}
+
+/// Of a batch: its first file has a caller.
+fn ask_for_a_batch(files: &mut Files, inodes: std::ops::Range<u64>) {
+    for (number, inode) in inodes.enumerate() {
+        let keep = || File::open("/").map(Arc::new);
+        let callers = usize::from(number == 0);
+        assert!(files.ask(id(inode), Kind::All, callers, 3, keep).is_ok());
+    }
+}
+
+#[test]
+fn a_bulk_keeps_nobody_from_syncing_one_file() {
+    for strategy in [Strategy::Files, Strategy::Auto] {
+        let policy = Policy { depth: 2, write_back: WriteBack::Late, ..by(strategy) };
+        let mut files = files();
+        let alone = |files: &mut Files, inode| files.begin_alone(id(inode), policy).unwrap();
+        ask_for_a_batch(&mut files, 100..200);
+        assert!(alone(&mut files, 1).is_some(), "before it has begun");
+        let jobs = std::iter::from_fn(|| files.next_job(policy)).count();
+        assert_eq!(jobs, if strategy == Strategy::Files { 2 } else { 1 }, "{strategy:?}");
+        ask_for_a_batch(&mut files, 200..300);
+        assert!(alone(&mut files, 2).is_some(), "while it goes on");
+        assert!(alone(&mut files, 3).is_none(), "but not more than so many");
+    }
+}
+
+#[test]
+fn a_bulk_is_not_one_of_those_who_sync_a_file_each() {
+    let policy = by(Strategy::Auto);
+    let mut now = Instant::now();
+    // Whether that many others who come beside one are ever served otherwise than side by side.
+    let mut tries = |batch: usize| {
+        let mut filesystem = Filesystem { commits: Some(true), ..Filesystem::default() };
+        filesystem.begin_alone();
+        (0..10_000).any(|_| {
+            now += Duration::from_millis(1);
+            let work = Work { files: batch, askers: batch, callers: 1, ..Work::default() };
+            (0..batch).for_each(|inode| filesystem.push(id(inode as u64), usize::from(inode == 0)));
+            let taken = filesystem.take_plain();
+            (0..taken.len()).for_each(|number| filesystem.begin(usize::from(number == 0)));
+            filesystem.begin_commit(batch, 1);
+            let one = Work { files: 1, askers: 1, callers: 1, was_alone: true, ..Work::default() };
+            filesystem.end_work(one, TAKES, policy, now);
+            filesystem.begin_alone();
+            filesystem.end_work(Work { was_commit: true, ..work }, TAKES, policy, now);
+            filesystem.service(policy) != Service::Beside
+        })
+    };
+    assert!(tries(2) && !tries(1000));
 }
 
 #[test]

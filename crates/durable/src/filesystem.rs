@@ -10,6 +10,10 @@ use crate::group::{Group, Service};
 use crate::policy::Policy;
 use crate::strategy::Costs;
 
+/// With so many files for each of its callers a commit is of bulks. Chosen: more than a file with
+/// its directory and a few of its neighbours.
+const BULK: usize = 8;
+
 /// One filesystem.
 #[derive(Debug, Default)]
 pub(crate) struct Filesystem {
@@ -22,15 +26,17 @@ pub(crate) struct Filesystem {
     pub(crate) committing: bool,
     /// Write-back is being begun: syncs wait for that.
     pub(crate) beginning: bool,
-    /// Files that are being synced, by themselves or by a commit.
+    /// Files that are being synced, by themselves or by a commit,
     pub(crate) syncing: usize,
+    /// and those who asked for them, but for bulks.
+    pub(crate) serving: usize,
     pub(crate) costs: Costs,
     pub(crate) waves: Waves,
     pub(crate) group: Group,
 }
 
 /// What a job has done.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Work {
     /// Of the filesystem, not of one file.
     pub(crate) was_commit: bool,
@@ -42,6 +48,8 @@ pub(crate) struct Work {
     pub(crate) callers: usize,
     /// and so many of them were of a wave.
     pub(crate) waved: usize,
+    /// The caller did it.
+    pub(crate) was_alone: bool,
 }
 
 /// A caller may sync his file himself.
@@ -76,12 +84,22 @@ impl Filesystem {
         self.commits == Some(true)
     }
 
-    /// Whether a file can be synced at once, beside those that are.
+    /// Whether a file can be synced at once, beside those that are, and before those that wait:
+    /// whoever syncs one file is not behind another's thousands.
     pub(crate) fn may_begin_beside(&self, policy: Policy) -> bool {
-        self.service(policy) == Service::Beside
-            && self.ready.is_empty()
-            && !self.committing
-            && !self.group.gathers()
+        self.service(policy) == Service::Beside && !self.group.gathers()
+    }
+
+    /// It is.
+    pub(crate) fn begin_alone(&mut self) {
+        self.syncing += 1;
+        self.serving += 1;
+    }
+
+    /// What was begun is one commit.
+    pub(crate) fn begin_commit(&mut self, files: usize, callers: usize) {
+        self.committing = true;
+        self.serving -= callers - with_few_files(files, callers);
     }
 
     /// One more file waits.
@@ -93,6 +111,7 @@ impl Filesystem {
     /// One that does not wait any more is being synced.
     pub(crate) fn begin(&mut self, callers: usize) {
         self.callers -= callers;
+        self.serving += callers;
         self.syncing += 1;
     }
 
@@ -116,13 +135,17 @@ impl Filesystem {
 
     /// Files have been synced, in so long.
     pub(crate) fn end_work(&mut self, work: Work, took: Duration, policy: Policy, now: Instant) {
-        let Work { was_commit, files, askers, callers, waved } = work;
+        let Work { was_commit, files, askers, callers, waved, .. } = work;
+        let callers = with_few_files(files, callers);
         self.syncing -= files;
+        self.serving -= callers;
         if waved > 0 {
             self.waves.end(waved, !was_commit, now);
         }
-        let others = self.syncing + self.callers;
-        self.group.answered(callers, askers, others, self.service(policy), now);
+        if callers > 0 {
+            let others = self.serving + with_few_files(self.ready.len(), self.callers);
+            self.group.answered(callers, askers, others, self.service(policy), now);
+        }
         if was_commit {
             self.committing = false;
             self.costs.note_commit(took);
@@ -171,4 +194,10 @@ impl Filesystem {
              service {service}"
         )
     }
+}
+
+/// Of the callers of so many files those who count for how many are served in groups: none of bulks,
+/// which are no more often asked for than they are done.
+fn with_few_files(files: usize, callers: usize) -> usize {
+    if files >= BULK * callers { 0 } else { callers }
 }

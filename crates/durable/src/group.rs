@@ -122,7 +122,7 @@ impl Group {
 
     /// Somebody came while nothing was under way.
     pub(crate) fn idle(&mut self, now: Instant) {
-        self.windows.idle(self.expected <= 1, now);
+        self.windows.idle(false, now);
     }
 
     /// So many callers have been answered, and all who had asked with them; others are being served
@@ -136,6 +136,9 @@ impl Group {
         now: Instant,
     ) {
         self.expected = callers + others;
+        if self.expected <= 1 {
+            self.windows.note_alone(askers);
+        }
         if served != Service::ALL[self.choice.way()] {
             // What is not allowed teaches nothing of it.
             self.windows.skip();

@@ -32,6 +32,11 @@ impl Windows {
         }
     }
 
+    /// So many are answered now of whom nobody else was there.
+    pub(crate) fn note_alone(&mut self, count: usize) {
+        self.alone = self.alone.saturating_add(number(count));
+    }
+
     /// So many have been answered, of so many callers: how many are in a second, where a window ends
     /// with them, and most of them were not alone.
     pub(crate) fn answered(&mut self, count: usize, callers: usize, now: Instant) -> Option<f64> {
@@ -40,7 +45,6 @@ impl Windows {
             self.begin(now);
             return None;
         };
-        let number = |count| u32::try_from(count).unwrap_or(u32::MAX);
         self.answered = self.answered.saturating_add(number(count));
         let took = now.saturating_duration_since(began);
         let rounds = self.answered / number(callers).max(1);
@@ -64,4 +68,8 @@ impl Windows {
     pub(crate) fn skip(&mut self) {
         self.is_mixed = true;
     }
+}
+
+fn number(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
 }
