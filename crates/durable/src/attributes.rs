@@ -4,7 +4,7 @@
 //! durable/strategy      rw  auto, files or filesystem
 //! durable/backend       rw  threads or io_uring: who syncs single files
 //! durable/write_back    rw  auto, early or late: of files that wait to be synced
-//! durable/depth         rw  syncs under way at a time
+//! durable/depth         rw  syncs under way at a time, and as many again of callers who wait
 //! durable/counters      ro  what has been done: a name and a number on each line
 //! durable/latency_ns    ro  how many syncs took less than so long: a line for each bucket
 //! durable/batch_sizes   ro  how many syncs answered fewer askers than so many: likewise

@@ -7,7 +7,13 @@ use std::sync::Arc;
 
 use crate::description::Description;
 use crate::durable::{Durable, Kind};
+use crate::engine::identify;
+use crate::files::FileId;
 use crate::synced::{Synced, SyncedMany};
+
+/// With so many files a batch is a bulk: beside it one who syncs a file each is still alone. Chosen:
+/// more than a file with its directory and a few of its neighbours.
+const BULK: usize = 8;
 
 /// Syncs of several kinds that begin together: one commit of the filesystem may do for all of them.
 /// They begin when it is dropped, too; then nobody hears what becomes of them but those who sync
@@ -36,11 +42,13 @@ use crate::synced::{Synced, SyncedMany};
 pub struct Batch {
     durable: Durable,
     all: Vec<Synced>,
+    /// Its first file.
+    first: Option<FileId>,
 }
 
 impl Batch {
     pub(crate) fn new(durable: Durable) -> Self {
-        Self { durable, all: Vec::new() }
+        Self { durable, all: Vec::new(), first: None }
     }
 
     /// As [`Durable::fsync`].
@@ -54,8 +62,10 @@ impl Batch {
     }
 
     fn ask(&mut self, file: &impl Description, kind: Kind) -> &mut Self {
-        let callers = usize::from(self.all.is_empty());
-        self.all.push(self.durable.ask(file, kind, callers));
+        if self.all.is_empty() {
+            self.first = identify(file.file()).ok();
+        }
+        self.all.push(self.durable.ask(file, kind, 0));
         self
     }
 
@@ -74,6 +84,11 @@ impl Batch {
 
     /// Begins them all; what becomes of each, in the order in which they were added.
     pub fn begin(mut self) -> SyncedMany {
+        if self.all.len() < BULK
+            && let Some(first) = self.first
+        {
+            self.durable.engine.files().note_caller(first);
+        }
         SyncedMany { all: std::mem::take(&mut self.all), done: Vec::new() }
     }
 }

@@ -51,9 +51,15 @@ pub(crate) fn all(
         }
         heard(&check);
     }
-    if system.sync_filesystem(&first.file).is_err() {
+    if let Err(failure) = system.sync_filesystem(&first.file) {
         // Of whose data nobody can tell: each file knows of its own.
         heard(&|sync| one(system, sync));
+        // But for the flush, or the journal: their first failure may be all that is heard of it.
+        let is_told = verdicts.iter().any(Verdict::is_err);
+        let is_no_space = matches!(failure.error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT));
+        if commits == Commits::Flushed && !is_told && !is_no_space {
+            return all_failed(syncs, verdicts, &failure);
+        }
         return verdicts;
     }
     heard(&check);
@@ -65,15 +71,14 @@ pub(crate) fn all(
     let plain = syncs.iter().find(|sync| sync.id.is == Is::Plain);
     match system.flush_device(&plain.unwrap_or(first).file) {
         Ok(()) => verdicts,
-        Err(failure) => {
-            let of_first = error(first.id, &first.file, first.kind, &failure);
-            let of_each = |(sync, verdict): (&Sync, Verdict)| {
-                let file = name(sync.id, &sync.file);
-                verdict.and(Err(DurabilityError { file, ..of_first.clone() }))
-            };
-            syncs.iter().zip(verdicts).map(of_each).collect()
-        }
+        Err(failure) => all_failed(syncs, verdicts, &failure),
     }
+}
+
+/// Of each what it has failed by itself, or this.
+fn all_failed(syncs: &[Sync], verdicts: Vec<Verdict>, failure: &Failure) -> Vec<Verdict> {
+    let of = |sync: &Sync| error(sync.id, &sync.file, sync.kind, failure);
+    syncs.iter().zip(verdicts).map(|(sync, verdict)| verdict.and_then(|()| Err(of(sync)))).collect()
 }
 
 pub(crate) fn error(id: FileId, file: &File, kind: Kind, failure: &Failure) -> DurabilityError {

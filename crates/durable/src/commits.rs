@@ -3,12 +3,12 @@
 //! | filesystem | what `syncfs` does there |
 //! | --- | --- |
 //! | XFS | forces the log: the device is flushed only if that had anything to write |
-//! | ext4 | after all data, waits for the journal's commit, which flushes the device, or flushes it (`ext4_sync_fs`). Not where the journal is on another device, or where there is none; before Linux 6.15 it may say that all is well where the filesystem was shut down, or has become read-only because of an error (`tests/given_up.rs`) |
-//! | ext2 | flushes nothing |
+//! | ext4 | after all data, waits for the journal's commit, which flushes the device, or flushes it (`ext4_sync_fs`). Not where the journal is on another device, or where there is none; with `journal_async_commit` nobody is told if that flush fails; before Linux 6.15 it may say that all is well where the filesystem was shut down, or has become read-only because of an error (`tests/given_up.rs`) |
+//! | ext2, by a driver of its own | flushes nothing |
 //! | others | not known: a FUSE server, for one, is not even told |
 //!
 //! ext2, 3 and 4 have one number. `/proc/fs/jbd2` names what has a journal of its own: its device
-//! and the journal's inode, which is always 8.
+//! and the journal's inode, 8 as `mkfs` makes it. Whatever cannot be found out is taken to be so.
 
 use std::fs::File;
 
@@ -20,7 +20,7 @@ pub enum Commits {
     /// All of its files are durable once its device has been flushed as well.
     ThenFlush,
     /// All of its files are durable: it flushes the device itself, after everything else, and fails
-    /// where that fails.
+    /// where a sync of one file would.
     Flushed,
 }
 
@@ -49,18 +49,21 @@ mod linux {
     /// By power cuts, on these two (`tests/power_cut`), and as the module says.
     pub(crate) fn of(file: &File) -> Commits {
         match fstatfs(file).map(|found| found.f_type) {
-            Ok(EXT) if is_honest() && has_own_journal(file) => Commits::Flushed,
+            Ok(EXT) if is_honest() && has_plain_journal(file) => Commits::Flushed,
             Ok(EXT | XFS) => Commits::ThenFlush,
             _ => Commits::Unknown,
         }
     }
 
-    fn has_own_journal(file: &File) -> bool {
+    /// Whether its journal is its own, and commits in the plain way.
+    fn has_plain_journal(file: &File) -> bool {
         let Ok(device) = file.metadata().map(|found| found.dev()) else { return false };
         let number = format!("/sys/dev/block/{}:{}", major(device), minor(device));
         let Ok(link) = std::fs::read_link(number) else { return false };
-        let name = link.file_name().map(|name| name.to_string_lossy().into_owned());
-        name.is_some_and(|name| Path::new(&format!("/proc/fs/jbd2/{name}-8")).exists())
+        let Some(name) = link.file_name().map(|name| name.to_string_lossy()) else { return false };
+        let options = std::fs::read_to_string(format!("/proc/fs/ext4/{name}/options"));
+        let is_plain = options.is_ok_and(|options| !options.contains("journal_async_commit"));
+        is_plain && Path::new(&format!("/proc/fs/jbd2/{name}-8")).exists()
     }
 
     /// Whether this kernel's `syncfs` tells of ext4 whatever fails: since 5.17 what fails meanwhile,

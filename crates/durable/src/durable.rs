@@ -103,8 +103,9 @@ impl Durable {
         Batch::new(self.clone())
     }
 
-    /// [`Durable::fsync`], and waits. Where nothing else is under way the caller's own thread does
-    /// it: it takes no longer than the system call.
+    /// [`Durable::fsync`], and waits. Where nothing else is under way, or only what one sync can be
+    /// beside, the caller's own thread does it: it takes no longer than the system call, and is not
+    /// behind those that wait.
     ///
     /// # Errors
     /// [`DurabilityError`] where the file did not become durable.
@@ -142,7 +143,7 @@ impl Durable {
         file: &impl Description,
         done: impl FnOnce(Result<(), DurabilityError>) + Send + 'static,
     ) {
-        match self.engine.alone(file, Kind::Data) {
+        match self.engine.alone(file, Kind::Data, false) {
             Some(verdict) => done(verdict),
             None => self.begin(file, Kind::Data).outcome.call(done),
         }
@@ -185,7 +186,7 @@ impl Durable {
         self.engine.set_depth(depth);
     }
 
-    /// How many syncs may be under way at a time.
+    /// See [`Durable::set_depth`].
     pub fn depth(&self) -> usize {
         self.engine.settings.depth()
     }
@@ -217,7 +218,7 @@ impl Durable {
         synced
     }
 
-    /// `callers`: 0 for the files of a batch behind the first.
+    /// `callers`: 0 for the files of a batch, which has one if it is no bulk.
     pub(crate) fn ask(&self, file: &impl Description, kind: Kind, callers: usize) -> Synced {
         let engine = &self.engine;
         add(&engine.counts.asked, 1);
@@ -235,7 +236,7 @@ impl Durable {
     }
 
     fn wait_for(&self, file: &impl Description, kind: Kind) -> Result<(), DurabilityError> {
-        let alone = self.engine.alone(file, kind);
+        let alone = self.engine.alone(file, kind, true);
         alone.unwrap_or_else(|| self.begin(file, kind).wait())
     }
 }

@@ -97,12 +97,18 @@ impl Engine {
     }
 
     /// Syncs a file on this thread if nothing of its filesystem is under way: it takes no longer
-    /// than the system call. `None` where something is.
-    pub(crate) fn alone(self: &Arc<Self>, file: &impl Description, kind: Kind) -> Option<Verdict> {
+    /// than the system call. Who `waits` anyway does so also beside what it can be beside. `None`
+    /// otherwise.
+    pub(crate) fn alone(
+        self: &Arc<Self>,
+        file: &impl Description,
+        kind: Kind,
+        waits: bool,
+    ) -> Option<Verdict> {
         let Ok(id) = identify(file.file()) else { return Some(self.sync_here(file.file(), kind)) };
         self.meet(id.device, file.file());
         let policy = self.policy();
-        let beside = match self.files().begin_alone(id, policy) {
+        let beside = match self.files().begin_alone(id, policy, waits) {
             Err(error) => return Some(self.failed(Err(error))),
             Ok(None) => return None,
             Ok(Some(Alone { beside })) => beside,
@@ -117,8 +123,8 @@ impl Engine {
         self.counts.batches.note(1);
         let (Ended { verdict, in_vain }, more) = {
             let mut files = self.files();
-            let (was_commit, was_alone) = (false, true);
-            let work = Work { was_commit, files: 1, askers: 1, callers: 1, waved: 0, was_alone };
+            let (was_commit, by_caller) = (false, true);
+            let work = Work { was_commit, files: 1, askers: 1, callers: 1, waved: 0, by_caller };
             let ended = files.end(id, verdict, || file.keep().ok());
             files.end_job(id.device, work, took, policy);
             (ended, files.waits())
@@ -381,8 +387,8 @@ fn end_job(files: &mut Files, syncs: &[Sync], was_commit: bool, took: Duration, 
         let waved = syncs.iter().filter(|sync| sync.in_wave).count();
         let askers = syncs.iter().map(|sync| sync.askers as usize).sum();
         let callers = syncs.iter().map(|sync| sync.callers).sum();
-        let (count, was_alone) = (syncs.len(), false);
-        let work = Work { was_commit, files: count, askers, callers, waved, was_alone };
+        let (count, by_caller) = (syncs.len(), false);
+        let work = Work { was_commit, files: count, askers, callers, waved, by_caller };
         files.end_job(first.id.device, work, took, policy);
     }
 }

@@ -45,7 +45,7 @@ pub(crate) struct Sync {
     /// When it was asked for first, and how often since.
     pub(crate) asked_at: Instant,
     pub(crate) askers: u64,
-    /// Callers who would ask again: none, if it is of a batch and not its first.
+    /// Callers who would ask again: of a batch its first file has one, if that is no bulk.
     pub(crate) callers: usize,
     /// Other descriptions of it that somebody has asked for: each hears of errors by itself.
     pub(crate) others: Vec<Arc<File>>,
@@ -161,13 +161,24 @@ impl Files {
         Ok(asked)
     }
 
+    /// Whoever asked for a file that is still to begin is one of those who sync a few each.
+    pub(crate) fn note_caller(&mut self, id: FileId) {
+        let Some(entry) = self.entries.get_mut(&id) else { return };
+        let Some(next) = &mut entry.next else { return };
+        next.callers += 1;
+        if !entry.running {
+            self.filesystems.entry(id.device).or_default().callers += 1;
+        }
+    }
+
     /// Whether a file can be synced at once by whoever asks: it is not being synced, and nothing is
-    /// that this one should not be beside. Bulks keep nobody from it: there may be `depth` of these
-    /// beside as many jobs.
+    /// that this one should not be beside; nothing at all, unless the caller `waits` anyway. Those
+    /// that wait keep nobody from it: there may be `depth` of these beside as many jobs.
     pub(crate) fn begin_alone(
         &mut self,
         id: FileId,
         policy: Policy,
+        waits: bool,
     ) -> Result<Option<Alone>, DurabilityError> {
         let entry = self.entries.entry(id).or_default();
         if let Some((error, _)) = &entry.failed {
@@ -177,7 +188,7 @@ impl Files {
         let idle = filesystem.note_idle(Instant::now());
         let alone = !entry.running
             && entry.next.is_none()
-            && (idle || filesystem.may_begin_beside(policy))
+            && (idle || (waits && filesystem.may_begin_beside(policy)))
             && self.alone < policy.depth;
         if alone {
             entry.running = true;
@@ -240,9 +251,7 @@ impl Files {
                 let ids = filesystem.take_plain();
                 let syncs: Vec<_> = ids.into_iter().filter_map(|id| self.begin(id)).collect();
                 if !syncs.is_empty() {
-                    let callers = syncs.iter().map(|sync| sync.callers).sum();
-                    let filesystem = self.filesystems.entry(device).or_default();
-                    filesystem.begin_commit(syncs.len(), callers);
+                    self.filesystems.entry(device).or_default().committing = true;
                     self.running += 1;
                     return Some(Job::Commit(syncs, service == Service::EarlyCommits));
                 }
@@ -376,7 +385,7 @@ impl Files {
 
     /// A job has ended, and so have its files' syncs.
     pub(crate) fn end_job(&mut self, device: u64, work: Work, took: Duration, policy: Policy) {
-        let running = if work.was_alone { &mut self.alone } else { &mut self.running };
+        let running = if work.by_caller { &mut self.alone } else { &mut self.running };
         *running -= 1;
         if let Some(filesystem) = self.filesystems.get_mut(&device) {
             filesystem.end_work(work, took, policy, Instant::now());

@@ -60,7 +60,7 @@ fn end(files: &mut Files, inodes: &[u64]) -> bool {
         askers: count,
         callers: count,
         waved: 0,
-        was_alone: false,
+        by_caller: false,
     };
     files.end_job(DEVICE, work, TAKES, by(Strategy::Filesystem));
     let put_off = files.begin_gather(DEVICE, by(Strategy::Filesystem));
@@ -96,7 +96,7 @@ fn who_comes_while_a_group_is_served_is_of_the_next_one_which_waits_for_those_wh
 }
 
 fn begins_alone(files: &mut Files, inode: u64) -> bool {
-    files.begin_alone(id(inode), by(Strategy::Filesystem)).unwrap().is_some()
+    files.begin_alone(id(inode), by(Strategy::Filesystem), true).unwrap().is_some()
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn a_group_that_nobody_comes_for_is_put_off_no_longer() {
     assert!(next(&mut files).is_none());
     assert!(begins_alone(&mut files, 1), "nothing is under way");
     let work =
-        Work { was_commit: false, files: 1, askers: 1, callers: 1, waved: 0, was_alone: true };
+        Work { was_commit: false, files: 1, askers: 1, callers: 1, waved: 0, by_caller: true };
     files.end(id(1), Ok(()), || None);
     files.end_job(DEVICE, work, TAKES, by(Strategy::Filesystem));
     let job = files.begin_gather(DEVICE, by(Strategy::Filesystem));
@@ -122,7 +122,7 @@ fn where_much_waits_to_be_written_commits_go_on_until_one_is_dear() {
         let mut filesystem =
             Filesystem { syncing: 2, serving: 2, commits: Some(true), ..Filesystem::default() };
         let work =
-            Work { was_commit: true, files: 2, askers: 2, callers: 2, waved: 0, was_alone: false };
+            Work { was_commit: true, files: 2, askers: 2, callers: 2, waved: 0, by_caller: false };
         filesystem.end_work(work, takes, by(Strategy::Auto), Instant::now());
         filesystem.group = Group::with(Service::Commits);
         let serves = |crowded| filesystem.service(Policy { crowded, ..by(Strategy::Auto) });
@@ -139,16 +139,14 @@ fn those_who_sync_side_by_side_begin_at_once() {
         let job = files.next_job(by(Strategy::Files));
         assert!(matches!(job, Some(Job::File(Sync { .. }))), "{job:?}");
     }
-    let beside = files.begin_alone(id(4), by(Strategy::Files));
+    let beside = files.begin_alone(id(4), by(Strategy::Files), true);
     assert!(beside.unwrap().unwrap().beside);
 }
 
-/// Of a batch: its first file has a caller.
-fn ask_for_a_batch(files: &mut Files, inodes: std::ops::Range<u64>) {
-    for (number, inode) in inodes.enumerate() {
+fn ask_for_a_bulk(files: &mut Files, inodes: std::ops::Range<u64>) {
+    for inode in inodes {
         let keep = || File::open("/").map(Arc::new);
-        let callers = usize::from(number == 0);
-        assert!(files.ask(id(inode), Kind::All, callers, 3, keep).is_ok());
+        assert!(files.ask(id(inode), Kind::All, 0, 3, keep).is_ok());
     }
 }
 
@@ -157,14 +155,67 @@ fn a_bulk_keeps_nobody_from_syncing_one_file() {
     for strategy in [Strategy::Files, Strategy::Auto] {
         let policy = Policy { depth: 2, write_back: WriteBack::Late, ..by(strategy) };
         let mut files = files();
-        let alone = |files: &mut Files, inode| files.begin_alone(id(inode), policy).unwrap();
-        ask_for_a_batch(&mut files, 100..200);
+        let alone = |files: &mut Files, inode| files.begin_alone(id(inode), policy, true).unwrap();
+        ask_for_a_bulk(&mut files, 100..200);
         assert!(alone(&mut files, 1).is_some(), "before it has begun");
+        assert!(files.begin_alone(id(5), policy, false).unwrap().is_none(), "who must not wait");
         let jobs = std::iter::from_fn(|| files.next_job(policy)).count();
         assert_eq!(jobs, if strategy == Strategy::Files { 2 } else { 1 }, "{strategy:?}");
-        ask_for_a_batch(&mut files, 200..300);
+        ask_for_a_bulk(&mut files, 200..300);
         assert!(alone(&mut files, 2).is_some(), "while it goes on");
         assert!(alone(&mut files, 3).is_none(), "but not more than so many");
+    }
+}
+
+/// For whom a file was begun that has so many callers.
+fn callers_of(batch: &[u64], notes: bool) -> usize {
+    let mut files = files();
+    for inode in batch {
+        let keep = || File::open("/").map(Arc::new);
+        assert!(files.ask(id(*inode), Kind::All, 0, 3, keep).is_ok());
+    }
+    if notes {
+        files.note_caller(id(batch[0]));
+    }
+    let Some(Job::Commit(syncs, _)) = next(&mut files) else { panic!("no commit") };
+    syncs.iter().map(|sync| sync.callers).sum()
+}
+
+#[test]
+fn a_batch_has_one_caller_once_it_is_known_to_be_no_bulk() {
+    assert_eq!([callers_of(&[1, 2], true), callers_of(&[1, 2], false)], [1, 0]);
+}
+
+#[test]
+fn files_of_batches_are_no_answers() {
+    const ISSUERS: usize = 8;
+    let mut now = Instant::now();
+    // Of issuers with so many files at a time: by themselves each file is a job of its own.
+    let mut rate_of = |files: usize, was_commit: bool| {
+        let mut filesystem = Filesystem { commits: Some(true), ..Filesystem::default() };
+        for _ in 0..10 {
+            now += Duration::from_millis(10);
+            let all = ISSUERS * files;
+            let callers_of = |number: usize| usize::from(number.is_multiple_of(files));
+            (0..all).for_each(|number| filesystem.push(id(number as u64), callers_of(number)));
+            filesystem.take_plain();
+            (0..all).for_each(|number| filesystem.begin(callers_of(number)));
+            let mut end = |files, callers| {
+                let work = Work { was_commit, files, askers: files, callers, ..Work::default() };
+                filesystem.end_work(work, TAKES, by(Strategy::Files), now);
+            };
+            if was_commit {
+                end(all, ISSUERS);
+            } else {
+                (0..all).for_each(|number| end(1, callers_of(number)));
+            }
+        }
+        filesystem.group.rate()
+    };
+    for was_commit in [false, true] {
+        let rate = rate_of(1, was_commit);
+        assert!(rate.is_some());
+        assert_eq!(rate_of(4, was_commit), rate, "commits: {was_commit}");
     }
 }
 
@@ -172,25 +223,27 @@ fn a_bulk_keeps_nobody_from_syncing_one_file() {
 fn a_bulk_is_not_one_of_those_who_sync_a_file_each() {
     let policy = by(Strategy::Auto);
     let mut now = Instant::now();
-    // Whether that many others who come beside one are ever served otherwise than side by side.
-    let mut tries = |batch: usize| {
+    // Whether a batch with so many callers beside one who syncs one file is ever served otherwise
+    // than side by side.
+    let mut tries = |callers: usize| {
+        let batch = 100;
         let mut filesystem = Filesystem { commits: Some(true), ..Filesystem::default() };
         filesystem.begin_alone();
         (0..10_000).any(|_| {
             now += Duration::from_millis(1);
-            let work = Work { files: batch, askers: batch, callers: 1, ..Work::default() };
-            (0..batch).for_each(|inode| filesystem.push(id(inode as u64), usize::from(inode == 0)));
-            let taken = filesystem.take_plain();
-            (0..taken.len()).for_each(|number| filesystem.begin(usize::from(number == 0)));
-            filesystem.begin_commit(batch, 1);
-            let one = Work { files: 1, askers: 1, callers: 1, was_alone: true, ..Work::default() };
+            let work = Work { files: batch, askers: batch, callers, ..Work::default() };
+            let callers_of = |number| if number == 0 { callers } else { 0 };
+            (0..batch).for_each(|number| filesystem.push(id(number as u64), callers_of(number)));
+            filesystem.take_plain();
+            (0..batch).for_each(|number| filesystem.begin(callers_of(number)));
+            let one = Work { files: 1, askers: 1, callers: 1, by_caller: true, ..Work::default() };
             filesystem.end_work(one, TAKES, policy, now);
             filesystem.begin_alone();
             filesystem.end_work(Work { was_commit: true, ..work }, TAKES, policy, now);
             filesystem.service(policy) != Service::Beside
         })
     };
-    assert!(tries(2) && !tries(1000));
+    assert!(tries(1) && !tries(0));
 }
 
 #[test]

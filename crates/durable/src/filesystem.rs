@@ -10,10 +10,6 @@ use crate::group::{Group, Service};
 use crate::policy::Policy;
 use crate::strategy::Costs;
 
-/// With so many files for each of its callers a commit is of bulks. Chosen: more than a file with
-/// its directory and a few of its neighbours.
-const BULK: usize = 8;
-
 /// One filesystem.
 #[derive(Debug, Default)]
 pub(crate) struct Filesystem {
@@ -24,6 +20,8 @@ pub(crate) struct Filesystem {
     /// Whether it can be committed, once that is known: see [`System::commits`](crate::System).
     pub(crate) commits: Option<bool>,
     pub(crate) committing: bool,
+    /// When the last commit ended.
+    pub(crate) committed: Option<Instant>,
     /// Write-back is being begun: syncs wait for that.
     pub(crate) beginning: bool,
     /// Files that are being synced, by themselves or by a commit,
@@ -48,8 +46,8 @@ pub(crate) struct Work {
     pub(crate) callers: usize,
     /// and so many of them were of a wave.
     pub(crate) waved: usize,
-    /// The caller did it.
-    pub(crate) was_alone: bool,
+    /// The caller did it, on his own thread.
+    pub(crate) by_caller: bool,
 }
 
 /// A caller may sync his file himself.
@@ -96,12 +94,6 @@ impl Filesystem {
         self.serving += 1;
     }
 
-    /// What was begun is one commit.
-    pub(crate) fn begin_commit(&mut self, files: usize, callers: usize) {
-        self.committing = true;
-        self.serving -= callers - with_few_files(files, callers);
-    }
-
     /// One more file waits.
     pub(crate) fn push(&mut self, id: FileId, callers: usize) {
         self.ready.push_back(id);
@@ -136,20 +128,26 @@ impl Filesystem {
     /// Files have been synced, in so long.
     pub(crate) fn end_work(&mut self, work: Work, took: Duration, policy: Policy, now: Instant) {
         let Work { was_commit, files, askers, callers, waved, .. } = work;
-        let callers = with_few_files(files, callers);
         self.syncing -= files;
         self.serving -= callers;
         if waved > 0 {
             self.waves.end(waved, !was_commit, now);
         }
+        let others = self.serving + self.callers;
         if callers > 0 {
-            let others = self.serving + with_few_files(self.ready.len(), self.callers);
-            self.group.answered(callers, askers, others, self.service(policy), now);
+            // Of a batch only its caller: by itself each of its files would be an answer.
+            let answers = callers + askers.saturating_sub(files);
+            self.group.answered(callers, answers, others, self.service(policy), now);
+        } else if others == 0 {
+            self.group.forget_callers();
         }
+        let was_beside = self.committed.is_some_and(|ended| ended + took > now);
         if was_commit {
             self.committing = false;
+            self.committed = Some(now);
             self.costs.note_commit(took);
-        } else {
+        } else if !self.committing && !was_beside {
+            // Beside a commit it waits for the same journal.
             self.costs.note_file(took);
         }
     }
@@ -194,10 +192,4 @@ impl Filesystem {
              service {service}"
         )
     }
-}
-
-/// Of the callers of so many files those who count for how many are served in groups: none of bulks,
-/// which are no more often asked for than they are done.
-fn with_few_files(files: usize, callers: usize) -> usize {
-    if files >= BULK * callers { 0 } else { callers }
 }

@@ -113,6 +113,11 @@ impl Group {
         }
     }
 
+    #[cfg(all(test, not(shuttle)))]
+    pub(crate) fn rate(&self) -> Option<f64> {
+        self.choice.rate()
+    }
+
     /// That begins with this one.
     #[cfg(all(test, not(shuttle)))]
     pub(crate) fn with(service: Service) -> Self {
@@ -125,8 +130,13 @@ impl Group {
         self.windows.idle(false, now);
     }
 
-    /// So many callers have been answered, and all who had asked with them; others are being served
-    /// as is allowed now, or wait.
+    /// Nobody who syncs a few files is there.
+    pub(crate) fn forget_callers(&mut self) {
+        self.expected = 0;
+    }
+
+    /// So many callers have been answered, with those who had asked for the same files; others are
+    /// being served as is allowed now, or wait.
     pub(crate) fn answered(
         &mut self,
         callers: usize,

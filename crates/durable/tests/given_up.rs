@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use homing_durable::{Durable, Strategy, WriteBack};
+use homing_durable::{Commits, Durable, Linux, Strategy, System, WriteBack};
 use homing_faultdisk::{Disk, Filesystem, Image, Volume, unavailable};
 use homing_runtime::Runtime;
 
@@ -60,26 +60,51 @@ fn nobody_is_told_that_all_is_well(filesystem: Filesystem, options: &str, gives_
     }
 }
 
-fn try_with(filesystem: Filesystem, options: &str, gives_up: GivesUp) {
-    let missing = Command::new("xfs_io").arg("-V").output().err();
-    let missing = missing.map(|error| format!("xfs_io (Debian has it in xfsprogs): {error}"));
+fn try_with(filesystem: Filesystem, missing: Option<String>, test: impl FnOnce()) {
     match unavailable(filesystem).or(missing) {
         Some(reason) => eprintln!("skipped: no {} here: {reason}", filesystem.name()),
-        None => nobody_is_told_that_all_is_well(filesystem, options, gives_up),
+        None => test(),
     }
+}
+
+fn shut_down(filesystem: Filesystem) {
+    let missing = Command::new("xfs_io").arg("-V").output().err();
+    let missing = missing.map(|error| format!("xfs_io (Debian has it in xfsprogs): {error}"));
+    let test = || nobody_is_told_that_all_is_well(filesystem, "", is_shut_down);
+    try_with(filesystem, missing, test);
 }
 
 #[test]
 fn xfs_that_is_shut_down() {
-    try_with(Filesystem::Xfs, "", is_shut_down);
+    shut_down(Filesystem::Xfs);
 }
 
 #[test]
 fn ext4_that_is_shut_down() {
-    try_with(Filesystem::Ext4, "", is_shut_down);
+    shut_down(Filesystem::Ext4);
 }
 
 #[test]
 fn ext4_that_is_read_only_after_an_error() {
-    try_with(Filesystem::Ext4, "errors=remount-ro", has_an_error);
+    let (filesystem, options) = (Filesystem::Ext4, "errors=remount-ro");
+    let test = || nobody_is_told_that_all_is_well(filesystem, options, has_an_error);
+    try_with(filesystem, None, test);
+}
+
+/// What `syncfs` is worth there, as this kernel has it. Only where it is sure is the flush left out.
+#[test]
+fn what_a_commit_is_worth() {
+    let worth = |filesystem: Filesystem, options: &str| {
+        let disk = Arc::new(Disk::new(Image::new(filesystem.size_min()), Duration::ZERO));
+        let volume = Volume::make(&disk, filesystem, options).unwrap();
+        Linux.commits(&File::create(volume.path().join("file")).unwrap())
+    };
+    try_with(Filesystem::Xfs, None, || assert_eq!(worth(Filesystem::Xfs, ""), Commits::ThenFlush));
+    try_with(Filesystem::Ext4, None, || {
+        let plain = worth(Filesystem::Ext4, "");
+        eprintln!("ext4 here: {plain:?}");
+        assert_ne!(plain, Commits::Unknown);
+        let options = "journal_async_commit,data=writeback";
+        assert_eq!(worth(Filesystem::Ext4, options), Commits::ThenFlush);
+    });
 }

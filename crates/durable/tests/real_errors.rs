@@ -12,7 +12,8 @@ use std::process::Command;
 use std::sync::{Arc, mpsc};
 
 use homing_durable::{
-    Backend, DurabilityError, Durable, Log, LogError, SharedFile, Strategy, Synced, WriteBack,
+    Backend, Commits, DurabilityError, Durable, Linux, Log, LogError, SharedFile, Strategy, Synced,
+    System, WriteBack,
 };
 use homing_runtime::Runtime;
 
@@ -75,6 +76,8 @@ impl Disk {
         disk.device = Some(run("losetup", &["-f", "--show", text(&image)])?);
         disk.mount()?;
         fs::write(disk.file("good"), vec![1; 65536]).unwrap();
+        // Without a journal nobody else flushes the device.
+        assert_eq!(Linux.commits(&disk.open("good")), Commits::ThenFlush);
         // Long enough that most of it stands where there will be no device.
         let length = if errno == EIO { 24 * MIB } else { 0 };
         fs::write(disk.file("bad"), vec![1; length as usize]).unwrap();

@@ -287,6 +287,35 @@ fn syncfs_itself() {
 }
 
 #[test]
+fn syncfs_itself_where_it_flushes_the_device() {
+    const ENOSPC: i32 = 28;
+    let of = |errno: Option<i32>, bad: bool| {
+        let world = World::new();
+        world.disk.flushes();
+        let files = files(&world, 3);
+        world.durable.set_strategy(Strategy::Filesystem);
+        world.disk.fail(Call::Filesystem, &files[0], 1);
+        if bad {
+            world.disk.fail(FSYNC, &files[1], 1);
+        }
+        if let Some(errno) = errno {
+            world.disk.say(errno);
+        }
+        let failed = |verdict: &Result<_, _>| verdict.is_err();
+        let verdicts = world.durable.fsync_many(&files).wait();
+        let later = files.iter().map(|file| world.durable.fsync(file).wait());
+        let [now, later] =
+            [verdicts.iter().map(failed).collect(), later.map(|l| failed(&l)).collect()];
+        let (now, later): (Vec<_>, Vec<_>) = (now, later);
+        assert_eq!(now, later);
+        now
+    };
+    assert_eq!(of(None, false), [true; 3], "nobody else says why");
+    assert_eq!(of(None, true), [false, true, false]);
+    assert_eq!(of(Some(ENOSPC), false), [false; 3], "no flush fails for that: it was a stranger's");
+}
+
+#[test]
 fn the_log() {
     let world = World::new();
     let path = world.folder.path().join("log");
