@@ -3,7 +3,7 @@
 
 use homing_sched::{
     Asked, Attributes, Facts, Features, Idle, IssuerWait, Layout, Next, PoolId, PoolSet, QueueId,
-    Reach, Record, Shares, WakeDelays, before_park, overdue, start, submit,
+    Reach, Record, Shares, WakeDelays, before_park, issuer_waits, overdue, start, submit,
 };
 use homing_topology::{CPU_COUNT_MAX, CpuId, CpuSet};
 
@@ -383,19 +383,15 @@ impl Dispatch {
         }
     }
 
-    /// Somebody who is no worker has issued on `cpu`, and is about to wait: the CPU is free, and if
-    /// something is left for it, its worker is woken. Nothing depends on that but how soon: it
-    /// stands in a queue whose workers are awake, or the monitor finds it.
+    /// Somebody who is no worker has issued on `cpu`, and is about to wait: its worker may be woken.
     pub(crate) fn issuer_waits(&self, fill: &impl Fill, cpu: CpuId) {
         if !self.occupied.begin_wait(cpu) || !self.idle.contains(cpu) {
             return;
         }
-        let next = self.next_of(cpu, Idle::Woken, &Shares::NONE);
-        if let Next::Take { queue, .. } = next
-            && !self.issuer_wait().is_brief(self.item_ns(queue))
-        {
-            self.claim(fill, cpu);
-        }
+        self.wake_one(fill, || match &self.tape {
+            None => issuer_waits(&self.layout, self, cpu),
+            Some(tape) => tape.wake(&self.layout, self, Asked::IssuerWaits(cpu)),
+        });
     }
 
     /// An issuer was called so long after it had begun to wait.
@@ -532,5 +528,56 @@ impl Facts for Dispatch {
 
     fn item_ns(&self, queue: QueueId) -> u64 {
         self.pools.queue(queue).length().mean_ns()
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use std::cell::Cell;
+
+    use homing_sched::Affinity;
+    use homing_topology::{Machine, Scope};
+
+    use super::*;
+    use crate::item::{Tag, lone};
+
+    #[derive(Default)]
+    struct Woken(Cell<u32>);
+
+    impl Fill for Woken {
+        fn fill(&self, _: CpuId) {
+            self.0.set(self.0.get() + 1);
+        }
+    }
+
+    #[test]
+    fn an_issuer_that_waits_briefly_keeps_its_cpu() {
+        let machine = Machine::from_grid("1x1x4x1").unwrap();
+        let mut dispatch = Dispatch::new(Layout::new(&machine).unwrap(), machine.online());
+        dispatch.record(10);
+        let affinity = Affinity { scope: Scope::Cache, strict: false };
+        let pool = dispatch.pool_with(Attributes::new(affinity), None).unwrap();
+        let (cpu, woken) = (CpuId::new(1).unwrap(), Woken::default());
+        // All are busy, and one item is left.
+        assert_eq!(dispatch.put(&woken, cpu, pool, lone(Tag::new(0, 0), || ())).ok(), Some(false));
+        let is_woken = || {
+            dispatch.occupy(cpu);
+            dispatch.idle.insert(cpu);
+            dispatch.issuer_waits(&woken, cpu);
+            woken.0.take() == 1
+        };
+        assert!(is_woken(), "nobody knows yet how long anything takes");
+        let run = |item_ns| {
+            (0..200)
+                .for_each(|_| dispatch.pools.queue(dispatch.home(cpu, pool)).complete(item_ns, 1));
+        };
+        (0..200).for_each(|_| dispatch.note_issuer_wait(10_000));
+        run(50_000);
+        assert!(!is_woken(), "the issuer is called before that is over");
+        run(5_000);
+        assert!(is_woken());
+        let records = dispatch.take_records();
+        let asked = records.iter().filter(|record| record.asked() == Asked::IssuerWaits(cpu));
+        assert_eq!(asked.count(), 3);
     }
 }

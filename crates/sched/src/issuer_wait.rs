@@ -3,6 +3,26 @@
 //! Such an issuer's CPU is free meanwhile. But a worker that is woken there keeps it for an item at
 //! least, and whoever issues holds up all items to come: so it is only worth it where the wait is as long.
 
+use homing_topology::CpuId;
+
+use crate::facts::Facts;
+use crate::layout::Layout;
+use crate::nice::Shares;
+use crate::pull::{Idle, Next, before_park};
+
+/// Decides whether somebody who has issued on `cpu`, and waits from now on, leaves it to its worker: `cpu`
+/// where that one is idle, would find something, and issuers do not wait more briefly than that takes. Nothing
+/// depends on it but how soon: what is left waits for a worker that is awake, or for a tick.
+pub fn issuer_waits(layout: &Layout, facts: &impl Facts, cpu: CpuId) -> Option<CpuId> {
+    if !facts.idle().contains(cpu) {
+        return None;
+    }
+    let next = before_park(layout, facts, cpu, Idle::Woken, &Shares::NONE);
+    let Next::Take { queue, .. } = next else { return None };
+    let is_kept = facts.occupied(facts.item_ns(queue)).contains(cpu);
+    (!is_kept).then_some(cpu)
+}
+
 /// Of what was measured this part goes into the mean.
 const WEIGHT: u64 = 16;
 
@@ -43,7 +63,29 @@ impl IssuerWait {
 
 #[cfg(test)]
 mod tests {
+    use homing_topology::Scope;
+
     use super::*;
+    use crate::test_facts::{Given, cpu_id, cpus, layout, loose};
+
+    #[test]
+    fn who_waits_leaves_his_cpu_to_what_is_left_unless_waits_are_brief() {
+        let layout = layout("1x1x4x1");
+        let mut facts = Given::new(&layout, &[loose(Scope::Cache)]);
+        facts.idle = cpus("0-1");
+        let waits = |facts: &Given| issuer_waits(&layout, facts, cpu_id(1));
+        assert_eq!(waits(&facts), None, "nothing is left");
+        facts.put(&layout, 0, 3, 1, 0);
+        assert_eq!(waits(&facts), Some(cpu_id(1)));
+        facts.waits = cpus("1");
+        facts.issuer_wait = (0..200).fold(IssuerWait::default(), |wait, _| wait.note(10_000));
+        facts.item_ns = 50_000;
+        assert_eq!(waits(&facts), None, "the issuer is called before that is over");
+        facts.item_ns = 5_000;
+        assert_eq!(waits(&facts), Some(cpu_id(1)));
+        facts.idle = cpus("0");
+        assert_eq!(waits(&facts), None, "its worker is awake");
+    }
 
     #[test]
     fn waits_are_brief_beside_items_that_take_longer() {

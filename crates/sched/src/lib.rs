@@ -66,7 +66,7 @@ pub use auto::{Auto, TRY_EVERY, WINDOW_ITEMS, WINDOW_NS, Window};
 pub use facts::Facts;
 pub use features::{Features, ParseFeaturesError};
 pub use hand_off::{HAND_OFF_NS, HandOff, HandOffFacts, hand_off};
-pub use issuer_wait::IssuerWait;
+pub use issuer_wait::{IssuerWait, issuer_waits};
 pub use layout::{Layout, PoolId, PoolSet, QueueId};
 pub use length::{BACKLOG_BATCH_NS, BATCH_ITEMS_MAX, BATCH_NS, ItemLength};
 pub use nice::{Nice, Shares};

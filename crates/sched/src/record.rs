@@ -12,6 +12,7 @@ use homing_topology::{CpuId, CpuSet};
 use crate::attributes::Attributes;
 use crate::facts::Facts;
 use crate::features::Features;
+use crate::issuer_wait::issuer_waits;
 use crate::layout::{Layout, PoolId, PoolSet, QueueId};
 use crate::nice::Shares;
 use crate::place::{start, submit};
@@ -48,6 +49,8 @@ pub enum Asked {
     BeforePark(CpuId, Idle),
     /// [`overdue`]: whom a tick wakes.
     Overdue,
+    /// [`issuer_waits`]: whether this CPU's worker is woken, because its issuer waits.
+    IssuerWaits(CpuId),
 }
 
 /// What was decided.
@@ -101,6 +104,7 @@ fn decide(layout: &Layout, facts: &impl Facts, asked: Asked, shares: &Shares) ->
             Decided::Next(before_park(layout, facts, cpu, idle, shares))
         }
         Asked::Overdue => Decided::Wake(overdue(layout, facts)),
+        Asked::IssuerWaits(cpu) => Decided::Wake(issuer_waits(layout, facts, cpu)),
     }
 }
 
@@ -234,6 +238,7 @@ mod tests {
             Asked::BeforePark(cpu_id(9), Idle::Since(facts.now_ns)),
             Asked::BeforePark(cpu_id(4), Idle::Woken),
             Asked::Overdue,
+            Asked::IssuerWaits(cpu_id(3)),
         ] {
             let (decided, record) = Recording::new(&facts).decide(&layout, asked, &Shares::NONE);
             assert_eq!(record.decided(), decided);

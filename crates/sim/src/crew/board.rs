@@ -139,11 +139,13 @@ impl Board {
         self.occupied_now.contains(cpu) || self.occupied_before.contains(cpu)
     }
 
-    /// Whoever issues on `cpu` waits.
-    pub(super) fn begin_wait(&mut self, cpu: CpuId) {
-        if self.is_occupied(cpu) {
+    /// Whoever issues on `cpu` waits. Whether somebody had issued there lately.
+    pub(super) fn begin_wait(&mut self, cpu: CpuId) -> bool {
+        let there = self.is_occupied(cpu);
+        if there {
             self.issuer_waits.insert(cpu);
         }
+        there
     }
 
     /// The worker of `cpu` begins something, or is called.

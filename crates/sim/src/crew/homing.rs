@@ -7,7 +7,7 @@ use std::fmt;
 use homing_sched::{
     Affinity, Attributes, Auto, Facts, Features, Gaps, HandOff, HandOffFacts, Idle, Layout,
     Next as Decision, QueueId, Reach, Shares, WINDOW_NS, Window, before_park, calls_for_decision,
-    hand_off, home, overdue, start, submit,
+    hand_off, home, issuer_waits, overdue, start, submit,
 };
 use homing_topology::{CpuId, CpuSet, Machine, Scope};
 
@@ -246,18 +246,14 @@ impl Homing {
     pub(super) fn issuer_waits(&mut self, host: &mut Host, issuer: ThreadId) {
         let cpu = host.geometry().id(host.cpu_of(issuer));
         self.board.now_ns = host.now_ns().max(1);
-        self.board.begin_wait(cpu);
+        let issued = self.board.begin_wait(cpu);
         self.waiting_since_ns.insert(issuer, self.board.now_ns);
-        if self.board.total() > 0 && self.board.idle.contains(cpu) {
+        if issued && self.board.total() > 0 && self.board.idle.contains(cpu) {
             self.board.look_closely();
-            let next = before_park(&self.layout, &self.board, cpu, Idle::Woken, &Shares::NONE);
-            if let Decision::Take { queue, .. } = next
-                && !self.board.issuer_wait.is_brief(self.board.item_ns(queue))
-            {
-                let from = host.cpu_of(issuer);
-                let mut once = Some(cpu);
-                self.wake_one(host, from, Some(issuer), &mut |_: &Layout, _: &Board| once.take());
-            }
+            let from = host.cpu_of(issuer);
+            self.wake_one(host, from, Some(issuer), |layout, board| {
+                issuer_waits(layout, board, cpu)
+            });
         }
         self.note_exposure();
     }
