@@ -164,11 +164,10 @@ fn every_completed_sync_survives() {
     with_each_filesystem(|filesystem| {
         // The first few are of all kinds: few cuts are no more than those.
         let mut settings = Vec::new();
+        // With journal_async_commit ext4 itself loses: one of some 250 cuts left what cannot be mounted.
         let all_options: &[_] = match filesystem {
             Filesystem::Xfs => &["", "lazytime"],
-            Filesystem::Ext4 => {
-                &["", "lazytime", "data=journal", "journal_async_commit,data=writeback"]
-            }
+            Filesystem::Ext4 => &["", "lazytime", "data=journal"],
         };
         for options in all_options {
             for (number, way) in ways.into_iter().enumerate() {
