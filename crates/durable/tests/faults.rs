@@ -4,12 +4,13 @@ mod support;
 
 use std::fs::{File, OpenOptions};
 use std::future::Future;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Wake, Waker};
-use std::thread;
+use std::thread::{self, ThreadId};
 use std::time::Duration;
 
-use homing_durable::{DurabilityError, Durable, Kind, Strategy};
+use homing_durable::{DurabilityError, Durable, Failure, Kind, Strategy, System};
+use homing_runtime::Runtime;
 use rustix::fs::{FileType, Mode};
 use support::{Call, World};
 
@@ -306,4 +307,51 @@ fn a_range_is_durable_with_all_of_its_file() {
     assert_eq!(world.disk.calls(&file), []);
     world.durable.sync_range(&file, 0..4096).wait().unwrap();
     assert_eq!(world.disk.calls(&file), [Call::Sync(Kind::Data)]);
+}
+
+/// What each call asked for, and on which thread.
+#[derive(Clone, Default)]
+struct Noted(Arc<Mutex<Vec<(&'static str, ThreadId)>>>);
+
+impl Noted {
+    fn note(&self, call: &'static str) -> Result<(), Failure> {
+        self.0.lock().unwrap().push((call, thread::current().id()));
+        Ok(())
+    }
+}
+
+impl System for Noted {
+    fn sync(&self, _: &File, _: Kind) -> Result<(), Failure> {
+        self.note("sync")
+    }
+    fn sync_filesystem(&self, _: &File) -> Result<(), Failure> {
+        self.note("sync_filesystem")
+    }
+    fn check(&self, _: &File) -> Result<(), Failure> {
+        self.note("check")
+    }
+    fn flush_device(&self, _: &File) -> Result<(), Failure> {
+        self.note("flush_device")
+    }
+    fn begin_write_back(&self, _: &File) {
+        let _ = self.note("begin_write_back");
+    }
+    fn unwritten(&self) -> Option<u64> {
+        let _ = self.note("unwritten");
+        None
+    }
+}
+
+/// What makes it take no longer than the call itself.
+#[test]
+fn a_lone_sync_is_one_call_on_the_callers_thread() {
+    let (runtime, noted) = (Runtime::new().unwrap(), Noted::default());
+    let durable = Durable::with_system(&runtime, noted.clone()).unwrap();
+    let files: Vec<File> = (0..10).map(|_| tempfile::tempfile().unwrap()).collect();
+    for round in 0..1000 {
+        durable.fsync_and_wait(&files[round % 10]).unwrap();
+        durable.fdatasync_and_wait(&files[round % 10]).unwrap();
+    }
+    let mine = ("sync", thread::current().id());
+    assert_eq!(*noted.0.lock().unwrap(), vec![mine; 2000]);
 }
