@@ -133,7 +133,8 @@ impl Strategy {
             Shape::Bulk | Shape::Stream => wanted.to_vec(),
             // How the bulk goes on, beside which somebody syncs alone.
             Shape::Lone => match self {
-                Self::Fsync => vec![16],
+                // One thread is the least that a bulk can be.
+                Self::Fsync => vec![1, 16],
                 Self::LinuxAio => vec![64],
                 Self::Syncfs | Self::HomingMany => vec![1],
                 _ => Vec::new(),
