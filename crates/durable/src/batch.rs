@@ -7,8 +7,7 @@ use std::sync::Arc;
 
 use crate::description::Description;
 use crate::durable::{Durable, Kind};
-use crate::engine::identify;
-use crate::files::FileId;
+use crate::file_id::FileId;
 use crate::synced::{Synced, SyncedMany};
 
 /// With so many files a batch is a bulk: beside it one who syncs a file each is still alone. Chosen:
@@ -63,7 +62,7 @@ impl Batch {
 
     fn ask(&mut self, file: &impl Description, kind: Kind) -> &mut Self {
         if self.all.is_empty() {
-            self.first = identify(file.file()).ok();
+            self.first = FileId::of(file.file()).ok();
         }
         self.all.push(self.durable.ask(file, kind, 0));
         self

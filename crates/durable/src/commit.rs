@@ -6,7 +6,8 @@ use std::time::SystemTime;
 use crate::commits::Commits;
 use crate::durable::Kind;
 use crate::error::DurabilityError;
-use crate::files::{FileId, Is, Sync};
+use crate::file_id::{FileId, Is};
+use crate::files::Sync;
 use crate::synced::Verdict;
 use crate::system::{Failure, System};
 

@@ -14,8 +14,9 @@ use crate::batch::{Batch, parent};
 use crate::counters::{Counters, add};
 use crate::description::Description;
 use crate::early::WriteBack;
-use crate::engine::{Engine, identify};
+use crate::engine::Engine;
 use crate::error::DurabilityError;
+use crate::file_id::FileId;
 use crate::files::Asked;
 use crate::strategy::Strategy;
 use crate::synced::{Synced, SyncedMany};
@@ -152,7 +153,7 @@ impl Durable {
     /// Says that the data lost by a failure has been written again, or given up. Syncs of the file
     /// are tried again from then on. What the failure was, if there was one.
     pub fn acknowledge_loss(&self, file: &File) -> Option<DurabilityError> {
-        self.engine.files().acknowledge(identify(file).ok()?)
+        self.engine.files().acknowledge(FileId::of(file).ok()?)
     }
 
     /// The failures that nobody has acknowledged, of one file each.
@@ -222,7 +223,7 @@ impl Durable {
     pub(crate) fn ask(&self, file: &impl Description, kind: Kind, callers: usize) -> Synced {
         let engine = &self.engine;
         add(&engine.counts.asked, 1);
-        let asked = identify(file.file()).and_then(|id| engine.ask(id, kind, callers, file));
+        let asked = FileId::of(file.file()).and_then(|id| engine.ask(id, kind, callers, file));
         match asked {
             Ok(Asked::New(outcome)) => Synced::of(outcome),
             Ok(Asked::Shares(outcome)) => {

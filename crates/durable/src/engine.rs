@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,7 +15,8 @@ use crate::counters::{Counts, add};
 use crate::description::Description;
 use crate::durable::Kind;
 use crate::error::DurabilityError;
-use crate::files::{Asked, Ended, FileId, Files, Is, Job, Sync};
+use crate::file_id::{FileId, Is};
+use crate::files::{Asked, Ended, Files, Job, Sync};
 use crate::filesystem::{Alone, Work};
 use crate::policy::{Crowd, Policy, Settings};
 use crate::sync::{
@@ -105,7 +105,9 @@ impl Engine {
         kind: Kind,
         waits: bool,
     ) -> Option<Verdict> {
-        let Ok(id) = identify(file.file()) else { return Some(self.sync_here(file.file(), kind)) };
+        let Ok(id) = FileId::of(file.file()) else {
+            return Some(self.sync_here(file.file(), kind));
+        };
         self.meet(id.device, file.file());
         let policy = self.policy();
         let beside = match self.files().begin_alone(id, policy, waits) {
@@ -145,7 +147,7 @@ impl Engine {
         add(&self.counts.files, 1);
         let synced = blocking(|| self.system.sync(file, kind));
         let Err(failure) = synced else { return Ok(()) };
-        let id = identify(file).unwrap_or(FileId { device: 0, inode: 0, is: Is::Other });
+        let id = FileId::of(file).unwrap_or(FileId { device: 0, inode: 0, is: Is::Other });
         let verdict = Err(commit::error(id, file, kind, &failure));
         self.files().note_failure(id, &verdict);
         self.failed(verdict)
@@ -435,14 +437,4 @@ impl Drop for Run {
             self.engine.give_up(job);
         }
     }
-}
-
-pub(crate) fn identify(file: &File) -> io::Result<FileId> {
-    let metadata = file.metadata()?;
-    let is = match metadata.file_type() {
-        found if found.is_file() => Is::Plain,
-        found if found.is_dir() => Is::Directory,
-        _ => Is::Other,
-    };
-    Ok(FileId { device: metadata.dev(), inode: metadata.ino(), is })
 }

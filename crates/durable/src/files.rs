@@ -10,29 +10,12 @@ use std::time::{Duration, Instant};
 
 use crate::durable::Kind;
 use crate::error::DurabilityError;
+use crate::file_id::FileId;
 use crate::filesystem::{Alone, Filesystem, Work};
 use crate::group::Service;
 use crate::policy::Policy;
 use crate::strategy::Strategy;
 use crate::synced::{Outcome, Verdict};
-
-/// A file, whatever it is called.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct FileId {
-    pub(crate) device: u64,
-    pub(crate) inode: u64,
-    pub(crate) is: Is,
-}
-
-/// What a file is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Is {
-    /// A plain file.
-    Plain,
-    Directory,
-    /// What has its data elsewhere than on its filesystem, or none: a device, a pipe.
-    Other,
-}
 
 /// A sync that is to come, or under way.
 #[derive(Debug)]

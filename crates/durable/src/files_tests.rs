@@ -9,7 +9,8 @@ use homing_runtime::Runtime;
 
 use crate::durable::{Durable, Kind};
 use crate::early::WriteBack;
-use crate::files::{Asked, FileId, Files, Is, Job, Sync};
+use crate::file_id::{FileId, Is};
+use crate::files::{Asked, Files, Job, Sync};
 use crate::filesystem::{Filesystem, Work};
 use crate::group::{Group, Service};
 use crate::policy::Policy;
@@ -288,7 +289,7 @@ fn those_who_have_come_wake_whoever_waits_for_them() {
     let runtime = Runtime::new().unwrap();
     let durable = Durable::new(&runtime).unwrap();
     let (one, two) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
-    let device = crate::engine::identify(&one).unwrap().device;
+    let device = FileId::of(&one).unwrap().device;
     durable.engine.put_off(device, 2, Duration::from_secs(100));
     let (sender, receiver) = mpsc::channel();
     for file in [one, two] {

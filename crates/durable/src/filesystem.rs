@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crate::early::Waves;
-use crate::files::{FileId, Is};
+use crate::file_id::{FileId, Is};
 use crate::group::{Group, Service};
 use crate::policy::Policy;
 use crate::strategy::Costs;

@@ -57,6 +57,7 @@ mod durable;
 mod early;
 mod engine;
 mod error;
+mod file_id;
 mod files;
 #[cfg(all(test, not(shuttle)))]
 mod files_tests;

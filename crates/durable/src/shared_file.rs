@@ -11,8 +11,8 @@ use homing_runtime::blocking;
 
 use crate::counters::add;
 use crate::durable::{Durable, Kind};
-use crate::engine::{Engine, TURNS_MAX, identify, nanoseconds, runtime_ended};
-use crate::files::FileId;
+use crate::engine::{Engine, TURNS_MAX, nanoseconds, runtime_ended};
+use crate::file_id::FileId;
 use crate::pace::{Pace, Way};
 use crate::sync::{Condvar, Mutex, MutexGuard, lock, wait_briefly};
 use crate::synced::Verdict;
@@ -90,9 +90,9 @@ impl SharedFile {
             return Err(refused("no description"));
         }
         let own = free.remove(0);
-        let id = identify(&own)?;
+        let id = FileId::of(&own)?;
         for file in &free {
-            if identify(file)? != id {
+            if FileId::of(file)? != id {
                 return Err(refused("descriptions of several files"));
             }
         }

@@ -16,7 +16,7 @@ use crate::commit;
 use crate::durable::Kind;
 use crate::engine::{Engine, runtime_ended};
 use crate::error::DurabilityError;
-use crate::files::FileId;
+use crate::file_id::FileId;
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::synced::{Outcome, Synced, Verdict};
 use crate::system::Failure;

@@ -32,8 +32,8 @@ pub use records::{Record, Records};
 pub use recovery::Recovery;
 
 use crate::durable::Durable;
-use crate::engine::identify;
 use crate::error::DurabilityError;
+use crate::file_id::FileId;
 use crate::sync::Mutex;
 use crate::synced::{Outcome, Synced};
 use lead::{Shared, State};
@@ -131,7 +131,7 @@ impl Log {
     ) -> Result<(Self, Recovery), LogError> {
         let engine = Arc::clone(&durable.engine);
         let opened = recovery::open(&*engine.system, path.as_ref())?;
-        let id = identify(&opened.folder.file).map_err(|source| {
+        let id = FileId::of(&opened.folder.file).map_err(|source| {
             let (action, path) = ("examine", opened.folder.path.clone());
             LogError::Io { action, path, source }
         })?;

@@ -1,0 +1,94 @@
+//! Which file it is, whatever it is called.
+
+use std::fs::File;
+use std::io;
+
+/// A file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct FileId {
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+    pub(crate) is: Is,
+}
+
+/// What a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Is {
+    /// A plain file.
+    Plain,
+    Directory,
+    /// What has its data elsewhere than on its filesystem, or none: a device, a pipe.
+    Other,
+}
+
+impl FileId {
+    /// Of an open file. The kernel is not asked for its times: since Linux 6.13 the first change
+    /// after somebody has seen them takes a new, finer one, and the sync after that has a journal
+    /// to write where the data alone would have done. Measured, 4 KiB overwritten and synced: with
+    /// the times two flushes of the device each, on XFS and ext4; without them one.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn of(file: &File) -> io::Result<Self> {
+        use rustix::fs::{AtFlags, FileType, StatxFlags, statx};
+        let wanted = StatxFlags::INO | StatxFlags::TYPE;
+        let Ok(found) = statx(file, c"", AtFlags::EMPTY_PATH, wanted) else {
+            return Self::by_metadata(file);
+        };
+        let is = match FileType::from_raw_mode(found.stx_mode.into()) {
+            FileType::RegularFile => Is::Plain,
+            FileType::Directory => Is::Directory,
+            _ => Is::Other,
+        };
+        let device = rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor);
+        Ok(Self { device, inode: found.stx_ino, is })
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn of(file: &File) -> io::Result<Self> {
+        Self::by_metadata(file)
+    }
+
+    fn by_metadata(file: &File) -> io::Result<Self> {
+        use std::os::unix::fs::MetadataExt;
+        let metadata = file.metadata()?;
+        let is = match metadata.file_type() {
+            found if found.is_file() => Is::Plain,
+            found if found.is_dir() => Is::Directory,
+            _ => Is::Other,
+        };
+        Ok(Self { device: metadata.dev(), inode: metadata.ino(), is })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn whoever_asks_which_file_it_is_has_not_seen_its_times() {
+        use rustix::time::{ClockId, Timespec, clock_gettime};
+        use std::os::unix::fs::{FileExt, MetadataExt};
+        let file = tempfile::tempfile().unwrap();
+        // A time that was not seen is the clock's at its last tick, unless others have seen
+        // newer ones on this machine: then again.
+        let unseen = (0..1000).any(|_| {
+            let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::RealtimeCoarse);
+            file.write_all_at(b"one", 0).unwrap();
+            FileId::of(&file).unwrap();
+            file.write_all_at(b"two", 0).unwrap();
+            let found = file.metadata().unwrap();
+            (found.mtime(), found.mtime_nsec()) == (tv_sec, tv_nsec)
+        });
+        assert!(unseen);
+    }
+
+    #[test]
+    fn a_file_is_what_its_metadata_say() {
+        let folder = tempfile::tempdir().unwrap();
+        let plain = tempfile::tempfile_in(folder.path()).unwrap();
+        for file in [plain, File::open(folder.path()).unwrap(), File::open("/dev/null").unwrap()] {
+            assert_eq!(FileId::of(&file).unwrap(), FileId::by_metadata(&file).unwrap());
+        }
+        assert_eq!(FileId::of(&File::open("/dev/null").unwrap()).unwrap().is, Is::Other);
+    }
+}
