@@ -151,13 +151,13 @@ impl Group {
         }
         if served != Service::ALL[self.choice.way()] {
             // What is not allowed teaches nothing of it.
-            self.windows.skip();
+            self.windows.skip(self.expected);
         }
         if let Some(rate) = self.windows.answered(askers, self.expected, now) {
             let way = self.choice.way();
             self.choice.note(rate);
             if self.choice.way() != way {
-                self.windows.skip();
+                self.windows.skip(self.expected);
             }
         }
     }

@@ -18,8 +18,8 @@ pub(crate) struct Windows {
     last: Option<Instant>,
     answered: u32,
     alone: u32,
-    /// It is of two ways, and says nothing.
-    is_mixed: bool,
+    /// So many answers are still by another way, and say nothing.
+    skipped: u32,
 }
 
 impl Windows {
@@ -41,6 +41,10 @@ impl Windows {
     /// with them, and most of them were not alone.
     pub(crate) fn answered(&mut self, count: usize, callers: usize, now: Instant) -> Option<f64> {
         self.last = Some(now);
+        if self.skipped > 0 {
+            self.skipped = self.skipped.saturating_sub(number(count));
+            self.began = None;
+        }
         let Some(began) = self.began else {
             self.begin(now);
             return None;
@@ -54,19 +58,19 @@ impl Windows {
             return None;
         }
         let rate = f64::from(self.answered) / took.as_secs_f64();
-        let tells = !self.is_mixed && self.alone <= self.answered / 4;
+        let tells = self.alone <= self.answered / 4;
         self.begin(now);
         tells.then_some(rate)
     }
 
     fn begin(&mut self, now: Instant) {
         (self.began, self.answered, self.alone) = (Some(now), 0, 0);
-        self.is_mixed = false;
     }
 
-    /// Another way is gone from now on: what is under way ends by the old one.
-    pub(crate) fn skip(&mut self) {
-        self.is_mixed = true;
+    /// Another way is gone from now on, by so many callers: what is under way ends by the old one,
+    /// and the first round by the new one finds them as that has left them.
+    pub(crate) fn skip(&mut self, callers: usize) {
+        self.skipped = number(callers).saturating_mul(2).max(1);
     }
 }
 
