@@ -10,6 +10,7 @@ use std::time::Duration;
 use homing_sched::{CPU_INTENSIVE_NS, Layout};
 use homing_topology::{Allowed, CpuSet, Machine, TopologyError};
 
+use crate::affinity::Unpinned;
 use crate::clock::nanoseconds;
 use crate::crew::Crew;
 use crate::dispatch::Dispatch;
@@ -233,6 +234,7 @@ impl Builder {
     /// [`RuntimeError`] where the machine cannot be read, no CPU may be used, the threads' name
     /// does not do, or no worker or no monitor can be created.
     pub fn build(self) -> Result<Runtime, RuntimeError> {
+        let _unpinned = Unpinned::begin();
         if self.thread_name.contains('\0') {
             return Err(RuntimeError::Name { name: self.thread_name });
         }

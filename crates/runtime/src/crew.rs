@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use homing_topology::{CpuId, CpuSet};
 
+use crate::affinity::NOWHERE;
 use crate::item::Hand;
 use crate::shared::Shared;
 use crate::sleeper::Sleeper;
@@ -29,7 +30,7 @@ pub(crate) struct Member {
     pub(crate) unsettled: AtomicU32,
     /// The kernel's number for it; 0 where there is none.
     pub(crate) kernel_tid: AtomicU32,
-    /// The CPU that the thread was last pinned to, by number; `u32::MAX`: none.
+    /// The CPU that the thread was last pinned to, by number; or see [`affinity`](crate::affinity).
     pub(crate) pinned_to: AtomicU32,
     /// Where it waits as a spare.
     bed: Sleeper,
@@ -284,7 +285,7 @@ impl Member {
             workqueue: AtomicU32::new(0),
             unsettled: AtomicU32::new(0),
             kernel_tid: AtomicU32::new(0),
-            pinned_to: AtomicU32::new(u32::MAX),
+            pinned_to: AtomicU32::new(NOWHERE),
             bed: Sleeper::new(),
             orders: Mutex::new(None),
         }

@@ -303,7 +303,9 @@ impl Dispatch {
         fence(Ordering::SeqCst);
         // I3: look again.
         match self.next_of(cpu, idle, &Shares::NONE) {
-            Next::Park { until_ns } if !stopping() => Announced::Sleep { until_ns },
+            Next::Park { until_ns } if !stopping() && self.is_active(cpu) => {
+                Announced::Sleep { until_ns }
+            }
             _ => {
                 // Whoever was faster and removed the bit leaves a token: one sleep will end at
                 // once, which is harmless.
@@ -338,9 +340,22 @@ impl Dispatch {
     pub(crate) fn offer(&self, fill: &impl Fill, cpu: CpuId) {
         self.idle.insert(cpu);
         fence(Ordering::SeqCst);
+        if !self.is_active(cpu) {
+            // Nobody is to be sent there any more.
+            self.idle.remove(cpu);
+            return;
+        }
         let next = self.next_of(cpu, Idle::Woken, &Shares::NONE);
         if matches!(next, Next::Take { .. }) {
             self.claim(fill, cpu);
+        }
+    }
+
+    /// The worker of a CPU that is not to be used any more leaves. It may have been woken for what
+    /// others have to take now: one of them is.
+    pub(crate) fn hand_on(&self, fill: &impl Fill, cpu: CpuId) {
+        if let Next::Take { queue, .. } = self.next_of(cpu, Idle::Woken, &Shares::NONE) {
+            self.wake_one(fill, || self.next_to_wake(queue, cpu));
         }
     }
 
@@ -417,12 +432,20 @@ impl Dispatch {
         self.active.contains(cpu)
     }
 
-    pub(crate) fn set_active(&self, cpu: CpuId, active: bool) {
-        if active {
-            self.active.insert(cpu);
-        } else {
-            self.active.remove(cpu);
+    /// There may be a worker for this CPU from now on.
+    pub(crate) fn activate(&self, fill: &impl Fill, cpu: CpuId) {
+        self.active.insert(cpu);
+        if self.slot(cpu).is_vacant() {
+            self.offer(fill, cpu);
         }
+    }
+
+    /// The CPU is not to be used any more. What waits there is pulled by the others.
+    pub(crate) fn retire(&self, fill: &impl Fill, cpu: CpuId) {
+        self.active.remove(cpu);
+        // Pairs with I2: either its worker, or who offers its slot, sees this, or is seen here.
+        fence(Ordering::SeqCst);
+        self.claim(fill, cpu);
     }
 
     /// Wakes an idle CPU for items that have waited for too long. Whether there were any.
@@ -579,5 +602,31 @@ mod tests {
         let records = dispatch.take_records();
         let asked = records.iter().filter(|record| record.asked() == Asked::IssuerWaits(cpu));
         assert_eq!(asked.count(), 3);
+    }
+
+    #[test]
+    fn nobody_is_sent_to_a_cpu_that_was_retired_and_what_it_was_woken_for_is_handed_on() {
+        let machine = Machine::from_grid("1x1x4x1").unwrap();
+        let dispatch = Dispatch::new(Layout::new(&machine).unwrap(), machine.online());
+        let affinity = Affinity { scope: Scope::Cache, strict: false };
+        let pool = dispatch.pool_with(Attributes::new(affinity), None).unwrap();
+        let [home, gone, other] = [0, 1, 2].map(|number| CpuId::new(number).unwrap());
+        let woken = Woken::default();
+        dispatch.offer(&woken, gone);
+        dispatch.retire(&woken, gone);
+        assert!(!dispatch.idle.contains(gone), "told, if it sleeps");
+        dispatch.offer(&woken, gone);
+        assert!(!dispatch.idle.contains(gone));
+        dispatch.slot(gone).assign(ThreadId(1));
+        let announced = dispatch.announce(gone, ThreadId(1), Idle::Woken, || false);
+        assert_eq!(announced, Announced::LookAgain);
+        assert!(!dispatch.idle.contains(gone));
+
+        // Nobody was idle when it came, but its worker had been woken; then another one is idle.
+        assert_eq!(dispatch.put(&woken, home, pool, lone(Tag::new(0, 0), || ())).ok(), Some(false));
+        dispatch.idle.insert(other);
+        woken.0.set(0);
+        dispatch.hand_on(&woken, gone);
+        assert_eq!((woken.0.get(), dispatch.idle.contains(other)), (1, false));
     }
 }

@@ -135,16 +135,6 @@ impl<T: Send> JoinHandle<T> {
         }
     }
 
-    /// Whether the item has ended, in whatever way. Never blocks.
-    pub fn is_finished(&self) -> bool {
-        match &self.of {
-            Of::Closure(joined) => joined.is_done(),
-            Of::Future(task, _) => {
-                lock(task).as_ref().is_none_or(async_task::FallibleTask::is_finished)
-            }
-        }
-    }
-
     /// Lets the item run on without anybody waiting.
     pub fn detach(self) {}
 
@@ -167,6 +157,18 @@ impl<T: Send> JoinHandle<T> {
     }
 }
 
+impl<T> JoinHandle<T> {
+    /// Whether the item has ended, in whatever way. Never blocks.
+    pub fn is_finished(&self) -> bool {
+        match &self.of {
+            Of::Closure(joined) => joined.is_done(),
+            Of::Future(task, _) => {
+                lock(task).as_ref().is_none_or(async_task::FallibleTask::is_finished)
+            }
+        }
+    }
+}
+
 impl<T> Drop for JoinHandle<T> {
     fn drop(&mut self) {
         if let Of::Future(task, _) = &mut self.of {
@@ -180,7 +182,9 @@ impl<T> Future for JoinHandle<T> {
     type Output = Result<T, JoinError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        if !local::spend_budget() {
+        // One that has not ended is looked at for nothing: whoever waits for more of them than the
+        // budget has would never get to the last ones.
+        if self.is_finished() && !local::spend_budget() {
             // Others first: this future goes on after them.
             context.waker().wake_by_ref();
             return Poll::Pending;

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use homing_topology::{CpuId, CpuSet};
 
-use crate::worker::pin_to;
+use crate::affinity::pin_to;
 
 const ROUND_TRIPS: u32 = 2_000;
 const ROUNDS: usize = 5;

@@ -33,6 +33,7 @@ macro_rules! tracing_event {
     }};
 }
 
+mod affinity;
 mod books;
 mod clock;
 mod cpu_bits;

@@ -10,8 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use homing_sched::{BLOCKED_NS, Facts, PoolSet, Running, Verdict, WINDOW_NS, tick};
-use homing_topology::{Allowed, CpuId, CpuSet};
+use homing_topology::{Allowed, CpuId};
 
+use crate::affinity::{MOVED, Mask, read_mask};
 use crate::clock::now_ns;
 use crate::crew::Member;
 use crate::item::{drop_quietly, quietly};
@@ -21,6 +22,7 @@ use crate::shared::Shared;
 use crate::slot::ThreadId;
 use crate::stall::Stalls;
 use crate::state::{Chosen, WorkqueueState};
+use crate::sync::lock;
 
 /// Between two looks while items run for long.
 const INTERVAL_NS: u64 = 1_000_000;
@@ -105,23 +107,6 @@ struct Monitor<'a> {
     /// Flushes that had begun at the last look, and whether any was not over.
     flushes_begun: u64,
     flushes_left: bool,
-}
-
-#[cfg(all(target_os = "linux", not(shuttle)))]
-type Mask = rustix::thread::CpuSet;
-
-/// The affinity mask that all threads of the process have, but for those that are pinned.
-#[cfg(all(target_os = "linux", not(shuttle)))]
-fn read_mask() -> Option<Mask> {
-    rustix::thread::sched_getaffinity(None).ok()
-}
-
-#[cfg(not(all(target_os = "linux", not(shuttle))))]
-type Mask = ();
-
-#[cfg(not(all(target_os = "linux", not(shuttle))))]
-fn read_mask() -> Option<Mask> {
-    None
 }
 
 /// What was seen of a thread whose item runs for long.
@@ -364,7 +349,12 @@ impl Monitor<'_> {
         if shared.settings.mask_is_fixed || mask.is_none() || mask == self.mask {
             return;
         }
+        *lock(&shared.mask) = mask;
         self.mask = mask;
+        // Whoever changed the mask of all threads has moved the workers too.
+        for member in shared.crew.members() {
+            member.pinned_to.store(MOVED, Ordering::Relaxed);
+        }
         let machine = dispatch.layout().machine();
         let Ok(allowed) = Allowed::read(Path::new("/"), machine) else { return };
         let allowed = Allowed {
@@ -376,27 +366,10 @@ impl Monitor<'_> {
             return;
         }
         tracing_event!(before = %before, now = %now, "the CPUs of the runtime have changed");
-        self.retire(&before.minus(&now));
-        for cpu in now.minus(&before).iter() {
-            dispatch.set_active(cpu, true);
-            if dispatch.slot(cpu).is_vacant() {
-                dispatch.offer(&**shared, cpu);
-            }
-        }
+        before.minus(&now).iter().for_each(|cpu| dispatch.retire(&**shared, cpu));
+        now.minus(&before).iter().for_each(|cpu| dispatch.activate(&**shared, cpu));
         for workqueue in shared.workqueues.with_items() {
             shared.share_limits(&workqueue);
-        }
-        // Whoever changed the mask of all threads has unpinned the workers too.
-        for member in shared.crew.members() {
-            member.pinned_to.store(u32::MAX, Ordering::Relaxed);
-        }
-    }
-
-    fn retire(&self, gone: &CpuSet) {
-        for cpu in gone.iter() {
-            self.shared.dispatch.set_active(cpu, false);
-            // If it sleeps it has to be told; what waits there is pulled by the others.
-            self.shared.dispatch.claim(&**self.shared, cpu);
         }
     }
 }

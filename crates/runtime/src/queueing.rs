@@ -20,6 +20,14 @@ pub(crate) enum Origin {
     GoesOn,
 }
 
+impl WorkqueueState {
+    /// Whether an item that the calling thread queues is refused.
+    pub(crate) fn refuses(&self, mode: Mode, origin: Origin) -> bool {
+        let chained = || origin == Origin::GoesOn || local::runs_item_of(self.number);
+        mode.has(Mode::DESTROYED) || (mode.has(Mode::DRAINING) && !chained())
+    }
+}
+
 impl Shared {
     /// Puts an item of `workqueue` into its home queue: that of `cpu`, or of the issuing CPU.
     /// `false`: it was refused and has been cancelled.
@@ -66,8 +74,7 @@ impl Shared {
         item: Item,
         origin: Origin,
     ) -> bool {
-        let chained = || origin == Origin::GoesOn || local::runs_item_of(workqueue.number);
-        if mode.has(Mode::DESTROYED) || (mode.has(Mode::DRAINING) && !chained()) {
+        if workqueue.refuses(mode, origin) {
             tracing_event!(
                 workqueue = &*workqueue.name,
                 "refused: the workqueue drains or has ended"

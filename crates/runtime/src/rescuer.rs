@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use homing_sched::Facts;
 
+use crate::affinity::pin_to;
 use crate::books::WorkqueueBooks;
 use crate::clock::now_ns;
 use crate::crew::Member;
@@ -16,7 +17,6 @@ use crate::shared::Shared;
 use crate::sleeper::Sleeper;
 use crate::state::WorkqueueState;
 use crate::sync::{Mutex, lock, thread};
-use crate::worker::pin_to;
 
 /// Items taken at a time: the kernel's `RESCUER_BATCH`.
 const BATCH: u32 = 16;

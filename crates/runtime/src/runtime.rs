@@ -276,7 +276,8 @@ impl Runtime {
     }
 
     /// Waits until everything that is queued has run, but not for longer than `at_most`; what is
-    /// left then is cancelled.
+    /// left then is cancelled. Called by one of its own items it waits for nothing, because that
+    /// item would have to end: all that is queued runs, however long that takes.
     ///
     /// # Errors
     /// [`ShutdownError`] where something was left.
@@ -296,7 +297,8 @@ impl Runtime {
             self.stopped = true;
             return Ok(());
         }
-        if self.shared.wait_closed(deadline) {
+        // It may be an item of another runtime that ends this one.
+        if blocking(|| self.shared.wait_closed(deadline)) {
             self.end_stop();
             return Ok(());
         }
@@ -306,6 +308,7 @@ impl Runtime {
         self.stopped = true;
         let running = self.shared.crew.running();
         self.shared.abandon();
+        self.shared.end_futures();
         let cancelled = self.shared.cancelled.load(Ordering::Relaxed) - before;
         Err(ShutdownError { cancelled, running })
     }
@@ -339,16 +342,21 @@ impl Runtime {
 
     fn end_stop(&mut self) {
         self.stopped = true;
-        for state in self.shared.workqueues.with_items() {
-            if let Some(rescuer) = state.rescuer.get() {
-                rescuer.stop();
-                rescuer.join();
+        // Workers do not panic; if one did, the others must still be waited for. The monitor first: it
+        // creates threads.
+        let monitor = self.monitor.take();
+        blocking(|| {
+            for state in self.shared.workqueues.with_items() {
+                if let Some(rescuer) = state.rescuer.get() {
+                    rescuer.stop();
+                    rescuer.join();
+                }
             }
-        }
-        for thread in self.shared.crew.handles().into_iter().chain(self.monitor.take()) {
-            // Workers do not panic; if one did, the others must still be waited for.
-            let _ = thread.join();
-        }
+            let _ = monitor.map(thread::JoinHandle::join);
+            for worker in self.shared.crew.handles() {
+                let _ = worker.join();
+            }
+        });
     }
 
     /// Whether an item of this runtime calls: its own thread cannot wait for itself.

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use homing_sched::Facts;
 use homing_topology::{CpuId, CpuSet, NodeId};
 
+use crate::affinity::{Mask, NOWHERE, pin_to, read_mask};
 use crate::crew::{Crew, Member};
 use crate::dispatch::{Dispatch, Fill};
 use crate::futures::Futures;
@@ -23,7 +24,6 @@ use crate::spare::SpareCpus;
 use crate::stall::OnStall;
 use crate::sync::{Condvar, Mutex, lock};
 use crate::timers::Timers;
-use crate::worker::pin_to;
 
 /// See the module.
 pub(crate) struct Shared {
@@ -58,6 +58,8 @@ pub(crate) struct Shared {
     pub(crate) frozen: AtomicBool,
     /// The queues are being closed, or are.
     abandoned: AtomicBool,
+    /// The affinity mask of its threads that are not pinned.
+    pub(crate) mask: Mutex<Option<Mask>>,
     closed: Mutex<bool>,
     closed_changed: Condvar,
 }
@@ -205,6 +207,7 @@ impl Shared {
             node_turn: AtomicU32::new(0),
             frozen: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
+            mask: Mutex::new(read_mask()),
             closed: Mutex::new(false),
             closed_changed: Condvar::new(),
         })
@@ -272,7 +275,7 @@ impl Shared {
         }
         // Refused where the CPU has just gone offline or out of the cpuset: the kernel places us.
         if pin_to(&CpuSet::of(cpu)).is_err() {
-            member.pinned_to.store(u32::MAX, Ordering::Relaxed);
+            member.pinned_to.store(NOWHERE, Ordering::Relaxed);
         }
     }
 
@@ -296,12 +299,16 @@ impl Shared {
         }
     }
 
+    /// After that: futures that wait for something outside go on, are refused, and so end.
+    pub(crate) fn end_futures(&self) {
+        quietly(|| self.futures.wake_all());
+    }
+
     /// No thread is at work any more: the end of the runtime.
     pub(crate) fn close(&self) {
         // Whatever may panic in it: somebody waits for the end.
         quietly(|| self.abandon());
-        // Futures that wait for something outside: their items are refused, so they end.
-        quietly(|| self.futures.wake_all());
+        self.end_futures();
         let rescued = self.workqueues.with_items();
         rescued.iter().filter_map(|state| state.rescuer.get()).for_each(Rescuer::stop);
         self.monitor.close();

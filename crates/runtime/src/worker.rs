@@ -1,14 +1,14 @@
 //! A thread that works for a CPU: it takes batches of items, runs them, and parks when there are
 //! none; and what it does when an item blocks.
 
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use homing_sched::{Gaps, Idle, Shares};
-use homing_topology::{CpuId, CpuSet};
+use homing_topology::CpuId;
 
+use crate::affinity::MOVED;
 use crate::books::WorkqueueBooks;
 use crate::clock::{now_ns, thread_cpu_ns};
 use crate::crew::{Member, Orders};
@@ -79,6 +79,9 @@ impl<'a> Worker<'a> {
             if shared.is_stopping_now() || !shared.dispatch.is_active(self.cpu) {
                 self.give_up();
                 break;
+            }
+            if self.me.pinned_to.load(Ordering::Relaxed) == MOVED {
+                shared.place(self.me, self.cpu);
             }
             self.turn = self.turn.wrapping_add(1);
             if shared.is_stopping() {
@@ -293,7 +296,12 @@ impl<'a> Worker<'a> {
     fn give_up(&mut self) {
         let (shared, dispatch) = (self.shared, &self.shared.dispatch);
         let vacated = dispatch.slot(self.cpu).vacate(self.me.id);
-        if vacated && dispatch.is_active(self.cpu) && !shared.is_stopping_now() {
+        if shared.is_stopping_now() {
+            return;
+        }
+        if !dispatch.is_active(self.cpu) {
+            dispatch.hand_on(&**shared, self.cpu);
+        } else if vacated {
             dispatch.offer(&**shared, self.cpu);
         }
     }
@@ -401,18 +409,6 @@ impl Drop for Lent {
             self.local.shared.monitor.somebody_works();
         }
     }
-}
-
-#[cfg(all(target_os = "linux", not(shuttle)))]
-pub(crate) fn pin_to(cpus: &CpuSet) -> io::Result<()> {
-    let mut set = rustix::thread::CpuSet::new();
-    cpus.iter().for_each(|cpu| set.set(cpu.index()));
-    Ok(rustix::thread::sched_setaffinity(None, &set)?)
-}
-
-#[cfg(not(all(target_os = "linux", not(shuttle))))]
-pub(crate) fn pin_to(_cpus: &CpuSet) -> io::Result<()> {
-    Ok(())
 }
 
 /// Bytes that begin where a cache line does.

@@ -173,6 +173,15 @@ fn without_new_threads_work_is_late_but_never_lost() {
 fn a_deadline_cancels_what_is_left_and_names_what_still_runs() {
     let runtime = Runtime::builder().cpus(one_cpu()).build().unwrap();
     let (stop, running) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let polled = Arc::new(AtomicBool::new(false));
+    let asleep = {
+        let polled = Arc::clone(&polled);
+        runtime.spawn(std::future::poll_fn(move |_| {
+            polled.store(true, Ordering::Relaxed);
+            std::task::Poll::<()>::Pending
+        }))
+    };
+    wait_until("the future to wait", || polled.load(Ordering::Relaxed));
     let spins = {
         let (stop, running) = (Arc::clone(&stop), Arc::clone(&running));
         runtime.queue(move || {
@@ -185,8 +194,9 @@ fn a_deadline_cancels_what_is_left_and_names_what_still_runs() {
     wait_until("running", || running.load(Ordering::Relaxed));
     let late: Vec<_> = (0..5).map(|_| runtime.queue(|| ())).collect();
     let error = runtime.shutdown(Duration::from_millis(30)).unwrap_err();
-    assert_eq!(error, ShutdownError { cancelled: 5, running: 1 });
-    assert!(late.into_iter().all(|handle| handle.join().is_err()));
+    assert_eq!(error, ShutdownError { cancelled: 6, running: 1 });
+    wait_until("the end of the future", || asleep.is_finished());
+    assert!(late.into_iter().chain([asleep]).all(|handle| handle.join().is_err()));
     stop.store(true, Ordering::Relaxed);
     spins.join().unwrap();
 }

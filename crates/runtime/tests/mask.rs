@@ -84,6 +84,11 @@ fn a_mask_that_shrinks_to_one_pod_and_grows_again_keeps_every_guarantee() {
             thread::sleep(Duration::from_millis(5));
         }
     }
+    for cpu in all.iter() {
+        let mask = || rustix::thread::sched_getaffinity(None).unwrap();
+        let mask = bound.queue_on(cpu, mask).unwrap().join().unwrap();
+        assert!(mask.is_set(cpu.index()) && mask.count() == 1, "its worker is on {cpu} again");
+    }
     stop.store(true, Ordering::Relaxed);
     let (issued, most) = issuer.join().unwrap();
     for queue in [&bound, &strict, &ordered, &limited] {

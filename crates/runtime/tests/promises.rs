@@ -189,6 +189,42 @@ fn a_handle_polled_before_and_after_completion_wakes_once_ready() {
 }
 
 #[test]
+fn a_future_finds_the_one_of_many_handles_that_has_ended() {
+    let runtime = Runtime::new().unwrap();
+    for others in 1..300 {
+        let pending = (0..others).map(|_| runtime.spawn(std::future::pending()));
+        let mut handles: Vec<_> = pending.chain([runtime.spawn(async { 7 })]).collect();
+        let first = runtime.spawn(std::future::poll_fn(move |context| {
+            let mut polled =
+                handles.iter_mut().map(|handle| std::pin::Pin::new(handle).poll(context));
+            polled.find(Poll::is_ready).unwrap_or(Poll::Pending)
+        }));
+        let deadline = std::time::Instant::now() + Duration::from_secs(60);
+        while !first.is_finished() {
+            assert!(std::time::Instant::now() < deadline, "it never gets to the last one");
+            thread::yield_now();
+        }
+        assert_eq!(first.join().unwrap().unwrap(), 7);
+    }
+}
+
+#[test]
+fn a_runtime_that_an_item_builds_has_all_cpus() {
+    let runtime = Runtime::new().unwrap();
+    let mask = || rustix::thread::sched_getaffinity(None).unwrap();
+    let (before, built, after) = runtime
+        .queue(move || {
+            let before = mask();
+            let built = Runtime::new().unwrap().cpus();
+            (before, built, mask())
+        })
+        .join()
+        .unwrap();
+    assert_eq!(built, runtime.cpus());
+    assert!(before == after, "its own worker stays on its CPU");
+}
+
+#[test]
 fn other_executors_may_poll_any_number_of_handles() {
     let runtime = Runtime::new().unwrap();
     let queue = queue_of(&runtime);

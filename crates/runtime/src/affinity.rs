@@ -1,0 +1,75 @@
+//! On which CPUs the kernel lets threads run.
+
+use std::io;
+use std::sync::atomic::Ordering;
+
+use homing_topology::CpuSet;
+
+use crate::local::{self, Local};
+use crate::sync::lock;
+
+/// What [`Member::pinned_to`](crate::crew::Member) is of a thread that is pinned to no CPU,
+pub(crate) const NOWHERE: u32 = u32::MAX;
+/// and of one that somebody else may have moved since.
+pub(crate) const MOVED: u32 = u32::MAX - 1;
+
+#[cfg(all(target_os = "linux", not(shuttle)))]
+pub(crate) type Mask = rustix::thread::CpuSet;
+
+/// Of the calling thread.
+#[cfg(all(target_os = "linux", not(shuttle)))]
+pub(crate) fn read_mask() -> Option<Mask> {
+    rustix::thread::sched_getaffinity(None).ok()
+}
+
+#[cfg(all(target_os = "linux", not(shuttle)))]
+fn set_mask(mask: &Mask) -> io::Result<()> {
+    Ok(rustix::thread::sched_setaffinity(None, mask)?)
+}
+
+/// Lets the calling thread run on these alone.
+#[cfg(all(target_os = "linux", not(shuttle)))]
+pub(crate) fn pin_to(cpus: &CpuSet) -> io::Result<()> {
+    let mut mask = Mask::new();
+    cpus.iter().for_each(|cpu| mask.set(cpu.index()));
+    set_mask(&mask)
+}
+
+#[cfg(not(all(target_os = "linux", not(shuttle))))]
+pub(crate) type Mask = ();
+
+#[cfg(not(all(target_os = "linux", not(shuttle))))]
+pub(crate) fn read_mask() -> Option<Mask> {
+    None
+}
+
+#[cfg(not(all(target_os = "linux", not(shuttle))))]
+fn set_mask((): &Mask) -> io::Result<()> {
+    Ok(())
+}
+
+#[cfg(not(all(target_os = "linux", not(shuttle))))]
+pub(crate) fn pin_to(_: &CpuSet) -> io::Result<()> {
+    Ok(())
+}
+
+/// A worker that is pinned, and for as long as this lives is not: the threads that it creates would
+/// take over its one CPU.
+pub(crate) struct Unpinned(Local);
+
+impl Unpinned {
+    /// Where the calling thread is such a worker.
+    pub(crate) fn begin() -> Option<Self> {
+        let local = local::current().filter(|local| local.shared.settings.pinned)?;
+        let mask = (*lock(&local.shared.mask))?;
+        set_mask(&mask).is_ok().then_some(Self(local))
+    }
+}
+
+impl Drop for Unpinned {
+    fn drop(&mut self) {
+        let Local { shared, member } = &self.0;
+        member.pinned_to.store(NOWHERE, Ordering::Relaxed);
+        shared.place(member, local::current_cpu());
+    }
+}
