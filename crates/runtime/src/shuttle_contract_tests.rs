@@ -291,8 +291,13 @@ fn a_work_item_goes_on_by_itself_while_others_are_refused() {
         });
         work.queue();
         let other = {
-            let work = work.clone();
-            thread::spawn(move || work.queue())
+            let (work, queue) = (work.clone(), queue.clone());
+            thread::spawn(move || {
+                // It has begun to drain.
+                if queue.queue(|| ()).join().is_err() {
+                    work.queue();
+                }
+            })
         };
         queue.drain();
         other.join().unwrap();

@@ -335,7 +335,8 @@ impl Work {
 
     /// Puts an instance, which we have made, in its queue.
     /// Makes it pending, unless it is, or would be refused: its own run, which may be queueing it at
-    /// this moment and is not refused, must not find it pending and leave it to the refused one.
+    /// this moment and is not refused, must not find it pending and leave it to the refused one. As in
+    /// the kernel it may at the very instant when a drain begins.
     fn pend(&self) -> Option<Instance> {
         let state = self.workqueue().state();
         let refused = state.refuses(state.mode(), Origin::New);
