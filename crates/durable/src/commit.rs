@@ -23,7 +23,10 @@ pub(crate) fn verdict(system: &dyn System, sync: &Sync, synced: Result<(), Failu
 }
 
 fn others(system: &dyn System, sync: &Sync) -> Result<(), Failure> {
-    sync.others.iter().try_for_each(|other| system.check(other))
+    sync.others.iter().try_for_each(|other| {
+        // A filesystem over another one, or in user space, may tell by a sync alone.
+        if sync.is_known { system.check(other) } else { system.sync(other, sync.kind) }
+    })
 }
 
 /// Commits the filesystem of these files, and tells what became of each. `early` writes their data
@@ -47,9 +50,10 @@ pub(crate) fn all(
         }
     };
     if early {
-        for sync in syncs {
-            system.begin_write_back(&sync.file);
-        }
+        heard(&|sync| {
+            let began = system.begin_write_back(&sync.file);
+            began.map_err(|failure| error(sync.id, &sync.file, sync.kind, &failure))
+        });
         heard(&check);
     }
     if let Err(failure) = system.sync_filesystem(&first.file) {
@@ -58,7 +62,7 @@ pub(crate) fn all(
         // But for the flush, or the journal: their first failure may be all that is heard of it.
         let is_told = verdicts.iter().any(Verdict::is_err);
         let is_no_space = matches!(failure.error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT));
-        if commits == Commits::Flushed && !is_told && !is_no_space {
+        if commits != Commits::ThenFlush && !is_told && !is_no_space {
             return all_failed(syncs, verdicts, &failure);
         }
         return verdicts;

@@ -17,8 +17,12 @@ use std::fs::File;
 pub enum Commits {
     /// Nothing is known of it: each file is to be synced by itself.
     Unknown,
-    /// All of its files are durable once its device has been flushed as well.
+    /// All of its files are durable once its device has been flushed as well. What fails of it by
+    /// itself, a sync of any file tells afterwards, too.
     ThenFlush,
+    /// The same, but it may flush the device by itself: where it fails and no file says why, that may
+    /// have been it.
+    MayFlush,
     /// All of its files are durable: it flushes the device itself, after everything else, and fails
     /// where a sync of one file would.
     Flushed,
@@ -50,7 +54,9 @@ mod linux {
     pub(crate) fn of(file: &File) -> Commits {
         match fstatfs(file).map(|found| found.f_type) {
             Ok(EXT) if is_honest() && has_plain_journal(file) => Commits::Flushed,
-            Ok(EXT | XFS) => Commits::ThenFlush,
+            // After a failure of its log it is shut down.
+            Ok(XFS) => Commits::ThenFlush,
+            Ok(EXT) => Commits::MayFlush,
             _ => Commits::Unknown,
         }
     }

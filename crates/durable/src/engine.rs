@@ -48,7 +48,8 @@ impl Engine {
             files: Mutex::default(),
             gathered: Condvar::new(),
             system: Box::new(system),
-            workqueue: runtime.workqueue("durable").build()?,
+            // Where no thread can be had, syncs that items wait for go on all the same.
+            workqueue: runtime.workqueue("durable").mem_reclaim().build()?,
             settings: Settings::default(),
             crowd: Crowd::default(),
             met: AtomicU64::new(u64::MAX),
@@ -141,15 +142,20 @@ impl Engine {
         Some(self.failed(verdict))
     }
 
-    /// Syncs a file that the engine cannot keep, on the caller's thread. A failure is sticky all
-    /// the same.
-    pub(crate) fn sync_here(&self, file: &File, kind: Kind) -> Verdict {
+    /// Syncs a file that the engine cannot keep, on the caller's thread, when nobody else does. A
+    /// failure is sticky all the same.
+    pub(crate) fn sync_here(self: &Arc<Self>, file: &File, kind: Kind) -> Verdict {
         add(&self.counts.files, 1);
-        let synced = blocking(|| self.system.sync(file, kind));
-        let Err(failure) = synced else { return Ok(()) };
         let id = FileId::of(file).unwrap_or(FileId { device: 0, inode: 0, is: Is::Other });
-        let verdict = Err(commit::error(id, file, kind, &failure));
-        self.files().note_failure(id, &verdict);
+        // Beside another sync of it, one of the two would hear of what fails, and not the other.
+        while !self.files().begin_here(id) {
+            blocking(|| std::thread::sleep(Duration::from_millis(1)));
+        }
+        let synced = blocking(|| self.system.sync(file, kind));
+        let verdict = synced.map_err(|failure| commit::error(id, file, kind, &failure));
+        let Ended { verdict, in_vain } = self.files().end(id, verdict, || None);
+        self.tell(in_vain, &verdict);
+        self.go_on();
         self.failed(verdict)
     }
 
@@ -217,6 +223,11 @@ impl Engine {
         let (engine, began) = (Arc::clone(self), Instant::now());
         let (file, kind) = (Arc::clone(&sync.file), sync.kind);
         let done = move |synced: io::Result<()>| {
+            if synced.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::ECANCELED)) {
+                // The kernel has not even begun: it had no worker for it, or the ring is broken.
+                let run = Run { engine: Arc::clone(&engine), job: Some(Job::File(sync)) };
+                return engine.workqueue.execute(move || run.run());
+            }
             let operation = "fsync by io_uring";
             let synced = synced.map_err(|error| Failure { operation, error });
             let verdict = commit::verdict(&*engine.system, &sync, synced);
@@ -242,8 +253,12 @@ impl Engine {
             }
             Job::WriteBack(device, files) => {
                 add(&self.counts.early, files.len() as u64);
-                for file in &files {
-                    self.system.begin_write_back(file);
+                for (id, file) in &files {
+                    if let Err(failure) = self.system.begin_write_back(file) {
+                        // Its sync, which is to come, ends with this.
+                        let verdict = Err(commit::error(*id, file, Kind::Data, &failure));
+                        self.files().note_failure(*id, &verdict);
+                    }
                 }
                 self.files().end_beginning(device);
                 return self.go_on_but_for_one();

@@ -36,6 +36,8 @@ pub(crate) struct Sync {
     numbers: Vec<RawFd>,
     /// It was one of those that waited when a wave began.
     pub(crate) in_wave: bool,
+    /// What its filesystem does is known.
+    pub(crate) is_known: bool,
 }
 
 #[derive(Debug, Default)]
@@ -54,7 +56,7 @@ pub(crate) enum Job {
     /// All of one filesystem; early, if their data is to be written back before.
     Commit(Vec<Sync>, bool),
     /// Files of one filesystem whose write-back is to begin, before they are synced.
-    WriteBack(u64, Vec<Arc<File>>),
+    WriteBack(u64, Vec<(FileId, Arc<File>)>),
     /// The next group of a filesystem is put off for so long at most (`group`).
     Gather(u64, Duration),
 }
@@ -135,6 +137,7 @@ impl Files {
             others: Vec::new(),
             numbers: vec![number],
             in_wave: false,
+            is_known: false,
         });
         if !entry.running {
             let filesystem = self.filesystems.entry(id.device).or_default();
@@ -169,8 +172,10 @@ impl Files {
         }
         let filesystem = self.filesystems.entry(id.device).or_default();
         let idle = filesystem.note_idle(Instant::now());
+        let commits = policy.strategy == Strategy::Filesystem && filesystem.may_commit();
         let alone = !entry.running
             && entry.next.is_none()
+            && !commits
             && (idle || (waits && filesystem.may_begin_beside(policy)))
             && self.alone < policy.depth;
         if alone {
@@ -259,7 +264,7 @@ impl Files {
     }
 
     /// All that wait are a wave. Their files, if write-back is to begin.
-    fn begin_wave(&mut self, device: u64, early: bool) -> Vec<Arc<File>> {
+    fn begin_wave(&mut self, device: u64, early: bool) -> Vec<(FileId, Arc<File>)> {
         let Some(filesystem) = self.filesystems.get_mut(&device) else { return Vec::new() };
         filesystem.beginning = early;
         let mut files = Vec::new();
@@ -269,7 +274,7 @@ impl Files {
             };
             next.in_wave = true;
             if early {
-                files.push(Arc::clone(&next.file));
+                files.push((*id, Arc::clone(&next.file)));
             }
         }
         files
@@ -285,9 +290,10 @@ impl Files {
 
     fn begin(&mut self, id: FileId) -> Option<Sync> {
         let entry = self.entries.get_mut(&id)?;
-        let next = entry.next.take()?;
+        let mut next = entry.next.take()?;
         entry.running = true;
         if let Some(filesystem) = self.filesystems.get_mut(&id.device) {
+            next.is_known = filesystem.may_commit();
             filesystem.begin(next.callers);
         }
         Some(next)
@@ -333,6 +339,15 @@ impl Files {
             }
         }
         Ended { verdict: failed, in_vain: in_vain.map(|next| next.outcome) }
+    }
+
+    /// Whether somebody who cannot be kept waiting for the next sync of a file has it for himself now:
+    /// nobody syncs it. Ended by [`Files::end`].
+    pub(crate) fn begin_here(&mut self, id: FileId) -> bool {
+        let entry = self.entries.entry(id).or_default();
+        let begins = !entry.running && entry.next.is_none();
+        entry.running |= begins;
+        begins
     }
 
     /// How a file failed, if nobody has acknowledged it.

@@ -81,10 +81,10 @@ fn who_comes_while_a_group_is_served_is_of_the_next_one_which_waits_for_those_wh
     ask(&mut files, 4);
     ask(&mut files, 1);
     assert!(next(&mut files).is_none(), "one at a time");
-    assert!(!begins_alone(&mut files, 5));
+    assert!(!begins_alone(&mut files, 5, Strategy::Filesystem));
 
     assert!(end(&mut files, &[1, 2, 3]), "five are known, and two wait");
-    assert!(next(&mut files).is_none() && !begins_alone(&mut files, 5));
+    assert!(next(&mut files).is_none() && !begins_alone(&mut files, 5, Strategy::Filesystem));
     ask(&mut files, 2);
     ask(&mut files, 3);
     assert!(!files.has_gathered(DEVICE) && !files.have_gathered());
@@ -96,8 +96,8 @@ fn who_comes_while_a_group_is_served_is_of_the_next_one_which_waits_for_those_wh
     assert_eq!(commit(&mut files), [4, 1, 2, 3, 5, 6]);
 }
 
-fn begins_alone(files: &mut Files, inode: u64) -> bool {
-    files.begin_alone(id(inode), by(Strategy::Filesystem), true).unwrap().is_some()
+fn begins_alone(files: &mut Files, inode: u64, strategy: Strategy) -> bool {
+    files.begin_alone(id(inode), by(strategy), true).unwrap().is_some()
 }
 
 #[test]
@@ -108,7 +108,9 @@ fn a_group_that_nobody_comes_for_is_put_off_no_longer() {
     assert!(end(&mut files, &served));
     files.end_gather(DEVICE);
     assert!(next(&mut files).is_none());
-    assert!(begins_alone(&mut files, 1), "nothing is under way");
+    let forced = begins_alone(&mut files, 1, Strategy::Filesystem);
+    assert!(!forced, "also one file is synced by a commit");
+    assert!(begins_alone(&mut files, 1, Strategy::Auto), "nothing is under way");
     let work =
         Work { was_commit: false, files: 1, askers: 1, callers: 1, waved: 0, by_caller: true };
     files.end(id(1), Ok(()), || None);
@@ -130,6 +132,23 @@ fn where_much_waits_to_be_written_commits_go_on_until_one_is_dear() {
         assert_eq!(serves(false), Service::Commits);
         assert_eq!(serves(true) == Service::Commits, goes_on);
     }
+}
+
+#[test]
+fn whoever_cannot_be_kept_waits_until_nobody_else_syncs_the_file() {
+    let mut files = files();
+    ask(&mut files, 1);
+    assert!(!files.begin_here(id(1)), "somebody waits for it");
+    let job = files.next_job(by(Strategy::Files));
+    assert!(
+        matches!(job, Some(Job::File(Sync { is_known: true, .. }))) && !files.begin_here(id(1))
+    );
+    end(&mut files, &[1]);
+    assert!(files.begin_here(id(1)) && !files.begin_here(id(1)));
+    ask(&mut files, 1);
+    assert!(files.next_job(by(Strategy::Files)).is_none(), "nor does anybody sync it meanwhile");
+    files.end(id(1), Ok(()), || None);
+    assert!(files.next_job(by(Strategy::Files)).is_some());
 }
 
 #[test]

@@ -31,6 +31,13 @@ struct Order {
     done: Done,
 }
 
+impl Order {
+    /// It has not been begun, and will not be.
+    fn cancel(self) {
+        (self.done)(Err(io::Error::from_raw_os_error(libc::ECANCELED)));
+    }
+}
+
 /// The ring. Dropping it waits for what is under way.
 pub(crate) struct Ring {
     shared: Arc<Shared>,
@@ -47,8 +54,8 @@ struct Inbox {
     orders: Vec<Order>,
     workers: Option<u32>,
     stops: bool,
-    /// Why nobody takes orders any more.
-    broken: Option<i32>,
+    /// Nobody takes orders any more.
+    is_broken: bool,
 }
 
 impl Ring {
@@ -68,20 +75,20 @@ impl Ring {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Syncs a file, and calls `done` on the ring's thread.
+    /// Syncs a file, and calls `done` on the ring's thread; with `ECANCELED` where nothing was begun.
     pub(crate) fn sync(&self, file: Arc<File>, kind: Kind, done: Done) {
         let order = Order { file, kind, done };
-        let broken = {
+        let refused = {
             let mut inbox = lock(&self.shared.inbox);
-            if let Some(errno) = inbox.broken {
-                Some((order, errno))
+            if inbox.is_broken {
+                Some(order)
             } else {
                 inbox.orders.push(order);
                 None
             }
         };
-        match broken {
-            Some((order, errno)) => (order.done)(Err(io::Error::from_raw_os_error(errno))),
+        match refused {
+            Some(order) => order.cancel(),
             None => self.shared.ring_bell(),
         }
     }
@@ -197,16 +204,20 @@ impl Loop {
         }
     }
 
-    /// The ring is broken: nobody may wait for it.
+    /// The ring is broken: nobody may wait for it. What came of what is under way nobody knows.
     fn fail(self, error: &io::Error) {
-        let errno = error.raw_os_error().unwrap_or(libc::EIO);
+        let errno = match error.raw_os_error() {
+            None | Some(libc::ECANCELED) => libc::EIO,
+            Some(errno) => errno,
+        };
         let orders = {
             let mut inbox = lock(&self.shared.inbox);
-            inbox.broken = Some(errno);
+            inbox.is_broken = true;
             std::mem::take(&mut inbox.orders)
         };
-        for order in self.under_way.into_values().chain(orders) {
+        for order in self.under_way.into_values() {
             (order.done)(Err(io::Error::from_raw_os_error(errno)));
         }
+        orders.into_iter().for_each(Order::cancel);
     }
 }

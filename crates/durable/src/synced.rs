@@ -82,11 +82,6 @@ impl Outcome {
         }
     }
 
-    /// If it is there.
-    pub(crate) fn verdict(&self) -> Option<Verdict> {
-        self.state().verdict.clone()
-    }
-
     fn wait(&self) -> Verdict {
         let mut state = self.state();
         state.threads += 1;
@@ -94,7 +89,7 @@ impl Outcome {
         let state = self.changed.wait_while(state, no_verdict);
         let mut state = state.unwrap_or_else(PoisonError::into_inner);
         state.threads -= 1;
-        state.verdict.clone().unwrap_or(Ok(()))
+        state.verdict.clone().expect("it has been waited for")
     }
 }
 

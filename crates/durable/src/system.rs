@@ -43,10 +43,11 @@ pub trait System: Send + Sync + 'static {
     /// [`System::sync_filesystem`], where that does not do it ([`Commits::ThenFlush`]).
     fn flush_device(&self, file: &File) -> Result<(), Failure>;
 
-    /// Begins the write-back of a file's data, where there is a call for that. A hint: what becomes
-    /// of it is for [`System::sync`] or [`System::check`] to say.
-    fn begin_write_back(&self, file: &File) {
+    /// Begins the write-back of a file's data, where there is a call for that. What becomes of it is
+    /// for [`System::sync`] or [`System::check`] to say; but what fails here may be told nobody else.
+    fn begin_write_back(&self, file: &File) -> Result<(), Failure> {
         let _ = file;
+        Ok(())
     }
 
     /// Bytes that wait to be written to any disk, as far as that is known.
@@ -97,8 +98,12 @@ impl System for Linux {
     }
 
     fn sync_filesystem(&self, file: &File) -> Result<(), Failure> {
+        // By a description of its own: one that has been open for long also tells of what failed of
+        // other people's files since, once each.
         #[cfg(target_os = "linux")]
-        return rustix::fs::syncfs(file).map_err(named("syncfs"));
+        return reopened(file)
+            .map_or_else(|| rustix::fs::syncfs(file), rustix::fs::syncfs)
+            .map_err(named("syncfs"));
         #[cfg(not(target_os = "linux"))]
         return self.sync(file, Kind::All);
     }
@@ -121,10 +126,31 @@ impl System for Linux {
     }
 
     #[cfg(target_os = "linux")]
-    fn begin_write_back(&self, file: &File) {
-        // A file of which it cannot be begun is still synced.
-        let _ = crate::range::begin(file);
+    fn begin_write_back(&self, file: &File) -> Result<(), Failure> {
+        match crate::range::begin(file) {
+            // It cannot be begun of what is no file, or not now: it is synced all the same.
+            Err(error) if !may_have_lost(&error) => Ok(()),
+            began => began.map_err(|error| Failure { operation: "sync_file_range", error }),
+        }
     }
+}
+
+/// The same file, by another description; `None` where that is not to be had.
+#[cfg(target_os = "linux")]
+fn reopened(file: &File) -> Option<File> {
+    use rustix::fs::{Mode, OFlags};
+    use std::os::fd::AsRawFd;
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    rustix::fs::open(path, flags, Mode::empty()).ok().map(File::from)
+}
+
+/// Whether a write-back that fails so may have dropped data: ext4, for one, drops what it finds no
+/// place for, and leaves no mark in the file.
+#[cfg(target_os = "linux")]
+fn may_have_lost(error: &io::Error) -> bool {
+    let harmless = [libc::EINVAL, libc::ESPIPE, libc::ENOMEM, libc::EINTR, libc::EAGAIN];
+    error.raw_os_error().is_some_and(|errno| !harmless.contains(&errno))
 }
 
 /// Of the lines of `/proc/meminfo`.
@@ -149,6 +175,23 @@ fn data_sync(file: &File) -> Result<(), Failure> {
 #[cfg(all(test, target_os = "linux", not(shuttle)))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn write_back_that_fails_may_have_lost_data_unless_it_could_not_begin() {
+        let lost = |errno| may_have_lost(&io::Error::from_raw_os_error(errno));
+        assert!([libc::EIO, libc::ENOSPC, libc::EUCLEAN, libc::EBADMSG].into_iter().all(lost));
+        assert!(![libc::ESPIPE, libc::EINVAL, libc::ENOMEM].into_iter().any(lost));
+        Linux.begin_write_back(&File::open("/dev/null").unwrap()).unwrap();
+    }
+
+    #[test]
+    fn a_filesystem_is_synced_by_a_description_of_its_own() {
+        let file = tempfile::tempfile().unwrap();
+        let other = reopened(&file).unwrap();
+        let number = |file: &File| crate::file_id::FileId::of(file).unwrap();
+        assert_eq!(number(&other), number(&file));
+        Linux.sync_filesystem(&file).unwrap();
+    }
 
     #[test]
     fn what_waits_to_be_written_is_dirty_or_on_its_way() {

@@ -9,7 +9,7 @@ use std::task::{Context, Wake, Waker};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
-use homing_durable::{DurabilityError, Durable, Failure, Kind, Strategy, System};
+use homing_durable::{Commits, DurabilityError, Durable, Failure, Kind, Strategy, System};
 use homing_runtime::Runtime;
 use rustix::fs::{FileType, Mode};
 use support::{Call, World};
@@ -261,6 +261,25 @@ fn a_filesystem_of_which_it_is_not_known_what_a_commit_does_is_never_committed()
     }
 }
 
+/// A filesystem over another one has heard of nothing by itself.
+#[test]
+fn other_descriptions_are_synced_where_it_is_not_known_what_they_hear() {
+    for (times, asked) in [(0, Call::Sync(Kind::All)), (100, Call::Check)] {
+        let world = World::new();
+        world.disk.commits(times);
+        world.durable.set_strategy(Strategy::Files);
+        let file = world.file("file");
+        let other = File::open(world.folder.path().join("file")).unwrap();
+        world.disk.hold(true);
+        let first = world.durable.fsync(&file);
+        world.disk.until_asked(1);
+        let [next, with] = [world.durable.fsync(&file), world.durable.fsync(&other)];
+        world.disk.hold(false);
+        assert!([first, next, with].into_iter().all(|synced| synced.wait().is_ok()));
+        assert_eq!(world.disk.calls(&file)[1..], [Call::Sync(Kind::All), asked]);
+    }
+}
+
 /// A pipe has nothing to sync; a device's node is on a filesystem that does not have its data.
 #[test]
 fn what_is_no_file_of_the_filesystem_is_no_part_of_a_commit() {
@@ -282,7 +301,7 @@ fn what_is_no_file_of_the_filesystem_is_no_part_of_a_commit() {
 #[test]
 fn a_filesystem_that_flushes_its_device_is_not_asked_to_do_it_again() {
     let world = World::new();
-    world.disk.flushes();
+    world.disk.commits_are(Commits::Flushed);
     world.durable.set_strategy(Strategy::Filesystem);
     let files = [world.file("one"), world.file("two")];
     let all = |expected: bool| {
@@ -336,8 +355,9 @@ impl System for Noted {
         self.note("flush_device");
         Ok(())
     }
-    fn begin_write_back(&self, _: &File) {
+    fn begin_write_back(&self, _: &File) -> Result<(), Failure> {
         self.note("begin_write_back");
+        Ok(())
     }
     fn unwritten(&self) -> Option<u64> {
         self.note("unwritten");

@@ -57,17 +57,23 @@ fn none_begins_early_where_that_is_forbidden_or_nobody_waits() {
     assert_eq!(world.durable.counters().early, 200);
 }
 
-/// It is a hint: only the sync has the word.
+/// What is dropped then the sync after it may be told nothing of.
 #[test]
-fn what_cannot_be_begun_is_synced_and_what_fails_is_heard_of_by_the_sync() {
-    let (world, files) = world(WriteBack::Early);
-    world.disk.fail(Call::WriteBack, &files[3], 1);
-    world.disk.fail(FSYNC, &files[5], 1);
-    for (number, verdict) in world.durable.fsync_many(&files).wait().into_iter().enumerate() {
-        assert_eq!(verdict.is_err(), number == 5, "{number}: {verdict:?}");
+fn what_fails_as_it_begins_or_is_synced_has_failed() {
+    for strategy in [Strategy::Files, Strategy::Filesystem] {
+        let (world, files) = world(WriteBack::Early);
+        world.durable.set_strategy(strategy);
+        let later = if strategy == Strategy::Files { FSYNC } else { Call::Check };
+        world.disk.fail(Call::WriteBack, &files[3], 1);
+        world.disk.fail(later, &files[5], 1);
+        for (number, verdict) in world.durable.fsync_many(&files).wait().into_iter().enumerate() {
+            assert_eq!(verdict.is_err(), [3, 5].contains(&number), "{number}: {verdict:?}");
+        }
+        for number in [3, 5] {
+            let error = world.durable.fsync(&files[number]).wait().unwrap_err();
+            assert_eq!(error.errno, 5, "it is sticky");
+        }
     }
-    assert_eq!(world.durable.fsync(&files[5]).wait().unwrap_err().errno, 5, "it is sticky");
-    world.durable.fsync(&files[3]).wait().unwrap();
 }
 
 /// `DURABLE-1`: those who come while write-back begins are covered by a sync that follows.

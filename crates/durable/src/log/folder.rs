@@ -40,16 +40,17 @@ impl Folder {
     pub(super) fn open(system: &dyn System, path: &Path) -> Result<Self, LogError> {
         let io = |action| move |source| LogError::Io { action, path: path.to_owned(), source };
         match fs::create_dir(path) {
-            Ok(()) => {
-                let parent = crate::batch::parent(path).map_err(io("open the parent of"))?;
-                let synced = system.sync(&parent, Kind::All);
-                synced.map_err(|failure| io("sync the parent of")(failure.error))?;
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(io("make")(error));
             }
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(io("make")(error)),
+            _ if !path.is_dir() => return Err(LogError::NotALog { path: path.to_owned() }),
+            _ => {}
         }
-        if !path.is_dir() {
-            return Err(LogError::NotALog { path: path.to_owned() });
+        // Also where it was there: who made it may not have got so far.
+        if fs::read_dir(path).map_err(io("read"))?.next().is_none() {
+            let parent = crate::batch::parent(path).map_err(io("open the parent of"))?;
+            let synced = system.sync(&parent, Kind::All);
+            synced.map_err(|failure| io("sync the parent of")(failure.error))?;
         }
         let file = File::open(path).map_err(io("open"))?;
         match file.try_lock() {

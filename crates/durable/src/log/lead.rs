@@ -14,7 +14,7 @@ use super::format::{HEADER_LEN, Header};
 use super::recovery::Opened;
 use crate::commit;
 use crate::durable::Kind;
-use crate::engine::{Engine, runtime_ended};
+use crate::engine::{Engine, TURNS_MAX, runtime_ended};
 use crate::error::DurabilityError;
 use crate::file_id::FileId;
 use crate::sync::{Mutex, MutexGuard, lock};
@@ -282,7 +282,7 @@ impl Lead {
     fn run(mut self) {
         let Some(shared) = self.shared.take() else { return };
         blocking(|| {
-            loop {
+            for _ in 0..TURNS_MAX {
                 let (more, told) = shared.lead_once();
                 if !more {
                     // Whoever is told that his commit was the last may close the log, and open it.
@@ -291,6 +291,8 @@ impl Lead {
                 }
                 told.tell();
             }
+            // Whoever ends the runtime does not wait for those who come again and again.
+            shared.lead_later();
         });
     }
 }

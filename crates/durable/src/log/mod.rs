@@ -190,7 +190,7 @@ impl Log {
                         self.shared.lead_later();
                     }
                     // What this thread has just written had its record in it.
-                    return outcome.verdict().unwrap_or(Ok(()));
+                    return Synced::of(outcome).wait();
                 }
                 Synced::of(outcome)
             }

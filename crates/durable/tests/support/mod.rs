@@ -34,8 +34,8 @@ pub struct Book {
     held: bool,
     /// It cannot be committed from the so manieth question on.
     commits: Option<usize>,
-    /// A commit includes the flush.
-    flushes: bool,
+    /// What a commit is worth, if not [`Commits::ThenFlush`].
+    worth: Option<Commits>,
     asked: usize,
 }
 
@@ -54,9 +54,9 @@ impl Disk {
         self.book().commits = Some(times);
     }
 
-    /// Says that its commits include the flush.
-    pub fn flushes(&self) {
-        self.book().flushes = true;
+    /// Says that its commits are worth this.
+    pub fn commits_are(&self, worth: Commits) {
+        self.book().worth = Some(worth);
     }
 
     pub fn fail(&self, call: Call, file: &File, times: usize) {
@@ -119,13 +119,7 @@ impl System for Disk {
         let mut book = self.book();
         book.asked += 1;
         let known = book.commits.is_none_or(|times| book.asked <= times);
-        if !known {
-            Commits::Unknown
-        } else if book.flushes {
-            Commits::Flushed
-        } else {
-            Commits::ThenFlush
-        }
+        if known { book.worth.unwrap_or(Commits::ThenFlush) } else { Commits::Unknown }
     }
 
     fn sync(&self, file: &File, kind: Kind) -> Result<(), Failure> {
@@ -140,9 +134,8 @@ impl System for Disk {
     fn flush_device(&self, file: &File) -> Result<(), Failure> {
         self.call(Call::Flush, file)
     }
-    fn begin_write_back(&self, file: &File) {
-        // A hint, whatever becomes of it.
-        let _ = self.call(Call::WriteBack, file);
+    fn begin_write_back(&self, file: &File) -> Result<(), Failure> {
+        self.call(Call::WriteBack, file)
     }
 }
 
