@@ -45,7 +45,7 @@ impl Background for OwnThread {
 }
 
 /// Asks for jobs of one kind.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Service {
     /// Whether a job is there, waiting or running.
     present: AtomicBool,
@@ -54,7 +54,7 @@ pub(super) struct Service {
 }
 
 /// What a job holds until it ends, so that another one can be asked for whatever becomes of it.
-pub(super) struct Present(pub(super) Arc<Service>);
+pub(super) struct Present(Option<Arc<Service>>);
 
 impl Service {
     /// There is something to do. Returns whether a job has to be spawned for it.
@@ -65,17 +65,24 @@ impl Service {
         }
         !self.present.load(SeqCst) && !self.present.swap(true, SeqCst)
     }
+}
+
+impl Present {
+    pub(super) fn new(service: &Arc<Service>) -> Self {
+        Self(Some(Arc::clone(service)))
+    }
 
     /// Does what is wanted until nothing is.
-    pub(super) fn serve(&self, mut work: impl FnMut()) {
-        loop {
-            while self.wanted.swap(false, SeqCst) {
+    pub(super) fn serve(mut self, mut work: impl FnMut()) {
+        while let Some(service) = &self.0 {
+            while service.wanted.swap(false, SeqCst) {
                 work();
             }
-            self.present.store(false, SeqCst);
+            service.present.store(false, SeqCst);
             // Who wanted something before that saw the job present.
-            if !self.wanted.load(SeqCst) || self.present.swap(true, SeqCst) {
-                return;
+            if !service.wanted.load(SeqCst) || service.present.swap(true, SeqCst) {
+                // Another one may be by now.
+                self.0 = None;
             }
         }
     }
@@ -83,6 +90,8 @@ impl Service {
 
 impl Drop for Present {
     fn drop(&mut self) {
-        self.0.present.store(false, SeqCst);
+        if let Some(service) = &self.0 {
+            service.present.store(false, SeqCst);
+        }
     }
 }

@@ -105,7 +105,7 @@ impl Core {
                 };
                 left -= evicted;
                 // What is dirty has to be written before it can go.
-                evicted > 0 || left > 0 && self.write_nominated(shard) > 0
+                evicted > 0 || left > 0 && self.write_nominated(shard, Some(group)) > 0
             });
         }
     }

@@ -18,8 +18,10 @@ use crate::limits::Claim;
 const GROUPS_MAX: usize = 8;
 /// Dirty pages that are set aside for one victim.
 const ASIDE_MAX: usize = 32;
-/// Dirty pages that wait to be written, in a shard.
-pub(super) const NOMINATED_MAX: usize = 256;
+/// Dirty pages that wait to be written, in a shard; but each group may have so many of its own: one
+/// whose disk is slow keeps no other from its victims.
+const NOMINATED_MAX: usize = 256;
+const NOMINATED_OWN: usize = 8;
 
 /// Why there is no frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -228,12 +230,17 @@ impl Table {
         victim.is_some()
     }
 
+    fn has_nominated_enough(&self, local: usize) -> bool {
+        let (all, own) = self.nominated(local);
+        all >= NOMINATED_MAX && own >= NOMINATED_OWN
+    }
+
     /// The clean page of a group that is worth least, taken from the policy. Dirty ones that are
     /// worth less are nominated to be written.
     fn victim(&mut self, local: usize, swappiness: Swappiness, habits: &Habits) -> Option<u32> {
         self.policy.set_swappiness(local, swappiness);
         for _ in 0..ASIDE_MAX {
-            if self.nominated.len() >= NOMINATED_MAX {
+            if self.has_nominated_enough(local) {
                 return None;
             }
             let victim = self.policy.evict(local)?;
@@ -252,7 +259,7 @@ impl Table {
             }
             // What is being written comes back when that has ended.
             if !flags.has(Flags::WRITING) {
-                self.nominated.push(victim.frame);
+                self.nominate(local, victim.frame);
             }
         }
         None

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use homing_mglru::density::Swappiness;
 
+use super::background::Service;
 use crate::limits::{Claim, Limits};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize};
@@ -34,6 +35,8 @@ pub(super) struct GroupState {
     /// What its writers still have to write back, in 256ths of pages.
     pub(super) debt: AtomicU64,
     pub(super) counters: Counters,
+    /// Who writes its pages back in the background.
+    pub(super) writer: Arc<Service>,
 }
 
 #[derive(Debug, Default)]
@@ -123,6 +126,7 @@ impl GroupState {
             unwritten: AtomicUsize::new(0),
             debt: AtomicU64::new(0),
             counters: Counters::default(),
+            writer: Arc::default(),
         }
     }
 

@@ -36,43 +36,54 @@ impl Core {
 
     /// Asks for background work if a shard needs some; to be called after frames were taken.
     pub(super) fn watch(&self, table: &Table) {
-        if table.free_count() < Self::watermarks(table).0 || !table.nominated.is_empty() {
+        if table.free_count() < Self::watermarks(table).0 {
             self.wake_service();
         }
+        table.nominators().for_each(|group| self.wake_writer(group));
     }
 
-    pub(super) fn wake_service(&self) {
+    fn wake_service(&self) {
         self.wake(&self.service, Self::work);
+    }
+
+    /// Each group has a job of its own that writes: it may wait for its disk.
+    fn wake_writer(&self, group: &Arc<GroupState>) {
+        let of = Arc::clone(group);
+        self.wake(&group.writer, move |core| core.write_group(&of));
     }
 
     pub(super) fn wake_reader(&self) {
         self.wake(&self.reader, Self::read_ahead);
     }
 
-    fn wake(&self, service: &Arc<Service>, work: fn(&Self)) {
+    fn wake(&self, service: &Arc<Service>, work: impl Fn(&Self) + Send + 'static) {
         if service.want() {
-            let (core, present) = (self.this.clone(), Present(Arc::clone(service)));
+            let (core, present) = (self.this.clone(), Present::new(service));
             self.background.spawn(Box::new(move || {
                 if let Some(core) = core.upgrade() {
-                    present.0.serve(|| work(&core));
+                    present.serve(|| work(&core));
                 }
             }));
         }
     }
 
-    /// All that there is to do in the background.
+    /// All that there is to do in the background but to write.
     fn work(&self) {
-        for shard in &self.shards {
-            self.write_nominated(shard);
-            self.refill(shard);
+        self.shards.iter().for_each(|shard| self.refill(shard));
+    }
+
+    /// What of a group there is to write in the background.
+    fn write_group(&self, group: &Arc<GroupState>) {
+        let nominated = self.shards.iter().map(|shard| self.write_nominated(shard, Some(group)));
+        if nominated.sum::<usize>() > 0 {
+            // They can go now.
+            self.wake_service();
         }
-        for group in self.groups() {
-            let target = self.dirty_limit(&group, self.dirty_target.load(Relaxed));
-            loop {
-                let excess = group.unwritten.load(Relaxed).saturating_sub(target);
-                if excess == 0 || self.write_some(&group, excess.min(4 * CHUNK as usize)) == 0 {
-                    break;
-                }
+        let target = self.dirty_limit(group, self.dirty_target.load(Relaxed));
+        loop {
+            let excess = group.unwritten.load(Relaxed).saturating_sub(target);
+            if excess == 0 || self.write_some(group, excess.min(4 * CHUNK as usize)) == 0 {
+                break;
             }
         }
     }
@@ -83,30 +94,34 @@ impl Core {
             let mut table = shard.write();
             let (low, high) = Self::watermarks(&table);
             if table.free_count() >= high || low == 0 {
-                return;
+                return table.nominators().for_each(|group| self.wake_writer(group));
             }
             let evicted = (0..BATCH)
                 .take_while(|_| {
                     table.free_count() < high && table.evict(None, Demand::Write, &self.habits)
                 })
                 .count();
-            drop(table);
-            if self.write_nominated(shard) == 0 && evicted == 0 {
-                return;
+            if evicted == 0 {
+                // It goes on when some of these have been written.
+                return table.nominators().for_each(|group| self.wake_writer(group));
             }
         }
     }
 
-    /// Writes back what would have been victims. Returns how many pages were written.
-    pub(super) fn write_nominated(&self, shard: &Shard) -> usize {
-        if shard.read().nominated.is_empty() {
+    /// Writes back what would have been victims, of all groups or of this one. Returns how many pages
+    /// were written.
+    pub(super) fn write_nominated(&self, shard: &Shard, of: Option<&Arc<GroupState>>) -> usize {
+        let asked = |group: &Arc<GroupState>| of.is_none_or(|of| Arc::ptr_eq(of, group));
+        if !shard.read().nominators().any(asked) {
             return 0;
         }
         let mut table = shard.write();
-        let nominated = std::mem::take(&mut table.nominated);
+        let nominated = table.take_nominated(of);
         let dirty = nominated.into_iter().filter(|&frame| table.flags(frame).has(Flags::DIRTY));
-        let keys = dirty.map(|frame| table.key(frame)).collect();
+        let mut keys: Vec<_> = dirty.map(|frame| table.key(frame)).collect();
         drop(table);
+        // A frame may have another group's page by now.
+        keys.retain(|key| self.file(key.file()).is_some_and(|file| asked(&file.group)));
         self.write_ahead(keys)
     }
 
@@ -137,7 +152,7 @@ impl Core {
         if dirty <= target {
             return;
         }
-        self.wake_service();
+        self.wake_writer(group);
         let trigger = self.dirty_limit(group, self.dirty_trigger.load(Relaxed)).max(target + 1);
         // As much as it writes where it is at the trigger, and at most twice as much.
         let share = ((dirty - target) * 256 / (trigger - target)).min(512) as u64;
@@ -155,7 +170,8 @@ impl Core {
         if none == NoFrame::GroupFull && self.evict_elsewhere(&file.group) {
             return true;
         }
-        self.write_nominated(shard) > 0
+        // What others have to write their own jobs do: this request does not wait for their disks.
+        self.write_nominated(shard, Some(&file.group)) > 0
     }
 
     /// Frees a frame of a group, in whatever shard.
@@ -174,7 +190,7 @@ impl Core {
                 let mut table = shard.write();
                 has_some(&table).is_some_and(|local| table.evict_of(local, &self.habits))
             };
-            evicted || self.write_nominated(shard) > 0
+            evicted || self.write_nominated(shard, Some(group)) > 0
         })
     }
 }

@@ -128,7 +128,7 @@ impl Core {
             let ticket = table.occupied(0).any(|frame| table.flags(frame).has(moving));
             let ticket = ticket.then(|| shard.ticket());
             drop((table, files));
-            if self.write_nominated(shard) == 0
+            if self.write_nominated(shard, None) == 0
                 && let Some(ticket) = ticket
             {
                 ticket.wait();

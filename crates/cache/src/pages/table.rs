@@ -46,8 +46,8 @@ pub(super) struct Table {
     numbers: Vec<u32>,
     /// The group that was looked at last for a victim.
     pub(super) cookie: usize,
-    /// Dirty pages that would have been victims: to be written before others.
-    pub(super) nominated: Vec<u32>,
+    /// Dirty pages that would have been victims, to be written before others: each with its group's number.
+    nominated: Vec<(u32, u32)>,
     /// How many wait until pages of theirs are not busy.
     pub(super) claimants: usize,
     /// Ranges of pages that are not to be loaded now.
@@ -62,6 +62,8 @@ pub(super) struct Local {
     pub(super) group: Arc<GroupState>,
     pub(super) pages: usize,
     pub(super) hits: AtomicU64,
+    /// How many of its pages are nominated.
+    nominated: u32,
 }
 
 impl Table {
@@ -111,7 +113,12 @@ impl Table {
         self.recent = Recent::new(frames);
         self.unwritten.resize(frames.div_ceil(64), 0);
         self.unwritten.shrink_to_fit();
-        self.nominated.retain(|&frame| (frame as usize) < frames);
+        let nominated = std::mem::take(&mut self.nominated);
+        self.locals.iter_mut().for_each(|local| local.nominated = 0);
+        for (number, frame) in nominated.into_iter().filter(|(_, frame)| (*frame as usize) < frames)
+        {
+            self.nominate(self.numbers[number as usize] as usize, frame);
+        }
         self.bytes = bytes;
         self.limit = frames;
         self.crowded = false;
@@ -139,9 +146,37 @@ impl Table {
             + self.frames.capacity() * size_of::<Frame>()
             + self.unwritten.capacity() * size_of::<u64>()
             + Recent::memory(self.frames.len())
-            + self.nominated.capacity() * size_of::<u32>()
             + self.locals.capacity() * size_of::<Local>()
+            + self.nominated.capacity() * size_of::<(u32, u32)>()
             + self.numbers.capacity() * size_of::<u32>()
+    }
+
+    /// The groups of which pages are nominated.
+    pub(super) fn nominators(&self) -> impl Iterator<Item = &Arc<GroupState>> {
+        self.locals.iter().filter(|local| local.nominated > 0).map(|local| &local.group)
+    }
+
+    /// How many pages are nominated, and how many of this group.
+    pub(super) fn nominated(&self, local: usize) -> (usize, usize) {
+        (self.nominated.len(), self.locals[local].nominated as usize)
+    }
+
+    /// A dirty page of this group is to be written before others.
+    pub(super) fn nominate(&mut self, local: usize, frame: u32) {
+        self.nominated.push((self.locals[local].group.number as u32, frame));
+        self.locals[local].nominated += 1;
+    }
+
+    /// Takes the pages that are nominated: of all groups, or of this one.
+    pub(super) fn take_nominated(&mut self, of: Option<&Arc<GroupState>>) -> Vec<u32> {
+        let asked = |number: usize| of.is_none_or(|group| group.number == number);
+        for local in self.locals.iter_mut().filter(|local| asked(local.group.number)) {
+            local.nominated = 0;
+        }
+        let all = std::mem::take(&mut self.nominated);
+        let (taken, left) = all.into_iter().partition(|(number, _)| asked(*number as usize));
+        self.nominated = left;
+        Vec::into_iter(taken).map(|(_, frame)| frame).collect()
     }
 
     /// The bytes that it takes too many, where it is to have some to spare.
@@ -220,7 +255,12 @@ impl Table {
             return local;
         }
         let local = self.policy.add_group(habits.worth());
-        self.locals.push(Local { group: Arc::clone(group), pages: 0, hits: AtomicU64::new(0) });
+        self.locals.push(Local {
+            group: Arc::clone(group),
+            pages: 0,
+            hits: AtomicU64::new(0),
+            nominated: 0,
+        });
         let numbers = self.numbers.len().max(group.number + 1);
         self.numbers.resize(numbers, ABSENT);
         self.numbers[group.number] = local as u32;
@@ -241,6 +281,7 @@ impl Table {
         self.policy.remove_group(local);
         self.locals.swap_remove(local);
         self.numbers[group.number] = ABSENT;
+        self.nominated.retain(|(number, _)| *number as usize != group.number);
         if let Some(moved) = self.locals.get(local) {
             self.numbers[moved.group.number] = local as u32;
         }

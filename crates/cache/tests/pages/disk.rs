@@ -19,6 +19,8 @@ pub(crate) struct Disk {
     /// Reads from this offset on wait until it is another one.
     held: Mutex<Option<u64>>,
     let_go: Condvar,
+    /// Writes wait until this is no longer so.
+    hangs: Mutex<bool>,
     /// Ranges that were written, in order.
     pub(crate) log: Mutex<Vec<(u64, usize)>>,
 }
@@ -53,6 +55,7 @@ impl Disk {
             meets: AtomicBool::new(false),
             held: Mutex::default(),
             let_go: Condvar::new(),
+            hangs: Mutex::default(),
             log: Mutex::default(),
         })
     }
@@ -87,6 +90,12 @@ impl Disk {
     /// Lets reads that begin at this offset wait, and those go that waited.
     pub(crate) fn hold(&self, offset: Option<u64>) {
         *self.held.lock().unwrap() = offset;
+        self.let_go.notify_all();
+    }
+
+    /// Lets writes wait, or go on.
+    pub(crate) fn hang(&self, hangs: bool) {
+        *self.hangs.lock().unwrap() = hangs;
         self.let_go.notify_all();
     }
 
@@ -126,6 +135,8 @@ impl Backing for Disk {
 
     fn write(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
         self.counts.writes.fetch_add(1, SeqCst);
+        let hangs = self.hangs.lock().unwrap();
+        drop(self.let_go.wait_while(hangs, |hangs| *hangs).unwrap());
         self.log.lock().unwrap().push((offset, data.len()));
         let failed = self.fails(&self.failing.writes);
         let len = if failed { self.random() as usize % data.len() } else { data.len() };

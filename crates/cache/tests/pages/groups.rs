@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use homing_cache::pages::{CachedFile, Group, PageCache};
+use homing_cache::pages::{Background, CachedFile, Group, Job, PageCache};
 
 use crate::disk::{ByHand, Disk, smallest};
 
@@ -51,6 +51,48 @@ fn a_scan_does_not_push_others_below_their_min() {
         assert_eq!(pages(&tenant), frames / 4, "what is above the min goes");
         let stats = cache.stats();
         assert_eq!(stats.used, stats.frames);
+    }
+}
+
+/// Each job on a thread of its own.
+struct Threads;
+
+impl Background for Threads {
+    fn spawn(&self, job: Job) {
+        drop(std::thread::spawn(job));
+    }
+}
+
+#[test]
+fn a_tenant_whose_disk_hangs_holds_up_nobody_else() {
+    for shards in [1, 3] {
+        let (cache, _) = smallest(|bytes| {
+            let builder = PageCache::builder(bytes).page_size(PAGE).shards(shards);
+            builder.background(Threads).dirty(100, 100)
+        });
+        let frames = cache.stats().frames as u64;
+        let [slow, other] = ["slow", "other"].map(|name| cache.group(name).build());
+        let (file, disk) = open(&cache, &slow, frames);
+        disk.hang(true);
+        for page in 0..frames * 9 / 10 {
+            file.write(page * PAGE as u64, &[1; PAGE]).unwrap();
+        }
+        let (done, ended) = std::sync::mpsc::channel();
+        let (scan, own) = open(&cache, &other, 4 * frames);
+        let user = std::thread::spawn(move || {
+            touch(&scan, 0..4 * frames);
+            (0..frames).for_each(|page| scan.write(page * PAGE as u64, &[2; PAGE]).unwrap());
+            scan.flush(0, frames * PAGE as u64).unwrap();
+            done.send(()).unwrap();
+            scan
+        });
+        let in_time = ended.recv_timeout(std::time::Duration::from_secs(30)).is_ok();
+        disk.hang(false);
+        drop(user.join().unwrap());
+        assert!(in_time, "it has waited for another one's disk");
+        assert!(own.durable()[..frames as usize * PAGE].iter().all(|byte| *byte == 2));
+        file.flush(0, frames * PAGE as u64).unwrap();
+        assert!(disk.durable()[..PAGE * (frames * 9 / 10) as usize].iter().all(|byte| *byte == 1));
     }
 }
 
