@@ -189,6 +189,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
         },
         ..ServerOptions::default()
     };
+    allow_files(options.connections_max);
     let server = Server::bind(&runtime, &endpoint, exports, &options)?;
     // Until the end of the program: it takes its file away.
     let mut trees: Vec<Arc<dyn AttributeTree>> =
@@ -353,5 +354,20 @@ fn forbid_core_dumps() {
     let behavior = rustix::process::DumpableBehavior::NotDumpable;
     if let Err(error) = rustix::process::set_dumpable_behavior(behavior) {
         tracing::warn!(%error, "core dumps could not be forbidden");
+    }
+}
+
+/// Lets this program have as many files as it may ask for: each client is one.
+fn allow_files(connections_max: usize) {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        let most = Rlimit { current: limit.maximum, maximum: limit.maximum };
+        // Refused: then it stays at what it was.
+        let _ = setrlimit(Resource::Nofile, most);
+    }
+    let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    if files <= connections_max as u64 {
+        tracing::warn!(files, connections_max, "clients need a file each: raise `ulimit -n`");
     }
 }

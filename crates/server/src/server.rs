@@ -25,6 +25,9 @@ use crate::stream::Stream;
 const STACK_LEN: usize = 256 << 10;
 /// How long a draining server waits for its clients before it hangs up.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Writes that are to be durable, and flushes, that wait for disks at a time: each may have a thread.
+const FLUSHES_MAX: u32 = 256;
+
 /// How long accepting pauses where the process is out of files or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -124,9 +127,13 @@ impl Server {
         exports: Vec<ServedExport>,
         options: &ServerOptions,
     ) -> Result<Self, ListenError> {
-        let queue = |name| -> Result<Workqueue, WorkqueueError> {
+        let queue = |name, max_active: Option<u32>| -> Result<Workqueue, WorkqueueError> {
             let builder = runtime.workqueue(name).affinity_scope(options.affinity_scope);
-            builder.affinity_strict(options.affinity_strict).build()
+            let builder = builder.affinity_strict(options.affinity_strict);
+            match max_active {
+                Some(max_active) => builder.max_active(max_active).build(),
+                None => builder.build(),
+            }
         };
         let told = exports.iter().map(tell).collect();
         Ok(Self {
@@ -134,8 +141,8 @@ impl Server {
             shared: Arc::new(Shared {
                 told,
                 devices: exports.into_iter().map(|export| export.device).collect(),
-                crypt: queue("crypt").expect("the name is fine"),
-                flush: queue("flush").expect("the name is fine"),
+                crypt: queue("crypt", None).expect("the name is fine"),
+                flush: queue("flush", Some(FLUSHES_MAX)).expect("the name is fine"),
                 durable: Durable::new(runtime).expect("the name is fine"),
                 draining: AtomicBool::new(false),
                 crypt_on: options.crypt_on,
@@ -190,11 +197,7 @@ impl Server {
         // From here on nobody can connect, nor wait for us to accept.
         self.listener.close();
         self.shared.drain();
-        let flushes = self.shared.told.iter().zip(&self.shared.devices);
-        let failed: Vec<_> = flushes
-            .filter(|(export, _)| !export.read_only)
-            .filter_map(|(export, device)| Some((export.name.clone(), device.flush().err()?)))
-            .collect();
+        let failed = self.shared.flush_all();
         if failed.is_empty() { Ok(()) } else { Err(failed) }
     }
 
@@ -245,6 +248,27 @@ impl Drop for Registered<'_> {
 }
 
 impl Shared {
+    /// Makes every device durable, all at a time: a disk that hangs keeps no other from it. The names of
+    /// those where that failed, and why.
+    fn flush_all(&self) -> Vec<(String, homing_volume::BlockError)> {
+        let exports = self.told.iter().zip(&self.devices).filter(|(export, _)| !export.read_only);
+        thread::scope(|scope| {
+            let flushes = exports.map(|(export, device)| {
+                let flush = || device.flush().err();
+                let begun = thread::Builder::new().name("last flush".to_owned());
+                (export, device, begun.spawn_scoped(scope, flush))
+            });
+            let flushes: Vec<_> = flushes.collect();
+            let ended = flushes.into_iter().filter_map(|(export, device, begun)| {
+                // Where there can be no thread, or it ended without a word, this one does it.
+                let error = begun.ok().and_then(|flush| flush.join().ok());
+                let error = error.unwrap_or_else(|| device.flush().err())?;
+                Some((export.name.clone(), error))
+            });
+            ended.collect()
+        })
+    }
+
     fn peers(&self) -> MutexGuard<'_, Peers> {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }

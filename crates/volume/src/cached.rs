@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use homing_cache::pages::{Backing, CachedFile, FileError, Group, OpenError, PageCache};
 use homing_durable::Durable;
@@ -28,6 +29,15 @@ pub struct Cached<B> {
     file: CachedFile,
     below: Arc<B>,
     policy: WritePolicy,
+    /// A flush below has failed: see [`BlockError::Poisoned`].
+    poisoned: Arc<AtomicBool>,
+}
+
+impl<B> Cached<B> {
+    /// What is written now would only be lost later.
+    fn check(&self) -> Result<(), BlockError> {
+        if self.poisoned.load(Ordering::Acquire) { Err(BlockError::Poisoned) } else { Ok(()) }
+    }
 }
 
 impl<B: Block + 'static> Cached<B> {
@@ -41,17 +51,34 @@ impl<B: Block + 'static> Cached<B> {
     ) -> Result<Self, OpenError> {
         assert_eq!(below.block_size(), 1, "the cache needs a device of bytes below");
         let below = Arc::new(below);
-        let file = cache.open(Arc::new(Below(Arc::clone(&below))), group)?;
-        Ok(Self { file, below, policy })
+        let poisoned = Arc::default();
+        let backing = Below { device: Arc::clone(&below), poisoned: Arc::clone(&poisoned) };
+        let file = cache.open(Arc::new(backing), group)?;
+        Ok(Self { file, below, policy, poisoned })
     }
 }
 
 /// What the cache reads from and writes to.
-struct Below<B>(Arc<B>);
+struct Below<B> {
+    device: Arc<B>,
+    poisoned: Arc<AtomicBool>,
+}
+
+impl<B> Below<B> {
+    fn note<T>(&self, result: Result<T, BlockError>) -> io::Result<T> {
+        result.inspect_err(|error| note_poisoned(&self.poisoned, error)).map_err(wrap)
+    }
+}
+
+fn note_poisoned(poisoned: &AtomicBool, error: &BlockError) {
+    if matches!(error, BlockError::Flush(_) | BlockError::Poisoned) {
+        poisoned.store(true, Ordering::Release);
+    }
+}
 
 impl<B: Block> Backing for Below<B> {
     fn size(&self) -> u64 {
-        self.0.size()
+        self.device.size()
     }
 
     /// As [`Block`] says.
@@ -60,27 +87,27 @@ impl<B: Block> Backing for Below<B> {
     }
 
     fn read(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
-        self.0.read(offset, data).map_err(wrap)
+        self.device.read(offset, data).map_err(wrap)
     }
 
     fn write(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
-        self.0.write(offset, data, Durability::Written).map_err(wrap)
+        self.note(self.device.write(offset, data, Durability::Written))
     }
 
     fn write_durably(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
-        self.0.write(offset, data, Durability::Flushed).map_err(wrap)
+        self.note(self.device.write(offset, data, Durability::Flushed))
     }
 
     fn flush(&self) -> io::Result<()> {
-        self.0.flush().map_err(wrap)
+        self.note(self.device.flush())
     }
 
     fn write_zeroes(&self, offset: u64, length: u64) -> io::Result<()> {
-        self.0.write_zeroes(offset, length, Durability::Written).map_err(wrap)
+        self.note(self.device.write_zeroes(offset, length, Durability::Written))
     }
 
     fn discard(&self, offset: u64, length: u64) -> io::Result<()> {
-        self.0.discard(offset, length).map_err(wrap)
+        self.note(self.device.discard(offset, length))
     }
 }
 
@@ -126,6 +153,7 @@ impl<B: Block> Block for Cached<B> {
         durability: Durability,
     ) -> Result<(), BlockError> {
         check_range(self, offset, data.len() as u64);
+        self.check()?;
         let written = match (durability, self.policy) {
             (Durability::Flushed, _) => self.file.write_through(offset, data),
             (Durability::Written, WritePolicy::Back) => self.file.write(offset, data),
@@ -144,6 +172,7 @@ impl<B: Block> Block for Cached<B> {
         durability: Durability,
     ) -> Result<(), BlockError> {
         check_range(self, offset, length);
+        self.check()?;
         self.file.write_zeroes(offset, length).map_err(unwrap)?;
         match (durability, self.policy) {
             (Durability::Flushed, _) => self.file.flush(offset, length).map_err(unwrap),
@@ -161,10 +190,22 @@ impl<B: Block> Block for Cached<B> {
 
     fn flush_through(&self, durable: &Durable, done: Done) {
         match self.file.begin_flush() {
-            Ok(()) => self.below.flush_through(durable, done),
+            Ok(()) => {
+                let poisoned = Arc::clone(&self.poisoned);
+                let noted = move |flushed: Result<(), BlockError>| {
+                    if let Err(error) = &flushed {
+                        note_poisoned(&poisoned, error);
+                    }
+                    done(flushed);
+                };
+                self.below.flush_through(durable, Box::new(noted));
+            }
             Err(error) => {
                 // The rest of what was written is to be durable all the same.
                 let flushed = self.below.flush();
+                if let Err(error) = &flushed {
+                    note_poisoned(&self.poisoned, error);
+                }
                 done(flushed.and(Err(unwrap(error))));
             }
         }
@@ -172,6 +213,7 @@ impl<B: Block> Block for Cached<B> {
 
     fn discard(&self, offset: u64, length: u64) -> Result<(), BlockError> {
         check_range(self, offset, length);
+        self.check()?;
         self.file.discard(offset, length).map_err(unwrap)
     }
 
@@ -238,6 +280,70 @@ mod tests {
         assert_eq!(&below(&device, 4094), b"f\0\0st");
         device.write_zeroes(4000, 5000, Durability::Written).unwrap();
         assert_eq!(below(&device, 4094), [0; 5]);
+    }
+
+    /// Memory whose flushes fail.
+    struct Bad(Bytes<Memory>);
+
+    impl Block for Bad {
+        fn size(&self) -> u64 {
+            self.0.size()
+        }
+        fn block_size(&self) -> u32 {
+            1
+        }
+        fn read(&self, offset: u64, data: &mut [u8]) -> Result<(), BlockError> {
+            self.0.read(offset, data)
+        }
+        fn write(&self, offset: u64, data: &mut [u8], how: Durability) -> Result<(), BlockError> {
+            self.0.write(offset, data, how)
+        }
+        fn write_zeroes(&self, at: u64, length: u64, how: Durability) -> Result<(), BlockError> {
+            self.0.write_zeroes(at, length, how)
+        }
+        fn flush(&self) -> Result<(), BlockError> {
+            Err(BlockError::Flush(io::Error::from_raw_os_error(5)))
+        }
+        fn discard(&self, offset: u64, length: u64) -> Result<(), BlockError> {
+            self.0.discard(offset, length)
+        }
+        fn prefetch(&self, _: u64, _: u64) {}
+        fn extents(&self, at: u64, length: u64, most: usize) -> Result<Vec<Extent>, BlockError> {
+            self.0.extents(at, length, most)
+        }
+        fn cost_ns(&self, _: u64) -> u64 {
+            0
+        }
+    }
+
+    #[test]
+    fn after_a_flush_that_failed_nothing_is_accepted() {
+        let runtime = homing_runtime::Runtime::new().unwrap();
+        let durable = Durable::new(&runtime).unwrap();
+        for through in [false, true] {
+            let cache = PageCache::builder(16 << 20).build().unwrap();
+            let group = cache.group("test").build();
+            let below = Bad(Bytes::new(Memory::new(1 << 20, 512)));
+            let device = Cached::new(below, &cache, &group, WritePolicy::Back).unwrap();
+            let write = || device.write(1000, &mut b"data".to_vec(), Durability::Written);
+            write().unwrap();
+            let flushed = if through {
+                let (done, ended) = std::sync::mpsc::channel();
+                device
+                    .flush_through(&durable, Box::new(move |flushed| done.send(flushed).unwrap()));
+                ended.recv().unwrap()
+            } else {
+                device.flush()
+            };
+            assert!(matches!(flushed, Err(BlockError::Flush(_))));
+            assert!(matches!(write(), Err(BlockError::Poisoned)));
+            let zeroed = device.write_zeroes(0, 512, Durability::Written);
+            assert!(matches!(zeroed, Err(BlockError::Poisoned)));
+            assert!(matches!(device.discard(0, 512), Err(BlockError::Poisoned)));
+            let mut data = [0; 4];
+            device.read(1000, &mut data).unwrap();
+            assert_eq!(&data, b"data", "it can still be read");
+        }
     }
 
     #[test]

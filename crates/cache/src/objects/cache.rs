@@ -185,6 +185,9 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
             return None;
         }
         shard.entry(frame).mark.used(common.habits.epoch());
+        if let Some(now) = common.now() {
+            shard.times.read(frame, now);
+        }
         let value = shard.entry(frame).value.clone();
         let id = shard.pin(frame);
         drop(shard);

@@ -267,12 +267,23 @@ impl<K: Hash + Eq, V> Shard<K, V> {
     ) -> bool {
         let weight = weight as u64;
         let Some(left) = self.capacity.checked_sub(weight) else { return false };
+        self.make_room_in(group, weight, common, gone);
+        self.shrink(left, group, common, gone)
+    }
+
+    /// Evicts of a group what it may not have beside so much, as far as that is in this shard.
+    fn make_room_in<S: BuildHasher>(
+        &mut self,
+        group: usize,
+        weight: u64,
+        common: &Common<K, V, S>,
+        gone: &mut Departures<K, V>,
+    ) {
         while self.counted(group).is_some_and(|group| !group.has_room_for(weight)) {
             if !self.evict_from(group, common, gone) {
                 break;
             }
         }
-        self.shrink(left, group, common, gone)
     }
 
     /// Evicts until no more than this weight is left. Whether that could be done.
@@ -319,13 +330,14 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         best.map(|(_, _, number)| number)
     }
 
-    /// Evicts what is too much.
+    /// Evicts what is too much: of the group, of the shard.
     pub(super) fn shrink_to_fit<S: BuildHasher>(
         &mut self,
         group: usize,
         common: &Common<K, V, S>,
         gone: &mut Departures<K, V>,
     ) {
+        self.make_room_in(group, 0, common, gone);
         self.shrink(self.capacity, group, common, gone);
     }
 

@@ -342,8 +342,10 @@ impl CachedFile {
 impl Drop for CachedFile {
     fn drop(&mut self) {
         if let Some(file) = &self.state {
-            // What is dirty stays, and so does the file for those who write it.
-            let _ = self.cache.core().close(file);
+            // An error that was kept is told once: all may be written by now. What is dirty stays, and
+            // so does the file for those who write it.
+            let core = self.cache.core();
+            let _ = core.close(file).or_else(|_| core.close(file));
         }
     }
 }

@@ -46,6 +46,8 @@ fn entries_live_for_so_long_after_they_were_used() {
     for _ in 0..5 {
         clock.advance(9);
         assert_eq!(cache.get(&1), Some(1));
+        clock.advance(9);
+        assert_eq!(cache.pin(&1).as_deref(), Some(&1), "that is a use, too");
     }
     clock.advance(10);
     assert_eq!(cache.get(&1), None);

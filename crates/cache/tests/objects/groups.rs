@@ -47,6 +47,18 @@ fn low_is_spared_as_long_as_others_have_more_than_theirs() {
 }
 
 #[test]
+fn a_heavier_value_takes_no_group_above_its_maximum() {
+    let builder = Cache::builder().capacity(1_000_000).shards(1);
+    let cache = builder.weigher(|_, &weight: &u32| weight).build().unwrap();
+    let small = cache.group("small");
+    small.set_max(100);
+    (0..100).for_each(|key| _ = cache.insert_in(&small, key, 1));
+    (0..100).for_each(|key| _ = cache.insert_in(&small, key, 60));
+    assert!(small.stats().weight <= 100, "{}", small.stats().weight);
+    assert_eq!(small.stats().weight, cache.weight());
+}
+
+#[test]
 fn what_a_heavier_value_takes_too_much_its_own_group_gives() {
     let builder = Cache::builder().capacity(10).shards(1);
     let cache = builder.weigher(|_, &weight: &u32| weight).build().unwrap();
