@@ -94,6 +94,7 @@ pub(crate) fn error(id: FileId, file: &File, kind: Kind, failure: &Failure) -> D
         reason: failure.error.to_string(),
         kind,
         first_seen: SystemTime::now(),
+        id,
     }
 }
 

@@ -153,7 +153,31 @@ impl Durable {
     /// Says that the data lost by a failure has been written again, or given up. Syncs of the file
     /// are tried again from then on. What the failure was, if there was one.
     pub fn acknowledge_loss(&self, file: &File) -> Option<DurabilityError> {
-        self.engine.files().acknowledge(FileId::of(file).ok()?)
+        self.acknowledge_of(FileId::of(file).ok()?)
+    }
+
+    /// The same by what a sync has said, or [`Durable::failures`]: for files that nobody has open any
+    /// more. Until then a file that has failed is kept open, so its space is not free though it has no
+    /// name, and its filesystem cannot be unmounted.
+    ///
+    /// ```
+    /// # use homing_durable::Durable;
+    /// # use homing_runtime::Runtime;
+    /// # let runtime = Runtime::new()?;
+    /// let durable = Durable::new(&runtime)?;
+    /// for error in durable.failures() {
+    ///     eprintln!("given up: {error}");
+    ///     durable.acknowledge(&error);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn acknowledge(&self, error: &DurabilityError) -> Option<DurabilityError> {
+        self.acknowledge_of(error.id)
+    }
+
+    fn acknowledge_of(&self, id: FileId) -> Option<DurabilityError> {
+        let failed = self.engine.files().acknowledge(id);
+        failed.map(|(error, _)| error)
     }
 
     /// The failures that nobody has acknowledged, of one file each.

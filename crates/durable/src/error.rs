@@ -4,6 +4,7 @@ use std::io;
 use std::time::SystemTime;
 
 use crate::durable::Kind;
+use crate::file_id::FileId;
 
 /// Data of a file did not reach stable storage, and may be lost.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -26,6 +27,8 @@ pub struct DurabilityError {
     pub kind: Kind,
     /// When it was seen first: later syncs of the file return this same error.
     pub first_seen: SystemTime,
+    /// For [`Durable::acknowledge`](crate::Durable::acknowledge).
+    pub(crate) id: FileId,
 }
 
 impl From<DurabilityError> for io::Error {

@@ -40,13 +40,16 @@ pub(crate) struct Sync {
     pub(crate) is_known: bool,
 }
 
+/// How a file failed, and a description of it.
+type Failed = (DurabilityError, Option<Arc<File>>);
+
 #[derive(Debug, Default)]
 struct Entry {
     /// It is being synced: what was asked for since has to wait.
     running: bool,
     next: Option<Sync>,
     /// Kept with the description that heard of it: its inode is not used for another file.
-    failed: Option<(DurabilityError, Option<Arc<File>>)>,
+    failed: Option<Failed>,
 }
 
 /// What to do next.
@@ -443,11 +446,11 @@ impl Files {
         self.filesystems.iter().map(line).collect()
     }
 
-    /// Forgets a failure. What it was.
-    pub(crate) fn acknowledge(&mut self, id: FileId) -> Option<DurabilityError> {
-        let entry = self.entries.get_mut(&id)?;
-        let failed = entry.failed.take();
+    /// Forgets a failure. What it was, and the description that was kept with it: closing that may
+    /// take long, so the caller does.
+    pub(crate) fn acknowledge(&mut self, id: FileId) -> Option<Failed> {
+        let failed = self.entries.get_mut(&id)?.failed.take();
         self.sweep(id);
-        failed.map(|(error, _)| error)
+        failed
     }
 }

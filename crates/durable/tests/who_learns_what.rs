@@ -127,6 +127,19 @@ fn dropped_futures() {
 }
 
 #[test]
+fn a_file_that_nobody_has_open_any_more() {
+    let world = World::new();
+    let file = Arc::new(world.file("gone"));
+    world.disk.fail(FSYNC, &file, 1);
+    let error = world.durable.fsync_and_wait(&file).unwrap_err();
+    assert_eq!(world.durable.failures(), std::slice::from_ref(&error));
+    assert_eq!(Arc::strong_count(&file), 2, "its inode must not become another file's");
+    assert_eq!(world.durable.acknowledge(&error), Some(error.clone()));
+    assert_eq!((Arc::strong_count(&file), world.durable.acknowledge(&error)), (1, None));
+    world.durable.fsync_and_wait(&file).unwrap();
+}
+
+#[test]
 fn duplicated_descriptors() {
     let world = World::new();
     let file = world.file("twice");
