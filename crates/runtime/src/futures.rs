@@ -1,14 +1,14 @@
 //! Futures: each time one is woken, going on with it is an item of its workqueue.
 
 use std::any::Any;
-use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use async_task::Runnable;
+use pin_project_lite::pin_project;
 use slab::Slab;
 
 use crate::item::{self, drop_quietly, quietly};
@@ -37,29 +37,38 @@ impl<T> Drop for Outcome<T> {
     }
 }
 
-/// A future that has not begun, which is dropped without a panic too.
-struct Fresh<F>(Option<F>);
+pin_project! {
+    /// A future of a runtime, which is dropped without a panic, whether it has begun or not. No async
+    /// block, which would have a place for it before it begins and one for later.
+    struct Spawned<F> {
+        #[pin]
+        future: Option<F>,
+        entry: Entry,
+    }
 
-impl<F> Drop for Fresh<F> {
-    fn drop(&mut self) {
-        if let Some(future) = self.0.take() {
-            drop_quietly(future);
+    impl<F> PinnedDrop for Spawned<F> {
+        fn drop(this: Pin<&mut Self>) {
+            let mut this = this.project();
+            quietly(|| this.future.set(None));
         }
     }
 }
 
-/// The same of one that has begun.
-struct Begun<'a, F>(Pin<&'a mut Option<F>>);
+impl<F: Future> Future for Spawned<F> {
+    type Output = Outcome<F::Output>;
 
-impl<F: Future> Begun<'_, F> {
     /// Goes on with it, and drops it when it has ended.
-    fn go_on(&mut self, context: &mut Context<'_>) -> Poll<Outcome<F::Output>> {
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        #[cfg(feature = "tokio")]
+        let _entered = this.entry.shared.settings.tokio.as_ref().map(tokio::runtime::Handle::enter);
         // After a panic the future is not polled again: nothing half-changed is seen.
         let polled = catch_unwind(AssertUnwindSafe(|| {
-            let future = self.0.as_mut().as_pin_mut().expect("it is polled until it has ended");
+            let future =
+                this.future.as_mut().as_pin_mut().expect("it is polled until it has ended");
             let polled = future.poll(context);
             if polled.is_ready() {
-                self.0.set(None);
+                this.future.set(None);
             }
             polled
         }));
@@ -68,12 +77,6 @@ impl<F: Future> Begun<'_, F> {
             Ok(Poll::Ready(output)) => Poll::Ready(Outcome(Some(Ok(output)))),
             Err(panic) => Poll::Ready(Outcome(Some(Err(panic)))),
         }
-    }
-}
-
-impl<F> Drop for Begun<'_, F> {
-    fn drop(&mut self) {
-        quietly(|| self.0.set(None));
     }
 }
 
@@ -145,20 +148,7 @@ where
 {
     let place = shared.futures.enter();
     let entry = Entry { shared: Arc::clone(shared), place };
-    let mut fresh = Fresh(Some(future));
-    let whole = async move {
-        let entry = entry;
-        let mut future = pin!(fresh.0.take());
-        let mut begun = Begun(future.as_mut());
-        poll_fn(|context| {
-            #[cfg(feature = "tokio")]
-            let _entered = entry.shared.settings.tokio.as_ref().map(tokio::runtime::Handle::enter);
-            #[cfg(not(feature = "tokio"))]
-            let _ = &entry;
-            begun.go_on(context)
-        })
-        .await
-    };
+    let whole = Spawned { future: Some(future), entry };
     let schedule = {
         let (shared, workqueue) = (Arc::clone(shared), Arc::clone(workqueue));
         let fresh = AtomicBool::new(true);
@@ -175,4 +165,23 @@ where
     shared.futures.set_waker(place, runnable.waker());
     runnable.schedule();
     task.fallible()
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_future_takes_its_own_size_once() {
+        fn spawned<F: Future>(_: &F) -> usize {
+            size_of::<Spawned<F>>()
+        }
+        let held = [0_u8; 1000];
+        let future = async move {
+            std::future::pending::<()>().await;
+            std::hint::black_box(&held);
+        };
+        let (own, whole) = (size_of_val(&future), spawned(&future));
+        assert!(whole <= own + 48, "{whole} bytes for a future of {own}");
+    }
 }
