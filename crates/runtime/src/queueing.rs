@@ -20,14 +20,6 @@ pub(crate) enum Origin {
     GoesOn,
 }
 
-impl WorkqueueState {
-    /// Whether an item that the calling thread queues is refused.
-    pub(crate) fn refuses(&self, mode: Mode, origin: Origin) -> bool {
-        let chained = || origin == Origin::GoesOn || local::runs_item_of(self.number);
-        mode.has(Mode::DESTROYED) || (mode.has(Mode::DRAINING) && !chained())
-    }
-}
-
 impl Shared {
     /// Puts an item of `workqueue` into its home queue: that of `cpu`, or of the issuing CPU.
     /// `false`: it was refused and has been cancelled.
@@ -74,7 +66,8 @@ impl Shared {
         item: Item,
         origin: Origin,
     ) -> bool {
-        if workqueue.refuses(mode, origin) {
+        let chained = || origin == Origin::GoesOn || local::runs_item_of(workqueue.number);
+        if mode.has(Mode::DESTROYED) || (mode.has(Mode::DRAINING) && !chained()) {
             tracing_event!(
                 workqueue = &*workqueue.name,
                 "refused: the workqueue drains or has ended"

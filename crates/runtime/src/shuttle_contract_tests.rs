@@ -274,37 +274,6 @@ fn a_drain_ends_after_chains_and_others_are_run_or_refused() {
     });
 }
 
-/// Whoever is refused must not take the next run from a work item that goes on by itself.
-#[test]
-fn a_work_item_goes_on_by_itself_while_others_are_refused() {
-    check(|| {
-        let runtime = runtime("1x2x1");
-        let queue = runtime.workqueue("test").build().unwrap();
-        let runs = Arc::new(AtomicUsize::new(0));
-        let count = Arc::clone(&runs);
-        let work = queue.work(move |work| {
-            if count.fetch_add(1, SeqCst) == 0 {
-                // Also once it drains.
-                blocking(thread::yield_now);
-                work.queue();
-            }
-        });
-        work.queue();
-        let other = {
-            let (work, queue) = (work.clone(), queue.clone());
-            thread::spawn(move || {
-                // It has begun to drain.
-                if queue.queue(|| ()).join().is_err() {
-                    work.queue();
-                }
-            })
-        };
-        queue.drain();
-        other.join().unwrap();
-        assert!(runs.load(SeqCst) >= 2);
-    });
-}
-
 #[test]
 fn a_destroyed_workqueue_has_run_or_refused_everything() {
     check(|| {

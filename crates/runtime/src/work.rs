@@ -118,7 +118,7 @@ impl Work {
     /// Queues it, at home where it is issued. Whether this call did: not where it is pending, or
     /// disabled, or its workqueue refuses it (it drains, or the runtime has ended).
     pub fn queue(&self) -> bool {
-        self.pend().is_some_and(|instance| self.put(instance, None))
+        self.node.pending.queue(false).is_some_and(|instance| self.put(instance, None))
     }
 
     /// [`Work::queue`] for the pod of `cpu`.
@@ -127,7 +127,7 @@ impl Work {
     /// [`WorkqueueError::Cpu`] where the machine has no such CPU online; nothing is queued.
     pub fn queue_on(&self, cpu: CpuId) -> Result<bool, WorkqueueError> {
         self.workqueue().check_cpu(cpu)?;
-        let instance = self.pend();
+        let instance = self.node.pending.queue(false);
         Ok(instance.is_some_and(|instance| self.put(instance, Some(cpu))))
     }
 
@@ -137,7 +137,7 @@ impl Work {
     /// [`WorkqueueError::Node`] where no CPU of such a node is online; nothing is queued.
     pub fn queue_on_node(&self, node: NodeId) -> Result<bool, WorkqueueError> {
         let cpu = self.workqueue().cpu_of_node(node)?;
-        let instance = self.pend();
+        let instance = self.node.pending.queue(false);
         Ok(instance.is_some_and(|instance| self.put(instance, Some(cpu))))
     }
 
@@ -169,7 +169,7 @@ impl Work {
 
     fn queue_later(&self, delay: Duration, cpu: Option<CpuId>) -> bool {
         if delay.is_zero() {
-            let instance = self.pend();
+            let instance = self.node.pending.queue(false);
             return instance.is_some_and(|instance| self.put(instance, cpu));
         }
         let mut timer = lock(&self.node.context.timer);
@@ -334,15 +334,6 @@ impl Work {
     }
 
     /// Puts an instance, which we have made, in its queue.
-    /// Makes it pending, unless it is, or would be refused: its own run, which may be queueing it at
-    /// this moment and is not refused, must not find it pending and leave it to the refused one. As in
-    /// the kernel it may at the very instant when a drain begins.
-    fn pend(&self) -> Option<Instance> {
-        let state = self.workqueue().state();
-        let refused = state.refuses(state.mode(), Origin::New);
-        (!refused).then(|| self.node.pending.queue(false)).flatten()
-    }
-
     fn put(&self, instance: Instance, cpu: Option<CpuId>) -> bool {
         let workqueue = self.workqueue();
         let item = self.node.item(workqueue.tag(), instance);
