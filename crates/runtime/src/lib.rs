@@ -33,6 +33,7 @@ macro_rules! tracing_event {
     }};
 }
 
+#[cfg(not(loom))]
 mod affinity;
 mod books;
 mod clock;
