@@ -9,6 +9,7 @@ use std::time::Duration;
 use homing_topology::{CpuId, CpuSet};
 
 use crate::affinity::NOWHERE;
+use crate::help::Asked;
 use crate::item::Hand;
 use crate::shared::Shared;
 use crate::sleeper::Sleeper;
@@ -32,6 +33,8 @@ pub(crate) struct Member {
     pub(crate) kernel_tid: AtomicU32,
     /// The CPU that the thread was last pinned to, by number; or see [`affinity`](crate::affinity).
     pub(crate) pinned_to: AtomicU32,
+    /// To help out while it waits for an item.
+    pub(crate) asked: Asked,
     /// Where it waits as a spare.
     bed: Sleeper,
     /// The CPU that a spare is to serve.
@@ -265,8 +268,31 @@ impl Crew {
         lock(&self.roll).members.values().map(|(member, _)| Arc::clone(member)).collect()
     }
 
+    /// The CPUs that wait for a thread.
+    pub(crate) fn unfilled(&self) -> CpuSet {
+        lock(&self.roll).unfilled
+    }
+
     pub(crate) fn is_short(&self) -> bool {
-        !lock(&self.roll).unfilled.is_empty()
+        !self.unfilled().is_empty()
+    }
+
+    /// Asks a thread that waits for an item to serve a CPU meanwhile, if there is one: the youngest.
+    pub(crate) fn ask_for_help(&self, cpu: CpuId) {
+        let roll = lock(&self.roll);
+        let threads = roll.members.values().rev();
+        let mut threads = threads.filter_map(|(member, thread)| Some((member, thread.as_ref()?)));
+        if let Some((_, thread)) = threads.find(|(member, _)| member.asked.ask(cpu)) {
+            thread.thread().unpark();
+        }
+    }
+
+    /// Gives a CPU that waits for a thread to one that helps out. Whether it did wait.
+    pub(crate) fn serve(&self, shared: &Shared, member: &Member, cpu: CpuId) -> bool {
+        let mut roll = lock(&self.roll);
+        let waits = roll.unfilled.contains(cpu);
+        roll.unfilled.remove(cpu);
+        waits && shared.dispatch.slot(cpu).assign(member.id)
     }
 
     /// How many threads there are, and how many of them are spare.
@@ -286,6 +312,7 @@ impl Member {
             unsettled: AtomicU32::new(0),
             kernel_tid: AtomicU32::new(0),
             pinned_to: AtomicU32::new(NOWHERE),
+            asked: Asked::default(),
             bed: Sleeper::new(),
             orders: Mutex::new(None),
         }

@@ -8,10 +8,11 @@ use std::time::Instant;
 
 use crate::clock::now_ns;
 use crate::futures::{Outcome, Task};
+use crate::help::Waits;
 use crate::item::{JoinError, Joined};
 use crate::local::{self, Nested};
 use crate::state::Mode;
-use crate::sync::{AtomicU64, Mutex, Ordering, lock, thread};
+use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock, thread};
 use crate::worker::blocking;
 
 /// Waits for an item or a future and hands over its result: `await` it, or [`JoinHandle::join`].
@@ -44,7 +45,8 @@ impl<T: Send> JoinHandle<T> {
     /// Called from a worker, it runs the item at once, on the caller's stack, if nobody has begun
     /// it, it is not strict, and its workqueue has no limit; else it waits as in
     /// [`crate::blocking`]: an item may wait for another one without stopping the CPU that it runs
-    /// on.
+    /// on. Where no thread can be created that takes its CPU over, and nobody else can go on, it may
+    /// run other items meanwhile, on the caller's stack.
     ///
     /// # Errors
     /// [`JoinError::Panicked`] with the item's panic, [`JoinError::Cancelled`] if it was aborted
@@ -219,6 +221,8 @@ struct Unpark {
     thread: thread::Thread,
     /// When it was called last.
     called_ns: AtomicU64,
+    /// It was called since the last poll.
+    called: AtomicBool,
 }
 
 impl Wake for Unpark {
@@ -228,6 +232,7 @@ impl Wake for Unpark {
 
     fn wake_by_ref(self: &Arc<Self>) {
         self.called_ns.store(now_ns(), Ordering::Relaxed);
+        self.called.store(true, Ordering::Release);
         self.thread.unpark();
     }
 }
@@ -242,11 +247,16 @@ pub(crate) fn block_on_until<F: Future + Unpin>(
     future: &mut F,
     deadline: Option<Instant>,
 ) -> Option<F::Output> {
-    let unpark = Arc::new(Unpark { thread: thread::current(), called_ns: AtomicU64::new(0) });
+    let unpark = Arc::new(Unpark {
+        thread: thread::current(),
+        called_ns: AtomicU64::new(0),
+        called: AtomicBool::new(false),
+    });
     let waker = Waker::from(Arc::clone(&unpark));
     let mut context = Context::from_waker(&waker);
-    let (mut waited, mut waits_since_ns) = (false, None);
+    let (mut waited, mut waits_since_ns, mut helper) = (false, None, None);
     loop {
+        unpark.called.store(false, Ordering::Relaxed);
         // A thread that waits has no turn to give away, also where it is a future that makes it.
         let polled = local::with_budget(false, || Pin::new(&mut *future).poll(&mut context));
         if let Poll::Ready(output) = polled {
@@ -266,6 +276,10 @@ pub(crate) fn block_on_until<F: Future + Unpin>(
         }
         if local::issuer_waits() {
             (waited, waits_since_ns) = (true, waits_since_ns.or(Some(now_ns)));
+        }
+        let helper = helper.get_or_insert_with(Waits::begin);
+        if helper.as_ref().is_some_and(|it| it.helped(|| unpark.called.load(Ordering::Acquire))) {
+            continue;
         }
         match left {
             None => thread::park(),

@@ -64,6 +64,8 @@ mod futures;
 mod gate;
 #[cfg(not(loom))]
 mod handle;
+#[cfg(not(loom))]
+mod help;
 mod lanes;
 #[cfg(not(loom))]
 mod latency;

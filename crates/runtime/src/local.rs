@@ -73,6 +73,11 @@ pub(crate) fn runs_nested(what: Nested) -> bool {
     NESTED.try_with(|nested| nested.borrow().contains(&what)).unwrap_or(false)
 }
 
+/// How many items run on this thread within the one that it has taken.
+pub(crate) fn depth() -> usize {
+    NESTED.try_with(|nested| nested.borrow().len()).unwrap_or(0)
+}
+
 /// The workqueue of the item that this thread, which is a worker, has taken.
 fn taken() -> Option<u32> {
     let taken = LOCAL.try_with(|local| {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use homing_sched::{BLOCKED_NS, Facts, PoolSet, Running, Verdict, WINDOW_NS, tick};
+use homing_sched::{BLOCKED_NS, Facts, PoolId, PoolSet, Running, Verdict, WINDOW_NS, tick};
 use homing_topology::{Allowed, CpuId};
 
 use crate::affinity::{MOVED, Mask, read_mask};
@@ -131,6 +131,7 @@ impl Monitor<'_> {
     fn look(&mut self, now_ns: u64) -> u64 {
         let shared = self.shared;
         shared.crew.create_missing(shared);
+        self.ask_for_help(now_ns);
         shared.dispatch.forget_occupied();
         if now_ns.saturating_sub(self.mask_read_ns) >= MASK_NS {
             self.mask_read_ns = now_ns;
@@ -280,10 +281,28 @@ impl Monitor<'_> {
         if workqueue.kinds.per_cpu {
             return true;
         }
+        self.strict_items_wait(cpu, Some(workqueue.mode().pool()), now_ns)
+    }
+
+    /// Where no thread can be had, lets one that waits for an item run others: where nobody else can.
+    fn ask_for_help(&self, now_ns: u64) {
+        let (crew, dispatch) = (&self.shared.crew, &self.shared.dispatch);
+        let short = crew.unfilled();
+        if short.is_empty() {
+            return;
+        }
+        let alone = dispatch.slots().all(|(_, slot)| slot.owner().is_none());
+        for cpu in short.iter().filter(|cpu| alone || self.strict_items_wait(*cpu, None, now_ns)) {
+            crew.ask_for_help(cpu);
+        }
+    }
+
+    /// Whether strict items, of other pools than this one, have waited for a CPU for as long as an
+    /// item may run before it counts as CPU-intensive.
+    fn strict_items_wait(&self, cpu: CpuId, but: Option<PoolId>, now_ns: u64) -> bool {
         let dispatch = &self.shared.dispatch;
         let patience_ns = self.shared.settings.cpu_intensive_ns.load(Ordering::Relaxed);
-        let own = workqueue.mode().pool();
-        Facts::pools(dispatch).iter().filter(|pool| *pool != own).any(|pool| {
+        Facts::pools(dispatch).iter().filter(|pool| Some(*pool) != but).any(|pool| {
             let attributes = dispatch.attributes(pool);
             let queue = dispatch.layout().queue(pool, attributes, cpu);
             attributes.affinity.strict

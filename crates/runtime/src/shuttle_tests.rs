@@ -146,3 +146,23 @@ fn refused_threads_degrade_and_never_hang() {
         assert!(set.load(Ordering::SeqCst));
     });
 }
+
+#[test]
+fn a_thread_that_waits_runs_what_it_waits_for_where_there_is_no_other() {
+    check(|| {
+        let refuse = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let machine = Machine::from_grid("1x1x1").unwrap();
+        let runtime =
+            Runtime::builder().on_machine(machine).refuse_threads(std::sync::Arc::clone(&refuse));
+        let runtime = runtime.build().unwrap();
+        refuse.store(true, Relaxed);
+        let events = runtime.events().clone();
+        let waits = runtime.queue(move || {
+            let inner = events.clone();
+            let future = async move { inner.queue(|| 20).await.unwrap() + 1 };
+            events.spawn(future).join().unwrap() + 1
+        });
+        let other = runtime.queue(|| 1);
+        assert_eq!((waits.join().unwrap(), other.join().unwrap()), (22, 1));
+    });
+}

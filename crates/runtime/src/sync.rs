@@ -10,7 +10,7 @@ pub(crate) use loom::sync::{
 pub(crate) use shuttle::{
     sync::{
         Condvar, Mutex, MutexGuard,
-        atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence},
+        atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence},
     },
     thread, thread_local,
 };
@@ -18,7 +18,7 @@ pub(crate) use shuttle::{
 pub(crate) use std::{
     sync::{
         Condvar, Mutex, MutexGuard,
-        atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence},
+        atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence},
     },
     thread, thread_local,
 };

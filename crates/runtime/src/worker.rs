@@ -14,7 +14,7 @@ use crate::clock::{now_ns, thread_cpu_ns};
 use crate::crew::{Member, Orders};
 use crate::dispatch::{Announced, Taken};
 use crate::item::{Books, Item, Ran};
-use crate::local;
+use crate::local::{self, Nested};
 use crate::shared::Shared;
 use crate::state::WorkqueueState;
 
@@ -98,6 +98,23 @@ impl<'a> Worker<'a> {
             }
         }
         self.me.running_since_ns.store(0, Ordering::Relaxed);
+    }
+
+    /// Works until the slot is lost, nothing is left to do, or `goes_on` says no; then the slot is free
+    /// again.
+    fn serve_while(mut self, goes_on: impl Fn() -> bool) {
+        let shared = self.shared;
+        shared.place(self.me, self.cpu);
+        local::move_to(shared, self.cpu);
+        shared.monitor.somebody_works();
+        let slot = shared.dispatch.slot(self.cpu);
+        while goes_on() && slot.is_owned_by(self.me.id) && !shared.is_stopping_now() {
+            let taken = shared.dispatch.take(&**shared, self.cpu, Idle::Woken, &self.shares);
+            let Ok(taken) = taken else { break };
+            self.run(taken);
+        }
+        self.me.running_since_ns.store(0, Ordering::Relaxed);
+        self.give_up();
     }
 
     /// Runs a batch: the first item at once, the others through the hand, where the monitor finds
@@ -368,6 +385,18 @@ impl BooksCache {
 pub fn blocking<T>(work: impl FnOnce() -> T) -> T {
     let _lent = local::current().and_then(Lent::lend);
     work()
+}
+
+/// Serves `cpu` on top of the item that this thread runs, while it has no other thread, until there
+/// is nothing to do there, or `is_over`.
+pub(crate) fn help(shared: &Arc<Shared>, me: &Arc<Member>, cpu: CpuId, is_over: impl Fn() -> bool) {
+    if !shared.crew.serve(shared, me, cpu) {
+        return;
+    }
+    let (item_of, served) = (me.workqueue.load(Ordering::Relaxed), local::current_cpu());
+    local::nest(Nested::Item(item_of), || Worker::new(shared, me, cpu).serve_while(|| !is_over()));
+    me.workqueue.store(item_of, Ordering::Relaxed);
+    local::move_to(shared, served);
 }
 
 /// A slot that its owner has offered to others; taken back at the end if nobody wanted it.

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use homing_runtime::{CpuSet, Runtime, ShutdownError, blocking};
+use homing_runtime::{CpuId, CpuSet, Runtime, ShutdownError, blocking};
+use homing_topology::Machine;
 use rustix::time::{ClockId, clock_gettime};
 
 /// Far beyond what any of this takes on a busy machine; a lost wake-up takes for ever.
@@ -167,6 +168,69 @@ fn without_new_threads_work_is_late_but_never_lost() {
     assert_eq!(runtime.queue(|| 1).join().unwrap(), 1);
     to.write_all(&[8]).unwrap();
     assert_eq!(waits.join().unwrap(), 8);
+}
+
+/// As many futures deep, each waited for by an item.
+fn chain(runtime: &Arc<Runtime>, depth: u32) -> u32 {
+    if depth == 0 {
+        return 0;
+    }
+    let next = {
+        let own = Arc::clone(runtime);
+        async move {
+            own.queue({
+                let own = Arc::clone(&own);
+                move || chain(&own, depth - 1)
+            })
+            .await
+        }
+    };
+    runtime.spawn(next).join().unwrap().unwrap() + 1
+}
+
+#[test]
+fn without_new_threads_items_that_wait_for_others_run_them() {
+    let refuse = Arc::new(AtomicBool::new(false));
+    let runtime =
+        Runtime::builder().cpus(one_cpu()).refuse_threads(Arc::clone(&refuse)).build().unwrap();
+    refuse.store(true, Ordering::Relaxed);
+    let runtime = Arc::new(runtime);
+    let ran = Arc::new(AtomicUsize::new(0));
+    // Each of these takes a thread that waits for the next, and there is one.
+    for depth in [1, 2, 30] {
+        let own = Arc::clone(&runtime);
+        assert_eq!(runtime.queue(move || chain(&own, depth)).join().unwrap(), depth);
+    }
+    // Not only what is waited for.
+    let other = runtime.workqueue("other").max_active(1).build().unwrap();
+    let item = {
+        let ran = Arc::clone(&ran);
+        runtime.queue(move || {
+            for _ in 0..100 {
+                let ran = Arc::clone(&ran);
+                other.execute(move || _ = ran.fetch_add(1, Ordering::Relaxed));
+            }
+            other.flush();
+            assert_eq!(ran.load(Ordering::Relaxed), 100);
+        })
+    };
+    item.join().unwrap();
+    assert!(runtime.threads_refused() > 0);
+    assert_eq!(runtime.thread_count(), 1);
+}
+
+#[test]
+fn without_new_threads_strict_items_need_not_wait_for_who_waits_for_them() {
+    let refuse = Arc::new(AtomicBool::new(false));
+    let machine = Machine::from_grid("1x1x2x1").unwrap();
+    let runtime = Runtime::builder().on_machine(machine).refuse_threads(Arc::clone(&refuse));
+    let runtime = runtime.build().unwrap();
+    refuse.store(true, Ordering::Relaxed);
+    let here = runtime.workqueue("here").per_cpu().build().unwrap();
+    let cpu = CpuId::new(0).unwrap();
+    let inner = here.clone();
+    let waits = here.queue_on(cpu, move || inner.queue_on(cpu, || 3).unwrap().join().unwrap());
+    assert_eq!(waits.unwrap().join().unwrap(), 3, "the other CPU's worker may not take it");
 }
 
 #[test]
