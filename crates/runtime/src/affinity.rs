@@ -61,6 +61,9 @@ impl Unpinned {
     /// Where the calling thread is such a worker.
     pub(crate) fn begin() -> Option<Self> {
         let local = local::current().filter(|local| local.shared.settings.pinned)?;
+        if !local::is_worker_of(&local.shared) {
+            return None;
+        }
         let mask = (*lock(&local.shared.mask))?;
         set_mask(&mask).is_ok().then_some(Self(local))
     }

@@ -209,17 +209,16 @@ impl Workqueue {
 
     /// That who waits for this workqueue is none that it waits for.
     pub(crate) fn check_may_wait(&self, what: &str) {
-        let running = local::running();
         let name = self.name();
         assert!(
-            !running.contains(&self.state().number),
+            !local::runs_item_of(self.state().number),
             "{what} of workqueue {name} from one of its own items: it would wait for itself"
         );
         if self.state().kinds.mem_reclaim {
             return;
         }
         let of = |number: &u32| self.shared().workqueues.find(*number);
-        let reclaim = running.iter().filter_map(of).find(|state| state.kinds.mem_reclaim);
+        let reclaim = local::on_top().iter().filter_map(of).find(|state| state.kinds.mem_reclaim);
         if let Some(reclaim) = reclaim {
             panic!(
                 "{what} of workqueue {name}, which is not mem_reclaim, from an item of {}, which \

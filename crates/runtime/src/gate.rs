@@ -180,8 +180,18 @@ impl Gate {
     /// Waits until nothing is active, of a gate that is frozen, or it is not any more.
     pub(crate) fn wait_idle(&self) -> Arc<Wait> {
         let wait = Arc::new(Wait::default());
-        lock(&self.limits).idle.push(Arc::clone(&wait));
-        self.end_waits();
+        let mut limits = lock(&self.limits);
+        let frozen = limits.frozen;
+        if frozen {
+            limits.idle.push(Arc::clone(&wait));
+        }
+        drop(limits);
+        if frozen {
+            self.end_waits();
+        } else {
+            // Somebody has thawed it since: nobody else would end this.
+            wait.end();
+        }
         wait
     }
 
@@ -282,6 +292,20 @@ mod tests {
 
     fn number(next: Option<(CpuId, Item)>) -> Option<u32> {
         next.map(|(_, item)| item.tag().workqueue())
+    }
+
+    #[test]
+    fn who_waits_for_a_gate_that_was_thawed_meanwhile_goes_on() {
+        let gate = Gate::new(Kind::Nodes, 2, None, vec![4]);
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        gate.set_frozen(false);
+        gate.admit(0, cpu(0), cpu(0), item(0)).unwrap();
+        assert!(gate.wait_idle().poll(&mut context).is_ready());
+        gate.set_frozen(true);
+        let frozen = gate.wait_idle();
+        assert!(frozen.poll(&mut context).is_pending());
+        gate.set_frozen(false);
+        assert!(frozen.poll(&mut context).is_ready());
     }
 
     #[test]

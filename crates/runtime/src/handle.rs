@@ -9,7 +9,7 @@ use std::time::Instant;
 use crate::clock::now_ns;
 use crate::futures::{Outcome, Task};
 use crate::help::Waits;
-use crate::item::{JoinError, Joined};
+use crate::item::{JoinError, Joined, drop_quietly, quietly};
 use crate::local::{self, Nested};
 use crate::state::Mode;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock, thread};
@@ -27,8 +27,28 @@ pub struct JoinHandle<T> {
 enum Of<T> {
     Closure(Joined<T>),
     /// `None`: aborted. The lock is never contended: it makes `abort` possible with `&self`. Beside
-    /// it the number of its workqueue.
-    Future(Mutex<Option<Task<T>>>, u32),
+    /// it the number of its workqueue, and who awaits it.
+    Future(Mutex<Option<Task<T>>>, u32, Option<Arc<Quiet>>),
+}
+
+/// A waker of somebody else's that may panic: not on the worker's stack.
+struct Quiet(Waker);
+
+impl Wake for Quiet {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        quietly(|| self.0.wake_by_ref());
+    }
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        let waker = std::mem::replace(&mut self.0, Waker::noop().clone());
+        drop_quietly(waker);
+    }
 }
 
 impl<T: Send> JoinHandle<T> {
@@ -37,7 +57,7 @@ impl<T: Send> JoinHandle<T> {
     }
 
     pub(crate) fn of_future(task: Task<T>, workqueue: u32) -> Self {
-        Self { of: Of::Future(Mutex::new(Some(task)), workqueue) }
+        Self { of: Of::Future(Mutex::new(Some(task)), workqueue, None) }
     }
 
     /// Blocks until the item has run, and returns its result.
@@ -63,7 +83,7 @@ impl<T: Send> JoinHandle<T> {
     fn check_may_wait(&self) {
         let number = match &self.of {
             Of::Closure(joined) => joined.tag().workqueue(),
-            Of::Future(_, workqueue) => *workqueue,
+            Of::Future(_, workqueue, _) => *workqueue,
         };
         if self.is_finished() || !local::runs_item_of(number) {
             return;
@@ -83,9 +103,19 @@ impl<T: Send> JoinHandle<T> {
     pub(crate) fn join_anyway(mut self) -> Result<T, JoinError> {
         self.run_here();
         if self.is_finished() {
-            return block_on(&mut self);
+            return self.join_finished();
         }
         blocking(|| block_on(&mut self))
+    }
+
+    /// Mostly there is nothing to wait for.
+    fn join_finished(mut self) -> Result<T, JoinError> {
+        let mut nobody = Context::from_waker(Waker::noop());
+        match local::with_budget(false, || Pin::new(&mut self).poll(&mut nobody)) {
+            Poll::Ready(result) => result,
+            // A future that was aborted goes on to its next `await`.
+            Poll::Pending => block_on(&mut self),
+        }
     }
 
     /// The result if it is there, else the handle again. Never blocks.
@@ -106,8 +136,8 @@ impl<T: Send> JoinHandle<T> {
     /// assert_eq!(answer, 42);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn try_join(mut self) -> Result<Result<T, JoinError>, Self> {
-        if self.is_finished() { Ok(block_on(&mut self)) } else { Err(self) }
+    pub fn try_join(self) -> Result<Result<T, JoinError>, Self> {
+        if self.is_finished() { Ok(self.join_finished()) } else { Err(self) }
     }
 
     /// Ends the item unless it has begun; of a future, drops it at its next `await`. Its result is
@@ -125,7 +155,7 @@ impl<T: Send> JoinHandle<T> {
     pub fn abort(&self) -> bool {
         match &self.of {
             Of::Closure(joined) => joined.abort(),
-            Of::Future(task, _) => {
+            Of::Future(task, ..) => {
                 let mut task = lock(task);
                 let aborts = task.as_ref().is_some_and(|task| !task.is_finished());
                 if aborts {
@@ -146,16 +176,27 @@ impl<T: Send> JoinHandle<T> {
         if joined.is_done() {
             return;
         }
-        let Some(local) = local::current() else { return };
-        let tag = joined.tag();
-        let Some(workqueue) = local.shared.workqueues.find(tag.workqueue()) else { return };
+        let Some(known) = local::known(joined.tag().workqueue()) else { return };
+        let workqueue = &known.workqueue;
         // A strict item may have its home elsewhere; of others the gate knows whose turn it is.
         if workqueue.mode().has(Mode::GATED | Mode::BOUND) {
             return;
         }
         // Whoever comes to what is left of it in the queue notes that it has ended.
-        let books = workqueue.books_of(local.member.id);
-        local::nest(Nested::Item(workqueue.number), || joined.run_here(&*books));
+        local::nest(Nested::Item(workqueue.number), || joined.run_here(&*known.books));
+    }
+}
+
+impl<T> Of<T> {
+    /// Without the lock.
+    fn is_finished(&mut self) -> bool {
+        match self {
+            Self::Closure(joined) => joined.is_done(),
+            Self::Future(task, ..) => {
+                let task = task.get_mut().unwrap_or_else(PoisonError::into_inner);
+                task.as_ref().is_none_or(async_task::FallibleTask::is_finished)
+            }
+        }
     }
 }
 
@@ -164,7 +205,7 @@ impl<T> JoinHandle<T> {
     pub fn is_finished(&self) -> bool {
         match &self.of {
             Of::Closure(joined) => joined.is_done(),
-            Of::Future(task, _) => {
+            Of::Future(task, ..) => {
                 lock(task).as_ref().is_none_or(async_task::FallibleTask::is_finished)
             }
         }
@@ -173,7 +214,7 @@ impl<T> JoinHandle<T> {
 
 impl<T> Drop for JoinHandle<T> {
     fn drop(&mut self) {
-        if let Of::Future(task, _) = &mut self.of {
+        if let Of::Future(task, ..) = &mut self.of {
             let task = task.get_mut().unwrap_or_else(PoisonError::into_inner);
             task.take().into_iter().for_each(async_task::FallibleTask::detach);
         }
@@ -186,17 +227,20 @@ impl<T> Future for JoinHandle<T> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         // One that has not ended is looked at for nothing: whoever waits for more of them than the
         // budget has would never get to the last ones.
-        if self.is_finished() && !local::spend_budget() {
+        if self.of.is_finished() && !local::spend_budget() {
             // Others first: this future goes on after them.
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
         match &mut self.of {
             Of::Closure(joined) => joined.poll(context.waker()),
-            Of::Future(task, _) => {
+            Of::Future(task, _, awaited_by) => {
                 let task = task.get_mut().unwrap_or_else(PoisonError::into_inner);
                 let Some(task) = task else { return Poll::Ready(Err(JoinError::Cancelled)) };
-                let ended = Pin::new(task).poll(context);
+                let known = awaited_by.take().filter(|quiet| quiet.0.will_wake(context.waker()));
+                let quiet = known.unwrap_or_else(|| Arc::new(Quiet(context.waker().clone())));
+                let waker = Waker::from(Arc::clone(awaited_by.insert(quiet)));
+                let ended = Pin::new(task).poll(&mut Context::from_waker(&waker));
                 ended.map(|ended| match ended.and_then(Outcome::take) {
                     Some(Ok(output)) => Ok(output),
                     Some(Err(panic)) => Err(JoinError::Panicked(panic)),

@@ -132,14 +132,17 @@ impl HomeQueue {
         Ok(())
     }
 
-    /// Puts items that were taken back at the front, even where the queue is closed: they had been
-    /// accepted.
-    pub(crate) fn put_back(&self, batch: Sealed) {
+    /// Puts items that were taken back at the front; gives them back where the queue is closed.
+    pub(crate) fn put_back(&self, batch: Sealed) -> Result<(), Sealed> {
         let mut items = lock(&self.items);
+        if items.closed {
+            return Err(batch);
+        }
         items.len += batch.len();
         items.popped -= u64::from(batch.len());
         items.lanes.push_front(batch);
         self.publish(items.len);
+        Ok(())
     }
 
     /// Takes the next batch: at most as many items as the queue's length estimate allows, and from
@@ -286,16 +289,18 @@ mod tests {
         let (Some((batch, _)), 34) = (queue.take(Some(0)), queue.waiting()) else {
             panic!("35 were there")
         };
-        queue.put_back(batch);
+        assert!(queue.put_back(batch).is_ok());
         assert_eq!((take(&queue), queue.waiting()), (vec![35], 34));
     }
 
     #[test]
     fn a_closed_queue_refuses_and_hands_out_the_rest() {
         let queue = HomeQueue::new(2);
-        (0..3).for_each(|number| assert!(queue.push(Some(0), item(number)).is_ok()));
+        (0..4).for_each(|number| assert!(queue.push(Some(0), item(number)).is_ok()));
+        let (taken, _) = queue.take(Some(0)).unwrap_or_else(|| panic!("4 are there"));
         let mut left = queue.close();
         assert_eq!(left.pop_front().map(|batch| batch.len()), Some(1));
+        assert!(queue.put_back(taken).is_err_and(|refused| refused.len() == 1));
         assert!(queue.push(Some(0), item(3)).is_err_and(|refused| refused.tag().workqueue() == 3));
         assert!(queue.push_all(Some(0), items(4..6)).is_err_and(|refused| refused.len() == 2));
         assert!(queue.take(Some(0)).is_none());
@@ -311,7 +316,7 @@ mod tests {
         assert_eq!(queue.extract(1, 9).map(|batch| batch.len()), Some(4));
         assert_eq!(queue.extract(1, 9).map(|batch| batch.len()), None);
         let (taken, _) = queue.take(Some(1)).unwrap_or_else(|| panic!("5 are left"));
-        queue.put_back(taken);
+        assert!(queue.put_back(taken).is_ok());
         assert_eq!(queue.waiting(), 5);
         let mut left = queue.close();
         let all = std::iter::from_fn(|| left.pop_front()).map(|batch| batch.len());
@@ -326,7 +331,7 @@ mod tests {
         let (batch, _) = queue.take(None).unwrap_or_else(|| panic!("10 are there"));
         assert_eq!((batch.len(), queue.waiting()), (5, 5));
         drop(queue.take(Some(1)));
-        queue.put_back(batch);
+        assert!(queue.put_back(batch).is_ok());
         assert_eq!((take(&queue), queue.waiting()), (vec![0, 1, 2, 3, 4], 0));
     }
 

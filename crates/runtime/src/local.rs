@@ -1,14 +1,17 @@
 //! What a thread of a runtime knows of itself, and which CPU any thread issues from.
 
 use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use homing_topology::CpuId;
 
+use crate::books::WorkqueueBooks;
 use crate::crew::Member;
 use crate::item::quietly;
 use crate::shared::Shared;
+use crate::state::WorkqueueState;
 use crate::sync::thread_local;
 
 /// For CPUs beyond what a [`CpuId`] can name: their items are at home with CPU 0's.
@@ -42,6 +45,27 @@ thread_local! {
     static NESTED: RefCell<Vec<Nested>> = const { RefCell::new(Vec::new()) };
     static ISSUED: RefCell<Option<Issued>> = const { RefCell::new(None) };
     static BUDGET: Cell<Option<u32>> = const { Cell::new(None) };
+    static KNOWN: RefCell<Option<Rc<Known>>> = const { RefCell::new(None) };
+}
+
+/// A workqueue of the runtime that a thread belongs to, and the counters of it that the thread writes.
+pub(crate) struct Known {
+    pub(crate) workqueue: Arc<WorkqueueState>,
+    pub(crate) books: Arc<WorkqueueBooks>,
+}
+
+/// The workqueue of this number, if it is of this thread's runtime. The last one is at hand: who waits
+/// for items mostly waits for several of one.
+pub(crate) fn known(number: u32) -> Option<Rc<Known>> {
+    let at_hand = KNOWN.try_with(|known| known.borrow().clone()).ok()?;
+    at_hand.filter(|known| known.workqueue.number == number).or_else(|| {
+        let Local { shared, member } = current()?;
+        let workqueue = shared.workqueues.find(number)?;
+        let books = workqueue.books_of(member.id);
+        let found = Rc::new(Known { workqueue, books });
+        drop(KNOWN.try_with(|known| known.replace(Some(Rc::clone(&found)))));
+        Some(found)
+    })
 }
 
 /// What runs on this thread within the item that its worker took.
@@ -51,21 +75,26 @@ pub(crate) enum Nested {
     Item(u32),
     /// The work item at this address.
     Work(usize),
+    /// An item of this workqueue, beneath items that it does not wait for: its thread helps out.
+    Beneath(u32),
 }
 
-/// The workqueues whose items run on this thread, innermost last.
-pub(crate) fn running() -> Vec<u32> {
+/// The workqueue of the item that this thread runs, and of those that wait for that one.
+pub(crate) fn on_top() -> Vec<u32> {
     let nested = NESTED.try_with(|nested| nested.borrow().clone()).unwrap_or_default();
-    let nested = nested.into_iter().filter_map(|nested| match nested {
-        Nested::Item(workqueue) => Some(workqueue),
-        Nested::Work(_) => None,
+    let on_top = nested.rsplit(|nested| matches!(nested, Nested::Beneath(_))).next();
+    let on_top = on_top.unwrap_or_default().iter().filter_map(|nested| match nested {
+        Nested::Item(workqueue) => Some(*workqueue),
+        Nested::Work(_) | Nested::Beneath(_) => None,
     });
-    taken().into_iter().filter(|number| *number != 0).chain(nested).collect()
+    taken().into_iter().filter(|number| *number != 0).chain(on_top).collect()
 }
 
-/// Whether this thread runs an item of the workqueue.
+/// Whether there is an item of the workqueue on this thread's stack: one that cannot end before what
+/// runs now.
 pub(crate) fn runs_item_of(workqueue: u32) -> bool {
-    taken() == Some(workqueue) || runs_nested(Nested::Item(workqueue))
+    let nested = |kind: fn(u32) -> Nested| runs_nested(kind(workqueue));
+    taken() == Some(workqueue) || nested(Nested::Item) || nested(Nested::Beneath)
 }
 
 /// Whether this thread runs this within the item that it has taken.
@@ -109,6 +138,7 @@ pub(crate) fn enter(shared: &Arc<Shared>, member: &Arc<Member>) {
 /// This thread ends.
 pub(crate) fn leave() {
     PLACE.with(|place| place.set(Place { runtime: 0, cpu: FALLBACK }));
+    drop(KNOWN.with(RefCell::take));
     LOCAL.with(|place| *place.borrow_mut() = None);
 }
 

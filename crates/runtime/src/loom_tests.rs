@@ -30,7 +30,7 @@ impl Books for NoBooks {
 struct NobodySpare;
 
 impl Fill for NobodySpare {
-    fn fill(&self, _: CpuId) {
+    fn fill(&self, _: CpuId) -> bool {
         panic!("no slot is vacant here");
     }
 }
@@ -155,10 +155,12 @@ struct OneSpare {
 const SPARE: ThreadId = ThreadId(9);
 
 impl Fill for OneSpare {
-    fn fill(&self, cpu: CpuId) {
-        if self.dispatch.slot(cpu).assign(SPARE) {
+    fn fill(&self, cpu: CpuId) -> bool {
+        let assigned = self.dispatch.slot(cpu).assign(SPARE);
+        if assigned {
             self.bed.wake();
         }
+        assigned
     }
 }
 

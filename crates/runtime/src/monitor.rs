@@ -368,27 +368,28 @@ impl Monitor<'_> {
         if shared.settings.mask_is_fixed || mask.is_none() || mask == self.mask {
             return;
         }
+        let machine = dispatch.layout().machine();
+        // Tried again at the next look.
+        let Ok(allowed) = Allowed::read(Path::new("/"), machine) else { return };
         *lock(&shared.mask) = mask;
         self.mask = mask;
-        // Whoever changed the mask of all threads has moved the workers too.
-        for member in shared.crew.members() {
-            member.pinned_to.store(MOVED, Ordering::Relaxed);
-        }
-        let machine = dispatch.layout().machine();
-        let Ok(allowed) = Allowed::read(Path::new("/"), machine) else { return };
         let allowed = Allowed {
             cpus: shared.settings.wanted.map_or(allowed.cpus, |wanted| wanted.and(&allowed.cpus)),
             ..allowed
         };
         let (now, before) = (allowed.worker_cpus(machine), dispatch.active());
-        if now == before || now.is_empty() {
-            return;
+        if now != before && !now.is_empty() {
+            tracing_event!(before = %before, now = %now, "the CPUs of the runtime have changed");
+            before.minus(&now).iter().for_each(|cpu| dispatch.retire(&**shared, cpu));
+            now.minus(&before).iter().for_each(|cpu| dispatch.activate(&**shared, cpu));
+            for workqueue in shared.workqueues.with_items() {
+                shared.share_limits(&workqueue);
+            }
         }
-        tracing_event!(before = %before, now = %now, "the CPUs of the runtime have changed");
-        before.minus(&now).iter().for_each(|cpu| dispatch.retire(&**shared, cpu));
-        now.minus(&before).iter().for_each(|cpu| dispatch.activate(&**shared, cpu));
-        for workqueue in shared.workqueues.with_items() {
-            shared.share_limits(&workqueue);
+        // Whoever changed the mask of all threads has moved the workers too. Not before they can see
+        // which CPUs are not to be used any more.
+        for member in shared.crew.members() {
+            member.pinned_to.store(MOVED, Ordering::Relaxed);
         }
     }
 }

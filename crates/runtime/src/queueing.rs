@@ -66,7 +66,7 @@ impl Shared {
         item: Item,
         origin: Origin,
     ) -> bool {
-        let chained = || origin == Origin::GoesOn || local::runs_item_of(workqueue.number);
+        let chained = || origin == Origin::GoesOn || local::on_top().contains(&workqueue.number);
         if mode.has(Mode::DESTROYED) || (mode.has(Mode::DRAINING) && !chained()) {
             tracing_event!(
                 workqueue = &*workqueue.name,
@@ -117,9 +117,11 @@ impl Shared {
     /// Limits have risen: what may be active now goes to its home queue.
     pub(crate) fn activate(&self, workqueue: &WorkqueueState) {
         let Some(gate) = workqueue.gate() else { return };
-        while let Some((cpu, item)) = gate.activate() {
-            self.put(workqueue, cpu, workqueue.mode().pool(), item);
-        }
+        self.holding_items(|| {
+            while let Some((cpu, item)) = gate.activate() {
+                self.put(workqueue, cpu, workqueue.mode().pool(), item);
+            }
+        });
     }
 
     /// Ends an item that will not run, and those that would take its slot where the queues are

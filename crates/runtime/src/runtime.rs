@@ -331,11 +331,11 @@ impl Runtime {
         if now {
             self.shared.stopping_now.store(true, Ordering::Release);
         }
-        self.shared.stopping.store(true, Ordering::Release);
         if !now {
-            // What is queued is to run.
+            // What is queued is to run. Before the threads end where they find nothing.
             self.shared.thaw_all();
         }
+        self.shared.stopping.store(true, Ordering::Release);
         self.shared.dispatch.wake_all(&*self.shared);
         self.shared.crew.close_if_done(&self.shared);
     }

@@ -255,12 +255,16 @@ impl Shared {
         idle.or_else(|| in_turn(&active)).or_else(|| in_turn(&of_node))
     }
 
-    /// Takes what a thread has in its hand back to its queue.
+    /// Takes what a thread has in its hand back to its queue, or cancels it where the queues are
+    /// closed.
     pub(crate) fn rescue(&self, member: &Member) {
         let Some(batch) = member.hand.take() else { return };
         let count = u64::from(batch.len());
         let workqueue = self.workqueues.find(member.workqueue.load(Ordering::Relaxed));
-        self.dispatch.put_back(self, batch);
+        if let Err(closed) = self.dispatch.put_back(self, batch) {
+            closed.into_iter().for_each(|item| self.cancel(item));
+            return;
+        }
         if let Some(workqueue) = workqueue {
             workqueue.repatriated.fetch_add(count, Ordering::Relaxed);
         }
@@ -297,6 +301,8 @@ impl Shared {
                 batch.into_iter().for_each(|item| self.cancel(item));
             }
         }
+        // What threads have taken and not begun: those may be at an item for long.
+        self.crew.members().iter().for_each(|member| self.rescue(member));
     }
 
     /// After that: futures that wait for something outside go on, are refused, and so end.
@@ -340,10 +346,12 @@ impl Shared {
 }
 
 impl Fill for Shared {
-    fn fill(&self, cpu: CpuId) {
-        if !self.crew.fill(self, cpu) {
+    fn fill(&self, cpu: CpuId) -> bool {
+        let filled = self.crew.fill(self, cpu);
+        if !filled {
             self.monitor.call();
         }
+        filled
     }
 }
 

@@ -54,6 +54,8 @@ struct Worker<'a> {
     turn: u64,
     shares: Shares,
     idle: Idle,
+    /// It has just searched, and found something.
+    searched: bool,
     /// The end of the last batch or sleep: the beginning of the next batch.
     now_ns: u64,
     gaps: Gaps,
@@ -65,7 +67,8 @@ impl<'a> Worker<'a> {
         let now_ns = now_ns();
         let books = BooksCache { known: Vec::new() };
         let (idle, gaps) = (Idle::Since(now_ns), Gaps::UNKNOWN);
-        Self { shared, me, cpu, turn: 0, shares: Shares::NONE, idle, now_ns, gaps, books }
+        let (shares, searched) = (Shares::NONE, false);
+        Self { shared, me, cpu, turn: 0, shares, idle, searched, now_ns, gaps, books }
     }
 
     /// Works until the slot is lost or given up.
@@ -89,7 +92,13 @@ impl<'a> Worker<'a> {
                 self.idle = Idle::Woken;
             }
             match shared.dispatch.take(&**shared, self.cpu, self.idle, &self.shares) {
-                Ok(taken) => self.run(taken),
+                Ok(taken) => {
+                    if std::mem::take(&mut self.searched) {
+                        // While it searched nobody was woken for anything.
+                        shared.dispatch.hand_on(&**shared, self.cpu);
+                    }
+                    self.run(taken);
+                }
                 Err(_) if shared.is_stopping() => {
                     self.give_up();
                     break;
@@ -260,6 +269,7 @@ impl<'a> Worker<'a> {
             std::hint::spin_loop();
         };
         dispatch.end_search(self.cpu);
+        self.searched = found;
         if found {
             let before_ns = std::mem::replace(&mut self.now_ns, now_ns());
             let gap_ns = self.now_ns.saturating_sub(before_ns);
@@ -312,13 +322,7 @@ impl<'a> Worker<'a> {
     /// Lets another thread have the CPU, when there is something to do for it.
     fn give_up(&mut self) {
         let (shared, dispatch) = (self.shared, &self.shared.dispatch);
-        let vacated = dispatch.slot(self.cpu).vacate(self.me.id);
-        if shared.is_stopping_now() {
-            return;
-        }
-        if !dispatch.is_active(self.cpu) {
-            dispatch.hand_on(&**shared, self.cpu);
-        } else if vacated {
+        if dispatch.slot(self.cpu).vacate(self.me.id) && !shared.is_stopping_now() {
             dispatch.offer(&**shared, self.cpu);
         }
     }
@@ -394,7 +398,9 @@ pub(crate) fn help(shared: &Arc<Shared>, me: &Arc<Member>, cpu: CpuId, is_over: 
         return;
     }
     let (item_of, served) = (me.workqueue.load(Ordering::Relaxed), local::current_cpu());
-    local::nest(Nested::Item(item_of), || Worker::new(shared, me, cpu).serve_while(|| !is_over()));
+    local::nest(Nested::Beneath(item_of), || {
+        Worker::new(shared, me, cpu).serve_while(|| !is_over());
+    });
     me.workqueue.store(item_of, Ordering::Relaxed);
     local::move_to(shared, served);
 }
@@ -409,7 +415,8 @@ impl Lent {
     fn lend(local: local::Local) -> Option<Self> {
         let (cpu, shared, me) = (local::current_cpu(), &local.shared, &local.member);
         let dispatch = &shared.dispatch;
-        if !dispatch.slot(cpu).is_owned_by(me.id) {
+        // The monitor and rescuers work for no CPU.
+        if !local::is_worker_of(shared) || !dispatch.slot(cpu).is_owned_by(me.id) {
             return None;
         }
         shared.rescue(me);

@@ -265,6 +265,42 @@ fn a_deadline_cancels_what_is_left_and_names_what_still_runs() {
     spins.join().unwrap();
 }
 
+/// One worker has always taken some short items more than it has begun, another one's item does not end.
+#[test]
+fn what_a_worker_has_taken_and_not_begun_is_cancelled_at_the_deadline_too() {
+    (0..4).for_each(|_| miss_a_deadline());
+}
+
+fn miss_a_deadline() {
+    let machine = Machine::from_grid("1x1x2x1").unwrap();
+    let runtime = Runtime::builder().on_machine(machine).build().unwrap();
+    let (stop, running) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let spins = {
+        let (stop, running) = (Arc::clone(&stop), Arc::clone(&running));
+        runtime.queue(move || {
+            running.store(true, Ordering::Relaxed);
+            while !stop.load(Ordering::Relaxed) {
+                thread::yield_now();
+            }
+        })
+    };
+    wait_until("running", || running.load(Ordering::Relaxed));
+    let short = || {
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_nanos(300) {}
+    };
+    // So it is known that they are short.
+    for handle in runtime.events().queue_batch((0..10_000).map(|_| short)) {
+        handle.join().unwrap();
+    }
+    let late = runtime.events().queue_batch((0..1_000_000).map(|_| short));
+    let error = runtime.shutdown(Duration::from_millis(5)).unwrap_err();
+    assert!(error.cancelled > 0 && error.running >= 1, "{error:?}");
+    wait_until("the end of all", || late.iter().all(|handle| handle.is_finished()));
+    stop.store(true, Ordering::Relaxed);
+    spins.join().unwrap();
+}
+
 /// The names of this process's threads that begin with `prefix`.
 #[cfg(target_os = "linux")]
 fn threads(prefix: &str) -> usize {

@@ -3,7 +3,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
+use std::sync::{Arc, mpsc};
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -45,6 +46,34 @@ fn what_an_item_panicked_with_may_panic_when_it_is_dropped() {
         runtime.queue(|| panic_any(Bomb)).detach();
     }
     wait_until("panicking", || runtime.events().counters().panicked == 32);
+    all_work(&runtime);
+}
+
+/// Wakers are anybody's.
+#[test]
+fn a_waker_may_panic_when_what_it_waits_for_ends() {
+    struct Panics;
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic_any(Bomb);
+        }
+    }
+    let runtime = Runtime::new().unwrap();
+    for of_future in [true, false] {
+        let (go, gone) = mpsc::channel();
+        let mut handle = match of_future {
+            true => runtime.spawn(async move { gone.recv().unwrap() }),
+            false => runtime.queue(move || gone.recv().unwrap()),
+        };
+        let waker = Waker::from(Arc::new(Panics));
+        for _ in 0..2 {
+            let polled = Pin::new(&mut handle).poll(&mut Context::from_waker(&waker));
+            assert!(polled.is_pending());
+        }
+        go.send(7).unwrap();
+        wait_until("the end", || handle.is_finished());
+        assert_eq!(handle.join().unwrap(), 7);
+    }
     all_work(&runtime);
 }
 

@@ -51,8 +51,9 @@ pub(crate) struct Dispatch {
 
 /// Wakes a CPU whose slot is vacant: gives the slot to a thread.
 pub(crate) trait Fill {
-    /// The caller has removed the CPU's idle bit.
-    fn fill(&self, cpu: CpuId);
+    /// The caller has removed the CPU's idle bit. Whether there is a thread; else one is made, if it can
+    /// be.
+    fn fill(&self, cpu: CpuId) -> bool;
 }
 
 /// What a worker took.
@@ -212,13 +213,15 @@ impl Dispatch {
         })
     }
 
-    /// Puts back what a worker had taken and cannot run, and wakes somebody for it.
-    pub(crate) fn put_back(&self, fill: &impl Fill, batch: Sealed) {
+    /// Puts back what a worker had taken and cannot run, and wakes somebody for it. Gives it back where
+    /// the queues are closed.
+    pub(crate) fn put_back(&self, fill: &impl Fill, batch: Sealed) -> Result<(), Sealed> {
         let queue = batch.queue();
-        self.pools.queue(queue).put_back(batch);
+        self.pools.queue(queue).put_back(batch)?;
         self.pools.use_again(queue.pool);
         fence(Ordering::SeqCst);
         self.wake_one(fill, || self.next_to_wake(queue, queue.leader));
+        Ok(())
     }
 
     /// Moves what waits in queues none of whose CPUs has a worker any more to where it would be
@@ -339,12 +342,19 @@ impl Dispatch {
 
     /// Offers a slot that is vacant: as [`Dispatch::announce`], for a CPU without a thread.
     pub(crate) fn offer(&self, fill: &impl Fill, cpu: CpuId) {
-        self.idle.insert(cpu);
-        fence(Ordering::SeqCst);
-        if !self.is_active(cpu) {
+        loop {
+            self.idle.insert(cpu);
+            fence(Ordering::SeqCst);
+            if self.is_active(cpu) {
+                break;
+            }
             // Nobody is to be sent there any more.
             self.idle.remove(cpu);
-            return;
+            fence(Ordering::SeqCst);
+            if !self.is_active(cpu) || !self.slot(cpu).is_vacant() {
+                return self.hand_on(fill, cpu);
+            }
+            // Whoever has allowed it again may have offered it just before the bit was removed.
         }
         let next = self.next_of(cpu, Idle::Woken, &Shares::NONE);
         if matches!(next, Next::Take { .. }) {
@@ -352,9 +362,15 @@ impl Dispatch {
         }
     }
 
-    /// The worker of a CPU that is not to be used any more leaves. It may have been woken for what
-    /// others have to take now: one of them is.
+    /// The worker of a CPU does not do what others have relied on it for: it leaves, or it searched and
+    /// has found something else. If there is more, one of those that are idle is woken for it.
     pub(crate) fn hand_on(&self, fill: &impl Fill, cpu: CpuId) {
+        // Pairs with the fence of P2: either what was inserted is seen, or who inserts it has seen that
+        // nobody is to be relied on.
+        fence(Ordering::SeqCst);
+        if self.idle.is_empty() {
+            return;
+        }
         if let Next::Take { queue, .. } = self.next_of(cpu, Idle::Woken, &Shares::NONE) {
             self.wake_one(fill, || self.next_to_wake(queue, cpu));
         }
@@ -436,6 +452,8 @@ impl Dispatch {
     /// There may be a worker for this CPU from now on.
     pub(crate) fn activate(&self, fill: &impl Fill, cpu: CpuId) {
         self.active.insert(cpu);
+        // Pairs with I2 of whoever offers the slot: either that one sees this, or is seen to have left.
+        fence(Ordering::SeqCst);
         if self.slot(cpu).is_vacant() {
             self.offer(fill, cpu);
         }
@@ -446,7 +464,14 @@ impl Dispatch {
         self.active.remove(cpu);
         // Pairs with I2: either its worker, or who offers its slot, sees this, or is seen here.
         fence(Ordering::SeqCst);
-        self.claim(fill, cpu);
+        if self.idle.remove(cpu) {
+            if self.slot(cpu).is_vacant() {
+                // Somebody may have relied on it.
+                self.hand_on(fill, cpu);
+            } else {
+                self.slot(cpu).wake(self.occupied.contains(cpu));
+            }
+        }
     }
 
     /// Wakes an idle CPU for items that have waited for too long. Whether there were any.
@@ -465,8 +490,8 @@ impl Dispatch {
         }
     }
 
-    /// P4: wakes the CPU that `choose` names. Where another waker was faster to it, chooses
-    /// again: each failure means that somebody else was woken, so this ends.
+    /// P4: wakes the CPU that `choose` names. Where another waker was faster to it, or there is no
+    /// thread for it yet, chooses again: after each failure one CPU less is idle, so this ends.
     fn wake_one(&self, fill: &impl Fill, choose: impl Fn() -> Option<CpuId>) -> bool {
         while let Some(cpu) = choose() {
             if self.claim(fill, cpu) {
@@ -478,16 +503,15 @@ impl Dispatch {
 
     /// Wakes `cpu` if it is idle. Whether this call did it.
     pub(crate) fn claim(&self, fill: &impl Fill, cpu: CpuId) -> bool {
-        let claimed = self.idle.remove(cpu);
-        if claimed {
-            let slot = self.slot(cpu);
-            if slot.is_vacant() {
-                fill.fill(cpu);
-            } else {
-                slot.wake(self.occupied.contains(cpu));
-            }
+        if !self.idle.remove(cpu) {
+            return false;
         }
-        claimed
+        let slot = self.slot(cpu);
+        if slot.is_vacant() {
+            return fill.fill(cpu);
+        }
+        slot.wake(self.occupied.contains(cpu));
+        true
     }
 
     pub(crate) fn has_work(&self) -> bool {
@@ -509,8 +533,9 @@ mod tests {
     struct Woken(Cell<u32>);
 
     impl Fill for Woken {
-        fn fill(&self, _: CpuId) {
+        fn fill(&self, _: CpuId) -> bool {
             self.0.set(self.0.get() + 1);
+            true
         }
     }
 
