@@ -61,9 +61,10 @@ fn a_waker_may_panic_when_what_it_waits_for_ends() {
     let runtime = Runtime::new().unwrap();
     for of_future in [true, false] {
         let (go, gone) = mpsc::channel();
-        let mut handle = match of_future {
-            true => runtime.spawn(async move { gone.recv().unwrap() }),
-            false => runtime.queue(move || gone.recv().unwrap()),
+        let mut handle = if of_future {
+            runtime.spawn(async move { gone.recv().unwrap() })
+        } else {
+            runtime.queue(move || gone.recv().unwrap())
         };
         let waker = Waker::from(Arc::new(Panics));
         for _ in 0..2 {
