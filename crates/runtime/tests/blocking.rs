@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use homing_runtime::{CpuId, CpuSet, Runtime, ShutdownError, blocking};
+use homing_runtime::{CpuId, CpuSet, JoinHandle, Runtime, ShutdownError, blocking};
 use homing_topology::Machine;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -296,7 +296,7 @@ fn miss_a_deadline() {
     let late = runtime.events().queue_batch((0..1_000_000).map(|_| short));
     let error = runtime.shutdown(Duration::from_millis(5)).unwrap_err();
     assert!(error.cancelled > 0 && error.running >= 1, "{error:?}");
-    wait_until("the end of all", || late.iter().all(|handle| handle.is_finished()));
+    wait_until("the end of all", || late.iter().all(JoinHandle::is_finished));
     stop.store(true, Ordering::Relaxed);
     spins.join().unwrap();
 }
