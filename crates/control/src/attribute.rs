@@ -8,6 +8,31 @@ use serde::{Deserialize, Serialize};
 /// Calls come from several threads at once and hold up the client that asked; they should not wait
 /// for long, and must not wait for the end of the [`ControlSocket`](crate::ControlSocket) that
 /// they are made by.
+///
+/// ```
+/// use homing_control::{Attribute, AttributeError, AttributeTree};
+///
+/// /// The number of the process.
+/// struct Process;
+///
+/// impl AttributeTree for Process {
+///     fn list(&self) -> Vec<Attribute> {
+///         vec![Attribute { path: "process/id".to_owned(), writable: false }]
+///     }
+///     fn get(&self, path: &str) -> Result<String, AttributeError> {
+///         match path {
+///             "process/id" => Ok(std::process::id().to_string()),
+///             _ => Err(AttributeError::NotFound { path: path.to_owned() }),
+///         }
+///     }
+///     fn set(&self, path: &str, _: &str) -> Result<(), AttributeError> {
+///         self.get(path)?;
+///         Err(AttributeError::ReadOnly { path: path.to_owned() })
+///     }
+/// }
+///
+/// assert!(Process.get("process/id").is_ok() && Process.set("process/id", "1").is_err());
+/// ```
 pub trait AttributeTree: Send + Sync {
     /// All attributes there are at present, sorted by path.
     fn list(&self) -> Vec<Attribute>;
@@ -20,6 +45,14 @@ pub trait AttributeTree: Send + Sync {
 }
 
 /// An attribute, without its value.
+///
+/// ```
+/// use homing_control::Attribute;
+///
+/// let attribute = Attribute { path: "workqueue/crypt/nice".to_owned(), writable: true };
+/// assert!(attribute.is_below("workqueue/crypt") && attribute.is_below(""));
+/// assert!(!attribute.is_below("workqueue/cry"));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attribute {
     /// Words with `/` between them, from the general to the particular.
@@ -39,6 +72,18 @@ impl Attribute {
 }
 
 /// Why an attribute was not read or written.
+///
+/// ```
+/// use homing_control::AttributeError;
+///
+/// let error = AttributeError::Value {
+///     path: "volume".to_owned(),
+///     value: "loud".to_owned(),
+///     accepted: "a number from 0 to 255".to_owned(),
+/// };
+/// let text = r#"volume: "loud" is not accepted: use a number from 0 to 255"#;
+/// assert_eq!(error.to_string(), text);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttributeError {

@@ -18,6 +18,20 @@ const ANSWER_TIME: Duration = Duration::from_secs(10);
 const ANSWER_LENGTH_MAX: usize = 64 << 20;
 
 /// Why a client has no answer.
+///
+/// ```
+/// use std::sync::Arc;
+/// use homing_control::{AttributeError, Client, ClientError, ControlSocket, Trees};
+///
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("control");
+/// let nobody = Client::connect(&path).unwrap_err();
+/// assert!(matches!(nobody, ClientError::Io { .. }));
+/// let socket = ControlSocket::listen(&path, Arc::new(Trees::default()))?;
+/// let missing = Client::connect(&path)?.get("volume").unwrap_err();
+/// assert!(matches!(missing, ClientError::Attribute(AttributeError::NotFound { .. })));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
@@ -55,6 +69,36 @@ fn advice(error: &io::Error) -> &'static str {
 ///
 /// A server hangs up after some minutes without a request: who asks now and then connects anew
 /// each time.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use homing_control::{Attribute, AttributeError, AttributeTree};
+/// # struct Crypt;
+/// # impl AttributeTree for Crypt {
+/// #     fn list(&self) -> Vec<Attribute> {
+/// #         vec![Attribute { path: "workqueue/crypt/nice".to_owned(), writable: true }]
+/// #     }
+/// #     fn get(&self, _: &str) -> Result<String, AttributeError> {
+/// #         Ok("5".to_owned())
+/// #     }
+/// #     fn set(&self, _: &str, _: &str) -> Result<(), AttributeError> {
+/// #         Ok(())
+/// #     }
+/// # }
+/// use homing_control::{Client, ControlSocket};
+///
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("control");
+/// let socket = ControlSocket::listen(&path, Arc::new(Crypt))?;
+/// let mut client = Client::connect(socket.path())?;
+/// assert_eq!(client.list("workqueue")?.len(), 1);
+/// assert_eq!(client.get("workqueue/crypt/nice")?, "5");
+/// client.set("workqueue/crypt/nice", "10")?;
+/// // Somebody mistyped it, or left out its beginning.
+/// assert_eq!(client.closest("workqueue/crpyt/nice")?, Some("workqueue/crypt/nice".to_owned()));
+/// assert_eq!(client.closest("crypt/nice")?, Some("workqueue/crypt/nice".to_owned()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Client {
     stream: UnixStream,

@@ -20,6 +20,17 @@ use crate::wire::{self, Answer, Failure, REQUEST_LENGTH_MAX, Request};
 /// Clients that may wait to be let in.
 const BACKLOG: i32 = 64;
 /// Clients at one time; more are turned away.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use homing_control::{CONNECTIONS_MAX, Client, ControlSocket, Trees};
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("control");
+/// let socket = ControlSocket::listen(&path, Arc::new(Trees::default()))?;
+/// let clients: Result<Vec<_>, _> = (0..CONNECTIONS_MAX).map(|_| Client::connect(&path)).collect();
+/// assert!(clients.is_ok() && Client::connect(&path).is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub const CONNECTIONS_MAX: usize = 16;
 /// What a client may take from the first byte of a line to its last, or to read an answer.
 const LINE_TIME: Duration = Duration::from_secs(10);
@@ -28,6 +39,19 @@ const IDLE_TIME: Duration = Duration::from_secs(300);
 
 /// Offers a tree on a Unix socket of mode 0600 until it is dropped. Dropping takes the file away,
 /// cuts off the clients and waits for calls of the tree that are under way.
+///
+/// ```
+/// use std::sync::Arc;
+/// use homing_control::{ControlSocket, Trees};
+///
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("control");
+/// let socket = ControlSocket::listen(&path, Arc::new(Trees::default()))?;
+/// assert_eq!(socket.path(), path);
+/// drop(socket);
+/// assert!(!path.exists());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct ControlSocket {
     shared: Arc<Shared>,

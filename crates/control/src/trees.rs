@@ -6,6 +6,29 @@ use std::sync::Arc;
 use crate::attribute::{Attribute, AttributeError, AttributeTree};
 
 /// Several trees seen as one. Where two know a path, the first of them has it.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use homing_control::{Attribute, AttributeError, AttributeTree};
+/// # struct Crypt;
+/// # impl AttributeTree for Crypt {
+/// #     fn list(&self) -> Vec<Attribute> {
+/// #         vec![Attribute { path: "workqueue/crypt/nice".to_owned(), writable: true }]
+/// #     }
+/// #     fn get(&self, _: &str) -> Result<String, AttributeError> {
+/// #         Ok("5".to_owned())
+/// #     }
+/// #     fn set(&self, _: &str, _: &str) -> Result<(), AttributeError> {
+/// #         Ok(())
+/// #     }
+/// # }
+/// use homing_control::Trees;
+///
+/// let trees = Trees::new([Arc::new(Trees::default()) as Arc<dyn AttributeTree>, Arc::new(Crypt)]);
+/// assert_eq!(trees.get("workqueue/crypt/nice")?, "5"); // of the second one
+/// assert_eq!(trees.list().len(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Default)]
 pub struct Trees(Vec<Arc<dyn AttributeTree>>);
 

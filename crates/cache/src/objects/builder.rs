@@ -21,6 +21,19 @@ const SHARDS: u64 = 4;
 const EXPECTED_WEIGHED: u64 = 1 << 16;
 
 /// Makes a [`Cache`]: [`Cache::builder`].
+///
+/// ```
+/// use homing_cache::Cache;
+///
+/// // Up to 1 MiB of bodies, by path.
+/// let cache = Cache::<String, Vec<u8>>::builder()
+///     .capacity(1 << 20)
+///     .weigher(|path, body| (path.len() + body.len()) as u32)
+///     .build()?;
+/// cache.insert("/".to_owned(), b"hello".to_vec());
+/// assert_eq!((cache.len(), cache.weight()), (1, 6));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use]
 pub struct Builder<K, V, S = foldhash::quality::RandomState> {
     capacity: u64,
@@ -35,6 +48,15 @@ pub struct Builder<K, V, S = foldhash::quality::RandomState> {
 }
 
 /// Why a cache could not be made.
+///
+/// ```
+/// use homing_cache::{BuildError, Cache};
+///
+/// let error = Cache::<u32, u32>::builder().build().err();
+/// assert_eq!(error, Some(BuildError::NoCapacity));
+/// let error = Cache::<u32, u32>::builder().capacity(2).shards(3).build().err();
+/// assert_eq!(error, Some(BuildError::Shards { shards: 3, capacity: 2 }));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
@@ -76,6 +98,16 @@ impl<K, V, S> Builder<K, V, S> {
 
     /// What entries weigh, in units of the capacity: their bytes, often. It is asked once for each
     /// value, without any lock. What weighs more than a shard holds is turned away.
+    ///
+    /// ```
+    /// # use homing_cache::Cache;
+    /// let builder = Cache::<u32, &str>::builder().capacity(10);
+    /// let cache = builder.weigher(|_, text| text.len() as u32).build()?;
+    /// cache.insert(1, "short");
+    /// cache.insert(2, "longer than the cache");
+    /// assert_eq!((cache.get(&1), cache.get(&2), cache.weight()), (Some("short"), None, 5));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn weigher(mut self, weigher: impl Fn(&K, &V) -> u32 + Send + Sync + 'static) -> Self {
         self.weigher = Some(Box::new(weigher));
         self
@@ -83,6 +115,19 @@ impl<K, V, S> Builder<K, V, S> {
 
     /// Is told of each entry that leaves, on the thread that caused it, after all locks are let go: it
     /// may use the cache.
+    ///
+    /// ```
+    /// # use homing_cache::{Cache, Cause};
+    /// let (tell, told) = std::sync::mpsc::channel();
+    /// let cache = Cache::builder()
+    ///     .capacity(100)
+    ///     .listener(move |key, value, cause| tell.send((key, value, cause)).unwrap())
+    ///     .build()?;
+    /// cache.insert(1, "one");
+    /// cache.insert(1, "uno");
+    /// assert_eq!(told.recv()?, (1, "one", Cause::Replaced));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn listener(mut self, listener: impl Fn(K, V, Cause) + Send + Sync + 'static) -> Self {
         self.listener = Some(Box::new(listener));
         self
@@ -90,12 +135,48 @@ impl<K, V, S> Builder<K, V, S> {
 
     /// Entries expire so long after they were written. They are gone for readers at once, and from
     /// memory soon: insertions look for them, and [`Cache::remove_expired`] finds all.
+    ///
+    /// ```
+    /// # use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    /// # use std::time::Duration;
+    /// # use homing_cache::Cache;
+    /// # static NOW: AtomicU64 = AtomicU64::new(0);
+    /// let cache = Cache::builder()
+    ///     .capacity(100)
+    ///     .time_to_live(Duration::from_secs(60))
+    ///     .clock(|| Duration::from_secs(NOW.load(Relaxed)))
+    ///     .build()?;
+    /// cache.insert("token", 7);
+    /// NOW.store(59, Relaxed);
+    /// assert_eq!(cache.get("token"), Some(7));
+    /// NOW.store(60, Relaxed);
+    /// assert_eq!(cache.get("token"), None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn time_to_live(mut self, time: Duration) -> Self {
         self.lifetimes.live = Some(time);
         self
     }
 
     /// Entries expire so long after they were last read or written.
+    ///
+    /// ```
+    /// # use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    /// # use std::time::Duration;
+    /// # use homing_cache::Cache;
+    /// # static NOW: AtomicU64 = AtomicU64::new(0);
+    /// # let clock = || Duration::from_secs(NOW.load(Relaxed));
+    /// # let builder = Cache::builder().capacity(100).clock(clock);
+    /// let cache = builder.time_to_idle(Duration::from_secs(60)).build()?;
+    /// cache.insert("session", 7);
+    /// NOW.store(50, Relaxed);
+    /// assert_eq!(cache.get("session"), Some(7)); // until 110 from now on
+    /// NOW.store(100, Relaxed);
+    /// assert!(cache.contains_key("session")); // this does not count as a read
+    /// NOW.store(110, Relaxed);
+    /// assert!(!cache.contains_key("session"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn time_to_idle(mut self, time: Duration) -> Self {
         self.lifetimes.idle = Some(time);
         self
@@ -104,6 +185,24 @@ impl<K, V, S> Builder<K, V, S> {
     /// Failed loads are remembered so long, and told to whoever asks. Without this they are told only
     /// to those who waited for the same load. Each shard remembers about a thousand; more are not
     /// remembered.
+    ///
+    /// ```
+    /// # use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    /// # use std::time::Duration;
+    /// # use homing_cache::Cache;
+    /// # use std::sync::Arc;
+    /// # static NOW: AtomicU64 = AtomicU64::new(0);
+    /// # let clock = || Duration::from_secs(NOW.load(Relaxed));
+    /// # let builder = Cache::<String, u32>::builder().capacity(100).clock(clock);
+    /// let cache = builder.error_time_to_live(Duration::from_secs(5)).build()?;
+    /// assert!(cache.get_or_load("key", || Err("offline")).is_err());
+    /// // Whoever asks within five seconds gets the same error, and nothing is loaded.
+    /// let again = cache.get_or_load("key", || Ok(1));
+    /// assert_eq!(again, Err(Arc::new("offline")));
+    /// NOW.store(5, Relaxed);
+    /// assert_eq!(cache.get_or_load("key", || Ok::<_, &str>(1)), Ok(1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn error_time_to_live(mut self, time: Duration) -> Self {
         self.error_lifetime = Some(time);
         self
@@ -111,12 +210,32 @@ impl<K, V, S> Builder<K, V, S> {
 
     /// How many parts with a lock of their own the cache has. By default up to 4 for each CPU, each of
     /// some hundred entries.
+    ///
+    /// ```
+    /// # use homing_cache::Cache;
+    /// // With one shard no entry goes before the cache is full, but threads wait for each other.
+    /// let cache = Cache::builder().capacity(1000).shards(1).build()?;
+    /// (0..1000).for_each(|key| _ = cache.insert(key, key));
+    /// assert_eq!(cache.len(), 1000);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn shards(mut self, shards: usize) -> Self {
         self.shards = Some(shards);
         self
     }
 
     /// How keys are hashed. All 64 bits must be good.
+    ///
+    /// ```
+    /// # use homing_cache::Cache;
+    /// use std::hash::RandomState;
+    ///
+    /// let builder = Cache::<String, u32>::builder().capacity(100);
+    /// let cache: Cache<_, _, RandomState> = builder.hasher(RandomState::new()).build()?;
+    /// cache.insert("one".to_owned(), 1);
+    /// assert_eq!(cache.get("one"), Some(1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn hasher<T: BuildHasher>(self, hasher: T) -> Builder<K, V, T> {
         let Self {
             capacity, shards, weigher, listener, lifetimes, error_lifetime, time, of, ..
@@ -125,6 +244,21 @@ impl<K, V, S> Builder<K, V, S> {
     }
 
     /// The time since some moment, by which entries expire: for tests of programs.
+    ///
+    /// ```
+    /// # use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    /// # use std::time::Duration;
+    /// # use homing_cache::Cache;
+    /// static NOW: AtomicU64 = AtomicU64::new(0);
+    ///
+    /// let clock = || Duration::from_secs(NOW.load(Relaxed));
+    /// let day = Duration::from_secs(24 * 3600);
+    /// let cache = Cache::builder().capacity(100).time_to_live(day).clock(clock).build()?;
+    /// cache.insert("news", 1);
+    /// NOW.store(day.as_secs(), Relaxed); // nobody has to wait for it
+    /// assert_eq!(cache.get("news"), None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn clock(mut self, now: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
         self.time = Some(Box::new(now));
         self

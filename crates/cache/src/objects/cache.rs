@@ -119,6 +119,16 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
 
     /// Gives a key a value, and returns the one that it had. A load of the key that is under way is
     /// not cached any more.
+    ///
+    /// ```
+    /// # use homing_cache::Cache;
+    /// let cache = Cache::new(100);
+    /// assert_eq!(cache.insert("one", 1), None);
+    /// assert_eq!(cache.insert("one", 11), Some(1));
+    /// assert!(cache.contains_key("one") && cache.stats().hits == 0); // this was no use
+    /// assert_eq!(cache.remove("one"), Some(11));
+    /// assert_eq!(cache.get("one"), None);
+    /// ```
     pub fn insert(&self, key: K, value: V) -> Option<V> {
         self.inner.insert(key, value, None)
     }
@@ -143,6 +153,14 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
     }
 
     /// Takes a value out if the condition holds, which is asked under the lock.
+    ///
+    /// ```
+    /// # use homing_cache::Cache;
+    /// let cache = Cache::new(100);
+    /// cache.insert("generation", 3);
+    /// assert_eq!(cache.remove_if("generation", |it| *it < 3), None);
+    /// assert_eq!(cache.remove_if("generation", |it| *it == 3), Some(3));
+    /// ```
     pub fn remove_if<Q>(&self, key: &Q, condition: impl FnOnce(&V) -> bool) -> Option<V>
     where
         K: Borrow<Q>,
@@ -172,6 +190,16 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
 
     /// Keeps the entry of a key from eviction until the guard is dropped. It can be removed and
     /// replaced meanwhile.
+    ///
+    /// ```
+    /// # use homing_cache::Cache;
+    /// let cache = Cache::new(1);
+    /// cache.insert("pinned", 1);
+    /// let pinned = cache.pin("pinned").unwrap();
+    /// cache.insert("other", 2); // finds no room
+    /// assert!(cache.contains_key("pinned") && !cache.contains_key("other"));
+    /// assert_eq!(*pinned, 1);
+    /// ```
     pub fn pin<Q>(&self, key: &Q) -> Option<Pinned<K, V, S>>
     where
         K: Borrow<Q>,
@@ -208,6 +236,22 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
     }
 
     /// Takes all entries out whose time is over, and forgets errors for which it is; to be called now and then where nobody inserts.
+    ///
+    /// ```
+    /// # use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    /// # use std::time::Duration;
+    /// # use homing_cache::Cache;
+    /// # static NOW: AtomicU64 = AtomicU64::new(0);
+    /// # let clock = || Duration::from_secs(NOW.load(Relaxed));
+    /// # let builder = Cache::builder().capacity(100).clock(clock);
+    /// let cache = builder.time_to_live(Duration::from_secs(60)).build()?;
+    /// cache.insert("token", 7);
+    /// NOW.store(60, Relaxed);
+    /// assert_eq!((cache.get("token"), cache.len()), (None, 1)); // still in memory
+    /// cache.remove_expired();
+    /// assert_eq!(cache.len(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn remove_expired(&self) {
         let now = self.inner.common.time();
         for part in &self.inner.shards {
@@ -254,6 +298,14 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
     /// # Panics
     ///
     /// If the capacity is less than one for each shard.
+    ///
+    /// ```
+    /// # use homing_cache::Cache;
+    /// let cache = Cache::new(100);
+    /// (0..100).for_each(|key| _ = cache.insert(key, key));
+    /// cache.set_capacity(40);
+    /// assert_eq!((cache.capacity(), cache.weight(), cache.len()), (40, 40, 40));
+    /// ```
     pub fn set_capacity(&self, capacity: u64) {
         let common = &self.inner.common;
         assert!(capacity >= common.shards as u64, "{capacity} is less than 1 for each shard");
@@ -276,6 +328,18 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
     }
 
     /// The entries, each with its key, as they are when their shard is reached. This is no use of them.
+    ///
+    /// ```
+    /// # use homing_cache::Cache;
+    /// let cache = Cache::new(100);
+    /// cache.insert("one", 1);
+    /// cache.insert("two", 2);
+    /// let mut all: Vec<_> = cache.iter().collect(); // in no order
+    /// all.sort_unstable();
+    /// assert_eq!(all, [("one", 1), ("two", 2)]);
+    /// cache.clear();
+    /// assert!(cache.is_empty());
+    /// ```
     pub fn iter(&self) -> impl Iterator<Item = (K, V)> + '_
     where
         K: Clone,
@@ -328,6 +392,15 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
     /// # Panics
     ///
     /// If the group is another cache's.
+    ///
+    /// ```
+    /// # use homing_cache::Cache;
+    /// let cache = Cache::new(100);
+    /// let tenant = cache.group("tenant");
+    /// cache.insert_in(&tenant, "key", 1);
+    /// assert!(cache.remove_group(&tenant));
+    /// assert_eq!((cache.get("key"), cache.group("default").stats().weight), (Some(1), 1));
+    /// ```
     pub fn remove_group(&self, group: &Group) -> bool {
         let common = &self.inner.common;
         self.inner.check(group);
@@ -347,6 +420,17 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
 
     /// Lets the policy learn which entries to keep (as it does unless told otherwise), or evicts what
     /// was used longest ago: a switch to rule it out as a cause, with nothing moved or lost.
+    ///
+    /// ```
+    /// # use homing_cache::Cache;
+    /// let cache = Cache::new(200);
+    /// cache.set_learning(false);
+    /// let read = |key: u32| _ = cache.get_or_insert_with(&key, || key);
+    /// (0..200).for_each(read);
+    /// (0..100).for_each(read);
+    /// (200..280).for_each(read); // in place of the other half, which was used longest ago
+    /// assert!((0..100).all(|key| cache.contains_key(&key)));
+    /// ```
     pub fn set_learning(&self, learning: bool) {
         self.inner.common.habits.set_learning(learning);
     }

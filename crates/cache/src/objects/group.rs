@@ -10,6 +10,21 @@ use crate::sync::{Arc, Mutex, RwLock, read, write};
 ///
 /// As in the kernel's memory controller: what is below `min` is never taken for another group; what is
 /// below `low` only where every group is; what is above `high` goes before that, and above `max` first.
+///
+/// ```
+/// use homing_cache::Cache;
+///
+/// let cache = Cache::new(8);
+/// let (web, batch) = (cache.group("web"), cache.group("batch"));
+/// web.set_min(2); // two of its entries are never taken for others
+/// web.set_low(4); // nor two more, as long as others have more than their own `low`
+/// batch.set_high(6); // what it has above six goes before what others have
+/// batch.set_max(7); // and more than seven it never has
+/// (0..4).for_each(|key| _ = cache.insert_in(&web, key, "page"));
+/// (10..99).for_each(|key| _ = cache.insert_in(&batch, key, "report"));
+/// assert_eq!((web.stats().weight, batch.stats().weight), (4, 4));
+/// assert_eq!((web.name(), batch.name()), ("web", "batch"));
+/// ```
 #[derive(Debug)]
 pub struct Group {
     pub(super) name: String,
@@ -24,6 +39,17 @@ pub struct Group {
 }
 
 /// What a group has and how it fares.
+///
+/// ```
+/// use homing_cache::{Cache, GroupStats};
+///
+/// let cache = Cache::new(100);
+/// let tenant = cache.group("tenant");
+/// cache.insert_in(&tenant, "key", 1);
+/// cache.get("key");
+/// let GroupStats { weight, hits, misses, evictions, .. } = tenant.stats();
+/// assert_eq!((weight, hits, misses, evictions), (1, 1, 1, 0));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GroupStats {

@@ -23,6 +23,17 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
     /// inserted or removed is returned, but not cached: it may be stale.
     ///
     /// A loader that asks the cache for its own key waits for itself.
+    ///
+    /// ```
+    /// # use homing_cache::Cache;
+    /// # use std::io::{Error, ErrorKind};
+    /// let cache: Cache<String, usize> = Cache::new(100);
+    /// let failed = cache.get_or_load("size", || Err(Error::from(ErrorKind::NotFound)));
+    /// assert_eq!(failed.unwrap_err().kind(), ErrorKind::NotFound);
+    /// assert_eq!(cache.get_or_load("size", || Ok::<_, Error>(42))?, 42);
+    /// assert_eq!(cache.get("size"), Some(42));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn get_or_load<Q, E>(
         &self,
         key: &Q,
@@ -41,6 +52,15 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
     /// # Panics
     ///
     /// If the group is another cache's.
+    ///
+    /// ```
+    /// # use homing_cache::Cache;
+    /// let cache: Cache<u32, String> = Cache::new(100);
+    /// let tenant = cache.group("tenant");
+    /// let name = cache.get_or_load_in(&tenant, &7, || String::from_utf8(b"seven".to_vec()))?;
+    /// assert_eq!((&*name, tenant.stats().weight), ("seven", 1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn get_or_load_in<Q, E>(
         &self,
         group: &Group,
@@ -57,6 +77,13 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
     }
 
     /// [`get_or_load`](Self::get_or_load) of what cannot fail.
+    ///
+    /// ```
+    /// # use homing_cache::Cache;
+    /// let cache: Cache<u32, u32> = Cache::new(100);
+    /// assert_eq!(cache.get_or_insert_with(&12, || 12 * 12), 144);
+    /// assert_eq!(cache.get_or_insert_with(&12, || unreachable!("it is there")), 144);
+    /// ```
     pub fn get_or_insert_with<Q>(&self, key: &Q, make: impl FnOnce() -> V) -> V
     where
         K: Borrow<Q>,
@@ -98,6 +125,29 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
 
     /// [`get_or_load`](Self::get_or_load) for futures. If the one that loads is dropped, one of those
     /// that wait loads. `load` is polled by the caller that loads, and by nobody else.
+    ///
+    /// ```
+    /// # use homing_cache::Cache;
+    /// # fn block_on<F: Future>(future: F) -> F::Output {
+    /// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    /// #     let mut future = std::pin::pin!(future);
+    /// #     loop {
+    /// #         if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut context) {
+    /// #             return output;
+    /// #         }
+    /// #     }
+    /// # }
+    /// # block_on(async {
+    /// let cache: Cache<u32, String> = Cache::new(100);
+    /// let load = async || String::from_utf8(b"seven".to_vec()); // from a database
+    /// assert_eq!(cache.get_or_load_async(&7, load()).await?, "seven");
+    /// let tenant = cache.group("tenant");
+    /// assert_eq!(cache.get_or_load_in_async(&tenant, &8, load()).await?, "seven");
+    /// assert_eq!(tenant.stats().weight, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub async fn get_or_load_async<Q, E>(
         &self,
         key: &Q,

@@ -10,6 +10,19 @@ use crate::sync::write;
 /// The value of an entry that is not evicted before this is dropped: [`Cache::pin`]. Where the cache holds
 /// more than it may since entries were pinned, what can go now goes as this is dropped, and the listener
 /// is told.
+///
+/// ```
+/// use homing_cache::Cache;
+///
+/// let cache = Cache::new(2);
+/// cache.insert("one", 1);
+/// cache.insert("two", 2);
+/// let (one, two) = (cache.pin("one").unwrap(), cache.pin("two").unwrap());
+/// cache.set_capacity(1);
+/// assert_eq!((*one + *two, cache.len()), (3, 2)); // neither can go
+/// drop(one);
+/// assert_eq!(cache.len(), 1);
+/// ```
 #[must_use = "an entry is kept until this is dropped"]
 pub struct Pinned<K: Hash + Eq, V: Clone, S: BuildHasher> {
     cache: Cache<K, V, S>,

@@ -1,6 +1,20 @@
 //! Entries that left the cache, and who is told of it.
 
 /// Why an entry left the cache.
+///
+/// ```
+/// use homing_cache::{Cache, Cause};
+///
+/// let (tell, told) = std::sync::mpsc::channel();
+/// let listener = move |key, (), cause| tell.send((key, cause)).unwrap();
+/// let cache = Cache::builder().capacity(1).listener(listener).build()?;
+/// cache.insert("one", ());
+/// cache.insert("two", ());
+/// cache.remove("two");
+/// assert_eq!(told.recv()?, ("one", Cause::Capacity));
+/// assert_eq!(told.recv()?, ("two", Cause::Removed));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Cause {

@@ -3,6 +3,18 @@
 use super::shard::Shard;
 
 /// What happened in a cache since it was made, and what it holds.
+///
+/// ```
+/// use homing_cache::Cache;
+///
+/// let cache = Cache::new(100);
+/// assert_eq!(cache.get("one"), None);
+/// cache.insert("one", 1);
+/// (0..3).for_each(|_| assert_eq!(cache.get("one"), Some(1)));
+/// let stats = cache.stats();
+/// assert_eq!((stats.hits, stats.misses, stats.entries), (3, 1, 1));
+/// assert_eq!(stats.hit_ratio(), 0.75);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {

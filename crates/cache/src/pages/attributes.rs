@@ -41,6 +41,17 @@ const AHEAD_KIB_MAX: usize = 1 << 20;
 const LIMITS: [&str; 4] = ["min", "low", "high", "max"];
 
 /// The live attributes of a page cache, read and written as text by path: [`PageCache::attributes`].
+///
+/// ```
+/// use homing_cache::pages::{PageCache, PageCacheAttributes};
+/// use homing_control::AttributeTree;
+///
+/// let attributes: PageCacheAttributes = PageCache::builder(4 << 20).build()?.attributes();
+/// assert!(attributes.list().iter().any(|it| it.path == "cache/used" && !it.writable));
+/// attributes.set("cache/readahead/max_kb", "256")?;
+/// assert_eq!(attributes.get("cache/readahead/max_kb")?, "256");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct PageCacheAttributes(PageCache);
 

@@ -15,6 +15,40 @@ pub type Job = Box<dyn FnOnce() + Send>;
 ///
 /// A job that is dropped instead does no harm: requests do then what cannot wait, and the next one
 /// that sees work asks again.
+///
+/// ```
+/// use std::sync::mpsc::{Sender, channel};
+/// use homing_cache::pages::{Background, Job, PageCache};
+///
+/// /// Sends jobs to a thread of the program.
+/// struct Jobs(Sender<Job>);
+///
+/// impl Background for Jobs {
+///     fn spawn(&self, job: Job) {
+///         let _ = self.0.send(job);
+///     }
+/// }
+///
+/// # use std::{fs::File, io::Result, os::unix::fs::FileExt, sync::Arc};
+/// # struct Disk(File);
+/// # impl homing_cache::pages::Backing for Disk {
+/// #     fn size(&self) -> u64 { 1 << 20 }
+/// #     fn read(&self, at: u64, data: &mut [u8]) -> Result<()> { self.0.read_exact_at(data, at) }
+/// #     fn write(&self, at: u64, data: &mut [u8]) -> Result<()> { self.0.write_all_at(data, at) }
+/// #     fn flush(&self) -> Result<()> { self.0.sync_data() }
+/// # }
+/// # let temporary = tempfile::tempfile()?;
+/// # temporary.set_len(1 << 20)?;
+/// # let disk = Arc::new(Disk(temporary));
+/// let (jobs, thread) = channel();
+/// let cache = PageCache::builder(4 << 20).background(Jobs(jobs)).build()?;
+/// let group = cache.group("tenant").build();
+/// let file = cache.open(disk, &group)?;
+/// file.prefetch(0, 8192); // asks for a job, and goes on
+/// thread.recv()?(); // as that thread does
+/// assert_eq!(group.usage(), 8192);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Background: Send + Sync {
     /// Runs the job, elsewhere and soon. Must not run it in place: the caller may be in the midst of a
     /// request.

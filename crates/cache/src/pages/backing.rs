@@ -6,6 +6,39 @@ use std::io;
 /// two for the same page if one of them writes, unless it [allows that](Self::reads_may_meet_writes).
 ///
 /// Offsets are those of whole pages; lengths, too, but where the file ends within its last page.
+///
+/// ```
+/// use std::{fs::File, io::Result, os::unix::fs::FileExt};
+/// use homing_cache::pages::Backing;
+///
+/// struct Disk(File);
+///
+/// impl Backing for Disk {
+///     fn size(&self) -> u64 {
+///         1 << 20
+///     }
+///     fn read(&self, offset: u64, data: &mut [u8]) -> Result<()> {
+///         self.0.read_exact_at(data, offset)
+///     }
+///     fn write(&self, offset: u64, data: &mut [u8]) -> Result<()> {
+///         self.0.write_all_at(data, offset)
+///     }
+///     fn flush(&self) -> Result<()> {
+///         self.0.sync_data()
+///     }
+/// }
+///
+/// // The rest is made of these, unless the disk has something better.
+/// let disk = Disk(tempfile::tempfile()?);
+/// disk.write_durably(0, &mut [7; 4096])?;
+/// disk.write_zeroes(512, 512)?;
+/// disk.discard(1024, 512)?;
+/// let mut data = [1; 1024];
+/// disk.read(0, &mut data)?;
+/// assert!(data[..512] == [7; 512] && data[512..] == [0; 512]);
+/// assert!(!disk.reads_may_meet_writes());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Backing: Send + Sync {
     /// The size in bytes. It does not change while the file is open.
     fn size(&self) -> u64;

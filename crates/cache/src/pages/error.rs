@@ -78,6 +78,32 @@ pub enum OpenError {
 }
 
 /// Why a group was not removed: it has files. Nothing was changed.
+///
+/// ```
+/// use homing_cache::pages::{GroupInUse, PageCache};
+///
+/// # use std::{fs::File, io::Result, os::unix::fs::FileExt, sync::Arc};
+/// # struct Disk(File);
+/// # impl homing_cache::pages::Backing for Disk {
+/// #     fn size(&self) -> u64 { 1 << 20 }
+/// #     fn read(&self, at: u64, data: &mut [u8]) -> Result<()> { self.0.read_exact_at(data, at) }
+/// #     fn write(&self, at: u64, data: &mut [u8]) -> Result<()> { self.0.write_all_at(data, at) }
+/// #     fn flush(&self) -> Result<()> { self.0.sync_data() }
+/// # }
+/// # let temporary = tempfile::tempfile()?;
+/// # temporary.set_len(1 << 20)?;
+/// # let disk = Arc::new(Disk(temporary));
+/// # let cache = PageCache::builder(4 << 20).build()?;
+/// let group = cache.group("tenant").build();
+/// let file = cache.open(disk, &group)?;
+/// file.read(0, &mut [0; 4096])?;
+/// let error = GroupInUse { group: "tenant".to_owned(), files: 1 };
+/// assert_eq!(cache.remove_group(&group), Err(error));
+/// file.close()?;
+/// cache.remove_group(&group)?;
+/// assert_eq!(cache.stats().total.misses, 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the group {group} has {files} open files: close them first")]
 pub struct GroupInUse {
@@ -88,6 +114,15 @@ pub struct GroupInUse {
 }
 
 /// Why a cache could not be made.
+///
+/// ```
+/// use homing_cache::pages::{BuildError, PageCache};
+///
+/// let error = PageCache::builder(4 << 20).page_size(1000).build().unwrap_err();
+/// assert!(matches!(error, BuildError::PageSize(1000)));
+/// let error = PageCache::builder(4096).build().unwrap_err();
+/// assert!(matches!(error, BuildError::TooSmall { bytes: 4096, .. }));
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
@@ -121,6 +156,18 @@ pub enum BuildError {
 }
 
 /// Why a cache did not get another size. Some of its parts may have it.
+///
+/// ```
+/// use homing_cache::pages::{PageCache, ResizeError};
+///
+/// let cache = PageCache::builder(4 << 20).size_max(8 << 20).build()?;
+/// cache.set_size(8 << 20)?;
+/// let error = cache.set_size(9 << 20).unwrap_err();
+/// assert!(matches!(error, ResizeError::AboveMax { max: 8_388_608, .. }));
+/// assert!(matches!(cache.set_size(4096), Err(ResizeError::Size(_))));
+/// assert_eq!(cache.stats().size, 8 << 20);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResizeError {

@@ -210,12 +210,69 @@ impl Core {
 /// assert_eq!(&memory.0.lock().unwrap()[5000..5005], b"hello");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// What is in the cache is written to the disk step by step, or at once:
+///
+/// ```
+/// # use homing_cache::pages::PageCache;
+/// # use std::{fs::File, io::Result, os::unix::fs::FileExt, sync::Arc};
+/// # struct Disk(File);
+/// # impl homing_cache::pages::Backing for Disk {
+/// #     fn size(&self) -> u64 { 1 << 20 }
+/// #     fn read(&self, at: u64, data: &mut [u8]) -> Result<()> { self.0.read_exact_at(data, at) }
+/// #     fn write(&self, at: u64, data: &mut [u8]) -> Result<()> { self.0.write_all_at(data, at) }
+/// #     fn flush(&self) -> Result<()> { self.0.sync_data() }
+/// # }
+/// # let temporary = tempfile::tempfile()?;
+/// # temporary.set_len(1 << 20)?;
+/// # let disk = Arc::new(Disk(temporary));
+/// # let cache = PageCache::builder(4 << 20).build()?;
+/// # let group = cache.group("tenant").build();
+/// let file = cache.open(disk, &group)?;
+/// file.write(0, b"one")?; // dirty
+/// assert_eq!((file.group().dirty(), file.size()), (4096, 1 << 20));
+/// file.write_back(0, 3)?; // clean, but the disk may have it in its own cache
+/// assert_eq!(group.dirty(), 0);
+/// file.flush_all()?; // durable
+/// file.write_through(4096, b"two")?; // durable at once
+/// file.write_zeroes(4096, 8192)?; // durable with the next flush
+/// file.discard(16384, 4096)?; // not needed any more
+/// file.prefetch(32768, 4096); // needed soon: read in the background
+/// file.close()?;
+/// assert_eq!(group.usage(), 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct CachedFile {
     cache: PageCache,
     state: Option<Arc<FileState>>,
 }
 
 /// A file that could not be closed: it can be used, and closed, again.
+///
+/// ```
+/// use homing_cache::pages::{FileError, PageCache};
+/// # use std::{fs::File, io::Result, os::unix::fs::FileExt, sync::Arc};
+/// # struct Disk(File);
+/// # impl homing_cache::pages::Backing for Disk {
+/// #     fn size(&self) -> u64 { 1 << 20 }
+/// #     fn read(&self, at: u64, data: &mut [u8]) -> Result<()> { self.0.read_exact_at(data, at) }
+/// #     fn write(&self, at: u64, data: &mut [u8]) -> Result<()> { self.0.write_all_at(data, at) }
+/// #     fn flush(&self) -> Result<()> { self.0.sync_data() }
+/// # }
+/// # let cache = PageCache::builder(4 << 20).build()?;
+/// # let group = cache.group("tenant").build();
+/// # let temporary = tempfile::NamedTempFile::new()?;
+///
+/// let read_only = Disk(File::open(temporary.path())?);
+/// let file = cache.open(Arc::new(read_only), &group)?;
+/// file.write(0, &[7; 4096])?;
+/// let error = file.close().unwrap_err();
+/// assert!(matches!(error.source, FileError::Write { offset: 0, .. }));
+/// let mut data = [0; 4096];
+/// error.file.read(0, &mut data)?; // nothing is lost
+/// assert_eq!(data, [7; 4096]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[error("closing a cached file: {source}")]
 pub struct CloseError {
@@ -293,6 +350,30 @@ impl CachedFile {
 
     /// Does of [`flush_all`](Self::flush_all) all but the last step: the backing is not flushed. For
     /// those who flush it their own way, after this, and whatever this returns.
+    ///
+    /// ```
+    /// # use homing_cache::pages::PageCache;
+    /// # use std::{fs::File, io::Result, os::unix::fs::FileExt, sync::Arc};
+    /// # struct Disk(File);
+    /// # impl homing_cache::pages::Backing for Disk {
+    /// #     fn size(&self) -> u64 { 1 << 20 }
+    /// #     fn read(&self, at: u64, data: &mut [u8]) -> Result<()> { self.0.read_exact_at(data, at) }
+    /// #     fn write(&self, at: u64, data: &mut [u8]) -> Result<()> { self.0.write_all_at(data, at) }
+    /// #     fn flush(&self) -> Result<()> { self.0.sync_data() }
+    /// # }
+    /// # let temporary = tempfile::tempfile()?;
+    /// # temporary.set_len(1 << 20)?;
+    /// # let disk = Arc::new(Disk(temporary));
+    /// # let cache = PageCache::builder(4 << 20).build()?;
+    /// # let group = cache.group("tenant").build();
+    /// # let file = cache.open(disk.clone(), &group)?;
+    /// file.write(0, b"hello")?;
+    /// let written = file.begin_flush();
+    /// disk.0.sync_all()?; // one for many files, perhaps
+    /// written?;
+    /// assert_eq!(group.dirty(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn begin_flush(&self) -> Result<(), FileError> {
         let (core, file) = self.parts();
         let written = core.write_range(file, &core.pages_of(0, file.size));

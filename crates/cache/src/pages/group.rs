@@ -15,6 +15,33 @@ use crate::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize};
 /// have more than `max`, then than `high`, `low`, `min`. What it has within `min` is not taken for
 /// other groups. It stays until it is [removed](super::PageCache::remove_group), and takes 1 to 20 KiB of it in each shard where it has
 /// pages.
+///
+/// ```
+/// # use homing_cache::pages::PageCache;
+/// # use std::{fs::File, io::Result, os::unix::fs::FileExt, sync::Arc};
+/// # struct Disk(File);
+/// # impl homing_cache::pages::Backing for Disk {
+/// #     fn size(&self) -> u64 { 1 << 20 }
+/// #     fn read(&self, at: u64, data: &mut [u8]) -> Result<()> { self.0.read_exact_at(data, at) }
+/// #     fn write(&self, at: u64, data: &mut [u8]) -> Result<()> { self.0.write_all_at(data, at) }
+/// #     fn flush(&self) -> Result<()> { self.0.sync_data() }
+/// # }
+/// # let temporary = tempfile::tempfile()?;
+/// # temporary.set_len(1 << 20)?;
+/// # let disk = Arc::new(Disk(temporary));
+/// let cache = PageCache::builder(4 << 20).build()?;
+/// let group = cache.group("tenant").build();
+/// group.set_min(32 << 10); // never taken for others
+/// group.set_low(64 << 10); // taken only if nobody has more than their `low`
+/// group.set_high(96 << 10); // what is above goes before what others have below theirs
+/// group.set_max(128 << 10); // it never has more
+/// group.set_swappiness(150); // gives dirty pages rather than clean ones
+/// let file = cache.open(disk, &group)?;
+/// (0..256).try_for_each(|page| file.read(page << 12, &mut [0; 4096]))?;
+/// assert!(group.usage() <= 128 << 10);
+/// assert_eq!((group.name(), group.dirty(), group.swappiness()), ("tenant", 0, 150));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Group(pub(super) Arc<GroupState>);
 
@@ -277,6 +304,14 @@ impl Group {
 }
 
 /// Makes a [`Group`]: see [`PageCache::group`](super::PageCache::group).
+///
+/// ```
+/// # use homing_cache::pages::PageCache;
+/// let cache = PageCache::builder(4 << 20).build()?;
+/// let builder = cache.group("tenant").min(64 << 10).low(1 << 20).high(2 << 20).max(3 << 20);
+/// assert_eq!(builder.build().name(), "tenant");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 #[must_use]
 pub struct GroupBuilder<'a> {
@@ -313,6 +348,27 @@ impl GroupBuilder<'_> {
 
     /// The group is [removed](super::PageCache::remove_group) when the last of its files is closed. Until
     /// one is opened it stays.
+    ///
+    /// ```
+    /// # use homing_cache::pages::{OpenError, PageCache};
+    /// # use std::{fs::File, io::Result, os::unix::fs::FileExt, sync::Arc};
+    /// # struct Disk(File);
+    /// # impl homing_cache::pages::Backing for Disk {
+    /// #     fn size(&self) -> u64 { 1 << 20 }
+    /// #     fn read(&self, at: u64, data: &mut [u8]) -> Result<()> { self.0.read_exact_at(data, at) }
+    /// #     fn write(&self, at: u64, data: &mut [u8]) -> Result<()> { self.0.write_all_at(data, at) }
+    /// #     fn flush(&self) -> Result<()> { self.0.sync_data() }
+    /// # }
+    /// # let temporary = tempfile::tempfile()?;
+    /// # temporary.set_len(1 << 20)?;
+    /// # let disk = Arc::new(Disk(temporary));
+    /// # let cache = PageCache::builder(4 << 20).build()?;
+    /// let group = cache.group("export").until_closed().build();
+    /// cache.open(disk.clone(), &group)?.close()?;
+    /// let again = cache.open(disk, &group);
+    /// assert!(matches!(again, Err(OpenError::ForeignGroup(_)))); // it is gone
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn until_closed(mut self) -> Self {
         self.passing = true;
         self

@@ -75,10 +75,52 @@ use table::Table;
 /// cache.set_size(32 << 20)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// All settings can be changed while the cache is used:
+///
+/// ```
+/// # use homing_cache::pages::PageCache;
+/// # use std::{fs::File, io::Result, os::unix::fs::FileExt, sync::Arc};
+/// # struct Disk(File);
+/// # impl homing_cache::pages::Backing for Disk {
+/// #     fn size(&self) -> u64 { 1 << 20 }
+/// #     fn read(&self, at: u64, data: &mut [u8]) -> Result<()> { self.0.read_exact_at(data, at) }
+/// #     fn write(&self, at: u64, data: &mut [u8]) -> Result<()> { self.0.write_all_at(data, at) }
+/// #     fn flush(&self) -> Result<()> { self.0.sync_data() }
+/// # }
+/// # let temporary = tempfile::tempfile()?;
+/// # temporary.set_len(1 << 20)?;
+/// # let disk = Arc::new(Disk(temporary));
+/// # let cache = PageCache::builder(4 << 20).build()?;
+/// # let group = cache.group("tenant").build();
+/// # let file = cache.open(disk, &group)?;
+/// cache.set_dirty(90, 100); // writes nothing back before it must
+/// cache.set_readahead_max(128 << 10);
+/// cache.set_readahead(false); // reads only what is asked for
+/// cache.set_learning(false); // evicts what was used longest ago
+/// file.write(0, &[1; 8192])?;
+/// (2..256).try_for_each(|page| file.read(page << 12, &mut [0; 4096]))?;
+/// let stats = cache.group_stats(&group);
+/// assert_eq!((stats.dirty, stats.write_backs, stats.read_ahead), (8192, 0, 0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct PageCache(Arc<Core>);
 
 /// Makes a [`PageCache`].
+///
+/// ```
+/// use homing_cache::pages::PageCache;
+///
+/// let cache = PageCache::builder(8 << 20)
+///     .page_size(512)
+///     .shards(2)
+///     .dirty(10, 30) // hundredths
+///     .size_max(16 << 20)
+///     .build()?;
+/// assert!(cache.set_size(16 << 20).is_ok() && cache.set_size(17 << 20).is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use]
 pub struct Builder {
     bytes: usize,
@@ -90,6 +132,33 @@ pub struct Builder {
 }
 
 /// What a cache has and did.
+///
+/// ```
+/// # use homing_cache::pages::{GroupStats, PageCache};
+/// # use std::{fs::File, io::Result, os::unix::fs::FileExt, sync::Arc};
+/// # struct Disk(File);
+/// # impl homing_cache::pages::Backing for Disk {
+/// #     fn size(&self) -> u64 { 1 << 20 }
+/// #     fn read(&self, at: u64, data: &mut [u8]) -> Result<()> { self.0.read_exact_at(data, at) }
+/// #     fn write(&self, at: u64, data: &mut [u8]) -> Result<()> { self.0.write_all_at(data, at) }
+/// #     fn flush(&self) -> Result<()> { self.0.sync_data() }
+/// # }
+/// # let temporary = tempfile::tempfile()?;
+/// # temporary.set_len(1 << 20)?;
+/// # let disk = Arc::new(Disk(temporary));
+/// # let cache = PageCache::builder(4 << 20).build()?;
+/// # cache.set_readahead(false);
+/// # let group = cache.group("tenant").build();
+/// # let file = cache.open(disk, &group)?;
+/// file.read(0, &mut [0; 512])?;
+/// file.read(512, &mut [0; 512])?; // of the same page
+/// let stats = cache.stats();
+/// assert!(stats.size == 4 << 20 && stats.memory <= stats.size && stats.used == 1);
+/// let GroupStats { hits, misses, usage, .. } = cache.group_stats(&group);
+/// assert_eq!((hits, misses, usage), (1, 1, 4096));
+/// assert_eq!(stats.total, cache.group_stats(&group)); // there is no other
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -177,6 +246,30 @@ impl PageCache {
     /// closing files and discarding go on. What was used before this was set is not protected. A page is
     /// kept for as long as said, and may be kept twice as long or until an epoch (a 128th of a cacheful of
     /// requests) has ended; but no longer than 96 cachefuls of requests.
+    ///
+    /// ```
+    /// # use homing_cache::pages::PageCache;
+    /// # use std::{fs::File, io::Result, os::unix::fs::FileExt, sync::Arc};
+    /// # struct Disk(File);
+    /// # impl homing_cache::pages::Backing for Disk {
+    /// #     fn size(&self) -> u64 { 1 << 20 }
+    /// #     fn read(&self, at: u64, data: &mut [u8]) -> Result<()> { self.0.read_exact_at(data, at) }
+    /// #     fn write(&self, at: u64, data: &mut [u8]) -> Result<()> { self.0.write_all_at(data, at) }
+    /// #     fn flush(&self) -> Result<()> { self.0.sync_data() }
+    /// # }
+    /// # let temporary = tempfile::tempfile()?;
+    /// # temporary.set_len(1 << 20)?;
+    /// # let disk = Arc::new(Disk(temporary));
+    /// let cache = PageCache::builder(1 << 20).shards(1).build()?; // smaller than the file
+    /// # cache.set_readahead(false);
+    /// cache.set_min_ttl_ms(3_600_000);
+    /// let group = cache.group("tenant").build();
+    /// let file = cache.open(disk, &group)?;
+    /// (0..256).try_for_each(|page| file.read(page << 12, &mut [0; 4096]))?;
+    /// let stats = cache.group_stats(&group);
+    /// assert!(stats.evictions == 0 && stats.bypasses > 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn set_min_ttl_ms(&self, ms: u64) {
         let habits = &self.core().habits;
         habits.min_ttl.set(ms, habits.epoch());

@@ -5,6 +5,18 @@ use serde::{Deserialize, Serialize};
 use crate::attribute::{Attribute, AttributeError};
 
 /// The longest request, in bytes, without its newline.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use homing_control::{Client, ClientError, ControlSocket, REQUEST_LENGTH_MAX, Trees};
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("control");
+/// # let socket = ControlSocket::listen(&path, Arc::new(Trees::default()))?;
+/// let mut client = Client::connect(&path)?;
+/// let refused = client.get(&"x".repeat(REQUEST_LENGTH_MAX)).unwrap_err();
+/// assert!(matches!(refused, ClientError::Protocol { .. }));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub const REQUEST_LENGTH_MAX: usize = 64 << 10;
 /// The version that the greeting says.
 pub(crate) const VERSION: u32 = 1;
