@@ -152,7 +152,8 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         self.remove_if(key, |_| true)
     }
 
-    /// Takes a value out if the condition holds, which is asked under the lock.
+    /// Takes a value out if the condition holds, which is asked under the lock. Unless it says no, a load of
+    /// the key that is under way is not cached any more, and an error is forgotten.
     ///
     /// ```
     /// # use homing_cache::Cache;
@@ -171,9 +172,12 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         let mut gone = Departures::new();
         let removed = {
             let mut shard = write(&self.inner.part(hash).shard);
-            let detached = shard.detach(hash, key);
             let found = shard.find(hash, key);
-            let removed = found.filter(|&frame| condition(shard.entry(frame).value)).map(|frame| {
+            if found.is_some_and(|frame| !condition(shard.entry(frame).value)) {
+                return None;
+            }
+            let detached = shard.detach(hash, key);
+            let removed = found.map(|frame| {
                 let expired = over(&shard, frame, common);
                 let (key, value) = shard.remove(hash, frame);
                 let live = (!expired).then(|| value.clone());
@@ -356,9 +360,18 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
     /// others are in has the name `default`.
     pub fn group(&self, name: &str) -> Arc<Group> {
         let common = &self.inner.common;
-        if let Some(group) = common.groups.named(name) {
-            return group;
+        let group = common.groups.named(name).unwrap_or_else(|| self.add_group(name));
+        if common.groups.start_counting() {
+            // From now on entries are counted by group: those that are there, too.
+            for part in &self.inner.shards {
+                write(&part.shard).catch_up(common);
+            }
         }
+        group
+    }
+
+    fn add_group(&self, name: &str) -> Arc<Group> {
+        let common = &self.inner.common;
         let mut free = lock(&common.groups.free);
         if let Some(group) = common.groups.named(name) {
             return group;
@@ -373,12 +386,6 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
             }
         }
         common.groups.publish(&group);
-        if count == 1 {
-            // From now on entries are counted by group: those that are there, too.
-            for part in &self.inner.shards {
-                write(&part.shard).catch_up(common);
-            }
-        }
         group
     }
 
@@ -419,7 +426,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
     }
 
     /// Lets the policy learn which entries to keep (as it does unless told otherwise), or evicts what
-    /// was used longest ago: a switch to rule it out as a cause, with nothing moved or lost.
+    /// was used longest ago, give or take a hundredth of what there is: a switch to rule it out as a cause, with nothing moved or lost.
     ///
     /// ```
     /// # use homing_cache::Cache;

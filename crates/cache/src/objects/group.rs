@@ -34,7 +34,7 @@ pub struct Group {
     limits: Limits,
     weight: AtomicU64,
     pub(super) hits: AtomicU64,
-    pub(super) misses: AtomicU64,
+    pub(super) insertions: AtomicU64,
     pub(super) evictions: AtomicU64,
 }
 
@@ -47,8 +47,8 @@ pub struct Group {
 /// let tenant = cache.group("tenant");
 /// cache.insert_in(&tenant, "key", 1);
 /// cache.get("key");
-/// let GroupStats { weight, hits, misses, evictions, .. } = tenant.stats();
-/// assert_eq!((weight, hits, misses, evictions), (1, 1, 1, 0));
+/// let GroupStats { weight, hits, insertions, evictions, .. } = tenant.stats();
+/// assert_eq!((weight, hits, insertions, evictions), (1, 1, 1, 0));
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -58,7 +58,7 @@ pub struct GroupStats {
     /// Reads that found an entry of the group.
     pub hits: u64,
     /// Entries that were inserted into it anew.
-    pub misses: u64,
+    pub insertions: u64,
     /// Entries that were evicted.
     pub evictions: u64,
 }
@@ -73,7 +73,7 @@ impl Group {
             limits: Limits::default(),
             weight: AtomicU64::new(0),
             hits: AtomicU64::new(0),
-            misses: AtomicU64::new(0),
+            insertions: AtomicU64::new(0),
             evictions: AtomicU64::new(0),
         }
     }
@@ -108,7 +108,7 @@ impl Group {
         GroupStats {
             weight: self.weight.load(Relaxed),
             hits: self.hits.load(Relaxed),
-            misses: self.misses.load(Relaxed),
+            insertions: self.insertions.load(Relaxed),
             evictions: self.evictions.load(Relaxed),
         }
     }
@@ -148,6 +148,8 @@ impl Group {
 pub(super) struct Groups {
     all: RwLock<Vec<Arc<Group>>>,
     count: AtomicUsize,
+    /// Shards keep the groups' figures: hits are cheaper where nobody wants to know.
+    counted: AtomicBool,
     /// Numbers of groups that were removed; held while groups come or go.
     pub(super) free: Mutex<Vec<usize>>,
 }
@@ -155,11 +157,21 @@ pub(super) struct Groups {
 impl Groups {
     pub(super) fn new(first: Arc<Group>) -> Self {
         let (all, count) = (RwLock::new(vec![first]), AtomicUsize::new(1));
-        Self { all, count, free: Mutex::new(Vec::new()) }
+        Self { all, count, counted: AtomicBool::new(false), free: Mutex::new(Vec::new()) }
     }
 
     pub(super) fn count(&self) -> usize {
         self.count.load(Relaxed)
+    }
+
+    pub(super) fn are_counted(&self) -> bool {
+        self.counted.load(Relaxed)
+    }
+
+    /// Has shards keep the figures, as soon as they [catch up](super::shard::Shard::catch_up). Whether they
+    /// did not.
+    pub(super) fn start_counting(&self) -> bool {
+        !self.counted.swap(true, Relaxed)
     }
 
     pub(super) fn get(&self, number: usize) -> Arc<Group> {

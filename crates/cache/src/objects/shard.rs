@@ -35,6 +35,8 @@ pub(super) struct Shard<K, V> {
     lessons: u32,
     /// Groups of which the policy knows.
     groups: Vec<Arc<Group>>,
+    /// Their figures are kept: there are several, or somebody has asked for the first.
+    counts_groups: bool,
     /// Where the next eviction begins to look for a group.
     cookie: usize,
     /// What it may hold.
@@ -96,6 +98,7 @@ impl<K: Hash + Eq, V> Shard<K, V> {
             ghosts: Ghosts::new(0),
             lessons: 0,
             groups: Vec::new(),
+            counts_groups: false,
             cookie: 0,
             weight: 0,
             weights: Vec::new(),
@@ -142,10 +145,10 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         self.members.get(frame as usize).map_or(0, |&group| group as usize)
     }
 
-    /// A group whose figures are kept: all, once there is more than one.
+    /// A group whose figures are kept: all, or none.
     #[inline]
     pub(super) fn counted(&self, group: usize) -> Option<&Group> {
-        (self.groups.len() > 1).then(|| &*self.groups[group])
+        self.counts_groups.then(|| &*self.groups[group])
     }
 
     fn weight_of(&self, frame: u32) -> u32 {
@@ -155,12 +158,12 @@ impl<K: Hash + Eq, V> Shard<K, V> {
     /// Lets the policy hear of what happened elsewhere.
     pub(super) fn catch_up<S>(&mut self, common: &Common<K, V, S>) {
         while self.groups.len() < common.groups.count() {
-            if let [first] = &self.groups[..] {
-                // Where there is no other group nobody counts.
-                first.add(self.weight);
-            }
             self.groups.push(common.groups.get(self.groups.len()));
             self.ranking.add_group(common.habits.worth());
+        }
+        if !self.counts_groups && common.groups.are_counted() {
+            self.counts_groups = true;
+            self.groups[0].add(self.weight);
         }
         let Self { ranking, slots, lessons, .. } = self;
         common.habits.tell(ranking, slots, self.groups.len(), lessons);
@@ -236,7 +239,7 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         self.weight += weight as u64;
         if let Some(group) = self.counted(group) {
             group.add(weight as u64);
-            group.misses.fetch_add(1, Relaxed);
+            group.insertions.fetch_add(1, Relaxed);
         }
         if group != 0 || !self.members.is_empty() {
             let at = frame as usize;

@@ -138,7 +138,7 @@ pub enum BuildError {
         least: usize,
     },
     /// Too large for so many shards.
-    #[error("a cache of {bytes} bytes is too large for {shards} shards")]
+    #[error("a cache of {bytes} bytes is too large for {shards} shards: give it more of them")]
     TooLarge {
         /// The size that it was to have.
         bytes: usize,

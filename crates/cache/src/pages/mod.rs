@@ -192,7 +192,8 @@ impl PageCache {
         &self.0
     }
 
-    /// A group of files, without limits unless they are set.
+    /// A group of files, without limits unless they are set. Each has a name of its own, or is not among the
+    /// attributes: the first of that name is.
     pub fn group(&self, name: impl Into<String>) -> GroupBuilder<'_> {
         GroupBuilder {
             cache: self,
@@ -227,13 +228,19 @@ impl PageCache {
     /// Sets the shares of the cache, in hundredths, that each group may have dirty: up to the target
     /// nothing is written ahead of need, and from the trigger on writers write back as much as they
     /// write.
+    ///
+    /// # Panics
+    ///
+    /// If the target is above the trigger, or that above 100.
     pub fn set_dirty(&self, target: u8, trigger: u8) {
+        assert!(target <= trigger, "a target of {target} % is above the trigger of {trigger} %");
+        assert!(trigger <= 100, "a trigger of {trigger} % is above 100");
         self.core().dirty_target.store(target as usize, Relaxed);
         self.core().dirty_trigger.store(trigger as usize, Relaxed);
     }
 
     /// Lets the policy learn which pages to keep (as it does unless told otherwise), or evicts what was
-    /// used longest ago: a switch to rule it out as a cause, with nothing moved or lost.
+    /// used longest ago, give or take a hundredth of what there is: a switch to rule it out as a cause, with nothing moved or lost.
     pub fn set_learning(&self, learning: bool) {
         self.core().habits.set_learning(learning);
     }
@@ -328,13 +335,14 @@ impl Builder {
         self
     }
 
-    /// The largest size that may be [set](PageCache::set_size) later; none unless set.
+    /// The largest size that may be [set](PageCache::set_size) later; none unless set. Its first size may be
+    /// set in any case.
     pub fn size_max(mut self, bytes: usize) -> Self {
         self.size_max = bytes;
         self
     }
 
-    /// See [`PageCache::set_dirty`]: 5 and 20 unless set.
+    /// See [`PageCache::set_dirty`]: 5 and 20 unless set, and [`build`](Self::build) panics where that would.
     pub fn dirty(mut self, target: u8, trigger: u8) -> Self {
         self.dirty = (target, trigger);
         self
@@ -344,16 +352,27 @@ impl Builder {
     pub fn build(self) -> Result<PageCache, BuildError> {
         let Self { bytes, page_size, shards, background, dirty, size_max } = self;
         let shards = shards.unwrap_or_else(|| Sizing::shards_for(bytes, page_size));
-        let sample = Habits::sample(bytes / page_size.max(1));
-        let sizing = Sizing { page_size, shards, sample };
-        let (each, frames) = sizing.check(bytes)?;
+        let sizing = |bytes: usize| {
+            let sample = Habits::sample(bytes / page_size.max(1));
+            Sizing { page_size, shards, sample }
+        };
+        let (each, frames) = sizing(bytes).check(bytes).map_err(|mut error| {
+            // What more pages have to learn takes more.
+            while let BuildError::TooSmall { least, .. } = &mut error
+                && let Err(BuildError::TooSmall { least: more, .. }) = sizing(*least).check(*least)
+            {
+                *least = more;
+            }
+            error
+        })?;
         let seed = foldhash::fast::RandomState::default().hash_one(0);
         let tables = (0..shards).map(|_| Table::new(seed, page_size, frames, each));
         let tables: Result<Vec<_>, _> = tables.collect();
         let tables = tables.map_err(|source| BuildError::Memory { bytes, source })?;
         let cache =
-            PageCache(Arc::new_cyclic(|this| Core::new(this, bytes, sizing, tables, background)));
-        cache.core().bytes_max.store(size_max, Relaxed);
+            Arc::new_cyclic(|this| Core::new(this, bytes, sizing(bytes), tables, background));
+        let cache = PageCache(cache);
+        cache.core().bytes_max.store(size_max.max(bytes), Relaxed);
         cache.set_dirty(dirty.0, dirty.1);
         Ok(cache)
     }

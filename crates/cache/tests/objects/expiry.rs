@@ -100,6 +100,19 @@ fn errors_are_remembered_for_a_while_if_asked_to() {
 }
 
 #[test]
+fn a_condition_that_says_no_changes_nothing() {
+    let clock = Clock::default();
+    let cache = clock.cache(Cache::builder().error_time_to_live(Duration::from_secs(10)));
+    cache.insert(1, 1);
+    assert_eq!(cache.remove_if(&1, |_| false), None);
+    assert_eq!(cache.get(&1), Some(1));
+    // Of what is not there nothing can be asked: it goes, as with `remove`.
+    assert!(cache.get_or_load(&2, || Err::<u32, _>("no")).is_err());
+    assert_eq!(cache.remove_if(&2, |_| false), None);
+    assert_eq!(cache.get_or_load(&2, || Ok::<_, &str>(2)).unwrap(), 2);
+}
+
+#[test]
 fn errors_may_be_remembered_for_ever() {
     let clock = Clock::default();
     clock.advance(1);

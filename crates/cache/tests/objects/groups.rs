@@ -80,10 +80,23 @@ fn hits_and_misses_are_those_of_the_group() {
     assert_eq!(cache.get(&1), Some(1));
     assert_eq!(cache.get(&2), None::<i32>);
     let stats = group.stats();
-    assert_eq!((stats.weight, stats.hits, stats.misses), (1, 1, 1));
+    assert_eq!((stats.weight, stats.hits, stats.insertions), (1, 1, 1));
     cache.remove(&1);
     assert_eq!(group.stats().weight, 0);
     assert!(std::sync::Arc::ptr_eq(&group, &cache.group("tenant")));
+}
+
+#[test]
+fn the_default_group_has_figures_and_limits_also_where_it_is_alone() {
+    let cache = Cache::builder().capacity(100).shards(1).build().unwrap();
+    (0..60).for_each(|key| _ = cache.insert(key, key));
+    let group = cache.group("default");
+    assert_eq!(group.stats().weight, 60, "those that were there before anybody asked");
+    cache.get(&59);
+    assert_eq!((group.stats().hits, group.stats().insertions), (1, 0));
+    group.set_max(10);
+    (100..200).for_each(|key| _ = cache.insert(key, key));
+    assert_eq!((cache.len(), group.stats().weight), (10, 10));
 }
 
 #[test]

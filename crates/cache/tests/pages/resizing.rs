@@ -70,6 +70,17 @@ fn a_size_that_is_too_small_changes_nothing() {
 }
 
 #[test]
+fn what_is_too_small_says_what_would_do() {
+    for (shards, page_size) in [(1, 512), (8, 65_536), (64, 4096), (64, 65_536), (300, 512)] {
+        let builder = |bytes| PageCache::builder(bytes).shards(shards).page_size(page_size);
+        let Err(BuildError::TooSmall { least, .. }) = builder(0).build() else { panic!() };
+        builder(least).build().unwrap();
+    }
+    let cache = PageCache::builder(8 << 20).size_max(1 << 20).build().unwrap();
+    cache.set_size(8 << 20).unwrap();
+}
+
+#[test]
 fn dirty_pages_go_however_many_there_are() {
     let disk = Disk::new(256 << 20);
     let builder = PageCache::builder(64 << 20).shards(1).dirty(100, 100);
