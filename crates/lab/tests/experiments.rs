@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use homing::Runtime;
 use homing_lab::experiments::{
     Cell, Comparison, EXPERIMENTS, Experiment, HostModel, MachineSet, Measure, NamedMachine,
-    PUBLISHED, Plan, Shard, deltas, merge, report, rms_error, rows, run, write_shard,
+    PUBLISHED, Plan, Shard, Sweep, deltas, merge, report, rms_error, rows, run, write_shard,
 };
 
 fn plan(seeds: u64, milliseconds: u64) -> Plan {
@@ -37,12 +37,28 @@ fn parts_put_together_are_the_whole_whatever_their_number() {
         for number in 1..=parts {
             let shard: Shard = format!("{number}/{parts}").parse().unwrap();
             let measures = simulate(&shard.of(all()));
-            write_shard(folder.path(), &shard, &measures).unwrap();
+            write_shard(folder.path(), &shard, &sweep(2, 20), &measures).unwrap();
         }
         // What is not whole is not read.
         std::fs::write(folder.path().join("4-of-4.jsonl.part"), "{").unwrap();
         assert!(merge(folder.path()).unwrap() == whole, "{parts} parts");
     }
+}
+
+fn sweep(seeds: u64, milliseconds: u64) -> Sweep {
+    Sweep::new(&["wq-latency".to_owned()], &plan(seeds, milliseconds))
+}
+
+#[test]
+fn parts_of_different_sweeps_are_not_put_together() {
+    let folder = tempfile::tempdir().unwrap();
+    for (part, milliseconds) in [("1/2", 20), ("2/2", 30)] {
+        let shard: Shard = part.parse().unwrap();
+        write_shard(folder.path(), &shard, &sweep(2, milliseconds), &[]).unwrap();
+    }
+    let error = merge(folder.path()).unwrap_err().to_string();
+    let named = ["2-of-2.jsonl", "20000000", "30000000"].map(|what| error.contains(what));
+    assert_eq!(named, [true; 3], "{error}");
 }
 
 #[test]
@@ -57,7 +73,10 @@ fn what_cannot_be_put_together_is_named() {
     assert!(error("no json").contains("1-of-1.jsonl"));
     let line = r#"{"experiment":"wq","machine":"m","scenario":"s","policy":"p","host":"h","seed":0,"values":{"rate":1.0}}"#;
     let other = line.replace("1.0", "2.0");
-    assert!(error(&format!("{line}\n{other}\n")).contains("differs"));
+    let shard: Shard = "1/1".parse().unwrap();
+    let path = write_shard(folder.path(), &shard, &sweep(1, 20), &[]).unwrap();
+    let head = std::fs::read_to_string(path).unwrap();
+    assert!(error(&format!("{head}{line}\n{other}\n")).contains("differs"));
     std::fs::write(folder.path().join("1-of-1.jsonl"), "").unwrap();
     std::fs::write(folder.path().join("3-of-3.jsonl"), "").unwrap();
     assert!(merge(folder.path()).unwrap_err().to_string().contains("part 1 of 3 is missing"));

@@ -13,7 +13,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 use homing_lab::experiments::{
     self, Cell, EXPERIMENTS, Experiment, HOSTS, HostModel, Measure, NamedMachine, Plan, Progress,
-    Shard,
+    Shard, Sweep,
 };
 use homing_lab::fsync as real;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -166,7 +166,8 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
         if !whole {
             bail!("stopped: a part that is not whole is not written");
         }
-        let path = experiments::write_shard(folder, shard, &measures)?;
+        let path =
+            experiments::write_shard(folder, shard, &Sweep::new(&args.names, &plan), &measures)?;
         return output::print_line(&format!("{}: {} runs", path.display(), measures.len()));
     }
     let (measures, whole) = simulate(&cells)?;

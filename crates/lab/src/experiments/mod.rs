@@ -34,7 +34,7 @@ pub use published::{Kind, PUBLISHED, Published, SOURCES, kind_of};
 pub use recommend::{Advice, Load, LoadError, recommend};
 pub use report::report;
 pub use run::{Progress, run};
-pub use shard::{Shard, ShardError, merge, write_shard};
+pub use shard::{Shard, ShardError, Sweep, merge, write_shard};
 pub use summary::{Beside, Row, Stat, deltas, hosts, places, policies, rms_error, rows};
 
 /// The models of the host's scheduler.

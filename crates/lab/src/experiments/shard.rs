@@ -6,7 +6,38 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use super::{Cell, Key, Measure};
+use serde::{Deserialize, Serialize};
+
+use super::{Cell, HostModel, Key, Measure, Plan};
+
+/// What the parts of a sweep have in common: the first line of each.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sweep {
+    version: String,
+    experiments: Vec<String>,
+    machine: Option<String>,
+    hosts: Vec<String>,
+    seeds: u64,
+    measured_ns: u64,
+}
+
+impl Sweep {
+    /// Of these experiments.
+    pub fn new(experiments: &[String], plan: &Plan) -> Self {
+        Self {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            experiments: experiments.to_vec(),
+            machine: plan.machine.as_ref().map(|machine| machine.name.clone()),
+            hosts: plan.hosts.iter().copied().map(HostModel::name).map(str::to_owned).collect(),
+            seeds: plan.seeds,
+            measured_ns: plan.measured_ns,
+        }
+    }
+
+    fn line(&self) -> String {
+        serde_json::to_string(self).expect("numbers and names")
+    }
+}
 
 /// One of several equal parts, counted from 1: `2/8`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +90,17 @@ pub enum ShardError {
         /// Of so many, as the others say.
         of: usize,
     },
+    /// A part is of another sweep than the one before it.
+    #[error("{path} is of another sweep than the files before it: {sweep}, and not {first}",
+        path = path.display())]
+    Foreign {
+        /// The later file.
+        path: PathBuf,
+        /// Its first line.
+        sweep: String,
+        /// That of the first file.
+        first: String,
+    },
     /// The same run stands in two files with different figures.
     #[error("{path}: the run {key} differs from the same one in another file: from another version?",
         path = path.display())]
@@ -97,6 +139,7 @@ impl Shard {
 pub fn write_shard(
     folder: &Path,
     shard: &Shard,
+    sweep: &Sweep,
     measures: &[Measure],
 ) -> Result<PathBuf, ShardError> {
     let at = |path: &Path| {
@@ -104,7 +147,7 @@ pub fn write_shard(
         move |source| ShardError::Io { path, source }
     };
     fs::create_dir_all(folder).map_err(at(folder))?;
-    let mut text = String::new();
+    let mut text = sweep.line() + "\n";
     for measure in measures {
         text.push_str(&serde_json::to_string(measure).expect("figures and names"));
         text.push('\n');
@@ -116,7 +159,7 @@ pub fn write_shard(
     Ok(path)
 }
 
-/// Reads all parts of a folder, which must all be there. A run that stands in several files must be
+/// Reads all parts of a folder, which must all be there, and of one sweep. A run that stands in several files must be
 /// the same in all.
 pub fn merge(folder: &Path) -> Result<Vec<Measure>, ShardError> {
     let at = |path: &Path| {
@@ -136,13 +179,23 @@ pub fn merge(folder: &Path) -> Result<Vec<Measure>, ShardError> {
     }
     check_whole(folder, &paths)?;
     let mut all: BTreeMap<Key, BTreeMap<String, f64>> = BTreeMap::new();
+    let mut first: Option<Sweep> = None;
     for path in paths {
         let text = fs::read_to_string(&path).map_err(at(&path))?;
-        for (index, line) in text.lines().enumerate() {
-            let measure: Measure = serde_json::from_str(line).map_err(|error| {
-                let problem = error.to_string();
-                ShardError::Line { path: path.clone(), line: index + 1, problem }
-            })?;
+        let broken = |index: usize, error: serde_json::Error| {
+            let problem = error.to_string();
+            ShardError::Line { path: path.clone(), line: index + 1, problem }
+        };
+        let mut lines = text.lines().enumerate();
+        let head = lines.next().map_or("", |(_, line)| line);
+        let sweep: Sweep = serde_json::from_str(head).map_err(|error| broken(0, error))?;
+        let first = first.get_or_insert_with(|| sweep.clone());
+        if sweep != *first {
+            return Err(ShardError::Foreign { path, sweep: sweep.line(), first: first.line() });
+        }
+        for (index, line) in lines {
+            let measure: Measure =
+                serde_json::from_str(line).map_err(|error| broken(index, error))?;
             match all.get(&measure.key) {
                 Some(known) if *known != measure.values => {
                     let key = format!("{:?}", measure.key);
