@@ -89,6 +89,8 @@ fn all_failed(syncs: &[Sync], verdicts: Vec<Verdict>, failure: &Failure) -> Vec<
 pub(crate) fn error(id: FileId, file: &File, kind: Kind, failure: &Failure) -> DurabilityError {
     DurabilityError {
         file: name(id, file),
+        // Of a file that cannot even be asked: anywhere.
+        range: 0..file.metadata().map_or(u64::MAX, |metadata| metadata.len()),
         operation: failure.operation,
         errno: failure.error.raw_os_error().unwrap_or(0),
         reason: failure.error.to_string(),

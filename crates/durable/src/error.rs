@@ -1,6 +1,7 @@
 //! What a sync that failed says.
 
 use std::io;
+use std::ops::Range;
 use std::time::SystemTime;
 
 use crate::durable::Kind;
@@ -9,14 +10,19 @@ use crate::file_id::FileId;
 /// Data of a file did not reach stable storage, and may be lost.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{operation} of {file} failed: {reason}; what was written since its last successful sync may be \
-     lost: write it again, then acknowledge the loss"
+    "{operation} of {file} failed: {reason}; what was written to its bytes {} to {} since its last \
+     successful sync may be lost: write it again, then acknowledge the loss",
+    range.start,
+    range.end
 )]
 #[non_exhaustive]
 pub struct DurabilityError {
     /// The file: its path when the error was seen, as far as the system tells, else device and
     /// inode.
     pub file: String,
+    /// Where data may be lost, in bytes: all of the file, as long as it was when the error was seen. The
+    /// system does not tell which part; of a directory these are its entries.
+    pub range: Range<u64>,
     /// The system call that reported it.
     pub operation: &'static str,
     /// The system's error number.

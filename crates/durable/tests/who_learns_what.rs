@@ -19,6 +19,8 @@ fn is_error(verdict: Result<(), DurabilityError>, file: &str, errno: i32) {
     let error = verdict.unwrap_err();
     assert_eq!(error.errno, errno);
     assert!(error.file.ends_with(file) && error.to_string().contains("may be lost"), "{error}");
+    let of_file = std::fs::metadata(&error.file).unwrap().len();
+    assert_eq!(error.range, 0..of_file, "{error}");
 }
 
 fn is_eio(verdict: Result<(), DurabilityError>, file: &str) {
