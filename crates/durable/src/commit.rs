@@ -93,7 +93,7 @@ pub(crate) fn error(id: FileId, file: &File, kind: Kind, failure: &Failure) -> D
         range: 0..file.metadata().map_or(u64::MAX, |metadata| metadata.len()),
         operation: failure.operation,
         errno: failure.error.raw_os_error().unwrap_or(0),
-        reason: failure.error.to_string(),
+        reason: failure.error.to_string().into(),
         kind,
         first_seen: SystemTime::now(),
         id,

@@ -28,7 +28,7 @@ pub struct DurabilityError {
     /// The system's error number.
     pub errno: i32,
     /// What the number means.
-    pub reason: String,
+    pub reason: Box<str>,
     /// What was asked for.
     pub kind: Kind,
     /// When it was seen first: later syncs of the file return this same error.
