@@ -22,6 +22,17 @@ fn read(counter: &AtomicU64) -> u64 {
 
 /// What has happened to the items of a workqueue. Each figure is exact; together they need not be
 /// of one instant.
+///
+/// ```
+/// # let runtime = homing_runtime::Runtime::new()?;
+/// let logs = runtime.workqueue("logs").build()?;
+/// logs.queue(|| ()).join()?;
+/// logs.queue(|| -> u32 { panic!("no disk") }).join().unwrap_err();
+/// let counters: homing_runtime::Counters = logs.counters();
+/// assert_eq!((counters.queued, counters.completed, counters.panicked), (2, 2, 1));
+/// assert_eq!(counters.taken.iter().sum::<u64>(), 2, "from near or far");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counters {
@@ -67,6 +78,19 @@ impl Counters {
 }
 
 /// How long sampled items waited: a histogram whose buckets double.
+///
+/// ```
+/// # let runtime = homing_runtime::Runtime::new()?;
+/// let logs = runtime.workqueue("logs").build()?;
+/// let ages: homing_runtime::QueueAges = logs.counters().queue_age;
+/// assert_eq!((ages.count(), ages.quantile_ns(0.5)), (0, None));
+/// logs.execute_batch((0..1_000).map(|_| || ()));
+/// logs.flush();
+/// let ages = logs.counters().queue_age;
+/// assert!(ages.count() > 0);
+/// assert!(ages.quantile_ns(0.5) <= ages.quantile_ns(0.99));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueAges {
     counts: [u64; Self::BUCKETS],
@@ -239,6 +263,17 @@ impl WorkqueueBooks {
 }
 
 /// What a CPU's workers have done.
+///
+/// ```
+/// # let runtime = homing_runtime::Runtime::new()?;
+/// for (cpu, counters) in runtime.cpu_counters() {
+///     let idle_ns = counters.parked_ns + counters.searched_ns;
+///     let load = counters.busy_ns as f64 / (counters.busy_ns + idle_ns).max(1) as f64;
+///     println!("CPU {cpu}: {} items, {:.0} % busy", counters.items, load * 100.0);
+///     assert!((0.0..=1.0).contains(&load));
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CpuCounters {

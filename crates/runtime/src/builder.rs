@@ -21,6 +21,15 @@ use crate::stall::{OnStall, Stall};
 use crate::sync::thread;
 
 /// Why a runtime could not be started.
+///
+/// ```
+/// use homing_runtime::{CpuSet, Runtime, RuntimeError};
+///
+/// let error = Runtime::builder().cpus(CpuSet::EMPTY).build().unwrap_err();
+/// assert!(matches!(error, RuntimeError::NoCpu { .. }));
+/// let error = Runtime::builder().thread_name("a\0b").build().unwrap_err();
+/// assert!(error.to_string().contains("leave out the NUL"));
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RuntimeError {
@@ -178,6 +187,20 @@ impl Builder {
     /// child processes) instead: a future that waits for I/O is then queued by the worker that
     /// sees it ready, without a hop through another thread. Default, with that feature: true.
     /// Without it async-io's own thread drives the reactor.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use homing_runtime::Runtime;
+    ///
+    /// let runtime = Runtime::builder().drive_io(true).build()?;
+    /// let waits = runtime.spawn(async {
+    ///     async_io::Timer::after(Duration::ZERO).await;
+    ///     6 * 7
+    /// });
+    /// assert_eq!(waits.join()?, 42);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[cfg(feature = "async-io")]
     pub fn drive_io(mut self, drives_io: bool) -> Self {
         self.drives_io = drives_io;
@@ -185,6 +208,20 @@ impl Builder {
     }
 
     /// Lets futures use tokio's I/O and timers: `handle` is entered whenever one is polled.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use homing_runtime::Runtime;
+    /// use tokio::time::timeout;
+    ///
+    /// let tokio = tokio::runtime::Runtime::new()?;
+    /// let runtime = Runtime::builder().tokio(tokio.handle().clone()).build()?;
+    /// // Without a handle tokio's timer would panic.
+    /// let answer = runtime.spawn(async { timeout(Duration::from_secs(60), async { 42 }).await });
+    /// assert_eq!(answer.join()??, 42);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[cfg(feature = "tokio")]
     pub fn tokio(mut self, handle: tokio::runtime::Handle) -> Self {
         self.tokio = Some(handle);
@@ -193,6 +230,16 @@ impl Builder {
 
     /// Decides as if the machine were this one, and leaves placement to the kernel: for tests of
     /// large machines on small ones.
+    ///
+    /// ```
+    /// use homing_runtime::{Runtime, Scope};
+    /// use homing_topology::Machine;
+    ///
+    /// let runtime = Runtime::builder().on_machine(Machine::from_grid("2x1x2")?).build()?;
+    /// assert_eq!(runtime.cpus().len(), 4);
+    /// assert_eq!(runtime.machine().pods(Scope::Cache).len(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[doc(hidden)]
     pub fn on_machine(mut self, machine: Machine) -> Self {
         self.machine = Some(machine);
@@ -219,6 +266,16 @@ impl Builder {
     }
 
     /// While this is true no thread can be created: for tests.
+    ///
+    /// ```
+    /// use std::sync::{Arc, atomic::AtomicBool};
+    ///
+    /// use homing_runtime::{Runtime, RuntimeError};
+    ///
+    /// let refuse = Arc::new(AtomicBool::new(true));
+    /// let refused = Runtime::builder().refuse_threads(refuse).build();
+    /// assert!(matches!(refused, Err(RuntimeError::Thread(_))));
+    /// ```
     #[doc(hidden)]
     pub fn refuse_threads(mut self, refuse: Arc<AtomicBool>) -> Self {
         self.refuse_threads = Some(refuse);
@@ -261,6 +318,16 @@ impl Builder {
     ///
     /// # Errors
     /// As for [`Builder::build`], and [`RuntimeError::GlobalStarted`].
+    ///
+    /// ```
+    /// use homing_runtime::{Runtime, RuntimeError};
+    ///
+    /// let runtime = Runtime::builder().thread_name("storage").build_global()?;
+    /// assert!(std::ptr::eq(runtime, Runtime::global()?));
+    /// let late = Runtime::builder().build_global();
+    /// assert!(matches!(late, Err(RuntimeError::GlobalStarted)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn build_global(self) -> Result<&'static Runtime, RuntimeError> {
         Runtime::set_global(self)
     }

@@ -203,6 +203,20 @@ impl Workqueue {
     }
 
     /// Whether items wait because of `max_active`: advice, true a moment ago.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// let logs = runtime.workqueue("logs").ordered().build()?;
+    /// let (go, wait) = std::sync::mpsc::channel();
+    /// let first = logs.queue(move || wait.recv());
+    /// let second = logs.queue(|| ());
+    /// assert!(logs.is_congested(), "the second waits for the first");
+    /// go.send(())?;
+    /// first.join()??;
+    /// second.join()?;
+    /// assert!(!logs.is_congested());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn is_congested(&self) -> bool {
         self.state().gate().is_some_and(|gate| gate.inactive() > 0)
     }

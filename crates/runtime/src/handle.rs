@@ -19,6 +19,16 @@ use crate::worker::blocking;
 ///
 /// Dropping the handle neither cancels nor delays the item. As a future it is cancel-safe:
 /// dropping it loses nothing but the result; and it may be polled from any executor.
+///
+/// ```
+/// # let runtime = homing_runtime::Runtime::new()?;
+/// use homing_runtime::{JoinError, JoinHandle};
+///
+/// let seven: JoinHandle<u32> = runtime.queue(|| 7);
+/// let answer = runtime.spawn(async { Ok::<_, JoinError>(seven.await? * 6) });
+/// assert_eq!(answer.join()??, 42);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "dropping the handle lets the item run on; use `.detach()` to say so"]
 pub struct JoinHandle<T> {
     of: Of<T>,
@@ -168,6 +178,14 @@ impl<T: Send> JoinHandle<T> {
     }
 
     /// Lets the item run on without anybody waiting.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// let (send, receive) = std::sync::mpsc::channel();
+    /// runtime.queue(move || send.send("it has run")).detach();
+    /// assert_eq!(receive.recv()?, "it has run");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn detach(self) {}
 
     /// On a worker of the item's runtime: runs it, unless somebody else has begun it.

@@ -12,6 +12,19 @@ const ROUND_TRIPS: u32 = 2_000;
 const ROUNDS: usize = 5;
 
 /// One-way latencies between CPUs, in nanoseconds.
+///
+/// ```
+/// use homing_runtime::{CpuSet, LatencyMatrix};
+///
+/// let cpus = "0-2".parse::<CpuSet>()?.iter().collect();
+/// let one_way_ns = vec![vec![0., 90., 30.], vec![90., 0., 90.], vec![30., 90., 0.]];
+/// let matrix = LatencyMatrix { cpus, one_way_ns };
+/// // The CPU that is nearest to CPU 0:
+/// let others = matrix.cpus.iter().zip(&matrix.one_way_ns[0]).skip(1);
+/// let nearest = others.min_by(|(_, one), (_, other)| one.total_cmp(other));
+/// assert_eq!(nearest.map(|(cpu, _)| cpu.index()), Some(2));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct LatencyMatrix {
     /// The CPUs, in rising order: rows and columns.
@@ -25,12 +38,12 @@ pub struct LatencyMatrix {
 /// Takes about 2 ms for a pair; `progress` is called before each with the pairs done and in all.
 /// Pairs of which a thread cannot be pinned are `NaN`.
 ///
-/// ```no_run
+/// ```
 /// # let runtime = homing_runtime::Runtime::new()?;
-/// let matrix = homing_runtime::core_to_core(&runtime.cpus(), |done, all| {
-///     println!("{done} of {all} pairs");
-/// });
+/// let two = runtime.cpus().iter().take(2).collect();
+/// let matrix = homing_runtime::core_to_core(&two, |done, all| println!("{done} of {all} pairs"));
 /// println!("{:?}", matrix.one_way_ns);
+/// assert_eq!(matrix.one_way_ns[0][0], 0.0, "to itself");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn core_to_core(cpus: &CpuSet, mut progress: impl FnMut(usize, usize)) -> LatencyMatrix {

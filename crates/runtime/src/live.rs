@@ -77,6 +77,18 @@ impl Workqueue {
     ///
     /// # Errors
     /// As for [`Workqueue::set_affinity_scope`].
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// use homing_runtime::Scope;
+    ///
+    /// let logs = runtime.workqueue("logs").affinity_scope(Scope::Cpu).build()?;
+    /// assert!(!logs.affinity_is_default());
+    /// logs.set_affinity_default()?;
+    /// runtime.set_default_affinity_scope(Scope::Numa);
+    /// assert_eq!(logs.affinity().scope, Scope::Numa);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn set_affinity_default(&self) -> Result<(), WorkqueueError> {
         self.unbound("affinity_scope")?;
         self.state().set_auto(None);
@@ -220,6 +232,17 @@ impl Workqueue {
     /// # Errors
     /// [`WorkqueueError::Limit`] above `max_active`; [`WorkqueueError::Fixed`] of an ordered or
     /// per-CPU workqueue.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// let logs = runtime.workqueue("logs").max_active(16).build()?;
+    /// assert_eq!(logs.min_active(), 8);
+    /// logs.set_min_active(2)?;
+    /// assert_eq!(logs.min_active(), 2);
+    /// let error = logs.set_min_active(17).unwrap_err();
+    /// assert!(error.to_string().contains("0 to 16"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn set_min_active(&self, min_active: u32) -> Result<(), WorkqueueError> {
         let Kinds { ordered, per_cpu, .. } = self.state().kinds;
         if ordered || per_cpu {

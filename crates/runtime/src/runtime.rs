@@ -35,6 +35,23 @@ pub struct Runtime {
 }
 
 /// The deadline passed before everything had run.
+///
+/// ```
+/// # use std::{sync::mpsc::channel, time::Duration};
+/// # let runtime = homing_runtime::Runtime::new()?;
+/// use homing_runtime::ShutdownError;
+///
+/// let ((begin, begun), (end, ended)) = (channel(), channel::<()>());
+/// runtime.events().execute(move || {
+///     _ = begin.send(());
+///     _ = ended.recv();
+/// });
+/// begun.recv()?;
+/// let error = runtime.shutdown(Duration::ZERO).unwrap_err();
+/// assert_eq!(error, ShutdownError { cancelled: 0, running: 1 });
+/// drop(end); // its thread ends by itself
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the deadline passed: {cancelled} queued items were cancelled, {running} still run and end by \
@@ -213,12 +230,36 @@ impl Runtime {
     }
 
     /// Changes from which CPU time on an item counts as CPU-intensive; 0: none does.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// # use std::sync::mpsc::{TryRecvError::Empty, channel};
+    /// runtime.set_cpu_intensive_thresh(Duration::from_nanos(1));
+    /// let (end, ended) = channel::<()>();
+    /// let busy = runtime.queue(move || while ended.try_recv() == Err(Empty) {});
+    /// while runtime.events().counters().cpu_intensive == 0 {
+    ///     std::thread::yield_now();
+    /// }
+    /// drop(end);
+    /// busy.join()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn set_cpu_intensive_thresh(&self, threshold: Duration) {
         let ns = nanoseconds(threshold);
         self.shared.settings.cpu_intensive_ns.store(ns, Ordering::Relaxed);
     }
 
     /// Changes for how long a queue may stand still before it is reported; 0: it never is.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// runtime.set_watchdog_thresh(Duration::ZERO);
+    /// runtime.queue(|| ()).join()?;
+    /// assert_eq!(runtime.stalls(), 0, "nothing is reported from now on");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn set_watchdog_thresh(&self, threshold: Duration) {
         self.shared.settings.watchdog_ns.store(nanoseconds(threshold), Ordering::Relaxed);
     }
@@ -241,6 +282,7 @@ impl Runtime {
     /// use homing_runtime::Scope;
     ///
     /// runtime.set_default_affinity_scope(Scope::Numa);
+    /// assert_eq!(runtime.default_affinity_scope(), Scope::Numa);
     /// assert_eq!(runtime.events().affinity().scope, Scope::Numa);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -266,6 +308,13 @@ impl Runtime {
 
     /// How many threads there are: workers, those whose item blocks, and spares; without the
     /// monitor.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// assert!(runtime.thread_count() >= runtime.cpus().len(), "a worker for each CPU");
+    /// assert_eq!(runtime.threads_refused(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn thread_count(&self) -> usize {
         self.shared.crew.count().0
     }

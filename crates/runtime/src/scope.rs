@@ -12,6 +12,21 @@ use crate::sync::{Mutex, lock};
 use crate::workqueue::Workqueue;
 
 /// Queues work that may borrow what lives longer than the scope: see [`Workqueue::scope`].
+///
+/// ```
+/// # let runtime = homing_runtime::Runtime::new()?;
+/// use homing_runtime::WorkScope;
+///
+/// fn double<'scope>(scope: &'scope WorkScope<'scope, '_>, numbers: &'scope mut [u32]) {
+///     let Some((first, others)) = numbers.split_first_mut() else { return };
+///     scope.queue(|| double(scope, others)); // items may queue more
+///     *first *= 2;
+/// }
+/// let mut numbers = [1, 2, 3];
+/// runtime.scope(|scope| double(scope, &mut numbers));
+/// assert_eq!(numbers, [2, 4, 6]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct WorkScope<'scope, 'env: 'scope> {
     workqueue: &'scope Workqueue,
     queued: Mutex<Queued>,

@@ -18,6 +18,25 @@ const LOOK_NS: u64 = 1_000_000_000;
 /// A queue that stands still, and what everybody does meanwhile.
 ///
 /// Displayed, it is a report of several lines, the first one of which says it all.
+///
+/// ```
+/// # use std::{sync::mpsc::{TryRecvError::Empty, channel}, time::Duration};
+/// # use homing_runtime::{Runtime, Stall};
+/// let ((report, reports), (end, ended)) = (channel(), channel::<()>());
+/// let on_stall = move |stall: &Stall| _ = report.send(stall.clone());
+/// let runtime = Runtime::builder()
+/// #   .on_machine(homing_topology::Machine::from_grid("1x1x1")?)
+///     .watchdog_thresh(Duration::from_millis(1))
+///     .on_stall(on_stall)
+///     .build()?;
+/// // On a machine of one CPU: it is busy, and something waits for it.
+/// runtime.events().execute(move || while ended.try_recv() == Err(Empty) {});
+/// runtime.events().execute(|| ());
+/// let stall = reports.recv()?;
+/// drop(end);
+/// assert!(stall.to_string().starts_with("workqueue stall: ") && stall.cpus == "0");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Stall {

@@ -135,6 +135,20 @@ impl Work {
     ///
     /// # Errors
     /// [`WorkqueueError::Node`] where no CPU of such a node is online; nothing is queued.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// use homing_runtime::NodeId;
+    ///
+    /// let work = runtime.events().work(|_| ());
+    /// let cpu = &runtime.machine().cpus()[0];
+    /// assert!(work.queue_on(cpu.cpu)?);
+    /// work.flush();
+    /// assert!(work.queue_on_node(cpu.numa_nodes[0])?);
+    /// let error = work.queue_on_node(NodeId(4096)).unwrap_err();
+    /// assert!(error.to_string().contains("node 4096"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn queue_on_node(&self, node: NodeId) -> Result<bool, WorkqueueError> {
         let cpu = self.workqueue().cpu_of_node(node)?;
         let instance = self.node.pending.queue(false);
@@ -214,6 +228,16 @@ impl Work {
     }
 
     /// [`Work::flush`] as a future: dropping it loses nothing.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// let logs = runtime.workqueue("logs").build()?;
+    /// let work = logs.work(|_| ());
+    /// work.queue();
+    /// runtime.spawn(async move { work.flushed().await }).join()?;
+    /// assert_eq!(logs.counters().completed, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub async fn flushed(&self) -> bool {
         let Some(awaited) = self.node.pending.last() else { return false };
         while let Some(waiting) = self.begin_wait(awaited) {
@@ -227,6 +251,17 @@ impl Work {
     ///
     /// # Panics
     /// As [`Work::flush`].
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// let cpu = runtime.cpus().first().ok_or("no CPU")?;
+    /// let work = runtime.events().work(|_| ());
+    /// assert!(work.queue_delayed_on(cpu, Duration::from_secs(3600))?);
+    /// assert!(work.flush_delayed(), "it runs now");
+    /// assert_eq!(work.workqueue().counters().completed, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn flush_delayed(&self) -> bool {
         self.check_may_wait("flush");
         let fired = {
@@ -263,6 +298,15 @@ impl Work {
     ///
     /// # Panics
     /// As [`Work::flush`].
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// let endless = runtime.events().work(|work| _ = work.queue());
+    /// endless.queue();
+    /// endless.cancel_sync();
+    /// assert!(!endless.is_pending() && !endless.is_running());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn cancel_sync(&self) -> bool {
         self.check_may_wait("cancel_sync");
         let was_pending = self.disable();
@@ -296,6 +340,16 @@ impl Work {
     ///
     /// # Panics
     /// As [`Work::disable`] and [`Work::flush`].
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// let work = runtime.events().work(|_| ());
+    /// work.queue();
+    /// work.disable_sync();
+    /// assert!(work.is_disabled() && !work.is_running());
+    /// assert!(!work.queue(), "not until it is enabled");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn disable_sync(&self) -> bool {
         self.check_may_wait("disable_sync");
         let was_pending = self.disable();
@@ -314,6 +368,16 @@ impl Work {
     }
 
     /// Whether an instance is pending: queued, or on a timer. Advice, true a moment ago.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// let work = runtime.events().work(|_| ());
+    /// assert!(!work.is_pending());
+    /// work.queue_delayed(Duration::from_secs(3600));
+    /// assert!(work.is_pending() && !work.is_running());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn is_pending(&self) -> bool {
         self.node.pending.is_pending()
     }

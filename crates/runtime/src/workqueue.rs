@@ -29,6 +29,17 @@ use crate::workqueue_builder::WorkqueueError;
 /// the workqueue is [ordered](WorkqueueBuilder::ordered); a panic in one goes to its handle. After
 /// a shutdown, and while the workqueue is drained by somebody else, items are refused: their
 /// handles return [`crate::JoinError::Cancelled`].
+///
+/// ```
+/// # let runtime = homing_runtime::Runtime::new()?;
+/// use homing_runtime::Workqueue;
+///
+/// let logs: Workqueue = runtime.workqueue("logs").build()?;
+/// let same = logs.clone();
+/// same.queue(|| ()).join()?;
+/// assert_eq!((logs.name(), logs.counters().completed), ("logs", 1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Workqueue {
     of: Arc<Of>,
@@ -113,6 +124,18 @@ impl Workqueue {
     }
 
     /// [`Workqueue::queue_batch`] of work that nobody waits for.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// let (send, receive) = std::sync::mpsc::channel();
+    /// runtime.events().execute_batch((0..3).map(|number| {
+    ///     let send = send.clone();
+    ///     move || _ = send.send(number)
+    /// }));
+    /// drop(send);
+    /// assert_eq!(receive.iter().sum::<u32>(), 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn execute_batch<F>(&self, works: impl IntoIterator<Item = F>)
     where
         F: FnOnce() + Send + 'static,

@@ -16,6 +16,17 @@ use crate::workqueue::Workqueue;
 const NAME_LEN_MAX: usize = 32;
 
 /// What a workqueue does not do.
+///
+/// ```
+/// # let runtime = homing_runtime::Runtime::new()?;
+/// use homing_runtime::WorkqueueError;
+///
+/// let error = runtime.workqueue("a/b").build().unwrap_err();
+/// assert!(matches!(error, WorkqueueError::Name { .. }));
+/// let error = runtime.workqueue("logs").ordered().max_active(4).build().unwrap_err();
+/// assert!(error.to_string().contains("cannot be both ordered and limited by max_active"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorkqueueError {
@@ -173,6 +184,14 @@ impl WorkqueueBuilder {
 
     /// The CPUs that items may run on, as far as they have workers; if none of them has, any.
     /// Default: all.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// let first = homing_runtime::CpuSet::of(runtime.cpus().first().ok_or("no CPU")?);
+    /// let logs = runtime.workqueue("logs").cpumask(first).build()?;
+    /// assert_eq!(logs.cpumask(), Some(first));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn cpumask(mut self, cpus: CpuSet) -> Self {
         self.chosen.cpumask = Some(cpus);
         self
@@ -192,6 +211,13 @@ impl WorkqueueBuilder {
     }
 
     /// [`Nice::HIGHPRI`]: the kernel's `WQ_HIGHPRI`.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// let urgent = runtime.workqueue("urgent").highpri().build()?;
+    /// assert_eq!(urgent.nice(), homing_runtime::Nice::HIGHPRI);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn highpri(self) -> Self {
         self.nice(Nice::HIGHPRI)
     }
@@ -207,6 +233,19 @@ impl WorkqueueBuilder {
     }
 
     /// One item at a time, in the order in which they were queued, whatever their CPU.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// let log = runtime.workqueue("log").ordered().build()?;
+    /// let (send, receive) = std::sync::mpsc::channel();
+    /// for number in 0..100 {
+    ///     let send = send.clone();
+    ///     log.execute(move || _ = send.send(number));
+    /// }
+    /// drop(send);
+    /// assert!(receive.iter().eq(0..100));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn ordered(mut self) -> Self {
         self.kinds.ordered = true;
         self
@@ -214,6 +253,17 @@ impl WorkqueueBuilder {
 
     /// Items run on the CPU that they are issued from (or queued for), and nowhere else; one at a
     /// time, unless it blocks or uses its CPU for long. The kernel's `WQ_PERCPU`.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// let rings = runtime.workqueue("rings").per_cpu().build()?;
+    /// for cpu in runtime.cpus().iter() {
+    ///     let here = rings.queue_on(cpu, rustix::thread::sched_getcpu)?;
+    ///     assert_eq!(here.join()?, cpu.index());
+    /// }
+    /// assert!(rings.affinity().strict);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn per_cpu(mut self) -> Self {
         self.kinds.per_cpu = true;
         self
@@ -221,6 +271,17 @@ impl WorkqueueBuilder {
 
     /// Items of a [per-CPU](Self::per_cpu) workqueue leave their CPU to others while they run: for
     /// items known to take long. The kernel's `WQ_CPU_INTENSIVE`.
+    ///
+    /// ```
+    /// # let machine = homing_topology::Machine::from_grid("1x1x1")?;
+    /// # let runtime = homing_runtime::Runtime::builder().on_machine(machine).build()?;
+    /// let compress = runtime.workqueue("compress").per_cpu().cpu_intensive().build()?;
+    /// let (end, ended) = std::sync::mpsc::channel();
+    /// let long = compress.queue(move || while ended.try_recv().is_err() {});
+    /// runtime.queue(move || end.send(())).join()??; // has the same CPU meanwhile
+    /// long.join()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn cpu_intensive(mut self) -> Self {
         self.kinds.cpu_intensive = true;
         self
@@ -235,6 +296,24 @@ impl WorkqueueBuilder {
     /// The workqueue gets on even where no thread can be created: it has one of its own, a rescuer,
     /// which is idle until then. For items that others wait for to free memory or threads. The
     /// kernel's `WQ_MEM_RECLAIM`.
+    ///
+    /// ```
+    /// # use std::sync::{Arc, atomic::AtomicBool, atomic::Ordering};
+    /// # let machine = homing_topology::Machine::from_grid("1x1x1")?;
+    /// # let refuse = Arc::new(AtomicBool::new(false));
+    /// # let builder = homing_runtime::Runtime::builder().refuse_threads(Arc::clone(&refuse));
+    /// # let runtime = builder.on_machine(machine).build()?;
+    /// let writeback = runtime.workqueue("writeback").mem_reclaim().build()?;
+    /// # refuse.store(true, Ordering::Relaxed);
+    /// // The only worker waits for memory, and the system has no more threads:
+    /// let (free, memory) = std::sync::mpsc::channel();
+    /// let waits = runtime.queue(move || memory.recv());
+    /// # while runtime.events().counters().started == 0 { std::thread::yield_now(); }
+    /// writeback.queue(move || free.send("4 KiB")).join()??;
+    /// assert_eq!(waits.join()??, "4 KiB");
+    /// assert_eq!(writeback.counters().rescued, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn mem_reclaim(mut self) -> Self {
         self.kinds.mem_reclaim = true;
         self

@@ -5,6 +5,15 @@ use homing_topology::Scope;
 use crate::nice::Nice;
 
 /// Where the items of a workqueue may run: the kernel's `affinity_scope` and `affinity_strict`.
+///
+/// ```
+/// use homing_sched::Affinity;
+/// use homing_topology::Scope;
+///
+/// let here = Affinity { scope: Scope::Cache, strict: true };
+/// assert_eq!(Affinity::ALL[here.index()], here);
+/// assert_eq!(Affinity::ALL.len(), 12, "six scopes, strict or not");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Affinity {
     /// The size of the home pod.

@@ -9,6 +9,36 @@ use crate::layout::{PoolId, PoolSet, QueueId};
 
 /// The state of the runtime as far as it can be seen. Times are integer nanoseconds of one
 /// monotonic clock.
+///
+/// ```
+/// use homing_sched::*;
+/// use homing_topology::{CpuId, CpuSet, Machine, Scope};
+///
+/// // What a simulator knows: who is idle, and how many items wait in each queue.
+/// struct Given { idle: CpuSet, waiting: u32 }
+///
+/// impl Facts for Given {
+///     fn now_ns(&self) -> u64 { 1_000_000 }
+///     fn features(&self) -> Features { Features::ALL }
+///     fn active(&self) -> CpuSet { "0-3".parse().unwrap() }
+///     fn idle(&self) -> CpuSet { self.idle }
+///     fn searching(&self) -> CpuSet { CpuSet::EMPTY }
+///     fn occupied(&self, _: u64) -> CpuSet { CpuSet::EMPTY }
+///     fn pools(&self) -> PoolSet { PoolSet::first(1) }
+///     fn attributes(&self, _: PoolId) -> Attributes {
+///         Attributes::new(Affinity { scope: Scope::Cache, strict: false })
+///     }
+///     fn waiting(&self, _: QueueId) -> u32 { self.waiting }
+///     fn head_since_ns(&self, _: QueueId) -> u64 { 0 }
+///     fn item_ns(&self, _: QueueId) -> u64 { 0 }
+/// }
+///
+/// let layout = Layout::new(&Machine::from_grid("2x2x1")?).ok_or("no CPU")?;
+/// let given = Given { idle: "3".parse()?, waiting: 1 };
+/// let placement = submit(&layout, &given, CpuId::new(0).ok_or("?")?, PoolId(0));
+/// assert_eq!(placement.wake, CpuId::new(3), "of the other cache: nobody else is idle");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Facts {
     /// The time. Read only where a decision depends on it: a clock is not free.
     fn now_ns(&self) -> u64;

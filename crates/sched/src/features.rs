@@ -4,6 +4,18 @@ use std::fmt;
 use std::str::FromStr;
 
 /// A set of features, each with the name under which its idea was published.
+///
+/// ```
+/// use homing_sched::Features;
+///
+/// let features: Features = "swqueue, xsteal".parse()?;
+/// assert_eq!(features, Features::SWQUEUE.with(Features::XSTEAL));
+/// let features = features.without(Features::XSTEAL);
+/// assert!(features.has(Features::SWQUEUE) && !features.has(Features::XSTEAL));
+/// assert_eq!(features.to_string(), "SWQUEUE");
+/// assert_eq!(Features::from_bits(features.bits()), features);
+/// # Ok::<(), homing_sched::ParseFeaturesError>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Features(u8);
 
@@ -80,6 +92,13 @@ impl fmt::Debug for Features {
 }
 
 /// Not the name of a feature.
+///
+/// ```
+/// use homing_sched::Features;
+///
+/// let error = "SWQUEUE FASTER".parse::<Features>().unwrap_err();
+/// assert!(error.to_string().starts_with("\"FASTER\" is not a feature: use SWQUEUE"));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseFeaturesError {
     word: String,

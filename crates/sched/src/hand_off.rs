@@ -26,6 +26,15 @@ pub struct HandOffFacts {
 }
 
 /// Where an item runs.
+///
+/// ```
+/// use homing_sched::{HandOff, HandOffFacts, hand_off};
+///
+/// let facts = HandOffFacts { item_ns: 300_000, issuer_has_more: true, spare_cpu_count: 4 };
+/// assert_eq!(hand_off(&facts), HandOff::Queue);
+/// let busy = HandOffFacts { spare_cpu_count: 0, ..facts };
+/// assert_eq!(hand_off(&busy), HandOff::Inline, "no CPU would run it any sooner");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandOff {
     /// On the issuing thread, at once.
@@ -39,6 +48,14 @@ pub enum HandOff {
 /// Queueing spends CPU time to win elapsed time. It wins only where a CPU would otherwise be idle,
 /// where the issuer can go on with something else, and where the item is long against the
 /// hand-off.
+///
+/// ```
+/// use homing_sched::{HAND_OFF_NS, HandOff, HandOffFacts, hand_off};
+///
+/// let facts = |item_ns| HandOffFacts { item_ns, issuer_has_more: true, spare_cpu_count: 1 };
+/// assert_eq!(hand_off(&facts(HAND_OFF_NS)), HandOff::Inline, "half the time would be overhead");
+/// assert_eq!(hand_off(&facts(10 * HAND_OFF_NS)), HandOff::Queue);
+/// ```
 pub fn hand_off(facts: &HandOffFacts) -> HandOff {
     let long = facts.item_ns >= WORTH * HAND_OFF_NS;
     if long && facts.issuer_has_more && facts.spare_cpu_count > 0 {

@@ -69,6 +69,19 @@ pub struct QueueId {
 
 /// The machine as the decisions see it: every CPU that is online, built once, never changed.
 /// Which of them have workers at present is a fact ([`crate::Facts::active`]).
+///
+/// ```
+/// use homing_sched::{Layout, Level};
+/// use homing_topology::{CpuId, Machine, Scope};
+///
+/// let layout = Layout::new(&Machine::from_grid("2x2x2")?).ok_or("no CPU")?;
+/// let five = CpuId::new(5).ok_or("?")?;
+/// assert_eq!(layout.pod(Scope::Cache, five).to_string(), "4-7");
+/// assert_eq!(layout.leader(Level::Shard, five).index(), 4);
+/// let rings: Vec<_> = layout.rings(five).iter().map(ToString::to_string).collect();
+/// assert_eq!(rings, ["4-7", "0-3"], "nearest first");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Layout {
     machine: Machine,

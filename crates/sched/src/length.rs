@@ -19,6 +19,18 @@ pub const BATCH_ITEMS_MAX: u32 = 32;
 ///
 /// It rises at once and falls slowly (a sixteenth of the difference at a time): one long item
 /// among short ones is reason enough to take few at a time for a while.
+///
+/// ```
+/// use homing_sched::ItemLength;
+///
+/// let unknown = ItemLength::default();
+/// assert_eq!(unknown.batch(100), 1, "nobody knows how long they are");
+/// let short = unknown.complete(10_000, 10); // ten items in 10 us
+/// assert!(short.batch(100) > 1, "several at once");
+/// let long = short.complete(1_000_000, 1);
+/// assert_eq!(long.batch(100), 1, "one long item is enough");
+/// assert_eq!(ItemLength::from_ns(long.mean_ns()), long);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ItemLength {
     mean_ns: u64,
@@ -36,6 +48,15 @@ impl ItemLength {
     }
 
     /// Takes note that `items` items ran for `elapsed_ns` together.
+    ///
+    /// ```
+    /// use homing_sched::ItemLength;
+    ///
+    /// let one_long = ItemLength::default().complete(1_000_000, 1);
+    /// let later = one_long.complete(1_000, 1);
+    /// assert!(later.mean_ns() < one_long.mean_ns(), "it falls");
+    /// assert!(later.mean_ns() > 900_000, "but slowly");
+    /// ```
     #[must_use]
     pub const fn complete(self, elapsed_ns: u64, items: u32) -> Self {
         if items == 0 {

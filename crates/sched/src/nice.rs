@@ -5,6 +5,16 @@ use crate::layout::PoolId;
 /// How nice the items of a workqueue are to others: the kernel's nice levels, -20 to 19. A pool
 /// gets 1.25 times as much of a CPU's time as one that is a level nicer, as of the kernel's
 /// threads.
+///
+/// ```
+/// use homing_sched::Nice;
+///
+/// let nicer = Nice::new(5).ok_or("out of range")?;
+/// assert_eq!((nicer.get(), Nice::NORMAL.get()), (5, 0));
+/// assert_eq!(Nice::NORMAL.weight() / nicer.weight(), 3, "1.25 to the fifth");
+/// assert_eq!(Nice::new(20), None);
+/// # Ok::<(), &str>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nice(i8);
 

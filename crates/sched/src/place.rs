@@ -64,6 +64,31 @@ pub fn home(layout: &Layout, facts: &impl Facts, cpu: CpuId, pool: PoolId) -> Qu
 ///
 /// Of a real queue the caller must read the facts after the insertion; it can learn the queue
 /// before that from [`home`], which is where this function has it from.
+///
+/// ```
+/// use homing_sched::{Layout, submit};
+/// use homing_topology::Machine;
+/// # use homing_sched::{Affinity, Attributes, Facts, Features, PoolId, PoolSet, QueueId};
+/// # use homing_topology::{CpuId, CpuSet, Scope};
+/// # struct Given { idle: CpuSet, waiting: u32 }
+/// # impl Facts for Given {
+/// #     fn now_ns(&self) -> u64 { 1_000_000 } fn features(&self) -> Features { Features::ALL }
+/// #     fn active(&self) -> CpuSet { "0-3".parse().unwrap() } fn idle(&self) -> CpuSet { self.idle }
+/// #     fn searching(&self) -> CpuSet { CpuSet::EMPTY } fn occupied(&self, _: u64) -> CpuSet { CpuSet::EMPTY }
+/// #     fn pools(&self) -> PoolSet { PoolSet::first(1) } fn waiting(&self, _: QueueId) -> u32 { self.waiting }
+/// #     fn attributes(&self, _: PoolId) -> Attributes { Attributes::new(Affinity { scope: Scope::Cache, strict: false }) }
+/// #     fn head_since_ns(&self, _: QueueId) -> u64 { 0 } fn item_ns(&self, _: QueueId) -> u64 { 0 }
+/// # }
+/// // `Given` is as in the example of `Facts`: who is idle, and how many items wait in each queue.
+/// let layout = Layout::new(&Machine::from_grid("2x2x1")?).ok_or("no CPU")?;
+/// let cpu = CpuId::new(3).ok_or("?")?;
+/// let placement = submit(&layout, &Given { idle: "0-2".parse()?, waiting: 1 }, cpu, PoolId(0));
+/// assert_eq!(placement.queue.leader.index(), 2, "at home in the cache of the CPUs 2-3");
+/// assert_eq!(placement.wake, CpuId::new(2), "the idle CPU that is nearest");
+/// let placement = submit(&layout, &Given { idle: CpuSet::EMPTY, waiting: 1 }, cpu, PoolId(0));
+/// assert_eq!(placement.wake, None, "nobody is idle, so somebody will come by");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn submit(layout: &Layout, facts: &impl Facts, cpu: CpuId, pool: PoolId) -> Placement {
     let queue = home(layout, facts, cpu, pool);
     Placement { queue, wake: wake_for(layout, facts, queue, cpu) }
@@ -80,6 +105,31 @@ pub const fn calls_for_decision(item_ns: u64, waiting: u32) -> bool {
 
 /// Decides whom a worker on `cpu` that begins an item of `queue` wakes for the next one: nobody
 /// where none is left (`SCHED-3`).
+///
+/// ```
+/// use homing_sched::{Layout, start};
+/// use homing_topology::Machine;
+/// # use homing_sched::{Affinity, Attributes, Facts, Features, PoolId, PoolSet, QueueId};
+/// # use homing_topology::{CpuId, CpuSet, Scope};
+/// # struct Given { idle: CpuSet, waiting: u32 }
+/// # impl Facts for Given {
+/// #     fn now_ns(&self) -> u64 { 1_000_000 } fn features(&self) -> Features { Features::ALL }
+/// #     fn active(&self) -> CpuSet { "0-3".parse().unwrap() } fn idle(&self) -> CpuSet { self.idle }
+/// #     fn searching(&self) -> CpuSet { CpuSet::EMPTY } fn occupied(&self, _: u64) -> CpuSet { CpuSet::EMPTY }
+/// #     fn pools(&self) -> PoolSet { PoolSet::first(1) } fn waiting(&self, _: QueueId) -> u32 { self.waiting }
+/// #     fn attributes(&self, _: PoolId) -> Attributes { Attributes::new(Affinity { scope: Scope::Cache, strict: false }) }
+/// #     fn head_since_ns(&self, _: QueueId) -> u64 { 0 } fn item_ns(&self, _: QueueId) -> u64 { 0 }
+/// # }
+/// // `Given` is as in the example of `Facts`: who is idle, and how many items wait in each queue.
+/// let layout = Layout::new(&Machine::from_grid("2x2x1")?).ok_or("no CPU")?;
+/// let cpu = CpuId::new(2).ok_or("?")?;
+/// let more = Given { idle: "0-1,3".parse()?, waiting: 5 };
+/// let queue = layout.queue(PoolId(0), more.attributes(PoolId(0)), cpu);
+/// assert_eq!(start(&layout, &more, queue, cpu), CpuId::new(3));
+/// let last = Given { waiting: 0, ..more };
+/// assert_eq!(start(&layout, &last, queue, cpu), None, "it was the last one");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn start(layout: &Layout, facts: &impl Facts, queue: QueueId, cpu: CpuId) -> Option<CpuId> {
     if facts.waiting(queue) == 0 {
         return None;

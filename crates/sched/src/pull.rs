@@ -17,6 +17,16 @@ pub const IDLE_PATIENCE_NS: u64 = 100_000;
 pub const PULL_AGE_MAX_NS: u64 = 50_000;
 
 /// How far a worker went for an item.
+///
+/// ```
+/// use homing_sched::Reach;
+///
+/// // Counters by reach are arrays in the order of `Reach::ALL`.
+/// let taken = [90, 8, 2, 0];
+/// assert_eq!(taken[Reach::Llc as usize], 8);
+/// let costs = Reach::ALL.map(Reach::cost_ns);
+/// assert!(costs.is_sorted() && costs[0] == 0, "the farther, the dearer");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reach {
     /// It is a CPU of the item's home pod.
@@ -75,6 +85,32 @@ pub enum Next {
 
 /// Decides what the worker of `cpu` does (`SCHED-4`, `SCHED-5`, `SCHED-6`, `SCHED-7`). `shares`:
 /// what each pool has had of that CPU.
+///
+/// ```
+/// use homing_sched::{Idle, Layout, Next, Reach, Shares, before_park};
+/// use homing_topology::Machine;
+/// # use homing_sched::{Affinity, Attributes, Facts, Features, PoolId, PoolSet, QueueId};
+/// # use homing_topology::{CpuId, CpuSet, Scope};
+/// # struct Given { idle: CpuSet, waiting: u32 }
+/// # impl Facts for Given {
+/// #     fn now_ns(&self) -> u64 { 1_000_000 } fn features(&self) -> Features { Features::ALL }
+/// #     fn active(&self) -> CpuSet { "0-3".parse().unwrap() } fn idle(&self) -> CpuSet { self.idle }
+/// #     fn searching(&self) -> CpuSet { CpuSet::EMPTY } fn occupied(&self, _: u64) -> CpuSet { CpuSet::EMPTY }
+/// #     fn pools(&self) -> PoolSet { PoolSet::first(1) } fn waiting(&self, _: QueueId) -> u32 { self.waiting }
+/// #     fn attributes(&self, _: PoolId) -> Attributes { Attributes::new(Affinity { scope: Scope::Cache, strict: false }) }
+/// #     fn head_since_ns(&self, _: QueueId) -> u64 { 0 } fn item_ns(&self, _: QueueId) -> u64 { 0 }
+/// # }
+/// // `Given` is as in the example of `Facts`: who is idle, and how many items wait in each queue.
+/// let layout = Layout::new(&Machine::from_grid("2x2x1")?).ok_or("no CPU")?;
+/// let cpu = CpuId::new(0).ok_or("?")?;
+/// let some = Given { idle: CpuSet::EMPTY, waiting: 1 };
+/// let next = before_park(&layout, &some, cpu, Idle::Woken, &Shares::NONE);
+/// assert!(matches!(next, Next::Take { reach: Reach::Home, .. }), "its own queue comes first");
+/// let none = Given { waiting: 0, ..some };
+/// let next = before_park(&layout, &none, cpu, Idle::Woken, &Shares::NONE);
+/// assert_eq!(next, Next::Park { until_ns: None });
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn before_park(
     layout: &Layout,
     facts: &impl Facts,

@@ -50,6 +50,24 @@ pub enum Verdict {
 }
 
 /// Decides what to make of a worker.
+///
+/// ```
+/// use homing_sched::{Running, Verdict, tick};
+///
+/// // In the last millisecond the thread was on no CPU, did not want one, and sleeps now.
+/// let asleep = Running {
+///     running_for_ns: 3_000_000,
+///     elapsed_ns: 1_000_000,
+///     on_cpu_ns: 0,
+///     ready_ns: 0,
+///     asleep_now: true,
+///     cpu_intensive_ns: 10_000_000,
+/// };
+/// assert_eq!(tick(&asleep), Verdict::Blocked);
+/// let busy = Running { on_cpu_ns: 1_000_000, asleep_now: false, ..asleep };
+/// assert_eq!(tick(&busy), Verdict::Fine);
+/// assert_eq!(tick(&Running { running_for_ns: 10_000_000, ..busy }), Verdict::CpuIntensive);
+/// ```
 pub fn tick(running: &Running) -> Verdict {
     let asleep_ns = running.elapsed_ns.saturating_sub(running.on_cpu_ns + running.ready_ns);
     // Nine tenths of an interval: the clocks are not read at one instant.
@@ -66,6 +84,28 @@ pub fn tick(running: &Running) -> Verdict {
 /// Decides whom a tick wakes: an idle CPU that may serve a queue whose items have waited for
 /// longer than [`TICK_AGE_NS`]. The other rules make this rare; it bounds what a stale fact or a
 /// wrong estimate can cost.
+///
+/// ```
+/// use homing_sched::{Layout, TICK_AGE_NS, overdue};
+/// use homing_topology::Machine;
+/// # use homing_sched::{Affinity, Attributes, Facts, Features, PoolId, PoolSet, QueueId};
+/// # use homing_topology::{CpuId, CpuSet, Scope};
+/// # struct Given { idle: CpuSet, waiting: u32 }
+/// # impl Facts for Given {
+/// #     fn now_ns(&self) -> u64 { 1_000_000 } fn features(&self) -> Features { Features::ALL }
+/// #     fn active(&self) -> CpuSet { "0-3".parse().unwrap() } fn idle(&self) -> CpuSet { self.idle }
+/// #     fn searching(&self) -> CpuSet { CpuSet::EMPTY } fn occupied(&self, _: u64) -> CpuSet { CpuSet::EMPTY }
+/// #     fn pools(&self) -> PoolSet { PoolSet::first(1) } fn waiting(&self, _: QueueId) -> u32 { self.waiting }
+/// #     fn attributes(&self, _: PoolId) -> Attributes { Attributes::new(Affinity { scope: Scope::Cache, strict: false }) }
+/// #     fn head_since_ns(&self, _: QueueId) -> u64 { 0 } fn item_ns(&self, _: QueueId) -> u64 { 0 }
+/// # }
+/// // `Given` is as in the example of `Facts`: who is idle, and how many items wait in each queue.
+/// let layout = Layout::new(&Machine::from_grid("2x2x1")?).ok_or("no CPU")?;
+/// let waits = Given { idle: "3".parse()?, waiting: 1 };
+/// assert!(waits.now_ns() > TICK_AGE_NS, "items wait since 0");
+/// assert_eq!(overdue(&layout, &waits), CpuId::new(3));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn overdue(layout: &Layout, facts: &impl Facts) -> Option<CpuId> {
     let idle = facts.idle();
     if idle.is_empty() {

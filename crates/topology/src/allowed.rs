@@ -8,6 +8,13 @@ use crate::machine::Machine;
 use crate::sysfs::{cpu_list, text};
 
 /// CPU time a cgroup may use: `quota_us` in each `period_us`.
+///
+/// ```
+/// use homing_topology::CpuQuota;
+///
+/// let quota = CpuQuota { quota_us: 250_000, period_us: 100_000 };
+/// assert_eq!(quota.cpu_count(), 3, "two and a half");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuQuota {
     /// Microseconds of CPU time per period, over all CPUs.
@@ -24,6 +31,17 @@ impl CpuQuota {
 }
 
 /// The CPUs this process may run on, and for how much of the time.
+///
+/// ```
+/// use homing_topology::{Allowed, CpuQuota, Machine};
+///
+/// let machine = Machine::from_grid("2x2x2")?; // two caches of four CPUs
+/// let quota = CpuQuota { quota_us: 300_000, period_us: 100_000 };
+/// let allowed = Allowed { cpus: *machine.online(), quota: Some(quota) };
+/// assert_eq!(allowed.cpu_count(), 3);
+/// assert_eq!(allowed.worker_cpus(&machine).to_string(), "0-2", "of one cache");
+/// # Ok::<(), homing_topology::TopologyError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allowed {
     /// The affinity mask and the cgroup's cpuset, both applied.
@@ -37,6 +55,17 @@ impl Allowed {
     ///
     /// The affinity mask is the calling thread's where `root` is `/` and the system is Linux, else
     /// the one recorded in `proc/self/status`. Absent files allow everything.
+    ///
+    /// ```
+    /// use std::path::Path;
+    ///
+    /// use homing_topology::{Allowed, Machine};
+    ///
+    /// let machine = Machine::read(Path::new("/"))?;
+    /// let allowed = Allowed::read(Path::new("/"), &machine)?;
+    /// assert!(!allowed.cpus.is_empty() && allowed.cpus.is_subset(machine.online()));
+    /// # Ok::<(), homing_topology::TopologyError>(())
+    /// ```
     pub fn read(root: &Path, machine: &Machine) -> Result<Self, TopologyError> {
         let mut cpus = *machine.online();
         let mut narrow = |by: Option<CpuSet>| {

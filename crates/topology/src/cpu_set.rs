@@ -12,6 +12,13 @@ pub const CPU_COUNT_MAX: usize = 1024;
 const WORD_COUNT: usize = CPU_COUNT_MAX / u64::BITS as usize;
 
 /// The operating system's number of one hardware thread, below [`CPU_COUNT_MAX`].
+///
+/// ```
+/// use homing_topology::{CPU_COUNT_MAX, CpuId};
+///
+/// assert_eq!(CpuId::new(5).map(CpuId::index), Some(5));
+/// assert_eq!(CpuId::new(CPU_COUNT_MAX), None);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct CpuId(u16);
@@ -44,6 +51,19 @@ impl fmt::Display for CpuId {
 /// assert_eq!(set.len(), 4);
 /// assert_eq!(set.to_string(), "0-2,8");
 /// # Ok::<(), homing_topology::ParseCpuSetError>(())
+/// ```
+///
+/// ```
+/// # use homing_topology::{CpuId, CpuSet};
+/// let (two, five) = (CpuId::new(2).ok_or("?")?, CpuId::new(5).ok_or("?")?);
+/// let mut set = CpuSet::of(five);
+/// set.insert(two);
+/// assert!(set.contains(two) && set.first() == Some(two));
+/// assert!(set.iter().eq([two, five]), "lowest first");
+/// set.remove(five);
+/// set.remove(two);
+/// assert!(set.is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct CpuSet {
@@ -92,6 +112,14 @@ impl CpuSet {
     }
 
     /// The first member at or after `from`, else the lowest: a fair start for a search.
+    ///
+    /// ```
+    /// # use homing_topology::{CpuId, CpuSet};
+    /// let set: CpuSet = "1,4".parse()?;
+    /// assert_eq!(set.first_from(CpuId::new(2).ok_or("?")?), CpuId::new(4));
+    /// assert_eq!(set.first_from(CpuId::new(5).ok_or("?")?), CpuId::new(1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn first_from(&self, from: CpuId) -> Option<CpuId> {
         let start = from.index() / 64;
         let high = self.words[start] & (u64::MAX << (from.index() % 64));
@@ -104,6 +132,16 @@ impl CpuSet {
     }
 
     /// The members of both.
+    ///
+    /// ```
+    /// # use homing_topology::CpuSet;
+    /// let (low, odd): (CpuSet, CpuSet) = ("0-3".parse()?, "1,3,5".parse()?);
+    /// assert_eq!(low.and(&odd).to_string(), "1,3");
+    /// assert_eq!(low.or(&odd).to_string(), "0-3,5");
+    /// assert_eq!(low.minus(&odd).to_string(), "0,2");
+    /// assert!(low.intersects(&odd) && !low.is_subset(&odd));
+    /// # Ok::<(), homing_topology::ParseCpuSetError>(())
+    /// ```
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         self.zip(other, |a, b| a & b)
@@ -149,12 +187,26 @@ impl CpuSet {
     }
 
     /// Replaces the 64 members from CPU `64 * index` on. Panics where `index` is out of range.
+    ///
+    /// ```
+    /// # use homing_topology::CpuSet;
+    /// let mut set = CpuSet::EMPTY;
+    /// set.set_word(1, 0b101);
+    /// assert_eq!(set.to_string(), "64,66");
+    /// assert_eq!((set.word(0), set.word(1)), (0, 0b101));
+    /// ```
     pub fn set_word(&mut self, index: usize, bits: u64) {
         self.words[index] = bits;
     }
 
     /// Reads the kernel's mask format: hexadecimal words of 32 bits, the highest first, separated
     /// by commas, with or without `0x` (`ff,00000000`, `0xff`).
+    ///
+    /// ```
+    /// # use homing_topology::CpuSet;
+    /// assert_eq!(CpuSet::from_mask("f,00000001")?.to_string(), "0,32-35");
+    /// # Ok::<(), homing_topology::ParseCpuSetError>(())
+    /// ```
     pub fn from_mask(text: &str) -> Result<Self, ParseCpuSetError> {
         let bad = || ParseCpuSetError { text: text.to_owned() };
         let mut set = Self::EMPTY;
@@ -191,6 +243,14 @@ impl FromIterator<CpuId> for CpuSet {
 }
 
 /// Text that is not a CPU list or mask, or names a CPU at or above [`CPU_COUNT_MAX`].
+///
+/// ```
+/// use homing_topology::CpuSet;
+///
+/// let error = "3-1".parse::<CpuSet>().unwrap_err();
+/// assert_eq!(error.text, "3-1");
+/// assert!(error.to_string().contains("as in 0-3,8"));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "\"{text}\" is not a set of CPUs: write numbers below {CPU_COUNT_MAX} and ranges, as in 0-3,8"

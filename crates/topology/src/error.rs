@@ -5,6 +5,14 @@ use std::path::PathBuf;
 use crate::cpu_set::{CPU_COUNT_MAX, ParseCpuSetError};
 
 /// Why a machine could not be read. Names the file or text and what was expected there.
+///
+/// ```
+/// use homing_topology::{Machine, TopologyError};
+///
+/// let error = Machine::from_grid("4x0x2").unwrap_err();
+/// assert!(matches!(error, TopologyError::Grid { .. }));
+/// assert!(error.to_string().contains("has a part that is zero"));
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TopologyError {

@@ -10,12 +10,28 @@ impl Machine {
     /// Makes a regular machine. The counts are separated by `x` and each counts within the one
     /// before: `4x3x2` is 4 LLCs of 3 cores of 2 threads, `2x4x3x2` two NUMA nodes of that,
     /// `2x2x4x3x2` two packages of that. CPU numbers rise with siblings side by side.
+    ///
+    /// ```
+    /// use homing_topology::{Machine, Scope};
+    ///
+    /// let machine = Machine::from_grid("1x2x2")?;
+    /// assert_eq!(*machine.pods(Scope::Smt).cpus(0), "0-1".parse()?);
+    /// # Ok::<(), homing_topology::TopologyError>(())
+    /// ```
     pub fn from_grid(grid: &str) -> Result<Self, TopologyError> {
         Self::numbered(grid, false)
     }
 
     /// The same machine, numbered as Linux numbers most x86-64 machines: the first threads of all
     /// cores, then the second ones.
+    ///
+    /// ```
+    /// use homing_topology::{Machine, Scope};
+    ///
+    /// let machine = Machine::from_grid_siblings_last("1x2x2")?;
+    /// assert_eq!(*machine.pods(Scope::Smt).cpus(0), "0,2".parse()?);
+    /// # Ok::<(), homing_topology::TopologyError>(())
+    /// ```
     pub fn from_grid_siblings_last(grid: &str) -> Result<Self, TopologyError> {
         Self::numbered(grid, true)
     }

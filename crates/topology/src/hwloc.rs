@@ -22,6 +22,20 @@ struct Surroundings {
 
 impl Machine {
     /// Reads the text of an hwloc XML export.
+    ///
+    /// ```
+    /// use homing_topology::{Machine, Scope};
+    ///
+    /// let machine = Machine::from_hwloc_xml(
+    ///     r#"<topology version="2.0"><object type="Machine" cpuset="0x3">
+    ///         <object type="Core" cpuset="0x3">
+    ///           <object type="PU" os_index="0"/><object type="PU" os_index="1"/>
+    ///         </object>
+    ///     </object></topology>"#,
+    /// )?;
+    /// assert_eq!(*machine.pods(Scope::Smt).cpus(0), "0-1".parse()?);
+    /// # Ok::<(), homing_topology::TopologyError>(())
+    /// ```
     pub fn from_hwloc_xml(xml: &str) -> Result<Self, TopologyError> {
         let broken = |problem: String| TopologyError::Hwloc { problem };
         // The document names hwloc's DTD; nothing is ever fetched for it.

@@ -7,11 +7,32 @@ use serde::Serialize;
 use crate::cpu_set::{CpuId, CpuSet};
 
 /// The operating system's number of a NUMA node.
+///
+/// ```
+/// use homing_topology::{Machine, NodeId};
+///
+/// let machine = Machine::from_grid("2x1x1x1")?; // two nodes of one CPU
+/// assert_eq!(machine.cpus()[1].numa_nodes, [NodeId(1)]);
+/// assert_eq!(machine.node_distance(NodeId(0), NodeId(0)), 10);
+/// assert_eq!(machine.node_distance(NodeId(0), NodeId(1)), 12);
+/// # Ok::<(), homing_topology::TopologyError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct NodeId(pub u32);
 
 /// One online hardware thread and its place. Groups are named by their lowest online CPU.
+///
+/// ```
+/// use homing_topology::{CpuId, Machine};
+///
+/// let machine = Machine::from_grid("2x2x2")?; // two caches of two cores of two threads
+/// let seven = machine.cpu(CpuId::new(7).ok_or("?")?).ok_or("not online")?;
+/// assert_eq!(seven.core.index(), 6);
+/// assert_eq!(seven.llc.map(CpuId::index), Some(4));
+/// assert_eq!(seven.package.index(), 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Cpu {
     /// The CPU's own number.
@@ -27,6 +48,19 @@ pub struct Cpu {
 }
 
 /// How far two CPUs are from each other, nearest first.
+///
+/// ```
+/// use homing_topology::{Distance, Machine};
+///
+/// let machine = Machine::from_grid("2x2x2x2")?; // nodes, caches, cores, threads
+/// let cpus: Vec<_> = machine.online().iter().collect();
+/// assert_eq!(machine.distance(cpus[0], cpus[1]), Distance::SameCore);
+/// assert_eq!(machine.distance(cpus[0], cpus[2]), Distance::SameLlc);
+/// assert_eq!(machine.distance(cpus[0], cpus[4]), Distance::SameNode);
+/// assert_eq!(machine.distance(cpus[0], cpus[8]), Distance::OtherNode(12));
+/// assert!(Distance::SameNode < Distance::OtherNode(12));
+/// # Ok::<(), homing_topology::TopologyError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Distance {
     /// The same hardware thread.
@@ -107,6 +141,17 @@ impl Machine {
     /// The same machine with only the CPUs of `keep`; groups are named anew by their lowest CPU.
     ///
     /// `None` where nothing would be left.
+    ///
+    /// ```
+    /// use homing_topology::{Machine, Scope};
+    ///
+    /// let machine = Machine::from_grid("2x2x1")?; // caches of the CPUs 0-1 and 2-3
+    /// let part = machine.restricted(&"1-3".parse()?).ok_or("nothing left")?;
+    /// assert_eq!(part.online().to_string(), "1-3");
+    /// assert_eq!(part.pods(Scope::Cache).cpus(0).to_string(), "1");
+    /// assert!(machine.restricted(&"8".parse()?).is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn restricted(&self, keep: &CpuSet) -> Option<Self> {
         let kept: Vec<&Cpu> = self.cpus.iter().filter(|cpu| keep.contains(cpu.cpu)).collect();
         // `kept` is in rising order, so the first match is the lowest CPU of the group.

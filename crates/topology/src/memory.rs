@@ -7,6 +7,14 @@ use crate::error::TopologyError;
 use crate::sysfs::text;
 
 /// What there is of memory, in bytes.
+///
+/// ```
+/// use homing_topology::Memory;
+///
+/// let limit = Some((4 << 30, "/sys/fs/cgroup/memory.max".into()));
+/// let memory = Memory { installed: Some(64 << 30), limit };
+/// assert_eq!(memory.available(), Some(4 << 30));
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
     /// What the machine has, as far as the system uses it; `None` where it does not tell.
@@ -20,6 +28,17 @@ impl Memory {
     ///
     /// # Errors
     /// [`TopologyError`] names a file that is there and cannot be read.
+    ///
+    /// ```
+    /// use std::path::Path;
+    ///
+    /// use homing_topology::Memory;
+    ///
+    /// let memory = Memory::read(Path::new("/"))?;
+    /// println!("{:?} bytes to have", memory.available());
+    /// assert_eq!(Memory::read(Path::new("/nowhere"))?, Memory::default());
+    /// # Ok::<(), homing_topology::TopologyError>(())
+    /// ```
     pub fn read(root: &Path) -> Result<Self, TopologyError> {
         let meminfo = text(&root.join("proc/meminfo"))?.unwrap_or_default();
         let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"));

@@ -13,6 +13,17 @@ pub const CORES_PER_SHARD: usize = 8;
 const NO_POD: u16 = u16::MAX;
 
 /// The pods of one scope: a partition of the online CPUs, ordered by their lowest CPU.
+///
+/// ```
+/// use homing_topology::{CpuId, Machine, Scope};
+///
+/// let pods = Machine::from_grid("2x2x1")?.pods(Scope::Cache);
+/// assert!(pods.len() == 2 && !pods.is_empty());
+/// assert_eq!(*pods.cpus(1), "2-3".parse()?);
+/// assert_eq!(pods.pod_of(CpuId::new(3).ok_or("?")?), Some(1));
+/// assert_eq!(pods.iter().map(|pod| pod.len()).sum::<usize>(), 4);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pods {
     pods: Vec<CpuSet>,

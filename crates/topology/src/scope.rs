@@ -7,6 +7,16 @@ use std::str::FromStr;
 ///
 /// The names and meanings are those of the kernel's workqueues
 /// (`Documentation/core-api/workqueue.rst`, "Affinity Scopes").
+///
+/// ```
+/// use homing_topology::Scope;
+///
+/// let scope: Scope = "cache_shard".parse()?;
+/// assert_eq!((scope, scope.name()), (Scope::CacheShard, "cache_shard"));
+/// assert_eq!(Scope::ALL[scope.index()], scope);
+/// assert!(scope < Scope::Cache, "narrower");
+/// # Ok::<(), homing_topology::ParseScopeError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scope {
     /// One CPU.
@@ -53,6 +63,14 @@ impl fmt::Display for Scope {
 }
 
 /// A name that is no scope.
+///
+/// ```
+/// use homing_topology::Scope;
+///
+/// let error = "socket".parse::<Scope>().unwrap_err();
+/// assert_eq!(error.name, "socket");
+/// assert!(error.to_string().contains("use cpu, smt"));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{name:?} is not an affinity scope: use cpu, smt, cache_shard, cache, numa or system")]
 pub struct ParseScopeError {

@@ -17,6 +17,18 @@ impl Machine {
     /// Reads the machine below `root`: `/` for this one, or a folder with a capture of another
     /// machine's `/sys` and `/proc`. Holds every online CPU, whether this process may use it or
     /// not ([`crate::Allowed`] tells).
+    ///
+    /// ```
+    /// use std::path::Path;
+    ///
+    /// use homing_topology::{Machine, Scope};
+    ///
+    /// let machine = Machine::read(Path::new("/"))?;
+    /// println!("{} CPUs, {} caches", machine.cpus().len(), machine.pods(Scope::Cache).len());
+    /// let error = Machine::read(Path::new("/nowhere")).unwrap_err();
+    /// assert!(error.to_string().contains("/nowhere/sys/devices/system/cpu"));
+    /// # Ok::<(), homing_topology::TopologyError>(())
+    /// ```
     pub fn read(root: &Path) -> Result<Self, TopologyError> {
         Reader { root }.machine()
     }

@@ -35,6 +35,18 @@ const WAITER: u32 = 16;
 const ABORTED: u32 = 32;
 
 /// Why there is no result.
+///
+/// ```
+/// # let runtime = homing_runtime::Runtime::new()?;
+/// use homing_runtime::JoinError;
+///
+/// let error = runtime.queue(|| -> u32 { panic!("no disk") }).join().unwrap_err();
+/// assert_eq!(error.to_string(), "the item panicked: no disk");
+/// let never = runtime.spawn(std::future::pending::<u32>());
+/// never.abort();
+/// assert!(matches!(never.join(), Err(JoinError::Cancelled)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[non_exhaustive]
 pub enum JoinError {
     /// The item panicked; this is what it panicked with.
