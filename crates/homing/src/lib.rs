@@ -39,6 +39,8 @@ pub use homing_durable::{
 };
 #[cfg(feature = "control")]
 pub use homing_runtime::RuntimeAttributes;
+#[doc(inline)]
+pub use homing_runtime::recorded;
 pub use homing_runtime::{
     Affinity, Builder, Counters, CpuCounters, Features, HandOff, JoinError, JoinHandle,
     LatencyMatrix, Nice, ParseFeaturesError, QueueAges, Reach, Runtime, RuntimeError,
@@ -46,8 +48,8 @@ pub use homing_runtime::{
     core_to_core,
 };
 pub use homing_topology::{
-    Allowed, Cpu, CpuId, CpuQuota, CpuSet, Distance, Machine, Memory, NodeId, ParseScopeError,
-    Pods, Scope, TopologyError,
+    Allowed, CPU_COUNT_MAX, Cpu, CpuId, CpuQuota, CpuSet, Distance, Machine, Memory, NodeId,
+    ParseCpuSetError, ParseScopeError, Pods, Scope, TopologyError,
 };
 
 /// Pages of files and volumes in memory, with write-back.

@@ -79,8 +79,8 @@ impl<T: Send> JoinHandle<T> {
     /// run other items meanwhile, on the caller's stack.
     ///
     /// # Errors
-    /// [`JoinError::Panicked`] with the item's panic, [`JoinError::Cancelled`] if it was aborted
-    /// or the runtime shut down before it had run.
+    /// [`JoinError::Panicked`] with the item's panic, [`JoinError::Cancelled`] if it was aborted, its
+    /// workqueue drained or ended, or the runtime shut down before it had run.
     ///
     /// # Panics
     /// From an item of the same [ordered](crate::WorkqueueBuilder::ordered) workqueue, if this one

@@ -120,6 +120,13 @@ mod shuttle_contract_tests;
 #[cfg(all(shuttle, test))]
 mod shuttle_tests;
 
+/// What [`Runtime::take_decisions`] and [`Runtime::layout`] give: decisions, the facts they were made from,
+/// and the queues that they are about.
+#[cfg(not(loom))]
+pub mod recorded {
+    pub use homing_sched::{Asked, Decided, Layout, Next, PoolId, QueueId, Record};
+}
+
 #[cfg(all(feature = "control", not(loom)))]
 pub use attributes::RuntimeAttributes;
 #[cfg(not(loom))]

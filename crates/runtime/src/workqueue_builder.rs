@@ -74,7 +74,7 @@ pub enum WorkqueueError {
         attribute: &'static str,
         /// The value given.
         value: u32,
-        /// Those there are.
+        /// The values that do.
         accepted: String,
     },
     /// The attribute is not one of this kind of workqueue.

@@ -82,7 +82,7 @@ pub fn tick(running: &Running) -> Verdict {
 }
 
 /// Decides whom a tick wakes: an idle CPU that may serve a queue whose items have waited for
-/// longer than [`TICK_AGE_NS`]. The other rules make this rare; it bounds what a stale fact or a
+/// [`TICK_AGE_NS`] or longer. The other rules make this rare; it bounds what a stale fact or a
 /// wrong estimate can cost.
 ///
 /// ```

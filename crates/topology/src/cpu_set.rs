@@ -43,7 +43,7 @@ impl fmt::Display for CpuId {
 
 /// A set of CPUs: 128 bytes, `Copy`.
 ///
-/// Reads and prints the kernel's list format:
+/// Reads and prints the kernel's list format, two neighbours with a comma:
 ///
 /// ```
 /// use homing_topology::CpuSet;

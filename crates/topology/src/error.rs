@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::cpu_set::{CPU_COUNT_MAX, ParseCpuSetError};
+use crate::cpu_set::CPU_COUNT_MAX;
 
 /// Why a machine could not be read. Names the file or text and what was expected there.
 ///
@@ -71,11 +71,5 @@ pub enum TopologyError {
 impl TopologyError {
     pub(crate) fn unreadable(path: impl Into<PathBuf>, source: std::io::Error) -> Self {
         Self::Unreadable { path: path.into(), source }
-    }
-}
-
-impl From<ParseCpuSetError> for TopologyError {
-    fn from(error: ParseCpuSetError) -> Self {
-        Self::Hwloc { problem: error.to_string() }
     }
 }

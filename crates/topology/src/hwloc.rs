@@ -128,7 +128,7 @@ fn cpu_set(object: &Node<'_, '_>) -> Result<CpuSet, TopologyError> {
     let mask = object.attribute("cpuset").ok_or_else(|| TopologyError::Hwloc {
         problem: format!("a {} object lacks its cpuset", kind(object)),
     })?;
-    Ok(CpuSet::from_mask(mask)?)
+    CpuSet::from_mask(mask).map_err(|error| TopologyError::Hwloc { problem: error.to_string() })
 }
 
 /// Distances between nodes, where the export has them (`distances2` of formats 2 and 3).

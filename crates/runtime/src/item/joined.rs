@@ -51,16 +51,16 @@ const ABORTED: u32 = 32;
 pub enum JoinError {
     /// The item panicked; this is what it panicked with.
     Panicked(Box<dyn Any + Send>),
-    /// The item was aborted, or the runtime was shut down, before it had run.
+    /// The item was aborted, or refused by its workqueue or runtime, which was shut down, before it had run.
     Cancelled,
 }
 
 impl fmt::Display for JoinError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Cancelled => {
-                f.write_str("the item was aborted, or the runtime shut down, before it had run")
-            }
+            Self::Cancelled => f.write_str(
+                "the item was aborted or refused, or the runtime shut down, before it had run",
+            ),
             Self::Panicked(payload) => {
                 let text = payload.downcast_ref::<&str>().copied();
                 let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
