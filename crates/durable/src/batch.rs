@@ -52,19 +52,19 @@ impl Batch {
 
     /// As [`Durable::fsync`].
     pub fn fsync(&mut self, file: &impl Description) -> &mut Self {
-        self.ask(file, Kind::All)
+        self.ask(file, Kind::All, false)
     }
 
     /// As [`Durable::fdatasync`].
     pub fn fdatasync(&mut self, file: &impl Description) -> &mut Self {
-        self.ask(file, Kind::Data)
+        self.ask(file, Kind::Data, false)
     }
 
-    fn ask(&mut self, file: &impl Description, kind: Kind) -> &mut Self {
+    fn ask(&mut self, file: &impl Description, kind: Kind, is_fresh: bool) -> &mut Self {
         if self.all.is_empty() {
             self.first = FileId::of(file.file()).ok();
         }
-        self.all.push(self.durable.ask(file, kind, 0));
+        self.all.push(self.durable.ask(file, kind, 0, is_fresh));
         self
     }
 
@@ -78,7 +78,7 @@ impl Batch {
     /// # Errors
     /// As there; the batch is as it was.
     pub fn sync_parent(&mut self, path: impl AsRef<Path>) -> io::Result<&mut Self> {
-        Ok(self.fsync(&parent(path.as_ref())?))
+        Ok(self.ask(&parent(path.as_ref())?, Kind::All, true))
     }
 
     /// Begins them all; what becomes of each, in the order in which they were added.

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 /// An open file description that the engine can keep: a [`File`], whose descriptor is duplicated
 /// meanwhile, or an [`Arc`] of one, which is cloned: where thousands wait at a time that saves as
-/// many descriptors.
+/// many descriptors. A process that has POSIX locks of the file (`fcntl`) gives an [`Arc`]: as the
+/// duplicate is closed the system would give those up.
 pub trait Description {
     /// The file.
     fn file(&self) -> &File;

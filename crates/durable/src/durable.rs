@@ -77,7 +77,9 @@ impl Durable {
     /// # Errors
     /// Where the directory cannot be opened, or the path has none.
     pub fn sync_parent(&self, path: impl AsRef<Path>) -> io::Result<Synced> {
-        Ok(self.fsync_dir(&parent(path.as_ref())?))
+        let synced = self.ask(&parent(path.as_ref())?, Kind::All, 1, true);
+        self.engine.go_on();
+        Ok(synced)
     }
 
     /// Begins to make at least these bytes of a file durable, and what reading them needs. No
@@ -153,11 +155,11 @@ impl Durable {
     /// Says that the data lost by a failure has been written again, or given up. Syncs of the file
     /// are tried again from then on. What the failure was, if there was one.
     pub fn acknowledge_loss(&self, file: &File) -> Option<DurabilityError> {
-        self.acknowledge_of(FileId::of(file).ok()?)
+        self.acknowledge_of(FileId::of(file).ok()?, |_| true)
     }
 
     /// The same by what a sync has said, or [`Durable::failures`]: for files that nobody has open any
-    /// more. Until then a file that has failed is kept open, so its space is not free though it has no
+    /// more. `None` where that is not the file's present failure. Until then a file that has failed is kept open, so its space is not free though it has no
     /// name, and its filesystem cannot be unmounted.
     ///
     /// ```
@@ -172,11 +174,15 @@ impl Durable {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn acknowledge(&self, error: &DurabilityError) -> Option<DurabilityError> {
-        self.acknowledge_of(error.id)
+        self.acknowledge_of(error.id, |present| present == error)
     }
 
-    fn acknowledge_of(&self, id: FileId) -> Option<DurabilityError> {
-        let failed = self.engine.files().acknowledge(id);
+    fn acknowledge_of(
+        &self,
+        id: FileId,
+        is_it: impl FnOnce(&DurabilityError) -> bool,
+    ) -> Option<DurabilityError> {
+        let failed = self.engine.files().acknowledge(id, is_it);
         failed.map(|(error, _)| error)
     }
 
@@ -238,16 +244,24 @@ impl Durable {
     }
 
     fn begin(&self, file: &impl Description, kind: Kind) -> Synced {
-        let synced = self.ask(file, kind, 1);
+        let synced = self.ask(file, kind, 1, false);
         self.engine.go_on();
         synced
     }
 
     /// `callers`: 0 for the files of a batch, which has one if it is no bulk.
-    pub(crate) fn ask(&self, file: &impl Description, kind: Kind, callers: usize) -> Synced {
+    /// `is_fresh`: nobody else has the description, which was opened just now.
+    pub(crate) fn ask(
+        &self,
+        file: &impl Description,
+        kind: Kind,
+        callers: usize,
+        is_fresh: bool,
+    ) -> Synced {
         let engine = &self.engine;
         add(&engine.counts.asked, 1);
-        let asked = FileId::of(file.file()).and_then(|id| engine.ask(id, kind, callers, file));
+        let ask = |id| engine.ask(id, kind, callers, file, is_fresh);
+        let asked = FileId::of(file.file()).and_then(ask);
         match asked {
             Ok(Asked::New(outcome)) => Synced::of(outcome),
             Ok(Asked::Shares(outcome)) => {

@@ -22,7 +22,7 @@ use crate::policy::{Crowd, Policy, Settings};
 use crate::sync::{
     AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, lock, wait_briefly,
 };
-use crate::synced::{Outcome, Verdict};
+use crate::synced::Verdict;
 use crate::system::{Failure, System};
 
 /// What all clones of a [`Durable`](crate::Durable) share.
@@ -91,9 +91,10 @@ impl Engine {
         verdict
     }
 
-    fn tell(&self, outcome: Option<Arc<Outcome>>, verdict: &Verdict) {
-        if let Some(outcome) = outcome {
-            outcome.set(&self.failed(verdict.clone()));
+    /// Tells those who wait for a sync that will not be; not under the lock, as its file is closed.
+    fn tell(&self, sync: Option<Sync>, verdict: &Verdict) {
+        if let Some(sync) = sync {
+            sync.outcome.set(&self.failed(verdict.clone()));
         }
     }
 
@@ -147,7 +148,9 @@ impl Engine {
     pub(crate) fn sync_here(self: &Arc<Self>, file: &File, kind: Kind) -> Verdict {
         add(&self.counts.files, 1);
         let id = FileId::of(file).unwrap_or(FileId { device: 0, inode: 0, is: Is::Other });
-        // Beside another sync of it, one of the two would hear of what fails, and not the other.
+        // Beside another sync of it, one of the two would hear of what fails, and not the other. It may be
+        // one of the caller's own batch, which has not begun.
+        self.go_on();
         while !self.files().begin_here(id) {
             blocking(|| std::thread::sleep(Duration::from_millis(1)));
         }
@@ -210,7 +213,8 @@ impl Engine {
     fn hand_over(self: &Arc<Self>, job: Job) {
         let ring = self.chosen().ring();
         match (job, ring) {
-            (Job::File(sync), Some(ring)) => self.sync_by(&ring, sync),
+            // Other descriptions are asked after it, which may take long: not on the ring's thread.
+            (Job::File(sync), Some(ring)) if sync.others.is_empty() => self.sync_by(&ring, sync),
             (job, _) => {
                 let run = Run { engine: Arc::clone(self), job: Some(job) };
                 self.workqueue.execute(move || run.run());
@@ -219,7 +223,6 @@ impl Engine {
     }
 
     fn sync_by(self: &Arc<Self>, ring: &Ring, sync: Sync) {
-        add(&self.counts.files, 1);
         let (engine, began) = (Arc::clone(self), Instant::now());
         let (file, kind) = (Arc::clone(&sync.file), sync.kind);
         let done = move |synced: io::Result<()>| {
@@ -228,6 +231,7 @@ impl Engine {
                 let run = Run { engine: Arc::clone(&engine), job: Some(Job::File(sync)) };
                 return engine.workqueue.execute(move || run.run());
             }
+            add(&engine.counts.files, 1);
             let operation = "fsync by io_uring";
             let synced = synced.map_err(|error| Failure { operation, error });
             let verdict = commit::verdict(&*engine.system, &sync, synced);
@@ -257,7 +261,7 @@ impl Engine {
                     if let Err(failure) = self.system.begin_write_back(file) {
                         // Its sync, which is to come, ends with this.
                         let verdict = Err(commit::error(*id, file, Kind::Data, &failure));
-                        self.files().note_failure(*id, &verdict);
+                        self.files().note_failure(*id, &verdict, file);
                     }
                 }
                 self.files().end_beginning(device);
@@ -308,11 +312,12 @@ impl Engine {
         kind: Kind,
         callers: usize,
         file: &impl Description,
+        is_fresh: bool,
     ) -> io::Result<Asked> {
         self.meet(id.device, file.file());
         // The number that the asker knows it by: of the same description, unless it has been closed
         // and opened since, and then it has heard of nothing yet.
-        let number = file.file().as_raw_fd();
+        let number = (!is_fresh).then(|| file.file().as_raw_fd());
         self.files().ask(id, kind, callers, number, || file.keep())
     }
 
@@ -345,6 +350,8 @@ impl Engine {
         let gathers = {
             let mut files = self.files();
             for (sync, verdict) in syncs.iter().zip(verdicts) {
+                // Also where somebody has acknowledged it meanwhile.
+                let verdict = sync.heard.as_ref().map_or(verdict, |heard| Err((**heard).clone()));
                 told.push(files.end(sync.id, verdict, || Some(Arc::clone(&sync.file))));
             }
             end_job(&mut files, &syncs, was_commit, took, policy);
@@ -394,7 +401,7 @@ impl Engine {
         for (sync, next) in syncs.into_iter().zip(next) {
             let verdict = Err(runtime_ended(sync.id, &sync.file, sync.kind));
             self.tell(next, &verdict);
-            self.tell(Some(sync.outcome), &verdict);
+            self.tell(Some(sync), &verdict);
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The files that are being synced, or wait to be, or have failed: one entry for each, by device and
-//! inode. What is asked and what ends goes through here, under one lock; no system call does.
+//! inode. What is asked and what ends goes through here, under one lock; of system calls none but that
+//! which duplicates a descriptor.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -36,6 +37,8 @@ pub(crate) struct Sync {
     numbers: Vec<RawFd>,
     /// It was one of those that waited when a wave began.
     pub(crate) in_wave: bool,
+    /// What went wrong as its write-back began.
+    pub(crate) heard: Option<Box<DurabilityError>>,
     /// What its filesystem does is known.
     pub(crate) is_known: bool,
 }
@@ -79,7 +82,7 @@ pub(crate) struct Ended {
     /// be what this one did not find any more.
     pub(crate) verdict: Verdict,
     /// Those who wait for the next one, and would in vain: to be told the same.
-    pub(crate) in_vain: Option<Arc<Outcome>>,
+    pub(crate) in_vain: Option<Sync>,
 }
 
 /// See the module.
@@ -97,13 +100,14 @@ pub(crate) struct Files {
 
 impl Files {
     /// Somebody wants a file to be durable as it is now. `keep` gives the asker's description,
-    /// which it knows by this number; `callers` are those who have not asked for another just now.
+    /// which it knows by this number, unless it was opened for this alone and so has heard of nothing that
+    /// others have not; `callers` are those who have not asked for another just now.
     pub(crate) fn ask(
         &mut self,
         id: FileId,
         kind: Kind,
         callers: usize,
-        number: RawFd,
+        number: Option<RawFd>,
         keep: impl FnOnce() -> io::Result<Arc<File>>,
     ) -> io::Result<Asked> {
         let entry = self.entries.entry(id).or_default();
@@ -112,7 +116,7 @@ impl Files {
         }
         if let Some(next) = &mut entry.next {
             next.kind = next.kind.max(kind);
-            if !next.numbers.contains(&number) {
+            if let Some(number) = number.filter(|number| !next.numbers.contains(number)) {
                 next.others.push(keep()?);
                 next.numbers.push(number);
             }
@@ -138,8 +142,9 @@ impl Files {
             askers: 1,
             callers,
             others: Vec::new(),
-            numbers: vec![number],
+            numbers: number.into_iter().collect(),
             in_wave: false,
+            heard: None,
             is_known: false,
         });
         if !entry.running {
@@ -341,7 +346,7 @@ impl Files {
                 filesystem.waves.end(1, false, Instant::now());
             }
         }
-        Ended { verdict: failed, in_vain: in_vain.map(|next| next.outcome) }
+        Ended { verdict: failed, in_vain }
     }
 
     /// Whether somebody who cannot be kept waiting for the next sync of a file has it for himself now:
@@ -359,19 +364,22 @@ impl Files {
         failed.map(|(error, _)| error.clone())
     }
 
-    /// A file's sync has failed that was none of ours to run.
-    pub(crate) fn note_failure(&mut self, id: FileId, verdict: &Verdict) {
+    /// The write-back of a file has failed as it began: its sync, which is to come, ends with that.
+    pub(crate) fn note_failure(&mut self, id: FileId, verdict: &Verdict, file: &Arc<File>) {
         if let Err(error) = verdict {
             let entry = self.entries.entry(id).or_default();
-            entry.failed.get_or_insert_with(|| (error.clone(), None));
+            if let Some(next) = &mut entry.next {
+                next.heard = Some(Box::new(error.clone()));
+            }
+            entry.failed.get_or_insert_with(|| (error.clone(), Some(Arc::clone(file))));
         }
     }
 
     /// A sync was never begun: nothing is known of the file.
-    pub(crate) fn give_up(&mut self, id: FileId) -> Option<Arc<Outcome>> {
+    pub(crate) fn give_up(&mut self, id: FileId) -> Option<Sync> {
         let entry = self.entries.get_mut(&id)?;
         entry.running = false;
-        let next = entry.next.take().map(|next| next.outcome);
+        let next = entry.next.take();
         self.sweep(id);
         next
     }
@@ -446,10 +454,14 @@ impl Files {
         self.filesystems.iter().map(line).collect()
     }
 
-    /// Forgets a failure. What it was, and the description that was kept with it: closing that may
-    /// take long, so the caller does.
-    pub(crate) fn acknowledge(&mut self, id: FileId) -> Option<Failed> {
-        let failed = self.entries.get_mut(&id)?.failed.take();
+    /// Forgets a failure, if it is this one. What it was, and the description that was kept with it:
+    /// closing that may take long, so the caller does.
+    pub(crate) fn acknowledge(
+        &mut self,
+        id: FileId,
+        is_it: impl FnOnce(&DurabilityError) -> bool,
+    ) -> Option<Failed> {
+        let failed = self.entries.get_mut(&id)?.failed.take_if(|(error, _)| is_it(error));
         self.sweep(id);
         failed
     }

@@ -35,7 +35,7 @@ fn files() -> Files {
 
 fn ask(files: &mut Files, inode: u64) {
     let keep = || File::open("/").map(Arc::new);
-    assert!(matches!(files.ask(id(inode), Kind::All, 1, 3, keep), Ok(Asked::New(_))));
+    assert!(matches!(files.ask(id(inode), Kind::All, 1, Some(3), keep), Ok(Asked::New(_))));
 }
 
 fn next(files: &mut Files) -> Option<Job> {
@@ -166,7 +166,7 @@ fn those_who_sync_side_by_side_begin_at_once() {
 fn ask_for_a_bulk(files: &mut Files, inodes: std::ops::Range<u64>) {
     for inode in inodes {
         let keep = || File::open("/").map(Arc::new);
-        assert!(files.ask(id(inode), Kind::All, 0, 3, keep).is_ok());
+        assert!(files.ask(id(inode), Kind::All, 0, Some(3), keep).is_ok());
     }
 }
 
@@ -192,7 +192,7 @@ fn callers_of(batch: &[u64], notes: bool) -> usize {
     let mut files = files();
     for inode in batch {
         let keep = || File::open("/").map(Arc::new);
-        assert!(files.ask(id(*inode), Kind::All, 0, 3, keep).is_ok());
+        assert!(files.ask(id(*inode), Kind::All, 0, Some(3), keep).is_ok());
     }
     if notes {
         files.note_caller(id(batch[0]));
@@ -291,7 +291,7 @@ fn filesystems_take_turns() {
     let keep = || File::open("/").map(Arc::new);
     for inode in 0..10 {
         let other = FileId { device: DEVICE + 1, ..id(inode) };
-        assert!(files.ask(other, Kind::All, 1, 3, keep).is_ok());
+        assert!(files.ask(other, Kind::All, 1, Some(3), keep).is_ok());
         ask(&mut files, inode);
         ask(&mut files, 100 + inode);
     }

@@ -11,8 +11,8 @@ pub(crate) fn wait(file: &File) -> io::Result<()> {
     call(file, libc::SYNC_FILE_RANGE_WAIT_BEFORE)
 }
 
-/// Begins the write-back of the file's data. What becomes of it is for the description's next
-/// [`wait`] or sync to say: this takes no word of it away.
+/// Begins the write-back of the file's data. What becomes of it once it has begun is for the description's
+/// next [`wait`] or sync to say; an error of this call may be all that is heard of what could not begin.
 pub(crate) fn begin(file: &File) -> io::Result<()> {
     call(file, libc::SYNC_FILE_RANGE_WRITE)
 }

@@ -75,6 +75,11 @@ impl Ring {
         Ok(Self { shared, thread: Some(thread) })
     }
 
+    /// Whether it does nothing any more.
+    pub(crate) fn is_broken(&self) -> bool {
+        lock(&self.shared.inbox).is_broken
+    }
+
     /// Syncs a file, and calls `done` on the ring's thread; with `ECANCELED` where nothing was begun.
     pub(crate) fn sync(&self, file: Arc<File>, kind: Kind, done: Done) {
         let order = Order { file, kind, done };

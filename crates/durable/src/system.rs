@@ -101,7 +101,7 @@ impl System for Linux {
         // By a description of its own: one that has been open for long also tells of what failed of
         // other people's files since, once each.
         #[cfg(target_os = "linux")]
-        return reopened(file)
+        return folder_of(file)
             .map_or_else(|| rustix::fs::syncfs(file), rustix::fs::syncfs)
             .map_err(named("syncfs"));
         #[cfg(not(target_os = "linux"))]
@@ -110,8 +110,13 @@ impl System for Linux {
 
     fn check(&self, file: &File) -> Result<(), Failure> {
         #[cfg(target_os = "linux")]
-        return crate::range::wait(file)
-            .map_err(|error| Failure { operation: "sync_file_range", error });
+        return match crate::range::wait(file) {
+            // Without leave for it: a sync tells as much.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) => {
+                data_sync(file)
+            }
+            waited => waited.map_err(|error| Failure { operation: "sync_file_range", error }),
+        };
         #[cfg(not(target_os = "linux"))]
         return self.sync(file, Kind::Data);
     }
@@ -135,21 +140,33 @@ impl System for Linux {
     }
 }
 
-/// The same file, by another description; `None` where that is not to be had.
+/// The folder that a file is in; `None` where that is not to be had. Not the file itself once more: to
+/// close that would give up the POSIX locks that this process has of it.
 #[cfg(target_os = "linux")]
-fn reopened(file: &File) -> Option<File> {
+fn folder_of(file: &File) -> Option<File> {
     use rustix::fs::{Mode, OFlags};
     use std::os::fd::AsRawFd;
-    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    rustix::fs::open(path, flags, Mode::empty()).ok().map(File::from)
+    let device = |file: &File| crate::file_id::FileId::of(file).ok().map(|id| id.device);
+    let path = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::DIRECTORY;
+    let folder = rustix::fs::open(path.parent()?, flags, Mode::empty()).ok().map(File::from)?;
+    (device(&folder)? == device(file)?).then_some(folder)
 }
 
 /// Whether a write-back that fails so may have dropped data: ext4, for one, drops what it finds no
 /// place for, and leaves no mark in the file.
 #[cfg(target_os = "linux")]
 fn may_have_lost(error: &io::Error) -> bool {
-    let harmless = [libc::EINVAL, libc::ESPIPE, libc::ENOMEM, libc::EINTR, libc::EAGAIN];
+    // The last two: this program may not.
+    let harmless = [
+        libc::EINVAL,
+        libc::ESPIPE,
+        libc::ENOMEM,
+        libc::EINTR,
+        libc::EAGAIN,
+        libc::EPERM,
+        libc::ENOSYS,
+    ];
     error.raw_os_error().is_some_and(|errno| !harmless.contains(&errno))
 }
 
@@ -180,17 +197,30 @@ mod tests {
     fn write_back_that_fails_may_have_lost_data_unless_it_could_not_begin() {
         let lost = |errno| may_have_lost(&io::Error::from_raw_os_error(errno));
         assert!([libc::EIO, libc::ENOSPC, libc::EUCLEAN, libc::EBADMSG].into_iter().all(lost));
-        assert!(![libc::ESPIPE, libc::EINVAL, libc::ENOMEM].into_iter().any(lost));
+        assert!(![libc::ESPIPE, libc::EINVAL, libc::ENOMEM, libc::EPERM].into_iter().any(lost));
         Linux.begin_write_back(&File::open("/dev/null").unwrap()).unwrap();
     }
 
     #[test]
     fn a_filesystem_is_synced_by_a_description_of_its_own() {
         let file = tempfile::tempfile().unwrap();
-        let other = reopened(&file).unwrap();
-        let number = |file: &File| crate::file_id::FileId::of(file).unwrap();
-        assert_eq!(number(&other), number(&file));
+        let folder = folder_of(&file).unwrap();
+        let id = |file: &File| crate::file_id::FileId::of(file).unwrap();
+        assert!(folder.metadata().unwrap().is_dir() && id(&folder).device == id(&file).device);
         Linux.sync_filesystem(&file).unwrap();
+    }
+
+    /// The system gives up a process's POSIX locks of a file when it closes any descriptor of it.
+    #[test]
+    fn locks_of_the_file_are_kept() {
+        use std::os::unix::fs::MetadataExt;
+        let file = tempfile::tempfile().unwrap();
+        let of_it = format!(":{} ", file.metadata().unwrap().ino());
+        let is_locked = || std::fs::read_to_string("/proc/locks").unwrap().contains(&of_it);
+        rustix::fs::fcntl_lock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        assert!(is_locked());
+        Linux.sync_filesystem(&file).unwrap();
+        assert!(is_locked());
     }
 
     #[test]

@@ -141,6 +141,46 @@ fn a_file_that_nobody_has_open_any_more() {
     world.durable.fsync_and_wait(&file).unwrap();
 }
 
+/// As where there are no descriptors left.
+struct CannotBeKept<'a>(&'a File);
+
+impl homing_durable::Description for CannotBeKept<'_> {
+    fn file(&self) -> &File {
+        self.0
+    }
+
+    fn keep(&self) -> std::io::Result<Arc<File>> {
+        Err(std::io::ErrorKind::OutOfMemory.into())
+    }
+}
+
+#[test]
+fn a_file_of_the_callers_own_batch_that_cannot_be_kept() {
+    let world = World::new();
+    let file = world.file("twice");
+    let other = File::open(world.folder.path().join("twice")).unwrap();
+    let mut batch = world.durable.batch();
+    batch.fsync(&file).fsync(&CannotBeKept(&other));
+    assert!(batch.begin().wait().iter().all(Result::is_ok));
+    assert_eq!(world.disk.calls(&file), [FSYNC; 2]);
+}
+
+/// Who acknowledges an old failure has not seen the new one.
+#[test]
+fn a_failure_after_the_one_that_is_acknowledged() {
+    let world = World::new();
+    let file = world.file("again");
+    world.disk.fail(FSYNC, &file, 2);
+    let old = world.durable.fsync_and_wait(&file).unwrap_err();
+    world.durable.acknowledge_loss(&file).unwrap();
+    let new = world.durable.fsync_and_wait(&file).unwrap_err();
+    assert_ne!(old, new);
+    assert_eq!(world.durable.acknowledge(&old), None);
+    assert_eq!(world.durable.fsync_and_wait(&file).unwrap_err(), new);
+    assert_eq!(world.durable.acknowledge(&new), Some(new));
+    world.durable.fsync_and_wait(&file).unwrap();
+}
+
 #[test]
 fn duplicated_descriptors() {
     let world = World::new();

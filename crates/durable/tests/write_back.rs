@@ -76,6 +76,19 @@ fn what_fails_as_it_begins_or_is_synced_has_failed() {
     }
 }
 
+/// Of a file that failed as its write-back began, and that nobody has open: its inode is not another's.
+#[test]
+fn what_fails_as_it_begins_is_kept_open() {
+    let (world, files) = world(WriteBack::Early);
+    world.durable.set_strategy(Strategy::Files);
+    let files: Vec<_> = files.into_iter().map(std::sync::Arc::new).collect();
+    world.disk.fail(Call::WriteBack, &files[3], 1);
+    let verdicts = world.durable.fsync_many(&files).wait();
+    assert_eq!(std::sync::Arc::strong_count(&files[3]), 2);
+    world.durable.acknowledge(verdicts[3].as_ref().unwrap_err()).unwrap();
+    assert_eq!(std::sync::Arc::strong_count(&files[3]), 1);
+}
+
 /// `DURABLE-1`: those who come while write-back begins are covered by a sync that follows.
 #[test]
 fn those_who_come_while_it_begins_wait_for_a_sync_that_follows() {

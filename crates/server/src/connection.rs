@@ -212,7 +212,7 @@ impl Connection {
                 // It waits for the disk and needs no CPU: another thread gets it at once. Where
                 // syncs are shared and one is under way, it waits without a thread for the next.
                 let work = move || blocking(|| device.flush_through(&shared.durable, done));
-                self.shared.flush.execute(work);
+                self.shared.flushes[self.session.export_index].execute(work);
             }
             Command::Disconnect => unreachable!("transmit ends on it"),
         }
@@ -291,7 +291,7 @@ impl Connection {
         let work = move || {
             blocking(|| device.write_through(&shared.durable, offset, &mut data, done));
         };
-        self.shared.flush.execute(work);
+        self.shared.flushes[self.session.export_index].execute(work);
     }
 
     /// Runs `work` on this thread or on a worker, and answers.

@@ -25,7 +25,7 @@ use crate::stream::Stream;
 const STACK_LEN: usize = 256 << 10;
 /// How long a draining server waits for its clients before it hangs up.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
-/// Writes that are to be durable, and flushes, that wait for disks at a time: each may have a thread.
+/// Writes that are to be durable, and flushes, that wait for a device at a time: each may have a thread.
 const FLUSHES_MAX: u32 = 256;
 
 /// How long accepting pauses where the process is out of files or memory.
@@ -86,7 +86,8 @@ pub(crate) struct Shared {
     pub(crate) told: Vec<Export>,
     pub(crate) devices: Vec<Arc<dyn Block>>,
     pub(crate) crypt: Workqueue,
-    pub(crate) flush: Workqueue,
+    /// One for each device: one that hangs holds up no other.
+    pub(crate) flushes: Vec<Workqueue>,
     pub(crate) durable: Durable,
     pub(crate) draining: AtomicBool,
     pub(crate) crypt_on: CryptOn,
@@ -135,14 +136,16 @@ impl Server {
                 None => builder.build(),
             }
         };
-        let told = exports.iter().map(tell).collect();
+        let (told, flush_count) = (exports.iter().map(tell).collect(), exports.len());
         Ok(Self {
             listener: Arc::new(Listener::bind(endpoint)?),
             shared: Arc::new(Shared {
                 told,
                 devices: exports.into_iter().map(|export| export.device).collect(),
                 crypt: queue("crypt", None).expect("the name is fine"),
-                flush: queue("flush", Some(FLUSHES_MAX)).expect("the name is fine"),
+                flushes: (0..flush_count)
+                    .map(|_| queue("flush", Some(FLUSHES_MAX)).expect("the name is fine"))
+                    .collect(),
                 durable: Durable::new(runtime).expect("the name is fine"),
                 draining: AtomicBool::new(false),
                 crypt_on: options.crypt_on,
@@ -258,11 +261,17 @@ impl Shared {
                 let begun = thread::Builder::new().name("last flush".to_owned());
                 (export, device, begun.spawn_scoped(scope, flush))
             });
+            // Where there can be no thread this one does it, before it waits for any.
             let flushes: Vec<_> = flushes.collect();
-            let ended = flushes.into_iter().filter_map(|(export, device, begun)| {
-                // Where there can be no thread, or it ended without a word, this one does it.
-                let error = begun.ok().and_then(|flush| flush.join().ok());
-                let error = error.unwrap_or_else(|| device.flush().err())?;
+            let flushes = flushes.into_iter().map(|(export, device, begun)| {
+                let ended = if begun.is_err() { Some(device.flush().err()) } else { None };
+                (export, device, begun, ended)
+            });
+            let flushes: Vec<_> = flushes.collect();
+            let ended = flushes.into_iter().filter_map(|(export, device, begun, ended)| {
+                let ended = ended.or_else(|| begun.ok()?.join().ok());
+                // It ended without a word.
+                let error = ended.unwrap_or_else(|| device.flush().err())?;
                 Some((export.name.clone(), error))
             });
             ended.collect()

@@ -16,7 +16,7 @@ impl Machine {
     ///
     /// let machine = Machine::from_grid("1x2x2")?;
     /// assert_eq!(*machine.pods(Scope::Smt).cpus(0), "0-1".parse()?);
-    /// # Ok::<(), homing_topology::TopologyError>(())
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn from_grid(grid: &str) -> Result<Self, TopologyError> {
         Self::numbered(grid, false)
@@ -30,7 +30,7 @@ impl Machine {
     ///
     /// let machine = Machine::from_grid_siblings_last("1x2x2")?;
     /// assert_eq!(*machine.pods(Scope::Smt).cpus(0), "0,2".parse()?);
-    /// # Ok::<(), homing_topology::TopologyError>(())
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn from_grid_siblings_last(grid: &str) -> Result<Self, TopologyError> {
         Self::numbered(grid, true)

@@ -34,7 +34,7 @@ impl Machine {
     ///     </object></topology>"#,
     /// )?;
     /// assert_eq!(*machine.pods(Scope::Smt).cpus(0), "0-1".parse()?);
-    /// # Ok::<(), homing_topology::TopologyError>(())
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn from_hwloc_xml(xml: &str) -> Result<Self, TopologyError> {
         let broken = |problem: String| TopologyError::Hwloc { problem };
