@@ -2,6 +2,7 @@
 //! for all. It runs the same here and in CI.
 #![forbid(unsafe_code)]
 
+mod examples;
 mod layers;
 mod tidy;
 
@@ -16,7 +17,7 @@ const HELP: &str = "\
 cargo xtask COMMAND
 
   test     everything: style, layers, lints, licences, docs, tests, models
-  style    rustfmt, tidy (file headers, sizes, paths, words), the layer table
+  style    rustfmt, tidy (file headers, sizes, paths, words), examples of public items, the layer table
   lint     clippy and rustdoc, warnings denied
   deny     licences and sources of all dependencies (needs cargo-deny)
   unit     all tests, with the clients and peers that are installed
@@ -64,6 +65,7 @@ fn root() -> PathBuf {
 fn style(root: &Path) -> anyhow::Result<()> {
     run(cargo(root).args(["fmt", "--all", "--check"]))?;
     tidy::check(root)?;
+    examples::check(root)?;
     layers::check(root)
 }
 

@@ -109,7 +109,7 @@ fn links(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Files of the repository with this extension.
-fn files(root: &Path, extension: &str) -> anyhow::Result<Vec<PathBuf>> {
+pub(crate) fn files(root: &Path, extension: &str) -> anyhow::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut folders = vec![root.to_owned()];
     while let Some(folder) = folders.pop() {

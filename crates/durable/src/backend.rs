@@ -8,6 +8,18 @@ use std::sync::Arc;
 pub(crate) use crate::ring::Ring;
 
 /// Who syncs single files.
+///
+/// ```
+/// # let runtime = homing_runtime::Runtime::new()?;
+/// # let durable = homing_durable::Durable::new(&runtime)?;
+/// use homing_durable::Backend;
+///
+/// durable.set_backend(Backend::Threads)?;
+/// // Where the kernel has none, or this program may have none, nothing changes.
+/// let chosen = durable.set_backend(Backend::IoUring).map_or(Backend::Threads, |()| Backend::IoUring);
+/// assert_eq!(durable.backend(), chosen);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Backend {

@@ -13,6 +13,14 @@
 use std::fs::File;
 
 /// What [`System::sync_filesystem`](crate::System::sync_filesystem) is worth for one filesystem.
+///
+/// ```
+/// use homing_durable::{Commits, Linux, System};
+///
+/// // Of a filesystem of which nothing is known each file is synced by itself.
+/// assert_eq!(Linux.commits(&std::fs::File::open("/proc/self/stat")?), Commits::Unknown);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Commits {
     /// Nothing is known of it: each file is to be synced by itself.

@@ -5,6 +5,19 @@ use std::fmt;
 use crate::sync::{AtomicU64, Ordering};
 
 /// Each figure is exact; together they need not be of one instant.
+///
+/// ```
+/// # let runtime = homing_runtime::Runtime::new()?;
+/// # let durable = homing_durable::Durable::new(&runtime)?;
+/// # let files: Vec<_> = (0..3).map(|_| tempfile::tempfile()).collect::<Result<_, _>>()?;
+/// for verdict in durable.fsync_many(&files).wait() {
+///     verdict?;
+/// }
+/// let counters = durable.counters();
+/// assert_eq!((counters.asked, counters.files + counters.committed, counters.failed), (3, 3, 0));
+/// assert!(counters.flushes_saved() <= 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counters {
@@ -37,6 +50,17 @@ impl Counters {
 }
 
 /// How many figures there were of each size; the buckets double.
+///
+/// ```
+/// # let runtime = homing_runtime::Runtime::new()?;
+/// # let durable = homing_durable::Durable::new(&runtime)?;
+/// # let file = tempfile::tempfile()?;
+/// durable.fsync_and_wait(&file)?;
+/// let latency_ns = durable.counters().latency_ns;
+/// let (below, count) = latency_ns.buckets().next().ok_or("nothing was measured")?;
+/// assert_eq!((count, latency_ns.count(), latency_ns.quantile(0.99)), (1, 1, Some(below)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Histogram {
     counts: [u64; BUCKETS],

@@ -8,6 +8,17 @@ use std::sync::Arc;
 /// meanwhile, or an [`Arc`] of one, which is cloned: where thousands wait at a time that saves as
 /// many descriptors. A process that has POSIX locks of the file (`fcntl`) gives an [`Arc`]: as the
 /// duplicate is closed the system would give those up.
+///
+/// ```
+/// # let runtime = homing_runtime::Runtime::new()?;
+/// # let durable = homing_durable::Durable::new(&runtime)?;
+/// # let file = tempfile::tempfile()?;
+/// let shared = std::sync::Arc::new(file);
+/// let synced = durable.fsync(&shared); // keeps this descriptor
+/// let other = durable.fsync(&*shared); // duplicates it meanwhile
+/// assert!(synced.wait().is_ok() && other.wait().is_ok());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Description {
     /// The file.
     fn file(&self) -> &File;

@@ -23,6 +23,17 @@ use crate::synced::{Synced, SyncedMany};
 use crate::system::{Linux, System};
 
 /// What of a file is to be durable.
+///
+/// ```
+/// # let runtime = homing_runtime::Runtime::new()?;
+/// # let durable = homing_durable::Durable::new(&runtime)?;
+/// use homing_durable::Kind;
+///
+/// # let file = tempfile::tempfile()?;
+/// assert!(Kind::Data < Kind::All, "who asks for all gets what the others ask for, too");
+/// durable.fdatasync(&file).wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// The data, and of the metadata what reading it needs: `fdatasync`.
@@ -68,6 +79,17 @@ impl Durable {
 
     /// Begins to make the names in a directory durable: of files that were made, renamed or
     /// removed there.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// # let durable = homing_durable::Durable::new(&runtime)?;
+    /// # let folder = tempfile::tempdir()?;
+    /// let path = folder.path().join("new");
+    /// std::fs::File::create(&path)?;
+    /// durable.fsync_dir(&std::fs::File::open(folder.path())?).wait()?;
+    /// durable.sync_parent(&path)?.wait()?; // the same
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn fsync_dir(&self, directory: &impl Description) -> Synced {
         self.begin(directory, Kind::All)
     }
@@ -85,11 +107,31 @@ impl Durable {
     /// Begins to make at least these bytes of a file durable, and what reading them needs. No
     /// system has a call for a part that could be relied on: `sync_file_range` leaves out where the
     /// data is, and the device's cache. So all of the file's data is synced, with whoever else asks.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// # let durable = homing_durable::Durable::new(&runtime)?;
+    /// use std::os::unix::fs::FileExt;
+    ///
+    /// # let file = tempfile::tempfile()?;
+    /// file.write_all_at(b"index", 4096)?;
+    /// durable.sync_range(&file, 4096..4101).wait()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn sync_range(&self, file: &impl Description, range: Range<u64>) -> Synced {
         if range.is_empty() { Synced::done(&Ok(())) } else { self.fdatasync(file) }
     }
 
     /// [`Durable::fsync`] of many files; what becomes of each, in their order.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// # let durable = homing_durable::Durable::new(&runtime)?;
+    /// # let files: Vec<_> = (0..100).map(|_| tempfile::tempfile()).collect::<Result<_, _>>()?;
+    /// let verdicts = durable.fsync_many(&files).wait(); // or await it
+    /// assert!(verdicts.len() == 100 && verdicts.iter().all(Result::is_ok));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn fsync_many<'a, D: Description + 'a>(
         &self,
         files: impl IntoIterator<Item = &'a D>,
@@ -112,6 +154,18 @@ impl Durable {
     ///
     /// # Errors
     /// [`DurabilityError`] where the file did not become durable.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// # let durable = homing_durable::Durable::new(&runtime)?;
+    /// use std::io::Write;
+    ///
+    /// # let mut file = tempfile::tempfile()?;
+    /// file.write_all(b"committed")?;
+    /// durable.fsync_and_wait(&file)?;
+    /// durable.fdatasync_and_wait(&file)?; // what reading its data needs, and no more
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn fsync_and_wait(&self, file: &impl Description) -> Result<(), DurabilityError> {
         self.wait_for(file, Kind::All)
     }
@@ -154,6 +208,18 @@ impl Durable {
 
     /// Says that the data lost by a failure has been written again, or given up. Syncs of the file
     /// are tried again from then on. What the failure was, if there was one.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// # let durable = homing_durable::Durable::new(&runtime)?;
+    /// # let file = tempfile::tempfile()?;
+    /// if let Err(error) = durable.fsync_and_wait(&file) {
+    ///     eprintln!("{error}"); // the data goes to a new file; then:
+    ///     durable.acknowledge_loss(&file);
+    /// }
+    /// assert!(durable.acknowledge_loss(&file).is_none(), "it has not failed");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn acknowledge_loss(&self, file: &File) -> Option<DurabilityError> {
         self.acknowledge_of(FileId::of(file).ok()?, |_| true)
     }
@@ -213,6 +279,14 @@ impl Durable {
 
     /// How many syncs may be under way at a time on threads of the runtime, and as many again on those
     /// of callers who wait; at least 1; live. Default: 64.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// # let durable = homing_durable::Durable::new(&runtime)?;
+    /// durable.set_depth(16);
+    /// assert_eq!(durable.depth(), 16);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn set_depth(&self, depth: usize) {
         self.engine.set_depth(depth);
     }

@@ -14,6 +14,16 @@ use crate::choice::Choice;
 
 /// Whether write-back is begun early: for files that are synced by themselves, and for those of a
 /// commit that serves callers with a file each.
+///
+/// ```
+/// # let runtime = homing_runtime::Runtime::new()?;
+/// # let durable = homing_durable::Durable::new(&runtime)?;
+/// use homing_durable::WriteBack;
+///
+/// durable.set_write_back(WriteBack::Late);
+/// assert_eq!(durable.write_back(), WriteBack::Late);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WriteBack {
     /// Where it has been faster.

@@ -8,6 +8,19 @@ use crate::durable::Kind;
 use crate::file_id::FileId;
 
 /// Data of a file did not reach stable storage, and may be lost.
+///
+/// ```
+/// # let runtime = homing_runtime::Runtime::new()?;
+/// # let durable = homing_durable::Durable::new(&runtime)?;
+/// use homing_durable::DurabilityError;
+///
+/// fn told(error: &DurabilityError) -> String {
+///     let DurabilityError { file, range, errno, first_seen, .. } = error;
+///     format!("{file}, bytes {range:?}: error {errno}, first seen {first_seen:?}")
+/// }
+/// assert!(durable.failures().iter().map(told).next().is_none());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{operation} of {file} failed: {reason}; what was written to its bytes {} to {} since its last \

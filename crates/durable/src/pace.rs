@@ -21,6 +21,22 @@ pub enum Way {
 
 /// Which way answers more of those who make one file durable, as measured: for a
 /// [`SharedFile`](crate::SharedFile), and for whoever has two ways of his own.
+///
+/// ```
+/// use std::time::{Duration, Instant};
+///
+/// use homing_durable::{Pace, Way};
+///
+/// let (mut pace, mut now) = (Pace::new(Way::Beside, false), Instant::now());
+/// for _ in 0..1000 {
+///     now += Duration::from_millis(1);
+///     // Together answers four times as many.
+///     pace.answered(if pace.way() == Way::Beside { 5 } else { 20 }, now);
+/// }
+/// assert_eq!(pace.way(), Way::Together);
+/// pace.idle(true, now); // who comes alone is no measure of either
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Pace {
     /// By answers in a second; a way is its place in `WAYS`.

@@ -33,6 +33,24 @@ const SHARE: u32 = 4;
 
 /// A file and open file descriptions of it, for [`Durable::fdatasync_shared`]. Cheap to clone; clones
 /// are the same.
+///
+/// ```
+/// # let runtime = homing_runtime::Runtime::new()?;
+/// # let durable = homing_durable::Durable::new(&runtime)?;
+/// use std::sync::{Arc, mpsc};
+///
+/// use homing_durable::SharedFile;
+///
+/// # let folder = tempfile::tempdir()?;
+/// let path = folder.path().join("volume");
+/// std::fs::File::create(&path)?;
+/// let open = || std::fs::File::open(&path).map(Arc::new);
+/// let volume = SharedFile::new(vec![open()?, open()?])?;
+/// let (told, verdict) = mpsc::channel();
+/// durable.fdatasync_shared(&volume, move |synced| told.send(synced).unwrap_or(()));
+/// verdict.recv()??;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct SharedFile {
     shared: Arc<Shared>,

@@ -8,6 +8,16 @@
 use std::time::Duration;
 
 /// What may be done.
+///
+/// ```
+/// # let runtime = homing_runtime::Runtime::new()?;
+/// # let durable = homing_durable::Durable::new(&runtime)?;
+/// use homing_durable::Strategy;
+///
+/// durable.set_strategy(Strategy::Files); // commits of whole filesystems are forbidden from now on
+/// assert_eq!(durable.strategy(), Strategy::Files);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Strategy {
     /// Whatever has been faster.

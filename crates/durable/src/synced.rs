@@ -101,6 +101,16 @@ impl fmt::Debug for Outcome {
 
 /// A sync that has begun. Await it, or [`wait`](Synced::wait). Dropping it loses nothing: the sync
 /// runs on, and a failure is kept for the file.
+///
+/// ```
+/// # let runtime = homing_runtime::Runtime::new()?;
+/// # let durable = homing_durable::Durable::new(&runtime)?;
+/// # let file = tempfile::tempfile()?;
+/// let synced = durable.fsync(&file);
+/// durable.fsync(&file).detach(); // what becomes of it the file's next sync tells
+/// runtime.spawn(synced).join()??;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "the sync runs on, but only this tells whether it failed; `.detach()` says you know"]
 pub struct Synced {
@@ -128,6 +138,18 @@ impl Synced {
     }
 
     /// Whether the verdict is there.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// # let durable = homing_durable::Durable::new(&runtime)?;
+    /// # let file = tempfile::tempfile()?;
+    /// let synced = durable.fsync(&file);
+    /// while !synced.is_finished() {
+    ///     std::thread::yield_now();
+    /// }
+    /// synced.wait()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn is_finished(&self) -> bool {
         self.outcome.state().verdict.is_some()
     }
@@ -167,6 +189,16 @@ impl Drop for Synced {
 }
 
 /// Many syncs that have begun.
+///
+/// ```
+/// # let runtime = homing_runtime::Runtime::new()?;
+/// # let durable = homing_durable::Durable::new(&runtime)?;
+/// # let files = [tempfile::tempfile()?, tempfile::tempfile()?];
+/// let all: homing_durable::SyncedMany = durable.fsync_many(&files);
+/// let verdicts = runtime.spawn(all).join()?;
+/// assert_eq!(verdicts, [Ok(()), Ok(())]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "the syncs run on, but only this tells whether they failed"]
 pub struct SyncedMany {

@@ -7,6 +7,18 @@ use super::format::RECORD_LENGTH_MAX;
 use crate::error::DurabilityError;
 
 /// Why a log cannot be opened, read or appended to.
+///
+/// ```
+/// # let runtime = homing_runtime::Runtime::new()?;
+/// # let durable = homing_durable::Durable::new(&runtime)?;
+/// # let folder = tempfile::tempdir()?;
+/// use homing_durable::{Log, LogError};
+///
+/// let (log, _) = Log::open(&durable, folder.path().join("log"))?;
+/// let again = Log::open(&durable, folder.path().join("log"));
+/// assert!(matches!(again, Err(LogError::InUse { .. })));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LogError {

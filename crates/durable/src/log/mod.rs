@@ -43,6 +43,14 @@ use lead::{Shared, State};
 const SEGMENT_LENGTH: u64 = 64 << 20;
 
 /// The number of a record: 1, 2, 3 and so on. 0 is before the first one.
+///
+/// ```
+/// use homing_durable::Sequence;
+///
+/// assert_eq!(Sequence::from(6).next().get(), 7);
+/// assert!(Sequence::default() < Sequence::from(1), "0 is before the first record");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Sequence(u64);
 
@@ -124,6 +132,20 @@ impl Log {
     ///
     /// # Errors
     /// As there.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// # let durable = homing_durable::Durable::new(&runtime)?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("log");
+    /// let (log, recovery) = homing_durable::Log::open_with(&durable, &path, 1 << 20)?;
+    /// assert_eq!(recovery.records, 0);
+    /// let last = log.append(b"one")?;
+    /// log.commit_and_wait(last)?;
+    /// let ends = (log.first_sequence(), log.last_sequence(), log.durable_sequence());
+    /// assert_eq!(ends, (last, last, last));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn open_with(
         durable: &Durable,
         path: impl AsRef<Path>,
@@ -220,6 +242,22 @@ impl Log {
     }
 
     /// The records that are durable now, from this one on, or from the first that is kept.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// # let durable = homing_durable::Durable::new(&runtime)?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("log");
+    /// use homing_durable::{Record, Records};
+    ///
+    /// let (log, _) = homing_durable::Log::open(&durable, &path)?;
+    /// let (_, second) = (log.append(b"one")?, log.append(b"two")?);
+    /// log.commit_and_wait(second)?;
+    /// let records: Records = log.records_from(second);
+    /// let records: Vec<Record> = records.collect::<Result<_, _>>()?;
+    /// assert_eq!(records, [Record { sequence: second, data: b"two".to_vec() }]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn records_from(&self, sequence: Sequence) -> Records {
         let state = self.shared.state();
         let (folder, from) = (&self.shared.folder, sequence.0.max(state.kept));

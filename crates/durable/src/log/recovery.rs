@@ -16,6 +16,21 @@ use super::lead::Tail;
 use crate::system::System;
 
 /// What opening a log has found.
+///
+/// ```
+/// # let runtime = homing_runtime::Runtime::new()?;
+/// # let durable = homing_durable::Durable::new(&runtime)?;
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("log");
+/// use homing_durable::{Log, Recovery};
+///
+/// let log = Log::open(&durable, &path)?.0;
+/// log.commit_and_wait(log.append(b"one")?)?;
+/// drop(log);
+/// let (_log, Recovery { records, dropped_bytes, .. }) = Log::open(&durable, &path)?;
+/// assert_eq!((records, dropped_bytes), (1, 0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Recovery {
