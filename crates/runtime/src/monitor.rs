@@ -37,6 +37,9 @@ const INTERVAL_LIGHT_NS: u64 = 8_000_000;
 /// The longest rest while nobody works: whoever begins to work ends it.
 const REST_NS: u64 = 60_000_000_000;
 
+/// Who was called sooner than this after it had gone to rest watches on between bits of work.
+const CALLED_SOON_NS: u64 = 20_000_000;
+
 /// How often the CPU mask is read.
 const MASK_NS: u64 = 250_000_000;
 
@@ -53,6 +56,8 @@ pub(crate) fn main(shared: &Arc<Shared>) {
         seen: HashMap::new(),
         interval_ns: INTERVAL_NS,
         parks: 0,
+        rests_since_ns: None,
+        called_soon: false,
         mask_read_ns: now_ns(),
         mask: None,
         chosen_ns: now_ns(),
@@ -97,6 +102,10 @@ struct Monitor<'a> {
     interval_ns: u64,
     /// How often workers had parked at the last look.
     parks: u64,
+    /// When it went to rest, if it has done nothing since.
+    rests_since_ns: Option<u64>,
+    /// It had rested only briefly when it was called last.
+    called_soon: bool,
     mask_read_ns: u64,
     chosen_ns: u64,
     /// What it was when it was last looked at.
@@ -130,6 +139,9 @@ impl Monitor<'_> {
     /// Looks at everything; when to look next.
     fn look(&mut self, now_ns: u64) -> u64 {
         let shared = self.shared;
+        if let Some(since_ns) = self.rests_since_ns.take() {
+            self.called_soon = now_ns.saturating_sub(since_ns) < CALLED_SOON_NS;
+        }
         shared.crew.create_missing(shared);
         self.ask_for_help(now_ns);
         shared.dispatch.forget_occupied();
@@ -155,15 +167,17 @@ impl Monitor<'_> {
         });
         let overdue = (0..WAKES_MAX).take_while(|_| shared.dispatch.wake_for_overdue(&**shared));
         let overdue = overdue.count() > 0;
-        // A worker that has parked since the last look has worked.
+        // A worker that has parked since the last look has worked. Where such bits of work follow each
+        // other closely, being called for each costs more than looking now and then.
         let parks = shared.dispatch.slots().map(|(_, slot)| slot.books.parks()).sum();
         let worked = std::mem::replace(&mut self.parks, parks) != parks;
         if long || overdue || shared.crew.is_short() {
             self.interval_ns = INTERVAL_NS;
-        } else if working || worked {
+        } else if working || worked && self.called_soon {
             let most_ns = if working { INTERVAL_MAX_NS } else { INTERVAL_LIGHT_NS };
             self.interval_ns = (self.interval_ns * 2).min(most_ns);
         } else if self.may_rest() {
+            self.rests_since_ns = Some(now_ns);
             return REST_NS;
         }
         self.interval_ns
