@@ -1,12 +1,14 @@
-//! Who works in the background, and when: at most one job of a kind at a time (writing back and
-//! reclaiming, reading ahead), asked for by those who see that there is something to do.
+//! Who works in the background, and when: at most one job of a kind at a time (reclaiming, reading ahead,
+//! writing back of each group), asked for by those who see that there is something to do.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
-use crate::sync::Mutex;
 use crate::sync::atomic::AtomicBool;
 use crate::sync::atomic::Ordering::SeqCst;
-use crate::sync::lock;
+use crate::sync::{Condvar, Mutex, lock};
 
 /// A piece of work that may take long, and may block.
 pub type Job = Box<dyn FnOnce() + Send>;
@@ -50,31 +52,100 @@ pub type Job = Box<dyn FnOnce() + Send>;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Background: Send + Sync {
-    /// Runs the job, elsewhere and soon. Must not run it in place: the caller may be in the midst of a
-    /// request.
+    /// Runs the job, elsewhere and soon. Must neither run it in place nor wait until another one has
+    /// ended: the caller is in the midst of a request, or of a job. No lock is held meanwhile, so it may
+    /// look at the cache.
     fn spawn(&self, job: Job);
 }
 
-/// A thread of the cache's own, begun when it is first needed.
-#[derive(Debug, Default)]
-pub(super) struct OwnThread(Mutex<Option<std::sync::mpsc::Sender<Job>>>);
+/// Threads of the cache's own: as many as there are jobs, so that none waits for another group's disk.
+/// They end when the cache does, or when there was nothing to do for a while.
+#[derive(Default)]
+pub(super) struct OwnThreads(Arc<Pool>);
 
-impl Background for OwnThread {
+/// Jobs beyond so many at a time wait for each other.
+const THREADS_MAX: usize = 64;
+/// How long a thread waits for the next job.
+const IDLE: Duration = Duration::from_secs(10);
+
+#[derive(Default)]
+struct Pool {
+    state: Mutex<Jobs>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Jobs {
+    waiting: VecDeque<Job>,
+    threads: usize,
+    idle: usize,
+    closed: bool,
+}
+
+impl Background for OwnThreads {
     fn spawn(&self, job: Job) {
-        let mut sender = lock(&self.0);
-        if sender.is_none() {
-            let (new, jobs) = std::sync::mpsc::channel::<Job>();
-            let thread = std::thread::Builder::new().name("page-cache".to_owned());
-            // It ends when the cache does. Where there can be no thread, the job is dropped.
-            let begun = thread.spawn(move || jobs.into_iter().for_each(|job| job()));
-            *sender = begun.is_ok().then_some(new);
+        let mut jobs = lock(&self.0.state);
+        jobs.waiting.push_back(job);
+        if jobs.idle >= jobs.waiting.len() || jobs.threads == THREADS_MAX {
+            self.0.changed.notify_one();
+            return;
         }
-        if let Some(to) = &*sender
-            && to.send(job).is_err()
-        {
-            // A job panicked: the next one gets a new thread.
-            *sender = None;
+        jobs.threads += 1;
+        drop(jobs);
+        let pool = Arc::clone(&self.0);
+        let thread = std::thread::Builder::new().name("page-cache".to_owned());
+        if thread.spawn(move || pool.run()).is_ok() {
+            return;
         }
+        let mut jobs = lock(&self.0.state);
+        jobs.threads -= 1;
+        // Where there can be no thread at all, they are dropped; without the lock, as they ask for others.
+        let dropped =
+            if jobs.threads == 0 { std::mem::take(&mut jobs.waiting) } else { VecDeque::new() };
+        drop(jobs);
+        drop(dropped);
+    }
+}
+
+impl Drop for OwnThreads {
+    fn drop(&mut self) {
+        lock(&self.0.state).closed = true;
+        self.0.changed.notify_all();
+    }
+}
+
+impl Pool {
+    fn run(&self) {
+        while let Some(job) = self.next() {
+            // What a backing panics with has been reported, and another job is to have this thread.
+            if let Err(payload) = catch_unwind(AssertUnwindSafe(job)) {
+                // It could panic when it is dropped.
+                std::mem::forget(payload);
+            }
+        }
+    }
+
+    /// The next job; `None` where there is none for long: then the thread is not counted any more.
+    fn next(&self) -> Option<Job> {
+        let mut jobs = lock(&self.state);
+        loop {
+            if let Some(job) = jobs.waiting.pop_front() {
+                return Some(job);
+            }
+            if jobs.closed {
+                break;
+            }
+            jobs.idle += 1;
+            let waited = self.changed.wait_timeout(jobs, IDLE);
+            let (now, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+            jobs = now;
+            jobs.idle -= 1;
+            if timeout.timed_out() && jobs.waiting.is_empty() {
+                break;
+            }
+        }
+        jobs.threads -= 1;
+        None
     }
 }
 
@@ -91,13 +162,19 @@ pub(super) struct Service {
 pub(super) struct Present(Option<Arc<Service>>);
 
 impl Service {
-    /// There is something to do. Returns whether a job has to be spawned for it.
-    pub(super) fn want(&self) -> bool {
+    /// There is something to do. Returns whether no job is there for it: then one has to be
+    /// [wanted](Self::want).
+    pub(super) fn say(&self) -> bool {
         // Mostly said already: then nothing is written.
         if !self.wanted.load(SeqCst) {
             self.wanted.store(true, SeqCst);
         }
-        !self.present.load(SeqCst) && !self.present.swap(true, SeqCst)
+        !self.present.load(SeqCst)
+    }
+
+    /// There is something to do. Returns whether a job has to be spawned for it.
+    pub(super) fn want(&self) -> bool {
+        self.say() && !self.present.swap(true, SeqCst)
     }
 }
 

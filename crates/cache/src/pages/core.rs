@@ -35,8 +35,10 @@ pub(super) struct Core {
     pub(super) background: Box<dyn Background>,
     pub(super) service: StdArc<Service>,
     pub(super) this: Weak<Core>,
-    /// The size in bytes, as set; held while it is changed.
-    pub(super) bytes: Mutex<usize>,
+    /// The size in bytes, as set.
+    pub(super) bytes: AtomicUsize,
+    /// Held while the size is changed.
+    pub(super) resizing: Mutex<()>,
     /// The largest size that may be set.
     pub(super) bytes_max: AtomicUsize,
     /// Frames of all shards.
@@ -83,7 +85,8 @@ impl Core {
             service: StdArc::new(Service::default()),
             background,
             this: Weak::clone(this),
-            bytes: Mutex::new(bytes),
+            bytes: AtomicUsize::new(bytes),
+            resizing: Mutex::new(()),
             bytes_max: AtomicUsize::new(usize::MAX),
             pages: AtomicUsize::new(pages),
             dirty_target: AtomicUsize::new(5),
@@ -97,7 +100,7 @@ impl Core {
     }
 
     pub(super) fn size(&self) -> usize {
-        *lock(&self.bytes)
+        self.bytes.load(Relaxed)
     }
 
     pub(super) fn page_size(&self) -> usize {

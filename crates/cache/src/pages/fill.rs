@@ -97,13 +97,16 @@ impl Core {
             }
             end = page + 1;
         }
-        self.watch(&table);
+        let needs = self.needs(&table);
         drop(table);
+        let pages = first..end;
+        let loading = Loading { core: self, shard, file, pages, frames, demand };
+        self.ask_for(&needs);
         if demand != Demand::Ahead {
             Counters::add(&file.group.counters.misses, (end - first) as usize);
             self.passed(shard, (end - first) as u32);
         }
-        Begun::Loading(Loading { core: self, shard, file, pages: first..end, frames, demand })
+        Begun::Loading(loading)
     }
 
     /// The pages at the beginning of a range that are missing, where they are not worth frames.

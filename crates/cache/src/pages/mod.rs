@@ -59,7 +59,7 @@ pub use group::{Group, GroupBuilder, GroupStats};
 use self::core::Core;
 use crate::habits::Habits;
 use crate::sync::atomic::Ordering::Relaxed;
-use background::OwnThread;
+use background::OwnThreads;
 use sizing::Sizing;
 use table::Table;
 
@@ -177,7 +177,7 @@ pub struct Stats {
 impl PageCache {
     /// A cache that takes at most so many bytes.
     pub fn builder(bytes: usize) -> Builder {
-        let background = Box::new(OwnThread::default());
+        let background = Box::new(OwnThreads::default());
         Builder {
             bytes,
             page_size: 4096,

@@ -37,6 +37,15 @@ enum Stopped {
     Failed,
 }
 
+/// The background is at a range; also where a backing panics it is not for ever.
+struct AtIt<'a>(&'a Core);
+
+impl Drop for AtIt<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.wanted).now = None;
+    }
+}
+
 impl Core {
     /// Has a range read. Returns whether it will be.
     pub(super) fn prefetch(&self, file: &FileState, pages: Range<u64>, for_reader: bool) -> bool {
@@ -82,6 +91,7 @@ impl Core {
 
     /// Reads all that is wanted.
     pub(super) fn read_ahead(&self) {
+        let _at_it = AtIt(self);
         loop {
             let next = {
                 let mut wanted = lock(&self.wanted);

@@ -142,7 +142,11 @@ impl Core {
                 ticket
             } else {
                 table.claimants -= 1;
-                return Busy::new(shard, &mut table, file, pages.clone());
+                let busy = Busy::new(shard, &mut table, file, pages.clone());
+                drop(table);
+                // Those who let us go first may go on.
+                shard.wake();
+                return busy;
             };
             drop(table);
             ticket.wait();

@@ -28,18 +28,38 @@ const BATCH: usize = 32;
 /// Pages that a writer writes back at a time.
 const THROTTLE: u64 = 32;
 
+/// Background work that was seen to be needed while a shard was locked, to be [asked
+/// for](Core::ask_for) when it is not: who runs it is the user's, and may wait.
+#[must_use = "the work is still to be asked for"]
+#[derive(Default)]
+pub(super) struct Needs {
+    refill: bool,
+    writers: Vec<Arc<GroupState>>,
+}
+
 impl Core {
     pub(super) fn watermarks(table: &Table) -> (usize, usize) {
         let frames = table.limit;
         ((frames / WATERMARKS.0).min(FREE_MAX / 2), (frames / WATERMARKS.1).min(FREE_MAX))
     }
 
-    /// Asks for background work if a shard needs some; to be called after frames were taken.
-    pub(super) fn watch(&self, table: &Table) {
-        if table.free_count() < Self::watermarks(table).0 {
+    /// What background work a shard needs; to be called after frames were taken.
+    pub(super) fn needs(&self, table: &Table) -> Needs {
+        let refill = table.free_count() < Self::watermarks(table).0 && self.service.say();
+        Needs { refill, ..Self::needs_of_groups(table) }
+    }
+
+    fn needs_of_groups(table: &Table) -> Needs {
+        let writers = table.nominators().filter(|group| group.writer.say());
+        Needs { refill: false, writers: writers.map(Arc::clone).collect() }
+    }
+
+    /// Asks for background work; to be called without a lock.
+    pub(super) fn ask_for(&self, needs: &Needs) {
+        if needs.refill {
             self.wake_service();
         }
-        table.nominators().for_each(|group| self.wake_writer(group));
+        needs.writers.iter().for_each(|group| self.wake_writer(group));
     }
 
     fn wake_service(&self) {
@@ -90,11 +110,11 @@ impl Core {
 
     /// Frees frames up to the high watermark.
     fn refill(&self, shard: &Shard) {
-        loop {
+        let needs = loop {
             let mut table = shard.write();
             let (low, high) = Self::watermarks(&table);
             if table.free_count() >= high || low == 0 {
-                return table.nominators().for_each(|group| self.wake_writer(group));
+                break Self::needs_of_groups(&table);
             }
             let evicted = (0..BATCH)
                 .take_while(|_| {
@@ -103,9 +123,10 @@ impl Core {
                 .count();
             if evicted == 0 {
                 // It goes on when some of these have been written.
-                return table.nominators().for_each(|group| self.wake_writer(group));
+                break Self::needs_of_groups(&table);
             }
-        }
+        };
+        self.ask_for(&needs);
     }
 
     /// Writes back what would have been victims, of all groups or of this one. Returns how many pages
@@ -116,6 +137,10 @@ impl Core {
             return 0;
         }
         let mut table = shard.write();
+        // It may be gone by now, and its number another's.
+        if !table.nominators().any(asked) {
+            return 0;
+        }
         let nominated = table.take_nominated(of);
         let dirty = nominated.into_iter().filter(|&frame| table.flags(frame).has(Flags::DIRTY));
         let mut keys: Vec<_> = dirty.map(|frame| table.key(frame)).collect();

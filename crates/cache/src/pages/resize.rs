@@ -15,26 +15,36 @@ use crate::sync::{lock, read};
 /// How often a shard is tried of whose pages none goes.
 const TRIES_MAX: usize = 8;
 
+/// What is done about pages that cannot go or move at once.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Patience {
+    /// They are written, and waited for.
+    Waits,
+    /// The shard stays as it is.
+    Gives,
+}
+
 impl Core {
     pub(super) fn set_size(&self, bytes: usize) -> Result<(), ResizeError> {
         let max = self.bytes_max.load(Relaxed);
         if bytes > max {
             return Err(ResizeError::AboveMax { bytes, max });
         }
-        let mut size = lock(&self.bytes);
+        let resizing = lock(&self.resizing);
         let (each, _) = self.sizing.check(bytes)?;
         let mut result = Ok(());
         for shard in &self.shards {
             let lists = Self::lists(&shard.read());
-            result = self.resize(shard, self.sizing.frames(each, lists), each);
+            result = self.resize(shard, self.sizing.frames(each, lists), each, Patience::Waits);
             if result.is_err() {
                 break;
             }
         }
         if result.is_ok() {
-            *size = bytes;
+            self.bytes.store(bytes, Relaxed);
         }
         self.count_pages();
+        drop(resizing);
         result
     }
 
@@ -55,11 +65,12 @@ impl Core {
         Sizing::beside_table() + table.memory()
     }
 
-    /// Gives up frames if the lists of groups have grown so much that they need the room.
+    /// Gives up frames if the lists of groups have grown so much that they need the room, where that can be
+    /// done at once: a request does not wait for the disks of others. Else it is tried again an epoch later.
     #[cold]
     pub(super) fn keep_bound(&self, shard: &Shard) {
         // If the size is being changed, that sees to it; or the next request does.
-        let Ok(size) = self.bytes.try_lock() else { return };
+        let Ok(resizing) = self.resizing.try_lock() else { return };
         let (each, excess, frames) = {
             let mut table = shard.write();
             table.crowded = false;
@@ -68,16 +79,17 @@ impl Core {
         if excess > 0 {
             let bytes = excess + Self::step(each);
             let too_many = bytes.div_ceil(self.page_size());
-            if self.resize(shard, frames.saturating_sub(too_many).max(1), each).is_ok() {
+            let frames = frames.saturating_sub(too_many).max(1);
+            if self.resize(shard, frames, each, Patience::Gives).is_ok() {
                 self.count_pages();
             }
         }
-        drop(size);
+        drop(resizing);
     }
 
     /// Makes frames of what the lists of groups took that are gone, where it is worth the copying.
     pub(super) fn use_spare_memory(&self) {
-        let Ok(size) = self.bytes.try_lock() else { return };
+        let Ok(resizing) = self.resizing.try_lock() else { return };
         let mut grown = false;
         for shard in &self.shards {
             let (each, frames, fit) = {
@@ -87,13 +99,13 @@ impl Core {
             };
             if fit > frames && (fit - frames) * self.page_size() >= Self::step(each) {
                 // If it fails there are as many as before.
-                grown |= self.resize(shard, fit, each).is_ok();
+                grown |= self.resize(shard, fit, each, Patience::Gives).is_ok();
             }
         }
         if grown {
             self.count_pages();
         }
-        drop(size);
+        drop(resizing);
     }
 
     /// How many bytes of a shard change their use at once, at least: it takes some copying.
@@ -102,7 +114,13 @@ impl Core {
     }
 
     /// Makes a shard this many frames. If it fails, it has as many as before.
-    fn resize(&self, shard: &Shard, frames: usize, bytes: usize) -> Result<(), ResizeError> {
+    fn resize(
+        &self,
+        shard: &Shard,
+        frames: usize,
+        bytes: usize,
+        patience: Patience,
+    ) -> Result<(), ResizeError> {
         let (before, mut left) = {
             let table = shard.read();
             (table.frame_count(), (table.used(), table.unwritten_count()))
@@ -117,6 +135,13 @@ impl Core {
             if table.used() <= frames && table.move_down(frames, group_of) {
                 let resized = table.set_frames(frames, bytes);
                 return resized.map_err(|source| BuildError::Memory { bytes, source }.into());
+            }
+            if patience == Patience::Gives {
+                table.limit = before;
+                let (pages, needs) = (table.used().saturating_sub(frames), self.needs(&table));
+                drop((table, files));
+                self.ask_for(&needs);
+                return Err(ResizeError::Held { pages });
             }
             // Those that have to be written are a few at a time, and may be worth more than others once
             // they are; above the limit none comes.

@@ -159,9 +159,10 @@ impl Core {
             hits.fetch_add(pages - misses, crate::sync::atomic::Ordering::Relaxed);
         }
         Counters::add(&file.group.counters.misses, misses as usize);
-        self.watch(&table);
+        let needs = self.needs(&table);
         let crowded = table.crowded;
         drop(table);
+        self.ask_for(&needs);
         if crowded {
             self.keep_bound(shard);
         }
@@ -207,7 +208,8 @@ impl Core {
         if table.find(key).is_some() {
             return None;
         }
-        if table.is_busy(key) {
+        // Who waits for pages that are busy could do so for ever, if there were new ones meanwhile.
+        if table.is_busy(key) || table.claimants > 0 {
             let ticket = shard.ticket();
             drop(table);
             ticket.wait();

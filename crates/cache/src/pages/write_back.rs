@@ -51,6 +51,28 @@ impl Drop for Writing<'_> {
     }
 }
 
+/// Pages that are still to be written ahead of need. Where the backing panics before, they may be
+/// victims again: they would else be in the way until somebody flushes them.
+struct Left<'a> {
+    core: &'a Core,
+    keys: std::vec::IntoIter<Key>,
+}
+
+impl Drop for Left<'_> {
+    fn drop(&mut self) {
+        for key in self.keys.by_ref() {
+            let Some(file) = self.core.file(key.file()) else { continue };
+            let mut table = self.core.shard_of(&file, key.page()).write();
+            if let Some((frame, flags)) = table.find(key)
+                && !flags.has(Flags::WRITING.or(Flags::LOADING))
+                && let Some(local) = table.known_local(&file.group)
+            {
+                table.put_back(local, frame);
+            }
+        }
+    }
+}
+
 /// What comes of the wish to write a page back.
 enum Begun<'a> {
     Clean,
@@ -81,10 +103,12 @@ impl Core {
         buffer.clear();
         for page in pages.clone() {
             let Some((frame, flags)) = table.find(Key::new(file.number, page)) else { break };
-            if flags.has(Flags::WRITING) && frames.is_empty() {
+            // What is about to be discarded is not written first: who discards could wait for ever else.
+            let taken = flags.has(Flags::WRITING) || table.is_busy(Key::new(file.number, page));
+            if taken && frames.is_empty() {
                 return Begun::Wait(shard.ticket());
             }
-            if flags.has(Flags::WRITING) || !flags.has(Flags::DIRTY) {
+            if taken || !flags.has(Flags::DIRTY) {
                 break;
             }
             let is_now = flags.without(Flags::DIRTY).or(Flags::WRITING);
@@ -193,10 +217,11 @@ impl Core {
     pub(super) fn write_ahead(&self, mut keys: Vec<Key>) -> usize {
         keys.sort_unstable();
         keys.dedup();
+        let mut left = Left { core: self, keys: keys.into_iter() };
         let mut buffer = Vec::new();
         let mut written = 0;
         let mut next = None;
-        for key in keys {
+        for key in left.keys.by_ref() {
             if next.is_some_and(|next| key < next) {
                 continue;
             }

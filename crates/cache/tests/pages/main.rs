@@ -13,3 +13,4 @@ mod ranges;
 mod readahead;
 mod resizing;
 mod stress;
+mod waiting;
