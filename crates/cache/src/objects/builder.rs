@@ -97,7 +97,8 @@ impl<K, V, S> Builder<K, V, S> {
     }
 
     /// What entries weigh, in units of the capacity: their bytes, often. It is asked once for each
-    /// value, without any lock. What weighs more than a shard holds is turned away.
+    /// value, without any lock. What weighs more than a shard holds is turned away; what weighs nothing
+    /// takes no room, so nothing bounds how many of these there are.
     ///
     /// ```
     /// # use homing_cache::Cache;

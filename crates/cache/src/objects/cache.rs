@@ -2,6 +2,7 @@
 
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
 use super::builder::Builder;
@@ -9,7 +10,7 @@ use super::common::Common;
 use super::group::Group;
 use super::pin::Pinned;
 use super::removal::{Cause, Departures};
-use super::shard::{InFlight, Insertion, Shard};
+use super::shard::{Insertion, Shard};
 use super::stats::Stats;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::atomic::Ordering::Relaxed;
@@ -228,7 +229,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
 
     /// Takes all entries out. Loads under way are not cached any more.
     pub fn clear(&self) {
-        for part in &self.inner.shards {
+        self.for_each_part(|part| {
             let mut gone = Departures::new();
             let mut shard = write(&part.shard);
             let flights = std::mem::take(&mut shard.flights);
@@ -236,6 +237,15 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
             drop(shard);
             drop(flights);
             self.inner.common.tell(gone);
+        });
+    }
+
+    /// Does this for each shard, also for those after one for which a listener panics.
+    fn for_each_part(&self, each: impl Fn(&Part<K, V>)) {
+        let run = |part| catch_unwind(AssertUnwindSafe(|| each(part))).err();
+        let panicked = self.inner.shards.iter().filter_map(run).reduce(|first, _| first);
+        if let Some(panicked) = panicked {
+            resume_unwind(panicked);
         }
     }
 
@@ -258,7 +268,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
     /// ```
     pub fn remove_expired(&self) {
         let now = self.inner.common.time();
-        for part in &self.inner.shards {
+        self.for_each_part(|part| {
             let mut gone = Departures::new();
             let mut shard = write(&part.shard);
             if self.inner.common.now().is_some() {
@@ -267,13 +277,12 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
                     shard.expire(frame, now, &self.inner.common, &mut gone);
                 }
             }
-            let is_over =
-                |it: &mut InFlight<K, V>| it.error_until.is_some_and(|until| until <= now);
-            let forgotten: Vec<_> = shard.flights.extract_if(is_over).collect();
+            let mut forgotten = Vec::new();
+            shard.forget_errors(now, &mut forgotten);
             drop(shard);
             drop(forgotten);
             self.inner.common.tell(gone);
-        }
+        });
     }
 
     /// How many entries there are.
@@ -552,16 +561,16 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
         if let Some(at) = frame {
             let Insertion { hash, key, value, weight, .. } = insertion;
             if !shard.may_hold(weight) {
+                old = Some(shard.entry(at).value.clone());
                 let (key_was, was) = shard.remove(hash, at);
-                old = Some(was.clone());
                 gone.push(key_was, was, Cause::Replaced);
                 gone.push(key, value, Cause::Capacity);
                 shard.counts.rejections += 1;
                 return old;
             }
+            old = Some(shard.entry(at).value.clone());
             let was = shard.replace(at, value, weight, common);
             shard.entry(at).mark.used(common.habits.epoch());
-            old = Some(was.clone());
             gone.push(key, was, Cause::Replaced);
             if let Some(now) = now {
                 shard.times.write(at, now);

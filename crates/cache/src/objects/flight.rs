@@ -9,6 +9,7 @@
 //! A flight is taken out of the shard's table before it lands: nobody joins what has landed.
 
 use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::task::{Context, Poll, Waker};
 
 use crate::sync::{Arc, Condvar, Mutex, lock};
@@ -26,6 +27,8 @@ enum State<V> {
     Loading {
         /// Those who wait without a thread, by the number that they got.
         wakers: Vec<Option<Waker>>,
+        /// Numbers of those who wait no more.
+        free: Vec<usize>,
         /// Whether a thread waits: waking is a system call, and most flights have one caller.
         threads: bool,
     },
@@ -53,7 +56,11 @@ impl<V: Clone> Clone for Landing<V> {
 impl<V: Clone> Flight<V> {
     pub(super) fn new() -> Arc<Self> {
         Arc::new(Self {
-            state: Mutex::new(State::Loading { wakers: Vec::new(), threads: false }),
+            state: Mutex::new(State::Loading {
+                wakers: Vec::new(),
+                free: Vec::new(),
+                threads: false,
+            }),
             landed: Condvar::new(),
         })
     }
@@ -61,11 +68,15 @@ impl<V: Clone> Flight<V> {
     /// Ends it, and wakes all who wait.
     pub(super) fn land(&self, landing: Landing<V>) {
         let was = std::mem::replace(&mut *lock(&self.state), State::Landed(landing));
-        if let State::Loading { wakers, threads } = was {
-            if threads {
-                self.landed.notify_all();
-            }
-            wakers.into_iter().flatten().for_each(Waker::wake);
+        let State::Loading { wakers, threads, .. } = was else { return };
+        if threads {
+            self.landed.notify_all();
+        }
+        // One that panics keeps no other from being woken.
+        let wake = |waker: Waker| catch_unwind(AssertUnwindSafe(|| waker.wake())).err();
+        let panicked = wakers.into_iter().flatten().filter_map(wake).reduce(|first, _| first);
+        if let Some(panicked) = panicked {
+            resume_unwind(panicked);
         }
     }
 
@@ -89,13 +100,12 @@ impl<V: Clone> Flight<V> {
     ) -> Poll<Landing<V>> {
         match &mut *lock(&self.state) {
             State::Landed(landing) => Poll::Ready(landing.clone()),
-            State::Loading { wakers, .. } => {
+            State::Loading { wakers, free, .. } => {
                 let waker = Some(context.waker().clone());
-                if let Some(number) = *number {
-                    wakers[number] = waker;
-                } else {
-                    *number = Some(wakers.len());
-                    wakers.push(waker);
+                let at = *number.get_or_insert_with(|| free.pop().unwrap_or(wakers.len()));
+                match wakers.get_mut(at) {
+                    Some(place) => *place = waker,
+                    None => wakers.push(waker),
                 }
                 Poll::Pending
             }
@@ -104,8 +114,12 @@ impl<V: Clone> Flight<V> {
 
     /// This waiter does not wait any more.
     pub(super) fn leave(&self, number: usize) {
-        if let State::Loading { wakers, .. } = &mut *lock(&self.state) {
-            wakers[number] = None;
+        let mut state = lock(&self.state);
+        if let State::Loading { wakers, free, .. } = &mut *state {
+            let waker = wakers[number].take();
+            free.push(number);
+            drop(state);
+            drop(waker);
         }
     }
 }

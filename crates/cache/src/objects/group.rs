@@ -130,6 +130,14 @@ impl Group {
         self.weight.fetch_sub(weight, Relaxed);
     }
 
+    /// Gives an entry of this weight: for its own sake, or only if it has as much to spare beyond `min`.
+    /// Whether it does.
+    pub(super) fn give(&self, weight: u64, for_itself: bool) -> bool {
+        let least = if for_itself { 0 } else { self.limits.min.load(Relaxed) };
+        let left = |has: u64| has.checked_sub(weight).filter(|&left| left >= least);
+        self.weight.fetch_update(Relaxed, Relaxed, left).is_ok()
+    }
+
     pub(super) fn has_room_for(&self, weight: u64) -> bool {
         self.weight.load(Relaxed).saturating_add(weight) <= self.limits.max()
     }

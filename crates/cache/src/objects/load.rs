@@ -244,12 +244,11 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
         let mut stale = Vec::new();
         let mut shard = write(&self.part(hash).shard);
         let is_it = |it: &InFlight<K, V>| it.hash == hash && it.key.borrow() == key;
+        let many = shard.flights.len();
         if let Some(now) = now
-            && shard.flights.len().is_power_of_two()
+            && (many.is_power_of_two() || many > ERRORS_MAX && shard.errors_over <= now)
         {
-            let is_over =
-                |it: &mut InFlight<K, V>| it.error_until.is_some_and(|until| until <= now);
-            stale.extend(shard.flights.extract_if(is_over));
+            shard.forget_errors(now, &mut stale);
         }
         if let Ok(found) = shard.flights.find_entry(hash, is_it) {
             if found.get().error_until.is_none_or(|until| now.is_some_and(|now| now < until)) {
@@ -261,6 +260,9 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
             && !expires.is_some_and(|now| shard.times.is_over(frame, now, self.common.lifetimes))
         {
             shard.entry(frame).mark.used(self.common.habits.epoch());
+            if let Some(now) = expires {
+                shard.times.read(frame, now);
+            }
             return Joined::Held(shard.entry(frame).value.clone());
         }
         let flight = Flight::new();
@@ -326,8 +328,10 @@ where
         match result {
             Ok(value) => {
                 self.cache(value.clone());
+                // Before it counts as ended: it may panic.
+                let shared = value.clone();
                 self.ended = true;
-                self.flight.land(Landing::Value(value.clone()));
+                self.flight.land(Landing::Value(shared));
                 Ok(value)
             }
             Err(error) => {
@@ -371,10 +375,10 @@ where
         let mut shard = write(&self.inner.part(self.hash).shard);
         let is_it = |it: &InFlight<K, V>| Arc::ptr_eq(&it.flight, &self.flight);
         let mut ended = None;
-        if until.is_some() && shard.flights.len() <= ERRORS_MAX {
-            if let Some(flight) = shard.flights.find_mut(self.hash, is_it) {
-                flight.error_until = until;
-            }
+        if let Some(until) = until
+            && shard.flights.len() <= ERRORS_MAX
+        {
+            shard.remember_error(self.hash, is_it, until);
         } else {
             ended = shard.take_flight(self.hash, is_it);
         }

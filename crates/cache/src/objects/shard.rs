@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hash};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
 use hashbrown::HashTable;
@@ -49,8 +50,12 @@ pub(super) struct Shard<K, V> {
     pub(super) times: Times,
     /// Frames that must not be evicted, and by how many guards each.
     pins: BTreeMap<u32, Pin>,
+    /// What these weigh.
+    pinned: u64,
     pins_made: u64,
     pub(super) flights: HashTable<InFlight<K, V>>,
+    /// No error that is remembered is over before that.
+    pub(super) errors_over: Duration,
     pub(super) counts: Counts,
 }
 
@@ -105,8 +110,10 @@ impl<K: Hash + Eq, V> Shard<K, V> {
             members: Vec::new(),
             times: Times::default(),
             pins: BTreeMap::new(),
+            pinned: 0,
             pins_made: 0,
             flights: HashTable::new(),
+            errors_over: Duration::MAX,
             counts: Counts::default(),
         }
     }
@@ -227,10 +234,12 @@ impl<K: Hash + Eq, V> Shard<K, V> {
             return None;
         }
         let mark = Mark::new(self.ranking.epoch());
-        let frame = self.slots.insert(key, value, mark);
+        // First what calls the user's hasher, which may panic.
         let Self { index, slots, .. } = self;
         let hash_of = |&frame: &u32| slots.get(frame).map_or(0, |entry| common.hash(entry.key));
-        index.insert_unique(hash, frame, hash_of);
+        index.reserve(1, hash_of);
+        let frame = slots.insert(key, value, mark);
+        index.insert_unique(hash, frame, |_| unreachable!("there is room"));
         let shadow = self.ghosts.take(by_other_bits(hash), self.ranking.epoch());
         self.counts.refaults += u64::from(shadow.is_some());
         self.counts.insertions += 1;
@@ -269,7 +278,11 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         gone: &mut Departures<K, V>,
     ) -> bool {
         let weight = weight as u64;
+        // Before anything is evicted in vain.
         let Some(left) = self.capacity.checked_sub(weight) else { return false };
+        if self.pinned > left {
+            return false;
+        }
         self.make_room_in(group, weight, common, gone);
         self.shrink(left, group, common, gone)
     }
@@ -283,7 +296,7 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         gone: &mut Departures<K, V>,
     ) {
         while self.counted(group).is_some_and(|group| !group.has_room_for(weight)) {
-            if !self.evict_from(group, common, gone) {
+            if !self.evict_from(group, true, common, gone) {
                 break;
             }
         }
@@ -297,17 +310,23 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         common: &Common<K, V, S>,
         gone: &mut Departures<K, V>,
     ) -> bool {
+        // Groups whose next victim is not to spare.
+        let mut barred = Vec::new();
         while self.weight > weight {
-            let giver = self.giver(group);
-            if !giver.is_some_and(|giver| self.evict_from(giver, common, gone)) {
+            let Some(giver) = self.giver(group, &barred) else { return false };
+            if self.evict_from(giver, giver == group, common, gone) {
+                continue;
+            }
+            if giver == group {
                 return false;
             }
+            barred.push(giver);
         }
         true
     }
 
-    /// Which group gives an entry so that `to` gets one.
-    fn giver(&mut self, to: usize) -> Option<usize> {
+    /// Which group gives an entry so that `to` gets one, but for some.
+    fn giver(&mut self, to: usize, barred: &[usize]) -> Option<usize> {
         let Self { groups, ranking, cookie, .. } = self;
         if groups.len() == 1 {
             return Some(0);
@@ -318,7 +337,7 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         let mut seen = 0;
         for number in (0..groups.len()).map(|step| start.wrapping_add(step) % groups.len()) {
             let claim = groups[number].claim();
-            if claim == Claim::Protected && number != to {
+            if number != to && (claim == Claim::Protected || barred.contains(&number)) {
                 continue;
             }
             let Some(worth) = ranking.least(number) else { continue };
@@ -344,14 +363,28 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         self.shrink(self.capacity, group, common, gone);
     }
 
+    /// Evicts what the group would give next: for itself, or for another one if it has it to spare.
+    /// Whether it could.
     fn evict_from<S: BuildHasher>(
         &mut self,
         group: usize,
+        for_itself: bool,
         common: &Common<K, V, S>,
         gone: &mut Departures<K, V>,
     ) -> bool {
         let Some(victim) = self.ranking.evict(group, &self.slots) else { return false };
-        let hash = common.hash(self.entry(victim.frame).key);
+        // The user's code may panic; and shards do not know of each other: what is taken is counted first.
+        let hash = catch_unwind(AssertUnwindSafe(|| common.hash(self.entry(victim.frame).key)));
+        let weight = self.weight_of(victim.frame) as u64;
+        let given =
+            hash.is_ok() && self.counted(group).is_none_or(|group| group.give(weight, for_itself));
+        if !given {
+            self.ranking.put_back(group, victim.frame, &self.slots);
+        }
+        let hash = hash.unwrap_or_else(|panicked| resume_unwind(panicked));
+        if !given {
+            return false;
+        }
         if self.ghosts.capacity() < self.len() * GHOSTS / 2 {
             self.ghosts = Ghosts::new(self.len() * GHOSTS);
             common.entries_grew(self.len());
@@ -368,22 +401,24 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         true
     }
 
-    /// Empties a frame of which the policy does not know any more.
+    /// Empties a frame of which the policy does not know any more, nor the group's count.
     fn vacate(&mut self, hash: u64, frame: u32) -> (K, V) {
         let place = self.index.find_entry(hash, |&it| it == frame);
         place.expect("what is held is in the index").remove();
         let weight = self.weight_of(frame) as u64;
         self.weight -= weight;
-        if let Some(group) = self.counted(self.group_of(frame)) {
-            group.subtract(weight);
-        }
         self.slots.remove(frame)
     }
 
     /// Takes an entry out that was found.
     pub(super) fn remove(&mut self, hash: u64, frame: u32) -> (K, V) {
-        if self.pins.remove(&frame).is_none() {
+        if self.pins.remove(&frame).is_some() {
+            self.pinned -= self.weight_of(frame) as u64;
+        } else {
             self.ranking.remove(self.group_of(frame), frame);
+        }
+        if let Some(group) = self.counted(self.group_of(frame)) {
+            group.subtract(self.weight_of(frame) as u64);
         }
         self.vacate(hash, frame)
     }
@@ -399,6 +434,9 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         if common.weigher.is_some() {
             let was = std::mem::replace(&mut self.weights[frame as usize], weight) as u64;
             self.weight = self.weight - was + weight as u64;
+            if self.pins.contains_key(&frame) {
+                self.pinned = self.pinned - was + weight as u64;
+            }
             if let Some(group) = self.counted(self.group_of(frame)) {
                 group.subtract(was);
                 group.add(weight as u64);
@@ -462,6 +500,27 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         self.take_flight(hash, |it| it.hash == hash && it.key.borrow() == key)
     }
 
+    /// A load has failed: its error is remembered until then.
+    pub(super) fn remember_error(
+        &mut self,
+        hash: u64,
+        is_it: impl FnMut(&InFlight<K, V>) -> bool,
+        until: Duration,
+    ) {
+        if let Some(flight) = self.flights.find_mut(hash, is_it) {
+            flight.error_until = Some(until);
+            self.errors_over = self.errors_over.min(until);
+        }
+    }
+
+    /// Takes the errors out that are over.
+    pub(super) fn forget_errors(&mut self, now: Duration, over: &mut Vec<InFlight<K, V>>) {
+        let is_over = |it: &mut InFlight<K, V>| it.error_until.is_some_and(|until| until <= now);
+        over.extend(self.flights.extract_if(is_over));
+        let left = self.flights.iter().filter_map(|it| it.error_until).min();
+        self.errors_over = left.unwrap_or(Duration::MAX);
+    }
+
     pub(super) fn take_flight(
         &mut self,
         hash: u64,
@@ -481,6 +540,7 @@ impl<K: Hash + Eq, V> Shard<K, V> {
             return pin.id;
         }
         self.ranking.remove(self.group_of(frame), frame);
+        self.pinned += self.weight_of(frame) as u64;
         self.pins_made += 1;
         self.pins.insert(frame, Pin { id: self.pins_made, guards: 1 });
         self.pins_made
@@ -499,6 +559,7 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         pin.guards -= 1;
         if pin.guards == 0 {
             self.pins.remove(&frame);
+            self.pinned -= self.weight_of(frame) as u64;
             let group = self.group_of(frame);
             self.ranking.put_back(group, frame, &self.slots);
             self.shrink_to_fit(group, common, gone);

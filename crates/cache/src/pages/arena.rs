@@ -28,27 +28,31 @@ impl Arena {
         Ok(arena)
     }
 
-    /// Makes it this many frames: the contents of those that stay do. If it fails, there are at
-    /// least as many frames as the smaller number of both.
+    /// Makes it this many frames: the contents of those that stay do. If it fails, there are as many
+    /// as before.
     pub(super) fn set_frames(&mut self, frames: usize) -> io::Result<()> {
         let bytes = frames << self.page;
         let (whole, rest) = (bytes / MAPPING, bytes % MAPPING);
         let count = whole + usize::from(rest > 0);
-        self.mappings.truncate(count);
+        let mut made = Vec::new();
         for at in 0..count {
             let len = if at < whole { MAPPING } else { rest };
-            let old = self.mappings.get(at);
-            if old.is_some_and(|old| old.len() == len) {
+            if self.mappings.get(at).is_some_and(|old| old.len() == len) {
                 continue;
             }
-            let mut new = MmapMut::map_anon(len)?;
+            let new = MmapMut::map_anon(len)?;
             #[cfg(target_os = "linux")]
             // A hint: kernels without huge pages refuse it.
             let _ = new.advise(memmap2::Advice::HugePage);
-            if let Some(old) = old {
-                let kept = old.len().min(len);
+            made.push((at, new));
+        }
+        // Nothing fails from here on.
+        self.mappings.truncate(count);
+        for (at, mut new) in made {
+            if let Some(old) = self.mappings.get_mut(at) {
+                let kept = old.len().min(new.len());
                 new[..kept].copy_from_slice(&old[..kept]);
-                self.mappings[at] = new;
+                *old = new;
             } else {
                 self.mappings.push(new);
             }

@@ -134,6 +134,9 @@ impl Core {
             while table.used() > frames && table.evict(None, Demand::Write, &self.habits) {}
             if table.used() <= frames && table.move_down(frames, group_of) {
                 let resized = table.set_frames(frames, bytes);
+                if resized.is_err() {
+                    table.limit = before;
+                }
                 return resized.map_err(|source| BuildError::Memory { bytes, source }.into());
             }
             if patience == Patience::Gives {

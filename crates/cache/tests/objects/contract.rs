@@ -249,3 +249,21 @@ fn a_value_that_is_too_heavy_pushes_out_nothing_but_the_one_before_it() {
     assert_eq!(*told.lock().unwrap(), [(5, "", Cause::Replaced), (5, "", Cause::Capacity)]);
     assert_eq!(cache.stats().rejections, 1);
 }
+
+#[test]
+fn nothing_is_evicted_for_what_does_not_fit_beside_pinned_entries() {
+    let builder = Cache::builder().capacity(100).shards(1);
+    let cache = builder.weigher(|_, &weight: &u32| weight).build().unwrap();
+    cache.insert(0, 60);
+    let pinned = cache.pin(&0).unwrap();
+    (1..=40).for_each(|key| _ = cache.insert(key, 1));
+    cache.insert(100, 50);
+    assert_eq!((cache.len(), cache.contains_key(&100)), (41, false));
+    // What it weighs may change meanwhile.
+    cache.insert(0, 30);
+    cache.insert(100, 50);
+    assert!(cache.contains_key(&100) && cache.contains_key(&0) && cache.weight() <= 100);
+    drop(pinned);
+    cache.insert(101, 100);
+    assert!(cache.contains_key(&101) && cache.len() == 1);
+}

@@ -213,3 +213,21 @@ fn groups_come_and_go_while_others_insert() {
         .sum();
     assert_eq!(weights, cache.weight());
 }
+
+#[test]
+fn what_is_guaranteed_is_not_taken_in_part_either() {
+    let builder = Cache::builder().capacity(20).shards(1);
+    let cache = builder.weigher(|_, &weight: &u32| weight).build().unwrap();
+    let (kept, other) = (cache.group("kept"), cache.group("other"));
+    kept.set_min(10);
+    cache.insert_in(&kept, 1, 9);
+    cache.insert_in(&kept, 2, 2);
+    // There is one to spare, and neither entry is that light.
+    cache.insert_in(&other, 3, 10);
+    assert_eq!((kept.stats().weight, other.stats().weight), (11, 0));
+    cache.insert_in(&other, 3, 9);
+    assert_eq!((kept.stats().weight, other.stats().weight), (11, 9));
+    // For itself it gives what it has.
+    cache.insert_in(&kept, 4, 11);
+    assert!(cache.contains_key(&4) && cache.weight() <= 20);
+}

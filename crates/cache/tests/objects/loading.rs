@@ -229,3 +229,45 @@ fn an_error_that_is_forgotten_may_use_the_cache_when_it_is_dropped() {
     joined.join().unwrap();
     assert_eq!(loading.join().unwrap(), 2);
 }
+
+#[test]
+fn errors_are_remembered_though_many_are_over_and_a_load_hangs() {
+    let now = Arc::new(AtomicU64::new(0));
+    let clock = Arc::clone(&now);
+    let builder =
+        Cache::builder().capacity(100).shards(1).error_time_to_live(Duration::from_secs(5));
+    let cache = builder.clock(move || Duration::from_secs(clock.load(SeqCst))).build().unwrap();
+    for key in 0..1024 {
+        cache.get_or_load(&key, || Err::<u32, _>(Failed)).unwrap_err();
+    }
+    let hangs = begin(&cache, 999_999);
+    now.store(1000, SeqCst);
+    let loads = AtomicUsize::new(0);
+    for _ in 0..100 {
+        let failing = || {
+            loads.fetch_add(1, SeqCst);
+            Err::<u32, _>(Failed)
+        };
+        cache.get_or_load(&5_000_000, failing).unwrap_err();
+    }
+    assert_eq!(loads.load(SeqCst), 1);
+    hangs.end.send(Ok(1)).unwrap();
+    assert_eq!(hangs.loader.join().unwrap(), Ok(1));
+}
+
+#[test]
+fn those_who_give_up_leave_their_places_to_others() {
+    let cache: Cache<u32, u32> = Cache::new(10);
+    let loading = begin(&cache, 1);
+    let (mut first, mut last) =
+        (pin!(cache.get_or_load_async(&1, never())), pin!(cache.get_or_load_async(&1, never())));
+    assert!(poll(first.as_mut()).is_pending());
+    for _ in 0..10_000 {
+        let mut others = [(); 2].map(|()| Box::pin(cache.get_or_load_async(&1, never())));
+        assert!(others.iter_mut().all(|other| poll(other.as_mut()).is_pending()));
+    }
+    assert!(poll(last.as_mut()).is_pending());
+    loading.end.send(Ok(3)).unwrap();
+    assert_eq!(loading.loader.join().unwrap(), Ok(3));
+    assert_eq!((poll(first), poll(last)), (Poll::Ready(Ok(3)), Poll::Ready(Ok(3))));
+}

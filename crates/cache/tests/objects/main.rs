@@ -5,4 +5,5 @@ mod expiry;
 mod groups;
 mod loading;
 mod model;
+mod panics;
 mod stress;

@@ -15,6 +15,9 @@ use crate::prefetch::prefetch;
 const SORT_MAX: usize = 16;
 /// Epochs after which every list has joined that of the greatest age.
 const EPOCHS_MAX: u32 = 1 << 14;
+
+/// The oldest that a page is known to be, in epochs.
+const AGE_MAX: u16 = 1 << 14;
 /// How often frames are looked through for ages that do not fit into 16 bits.
 const SWEEP: u32 = 1 << 13;
 
@@ -376,9 +379,10 @@ impl Ranking {
 
     /// Lets time pass until this epoch has begun.
     pub fn advance(&mut self, epoch: u32, marks: &(impl Marks + ?Sized)) {
-        if epoch.saturating_sub(self.epoch) > EPOCHS_MAX {
-            self.epoch = epoch - EPOCHS_MAX;
-            self.keep_ages_in_range(marks);
+        let skipped = epoch.saturating_sub(self.epoch).saturating_sub(EPOCHS_MAX);
+        if skipped > 0 {
+            self.epoch += skipped;
+            self.keep_ages_in_range(marks, skipped);
         }
         for epoch in self.epoch + 1..=epoch {
             self.epoch = epoch;
@@ -387,16 +391,18 @@ impl Ranking {
                 lists.tick(&mut self.links, due);
             }
             if epoch.is_multiple_of(SWEEP) {
-                self.keep_ages_in_range(marks);
+                self.keep_ages_in_range(marks, 0);
             }
         }
     }
 
-    /// Epochs of frames are kept in 16 bits: none may fall behind by more.
-    fn keep_ages_in_range(&mut self, marks: &(impl Marks + ?Sized)) {
-        let oldest = (self.epoch as u16).wrapping_sub(1 << 14);
+    /// Epochs of frames are kept in 16 bits: none may fall behind by more. So many were skipped.
+    fn keep_ages_in_range(&mut self, marks: &(impl Marks + ?Sized), skipped: u32) {
+        let oldest = (self.epoch as u16).wrapping_sub(AGE_MAX);
+        // Then all of them are older, by more than can be told.
+        let all = skipped >= AGE_MAX.into();
         for (frame, known) in self.frames.iter_mut().enumerate() {
-            if before(known.last, oldest) {
+            if all || before(known.last, oldest) {
                 known.last = oldest;
             }
             if let Some(mark) = marks.mark(frame as u32) {
@@ -414,4 +420,25 @@ pub(super) fn resize_exact<T>(vector: &mut Vec<T>, len: usize, value: impl FnMut
     vector.reserve_exact(len.saturating_sub(vector.len()));
     vector.resize_with(len, value);
     vector.shrink_to_fit();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::density::Mark;
+
+    #[test]
+    fn what_was_used_long_ago_is_old_after_any_rest() {
+        let marks: [Mark; 0] = [];
+        for rest in [100, 30_000, 49_200, 60_000, 65_536, 70_000, 200_000] {
+            let mut ranking = Ranking::default();
+            ranking.add_group(Arc::new(Worth::recency()));
+            ranking.advance(1000, &marks[..]);
+            ranking.insert(0, 0, false, None);
+            ranking.advance(1000 + rest, &marks[..]);
+            let age = (ranking.epoch as u16).wrapping_sub(ranking.frames[0].last);
+            assert!(u32::from(age) >= rest.min(AGE_MAX.into()), "{age} after {rest}");
+            assert!(u32::from(age) <= rest, "{age} after {rest}");
+        }
+    }
 }

@@ -1,0 +1,145 @@
+//! What becomes of the cache, and of those who wait, where the user's code panics.
+
+use std::cell::Cell;
+use std::hash::{Hash, Hasher};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, mpsc};
+use std::task::{Context, Wake, Waker};
+use std::thread;
+use std::time::Duration;
+
+use homing_cache::Cache;
+
+/// Panics at its second clone, and no other.
+#[derive(Debug)]
+struct Frail(Arc<AtomicUsize>);
+
+impl Clone for Frail {
+    fn clone(&self) -> Self {
+        assert!(self.0.fetch_add(1, SeqCst) != 1, "the second clone");
+        Self(Arc::clone(&self.0))
+    }
+}
+
+#[test]
+fn those_who_wait_go_on_where_cloning_the_value_for_them_panics() {
+    let cache: Cache<u32, Frail> = Cache::new(10);
+    let (began, begun) = mpsc::channel();
+    let (end, ended) = mpsc::channel::<()>();
+    let loader = thread::spawn({
+        let cache = cache.clone();
+        move || {
+            cache.get_or_insert_with(&1, || {
+                began.send(()).unwrap();
+                ended.recv().unwrap();
+                Frail(Arc::default())
+            })
+        }
+    });
+    begun.recv().unwrap();
+    let (done, over) = mpsc::channel();
+    let waiter = thread::spawn(move || {
+        let mut context = Context::from_waker(Waker::noop());
+        let load = std::future::pending::<Result<Frail, ()>>();
+        let mut waiting = std::pin::pin!(cache.get_or_load_async(&1, load));
+        assert!(waiting.as_mut().poll(&mut context).is_pending());
+        end.send(()).unwrap();
+        // Whoever is woken looks again.
+        while waiting.as_mut().poll(&mut context).is_pending() {
+            thread::yield_now();
+        }
+        done.send(()).unwrap();
+    });
+    over.recv_timeout(Duration::from_secs(60)).expect("an end of the wait");
+    waiter.join().unwrap();
+    assert!(loader.join().is_err());
+}
+
+/// Panics where it is to wake somebody, or counts.
+struct Wakes(bool, AtomicUsize);
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        assert!(!self.0, "a waker that panics");
+        self.1.fetch_add(1, SeqCst);
+    }
+}
+
+#[test]
+fn a_waker_that_panics_keeps_no_other_from_being_woken() {
+    let cache: Cache<u32, u32> = Cache::new(10);
+    let wakes = [true, false].map(|panics| Arc::new(Wakes(panics, AtomicUsize::new(0))));
+    let never = std::future::pending::<Result<u32, ()>>;
+    let mut waiting = Vec::new();
+    let loaded = catch_unwind(AssertUnwindSafe(|| {
+        cache.get_or_insert_with(&1, || {
+            for waker in &wakes {
+                let mut future = Box::pin(cache.get_or_load_async(&1, never()));
+                let waker = Waker::from(Arc::clone(waker));
+                assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+                waiting.push(future);
+            }
+            7
+        })
+    }));
+    assert!(loaded.is_err(), "its panic is the loader's");
+    assert_eq!(wakes[1].1.load(SeqCst), 1);
+    assert_eq!(cache.get(&1), Some(7));
+}
+
+thread_local!(static HASHES: Cell<bool> = const { Cell::new(true) });
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Key(u32);
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        assert!(HASHES.get() || self.0 >= 100, "a key that cannot be hashed");
+        self.0.hash(state);
+    }
+}
+
+#[test]
+fn a_victim_that_cannot_be_hashed_stays() {
+    let cache: Cache<Key, u32> = Cache::builder().capacity(10).shards(1).build().unwrap();
+    (0..10).for_each(|key| _ = cache.insert(Key(key), key));
+    HASHES.set(false);
+    assert!(catch_unwind(AssertUnwindSafe(|| cache.insert(Key(100), 100))).is_err());
+    HASHES.set(true);
+    assert_eq!((cache.len(), cache.weight()), (10, 10));
+    assert!((0..10).all(|key| cache.remove(&Key(key)) == Some(key)));
+    (0..20).for_each(|key| _ = cache.insert(Key(key), key));
+    assert_eq!(cache.len(), 10);
+    cache.clear();
+    assert!(cache.is_empty());
+}
+
+#[test]
+fn a_table_that_cannot_grow_is_left_as_it_was() {
+    // It grows step by step, and hashes all keys again each time.
+    let cache: Cache<Key, u32> =
+        Cache::builder().capacity(100_000).weigher(|_, _| 1).shards(1).build().unwrap();
+    (0..64).for_each(|key| _ = cache.insert(Key(key), key));
+    HASHES.set(false);
+    let insert = |key| catch_unwind(AssertUnwindSafe(|| cache.insert(Key(key), key))).is_err();
+    let panicked = (100..100_000).find(|&key| insert(key));
+    HASHES.set(true);
+    let inserted = panicked.expect("a table that grows") - 100 + 64;
+    assert_eq!((cache.len() as u32, cache.weight() as u32), (inserted, inserted));
+    (0..64).for_each(|key| assert_eq!(cache.remove(&Key(key)), Some(key)));
+    cache.clear();
+    assert!(cache.is_empty());
+}
+
+#[test]
+fn a_listener_that_panics_keeps_nothing_from_being_cleared() {
+    let told = Arc::new(AtomicUsize::new(0));
+    let tell = Arc::clone(&told);
+    let listener = move |_, _, _| assert!(tell.fetch_add(1, SeqCst) != 0, "the first time");
+    let builder = Cache::<u32, u32>::builder().capacity(1000).shards(4).listener(listener);
+    let cache = builder.build().unwrap();
+    (0..100).for_each(|key| _ = cache.insert(key, key));
+    assert!(catch_unwind(AssertUnwindSafe(|| cache.clear())).is_err());
+    assert!(cache.is_empty());
+}
