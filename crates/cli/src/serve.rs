@@ -76,6 +76,11 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "COUNT", default_value = "16384")]
     connections_max: NonZeroUsize,
 
+    /// What requests of all clients may take together, beyond a buffer each; who keeps others waiting
+    /// for it and does not go on is cut off
+    #[arg(long, value_name = "SIZE", default_value = "1G")]
+    request_memory: ByteSize,
+
     /// How far crypto may spread from the CPU of its connection
     #[arg(long, value_name = "SCOPE", default_value = "cache", help_heading = "Scheduling")]
     affinity_scope: Scope,
@@ -180,6 +185,8 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     let signals = Signals::new([SIGINT, SIGTERM]).context("cannot handle signals")?;
     let options = ServerOptions {
         connections_max: args.connections_max.get(),
+        // More than can be addressed is no limit.
+        request_memory_max: usize::try_from(args.request_memory.0).unwrap_or(usize::MAX),
         affinity_scope: args.affinity_scope,
         affinity_strict: args.affinity_strict,
         crypt_on: match args.crypt_on {

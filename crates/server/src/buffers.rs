@@ -5,13 +5,14 @@ use std::io;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::memory::Lease;
 use crate::stream::Stream;
 
 /// What a connection reads or writes at a time. Measured: beyond 256 KiB nothing is won, and the
 /// data leaves the L2 cache between decryption and the socket.
 pub(crate) const BATCH_LEN: usize = 128 << 10;
 /// Buffers that one long request has made longer than this are given back after it.
-const KEEP_LEN: usize = 1 << 20;
+pub(crate) const KEEP_LEN: usize = 1 << 20;
 
 /// Bytes that came and have not been consumed.
 #[derive(Debug, Default)]
@@ -19,6 +20,8 @@ pub(crate) struct Inbox {
     buffer: Vec<u8>,
     start: usize,
     end: usize,
+    /// For more than a batch.
+    lease: Option<Lease>,
 }
 
 impl Inbox {
@@ -69,13 +72,30 @@ impl Inbox {
         })
     }
 
+    /// Whether it may take in more than a batch: it has been lent memory for that, or is now.
+    pub(crate) fn may_grow(&mut self, lease: impl FnOnce() -> Option<Lease>) -> bool {
+        self.lease = self.lease.take().or_else(lease);
+        self.lease.is_some()
+    }
+
+    /// Gives back what a long request took. What was taken out must not be needed any more.
+    pub(crate) fn shrink(&mut self) {
+        if self.buffer.len() > KEEP_LEN && self.len() <= BATCH_LEN {
+            self.buffer = self.bytes().to_vec();
+            (self.start, self.end) = (0, self.buffer.len());
+        }
+        if self.buffer.len() <= KEEP_LEN {
+            self.lease = None;
+        }
+    }
+
     /// Reads once from `stream`, making room for at least `wanted` unconsumed bytes in all. The
     /// number of bytes read; 0 at the end of the stream.
     pub(crate) fn fill(&mut self, stream: &Stream, wanted: usize) -> io::Result<usize> {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
-            if self.buffer.len() > KEEP_LEN && wanted <= BATCH_LEN {
-                self.buffer = Vec::new();
+            if wanted <= BATCH_LEN {
+                self.shrink();
             }
         }
         if self.start + wanted.max(BATCH_LEN / 4) > self.buffer.len() && self.start > 0 {

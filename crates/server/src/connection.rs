@@ -10,9 +10,10 @@ use homing_nbd::{Command, Export, RequestHeader, Session, reply, validate};
 use homing_volume::{Block, BlockError, Durability};
 
 use crate::batch::Batch;
-use crate::buffers::{BATCH_LEN, Inbox, Outbox};
+use crate::buffers::{BATCH_LEN, Inbox, KEEP_LEN, Outbox};
+use crate::memory::Lease;
 use crate::negotiation::{End, negotiate};
-use crate::peer::{Peer, Reply};
+use crate::peer::{Counted, Peer, Reply};
 use crate::server::{CryptOn, Shared};
 
 /// What a queued request weighs besides its payload.
@@ -41,6 +42,7 @@ pub(crate) fn serve(shared: &Arc<Shared>, peer: &Arc<Peer>) -> Result<(), End> {
         inbox,
         outbox: Outbox::default(),
         batch: Batch::default(),
+        spare: None,
         sends: 0,
     };
     let result = connection.transmit();
@@ -60,6 +62,8 @@ struct Connection {
     inbox: Inbox,
     outbox: Outbox,
     batch: Batch,
+    /// Memory for the long request that is being carried out.
+    spare: Option<Lease>,
     /// Since other threads were let go first.
     sends: u32,
 }
@@ -81,8 +85,14 @@ impl Connection {
                     return Ok(());
                 }
                 Ok(command) if !self.shared.draining.load(Ordering::Acquire) => {
+                    let is_long = self.lease_for(&command)?;
                     if !self.execute(request.cookie, command)? {
                         return Ok(());
+                    }
+                    if is_long {
+                        self.send()?;
+                        self.inbox.shrink();
+                        self.spare = None;
                     }
                 }
                 Ok(_) => {
@@ -110,6 +120,7 @@ impl Connection {
     /// Waits until so many bytes have come; false where the stream ended before. Replies are sent
     /// before waiting: the client may be waiting for them.
     fn wait_for(&mut self, count: usize) -> Result<bool, End> {
+        let mut since = 0;
         while self.inbox.len() < count {
             self.send()?;
             // Sending may have taken in what we wait for.
@@ -118,12 +129,33 @@ impl Connection {
             }
             // While we wait others can use the outbox.
             self.shared.outboxes.give_back(std::mem::take(&mut self.outbox));
+            if self.spare.is_some() && since == 0 {
+                since = self.peer.clients.now_ms();
+                self.peer.receiving_since.store(since, Ordering::Relaxed);
+            }
             let came = self.inbox.fill(&self.peer.stream, count)?;
             self.outbox = self.shared.outboxes.take();
             if came == 0 {
                 return Ok(false);
             }
         }
+        if since > 0 {
+            self.peer.receiving_since.store(0, Ordering::Relaxed);
+        }
+        Ok(true)
+    }
+
+    /// A request that is longer than the buffers gets memory first, for what comes or goes and a copy
+    /// of it. Whether it is one. What was there before it is sent: nobody is to wait for that.
+    fn lease_for(&mut self, command: &Command) -> Result<bool, End> {
+        let (Command::Read { length, .. } | Command::Write { length, .. }) = *command else {
+            return Ok(false);
+        };
+        if length as usize <= KEEP_LEN {
+            return Ok(false);
+        }
+        self.send()?;
+        self.spare = Some(self.peer.lease(2 * (IN_FLIGHT_BASE + length as usize)));
         Ok(true)
     }
 
@@ -131,7 +163,8 @@ impl Connection {
     fn send(&mut self) -> Result<(), End> {
         self.run_batch();
         if self.outbox.len() > 0 {
-            self.peer.send_and_receive(self.outbox.bytes(), &mut self.inbox)?;
+            let (bytes, spare) = (self.outbox.bytes(), &mut self.spare);
+            self.peer.send_and_receive(bytes, &mut self.inbox, spare)?;
             self.outbox.clear();
             self.sends += 1;
             if self.sends == SENDS_IN_A_ROW {
@@ -206,7 +239,7 @@ impl Connection {
                 self.block_status(cookie, offset, length, one);
             }
             Command::Flush => {
-                let job = Job::new(self, cookie, 0);
+                let job = Job::new(self, cookie, 0, 0);
                 let (device, shared) = (Arc::clone(&self.device), Arc::clone(&self.shared));
                 let done = Box::new(move |result| job.answer(result));
                 // It waits for the disk and needs no CPU: another thread gets it at once. Where
@@ -236,7 +269,7 @@ impl Connection {
         if self.hand_off(length, 0) == HandOff::Queue {
             let (bytes, start) = reply::read_header(&self.session, cookie, offset, length);
             let header = &bytes[start..];
-            let job = Job::new(self, cookie, length);
+            let job = Job::new(self, cookie, length, length);
             let device = Arc::clone(&self.device);
             let header = header.to_vec();
             let work = move || {
@@ -271,7 +304,7 @@ impl Connection {
         self.run_batch();
         let mut data = self.inbox.take(length as usize).to_vec();
         let work = move |device: &dyn Block| device.write(offset, &mut data, Durability::Written);
-        self.queue(cookie, length, work);
+        self.queue(cookie, length, length, work);
     }
 
     fn run_batch(&mut self) {
@@ -284,7 +317,7 @@ impl Connection {
     /// It waits for the disk, as a flush does, and like that it may share a sync with others: those
     /// behind it on this connection are to come meanwhile.
     fn write_durably(&mut self, cookie: u64, offset: u64, length: u32) {
-        let job = Job::new(self, cookie, length);
+        let job = Job::new(self, cookie, length, length);
         let mut data = self.inbox.take(length as usize).to_vec();
         let (device, shared) = (Arc::clone(&self.device), Arc::clone(&self.shared));
         let done = Box::new(move |result| job.answer(result));
@@ -300,18 +333,19 @@ impl Connection {
         F: FnOnce(&dyn Block) -> Result<(), BlockError> + Send + 'static,
     {
         if self.hand_off(length, 0) == HandOff::Queue {
-            self.queue(cookie, length, work);
+            self.queue(cookie, length, 0, work);
         } else {
             let result = work(&*self.device);
             self.answer(cookie, result);
         }
     }
 
-    fn queue<F>(&mut self, cookie: u64, length: u32, work: F)
+    /// Has a worker do it, which holds so much in memory meanwhile.
+    fn queue<F>(&mut self, cookie: u64, length: u32, held: u32, work: F)
     where
         F: FnOnce(&dyn Block) -> Result<(), BlockError> + Send + 'static,
     {
-        let job = Job::new(self, cookie, length);
+        let job = Job::new(self, cookie, length, held);
         let device = Arc::clone(&self.device);
         self.shared.crypt.execute(move || job.answer(work(&*device)));
     }
@@ -343,25 +377,23 @@ impl Connection {
 /// A request that a worker has. Dropping it unanswered tells the client of an error, so that
 /// whatever happens to the worker's closure, no client waits for ever.
 struct Job {
-    peer: Arc<Peer>,
     session: Session,
     export: String,
     cookie: u64,
-    weight: usize,
-    answered: bool,
+    /// Until it is answered.
+    counted: Option<Counted>,
 }
 
 impl Job {
-    fn new(connection: &Connection, cookie: u64, length: u32) -> Self {
-        let weight = IN_FLIGHT_BASE + length as usize;
-        connection.peer.take_off(weight);
+    /// Of a request of this length, of which so much is held in memory.
+    fn new(connection: &mut Connection, cookie: u64, length: u32, held: u32) -> Self {
+        let [weight, memory] = [length, held].map(|length| IN_FLIGHT_BASE + length as usize);
+        let counted = connection.peer.take_off(weight, memory, &mut connection.spare);
         Self {
-            peer: Arc::clone(&connection.peer),
             session: connection.session,
             export: connection.export.name.clone(),
             cookie,
-            weight,
-            answered: false,
+            counted: Some(counted),
         }
     }
 
@@ -379,18 +411,19 @@ impl Job {
     }
 
     fn send(mut self, bytes: Vec<u8>) {
-        self.answered = true;
-        self.peer.send_later(Reply { bytes, weight: self.weight });
+        if let Some(counted) = self.counted.take() {
+            Peer::send_later(Reply { bytes, counted });
+        }
     }
 }
 
 impl Drop for Job {
     fn drop(&mut self) {
-        if !self.answered {
+        if let Some(counted) = self.counted.take() {
             let mut bytes = Vec::new();
             let text = "the request was dropped: the server is going down or has a bug";
             reply::error(&mut bytes, &self.session, self.cookie, Errno::Io, text);
-            self.peer.send_later(Reply { bytes, weight: self.weight });
+            Peer::send_later(Reply { bytes, counted });
         }
     }
 }

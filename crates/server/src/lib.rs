@@ -22,17 +22,21 @@
 //!   client.
 //! * `SERVE-3` A connection holds at most [`IN_FLIGHT_BYTES_MAX`] of queued requests; it reads no
 //!   further until some are done.
+//! * `SERVE-4` All connections together hold at most [`ServerOptions::request_memory_max`] of requests
+//!   and replies, beyond a buffer or two each; a client that keeps others waiting for it is cut off.
 //!
-//! Read on in this order: `listener`, `stream`, `server`, `negotiation`, `connection`, `peer`, `buffers`,
-//! `background`, `load`.
+//! Read on in this order: `listener`, `stream`, `server`, `clients`, `memory`, `negotiation`, `connection`,
+//! `peer`, `buffers`, `background`, `load`.
 #![forbid(unsafe_code)]
 
 mod background;
 mod batch;
 mod buffers;
+mod clients;
 mod connection;
 mod listener;
 pub mod load;
+mod memory;
 mod negotiation;
 mod peer;
 mod server;

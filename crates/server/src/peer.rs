@@ -12,10 +12,15 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::Shutdown;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use crate::buffers::{BATCH_LEN, Inbox};
+use crate::clients::Clients;
+use crate::memory::Lease;
 use crate::stream::Stream;
 
 /// Requests, with their replies, that one connection may have with workers (`SERVE-3`), in bytes.
@@ -24,12 +29,21 @@ pub const IN_FLIGHT_BYTES_MAX: usize = 128 << 20;
 /// Requests taken in while a client does not take its replies. Guessed: twice what a client with 64
 /// requests of 32 KiB in flight has sent.
 const READ_AHEAD_MAX: usize = 4 << 20;
+/// How soon it is tried again to take in more, where there was no memory for it.
+const TRY_AGAIN: Duration = Duration::from_millis(100);
 /// Stack of a thread that waits for a slow client.
 const STACK_LEN: usize = 64 << 10;
 
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) stream: Stream,
+    pub(crate) clients: Arc<Clients>,
+    /// Bytes of memory that its requests have been lent.
+    pub(crate) leased: AtomicUsize,
+    /// Since when it is waited for: to send the rest of a long request, to take replies. In
+    /// milliseconds as `clients` count them; 0: it is not.
+    pub(crate) receiving_since: AtomicU64,
+    sending_since: AtomicU64,
     outgoing: Mutex<Outgoing>,
     /// `sending` has become false, or `slow` true.
     idle: Condvar,
@@ -60,13 +74,36 @@ struct InFlight {
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) bytes: Vec<u8>,
-    pub(crate) weight: usize,
+    pub(crate) counted: Counted,
+}
+
+/// A request that counts as in flight, with the memory that it has. Dropping it says that it is over.
+#[derive(Debug)]
+pub(crate) struct Counted {
+    lease: Lease,
+    weight: usize,
+}
+
+impl Counted {
+    pub(crate) fn peer(&self) -> &Arc<Peer> {
+        self.lease.peer()
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.peer().land(self.weight);
+    }
 }
 
 impl Peer {
-    pub(crate) fn new(stream: Stream) -> Self {
+    pub(crate) fn new(stream: Stream, clients: &Arc<Clients>) -> Self {
         Self {
             stream,
+            clients: Arc::clone(clients),
+            leased: AtomicUsize::new(0),
+            receiving_since: AtomicU64::new(0),
+            sending_since: AtomicU64::new(0),
             outgoing: Mutex::default(),
             idle: Condvar::new(),
             in_flight: Mutex::default(),
@@ -75,68 +112,76 @@ impl Peer {
     }
 
     /// Sends a worker's reply, now or as soon as the client takes it. Does not wait.
-    pub(crate) fn send_later(self: &Arc<Self>, reply: Reply) {
-        let mut outgoing = lock(&self.outgoing);
+    pub(crate) fn send_later(reply: Reply) {
+        let peer = Arc::clone(reply.counted.peer());
+        let mut outgoing = lock(&peer.outgoing);
         outgoing.waiting.push_back(reply);
         if outgoing.sending {
             return;
         }
         outgoing.sending = true;
         drop(outgoing);
-        while let Some(reply) = self.next_waiting() {
-            if let Some(rest) = self.send_what_fits(&reply) {
-                return self.wait_elsewhere(reply, rest);
+        while let Some(reply) = peer.next_waiting() {
+            if let Some(rest) = peer.send_what_fits(&reply) {
+                return peer.wait_elsewhere(reply, rest);
             }
-            self.land(reply.weight);
         }
     }
 
     /// Sends from the connection's own thread, and whatever workers have left meanwhile. While the
     /// client does not take replies its requests are taken in, up to [`READ_AHEAD_MAX`]: a client
     /// that writes all its requests before it reads a reply would otherwise wait for us as we
-    /// wait for it.
-    pub(crate) fn send_and_receive(&self, bytes: &[u8], inbox: &mut Inbox) -> io::Result<()> {
-        let mut counted = 0;
+    /// wait for it. `spare`: memory that the connection's thread has been lent already.
+    pub(crate) fn send_and_receive(
+        self: &Arc<Self>,
+        bytes: &[u8],
+        inbox: &mut Inbox,
+        spare: &mut Option<Lease>,
+    ) -> io::Result<()> {
+        let mut counted = None;
         let mut outgoing = lock(&self.outgoing);
         while outgoing.sending {
             if !outgoing.slow {
                 outgoing.awaited = true;
                 outgoing = self.idle.wait(outgoing).unwrap_or_else(PoisonError::into_inner);
-            } else if counted == 0 {
+            } else if let Some(counted) = counted.take() {
+                outgoing.waiting.push_back(Reply { bytes: bytes.to_vec(), counted });
+                return Ok(());
+            } else {
                 // May wait, so the slow thread must be able to go on meanwhile.
                 drop(outgoing);
-                counted = bytes.len();
-                self.take_off(counted);
+                counted = Some(self.take_off(bytes.len(), bytes.len(), spare));
                 outgoing = lock(&self.outgoing);
-            } else {
-                outgoing.waiting.push_back(Reply { bytes: bytes.to_vec(), weight: counted });
-                return Ok(());
             }
         }
         outgoing.sending = true;
         drop(outgoing);
-        if counted > 0 {
-            self.land(counted);
-        }
+        drop(counted);
         let mut result = self.exchange(bytes, inbox);
         while let Some(reply) = self.next_waiting() {
             // Once it has failed the client is gone; its replies go too.
             if result.is_ok() {
                 result = self.exchange(&reply.bytes, inbox);
             }
-            self.land(reply.weight);
         }
+        self.sending_since.store(0, Relaxed);
         result
     }
 
-    fn exchange(&self, bytes: &[u8], inbox: &mut Inbox) -> io::Result<()> {
+    fn exchange(self: &Arc<Self>, bytes: &[u8], inbox: &mut Inbox) -> io::Result<()> {
         let (mut rest, mut ended) = (bytes, false);
+        self.sending_since.store(0, Relaxed);
         while !rest.is_empty() {
             match self.stream.try_write(rest) {
                 Ok(count) => rest = &rest[count..],
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    let room = !ended && inbox.len() < READ_AHEAD_MAX;
-                    if self.stream.wait(room)? {
+                    self.waits_to_send();
+                    let wanted = !ended && inbox.len() < READ_AHEAD_MAX;
+                    let room = wanted
+                        && (inbox.len() < BATCH_LEN
+                            || inbox.may_grow(|| self.try_lease(2 * READ_AHEAD_MAX)));
+                    let again = (wanted && !room).then_some(TRY_AGAIN);
+                    if self.stream.wait(room, again)? {
                         // The end is found again by the next read, after the replies.
                         let wanted = inbox.len() + BATCH_LEN;
                         ended = inbox.fill(&self.stream, wanted)? == 0;
@@ -180,6 +225,32 @@ impl Peer {
         None
     }
 
+    /// It is waited for the client to take a reply.
+    fn waits_to_send(&self) {
+        if self.sending_since.load(Relaxed) == 0 {
+            self.sending_since.store(self.clients.now_ms(), Relaxed);
+        }
+    }
+
+    /// Sends however long that takes. A broken stream takes everything.
+    fn send_patiently(&self, bytes: &[u8]) -> io::Result<()> {
+        self.waits_to_send();
+        let result = self.stream.write_all(bytes);
+        self.sending_since.store(0, Relaxed);
+        result
+    }
+
+    /// Whether memory has been lent for it, and it has been waited for longer than that allows.
+    pub(crate) fn is_stalled(&self, now_ms: u64, patience: Duration) -> bool {
+        let leased = self.leased.load(Relaxed) as u64;
+        let most_ms = patience.as_millis() as u64 + leased / 1024;
+        let is_late = |since: &AtomicU64| {
+            let since_ms = since.load(Relaxed);
+            since_ms > 0 && now_ms.saturating_sub(since_ms) > most_ms
+        };
+        leased > 0 && (is_late(&self.receiving_since) || is_late(&self.sending_since))
+    }
+
     /// Passes the flag on to a thread that may wait for the client.
     fn wait_elsewhere(self: &Arc<Self>, reply: Reply, at: usize) {
         {
@@ -188,15 +259,13 @@ impl Peer {
             self.wake_connection(&mut outgoing);
         }
         let peer = Arc::clone(self);
-        let weight = reply.weight;
         let patient = move || {
-            let mut result = peer.stream.write_all(&reply.bytes[at..]);
-            peer.land(weight);
+            let mut result = peer.send_patiently(&reply.bytes[at..]);
+            drop(reply);
             while let Some(reply) = peer.next_waiting() {
                 if result.is_ok() {
-                    result = peer.stream.write_all(&reply.bytes);
+                    result = peer.send_patiently(&reply.bytes);
                 }
-                peer.land(reply.weight);
             }
         };
         let builder = thread::Builder::new().name("nbd/slow".to_owned()).stack_size(STACK_LEN);
@@ -205,9 +274,8 @@ impl Peer {
             // owed is let go.
             tracing::warn!("no thread to wait for a slow client: it is cut off");
             self.shutdown(Shutdown::Both);
-            self.land(weight);
             while let Some(reply) = self.next_waiting() {
-                self.land(reply.weight);
+                drop(reply);
             }
         }
     }
@@ -217,13 +285,35 @@ impl Peer {
         let _ = self.stream.shutdown(how);
     }
 
-    /// Counts a request for a worker; waits while there are too many.
-    pub(crate) fn take_off(&self, weight: usize) {
+    /// Counts a request for a worker; waits while there are too many, or too little memory for it where
+    /// there is not enough to `spare`.
+    pub(crate) fn take_off(
+        self: &Arc<Self>,
+        weight: usize,
+        memory: usize,
+        spare: &mut Option<Lease>,
+    ) -> Counted {
         let mut in_flight = lock(&self.in_flight);
         while in_flight.bytes > 0 && in_flight.bytes + weight > IN_FLIGHT_BYTES_MAX {
             in_flight = self.wait_for_landing(in_flight);
         }
-        in_flight.bytes += weight;
+        drop(in_flight);
+        let spared = spare.as_mut().and_then(|spare| spare.split(memory));
+        let lease = spared.unwrap_or_else(|| self.lease(memory));
+        // Nobody else adds to it: this is the connection's thread.
+        lock(&self.in_flight).bytes += weight;
+        Counted { lease, weight }
+    }
+
+    /// Leases memory; waits while there is none left. The caller must have no other lease.
+    pub(crate) fn lease(self: &Arc<Self>, bytes: usize) -> Lease {
+        self.clients.memory.take(bytes, || self.clients.hang_up_on_stalled());
+        Lease::new(self, bytes)
+    }
+
+    /// Leases memory, if there is some.
+    fn try_lease(self: &Arc<Self>, bytes: usize) -> Option<Lease> {
+        self.clients.memory.try_take(bytes).then(|| Lease::new(self, bytes))
     }
 
     fn land(&self, weight: usize) {

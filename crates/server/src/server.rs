@@ -3,19 +3,19 @@
 //! Draining: no more clients are accepted, requests that begin after that are answered by
 //! `ESHUTDOWN`, those that have begun are finished and answered, then every device is flushed.
 
-use std::collections::HashMap;
 use std::io;
 use std::net::Shutdown;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use homing::{Durable, Runtime, Scope, Workqueue, WorkqueueError};
 use homing_nbd::{BlockSizes, Export};
 use homing_volume::Block;
 
 use crate::buffers::Outboxes;
+use crate::clients::Clients;
 use crate::connection;
 use crate::listener::{Endpoint, ListenError, Listener};
 use crate::peer::Peer;
@@ -23,8 +23,6 @@ use crate::stream::Stream;
 
 /// Stack of a connection's thread. It has no deep calls and keeps its buffers on the heap.
 const STACK_LEN: usize = 256 << 10;
-/// How long a draining server waits for its clients before it hangs up.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Writes that are to be durable, and flushes, that wait for a device at a time: each may have a thread.
 const FLUSHES_MAX: u32 = 256;
 
@@ -61,6 +59,12 @@ pub struct ServerOptions {
     pub connections_max: usize,
     /// How long a client may take to negotiate.
     pub handshake_timeout: Duration,
+    /// What the requests of all clients may take together, in bytes, beyond a buffer or two for each
+    /// connection. Who needs more waits for others to be done; a single request is never too long.
+    pub request_memory_max: usize,
+    /// How long a client may keep others waiting for memory while it neither sends the rest of its
+    /// request nor takes its replies, and a second more for each MiB that it has. Then it is cut off.
+    pub stall_timeout: Duration,
     /// The scope of the `crypt` workqueue.
     pub affinity_scope: Scope,
     /// Whether its items never leave their pod.
@@ -74,6 +78,8 @@ impl Default for ServerOptions {
         Self {
             connections_max: 16_384,
             handshake_timeout: Duration::from_secs(30),
+            request_memory_max: 1 << 30,
+            stall_timeout: Duration::from_secs(30),
             affinity_scope: Scope::Cache,
             affinity_strict: false,
             crypt_on: CryptOn::Auto,
@@ -93,15 +99,7 @@ pub(crate) struct Shared {
     pub(crate) crypt_on: CryptOn,
     pub(crate) outboxes: Outboxes,
     pub(crate) handshake_timeout: Duration,
-    connections_max: usize,
-    peers: Mutex<Peers>,
-    peer_left: Condvar,
-}
-
-#[derive(Default)]
-struct Peers {
-    next_id: u64,
-    connected: HashMap<u64, Arc<Peer>>,
+    clients: Arc<Clients>,
 }
 
 /// A listening server. [`Server::run`] serves until its [`ServerHandle`] says stop.
@@ -151,9 +149,11 @@ impl Server {
                 crypt_on: options.crypt_on,
                 outboxes: Outboxes::default(),
                 handshake_timeout: options.handshake_timeout,
-                connections_max: options.connections_max,
-                peers: Mutex::new(Peers::default()),
-                peer_left: Condvar::new(),
+                clients: Arc::new(Clients::new(
+                    options.connections_max,
+                    options.request_memory_max,
+                    options.stall_timeout,
+                )),
             }),
         })
     }
@@ -199,18 +199,16 @@ impl Server {
         }
         // From here on nobody can connect, nor wait for us to accept.
         self.listener.close();
-        self.shared.drain();
+        self.shared.clients.drain();
         let failed = self.shared.flush_all();
         if failed.is_empty() { Ok(()) } else { Err(failed) }
     }
 
     fn admit(&self, stream: Stream) {
         stream.tune();
-        let peer = Arc::new(Peer::new(stream));
-        let Some(id) = self.shared.register(&peer) else {
-            tracing::warn!(limit = self.shared.connections_max, "too many connections");
-            return;
-        };
+        let clients = &self.shared.clients;
+        let peer = Arc::new(Peer::new(stream, clients));
+        let Some(id) = clients.register(&peer) else { return };
         let shared = Arc::clone(&self.shared);
         let body = move || {
             let registered = Registered { shared: &shared, id };
@@ -224,7 +222,7 @@ impl Server {
         let builder = thread::Builder::new().name(format!("nbd/{id}")).stack_size(STACK_LEN);
         if let Err(error) = builder.spawn(body) {
             tracing::warn!(%error, "no thread for a connection: it is closed");
-            self.shared.unregister(id);
+            self.shared.clients.unregister(id);
         }
     }
 }
@@ -246,7 +244,7 @@ struct Registered<'a> {
 
 impl Drop for Registered<'_> {
     fn drop(&mut self) {
-        self.shared.unregister(self.id);
+        self.shared.clients.unregister(self.id);
     }
 }
 
@@ -276,44 +274,6 @@ impl Shared {
             });
             ended.collect()
         })
-    }
-
-    fn peers(&self) -> MutexGuard<'_, Peers> {
-        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn register(&self, peer: &Arc<Peer>) -> Option<u64> {
-        let mut peers = self.peers();
-        if peers.connected.len() >= self.connections_max {
-            return None;
-        }
-        peers.next_id += 1;
-        let id = peers.next_id;
-        peers.connected.insert(id, Arc::clone(peer));
-        Some(id)
-    }
-
-    fn unregister(&self, id: u64) {
-        self.peers().connected.remove(&id);
-        self.peer_left.notify_all();
-    }
-
-    /// Lets every connection finish what it has received, for a while; then hangs up.
-    fn drain(&self) {
-        let mut peers = self.peers();
-        peers.connected.values().for_each(|peer| peer.shutdown(Shutdown::Read));
-        let deadline = Instant::now() + DRAIN_TIMEOUT;
-        while !peers.connected.is_empty() {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                tracing::warn!(count = peers.connected.len(), "clients do not read: hanging up");
-                peers.connected.values().for_each(|peer| peer.shutdown(Shutdown::Both));
-            }
-            let left = left.max(Duration::from_secs(1));
-            let (guard, _) =
-                self.peer_left.wait_timeout(peers, left).unwrap_or_else(PoisonError::into_inner);
-            peers = guard;
-        }
     }
 }
 

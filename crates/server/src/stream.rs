@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, sockopt};
 
@@ -84,14 +84,16 @@ impl Stream {
         }
     }
 
-    /// Waits until something can be read or written; `read`: whether reading counts. Whether there
-    /// is something to read (the end of the stream is).
-    pub(crate) fn wait(&self, read: bool) -> io::Result<bool> {
+    /// Waits until something can be read or written, or for so long; `read`: whether reading counts.
+    /// Whether there is something to read (the end of the stream is).
+    pub(crate) fn wait(&self, read: bool, timeout: Option<Duration>) -> io::Result<bool> {
         let wanted = if read { PollFlags::IN | PollFlags::OUT } else { PollFlags::OUT };
         let fd = self.as_fd();
         let mut fds = [PollFd::new(&fd, wanted)];
+        // One that is too long for the system is none.
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         loop {
-            match rustix::event::poll(&mut fds, None) {
+            match rustix::event::poll(&mut fds, timeout.as_ref()) {
                 Err(Errno::INTR) => {}
                 other => {
                     other?;

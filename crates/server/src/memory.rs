@@ -1,0 +1,177 @@
+//! The memory that the requests of all clients may take together.
+//!
+//! What a connection has anyway is small. What its requests take beyond that is leased here before it
+//! is there: queued requests with their replies, requests that are longer than a buffer, and what is
+//! taken in from a client that does not take its replies. Who finds none left waits, first come first
+//! served, and meanwhile sees to it that nobody keeps it who does not go on ([`Clients`]).
+//!
+//! No lease is waited for by a thread that has another one, so there is no circle of waiting among
+//! ourselves; for those that clients make, there is the end of patience.
+//!
+//! [`Clients`]: crate::clients::Clients
+
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::peer::Peer;
+
+/// How often one who waits looks for clients that do not go on.
+const LOOK: Duration = Duration::from_millis(500);
+
+#[derive(Debug)]
+pub(crate) struct Memory {
+    total: usize,
+    used: AtomicUsize,
+    waiting: AtomicUsize,
+    turns: Mutex<Turns>,
+    freed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Turns {
+    next: u64,
+    now: u64,
+}
+
+impl Memory {
+    pub(crate) fn new(total: usize) -> Self {
+        Self {
+            total,
+            used: AtomicUsize::new(0),
+            waiting: AtomicUsize::new(0),
+            turns: Mutex::default(),
+            freed: Condvar::new(),
+        }
+    }
+
+    /// Takes so much, if it is there and nobody waits. More than all is there where nobody has any.
+    pub(crate) fn try_take(&self, bytes: usize) -> bool {
+        self.waiting.load(Relaxed) == 0 && self.take_if_there(bytes)
+    }
+
+    fn take_if_there(&self, bytes: usize) -> bool {
+        let fits = |used: usize| {
+            let then = used + bytes;
+            (used == 0 || then <= self.total).then_some(then)
+        };
+        self.used.fetch_update(SeqCst, SeqCst, fits).is_ok()
+    }
+
+    /// Takes so much as soon as it is there. Meanwhile it calls `overdue` now and then.
+    pub(crate) fn take(&self, bytes: usize, overdue: impl Fn()) {
+        if self.try_take(bytes) {
+            return;
+        }
+        // Before we look: who gives something back after that sees us.
+        self.waiting.fetch_add(1, SeqCst);
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = turns.next;
+        turns.next += 1;
+        while turns.now != turn || !self.take_if_there(bytes) {
+            let waited = self.freed.wait_timeout(turns, LOOK);
+            let (guard, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+            turns = guard;
+            if timeout.timed_out() {
+                drop(turns);
+                overdue();
+                turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+        turns.now += 1;
+        self.waiting.fetch_sub(1, SeqCst);
+        drop(turns);
+        // There may be enough for the next one, too.
+        self.freed.notify_all();
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.used.fetch_sub(bytes, SeqCst);
+        if self.waiting.load(SeqCst) > 0 {
+            // Those who have looked wait by now.
+            drop(self.turns.lock().unwrap_or_else(PoisonError::into_inner));
+            self.freed.notify_all();
+        }
+    }
+}
+
+/// Memory that a client's requests take. Dropping it gives it back.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    peer: Arc<Peer>,
+    bytes: usize,
+}
+
+impl Lease {
+    /// The caller has taken as much.
+    pub(crate) fn new(peer: &Arc<Peer>, bytes: usize) -> Self {
+        peer.leased.fetch_add(bytes, Relaxed);
+        Self { peer: Arc::clone(peer), bytes }
+    }
+
+    pub(crate) fn peer(&self) -> &Arc<Peer> {
+        &self.peer
+    }
+
+    /// A part of it, if it has as much.
+    pub(crate) fn split(&mut self, bytes: usize) -> Option<Self> {
+        self.bytes = self.bytes.checked_sub(bytes)?;
+        Some(Self { peer: Arc::clone(&self.peer), bytes })
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.peer.leased.fetch_sub(self.bytes, Relaxed);
+        self.peer.clients.memory.give_back(self.bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn more_is_had_when_others_have_given_theirs_back() {
+        let memory = Memory::new(100);
+        assert!(memory.try_take(200), "nobody has any");
+        assert!(!memory.try_take(1));
+        memory.give_back(200);
+        assert!(memory.try_take(60) && memory.try_take(40) && !memory.try_take(1));
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| memory.take(50, || ()));
+            while memory.waiting.load(SeqCst) == 0 {
+                thread::yield_now();
+            }
+            memory.give_back(40);
+            assert!(!memory.try_take(1), "first come, first served");
+            memory.give_back(10);
+            waiting.join().unwrap();
+        });
+        assert!(memory.try_take(0) && !memory.try_take(1));
+    }
+
+    #[test]
+    fn everybody_gets_some_in_the_end() {
+        let memory = Memory::new(1000);
+        let most = AtomicUsize::new(0);
+        thread::scope(|scope| {
+            for thread in 1..=8 {
+                let (memory, most) = (&memory, &most);
+                scope.spawn(move || {
+                    for round in 0..2000 {
+                        let bytes = thread * 100 + round % 100;
+                        memory.take(bytes, || ());
+                        most.fetch_max(memory.used.load(SeqCst), SeqCst);
+                        memory.give_back(bytes);
+                    }
+                });
+            }
+        });
+        assert_eq!(memory.used.load(SeqCst), 0);
+        assert!(most.load(SeqCst) <= 1000);
+    }
+}
