@@ -74,7 +74,7 @@ impl Clients {
         for (id, peer) in &self.peers().connected {
             if peer.is_stalled(now_ms, self.patience) {
                 tracing::warn!(id, "a client keeps memory that others wait for: it is cut off");
-                peer.shutdown(Shutdown::Both);
+                peer.give_up();
             }
         }
     }

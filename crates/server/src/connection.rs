@@ -120,7 +120,6 @@ impl Connection {
     /// Waits until so many bytes have come; false where the stream ended before. Replies are sent
     /// before waiting: the client may be waiting for them.
     fn wait_for(&mut self, count: usize) -> Result<bool, End> {
-        let mut since = 0;
         while self.inbox.len() < count {
             self.send()?;
             // Sending may have taken in what we wait for.
@@ -129,19 +128,17 @@ impl Connection {
             }
             // While we wait others can use the outbox.
             self.shared.outboxes.give_back(std::mem::take(&mut self.outbox));
-            if self.spare.is_some() && since == 0 {
-                since = self.peer.clients.now_ms();
-                self.peer.receiving_since.store(since, Ordering::Relaxed);
+            if self.spare.is_some() {
+                self.peer.receives.begin(&self.peer.clients);
             }
             let came = self.inbox.fill(&self.peer.stream, count)?;
+            self.peer.receives.moved(came, &self.peer.clients);
             self.outbox = self.shared.outboxes.take();
             if came == 0 {
                 return Ok(false);
             }
         }
-        if since > 0 {
-            self.peer.receiving_since.store(0, Ordering::Relaxed);
-        }
+        self.peer.receives.end();
         Ok(true)
     }
 
@@ -239,7 +236,8 @@ impl Connection {
                 self.block_status(cookie, offset, length, one);
             }
             Command::Flush => {
-                let job = Job::new(self, cookie, 0, 0);
+                let lease = Lease::of_nothing(&self.peer);
+                let job = Job::new(self, cookie, 0, lease);
                 let (device, shared) = (Arc::clone(&self.device), Arc::clone(&self.shared));
                 let done = Box::new(move |result| job.answer(result));
                 // It waits for the disk and needs no CPU: another thread gets it at once. Where
@@ -252,24 +250,33 @@ impl Connection {
         Ok(true)
     }
 
-    /// Whether a request of `length` bytes goes to the workqueue. `unread` bytes of the inbox are
-    /// its own: a whole request beyond them is something else for this thread to do.
-    fn hand_off(&self, length: u32, unread: usize) -> HandOff {
-        match self.shared.crypt_on {
+    /// Whether a request of `length` bytes goes to the workqueue: then the memory for what is `held` of
+    /// it there. `unread` bytes of the inbox are its own: a whole request beyond them is something else
+    /// for this thread to do.
+    fn hand_off(&mut self, length: u32, held: u32, unread: usize) -> Option<Lease> {
+        let hand_off = match self.shared.crypt_on {
             CryptOn::Connection => HandOff::Inline,
             CryptOn::Workqueue => HandOff::Queue,
             CryptOn::Auto => {
                 let more = self.inbox.len() >= unread + wire::REQUEST_LEN;
                 self.shared.crypt.hand_off(self.device.cost_ns(length.into()), more)
             }
-        }
+        };
+        if hand_off == HandOff::Queue { self.lease_held(held) } else { None }
+    }
+
+    /// Memory for what another thread is to hold: of what the request has been lent, or what is left.
+    fn lease_held(&mut self, held: u32) -> Option<Lease> {
+        let bytes = IN_FLIGHT_BASE + held as usize;
+        let spared = self.spare.as_mut().and_then(|spare| spare.split(bytes));
+        spared.or_else(|| self.peer.try_lease(bytes))
     }
 
     fn read(&mut self, cookie: u64, offset: u64, length: u32) -> Result<(), End> {
-        if self.hand_off(length, 0) == HandOff::Queue {
+        if let Some(lease) = self.hand_off(length, length, 0) {
             let (bytes, start) = reply::read_header(&self.session, cookie, offset, length);
             let header = &bytes[start..];
-            let job = Job::new(self, cookie, length, length);
+            let job = Job::new(self, cookie, length, lease);
             let device = Arc::clone(&self.device);
             let header = header.to_vec();
             let work = move || {
@@ -295,16 +302,15 @@ impl Connection {
         if fua {
             return self.write_durably(cookie, offset, length);
         }
-        let hand_off = self.hand_off(length, length as usize);
-        if hand_off == HandOff::Inline {
+        let Some(lease) = self.hand_off(length, length, length as usize) else {
             let data = self.inbox.take_range(length as usize);
             return self.batch.write(cookie, offset, data);
-        }
+        };
         // Workers keep no order, but what came before it need not be overtaken.
         self.run_batch();
         let mut data = self.inbox.take(length as usize).to_vec();
         let work = move |device: &dyn Block| device.write(offset, &mut data, Durability::Written);
-        self.queue(cookie, length, length, work);
+        self.queue(cookie, length, lease, work);
     }
 
     fn run_batch(&mut self) {
@@ -317,7 +323,12 @@ impl Connection {
     /// It waits for the disk, as a flush does, and like that it may share a sync with others: those
     /// behind it on this connection are to come meanwhile.
     fn write_durably(&mut self, cookie: u64, offset: u64, length: u32) {
-        let job = Job::new(self, cookie, length, length);
+        let Some(lease) = self.lease_held(length) else {
+            let data = self.inbox.take(length as usize);
+            let result = self.device.write(offset, data, Durability::Flushed);
+            return self.answer(cookie, result);
+        };
+        let job = Job::new(self, cookie, length, lease);
         let mut data = self.inbox.take(length as usize).to_vec();
         let (device, shared) = (Arc::clone(&self.device), Arc::clone(&self.shared));
         let done = Box::new(move |result| job.answer(result));
@@ -332,20 +343,19 @@ impl Connection {
     where
         F: FnOnce(&dyn Block) -> Result<(), BlockError> + Send + 'static,
     {
-        if self.hand_off(length, 0) == HandOff::Queue {
-            self.queue(cookie, length, 0, work);
+        if let Some(lease) = self.hand_off(length, 0, 0) {
+            self.queue(cookie, length, lease, work);
         } else {
             let result = work(&*self.device);
             self.answer(cookie, result);
         }
     }
 
-    /// Has a worker do it, which holds so much in memory meanwhile.
-    fn queue<F>(&mut self, cookie: u64, length: u32, held: u32, work: F)
+    fn queue<F>(&mut self, cookie: u64, length: u32, lease: Lease, work: F)
     where
         F: FnOnce(&dyn Block) -> Result<(), BlockError> + Send + 'static,
     {
-        let job = Job::new(self, cookie, length, held);
+        let job = Job::new(self, cookie, length, lease);
         let device = Arc::clone(&self.device);
         self.shared.crypt.execute(move || job.answer(work(&*device)));
     }
@@ -385,10 +395,9 @@ struct Job {
 }
 
 impl Job {
-    /// Of a request of this length, of which so much is held in memory.
-    fn new(connection: &mut Connection, cookie: u64, length: u32, held: u32) -> Self {
-        let [weight, memory] = [length, held].map(|length| IN_FLIGHT_BASE + length as usize);
-        let counted = connection.peer.take_off(weight, memory, &mut connection.spare);
+    /// Of a request of this length, with the memory that it has.
+    fn new(connection: &Connection, cookie: u64, length: u32, lease: Lease) -> Self {
+        let counted = connection.peer.take_off(IN_FLIGHT_BASE + length as usize, lease);
         Self {
             session: connection.session,
             export: connection.export.name.clone(),

@@ -2,8 +2,9 @@
 //!
 //! What a connection has anyway is small. What its requests take beyond that is leased here before it
 //! is there: queued requests with their replies, requests that are longer than a buffer, and what is
-//! taken in from a client that does not take its replies. Who finds none left waits, first come first
-//! served, and meanwhile sees to it that nobody keeps it who does not go on ([`Clients`]).
+//! taken in from a client that does not take its replies. Where none is left, what fits in a buffer is
+//! done by the connection's own thread; who needs more waits, first come first served, and meanwhile sees
+//! to it that nobody keeps it who does not go on ([`Clients`]).
 //!
 //! No lease is waited for by a thread that has another one, so there is no circle of waiting among
 //! ourselves; for those that clients make, there is the end of patience.
@@ -106,8 +107,15 @@ pub(crate) struct Lease {
 impl Lease {
     /// The caller has taken as much.
     pub(crate) fn new(peer: &Arc<Peer>, bytes: usize) -> Self {
-        peer.leased.fetch_add(bytes, Relaxed);
+        if bytes > 0 {
+            peer.leased.fetch_add(bytes, Relaxed);
+        }
         Self { peer: Arc::clone(peer), bytes }
+    }
+
+    /// For a request that takes none worth speaking of.
+    pub(crate) fn of_nothing(peer: &Arc<Peer>) -> Self {
+        Self::new(peer, 0)
     }
 
     pub(crate) fn peer(&self) -> &Arc<Peer> {
@@ -123,8 +131,10 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.peer.leased.fetch_sub(self.bytes, Relaxed);
-        self.peer.clients.memory.give_back(self.bytes);
+        if self.bytes > 0 {
+            self.peer.leased.fetch_sub(self.bytes, Relaxed);
+            self.peer.clients.memory.give_back(self.bytes);
+        }
     }
 }
 

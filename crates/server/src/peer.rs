@@ -40,10 +40,9 @@ pub(crate) struct Peer {
     pub(crate) clients: Arc<Clients>,
     /// Bytes of memory that its requests have been lent.
     pub(crate) leased: AtomicUsize,
-    /// Since when it is waited for: to send the rest of a long request, to take replies. In
-    /// milliseconds as `clients` count them; 0: it is not.
-    pub(crate) receiving_since: AtomicU64,
-    sending_since: AtomicU64,
+    /// It is waited for the rest of a long request, and for the client to take replies.
+    pub(crate) receives: Waiting,
+    sends: Waiting,
     outgoing: Mutex<Outgoing>,
     /// `sending` has become false, or `slow` true.
     idle: Condvar,
@@ -102,8 +101,8 @@ impl Peer {
             stream,
             clients: Arc::clone(clients),
             leased: AtomicUsize::new(0),
-            receiving_since: AtomicU64::new(0),
-            sending_since: AtomicU64::new(0),
+            receives: Waiting::default(),
+            sends: Waiting::default(),
             outgoing: Mutex::default(),
             idle: Condvar::new(),
             in_flight: Mutex::default(),
@@ -150,7 +149,9 @@ impl Peer {
             } else {
                 // May wait, so the slow thread must be able to go on meanwhile.
                 drop(outgoing);
-                counted = Some(self.take_off(bytes.len(), bytes.len(), spare));
+                let spared = spare.as_mut().and_then(|spare| spare.split(bytes.len()));
+                let lease = spared.unwrap_or_else(|| self.lease(bytes.len()));
+                counted = Some(self.take_off(bytes.len(), lease));
                 outgoing = lock(&self.outgoing);
             }
         }
@@ -164,18 +165,21 @@ impl Peer {
                 result = self.exchange(&reply.bytes, inbox);
             }
         }
-        self.sending_since.store(0, Relaxed);
+        self.sends.end();
         result
     }
 
     fn exchange(self: &Arc<Self>, bytes: &[u8], inbox: &mut Inbox) -> io::Result<()> {
         let (mut rest, mut ended) = (bytes, false);
-        self.sending_since.store(0, Relaxed);
+        self.sends.end();
         while !rest.is_empty() {
             match self.stream.try_write(rest) {
-                Ok(count) => rest = &rest[count..],
+                Ok(count) => {
+                    self.sends.moved(count, &self.clients);
+                    rest = &rest[count..];
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.waits_to_send();
+                    self.sends.begin(&self.clients);
                     let wanted = !ended && inbox.len() < READ_AHEAD_MAX;
                     let room = wanted
                         && (inbox.len() < BATCH_LEN
@@ -225,30 +229,42 @@ impl Peer {
         None
     }
 
-    /// It is waited for the client to take a reply.
-    fn waits_to_send(&self) {
-        if self.sending_since.load(Relaxed) == 0 {
-            self.sending_since.store(self.clients.now_ms(), Relaxed);
-        }
-    }
-
-    /// Sends however long that takes. A broken stream takes everything.
+    /// Sends however long that takes.
     fn send_patiently(&self, bytes: &[u8]) -> io::Result<()> {
-        self.waits_to_send();
-        let result = self.stream.write_all(bytes);
-        self.sending_since.store(0, Relaxed);
+        self.sends.begin(&self.clients);
+        let mut rest = bytes;
+        let result = loop {
+            if rest.is_empty() {
+                break Ok(());
+            }
+            match self.stream.try_write(rest) {
+                Ok(count) => {
+                    self.sends.moved(count, &self.clients);
+                    rest = &rest[count..];
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if let Err(error) = self.stream.wait(false, None) {
+                        break Err(error);
+                    }
+                }
+                Err(error) => break Err(error),
+            }
+        };
+        self.sends.end();
         result
     }
 
-    /// Whether memory has been lent for it, and it has been waited for longer than that allows.
+    /// Whether memory has been lent for it, and it has been waited for longer than this.
     pub(crate) fn is_stalled(&self, now_ms: u64, patience: Duration) -> bool {
-        let leased = self.leased.load(Relaxed) as u64;
-        let most_ms = patience.as_millis() as u64 + leased / 1024;
-        let is_late = |since: &AtomicU64| {
-            let since_ms = since.load(Relaxed);
-            since_ms > 0 && now_ms.saturating_sub(since_ms) > most_ms
-        };
-        leased > 0 && (is_late(&self.receiving_since) || is_late(&self.sending_since))
+        let is_late = |waiting: &Waiting| waiting.lasts_ms(now_ms) > patience.as_millis() as u64;
+        self.leased.load(Relaxed) > 0 && (is_late(&self.receives) || is_late(&self.sends))
+    }
+
+    /// Cuts it off: it is waited for no longer.
+    pub(crate) fn give_up(&self) {
+        self.receives.end();
+        self.sends.end();
+        self.shutdown(Shutdown::Both);
     }
 
     /// Passes the flag on to a thread that may wait for the client.
@@ -285,23 +301,14 @@ impl Peer {
         let _ = self.stream.shutdown(how);
     }
 
-    /// Counts a request for a worker; waits while there are too many, or too little memory for it where
-    /// there is not enough to `spare`.
-    pub(crate) fn take_off(
-        self: &Arc<Self>,
-        weight: usize,
-        memory: usize,
-        spare: &mut Option<Lease>,
-    ) -> Counted {
+    /// Counts a request for a worker; waits while there are too many.
+    pub(crate) fn take_off(self: &Arc<Self>, weight: usize, lease: Lease) -> Counted {
         let mut in_flight = lock(&self.in_flight);
         while in_flight.bytes > 0 && in_flight.bytes + weight > IN_FLIGHT_BYTES_MAX {
             in_flight = self.wait_for_landing(in_flight);
         }
+        in_flight.bytes += weight;
         drop(in_flight);
-        let spared = spare.as_mut().and_then(|spare| spare.split(memory));
-        let lease = spared.unwrap_or_else(|| self.lease(memory));
-        // Nobody else adds to it: this is the connection's thread.
-        lock(&self.in_flight).bytes += weight;
         Counted { lease, weight }
     }
 
@@ -312,7 +319,7 @@ impl Peer {
     }
 
     /// Leases memory, if there is some.
-    fn try_lease(self: &Arc<Self>, bytes: usize) -> Option<Lease> {
+    pub(crate) fn try_lease(self: &Arc<Self>, bytes: usize) -> Option<Lease> {
         self.clients.memory.try_take(bytes).then(|| Lease::new(self, bytes))
     }
 
@@ -338,6 +345,41 @@ impl Peer {
     ) -> MutexGuard<'a, InFlight> {
         in_flight.awaited = true;
         self.landed.wait(in_flight).unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Since when a client is waited for, in milliseconds as [`Clients`] count them; 0: it is not. What it
+/// moves meanwhile counts as time that it did not take.
+#[derive(Debug, Default)]
+pub(crate) struct Waiting(AtomicU64);
+
+/// Bytes in a millisecond, for which nobody is cut off: 256 KiB/s. Guessed: less than any link is
+/// slow, and more than who sends a byte now and then to look alive.
+const BYTES_A_MS: u64 = 256;
+
+impl Waiting {
+    pub(crate) fn begin(&self, clients: &Clients) {
+        if self.0.load(Relaxed) == 0 {
+            self.0.store(clients.now_ms(), Relaxed);
+        }
+    }
+
+    pub(crate) fn end(&self) {
+        self.0.store(0, Relaxed);
+    }
+
+    /// It has moved so much.
+    pub(crate) fn moved(&self, bytes: usize, clients: &Clients) {
+        let since_ms = self.0.load(Relaxed);
+        if since_ms > 0 {
+            let then_ms = since_ms + bytes as u64 / BYTES_A_MS;
+            self.0.store(then_ms.min(clients.now_ms()), Relaxed);
+        }
+    }
+
+    fn lasts_ms(&self, now_ms: u64) -> u64 {
+        let since_ms = self.0.load(Relaxed);
+        if since_ms == 0 { 0 } else { now_ms.saturating_sub(since_ms) }
     }
 }
 

@@ -60,10 +60,11 @@ pub struct ServerOptions {
     /// How long a client may take to negotiate.
     pub handshake_timeout: Duration,
     /// What the requests of all clients may take together, in bytes, beyond a buffer or two for each
-    /// connection. Who needs more waits for others to be done; a single request is never too long.
+    /// connection. Who sends or wants more than a MiB at a time waits for others to be done; a single
+    /// request is never too long.
     pub request_memory_max: usize,
     /// How long a client may keep others waiting for memory while it neither sends the rest of its
-    /// request nor takes its replies, and a second more for each MiB that it has. Then it is cut off.
+    /// request nor takes its replies, or does so at less than 256 KiB/s. Then it is cut off.
     pub stall_timeout: Duration,
     /// The scope of the `crypt` workqueue.
     pub affinity_scope: Scope,
@@ -79,7 +80,7 @@ impl Default for ServerOptions {
             connections_max: 16_384,
             handshake_timeout: Duration::from_secs(30),
             request_memory_max: 1 << 30,
-            stall_timeout: Duration::from_secs(30),
+            stall_timeout: Duration::from_secs(10),
             affinity_scope: Scope::Cache,
             affinity_strict: false,
             crypt_on: CryptOn::Auto,
