@@ -1,4 +1,4 @@
-//! That each item of the crates that programs use is shown by an example, which is also a test: its own, or
+//! That each item of the crates that programs use, and of the decisions, is shown by an example, which is also a test: its own, or
 //! another one of the crate that has its name.
 
 use std::fs;
@@ -8,8 +8,8 @@ use anyhow::{Context, bail};
 
 use crate::tidy::files;
 
-/// The crates whose items `homing` re-exports.
-const CRATES: [&str; 5] = ["cache", "control", "durable", "runtime", "topology"];
+/// The crates whose items `homing` re-exports, and the one that decides.
+const CRATES: [&str; 6] = ["cache", "control", "durable", "runtime", "sched", "topology"];
 
 pub(crate) fn check(root: &Path) -> anyhow::Result<()> {
     let (mut count, mut missing) = (0, Vec::new());

@@ -11,6 +11,14 @@ pub const MIN_ACTIVE: u32 = 8;
 /// use: its share, rounded up, but at least `min_active`, so that so many items that wait for each
 /// other get on wherever they are. So the sum over the nodes may exceed `max_active`: the kernel's
 /// rule since 6.9. A node without a CPU has `min_active`.
+///
+/// ```
+/// use homing_sched::{MIN_ACTIVE, node_max_active};
+///
+/// // Two nodes of 24 CPUs and one of 2.
+/// assert_eq!(node_max_active(100, MIN_ACTIVE, 24, 50), 48);
+/// assert_eq!(node_max_active(100, MIN_ACTIVE, 2, 50), MIN_ACTIVE, "so that items may wait for each other");
+/// ```
 pub fn node_max_active(max_active: u32, min_active: u32, cpus: usize, all: usize) -> u32 {
     let min_active = min_active.min(max_active);
     let share = (u64::from(max_active) * cpus as u64).div_ceil(all.max(1) as u64);

@@ -41,6 +41,15 @@ impl Affinity {
 }
 
 /// Everything the queues of a pool have in common. Workqueues with equal attributes share them.
+///
+/// ```
+/// use homing_sched::{Affinity, Attributes, Level};
+/// use homing_topology::Scope;
+///
+/// let wide = Attributes::new(Affinity { scope: Scope::System, strict: false });
+/// assert_eq!(wide.level(), Level::Shard, "one queue would be too much for all CPUs");
+/// assert_eq!(Attributes { localize: true, ..wide }.level(), Level::Cpu);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Attributes {
     /// Scope and strictness.

@@ -49,6 +49,24 @@ impl Window {
 }
 
 /// The state of one workqueue.
+///
+/// ```
+/// use homing_sched::{Auto, Window};
+/// use homing_topology::{Machine, Scope};
+///
+/// let mut auto = Auto::new(&Machine::from_grid("2x4x2")?, Scope::System);
+/// for _ in 0..200 {
+///     // Items that fetch from another cache run for longer; those in pods too small wait.
+///     let (ran_ns, waited_ns) = match auto.scope() {
+///         Scope::Numa | Scope::System => (13_000, 0),
+///         Scope::Cache | Scope::CacheShard => (10_000, 100),
+///         Scope::Smt | Scope::Cpu => (10_000, 9_000),
+///     };
+///     auto.note(&Window { items: 1000, ran_ns: 1000 * ran_ns, waited_ns });
+/// }
+/// assert_eq!(auto.scope(), Scope::CacheShard, "the narrowest name of a cache that is one shard");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Auto {
     /// The scopes that differ on this machine, narrowest first.

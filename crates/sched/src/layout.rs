@@ -9,6 +9,20 @@ use crate::attributes::{Attributes, Level};
 pub struct PoolId(pub u8);
 
 /// Some pools.
+///
+/// ```
+/// use homing_sched::{PoolId, PoolSet};
+///
+/// let mut set = PoolSet::first(2);
+/// set.insert(PoolId(70));
+/// assert!(set.contains(PoolId(70)) && !set.contains(PoolId(2)));
+/// assert_eq!(set.iter().map(|pool| pool.0).collect::<Vec<_>>(), [0, 1, 70]);
+/// // As words, where threads share one.
+/// let (word, bit) = PoolSet::place(PoolId(70));
+/// let mut words = [0; PoolSet::WORDS];
+/// words[word] |= bit;
+/// assert_eq!(PoolSet::from_words(words).iter().collect::<Vec<_>>(), [PoolId(70)]);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolSet([u64; PoolSet::WORDS]);
 
@@ -80,6 +94,11 @@ pub struct QueueId {
 /// assert_eq!(layout.leader(Level::Shard, five).index(), 4);
 /// let rings: Vec<_> = layout.rings(five).iter().map(ToString::to_string).collect();
 /// assert_eq!(rings, ["4-7", "0-3"], "nearest first");
+/// // Where CPUs have no workers, or are busy.
+/// assert_eq!(layout.nearest_active(five, &"0,7".parse()?).index(), 7);
+/// let idle = layout.whole_cores(&"0-2".parse()?, layout.machine().online());
+/// assert_eq!(idle.to_string(), "0,1", "2 has a busy sibling");
+/// assert_eq!(layout.leaders(Level::Shard).to_string(), "0,4");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]

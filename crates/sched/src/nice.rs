@@ -61,6 +61,17 @@ const BATCH_MIN_NS: u64 = 100;
 ///
 /// A pool that had no work for a while does not save up: it begins where the others are. That is
 /// the virtual run time of the kernel's fair scheduler, with batches for time slices.
+///
+/// ```
+/// use homing_sched::{Nice, PoolId, Shares};
+///
+/// let (plain, kind) = (PoolId(0), PoolId(1));
+/// let mut shares = Shares::default();
+/// shares.ran(plain, Nice::NORMAL, 10_000);
+/// shares.ran(kind, Nice::new(10).ok_or("?")?, 10_000);
+/// assert!(shares.had_ns(kind) > 5 * shares.had_ns(plain), "it is satisfied with less");
+/// # Ok::<(), &str>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Shares {
     /// By pool: weighted nanoseconds.

@@ -66,7 +66,7 @@ pub fn home(layout: &Layout, facts: &impl Facts, cpu: CpuId, pool: PoolId) -> Qu
 /// before that from [`home`], which is where this function has it from.
 ///
 /// ```
-/// use homing_sched::{Layout, submit};
+/// use homing_sched::{Layout, Placement, submit};
 /// use homing_topology::Machine;
 /// # use homing_sched::{Affinity, Attributes, Facts, Features, PoolId, PoolSet, QueueId};
 /// # use homing_topology::{CpuId, CpuSet, Scope};
@@ -82,9 +82,10 @@ pub fn home(layout: &Layout, facts: &impl Facts, cpu: CpuId, pool: PoolId) -> Qu
 /// // `Given` is as in the example of `Facts`: who is idle, and how many items wait in each queue.
 /// let layout = Layout::new(&Machine::from_grid("2x2x1")?).ok_or("no CPU")?;
 /// let cpu = CpuId::new(3).ok_or("?")?;
-/// let placement = submit(&layout, &Given { idle: "0-2".parse()?, waiting: 1 }, cpu, PoolId(0));
-/// assert_eq!(placement.queue.leader.index(), 2, "at home in the cache of the CPUs 2-3");
-/// assert_eq!(placement.wake, CpuId::new(2), "the idle CPU that is nearest");
+/// let given = Given { idle: "0-2".parse()?, waiting: 1 };
+/// let Placement { queue, wake } = submit(&layout, &given, cpu, PoolId(0));
+/// assert_eq!(queue.leader.index(), 2, "at home in the cache of the CPUs 2-3");
+/// assert_eq!(wake, CpuId::new(2), "the idle CPU that is nearest");
 /// let placement = submit(&layout, &Given { idle: CpuSet::EMPTY, waiting: 1 }, cpu, PoolId(0));
 /// assert_eq!(placement.wake, None, "nobody is idle, so somebody will come by");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -99,6 +100,14 @@ pub fn submit(layout: &Layout, facts: &impl Facts, cpu: CpuId, pool: PoolId) -> 
 /// Not of tiny items into a queue that had some already: whoever put the first one in has decided,
 /// and whoever takes some of them decides again. What has changed since is only how many wait,
 /// which is looked at each time they have doubled.
+///
+/// ```
+/// use homing_sched::calls_for_decision;
+///
+/// let asked = (1..=1000).filter(|&waiting| calls_for_decision(50, waiting)).count();
+/// assert_eq!(asked, 10, "of a thousand items of 50 ns that come while nobody takes one");
+/// assert!(calls_for_decision(50_000, 3), "long ones are worth it each");
+/// ```
 pub const fn calls_for_decision(item_ns: u64, waiting: u32) -> bool {
     item_ns == 0 || item_ns >= TINY_ITEM_NS || waiting.is_power_of_two()
 }

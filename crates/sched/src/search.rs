@@ -6,6 +6,15 @@ pub const SLEEP_COST_NS: u64 = 10_000;
 
 /// How long the gaps between work have been lately: a running mean that rises at once and falls
 /// slowly, so that one long sleep among short gaps ends the searching for a while.
+///
+/// ```
+/// use homing_sched::{Gaps, SLEEP_COST_NS};
+///
+/// let busy = (0..200).fold(Gaps::UNKNOWN, |gaps, _| gaps.note(2_000));
+/// assert_eq!(busy.search_ns(false), SLEEP_COST_NS);
+/// assert_eq!(busy.search_ns(true), 0, "others want the CPU");
+/// assert_eq!(busy.note(1_000_000).search_ns(false), 0, "it would be in vain");
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gaps {
     mean_ns: u64,

@@ -13,6 +13,13 @@ const WEIGHT: u64 = 8;
 const FORGET: u64 = 8192;
 
 /// Both delays, in nanoseconds.
+///
+/// ```
+/// use homing_sched::WakeDelays;
+///
+/// let delays = (0..100).fold(WakeDelays::default(), |delays, _| delays.note(true, 30_000));
+/// assert!(delays.occupied_ns > 25_000 && delays.free_ns == 0, "nothing is known of the other");
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WakeDelays {
     /// Of wake-ups on a CPU that its issuer occupies.
