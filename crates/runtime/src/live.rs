@@ -102,6 +102,12 @@ impl Workqueue {
     /// if items cost 5 % less in two such windows running. [`Workqueue::set_affinity_scope`] ends
     /// this.
     ///
+    /// What a remote cache costs shows in how long items run, and pods that are too small in how long they
+    /// wait; CPUs that idle beside waiting items are found by pulling, in any scope. Limits: windows that
+    /// follow each other are compared, so a load that swings faster than that looks like noise; it climbs to
+    /// the nearest optimum, a scope at a time, and knows nothing of other workqueues. Only the scope is
+    /// chosen: thresholds follow the length of items in any case, and strictness is yours.
+    ///
     /// # Errors
     /// [`WorkqueueError::Fixed`] of a per-CPU workqueue.
     ///

@@ -30,8 +30,9 @@ pub(crate) struct Given {
     pub(crate) issuer_wait: IssuerWait,
     /// Since when CPUs have run what they run; the others have just begun.
     pub(crate) busy: Vec<(CpuId, u64)>,
-    /// What a wake-up takes.
+    /// What a wake-up takes, and how much longer on an issuer's CPU.
     pub(crate) delay_ns: u64,
+    pub(crate) occupied_delay_ns: u64,
     pub(crate) pools: Vec<Attributes>,
     /// The pools' masks; none for those beyond its end.
     pub(crate) masks: Vec<Option<CpuSet>>,
@@ -54,6 +55,7 @@ impl Given {
             issuer_wait: IssuerWait::default(),
             busy: Vec::new(),
             delay_ns: 0,
+            occupied_delay_ns: 1_000_000,
             pools: pools.to_vec(),
             masks: Vec::new(),
             waiting: Vec::new(),
@@ -109,7 +111,7 @@ impl Facts for Given {
     }
 
     fn wake_ns(&self, occupied: bool) -> u64 {
-        self.delay_ns + u64::from(occupied)
+        self.delay_ns.saturating_add(if occupied { self.occupied_delay_ns } else { 0 })
     }
 
     fn pools(&self) -> PoolSet {
