@@ -285,7 +285,7 @@ pub struct CpuCounters {
     pub busy_ns: u64,
     /// Time spent asleep, in nanoseconds; the present sleep not included.
     pub parked_ns: u64,
-    /// How often the worker fell asleep.
+    /// How often the worker slept; the present sleep not included.
     pub parks: u64,
     /// How often it was woken, rather than waking up by itself.
     pub wakes: u64,

@@ -1,0 +1,112 @@
+//! What the counters tell, where items go far, go back, or have their scope chosen for them.
+
+use std::time::{Duration, Instant};
+
+use homing_runtime::{Counters, CpuId, CpuSet, Reach, Runtime, Scope};
+use homing_topology::Machine;
+
+/// Far longer than anything here takes.
+const LONG: Duration = Duration::from_secs(60);
+
+fn spin(for_us: u64) {
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_micros(for_us) {
+        std::hint::spin_loop();
+    }
+}
+
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < LONG, "{what} takes too long");
+        std::thread::yield_now();
+    }
+}
+
+fn taken(counters: &Counters, reach: Reach) -> u64 {
+    let at = Reach::ALL.iter().position(|known| *known == reach).unwrap();
+    counters.taken[at]
+}
+
+#[test]
+fn what_is_taken_from_afar_is_counted_by_its_distance() {
+    // Two CPUs with a cache each, in one node; and two nodes.
+    for (grid, reach) in [("1x2x1x1", Reach::Node), ("2x1x1x1", Reach::Remote)] {
+        let machine = Machine::from_grid(grid).unwrap();
+        let runtime = Runtime::builder().on_machine(machine).build().unwrap();
+        if runtime.cpus().len() < 2 {
+            println!("skipped: only one CPU may be used");
+            return;
+        }
+        let items = runtime.workqueue("items").affinity_scope(Scope::Cache).build().unwrap();
+        let first = runtime.cpus().first().unwrap();
+        for _ in 0..400 {
+            drop(items.queue_on(first, || spin(500)).unwrap());
+        }
+        items.flush();
+        wait_until("booking", || items.counters().completed == 400);
+        let counters = items.counters();
+        assert!(taken(&counters, Reach::Home) > 0, "{grid}: {counters:?}");
+        assert!(taken(&counters, reach) > 0, "{grid}: {counters:?}");
+        assert_eq!(counters.taken.iter().sum::<u64>(), 400);
+        assert!(counters.woken > 0 && counters.cpu_time_ns > 0);
+        for (cpu, counters) in runtime.cpu_counters() {
+            assert!(counters.items > 0 && counters.busy_ns > 0, "{cpu}: {counters:?}");
+        }
+        // A sleep counts when it is over.
+        wait_until("sleeping", || {
+            for cpu in runtime.cpus().iter() {
+                items.queue_on(cpu, || ()).unwrap().join().unwrap();
+            }
+            runtime.cpu_counters().iter().all(|(_, cpu)| cpu.parks > 0 && cpu.parked_ns > 0)
+        });
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn what_a_blocked_worker_has_taken_goes_back() {
+    let one: CpuSet = CpuSet::of(Runtime::new().unwrap().cpus().first().unwrap());
+    let runtime = Runtime::builder().cpus(one).build().unwrap();
+    let items = runtime.workqueue("items").build().unwrap();
+    // How many a worker takes at a time is up to it.
+    wait_until("a worker that has taken more than it has begun", || {
+        (0..1000).for_each(|_| items.execute(|| ()));
+        items.execute(|| std::thread::sleep(Duration::from_millis(20)));
+        (0..100).for_each(|_| items.execute(|| ()));
+        items.flush();
+        items.counters().repatriated > 0
+    });
+    let counters = items.counters();
+    assert!(counters.blocked > 0, "{counters:?}");
+    assert_eq!(counters.completed, counters.queued);
+}
+
+#[test]
+fn where_it_is_chosen_other_scopes_are_tried() {
+    let machine = Machine::from_grid("2x2x2").unwrap();
+    let runtime = Runtime::builder().on_machine(machine).build().unwrap();
+    let items = runtime.workqueue("items").affinity_auto(true).build().unwrap();
+    let first = items.affinity().scope;
+    wait_until("trying another scope", || {
+        items.execute_batch((0..100).map(|_| || spin(5)));
+        items.flush();
+        items.affinity().scope != first
+    });
+    assert!(items.affinity_auto());
+    // And what the user fixes stays.
+    items.set_affinity_scope(first).unwrap();
+    let until = Instant::now() + Duration::from_millis(400);
+    while Instant::now() < until {
+        items.execute_batch((0..100).map(|_| || spin(5)));
+        items.flush();
+        assert_eq!(items.affinity().scope, first);
+    }
+}
+
+#[test]
+fn cpus_are_told_by_their_numbers() {
+    let runtime = Runtime::new().unwrap();
+    let told: Vec<CpuId> = runtime.cpu_counters().iter().map(|(cpu, _)| *cpu).collect();
+    assert!(runtime.cpus().iter().all(|cpu| told.contains(&cpu)));
+}
