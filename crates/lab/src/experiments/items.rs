@@ -126,14 +126,14 @@ struct Spin {
 
 impl Spin {
     fn calibrated() -> Self {
-        const ROUNDS: u64 = 2_000_000;
-        // The best of several: the others were disturbed.
+        const ROUNDS: u64 = 100_000;
+        // The best of many that are shorter than a time slice: the others were disturbed.
         let round = |_| {
             let began = Instant::now();
             spin(ROUNDS);
             began.elapsed().as_nanos() as u64
         };
-        let best_ns = (0..5).map(round).min().unwrap_or(1).max(1);
+        let best_ns = (0..100).map(round).min().unwrap_or(1).max(1);
         Self { rounds_per_us: (ROUNDS * 1_000 / best_ns).max(1) }
     }
 
