@@ -114,6 +114,7 @@ fn attributes_change_under_load_and_the_workqueues_are_watched() {
         ("min_active", "2"),
         ("cpumask", cpus.trim_end()),
         ("localize", "1"),
+        ("pull_cost", "200"),
         ("nice", "-5"),
     ] {
         let path = format!("workqueue/crypt/{attribute}");

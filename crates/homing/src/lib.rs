@@ -43,7 +43,7 @@ pub use homing_runtime::RuntimeAttributes;
 pub use homing_runtime::recorded;
 pub use homing_runtime::{
     Affinity, Builder, Counters, CpuCounters, Features, HandOff, JoinError, JoinHandle,
-    LatencyMatrix, Nice, ParseFeaturesError, QueueAges, Reach, Runtime, RuntimeError,
+    LatencyMatrix, Nice, ParseFeaturesError, PullCost, QueueAges, Reach, Runtime, RuntimeError,
     ShutdownError, Stall, Work, WorkScope, Workqueue, WorkqueueBuilder, WorkqueueError, blocking,
     core_to_core,
 };

@@ -66,6 +66,8 @@ pub struct Counters {
     /// CPU time of the items, in nanoseconds: of items shorter than 50 us elapsed time, which is
     /// cheaper to read.
     pub cpu_time_ns: u64,
+    /// The same by how far away the items were taken: in the order of [`Reach::ALL`].
+    pub cpu_times_ns: [u64; Reach::ALL.len()],
     /// How long items waited in their queue, of one item in 64.
     pub queue_age: QueueAges,
 }
@@ -89,11 +91,13 @@ impl Counters {
 /// let ages = logs.counters().queue_age;
 /// assert!(ages.count() > 0);
 /// assert!(ages.quantile_ns(0.5) <= ages.quantile_ns(0.99));
+/// println!("{} ns on average", ages.sum_ns() / ages.count());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueAges {
     counts: [u64; Self::BUCKETS],
+    sum_ns: u64,
 }
 
 impl QueueAges {
@@ -109,17 +113,16 @@ impl QueueAges {
         self.counts.iter().sum()
     }
 
-    /// The mean age in nanoseconds of those measured since `before`, within a factor of 1.5;
-    /// 0 where there were none.
+    /// The ages of all of them together, in nanoseconds.
+    pub fn sum_ns(&self) -> u64 {
+        self.sum_ns
+    }
+
+    /// The mean age in nanoseconds of those measured since `before`; 0 where there were none.
     pub(crate) fn mean_since_ns(&self, before: &Self) -> u64 {
-        let new = self.counts.iter().zip(&before.counts).map(|(now, then)| now - then);
-        let (mut count, mut sum) = (0, 0);
-        for (bucket, new) in new.enumerate() {
-            count += new;
-            // The middle of what the bucket holds.
-            sum += new * ((3_u64 << bucket) >> 2);
-        }
-        sum.checked_div(count).unwrap_or(0)
+        // They are not read at one instant.
+        let sum_ns = self.sum_ns.saturating_sub(before.sum_ns);
+        sum_ns.checked_div(self.count().saturating_sub(before.count())).unwrap_or(0)
     }
 
     /// The age in nanoseconds that the share `quantile` (0 to 1) of the items did not exceed,
@@ -149,16 +152,20 @@ pub(crate) struct WorkqueueBooks {
     ended: ByColour,
     taken: [AtomicU64; Reach::ALL.len()],
     woken: AtomicU64,
-    cpu_time_ns: AtomicU64,
+    cpu_times_ns: [AtomicU64; Reach::ALL.len()],
     queue_age: SharedQueueAges,
 }
 
 #[derive(Debug)]
-struct SharedQueueAges([AtomicU64; QueueAges::BUCKETS]);
+struct SharedQueueAges {
+    counts: [AtomicU64; QueueAges::BUCKETS],
+    sum_ns: AtomicU64,
+}
 
 impl Default for SharedQueueAges {
     fn default() -> Self {
-        Self(std::array::from_fn(|_| AtomicU64::new(0)))
+        let counts = std::array::from_fn(|_| AtomicU64::new(0));
+        Self { counts, sum_ns: AtomicU64::new(0) }
     }
 }
 
@@ -229,11 +236,13 @@ impl WorkqueueBooks {
 
     /// One of the sampled items waited for so long.
     pub(crate) fn waited(&self, ns: u64) {
-        add(&self.queue_age.0[QueueAges::bucket(ns)], 1);
+        add(&self.queue_age.counts[QueueAges::bucket(ns)], 1);
+        let sum_ns = &self.queue_age.sum_ns;
+        sum_ns.store(sum_ns.load(Ordering::Relaxed).saturating_add(ns), Ordering::Relaxed);
     }
 
-    pub(crate) fn ran(&self, cpu_time_ns: u64) {
-        add(&self.cpu_time_ns, cpu_time_ns);
+    pub(crate) fn ran(&self, reach: Reach, cpu_time_ns: u64) {
+        add(&self.cpu_times_ns[reach as usize], cpu_time_ns);
     }
 
     /// Adds, by colour, the items that have ended in whatever way.
@@ -255,10 +264,18 @@ impl WorkqueueBooks {
             *sum += read(taken);
         }
         sum.woken += read(&self.woken);
-        sum.cpu_time_ns += read(&self.cpu_time_ns);
-        for (sum, count) in sum.queue_age.counts.iter_mut().zip(&self.queue_age.0) {
+        let mut total_ns = 0;
+        for (sum, cpu_time_ns) in sum.cpu_times_ns.iter_mut().zip(&self.cpu_times_ns) {
+            let cpu_time_ns = read(cpu_time_ns);
+            *sum += cpu_time_ns;
+            total_ns += cpu_time_ns;
+        }
+        sum.cpu_time_ns += total_ns;
+        let ages = &mut sum.queue_age;
+        for (sum, count) in ages.counts.iter_mut().zip(&self.queue_age.counts) {
             *sum += read(count);
         }
+        ages.sum_ns = ages.sum_ns.saturating_add(read(&self.queue_age.sum_ns));
     }
 }
 
@@ -398,5 +415,6 @@ mod tests {
         assert_eq!(sum.queue_age.count(), 100);
         assert_eq!(sum.queue_age.quantile_ns(0.99), Some(1024));
         assert_eq!(sum.queue_age.quantile_ns(1.0), Some(1 << 31));
+        assert_eq!(sum.queue_age.sum_ns(), u64::MAX, "no overflow");
     }
 }

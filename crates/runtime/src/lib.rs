@@ -134,7 +134,7 @@ pub use {
     books::{Counters, CpuCounters, QueueAges},
     builder::{Builder, RuntimeError},
     handle::JoinHandle,
-    homing_sched::{Affinity, Features, HandOff, Nice, ParseFeaturesError, Reach},
+    homing_sched::{Affinity, Features, HandOff, Nice, ParseFeaturesError, PullCost, Reach},
     homing_topology::{CpuId, CpuSet, NodeId, ParseScopeError, Scope},
     item::JoinError,
     latency::{LatencyMatrix, core_to_core},

@@ -1,7 +1,7 @@
 //! What can be changed of a workqueue while it is in use: each for items queued from now on. Those
 //! already queued stay where they are and are served from there: none is lost or delayed.
 
-use homing_sched::{Affinity, Auto, Nice};
+use homing_sched::{Affinity, Auto, Nice, PullCost};
 use homing_topology::{CpuSet, Scope};
 
 use crate::gate::{Gate, Kind, is_max_active};
@@ -20,7 +20,7 @@ impl Workqueue {
         self.state().chosen().scope_is_default
     }
 
-    /// Whether the scope is left to what is measured.
+    /// Whether scope and pull cost are left to what is measured.
     pub fn affinity_auto(&self) -> bool {
         self.state().is_auto()
     }
@@ -28,6 +28,11 @@ impl Workqueue {
     /// Whether items wait at the issuing CPU before the rest of their pod.
     pub fn localize(&self) -> bool {
         self.state().attributes().localize
+    }
+
+    /// How dear it is taken to be to fetch an item from another pod.
+    pub fn pull_cost(&self) -> PullCost {
+        self.state().attributes().pull_cost
     }
 
     /// The share of a CPU's time.
@@ -95,18 +100,19 @@ impl Workqueue {
         self.change(|chosen| chosen.scope_is_default = true)
     }
 
-    /// Leaves the choice of the scope to what is measured, or fixes it as it is.
+    /// Leaves the choice of scope and pull cost to what is measured, or fixes both as they are.
+    /// [`Workqueue::set_affinity_scope`] and [`Workqueue::set_pull_cost`] end this.
     ///
-    /// A tenth of a second and 256 items at a time the runtime measures how long items run and
-    /// wait. One such window in 16 it tries the next wider or narrower scope, and goes over to it
-    /// if items cost 5 % less in two such windows running. [`Workqueue::set_affinity_scope`] ends
-    /// this.
+    /// The scope is found by trying: the next wider and the next narrower one by turns with the
+    /// one in use, in windows of a hundredth of a second and 1,024 items, until it is clear
+    /// whether items cost less: in the time they run, which remote caches make longer, and the
+    /// time they wait while a CPU is idle, which small pods make longer. What is no better rests:
+    /// 0.8 s, then twice as long each time, up to half a minute, until the load changes. The pull
+    /// cost is by how much fetched items run longer than those of their own pod.
     ///
-    /// What a remote cache costs shows in how long items run, and pods that are too small in how long they
-    /// wait; CPUs that idle beside waiting items are found by pulling, in any scope. Limits: windows that
-    /// follow each other are compared, so a load that swings faster than that looks like noise; it climbs to
-    /// the nearest optimum, a scope at a time, and knows nothing of other workqueues. Only the scope is
-    /// chosen: thresholds follow the length of items in any case, and strictness is yours.
+    /// Limits: a load that swings as fast as these windows looks like noise, and nothing changes; the
+    /// nearest optimum is found, a scope at a time; other workqueues are not known of; strictness is
+    /// yours.
     ///
     /// # Errors
     /// [`WorkqueueError::Fixed`] of a per-CPU workqueue.
@@ -183,6 +189,28 @@ impl Workqueue {
     pub fn set_localize(&self, localize: bool) -> Result<(), WorkqueueError> {
         self.unbound("localize")?;
         self.change(|chosen| chosen.attributes.localize = localize)
+    }
+
+    /// Changes how dear it is taken to be to fetch an item from another pod: for so much longer items
+    /// are left to their own. It is not measured any more ([`Workqueue::set_affinity_auto`]).
+    ///
+    /// # Errors
+    /// As for [`Workqueue::set_affinity_scope`].
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// use homing_runtime::PullCost;
+    ///
+    /// let logs = runtime.workqueue("logs").build()?;
+    /// let twice = PullCost::from_percent(200).ok_or("one of PullCost::ALL")?;
+    /// logs.set_pull_cost(twice)?;
+    /// assert_eq!(logs.pull_cost(), twice);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn set_pull_cost(&self, cost: PullCost) -> Result<(), WorkqueueError> {
+        self.unbound("pull_cost")?;
+        self.state().set_auto(None);
+        self.change(|chosen| chosen.attributes.pull_cost = cost)
     }
 
     /// Changes the share of a CPU's time.

@@ -9,8 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use homing_sched::{BLOCKED_NS, Facts, PoolId, PoolSet, Running, Verdict, WINDOW_NS, tick};
-use homing_topology::{Allowed, CpuId};
+use homing_sched::{
+    Attributes, BLOCKED_NS, Facts, PoolId, PoolSet, Running, TRIAL_NS, Verdict, WINDOW_NS, tick,
+};
+use homing_topology::{Allowed, CpuId, CpuSet};
 
 use crate::affinity::{MOVED, Mask, read_mask};
 use crate::clock::now_ns;
@@ -60,7 +62,9 @@ pub(crate) fn main(shared: &Arc<Shared>) {
         called_soon: false,
         mask_read_ns: now_ns(),
         mask: None,
+        pools_seen_ns: now_ns(),
         chosen_ns: now_ns(),
+        any_auto: false,
         short_since_ns: None,
         stalls: Stalls::default(),
         flushes_begun: 0,
@@ -107,7 +111,10 @@ struct Monitor<'a> {
     /// It had rested only briefly when it was called last.
     called_soon: bool,
     mask_read_ns: u64,
+    pools_seen_ns: u64,
+    /// When scopes were chosen last, and whether any is left to us.
     chosen_ns: u64,
+    any_auto: bool,
     /// What it was when it was last looked at.
     mask: Option<Mask>,
     /// Since when CPUs have waited for threads, and when rescuers were called last.
@@ -149,9 +156,13 @@ impl Monitor<'_> {
             self.mask_read_ns = now_ns;
             self.follow_mask();
         }
-        if now_ns.saturating_sub(self.chosen_ns) >= WINDOW_NS {
+        let choose_ns = if self.any_auto { TRIAL_NS } else { WINDOW_NS };
+        if now_ns.saturating_sub(self.chosen_ns) >= choose_ns {
             self.chosen_ns = now_ns;
-            self.choose_scopes(now_ns);
+            self.any_auto = self.choose_scopes(now_ns);
+        }
+        if now_ns.saturating_sub(self.pools_seen_ns) >= WINDOW_NS {
+            self.pools_seen_ns = now_ns;
             self.leave_pools_out();
         }
         self.settle_flushes();
@@ -332,15 +343,31 @@ impl Monitor<'_> {
         }
     }
 
-    /// Sets the scopes of the workqueues that leave it to us.
-    fn choose_scopes(&self, now_ns: u64) {
+    /// Sets the scopes and pull costs of the workqueues that leave it to us. Whether there are any.
+    fn choose_scopes(&self, now_ns: u64) -> bool {
+        let dispatch = &self.shared.dispatch;
+        let busy = |mask: Option<&CpuSet>| {
+            let active = dispatch.active();
+            let cpus = mask.map_or(active, |mask| active.and(mask));
+            let busy_ns = cpus.iter().map(|cpu| dispatch.slot(cpu).books.busy_ns()).sum();
+            (cpus.len() as u64, busy_ns)
+        };
+        let mut any = false;
         for workqueue in self.shared.workqueues.all() {
-            workqueue.choose(now_ns, |scope| {
-                let set = |chosen: &mut Chosen| chosen.attributes.affinity.scope = scope;
+            any |= workqueue.choose(now_ns, busy, |scope, pull_cost| {
+                let Attributes { affinity, pull_cost: before, .. } = workqueue.attributes();
+                if (affinity.scope, before) == (scope, pull_cost) {
+                    return;
+                }
+                let set = |chosen: &mut Chosen| {
+                    chosen.attributes.affinity.scope = scope;
+                    chosen.attributes.pull_cost = pull_cost;
+                };
                 // Where there are too many pools it stays as it is.
                 let _ = workqueue.change(set, |chosen| self.shared.pool_with(chosen));
             });
         }
+        any
     }
 
     /// Lets workers pass over the pools of attributes that no workqueue has any more.

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use homing_sched::{Attributes, Auto, Layout, MIN_ACTIVE, PoolId, WINDOW_ITEMS, WINDOW_NS, Window};
+use homing_sched::{
+    Attributes, Auto, Layout, MIN_ACTIVE, PoolId, PullCost, Reach, Taken, WINDOW_ITEMS, Window,
+};
 use homing_topology::{CpuId, CpuSet, Scope};
 
 use crate::books::{ByColour, Counters, Spread, WorkqueueBooks};
@@ -100,7 +102,7 @@ pub(crate) struct WorkqueueState {
     pub(crate) cpu_intensive: AtomicU64,
     pub(crate) mayday: AtomicU64,
     pub(crate) rescued: AtomicU64,
-    /// Chooses the scope, where the user leaves that to it. Locked before `chosen`.
+    /// Chooses the scope and the pull cost, where the user leaves that to it. Locked before `chosen`.
     auto: Mutex<Option<Chooser>>,
     books: Mutex<AllBooks>,
     /// No handle is left: once nothing is in flight it can be forgotten.
@@ -116,12 +118,19 @@ struct AllBooks {
     closed_ended: InFlight,
 }
 
-/// [`Auto`], and where its present window began.
+/// [`Auto`], and where its present window began, once it has.
 #[derive(Debug)]
 struct Chooser {
     auto: Auto,
-    began_ns: u64,
-    before: Counters,
+    window: Option<Began>,
+}
+
+/// When a window began, and what had been counted by then.
+#[derive(Debug)]
+struct Began {
+    at_ns: u64,
+    counters: Counters,
+    busy_ns: u64,
 }
 
 impl WorkqueueState {
@@ -293,7 +302,7 @@ impl WorkqueueState {
 
     /// Leaves the choice of the scope to what is measured, or no longer.
     pub(crate) fn set_auto(&self, auto: Option<Auto>) {
-        let chooser = auto.map(|auto| Chooser { auto, began_ns: 0, before: self.counters() });
+        let chooser = auto.map(|auto| Chooser { auto, window: None });
         *lock(&self.auto) = chooser;
     }
 
@@ -301,26 +310,48 @@ impl WorkqueueState {
         lock(&self.auto).is_some()
     }
 
-    /// If the scope is chosen here, and a window is over: applies the scope to use next.
-    pub(crate) fn choose(&self, now_ns: u64, apply: impl FnOnce(Scope)) {
+    /// If scope and pull cost are chosen here, and a window is over: applies what to use next.
+    /// `busy`: how many CPUs there are within a mask, and how long they have run items for.
+    /// Whether they are chosen here.
+    pub(crate) fn choose(
+        &self,
+        now_ns: u64,
+        busy: impl FnOnce(Option<&CpuSet>) -> (u64, u64),
+        apply: impl FnOnce(Scope, PullCost),
+    ) -> bool {
         let mut chooser = lock(&self.auto);
-        let Some(chooser) = chooser.as_mut() else { return };
-        if now_ns < chooser.began_ns.saturating_add(WINDOW_NS) {
-            return;
+        let Some(chooser) = chooser.as_mut() else { return false };
+        let elapsed_ns = chooser.window.as_ref().map(|began| now_ns.saturating_sub(began.at_ns));
+        if elapsed_ns.is_some_and(|elapsed_ns| elapsed_ns < chooser.auto.window_ns()) {
+            return true;
         }
         let now = self.counters();
-        let items = now.completed - chooser.before.completed;
-        if items < WINDOW_ITEMS {
-            return;
+        let items = |began: &Began| now.completed - began.counters.completed;
+        if chooser.window.as_ref().is_some_and(|began| items(began) < WINDOW_ITEMS) {
+            return true;
         }
+        let (cpus, busy_ns) = busy(self.chosen().cpumask.as_ref());
+        let ends = Began { at_ns: now_ns, counters: now, busy_ns };
+        let Some(began) = chooser.window.replace(ends) else { return true };
+        let before = began.counters;
+        let elapsed_ns = now_ns.saturating_sub(began.at_ns);
+        let ran_ns = busy_ns.saturating_sub(began.busy_ns);
         chooser.auto.note(&Window {
-            items,
-            ran_ns: now.cpu_time_ns - chooser.before.cpu_time_ns,
-            waited_ns: now.queue_age.mean_since_ns(&chooser.before.queue_age),
+            elapsed_ns,
+            taken: Reach::ALL.map(|reach| {
+                let since =
+                    |now: &[u64], before: &[u64]| now[reach as usize] - before[reach as usize];
+                Taken {
+                    items: since(&now.taken, &before.taken),
+                    ran_ns: since(&now.cpu_times_ns, &before.cpu_times_ns),
+                }
+            }),
+            waited_ns: now.queue_age.mean_since_ns(&before.queue_age),
+            idle_ns: (cpus * elapsed_ns).saturating_sub(ran_ns),
         });
-        (chooser.began_ns, chooser.before) = (now_ns, now);
-        // Under the lock: a scope that the user fixes is not changed any more.
-        apply(chooser.auto.scope());
+        // Under the lock: what the user fixes is not changed any more.
+        apply(chooser.auto.scope(), chooser.auto.pull_cost());
+        true
     }
 
     pub(crate) fn counters(&self) -> Counters {

@@ -206,7 +206,7 @@ impl<'a> Worker<'a> {
         home.complete(elapsed_ns, items);
         let cpu_ns = cpu_began_ns.map(|began| thread_cpu_ns().saturating_sub(began));
         let cpu_ns = weight.map_or(elapsed_ns, |weight| weight * cpu_ns.unwrap_or(0));
-        self.books.of(self.shared, self.me, number).books.ran(cpu_ns);
+        self.books.of(self.shared, self.me, number).books.ran(reach, cpu_ns);
         let nice = self.shared.dispatch.pools.attributes(queue.pool).nice;
         self.shares.ran(queue.pool, nice, elapsed_ns);
         let slot = self.shared.dispatch.slot(self.cpu);

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use homing_sched::{Affinity, Attributes, MAX_ACTIVE_MAX, Nice};
+use homing_sched::{Affinity, Attributes, MAX_ACTIVE_MAX, Nice, PullCost};
 use homing_topology::{CpuId, CpuSet, Scope};
 
 use crate::gate::is_max_active;
@@ -129,7 +129,7 @@ pub enum WorkqueueError {
 /// How to make a workqueue. What can be changed afterwards has a setter of the same name.
 ///
 /// ```
-/// use homing_runtime::{Nice, Runtime, Scope};
+/// use homing_runtime::{Nice, PullCost, Runtime, Scope};
 ///
 /// let runtime = Runtime::new()?;
 /// let crypt = runtime
@@ -137,6 +137,7 @@ pub enum WorkqueueError {
 ///     .affinity_scope(Scope::Cache)
 ///     .affinity_strict(false)
 ///     .localize(true)
+///     .pull_cost(PullCost::USUAL)
 ///     .nice(Nice::HIGHPRI)
 ///     .max_active(512)
 ///     .build()?;
@@ -200,6 +201,13 @@ impl WorkqueueBuilder {
     /// Whether items wait at the issuing CPU before the rest of their pod. Default: false.
     pub fn localize(mut self, localize: bool) -> Self {
         self.chosen.attributes.localize = localize;
+        self
+    }
+
+    /// How dear it is taken to be to fetch an item from another pod: see
+    /// [`Workqueue::set_pull_cost`]. Default: [`PullCost::USUAL`].
+    pub fn pull_cost(mut self, cost: PullCost) -> Self {
+        self.chosen.attributes.pull_cost = cost;
         self
     }
 

@@ -50,6 +50,7 @@ fn what_is_taken_from_afar_is_counted_by_its_distance() {
         assert!(taken(&counters, reach) > 0, "{grid}: {counters:?}");
         assert_eq!(counters.taken.iter().sum::<u64>(), 400);
         assert!(counters.woken > 0 && counters.cpu_time_ns > 0);
+        assert_eq!(counters.cpu_times_ns.iter().sum::<u64>(), counters.cpu_time_ns);
         for (cpu, counters) in runtime.cpu_counters() {
             assert!(counters.items > 0 && counters.busy_ns > 0, "{cpu}: {counters:?}");
         }

@@ -3,6 +3,7 @@
 use homing_topology::Scope;
 
 use crate::nice::Nice;
+use crate::pull_cost::PullCost;
 
 /// Where the items of a workqueue may run: the kernel's `affinity_scope` and `affinity_strict`.
 ///
@@ -58,12 +59,14 @@ pub struct Attributes {
     pub localize: bool,
     /// The share of a CPU's time (`SCHED-6`).
     pub nice: Nice,
+    /// For how long its items are left to their own pod (`SCHED-4`).
+    pub pull_cost: PullCost,
 }
 
 impl Attributes {
     /// Plain attributes with this affinity.
     pub const fn new(affinity: Affinity) -> Self {
-        Self { affinity, localize: false, nice: Nice::NORMAL }
+        Self { affinity, localize: false, nice: Nice::NORMAL, pull_cost: PullCost::USUAL }
     }
 
     /// How finely the queues of these attributes are divided.

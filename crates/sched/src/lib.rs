@@ -53,6 +53,7 @@ mod mask;
 mod nice;
 mod place;
 mod pull;
+mod pull_cost;
 mod record;
 mod search;
 #[cfg(test)]
@@ -62,7 +63,7 @@ mod wake_delay;
 
 pub use active::{MAX_ACTIVE_MAX, MIN_ACTIVE, node_max_active};
 pub use attributes::{Affinity, Attributes, Level};
-pub use auto::{Auto, TRY_EVERY, WINDOW_ITEMS, WINDOW_NS, Window};
+pub use auto::{Auto, TRIAL_NS, Taken, WINDOW_ITEMS, WINDOW_NS, Window};
 pub use facts::Facts;
 pub use features::{Features, ParseFeaturesError};
 pub use hand_off::{HAND_OFF_NS, HandOff, HandOffFacts, hand_off};
@@ -75,6 +76,7 @@ pub use place::{
     TINY_ITEM_NS, WAKE_DELAY_MAX_NS, WHOLE_CORE_ITEM_NS, calls_for_decision, home, start, submit,
 };
 pub use pull::{IDLE_PATIENCE_NS, Idle, Next, PULL_AGE_MAX_NS, Reach, before_park};
+pub use pull_cost::PullCost;
 pub use record::{Asked, Decided, Record, Recording};
 pub use search::{Gaps, SLEEP_COST_NS};
 pub use tick::{

@@ -8,12 +8,14 @@ use crate::layout::{Layout, PoolId, QueueId};
 use crate::mask::Pod;
 use crate::nice::Shares;
 use crate::place::patience_ns;
+use crate::pull_cost::PullCost;
 
 /// A worker that has been idle for this long pulls whatever it may, however fresh. Derived: ten
 /// times the dearest pull.
 pub const IDLE_PATIENCE_NS: u64 = 100_000;
 
-/// The longest that the age of an item keeps others from pulling it, beside what its pod takes to come by.
+/// The longest that the age of an item keeps others from pulling it, where fetching costs what is
+/// usual ([`crate::PullCost`]), and beside what its pod takes to come by.
 pub const PULL_AGE_MAX_NS: u64 = 50_000;
 
 /// How far a worker went for an item.
@@ -178,7 +180,7 @@ impl<F: Facts> Scan<'_, F> {
             if away || !self.is_on(reach) {
                 continue;
             }
-            if self.is_ripe(queue, reach, &pod) {
+            if self.is_ripe(queue, reach, &pod, attributes.pull_cost) {
                 return Some((queue, reach));
             }
         }
@@ -191,14 +193,14 @@ impl<F: Facts> Scan<'_, F> {
     }
 
     /// Whether an item has waited for longer than fetching it costs: its own CPUs are late.
-    fn is_ripe(&mut self, queue: QueueId, reach: Reach, pod: &Pod<'_>) -> bool {
+    fn is_ripe(&mut self, queue: QueueId, reach: Reach, pod: &Pod<'_>, cost: PullCost) -> bool {
         let Idle::Since(idle_since_ns) = self.idle else {
             return true;
         };
         let facts = self.facts;
         let now_ns = *self.now_ns.get_or_insert_with(|| facts.now_ns());
         let item_ns = facts.item_ns(queue);
-        let age_ns = (item_ns / 16).clamp(reach.cost_ns(), PULL_AGE_MAX_NS);
+        let age_ns = cost.age_ns(reach, item_ns);
         let awake = pod.awake(&facts.active(), &facts.idle());
         let age_ns = age_ns + patience_ns(self.layout, facts, queue, item_ns, &awake);
         let by_age = facts.head_since_ns(queue).saturating_add(age_ns);

@@ -66,9 +66,12 @@ proptest! {
 /// Byte for byte, decision by decision.
 #[test]
 fn the_same_seed_gives_the_same_decisions() {
-    for name in GRIDS {
-        let layout = grid(name);
-        for seed in 0..5 {
+    let grids = GRIDS.iter().map(|name| ((*name).to_owned(), grid(name), 5));
+    let captures = captures().into_iter().map(|(name, layout)| (name, layout, 2));
+    let largest = (LARGEST.to_owned(), grid(LARGEST), 1);
+    for (name, layout, seeds) in grids.chain(captures).chain([largest]) {
+        println!("{name}");
+        for seed in 0..seeds {
             let scenario = random(&layout, seed, 400);
             let first = run(&layout, &scenario);
             assert_eq!(first.log, run(&layout, &scenario).log);

@@ -160,8 +160,16 @@ impl Dump {
 
     fn pools(&self) -> String {
         let mut text = String::new();
-        let keys = ["ref", "nice", "affinity_scope", "affinity_strict", "localize", "cpumask"];
-        let header = ["pool", "ref", "nice", "scope", "strict", "localize", "cpus"];
+        let keys = [
+            "ref",
+            "nice",
+            "affinity_scope",
+            "affinity_strict",
+            "localize",
+            "pull_cost",
+            "cpumask",
+        ];
+        let header = ["pool", "ref", "nice", "scope", "strict", "localize", "pull", "cpus"];
         let rows = self.pools.iter().map(|pool| {
             let value = |key| or_unknown(pool.attributes.get(key).map(String::as_str));
             [pool.id.clone()].into_iter().chain(keys.map(value)).collect()

@@ -129,10 +129,11 @@ fn pool(shared: &Shared, id: PoolId) -> String {
     let users = shared.workqueues.all();
     let users = users.iter().filter(|state| state.mode().pool() == id).count();
     let mut text = format!(
-        "affinity_scope {}\naffinity_strict {}\nlocalize {}\nnice {}\ncpumask {}\nref {users}",
+        "affinity_scope {}\naffinity_strict {}\nlocalize {}\npull_cost {}\nnice {}\ncpumask {}\nref {users}",
         attributes.affinity.scope,
         u8::from(attributes.affinity.strict),
         u8::from(attributes.localize),
+        attributes.pull_cost.percent(),
         attributes.nice.get(),
         dispatch.cpumask(id).unwrap_or(online),
     );

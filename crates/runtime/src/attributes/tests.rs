@@ -56,6 +56,7 @@ fn what_is_set_is_in_force_and_reads_back() {
         ("cpumask", "all", "0-7"),
         ("nice", "-20", "-20"),
         ("localize", "1", "1"),
+        ("pull_cost", "400", "400"),
         ("max_active", "12", "12"),
         ("min_active", "3", "3"),
         ("max_active", "max", "max"),

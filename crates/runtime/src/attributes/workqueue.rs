@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use homing_control::Attribute;
-use homing_sched::Nice;
+use homing_sched::{Nice, PullCost};
 use homing_topology::CpuSet;
 
 use super::{Refused, flag, scope};
@@ -18,7 +18,7 @@ use crate::workqueue_builder::WorkqueueError;
 /// How long `frozen` waits for items that run.
 const FREEZE: Duration = Duration::from_secs(5);
 
-const ALL: [&str; 15] = [
+const ALL: [&str; 16] = [
     "active",
     "affinity_scope",
     "affinity_strict",
@@ -32,6 +32,7 @@ const ALL: [&str; 15] = [
     "nice",
     "per_cpu",
     "pool",
+    "pull_cost",
     "rescuer",
     "type",
 ];
@@ -56,7 +57,7 @@ pub(super) fn is_writable(shared: &Shared, name: &str, attribute: &str) -> bool 
 fn takes(state: &WorkqueueState, name: &str) -> bool {
     let (per_cpu, ordered) = (state.kinds.per_cpu, state.kinds.ordered);
     match name {
-        "affinity_scope" | "affinity_strict" | "cpumask" | "localize" => !per_cpu,
+        "affinity_scope" | "affinity_strict" | "cpumask" | "localize" | "pull_cost" => !per_cpu,
         "max_active" => !ordered,
         "min_active" => !ordered && !per_cpu,
         "frozen" => state.kinds.freezable,
@@ -86,6 +87,7 @@ pub(super) fn get(shared: &Arc<Shared>, name: &str, attribute: &str) -> Option<S
         }
         "nice" => attributes.nice.get().to_string(),
         "localize" => bit(attributes.localize),
+        "pull_cost" => attributes.pull_cost.percent().to_string(),
         "max_active" => chosen.max_active.map_or("max".to_owned(), |max| max.to_string()),
         "min_active" => state.min_active().to_string(),
         "frozen" if state.kinds.freezable => {
@@ -199,6 +201,10 @@ pub(super) fn set(
         },
         "affinity_strict" => workqueue.set_affinity_strict(flag(value)?),
         "localize" => workqueue.set_localize(flag(value)?),
+        "pull_cost" => {
+            let cost = value.parse().ok().and_then(PullCost::from_percent);
+            workqueue.set_pull_cost(cost.ok_or_else(|| Refused::value(PULL_COST))?)
+        }
         "nice" => {
             let nice = value.parse().ok().and_then(Nice::new);
             workqueue.set_nice(nice.ok_or_else(|| Refused::value("a number from -20 to 19"))?)
@@ -231,6 +237,8 @@ pub(super) fn set(
         other => Refused::Failed(other.to_string()),
     })
 }
+
+const PULL_COST: &str = "25, 50, 100, 200 or 400, in per cent of what is usual";
 
 const MAX_ACTIVE: &str = "a number from 1 to 2048, or max";
 

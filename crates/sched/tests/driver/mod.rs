@@ -14,7 +14,7 @@ pub(crate) mod rng;
 mod sim;
 mod worker;
 
-use homing_sched::{Affinity, Attributes, Features, Nice};
+use homing_sched::{Affinity, Attributes, Features, Nice, PullCost};
 use homing_topology::{CpuSet, Scope};
 
 use rng::Rng;
@@ -111,6 +111,7 @@ impl Scenario {
                 affinity: *rng.pick(&Affinity::ALL),
                 localize: rng.below(4) == 0,
                 nice: *rng.pick(&[Nice::NORMAL, Nice::NORMAL, Nice::HIGHPRI, Nice::MAX]),
+                pull_cost: *rng.pick(&PullCost::ALL),
             };
             if !pools.contains(&attributes) {
                 pools.push(attributes);

@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
 use homing_sched::{
-    Affinity, Attributes, Auto, Facts, Features, Gaps, HandOff, HandOffFacts, Idle, Layout,
-    Next as Decision, QueueId, Reach, Shares, WINDOW_NS, Window, before_park, calls_for_decision,
-    hand_off, home, issuer_waits, overdue, start, submit,
+    Affinity, Attributes, Facts, Features, Gaps, HandOff, HandOffFacts, Idle, Layout,
+    Next as Decision, QueueId, Reach, Shares, before_park, calls_for_decision, hand_off, home,
+    issuer_waits, overdue, start, submit,
 };
 use homing_topology::{CpuId, CpuSet, Machine, Scope};
 
 use super::board::{Board, POOL};
+use super::chooser::Chooser;
 use super::{CREW_TOKEN, CrewCounts, Item, Next};
 use crate::geometry::CpuIndex;
 use crate::host::{Host, Kind, ThreadId};
@@ -109,6 +110,7 @@ struct Worker {
     hand: VecDeque<Item>,
     queue: Option<QueueId>,
     batch_items: u32,
+    reach: Reach,
     began_ns: u64,
     idle: Idle,
     idle_since_ns: u64,
@@ -137,23 +139,10 @@ pub struct Homing {
     /// Since when issuers have waited that nobody has called yet.
     waiting_since_ns: BTreeMap<ThreadId, u64>,
     wakes_seen: u32,
-    auto: Option<Auto>,
-    window: WindowBooks,
+    chooser: Option<Chooser>,
     /// Since when work has been waiting while a CPU that may take it was idle.
     exposed_since_ns: Option<u64>,
     pub(super) counts: CrewCounts,
-}
-
-/// What `affinity_scope=auto` goes by.
-#[derive(Debug, Default)]
-struct WindowBooks {
-    began_ns: u64,
-    items: u64,
-    ran_ns: u64,
-    waited_ns: u64,
-    samples: u64,
-    /// The item whose waiting is measured, and since when.
-    sample: Option<(Item, u64)>,
 }
 
 /// What a timer is for.
@@ -181,6 +170,7 @@ impl Homing {
                 hand: VecDeque::new(),
                 queue: None,
                 batch_items: 0,
+                reach: Reach::Home,
                 began_ns: 0,
                 idle: Idle::Woken,
                 idle_since_ns: 0,
@@ -192,7 +182,7 @@ impl Homing {
             });
         }
         let first = workers[0].thread.0;
-        let auto = settings.auto.then(|| Auto::new(machine, settings.affinity.scope));
+        let chooser = settings.auto.then(|| Chooser::new(machine, settings.affinity.scope));
         let mut crew = Self {
             layout,
             settings,
@@ -205,8 +195,7 @@ impl Homing {
             issuing_before: CpuSet::EMPTY,
             waiting_since_ns: BTreeMap::new(),
             wakes_seen: 0,
-            auto,
-            window: WindowBooks::default(),
+            chooser,
             exposed_since_ns: None,
             counts: CrewCounts::default(),
         };
@@ -283,8 +272,8 @@ impl Homing {
         }
         let queue = home(&self.layout, &self.board, id, POOL);
         let waiting = self.board.push(queue, item);
-        if self.window.sample.is_none() {
-            self.window.sample = Some((item, self.board.now_ns));
+        if let Some(chooser) = &mut self.chooser {
+            chooser.queued(item, self.board.now_ns);
         }
         let item_ns = self.board.item_ns(queue);
         if calls_for_decision(item_ns, waiting) && !self.board.idle.is_empty() {
@@ -402,8 +391,9 @@ impl Homing {
         worker.state = State::Awake;
         worker.idle = Idle::Since(self.board.now_ns);
         worker.idle_since_ns = self.board.now_ns;
-        self.window.items += u64::from(worker.batch_items);
-        self.window.ran_ns += elapsed_ns;
+        if let Some(chooser) = &mut self.chooser {
+            chooser.ran(worker.reach, worker.batch_items, elapsed_ns);
+        }
         if let Some(queue) = worker.queue.take() {
             let length = &mut self.board.queue_mut(queue).length;
             *length = length.complete(elapsed_ns, worker.batch_items);
@@ -503,12 +493,8 @@ impl Homing {
         if reach != Reach::Home {
             self.counts.pulled += batch.len() as u64;
         }
-        if let Some((item, since_ns)) = self.window.sample
-            && batch.contains(&item)
-        {
-            self.window.waited_ns += self.board.now_ns - since_ns;
-            self.window.samples += 1;
-            self.window.sample = None;
+        if let Some(chooser) = &mut self.chooser {
+            chooser.taken(&batch, self.board.now_ns);
         }
         if !self.board.idle.is_empty() {
             let from = host.cpu_of(thread);
@@ -521,6 +507,7 @@ impl Homing {
         worker.state = State::Busy;
         worker.queue = Some(queue);
         worker.batch_items = batch.len() as u32;
+        worker.reach = reach;
         worker.began_ns = self.board.now_ns;
         let first = batch.pop_front();
         worker.hand = batch;
@@ -565,16 +552,10 @@ impl Homing {
 
     /// `affinity_scope=auto`.
     fn choose_scope(&mut self) {
-        let now_ns = self.board.now_ns;
-        let books = &self.window;
-        let Some(auto) = &mut self.auto else { return };
-        if now_ns - books.began_ns < WINDOW_NS || books.items < homing_sched::WINDOW_ITEMS {
-            return;
-        }
-        let waited_ns = books.waited_ns / books.samples.max(1);
-        auto.note(&Window { items: books.items, ran_ns: books.ran_ns, waited_ns });
-        let scope = auto.scope();
-        self.window = WindowBooks { began_ns: now_ns, ..WindowBooks::default() };
+        let Some(chooser) = &mut self.chooser else { return };
+        let cpus = self.workers.len() as u64;
+        let Some((scope, pull_cost)) = chooser.choose(self.board.now_ns, cpus) else { return };
+        self.board.attributes.pull_cost = pull_cost;
         if scope == self.board.attributes.affinity.scope {
             return;
         }

@@ -3,6 +3,7 @@
 //! Both own threads of the [`Host`]; what an item is and how long it takes is the workload's.
 
 mod board;
+mod chooser;
 mod homing;
 mod kernel;
 
