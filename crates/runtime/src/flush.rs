@@ -145,20 +145,24 @@ impl Flushes {
             let waits = std::mem::take(&mut inner.overflow);
             inner.pending.push(Pending { colours, waits });
         }
-        // Those that wait for the same are one: there are no more than sets of colours.
-        let mut pending: Vec<Pending> = Vec::new();
-        let mut over = Vec::new();
-        for Pending { colours, mut waits } in inner.pending.drain(..) {
-            let colours = colours & left;
-            if colours == 0 {
-                over.append(&mut waits);
-            } else if let Some(same) = pending.iter_mut().find(|same| same.colours == colours) {
-                same.waits.append(&mut waits);
-            } else {
-                pending.push(Pending { colours, waits });
+        // Those that wait for the same are one: there are no more than sets of colours. In place, as this
+        // is done for each batch that ends during a flush.
+        let (pending, mut over, mut kept) = (&mut inner.pending, Vec::new(), 0);
+        for next in 0..pending.len() {
+            let (before, rest) = pending.split_at_mut(next);
+            let Pending { colours, waits } = &mut rest[0];
+            *colours &= left;
+            let same = before[..kept].iter_mut().find(|same| same.colours == *colours);
+            match same {
+                _ if *colours == 0 => over.append(waits),
+                Some(same) => same.waits.append(waits),
+                None => {
+                    pending.swap(kept, next);
+                    kept += 1;
+                }
             }
         }
-        inner.pending = pending;
+        pending.truncate(kept);
         if inner.overflow.is_empty() {
             let awaited = inner.pending.iter().fold(0, |all, pending| all | pending.colours);
             self.awaited.store(awaited, Ordering::Relaxed);

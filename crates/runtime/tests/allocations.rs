@@ -1,0 +1,72 @@
+//! How often queueing an item and running it allocates: once at most, or not at all where the item
+//! is the caller's own.
+
+#[path = "../../sched/tests/counting/mod.rs"]
+mod counting;
+
+use std::sync::mpsc;
+
+use homing_runtime::{Runtime, Scope, Workqueue};
+
+const ITEMS: u64 = 10_000;
+
+/// What 10,000 items take on the thread that issues them and on the one worker that runs them.
+fn allocated(workqueue: &Workqueue, issue: impl Fn(&Workqueue)) -> (u64, u64) {
+    // Not by joining a handle, which may run the item here.
+    let on_the_worker = || {
+        let (tell, told) = mpsc::sync_channel(1);
+        workqueue.execute(move || tell.send(counting::count()).unwrap());
+        told.recv().unwrap()
+    };
+    // What grows with the first items, as tables of counters do, does not count.
+    issue(workqueue);
+    workqueue.flush();
+    let before = on_the_worker();
+    let issuing = counting::during(|| issue(workqueue));
+    workqueue.flush();
+    (issuing, on_the_worker() - before)
+}
+
+#[test]
+fn an_item_is_allocated_once_and_nothing_else_is() {
+    let first = Runtime::new().unwrap().cpus().first().unwrap();
+    let one = homing_runtime::CpuSet::of(first);
+    let runtime = Runtime::builder().cpus(one).build().unwrap();
+    let items = runtime.workqueue("items").affinity_scope(Scope::Cache).build().unwrap();
+    let several = |issue: &dyn Fn(&Workqueue)| (0..ITEMS).for_each(|_| issue(&items));
+    // Those that come by themselves, and a handful for the threads' own ends.
+    let few = |count: u64| count < ITEMS / 100;
+
+    let (issuing, running) = allocated(&items, |q| several(&|_| q.execute(|| ())));
+    assert!(issuing <= ITEMS && few(running), "execute: {issuing} and {running}");
+    let (issuing, running) = allocated(&items, |q| several(&|_| drop(q.queue(|| [1_u64; 4]))));
+    assert!(issuing <= ITEMS && few(running), "queue: {issuing} and {running}");
+    // Its own memory too, not only that of the item by which it is gone on with.
+    let (issuing, running) = allocated(&items, |q| several(&|_| drop(q.spawn(async { 1 }))));
+    assert!(issuing <= 2 * ITEMS && few(running), "spawn: {issuing} and {running}");
+    let (issuing, running) =
+        allocated(&items, |q| several(&|_| drop(q.queue_on(first, || ()).unwrap())));
+    assert!(issuing <= ITEMS && few(running), "queue_on: {issuing} and {running}");
+    let (issuing, running) = allocated(&items, |q| q.execute_batch((0..ITEMS).map(|_| || ())));
+    assert!(issuing <= ITEMS + 10 && few(running), "execute_batch: {issuing} and {running}");
+    let (issuing, running) = allocated(&items, |q| {
+        q.scope(|scope| (0..ITEMS).for_each(|_| scope.queue(|| ())));
+    });
+    assert!(issuing <= ITEMS + 10 && few(running), "scope: {issuing} and {running}");
+}
+
+/// A work item is made once and queued again and again.
+#[test]
+fn a_work_item_takes_nothing_when_it_is_queued_again() {
+    let runtime = Runtime::new().unwrap();
+    let items = runtime.workqueue("items").build().unwrap();
+    let (ran, runs) = mpsc::sync_channel(1);
+    let work = items.work(move |_| ran.send(()).unwrap());
+    let mut allocated = 0;
+    for _ in 0..1_000 {
+        allocated += counting::during(|| assert!(work.queue()));
+        runs.recv().unwrap();
+        work.flush();
+    }
+    assert!(allocated < 10, "{allocated}");
+}

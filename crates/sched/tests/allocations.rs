@@ -1,0 +1,140 @@
+//! No decision allocates, on any machine.
+
+mod counting;
+
+use homing_sched::{
+    Affinity, Attributes, Auto, Facts, Features, Gaps, HandOffFacts, Idle, ItemLength, Layout,
+    Nice, PoolId, PoolSet, QueueId, Reach, Running, Shares, Taken, Window, before_park, hand_off,
+    home, issuer_waits, overdue, start, submit, tick,
+};
+use homing_topology::{CpuId, CpuSet, Machine, Scope};
+
+/// A machine on which one queue has items, or none.
+struct Given {
+    online: CpuSet,
+    idle: CpuSet,
+    attributes: Vec<Attributes>,
+    full: Option<QueueId>,
+    masked: bool,
+}
+
+impl Facts for Given {
+    fn now_ns(&self) -> u64 {
+        1_000_000_000
+    }
+
+    fn features(&self) -> Features {
+        Features::ALL
+    }
+
+    fn active(&self) -> CpuSet {
+        self.online
+    }
+
+    fn idle(&self) -> CpuSet {
+        self.idle
+    }
+
+    fn searching(&self) -> CpuSet {
+        CpuSet::EMPTY
+    }
+
+    fn occupied(&self, _: u64) -> CpuSet {
+        CpuSet::EMPTY
+    }
+
+    fn pools(&self) -> PoolSet {
+        PoolSet::first(self.attributes.len() as u8)
+    }
+
+    fn attributes(&self, pool: PoolId) -> Attributes {
+        self.attributes[usize::from(pool.0)]
+    }
+
+    fn cpumask(&self, _: PoolId) -> Option<&CpuSet> {
+        self.masked.then_some(&self.online)
+    }
+
+    fn waiting(&self, queue: QueueId) -> u32 {
+        u32::from(self.full == Some(queue)) * 9
+    }
+
+    fn head_since_ns(&self, _: QueueId) -> u64 {
+        0
+    }
+
+    fn item_ns(&self, _: QueueId) -> u64 {
+        10_000
+    }
+}
+
+#[test]
+fn decisions_allocate_nothing() {
+    for grid in ["1x1x1", "1x1x2x1", "2x4x4x2", "8x8x8x2"] {
+        let layout = Layout::new(&Machine::from_grid(grid).unwrap()).unwrap();
+        let online = *layout.machine().online();
+        let (first, last) = (online.first().unwrap(), online.iter().last().unwrap());
+        for (masked, full_at) in [(false, None), (false, Some(first)), (true, Some(last))] {
+            for idle in [CpuSet::EMPTY, CpuSet::of(last), online] {
+                let attributes: Vec<_> = Affinity::ALL.map(Attributes::new).to_vec();
+                let mut facts = Given { online, idle, attributes, full: None, masked };
+                for pool in 0..facts.attributes.len() as u8 {
+                    let pool = PoolId(pool);
+                    facts.full = full_at.map(|cpu| home(&layout, &facts, cpu, pool));
+                    let queue = home(&layout, &facts, first, pool);
+                    // A worker's table of what each pool has had, which grows with the pools.
+                    let mut shares = Shares::default();
+                    shares.ran(pool, Nice::NORMAL, 1);
+                    for cpu in [first, last] {
+                        let decide = || decide(&layout, &facts, queue, cpu, &mut shares);
+                        let allocated = counting::during(decide);
+                        assert_eq!(allocated, 0, "{grid}, idle {idle}, {pool:?}, CPU {cpu}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn decide(layout: &Layout, facts: &Given, queue: QueueId, cpu: CpuId, shares: &mut Shares) {
+    submit(layout, facts, cpu, queue.pool);
+    start(layout, facts, queue, cpu);
+    overdue(layout, facts);
+    issuer_waits(layout, facts, cpu);
+    for idle in [Idle::Woken, Idle::Since(999_999_999)] {
+        before_park(layout, facts, cpu, idle, shares);
+    }
+    shares.ran(queue.pool, facts.attributes(queue.pool).nice, 10_000);
+    before_park(layout, facts, cpu, Idle::Woken, shares);
+    let _ = ItemLength::default().complete(10_000, 3).batch(100);
+    let _ = Gaps::UNKNOWN.note(5_000).search_ns(false);
+    hand_off(&HandOffFacts { item_ns: 10_000, issuer_has_more: true, spare_cpu_count: 3 });
+    tick(&Running {
+        running_for_ns: 20_000_000,
+        elapsed_ns: 2_000_000,
+        on_cpu_ns: 0,
+        ready_ns: 0,
+        asleep_now: true,
+        cpu_intensive_ns: 10_000_000,
+    });
+}
+
+#[test]
+fn choosing_a_scope_allocates_nothing_once_it_has_begun() {
+    let mut auto = Auto::new(&Machine::from_grid("8x8x8x2").unwrap(), Scope::Cache);
+    let allocated = counting::during(|| {
+        for number in 0..1_000 {
+            let mut window = Window { elapsed_ns: auto.window_ns(), ..Window::default() };
+            let ran_ns = 10_000 + 500 * auto.scope() as u64 + number % 100;
+            window.taken[Reach::Home as usize] = Taken { items: 1_000, ran_ns: 1_000 * ran_ns };
+            auto.note(&window);
+        }
+    });
+    assert_eq!((allocated, auto.scope()), (0, Scope::Cpu));
+}
+
+/// Else none of this says anything.
+#[test]
+fn what_allocates_is_counted() {
+    assert_eq!(counting::during(|| vec![1_u8; 100]), 1);
+}
