@@ -115,6 +115,8 @@ fn unit(root: &Path) -> anyhow::Result<()> {
         "blocking",
         "--test",
         "metrics",
+        "--test",
+        "spans",
     ]))
 }
 
