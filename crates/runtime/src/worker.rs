@@ -54,8 +54,9 @@ struct Worker<'a> {
     turn: u64,
     shares: Shares,
     idle: Idle,
-    /// It has just searched, and found something.
-    searched: bool,
+    /// It has searched since it last ran an item or slept: it does so once for each. Whether it found
+    /// something.
+    searched: Option<bool>,
     /// The end of the last batch or sleep: the beginning of the next batch.
     now_ns: u64,
     gaps: Gaps,
@@ -67,7 +68,7 @@ impl<'a> Worker<'a> {
         let now_ns = now_ns();
         let books = BooksCache { known: Vec::new() };
         let (idle, gaps) = (Idle::Since(now_ns), Gaps::UNKNOWN);
-        let (shares, searched) = (Shares::NONE, false);
+        let (shares, searched) = (Shares::NONE, None);
         Self { shared, me, cpu, turn: 0, shares, idle, searched, now_ns, gaps, books }
     }
 
@@ -93,7 +94,7 @@ impl<'a> Worker<'a> {
             }
             match shared.dispatch.take(&**shared, self.cpu, self.idle, &self.shares) {
                 Ok(taken) => {
-                    if std::mem::take(&mut self.searched) {
+                    if self.searched.take() == Some(true) {
                         // While it searched nobody was woken for anything.
                         shared.dispatch.hand_on(&**shared, self.cpu);
                     }
@@ -255,7 +256,7 @@ impl<'a> Worker<'a> {
     fn search(&mut self) -> bool {
         let dispatch = &self.shared.dispatch;
         let search_ns = self.gaps.search_ns(dispatch.is_occupied(self.cpu));
-        if search_ns == 0 || !dispatch.begin_search(self.cpu) {
+        if search_ns == 0 || self.searched.is_some() || !dispatch.begin_search(self.cpu) {
             return false;
         }
         let began_ns = now_ns();
@@ -269,7 +270,7 @@ impl<'a> Worker<'a> {
             std::hint::spin_loop();
         };
         dispatch.end_search(self.cpu);
-        self.searched = found;
+        self.searched = Some(found);
         if found {
             let before_ns = std::mem::replace(&mut self.now_ns, now_ns());
             let gap_ns = self.now_ns.saturating_sub(before_ns);
@@ -315,7 +316,7 @@ impl<'a> Worker<'a> {
             shared.dispatch.note_wake_delay(self.cpu, self.now_ns);
             self.gaps = self.gaps.note(self.now_ns.saturating_sub(before_ns));
         }
-        self.idle = Idle::Woken;
+        (self.idle, self.searched) = (Idle::Woken, None);
         shared.monitor.somebody_works();
     }
 
