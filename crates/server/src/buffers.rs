@@ -78,6 +78,11 @@ impl Inbox {
         self.lease.is_some()
     }
 
+    /// Whether it has been lent memory for more than a batch.
+    pub(crate) fn has_lease(&self) -> bool {
+        self.lease.is_some()
+    }
+
     /// Gives back what a long request took. What was taken out must not be needed any more.
     pub(crate) fn shrink(&mut self) {
         if self.buffer.len() > KEEP_LEN && self.len() <= BATCH_LEN {

@@ -2,22 +2,36 @@
 
 use std::collections::HashMap;
 use std::net::Shutdown;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::memory::Memory;
+use crate::memory::{Account, Memory};
 use crate::peer::Peer;
 
 /// How long a draining server waits for its clients before it hangs up.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long after that they may take to leave.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Between two looks for clients that do not go on.
+const LOOK_MS: u64 = 300;
+
+/// The part of memory for what is taken in ahead of requests: one in so many.
+const AHEAD: usize = 4;
 
 #[derive(Debug)]
 pub(crate) struct Clients {
     count_max: usize,
     /// How long one may keep memory that others wait for without going on.
     patience: Duration,
-    pub(crate) memory: Memory,
+    for_requests: Memory,
+    ahead: Memory,
     began: Instant,
+    /// When it was last looked for some that do not go on, in milliseconds.
+    looked_ms: AtomicU64,
     peers: Mutex<Peers>,
     peer_left: Condvar,
 }
@@ -33,10 +47,19 @@ impl Clients {
         Self {
             count_max,
             patience,
-            memory: Memory::new(memory_max),
+            for_requests: Memory::new(memory_max - memory_max / AHEAD),
+            ahead: Memory::new(memory_max / AHEAD),
             began: Instant::now(),
+            looked_ms: AtomicU64::new(0),
             peers: Mutex::default(),
             peer_left: Condvar::new(),
+        }
+    }
+
+    pub(crate) fn memory(&self, account: Account) -> &Memory {
+        match account {
+            Account::Requests => &self.for_requests,
+            Account::Ahead => &self.ahead,
         }
     }
 
@@ -71,6 +94,11 @@ impl Clients {
     /// Somebody waits for memory: cuts those off that keep some and do not go on.
     pub(crate) fn hang_up_on_stalled(&self) {
         let now_ms = self.now_ms();
+        // Many may wait.
+        let looked_ms = self.looked_ms.fetch_max(now_ms, Relaxed);
+        if now_ms.saturating_sub(looked_ms) < LOOK_MS {
+            return;
+        }
         for (id, peer) in &self.peers().connected {
             if peer.is_stalled(now_ms, self.patience) {
                 tracing::warn!(id, "a client keeps memory that others wait for: it is cut off");
@@ -79,21 +107,47 @@ impl Clients {
         }
     }
 
-    /// Lets every connection finish what it has received, for a while; then hangs up.
-    pub(crate) fn drain(&self) {
-        let mut peers = self.peers();
+    /// Lets every connection finish what it has received, for a while; then hangs up on those that are
+    /// waited for. Whether all have left: those that have not wait for a disk.
+    pub(crate) fn drain(&self) -> bool {
+        let peers = self.peers();
         peers.connected.values().for_each(|peer| peer.shutdown(Shutdown::Read));
+        drop(peers);
         let deadline = Instant::now() + DRAIN_TIMEOUT;
+        if self.wait_until_gone(deadline) {
+            return true;
+        }
+        self.hang_up();
+        self.wait_until_gone(Instant::now() + LEAVE_TIMEOUT)
+    }
+
+    /// Waits for those that wait for a disk.
+    pub(crate) fn wait_for_the_rest(&self) {
+        while !self.wait_until_gone(Instant::now() + LEAVE_TIMEOUT) {
+            self.hang_up();
+        }
+    }
+
+    fn wait_until_gone(&self, deadline: Instant) -> bool {
+        let mut peers = self.peers();
         while !peers.connected.is_empty() {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                tracing::warn!(count = peers.connected.len(), "clients do not read: hanging up");
-                peers.connected.values().for_each(|peer| peer.shutdown(Shutdown::Both));
+                return false;
             }
-            let left = left.max(Duration::from_secs(1));
-            let (guard, _) =
-                self.peer_left.wait_timeout(peers, left).unwrap_or_else(PoisonError::into_inner);
-            peers = guard;
+            let waited = self.peer_left.wait_timeout(peers, left);
+            peers = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+
+    /// On those who do not take their replies: what is being done for the others is answered.
+    fn hang_up(&self) {
+        for (id, peer) in &self.peers().connected {
+            if peer.is_waited_for() {
+                tracing::warn!(id, "a client does not read: hanging up");
+                peer.give_up();
+            }
         }
     }
 }

@@ -11,7 +11,7 @@ use homing_volume::{Block, BlockError, Durability};
 
 use crate::batch::Batch;
 use crate::buffers::{BATCH_LEN, Inbox, KEEP_LEN, Outbox};
-use crate::memory::Lease;
+use crate::memory::{Account, Lease};
 use crate::negotiation::{End, negotiate};
 use crate::peer::{Counted, Peer, Reply};
 use crate::server::{CryptOn, Shared};
@@ -128,7 +128,11 @@ impl Connection {
             }
             // While we wait others can use the outbox.
             self.shared.outboxes.give_back(std::mem::take(&mut self.outbox));
-            if self.spare.is_some() {
+            if count <= BATCH_LEN {
+                // What was taken in ahead of requests is done by now.
+                self.inbox.shrink();
+            }
+            if self.spare.is_some() || self.inbox.has_lease() {
                 self.peer.receives.begin(&self.peer.clients);
             }
             let came = self.inbox.fill(&self.peer.stream, count)?;
@@ -236,7 +240,12 @@ impl Connection {
                 self.block_status(cookie, offset, length, one);
             }
             Command::Flush => {
-                let lease = Lease::of_nothing(&self.peer);
+                // Each is small, but there may be many.
+                let Some(lease) = self.lease_held(0) else {
+                    let result = self.device.flush();
+                    self.answer(cookie, result);
+                    return Ok(true);
+                };
                 let job = Job::new(self, cookie, 0, lease);
                 let (device, shared) = (Arc::clone(&self.device), Arc::clone(&self.shared));
                 let done = Box::new(move |result| job.answer(result));
@@ -269,7 +278,7 @@ impl Connection {
     fn lease_held(&mut self, held: u32) -> Option<Lease> {
         let bytes = IN_FLIGHT_BASE + held as usize;
         let spared = self.spare.as_mut().and_then(|spare| spare.split(bytes));
-        spared.or_else(|| self.peer.try_lease(bytes))
+        spared.or_else(|| self.peer.try_lease(Account::Requests, bytes))
     }
 
     fn read(&mut self, cookie: u64, offset: u64, length: u32) -> Result<(), End> {

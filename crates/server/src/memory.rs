@@ -6,8 +6,10 @@
 //! done by the connection's own thread; who needs more waits, first come first served, and meanwhile sees
 //! to it that nobody keeps it who does not go on ([`Clients`]).
 //!
-//! No lease is waited for by a thread that has another one, so there is no circle of waiting among
-//! ourselves; for those that clients make, there is the end of patience.
+//! There are two accounts: one for requests, and one for what is taken in ahead of them ([`Account`]). No
+//! lease on the first is waited for by a thread that has another one on it, and nobody ever waits for the
+//! second, so there is no circle of waiting among ourselves; for those that clients make, there is the
+//! end of patience.
 //!
 //! [`Clients`]: crate::clients::Clients
 
@@ -87,7 +89,7 @@ impl Memory {
         self.freed.notify_all();
     }
 
-    fn give_back(&self, bytes: usize) {
+    pub(crate) fn give_back(&self, bytes: usize) {
         self.used.fetch_sub(bytes, SeqCst);
         if self.waiting.load(SeqCst) > 0 {
             // Those who have looked wait by now.
@@ -97,25 +99,29 @@ impl Memory {
     }
 }
 
+/// What memory is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Account {
+    /// Requests that are carried out: whoever needs some may wait for it.
+    Requests,
+    /// What has been taken in from clients that do not take their replies. It may be kept while its
+    /// owner waits for the other kind, so nobody waits for it.
+    Ahead,
+}
+
 /// Memory that a client's requests take. Dropping it gives it back.
 #[derive(Debug)]
 pub(crate) struct Lease {
     peer: Arc<Peer>,
+    account: Account,
     bytes: usize,
 }
 
 impl Lease {
     /// The caller has taken as much.
-    pub(crate) fn new(peer: &Arc<Peer>, bytes: usize) -> Self {
-        if bytes > 0 {
-            peer.leased.fetch_add(bytes, Relaxed);
-        }
-        Self { peer: Arc::clone(peer), bytes }
-    }
-
-    /// For a request that takes none worth speaking of.
-    pub(crate) fn of_nothing(peer: &Arc<Peer>) -> Self {
-        Self::new(peer, 0)
+    pub(crate) fn new(peer: &Arc<Peer>, account: Account, bytes: usize) -> Self {
+        peer.leased.fetch_add(bytes, Relaxed);
+        Self { peer: Arc::clone(peer), account, bytes }
     }
 
     pub(crate) fn peer(&self) -> &Arc<Peer> {
@@ -125,7 +131,7 @@ impl Lease {
     /// A part of it, if it has as much.
     pub(crate) fn split(&mut self, bytes: usize) -> Option<Self> {
         self.bytes = self.bytes.checked_sub(bytes)?;
-        Some(Self { peer: Arc::clone(&self.peer), bytes })
+        Some(Self { peer: Arc::clone(&self.peer), account: self.account, bytes })
     }
 }
 
@@ -133,7 +139,7 @@ impl Drop for Lease {
     fn drop(&mut self) {
         if self.bytes > 0 {
             self.peer.leased.fetch_sub(self.bytes, Relaxed);
-            self.peer.clients.memory.give_back(self.bytes);
+            self.peer.clients.memory(self.account).give_back(self.bytes);
         }
     }
 }

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use crate::buffers::{BATCH_LEN, Inbox};
 use crate::clients::Clients;
-use crate::memory::Lease;
+use crate::memory::{Account, Lease};
 use crate::stream::Stream;
 
 /// Requests, with their replies, that one connection may have with workers (`SERVE-3`), in bytes.
@@ -149,8 +149,11 @@ impl Peer {
             } else {
                 // May wait, so the slow thread must be able to go on meanwhile.
                 drop(outgoing);
-                let spared = spare.as_mut().and_then(|spare| spare.split(bytes.len()));
-                let lease = spared.unwrap_or_else(|| self.lease(bytes.len()));
+                let lease = match spare {
+                    // It has some: then more is not waited for.
+                    Some(spare) => spare.split(bytes.len()).unwrap_or_else(|| self.no_lease()),
+                    None => self.lease(bytes.len()),
+                };
                 counted = Some(self.take_off(bytes.len(), lease));
                 outgoing = lock(&self.outgoing);
             }
@@ -159,7 +162,12 @@ impl Peer {
         drop(outgoing);
         drop(counted);
         let mut result = self.exchange(bytes, inbox);
-        while let Some(reply) = self.next_waiting() {
+        loop {
+            if result.is_err() {
+                // The stream may end within a reply: nothing must come after it.
+                self.shutdown(Shutdown::Both);
+            }
+            let Some(reply) = self.next_waiting() else { break };
             // Once it has failed the client is gone; its replies go too.
             if result.is_ok() {
                 result = self.exchange(&reply.bytes, inbox);
@@ -183,8 +191,12 @@ impl Peer {
                     let wanted = !ended && inbox.len() < READ_AHEAD_MAX;
                     let room = wanted
                         && (inbox.len() < BATCH_LEN
-                            || inbox.may_grow(|| self.try_lease(2 * READ_AHEAD_MAX)));
+                            || inbox
+                                .may_grow(|| self.try_lease(Account::Ahead, 2 * READ_AHEAD_MAX)));
                     let again = (wanted && !room).then_some(TRY_AGAIN);
+                    if again.is_some() {
+                        self.clients.hang_up_on_stalled();
+                    }
                     if self.stream.wait(room, again)? {
                         // The end is found again by the next read, after the replies.
                         let wanted = inbox.len() + BATCH_LEN;
@@ -223,7 +235,10 @@ impl Peer {
             match self.stream.try_write(&reply.bytes[at..]) {
                 Ok(count) => at += count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Some(at),
-                Err(_) => return None,
+                Err(_) => {
+                    self.shutdown(Shutdown::Both);
+                    return None;
+                }
             }
         }
         None
@@ -250,8 +265,16 @@ impl Peer {
                 Err(error) => break Err(error),
             }
         };
+        if result.is_err() {
+            self.shutdown(Shutdown::Both);
+        }
         self.sends.end();
         result
+    }
+
+    /// Whether the client is waited for, to take replies or to send the rest of a request.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        [&self.receives, &self.sends].into_iter().any(|waiting| waiting.0.load(Relaxed) > 0)
     }
 
     /// Whether memory has been lent for it, and it has been waited for longer than this.
@@ -312,15 +335,21 @@ impl Peer {
         Counted { lease, weight }
     }
 
-    /// Leases memory; waits while there is none left. The caller must have no other lease.
+    /// Leases memory for a request; waits while there is none left. The caller must have none for another.
     pub(crate) fn lease(self: &Arc<Self>, bytes: usize) -> Lease {
-        self.clients.memory.take(bytes, || self.clients.hang_up_on_stalled());
-        Lease::new(self, bytes)
+        let memory = self.clients.memory(Account::Requests);
+        memory.take(bytes, || self.clients.hang_up_on_stalled());
+        Lease::new(self, Account::Requests, bytes)
     }
 
     /// Leases memory, if there is some.
-    pub(crate) fn try_lease(self: &Arc<Self>, bytes: usize) -> Option<Lease> {
-        self.clients.memory.try_take(bytes).then(|| Lease::new(self, bytes))
+    pub(crate) fn try_lease(self: &Arc<Self>, account: Account, bytes: usize) -> Option<Lease> {
+        let taken = self.clients.memory(account).try_take(bytes);
+        taken.then(|| Lease::new(self, account, bytes))
+    }
+
+    fn no_lease(self: &Arc<Self>) -> Lease {
+        Lease::new(self, Account::Requests, 0)
     }
 
     fn land(&self, weight: usize) {

@@ -200,8 +200,13 @@ impl Server {
         }
         // From here on nobody can connect, nor wait for us to accept.
         self.listener.close();
-        self.shared.clients.drain();
-        let failed = self.shared.flush_all();
+        let all_left = self.shared.clients.drain();
+        let mut failed = self.shared.flush_all();
+        if !all_left {
+            // They waited for their disk, which must not have kept the others from their last flush.
+            self.shared.clients.wait_for_the_rest();
+            failed = self.shared.flush_all();
+        }
         if failed.is_empty() { Ok(()) } else { Err(failed) }
     }
 

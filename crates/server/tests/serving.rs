@@ -229,34 +229,48 @@ impl Pipelined {
         }
     }
 
+    /// As [`Pipelined::exchange`], by a client that reads no reply before it has sent all.
+    fn send_all_first(&mut self, requests: &[(u16, u64, u32, Vec<u8>)]) -> Vec<(u32, Vec<u8>)> {
+        self.0.write_all(&encode(requests)).unwrap();
+        self.replies(requests)
+    }
+
     /// Sends all at once: the command, where, how much, and what of a write. The error number and
     /// the data of each reply, in the order of the requests.
     fn exchange(&mut self, requests: &[(u16, u64, u32, Vec<u8>)]) -> Vec<(u32, Vec<u8>)> {
-        let mut bytes = Vec::new();
-        for (cookie, (command, offset, length, data)) in requests.iter().enumerate() {
-            let (command, offset, length) = (*command, *offset, *length);
-            let header = RequestHeader { flags: 0, command, cookie: cookie as u64, offset, length };
-            bytes.extend(header.encode());
-            bytes.extend(data);
-        }
         let mut sender = self.0.try_clone().unwrap();
-        let mut replies = vec![None; requests.len()];
         std::thread::scope(|scope| {
-            scope.spawn(move || sender.write_all(&bytes).unwrap());
-            for _ in requests {
-                let mut header = [0; 16];
-                self.0.read_exact(&mut header).unwrap();
-                assert_eq!(header[..4], wire::SIMPLE_REPLY_MAGIC.to_be_bytes());
-                let errno = u32::from_be_bytes(header[4..8].try_into().unwrap());
-                let cookie = u64::from_be_bytes(header[8..].try_into().unwrap()) as usize;
-                let is_data = requests[cookie].0 == command::READ && errno == 0;
-                let mut data = vec![0; if is_data { requests[cookie].2 as usize } else { 0 }];
-                self.0.read_exact(&mut data).unwrap();
-                assert!(replies[cookie].replace((errno, data)).is_none(), "answered twice");
-            }
-        });
+            scope.spawn(move || sender.write_all(&encode(requests)).unwrap());
+            self.replies(requests)
+        })
+    }
+
+    fn replies(&mut self, requests: &[(u16, u64, u32, Vec<u8>)]) -> Vec<(u32, Vec<u8>)> {
+        let mut replies = vec![None; requests.len()];
+        for _ in requests {
+            let mut header = [0; 16];
+            self.0.read_exact(&mut header).unwrap();
+            assert_eq!(header[..4], wire::SIMPLE_REPLY_MAGIC.to_be_bytes());
+            let errno = u32::from_be_bytes(header[4..8].try_into().unwrap());
+            let cookie = u64::from_be_bytes(header[8..].try_into().unwrap()) as usize;
+            let is_data = requests[cookie].0 == command::READ && errno == 0;
+            let mut data = vec![0; if is_data { requests[cookie].2 as usize } else { 0 }];
+            self.0.read_exact(&mut data).unwrap();
+            assert!(replies[cookie].replace((errno, data)).is_none(), "answered twice");
+        }
         replies.into_iter().map(Option::unwrap).collect()
     }
+}
+
+fn encode(requests: &[(u16, u64, u32, Vec<u8>)]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for (cookie, (command, offset, length, data)) in requests.iter().enumerate() {
+        let (command, offset, length) = (*command, *offset, *length);
+        let header = RequestHeader { flags: 0, command, cookie: cookie as u64, offset, length };
+        bytes.extend(header.encode());
+        bytes.extend(data);
+    }
+    bytes
 }
 
 /// Requests that come together are done together, yet a client sees what it would see had each
@@ -389,6 +403,34 @@ fn a_client_that_keeps_memory_and_others_waiting_is_cut_off() {
             let ended = stalls.0.read_to_end(&mut rest);
             let timed_out = |error: std::io::Error| error.kind() == std::io::ErrorKind::WouldBlock;
             assert!(!ended.is_err_and(timed_out) && rest.len() < LONG as usize);
+        }
+    });
+}
+
+/// What has been taken in ahead of requests counts too, but nobody waits for himself because of it, and
+/// who is idle gives it back.
+#[test]
+fn what_is_taken_in_ahead_keeps_nobody_from_going_on() {
+    const LONG: u32 = 2 << 20;
+    let options = ServerOptions { request_memory_max: 8 << 20, ..ServerOptions::default() };
+    with_server_of(&device(), &options, |endpoint| {
+        let mut requests = vec![(command::READ, 0, 1 << 20, Vec::new()); 6];
+        requests.extend(vec![(command::WRITE, 8 << 20, 4096, vec![1; 4096]); 64]);
+        requests.push((command::WRITE, 10 << 20, LONG, vec![2; LONG as usize]));
+        let mut idle = Vec::new();
+        for _ in 0..3 {
+            let mut client = Pipelined::connect(endpoint);
+            client.0.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            client.0.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
+            let short = &requests[..70];
+            for requests in [short, &requests] {
+                let replies = client.send_all_first(requests);
+                assert!(replies.iter().all(|(errno, _)| *errno == 0));
+            }
+            // It has more to say, but does not.
+            client.send_all_first(short);
+            client.0.write_all(&[0x25, 0x60, 0x95]).unwrap();
+            idle.push(client);
         }
     });
 }
