@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{self, Read};
+use std::os::fd::AsFd;
 use std::path::Path;
 
 use anyhow::{Context, bail};
@@ -15,13 +16,16 @@ pub(crate) type Passphrase = Zeroizing<Vec<u8>>;
 
 /// Reads the whole of a key file, as `cryptsetup --key-file` does; `-` is standard input.
 pub(crate) fn from_file(path: &Path) -> anyhow::Result<Passphrase> {
-    let mut passphrase = Zeroizing::new(Vec::new());
     let limit = KEY_FILE_LEN_MAX + 1;
-    let read = if path == Path::new("-") {
-        io::stdin().lock().take(limit).read_to_end(&mut passphrase)
+    // As much as it may become: where it grew it would leave copies behind.
+    let mut passphrase = Zeroizing::new(Vec::with_capacity(limit as usize));
+    let file = if path == Path::new("-") {
+        // Not through its buffer, which stays.
+        io::stdin().as_fd().try_clone_to_owned().map(fs::File::from)
     } else {
-        fs::File::open(path).and_then(|file| file.take(limit).read_to_end(&mut passphrase))
+        fs::File::open(path)
     };
+    let read = file.and_then(|file| file.take(limit).read_to_end(&mut passphrase));
     read.with_context(|| format!("cannot read key file {}", path.display()))?;
     if passphrase.is_empty() {
         bail!("key file {} is empty", path.display());

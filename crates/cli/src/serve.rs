@@ -1,11 +1,11 @@
 //! `homing serve`: opens or makes volumes and serves them until told to stop.
 
-use std::fs;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
+use std::{fs, io};
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -166,21 +166,21 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     let runtime = runtime.context("cannot start the workers")?;
     let names: Vec<_> = images.iter().map(|image| export_name(image)).collect();
     let cache = args.cache.build(&runtime, &names)?;
+    // Each image opens some, too.
+    allow_files(args.connections_max.get());
+    let key = args.key_file.as_deref().map(passphrase::from_file).transpose()?;
     let mut exports = Vec::new();
     let mut served = images::Served::default();
     for image in &images {
         served.check(image)?;
-        let device = volume(args, image, cache.as_ref())?;
+        let device = volume(args, image, key.as_ref(), cache.as_ref())?;
         served.add(image);
-        if args.ephemeral || args.try_it {
-            // It lives on without a name, and is gone with us, however we end.
-            fs::remove_file(image).with_context(|| format!("cannot remove {}", image.display()))?;
-        }
         let description = format!("{} on {}", ByteSize(device.size()), image.display());
         let (name, read_only) = (export_name(image), args.read_only);
         exports.push(ServedExport { name, description, read_only, device });
     }
 
+    drop(key);
     // Until here a signal ends us at once: no container is half made, and none has been written to.
     let signals = Signals::new([SIGINT, SIGTERM]).context("cannot handle signals")?;
     let options = ServerOptions {
@@ -196,7 +196,6 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
         },
         ..ServerOptions::default()
     };
-    allow_files(options.connections_max);
     let server = Server::bind(&runtime, &endpoint, exports, &options)?;
     // Until the end of the program: it takes its file away.
     let mut trees: Vec<Arc<dyn AttributeTree>> =
@@ -235,8 +234,20 @@ fn control_socket(
         .with_context(|| format!("cannot offer the attributes on {}", path.display()))
 }
 
-fn volume(args: &ServeArgs, image: &Path, cache: Option<&Cache>) -> anyhow::Result<Arc<dyn Block>> {
-    let exists = image.symlink_metadata().is_ok();
+/// Opens or makes a volume. `key`: what the key file holds, if there is one.
+fn volume(
+    args: &ServeArgs,
+    image: &Path,
+    key: Option<&Passphrase>,
+    cache: Option<&Cache>,
+) -> anyhow::Result<Arc<dyn Block>> {
+    let exists = match image.symlink_metadata() {
+        Ok(_) => true,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+        Err(error) => {
+            return Err(error).with_context(|| format!("cannot look at {}", image.display()));
+        }
+    };
     let throw_away = args.ephemeral || args.try_it;
     if exists && throw_away {
         bail!("{} exists: a throw-away volume needs a name that is free", image.display());
@@ -251,11 +262,10 @@ fn volume(args: &ServeArgs, image: &Path, cache: Option<&Cache>) -> anyhow::Resu
                 wanted.0
             );
         }
-        let passphrase = match &args.key_file {
-            Some(file) => passphrase::from_file(file)?,
-            None => passphrase::ask(image)?,
+        return match key {
+            Some(key) => open(args, image, key, cache),
+            None => open(args, image, &passphrase::ask(image)?, cache),
         };
-        return open(args, image, &passphrase, cache);
     }
 
     let Some(size) = args.size.or(args.try_it.then_some(TRY_SIZE)) else {
@@ -268,8 +278,8 @@ fn volume(args: &ServeArgs, image: &Path, cache: Option<&Cache>) -> anyhow::Resu
         allow_discards: args.allow_discards,
     };
     options.check()?;
-    let passphrase: Passphrase = match &args.key_file {
-        Some(file) => passphrase::from_file(file)?,
+    let passphrase: Passphrase = match key {
+        Some(key) => key.clone(),
         None if throw_away => passphrase::random()?,
         None => passphrase::ask_twice(image)?,
     };
@@ -277,7 +287,12 @@ fn volume(args: &ServeArgs, image: &Path, cache: Option<&Cache>) -> anyhow::Resu
         tracing::info!("making {}: measuring the key derivation takes a while", image.display());
     }
     luks::format(image, &options, &passphrase)?;
-    open(args, image, &passphrase, cache)
+    let opened = open(args, image, &passphrase, cache);
+    if throw_away {
+        // It lives on without a name, and is gone with us, however we end.
+        fs::remove_file(image).with_context(|| format!("cannot remove {}", image.display()))?;
+    }
+    opened
 }
 
 fn open(

@@ -5,13 +5,13 @@ mod support;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::MetadataExt;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
 use rustix::process::Signal;
 use support::nbd::{self, Client, EPERM, OK};
-use support::{Scratch, noise, wait_for};
+use support::{Scratch, Server, noise, wait_for};
 
 #[test]
 fn when_the_uri_is_printed_the_socket_accepts() {
@@ -198,6 +198,30 @@ fn a_throw_away_volume_leaves_nothing_behind() {
     assert!(client.read(0, 8 << 20).unwrap() == noise(1, 8 << 20));
     server.stop();
     assert_eq!(scratch.snapshot(), before);
+}
+
+#[test]
+fn a_throw_away_volume_that_cannot_be_served_leaves_nothing_behind() {
+    let scratch = Scratch::new();
+    let before = scratch.snapshot();
+    let cache = ["--cache", "64M", "--cache-min", "disk=48M", "--cache-max", "disk=16M"];
+    let args = ["disk.img", "--size", "8M", "--ephemeral", "--socket", "socket"];
+    let output = scratch.command(&[&args[..], &cache].concat()).output().unwrap();
+    assert!(!output.status.success(), "{}", support::text(&output.stderr));
+    assert_eq!(scratch.snapshot(), before);
+}
+
+#[test]
+fn a_key_from_standard_input_opens_all_images() {
+    let scratch = Scratch::new();
+    let mut command = Command::new("sh");
+    let line = "exec \"$0\" serve \"$@\" < key";
+    command.current_dir(scratch.path("")).args(["-c", line, env!("CARGO_BIN_EXE_homing")]);
+    command.args(["a.img", "b.img", "--size", "8M", "--key-file", "-", "--socket", "socket"]);
+    command.args(support::CHEAP_KEYS);
+    Server::start(&mut command, Some(scratch.path("socket"))).stop();
+    // With the folder's key, by its name.
+    scratch.serve(&["a.img", "b.img"]).stop();
 }
 
 #[test]

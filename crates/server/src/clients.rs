@@ -10,10 +10,7 @@ use std::time::{Duration, Instant};
 use crate::memory::{Account, Memory};
 use crate::peer::Peer;
 
-/// How long a draining server waits for its clients before it hangs up.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// How long after that they may take to leave.
+/// How long clients that were hung up on may take to leave.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Between two looks for clients that do not go on.
@@ -27,6 +24,8 @@ pub(crate) struct Clients {
     count_max: usize,
     /// How long one may keep memory that others wait for without going on.
     patience: Duration,
+    /// How long a draining server waits for them before it hangs up.
+    drain_timeout: Duration,
     for_requests: Memory,
     ahead: Memory,
     began: Instant,
@@ -43,10 +42,16 @@ struct Peers {
 }
 
 impl Clients {
-    pub(crate) fn new(count_max: usize, memory_max: usize, patience: Duration) -> Self {
+    pub(crate) fn new(
+        count_max: usize,
+        memory_max: usize,
+        patience: Duration,
+        drain_timeout: Duration,
+    ) -> Self {
         Self {
             count_max,
             patience,
+            drain_timeout,
             for_requests: Memory::new(memory_max - memory_max / AHEAD),
             ahead: Memory::new(memory_max / AHEAD),
             began: Instant::now(),
@@ -113,7 +118,7 @@ impl Clients {
         let peers = self.peers();
         peers.connected.values().for_each(|peer| peer.shutdown(Shutdown::Read));
         drop(peers);
-        let deadline = Instant::now() + DRAIN_TIMEOUT;
+        let deadline = Instant::now() + self.drain_timeout;
         if self.wait_until_gone(deadline) {
             return true;
         }

@@ -1,6 +1,7 @@
 //! One client's negotiation: feeds `homing-nbd` what comes and sends what it says, in bounded time.
 
 use std::io;
+use std::io::ErrorKind::{TimedOut, WouldBlock};
 use std::time::{Duration, Instant};
 
 use homing_nbd::{Handshake, PeerError, Progress, Session, greeting};
@@ -16,6 +17,8 @@ pub(crate) enum End {
     Peer(#[from] PeerError),
     #[error("the connection broke: {0}")]
     Stream(#[from] io::Error),
+    #[error("the client has not negotiated within {0:?}")]
+    TooSlow(Duration),
 }
 
 /// Negotiates within the time that a client has for all of it, waiting in both directions. `None`
@@ -25,7 +28,21 @@ pub(crate) fn negotiate(
     peer: &Peer,
     inbox: &mut Inbox,
 ) -> Result<Option<Session>, End> {
-    let deadline = Instant::now() + shared.handshake_timeout;
+    let limit = shared.handshake_timeout;
+    match try_to_negotiate(shared, peer, inbox, Instant::now() + limit) {
+        Err(End::Stream(error)) if matches!(error.kind(), WouldBlock | TimedOut) => {
+            Err(End::TooSlow(limit))
+        }
+        result => result,
+    }
+}
+
+fn try_to_negotiate(
+    shared: &Shared,
+    peer: &Peer,
+    inbox: &mut Inbox,
+    deadline: Instant,
+) -> Result<Option<Session>, End> {
     let limit = || {
         // A timeout of zero would mean none.
         let left = deadline.saturating_duration_since(Instant::now());
@@ -54,7 +71,7 @@ pub(crate) fn negotiate(
             }
         }
         if Instant::now() >= deadline {
-            return Err(io::Error::from(io::ErrorKind::TimedOut).into());
+            return Err(io::Error::from(TimedOut).into());
         }
         limit()?;
         let wanted = inbox.len() + 1;

@@ -66,6 +66,9 @@ pub struct ServerOptions {
     /// How long a client may keep others waiting for memory while it neither sends the rest of its
     /// request nor takes its replies, or does so at less than 256 KiB/s. Then it is cut off.
     pub stall_timeout: Duration,
+    /// How long clients may take to read their replies when the server stops. What is still being done for
+    /// them then is waited for, and answered.
+    pub drain_timeout: Duration,
     /// The scope of the `crypt` workqueue.
     pub affinity_scope: Scope,
     /// Whether its items never leave their pod.
@@ -81,6 +84,7 @@ impl Default for ServerOptions {
             handshake_timeout: Duration::from_secs(30),
             request_memory_max: 1 << 30,
             stall_timeout: Duration::from_secs(10),
+            drain_timeout: Duration::from_secs(10),
             affinity_scope: Scope::Cache,
             affinity_strict: false,
             crypt_on: CryptOn::Auto,
@@ -154,6 +158,7 @@ impl Server {
                     options.connections_max,
                     options.request_memory_max,
                     options.stall_timeout,
+                    options.drain_timeout,
                 )),
             }),
         })

@@ -20,6 +20,9 @@ use crate::block::{Block, BlockError, Done, Durability, Extent, Write, write_eac
 const STRIPE_LEN: u64 = 1 << 20;
 const STRIPE_COUNT: u64 = 256;
 
+/// Zeroes are written in pieces of so many bytes.
+const ZEROES_LEN: u64 = 8 << 20;
+
 /// A device with blocks of one byte over one with larger blocks.
 #[derive(Debug)]
 pub struct Bytes<B> {
@@ -192,6 +195,18 @@ impl<B: Block> Block for Bytes<B> {
         length: u64,
         durability: Durability,
     ) -> Result<(), BlockError> {
+        let end = offset + length;
+        let mut at = offset;
+        // Piece by piece, so that others can write meanwhile: there may be gigabytes of them.
+        while end - at > ZEROES_LEN {
+            let next = (at + ZEROES_LEN) / self.block() * self.block();
+            self.write_zeroes(at, next - at, Durability::Written)?;
+            at = next;
+        }
+        if at > offset {
+            self.write_zeroes(at, end - at, Durability::Written)?;
+            return if durability == Durability::Flushed { self.below.flush() } else { Ok(()) };
+        }
         if length == 0 {
             return Ok(());
         }
@@ -305,6 +320,21 @@ mod tests {
             assert_eq!(data, vec![offset as u8; length]);
         }
         assert_eq!(told.load(Ordering::Relaxed), 5);
+    }
+
+    #[test]
+    fn many_zeroes_are_written_in_pieces_up_to_their_ends() {
+        let size = 3 * ZEROES_LEN as usize;
+        for (from, to) in [(1, size - 1), (0, size), (4095, 2 * ZEROES_LEN as usize + 4096)] {
+            let volume = Bytes::new(Memory::new(size, 4096));
+            volume.write(0, &mut vec![1; size], Durability::Written).unwrap();
+            let length = (to - from) as u64;
+            volume.write_zeroes(from as u64, length, Durability::Flushed).unwrap();
+            let mut data = vec![2; size];
+            volume.read(0, &mut data).unwrap();
+            let is_right = |(at, byte): (usize, &u8)| *byte == u8::from(!(from..to).contains(&at));
+            assert!(data.iter().enumerate().all(is_right), "{from}..{to}");
+        }
     }
 
     #[derive(Clone, Debug)]

@@ -225,6 +225,11 @@ impl Block for File {
         let seek = |to| match rustix::fs::seek(self.file.as_fd(), to) {
             Ok(found) => Ok(found.min(end)),
             Err(Errno::NXIO) => Ok(end), // a hole to the end of the file
+            // A block device knows of no holes: all of it is data.
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(match to {
+                SeekFrom::Data(at) => at,
+                _ => end,
+            }),
             Err(errno) => Err(io_error("looking for holes", offset, length as usize, errno.into())),
         };
         let mut extents = Vec::new();

@@ -1,9 +1,10 @@
 //! `homing lab list`, `run`, `merge` and `report`: what is asked for, run with a bar, and shown by
 //! `experiment_tables`.
 
-use std::fs;
-use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::fs::{self, Permissions};
+use std::io::{self, IsTerminal, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -162,6 +163,9 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
         cells.extend(experiment.cells(&plan));
     }
     if let (Some(shard), Some(folder)) = (&args.shard, &args.out) {
+        fs::create_dir_all(folder)
+            .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+        check_folder(&folder.join("part"))?;
         let (measures, whole) = simulate(&shard.of(cells))?;
         if !whole {
             bail!("stopped: a part that is not whole is not written");
@@ -186,16 +190,46 @@ pub(crate) fn merge(args: &MergeArgs) -> anyhow::Result<()> {
 
 pub(crate) fn report(args: &ReportArgs) -> anyhow::Result<()> {
     let plan = args.plan.plan()?;
+    check_folder(&args.output)?;
     let cells: Vec<Cell> = EXPERIMENTS.iter().flat_map(|e| e.cells(&plan)).collect();
     let (measures, whole) = simulate(&cells)?;
+    if !whole && args.output.exists() {
+        bail!("stopped: {} is left as it is", args.output.display());
+    }
     write_report(&args.output, &measures)?;
     note_if_stopped(whole);
     output::print_line(&format!("{}: {} runs", args.output.display(), measures.len()))
 }
 
-fn write_report(path: &PathBuf, measures: &[Measure]) -> anyhow::Result<()> {
-    fs::write(path, experiments::report(measures))
-        .with_context(|| format!("cannot write {}", path.display()))
+/// A report is written beside the one that may be there, and takes its place when it is whole.
+fn write_report(path: &Path, measures: &[Measure]) -> anyhow::Result<()> {
+    let text = experiments::report(measures);
+    let written = || -> io::Result<()> {
+        if path.exists() && !path.is_file() {
+            // A pipe, or a terminal.
+            return fs::write(path, text);
+        }
+        let usual = Permissions::from_mode(0o666);
+        let mut file = tempfile::Builder::new().permissions(usual).tempfile_in(folder(path))?;
+        file.write_all(text.as_bytes())?;
+        file.persist(path)?;
+        Ok(())
+    };
+    written().with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Before it has taken long to find out what to write: whether a file can be made there.
+fn check_folder(of: &Path) -> anyhow::Result<()> {
+    if of.exists() && !of.is_file() {
+        return Ok(());
+    }
+    let made = tempfile::NamedTempFile::new_in(folder(of));
+    made.with_context(|| format!("cannot write {}", of.display()))?;
+    Ok(())
+}
+
+fn folder(of: &Path) -> &Path {
+    of.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 fn show(measures: &[Measure], json: bool) -> anyhow::Result<()> {

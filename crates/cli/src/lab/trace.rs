@@ -112,13 +112,15 @@ pub(crate) fn run(args: &TraceArgs) -> anyhow::Result<()> {
         bar.set_position(progress.done);
     };
     bar.set_style(style("replaying {bar:30} {percent}%, {eta} left"));
+    let mut plotted = Ok(());
     let text = if compare {
         let comparison = plan.run(&tell);
-        if let Some(path) = &args.plot {
-            fs::write(path, comparison.plot()?)
-                .with_context(|| format!("cannot write {}", path.display()))?;
-        }
         bar.finish_and_clear();
+        if let Some(path) = &args.plot {
+            let plot = comparison.plot()?;
+            plotted =
+                fs::write(path, plot).with_context(|| format!("cannot write {}", path.display()));
+        }
         if args.json {
             json::comparison(&comparison)?
         } else {
@@ -134,7 +136,9 @@ pub(crate) fn run(args: &TraceArgs) -> anyhow::Result<()> {
             tables::cells(&cells, &traces, &tenants)
         }
     };
-    output::print_line(&text)
+    output::print_line(&text)?;
+    // The table has been told by now.
+    plotted
 }
 
 fn load(args: &TraceArgs, bar: &ProgressBar) -> anyhow::Result<Vec<Trace>> {

@@ -23,7 +23,7 @@ use tempfile::TempDir;
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 
 /// Key derivation that takes a few milliseconds.
-const CHEAP_KEYS: [&str; 4] = ["--pbkdf-memory", "32", "--pbkdf-force-iterations", "4"];
+pub(crate) const CHEAP_KEYS: [&str; 4] = ["--pbkdf-memory", "32", "--pbkdf-force-iterations", "4"];
 
 /// A folder for one test, with a key file in it. Programs run in it, so names are short.
 pub(crate) struct Scratch(TempDir);

@@ -1,6 +1,10 @@
 //! A server and its load, in one process, on volumes that misbehave on demand.
 
-use std::io::{Read, Write as _};
+mod client;
+mod memory;
+mod stopping;
+
+use std::io::Write as _;
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -8,11 +12,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use homing::{Runtime, Scope};
-use homing_nbd::wire::{self, command};
-use homing_nbd::{ClientHandshake, ClientStep, RequestHeader};
+use homing_nbd::wire::command;
 use homing_server::load::{self, LoadError, Pattern, Phase, Written};
 use homing_server::{CryptOn, Endpoint, ServedExport, Server, ServerOptions};
 use homing_volume::{Block, BlockError, Bytes, Durability, Extent, File, Write};
+
+use client::Pipelined;
 
 /// A device that can be told to fail or to be slow.
 struct Faulty {
@@ -205,74 +210,6 @@ fn a_client_has_so_much_time_to_negotiate() {
     });
 }
 
-/// A client that sends requests without waiting for replies, and sorts those out afterwards.
-struct Pipelined(UnixStream);
-
-impl Pipelined {
-    fn connect(endpoint: &Endpoint) -> Self {
-        let Endpoint::Unix(path) = endpoint else { unreachable!() };
-        let (mut stream, mut handshake) =
-            (UnixStream::connect(path).unwrap(), ClientHandshake::new("disk"));
-        let mut input = Vec::new();
-        loop {
-            match handshake.step(&input).unwrap() {
-                ClientStep::Read(count) => {
-                    input.resize(count, 0);
-                    stream.read_exact(&mut input).unwrap();
-                }
-                ClientStep::Send(bytes) => {
-                    stream.write_all(&bytes).unwrap();
-                    input.clear();
-                }
-                ClientStep::Begin(_) => return Self(stream),
-            }
-        }
-    }
-
-    /// As [`Pipelined::exchange`], by a client that reads no reply before it has sent all.
-    fn send_all_first(&mut self, requests: &[(u16, u64, u32, Vec<u8>)]) -> Vec<(u32, Vec<u8>)> {
-        self.0.write_all(&encode(requests)).unwrap();
-        self.replies(requests)
-    }
-
-    /// Sends all at once: the command, where, how much, and what of a write. The error number and
-    /// the data of each reply, in the order of the requests.
-    fn exchange(&mut self, requests: &[(u16, u64, u32, Vec<u8>)]) -> Vec<(u32, Vec<u8>)> {
-        let mut sender = self.0.try_clone().unwrap();
-        std::thread::scope(|scope| {
-            scope.spawn(move || sender.write_all(&encode(requests)).unwrap());
-            self.replies(requests)
-        })
-    }
-
-    fn replies(&mut self, requests: &[(u16, u64, u32, Vec<u8>)]) -> Vec<(u32, Vec<u8>)> {
-        let mut replies = vec![None; requests.len()];
-        for _ in requests {
-            let mut header = [0; 16];
-            self.0.read_exact(&mut header).unwrap();
-            assert_eq!(header[..4], wire::SIMPLE_REPLY_MAGIC.to_be_bytes());
-            let errno = u32::from_be_bytes(header[4..8].try_into().unwrap());
-            let cookie = u64::from_be_bytes(header[8..].try_into().unwrap()) as usize;
-            let is_data = requests[cookie].0 == command::READ && errno == 0;
-            let mut data = vec![0; if is_data { requests[cookie].2 as usize } else { 0 }];
-            self.0.read_exact(&mut data).unwrap();
-            assert!(replies[cookie].replace((errno, data)).is_none(), "answered twice");
-        }
-        replies.into_iter().map(Option::unwrap).collect()
-    }
-}
-
-fn encode(requests: &[(u16, u64, u32, Vec<u8>)]) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    for (cookie, (command, offset, length, data)) in requests.iter().enumerate() {
-        let (command, offset, length) = (*command, *offset, *length);
-        let header = RequestHeader { flags: 0, command, cookie: cookie as u64, offset, length };
-        bytes.extend(header.encode());
-        bytes.extend(data);
-    }
-    bytes
-}
-
 /// Requests that come together are done together, yet a client sees what it would see had each
 /// been done before the next: a read what was written before it, and every error where it belongs.
 #[test]
@@ -336,101 +273,6 @@ fn requests_sent_at_once_come_out_as_if_one_by_one() {
                 let (command, at, length, _) = &requests[n];
                 assert!(reply == expected, "round {round}: {n}: {command} of {length} at {at}");
             }
-        }
-    });
-}
-
-/// Long requests, far more of them than there is memory for at a time.
-#[test]
-fn who_finds_no_memory_waits_for_others_to_be_done() {
-    for crypt_on in [CryptOn::Connection, CryptOn::Workqueue] {
-        let options =
-            ServerOptions { crypt_on, request_memory_max: 5 << 20, ..ServerOptions::default() };
-        with_server_of(&device(), &options, |endpoint| {
-            std::thread::scope(|scope| {
-                for number in 0..3 {
-                    let mut client = Pipelined::connect(endpoint);
-                    scope.spawn(move || long_requests(&mut client, number));
-                }
-            });
-        });
-    }
-}
-
-/// Writes and reads a fourth of the device, in requests that are longer than a server's buffers.
-fn long_requests(client: &mut Pipelined, number: u8) {
-    const LEN: u32 = (1 << 20) + 4096;
-    let offset = |at: u8| (u64::from(number) << 22) + u64::from(at) * u64::from(LEN);
-    for round in 0..5 {
-        let data = |at| vec![number * 50 + round * 5 + at; LEN as usize];
-        let writes = [0, 1, 2].map(|at| (command::WRITE, offset(at), LEN, data(at)));
-        assert!(client.exchange(&writes).iter().all(|(errno, _)| *errno == 0));
-        let reads = [0, 1, 2].map(|at| (command::READ, offset(at), LEN, Vec::new()));
-        for (at, (errno, got)) in (0..).zip(client.exchange(&reads)) {
-            assert!(errno == 0 && got == data(at));
-        }
-    }
-}
-
-#[test]
-fn a_client_that_keeps_memory_and_others_waiting_is_cut_off() {
-    const LONG: u32 = 2 << 20;
-    let stall_timeout = Duration::from_secs(2);
-    let options =
-        ServerOptions { request_memory_max: 5 << 20, stall_timeout, ..ServerOptions::default() };
-    with_server_of(&device(), &options, |endpoint| {
-        let request = |command, length| {
-            RequestHeader { flags: 0, command, cookie: 7, offset: 0, length }.encode()
-        };
-        for (command, sent) in [(command::WRITE, LONG / 2), (command::READ, 0)] {
-            // Half of what it wants to write, or nothing taken of what it wants to read.
-            let mut stalls = Pipelined::connect(endpoint);
-            stalls.0.write_all(&request(command, LONG)).unwrap();
-            stalls.0.write_all(&vec![1; sent as usize]).unwrap();
-            // Until the server has come to it.
-            std::thread::sleep(Duration::from_millis(300));
-            let began = Instant::now();
-            let mut short = Pipelined::connect(endpoint);
-            let replies = short.exchange(&[(command::READ, 0, 4096, Vec::new())]);
-            assert_eq!(replies[0].0, 0);
-            assert!(began.elapsed() < stall_timeout / 2, "short requests wait, too");
-            let replies = short.exchange(&[(command::READ, 0, LONG, Vec::new())]);
-            assert_eq!((replies[0].0, replies[0].1.len()), (0, LONG as usize));
-            assert!(began.elapsed() > stall_timeout / 2, "it was given no time");
-            stalls.0.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-            let mut rest = Vec::new();
-            // A reset is as good as an end; but an end it is, not a time-out.
-            let ended = stalls.0.read_to_end(&mut rest);
-            let timed_out = |error: std::io::Error| error.kind() == std::io::ErrorKind::WouldBlock;
-            assert!(!ended.is_err_and(timed_out) && rest.len() < LONG as usize);
-        }
-    });
-}
-
-/// What has been taken in ahead of requests counts too, but nobody waits for himself because of it, and
-/// who is idle gives it back.
-#[test]
-fn what_is_taken_in_ahead_keeps_nobody_from_going_on() {
-    const LONG: u32 = 2 << 20;
-    let options = ServerOptions { request_memory_max: 8 << 20, ..ServerOptions::default() };
-    with_server_of(&device(), &options, |endpoint| {
-        let mut requests = vec![(command::READ, 0, 1 << 20, Vec::new()); 6];
-        requests.extend(vec![(command::WRITE, 8 << 20, 4096, vec![1; 4096]); 64]);
-        requests.push((command::WRITE, 10 << 20, LONG, vec![2; LONG as usize]));
-        let mut idle = Vec::new();
-        for _ in 0..3 {
-            let mut client = Pipelined::connect(endpoint);
-            client.0.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-            client.0.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
-            let short = &requests[..70];
-            for requests in [short, &requests] {
-                let replies = client.send_all_first(requests);
-                assert!(replies.iter().all(|(errno, _)| *errno == 0));
-            }
-            // It has more to say, but does not.
-            client.send_all_first(short);
-            client.0.write_all(&[0x25, 0x60, 0x95]).unwrap();
-            idle.push(client);
         }
     });
 }

@@ -1,0 +1,106 @@
+//! The memory that the requests of all clients may take together.
+
+use std::io::{Read, Write};
+use std::time::{Duration, Instant};
+
+use homing_nbd::RequestHeader;
+use homing_nbd::wire::command;
+use homing_server::{CryptOn, ServerOptions};
+
+use crate::client::Pipelined;
+use crate::{device, with_server_of};
+
+/// Long requests, far more of them than there is memory for at a time.
+#[test]
+fn who_finds_no_memory_waits_for_others_to_be_done() {
+    for crypt_on in [CryptOn::Connection, CryptOn::Workqueue] {
+        let options =
+            ServerOptions { crypt_on, request_memory_max: 5 << 20, ..ServerOptions::default() };
+        with_server_of(&device(), &options, |endpoint| {
+            std::thread::scope(|scope| {
+                for number in 0..3 {
+                    let mut client = Pipelined::connect(endpoint);
+                    scope.spawn(move || long_requests(&mut client, number));
+                }
+            });
+        });
+    }
+}
+
+/// Writes and reads a fourth of the device, in requests that are longer than a server's buffers.
+fn long_requests(client: &mut Pipelined, number: u8) {
+    const LEN: u32 = (1 << 20) + 4096;
+    let offset = |at: u8| (u64::from(number) << 22) + u64::from(at) * u64::from(LEN);
+    for round in 0..5 {
+        let data = |at| vec![number * 50 + round * 5 + at; LEN as usize];
+        let writes = [0, 1, 2].map(|at| (command::WRITE, offset(at), LEN, data(at)));
+        assert!(client.exchange(&writes).iter().all(|(errno, _)| *errno == 0));
+        let reads = [0, 1, 2].map(|at| (command::READ, offset(at), LEN, Vec::new()));
+        for (at, (errno, got)) in (0..).zip(client.exchange(&reads)) {
+            assert!(errno == 0 && got == data(at));
+        }
+    }
+}
+
+#[test]
+fn a_client_that_keeps_memory_and_others_waiting_is_cut_off() {
+    const LONG: u32 = 2 << 20;
+    let stall_timeout = Duration::from_secs(2);
+    let options =
+        ServerOptions { request_memory_max: 5 << 20, stall_timeout, ..ServerOptions::default() };
+    with_server_of(&device(), &options, |endpoint| {
+        let request = |command, length| {
+            RequestHeader { flags: 0, command, cookie: 7, offset: 0, length }.encode()
+        };
+        for (command, sent) in [(command::WRITE, LONG / 2), (command::READ, 0)] {
+            // Half of what it wants to write, or nothing taken of what it wants to read.
+            let mut stalls = Pipelined::connect(endpoint);
+            stalls.0.write_all(&request(command, LONG)).unwrap();
+            stalls.0.write_all(&vec![1; sent as usize]).unwrap();
+            // Until the server has come to it.
+            std::thread::sleep(Duration::from_millis(300));
+            let began = Instant::now();
+            let mut short = Pipelined::connect(endpoint);
+            let replies = short.exchange(&[(command::READ, 0, 4096, Vec::new())]);
+            assert_eq!(replies[0].0, 0);
+            assert!(began.elapsed() < stall_timeout / 2, "short requests wait, too");
+            let replies = short.exchange(&[(command::READ, 0, LONG, Vec::new())]);
+            assert_eq!((replies[0].0, replies[0].1.len()), (0, LONG as usize));
+            assert!(began.elapsed() > stall_timeout / 2, "it was given no time");
+            stalls.0.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            let mut rest = Vec::new();
+            // A reset is as good as an end; but an end it is, not a time-out.
+            let ended = stalls.0.read_to_end(&mut rest);
+            let timed_out = |error: std::io::Error| error.kind() == std::io::ErrorKind::WouldBlock;
+            assert!(!ended.is_err_and(timed_out) && rest.len() < LONG as usize);
+        }
+    });
+}
+
+/// What has been taken in ahead of requests counts too, but nobody waits for himself because of it, and
+/// who is idle gives it back.
+#[test]
+fn what_is_taken_in_ahead_keeps_nobody_from_going_on() {
+    const LONG: u32 = 2 << 20;
+    let options = ServerOptions { request_memory_max: 8 << 20, ..ServerOptions::default() };
+    with_server_of(&device(), &options, |endpoint| {
+        let mut requests = vec![(command::READ, 0, 1 << 20, Vec::new()); 6];
+        requests.extend(vec![(command::WRITE, 8 << 20, 4096, vec![1; 4096]); 64]);
+        requests.push((command::WRITE, 10 << 20, LONG, vec![2; LONG as usize]));
+        let mut idle = Vec::new();
+        for _ in 0..3 {
+            let mut client = Pipelined::connect(endpoint);
+            client.0.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            client.0.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
+            let short = &requests[..70];
+            for requests in [short, &requests] {
+                let replies = client.send_all_first(requests);
+                assert!(replies.iter().all(|(errno, _)| *errno == 0));
+            }
+            // It has more to say, but does not.
+            client.send_all_first(short);
+            client.0.write_all(&[0x25, 0x60, 0x95]).unwrap();
+            idle.push(client);
+        }
+    });
+}
