@@ -3,6 +3,7 @@
 mod cache;
 mod cell;
 mod child;
+mod decide;
 mod exec;
 mod fsync;
 mod interrupt;
@@ -35,6 +36,8 @@ enum Command {
     Nbd(nbd::Options),
     /// Executors on small work items: homing, rayon, tokio and others.
     Exec(exec::Options),
+    /// What a scheduling decision takes, on machines of up to 1,024 CPUs.
+    Decide(decide::Options),
     /// Concurrent caches of objects: moka, foyer and others.
     #[command(after_long_help = cache::HELP)]
     Cache(cache::Options),
@@ -62,6 +65,7 @@ fn main() -> anyhow::Result<()> {
     match Arguments::parse().command {
         Command::Nbd(options) => nbd::run(&options),
         Command::Exec(options) => exec::run(&options),
+        Command::Decide(options) => decide::run(&options),
         Command::Cache(options) => cache::run(&options),
         Command::Fsync(options) => fsync::run(&options),
         Command::Mixed(options) => mixed::run(&options),

@@ -4,10 +4,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
+use homing::Features;
 use serde::Serialize;
 
 use super::load::Setting;
-use super::peers::Peer;
+use super::peers::{self, Peer};
 use super::workload::Workload;
 use crate::cell::{Figures, answer, ask};
 use crate::interrupt::Interrupt;
@@ -33,6 +34,9 @@ pub(crate) struct Cell {
     /// What the parent's calibration came to.
     #[arg(long)]
     pub(crate) steps_per_ms: u64,
+    /// The parts of homing's policy that are on.
+    #[arg(long)]
+    pub(crate) features: Features,
 }
 
 /// What came of a measurement.
@@ -50,6 +54,8 @@ pub(crate) struct Outcome {
 
 /// The child's part.
 pub(crate) fn run_cell(cell: &Cell) -> anyhow::Result<()> {
+    // The only one that sets it.
+    let _ = peers::homing::FEATURES.set(cell.features);
     let setting = Setting {
         duration: Duration::from_millis(cell.milliseconds),
         workers: cell.workers,
@@ -70,6 +76,7 @@ impl Cell {
             ("--milliseconds", self.milliseconds.to_string()),
             ("--workers", self.workers.to_string()),
             ("--steps-per-ms", self.steps_per_ms.to_string()),
+            ("--features", self.features.to_string()),
         ];
         let limit = SLACK + 4 * Duration::from_millis(self.milliseconds);
         ask(&name, "exec-cell", &options, &[], limit, folder, interrupt)

@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, ensure};
 use clap::Args;
+use homing::Features;
 
 use self::cell::Outcome;
 use self::peers::Peer;
@@ -50,6 +51,9 @@ pub(crate) struct Options {
     /// How many workers every peer gets [default: one for each CPU that may be used].
     #[arg(long, value_name = "N")]
     workers: Option<usize>,
+    /// Only these parts of homing's policy, as in SWQUEUE,XSTEAL; all or none.
+    #[arg(long, value_name = "LIST", default_value = "all")]
+    features: Features,
     /// Tell it in JSON.
     #[arg(long)]
     json: bool,
@@ -78,6 +82,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         seconds: options.seconds,
         workers,
         steps_per_ms: spin::steps_per_ms(),
+        features: options.features,
     };
     let (outcomes, notes) = measure_all(&setup, &workloads, &peers, &interrupt)?;
     let report = Report::new(machine, setup, notes, outcomes);
@@ -117,6 +122,7 @@ fn measure_all(
                     milliseconds: Duration::from_secs_f64(setup.seconds).as_millis() as u64,
                     workers: setup.workers,
                     steps_per_ms: setup.steps_per_ms,
+                    features: setup.features,
                 };
                 match cell.measure(folder.path(), interrupt) {
                     Ok(figures) => {

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use homing::Features;
+use serde::{Serialize, Serializer};
 
 use super::cell::Outcome;
 use super::peers::Peer;
@@ -22,6 +23,14 @@ pub(crate) struct Setup {
     pub(crate) workers: usize,
     /// The calibration: steps of the items' work in a millisecond.
     pub(crate) steps_per_ms: u64,
+    /// The parts of homing's policy that were on.
+    #[serde(serialize_with = "as_text")]
+    pub(crate) features: Features,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "it is serde that calls")]
+fn as_text<S: Serializer>(features: &Features, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(features)
 }
 
 /// The figures of one peer under one workload.
@@ -189,7 +198,9 @@ pub(crate) mod tests {
                 outcomes.push(Outcome { round, workload: Workload::Outside(50), peer, figures });
             }
         }
-        let setup = Setup { rounds: 3, seconds: 0.5, workers: 8, steps_per_ms: 1_000_000 };
+        let features = Features::ALL;
+        let setup =
+            Setup { rounds: 3, seconds: 0.5, workers: 8, steps_per_ms: 1_000_000, features };
         Report::new(machine::tests::some(), setup, vec!["something odd".to_owned()], outcomes)
     }
 

@@ -16,6 +16,7 @@ fn plan(seeds: u64, milliseconds: u64) -> Plan {
         hosts: vec![HostModel::Cfs, HostModel::Confined],
         seeds,
         measured_ns: milliseconds * 1_000_000,
+        features: Vec::new(),
     }
 }
 

@@ -243,6 +243,7 @@ impl<'a> Worker<'a> {
     /// `None`: elapsed time will do.
     fn cpu_clock_weight(&self, item_ns: u64) -> Option<u64> {
         match item_ns {
+            _ if cfg!(homing_uncounted) => None,
             0 | CPU_CLOCK_ALWAYS_NS.. => Some(1),
             CPU_CLOCK_ITEM_NS.. if self.turn.is_multiple_of(CPU_CLOCK_EVERY) => {
                 Some(CPU_CLOCK_EVERY)

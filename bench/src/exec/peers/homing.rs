@@ -3,11 +3,15 @@
 //! as there are such calls.
 
 use std::path::Path;
+use std::sync::OnceLock;
 
 use anyhow::{Context, ensure};
-use homing::{Allowed, CpuSet, Machine, Runtime, Workqueue, WorkqueueBuilder};
+use homing::{Allowed, CpuSet, Features, Machine, Runtime, Workqueue, WorkqueueBuilder};
 
 use super::Pool;
+
+/// The parts of its policy that are on; else all.
+pub(crate) static FEATURES: OnceLock<Features> = OnceLock::new();
 
 /// One workqueue with the attributes that one gets without asking, on pinned workers.
 pub(crate) struct Homing {
@@ -31,6 +35,9 @@ impl Homing {
             "homing has a worker for each CPU, and {workers} are too many"
         );
         let runtime = Runtime::builder().cpus(cpus).build()?;
+        if let Some(features) = FEATURES.get() {
+            runtime.set_features(*features);
+        }
         let queue = kind(runtime.workqueue("bench")).build()?;
         Ok(Self { queue, runtime })
     }

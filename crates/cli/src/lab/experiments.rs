@@ -12,6 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
+use homing::Features;
 use homing_lab::experiments::{
     self, Cell, EXPERIMENTS, Experiment, HOSTS, HostModel, Measure, NamedMachine, Plan, Progress,
     Shard, Sweep,
@@ -50,6 +51,11 @@ pub(crate) struct PlanArgs {
     #[arg(long = "host", value_name = "MODEL", value_delimiter = ',',
         value_parser = PossibleValuesParser::new(HOSTS.map(HostModel::name)))]
     hosts: Vec<String>,
+
+    /// homing also with only these parts of its policy, as in SWQUEUE,XSTEAL; or none. May be given
+    /// several times (wq, wq-latency)
+    #[arg(long, value_name = "LIST")]
+    features: Vec<Features>,
 }
 
 /// What is measured on real files, with options of its own.
@@ -138,6 +144,7 @@ impl PlanArgs {
             hosts: HOSTS.into_iter().filter(chosen).collect(),
             seeds: self.seeds,
             measured_ns: Duration::from_secs_f64(self.seconds).as_nanos() as u64,
+            features: self.features.clone(),
         })
     }
 }

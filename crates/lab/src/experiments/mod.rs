@@ -24,6 +24,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use homing_sim::Features;
 use serde::{Deserialize, Serialize};
 
 pub use homing_sim::HostModel;
@@ -99,6 +100,8 @@ pub struct Plan {
     pub seeds: u64,
     /// How much simulated time is measured, in nanoseconds.
     pub measured_ns: u64,
+    /// Where homing takes part: also with only these parts of its policy.
+    pub features: Vec<Features>,
 }
 
 /// An experiment by name.

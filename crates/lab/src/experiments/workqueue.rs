@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use homing_sim::{
-    Affinity, Costs, CryptLoad, DmCrypt, HomingSettings, HostModel, IssuerPlaces, KernelSettings,
-    Policy, Rules, Scope, Ssd,
+    Affinity, Costs, CryptLoad, DmCrypt, Features, HomingSettings, HostModel, IssuerPlaces,
+    KernelSettings, Policy, Rules, Scope, Ssd,
 };
 
 use super::{Cell, Key, NamedMachine, Plan, common};
@@ -28,6 +28,12 @@ pub(super) fn homing_policies() -> Vec<Policy> {
     let auto = HomingSettings { auto: true, ..plain.clone() };
     let queued = HomingSettings { hand_off: false, ..plain.clone() };
     vec![Policy::Homing(plain), Policy::Homing(auto), Policy::Homing(queued)]
+}
+
+/// homing with parts of its policy.
+fn with_features(plan: &Plan) -> impl Iterator<Item = Policy> {
+    let of = |features: &Features| HomingSettings { features: *features, ..Default::default() };
+    plan.features.iter().map(of).map(Policy::Homing)
 }
 
 /// homing with each other scope, loose and strict.
@@ -94,6 +100,7 @@ impl CryptRun {
 pub(super) fn throughput(plan: &Plan) -> Vec<Cell> {
     let mut policies: Vec<Policy> = KernelSettings::PUBLISHED.map(Policy::Kernel).to_vec();
     policies.extend(homing_policies());
+    policies.extend(with_features(plan));
     let mut cells = Vec::new();
     for machine in machines(plan) {
         for (scenario, each) in LOADS {
@@ -147,6 +154,7 @@ pub(super) fn latency(plan: &Plan) -> Vec<Cell> {
         setting(Scope::Cache, false, true),
     ];
     policies.extend(homing_policies());
+    policies.extend(with_features(plan));
     let mut cells = Vec::new();
     for machine in machines(plan) {
         let cpu = 3.min(machine.machine.cpus().len() - 1);

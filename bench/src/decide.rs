@@ -1,0 +1,228 @@
+//! `homing-bench decide`: what a scheduling decision takes, on machines of up to 1,024 CPUs.
+//!
+//! The decisions are functions of facts; here these are plain fields, so what reading the runtime's
+//! atomics takes is not in it: that is at most sixteen words for each set of CPUs.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use anyhow::Context;
+use clap::Args;
+use comfy_table::{CellAlignment, Table, presets};
+use homing_sched::{
+    Affinity, Attributes, Facts, Features, Idle, Layout, Nice, PoolId, PoolSet, QueueId, Shares,
+    before_park, home, start, submit,
+};
+use homing_topology::{CpuId, CpuSet, Machine as Topology, Scope};
+use serde::Serialize;
+
+use crate::machine::Machine;
+use crate::spread::Spread;
+
+/// What to measure.
+#[derive(Args, Debug)]
+pub(crate) struct Options {
+    /// How often everything is measured.
+    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Tell it in JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Nodes, caches, cores, threads.
+const MACHINES: [(&str, &str); 3] =
+    [("2 CPUs", "1x1x2x1"), ("64 CPUs, 8 caches", "2x4x8x1"), ("1,024 CPUs, 64 caches", "8x8x8x2")];
+
+/// So many decisions to a measurement.
+const DECISIONS: u32 = 20_000;
+
+/// What a decision finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Case {
+    SubmitAllBusy,
+    SubmitNearIdle,
+    SubmitFarIdle,
+    StartMoreWait,
+    PullOwn,
+    PullFar,
+    PullNothing,
+}
+
+impl Case {
+    const ALL: [Self; 7] = [
+        Self::SubmitAllBusy,
+        Self::SubmitNearIdle,
+        Self::SubmitFarIdle,
+        Self::StartMoreWait,
+        Self::PullOwn,
+        Self::PullFar,
+        Self::PullNothing,
+    ];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::SubmitAllBusy => "submit: nobody is idle",
+            Self::SubmitNearIdle => "submit: a CPU of its pod is idle",
+            Self::SubmitFarIdle => "submit: the farthest CPU is idle",
+            Self::StartMoreWait => "start: more wait, the farthest CPU is idle",
+            Self::PullOwn => "before_park: work in the own queue",
+            Self::PullFar => "before_park: work in the farthest one",
+            Self::PullNothing => "before_park: no work anywhere",
+        }
+    }
+}
+
+/// A machine with one full queue, or none.
+struct Given {
+    online: CpuSet,
+    idle: CpuSet,
+    pools: Vec<Attributes>,
+    full: Option<QueueId>,
+}
+
+impl Facts for Given {
+    fn now_ns(&self) -> u64 {
+        1_000_000_000
+    }
+
+    fn features(&self) -> Features {
+        Features::ALL
+    }
+
+    fn active(&self) -> CpuSet {
+        self.online
+    }
+
+    fn idle(&self) -> CpuSet {
+        self.idle
+    }
+
+    fn searching(&self) -> CpuSet {
+        CpuSet::EMPTY
+    }
+
+    fn occupied(&self, _: u64) -> CpuSet {
+        CpuSet::EMPTY
+    }
+
+    fn pools(&self) -> PoolSet {
+        PoolSet::first(self.pools.len() as u8)
+    }
+
+    fn attributes(&self, pool: PoolId) -> Attributes {
+        self.pools[usize::from(pool.0)]
+    }
+
+    fn waiting(&self, queue: QueueId) -> u32 {
+        u32::from(self.full == Some(queue)) * 9
+    }
+
+    fn head_since_ns(&self, _: QueueId) -> u64 {
+        0
+    }
+
+    fn item_ns(&self, _: QueueId) -> u64 {
+        10_000
+    }
+}
+
+#[derive(Serialize)]
+struct Row {
+    decision: &'static str,
+    machine: &'static str,
+    pools: usize,
+    ns: Spread,
+}
+
+/// Measures, and tells on standard output.
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    let mut rows = Vec::new();
+    for case in Case::ALL {
+        for (machine, grid) in MACHINES {
+            let layout = Layout::new(&Topology::from_grid(grid)?).context("no CPU")?;
+            for pools in [1, 8] {
+                let ns = (0..options.rounds).map(|_| measure(&layout, case, pools));
+                let ns = Spread::of(ns).context("no rounds")?;
+                rows.push(Row { decision: case.name(), machine, pools, ns });
+            }
+        }
+    }
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&rows)?);
+        return Ok(());
+    }
+    println!(
+        "{}\nns a decision, with 1 pool / with 8; medians of {}",
+        Machine::read()?,
+        options.rounds
+    );
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN);
+    table.set_header(["decision"].into_iter().chain(MACHINES.map(|(name, _)| name)));
+    for of_case in rows.chunks(2 * MACHINES.len()) {
+        let cell = |pair: &[Row]| format!("{:.0} / {:.0}", pair[0].ns.median, pair[1].ns.median);
+        let figures = of_case.chunks(2).map(cell);
+        table.add_row([of_case[0].decision.to_owned()].into_iter().chain(figures));
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    println!("{table}");
+    Ok(())
+}
+
+/// Nanoseconds that one takes.
+fn measure(layout: &Layout, case: Case, pools: usize) -> f64 {
+    let online = *layout.machine().online();
+    let (first, last) = ends(&online);
+    // Different attributes, as pools have.
+    let nice = |level: usize| Nice::new(level as i8).unwrap_or(Nice::NORMAL);
+    let attributes = |level| Attributes {
+        nice: nice(level),
+        ..Attributes::new(Affinity { scope: Scope::Cache, strict: false })
+    };
+    let pool = PoolId(pools as u8 - 1);
+    let mut facts = Given {
+        online,
+        idle: CpuSet::EMPTY,
+        pools: (0..pools).map(attributes).collect(),
+        full: None,
+    };
+    let (near, far) = (home(layout, &facts, first, pool), home(layout, &facts, last, pool));
+    (facts.idle, facts.full) = match case {
+        Case::SubmitAllBusy | Case::PullOwn => (CpuSet::EMPTY, Some(near)),
+        Case::SubmitNearIdle => (near_of(layout, first), Some(near)),
+        Case::SubmitFarIdle | Case::StartMoreWait => (CpuSet::of(last), Some(near)),
+        Case::PullFar => (CpuSet::EMPTY, Some(far)),
+        Case::PullNothing => (CpuSet::EMPTY, None),
+    };
+    let shares = Shares::NONE;
+    let began = Instant::now();
+    for _ in 0..DECISIONS {
+        let facts = black_box(&facts);
+        match case {
+            Case::SubmitAllBusy | Case::SubmitNearIdle | Case::SubmitFarIdle => {
+                black_box(submit(layout, facts, first, pool));
+            }
+            Case::StartMoreWait => {
+                black_box(start(layout, facts, near, first));
+            }
+            Case::PullOwn | Case::PullFar | Case::PullNothing => {
+                black_box(before_park(layout, facts, first, Idle::Woken, &shares));
+            }
+        }
+    }
+    began.elapsed().as_nanos() as f64 / f64::from(DECISIONS)
+}
+
+fn ends(online: &CpuSet) -> (CpuId, CpuId) {
+    let mut cpus = online.iter();
+    let first = cpus.next().expect("a machine has a CPU");
+    (first, cpus.last().unwrap_or(first))
+}
+
+/// The last CPU of the cache of `cpu`.
+fn near_of(layout: &Layout, cpu: CpuId) -> CpuSet {
+    layout.pod(Scope::Cache, cpu).iter().last().into_iter().collect()
+}
