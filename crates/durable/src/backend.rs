@@ -51,13 +51,15 @@ pub(crate) struct Chosen {
 }
 
 impl Chosen {
-    pub(crate) fn set(&mut self, backend: Backend, depth: usize) -> io::Result<()> {
+    /// The ring that it had, if there is a new one: to be dropped without the lock.
+    pub(crate) fn set(&mut self, backend: Backend, depth: usize) -> io::Result<Option<Arc<Ring>>> {
         let has_ring = self.ring.as_ref().is_some_and(|ring| !ring.is_broken());
+        let mut old = None;
         if backend == Backend::IoUring && !has_ring {
-            self.ring = Some(Arc::new(Ring::new(workers(depth))?));
+            old = self.ring.replace(Arc::new(Ring::new(workers(depth))?));
         }
         self.backend = backend;
-        Ok(())
+        Ok(old)
     }
 
     pub(crate) fn set_depth(&self, depth: usize) {

@@ -2,7 +2,7 @@
 //!
 //! | filesystem | what `syncfs` does there |
 //! | --- | --- |
-//! | XFS | forces the log: the device is flushed only if that had anything to write |
+//! | XFS | forces the log: the device is flushed only if that had anything to write. Not known where it has a realtime device: files may have their data there |
 //! | ext4 | after all data, waits for the journal's commit, which flushes the device, or flushes it (`ext4_sync_fs`). Not where the journal is on another device, or where there is none; with `journal_async_commit` nobody is told if that flush fails; before Linux 6.15 it may say that all is well where the filesystem was shut down, or has become read-only because of an error (`tests/given_up.rs`) |
 //! | ext2, by a driver of its own | flushes nothing |
 //! | others | not known: a FUSE server, for one, is not even told |
@@ -46,13 +46,13 @@ pub(crate) use linux::of;
 
 #[cfg(target_os = "linux")]
 mod linux {
-    use std::os::unix::fs::MetadataExt;
     use std::path::Path;
     use std::sync::LazyLock;
 
     use rustix::fs::{FsWord, fstatfs, major, minor};
 
     use super::{Commits, File};
+    use crate::file_id::FileId;
 
     /// Filesystems, by `statfs(2)`.
     const EXT: FsWord = 0xEF53;
@@ -63,15 +63,31 @@ mod linux {
         match fstatfs(file).map(|found| found.f_type) {
             Ok(EXT) if is_honest() && has_plain_journal(file) => Commits::Flushed,
             // After a failure of its log it is shut down.
-            Ok(XFS) => Commits::ThenFlush,
+            Ok(XFS) if !has_realtime_device(file) => Commits::ThenFlush,
             Ok(EXT) => Commits::MayFlush,
             _ => Commits::Unknown,
         }
     }
 
+    /// Whether a second device may have data, or nobody knows.
+    fn has_realtime_device(file: &File) -> bool {
+        let Ok(FileId { device, .. }) = FileId::of(file) else { return true };
+        let Ok(mounts) = std::fs::read_to_string("/proc/self/mountinfo") else { return true };
+        names_realtime_device(&mounts, &format!("{}:{}", major(device), minor(device)))
+    }
+
+    /// A mount that is not there, as in another namespace, says nothing.
+    fn names_realtime_device(mounts: &str, device: &str) -> bool {
+        let of_it = |line: &&str| line.split(' ').nth(2) == Some(device);
+        let mut of_it = mounts.lines().filter(of_it).peekable();
+        let options = |line: &str| line.rsplit(' ').next().unwrap_or_default().to_owned();
+        of_it.peek().is_none()
+            || of_it.any(|line| options(line).split(',').any(|word| word.starts_with("rtdev=")))
+    }
+
     /// Whether its journal is its own, and commits in the plain way.
     fn has_plain_journal(file: &File) -> bool {
-        let Ok(device) = file.metadata().map(|found| found.dev()) else { return false };
+        let Ok(FileId { device, .. }) = FileId::of(file) else { return false };
         let number = format!("/sys/dev/block/{}:{}", major(device), minor(device));
         let Ok(link) = std::fs::read_link(number) else { return false };
         let Some(name) = link.file_name().map(|name| name.to_string_lossy()) else { return false };
@@ -101,6 +117,17 @@ mod linux {
     #[cfg(all(test, not(shuttle)))]
     mod tests {
         use super::*;
+
+        #[test]
+        fn a_realtime_device_is_found_among_the_mounts() {
+            let mounts = "\
+                22 1 8:1 / / rw,noatime shared:1 - ext4 /dev/sda1 rw\n\
+                30 22 8:16 / /srv/a rw - xfs /dev/sdb rw,attr2,inode64,noquota\n\
+                31 22 8:32 / /srv/b\\040c rw - xfs /dev/sdc rw,rtdev=/dev/sdd,noquota";
+            assert!(!names_realtime_device(mounts, "8:16"));
+            assert!(names_realtime_device(mounts, "8:32"));
+            assert!(names_realtime_device(mounts, "8:3"), "nothing is known of it");
+        }
 
         #[test]
         fn releases_are_compared_by_number() {

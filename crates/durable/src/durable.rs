@@ -119,7 +119,13 @@ impl Durable {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn sync_range(&self, file: &impl Description, range: Range<u64>) -> Synced {
-        if range.is_empty() { Synced::done(&Ok(())) } else { self.fdatasync(file) }
+        let failure =
+            || FileId::of(file.file()).ok().and_then(|id| self.engine.files().failure(id));
+        match range.is_empty().then(failure) {
+            None => self.fdatasync(file),
+            // Nothing of it is asked for; but what is lost is told.
+            Some(failure) => Synced::done(&self.engine.failed(failure.map_or(Ok(()), Err))),
+        }
     }
 
     /// [`Durable::fsync`] of many files; what becomes of each, in their order.
@@ -304,7 +310,9 @@ impl Durable {
         if backend == Backend::IoUring && !self.engine.system.is_real() {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        self.engine.chosen().set(backend, self.depth())
+        // One that is broken is dropped, which may take long, when others can go on.
+        let _old = self.engine.chosen().set(backend, self.depth())?;
+        Ok(())
     }
 
     /// Who syncs single files.

@@ -112,12 +112,15 @@ impl Engine {
         };
         self.meet(id.device, file.file());
         let policy = self.policy();
-        let beside = match self.files().begin_alone(id, policy, waits) {
+        let begun = self.files().begin_alone(id, policy, waits);
+        if !matches!(begun, Ok(None)) {
+            add(&self.counts.asked, 1);
+        }
+        let beside = match begun {
             Err(error) => return Some(self.failed(Err(error))),
             Ok(None) => return None,
             Ok(Some(Alone { beside })) => beside,
         };
-        add(&self.counts.asked, 1);
         add(&self.counts.files, 1);
         let began = Instant::now();
         let synced = blocking(|| self.system.sync(file.file(), kind));
@@ -231,12 +234,12 @@ impl Engine {
                 let run = Run { engine: Arc::clone(&engine), job: Some(Job::File(sync)) };
                 return engine.workqueue.execute(move || run.run());
             }
-            add(&engine.counts.files, 1);
-            let operation = "fsync by io_uring";
-            let synced = synced.map_err(|error| Failure { operation, error });
-            let verdict = commit::verdict(&*engine.system, &sync, synced);
-            if let Some(job) = engine.end(vec![sync], vec![verdict], false, began.elapsed()) {
-                engine.hand_over(job);
+            let calls = sync.outcome.calls();
+            let ended =
+                EndedByRing { engine: Arc::clone(&engine), ended: Some((sync, synced, began)) };
+            if calls {
+                // What it calls may take long, and others wait for the ring's thread.
+                engine.workqueue.execute(move || drop(ended));
             }
         };
         ring.sync(file, kind, Box::new(done));
@@ -360,16 +363,20 @@ impl Engine {
         };
         self.counts.batches.note(syncs.iter().map(|sync| sync.askers).sum());
         // What others can do begins before those who wait are woken.
-        let mine = gathers.or_else(|| self.next_job());
+        let mut mine = gathers.or_else(|| self.next_job());
         self.go_on();
         let ended = Instant::now();
-        let mut verdicts = Vec::with_capacity(syncs.len());
+        let (mut verdicts, mut calls) = (Vec::with_capacity(syncs.len()), false);
         for (sync, Ended { verdict, in_vain }) in syncs.iter().zip(told) {
             let took = ended.saturating_duration_since(sync.asked_at);
             self.counts.latency_ns.note(nanoseconds(took));
             let verdict = self.failed(verdict);
-            sync.outcome.note(&verdict);
+            calls |= sync.outcome.note(&verdict);
             verdicts.push((verdict, in_vain));
+        }
+        if calls {
+            // They may wait for somebody who waits for the next job.
+            mine.take().into_iter().for_each(|job| self.hand_over(job));
         }
         for (sync, (verdict, in_vain)) in syncs.into_iter().zip(verdicts) {
             self.tell(in_vain, &verdict);
@@ -426,6 +433,26 @@ pub(crate) fn runtime_ended(id: FileId, file: &File, kind: Kind) -> DurabilityEr
 
 pub(crate) fn nanoseconds(took: Duration) -> u64 {
     u64::try_from(took.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// A sync that the ring has done: those who wait are told when this is dropped, by whoever does.
+struct EndedByRing {
+    engine: Arc<Engine>,
+    ended: Option<(Sync, io::Result<()>, Instant)>,
+}
+
+impl Drop for EndedByRing {
+    fn drop(&mut self) {
+        let Some((sync, synced, began)) = self.ended.take() else { return };
+        let engine = &self.engine;
+        add(&engine.counts.files, 1);
+        let operation = "fsync by io_uring";
+        let synced = synced.map_err(|error| Failure { operation, error });
+        let verdict = commit::verdict(&*engine.system, &sync, synced);
+        if let Some(job) = engine.end(vec![sync], vec![verdict], false, began.elapsed()) {
+            engine.hand_over(job);
+        }
+    }
 }
 
 /// A job on its way: it runs, or those who wait for it are told that it does not.

@@ -4,7 +4,7 @@
 //! One thread, because the kernel cancels the requests of a thread that ends.
 #![allow(unsafe_code)]
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -28,13 +28,29 @@ type Done = Box<dyn FnOnce(io::Result<()>) + Send>;
 struct Order {
     file: Arc<File>,
     kind: Kind,
-    done: Done,
+    /// Until it has been told.
+    done: Option<Done>,
 }
 
 impl Order {
+    fn end(mut self, result: io::Result<()>) {
+        if let Some(done) = self.done.take() {
+            done(result);
+        }
+    }
+
     /// It has not been begun, and will not be.
     fn cancel(self) {
-        (self.done)(Err(io::Error::from_raw_os_error(libc::ECANCELED)));
+        self.end(Err(io::Error::from_raw_os_error(libc::ECANCELED)));
+    }
+}
+
+impl Drop for Order {
+    /// The ring's thread panics: what became of it nobody knows.
+    fn drop(&mut self) {
+        if let Some(done) = self.done.take() {
+            done(Err(io::Error::from_raw_os_error(libc::EIO)));
+        }
     }
 }
 
@@ -69,8 +85,11 @@ impl Ring {
         let inbox = Mutex::new(Inbox { workers: Some(workers), ..Inbox::default() });
         let shared = Arc::new(Shared { inbox, bell });
         let for_thread = Arc::clone(&shared);
-        let body =
-            move || Loop { ring, shared: for_thread, under_way: HashMap::new(), last: BELL }.run();
+        let body = move || {
+            let _broken = WhenGone(Arc::clone(&for_thread));
+            let (under_way, waiting) = (HashMap::new(), VecDeque::new());
+            Loop { ring, shared: for_thread, under_way, waiting, last: BELL }.run();
+        };
         let thread = thread::Builder::new().name("durable ring".to_owned()).spawn(body)?;
         Ok(Self { shared, thread: Some(thread) })
     }
@@ -82,7 +101,7 @@ impl Ring {
 
     /// Syncs a file, and calls `done` on the ring's thread; with `ECANCELED` where nothing was begun.
     pub(crate) fn sync(&self, file: Arc<File>, kind: Kind, done: Done) {
-        let order = Order { file, kind, done };
+        let order = Order { file, kind, done: Some(done) };
         let refused = {
             let mut inbox = lock(&self.shared.inbox);
             if inbox.is_broken {
@@ -132,7 +151,23 @@ struct Loop {
     shared: Arc<Shared>,
     /// Each file stays open until its request has ended.
     under_way: HashMap<u64, Order>,
+    /// For which there was no room yet.
+    waiting: VecDeque<Order>,
     last: u64,
+}
+
+/// Whatever ends the ring's thread: nobody takes orders any more.
+struct WhenGone(Arc<Shared>);
+
+impl Drop for WhenGone {
+    fn drop(&mut self) {
+        let orders = {
+            let mut inbox = lock(&self.0.inbox);
+            inbox.is_broken = true;
+            std::mem::take(&mut inbox.orders)
+        };
+        orders.into_iter().for_each(Order::cancel);
+    }
 }
 
 impl Loop {
@@ -148,16 +183,20 @@ impl Loop {
                 let mut limits = [workers, workers];
                 let _ = self.ring.submitter().register_iowq_max_workers(&mut limits);
             }
-            for order in orders {
-                self.order(order);
-            }
-            if stops && self.under_way.is_empty() {
+            self.waiting.extend(orders);
+            if stops && self.under_way.is_empty() && self.waiting.is_empty() {
                 return;
             }
             if !hears {
                 let bell = types::Fd(self.shared.bell.as_raw_fd());
-                self.push(&opcode::PollAdd::new(bell, libc::POLLIN as u32).build().user_data(BELL));
-                hears = true;
+                let entry = opcode::PollAdd::new(bell, libc::POLLIN as u32).build();
+                hears = self.push(&entry.user_data(BELL));
+            }
+            while let Some(order) = self.waiting.pop_front() {
+                if let Err(order) = self.order(order) {
+                    self.waiting.push_front(order);
+                    break;
+                }
             }
             match self.ring.submit_and_wait(1) {
                 Ok(_) => {}
@@ -177,7 +216,7 @@ impl Loop {
                     let _ = rustix::io::read(&self.shared.bell, &mut [0; 8]);
                 } else if let Some(order) = self.under_way.remove(&number) {
                     let failed = result < 0;
-                    (order.done)(if failed {
+                    order.end(if failed {
                         Err(io::Error::from_raw_os_error(-result))
                     } else {
                         Ok(())
@@ -187,30 +226,31 @@ impl Loop {
         }
     }
 
-    fn order(&mut self, order: Order) {
+    /// Given back where there is no room for it before the kernel has taken some.
+    fn order(&mut self, order: Order) -> Result<(), Order> {
         let sync = opcode::Fsync::new(types::Fd(order.file.as_raw_fd()));
         let sync = match order.kind {
             Kind::Data => sync.flags(types::FsyncFlags::DATASYNC),
             Kind::All => sync,
         };
-        self.last += 1;
-        self.under_way.insert(self.last, order);
-        self.push(&sync.build().user_data(self.last));
+        let number = self.last + 1;
+        if !self.push(&sync.build().user_data(number)) {
+            return Err(order);
+        }
+        self.last = number;
+        self.under_way.insert(number, order);
+        Ok(())
     }
 
-    fn push(&mut self, entry: &squeue::Entry) {
+    /// Whether there was room.
+    fn push(&mut self, entry: &squeue::Entry) -> bool {
         // SAFETY: the requests have no pointers, and their descriptors stay open until they have
         // ended: files in `under_way`, the bell as long as the ring's thread.
-        while unsafe { self.ring.submission().push(entry) }.is_err() {
-            // Full: the kernel takes all, or the wait below tells why not.
-            if self.ring.submit().is_err() {
-                thread::yield_now();
-            }
-        }
+        unsafe { self.ring.submission().push(entry) }.is_ok()
     }
 
     /// The ring is broken: nobody may wait for it. What came of what is under way nobody knows.
-    fn fail(self, error: &io::Error) {
+    fn fail(mut self, error: &io::Error) {
         let errno = match error.raw_os_error() {
             None | Some(libc::ECANCELED) => libc::EIO,
             Some(errno) => errno,
@@ -220,9 +260,62 @@ impl Loop {
             inbox.is_broken = true;
             std::mem::take(&mut inbox.orders)
         };
-        for order in self.under_way.into_values() {
-            (order.done)(Err(io::Error::from_raw_os_error(errno)));
+        for (_, order) in self.under_way.drain() {
+            order.end(Err(io::Error::from_raw_os_error(errno)));
         }
-        orders.into_iter().for_each(Order::cancel);
+        self.waiting.drain(..).chain(orders).for_each(Order::cancel);
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn ring() -> Option<Ring> {
+        match Ring::new(4) {
+            Ok(ring) => Some(ring),
+            Err(error) => {
+                println!("skipped: no io_uring here: {error}");
+                None
+            }
+        }
+    }
+
+    #[test]
+    fn more_orders_than_there_is_room_for_are_all_carried_out() {
+        let Some(ring) = ring() else { return };
+        let file = Arc::new(tempfile::tempfile().unwrap());
+        let (tell, told) = mpsc::channel();
+        let count = 20 * ENTRIES as usize;
+        for _ in 0..count {
+            let tell = tell.clone();
+            let done = move |result: io::Result<()>| tell.send(result.is_ok()).unwrap();
+            ring.sync(Arc::clone(&file), Kind::Data, Box::new(done));
+        }
+        assert!((0..count).all(|_| told.recv_timeout(LONG).unwrap()));
+    }
+
+    #[test]
+    fn where_its_thread_ends_everybody_is_told() {
+        let Some(ring) = ring() else { return };
+        let file = Arc::new(tempfile::tempfile().unwrap());
+        ring.sync(Arc::clone(&file), Kind::Data, Box::new(|_| panic!("the ring's thread ends")));
+        let (tell, told) = mpsc::channel();
+        let mut asked = 0;
+        while !ring.is_broken() {
+            let tell = tell.clone();
+            let done = move |result: io::Result<()>| drop(tell.send(result));
+            ring.sync(Arc::clone(&file), Kind::Data, Box::new(done));
+            asked += 1;
+        }
+        drop(tell);
+        let told: Vec<_> = (0..asked).map(|_| told.recv_timeout(LONG).unwrap()).collect();
+        let last = told.last().and_then(|last| last.as_ref().err()?.raw_os_error());
+        assert!(asked == 0 || last == Some(libc::ECANCELED) || last == Some(libc::EIO), "{last:?}");
     }
 }

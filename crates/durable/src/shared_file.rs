@@ -11,7 +11,7 @@ use homing_runtime::blocking;
 
 use crate::counters::add;
 use crate::durable::{Durable, Kind};
-use crate::engine::{Engine, TURNS_MAX, nanoseconds, runtime_ended};
+use crate::engine::{Engine, nanoseconds, runtime_ended};
 use crate::file_id::FileId;
 use crate::pace::{Pace, Way};
 use crate::sync::{Condvar, Mutex, MutexGuard, lock, wait_briefly};
@@ -276,19 +276,12 @@ struct Lead {
 impl Lead {
     fn run(mut self) {
         self.leads = false;
-        let more = blocking(|| {
-            for _ in 0..TURNS_MAX {
-                let (group, verdict, more) = self.shared.sync_together(&self.engine);
-                tell(group, &verdict);
-                if !more {
-                    return false;
-                }
-            }
-            true
-        });
+        let (group, verdict, more) = blocking(|| self.shared.sync_together(&self.engine));
         if more {
+            // Those who are told may wait for somebody who waits for the next one.
             self.shared.hand_over(&self.engine);
         }
+        tell(group, &verdict);
     }
 }
 

@@ -46,9 +46,17 @@ impl Outcome {
     }
 
     /// Whoever asks from now on hears it. Those who wait do not yet: where many verdicts come at a
-    /// time all are noted first, or one who waits for all of them is woken for each.
-    pub(crate) fn note(&self, verdict: &Verdict) {
-        self.state().verdict = Some(verdict.clone());
+    /// time all are noted first, or one who waits for all of them is woken for each. Whether telling
+    /// them runs code of others, which may take long.
+    pub(crate) fn note(&self, verdict: &Verdict) -> bool {
+        let mut state = self.state();
+        state.verdict = Some(verdict.clone());
+        !state.calls.is_empty()
+    }
+
+    /// Whether telling those who wait runs code of others.
+    pub(crate) fn calls(&self) -> bool {
+        !self.state().calls.is_empty()
     }
 
     /// Tells those who wait what has been noted.
@@ -173,7 +181,13 @@ impl Future for Synced {
             state.last_number
         });
         match state.wakers.iter_mut().find(|(known, _)| *known == number) {
-            Some((_, known)) => known.clone_from(waker),
+            Some((_, known)) if known.will_wake(waker) => {}
+            Some((_, known)) => {
+                let old = std::mem::replace(known, waker.clone());
+                // Dropping it may come back here.
+                drop(state);
+                drop(old);
+            }
             None => state.wakers.push((number, waker.clone())),
         }
         Poll::Pending
@@ -183,7 +197,12 @@ impl Future for Synced {
 impl Drop for Synced {
     fn drop(&mut self) {
         if let Some(number) = self.number {
-            self.outcome.state().wakers.retain(|(known, _)| *known != number);
+            let mut state = self.outcome.state();
+            let at = state.wakers.iter().position(|(known, _)| *known == number);
+            let waker = at.map(|at| state.wakers.swap_remove(at));
+            // As above.
+            drop(state);
+            drop(waker);
         }
     }
 }

@@ -326,6 +326,34 @@ fn a_range_is_durable_with_all_of_its_file() {
     assert_eq!(world.disk.calls(&file), []);
     world.durable.sync_range(&file, 0..4096).wait().unwrap();
     assert_eq!(world.disk.calls(&file), [Call::Sync(Kind::Data)]);
+    world.disk.fail(Call::Sync(Kind::Data), &file, 1);
+    is_eio(world.durable.fdatasync_and_wait(&file), "range");
+    is_eio(world.durable.sync_range(&file, 7..7).wait(), "range");
+    let counters = world.durable.counters();
+    assert_eq!((counters.asked, counters.failed), (2, 2), "what asks for nothing is not counted");
+}
+
+/// A call that waits for somebody who waits for the file's next sync: that one goes on meanwhile.
+#[test]
+fn a_call_that_takes_long_holds_up_no_sync_of_its_file() {
+    let world = World::new();
+    world.durable.set_strategy(Strategy::Files);
+    let (file, other) = (Arc::new(world.file("called")), world.file("other"));
+    let (let_go, goes_on) = mpsc::channel::<()>();
+    let (tell, told) = mpsc::channel();
+    world.disk.hold(true);
+    let beside = world.durable.fsync(&other);
+    world.durable.fdatasync_and_then(&file, move |verdict| {
+        let waited = goes_on.recv_timeout(Duration::from_secs(20));
+        tell.send((verdict.is_ok(), waited.is_ok())).unwrap();
+    });
+    world.disk.until_asked(2);
+    let behind = world.durable.fsync(&file);
+    world.disk.hold(false);
+    behind.wait().unwrap();
+    let_go.send(()).unwrap();
+    assert_eq!(told.recv().unwrap(), (true, true));
+    beside.wait().unwrap();
 }
 
 /// What each call asked for, and on which thread.

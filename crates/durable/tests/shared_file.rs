@@ -91,6 +91,15 @@ impl Gates {
         self.0.0.lock().unwrap().ends.insert(number, well);
         self.0.1.notify_all();
     }
+
+    /// The one after the one that has been told to end.
+    fn end_when_under_way(&self, number: RawFd) {
+        let book = self.0.0.lock().unwrap();
+        let told = |book: &mut Book| book.ends.contains_key(&number);
+        let mut book = self.0.1.wait_while(book, told).unwrap();
+        book.ends.insert(number, true);
+        self.0.1.notify_all();
+    }
 }
 
 impl System for Gates {
@@ -103,7 +112,9 @@ impl System for Gates {
         let held = |book: &mut Book| !book.ends.contains_key(&number);
         let mut book = self.0.1.wait_while(book, held).unwrap();
         book.under_way.retain(|other| *other != number);
-        if book.ends.remove(&number) == Some(true) {
+        let well = book.ends.remove(&number);
+        self.0.1.notify_all();
+        if well == Some(true) {
             return Ok(());
         }
         Err(Failure { operation: "fdatasync", error: io::Error::from_raw_os_error(5) })
@@ -117,6 +128,36 @@ impl System for Gates {
     fn flush_device(&self, _: &File) -> Result<(), Failure> {
         unreachable!()
     }
+}
+
+/// Also where it is a worker that leads.
+#[test]
+fn a_call_that_takes_long_holds_up_no_shared_sync() {
+    let (runtime, disk) = (Runtime::new().unwrap(), Gates::default());
+    let durable = Durable::with_system(&runtime, disk.clone()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let all = descriptions(&folder.path().join("shared"), 1);
+    let file = SharedFile::always(all, false).unwrap();
+    let (tell, told) = mpsc::channel();
+    let (let_go, goes_on) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        let first = tell.clone();
+        scope.spawn(|| durable.fdatasync_shared(&file, move |_| first.send(true).unwrap()));
+        let number = disk.until_under_way(1)[0];
+        durable.fdatasync_shared(&file, move |_| {
+            let waited = goes_on.recv_timeout(Duration::from_secs(20));
+            tell.send(waited.is_ok()).unwrap();
+        });
+        disk.end(number, true);
+        assert!(told.recv().unwrap());
+        // A worker leads the second one; the third is asked for meanwhile, and lets the second's call go.
+        disk.until_under_way(1);
+        durable.fdatasync_shared(&file, move |_| let_go.send(()).unwrap());
+        disk.end(number, true);
+        disk.end_when_under_way(number);
+        assert!(told.recv().unwrap());
+    });
+    drop(runtime);
 }
 
 #[test]
