@@ -15,7 +15,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use support::nbd::{Client, OK};
+use support::nbd::{self, Client, OK};
 use support::{DEADLINE, Scratch, noise, text};
 
 /// Every request goes to a worker, so that its workqueue has something to do.
@@ -181,6 +181,33 @@ fn flushes_go_through_the_engine_whose_attributes_are_there_too() {
     assert_eq!(counter("asked"), 3 + rounds, "one for each flush");
     assert_eq!(counter("files") + counter("shared"), counter("asked"));
     server.stop();
+}
+
+/// Forced writes, zeroes and trims too, with a cache and without.
+#[test]
+fn whatever_is_forced_goes_through_the_engine() {
+    for cache in [&[][..], &["--cache", "16M"]] {
+        let scratch = Scratch::new();
+        let server = scratch.serve(&[&SERVE[..], cache, &["--allow-discards"]].concat());
+        let mut client = Client::new(server.socket());
+        assert_eq!(client.ask(nbd::WRITE_ZEROES, nbd::FUA, 0, 1 << 20), OK);
+        assert_eq!(client.ask(nbd::TRIM, nbd::FUA, 1 << 20, 1 << 20), OK);
+        let asked = || {
+            let counters = printed(&scratch, &["get", "durable/counters"]);
+            let line = counters.lines().find_map(|line| line.strip_prefix("asked "));
+            line.unwrap().parse::<u64>().unwrap()
+        };
+        assert_eq!(asked(), 2);
+        // Without a cache a lone one needs no sync.
+        let count = if cache.is_empty() { 0 } else { 5 };
+        for number in 0..5 {
+            assert_eq!(client.write(nbd::FUA, 4096 * number, &noise(number, 4096)), OK);
+        }
+        assert_eq!(asked(), 2 + count);
+        assert_eq!(client.read(4096, 4096).unwrap(), noise(1, 4096));
+        assert_eq!(client.read(512 << 10, 4096).unwrap(), [0; 4096]);
+        server.stop();
+    }
 }
 
 #[test]

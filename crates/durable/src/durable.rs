@@ -46,6 +46,7 @@ pub enum Kind {
 ///
 /// The syncs run on a workqueue of the runtime, `durable`. A file may be asked for through any of
 /// its descriptions; of each the error that the kernel has for it is heard, and kept for the file.
+/// Have one engine in a program: what one has heard another one is not told again by the kernel.
 #[derive(Clone)]
 pub struct Durable {
     pub(crate) engine: Arc<Engine>,

@@ -150,7 +150,12 @@ impl Engine {
     /// failure is sticky all the same.
     pub(crate) fn sync_here(self: &Arc<Self>, file: &File, kind: Kind) -> Verdict {
         add(&self.counts.files, 1);
-        let id = FileId::of(file).unwrap_or(FileId { device: 0, inode: 0, is: Is::Other });
+        let Ok(id) = FileId::of(file) else {
+            // Nobody knows which file failed: it cannot be kept for it.
+            let nameless = FileId { device: 0, inode: 0, is: Is::Other };
+            let synced = blocking(|| self.system.sync(file, kind));
+            return self.failed(synced.map_err(|e| commit::error(nameless, file, kind, &e)));
+        };
         // Beside another sync of it, one of the two would hear of what fails, and not the other. It may be
         // one of the caller's own batch, which has not begun.
         self.go_on();

@@ -7,7 +7,7 @@ use std::thread;
 use homing::{HandOff, blocking};
 use homing_nbd::wire::{self, Errno};
 use homing_nbd::{Command, Export, RequestHeader, Session, reply, validate};
-use homing_volume::{Block, BlockError, Durability};
+use homing_volume::{Block, BlockError, Done, Durability};
 
 use crate::batch::Batch;
 use crate::buffers::{BATCH_LEN, Inbox, KEEP_LEN, Outbox};
@@ -220,16 +220,20 @@ impl Connection {
             }
             Command::WriteZeroes { offset, length, fua, .. } => {
                 let work = move |device: &dyn Block| {
-                    device.write_zeroes(offset, length.into(), durability(fua))
+                    device.write_zeroes(offset, length.into(), Durability::Written)
                 };
-                self.run(cookie, length, work);
+                if fua {
+                    self.flush_after(cookie, length, work);
+                } else {
+                    self.run(cookie, length, work);
+                }
             }
-            Command::Trim { offset, length, fua } => {
-                let work = move |device: &dyn Block| {
-                    device.discard(offset, length.into())?;
-                    if fua { device.flush() } else { Ok(()) }
-                };
-                let result = work(&*self.device);
+            Command::Trim { offset, length, fua: true } => {
+                let work = move |device: &dyn Block| device.discard(offset, length.into());
+                self.flush_after(cookie, length, work);
+            }
+            Command::Trim { offset, length, fua: false } => {
+                let result = self.device.discard(offset, length.into());
                 self.answer(cookie, result);
             }
             Command::Cache { offset, length } => {
@@ -239,21 +243,7 @@ impl Connection {
             Command::BlockStatus { offset, length, one } => {
                 self.block_status(cookie, offset, length, one);
             }
-            Command::Flush => {
-                // Each is small, but there may be many.
-                let Some(lease) = self.lease_held(0) else {
-                    let result = self.device.flush();
-                    self.answer(cookie, result);
-                    return Ok(true);
-                };
-                let job = Job::new(self, cookie, 0, lease);
-                let (device, shared) = (Arc::clone(&self.device), Arc::clone(&self.shared));
-                let done = Box::new(move |result| job.answer(result));
-                // It waits for the disk and needs no CPU: another thread gets it at once. Where
-                // syncs are shared and one is under way, it waits without a thread for the next.
-                let work = move || blocking(|| device.flush_through(&shared.durable, done));
-                self.shared.flushes[self.session.export_index].execute(work);
-            }
+            Command::Flush => self.flush_after(cookie, 0, |_| Ok(())),
             Command::Disconnect => unreachable!("transmit ends on it"),
         }
         Ok(true)
@@ -327,6 +317,30 @@ impl Connection {
             let told = (&self.session, &*self.export.name);
             self.batch.run(&*self.device, told, &mut self.inbox, &mut self.outbox);
         }
+    }
+
+    /// Makes all durable after some work of a request. It waits for the disk and needs no CPU: another
+    /// thread gets it at once. Where syncs are shared and one is under way, it waits without a thread for
+    /// the next.
+    fn flush_after<F>(&mut self, cookie: u64, length: u32, work: F)
+    where
+        F: FnOnce(&dyn Block) -> Result<(), BlockError> + Send + 'static,
+    {
+        // Each is small, but there may be many.
+        let Some(lease) = self.lease_held(0) else {
+            let result = work(&*self.device).and_then(|()| self.device.flush());
+            return self.answer(cookie, result);
+        };
+        let job = Job::new(self, cookie, length, lease);
+        let (device, shared) = (Arc::clone(&self.device), Arc::clone(&self.shared));
+        let done: Done = Box::new(move |result| job.answer(result));
+        let flush = move || {
+            blocking(|| match work(&*device) {
+                Ok(()) => device.flush_through(&shared.durable, done),
+                Err(error) => done(Err(error)),
+            });
+        };
+        self.shared.flushes[self.session.export_index].execute(flush);
     }
 
     /// It waits for the disk, as a flush does, and like that it may share a sync with others: those
@@ -444,10 +458,6 @@ impl Drop for Job {
             Peer::send_later(Reply { bytes, counted });
         }
     }
-}
-
-fn durability(fua: bool) -> Durability {
-    if fua { Durability::Flushed } else { Durability::Written }
 }
 
 /// Leaves the reply to a command without data in `outbox`.

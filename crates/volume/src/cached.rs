@@ -33,7 +33,19 @@ pub struct Cached<B> {
     poisoned: Arc<AtomicBool>,
 }
 
-impl<B> Cached<B> {
+impl<B: Block> Cached<B> {
+    /// Makes durable what the device has, by a sync that others share.
+    fn sync_below(&self, durable: &Durable, done: Done) {
+        let poisoned = Arc::clone(&self.poisoned);
+        let noted = move |flushed: Result<(), BlockError>| {
+            if let Err(error) = &flushed {
+                note_poisoned(&poisoned, error);
+            }
+            done(flushed);
+        };
+        self.below.flush_through(durable, Box::new(noted));
+    }
+
     /// What is written now would only be lost later.
     fn check(&self) -> Result<(), BlockError> {
         if self.poisoned.load(Ordering::Acquire) { Err(BlockError::Poisoned) } else { Ok(()) }
@@ -188,18 +200,23 @@ impl<B: Block> Block for Cached<B> {
         self.file.flush_all().map_err(unwrap)
     }
 
+    /// What is written goes to the device at once, and is made durable by a sync that others share.
+    fn write_through(&self, durable: &Durable, offset: u64, data: &mut [u8], done: Done) {
+        check_range(self, offset, data.len() as u64);
+        if let Err(error) = self.check() {
+            return done(Err(error));
+        }
+        let length = data.len() as u64;
+        let written = self.file.write(offset, data);
+        match written.and_then(|()| self.file.write_back(offset, length)) {
+            Ok(()) => self.sync_below(durable, done),
+            Err(error) => done(Err(unwrap(error))),
+        }
+    }
+
     fn flush_through(&self, durable: &Durable, done: Done) {
         match self.file.begin_flush() {
-            Ok(()) => {
-                let poisoned = Arc::clone(&self.poisoned);
-                let noted = move |flushed: Result<(), BlockError>| {
-                    if let Err(error) = &flushed {
-                        note_poisoned(&poisoned, error);
-                    }
-                    done(flushed);
-                };
-                self.below.flush_through(durable, Box::new(noted));
-            }
+            Ok(()) => self.sync_below(durable, done),
             Err(error) => {
                 // The rest of what was written is to be durable all the same.
                 let flushed = self.below.flush();

@@ -91,11 +91,12 @@ impl File {
                     Err(Errno::INTR) => {}
                     Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => return Ok(false),
                     // A full disk is mostly found before anything is accepted: then the same write
-                    // is not accepted without DSYNC either. If it is, it was the write-back.
+                    // is not accepted without DSYNC either. If it is, it was the write-back. It may
+                    // have been both.
                     Err(errno @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG))
                         if file.write_all_at(rest, at).is_err() =>
                     {
-                        return Err(SyncError::NotBegun(write_error(errno.into())));
+                        return Err(SyncError::Unclear(write_error(errno.into())));
                     }
                     Err(errno) => return Err(SyncError::Lost(errno.into())),
                 }

@@ -94,13 +94,33 @@ impl Syncs {
         let last = || self.descriptions.last().expect("there is one at least");
         let file = free.unwrap_or_else(|| last().lock().unwrap_or_else(PoisonError::into_inner));
         self.check_health()?;
-        sync(&file).map_err(|error| match error {
-            SyncError::Lost(source) => {
-                self.poisoned.store(true, Ordering::Release);
-                BlockError::Flush(source)
-            }
+        let result = sync(&file);
+        drop(file);
+        result.map_err(|error| match error {
+            SyncError::Lost(source) => self.lost(source),
             SyncError::NotBegun(error) => error,
+            SyncError::Unclear(error) => match self.ask_others() {
+                Ok(()) => error,
+                Err(source) => self.lost(source),
+            },
         })
+    }
+
+    fn lost(&self, source: io::Error) -> BlockError {
+        self.poisoned.store(true, Ordering::Release);
+        BlockError::Flush(source)
+    }
+
+    /// Whether something was lost that one of the descriptions has told of already: each tells once.
+    /// Of two one is another than that.
+    fn ask_others(&self) -> io::Result<()> {
+        if self.descriptions.len() == 1 {
+            return Err(io::Error::other("a write to a full disk, or the write-back, failed"));
+        }
+        self.descriptions
+            .iter()
+            .take(2)
+            .try_for_each(|one| one.lock().unwrap_or_else(PoisonError::into_inner).sync_data())
     }
 }
 
@@ -110,6 +130,8 @@ pub(crate) enum SyncError {
     Lost(io::Error),
     /// Nothing that was accepted before is in doubt.
     NotBegun(BlockError),
+    /// This, or something that was accepted before and could not be written.
+    Unclear(BlockError),
 }
 
 /// The same file anew, whatever has become of its name.
