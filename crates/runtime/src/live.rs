@@ -104,11 +104,12 @@ impl Workqueue {
     /// [`Workqueue::set_affinity_scope`] and [`Workqueue::set_pull_cost`] end this.
     ///
     /// The scope is found by trying: the next wider and the next narrower one by turns with the
-    /// one in use, in windows of a hundredth of a second and 1,024 items, until it is clear
-    /// whether items cost less: in the time they run, which remote caches make longer, and the
-    /// time they wait while a CPU is idle, which small pods make longer. What is no better rests:
-    /// 0.8 s, then twice as long each time, up to half a minute, until the load changes. The pull
-    /// cost is by how much fetched items run longer than those of their own pod.
+    /// one in use, in windows of some hundredths of a second and 1,024 items or more, until it is
+    /// clear whether more items get done; or, where they come from outside, whether they cost less:
+    /// in the time they run, which remote caches make longer, and the time they wait while a CPU
+    /// is idle, which small pods make longer. What is no better rests: 0.4 s, then twice as long
+    /// each time, up to half a minute, until the load changes. The pull cost is by how much fetched
+    /// items run longer than those of their own pod.
     ///
     /// Limits: a load that swings as fast as these windows looks like noise, and nothing changes; the
     /// nearest optimum is found, a scope at a time; other workqueues are not known of; strictness is

@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use homing_sched::{
-    Attributes, Auto, Layout, MIN_ACTIVE, PoolId, PullCost, Reach, Taken, WINDOW_ITEMS, Window,
-};
+use homing_sched::{Attributes, Auto, Layout, MIN_ACTIVE, PoolId, PullCost, Reach, Taken, Window};
 use homing_topology::{CpuId, CpuSet, Scope};
 
 use crate::books::{ByColour, Counters, Spread, WorkqueueBooks};
@@ -327,7 +325,7 @@ impl WorkqueueState {
         }
         let now = self.counters();
         let items = |began: &Began| now.completed - began.counters.completed;
-        if chooser.window.as_ref().is_some_and(|began| items(began) < WINDOW_ITEMS) {
+        if chooser.window.as_ref().is_some_and(|began| items(began) < chooser.auto.window_items()) {
             return true;
         }
         let (cpus, busy_ns) = busy(self.chosen().cpumask.as_ref());

@@ -8,8 +8,9 @@
 //! caches make longer, and the time it waits while a CPU is idle, which pods that are too small
 //! make longer; what it waits while none is idle is load, and no scope's fault.
 //!
-//! A scope is taken once the mean gain is four standard errors above nothing and more than
-//! [`GAIN_MIN`]; it is given up as soon as that is unlikely. Then it rests, twice as long each
+//! What is far worse is given up after a pair or two; then the windows become longer, so that small
+//! differences show. A scope is taken once the mean gain is four standard errors above nothing and more
+//! than [`GAIN_MIN`]; it is given up as soon as that is unlikely. Then it rests, twice as long each
 //! time, until the load changes. So a wrong scope costs some hundredths of a second now and then,
 //! and a lucky window changes nothing.
 //!
@@ -37,7 +38,14 @@ pub const TRIAL_NS: u64 = 10_000_000;
 const TRIAL_WAITS: u64 = 4;
 
 /// It has at least so many items.
-pub const WINDOW_ITEMS: u64 = 1024;
+const WINDOW_ITEMS: u64 = 1024;
+
+/// Once it is clear that a scope on trial is not far worse, its windows are so many times as long: then
+/// small differences show, and cost little to find out.
+const LONGER: u64 = 4;
+
+/// So many pairs of windows come before.
+const PROBES: usize = 2;
 
 /// So many windows at least lie between two trials of a scope,
 const REST_MIN: u32 = 4;
@@ -63,7 +71,7 @@ const LOSS_MAX: i64 = WHOLE / 8;
 const PAIRS_MIN: usize = 6;
 
 /// and at most so many.
-const PAIRS_MAX: usize = 16;
+const PAIRS_MAX: usize = 12;
 
 /// The load has changed where items are so many times as long, or as many, as when the rests were set,
 /// or the other way round; in the mean of some windows.
@@ -158,9 +166,10 @@ impl Window {
 ///         Scope::Cache | Scope::CacheShard => (10_000, 100),
 ///         Scope::Smt | Scope::Cpu => (10_000, 9_000),
 ///     };
-///     let mut window = Window { elapsed_ns: auto.window_ns(), waited_ns, ..Window::default() };
+///     let elapsed_ns = auto.window_ns();
+///     let mut window = Window { elapsed_ns, waited_ns, ..Window::default() };
 ///     window.idle_ns = window.elapsed_ns; // one CPU was idle, the others were not
-///     window.taken[Reach::Home as usize] = Taken { items: 1000, ran_ns: 1000 * ran_ns };
+///     window.taken[Reach::Home as usize] = Taken { items: auto.window_items(), ran_ns: auto.window_items() * ran_ns };
 ///     auto.note(&window);
 /// }
 /// assert_eq!(auto.scope(), Scope::CacheShard, "the narrowest name of a cache that is one shard");
@@ -214,6 +223,8 @@ struct Candidate {
 #[derive(Clone, Copy, Debug)]
 struct Trial {
     candidate: usize,
+    /// Whether it may still be far worse.
+    probes: bool,
     window_ns: u64,
     /// The window with the settled one; `None` while that lasts.
     settled: Option<Measured>,
@@ -256,6 +267,11 @@ impl Gains {
         self.sorted[..self.pairs].sort_unstable();
     }
 
+    /// In all pairs together.
+    fn sorted_sum(&self) -> i64 {
+        self.sorted[..self.pairs].iter().sum()
+    }
+
     fn finding(&self) -> Finding {
         let gains = match &self.sorted[..self.pairs] {
             // What happens once, as the load begins, decides nothing.
@@ -291,14 +307,21 @@ impl Trial {
         self.cost.note(settled.cost_ns, candidate.cost_ns);
     }
 
-    /// Whether the candidate is better, once that is clear.
-    fn verdict(&self) -> Option<bool> {
-        match (self.pace.finding(), self.cost.finding()) {
-            (Finding::Better, _) | (Finding::NotBetter, Finding::Better) => Some(true),
+    /// Whether the candidate is better, once that is clear. It never is where fewer items were done.
+    fn verdict(&mut self) -> Option<bool> {
+        let verdict = match (self.pace.finding(), self.cost.finding()) {
+            (Finding::Better, _) => Some(true),
+            (Finding::NotBetter, Finding::Better) => Some(self.pace.sorted_sum() >= 0),
             (Finding::Worse, _) | (Finding::NotBetter, Finding::Worse) => Some(false),
             (Finding::NotBetter, Finding::NotBetter) if self.pace.pairs > 1 => Some(false),
             _ => (self.pace.pairs >= PAIRS_MAX).then_some(false),
+        };
+        if verdict.is_none() && self.probes && self.pace.pairs == PROBES {
+            self.probes = false;
+            self.window_ns *= LONGER;
+            (self.pace, self.cost) = (Gains::default(), Gains::default());
         }
+        verdict
     }
 }
 
@@ -332,8 +355,16 @@ impl Auto {
         self.pull_cost
     }
 
+    /// How many items the window has to have, at least.
+    pub fn window_items(&self) -> u64 {
+        match self.trial {
+            Some(Trial { probes: false, .. }) => LONGER * WINDOW_ITEMS,
+            _ => WINDOW_ITEMS,
+        }
+    }
+
     /// How long the window has to last at least, in nanoseconds; and until it has
-    /// [`WINDOW_ITEMS`].
+    /// [`Auto::window_items`].
     pub fn window_ns(&self) -> u64 {
         match self.trial {
             None => WINDOW_NS,
@@ -376,8 +407,8 @@ impl Auto {
         // The one that has been tried less often.
         let candidate = due.min_by_key(|of| self.candidates[*of].next_rest)?;
         let (pace, cost) = (Gains::default(), Gains::default());
-        let window_ns = (waited_ns * TRIAL_WAITS).clamp(TRIAL_NS, 10 * WINDOW_NS);
-        Some(Trial { candidate, window_ns, settled: None, pace, cost })
+        let window_ns = (waited_ns * TRIAL_WAITS).clamp(TRIAL_NS, 2 * WINDOW_NS);
+        Some(Trial { candidate, probes: true, window_ns, settled: None, pace, cost })
     }
 
     /// A window of a trial: how it goes on.

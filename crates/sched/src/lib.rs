@@ -63,7 +63,7 @@ mod wake_delay;
 
 pub use active::{MAX_ACTIVE_MAX, MIN_ACTIVE, node_max_active};
 pub use attributes::{Affinity, Attributes, Level};
-pub use auto::{Auto, TRIAL_NS, Taken, WINDOW_ITEMS, WINDOW_NS, Window};
+pub use auto::{Auto, TRIAL_NS, Taken, WINDOW_NS, Window};
 pub use facts::Facts;
 pub use features::{Features, ParseFeaturesError};
 pub use hand_off::{HAND_OFF_NS, HandOff, HandOffFacts, hand_off};

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use homing_sched::{Auto, PullCost, Reach, Taken, WINDOW_ITEMS, Window};
+use homing_sched::{Auto, PullCost, Reach, Taken, Window};
 use homing_topology::{Machine, Scope};
 
 use super::Item;
@@ -70,7 +70,7 @@ impl Chooser {
             waited_ns: self.waited_ns / self.samples.max(1),
             idle_ns: (cpus * elapsed_ns).saturating_sub(ran_ns),
         };
-        if elapsed_ns < self.auto.window_ns() || window.items() < WINDOW_ITEMS {
+        if elapsed_ns < self.auto.window_ns() || window.items() < self.auto.window_items() {
             return None;
         }
         let mut auto = self.auto.clone();
