@@ -37,7 +37,7 @@ pub(crate) struct CompareArgs {
     seeds: u64,
 
     /// How many simulated milliseconds are measured in each run
-    #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(10..=600_000))]
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(10..=600_000))]
     milliseconds: u64,
 
     /// Every scope of homing too, to see what choosing it automatically is worth
