@@ -6,10 +6,10 @@ mod examples;
 mod layers;
 mod tidy;
 
-use std::env;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Instant;
+use std::{env, fs};
 
 use anyhow::{Context, bail};
 
@@ -23,8 +23,8 @@ cargo xtask COMMAND
   unit     all tests, with the clients and peers that are installed
   loom     the wake protocol in all interleavings of a few threads
   shuttle  whole runtimes, caches, async fsync and its log, under many random schedules
-  miri     the unsafe code of items under an interpreter that sees undefined behaviour (needs
-           `rustup toolchain install nightly --component miri,rust-src`)
+  miri     the unsafe code of items under an interpreter that sees undefined behaviour (scripts/setup
+           --test installs it)
 ";
 
 fn main() -> ExitCode {
@@ -137,16 +137,16 @@ fn shuttle(root: &Path) -> anyhow::Result<()> {
 }
 
 fn miri(root: &Path) -> anyhow::Result<()> {
+    let toolchain = fs::read_to_string(root.join("scripts/miri-toolchain"))
+        .context("scripts/miri-toolchain cannot be read")?;
     // Not through `cargo`, whose path is a fixed toolchain's.
     let nightly = |arguments: &[&str]| {
         let mut command = Command::new("rustup");
-        command.current_dir(root).args(["run", "nightly", "cargo", "miri"]).args(arguments);
+        command.current_dir(root).args(["run", toolchain.trim(), "cargo", "miri"]).args(arguments);
         command
     };
     if !nightly(&["--version"]).output().is_ok_and(|output| output.status.success()) {
-        println!(
-            "skipped: miri is not installed (rustup toolchain install nightly -c miri,rust-src)"
-        );
+        println!("skipped: miri is not installed (scripts/setup --test does so)");
         return Ok(());
     }
     let tests = ["test", "-p", "homing-runtime", "--lib", "--", "item::", "home_queue::"];
