@@ -1,7 +1,7 @@
 //! What a subscriber of `tracing` sees: with the feature `tracing`.
 #![cfg(feature = "tracing")]
 
-use std::fmt::Debug;
+use std::fmt::{Debug, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -23,7 +23,7 @@ struct Fields(String);
 
 impl Visit for Fields {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        self.0.push_str(&format!(" {}={value:?}", field.name()));
+        let _ = write!(self.0, " {}={value:?}", field.name());
     }
 }
 
