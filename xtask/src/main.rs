@@ -154,7 +154,7 @@ fn miri(root: &Path) -> anyhow::Result<()> {
         .env_remove("CARGO")
         .env_remove("RUSTUP_TOOLCHAIN")
         .env("MIRIFLAGS", "-Zmiri-strict-provenance")
-        .env("CARGO_TARGET_DIR", root.join("target/miri")))
+        .env("CARGO_TARGET_DIR", root.join("target").join(toolchain.trim())))
 }
 
 fn cargo(root: &Path) -> Command {
