@@ -76,8 +76,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "COUNT", default_value = "16384")]
     connections_max: NonZeroUsize,
 
-    /// What requests of all clients may take together, beyond a buffer each; who keeps others waiting
-    /// for it and does not go on is cut off
+    /// What requests of all clients may take together, beyond a buffer each: a fourth of it for what is
+    /// taken in ahead. Who keeps others waiting for it and does not go on is cut off
     #[arg(long, value_name = "SIZE", default_value = "1G")]
     request_memory: ByteSize,
 
