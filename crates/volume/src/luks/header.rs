@@ -322,7 +322,7 @@ fn check_key_len(path: &Path, key_len: usize) -> Result<(), LuksError> {
     if key_len == 64 {
         return Ok(());
     }
-    let bits = key_len * 8;
+    let bits = key_len as u128 * 8;
     let problem = format!("its key has {bits} bits; only AES-256 (512 bits in XTS) is supported");
     Err(LuksError::unsupported(path, problem))
 }
