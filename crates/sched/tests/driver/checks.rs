@@ -3,8 +3,8 @@
 //! A queue is *exposed* while items wait in it and a CPU that may serve it is idle: parked, and
 //! not woken. It stops being so when somebody takes from it. How long that may last:
 //!
-//! * Prompt scenarios (see [`Scenario::prompt`]): `PULL_AGE_MAX_NS` and two wake delays. Each
-//!   insertion wakes an idle CPU, if there is one, which takes the item or something else whose
+//! * Prompt scenarios (see [`Scenario::prompt`]): `PULL_AGE_MAX_NS` by what fetching is taken to cost,
+//!   `IDLE_PATIENCE_NS` at most, and two wake delays. Each insertion wakes an idle CPU, if there is one, which takes the item or something else whose
 //!   own CPU has been woken too; whoever parks beside an item that is not ripe comes back when it
 //!   is, and then takes whatever there is.
 //! * Patient ones (see [`Scenario::patient`]): [`PATIENT_NS`] more. Some are left to workers of the pod that
@@ -25,8 +25,8 @@
 use std::collections::BTreeMap;
 
 use homing_sched::{
-    Attributes, Facts, Features, Layout, PULL_AGE_MAX_NS, PoolId, QueueId, TICK_AGE_NS,
-    TINY_ITEM_NS,
+    Attributes, Facts, Features, IDLE_PATIENCE_NS, Layout, PULL_AGE_MAX_NS, PoolId, QueueId,
+    TICK_AGE_NS, TINY_ITEM_NS,
 };
 use homing_topology::{CpuId, CpuSet};
 
@@ -88,6 +88,9 @@ impl Checks {
         let all_on = board.features == Features::ALL && scenario.masks.is_empty();
         let alike = !scenario.knows_delay || scenario.lengths_ns.len() == 1;
         let is_prompt = calm && all_on && !strict && !tiny && alike;
+        let percents = scenario.pools.iter().map(|pool| pool.pull_cost.percent());
+        let dearest = percents.max().unwrap_or(100);
+        let ripe_ns = (PULL_AGE_MAX_NS * dearest / 100).min(IDLE_PATIENCE_NS);
         let patient_ns = if scenario.knows_delay { PATIENT_NS } else { 0 };
         Self {
             occasions: 0,
@@ -95,7 +98,7 @@ impl Checks {
             extra_looks: 0,
             is_fresh: scenario.stale_ns == 0,
             ticks_ns: 2 * TICK_NS + scenario.wake_ns + 2 * stale_ns,
-            prompt_ns: is_prompt.then_some(PULL_AGE_MAX_NS + 2 * scenario.wake_ns + patient_ns),
+            prompt_ns: is_prompt.then_some(ripe_ns + 2 * scenario.wake_ns + patient_ns),
             exposed: BTreeMap::new(),
             exposed_max_ns: 0,
             passes: Passes::new(board),
