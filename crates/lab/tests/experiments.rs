@@ -2,12 +2,13 @@
 //! one, and the runtime's own decisions made again.
 
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use homing::Runtime;
 use homing_lab::experiments::{
     Cell, Comparison, EXPERIMENTS, Experiment, HostModel, MachineSet, Measure, NamedMachine,
-    PUBLISHED, Plan, Shard, Sweep, deltas, merge, report, rms_error, rows, run, write_shard,
+    PUBLISHED, Part, Plan, Shard, Sweep, deltas, merge, report, rms_error, rows, run,
 };
 
 fn plan(seeds: u64, milliseconds: u64) -> Plan {
@@ -17,6 +18,7 @@ fn plan(seeds: u64, milliseconds: u64) -> Plan {
         seeds,
         measured_ns: milliseconds * 1_000_000,
         features: Vec::new(),
+        stale_ns: 0,
     }
 }
 
@@ -25,7 +27,7 @@ fn cells(names: &[&str], plan: &Plan) -> Vec<Cell> {
 }
 
 fn simulate(cells: &[Cell]) -> Vec<Measure> {
-    run(cells, &AtomicBool::new(false), |_| {}).unwrap()
+    run(cells, &AtomicBool::new(false), |_, _| {}).unwrap()
 }
 
 #[test]
@@ -37,13 +39,51 @@ fn parts_put_together_are_the_whole_whatever_their_number() {
         let folder = tempfile::tempdir().unwrap();
         for number in 1..=parts {
             let shard: Shard = format!("{number}/{parts}").parse().unwrap();
-            let measures = simulate(&shard.of(all()));
-            write_shard(folder.path(), &shard, &sweep(2, 20), &measures).unwrap();
+            write(folder.path(), shard, &sweep(2, 20), simulate(&shard.of(all())));
         }
         // What is not whole is not read.
         std::fs::write(folder.path().join("4-of-4.jsonl.part"), "{").unwrap();
         assert!(merge(folder.path()).unwrap() == whole, "{parts} parts");
     }
+}
+
+fn write(folder: &Path, shard: Shard, sweep: &Sweep, measures: Vec<Measure>) -> PathBuf {
+    let part = Part::open(folder, shard, sweep.clone()).unwrap();
+    let path = part.path().to_owned();
+    part.finish(measures).unwrap();
+    path
+}
+
+/// However it was stopped: even in the middle of a line.
+#[test]
+fn a_part_that_was_stopped_goes_on_where_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let shard: Shard = "1/1".parse().unwrap();
+    let all = || cells(&["aio-fsync"], &plan(1, 10));
+    let whole = simulate(&all());
+    let open = || Part::open(folder.path(), shard, sweep(1, 10)).unwrap();
+    let part = open();
+    assert_eq!((part.known(), part.left(all()).len()), (0, all().len()));
+    for measure in &whole[..3] {
+        part.note(measure);
+    }
+    let unfinished = part.unfinished().to_owned();
+    drop(part);
+    let text = std::fs::read_to_string(&unfinished).unwrap();
+    std::fs::write(&unfinished, &text[..text.len() - 9]).unwrap();
+    let part = open();
+    let left = part.left(all());
+    assert_eq!((part.known(), left.len()), (2, all().len() - 2), "the third was cut off");
+    let again = simulate(&left);
+    for measure in &again {
+        part.note(measure);
+    }
+    assert_eq!(part.finish(again).unwrap(), all().len());
+    assert!(merge(folder.path()).unwrap() == whole && !unfinished.exists());
+    // Asked for once more, there is nothing to do.
+    assert!(open().left(all()).is_empty());
+    let other = Part::open(folder.path(), shard, sweep(1, 11)).unwrap_err().to_string();
+    assert!(other.contains("1-of-1.jsonl") && other.contains("remove it"), "{other}");
 }
 
 fn sweep(seeds: u64, milliseconds: u64) -> Sweep {
@@ -55,7 +95,7 @@ fn parts_of_different_sweeps_are_not_put_together() {
     let folder = tempfile::tempdir().unwrap();
     for (part, milliseconds) in [("1/2", 20), ("2/2", 30)] {
         let shard: Shard = part.parse().unwrap();
-        write_shard(folder.path(), &shard, &sweep(2, milliseconds), &[]).unwrap();
+        write(folder.path(), shard, &sweep(2, milliseconds), Vec::new());
     }
     let error = merge(folder.path()).unwrap_err().to_string();
     let named = ["2-of-2.jsonl", "20000000", "30000000"].map(|what| error.contains(what));
@@ -75,7 +115,8 @@ fn what_cannot_be_put_together_is_named() {
     let line = r#"{"experiment":"wq","machine":"m","scenario":"s","policy":"p","host":"h","seed":0,"values":{"rate":1.0}}"#;
     let other = line.replace("1.0", "2.0");
     let shard: Shard = "1/1".parse().unwrap();
-    let path = write_shard(folder.path(), &shard, &sweep(1, 20), &[]).unwrap();
+    std::fs::remove_file(folder.path().join("1-of-1.jsonl")).unwrap();
+    let path = write(folder.path(), shard, &sweep(1, 20), Vec::new());
     let head = std::fs::read_to_string(path).unwrap();
     assert!(error(&format!("{head}{line}\n{other}\n")).contains("differs"));
     std::fs::write(folder.path().join("1-of-1.jsonl"), "").unwrap();
@@ -91,7 +132,7 @@ fn what_cannot_be_put_together_is_named() {
 fn stopping_keeps_what_has_ended() {
     let cells = cells(&["aio-fsync"], &plan(1, 10));
     let stop = AtomicBool::new(false);
-    let measures = run(&cells, &stop, |progress| {
+    let measures = run(&cells, &stop, |_, progress| {
         assert!(progress.done <= progress.of);
         stop.store(true, Ordering::Relaxed);
     });
@@ -152,7 +193,7 @@ fn one_lock_for_a_large_cache_collapses_and_shards_do_not() {
 fn a_comparison_finds_what_loses() {
     // Where it was published to lose.
     let machines = MachineSet::named(vec![NamedMachine::find("ryzen-9-3900x").unwrap()]);
-    let mut cells = machines.cells(&[HostModel::Cfs], 2, 1_000_000_000, false);
+    let mut cells = machines.cells(&Plan { hosts: vec![HostModel::Cfs], ..plan(2, 1_000) }, false);
     let wanted = ["SYSTEM", "CACHE+STRICT"];
     cells.retain(|cell| cell.key.scenario == "LOW" && wanted.contains(&cell.key.policy.as_str()));
     let measures = simulate(&cells);

@@ -11,10 +11,16 @@ use homing_lab::experiments::{Experiment, HostModel, Plan, run};
 #[test]
 fn the_simulated_machine_needs_as_much_cpu_time_as_this_one() {
     let hosts = vec![HostModel::Cfs];
-    let plan =
-        Plan { machine: None, hosts, seeds: 3, measured_ns: 300_000_000, features: Vec::new() };
+    let plan = Plan {
+        machine: None,
+        hosts,
+        seeds: 3,
+        measured_ns: 300_000_000,
+        features: Vec::new(),
+        stale_ns: 0,
+    };
     let cells = Experiment::find("items").unwrap().cells(&plan);
-    let measures = run(&cells, &AtomicBool::new(false), |_| {}).unwrap();
+    let measures = run(&cells, &AtomicBool::new(false), |_, _| {}).unwrap();
     if measures.is_empty() {
         println!("skipped: this machine's topology cannot be read");
         return;

@@ -1,12 +1,17 @@
 //! `homing lab compare`: homing against the kernel's settings on many machines.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use clap::Args;
-use homing_lab::experiments::{Comparison, HOSTS, HostModel, MachineSet, NamedMachine};
-use serde_json::json;
+use clap::builder::PossibleValuesParser;
+use homing::Features;
+use homing_lab::experiments::{
+    Comparison, HOSTS, HostModel, MachineSet, Measure, NamedMachine, Plan, Sweep, Worst,
+};
+use serde_json::{Value, json};
 
-use super::experiments::simulate;
+use super::experiments::{ShardArgs, hosts, simulate};
 use super::tables::{align, table};
 use crate::output;
 
@@ -16,15 +21,21 @@ const NOISE_PCT: f64 = 0.5;
 /// The machine of the published workqueue tables.
 const DEFAULT_MACHINE: &str = "ryzen-9-3900x";
 
+/// All presets.
+const PRESETS: &str = "presets";
+
 /// The worst places that are told one by one.
 const WORST: usize = 10;
 
 #[derive(Args)]
 #[command(after_help = "Examples:
   homing lab compare --random 100
-  homing lab compare --machine epyc-9654-2s,ryzen-9-7950x --seeds 3 --scopes")]
+  homing lab compare --machine epyc-9654-2s,ryzen-9-7950x --seeds 3 --scopes
+  homing lab compare --machine presets --host pinned
+  homing lab compare --features SWQUEUE --features SWQUEUE,XSTEAL    what each part is worth
+  homing lab compare --random 1000 --shard 2/64 --out sweep         to be put together by merge")]
 pub(crate) struct CompareArgs {
-    /// Machines, as for homing lab run [default: the published Ryzen]
+    /// Machines, as for homing lab run; presets are all of those [default: the published Ryzen]
     #[arg(long = "machine", value_name = "MACHINE", value_delimiter = ',')]
     machines: Vec<String>,
 
@@ -40,61 +51,109 @@ pub(crate) struct CompareArgs {
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(10..=600_000))]
     milliseconds: u64,
 
+    /// Models of the host's scheduler [default: all but pinned]
+    #[arg(long = "host", value_name = "MODEL", value_delimiter = ',',
+        value_parser = PossibleValuesParser::new(HOSTS.map(HostModel::name)))]
+    hosts: Vec<String>,
+
+    /// homing also with only these parts of its policy, as in SWQUEUE,XSTEAL; or none. May be given
+    /// several times
+    #[arg(long, value_name = "LIST")]
+    features: Vec<Features>,
+
+    /// How many nanoseconds old what homing's workers see of each other is
+    #[arg(long, value_name = "NS", default_value_t = 0,
+        value_parser = clap::value_parser!(u64).range(..=1_000_000_000))]
+    stale_ns: u64,
+
     /// Every scope of homing too, to see what choosing it automatically is worth
     #[arg(long)]
     scopes: bool,
+
+    #[command(flatten)]
+    shard: ShardArgs,
 
     /// Print for programs: the places, the worst first
     #[arg(long)]
     json: bool,
 }
 
-pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
-    let set = if let Some(count) = args.random {
-        MachineSet::random(count, 1)
-    } else {
-        let default = vec![DEFAULT_MACHINE.to_owned()];
-        let names = if args.machines.is_empty() { &default } else { &args.machines };
+impl CompareArgs {
+    fn set(&self) -> anyhow::Result<MachineSet> {
+        if let Some(count) = self.random {
+            return Ok(MachineSet::random(count, 1));
+        }
+        let mut names = self.machines.clone();
+        if names.is_empty() {
+            names.push(DEFAULT_MACHINE.to_owned());
+        }
+        if let Some(place) = names.iter().position(|name| name == PRESETS) {
+            let presets = NamedMachine::preset_names().map(str::to_owned);
+            names.splice(place..=place, presets);
+        }
         let machines = names.iter().map(|name| NamedMachine::find(name));
-        MachineSet::named(machines.collect::<Result<_, _>>()?)
+        Ok(MachineSet::named(machines.collect::<Result<_, _>>()?))
+    }
+}
+
+pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
+    let set = args.set()?;
+    let plan = Plan {
+        machine: None,
+        hosts: hosts(&args.hosts),
+        seeds: args.seeds,
+        measured_ns: args.milliseconds * 1_000_000,
+        features: args.features.clone(),
+        stale_ns: args.stale_ns,
     };
-    let hosts: Vec<HostModel> =
-        HOSTS.into_iter().filter(|host| *host != HostModel::Pinned).collect();
-    let cells = set.cells(&hosts, args.seeds, args.milliseconds * 1_000_000, args.scopes);
-    let (measures, whole) = simulate(&cells)?;
-    let default = homing_lab::experiments::default_policy();
-    let against_kernel =
-        Comparison::new(&measures, |name| name == default, |name| !name.starts_with("homing"));
-    let fixed = |name: &str| name.starts_with("homing") && name != "homing auto";
-    let auto = args.scopes.then(|| Comparison::new(&measures, |name| name == "homing auto", fixed));
+    let mut cells = set.cells(&plan, args.scopes);
+    if args.shard.run(|| Sweep::of_machines(&set, args.scopes, &plan), &mut cells)? {
+        return Ok(());
+    }
+    let (measures, whole) = simulate(&cells, |_| {})?;
     if args.json {
-        let places = |comparison: &Comparison| -> Vec<serde_json::Value> {
-            let place = |place: &homing_lab::experiments::Worst| {
-                json!({
-                    "machine": place.machine, "scenario": place.scenario, "host": place.host,
-                    "best": place.best, "ahead_pct": place.ahead_pct, "noise_pct": place.noise_pct,
-                })
-            };
-            comparison.places.iter().map(place).collect()
-        };
         let text = json!({
-            "whole": whole, "default": places(&against_kernel), "auto": auto.as_ref().map(places),
+            "whole": whole,
+            "default": places(&Comparison::of_default(&measures)),
+            "auto": places(&Comparison::of_auto(&measures)),
+            "features": Comparison::of_parts(&measures).iter().map(|(name, comparison)| {
+                ((*name).to_owned(), places(comparison))
+            }).collect::<BTreeMap<_, _>>(),
         });
         return output::print_line(&text.to_string());
     }
-    let mut text =
-        told(&format!("{default} against the best of the kernel's settings"), &against_kernel);
-    if let Some(auto) = &auto {
-        text.push_str("\n\n");
-        text.push_str(&told("homing auto against the best fixed scope of homing", auto));
-    }
+    let mut text = told(&measures);
     if !whole {
         text.push_str("\n\nstopped: these are the runs that had ended");
     }
     output::print_line(&text)
 }
 
-fn told(title: &str, comparison: &Comparison) -> String {
+fn places(comparison: &Comparison) -> Vec<Value> {
+    let place = |place: &Worst| {
+        json!({
+            "machine": place.machine, "scenario": place.scenario, "host": place.host,
+            "best": place.best, "ahead_pct": place.ahead_pct, "noise_pct": place.noise_pct,
+        })
+    };
+    comparison.places.iter().map(place).collect()
+}
+
+/// All that the measures of a comparison tell.
+pub(super) fn told(measures: &[Measure]) -> String {
+    let default = Comparison::of_default(measures);
+    let mut parts = vec![table_of("homing against the best of the kernel's settings", &default)];
+    let auto = Comparison::of_auto(measures);
+    if !auto.places.is_empty() {
+        parts.push(table_of("homing auto against the best fixed scope of homing", &auto));
+    }
+    for (name, comparison) in Comparison::of_parts(measures) {
+        parts.push(table_of(&format!("{name} against all of its policy"), &comparison));
+    }
+    parts.join("\n\n")
+}
+
+fn table_of(title: &str, comparison: &Comparison) -> String {
     let mut text = format!("{title}; % ahead\n");
     let mut summary = table(&["load", "places", "behind", "worst", "median", "best"]);
     for scenario in ["HIGH", "MED", "LOW"] {

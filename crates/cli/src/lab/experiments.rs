@@ -14,14 +14,14 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 use homing::Features;
 use homing_lab::experiments::{
-    self, Cell, EXPERIMENTS, Experiment, HOSTS, HostModel, Measure, NamedMachine, Plan, Progress,
-    Shard, Sweep,
+    self, COMPARED, Cell, EXPERIMENTS, Experiment, HOSTS, HostModel, Measure, NamedMachine, Part,
+    Plan, Progress, Shard, Sweep,
 };
 use homing_lab::fsync as real;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use signal_hook::consts::SIGINT;
+use signal_hook::consts::{SIGINT, SIGTERM};
 
-use super::{experiment_tables, fsync};
+use super::{compare, experiment_tables, fsync};
 use crate::output;
 
 #[derive(Args)]
@@ -56,6 +56,25 @@ pub(crate) struct PlanArgs {
     /// several times (wq, wq-latency)
     #[arg(long, value_name = "LIST")]
     features: Vec<Features>,
+
+    /// How many nanoseconds old what homing's workers see of each other is (wq, wq-latency): real
+    /// ones see what was so some 100 ns ago
+    #[arg(long, value_name = "NS", default_value_t = 0,
+        value_parser = clap::value_parser!(u64).range(..=1_000_000_000))]
+    stale_ns: u64,
+}
+
+/// A part of a sweep.
+#[derive(Args)]
+pub(crate) struct ShardArgs {
+    /// Run only the i-th of n parts, and write its figures into the folder of --out. A part that was
+    /// stopped goes on where it was
+    #[arg(long, value_name = "I/N", requires = "out")]
+    shard: Option<Shard>,
+
+    /// The folder for the figures of a part
+    #[arg(long, value_name = "DIR", requires = "shard")]
+    out: Option<PathBuf>,
 }
 
 /// What is measured on real files, with options of its own.
@@ -84,13 +103,8 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     plan: PlanArgs,
 
-    /// Run only the i-th of n parts, and write its figures into the folder of --out
-    #[arg(long, value_name = "I/N", requires = "out")]
-    shard: Option<Shard>,
-
-    /// The folder for the figures of a part
-    #[arg(long, value_name = "DIR", requires = "shard")]
-    out: Option<PathBuf>,
+    #[command(flatten)]
+    shard: ShardArgs,
 
     /// Print for programs: an object for each run, one a line
     #[arg(long)]
@@ -132,20 +146,51 @@ fn seconds(text: &str) -> Result<f64, String> {
 impl PlanArgs {
     fn plan(&self) -> anyhow::Result<Plan> {
         let machine = self.machine.as_deref().map(NamedMachine::find).transpose()?;
-        let chosen = |host: &HostModel| {
-            if self.hosts.is_empty() {
-                *host != HostModel::Pinned
-            } else {
-                self.hosts.iter().any(|name| name == host.name())
-            }
-        };
         Ok(Plan {
             machine,
-            hosts: HOSTS.into_iter().filter(chosen).collect(),
+            hosts: hosts(&self.hosts),
             seeds: self.seeds,
             measured_ns: Duration::from_secs_f64(self.seconds).as_nanos() as u64,
             features: self.features.clone(),
+            stale_ns: self.stale_ns,
         })
+    }
+}
+
+/// Those of these names, or all but pinned.
+pub(super) fn hosts(names: &[String]) -> Vec<HostModel> {
+    let chosen = |host: &HostModel| {
+        if names.is_empty() {
+            *host != HostModel::Pinned
+        } else {
+            names.iter().any(|name| name == host.name())
+        }
+    };
+    HOSTS.into_iter().filter(chosen).collect()
+}
+
+impl ShardArgs {
+    /// Runs the part that is asked for, if one is. Whether one was.
+    pub(super) fn run(
+        &self,
+        sweep: impl FnOnce() -> Sweep,
+        cells: &mut Vec<Cell>,
+    ) -> anyhow::Result<bool> {
+        let (Some(shard), Some(folder)) = (self.shard, &self.out) else { return Ok(false) };
+        let part = Part::open(folder, shard, sweep())?;
+        let all = shard.of(std::mem::take(cells));
+        let (runs, left) = (all.len(), part.left(all));
+        let (measures, whole) = simulate(&left, |measure| part.note(measure))?;
+        if !whole {
+            bail!(
+                "stopped: {} of {runs} runs are kept in {}, and the same command goes on with the rest",
+                part.known() + measures.len(),
+                part.unfinished().display(),
+            );
+        }
+        let path = part.path().display().to_string();
+        output::print_line(&format!("{path}: {} runs", part.finish(measures)?))?;
+        Ok(true)
     }
 }
 
@@ -169,19 +214,10 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
         let experiment = Experiment::find(name).context("clap knows the names")?;
         cells.extend(experiment.cells(&plan));
     }
-    if let (Some(shard), Some(folder)) = (&args.shard, &args.out) {
-        fs::create_dir_all(folder)
-            .with_context(|| format!("cannot make the folder {}", folder.display()))?;
-        check_folder(&folder.join("part"))?;
-        let (measures, whole) = simulate(&shard.of(cells))?;
-        if !whole {
-            bail!("stopped: a part that is not whole is not written");
-        }
-        let path =
-            experiments::write_shard(folder, shard, &Sweep::new(&args.names, &plan), &measures)?;
-        return output::print_line(&format!("{}: {} runs", path.display(), measures.len()));
+    if args.shard.run(|| Sweep::new(&args.names, &plan), &mut cells)? {
+        return Ok(());
     }
-    let (measures, whole) = simulate(&cells)?;
+    let (measures, whole) = simulate(&cells, |_| {})?;
     show(&measures, args.json)?;
     note_if_stopped(whole);
     Ok(())
@@ -199,7 +235,7 @@ pub(crate) fn report(args: &ReportArgs) -> anyhow::Result<()> {
     let plan = args.plan.plan()?;
     check_folder(&args.output)?;
     let cells: Vec<Cell> = EXPERIMENTS.iter().flat_map(|e| e.cells(&plan)).collect();
-    let (measures, whole) = simulate(&cells)?;
+    let (measures, whole) = simulate(&cells, |_| {})?;
     if !whole && args.output.exists() {
         bail!("stopped: {} is left as it is", args.output.display());
     }
@@ -241,7 +277,15 @@ fn folder(of: &Path) -> &Path {
 
 fn show(measures: &[Measure], json: bool) -> anyhow::Result<()> {
     if !json {
-        return output::print_line(&experiment_tables::measures(measures));
+        let (compared, others): (Vec<_>, Vec<_>) =
+            measures.iter().cloned().partition(|measure| measure.key.experiment == COMPARED);
+        if !others.is_empty() || compared.is_empty() {
+            output::print_line(&experiment_tables::measures(&others))?;
+        }
+        if !compared.is_empty() {
+            output::print_line(&compare::told(&compared))?;
+        }
+        return Ok(());
     }
     let mut text = String::new();
     for measure in measures {
@@ -258,10 +302,14 @@ fn note_if_stopped(whole: bool) {
 }
 
 /// Runs the cells with a bar. Ctrl-C keeps what has ended; a second one ends the program.
-pub(super) fn simulate(cells: &[Cell]) -> anyhow::Result<(Vec<Measure>, bool)> {
+pub(super) fn simulate(
+    cells: &[Cell],
+    ended: impl Fn(&Measure) + Sync,
+) -> anyhow::Result<(Vec<Measure>, bool)> {
     let stop = stop_flag()?;
     let bar = bar("simulating", cells.len());
-    let measures = experiments::run(cells, &stop, |progress: Progress| {
+    let measures = experiments::run(cells, &stop, |measure: &Measure, progress: Progress| {
+        ended(measure);
         bar.set_position(progress.done as u64);
     })?;
     bar.finish_and_clear();
@@ -272,10 +320,13 @@ pub(super) fn simulate(cells: &[Cell]) -> anyhow::Result<(Vec<Measure>, bool)> {
 pub(super) fn stop_flag() -> anyhow::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let cannot = "cannot handle Ctrl-C";
-    let status = 128 + SIGINT;
-    signal_hook::flag::register_conditional_shutdown(SIGINT, status, Arc::clone(&stop))
-        .context(cannot)?;
-    signal_hook::flag::register(SIGINT, Arc::clone(&stop)).context(cannot)?;
+    // Batch systems send SIGTERM when a job's time is over.
+    for signal in [SIGINT, SIGTERM] {
+        let status = 128 + signal;
+        signal_hook::flag::register_conditional_shutdown(signal, status, Arc::clone(&stop))
+            .context(cannot)?;
+        signal_hook::flag::register(signal, Arc::clone(&stop)).context(cannot)?;
+    }
     Ok(stop)
 }
 

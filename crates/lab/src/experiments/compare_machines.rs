@@ -1,14 +1,13 @@
-//! homing's policy against the kernel's settings on many machines: where it is behind, and by how
-//! much.
+//! homing's policy and the kernel's settings on many machines.
 
-use std::collections::BTreeMap;
+use homing_sim::{Cost, Costs, CryptLoad, IssuerPlaces, KernelSettings, Policy, Rng, Source, Ssd};
 
-use homing_sim::{
-    Cost, Costs, CryptLoad, HostModel, IssuerPlaces, KernelSettings, Policy, Rng, Source, Ssd,
+use super::comparison::COMPARED;
+use super::sweep::fingerprint;
+use super::workqueue::{
+    CryptRun, LOADS, disk_for, homing_policies, homing_scopes, jobs, with_features,
 };
-
-use super::workqueue::{CryptRun, LOADS, disk_for, homing_policies, homing_scopes, jobs};
-use super::{Cell, Measure, NamedMachine, Stat};
+use super::{Cell, NamedMachine, Plan};
 
 /// Machines with their costs and loads.
 #[derive(Clone, Debug)]
@@ -43,28 +42,23 @@ impl MachineSet {
         Self { machines: (0..count).map(|number| Variant::random(number, &mut rng)).collect() }
     }
 
-    /// The runs: each machine, load and host with the kernel's settings, homing, and `auto`; with
-    /// each of homing's scopes too, if `scopes`.
-    pub fn cells(
-        &self,
-        hosts: &[HostModel],
-        seeds: u64,
-        measured_ns: u64,
-        scopes: bool,
-    ) -> Vec<Cell> {
+    /// The runs: each machine, load and host of the plan with the kernel's settings, homing, and
+    /// `auto`; with each of homing's scopes too, if `scopes`. The plan's machine is not asked for.
+    pub fn cells(&self, plan: &Plan, scopes: bool) -> Vec<Cell> {
         let mut policies: Vec<Policy> = KernelSettings::PUBLISHED.map(Policy::Kernel).to_vec();
-        policies.extend(homing_policies().into_iter().take(2)); // not the one that queues all
+        policies.extend(homing_policies(plan).into_iter().take(2)); // not the one that queues all
+        policies.extend(with_features(plan));
         if scopes {
-            policies.extend(homing_scopes());
+            policies.extend(homing_scopes(plan));
         }
         let mut cells = Vec::new();
         for variant in &self.machines {
             let cpus = variant.machine.machine.cpus().len();
             for (scenario, each) in LOADS {
                 let load = CryptLoad { jobs: jobs(cpus, each), ..variant.load.clone() };
-                for host in hosts {
+                for host in &plan.hosts {
                     for policy in &policies {
-                        for seed in 0..seeds {
+                        for seed in 0..plan.seeds {
                             let run = CryptRun {
                                 machine: variant.machine.clone(),
                                 load: load.clone(),
@@ -72,16 +66,26 @@ impl MachineSet {
                                 host: *host,
                                 costs: variant.costs.clone(),
                                 warm_up_ns: WARM_UP_NS,
-                                measured_ns,
+                                measured_ns: plan.measured_ns,
                                 seed,
                             };
-                            cells.push(run.cell("compare", scenario));
+                            cells.push(run.cell(COMPARED, scenario));
                         }
                     }
                 }
             }
         }
         cells
+    }
+}
+
+impl MachineSet {
+    /// What tells it from others.
+    pub(super) fn fingerprints(&self) -> Vec<String> {
+        let of = |variant: &Variant| {
+            format!("{}: {}", variant.machine.name, fingerprint(&format!("{variant:?}")))
+        };
+        self.machines.iter().map(of).collect()
     }
 }
 
@@ -128,134 +132,9 @@ impl Variant {
     }
 }
 
-/// homing beside the best of the others, somewhere.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Worst {
-    /// The machine.
-    pub machine: String,
-    /// The load.
-    pub scenario: String,
-    /// The model of the host.
-    pub host: String,
-    /// The best of the others.
-    pub best: String,
-    /// By how many per cent the policy is ahead of it; negative: behind.
-    pub ahead_pct: f64,
-    /// The spread of both over the seeds, in per cent.
-    pub noise_pct: f64,
-}
-
-/// How a policy stands against others everywhere.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Comparison {
-    /// Each place, the worst first.
-    pub places: Vec<Worst>,
-}
-
-impl Comparison {
-    /// `policy` against the best of `others` at each machine, load and host.
-    pub fn new(
-        measures: &[Measure],
-        policy: impl Fn(&str) -> bool,
-        others: impl Fn(&str) -> bool,
-    ) -> Self {
-        let place = |measure: &Measure| -> (String, String, String) {
-            let key = &measure.key;
-            (key.machine.clone(), key.scenario.clone(), key.host.clone())
-        };
-        let mut by_place: BTreeMap<_, Vec<&Measure>> = BTreeMap::new();
-        for measure in measures {
-            by_place.entry(place(measure)).or_default().push(measure);
-        }
-        let mut places = Vec::new();
-        for ((machine, scenario, host), all) in by_place {
-            let stat = |name: &str| {
-                let same = all.iter().filter(|measure| measure.key.policy == name);
-                let rates: Vec<f64> = same.filter_map(|m| m.values.get("rate").copied()).collect();
-                Stat::of(&rates)
-            };
-            let mut names: Vec<&str> = all.iter().map(|m| m.key.policy.as_str()).collect();
-            names.sort_unstable();
-            names.dedup();
-            let best_of = |accept: &dyn Fn(&str) -> bool| {
-                let stats =
-                    names.iter().filter(|name| accept(name)).map(|name| (*name, stat(name)));
-                stats.max_by(|one, other| one.1.mean.total_cmp(&other.1.mean))
-            };
-            let (Some((_, own)), Some((best, other))) = (best_of(&policy), best_of(&others)) else {
-                continue;
-            };
-            let noise = own.sd.hypot(other.sd) / other.mean * 100.0;
-            places.push(Worst {
-                machine,
-                scenario,
-                host,
-                best: best.to_owned(),
-                ahead_pct: (own.mean / other.mean - 1.0) * 100.0,
-                noise_pct: noise,
-            });
-        }
-        places.sort_by(|one, other| one.ahead_pct.total_cmp(&other.ahead_pct));
-        Self { places }
-    }
-
-    /// The least, the median and the most by which it is ahead under a load, in per cent.
-    pub fn spread(&self, scenario: &str) -> Option<(f64, f64, f64)> {
-        let ahead: Vec<f64> = self
-            .places
-            .iter()
-            .filter(|place| place.scenario == scenario)
-            .map(|place| place.ahead_pct)
-            .collect();
-        Some((*ahead.first()?, ahead[ahead.len() / 2], *ahead.last()?))
-    }
-
-    /// How many places there are, and in how many it is behind by more than `pct` and the noise.
-    pub fn behind(&self, scenario: &str, pct: f64) -> (usize, usize) {
-        let places = self.places.iter().filter(|place| place.scenario == scenario);
-        let behind = |place: &&Worst| place.ahead_pct < -pct.max(2.0 * place.noise_pct);
-        (places.clone().count(), places.filter(behind).count())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiments::Key;
-
-    #[test]
-    fn the_best_of_the_others_counts_at_each_place() {
-        let measure = |scenario: &str, policy: &str, seed, rate| Measure {
-            key: Key {
-                experiment: "compare".to_owned(),
-                machine: "m".to_owned(),
-                scenario: scenario.to_owned(),
-                policy: policy.to_owned(),
-                host: "cfs".to_owned(),
-                seed,
-            },
-            values: [("rate".to_owned(), rate)].into(),
-        };
-        let measures = [
-            measure("LOW", "CACHE", 0, 100.0),
-            measure("LOW", "SYSTEM", 0, 110.0),
-            measure("LOW", "homing", 0, 99.0),
-            measure("HIGH", "CACHE", 0, 100.0),
-            measure("HIGH", "homing", 0, 104.0),
-            measure("HIGH", "homing", 1, 106.0),
-        ];
-        let own = |name: &str| name == "homing";
-        let found = Comparison::new(&measures, own, |name| name != "homing");
-        assert_eq!(found.places.len(), 2);
-        assert_eq!(
-            (found.places[0].best.as_str(), found.places[0].scenario.as_str()),
-            ("SYSTEM", "LOW")
-        );
-        assert!((found.places[0].ahead_pct + 10.0).abs() < 1e-9);
-        assert!((found.places[1].ahead_pct - 5.0).abs() < 1e-9);
-        assert_eq!(found.behind("LOW", 0.5), (1, 1));
-        assert_eq!(found.behind("HIGH", 0.5), (1, 0));
-    }
 
     #[test]
     fn random_machines_are_the_same_for_the_same_seed() {

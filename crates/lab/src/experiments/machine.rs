@@ -73,6 +73,11 @@ impl NamedMachine {
         Err(MachineError::Unknown { name: name.to_owned() })
     }
 
+    /// The names of all presets.
+    pub fn preset_names() -> impl Iterator<Item = &'static str> {
+        PRESETS.iter().map(|preset| preset.name)
+    }
+
     /// The presets of these names.
     pub(crate) fn presets(names: &[&str]) -> Vec<Self> {
         let of = |name: &&str| {

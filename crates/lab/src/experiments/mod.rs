@@ -8,6 +8,7 @@
 
 pub(crate) mod commit;
 mod compare_machines;
+mod comparison;
 mod items;
 mod machine;
 mod published;
@@ -16,6 +17,7 @@ mod report;
 mod run;
 mod shard;
 mod summary;
+mod sweep;
 mod tenants;
 mod wakequeue;
 mod workqueue;
@@ -29,22 +31,19 @@ use serde::{Deserialize, Serialize};
 
 pub use homing_sim::HostModel;
 
-pub use compare_machines::{Comparison, MachineSet, Worst};
+pub use compare_machines::MachineSet;
+pub use comparison::{COMPARED, Comparison, Worst};
 pub use machine::{MachineError, NamedMachine};
 pub use published::{Kind, PUBLISHED, Published, SOURCES, kind_of};
 pub use recommend::{Advice, Load, LoadError, recommend};
 pub use report::report;
 pub use run::{Progress, run};
-pub use shard::{Shard, ShardError, Sweep, merge, write_shard};
+pub use shard::{Part, Shard, ShardError, merge};
 pub use summary::{Beside, Row, Stat, deltas, hosts, places, policies, rms_error, rows};
+pub use sweep::Sweep;
 
 /// The models of the host's scheduler.
 pub const HOSTS: [HostModel; 5] = HostModel::ALL;
-
-/// What homing's default policy is called.
-pub fn default_policy() -> String {
-    homing_sim::HomingSettings::default().to_string()
-}
 
 /// Which run a measure is of.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -102,6 +101,8 @@ pub struct Plan {
     pub measured_ns: u64,
     /// Where homing takes part: also with only these parts of its policy.
     pub features: Vec<Features>,
+    /// How old what homing's workers see of each other may be, in nanoseconds.
+    pub stale_ns: u64,
 }
 
 /// An experiment by name.

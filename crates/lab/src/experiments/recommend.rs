@@ -175,7 +175,7 @@ pub fn recommend(
             cells.push(run.cell("recommend", "load"));
         }
     }
-    let measures = run(&cells, stop, progress)?;
+    let measures = run(&cells, stop, |_, at| progress(at))?;
     let names: Vec<String> = policies.iter().map(|(_, name)| name.clone()).collect();
     let advice = names.iter().map(|name| {
         let of = |metric: &str| {

@@ -19,11 +19,11 @@ pub struct Progress {
 /// Runs the cells; those that have ended when `stop` is set are what comes back, in the order of
 /// their keys.
 ///
-/// `progress` is called after each cell, by whichever thread ran it.
+/// `ended` is called after each cell, by whichever thread ran it, for one at a time.
 pub fn run(
     cells: &[Cell],
     stop: &AtomicBool,
-    progress: impl Fn(Progress) + Sync,
+    ended: impl Fn(&Measure, Progress) + Sync,
 ) -> Result<Vec<Measure>, RuntimeError> {
     let runtime = Runtime::new()?;
     let measures = Mutex::new(Vec::with_capacity(cells.len()));
@@ -33,8 +33,9 @@ pub fn run(
         }
         let values = (cell.run)();
         let mut all = measures.lock().unwrap_or_else(PoisonError::into_inner);
-        all.push(Measure { key: cell.key.clone(), values });
-        progress(Progress { done: all.len(), of: cells.len() });
+        let measure = Measure { key: cell.key.clone(), values };
+        ended(&measure, Progress { done: all.len() + 1, of: cells.len() });
+        all.push(measure);
     };
     runtime.scope(|scope| {
         for cell in cells.iter().filter(|cell| !cell.alone) {

@@ -1,43 +1,17 @@
 //! Parts of a sweep on different machines: lines of JSON in files, put together later.
+//!
+//! A part that runs is `2-of-8.jsonl.part`: the sweep, then a line for each run as it ends. Whoever
+//! is asked for the same part later, goes on behind it. When all have ended, `2-of-8.jsonl` takes
+//! its place.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::{Mutex, PoisonError};
 
-use serde::{Deserialize, Serialize};
-
-use super::{Cell, HostModel, Key, Measure, Plan};
-
-/// What the parts of a sweep have in common: the first line of each.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sweep {
-    version: String,
-    experiments: Vec<String>,
-    machine: Option<String>,
-    hosts: Vec<String>,
-    seeds: u64,
-    measured_ns: u64,
-}
-
-impl Sweep {
-    /// Of these experiments.
-    pub fn new(experiments: &[String], plan: &Plan) -> Self {
-        Self {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            experiments: experiments.to_vec(),
-            machine: plan.machine.as_ref().map(|machine| machine.name.clone()),
-            hosts: plan.hosts.iter().copied().map(HostModel::name).map(str::to_owned).collect(),
-            seeds: plan.seeds,
-            measured_ns: plan.measured_ns,
-        }
-    }
-
-    fn line(&self) -> String {
-        serde_json::to_string(self).expect("numbers and names")
-    }
-}
+use super::{Cell, Key, Measure, Sweep};
 
 /// One of several equal parts, counted from 1: `2/8`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +75,17 @@ pub enum ShardError {
         /// That of the first file.
         first: String,
     },
+    /// Where a part is to be written, there is one of another sweep.
+    #[error("{path} is of another sweep: remove it, or take another folder; it says {found}, and what is \
+        asked for is {asked}", path = path.display())]
+    Occupied {
+        /// The file.
+        path: PathBuf,
+        /// Its first line.
+        found: String,
+        /// What it should be.
+        asked: String,
+    },
     /// The same run stands in two files with different figures.
     #[error("{path}: the run {key} differs from the same one in another file: from another version?",
         path = path.display())]
@@ -135,37 +120,133 @@ impl Shard {
     }
 }
 
-/// Writes measures into the folder, which is made if need be; the file appears when it is whole.
-pub fn write_shard(
-    folder: &Path,
-    shard: &Shard,
-    sweep: &Sweep,
-    measures: &[Measure],
-) -> Result<PathBuf, ShardError> {
-    let at = |path: &Path| {
-        let path = path.to_owned();
-        move |source| ShardError::Io { path, source }
-    };
-    fs::create_dir_all(folder).map_err(at(folder))?;
-    let mut text = sweep.line() + "\n";
-    for measure in measures {
-        text.push_str(&serde_json::to_string(measure).expect("figures and names"));
-        text.push('\n');
+/// A part that is being run.
+#[derive(Debug)]
+pub struct Part {
+    path: PathBuf,
+    unfinished: PathBuf,
+    sweep: Sweep,
+    known: BTreeMap<Key, BTreeMap<String, f64>>,
+    file: Mutex<(File, io::Result<()>)>,
+}
+
+impl Part {
+    /// Begins a part, or goes on with one: what its file in the folder tells need not be run again.
+    /// The folder is made if need be.
+    ///
+    /// # Errors
+    /// Where files cannot be read or written, or the part that is there is of another sweep.
+    pub fn open(folder: &Path, shard: Shard, sweep: Sweep) -> Result<Self, ShardError> {
+        fs::create_dir_all(folder).map_err(at(folder))?;
+        let path = folder.join(shard.file_name());
+        let unfinished = folder.join(format!("{}.part", shard.file_name()));
+        let mut known = BTreeMap::new();
+        for path in [&path, &unfinished] {
+            match fs::read_to_string(path) {
+                Ok(text) => known.extend(kept(path, &text, &sweep)?),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(at(path)(error)),
+            }
+        }
+        // Anew, since its last line may be half of one.
+        let text = text_of(&sweep, &known);
+        let next = folder.join(format!("{}.next", shard.file_name()));
+        fs::write(&next, text).map_err(at(&next))?;
+        fs::rename(&next, &unfinished).map_err(at(&unfinished))?;
+        let file = OpenOptions::new().append(true).open(&unfinished).map_err(at(&unfinished))?;
+        Ok(Self { path, unfinished, sweep, known, file: Mutex::new((file, Ok(()))) })
     }
-    let path = folder.join(shard.file_name());
-    let unfinished = folder.join(format!("{}.part", shard.file_name()));
-    fs::write(&unfinished, text).map_err(at(&unfinished))?;
-    fs::rename(&unfinished, &path).map_err(at(&path))?;
-    Ok(path)
+
+    /// The file that will be whole.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The file that is not.
+    pub fn unfinished(&self) -> &Path {
+        &self.unfinished
+    }
+
+    /// How many runs had ended before.
+    pub fn known(&self) -> usize {
+        self.known.len()
+    }
+
+    /// Of these cells, those that have not been run.
+    pub fn left(&self, mut cells: Vec<Cell>) -> Vec<Cell> {
+        cells.retain(|cell| !self.known.contains_key(&cell.key));
+        cells
+    }
+
+    /// A run has ended. An error is told when the part ends.
+    pub fn note(&self, measure: &Measure) {
+        let mut guard = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let (file, written) = &mut *guard;
+        if written.is_ok() {
+            *written = file.write_all(line_of(measure).as_bytes());
+        }
+    }
+
+    /// All have ended: the part becomes whole. How many runs it has.
+    ///
+    /// # Errors
+    /// Where it could not be written, now or before.
+    pub fn finish(self, measures: Vec<Measure>) -> Result<usize, ShardError> {
+        let (file, written) = self.file.into_inner().unwrap_or_else(PoisonError::into_inner);
+        drop(file);
+        written.map_err(at(&self.unfinished))?;
+        let mut all = self.known;
+        all.extend(measures.into_iter().map(|measure| (measure.key, measure.values)));
+        fs::write(&self.unfinished, text_of(&self.sweep, &all)).map_err(at(&self.unfinished))?;
+        fs::rename(&self.unfinished, &self.path).map_err(at(&self.path))?;
+        Ok(all.len())
+    }
+}
+
+fn at(path: &Path) -> impl FnOnce(io::Error) -> ShardError + use<> {
+    let path = path.to_owned();
+    move |source| ShardError::Io { path, source }
+}
+
+fn line_of(measure: &Measure) -> String {
+    serde_json::to_string(measure).expect("figures and names") + "\n"
+}
+
+fn text_of(sweep: &Sweep, all: &BTreeMap<Key, BTreeMap<String, f64>>) -> String {
+    let measures = all
+        .iter()
+        .map(|(key, values)| line_of(&Measure { key: key.clone(), values: values.clone() }));
+    sweep.line() + "\n" + &measures.collect::<String>()
+}
+
+/// What a part that may have been cut off holds.
+fn kept(
+    path: &Path,
+    text: &str,
+    sweep: &Sweep,
+) -> Result<BTreeMap<Key, BTreeMap<String, f64>>, ShardError> {
+    // Without its end of line a line is not whole, even if it looks so.
+    let whole = text.rfind('\n').map_or("", |end| &text[..=end]);
+    let mut lines = whole.lines();
+    let Some(head) = lines.next() else { return Ok(BTreeMap::new()) };
+    if head != sweep.line() {
+        let (path, found) = (path.to_owned(), head.to_owned());
+        return Err(ShardError::Occupied { path, found, asked: sweep.line() });
+    }
+    let mut known = BTreeMap::new();
+    for (index, line) in lines.enumerate() {
+        let measure: Measure = serde_json::from_str(line).map_err(|error| {
+            let (path, problem) = (path.to_owned(), error.to_string());
+            ShardError::Line { path, line: index + 2, problem }
+        })?;
+        known.insert(measure.key, measure.values);
+    }
+    Ok(known)
 }
 
 /// Reads all parts of a folder, which must all be there, and of one sweep. A run that stands in several files must be
 /// the same in all.
 pub fn merge(folder: &Path) -> Result<Vec<Measure>, ShardError> {
-    let at = |path: &Path| {
-        let path = path.to_owned();
-        move |source| ShardError::Io { path, source }
-    };
     let mut paths = Vec::new();
     for entry in fs::read_dir(folder).map_err(at(folder))? {
         let path = entry.map_err(at(folder))?.path();

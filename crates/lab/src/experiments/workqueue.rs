@@ -23,22 +23,26 @@ pub(super) fn jobs(cpus: usize, each: usize) -> usize {
 }
 
 /// homing as it is by default, choosing its scope, and queueing all that issuers could do.
-pub(super) fn homing_policies() -> Vec<Policy> {
-    let plain = HomingSettings::default();
+pub(super) fn homing_policies(plan: &Plan) -> Vec<Policy> {
+    let plain = homing(plan);
     let auto = HomingSettings { auto: true, ..plain.clone() };
     let queued = HomingSettings { hand_off: false, ..plain.clone() };
     vec![Policy::Homing(plain), Policy::Homing(auto), Policy::Homing(queued)]
 }
 
+fn homing(plan: &Plan) -> HomingSettings {
+    HomingSettings { stale_ns: plan.stale_ns, ..HomingSettings::default() }
+}
+
 /// homing with parts of its policy.
-fn with_features(plan: &Plan) -> impl Iterator<Item = Policy> {
-    let of = |features: &Features| HomingSettings { features: *features, ..Default::default() };
+pub(super) fn with_features(plan: &Plan) -> impl Iterator<Item = Policy> {
+    let of = |features: &Features| HomingSettings { features: *features, ..homing(plan) };
     plan.features.iter().map(of).map(Policy::Homing)
 }
 
 /// homing with each other scope, loose and strict.
-pub(super) fn homing_scopes() -> Vec<Policy> {
-    let default = HomingSettings::default();
+pub(super) fn homing_scopes(plan: &Plan) -> Vec<Policy> {
+    let default = homing(plan);
     let others = Affinity::ALL.iter().filter(|affinity| **affinity != default.affinity);
     let fixed = |affinity: &Affinity| HomingSettings { affinity: *affinity, ..default.clone() };
     others.map(|affinity| Policy::Homing(fixed(affinity))).collect()
@@ -99,7 +103,7 @@ impl CryptRun {
 
 pub(super) fn throughput(plan: &Plan) -> Vec<Cell> {
     let mut policies: Vec<Policy> = KernelSettings::PUBLISHED.map(Policy::Kernel).to_vec();
-    policies.extend(homing_policies());
+    policies.extend(homing_policies(plan));
     policies.extend(with_features(plan));
     let mut cells = Vec::new();
     for machine in machines(plan) {
@@ -153,7 +157,7 @@ pub(super) fn latency(plan: &Plan) -> Vec<Cell> {
         setting(Scope::System, false, true),
         setting(Scope::Cache, false, true),
     ];
-    policies.extend(homing_policies());
+    policies.extend(homing_policies(plan));
     policies.extend(with_features(plan));
     let mut cells = Vec::new();
     for machine in machines(plan) {

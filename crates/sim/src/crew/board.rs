@@ -159,6 +159,11 @@ impl Board {
         self.issuer_waits = self.issuer_waits.and(&self.occupied_before);
     }
 
+    /// How many queues there are.
+    pub(super) fn queue_count(&self) -> u64 {
+        self.queues.len() as u64
+    }
+
     /// How many items wait altogether.
     pub(super) fn total(&self) -> usize {
         self.total

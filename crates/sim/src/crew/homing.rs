@@ -260,10 +260,7 @@ impl Homing {
         self.board.now_ns = host.now_ns().max(1);
         self.tick_on(host);
         let id = host.geometry().id(cpu);
-        if let Some(thread) = by {
-            let ns = host.costs.queue_ns.value;
-            host.charge(thread, ns);
-        }
+        host.spend(by, cpu, host.costs.queue_ns.value);
         // Whoever queues is known not to be a worker; what an interrupt brings, is queued by whom
         // it interrupts.
         let by_cpu = by.map_or(cpu, |thread| host.cpu_of(thread));
@@ -290,7 +287,9 @@ impl Homing {
         by: Option<ThreadId>,
         mut choose: impl FnMut(&Layout, &Board) -> Option<CpuId>,
     ) {
-        while let Some(id) = choose(&self.layout, &self.board) {
+        loop {
+            host.spend(by, from, host.costs.place_ns.value);
+            let Some(id) = choose(&self.layout, &self.board) else { return };
             if !self.board.idle.contains(id) {
                 self.board.look_closely();
                 continue;
@@ -310,10 +309,7 @@ impl Homing {
             worker.woken_ns = self.board.now_ns;
             worker.woken_occupied = occupied;
             let thread = worker.thread;
-            match by {
-                Some(by) => host.wake(thread, by),
-                None => host.wake_from(thread, from, None),
-            };
+            host.wake_for(thread, by, from);
             return;
         }
     }
@@ -453,8 +449,7 @@ impl Homing {
         worker.state = State::Parked;
         worker.parks += 1;
         let (parks, thread, idle) = (worker.parks, worker.thread, worker.idle);
-        let ns = host.costs.look_ns.value;
-        host.charge(thread, ns);
+        host.charge(thread, host.costs.look_ns.value + self.look_everywhere_ns(host));
         let next = before_park(&self.layout, &self.board, cpu, idle, &Shares::NONE);
         if let Decision::Park { until_ns: Some(until_ns) } = next {
             let token = UNPARK | (parks & 0xffff_ffff) << 16 | index as u64;
@@ -488,9 +483,9 @@ impl Homing {
                 Decision::Park { .. } => return None,
             }
         };
-        let ns = host.costs.take_ns.value;
-        host.charge(thread, ns);
+        host.charge(thread, host.costs.take_ns.value);
         if reach != Reach::Home {
+            host.charge(thread, self.look_everywhere_ns(host));
             self.counts.pulled += batch.len() as u64;
         }
         if let Some(chooser) = &mut self.chooser {
@@ -512,6 +507,11 @@ impl Homing {
         let first = batch.pop_front();
         worker.hand = batch;
         first
+    }
+
+    /// What it takes to look at every queue.
+    fn look_everywhere_ns(&self, host: &Host) -> u64 {
+        host.costs.look_queue_ns.value * self.board.queue_count()
     }
 
     fn tick_on(&mut self, host: &mut Host) {

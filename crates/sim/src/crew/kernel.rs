@@ -124,10 +124,7 @@ impl Kernel {
         by: Option<ThreadId>,
     ) {
         self.counts.queued += 1;
-        if let Some(thread) = by {
-            let ns = host.costs.kernel_queue_ns.value;
-            host.charge(thread, ns);
-        }
+        host.spend(by, cpu, host.costs.kernel_queue_ns.value);
         let issuing = &mut self.issuing[cpu];
         if issuing.active >= self.max_active || !issuing.inactive.is_empty() {
             issuing.inactive.push_back(item);
@@ -168,10 +165,7 @@ impl Kernel {
             }
             self.counts.wakes += 1;
         }
-        match by {
-            Some(thread) => host.wake(worker, thread),
-            None => host.wake_from(worker, from, None),
-        };
+        host.wake_for(worker, by, from);
     }
 
     fn create(&mut self, host: &mut Host, pool: usize, cpu: CpuIndex) -> ThreadId {

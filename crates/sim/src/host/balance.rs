@@ -203,12 +203,11 @@ impl Host {
                 moved += self.take_from(cpu, level, domain, from, &mut amount, why);
             }
             if moved == 0 {
-                let pinned = self.all_pinned(cpu, from);
-                candidates.retain(|at| *at != from);
-                if !pinned {
+                if !self.all_pinned(cpu, from) {
                     self.count_failure(cpu, level, domain, from, amount, why);
                     break;
                 }
+                candidates.retain(|at| *at != from);
             }
         }
         if moved > 0 {
@@ -217,9 +216,14 @@ impl Host {
         moved
     }
 
+    /// Whether there are threads to move, and none may (`LBF_ALL_PINNED`): then the next busiest
+    /// queue is tried. What runs counts as well.
     fn all_pinned(&self, cpu: CpuIndex, from: CpuIndex) -> bool {
         let id = self.geometry.id(cpu);
-        !self.cpus[from].queue.iter().any(|t| self.threads[t.0 as usize].allowed.contains(id))
+        let core = &self.cpus[from];
+        let mut threads = core.queue.iter().chain(&core.current);
+        self.runnable(from) > 1
+            && !threads.any(|thread| self.threads[thread.0 as usize].allowed.contains(id))
     }
 
     fn busiest_queue(&self, group: &[CpuIndex], amount: Move) -> Option<CpuIndex> {

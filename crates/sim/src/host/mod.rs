@@ -373,7 +373,18 @@ impl Host {
 
     /// An interrupt on `cpu`: whatever runs there runs later.
     pub fn interrupt(&mut self, cpu: CpuIndex) {
-        let ns = self.costs.interrupt_ns.value;
+        self.steal(cpu, self.costs.interrupt_ns.value);
+    }
+
+    /// Work for so long on behalf of a thread, or in an interrupt on `cpu`.
+    pub fn spend(&mut self, by: Option<ThreadId>, cpu: CpuIndex, ns: Ns) {
+        match by {
+            Some(thread) => self.charge(thread, ns),
+            None => self.steal(cpu, ns),
+        }
+    }
+
+    fn steal(&mut self, cpu: CpuIndex, ns: Ns) {
         match self.cpus[cpu].current {
             Some(thread) => {
                 self.account(cpu);

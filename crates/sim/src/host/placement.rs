@@ -9,10 +9,14 @@ use crate::geometry::CpuIndex;
 impl Host {
     /// Wakes `thread` from `waker`, which runs and pays for it; see [`Host::wake_from`].
     pub fn wake(&mut self, thread: ThreadId, waker: ThreadId) -> bool {
-        let woken = self.wake_from(thread, self.cpu_of(waker), Some(waker));
+        self.wake_for(thread, Some(waker), self.cpu_of(waker))
+    }
+
+    /// The same from a thread, or from an interrupt on `cpu`.
+    pub fn wake_for(&mut self, thread: ThreadId, by: Option<ThreadId>, cpu: CpuIndex) -> bool {
+        let woken = self.wake_from(thread, by.map_or(cpu, |by| self.cpu_of(by)), by);
         if woken {
-            let ns = self.costs.wake_ns.value;
-            self.charge(waker, ns);
+            self.spend(by, cpu, self.costs.wake_ns.value);
         }
         woken
     }

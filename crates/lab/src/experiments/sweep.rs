@@ -1,0 +1,107 @@
+//! What the parts of a sweep have in common.
+
+use serde::{Deserialize, Serialize};
+
+use homing_sim::{
+    Costs, CryptLoad, DmCrypt, HomingSettings, HostModel, KernelSettings, Policy, Rules,
+};
+
+use super::{MachineSet, NamedMachine, Plan};
+
+/// What was asked for, and of what: the first line of each part. Parts with different ones are not
+/// put together.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sweep {
+    version: String,
+    /// What a short run comes to: it tells versions of the model apart.
+    model: String,
+    experiments: Vec<String>,
+    /// Names and fingerprints.
+    machines: Vec<String>,
+    hosts: Vec<String>,
+    seeds: u64,
+    measured_ns: u64,
+    features: Vec<String>,
+    stale_ns: u64,
+}
+
+impl Sweep {
+    /// Of these experiments.
+    pub fn new(experiments: &[String], plan: &Plan) -> Self {
+        Self {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            model: model(),
+            experiments: experiments.to_vec(),
+            machines: plan.machine.iter().map(fingerprint_of).collect(),
+            hosts: plan.hosts.iter().copied().map(HostModel::name).map(str::to_owned).collect(),
+            seeds: plan.seeds,
+            measured_ns: plan.measured_ns,
+            features: plan.features.iter().map(ToString::to_string).collect(),
+            stale_ns: plan.stale_ns,
+        }
+    }
+
+    /// Of a comparison on these machines.
+    pub fn of_machines(set: &MachineSet, scopes: bool, plan: &Plan) -> Self {
+        let what = if scopes { "compare --scopes" } else { "compare" };
+        Self { machines: set.fingerprints(), ..Self::new(&[what.to_owned()], plan) }
+    }
+
+    pub(super) fn line(&self) -> String {
+        serde_json::to_string(self).expect("numbers and names")
+    }
+}
+
+fn fingerprint_of(machine: &NamedMachine) -> String {
+    format!("{}: {}", machine.name, fingerprint(&format!("{:?}", machine.machine)))
+}
+
+/// FNV-1a: it need not keep anybody from making two that are alike.
+pub(super) fn fingerprint(text: &str) -> String {
+    let fold = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    format!("{:016x}", text.bytes().fold(0xcbf2_9ce4_8422_2325, fold))
+}
+
+/// A few milliseconds of each kind of crew on a small machine.
+fn model() -> String {
+    let machine = homing_sim::Machine::from_grid_siblings_last("1x2x2x2").expect("it is a grid");
+    let homing = HomingSettings { hand_off: false, auto: true, ..HomingSettings::default() };
+    let [system, ..] = KernelSettings::PUBLISHED;
+    let policies = [Policy::Kernel(system), Policy::Homing(homing)];
+    let reports = policies.map(|policy| {
+        let load = CryptLoad::published(2);
+        let run = DmCrypt { load, policy, warm_up_ns: 2_000_000, measured_ns: 20_000_000 };
+        run.run(&machine, &Costs::default(), &Rules::new(HostModel::Cfs, 8), 1)
+    });
+    fingerprint(&format!("{reports:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sweeps_of_different_machines_and_settings_differ() {
+        let plan = |grid: &str| Plan {
+            machine: Some(NamedMachine {
+                name: "mine".to_owned(),
+                machine: homing_sim::Machine::from_grid(grid).unwrap(),
+            }),
+            hosts: vec![HostModel::Cfs],
+            seeds: 1,
+            measured_ns: 1_000_000,
+            features: Vec::new(),
+            stale_ns: 0,
+        };
+        let of = |plan: &Plan| Sweep::new(&["wq".to_owned()], plan);
+        assert_eq!(of(&plan("2x2x1")), of(&plan("2x2x1")), "the same model each time");
+        assert_ne!(of(&plan("2x2x1")), of(&plan("2x1x2")), "of the same name");
+        assert_ne!(of(&plan("2x2x1")), of(&Plan { stale_ns: 1, ..plan("2x2x1") }));
+        let features = vec![homing_sim::Features::NONE];
+        assert_ne!(of(&plan("2x2x1")), of(&Plan { features, ..plan("2x2x1") }));
+        assert_ne!(
+            MachineSet::random(2, 1).fingerprints(),
+            MachineSet::random(2, 2).fingerprints()
+        );
+    }
+}
