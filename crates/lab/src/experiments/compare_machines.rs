@@ -5,7 +5,7 @@ use homing_sim::{Cost, Costs, CryptLoad, IssuerPlaces, KernelSettings, Policy, R
 use super::comparison::COMPARED;
 use super::sweep::fingerprint;
 use super::workqueue::{
-    CryptRun, LOADS, disk_for, homing_policies, homing_scopes, jobs, with_features,
+    CryptRun, LOADS, homing_policies, homing_scopes, jobs, volumes, with_features,
 };
 use super::{Cell, NamedMachine, Plan};
 
@@ -29,8 +29,7 @@ impl MachineSet {
     /// These machines, with the published load.
     pub fn named(machines: Vec<NamedMachine>) -> Self {
         let variant = |machine: NamedMachine| {
-            let ssd = disk_for(machine.machine.cpus().len());
-            let load = CryptLoad { ssd, ..CryptLoad::published(1) };
+            let load = CryptLoad::published(1);
             Variant { machine, costs: Costs::default(), load }
         };
         Self { machines: machines.into_iter().map(variant).collect() }
@@ -55,7 +54,8 @@ impl MachineSet {
         for variant in &self.machines {
             let cpus = variant.machine.machine.cpus().len();
             for (scenario, each) in LOADS {
-                let load = CryptLoad { jobs: jobs(cpus, each), ..variant.load.clone() };
+                let (jobs, volumes) = (jobs(cpus, each), volumes(cpus));
+                let load = CryptLoad { jobs, volumes, ..variant.load.clone() };
                 for host in &plan.hosts {
                     for policy in &policies {
                         for seed in 0..plan.seeds {

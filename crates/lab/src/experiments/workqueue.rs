@@ -52,11 +52,10 @@ fn machines(plan: &Plan) -> Vec<NamedMachine> {
     plan.machine.clone().map_or_else(|| NamedMachine::presets(&RYZEN), |machine| vec![machine])
 }
 
-/// A disk that is not what limits so many CPUs: the published machine's, so many times as fast.
-pub(super) fn disk_for(cpus: usize) -> Ssd {
-    let mut ssd = Ssd::nvme();
-    ssd.bytes_per_us = ssd.bytes_per_us.max(ssd.bytes_per_us * cpus as u64 / 24);
-    ssd
+/// One for as many CPUs as the published machine has: the only writer of one volume, or its disk,
+/// would be what limits a large machine.
+pub(super) fn volumes(cpus: usize) -> usize {
+    cpus.div_ceil(24)
 }
 
 /// One simulated run.
@@ -109,8 +108,8 @@ pub(super) fn throughput(plan: &Plan) -> Vec<Cell> {
     for machine in machines(plan) {
         for (scenario, each) in LOADS {
             let cpus = machine.machine.cpus().len();
-            let mut load = CryptLoad::published(jobs(cpus, each));
-            load.ssd = disk_for(cpus);
+            let volumes = volumes(cpus);
+            let load = CryptLoad { volumes, ..CryptLoad::published(jobs(cpus, each)) };
             cells.extend(runs(plan, &machine, "wq", scenario, &load, &policies));
         }
     }

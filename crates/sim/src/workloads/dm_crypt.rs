@@ -6,6 +6,8 @@
 //! read:  issuer ─▶ disk ─▶ interrupt ─▶ crypt item ─▶ issuer verifies the hash
 //! ```
 
+use std::collections::VecDeque;
+
 use homing_sched::HandOff;
 use homing_topology::Machine;
 
@@ -50,7 +52,10 @@ pub struct CryptLoad {
     pub cold_per_mille: u64,
     /// Where issuers begin.
     pub places: IssuerPlaces,
-    /// The disk.
+    /// How many volumes the issuers use, by turns: each has a disk and one thread that hands all of
+    /// its writes to it.
+    pub volumes: usize,
+    /// The disks.
     pub ssd: Ssd,
 }
 
@@ -68,6 +73,7 @@ impl CryptLoad {
             writes_pct: 50,
             cold_per_mille: 1000,
             places: IssuerPlaces::Even,
+            volumes: 1,
             ssd: Ssd::nvme(),
         }
     }
@@ -118,16 +124,21 @@ enum Doing {
     Verifying(u32),
 }
 
+#[derive(Debug)]
+struct Volume {
+    ssd: Ssd,
+    /// The thread that hands writes to the disk, and what it has to hand on.
+    writer: ThreadId,
+    to_write: VecDeque<u32>,
+    writing: bool,
+}
+
 struct Run<'a> {
     load: &'a CryptLoad,
     crew: Crew,
     issuers: Vec<Issuer>,
     requests: Vec<Request>,
-    ssd: Ssd,
-    /// The thread that hands writes to the disk, and what it has to hand on.
-    writer: ThreadId,
-    to_write: Vec<u32>,
-    writing: bool,
+    volumes: Vec<Volume>,
     /// For each thread the item that it runs.
     running: Vec<Option<Item>>,
     done: u64,
@@ -180,7 +191,13 @@ impl<'a> Run<'a> {
     fn new(load: &'a CryptLoad, crew: Crew, host: &mut Host, machine: &Machine) -> Self {
         let all = *machine.online();
         let cpus = host.geometry().len();
-        let writer = host.spawn(Kind::Worker, 0, all);
+        let volume = |_| Volume {
+            ssd: load.ssd.clone(),
+            writer: host.spawn(Kind::Worker, 0, all),
+            to_write: VecDeque::new(),
+            writing: false,
+        };
+        let volumes = (0..load.volumes.max(1)).map(volume).collect();
         let mut issuers = Vec::new();
         let mut requests = Vec::new();
         for number in 0..load.jobs {
@@ -218,10 +235,7 @@ impl<'a> Run<'a> {
             crew,
             issuers,
             requests,
-            ssd: load.ssd.clone(),
-            writer,
-            to_write: Vec::new(),
-            writing: false,
+            volumes,
             running: Vec::new(),
             done: 0,
             inline: 0,
@@ -307,7 +321,9 @@ impl<'a> Run<'a> {
         let request = &mut self.requests[id as usize];
         request.irq_cpu = cpu;
         let now_ns = host.now_ns();
-        let ends_ns = self.ssd.submit(now_ns, request.write, self.load.bytes);
+        let volume = request.issuer % self.volumes.len();
+        let ssd = &mut self.volumes[volume].ssd;
+        let ends_ns = ssd.submit(now_ns, request.write, self.load.bytes);
         host.after(ends_ns - now_ns, u64::from(id));
     }
 
@@ -321,17 +337,17 @@ impl<'a> Run<'a> {
         self.issuers[request.issuer].free.push(id);
     }
 
-    fn step_writer(&mut self, host: &mut Host) -> Step {
-        let here = host.cpu_of(self.writer);
-        if std::mem::take(&mut self.writing) {
-            let id = self.to_write.remove(0);
+    fn step_writer(&mut self, host: &mut Host, volume: usize) -> Step {
+        let volume = &mut self.volumes[volume];
+        let here = host.cpu_of(volume.writer);
+        let written =
+            if std::mem::take(&mut volume.writing) { volume.to_write.pop_front() } else { None };
+        volume.writing = !volume.to_write.is_empty();
+        let next = if volume.writing { Step::Run(WRITER_NS) } else { Step::Sleep };
+        if let Some(id) = written {
             self.submit(host, id, here);
         }
-        if self.to_write.is_empty() {
-            return Step::Sleep;
-        }
-        self.writing = true;
-        Step::Run(WRITER_NS)
+        next
     }
 
     /// `worker` has encrypted or decrypted.
@@ -340,8 +356,10 @@ impl<'a> Run<'a> {
         let request = &mut self.requests[id as usize];
         request.data_at = Some(cpu);
         let woken = if request.write {
-            self.to_write.push(id);
-            self.writer
+            let volume = request.issuer % self.volumes.len();
+            let volume = &mut self.volumes[volume];
+            volume.to_write.push_back(id);
+            volume.writer
         } else {
             let issuer = &mut self.issuers[request.issuer];
             issuer.ended.push(id);
@@ -382,11 +400,11 @@ impl Model for Run<'_> {
         if self.crew.owns(thread) {
             return self.step_worker(host, thread);
         }
-        if thread == self.writer {
-            return self.step_writer(host);
+        let number = (thread.0 - self.volumes[0].writer.0) as usize;
+        match number.checked_sub(self.volumes.len()) {
+            None => self.step_writer(host, number),
+            Some(issuer) => self.step_issuer(host, issuer),
         }
-        let first = self.issuers[0].thread.0;
-        self.step_issuer(host, (thread.0 - first) as usize)
     }
 
     fn event(&mut self, host: &mut Host, token: u64) {
