@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use homing_lab::experiments::{
-    EXPERIMENTS, Experiment, Kind, Measure, Row, deltas, hosts, places, policies, rms_error, rows,
+    EXPERIMENTS, Experiment, Kind, Measure, Row, bracket, deltas, hosts, places, policies,
+    rms_error, rows,
 };
 use homing_lab::fsync;
 
@@ -35,7 +36,9 @@ pub(super) fn measures(measures: &[Measure]) -> String {
     }
     text.push_str(
         "published: (published change)   *: parameters were fitted to it   \
-         %: change against the baseline",
+         %: change against the baseline\n\
+         bracket: the least and the most change over the models of the host, which do not agree; \
+         !: the published one lies outside",
     );
     text
 }
@@ -73,6 +76,10 @@ fn table_of(experiment: &Experiment, rows: &[&Row]) -> comfy_table::Table {
     let policies = policies(rows, experiment.baseline);
     let mut header = vec!["policy".to_owned(), "published".to_owned()];
     header.extend(hosts.iter().flat_map(|host| [(*host).to_owned(), "%".to_owned()]));
+    let brackets = hosts.len() > 1;
+    if brackets {
+        header.push("bracket, %".to_owned());
+    }
     let mut table = table(&header);
     for policy in policies {
         let of = |host: &str| rows.iter().find(|r| r.key.policy == policy && r.key.host == host);
@@ -93,6 +100,9 @@ fn table_of(experiment: &Experiment, rows: &[&Row]) -> comfy_table::Table {
             line.push(format!("{:.1}{mark}", row.value.mean));
             line.push(row.delta_pct.map_or_else(String::new, |delta| format!("{delta:+.2}")));
         }
+        if brackets {
+            line.push(told_bracket(rows, policy, first, experiment.baseline));
+        }
         table.add_row(line);
     }
     let mut errors = vec!["rms error, points".to_owned(), String::new()];
@@ -105,9 +115,18 @@ fn table_of(experiment: &Experiment, rows: &[&Row]) -> comfy_table::Table {
             if pairs.is_empty() { String::new() } else { format!("{:.2}", rms_error(&pairs)) };
         errors.extend([String::new(), error]);
     }
+    errors.extend(brackets.then(String::new));
     if any {
         table.add_row(errors);
     }
     align(&mut table, 1);
     table
+}
+
+fn told_bracket(rows: &[&Row], policy: &str, first: &Row, baseline: &str) -> String {
+    let Some((low, high)) = bracket(rows, policy).filter(|_| policy != baseline) else {
+        return String::new();
+    };
+    let outside = first.published_delta_pct.is_some_and(|delta| !(low..=high).contains(&delta));
+    format!("{low:+.2}..{high:+.2}{}", if outside { " !" } else { "" })
 }

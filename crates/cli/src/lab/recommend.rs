@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering;
 
 use anyhow::bail;
 use clap::Args;
-use homing_lab::experiments::{Advice, Load, NamedMachine, recommend};
+use clap::builder::PossibleValuesParser;
+use homing_lab::experiments::{Advice, HOSTS, HostModel, Load, NamedMachine, Trial, recommend};
 use serde_json::json;
 
 use super::experiments::{bar, stop_flag};
@@ -15,7 +16,13 @@ use crate::output;
 #[derive(Args)]
 #[command(after_help = "A load is a JSON file; what it does not tell is as here:
   {\"issuers\": 0, \"depth\": 64, \"item_us\": 20, \"issuer_us\": 5, \"bytes\": 32768}
-issuers 0: one for each CPU")]
+issuers 0: one for each CPU
+
+What it says is said of a model: try the first two or three on the machine itself.
+
+Examples:
+  homing lab recommend                                    this machine, the load of homing serve
+  homing lab recommend --machine epyc-9654-2s --workload load.json --host confined")]
 pub(crate) struct RecommendArgs {
     /// The machine, as for homing lab run
     #[arg(long, value_name = "MACHINE", default_value = "here")]
@@ -24,6 +31,11 @@ pub(crate) struct RecommendArgs {
     /// The load [default: that of homing serve: 32 KiB items of 20 us from every CPU]
     #[arg(long = "workload", value_name = "FILE.json")]
     load: Option<PathBuf>,
+
+    /// The model of the host's scheduler
+    #[arg(long, value_name = "MODEL", default_value = HostModel::Cfs.name(),
+        value_parser = PossibleValuesParser::new(HOSTS.map(HostModel::name)))]
+    host: String,
 
     /// How many seeds
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=10_000))]
@@ -34,15 +46,20 @@ pub(crate) struct RecommendArgs {
     json: bool,
 }
 
+/// The scope that chooses itself.
+const AUTO: &str = "auto";
+
 /// What is measured of each run.
 const MEASURED_NS: u64 = 300_000_000;
 
 pub(crate) fn run(args: &RecommendArgs) -> anyhow::Result<()> {
     let machine = NamedMachine::find(&args.machine)?;
     let load = args.load.as_deref().map(Load::read).transpose()?.unwrap_or_default();
+    let host = HOSTS.into_iter().find(|host| host.name() == args.host).unwrap_or(HostModel::Cfs);
+    let trial = Trial { machine, load, host, seeds: args.seeds, measured_ns: MEASURED_NS };
     let stop = stop_flag()?;
     let bar = bar("simulating", 0);
-    let advice = recommend(&machine, &load, args.seeds, MEASURED_NS, &stop, |progress| {
+    let advice = recommend(&trial, &stop, |progress| {
         bar.set_length(progress.of as u64);
         bar.set_position(progress.done as u64);
     })?;
@@ -53,22 +70,26 @@ pub(crate) fn run(args: &RecommendArgs) -> anyhow::Result<()> {
     if args.json {
         let entry = |advice: &Advice| {
             json!({
-                "policy": advice.policy, "items_per_s": advice.rate.mean, "sd": advice.rate.sd,
+                "affinity_scope": advice.scope, "affinity_strict": u8::from(advice.strict),
+                "pull_cost": advice.pull_cost_pct,
+                "items_per_s": advice.rate.mean, "sd": advice.rate.sd,
                 "cpu_us": advice.cpu_us, "p99_us": advice.p99_us, "pulled": advice.pulled,
             })
         };
         let all: Vec<_> = advice.iter().map(entry).collect();
         return output::print_line(&serde_json::to_string(&all)?);
     }
-    output::print_line(&told(&machine.name, &advice))
+    output::print_line(&told(&trial, &advice))
 }
 
-fn told(machine: &str, advice: &[Advice]) -> String {
+fn told(trial: &Trial, advice: &[Advice]) -> String {
     let Some(best) = advice.first() else {
         return "stopped before any run had ended".to_owned();
     };
     let mut table = table(&[
-        "setting",
+        "affinity_scope",
+        "affinity_strict",
+        "pull_cost",
         "items/s",
         "± %",
         "against the best, %",
@@ -79,7 +100,9 @@ fn told(machine: &str, advice: &[Advice]) -> String {
     for entry in advice {
         let most = advice.iter().map(|other| other.rate.mean).fold(0.0, f64::max);
         table.add_row([
-            entry.policy.clone(),
+            entry.scope.clone(),
+            u8::from(entry.strict).to_string(),
+            if entry.scope == AUTO { String::new() } else { entry.pull_cost_pct.to_string() },
             format!("{:.0}", entry.rate.mean),
             format!("{:.1}", entry.rate.sd / entry.rate.mean * 100.0),
             format!("{:+.1}", (entry.rate.mean / most - 1.0) * 100.0),
@@ -89,13 +112,18 @@ fn told(machine: &str, advice: &[Advice]) -> String {
         ]);
     }
     align(&mut table, 1);
-    let (scope, strict) = match best.policy.strip_suffix("+strict") {
-        Some(scope) => (scope, 1),
-        None => (best.policy.as_str(), 0),
+    let threshold = match best.pull_cost_pct {
+        _ if best.scope == AUTO => String::new(),
+        pct => format!(", pull_cost {pct}"),
     };
     format!(
-        "on {machine}: affinity_scope {scope}, affinity_strict {strict}\n\
-         Simulated. Settings within one per cent of the best, or within the noise, count as equal: the\n\
-         default comes first among them, then what is not strict, then what needs less CPU time.\n{table}"
+        "on {machine}: affinity_scope {scope}, affinity_strict {strict}{threshold}\n\
+         Simulated, on {host}. Settings within one per cent of the best, or within the noise, count as\n\
+         equal: the default comes first among them, then what is not strict and pulls as usual, then\n\
+         what needs less CPU time.\n{table}",
+        machine = trial.machine.name,
+        scope = best.scope,
+        strict = u8::from(best.strict),
+        host = trial.host.name(),
     )
 }

@@ -18,27 +18,18 @@ const LOADS: [(usize, usize, u64, u64); 4] =
 /// What is measured of a real run, at most: it takes as long as it says.
 const REAL_MAX: Duration = Duration::from_secs(2);
 
-const POLICY: &str = "homing cache";
-
-/// The machine as far as this process may use it.
-fn here() -> Option<NamedMachine> {
-    let machine = homing::Machine::read(std::path::Path::new("/")).ok()?;
-    let allowed = homing::Allowed::read(std::path::Path::new("/"), &machine).ok()?;
-    let machine = machine.restricted(&allowed.cpus)?;
-    Some(NamedMachine { name: "here".to_owned(), machine })
-}
-
 pub(super) fn cells(plan: &Plan) -> Vec<Cell> {
-    let Some(machine) = here() else { return Vec::new() };
+    let Ok(machine) = NamedMachine::find("here") else { return Vec::new() };
+    let settings = HomingSettings::default();
     let mut cells = Vec::new();
     for (issuers, depth, item_us, issuer_us) in LOADS {
         let scenario = format!("{issuers} x {depth} items of {item_us} us, {issuer_us} us between");
-        let key = |policy: &str, host: &str, seed| Key {
+        let key = |policy: &str, seed| Key {
             experiment: "items".to_owned(),
             machine: machine.name.clone(),
             scenario: scenario.clone(),
             policy: policy.to_owned(),
-            host: host.to_owned(),
+            host: settings.to_string(),
             seed,
         };
         for seed in 0..plan.seeds {
@@ -47,19 +38,19 @@ pub(super) fn cells(plan: &Plan) -> Vec<Cell> {
                 depth,
                 item_ns: item_us * 1_000,
                 issuer_ns: issuer_us * 1_000,
-                policy: Policy::Homing(HomingSettings::default()),
+                policy: Policy::Homing(settings.clone()),
                 warm_up_ns: 50_000_000,
                 measured_ns: plan.measured_ns,
             };
             let topology = machine.machine.clone();
             let measured = Duration::from_nanos(plan.measured_ns).min(REAL_MAX);
             let real = setup.clone();
-            cells.push(Cell::new(key("simulated", POLICY, seed), move || {
+            cells.push(Cell::new(key("simulated", seed), move || {
                 let rules = Rules::new(HostModel::Cfs, topology.cpus().len());
                 common(&setup.run(&topology, &Costs::default(), &rules, seed))
             }));
             let run = move || run_really(&real, measured).unwrap_or_default();
-            cells.push(Cell::alone(key("real", POLICY, seed), run));
+            cells.push(Cell::alone(key("real", seed), run));
         }
     }
     cells

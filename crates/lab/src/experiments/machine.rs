@@ -48,7 +48,8 @@ pub enum MachineError {
 }
 
 impl NamedMachine {
-    /// A preset, a grid, an hwloc XML file, a captured `/sys` tree, or `here`.
+    /// A preset, a grid, an hwloc XML file, a captured `/sys` tree, or `here`: of this machine the
+    /// CPUs that this process may use.
     pub fn find(name: &str) -> Result<Self, MachineError> {
         let named = |machine| Self { name: name.to_owned(), machine };
         let topology = |source| MachineError::Topology { name: name.to_owned(), source };
@@ -56,7 +57,7 @@ impl NamedMachine {
             return Ok(named(preset.machine()));
         }
         if name == "here" {
-            return Machine::read(Path::new("/")).map(named).map_err(topology);
+            return here().map(named).map_err(topology);
         }
         let path = Path::new(name);
         if path.is_dir() {
@@ -86,6 +87,13 @@ impl NamedMachine {
         };
         names.iter().map(of).collect()
     }
+}
+
+fn here() -> Result<Machine, homing_sim::TopologyError> {
+    let root = Path::new("/");
+    let machine = Machine::read(root)?;
+    let allowed = homing::Allowed::read(root, &machine)?;
+    Ok(machine.restricted(&allowed.cpus).unwrap_or(machine))
 }
 
 #[cfg(test)]

@@ -35,11 +35,11 @@ pub use compare_machines::MachineSet;
 pub use comparison::{COMPARED, Comparison, Worst};
 pub use machine::{MachineError, NamedMachine};
 pub use published::{Kind, PUBLISHED, Published, SOURCES, kind_of};
-pub use recommend::{Advice, Load, LoadError, recommend};
+pub use recommend::{Advice, Load, LoadError, Trial, recommend};
 pub use report::report;
 pub use run::{Progress, run};
 pub use shard::{Part, Shard, ShardError, merge};
-pub use summary::{Beside, Row, Stat, deltas, hosts, places, policies, rms_error, rows};
+pub use summary::{Beside, Row, Stat, bracket, deltas, hosts, places, policies, rms_error, rows};
 pub use sweep::Sweep;
 
 /// The models of the host's scheduler.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use homing::RuntimeError;
 use homing_sim::{
-    Affinity, Costs, CryptLoad, HomingSettings, HostModel, IssuerPlaces, Policy, Ssd,
+    Affinity, Costs, CryptLoad, HomingSettings, HostModel, IssuerPlaces, Policy, PullCost, Ssd,
 };
 use serde::Deserialize;
 
@@ -123,8 +123,12 @@ fn nanoseconds(us: f64) -> u64 {
 /// What a setting gives.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Advice {
-    /// The setting.
-    pub policy: String,
+    /// The attribute `affinity_scope`: a scope, or `auto`.
+    pub scope: String,
+    /// The attribute `affinity_strict`.
+    pub strict: bool,
+    /// The attribute `pull_cost`, in per cent of what is usual; `auto` chooses it as well.
+    pub pull_cost_pct: u64,
     /// Items a second.
     pub rate: Stat,
     /// CPU time an item, in microseconds.
@@ -135,84 +139,137 @@ pub struct Advice {
     pub pulled: f64,
 }
 
-/// Each scope, loose and strict, by what users call it; all items are queued: where issuers run them
-/// themselves the scope does not matter.
-fn settings() -> Vec<(Policy, String)> {
-    let of = |affinity: &Affinity| {
-        let queued =
-            HomingSettings { affinity: *affinity, hand_off: false, ..HomingSettings::default() };
-        let strict = if affinity.strict { "+strict" } else { "" };
-        (Policy::Homing(queued), format!("{}{strict}", affinity.scope))
-    };
-    Affinity::ALL.iter().map(of).collect()
+/// What is simulated, and for how long.
+#[derive(Clone, Debug)]
+pub struct Trial {
+    /// The machine.
+    pub machine: NamedMachine,
+    /// What it has to do.
+    pub load: Load,
+    /// The model of the host's scheduler.
+    pub host: HostModel,
+    /// How many seeds, from 0 on.
+    pub seeds: u64,
+    /// How much simulated time is measured, in nanoseconds.
+    pub measured_ns: u64,
 }
 
-/// Every setting of homing on this machine under this load, the best first. Those within one per cent
-/// of the best, or within twice the spread of the seeds, count as equal: of them the default comes
-/// first, then what is not strict, then what needs less CPU time.
+/// All items are queued: where issuers run them themselves no setting matters.
+fn queued() -> HomingSettings {
+    HomingSettings { hand_off: false, ..HomingSettings::default() }
+}
+
+/// Each scope, loose and strict, and `auto`.
+fn scopes() -> Vec<HomingSettings> {
+    let fixed = Affinity::ALL.iter().map(|affinity| (*affinity, false));
+    let auto = (queued().affinity, true);
+    let of = |(affinity, auto)| HomingSettings { affinity, auto, ..queued() };
+    fixed.chain([auto]).map(of).collect()
+}
+
+/// A scope with each other threshold.
+fn thresholds(of: &HomingSettings) -> Vec<HomingSettings> {
+    let others = PullCost::ALL.into_iter().filter(|cost| *cost != of.pull_cost);
+    others.map(|pull_cost| HomingSettings { pull_cost, ..of.clone() }).collect()
+}
+
+/// Settings of homing on this machine under this load, the best first: every scope, and then the best
+/// of them that may pull with every threshold. Those within one per cent of the best, or within twice
+/// the spread of the seeds, count as equal: of them the default comes first, then what is not strict
+/// and pulls as usual, then what needs less CPU time.
+///
+/// # Errors
+/// Where there is no runtime to simulate on.
 pub fn recommend(
-    machine: &NamedMachine,
-    load: &Load,
-    seeds: u64,
-    measured_ns: u64,
+    trial: &Trial,
     stop: &AtomicBool,
     progress: impl Fn(Progress) + Sync,
 ) -> Result<Vec<Advice>, RuntimeError> {
-    let policies = settings();
-    let mut cells = Vec::new();
-    for (policy, _) in &policies {
-        for seed in 0..seeds {
-            let run = CryptRun {
-                machine: machine.clone(),
-                load: load.crypt_load(machine.machine.cpus().len()),
-                policy: policy.clone(),
-                host: HostModel::Cfs,
-                costs: Costs::default(),
-                warm_up_ns: measured_ns / 4,
-                measured_ns,
-                seed,
-            };
-            cells.push(run.cell("recommend", "load"));
-        }
+    let scopes = scopes();
+    let later = PullCost::ALL.len() - 1;
+    let of = (scopes.len() + later) * trial.seeds as usize;
+    let (first, ended) = trial.run(scopes, stop, |done| progress(Progress { done, of }))?;
+    let mut advice = ranked(first);
+    let best = advice.iter().find(|(settings, _)| !settings.auto && !settings.affinity.strict);
+    if let Some((best, _)) = best {
+        let more = thresholds(best);
+        let done = |done| progress(Progress { done: ended + done, of });
+        advice.extend(trial.run(more, stop, done)?.0);
     }
-    let measures = run(&cells, stop, |_, at| progress(at))?;
-    let names: Vec<String> = policies.iter().map(|(_, name)| name.clone()).collect();
-    let advice = names.iter().map(|name| {
-        let of = |metric: &str| {
-            let shown =
-                policies.iter().find(|(_, known)| known == name).map(|(p, _)| p.to_string());
-            let same =
-                measures.iter().filter(|measure| Some(&measure.key.policy) == shown.as_ref());
-            let values: Vec<f64> = same.filter_map(|m| m.values.get(metric).copied()).collect();
-            Stat::of(&values)
-        };
-        Advice {
-            policy: name.clone(),
-            rate: of("rate"),
-            cpu_us: of("cpu_us").mean,
-            p99_us: of("p99_us").mean,
-            pulled: of("pulled_per_item").mean,
+    Ok(ranked(advice).into_iter().map(|(_, advice)| advice).collect())
+}
+
+type Tried = (HomingSettings, Advice);
+
+impl Trial {
+    /// What each of these gives, and how many runs have ended.
+    fn run(
+        &self,
+        all: Vec<HomingSettings>,
+        stop: &AtomicBool,
+        progress: impl Fn(usize) + Sync,
+    ) -> Result<(Vec<Tried>, usize), RuntimeError> {
+        let mut cells = Vec::new();
+        for settings in &all {
+            for seed in 0..self.seeds {
+                let run = CryptRun {
+                    machine: self.machine.clone(),
+                    load: self.load.crypt_load(self.machine.machine.cpus().len()),
+                    policy: Policy::Homing(settings.clone()),
+                    host: self.host,
+                    costs: Costs::default(),
+                    warm_up_ns: self.measured_ns / 4,
+                    measured_ns: self.measured_ns,
+                    seed,
+                };
+                cells.push(run.cell("recommend", "load"));
+            }
         }
-    });
-    let mut advice: Vec<Advice> = advice.filter(|advice| advice.rate.count > 0).collect();
-    let best = advice.iter().map(|advice| advice.rate.mean).fold(0.0, f64::max);
-    let default = HomingSettings::default().affinity.scope.to_string();
-    let rank = |advice: &Advice| {
+        let measures = run(&cells, stop, |_, at| progress(at.done))?;
+        let tried = all.into_iter().filter_map(|settings| {
+            let name = settings.to_string();
+            let of = |metric: &str| {
+                let same = measures.iter().filter(|measure| measure.key.policy == name);
+                let values: Vec<f64> = same.filter_map(|m| m.values.get(metric).copied()).collect();
+                Stat::of(&values)
+            };
+            let scope = settings.affinity.scope.to_string();
+            let advice = Advice {
+                scope: if settings.auto { "auto".to_owned() } else { scope },
+                strict: settings.affinity.strict,
+                pull_cost_pct: settings.pull_cost.percent(),
+                rate: of("rate"),
+                cpu_us: of("cpu_us").mean,
+                p99_us: of("p99_us").mean,
+                pulled: of("pulled_per_item").mean,
+            };
+            (advice.rate.count > 0).then_some((settings, advice))
+        });
+        Ok((tried.collect(), measures.len()))
+    }
+}
+
+fn ranked(mut tried: Vec<Tried>) -> Vec<Tried> {
+    let best = tried.iter().map(|(_, advice)| advice.rate.mean).fold(0.0, f64::max);
+    let rank = |(settings, advice): &Tried| {
         let noise = 2.0 * advice.rate.sd / best.max(f64::MIN_POSITIVE);
         let equal = advice.rate.mean >= best * (1.0 - noise.max(0.01));
-        (!equal, equal && advice.policy != default, equal && advice.policy.contains("strict"))
+        let odd = settings.affinity.strict || settings.pull_cost != PullCost::USUAL;
+        (!equal, equal && *settings != queued(), equal && odd)
     };
-    advice.sort_by(|one, other| {
+    tried.sort_by(|one, other| {
         rank(one).cmp(&rank(other)).then_with(|| {
-            let by_rate = other.rate.mean.total_cmp(&one.rate.mean);
-            if rank(one).0 { by_rate } else { one.cpu_us.total_cmp(&other.cpu_us) }
+            let by_rate = other.1.rate.mean.total_cmp(&one.1.rate.mean);
+            if rank(one).0 { by_rate } else { one.1.cpu_us.total_cmp(&other.1.cpu_us) }
         })
     });
-    Ok(advice)
+    tried
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
 
     #[test]
@@ -231,14 +288,23 @@ mod tests {
 
     #[test]
     fn the_best_setting_stands_first() {
-        let machine = NamedMachine::find("2x2x1").unwrap();
-        let stop = AtomicBool::new(false);
-        let load = Load { issuers: 1, item_us: 100.0, ..Load::default() };
-        let advice = recommend(&machine, &load, 1, 30_000_000, &stop, |_| {}).unwrap();
-        assert!(advice.len() >= 8, "{advice:?}");
+        let trial = Trial {
+            machine: NamedMachine::find("2x2x1").unwrap(),
+            load: Load { issuers: 1, item_us: 100.0, ..Load::default() },
+            host: HostModel::Cfs,
+            seeds: 1,
+            measured_ns: 30_000_000,
+        };
+        let told = AtomicUsize::new(0);
+        let of_all =
+            |progress: Progress| told.store(progress.of - progress.done, Ordering::Relaxed);
+        let advice = recommend(&trial, &AtomicBool::new(false), of_all).unwrap();
+        assert_eq!(told.into_inner(), 0, "the last run is told as such");
+        assert_eq!(advice.len(), Affinity::ALL.len() + 1 + PullCost::ALL.len() - 1, "{advice:?}");
         let best = advice.iter().map(|advice| advice.rate.mean).fold(0.0, f64::max);
         assert!(advice[0].rate.mean >= best * 0.95);
-        let strict = advice.iter().find(|advice| advice.policy == "cpu+strict").unwrap();
+        assert!(advice.iter().any(|advice| advice.scope == "auto"));
+        let strict = advice.iter().find(|advice| advice.scope == "cpu" && advice.strict).unwrap();
         assert!(strict.rate.mean < best * 0.7, "one CPU does it all: {strict:?}");
     }
 }

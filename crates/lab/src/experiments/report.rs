@@ -6,8 +6,8 @@ use std::fmt::Write as _;
 use plotters::prelude::*;
 
 use super::{
-    EXPERIMENTS, Experiment, Kind, Measure, Row, SOURCES, Stat, deltas, hosts, places, policies,
-    rms_error, rows,
+    EXPERIMENTS, Experiment, Kind, Measure, Row, SOURCES, Stat, bracket, deltas, hosts, places,
+    policies, rms_error, rows,
 };
 
 /// What the simulation leaves out.
@@ -89,7 +89,8 @@ fn table(page: &mut String, experiment: &Experiment, rows: &[&Row]) {
     for host in &hosts {
         let _ = write!(page, "<th colspan=\"2\">{}</th>", escaped(host));
     }
-    page.push_str("</tr>");
+    let brackets = hosts.len() > 1;
+    page.push_str(if brackets { "<th>bracket over the hosts</th></tr>" } else { "</tr>" });
     for policy in &policies {
         let of = |host: &str| rows.iter().find(|r| r.key.policy == *policy && r.key.host == host);
         let Some(first) = hosts.iter().find_map(|host| of(host)) else { continue };
@@ -114,6 +115,16 @@ fn table(page: &mut String, experiment: &Experiment, rows: &[&Row]) {
                 row.value.mean, row.value.sd
             );
         }
+        if brackets {
+            let found = bracket(rows, policy).filter(|_| *policy != experiment.baseline);
+            let told = found.map_or_else(String::new, |(low, high)| {
+                let inside = |delta| (low..=high).contains(&delta);
+                let outside = first.published_delta_pct.is_some_and(|delta| !inside(delta));
+                let note = if outside { " <small>published: outside</small>" } else { "" };
+                format!("{low:+.2}..{high:+.2} %{note}")
+            });
+            let _ = write!(page, "<td>{told}</td>");
+        }
         page.push_str("</tr>");
     }
     page.push_str("<tr><td>rms error of the changes</td><td></td>");
@@ -127,7 +138,7 @@ fn table(page: &mut String, experiment: &Experiment, rows: &[&Row]) {
         };
         let _ = write!(page, "<td></td><td>{error}</td>");
     }
-    page.push_str("</tr></table>");
+    page.push_str(if brackets { "<td></td></tr></table>" } else { "</tr></table>" });
 }
 
 /// A figure that stands beside the one that is compared.

@@ -157,6 +157,15 @@ fn once<'a>(rows: &[&'a Row], name: impl Fn(&'a Row) -> &'a String) -> Vec<&'a s
     names
 }
 
+/// The least and the most change of a policy over the hosts: where they differ, what is predicted lies
+/// between them. `None` where there is one host, or no change.
+pub fn bracket(rows: &[&Row], policy: &str) -> Option<(f64, f64)> {
+    let same = rows.iter().filter(|row| row.key.policy == policy);
+    let changes: Vec<f64> = same.filter_map(|row| row.delta_pct).collect();
+    let stat = Stat::of(&changes);
+    (stat.count > 1).then_some((stat.min, stat.max))
+}
+
 /// The simulated and the published change of each line that has both but the baseline's.
 pub fn deltas<'a>(rows: impl Iterator<Item = &'a Row>, baseline: &str) -> Vec<(f64, f64)> {
     rows.filter(|row| row.key.policy != baseline)
@@ -196,6 +205,27 @@ mod tests {
         let one = Stat::of(&[2.5]);
         assert_eq!((one.median, one.sd), (2.5, 0.0));
         assert_eq!(Stat::of(&[]), Stat::default());
+    }
+
+    #[test]
+    fn hosts_that_differ_make_a_bracket() {
+        let on = |host: &str, policy: &str, mib_s| {
+            let mut measure = measure(policy, 0, mib_s);
+            host.clone_into(&mut measure.key.host);
+            measure
+        };
+        let measures = [
+            on("cfs", "SYSTEM", 100.0),
+            on("cfs", "CACHE", 90.0),
+            on("confined", "SYSTEM", 200.0),
+            on("confined", "CACHE", 206.0),
+            on("cfs", "homing", 110.0),
+        ];
+        let rows = rows(Experiment::find("wq").unwrap(), &measures);
+        let rows: Vec<&Row> = rows.iter().collect();
+        let (low, high) = bracket(&rows, "CACHE").unwrap();
+        assert!((low + 10.0).abs() < 1e-9 && (high - 3.0).abs() < 1e-9, "{low}..{high}");
+        assert_eq!(bracket(&rows, "homing"), None, "it ran on one host only");
     }
 
     #[test]

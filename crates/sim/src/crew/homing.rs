@@ -6,8 +6,8 @@ use std::fmt;
 
 use homing_sched::{
     Affinity, Attributes, Facts, Features, Gaps, HandOff, HandOffFacts, Idle, Layout,
-    Next as Decision, QueueId, Reach, Shares, before_park, calls_for_decision, hand_off, home,
-    issuer_waits, overdue, start, submit,
+    Next as Decision, PullCost, QueueId, Reach, Shares, before_park, calls_for_decision, hand_off,
+    home, issuer_waits, overdue, start, submit,
 };
 use homing_topology::{CpuId, CpuSet, Machine, Scope};
 
@@ -37,6 +37,8 @@ pub struct HomingSettings {
     pub auto: bool,
     /// The parts of the policy that are on.
     pub features: Features,
+    /// How dear fetching an item is taken to be.
+    pub pull_cost: PullCost,
     /// Whether issuers ask if queueing pays at all, as `homing serve` does.
     pub hand_off: bool,
     /// How old what a worker sees of the others may be, in nanoseconds.
@@ -61,6 +63,7 @@ impl Default for HomingSettings {
             localize: false,
             auto: false,
             features: Features::ALL,
+            pull_cost: PullCost::USUAL,
             hand_off: true,
             stale_ns: 0,
             broken: None,
@@ -80,6 +83,9 @@ impl fmt::Display for HomingSettings {
         f.write_str(if self.hand_off { "" } else { ", all queued" })?;
         if self.features != Features::ALL {
             write!(f, " ({})", self.features)?;
+        }
+        if self.pull_cost != PullCost::USUAL {
+            write!(f, " pull_cost {}", self.pull_cost.percent())?;
         }
         if self.stale_ns > 0 {
             write!(f, " stale {} ns", self.stale_ns)?;
@@ -152,8 +158,8 @@ const UNPARK: u64 = CREW_TOKEN | 1 << 62;
 impl Homing {
     pub(super) fn new(settings: HomingSettings, host: &mut Host, machine: &Machine) -> Self {
         let layout = Layout::new(machine).expect("the machine fits");
-        let attributes =
-            Attributes { localize: settings.localize, ..Attributes::new(settings.affinity) };
+        let HomingSettings { localize, pull_cost, .. } = settings;
+        let attributes = Attributes { localize, pull_cost, ..Attributes::new(settings.affinity) };
         let mut features = settings.features;
         if settings.broken == Some(Broken::NoFarPull) {
             features = Features::SMT_AWARE;

@@ -92,6 +92,8 @@ struct Thread {
     left_ns: Option<Ns>,
     /// What it has to do besides, before it is asked.
     debt_ns: Ns,
+    /// It sleeps when its debt is paid.
+    retires: bool,
     /// It was woken while it was awake.
     wake_pending: bool,
     /// When it ran last on this CPU.
@@ -308,6 +310,7 @@ impl Host {
             vruntime: self.cpus[cpu].min_vruntime,
             left_ns: None,
             debt_ns: 0,
+            retires: false,
             wake_pending: false,
             warm_since_ns: None,
             average: Average::full(self.now_ns(), weight),

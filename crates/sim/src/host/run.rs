@@ -108,6 +108,10 @@ impl Host {
             return;
         }
         own.left_ns = None;
+        if std::mem::take(&mut own.retires) && !std::mem::take(&mut own.wake_pending) {
+            self.fall_asleep(cpu, thread);
+            return;
+        }
         self.ask(model, cpu, thread);
     }
 
@@ -130,7 +134,8 @@ impl Host {
                         if own.debt_ns == 0 {
                             self.fall_asleep(cpu, thread);
                         } else {
-                            // It sleeps when that is done; a wake-up meanwhile keeps it awake.
+                            // A wake-up meanwhile keeps it awake.
+                            own.retires = true;
                             own.left_ns = Some(0);
                             self.time_segment(cpu);
                         }
