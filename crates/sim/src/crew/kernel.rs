@@ -17,7 +17,8 @@ pub struct KernelSettings {
     pub scope: Scope,
     /// Whether the pool's workers may not leave its pod.
     pub strict: bool,
-    /// Whether a worker is sent to the issuer's CPU when it is woken: `+LOCAL` of the posting.
+    /// Whether each item is assigned to a worker of its own as soon as it is queued, and that one
+    /// sent to the issuer's CPU: `+LOCAL` of the posting (its patch 24).
     pub local: bool,
     /// How many items of each issuing CPU are active at a time; as many as there are CPUs, as
     /// dm-crypt says, where this is `None`.
@@ -75,6 +76,8 @@ struct Pool {
 struct Worker {
     pool: usize,
     is_idle: bool,
+    /// What it was woken for.
+    assigned: Option<(Item, CpuIndex)>,
     /// The CPU whose item it runs.
     running: Option<CpuIndex>,
 }
@@ -139,6 +142,15 @@ impl Kernel {
 
     /// Wakes an idle worker, if work waits.
     fn kick(&mut self, host: &mut Host, number: usize, from: CpuIndex, by: Option<ThreadId>) {
+        // One that stays idle has to be left.
+        while self.settings.local && self.pools[number].idle.len() > 1 {
+            let Some((item, issuer)) = self.pools[number].list.pop_front() else { return };
+            let worker = self.pools[number].idle.pop().expect("there are several");
+            let own = self.worker(worker);
+            (own.assigned, own.is_idle) = (Some((item, issuer)), false);
+            host.send_to(worker, issuer);
+            self.wake(host, worker, from, by);
+        }
         let pool = &self.pools[number];
         let Some((_, issuer)) = pool.list.front().copied() else { return };
         let worker = match pool.idle.last() {
@@ -146,25 +158,21 @@ impl Kernel {
             None if self.workers.iter().flatten().any(|worker| worker.pool == number) => return,
             None => self.create(host, number, issuer),
         };
-        if host.is_asleep(worker) {
-            let pool = &self.pools[number];
-            let home = |cpu: CpuIndex| pool.pod.contains(host.geometry().id(cpu));
-            let to = if self.settings.local {
-                Some(issuer)
-            } else if home(host.cpu_of(worker)) {
-                None
-            } else {
-                // Any of the pod, by turns.
-                self.spread += 1;
-                let cpus = pool.pod.len();
-                let id = pool.pod.iter().nth(self.spread % cpus);
-                id.map(|id| host.geometry().index(id))
-            };
-            if let Some(cpu) = to {
-                host.send_to(worker, cpu);
+        let pool = &self.pools[number];
+        let at = host.geometry().id(host.wake_cpu_of(worker));
+        if host.is_asleep(worker) && !pool.pod.contains(at) {
+            // Any of the pod, by turns.
+            self.spread += 1;
+            let id = pool.pod.iter().nth(self.spread % pool.pod.len());
+            if let Some(id) = id {
+                host.send_to(worker, host.geometry().index(id));
             }
-            self.counts.wakes += 1;
         }
+        self.wake(host, worker, from, by);
+    }
+
+    fn wake(&mut self, host: &mut Host, worker: ThreadId, from: CpuIndex, by: Option<ThreadId>) {
+        self.counts.wakes += u64::from(host.is_asleep(worker));
         host.wake_for(worker, by, from);
     }
 
@@ -173,7 +181,7 @@ impl Kernel {
         let thread = host.spawn(Kind::Worker, cpu, allowed);
         let index = thread.0 as usize;
         self.workers.resize_with(self.workers.len().max(index + 1), || None);
-        self.workers[index] = Some(Worker { pool, is_idle: true, running: None });
+        self.workers[index] = Some(Worker { pool, is_idle: true, assigned: None, running: None });
         self.pools[pool].idle.push(thread);
         thread
     }
@@ -182,6 +190,7 @@ impl Kernel {
         let worker = self.worker(thread);
         let number = worker.pool;
         let was_idle = std::mem::take(&mut worker.is_idle);
+        let assigned = worker.assigned.take();
         if let Some(cpu) = worker.running.take() {
             self.counts.done += 1;
             self.activate_next(cpu);
@@ -197,7 +206,7 @@ impl Kernel {
                 host.charge(thread, ns);
             }
         }
-        let Some((item, cpu)) = self.pools[number].list.pop_front() else {
+        let Some((item, cpu)) = assigned.or_else(|| self.pools[number].list.pop_front()) else {
             self.worker(thread).is_idle = true;
             self.pools[number].idle.push(thread);
             return Next::Rest;

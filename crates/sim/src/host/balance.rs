@@ -1,6 +1,7 @@
 //! Balancing: a CPU that becomes idle, a tick, or a tick on behalf of idle CPUs moves waiting
 //! threads from the busiest group of a domain.
 
+use super::load::FULL;
 use super::{Host, ThreadId};
 use crate::agenda::Ns;
 use crate::geometry::{CpuIndex, Domain, DomainKind};
@@ -13,6 +14,25 @@ enum Why {
     Idle,
     Busy,
 }
+
+/// What came of a look at a domain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    /// Another CPU of the group looks.
+    NotChosen,
+    /// There is nothing to move.
+    Balanced,
+    /// What there is may not come here.
+    Pinned,
+    /// There was, but nothing that waits was moved.
+    Failed,
+    /// The same, and what runs there may not come here.
+    OnePinned,
+    Moved,
+}
+
+/// To this an interval may grow where all is pinned (`MAX_PINNED_INTERVAL`).
+const PINNED_INTERVAL_NS: Ns = 512 * MS;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum GroupType {
@@ -64,9 +84,9 @@ impl Host {
             if self.cpus[cpu].average_idle_ns < spent_ns + cost_ns {
                 break;
             }
-            let moved = self.balance(cpu, level, Why::NewIdle);
+            let outcome = self.balance(cpu, level, Why::NewIdle);
             spent_ns += cost_ns * self.rules.newidle_spent_per_mille / 1000;
-            if moved > 0 || !self.cpus[cpu].queue.is_empty() {
+            if outcome == Outcome::Moved || !self.cpus[cpu].queue.is_empty() {
                 break;
             }
         }
@@ -105,13 +125,19 @@ impl Host {
             if self.now_ns() < state.last_ns + interval_ns {
                 continue;
             }
-            let moved = self.balance(cpu, level, why);
+            let outcome = self.balance(cpu, level, why);
             let now_ns = self.now_ns();
             let state = &mut self.cpus[cpu].balance[level];
             state.last_ns = now_ns;
-            state.interval_ns =
-                if moved > 0 { weight * MS } else { (state.interval_ns * 2).min(2 * weight * MS) };
-            if moved > 0 && why == Why::Idle {
+            let most_ns = match outcome {
+                Outcome::NotChosen | Outcome::Balanced | Outcome::OnePinned => 2 * weight * MS,
+                Outcome::Pinned => PINNED_INTERVAL_NS,
+                Outcome::Failed | Outcome::Moved => 0,
+            };
+            if state.interval_ns < most_ns {
+                state.interval_ns *= 2;
+            }
+            if outcome == Outcome::NotChosen || outcome == Outcome::Moved && why == Why::Idle {
                 break;
             }
         }
@@ -126,31 +152,35 @@ impl Host {
         idle.or_else(|| group.first()) == Some(&cpu)
     }
 
-    /// Moves threads to `cpu`; how many.
-    fn balance(&mut self, cpu: CpuIndex, level: usize, why: Why) -> usize {
+    /// Moves threads to `cpu`.
+    fn balance(&mut self, cpu: CpuIndex, level: usize, why: Why) -> Outcome {
         let (number, own) = self.geometry.domains_of(cpu)[level];
         let domain = self.geometry.domain(number).clone();
-        if !self.is_chosen(cpu, &domain.groups[own], why) {
-            return 0;
-        }
-        for at in &domain.span {
-            self.account(*at);
-        }
-        let stats: Vec<Stats> =
-            domain.groups.iter().map(|group| self.group_stats(&domain, group)).collect();
-        self.note_stats(&domain, &stats, cpu, why);
-        let Some((busiest, amount)) = find_busiest(&domain, &stats, own, why) else {
-            self.cpus[cpu].balance[level].failed = 0;
-            return 0;
+        let outcome = if self.is_chosen(cpu, &domain.groups[own], why) {
+            for at in &domain.span {
+                self.account(*at);
+            }
+            self.look(cpu, level, &domain, own, why)
+        } else {
+            Outcome::NotChosen
         };
-        let group = domain.groups[busiest].clone();
-        self.detach(cpu, level, &domain, &group, amount, why)
+        let state = &mut self.cpus[cpu].balance[level];
+        match outcome {
+            Outcome::Failed | Outcome::OnePinned => {}
+            _ => state.failed = 0,
+        }
+        if matches!(outcome, Outcome::Failed | Outcome::Moved) {
+            state.interval_ns = domain.span.len() as Ns * MS;
+        }
+        outcome
     }
 
-    fn group_stats(&self, domain: &Domain, group: &[CpuIndex]) -> Stats {
-        let sum = |of: &dyn Fn(CpuIndex) -> u64| group.iter().map(|at| of(*at)).sum::<u64>();
+    fn group_stats(&self, domain: &Domain, group: &[CpuIndex], pinned: &[CpuIndex]) -> Stats {
+        let sum = |of: &dyn Fn(CpuIndex) -> u64| {
+            group.iter().filter(|at| !pinned.contains(at)).map(|at| of(*at)).sum::<u64>()
+        };
         let load = sum(&|at| self.cpus[at].average.load());
-        let util = sum(&|at| self.cpus[at].average.util().min(1024));
+        let util = sum(&|at| self.cpu_util(at));
         let runnable = sum(&|at| self.cpus[at].average.runnable());
         let running = sum(&|at| self.runnable(at) as u64);
         let idle = sum(&|at| u64::from(self.is_idle(at)));
@@ -166,6 +196,14 @@ impl Host {
             _ => GroupType::FullyBusy,
         };
         Stats { kind, load, util, capacity, running, idle, weight }
+    }
+
+    /// How much of a CPU is used: at least what is runnable is estimated to use (`cpu_util_cfs`).
+    fn cpu_util(&self, cpu: CpuIndex) -> u64 {
+        let core = &self.cpus[cpu];
+        let util = core.average.util();
+        let util = if self.rules.util_est { util.max(core.estimate) } else { util };
+        util.min(FULL)
     }
 
     /// What a look at all groups tells: how far to search for idle CPUs, whether any is crowded.
@@ -185,51 +223,54 @@ impl Host {
         self.idle_scan[cache] = (1024 - used) * weight / 1024;
     }
 
-    fn detach(
+    /// Looks for a CPU to take from; those whose threads may none of them come here do not count.
+    fn look(
         &mut self,
         cpu: CpuIndex,
         level: usize,
         domain: &Domain,
-        group: &[CpuIndex],
-        amount: Move,
+        own: usize,
         why: Why,
-    ) -> usize {
-        let mut candidates = group.to_vec();
-        let mut amount = amount;
-        let mut moved = 0;
-        while moved == 0 {
-            let Some(from) = self.busiest_queue(&candidates, amount) else { break };
+    ) -> Outcome {
+        let mut pinned: Vec<CpuIndex> = Vec::new();
+        loop {
+            let nothing = if pinned.is_empty() { Outcome::Balanced } else { Outcome::Pinned };
+            let groups = domain.groups.iter();
+            let stats: Vec<Stats> =
+                groups.map(|group| self.group_stats(domain, group, &pinned)).collect();
+            self.note_stats(domain, &stats, cpu, why);
+            let Some((busiest, mut amount)) = find_busiest(domain, &stats, own, why) else {
+                return nothing;
+            };
+            let mut group = domain.groups[busiest].clone();
+            group.retain(|at| !pinned.contains(at));
+            let Some(from) = self.busiest_queue(&group, amount) else { return nothing };
             if self.runnable(from) > 1 {
-                moved += self.take_from(cpu, level, domain, from, &mut amount, why);
-            }
-            if moved == 0 {
-                if !self.all_pinned(cpu, from) {
-                    self.count_failure(cpu, level, domain, from, amount, why);
-                    break;
+                if self.take_from(cpu, level, domain, from, &mut amount, why) > 0 {
+                    return Outcome::Moved;
                 }
-                candidates.retain(|at| *at != from);
+                if self.all_pinned(cpu, from) {
+                    pinned.push(from);
+                    continue;
+                }
             }
+            return self.count_failure(cpu, level, domain, from, amount, why);
         }
-        if moved > 0 {
-            self.cpus[cpu].balance[level].failed = 0;
-        }
-        moved
     }
 
-    /// Whether there are threads to move, and none may (`LBF_ALL_PINNED`): then the next busiest
-    /// queue is tried. What runs counts as well.
+    /// Whether no thread may be moved (`LBF_ALL_PINNED`): then the balance goes on without this
+    /// queue. What runs counts as well.
     fn all_pinned(&self, cpu: CpuIndex, from: CpuIndex) -> bool {
         let id = self.geometry.id(cpu);
         let core = &self.cpus[from];
         let mut threads = core.queue.iter().chain(&core.current);
-        self.runnable(from) > 1
-            && !threads.any(|thread| self.threads[thread.0 as usize].allowed.contains(id))
+        !threads.any(|thread| self.threads[thread.0 as usize].allowed.contains(id))
     }
 
     fn busiest_queue(&self, group: &[CpuIndex], amount: Move) -> Option<CpuIndex> {
         let measure = |at: CpuIndex| match amount {
             Move::Load(_) => self.cpus[at].average.load(),
-            Move::Util(_) => self.cpus[at].average.util(),
+            Move::Util(_) => self.cpu_util(at),
             Move::Tasks(_) => self.runnable(at) as u64,
         };
         let eligible = |at: &CpuIndex| match amount {
@@ -266,17 +307,16 @@ impl Host {
             let own = &self.threads[thread.0 as usize];
             let util = own.average.util();
             let util = if self.rules.util_est { util.max(own.estimate) } else { util };
-            let shift = failed.min(63);
             match amount {
                 Move::Load(left) => {
                     let load = own.average.load().max(1);
-                    if (load >> shift) > *left {
+                    if (load >> failed.min(63)) > *left {
                         continue;
                     }
                     *left = left.saturating_sub(load);
                 }
                 Move::Util(left) => {
-                    if (util >> shift) > *left {
+                    if util > *left {
                         continue;
                     }
                     *left = left.saturating_sub(util);
@@ -285,14 +325,14 @@ impl Host {
             }
             self.dequeue(thread);
             self.enqueue(thread, cpu);
+            if why == Why::Busy {
+                self.preempt(thread, cpu);
+            }
             moved += 1;
             let done = matches!(*amount, Move::Load(0) | Move::Util(0) | Move::Tasks(0));
             if why == Why::NewIdle || done {
                 break;
             }
-        }
-        if moved > 0 && why == Why::Busy {
-            self.want_schedule(cpu);
         }
         moved
     }
@@ -318,23 +358,21 @@ impl Host {
         from: CpuIndex,
         amount: Move,
         why: Why,
-    ) {
-        if why == Why::NewIdle {
-            return;
-        }
+    ) -> Outcome {
         let state = &mut self.cpus[cpu].balance[level];
-        state.failed += 1;
+        state.failed += u32::from(why != Why::NewIdle);
         let tries = domain.kind.cache_nice_tries();
         let wanted = matches!(amount, Move::Tasks(_)) && state.failed > tries + 2;
         if !wanted || !self.rules.active_balance {
-            return;
+            return Outcome::Failed;
         }
-        let Some(thread) = self.cpus[from].current else { return };
+        let Some(thread) = self.cpus[from].current else { return Outcome::Failed };
         if !self.threads[thread.0 as usize].allowed.contains(self.geometry.id(cpu)) {
-            return;
+            return Outcome::OnePinned;
         }
-        self.cpus[cpu].balance[level].failed = tries + 1;
         self.move_running(thread, from, cpu);
+        self.cpus[cpu].balance[level].failed = 0;
+        Outcome::Failed
     }
 
     fn move_running(&mut self, thread: ThreadId, from: CpuIndex, to: CpuIndex) {
@@ -354,7 +392,9 @@ impl Host {
 /// The group to take from, and how much.
 fn find_busiest(domain: &Domain, stats: &[Stats], own: usize, why: Why) -> Option<(usize, Move)> {
     let mut busiest: Option<usize> = None;
-    for (index, group) in stats.iter().enumerate() {
+    // From one's own group on, all around.
+    for index in (0..stats.len()).map(|step| (own + step) % stats.len()) {
+        let group = &stats[index];
         if index == own || group.running == 0 {
             continue;
         }
@@ -367,10 +407,8 @@ fn find_busiest(domain: &Domain, stats: &[Stats], own: usize, why: Why) -> Optio
             std::cmp::Ordering::Greater => true,
             std::cmp::Ordering::Less => false,
             std::cmp::Ordering::Equal => match group.kind {
-                GroupType::Overloaded | GroupType::FullyBusy => {
-                    group.average_load() > best.average_load()
-                }
-                GroupType::Imbalanced => false,
+                GroupType::Overloaded => group.average_load() > best.average_load(),
+                GroupType::FullyBusy | GroupType::Imbalanced => false,
                 GroupType::HasSpare => {
                     group.idle < best.idle
                         || (group.idle == best.idle && group.running > best.running)
@@ -441,7 +479,8 @@ fn imbalance(
     let all = |of: fn(&Stats) -> u64| stats.iter().map(of).sum::<u64>();
     let mean = all(|s| s.load) * 1024 / all(|s| s.capacity);
     let (mine, theirs) = (local.average_load(), busy.average_load());
-    if local.kind < GroupType::Overloaded && mine >= mean {
+    // Of a group that is not crowded the load is not known, and counts as none.
+    if busy.kind < GroupType::Overloaded || local.kind < GroupType::Overloaded && mine >= mean {
         return None;
     }
     let surplus = theirs.saturating_sub(mean) * busy.capacity;

@@ -85,6 +85,8 @@ struct Thread {
     state: State,
     /// Where it is, or was last.
     cpu: CpuIndex,
+    /// Where it is looked for when it is woken (`wake_cpu`).
+    wake_cpu: CpuIndex,
     recent_cpu: CpuIndex,
     weight: u64,
     vruntime: i64,
@@ -124,6 +126,8 @@ struct Cpu {
     average: Average,
     /// The sum of the weights of what is runnable.
     weight: u64,
+    /// The sum of their estimates.
+    estimate: u64,
     idle_since_ns: Option<Ns>,
     average_idle_ns: Ns,
     ticking: bool,
@@ -223,6 +227,7 @@ impl Host {
                 stamp: 0,
                 average: Average::default(),
                 weight: 0,
+                estimate: 0,
                 idle_since_ns: Some(0),
                 average_idle_ns: rules.migration_cost_ns * 2,
                 ticking: false,
@@ -305,6 +310,7 @@ impl Host {
             only_cpu: only_cpu.map(|cpu| self.geometry.index(cpu)),
             state: State::Asleep,
             cpu,
+            wake_cpu: cpu,
             recent_cpu: cpu,
             weight,
             vruntime: self.cpus[cpu].min_vruntime,
@@ -331,11 +337,17 @@ impl Host {
         self.threads[thread.0 as usize].cpu
     }
 
-    /// Says where a sleeping thread is to be looked for next, as if it had run there.
+    /// Says where a sleeping thread is to be looked for when it is woken, as if it had run there.
     pub fn send_to(&mut self, thread: ThreadId, cpu: CpuIndex) {
-        if self.threads[thread.0 as usize].state == State::Asleep {
-            self.migrate(thread, cpu);
+        let own = &mut self.threads[thread.0 as usize];
+        if own.state == State::Asleep {
+            own.wake_cpu = cpu;
         }
+    }
+
+    /// Where a thread is looked for when it is woken: where it was last, unless it was sent elsewhere.
+    pub fn wake_cpu_of(&self, thread: ThreadId) -> CpuIndex {
+        self.threads[thread.0 as usize].wake_cpu
     }
 
     /// Whether a thread sleeps.

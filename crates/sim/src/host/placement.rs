@@ -54,7 +54,8 @@ impl Host {
         own.vruntime = own.vruntime.max(least);
     }
 
-    fn preempt(&mut self, thread: ThreadId, cpu: CpuIndex) {
+    /// `thread`, which is new on `cpu`, runs there at once if it is far enough behind.
+    pub(super) fn preempt(&mut self, thread: ThreadId, cpu: CpuIndex) {
         let Some(current) = self.cpus[cpu].current else {
             self.want_schedule(cpu);
             return;
@@ -72,7 +73,7 @@ impl Host {
     }
 
     fn place(&mut self, thread: ThreadId, this: CpuIndex, waker: Option<ThreadId>) -> CpuIndex {
-        let prev = self.cpu_of(thread);
+        let prev = self.wake_cpu_of(thread);
         if let Some(only) = self.threads[thread.0 as usize].only_cpu {
             return only;
         }
@@ -123,7 +124,7 @@ impl Host {
         }
         self.account(this);
         self.account(prev);
-        self.account_waiting(thread);
+        // Its load is still that with which it fell asleep.
         let own = self.threads[thread.0 as usize].average.load();
         let this_load = (self.cpus[this].average.load() + own) * 100;
         let prev_load = self.cpus[prev].average.load().saturating_sub(own) * 108;

@@ -151,6 +151,7 @@ impl Host {
         let index = thread.0 as usize;
         self.threads[index].state = State::Asleep;
         self.threads[index].left_ns = None;
+        self.cpus[cpu].estimate -= self.threads[index].estimate;
         if self.rules.util_est {
             // A quarter of the new value goes into the estimate (`util_est`, ewma).
             let own = &mut self.threads[index];
@@ -291,6 +292,7 @@ impl Host {
         own.order = order;
         own.queued_ns = now_ns;
         self.cpus[cpu].weight += own.weight;
+        self.cpus[cpu].estimate += own.estimate;
         self.cpus[cpu].queue.push(thread);
         if self.runnable(cpu) > 1 {
             self.overloaded = true;
@@ -329,6 +331,7 @@ impl Host {
         let own = &mut self.threads[thread.0 as usize];
         own.vruntime += to - from;
         own.cpu = cpu;
+        own.wake_cpu = cpu;
         own.warm_since_ns = None; // what it had in its caches stays behind
         let average = own.average;
         self.cpus[was].average.detach(&average);
@@ -341,11 +344,13 @@ impl Host {
         self.account(cpu);
         self.account_waiting(thread);
         self.unlist(thread);
-        let weight = self.threads[thread.0 as usize].weight;
+        let own = &self.threads[thread.0 as usize];
+        let (weight, estimate) = (own.weight, own.estimate);
         let core = &mut self.cpus[cpu];
         let place = core.queue.iter().position(|id| *id == thread).expect("it was queued");
         core.queue.swap_remove(place);
         core.weight -= weight;
+        core.estimate -= estimate;
     }
 
     fn start_ticking(&mut self, cpu: CpuIndex) {
