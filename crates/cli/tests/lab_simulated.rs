@@ -1,0 +1,246 @@
+//! `homing lab run`, `compare`, `merge`, `recommend` and `report` on simulated machines: what is told,
+//! to people and to programs, and what stopping keeps.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+fn command(folder: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_homing"));
+    command.current_dir(folder).arg("lab").args(args);
+    command
+}
+
+fn lab(folder: &Path, args: &[&str]) -> Output {
+    command(folder, args).output().unwrap()
+}
+
+fn succeeds(folder: &Path, args: &[&str]) -> String {
+    let output = lab(folder, args);
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{args:?}: {errors}");
+    // No bar where there is no terminal.
+    assert_eq!(errors, "", "{args:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn fails(folder: &Path, args: &[&str]) -> String {
+    let output = lab(folder, args);
+    assert!(!output.status.success(), "{args:?}");
+    assert!(output.stdout.is_empty(), "{args:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+fn lines(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Brief: what the figures say is the matter of other tests.
+const BRIEF: [&str; 4] = ["--seeds", "1", "--seconds", "0.01"];
+
+fn brief<'a>(args: &[&'a str]) -> Vec<&'a str> {
+    [args, &BRIEF].concat()
+}
+
+#[test]
+fn a_run_stands_beside_the_published_table_with_its_bracket() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = brief(&["run", "wq-latency", "--host", "cfs,confined"]);
+    let table = succeeds(folder.path(), &args);
+    for text in
+        ["wq-latency on ryzen-9-3900x, SYNC; MiB/s", "21.5 (+15.13)", "bracket, %", "confined"]
+    {
+        assert!(table.contains(text), "no {text} in\n{table}");
+    }
+    let cache = table.lines().find(|line| line.trim_start().starts_with("CACHE ")).unwrap();
+    assert!(cache.contains("..") && cache.trim_end().ends_with('!'), "{cache}");
+    let one_host = succeeds(folder.path(), &brief(&["run", "wq-latency", "--host", "cfs"]));
+    assert!(!one_host.contains("bracket, %"), "{one_host}");
+    let stale = brief(&[
+        "run",
+        "wq-latency",
+        "--host",
+        "cfs",
+        "--stale-ns",
+        "900",
+        "--features",
+        "SWQUEUE",
+        "--json",
+    ]);
+    let measures = lines(&succeeds(folder.path(), &stale));
+    let is = |name: &str| measures.iter().any(|measure| measure["policy"] == name);
+    assert!(
+        is("homing cache_shard stale 900 ns") && is("homing cache_shard (SWQUEUE) stale 900 ns")
+    );
+    assert!(measures.iter().all(|measure| measure["values"]["mib_s"].as_f64().unwrap() > 0.0));
+}
+
+#[test]
+fn parts_of_a_comparison_make_the_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let compare = |more: &[&str]| -> String {
+        let args = [
+            "compare",
+            "--machine",
+            "1x2x2x1",
+            "--host",
+            "cfs,pinned",
+            "--seeds",
+            "1",
+            "--milliseconds",
+            "10",
+            "--scopes",
+            "--features",
+            "SWQUEUE",
+        ];
+        succeeds(folder.path(), &[&args, more].concat())
+    };
+    let whole = compare(&[]);
+    for text in [
+        "homing against the best of the kernel's settings",
+        "homing auto against the best fixed scope of homing",
+        "homing cache_shard (SWQUEUE) against all of its policy",
+        "the worst places",
+    ] {
+        assert!(whole.contains(text), "no {text} in\n{whole}");
+    }
+    for part in ["1/3", "2/3", "3/3"] {
+        let told = compare(&["--shard", part, "--out", "sweep"]);
+        assert!(told.contains(&part.replace('/', "-of-")), "{told}");
+    }
+    assert_eq!(succeeds(folder.path(), &["merge", "sweep"]), whole);
+    let json: Value = serde_json::from_str(&compare(&["--json"])).unwrap();
+    // Three loads on two hosts.
+    assert_eq!(json["default"].as_array().unwrap().len(), 6);
+    assert_eq!(json["auto"].as_array().unwrap().len(), 6);
+    assert_eq!(json["features"]["homing cache_shard (SWQUEUE)"].as_array().unwrap().len(), 6);
+    let measures = lines(&succeeds(folder.path(), &["merge", "sweep", "--json"]));
+    assert!(measures.iter().all(|measure| measure["experiment"] == "compare"));
+}
+
+/// By whatever a batch system sends when the time is over.
+#[test]
+fn a_part_that_is_stopped_keeps_what_has_ended_and_goes_on() {
+    for signal in [Signal::INT, Signal::TERM] {
+        let folder = tempfile::tempdir().unwrap();
+        let args = [
+            "run",
+            "wq",
+            "--machine",
+            "1x2x4x2",
+            "--seeds",
+            "2",
+            "--seconds",
+            "0.05",
+            "--shard",
+            "1/1",
+            "--out",
+            "sweep",
+        ];
+        let child = command(folder.path(), &args)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let part = folder.path().join("sweep/1-of-1.jsonl.part");
+        let kept = || fs::read_to_string(&part).map_or(0, |text| text.lines().count());
+        let began = Instant::now();
+        while kept() < 3 {
+            assert!(began.elapsed() < Duration::from_secs(120), "nothing ends");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        let output = child.wait_with_output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        if output.status.success() {
+            println!("skipped: it had ended before the signal came");
+            continue;
+        }
+        assert!(
+            errors.contains("stopped: ") && errors.contains("goes on with the rest"),
+            "{errors}"
+        );
+        let before = kept();
+        let told = succeeds(folder.path(), &args);
+        assert!(told.contains("1-of-1.jsonl: "), "{told}");
+        assert!(!part.exists() && before >= 3);
+        let runs = lines(&succeeds(folder.path(), &["merge", "sweep", "--json"])).len();
+        assert!(told.contains(&format!("{runs} runs")) && runs > before - 1, "{told}");
+    }
+}
+
+#[test]
+fn advice_names_the_attributes_and_gives_the_evidence() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("load.json"), r#"{"issuers": 1, "item_us": 60}"#).unwrap();
+    let args = ["recommend", "--machine", "1x2x2x1", "--workload", "load.json", "--seeds", "1"];
+    let told = succeeds(folder.path(), &args);
+    for text in ["on 1x2x2x1: affinity_scope ", ", affinity_strict ", "pull_cost", "auto", "400"] {
+        assert!(told.contains(text), "no {text} in\n{told}");
+    }
+    let host = ["--host", "confined", "--json"];
+    let advice: Value =
+        serde_json::from_str(&succeeds(folder.path(), &[&args[..], &host].concat())).unwrap();
+    let advice = advice.as_array().unwrap();
+    assert!(advice.iter().any(|entry| entry["affinity_scope"] == "auto"));
+    assert!(advice.iter().any(|entry| entry["pull_cost"] == 25));
+    assert!(advice.iter().any(|entry| entry["affinity_strict"] == 1));
+    fs::write(folder.path().join("bad.json"), r#"{"depth": 0}"#).unwrap();
+    let errors = fails(folder.path(), &["recommend", "--workload", "bad.json"]);
+    assert!(errors.contains("depth is 0"), "{errors}");
+}
+
+#[test]
+fn a_report_is_one_page_and_takes_the_place_of_an_older_one_when_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let sweep = brief(&["run", "aio-fsync", "wq-latency", "--shard", "1/1", "--out", "sweep"]);
+    succeeds(folder.path(), &sweep);
+    let table = succeeds(folder.path(), &["merge", "sweep", "--report", "report.html"]);
+    assert!(table.contains("aio-fsync on "), "{table}");
+    let page = fs::read_to_string(folder.path().join("report.html")).unwrap();
+    assert!(page.starts_with("<!DOCTYPE html>") && page.trim_end().ends_with("</html>"));
+    assert!(page.contains("bracket over the hosts") && page.contains("<svg"));
+    let names: Vec<_> = fs::read_dir(folder.path()).unwrap().collect();
+    assert_eq!(names.len(), 2, "nothing is left beside: {names:?}");
+}
+
+#[test]
+fn what_cannot_be_simulated_is_named_with_the_way_out() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("sweep")).unwrap();
+    succeeds(folder.path(), &brief(&["run", "aio-fsync", "--shard", "1/1", "--out", "mine"]));
+    let cases: [(&[&str], &[&str]); 8] = [
+        (&["run", "nonesuch"], &["nonesuch", "wq-latency"]),
+        (&["run", "wq", "--machine", "ryzen"], &["\"ryzen\"", "ryzen-9-3900x", "4x3x2"]),
+        (&["run", "wq", "--seconds", "0"], &["\"0\"", "0.01"]),
+        (&["run", "wq", "--shard", "3/2", "--out", "x"], &["\"3/2\"", "2/8"]),
+        (&["run", "wq", "--features", "FAST"], &["FAST", "SWQUEUE"]),
+        (&["compare", "--host", "bsd"], &["bsd", "near-newidle"]),
+        (&["merge", "sweep"], &["sweep", ".jsonl"]),
+        (
+            &["run", "aio-fsync", "--seeds", "2", "--shard", "1/1", "--out", "mine"],
+            &["mine/1-of-1.jsonl", "another sweep", "remove it"],
+        ),
+    ];
+    for (args, mentions) in cases {
+        let errors = fails(folder.path(), args);
+        for mention in mentions {
+            assert!(errors.contains(mention), "{args:?}: no {mention} in {errors}");
+        }
+    }
+}
+
+/// Before it has taken an hour to find out what to write.
+#[test]
+fn a_report_that_cannot_be_written_is_refused_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let began = Instant::now();
+    let args = ["report", "-o", "nonesuch/report.html", "--seeds", "1000"];
+    let errors = fails(folder.path(), &args);
+    assert!(errors.contains("nonesuch/report.html"), "{errors}");
+    assert!(began.elapsed().as_secs() < 60, "it ran everything first");
+}
