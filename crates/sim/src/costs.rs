@@ -86,6 +86,8 @@ costs! {
     move_node_ns = 2_500, Guessed("a few hundred lines from another cache");
     /// on another node.
     move_remote_ns = 5_000, Guessed("twice that of another cache");
+    /// To see whether a CPU of another cache is idle, where a search goes as far (`SIS_NODE`).
+    look_node_ns = 85, Published("a line of its run queue: AnandTech, Zen 2 core to core, across CCX");
     /// A device's interrupt.
     interrupt_ns = 2_000, Guessed("usual magnitude of an NVMe completion");
     /// To find 32 KiB in another core's private cache, within the same last-level cache,

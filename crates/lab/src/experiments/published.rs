@@ -222,6 +222,7 @@ pub fn kind_of(key: &super::Key, metric: &str) -> Kind {
         return Kind::New;
     }
     let fitted = match (key.experiment.as_str(), key.policy.as_str(), key.scenario.as_str()) {
+        ("compile", "sis_node", _) => key.machine == "epyc-bergamo-88c",
         ("wq", "SYSTEM", "HIGH") => metric == "mib_s",
         ("wq", "SYSTEM", "LOW")
         | ("aio-fsync", _, "8 issuers")

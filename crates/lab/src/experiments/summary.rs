@@ -102,7 +102,7 @@ pub fn rows(experiment: &Experiment, measures: &[Measure]) -> Vec<Row> {
         let published = Published::find(key, metric).map(|found| found.value);
         let published_base = Published::find(&base, metric).map(|found| found.value);
         let told = Published::find(key, "delta_pct").map(|found| found.value);
-        let kind = if told.is_some() { Kind::Predicted } else { kind_of(key, metric) };
+        let kind = kind_of(key, if told.is_some() { "delta_pct" } else { metric });
         let beside = experiment.beside.iter().filter_map(|&(name, about)| {
             let published = Published::find(key, name).map(|found| found.value);
             Some(Beside { about, value: stat(key, name)?, published, kind: kind_of(key, name) })

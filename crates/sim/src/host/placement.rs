@@ -77,6 +77,7 @@ impl Host {
         if let Some(only) = self.threads[thread.0 as usize].only_cpu {
             return only;
         }
+        let payer = (waker, this);
         // An interrupt counts as what it interrupted.
         let waker = waker.or(self.cpus[this].current);
         let wide = waker.is_some_and(|waker| self.note_wakee(waker, thread));
@@ -84,7 +85,7 @@ impl Host {
         if self.rules.wake_affine && !wide && this != prev && self.allows(thread, this) {
             target = self.wake_affine(thread, this, prev);
         }
-        let found = self.idle_sibling(thread, prev, target);
+        let found = self.idle_sibling(thread, prev, target, payer);
         if self.allows(thread, found) {
             return found;
         }
@@ -132,7 +133,13 @@ impl Host {
     }
 
     /// An idle CPU behind the cache of `target`, or `target`.
-    fn idle_sibling(&mut self, thread: ThreadId, prev: CpuIndex, target: CpuIndex) -> CpuIndex {
+    fn idle_sibling(
+        &mut self,
+        thread: ThreadId,
+        prev: CpuIndex,
+        target: CpuIndex,
+        payer: (Option<ThreadId>, CpuIndex),
+    ) -> CpuIndex {
         if self.is_idle(target) && self.allows(thread, target) {
             return target;
         }
@@ -163,7 +170,7 @@ impl Host {
             return found;
         }
         if self.rules.sis_node
-            && let Some(found) = self.search_node(thread, target, cache)
+            && let Some(found) = self.search_node(thread, target, cache, payer)
         {
             return found;
         }
@@ -209,13 +216,25 @@ impl Host {
         some
     }
 
-    /// `SIS_NODE`: the other caches of the node, in their order.
-    fn search_node(&self, thread: ThreadId, target: CpuIndex, cache: usize) -> Option<CpuIndex> {
+    /// `SIS_NODE`: the other caches of the node, in their order. The payer is a thread, or an interrupt
+    /// of a CPU.
+    fn search_node(
+        &mut self,
+        thread: ThreadId,
+        target: CpuIndex,
+        cache: usize,
+        payer: (Option<ThreadId>, CpuIndex),
+    ) -> Option<CpuIndex> {
         let cpus = self.geometry.node(target);
         let start = cpus.iter().position(|cpu| *cpu > target).unwrap_or(0);
-        let mut order = cpus[start..].iter().chain(&cpus[..start]).copied();
-        order.find(|cpu| {
-            self.geometry.llc_of(*cpu) != cache && self.is_idle(*cpu) && self.allows(thread, *cpu)
-        })
+        let order = cpus[start..].iter().chain(&cpus[..start]).copied();
+        let mut others = order.filter(|cpu| self.geometry.llc_of(*cpu) != cache);
+        let mut looks = 0;
+        let found = others.find(|cpu| {
+            looks += 1;
+            self.is_idle(*cpu) && self.allows(thread, *cpu)
+        });
+        self.spend(payer.0, payer.1, looks * self.costs.look_node_ns.value);
+        found
     }
 }
