@@ -45,7 +45,40 @@ struct Pages {
     /// The sync that fails, counted from 1; as the kernel does, the next one says that all is well.
     fails: u64,
     syncs: u64,
+    /// The commit of the filesystem that loses its data, or the write-back before one, counted from 1.
+    lost_by: Option<(Loser, u64)>,
+    commits: u64,
+    write_backs: u64,
+    /// Lost, and nobody has heard of it.
+    news: bool,
     lost: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Loser {
+    Commit,
+    WriteBack,
+}
+
+impl Pages {
+    /// What was written before `written` is durable, or is lost if this is when.
+    fn write_out(&mut self, by: Loser, count: u64, written: u64) {
+        if self.lost_by == Some((by, count)) {
+            (self.lost, self.news) = (true, true);
+        }
+        if !self.lost {
+            self.durable = self.durable.max(written);
+        }
+    }
+
+    /// The kernel tells once.
+    fn hear(&mut self) -> Result<(), Failure> {
+        if std::mem::take(&mut self.news) { Err(eio()) } else { Ok(()) }
+    }
+}
+
+fn eio() -> Failure {
+    Failure { operation: "fsync", error: io::Error::from_raw_os_error(5) }
 }
 
 impl Disk {
@@ -83,8 +116,9 @@ impl System for Disk {
                 }
                 Some(_) => false,
             };
+            pages.hear()?;
             if hears {
-                return Err(Failure { operation: "fsync", error: io::Error::from_raw_os_error(5) });
+                return Err(eio());
             }
             // What was lost stays lost.
             if !pages.lost {
@@ -101,13 +135,27 @@ impl System for Disk {
         for (inode, written) in all {
             let mut pages = self.0.lock().unwrap();
             let pages = pages.get_mut(&inode).unwrap();
-            pages.durable = pages.durable.max(written);
+            pages.commits += 1;
+            pages.write_out(Loser::Commit, pages.commits, written);
         }
         Ok(())
     }
 
-    fn check(&self, _: &File) -> Result<(), Failure> {
-        Ok(())
+    fn check(&self, file: &File) -> Result<(), Failure> {
+        thread::yield_now();
+        self.pages(file, Pages::hear)
+    }
+
+    fn begin_write_back(&self, file: &File) -> Result<(), Failure> {
+        self.pages(file, |pages| {
+            pages.write_backs += 1;
+            if pages.lost_by == Some((Loser::WriteBack, pages.write_backs)) {
+                pages.lost = true;
+                // The call itself hears of it, and nobody after it.
+                return Err(eio());
+            }
+            Ok(())
+        })
     }
 
     fn flush_device(&self, _: &File) -> Result<(), Failure> {
@@ -118,14 +166,23 @@ impl System for Disk {
 /// Whoever is told that all is well finds durable what he had written before he asked; and
 /// everybody is told something.
 fn nobody_is_lied_to(strategy: Strategy, fails: u64) {
+    nobody_is_lied_to_where(strategy, WriteBack::Early, move |pages| pages.fails = fails);
+}
+
+/// `spoil` says what becomes of the first of two files.
+fn nobody_is_lied_to_where(
+    strategy: Strategy,
+    write_back: WriteBack,
+    spoil: impl Fn(&mut Pages) + Send + Sync + 'static,
+) {
     check(move || {
         let runtime = runtime();
         let disk = Disk::default();
         let durable = Durable::with_system(&runtime, disk.clone()).unwrap();
         durable.set_strategy(strategy);
-        durable.set_write_back(WriteBack::Early);
+        durable.set_write_back(write_back);
         let files = [(); 2].map(|()| Arc::new(tempfile::tempfile().unwrap()));
-        disk.pages(&files[0], |pages| pages.fails = fails);
+        disk.pages(&files[0], &spoil);
         let askers = [0, 1, 2].map(|asker: usize| {
             let (durable, disk) = (durable.clone(), disk.clone());
             let file = Arc::clone(&files[asker / 2]);
@@ -163,6 +220,46 @@ fn files_one_of_which_fails() {
 #[test]
 fn commits_of_the_filesystem() {
     nobody_is_lied_to(Strategy::Filesystem, 0);
+}
+
+/// A commit says that all is well; what became of a file tells the file alone.
+#[test]
+fn commits_in_which_one_file_is_lost() {
+    for by in [Loser::Commit, Loser::WriteBack] {
+        for write_back in [WriteBack::Early, WriteBack::Late] {
+            nobody_is_lied_to_where(Strategy::Filesystem, write_back, move |pages| {
+                pages.lost_by = Some((by, 2));
+            });
+        }
+    }
+}
+
+/// Who is told may wait for the file's next sync before he returns.
+#[test]
+fn a_callback_that_waits_for_the_next_sync() {
+    for strategy in [Strategy::Files, Strategy::Filesystem] {
+        check(move || {
+            let runtime = runtime();
+            let durable = Durable::with_system(&runtime, Disk::default()).unwrap();
+            durable.set_strategy(strategy);
+            let file = Arc::new(tempfile::tempfile().unwrap());
+            let shared = SharedFile::always(descriptions(&file, 2), false).unwrap();
+            let told = Arc::new((Mutex::new(None), Condvar::new()));
+            let teller = (Arc::clone(&told), durable.clone(), shared.clone());
+            durable.fdatasync_shared(&shared, move |verdict| {
+                let (told, durable, shared) = &teller;
+                let next = wait(durable, shared);
+                *told.0.lock().unwrap() = Some(verdict.and(next));
+                told.1.notify_all();
+            });
+            let mut verdict = told.0.lock().unwrap();
+            while verdict.is_none() {
+                verdict = told.1.wait(verdict).unwrap();
+            }
+            verdict.take().unwrap().unwrap();
+            drop((verdict, runtime));
+        });
+    }
 }
 
 /// The same file so many times, each opened by itself.

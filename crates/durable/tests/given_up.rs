@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use homing_durable::{Commits, Durable, Linux, Strategy, System, WriteBack};
-use homing_faultdisk::{Disk, Filesystem, Image, Volume, unavailable};
+use homing_faultdisk::{Disk, Filesystem, Image, Volume, missing, unavailable};
 use homing_runtime::Runtime;
 
 /// How a filesystem gives up.
@@ -68,8 +68,9 @@ fn try_with(filesystem: Filesystem, missing: Option<String>, test: impl FnOnce()
 }
 
 fn shut_down(filesystem: Filesystem) {
-    let missing = Command::new("xfs_io").arg("-V").output().err();
-    let missing = missing.map(|error| format!("xfs_io (Debian has it in xfsprogs): {error}"));
+    let found = Command::new("xfs_io").arg("-V").output().err();
+    let missing =
+        found.map(|error| missing(&format!("xfs_io (Debian has it in xfsprogs): {error}")));
     let test = || nobody_is_told_that_all_is_well(filesystem, "", is_shut_down);
     try_with(filesystem, missing, test);
 }

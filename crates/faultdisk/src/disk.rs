@@ -1,17 +1,28 @@
-//! A disk with a cache: what is written is answered at once, and durable after a flush.
+//! A disk with a cache: what is written is answered at once, and durable after a flush. Writes of marked
+//! sectors and flushes can be made to fail.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use crate::image::Image;
-use crate::record::{Event, Record};
+use crate::record::{Event, Record, SECTOR};
+
+/// A sector of these bytes alone stands on bad ground, where a disk has any ([`Disk::set_bad_sectors`]).
+pub const BAD: u8 = 0xBD;
+
+/// The disk says that it cannot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Broken;
 
 /// The disk. All of it lives in memory.
 #[derive(Debug)]
 pub struct Disk {
     state: Mutex<State>,
     flush_delay: Duration,
+    bad_sectors: AtomicBool,
+    bad_flushes: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -24,7 +35,23 @@ struct State {
 impl Disk {
     /// With these contents, and flushes that take so long.
     pub fn new(image: Image, flush_delay: Duration) -> Self {
-        Self { state: Mutex::new(State { image, record: None }), flush_delay }
+        Self {
+            state: Mutex::new(State { image, record: None }),
+            flush_delay,
+            bad_sectors: AtomicBool::new(false),
+            bad_flushes: AtomicBool::new(false),
+        }
+    }
+
+    /// From now on, or no longer, no sector that holds [`BAD`] alone can be written: wherever a file
+    /// lies, its contents say whether its data can be.
+    pub fn set_bad_sectors(&self, bad: bool) {
+        self.bad_sectors.store(bad, Ordering::Relaxed);
+    }
+
+    /// From now on, or no longer, flushes fail, and make nothing durable.
+    pub fn set_bad_flushes(&self, bad: bool) {
+        self.bad_flushes.store(bad, Ordering::Relaxed);
     }
 
     /// How many bytes it has.
@@ -54,23 +81,39 @@ impl Disk {
     }
 
     /// Writes to the cache.
-    pub fn write(&self, offset: u64, bytes: &[u8]) {
+    ///
+    /// # Errors
+    /// Where a sector is bad; then nothing of it is written.
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Broken> {
+        let is_bad = |sector: &[u8]| sector.iter().all(|byte| *byte == BAD);
+        let mut sectors = bytes.chunks_exact(SECTOR);
+        if self.bad_sectors.load(Ordering::Relaxed) && sectors.any(is_bad) {
+            return Err(Broken);
+        }
         let mut state = self.state();
         state.image.write(offset, bytes);
         if let Some(record) = &mut state.record {
             record.events.push(Event::Write { offset, bytes: bytes.into() });
         }
+        Ok(())
     }
 
     /// Makes durable what was written before, in its time.
-    pub fn flush(&self) {
+    ///
+    /// # Errors
+    /// Where flushes are bad.
+    pub fn flush(&self) -> Result<(), Broken> {
         let covers = self.moment();
         if !self.flush_delay.is_zero() {
             thread::sleep(self.flush_delay);
         }
+        if self.bad_flushes.load(Ordering::Relaxed) {
+            return Err(Broken);
+        }
         if let Some(record) = &mut self.state().record {
             record.events.push(Event::Flush { covers });
         }
+        Ok(())
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -87,10 +130,10 @@ mod tests {
     #[test]
     fn what_comes_is_recorded_in_order_from_when_it_is_asked_for() {
         let disk = Disk::new(Image::new(8192), Duration::ZERO);
-        disk.write(0, &[1; 512]);
+        disk.write(0, &[1; 512]).unwrap();
         disk.start_recording();
-        disk.write(512, &[2; 512]);
-        disk.flush();
+        disk.write(512, &[2; 512]).unwrap();
+        disk.flush().unwrap();
         assert_eq!(disk.moment(), 2);
         let record = disk.stop_recording().unwrap();
         assert!(matches!(record.events[0], Event::Write { offset: 512, .. }));
@@ -108,9 +151,9 @@ mod tests {
             let disk = Disk::new(Image::new(8192), Duration::from_millis(50));
             disk.start_recording();
             thread::scope(|scope| {
-                scope.spawn(|| disk.flush());
+                scope.spawn(|| disk.flush().unwrap());
                 thread::sleep(Duration::from_millis(10));
-                disk.write(0, &[1; 512]);
+                disk.write(0, &[1; 512]).unwrap();
             });
             let events = disk.stop_recording().unwrap().events;
             matches!(events[..], [Event::Write { .. }, Event::Flush { covers: 0 }])
@@ -119,10 +162,35 @@ mod tests {
     }
 
     #[test]
+    fn what_fails_changes_nothing() {
+        let disk = Disk::new(Image::new(8192), Duration::ZERO);
+        disk.write(0, &[BAD; 1024]).unwrap();
+        disk.start_recording();
+        disk.set_bad_sectors(true);
+        let mut some_bad = [1; 1536];
+        some_bad[512..1024].fill(BAD);
+        assert_eq!(disk.write(0, &some_bad), Err(Broken));
+        let mut almost_bad = [BAD; 512];
+        almost_bad[511] = 0;
+        disk.write(0, &almost_bad).unwrap();
+        disk.set_bad_flushes(true);
+        assert_eq!(disk.flush(), Err(Broken));
+        let mut found = [0; 1536];
+        disk.read(0, &mut found);
+        assert!(found[..511].iter().all(|byte| *byte == BAD) && found[511] == 0);
+        assert!(found[512..1024].iter().all(|byte| *byte == BAD) && found[1024] == 0);
+        disk.set_bad_sectors(false);
+        disk.set_bad_flushes(false);
+        disk.write(0, &some_bad).unwrap();
+        disk.flush().unwrap();
+        assert_eq!(disk.stop_recording().unwrap().events.len(), 3);
+    }
+
+    #[test]
     fn a_flush_takes_its_time() {
         let disk = Disk::new(Image::new(8192), Duration::from_millis(5));
         let began = Instant::now();
-        disk.flush();
+        disk.flush().unwrap();
         assert!(began.elapsed() >= Duration::from_millis(5));
     }
 }

@@ -13,7 +13,7 @@ use std::thread;
 
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
-use crate::disk::Disk;
+use crate::disk::{Broken, Disk};
 
 const THREADS: usize = 4;
 /// Bytes of one write; requests are no longer than that and a page.
@@ -29,6 +29,7 @@ const OPEN_FLAGS: u32 = 1 | 1 << 6;
 const MODE: u32 = 0o100_600;
 const ENOSYS: i32 = 38;
 const EINVAL: i32 = 22;
+const EIO: i32 = 5;
 
 /// A disk that is served. Unmounted when dropped.
 #[derive(Debug)]
@@ -100,11 +101,14 @@ fn answer(disk: &Disk, request: &[u8]) -> Option<Answer> {
         3 => Some(attributes(disk)),
         14 => Some(Bytes::default().u64(1).u32(OPEN_FLAGS).u32(0).take()),
         15 => read(disk, body),
-        16 => write(disk, body),
-        20 => {
-            disk.flush();
-            Some(Vec::new())
-        }
+        16 => match write(disk, body) {
+            Some(Err(Broken)) => return Some(Answer { unique, outcome: Err(EIO) }),
+            outcome => outcome.and_then(Result::ok),
+        },
+        20 => match disk.flush() {
+            Err(Broken) => return Some(Answer { unique, outcome: Err(EIO) }),
+            Ok(()) => Some(Vec::new()),
+        },
         18 | 25 | 38 => Some(Vec::new()), // RELEASE, FLUSH (which is of close), DESTROY
         _ => return Some(Answer { unique, outcome: Err(ENOSYS) }),
     };
@@ -139,10 +143,10 @@ fn read(disk: &Disk, body: &[u8]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-fn write(disk: &Disk, body: &[u8]) -> Option<Vec<u8>> {
+fn write(disk: &Disk, body: &[u8]) -> Option<Result<Vec<u8>, Broken>> {
     let (offset, size) = (u64_at(body, 8)?, u32_at(body, 16)?);
-    disk.write(offset, body.get(40..)?.get(..size as usize)?);
-    Some(Bytes::default().u32(size).u32(0).take())
+    let written = disk.write(offset, body.get(40..)?.get(..size as usize)?);
+    Some(written.map(|()| Bytes::default().u32(size).u32(0).take()))
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {

@@ -65,6 +65,9 @@ impl Filesystem {
 const EXT4_OPTIONS: &str = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
 
 /// Why volumes with this filesystem cannot be had here, if so.
+///
+/// # Panics
+/// Where only a package is missing, as [`missing`] does.
 pub fn unavailable(filesystem: Filesystem) -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("only root may mount".to_owned());
@@ -81,7 +84,17 @@ pub fn unavailable(filesystem: Filesystem) -> Option<String> {
     }
     let (program, _, package) = filesystem.mkfs();
     let found = command(program).arg("-V").stdout(Stdio::null()).stderr(Stdio::null()).status();
-    found.err().map(|_| format!("{program} is not installed: Debian has it in {package}"))
+    found.err().map(|_| missing(&format!("{program} is not installed: Debian has it in {package}")))
+}
+
+/// Why something is left out that a package would bring: a failure where `HOMING_REQUIRE_TOOLS` is 1.
+///
+/// # Panics
+/// There.
+pub fn missing(reason: &str) -> String {
+    let required = std::env::var_os("HOMING_REQUIRE_TOOLS");
+    assert!(required.is_none_or(|value| value != "1"), "{reason}");
+    reason.to_owned()
 }
 
 /// A mounted filesystem on a loop device. Unmounts, detaches and forgets when dropped.

@@ -1,0 +1,151 @@
+//! XFS and ext4 with their journals on a disk that fails: some of its sectors, or its flushes. Whoever
+//! syncs a file of which something is lost is told, by every way there is; who syncs another one is not
+//! told that it is lost too. Needs root, FUSE and loop devices; says why if it skips.
+#![cfg(target_os = "linux")]
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use homing_durable::{Backend, DurabilityError, Durable, SharedFile, Strategy, WriteBack};
+use homing_faultdisk::{BAD, Disk, Filesystem, Image, Volume, unavailable};
+use homing_runtime::Runtime;
+
+const EIO: i32 = 5;
+const LENGTH: usize = 256 << 10;
+
+/// A filesystem of each kind, with an engine of its own for each way.
+fn on_each(mut test: impl FnMut(&Disk, &Volume, &Durable)) {
+    for filesystem in Filesystem::ALL {
+        if let Some(reason) = unavailable(filesystem) {
+            eprintln!("skipped: no {} here: {reason}", filesystem.name());
+            continue;
+        }
+        for (strategy, write_back, backend) in ways() {
+            eprintln!("{} by {strategy:?}, {write_back:?}, {backend:?}", filesystem.name());
+            let disk = Arc::new(Disk::new(Image::new(filesystem.size_min()), Duration::ZERO));
+            let volume = Volume::make(&disk, filesystem, "").unwrap();
+            let runtime = Runtime::new().unwrap();
+            let durable = Durable::new(&runtime).unwrap();
+            durable.set_strategy(strategy);
+            durable.set_write_back(write_back);
+            if let Err(error) = durable.set_backend(backend) {
+                eprintln!("skipped: no {} here: {error}", backend.name());
+                continue;
+            }
+            test(&disk, &volume, &durable);
+            disk.set_bad_sectors(false);
+            disk.set_bad_flushes(false);
+            drop((durable, runtime));
+            volume.unmount().unwrap();
+        }
+    }
+}
+
+fn ways() -> impl Iterator<Item = (Strategy, WriteBack, Backend)> {
+    Strategy::ALL.into_iter().flat_map(|strategy| {
+        Backend::ALL.into_iter().flat_map(move |backend| {
+            [WriteBack::Early, WriteBack::Late].map(|write_back| (strategy, write_back, backend))
+        })
+    })
+}
+
+fn open(volume: &Volume, name: &str) -> File {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    options.open(volume.path().join(name)).unwrap()
+}
+
+fn dirty(file: &File, byte: u8) {
+    file.write_all_at(&vec![byte; LENGTH], 0).unwrap();
+}
+
+fn is_lost(verdict: Result<(), DurabilityError>) {
+    let error = verdict.unwrap_err();
+    assert_eq!(error.errno, EIO, "{error}");
+    assert!(error.file.ends_with("/bad"), "{error}");
+}
+
+#[test]
+fn a_file_on_bad_sectors_fails_and_no_other() {
+    on_each(|disk, volume, durable| {
+        let good: Vec<File> =
+            (0..8).map(|number| open(volume, &format!("good-{number}"))).collect();
+        let bad = open(volume, "bad");
+        // The kernel writes neighbours on the disk together, and then they fail together.
+        let around = [open(volume, "before"), open(volume, "after")];
+        for file in good.iter().chain([&around[0], &bad, &around[1]]) {
+            dirty(file, 1);
+            file.sync_all().unwrap();
+        }
+        drop(around);
+        disk.set_bad_sectors(true);
+        for round in 2..4 {
+            for file in &good {
+                dirty(file, round);
+            }
+            dirty(&bad, BAD);
+            let later = open(volume, "bad");
+            // The bad one in the middle.
+            let (before, after) = good.split_at(4);
+            let all = before.iter().chain([&bad]).chain(after);
+            let verdicts = durable.fsync_many(all).wait();
+            for (place, verdict) in verdicts.into_iter().enumerate() {
+                if place == 4 { is_lost(verdict) } else { verdict.unwrap() }
+            }
+            // It stays lost for whoever asks, by whatever descriptor, however often.
+            is_lost(durable.fsync_and_wait(&bad));
+            is_lost(durable.fdatasync(&later).wait());
+            is_lost(durable.fsync(&open(volume, "bad")).wait());
+            durable.acknowledge_loss(&bad).unwrap();
+        }
+        // The disk is whole again, and so is what is written anew.
+        disk.set_bad_sectors(false);
+        dirty(&bad, 4);
+        durable.fsync(&bad).wait().unwrap();
+    });
+}
+
+#[test]
+fn sharers_of_a_file_on_bad_sectors_are_all_told() {
+    on_each(|disk, volume, durable| {
+        let all: Vec<_> = (0..3).map(|_| Arc::new(open(volume, "bad"))).collect();
+        let shared = SharedFile::always(all.clone(), true).unwrap();
+        dirty(&all[0], 1);
+        durable.fsync(&*all[0]).wait().unwrap();
+        disk.set_bad_sectors(true);
+        dirty(&all[1], BAD);
+        let (sender, receiver) = mpsc::channel();
+        for _ in 0..12 {
+            let sender = sender.clone();
+            durable.fdatasync_shared(&shared, move |verdict| sender.send(verdict).unwrap());
+        }
+        (0..12).for_each(|_| is_lost(receiver.recv().unwrap()));
+    });
+}
+
+/// Of a flush that fails nobody can tell whose data it was: nobody is told that all is well.
+#[test]
+fn a_flush_that_fails_is_everybodys() {
+    on_each(|disk, volume, durable| {
+        let files: Vec<File> = (0..8).map(|number| open(volume, &number.to_string())).collect();
+        for file in &files {
+            dirty(file, 1);
+        }
+        durable.fsync_many(&files).wait().into_iter().for_each(Result::unwrap);
+        for file in &files {
+            dirty(file, 2);
+        }
+        disk.set_bad_flushes(true);
+        for verdict in durable.fsync_many(&files).wait() {
+            verdict.unwrap_err();
+        }
+        // Nor later, when the disk says that it is well.
+        disk.set_bad_flushes(false);
+        for file in &files {
+            durable.fsync(file).wait().unwrap_err();
+            durable.fsync_and_wait(file).unwrap_err();
+        }
+    });
+}
