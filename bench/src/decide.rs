@@ -10,8 +10,8 @@ use anyhow::Context;
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 use homing_sched::{
-    Affinity, Attributes, Facts, Features, Idle, Layout, Nice, PoolId, PoolSet, QueueId, Shares,
-    before_park, home, start, submit,
+    Affinity, Attributes, Idle, Layout, Nice, PoolId, Shares, Snapshot, Waiting, before_park, home,
+    start, submit,
 };
 use homing_topology::{CpuId, CpuSet, Machine as Topology, Scope};
 use serde::Serialize;
@@ -73,60 +73,6 @@ impl Case {
     }
 }
 
-/// A machine with one full queue, or none.
-struct Given {
-    online: CpuSet,
-    idle: CpuSet,
-    pools: Vec<Attributes>,
-    full: Option<QueueId>,
-}
-
-impl Facts for Given {
-    fn now_ns(&self) -> u64 {
-        1_000_000_000
-    }
-
-    fn features(&self) -> Features {
-        Features::ALL
-    }
-
-    fn active(&self) -> CpuSet {
-        self.online
-    }
-
-    fn idle(&self) -> CpuSet {
-        self.idle
-    }
-
-    fn searching(&self) -> CpuSet {
-        CpuSet::EMPTY
-    }
-
-    fn occupied(&self, _: u64) -> CpuSet {
-        CpuSet::EMPTY
-    }
-
-    fn pools(&self) -> PoolSet {
-        PoolSet::first(self.pools.len() as u8)
-    }
-
-    fn attributes(&self, pool: PoolId) -> Attributes {
-        self.pools[usize::from(pool.0)]
-    }
-
-    fn waiting(&self, queue: QueueId) -> u32 {
-        u32::from(self.full == Some(queue)) * 9
-    }
-
-    fn head_since_ns(&self, _: QueueId) -> u64 {
-        0
-    }
-
-    fn item_ns(&self, _: QueueId) -> u64 {
-        10_000
-    }
-}
-
 #[derive(Serialize)]
 struct Row {
     decision: &'static str,
@@ -183,20 +129,19 @@ fn measure(layout: &Layout, case: Case, pools: usize) -> f64 {
         ..Attributes::new(Affinity { scope: Scope::Cache, strict: false })
     };
     let pool = PoolId(pools as u8 - 1);
-    let mut facts = Given {
-        online,
-        idle: CpuSet::EMPTY,
-        pools: (0..pools).map(attributes).collect(),
-        full: None,
-    };
+    let pools: Vec<Attributes> = (0..pools).map(attributes).collect();
+    let mut facts = Snapshot::new(layout, &pools);
+    (facts.now_ns, facts.item_ns) = (1_000_000_000, 10_000);
     let (near, far) = (home(layout, &facts, first, pool), home(layout, &facts, last, pool));
-    (facts.idle, facts.full) = match case {
+    let (idle, full) = match case {
         Case::SubmitAllBusy | Case::PullOwn => (CpuSet::EMPTY, Some(near)),
         Case::SubmitNearIdle => (near_of(layout, first), Some(near)),
         Case::SubmitFarIdle | Case::StartMoreWait => (CpuSet::of(last), Some(near)),
         Case::PullFar => (CpuSet::EMPTY, Some(far)),
         Case::PullNothing => (CpuSet::EMPTY, None),
     };
+    facts.idle = idle;
+    facts.waiting.extend(full.map(|queue| Waiting { queue, items: 9, since_ns: 0 }));
     let shares = Shares::NONE;
     let began = Instant::now();
     for _ in 0..DECISIONS {

@@ -202,6 +202,20 @@ fn a_comparison_finds_what_loses() {
     assert!(worst < -3.0, "a setting that loses is seen to lose: {worst}");
 }
 
+/// Where the published experiments were made, with less simulated time than the lab's page has.
+#[test]
+fn auto_stays_close_to_the_best_fixed_scope() {
+    let machines = MachineSet::named(vec![NamedMachine::find("ryzen-9-3900x").unwrap()]);
+    let hosts = vec![HostModel::Cfs, HostModel::Confined];
+    let cells = machines.cells(&Plan { hosts, ..plan(2, 2_000) }, true);
+    let ours = |cell: &Cell| cell.key.policy.starts_with("homing");
+    let cells: Vec<Cell> = cells.into_iter().filter(ours).collect();
+    for place in Comparison::of_auto(&simulate(&cells)).places {
+        let room = 1.0 + 2.0 * place.noise_pct;
+        assert!(place.ahead_pct > -room, "{place:?}");
+    }
+}
+
 #[test]
 fn the_report_is_whole_and_needs_nothing_else() {
     let plan = plan(1, 20);

@@ -15,26 +15,17 @@ use crate::pull::{Idle, Next, before_park};
 /// depends on it but how soon: what is left waits for a worker that is awake, or for a tick.
 ///
 /// ```
-/// use homing_sched::{Layout, issuer_waits};
-/// use homing_topology::Machine;
-/// # use homing_sched::{Affinity, Attributes, Facts, Features, PoolId, PoolSet, QueueId};
-/// # use homing_topology::{CpuId, CpuSet, Scope};
-/// # struct Given { idle: CpuSet, waiting: u32 }
-/// # impl Facts for Given {
-/// #     fn now_ns(&self) -> u64 { 1_000_000 } fn features(&self) -> Features { Features::ALL }
-/// #     fn active(&self) -> CpuSet { "0-3".parse().unwrap() } fn idle(&self) -> CpuSet { self.idle }
-/// #     fn searching(&self) -> CpuSet { CpuSet::EMPTY } fn occupied(&self, _: u64) -> CpuSet { CpuSet::EMPTY }
-/// #     fn pools(&self) -> PoolSet { PoolSet::first(1) } fn waiting(&self, _: QueueId) -> u32 { self.waiting }
-/// #     fn attributes(&self, _: PoolId) -> Attributes { Attributes::new(Affinity { scope: Scope::Cache, strict: false }) }
-/// #     fn head_since_ns(&self, _: QueueId) -> u64 { 0 } fn item_ns(&self, _: QueueId) -> u64 { 0 }
-/// # }
-/// // `Given` is as in the example of `Facts`: who is idle, and how many items wait in each queue.
+/// use homing_sched::{Affinity, Attributes, Layout, PoolId, Snapshot, issuer_waits};
+/// use homing_topology::{CpuId, Machine, Scope};
+///
 /// let layout = Layout::new(&Machine::from_grid("2x2x1")?).ok_or("no CPU")?;
+/// let attributes = Attributes::new(Affinity { scope: Scope::Cache, strict: false });
+/// let mut facts = Snapshot::new(&layout, &[attributes]);
 /// let cpu = CpuId::new(3).ok_or("?")?;
-/// let left = Given { idle: "3".parse()?, waiting: 1 };
-/// assert_eq!(issuer_waits(&layout, &left, cpu), Some(cpu), "its worker takes what is left");
-/// let nothing = Given { waiting: 0, ..left };
-/// assert_eq!(issuer_waits(&layout, &nothing, cpu), None);
+/// facts.idle = "3".parse()?;
+/// assert_eq!(issuer_waits(&layout, &facts, cpu), None, "there is nothing to do");
+/// facts.queue_items(&layout, PoolId(0), cpu, 1, facts.now_ns);
+/// assert_eq!(issuer_waits(&layout, &facts, cpu), Some(cpu), "its worker takes what is left");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn issuer_waits(layout: &Layout, facts: &impl Facts, cpu: CpuId) -> Option<CpuId> {

@@ -56,6 +56,7 @@ mod pull;
 mod pull_cost;
 mod record;
 mod search;
+mod snapshot;
 #[cfg(test)]
 mod test_facts;
 mod tick;
@@ -79,6 +80,7 @@ pub use pull::{IDLE_PATIENCE_NS, Idle, Next, PULL_AGE_MAX_NS, Reach, before_park
 pub use pull_cost::PullCost;
 pub use record::{Asked, Decided, Record, Recording};
 pub use search::{Gaps, SLEEP_COST_NS};
+pub use snapshot::{Snapshot, Waiting};
 pub use tick::{
     BLOCKED_NS, CPU_INTENSIVE_NS, OCCUPIED_TICK_AGE_NS, Running, TICK_AGE_NS, Verdict, overdue,
     tick,

@@ -71,34 +71,27 @@ pub fn home(layout: &Layout, facts: &impl Facts, cpu: CpuId, pool: PoolId) -> Qu
 /// before that from [`home`], which is where this function has it from.
 ///
 /// ```
-/// use homing_sched::{Layout, Placement, start, submit};
-/// use homing_topology::Machine;
-/// # use homing_sched::{Affinity, Attributes, Facts, Features, PoolId, PoolSet, QueueId};
-/// # use homing_topology::{CpuId, CpuSet, Scope};
-/// # struct Given { idle: CpuSet, waiting: u32 }
-/// # impl Facts for Given {
-/// #     fn now_ns(&self) -> u64 { 1_000_000 } fn features(&self) -> Features { Features::ALL }
-/// #     fn active(&self) -> CpuSet { "0-3".parse().unwrap() } fn idle(&self) -> CpuSet { self.idle }
-/// #     fn searching(&self) -> CpuSet { CpuSet::EMPTY } fn occupied(&self, _: u64) -> CpuSet { CpuSet::EMPTY }
-/// #     fn pools(&self) -> PoolSet { PoolSet::first(1) } fn waiting(&self, _: QueueId) -> u32 { self.waiting }
-/// #     fn attributes(&self, _: PoolId) -> Attributes { Attributes::new(Affinity { scope: Scope::Cache, strict: false }) }
-/// #     fn head_since_ns(&self, _: QueueId) -> u64 { 0 } fn item_ns(&self, _: QueueId) -> u64 { 0 }
-/// # }
-/// // `Given` is as in the example of `Facts`: who is idle, and how many items wait in each queue.
+/// use homing_sched::{Affinity, Attributes, Layout, Placement, PoolId, Snapshot, start, submit};
+/// use homing_topology::{CpuId, Machine, Scope};
+///
 /// let layout = Layout::new(&Machine::from_grid("2x2x1")?).ok_or("no CPU")?;
+/// let attributes = Attributes::new(Affinity { scope: Scope::Cache, strict: false });
+/// let mut facts = Snapshot::new(&layout, &[attributes]);
 /// let cpu = CpuId::new(3).ok_or("?")?;
-/// let given = Given { idle: "0-2".parse()?, waiting: 1 };
-/// let Placement { queue, wake } = submit(&layout, &given, cpu, PoolId(0));
+/// facts.queue_items(&layout, PoolId(0), cpu, 1, facts.now_ns);
+/// facts.idle = "0-2".parse()?;
+/// let Placement { queue, wake } = submit(&layout, &facts, cpu, PoolId(0));
 /// assert_eq!(queue.leader.index(), 2, "at home in the cache of the CPUs 2-3");
 /// assert_eq!(wake, CpuId::new(2), "the idle CPU that is nearest");
-/// let placement = submit(&layout, &Given { idle: CpuSet::EMPTY, waiting: 1 }, cpu, PoolId(0));
+/// facts.idle = "".parse()?;
+/// let placement = submit(&layout, &facts, cpu, PoolId(0));
 /// assert_eq!(placement.wake, None, "nobody is idle, so somebody will come by");
 /// // Who begins an item wakes the next while more wait.
 /// let cpu = CpuId::new(2).ok_or("?")?;
-/// let more = Given { idle: "0-1,3".parse()?, waiting: 5 };
-/// assert_eq!(start(&layout, &more, queue, cpu), CpuId::new(3));
-/// let last = Given { waiting: 0, ..more };
-/// assert_eq!(start(&layout, &last, queue, cpu), None, "it was the last one");
+/// facts.idle = "0-1,3".parse()?;
+/// assert_eq!(start(&layout, &facts, queue, cpu), CpuId::new(3));
+/// facts.waiting.clear();
+/// assert_eq!(start(&layout, &facts, queue, cpu), None, "it was the last one");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn submit(layout: &Layout, facts: &impl Facts, cpu: CpuId, pool: PoolId) -> Placement {

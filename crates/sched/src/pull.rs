@@ -89,28 +89,21 @@ pub enum Next {
 /// what each pool has had of that CPU.
 ///
 /// ```
-/// use homing_sched::{Idle, Layout, Next, Reach, Shares, before_park};
-/// use homing_topology::Machine;
-/// # use homing_sched::{Affinity, Attributes, Facts, Features, PoolId, PoolSet, QueueId};
-/// # use homing_topology::{CpuId, CpuSet, Scope};
-/// # struct Given { idle: CpuSet, waiting: u32 }
-/// # impl Facts for Given {
-/// #     fn now_ns(&self) -> u64 { 1_000_000 } fn features(&self) -> Features { Features::ALL }
-/// #     fn active(&self) -> CpuSet { "0-3".parse().unwrap() } fn idle(&self) -> CpuSet { self.idle }
-/// #     fn searching(&self) -> CpuSet { CpuSet::EMPTY } fn occupied(&self, _: u64) -> CpuSet { CpuSet::EMPTY }
-/// #     fn pools(&self) -> PoolSet { PoolSet::first(1) } fn waiting(&self, _: QueueId) -> u32 { self.waiting }
-/// #     fn attributes(&self, _: PoolId) -> Attributes { Attributes::new(Affinity { scope: Scope::Cache, strict: false }) }
-/// #     fn head_since_ns(&self, _: QueueId) -> u64 { 0 } fn item_ns(&self, _: QueueId) -> u64 { 0 }
-/// # }
-/// // `Given` is as in the example of `Facts`: who is idle, and how many items wait in each queue.
+/// use homing_sched::{Affinity, Attributes, Layout, Idle, Next, PoolId, Reach, Shares, Snapshot, before_park};
+/// use homing_topology::{CpuId, Machine, Scope};
+///
 /// let layout = Layout::new(&Machine::from_grid("2x2x1")?).ok_or("no CPU")?;
+/// let attributes = Attributes::new(Affinity { scope: Scope::Cache, strict: false });
+/// let mut facts = Snapshot::new(&layout, &[attributes]);
 /// let cpu = CpuId::new(0).ok_or("?")?;
-/// let some = Given { idle: CpuSet::EMPTY, waiting: 1 };
-/// let next = before_park(&layout, &some, cpu, Idle::Woken, &Shares::NONE);
-/// assert!(matches!(next, Next::Take { reach: Reach::Home, .. }), "its own queue comes first");
-/// let none = Given { waiting: 0, ..some };
-/// let next = before_park(&layout, &none, cpu, Idle::Woken, &Shares::NONE);
+/// let next = before_park(&layout, &facts, cpu, Idle::Woken, &Shares::NONE);
 /// assert_eq!(next, Next::Park { until_ns: None });
+/// let far = facts.queue_items(&layout, PoolId(0), CpuId::new(3).ok_or("?")?, 1, 0);
+/// let next = before_park(&layout, &facts, cpu, Idle::Woken, &Shares::NONE);
+/// assert_eq!(next, Next::Take { queue: far, reach: Reach::Node }, "of the other cache");
+/// let own = facts.queue_items(&layout, PoolId(0), cpu, 1, 0);
+/// let next = before_park(&layout, &facts, cpu, Idle::Woken, &Shares::NONE);
+/// assert_eq!(next, Next::Take { queue: own, reach: Reach::Home }, "its own queue comes first");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn before_park(

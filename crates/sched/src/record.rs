@@ -74,27 +74,22 @@ pub struct Record {
 /// Facts that write down what they answer.
 ///
 /// ```
-/// use homing_sched::{Asked, Decided, Layout, Record, Recording, Shares};
-/// use homing_topology::Machine;
-/// # use homing_sched::{Affinity, Attributes, Facts, Features, PoolId, PoolSet, QueueId};
-/// # use homing_topology::{CpuId, CpuSet, Scope};
-/// # struct Given { idle: CpuSet, waiting: u32 }
-/// # impl Facts for Given {
-/// #     fn now_ns(&self) -> u64 { 1_000_000 } fn features(&self) -> Features { Features::ALL }
-/// #     fn active(&self) -> CpuSet { "0-3".parse().unwrap() } fn idle(&self) -> CpuSet { self.idle }
-/// #     fn searching(&self) -> CpuSet { CpuSet::EMPTY } fn occupied(&self, _: u64) -> CpuSet { CpuSet::EMPTY }
-/// #     fn pools(&self) -> PoolSet { PoolSet::first(1) } fn waiting(&self, _: QueueId) -> u32 { self.waiting }
-/// #     fn attributes(&self, _: PoolId) -> Attributes { Attributes::new(Affinity { scope: Scope::Cache, strict: false }) }
-/// #     fn head_since_ns(&self, _: QueueId) -> u64 { 0 } fn item_ns(&self, _: QueueId) -> u64 { 0 }
-/// # }
-/// // `Given` is as in the example of `Facts`: who is idle, and how many items wait in each queue.
+/// use homing_sched::{
+///     Affinity, Asked, Attributes, Decided, Layout, PoolId, Record, Recording, Shares, Snapshot,
+/// };
+/// use homing_topology::{CpuId, Machine, Scope};
+///
 /// let layout = Layout::new(&Machine::from_grid("2x2x1")?).ok_or("no CPU")?;
+/// let attributes = Attributes::new(Affinity { scope: Scope::Cache, strict: false });
+/// let mut facts = Snapshot::new(&layout, &[attributes]);
 /// let asked = Asked::Submit(CpuId::new(3).ok_or("?")?, PoolId(0));
-/// let facts = Given { idle: "0-2".parse()?, waiting: 1 };
+/// facts.idle = "0-2".parse()?;
+/// facts.queue_items(&layout, PoolId(0), CpuId::new(3).ok_or("?")?, 1, facts.now_ns);
 /// let (decided, record): (Decided, Record) =
 ///     Recording::new(&facts).decide(&layout, asked, &Shares::NONE);
 /// assert_eq!(decided, Decided::Wake(CpuId::new(2)));
 /// // Elsewhere, without these facts.
+/// drop(facts);
 /// assert_eq!((record.asked(), record.decided()), (asked, decided));
 /// assert_eq!(record.replay(&layout)?, decided);
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -86,24 +86,18 @@ pub fn tick(running: &Running) -> Verdict {
 /// wrong estimate can cost.
 ///
 /// ```
-/// use homing_sched::{Layout, TICK_AGE_NS, overdue};
-/// use homing_topology::Machine;
-/// # use homing_sched::{Affinity, Attributes, Facts, Features, PoolId, PoolSet, QueueId};
-/// # use homing_topology::{CpuId, CpuSet, Scope};
-/// # struct Given { idle: CpuSet, waiting: u32 }
-/// # impl Facts for Given {
-/// #     fn now_ns(&self) -> u64 { 1_000_000 } fn features(&self) -> Features { Features::ALL }
-/// #     fn active(&self) -> CpuSet { "0-3".parse().unwrap() } fn idle(&self) -> CpuSet { self.idle }
-/// #     fn searching(&self) -> CpuSet { CpuSet::EMPTY } fn occupied(&self, _: u64) -> CpuSet { CpuSet::EMPTY }
-/// #     fn pools(&self) -> PoolSet { PoolSet::first(1) } fn waiting(&self, _: QueueId) -> u32 { self.waiting }
-/// #     fn attributes(&self, _: PoolId) -> Attributes { Attributes::new(Affinity { scope: Scope::Cache, strict: false }) }
-/// #     fn head_since_ns(&self, _: QueueId) -> u64 { 0 } fn item_ns(&self, _: QueueId) -> u64 { 0 }
-/// # }
-/// // `Given` is as in the example of `Facts`: who is idle, and how many items wait in each queue.
+/// use homing_sched::{Affinity, Attributes, Layout, PoolId, Snapshot, TICK_AGE_NS, overdue};
+/// use homing_topology::{CpuId, Machine, Scope};
+///
 /// let layout = Layout::new(&Machine::from_grid("2x2x1")?).ok_or("no CPU")?;
-/// let waits = Given { idle: "3".parse()?, waiting: 1 };
-/// assert!(waits.now_ns() > TICK_AGE_NS, "items wait since 0");
-/// assert_eq!(overdue(&layout, &waits), CpuId::new(3));
+/// let attributes = Attributes::new(Affinity { scope: Scope::Cache, strict: false });
+/// let mut facts = Snapshot::new(&layout, &[attributes]);
+/// facts.idle = "3".parse()?;
+/// let cpu = CpuId::new(0).ok_or("?")?;
+/// facts.queue_items(&layout, PoolId(0), cpu, 1, facts.now_ns);
+/// assert_eq!(overdue(&layout, &facts), None, "it has just come");
+/// facts.now_ns += TICK_AGE_NS;
+/// assert_eq!(overdue(&layout, &facts), CpuId::new(3));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn overdue(layout: &Layout, facts: &impl Facts) -> Option<CpuId> {

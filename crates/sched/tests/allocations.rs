@@ -3,70 +3,11 @@
 mod counting;
 
 use homing_sched::{
-    Affinity, Attributes, Auto, Facts, Features, Gaps, HandOffFacts, Idle, ItemLength, Layout,
-    Nice, PoolId, PoolSet, QueueId, Reach, Running, Shares, Taken, Window, before_park, hand_off,
-    home, issuer_waits, overdue, start, submit, tick,
+    Affinity, Attributes, Auto, Facts, Gaps, HandOffFacts, Idle, ItemLength, Layout, Nice, PoolId,
+    QueueId, Reach, Running, Shares, Snapshot, Taken, Window, before_park, hand_off, home,
+    issuer_waits, overdue, start, submit, tick,
 };
 use homing_topology::{CpuId, CpuSet, Machine, Scope};
-
-/// A machine on which one queue has items, or none.
-struct Given {
-    online: CpuSet,
-    idle: CpuSet,
-    attributes: Vec<Attributes>,
-    full: Option<QueueId>,
-    masked: bool,
-}
-
-impl Facts for Given {
-    fn now_ns(&self) -> u64 {
-        1_000_000_000
-    }
-
-    fn features(&self) -> Features {
-        Features::ALL
-    }
-
-    fn active(&self) -> CpuSet {
-        self.online
-    }
-
-    fn idle(&self) -> CpuSet {
-        self.idle
-    }
-
-    fn searching(&self) -> CpuSet {
-        CpuSet::EMPTY
-    }
-
-    fn occupied(&self, _: u64) -> CpuSet {
-        CpuSet::EMPTY
-    }
-
-    fn pools(&self) -> PoolSet {
-        PoolSet::first(self.attributes.len() as u8)
-    }
-
-    fn attributes(&self, pool: PoolId) -> Attributes {
-        self.attributes[usize::from(pool.0)]
-    }
-
-    fn cpumask(&self, _: PoolId) -> Option<&CpuSet> {
-        self.masked.then_some(&self.online)
-    }
-
-    fn waiting(&self, queue: QueueId) -> u32 {
-        u32::from(self.full == Some(queue)) * 9
-    }
-
-    fn head_since_ns(&self, _: QueueId) -> u64 {
-        0
-    }
-
-    fn item_ns(&self, _: QueueId) -> u64 {
-        10_000
-    }
-}
 
 #[test]
 fn decisions_allocate_nothing() {
@@ -77,10 +18,15 @@ fn decisions_allocate_nothing() {
         for (masked, full_at) in [(false, None), (false, Some(first)), (true, Some(last))] {
             for idle in [CpuSet::EMPTY, CpuSet::of(last), online] {
                 let attributes: Vec<_> = Affinity::ALL.map(Attributes::new).to_vec();
-                let mut facts = Given { online, idle, attributes, full: None, masked };
-                for pool in 0..facts.attributes.len() as u8 {
+                let mut facts = Snapshot::new(&layout, &attributes);
+                (facts.now_ns, facts.idle, facts.item_ns) = (1_000_000_000, idle, 10_000);
+                facts.masks = vec![masked.then_some(online); attributes.len()];
+                for pool in 0..attributes.len() as u8 {
                     let pool = PoolId(pool);
-                    facts.full = full_at.map(|cpu| home(&layout, &facts, cpu, pool));
+                    facts.waiting.clear();
+                    if let Some(cpu) = full_at {
+                        facts.queue_items(&layout, pool, cpu, 9, 0);
+                    }
                     let queue = home(&layout, &facts, first, pool);
                     // A worker's table of what each pool has had, which grows with the pools.
                     let mut shares = Shares::default();
@@ -96,7 +42,7 @@ fn decisions_allocate_nothing() {
     }
 }
 
-fn decide(layout: &Layout, facts: &Given, queue: QueueId, cpu: CpuId, shares: &mut Shares) {
+fn decide(layout: &Layout, facts: &Snapshot, queue: QueueId, cpu: CpuId, shares: &mut Shares) {
     submit(layout, facts, cpu, queue.pool);
     start(layout, facts, queue, cpu);
     overdue(layout, facts);

@@ -1,0 +1,173 @@
+//! The facts as plain data.
+
+use homing_topology::{CpuId, CpuSet};
+
+use crate::attributes::Attributes;
+use crate::facts::Facts;
+use crate::features::Features;
+use crate::issuer_wait::IssuerWait;
+use crate::layout::{Layout, PoolId, PoolSet, QueueId};
+
+/// Items that wait in a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// Where.
+    pub queue: QueueId,
+    /// How many.
+    pub items: u32,
+    /// Since when the first of them does.
+    pub since_ns: u64,
+}
+
+/// Facts as plain fields: what an example, a test or a simple simulator says is so. Times are integer
+/// nanoseconds.
+///
+/// ```
+/// use homing_sched::{Affinity, Attributes, Layout, PoolId, Snapshot, submit};
+/// use homing_topology::{CpuId, Machine, Scope};
+///
+/// let layout = Layout::new(&Machine::from_grid("2x2x1")?).ok_or("no CPU")?;
+/// let attributes = Attributes::new(Affinity { scope: Scope::Cache, strict: false });
+/// let mut facts = Snapshot::new(&layout, &[attributes]);
+/// let cpu = CpuId::new(0).ok_or("?")?;
+/// facts.queue_items(&layout, PoolId(0), cpu, 1, facts.now_ns);
+/// assert_eq!(submit(&layout, &facts, cpu, PoolId(0)).wake, None, "nobody is idle");
+/// facts.idle = "1,3".parse()?;
+/// assert_eq!(submit(&layout, &facts, cpu, PoolId(0)).wake, CpuId::new(1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// The time.
+    pub now_ns: u64,
+    /// The parts of the policy that are on.
+    pub features: Features,
+    /// The CPUs that have a worker,
+    pub active: CpuSet,
+    /// whose worker is idle,
+    pub idle: CpuSet,
+    /// and whose worker searches.
+    pub searching: CpuSet,
+    /// CPUs on which others issue,
+    pub occupied: CpuSet,
+    /// and those whose issuer waits for its items: left to it only where it does so more briefly than an item
+    /// runs.
+    pub waits: CpuSet,
+    /// How long issuers wait.
+    pub issuer_wait: IssuerWait,
+    /// Since when CPUs have run what they run; the others have just begun.
+    pub busy: Vec<(CpuId, u64)>,
+    /// What a wake-up takes,
+    pub delay_ns: u64,
+    /// and how much longer on an issuer's CPU.
+    pub occupied_delay_ns: u64,
+    /// The pools' attributes, by their numbers.
+    pub pools: Vec<Attributes>,
+    /// Their masks; none for those beyond its end.
+    pub masks: Vec<Option<CpuSet>>,
+    /// What waits.
+    pub waiting: Vec<Waiting>,
+    /// The length of the items of every queue; 0: nobody knows.
+    pub item_ns: u64,
+}
+
+impl Snapshot {
+    /// All CPUs of the layout have a worker and none is idle; these pools exist, and nothing waits.
+    pub fn new(layout: &Layout, pools: &[Attributes]) -> Self {
+        Self {
+            now_ns: 1_000_000,
+            features: Features::ALL,
+            active: *layout.machine().online(),
+            idle: CpuSet::EMPTY,
+            searching: CpuSet::EMPTY,
+            occupied: CpuSet::EMPTY,
+            waits: CpuSet::EMPTY,
+            issuer_wait: IssuerWait::default(),
+            busy: Vec::new(),
+            delay_ns: 0,
+            occupied_delay_ns: 1_000_000,
+            pools: pools.to_vec(),
+            masks: Vec::new(),
+            waiting: Vec::new(),
+            item_ns: 0,
+        }
+    }
+
+    /// Items wait since `since_ns` in the queue that `cpu` uses of a pool. Which that is.
+    ///
+    /// # Panics
+    /// Where there is no such pool.
+    pub fn queue_items(
+        &mut self,
+        layout: &Layout,
+        pool: PoolId,
+        cpu: CpuId,
+        items: u32,
+        since_ns: u64,
+    ) -> QueueId {
+        let queue = layout.queue(pool, self.pools[usize::from(pool.0)], cpu);
+        self.waiting.push(Waiting { queue, items, since_ns });
+        queue
+    }
+}
+
+impl Facts for Snapshot {
+    fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    fn features(&self) -> Features {
+        self.features
+    }
+
+    fn active(&self) -> CpuSet {
+        self.active
+    }
+
+    fn idle(&self) -> CpuSet {
+        self.idle
+    }
+
+    fn searching(&self) -> CpuSet {
+        self.searching
+    }
+
+    fn occupied(&self, item_ns: u64) -> CpuSet {
+        let brief = self.issuer_wait.is_brief(item_ns);
+        if brief { self.occupied.or(&self.waits) } else { self.occupied }
+    }
+
+    fn busy_since_ns(&self, cpu: CpuId) -> u64 {
+        let since = self.busy.iter().find(|(busy, _)| *busy == cpu);
+        since.map_or(u64::MAX, |(_, since_ns)| *since_ns)
+    }
+
+    fn wake_ns(&self, occupied: bool) -> u64 {
+        self.delay_ns.saturating_add(if occupied { self.occupied_delay_ns } else { 0 })
+    }
+
+    fn pools(&self) -> PoolSet {
+        PoolSet::first(self.pools.len() as u8)
+    }
+
+    fn attributes(&self, pool: PoolId) -> Attributes {
+        self.pools[usize::from(pool.0)]
+    }
+
+    fn cpumask(&self, pool: PoolId) -> Option<&CpuSet> {
+        self.masks.get(usize::from(pool.0))?.as_ref()
+    }
+
+    fn waiting(&self, queue: QueueId) -> u32 {
+        self.waiting.iter().filter(|entry| entry.queue == queue).map(|entry| entry.items).sum()
+    }
+
+    fn head_since_ns(&self, queue: QueueId) -> u64 {
+        let entries = self.waiting.iter().filter(|entry| entry.queue == queue);
+        entries.map(|entry| entry.since_ns).min().expect("asked only where items wait")
+    }
+
+    fn item_ns(&self, _queue: QueueId) -> u64 {
+        self.item_ns
+    }
+}
