@@ -9,6 +9,17 @@ use crate::issuer_wait::IssuerWait;
 use crate::layout::{Layout, PoolId, PoolSet, QueueId};
 
 /// Items that wait in a queue.
+///
+/// ```
+/// use homing_sched::{Affinity, Attributes, Layout, PoolId, Snapshot, Waiting};
+/// use homing_topology::{CpuId, Machine};
+///
+/// let layout = Layout::new(&Machine::from_grid("2x2x1")?).ok_or("no CPU")?;
+/// let mut facts = Snapshot::new(&layout, &[Attributes::new(Affinity::ALL[0])]);
+/// let queue = facts.queue_items(&layout, PoolId(0), CpuId::new(2).ok_or("?")?, 3, 500);
+/// assert_eq!(facts.waiting, [Waiting { queue, items: 3, since_ns: 500 }]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waiting {
     /// Where.
