@@ -359,7 +359,9 @@ fn a_runtime_that_ends_leaves_nobody_waiting() {
             let durable = Durable::with_system(&runtime, disk.clone()).unwrap();
             durable.set_strategy(strategy);
             let files = [(); 2].map(|()| tempfile::tempfile().unwrap());
-            files.iter().for_each(|file| drop(disk.write(file)));
+            for file in &files {
+                disk.write(file);
+            }
             let asker = thread::spawn(move || {
                 for _ in 0..2 {
                     let all = [&files[0], &files[0], &files[1]].map(|file| durable.fsync(file));

@@ -165,7 +165,7 @@ impl Registry {
     }
 
     /// The part of a workqueue's counters that a thread writes.
-    #[cfg(test)]
+    #[cfg(all(test, not(any(loom, shuttle))))]
     pub(crate) fn books_of(
         &self,
         number: u32,

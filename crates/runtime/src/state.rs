@@ -293,7 +293,7 @@ impl WorkqueueState {
         }
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, not(any(loom, shuttle))))]
     pub(crate) fn open_books(&self) -> usize {
         lock(&self.books).of.len()
     }
