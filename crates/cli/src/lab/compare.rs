@@ -4,14 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use clap::Args;
-use clap::builder::PossibleValuesParser;
-use homing::Features;
-use homing_lab::experiments::{
-    Comparison, HOSTS, HostModel, MachineSet, Measure, NamedMachine, Plan, Sweep, Worst,
-};
+use homing_lab::experiments::{Comparison, MachineSet, Measure, NamedMachine, Sweep, Worst};
 use serde_json::{Value, json};
 
-use super::experiments::{ShardArgs, hosts, simulate};
+use super::experiments::{ModelArgs, ShardArgs, simulate};
 use super::tables::{align, table};
 use crate::output;
 
@@ -51,20 +47,8 @@ pub(crate) struct CompareArgs {
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(10..=600_000))]
     milliseconds: u64,
 
-    /// Models of the host's scheduler [default: all but pinned]
-    #[arg(long = "host", value_name = "MODEL", value_delimiter = ',',
-        value_parser = PossibleValuesParser::new(HOSTS.map(HostModel::name)))]
-    hosts: Vec<String>,
-
-    /// homing also with only these parts of its policy, as in SWQUEUE,XSTEAL; or none. May be given
-    /// several times
-    #[arg(long, value_name = "LIST")]
-    features: Vec<Features>,
-
-    /// How many nanoseconds old what homing's workers see of each other is
-    #[arg(long, value_name = "NS", default_value_t = 0,
-        value_parser = clap::value_parser!(u64).range(..=1_000_000_000))]
-    stale_ns: u64,
+    #[command(flatten)]
+    model: ModelArgs,
 
     /// Every scope of homing too, to see what choosing it automatically is worth
     #[arg(long)]
@@ -98,14 +82,7 @@ impl CompareArgs {
 
 pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
     let set = args.set()?;
-    let plan = Plan {
-        machine: None,
-        hosts: hosts(&args.hosts),
-        seeds: args.seeds,
-        measured_ns: args.milliseconds * 1_000_000,
-        features: args.features.clone(),
-        stale_ns: args.stale_ns,
-    };
+    let plan = args.model.plan(None, args.seeds, args.milliseconds * 1_000_000);
     let mut cells = set.cells(&plan, args.scopes);
     if args.shard.run(|| Sweep::of_machines(&set, args.scopes, &plan), &mut cells)? {
         return Ok(());

@@ -47,17 +47,24 @@ pub(crate) struct PlanArgs {
     #[arg(long, default_value_t = 4.0, value_parser = seconds)]
     seconds: f64,
 
-    /// Models of the host's scheduler, where the experiment has several [default: all but pinned]
+    #[command(flatten)]
+    model: ModelArgs,
+}
+
+/// What is simulated besides the load: the host's scheduler, and homing.
+#[derive(Args)]
+pub(crate) struct ModelArgs {
+    /// Models of the host's scheduler, where there are several [default: all but pinned]
     #[arg(long = "host", value_name = "MODEL", value_delimiter = ',',
         value_parser = PossibleValuesParser::new(HOSTS.map(HostModel::name)))]
     hosts: Vec<String>,
 
     /// homing also with only these parts of its policy, as in SWQUEUE,XSTEAL; or none. May be given
-    /// several times (wq, wq-latency)
+    /// several times (wq, wq-latency, compare)
     #[arg(long, value_name = "LIST")]
     features: Vec<Features>,
 
-    /// How many nanoseconds old what homing's workers see of each other is (wq, wq-latency): real
+    /// How many nanoseconds old what homing's workers see of each other is (wq, wq-latency, compare): real
     /// ones see what was so some 100 ns ago
     #[arg(long, value_name = "NS", default_value_t = 0,
         value_parser = clap::value_parser!(u64).range(..=1_000_000_000))]
@@ -146,27 +153,30 @@ fn seconds(text: &str) -> Result<f64, String> {
 impl PlanArgs {
     fn plan(&self) -> anyhow::Result<Plan> {
         let machine = self.machine.as_deref().map(NamedMachine::find).transpose()?;
-        Ok(Plan {
-            machine,
-            hosts: hosts(&self.hosts),
-            seeds: self.seeds,
-            measured_ns: Duration::from_secs_f64(self.seconds).as_nanos() as u64,
-            features: self.features.clone(),
-            stale_ns: self.stale_ns,
-        })
+        let measured_ns = Duration::from_secs_f64(self.seconds).as_nanos() as u64;
+        Ok(self.model.plan(machine, self.seeds, measured_ns))
     }
 }
 
-/// Those of these names, or all but pinned.
-pub(super) fn hosts(names: &[String]) -> Vec<HostModel> {
-    let chosen = |host: &HostModel| {
-        if names.is_empty() {
-            *host != HostModel::Pinned
-        } else {
-            names.iter().any(|name| name == host.name())
+impl ModelArgs {
+    /// Of these models, or of all but pinned.
+    pub(super) fn plan(&self, machine: Option<NamedMachine>, seeds: u64, measured_ns: u64) -> Plan {
+        let chosen = |host: &HostModel| {
+            if self.hosts.is_empty() {
+                *host != HostModel::Pinned
+            } else {
+                self.hosts.iter().any(|name| name == host.name())
+            }
+        };
+        Plan {
+            machine,
+            hosts: HOSTS.into_iter().filter(chosen).collect(),
+            seeds,
+            measured_ns,
+            features: self.features.clone(),
+            stale_ns: self.stale_ns,
         }
-    };
-    HOSTS.into_iter().filter(chosen).collect()
+    }
 }
 
 impl ShardArgs {
