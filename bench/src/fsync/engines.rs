@@ -45,7 +45,7 @@ impl Engines {
     pub(crate) fn durable(&mut self) -> Result<&Durable> {
         if self.durable.is_none() {
             let runtime = Runtime::new()?;
-            self.durable = Some(Durable::new(&runtime)?);
+            self.durable = Some(Durable::of(&runtime));
             self.runtime = Some(runtime);
         }
         self.durable.as_ref().context("no engine")

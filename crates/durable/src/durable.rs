@@ -46,14 +46,38 @@ pub enum Kind {
 ///
 /// The syncs run on a workqueue of the runtime, `durable`. A file may be asked for through any of
 /// its descriptions; of each the error that the kernel has for it is heard, and kept for the file.
-/// Have one engine in a program: what one has heard another one is not told again by the kernel.
+/// Have one engine in a program, best that of its runtime: what one has heard another one is not told
+/// again by the kernel.
 #[derive(Clone)]
 pub struct Durable {
     pub(crate) engine: Arc<Engine>,
 }
 
 impl Durable {
-    /// An engine on this runtime.
+    /// The runtime's own engine, the same one for all who ask; made at the first call. Where a rescuer's
+    /// thread cannot be had for it then, it does without, and where there can be no further workqueue its
+    /// syncs are items of `events`.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// # let file = tempfile::tempfile()?;
+    /// use homing_durable::{Durable, Fsync};
+    ///
+    /// runtime.fsync(&file).wait()?;
+    /// assert_eq!(Durable::of(&runtime).counters().asked, 1, "it is the same engine");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn of(runtime: &Runtime) -> Self {
+        let own = runtime.extension(|| {
+            let with_rescuer = Engine::workqueue(runtime);
+            let workqueue = with_rescuer.or_else(|_| runtime.workqueue(Engine::NAME).build());
+            let workqueue = workqueue.unwrap_or_else(|_| runtime.events().clone());
+            Self { engine: Engine::new(workqueue, Linux) }
+        });
+        Self::clone(&own)
+    }
+
+    /// Another engine on this runtime, for who wants to set it as nobody else does.
     ///
     /// # Errors
     /// As for a workqueue that is built.
@@ -64,7 +88,7 @@ impl Durable {
     /// With other system calls: for tests of faults.
     #[doc(hidden)]
     pub fn with_system(runtime: &Runtime, system: impl System) -> Result<Self, WorkqueueError> {
-        Ok(Self { engine: Engine::new(runtime, system)? })
+        Ok(Self { engine: Engine::new(Engine::workqueue(runtime)?, system) })
     }
 
     /// Begins to make all of a file durable, as it is now. A new file is found after a crash only

@@ -43,20 +43,27 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    pub(crate) fn new(runtime: &Runtime, system: impl System) -> Result<Arc<Self>, WorkqueueError> {
-        Ok(Arc::new(Self {
+    /// Of its workqueue.
+    pub(crate) const NAME: &str = "durable";
+
+    /// One for an engine: where no thread can be had, syncs that items wait for go on all the same.
+    pub(crate) fn workqueue(runtime: &Runtime) -> Result<Workqueue, WorkqueueError> {
+        runtime.workqueue(Self::NAME).mem_reclaim().build()
+    }
+
+    pub(crate) fn new(workqueue: Workqueue, system: impl System) -> Arc<Self> {
+        Arc::new(Self {
             files: Mutex::default(),
             gathered: Condvar::new(),
             system: Box::new(system),
-            // Where no thread can be had, syncs that items wait for go on all the same.
-            workqueue: runtime.workqueue("durable").mem_reclaim().build()?,
+            workqueue,
             settings: Settings::default(),
             crowd: Crowd::default(),
             met: AtomicU64::new(u64::MAX),
             backend: Mutex::default(),
             counts: Counts::default(),
             ended: AtomicBool::new(false),
-        }))
+        })
     }
 
     pub(crate) fn files(&self) -> MutexGuard<'_, Files> {

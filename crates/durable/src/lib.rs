@@ -8,16 +8,15 @@
 //! use std::fs::File;
 //! use std::io::Write;
 //!
-//! use homing_durable::Durable;
+//! use homing_durable::Fsync;
 //! use homing_runtime::Runtime;
 //!
 //! let runtime = Runtime::new()?;
-//! let durable = Durable::new(&runtime)?;
 //! # let folder = tempfile::tempdir()?;
 //! # let path = folder.path().join("journal");
 //! let mut file = File::create(path)?;
 //! file.write_all(b"committed")?;
-//! let synced = durable.fsync(&file); // begins at once; await it, or wait:
+//! let synced = runtime.fsync(&file); // begins at once; await it, or wait:
 //! synced.wait()?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -62,6 +61,7 @@ mod files;
 #[cfg(all(test, not(shuttle)))]
 mod files_tests;
 mod filesystem;
+mod fsync;
 mod group;
 mod log;
 mod pace;
@@ -89,6 +89,7 @@ pub use description::Description;
 pub use durable::{Durable, Kind};
 pub use early::WriteBack;
 pub use error::DurabilityError;
+pub use fsync::Fsync;
 pub use log::{Log, LogError, RECORD_LENGTH_MAX, Record, Records, Recovery, Sequence};
 pub use pace::{Pace, Way};
 pub use shared_file::SharedFile;

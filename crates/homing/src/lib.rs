@@ -33,9 +33,9 @@ pub use homing_cache::{
 pub use homing_durable::DurableAttributes;
 pub use homing_durable::{
     Backend as DurableBackend, Batch as SyncBatch, Counters as DurableCounters, Description,
-    DurabilityError, Durable, Histogram, Kind as SyncKind, Log, LogError, Record as LogRecord,
-    Records as LogRecords, Recovery as LogRecovery, Sequence as LogSequence, SharedFile,
-    Strategy as DurableStrategy, Synced, SyncedMany,
+    DurabilityError, Durable, Fsync, Histogram, Kind as SyncKind, Log, LogError,
+    Record as LogRecord, Records as LogRecords, Recovery as LogRecovery, Sequence as LogSequence,
+    SharedFile, Strategy as DurableStrategy, Synced, SyncedMany,
 };
 #[cfg(feature = "control")]
 pub use homing_runtime::RuntimeAttributes;

@@ -39,6 +39,7 @@ mod books;
 mod clock;
 mod cpu_bits;
 mod dispatch;
+mod extensions;
 mod flush;
 mod home_queue;
 mod issuers;

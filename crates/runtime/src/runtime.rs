@@ -1,5 +1,6 @@
 //! A runtime as its users hold it: workqueues are made from it, and it is shut down.
 
+use std::any::Any;
 use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -11,6 +12,7 @@ use homing_topology::{CpuId, CpuSet, Machine, Scope};
 use crate::books::CpuCounters;
 use crate::builder::{Builder, RuntimeError};
 use crate::clock::nanoseconds;
+use crate::extensions::Extensions;
 use crate::handle::JoinHandle;
 use crate::local;
 use crate::scope::WorkScope;
@@ -31,6 +33,7 @@ pub struct Runtime {
     shared: Arc<Shared>,
     monitor: Option<thread::JoinHandle<()>>,
     events: Workqueue,
+    extensions: Extensions,
     stopped: bool,
 }
 
@@ -120,7 +123,8 @@ impl Runtime {
             return None;
         }
         let events = WorkqueueBuilder::new(Arc::clone(&shared), EVENTS).build().ok()?;
-        Some(Self { shared, monitor: None, events, stopped: false })
+        let extensions = Extensions::new();
+        Some(Self { shared, monitor: None, events, extensions, stopped: false })
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -189,6 +193,24 @@ impl Runtime {
         body: impl for<'scope> FnOnce(&'scope WorkScope<'scope, 'env>) -> R,
     ) -> R {
         self.events.scope(body)
+    }
+
+    /// What a library keeps with this runtime: one value of each type, which `make` makes at the first
+    /// call. It is dropped with the runtime, after all items have ended. `make` may not ask for an
+    /// extension itself, and what it makes may not keep the runtime alive.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    ///
+    /// struct Tickets(AtomicU64); // a type of one's own, which nobody else knows
+    ///
+    /// let ticket = || runtime.extension(|| Tickets(AtomicU64::new(1))).0.fetch_add(1, Relaxed);
+    /// assert_eq!((ticket(), ticket()), (1, 2));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn extension<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> Arc<T> {
+        self.extensions.get_or_make(make)
     }
 
     /// The decisions recorded since the last time: see [`Builder::record_decisions`].

@@ -149,7 +149,7 @@ impl Server {
                 flushes: (0..flush_count)
                     .map(|_| queue("flush", Some(FLUSHES_MAX)).expect("the name is fine"))
                     .collect(),
-                durable: Durable::new(runtime).expect("the name is fine"),
+                durable: Durable::of(runtime),
                 draining: AtomicBool::new(false),
                 crypt_on: options.crypt_on,
                 outboxes: Outboxes::default(),

@@ -49,7 +49,7 @@ impl Engine {
             Strategy::Threads => Self::Threads(Pool::new(Strategy::THREADS).map_err(io)?),
             Strategy::Homing | Strategy::HomingMany => {
                 let runtime = Runtime::new()?;
-                Self::Homing(Durable::new(&runtime)?, runtime)
+                Self::Homing(Durable::of(&runtime), runtime)
             }
         })
     }

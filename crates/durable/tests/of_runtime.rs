@@ -1,0 +1,66 @@
+//! Syncs asked for on the runtime itself: one engine for all who have it, as long as it lasts.
+
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use homing_durable::{Durable, Fsync};
+use homing_runtime::Runtime;
+
+fn file() -> File {
+    tempfile::tempfile().unwrap()
+}
+
+#[test]
+fn all_who_have_the_runtime_share_its_engine() {
+    let (one, other) = (Runtime::new().unwrap(), Runtime::new().unwrap());
+    let asked_by_each = 20;
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                (0..asked_by_each).for_each(|_| one.fsync(&file()).wait().unwrap());
+            });
+        }
+    });
+    assert_eq!(Durable::of(&one).counters().asked, 8 * asked_by_each);
+    assert_eq!(other.durable().counters().asked, 0, "another runtime has its own");
+    Durable::new(&one).unwrap().fsync(&file()).wait().unwrap();
+    assert_eq!(one.durable().counters().asked, 8 * asked_by_each, "an engine besides");
+}
+
+#[test]
+fn each_call_is_there() {
+    let runtime = Runtime::new().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let files = [file(), file()];
+    runtime.fsync(&files[0]).wait().unwrap();
+    runtime.fdatasync(&files[0]).wait().unwrap();
+    runtime.sync_range(&files[0], 0..1).wait().unwrap();
+    runtime.fsync_dir(&File::open(folder.path()).unwrap()).wait().unwrap();
+    assert!(runtime.fsync_many(&files).wait().iter().all(Result::is_ok));
+    assert_eq!(runtime.durable().counters().asked, 6);
+}
+
+#[test]
+fn it_ends_with_the_runtime_and_finishes_what_it_has_begun() {
+    let runtime = Runtime::new().unwrap();
+    let durable = runtime.durable();
+    let asked: Vec<_> = (0..100).map(|_| runtime.fsync(&file())).collect();
+    drop(runtime);
+    asked.into_iter().for_each(|synced| synced.wait().unwrap());
+    // Nobody works for it any more, and nobody is told that all is well.
+    let error = durable.fsync(&file()).wait().unwrap_err();
+    assert_eq!(io::Error::from(error).raw_os_error(), None);
+}
+
+/// The engine's rescuer is a thread, too.
+#[test]
+fn it_is_there_where_no_thread_can_be_had() {
+    let refuse = Arc::new(AtomicBool::new(false));
+    let runtime = Runtime::builder().refuse_threads(Arc::clone(&refuse)).build().unwrap();
+    refuse.store(true, Ordering::Relaxed);
+    assert!(Durable::new(&runtime).is_err(), "no rescuer");
+    runtime.fsync(&file()).wait().unwrap();
+}

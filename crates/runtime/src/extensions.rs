@@ -1,0 +1,36 @@
+//! What others keep with a runtime: one value of each type, for as long as it lasts.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::sync::{Mutex, lock};
+
+/// Few: looked through one by one.
+pub(crate) struct Extensions {
+    kept: Mutex<Vec<Arc<dyn Any + Send + Sync>>>,
+}
+
+impl Extensions {
+    pub(crate) fn new() -> Self {
+        Self { kept: Mutex::new(Vec::new()) }
+    }
+
+    /// The value of this type; made under the lock, so that there is one.
+    pub(crate) fn get_or_make<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> Arc<T> {
+        let mut kept = lock(&self.kept);
+        let known = kept.iter().find(|value| value.is::<T>());
+        if let Some(Ok(value)) = known.map(|value| Arc::clone(value).downcast()) {
+            return value;
+        }
+        let value = Arc::new(make());
+        kept.push(Arc::<T>::clone(&value));
+        value
+    }
+}
+
+impl fmt::Debug for Extensions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Extensions").finish_non_exhaustive()
+    }
+}
