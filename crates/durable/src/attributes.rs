@@ -4,6 +4,7 @@
 //! durable/strategy      rw  auto, files or filesystem
 //! durable/backend       rw  threads or io_uring: who syncs single files
 //! durable/write_back    rw  auto, early or late: of files that wait to be synced
+//! durable/sharing       rw  auto, beside or together: of those who sync one file at a time
 //! durable/depth         rw  syncs under way at a time, and as many again of callers who wait
 //! durable/counters      ro  what has been done: a name and a number on each line
 //! durable/latency_ns    ro  how many syncs took less than so long: a line for each bucket
@@ -19,6 +20,7 @@ use crate::counters::{Counters, Histogram};
 use crate::durable::Durable;
 use crate::early::WriteBack;
 use crate::error::DurabilityError;
+use crate::pace::Sharing;
 use crate::strategy::Strategy;
 
 /// The live attributes of an engine, read and written as text by path. Cheap to clone.
@@ -50,7 +52,7 @@ impl Durable {
 }
 
 /// All, sorted, and whether they can be set.
-const ALL: [(&str, bool); 9] = [
+const ALL: [(&str, bool); 10] = [
     ("durable/backend", true),
     ("durable/batch_sizes", false),
     ("durable/counters", false),
@@ -58,6 +60,7 @@ const ALL: [(&str, bool); 9] = [
     ("durable/failed", false),
     ("durable/filesystems", false),
     ("durable/latency_ns", false),
+    ("durable/sharing", true),
     ("durable/strategy", true),
     ("durable/write_back", true),
 ];
@@ -79,6 +82,7 @@ impl AttributeTree for DurableAttributes {
         Ok(match path {
             "durable/strategy" => durable.strategy().name().to_owned(),
             "durable/write_back" => durable.write_back().name().to_owned(),
+            "durable/sharing" => durable.sharing().name().to_owned(),
             "durable/backend" => durable.backend().name().to_owned(),
             "durable/depth" => durable.depth().to_string(),
             "durable/counters" => counters(&durable.counters()),
@@ -115,6 +119,13 @@ impl AttributeTree for DurableAttributes {
                 let write_back =
                     write_back.ok_or_else(|| refused(format!("one of {}", names.join(", "))))?;
                 self.durable.set_write_back(write_back);
+            }
+            "durable/sharing" => {
+                let names = Sharing::ALL.map(Sharing::name);
+                let sharing = Sharing::ALL.into_iter().find(|known| known.name() == value);
+                let sharing =
+                    sharing.ok_or_else(|| refused(format!("one of {}", names.join(", "))))?;
+                self.durable.set_sharing(sharing);
             }
             "durable/backend" => {
                 let names = Backend::ALL.map(Backend::name);

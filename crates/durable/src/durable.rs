@@ -18,6 +18,7 @@ use crate::engine::Engine;
 use crate::error::DurabilityError;
 use crate::file_id::FileId;
 use crate::files::Asked;
+use crate::pace::Sharing;
 use crate::strategy::Strategy;
 use crate::synced::{Synced, SyncedMany};
 use crate::system::{Linux, System};
@@ -306,6 +307,16 @@ impl Durable {
     /// Whether write-back is begun early.
     pub fn write_back(&self) -> WriteBack {
         self.engine.settings.write_back()
+    }
+
+    /// How those are served who make one file durable at the same time; live.
+    pub fn set_sharing(&self, sharing: Sharing) {
+        self.engine.settings.set_sharing(sharing);
+    }
+
+    /// How they are served.
+    pub fn sharing(&self) -> Sharing {
+        self.engine.settings.sharing()
     }
 
     /// How many syncs may be under way at a time on threads of the runtime, and as many again on those

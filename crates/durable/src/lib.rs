@@ -91,7 +91,7 @@ pub use early::WriteBack;
 pub use error::DurabilityError;
 pub use fsync::Fsync;
 pub use log::{Log, LogError, RECORD_LENGTH_MAX, Record, Records, Recovery, Sequence};
-pub use pace::{Pace, Way};
+pub use pace::{Pace, Sharing, Way};
 pub use shared_file::SharedFile;
 pub use strategy::Strategy;
 pub use synced::{Synced, SyncedMany};

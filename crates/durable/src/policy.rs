@@ -5,6 +5,7 @@ use std::time::Duration;
 use std::time::Instant;
 
 use crate::early::WriteBack;
+use crate::pace::Sharing;
 use crate::strategy::Strategy;
 use crate::sync::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use crate::system::System;
@@ -36,6 +37,7 @@ pub(crate) struct Policy {
 pub(crate) struct Settings {
     strategy: AtomicU8,
     write_back: AtomicU8,
+    sharing: AtomicU8,
     depth: AtomicUsize,
 }
 
@@ -44,6 +46,7 @@ impl Default for Settings {
         Self {
             strategy: AtomicU8::new(Strategy::Auto as u8),
             write_back: AtomicU8::new(WriteBack::Auto as u8),
+            sharing: AtomicU8::new(Sharing::Auto as u8),
             depth: AtomicUsize::new(DEPTH),
         }
     }
@@ -68,6 +71,16 @@ impl Settings {
 
     pub(crate) fn set_write_back(&self, write_back: WriteBack) {
         self.write_back.store(write_back as u8, Ordering::Relaxed);
+    }
+
+    pub(crate) fn sharing(&self) -> Sharing {
+        let number = self.sharing.load(Ordering::Relaxed);
+        let known = Sharing::ALL.into_iter().find(|known| *known as u8 == number);
+        known.unwrap_or_default()
+    }
+
+    pub(crate) fn set_sharing(&self, sharing: Sharing) {
+        self.sharing.store(sharing as u8, Ordering::Relaxed);
     }
 
     pub(crate) fn depth(&self) -> usize {

@@ -92,17 +92,7 @@ impl SharedFile {
     /// # Errors
     /// Where there is none, they are of several files, or cannot be looked at.
     pub fn new(descriptions: Vec<Arc<File>>) -> io::Result<Self> {
-        Self::with(descriptions, Pace::new(Way::Together, false))
-    }
-
-    /// Always one way: for tests.
-    #[doc(hidden)]
-    pub fn always(descriptions: Vec<Arc<File>>, side_by_side: bool) -> io::Result<Self> {
-        let way = if side_by_side { Way::Beside } else { Way::Together };
-        Self::with(descriptions, Pace::new(way, true))
-    }
-
-    fn with(mut free: Vec<Arc<File>>, pace: Pace) -> io::Result<Self> {
+        let mut free = descriptions;
         let refused = |reason| io::Error::new(io::ErrorKind::InvalidInput, reason);
         if free.is_empty() {
             return Err(refused("no description"));
@@ -124,7 +114,7 @@ impl SharedFile {
             ended_at: None,
             cost: None,
             hurries: 0,
-            pace,
+            pace: Pace::new(Way::Together),
         };
         let shared = Shared { id, own, state: Mutex::new(state), changed: Condvar::new() };
         Ok(Self { shared: Arc::new(shared) })
@@ -141,7 +131,7 @@ impl Durable {
     /// [`Durable::fdatasync_and_then`] of a file that has descriptions for many syncs at a time: where
     /// that answers more callers, each thread does its own sync, side by side; otherwise one sync
     /// runs, and all who come meanwhile share the next one, which waits shortly for those who have
-    /// just been answered. Which of the two it is is measured. Syncs that others ask for, by a
+    /// just been answered. Which of the two it is is measured, or set ([`Durable::set_sharing`]). Syncs that others ask for, by a
     /// [`Description`](crate::Description) of the same file, are not shared with these; failures are.
     pub fn fdatasync_shared(
         &self,
@@ -160,6 +150,7 @@ impl Shared {
     fn sync(self: &Arc<Self>, engine: &Arc<Engine>, call: Call) {
         add(&engine.counts.asked, 1);
         let mut state = self.state();
+        state.pace.allow(engine.settings.sharing());
         if state.under_way == 0 && state.waiting.is_empty() {
             let alone = state.expected <= 1;
             state.pace.idle(alone, Instant::now());
@@ -314,7 +305,7 @@ mod tests {
     use homing_runtime::Runtime;
 
     use super::*;
-    use crate::{Failure, System};
+    use crate::{Failure, Sharing, System};
 
     /// A disk that holds syncs up while it is told to, and counts them.
     #[derive(Clone, Default)]
@@ -370,7 +361,8 @@ mod tests {
     fn world() -> World {
         let (runtime, disk) = (Runtime::new().unwrap(), Disk::default());
         let durable = Durable::with_system(&runtime, disk.clone()).unwrap();
-        let file = SharedFile::always(vec![Arc::new(tempfile::tempfile().unwrap())], false);
+        durable.set_sharing(Sharing::Together);
+        let file = SharedFile::new(vec![Arc::new(tempfile::tempfile().unwrap())]);
         World { disk, durable, file: file.unwrap(), _runtime: runtime }
     }
 

@@ -14,7 +14,8 @@ use shuttle::sync::{Arc, Condvar, Mutex};
 use shuttle::thread;
 
 use crate::{
-    DurabilityError, Durable, Failure, Kind, Log, Sequence, SharedFile, Strategy, System, WriteBack,
+    DurabilityError, Durable, Failure, Kind, Log, Sequence, SharedFile, Sharing, Strategy, System,
+    WriteBack,
 };
 
 /// How many schedules are tried of each test. `HOMING_SHUTTLE_ITERATIONS` makes it more.
@@ -243,7 +244,8 @@ fn a_callback_that_waits_for_the_next_sync() {
             let durable = Durable::with_system(&runtime, Disk::default()).unwrap();
             durable.set_strategy(strategy);
             let file = Arc::new(tempfile::tempfile().unwrap());
-            let shared = SharedFile::always(descriptions(&file, 2), false).unwrap();
+            durable.set_sharing(Sharing::Together);
+            let shared = SharedFile::new(descriptions(&file, 2)).unwrap();
             let told = Arc::new((Mutex::new(None), Condvar::new()));
             let teller = (Arc::clone(&told), durable.clone(), shared.clone());
             durable.fdatasync_shared(&shared, move |verdict| {
@@ -285,21 +287,21 @@ fn wait(durable: &Durable, file: &SharedFile) -> Result<(), DurabilityError> {
 }
 
 /// As [`nobody_is_lied_to`], of those who share a file.
-fn nobody_who_shares_is_lied_to(side_by_side: bool, fails: u64) {
+fn nobody_who_shares_is_lied_to(sharing: [Sharing; 2], fails: u64) {
     check(move || {
         let runtime = runtime();
         let disk = Disk::default();
         let durable = Durable::with_system(&runtime, disk.clone()).unwrap();
         durable.set_strategy(Strategy::Files);
         let file = Arc::new(tempfile::tempfile().unwrap());
-        let all = descriptions(&file, 2);
-        let shared = SharedFile::always(all, side_by_side).unwrap();
+        let shared = SharedFile::new(descriptions(&file, 2)).unwrap();
         disk.pages(&file, |pages| (pages.fails, pages.heard) = (fails, Some(Vec::new())));
         let askers = [0, 1, 2, 3].map(|asker: usize| {
             let (durable, disk) = (durable.clone(), disk.clone());
             let (file, shared) = (Arc::clone(&file), shared.clone());
             thread::spawn(move || {
-                for _ in 0..2 {
+                for sharing in sharing {
+                    durable.set_sharing(sharing);
                     let written = disk.write(&file);
                     let verdict = match asker {
                         // Somebody who has nothing to do with the others.
@@ -321,14 +323,20 @@ fn nobody_who_shares_is_lied_to(side_by_side: bool, fails: u64) {
 
 #[test]
 fn sharers_together() {
-    nobody_who_shares_is_lied_to(false, 0);
-    nobody_who_shares_is_lied_to(false, 2);
+    nobody_who_shares_is_lied_to([Sharing::Together; 2], 0);
+    nobody_who_shares_is_lied_to([Sharing::Together; 2], 2);
 }
 
 #[test]
 fn sharers_side_by_side() {
-    nobody_who_shares_is_lied_to(true, 0);
-    nobody_who_shares_is_lied_to(true, 2);
+    nobody_who_shares_is_lied_to([Sharing::Beside; 2], 0);
+    nobody_who_shares_is_lied_to([Sharing::Beside; 2], 2);
+}
+
+#[test]
+fn sharers_while_it_is_changed() {
+    nobody_who_shares_is_lied_to([Sharing::Beside, Sharing::Together], 0);
+    nobody_who_shares_is_lied_to([Sharing::Together, Sharing::Beside], 2);
 }
 
 #[test]
@@ -337,7 +345,8 @@ fn a_runtime_that_ends_leaves_no_sharer_waiting() {
         let runtime = runtime();
         let durable = Durable::with_system(&runtime, Disk::default()).unwrap();
         let file = Arc::new(tempfile::tempfile().unwrap());
-        let shared = SharedFile::always(descriptions(&file, 2), false).unwrap();
+        durable.set_sharing(Sharing::Together);
+        let shared = SharedFile::new(descriptions(&file, 2)).unwrap();
         let sharers = [0, 1, 2].map(|_| {
             let (durable, shared) = (durable.clone(), shared.clone());
             // Done or not, but told.

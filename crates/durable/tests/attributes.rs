@@ -33,6 +33,8 @@ fn what_is_set_is_in_force_and_bad_values_change_nothing() {
     tree.set("durable/strategy", "files\n").unwrap();
     tree.set("durable/depth", "7").unwrap();
     tree.set("durable/write_back", "late").unwrap();
+    tree.set("durable/sharing", "beside").unwrap();
+    assert_eq!(tree.get("durable/sharing").unwrap(), "beside");
     assert_eq!(world.durable.write_back(), WriteBack::Late);
     assert_eq!((world.durable.strategy(), world.durable.depth()), (Strategy::Files, 7));
     for (path, value, accepted) in [
@@ -40,6 +42,7 @@ fn what_is_set_is_in_force_and_bad_values_change_nothing() {
         ("durable/strategy", "", "auto, files, filesystem"),
         ("durable/backend", "aio", "threads, io_uring"),
         ("durable/write_back", "on", "auto, early, late"),
+        ("durable/sharing", "Beside", "auto, beside, together"),
         ("durable/depth", "0", "1 to 4096"),
         ("durable/depth", "4097", "1 to 4096"),
         ("durable/depth", "-1", "1 to 4096"),

@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use homing_durable::{Backend, DurabilityError, Durable, SharedFile, Strategy, WriteBack};
+use homing_durable::{Backend, DurabilityError, Durable, SharedFile, Sharing, Strategy, WriteBack};
 use homing_faultdisk::{BAD, Disk, Filesystem, Image, Volume, unavailable};
 use homing_runtime::Runtime;
 
@@ -111,7 +111,8 @@ fn a_file_on_bad_sectors_fails_and_no_other() {
 fn sharers_of_a_file_on_bad_sectors_are_all_told() {
     on_each(|disk, volume, durable| {
         let all: Vec<_> = (0..3).map(|_| Arc::new(open(volume, "bad"))).collect();
-        let shared = SharedFile::always(all.clone(), true).unwrap();
+        durable.set_sharing(Sharing::Beside);
+        let shared = SharedFile::new(all.clone()).unwrap();
         dirty(&all[0], 1);
         durable.fsync(&*all[0]).wait().unwrap();
         disk.set_bad_sectors(true);

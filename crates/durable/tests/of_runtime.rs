@@ -49,7 +49,9 @@ fn it_ends_with_the_runtime_and_finishes_what_it_has_begun() {
     let durable = runtime.durable();
     let asked: Vec<_> = (0..100).map(|_| runtime.fsync(&file())).collect();
     drop(runtime);
-    asked.into_iter().for_each(|synced| synced.wait().unwrap());
+    for synced in asked {
+        synced.wait().unwrap();
+    }
     // Nobody works for it any more, and nobody is told that all is well.
     let error = durable.fsync(&file()).wait().unwrap_err();
     assert_eq!(io::Error::from(error).raw_os_error(), None);

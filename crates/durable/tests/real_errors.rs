@@ -12,8 +12,8 @@ use std::process::Command;
 use std::sync::{Arc, mpsc};
 
 use homing_durable::{
-    Backend, Commits, DurabilityError, Durable, Linux, Log, LogError, SharedFile, Strategy, Synced,
-    System, WriteBack,
+    Backend, Commits, DurabilityError, Durable, Linux, Log, LogError, SharedFile, Sharing,
+    Strategy, Synced, System, WriteBack,
 };
 use homing_runtime::Runtime;
 
@@ -228,9 +228,10 @@ fn a_batch_by_every_way() {
 fn a_file_that_many_share() {
     Disk::each(&[EIO, ENOSPC], |disk, durable| {
         disk.spoil();
-        for side_by_side in [false, true] {
+        for sharing in [Sharing::Together, Sharing::Beside] {
+            durable.set_sharing(sharing);
             let all: Vec<_> = (0..4).map(|_| Arc::new(disk.open("bad"))).collect();
-            let file = SharedFile::always(all.clone(), side_by_side).unwrap();
+            let file = SharedFile::new(all.clone()).unwrap();
             disk.dirty("bad");
             let (sender, receiver) = mpsc::channel();
             for _ in 0..20 {

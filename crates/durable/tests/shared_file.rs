@@ -11,7 +11,9 @@ use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use homing_durable::{DurabilityError, Durable, Failure, Kind, SharedFile, Strategy, System};
+use homing_durable::{
+    DurabilityError, Durable, Failure, Kind, SharedFile, Sharing, Strategy, System,
+};
 use homing_runtime::Runtime;
 use support::{Call, World};
 
@@ -33,7 +35,8 @@ fn wait(durable: &Durable, file: &SharedFile) -> Result<(), DurabilityError> {
 fn those_who_come_while_a_shared_sync_runs_share_the_next_one_and_its_verdict() {
     let world = World::new();
     let all = descriptions(&world.folder.path().join("shared"), 3);
-    let file = SharedFile::always(all.clone(), false).unwrap();
+    world.durable.set_sharing(Sharing::Together);
+    let file = SharedFile::new(all.clone()).unwrap();
     let (sender, receiver) = mpsc::channel();
     let ask = |number: u32| {
         let sender = sender.clone();
@@ -137,7 +140,8 @@ fn a_call_that_takes_long_holds_up_no_shared_sync() {
     let durable = Durable::with_system(&runtime, disk.clone()).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let all = descriptions(&folder.path().join("shared"), 1);
-    let file = SharedFile::always(all, false).unwrap();
+    durable.set_sharing(Sharing::Together);
+    let file = SharedFile::new(all).unwrap();
     let (tell, told) = mpsc::channel();
     let (let_go, goes_on) = mpsc::channel::<()>();
     thread::scope(|scope| {
@@ -167,7 +171,8 @@ fn a_failure_reaches_syncs_beside_it_and_whoever_waits() {
     durable.set_strategy(Strategy::Files);
     let folder = tempfile::tempdir().unwrap();
     let all = descriptions(&folder.path().join("beside"), 4);
-    let file = SharedFile::always(all[..3].to_vec(), true).unwrap();
+    durable.set_sharing(Sharing::Beside);
+    let file = SharedFile::new(all[..3].to_vec()).unwrap();
     let (sender, receiver) = mpsc::channel();
     thread::scope(|scope| {
         // Two side by side, and the third finds no description but the one for shared syncs, for
@@ -204,18 +209,15 @@ fn a_failure_reaches_syncs_beside_it_and_whoever_waits() {
 #[test]
 fn no_verdict_is_of_a_sync_that_had_begun_before() {
     let world = World::new();
-    let files = [None, Some(false), Some(true)].map(|way| {
-        let all = descriptions(&world.folder.path().join(format!("{way:?}")), 3);
-        let file = match way {
-            None => SharedFile::new(all.clone()),
-            Some(beside) => SharedFile::always(all.clone(), beside),
-        };
-        (support::inode(&all[0]), file.unwrap())
+    let files = [1, 2, 3].map(|number: u32| {
+        let all = descriptions(&world.folder.path().join(number.to_string()), 3);
+        (support::inode(&all[0]), SharedFile::new(all).unwrap())
     });
     thread::scope(|scope| {
         for _ in 0..6 {
             scope.spawn(|| {
                 for round in 0..600 {
+                    world.durable.set_sharing(Sharing::ALL[round / 7 % 3]);
                     let (inode, file) = &files[round % 3];
                     let before = world.disk.book().calls.len();
                     wait(&world.durable, file).unwrap();
@@ -231,7 +233,8 @@ fn no_verdict_is_of_a_sync_that_had_begun_before() {
 fn when_the_runtime_ends_nobody_waits_for_ever() {
     let World { runtime, durable, disk, folder } = World::new();
     let all = descriptions(&folder.path().join("ends"), 1);
-    let file = SharedFile::always(all, false).unwrap();
+    durable.set_sharing(Sharing::Together);
+    let file = SharedFile::new(all).unwrap();
     disk.hold(true);
     let ((first, of_first), (sender, receiver)) = (mpsc::channel(), mpsc::channel());
     thread::scope(|scope| {

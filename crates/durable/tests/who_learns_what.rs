@@ -214,7 +214,7 @@ fn a_descriptor_opened_after_the_failure() {
     // The kernel would tell this one nothing.
     let again = File::open(world.folder.path().join("lost")).unwrap();
     is_eio(world.durable.fdatasync(&again).wait(), "lost");
-    let shared = SharedFile::always(vec![Arc::new(again)], false).unwrap();
+    let shared = SharedFile::new(vec![Arc::new(again)]).unwrap();
     let (sender, receiver) = std::sync::mpsc::channel();
     world.durable.fdatasync_shared(&shared, move |verdict| sender.send(verdict).unwrap());
     is_eio(receiver.recv().unwrap(), "lost");

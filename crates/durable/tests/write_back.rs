@@ -7,7 +7,7 @@ use std::io::Write;
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-use homing_durable::{Backend, Durable, Kind, SharedFile, Strategy, WriteBack};
+use homing_durable::{Backend, Durable, Kind, SharedFile, Sharing, Strategy, WriteBack};
 use homing_runtime::Runtime;
 use support::{Call, World};
 
@@ -136,7 +136,8 @@ fn waves_follow_each_other_also_where_files_fail_or_are_committed() {
 fn a_file_that_fails_elsewhere_leaves_its_wave() {
     let (world, files) = world(WriteBack::Early);
     let own = Arc::new(File::open(world.folder.path().join("7")).unwrap());
-    let shared = SharedFile::always(vec![own], false).unwrap();
+    world.durable.set_sharing(Sharing::Together);
+    let shared = SharedFile::new(vec![own]).unwrap();
     world.disk.fail(Call::Sync(Kind::Data), &files[7], 1);
     world.disk.hold(true);
     let verdicts = thread::scope(|scope| {

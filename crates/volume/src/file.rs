@@ -47,7 +47,7 @@ impl File {
     pub fn new(file: Arc<fs::File>, start: u64, size: u64, block_size: u32) -> Self {
         let whole = |bytes: u64| bytes.is_multiple_of(u64::from(block_size));
         assert!(block_size.is_power_of_two() && whole(start) && whole(size));
-        let forced = Arc::new(Forced::new(Pace::new(Way::Beside, false)));
+        let forced = Arc::new(Forced::new(Pace::new(Way::Beside)));
         let (syncs, writing) = (Syncs::new(&file), Mutex::new(()));
         Self { file, start, size, block_size, syncs, forced, writing }
     }
@@ -181,7 +181,7 @@ impl Block for File {
 
     fn write_through(&self, durable: &Durable, offset: u64, data: &mut [u8], done: Done) {
         let forced = Arc::clone(&self.forced);
-        let way = forced.begin(Instant::now());
+        let way = forced.begin(durable.sharing(), Instant::now());
         let done: Done = Box::new(move |result| {
             forced.end(Instant::now());
             done(result);
@@ -267,7 +267,7 @@ fn write_zero() -> io::Error {
 mod tests {
     use std::sync::mpsc;
 
-    use homing_durable::{Failure, Kind, System};
+    use homing_durable::{Failure, Kind, Sharing, System};
     use homing_runtime::Runtime;
 
     use super::*;
@@ -379,7 +379,7 @@ mod tests {
         let runtime = Runtime::new().unwrap();
         let durable = Durable::with_system(&runtime, Fails(0.into())).unwrap();
         let (_, mut device) = device(64 << 10);
-        device.forced = Arc::new(Forced::new(Pace::new(Way::Together, true)));
+        device.forced = Arc::new(Forced::new(Pace::new(Way::Together)));
         let write = |byte: u8| {
             let (sender, receiver) = mpsc::channel();
             let done = Box::new(move |result| sender.send(result).unwrap());
@@ -390,7 +390,7 @@ mod tests {
         assert_eq!(durable.counters().asked, 0, "nobody is there to share with");
         // Two others are under way.
         for _ in 0..2 {
-            device.forced.begin(Instant::now());
+            device.forced.begin(Sharing::Auto, Instant::now());
         }
         write(1).unwrap();
         assert_eq!(durable.counters().asked, 1);

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use homing_durable::{Pace, Way};
+use homing_durable::{Pace, Sharing, Way};
 
 /// So many bytes that others have left dirty are not waited for. Guessed: a few flushes' worth.
 const DIRTY_MAX: u64 = 4 << 20;
@@ -51,9 +51,10 @@ impl Forced {
         self.dirty.store(0, Ordering::Relaxed);
     }
 
-    /// A write begins; how.
-    pub(crate) fn begin(&self, now: Instant) -> Way {
+    /// A write begins; how, of what may be.
+    pub(crate) fn begin(&self, sharing: Sharing, now: Instant) -> Way {
         let mut state = self.state();
+        state.pace.allow(sharing);
         let is_lone = state.under_way == 0 && state.most <= 1;
         if state.under_way == 0 {
             state.most = 0;
@@ -62,7 +63,8 @@ impl Forced {
         state.under_way += 1;
         state.most = state.most.max(state.under_way);
         let is_much = self.dirty.load(Ordering::Relaxed) > DIRTY_MAX;
-        if is_lone || is_much { Way::Beside } else { state.pace.way() }
+        let by_itself = sharing == Sharing::Auto && (is_lone || is_much);
+        if by_itself { Way::Beside } else { state.pace.way() }
     }
 
     /// One has ended.
@@ -79,33 +81,42 @@ mod tests {
 
     #[test]
     fn a_lone_writer_goes_by_itself_and_others_as_is_best() {
-        let (forced, now) = (Forced::new(Pace::new(Way::Together, true)), Instant::now());
+        let (forced, now) = (Forced::new(Pace::new(Way::Together)), Instant::now());
         for _ in 0..3 {
-            assert_eq!(forced.begin(now), Way::Beside);
+            assert_eq!(forced.begin(Sharing::Auto, now), Way::Beside);
             forced.end(now);
         }
         assert_eq!(
-            [(); 3].map(|()| forced.begin(now)),
+            [(); 3].map(|()| forced.begin(Sharing::Auto, now)),
             [Way::Beside, Way::Together, Way::Together]
         );
         (0..3).for_each(|_| forced.end(now));
         // They were three at a time: the first of them is not alone when they come again.
-        assert_eq!([(); 2].map(|()| forced.begin(now)), [Way::Together; 2]);
+        assert_eq!([(); 2].map(|()| forced.begin(Sharing::Auto, now)), [Way::Together; 2]);
         (0..2).for_each(|_| forced.end(now));
-        assert_eq!(forced.begin(now), Way::Together);
+        assert_eq!(forced.begin(Sharing::Auto, now), Way::Together);
         forced.end(now);
-        assert_eq!(forced.begin(now), Way::Beside);
+        assert_eq!(forced.begin(Sharing::Auto, now), Way::Beside);
     }
 
     #[test]
     fn what_others_have_left_is_not_waited_for_where_it_is_much() {
-        let (forced, now) = (Forced::new(Pace::new(Way::Together, true)), Instant::now());
-        forced.begin(now);
+        let (forced, now) = (Forced::new(Pace::new(Way::Together)), Instant::now());
+        forced.begin(Sharing::Auto, now);
         forced.left_dirty(4 << 20);
-        assert_eq!(forced.begin(now), Way::Together);
+        assert_eq!(forced.begin(Sharing::Auto, now), Way::Together);
         forced.left_dirty(1);
-        assert_eq!(forced.begin(now), Way::Beside);
+        assert_eq!(forced.begin(Sharing::Auto, now), Way::Beside);
         forced.syncs();
-        assert_eq!(forced.begin(now), Way::Together);
+        assert_eq!(forced.begin(Sharing::Auto, now), Way::Together);
+    }
+    #[test]
+    fn what_is_set_holds_for_all() {
+        let (forced, now) = (Forced::new(Pace::new(Way::Together)), Instant::now());
+        assert_eq!(forced.begin(Sharing::Together, now), Way::Together, "also for a lone one");
+        forced.left_dirty(5 << 20);
+        assert_eq!(forced.begin(Sharing::Together, now), Way::Together, "whatever is dirty");
+        forced.syncs();
+        assert_eq!(forced.begin(Sharing::Beside, now), Way::Beside);
     }
 }
