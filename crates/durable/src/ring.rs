@@ -63,6 +63,9 @@ pub(crate) struct Ring {
 struct Shared {
     inbox: Mutex<Inbox>,
     bell: OwnedFd,
+    /// The ring's, to be broken.
+    #[cfg(test)]
+    ring: std::os::fd::RawFd,
 }
 
 #[derive(Default)]
@@ -83,7 +86,12 @@ impl Ring {
         let ring = IoUring::new(ENTRIES)?;
         let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let inbox = Mutex::new(Inbox { workers: Some(workers), ..Inbox::default() });
-        let shared = Arc::new(Shared { inbox, bell });
+        let shared = Arc::new(Shared {
+            inbox,
+            bell,
+            #[cfg(test)]
+            ring: ring.as_raw_fd(),
+        });
         let for_thread = Arc::clone(&shared);
         let body = move || {
             let _broken = WhenGone(Arc::clone(&for_thread));
@@ -272,7 +280,10 @@ mod tests {
     use std::sync::mpsc;
     use std::time::Duration;
 
+    use homing_runtime::Runtime;
+
     use super::*;
+    use crate::{Backend, Durable};
 
     const LONG: Duration = Duration::from_secs(60);
 
@@ -317,5 +328,57 @@ mod tests {
         let told: Vec<_> = (0..asked).map(|_| told.recv_timeout(LONG).unwrap()).collect();
         let last = told.last().and_then(|last| last.as_ref().err()?.raw_os_error());
         assert!(asked == 0 || last == Some(libc::ECANCELED) || last == Some(libc::EIO), "{last:?}");
+    }
+    /// Its descriptor is no ring's any more: the kernel refuses whatever is asked of it.
+    fn break_it(ring: &Ring) {
+        let other = File::open("/dev/null").unwrap();
+        // SAFETY: the descriptor stays open, and is closed by the ring as before.
+        assert!(unsafe { libc::dup2(other.as_raw_fd(), ring.shared.ring) } >= 0);
+    }
+
+    #[test]
+    fn where_the_kernel_refuses_everybody_is_told() {
+        let Some(ring) = ring() else { return };
+        break_it(&ring);
+        let file = Arc::new(tempfile::tempfile().unwrap());
+        let (tell, told) = mpsc::channel();
+        let ask = || {
+            let tell = tell.clone();
+            let done = move |result: io::Result<()>| tell.send(result.unwrap_err()).unwrap();
+            ring.sync(Arc::clone(&file), Kind::Data, Box::new(done));
+        };
+        (0..100).for_each(|_| ask());
+        let told = || told.recv_timeout(LONG).unwrap().raw_os_error().unwrap();
+        // What the ring has taken may have begun, for all that anybody knows; the others have not.
+        let all: Vec<_> = (0..100).map(|_| told()).collect();
+        assert!(all.iter().all(|errno| [libc::ECANCELED, libc::EOPNOTSUPP].contains(errno)));
+        ask();
+        assert_eq!((told(), ring.is_broken()), (libc::ECANCELED, true));
+    }
+
+    #[test]
+    fn threads_go_on_where_the_ring_is_broken() {
+        let runtime = Runtime::new().unwrap();
+        let durable = Durable::new(&runtime).unwrap();
+        if let Err(error) = durable.set_backend(Backend::IoUring) {
+            println!("skipped: no io_uring here: {error}");
+            return;
+        }
+        let ring = durable.engine.chosen().ring().unwrap();
+        break_it(&ring);
+        let files: Vec<_> = (0..200).map(|_| tempfile::tempfile().unwrap()).collect();
+        let asked: Vec<_> = files.iter().map(|file| durable.fsync(file)).collect();
+        let failed: Vec<_> = asked.into_iter().map(|synced| synced.wait().err()).collect();
+        assert!(ring.is_broken());
+        for (file, error) in files.iter().zip(failed) {
+            // Of what the ring has taken nobody knows what became.
+            assert_eq!(durable.fsync(file).wait().err(), error, "it is remembered");
+            durable.acknowledge_loss(file);
+            durable.fsync(file).wait().unwrap();
+        }
+        // The next one asked for is a new ring.
+        durable.set_backend(Backend::IoUring).unwrap();
+        durable.fsync(&files[0]).wait().unwrap();
+        assert!(!durable.engine.chosen().ring().unwrap().is_broken());
     }
 }
