@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 /// Lines of a source file, tests included. May only fall.
 const FILE_LINES_MAX: usize = 600;
 /// The only files that may hold unsafe code; ARCHITECTURE.md says why.
-const UNSAFE_ISLANDS: [&str; 15] = [
+const UNSAFE_ISLANDS: [&str; 16] = [
     "bench/src/fsync/queue/io_uring.rs",
     "bench/src/fsync/queue/linux_aio.rs",
     "bench/src/fsync/queue/posix_aio.rs",
@@ -22,6 +22,7 @@ const UNSAFE_ISLANDS: [&str; 15] = [
     "crates/runtime/src/item/joined.rs",
     "crates/runtime/src/item/lone.rs",
     "crates/runtime/src/item/memory.rs",
+    "crates/runtime/src/item/resumed.rs",
     "crates/runtime/src/item/work.rs",
     "crates/runtime/src/scope.rs",
     "crates/sched/tests/counting/mod.rs",

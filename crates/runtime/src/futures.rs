@@ -7,12 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
-use async_task::Runnable;
 use pin_project_lite::pin_project;
 use slab::Slab;
 
-use crate::item::{self, drop_quietly, quietly};
-use crate::local;
+use crate::item::{self, Place, Runnable, drop_quietly, quietly};
 use crate::queueing::Origin;
 use crate::shared::Shared;
 use crate::state::WorkqueueState;
@@ -81,7 +79,7 @@ impl<F: Future> Future for Spawned<F> {
 }
 
 /// The handle's side; dropping it ends the future.
-pub(crate) type Task<T> = async_task::FallibleTask<Outcome<T>>;
+pub(crate) type Task<T> = async_task::FallibleTask<Outcome<T>, Place>;
 
 /// All futures of a runtime that have not ended: at shutdown they are woken to be told.
 #[derive(Debug)]
@@ -153,15 +151,13 @@ where
         let (shared, workqueue) = (Arc::clone(shared), Arc::clone(workqueue));
         let fresh = AtomicBool::new(true);
         move |runnable: Runnable| {
-            let go_on = move || {
-                local::with_budget(true, || runnable.run());
-            };
             let origin =
                 if fresh.swap(false, Ordering::Relaxed) { Origin::New } else { Origin::GoesOn };
-            shared.push(&workqueue, None, item::lone(workqueue.tag(), go_on), origin);
+            shared.push(&workqueue, None, item::resumed(workqueue.tag(), runnable), origin);
         }
     };
-    let (runnable, task) = async_task::spawn(whole, schedule);
+    let builder = async_task::Builder::new().metadata(Place::new(workqueue.tag()));
+    let (runnable, task) = builder.spawn(move |_| whole, schedule);
     shared.futures.set_waker(place, runnable.waker());
     runnable.schedule();
     task.fallible()

@@ -41,9 +41,8 @@ fn an_item_is_allocated_once_and_nothing_else_is() {
     assert!(issuing <= ITEMS && few(running), "execute: {issuing} and {running}");
     let (issuing, running) = allocated(&items, |q| several(&|_| drop(q.queue(|| [1_u64; 4]))));
     assert!(issuing <= ITEMS && few(running), "queue: {issuing} and {running}");
-    // Its own memory too, not only that of the item by which it is gone on with.
     let (issuing, running) = allocated(&items, |q| several(&|_| drop(q.spawn(async { 1 }))));
-    assert!(issuing <= 2 * ITEMS && few(running), "spawn: {issuing} and {running}");
+    assert!(issuing <= ITEMS + 10 && few(running), "spawn: {issuing} and {running}");
     let (issuing, running) =
         allocated(&items, |q| several(&|_| drop(q.queue_on(first, || ()).unwrap())));
     assert!(issuing <= ITEMS && few(running), "queue_on: {issuing} and {running}");

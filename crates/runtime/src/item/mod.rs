@@ -4,6 +4,7 @@
 //! * `batch`: lists of items through their links.
 //! * `lone`: an item that nobody waits for.
 //! * `joined`: an item with a handle.
+//! * `resumed`: an item that goes on with a future.
 //! * `work`: an item that is queued again and again; `pending`: its states.
 //! * `memory`: where they live, used again and again.
 //! * `quiet`: where panics that nobody could hear of end.
@@ -22,6 +23,8 @@ mod lone;
 mod memory;
 mod pending;
 mod quiet;
+#[cfg(not(loom))]
+mod resumed;
 mod work;
 
 pub(crate) use batch::{Batch, Batches, Hand, Sealed};
@@ -31,4 +34,6 @@ pub(crate) use joined::{Joined, joined, joined_borrowing};
 pub(crate) use lone::lone;
 pub(crate) use pending::{Awaited, Cancelled, Instance, Pending};
 pub(crate) use quiet::{drop_quietly, quietly};
+#[cfg(not(loom))]
+pub(crate) use resumed::{Place, Runnable, resumed};
 pub(crate) use work::{Call, Context, Node, SharedNode};
