@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use homing_sched::{Gaps, Idle, Shares};
+use homing_sched::{Idle, Search, Shares};
 use homing_topology::CpuId;
 
 use crate::affinity::MOVED;
@@ -54,12 +54,9 @@ struct Worker<'a> {
     turn: u64,
     shares: Shares,
     idle: Idle,
-    /// It has searched since it last ran an item or slept: it does so once for each. Whether it found
-    /// something.
-    searched: Option<bool>,
     /// The end of the last batch or sleep: the beginning of the next batch.
     now_ns: u64,
-    gaps: Gaps,
+    search: Search,
     books: BooksCache,
 }
 
@@ -67,9 +64,8 @@ impl<'a> Worker<'a> {
     fn new(shared: &'a Arc<Shared>, me: &'a Arc<Member>, cpu: CpuId) -> Self {
         let now_ns = now_ns();
         let books = BooksCache { known: Vec::new() };
-        let (idle, gaps) = (Idle::Since(now_ns), Gaps::UNKNOWN);
-        let (shares, searched) = (Shares::NONE, None);
-        Self { shared, me, cpu, turn: 0, shares, idle, searched, now_ns, gaps, books }
+        let (idle, search) = (Idle::Since(now_ns), Search::UNKNOWN);
+        Self { shared, me, cpu, turn: 0, shares: Shares::NONE, idle, now_ns, search, books }
     }
 
     /// Works until the slot is lost or given up.
@@ -94,8 +90,7 @@ impl<'a> Worker<'a> {
             }
             match shared.dispatch.take(&**shared, self.cpu, self.idle, &self.shares) {
                 Ok(taken) => {
-                    if self.searched.take() == Some(true) {
-                        // While it searched nobody was woken for anything.
+                    if self.search.takes() {
                         shared.dispatch.hand_on(&**shared, self.cpu);
                     }
                     self.run(taken);
@@ -254,10 +249,10 @@ impl<'a> Worker<'a> {
     }
 
     /// Stays awake for a while where work has been coming soon. Whether some came.
-    fn search(&mut self) -> bool {
+    fn searches(&mut self) -> bool {
         let dispatch = &self.shared.dispatch;
-        let search_ns = self.gaps.search_ns(dispatch.is_occupied(self.cpu));
-        if search_ns == 0 || self.searched.is_some() || !dispatch.begin_search(self.cpu) {
+        let search_ns = self.search.search_ns(dispatch.is_occupied(self.cpu));
+        if search_ns == 0 || !dispatch.begin_search(self.cpu) {
             return false;
         }
         let began_ns = now_ns();
@@ -271,11 +266,12 @@ impl<'a> Worker<'a> {
             std::hint::spin_loop();
         };
         dispatch.end_search(self.cpu);
-        self.searched = Some(found);
-        if found {
+        let found_after_ns = found.then(|| {
             let before_ns = std::mem::replace(&mut self.now_ns, now_ns());
-            let gap_ns = self.now_ns.saturating_sub(before_ns);
-            self.gaps = self.gaps.note(gap_ns);
+            self.now_ns.saturating_sub(before_ns)
+        });
+        self.search.ended(found_after_ns);
+        if let Some(gap_ns) = found_after_ns {
             dispatch.slot(self.cpu).books.searched(gap_ns);
         }
         found
@@ -284,7 +280,7 @@ impl<'a> Worker<'a> {
     fn park(&mut self) {
         let (shared, slot) = (self.shared, self.shared.dispatch.slot(self.cpu));
         self.me.running_since_ns.store(0, Ordering::Relaxed);
-        if self.search() {
+        if self.searches() {
             return;
         }
         let stopping = || shared.is_stopping();
@@ -315,9 +311,11 @@ impl<'a> Worker<'a> {
         slot.books.searched(fell_asleep_ns.saturating_sub(before_ns));
         if woken {
             shared.dispatch.note_wake_delay(self.cpu, self.now_ns);
-            self.gaps = self.gaps.note(self.now_ns.saturating_sub(before_ns));
+            self.search.woken(self.now_ns.saturating_sub(before_ns));
+        } else {
+            self.search.slept();
         }
-        (self.idle, self.searched) = (Idle::Woken, None);
+        self.idle = Idle::Woken;
         shared.monitor.somebody_works();
     }
 

@@ -79,7 +79,7 @@ pub use place::{
 pub use pull::{IDLE_PATIENCE_NS, Idle, Next, PULL_AGE_MAX_NS, Reach, before_park};
 pub use pull_cost::PullCost;
 pub use record::{Asked, Decided, Record, Recording};
-pub use search::{Gaps, SLEEP_COST_NS};
+pub use search::{SLEEP_COST_NS, Search};
 pub use snapshot::{Snapshot, Waiting};
 pub use tick::{
     BLOCKED_NS, CPU_INTENSIVE_NS, OCCUPIED_TICK_AGE_NS, Running, TICK_AGE_NS, Verdict, overdue,

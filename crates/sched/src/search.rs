@@ -1,47 +1,88 @@
-//! How long a worker without work stays awake, looking, before it parks.
+//! Whether a worker without work stays awake, looking, before it parks, and for how long.
 
 /// What a sleep and the wake-up from it cost together, in nanoseconds. Measured: 5 to 15 us on
 /// current x86-64 servers, half of it the waker's.
 pub const SLEEP_COST_NS: u64 = 10_000;
 
-/// How long the gaps between work have been lately: a running mean that rises at once and falls
-/// slowly, so that one long sleep among short gaps ends the searching for a while.
+/// What one worker knows of its searches: how long the gaps between work have been lately, and whether it
+/// has searched since it had some. It does so once for a wake-up or a batch.
+///
+/// Gaps are a running mean that rises at once and falls slowly, so that one long sleep among short gaps ends
+/// the searching for a while.
 ///
 /// ```
-/// use homing_sched::{Gaps, SLEEP_COST_NS};
+/// use homing_sched::{SLEEP_COST_NS, Search};
 ///
-/// let busy = (0..200).fold(Gaps::UNKNOWN, |gaps, _| gaps.note(2_000));
+/// let mut busy = Search::UNKNOWN;
+/// assert_eq!(busy.search_ns(false), 0, "as if the last gap had been long");
+/// (0..200).for_each(|_| busy.woken(2_000));
 /// assert_eq!(busy.search_ns(false), SLEEP_COST_NS);
 /// assert_eq!(busy.search_ns(true), 0, "others want the CPU");
-/// assert_eq!(busy.note(1_000_000).search_ns(false), 0, "it would be in vain");
+///
+/// busy.ended(Some(1_500)); // somebody queued an item meanwhile
+/// assert_eq!(busy.search_ns(false), 0, "only once");
+/// assert!(busy.takes(), "nobody was woken for it, nor for what came with it");
+/// assert_eq!(busy.search_ns(false), SLEEP_COST_NS, "after that item");
+/// busy.ended(None);
+/// busy.slept(); // until its time was over
+/// assert_eq!(busy.search_ns(false), SLEEP_COST_NS);
+///
+/// busy.woken(1_000_000);
+/// assert_eq!(busy.search_ns(false), 0, "it would be in vain");
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Gaps {
-    mean_ns: u64,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Search {
+    gap_ns: u64,
+    /// Since the last batch or sleep; and whether it found something.
+    searched: Option<bool>,
 }
 
-impl Gaps {
+impl Search {
     /// Before anything is known: as if the last gap had been long.
-    pub const UNKNOWN: Self = Self { mean_ns: u64::MAX / 2 };
-
-    /// Takes note of a gap: from when work ran out until there was some.
-    #[must_use]
-    pub const fn note(self, gap_ns: u64) -> Self {
-        let mean_ns = if gap_ns >= self.mean_ns {
-            gap_ns
-        } else {
-            self.mean_ns - (self.mean_ns - gap_ns).div_ceil(4)
-        };
-        Self { mean_ns }
-    }
+    pub const UNKNOWN: Self = Self { gap_ns: u64::MAX / 2, searched: None };
 
     /// How long to look before parking; 0: park at once.
     ///
     /// Looking pays where work comes before a sleep would have been over: then it costs at most
     /// what the sleep does. So never longer than that, and not at all where work has been coming
-    /// later lately, or where the CPU is wanted by somebody else (`occupied`).
-    pub const fn search_ns(self, occupied: bool) -> u64 {
-        if occupied || self.mean_ns >= SLEEP_COST_NS { 0 } else { SLEEP_COST_NS }
+    /// later lately, or where the CPU is wanted by somebody else (`occupied`). Nor a second time before
+    /// there was work.
+    pub const fn search_ns(&self, occupied: bool) -> u64 {
+        let in_vain = self.gap_ns >= SLEEP_COST_NS || self.searched.is_some();
+        if occupied || in_vain { 0 } else { SLEEP_COST_NS }
+    }
+
+    /// A search has ended; it found work, so long after work had run out, or none.
+    pub const fn ended(&mut self, found_after_ns: Option<u64>) {
+        self.searched = Some(found_after_ns.is_some());
+        if let Some(gap_ns) = found_after_ns {
+            self.note(gap_ns);
+        }
+    }
+
+    /// The worker takes a batch. Whether a search has found it: nobody was woken for anything meanwhile,
+    /// so if more waits somebody is to be.
+    pub const fn takes(&mut self) -> bool {
+        matches!(self.searched.take(), Some(true))
+    }
+
+    /// The worker has slept, and was woken so long after work had run out.
+    pub const fn woken(&mut self, gap_ns: u64) {
+        self.slept();
+        self.note(gap_ns);
+    }
+
+    /// The worker has slept, and nobody has woken it.
+    pub const fn slept(&mut self) {
+        self.searched = None;
+    }
+
+    const fn note(&mut self, gap_ns: u64) {
+        self.gap_ns = if gap_ns >= self.gap_ns {
+            gap_ns
+        } else {
+            self.gap_ns - (self.gap_ns - gap_ns).div_ceil(4)
+        };
     }
 }
 
@@ -51,21 +92,38 @@ mod tests {
 
     #[test]
     fn looks_while_gaps_are_short_and_nobody_wants_the_cpu() {
-        let mut gaps = Gaps::UNKNOWN;
-        assert_eq!(gaps.search_ns(false), 0);
+        let mut search = Search::UNKNOWN;
+        assert_eq!(search.search_ns(false), 0);
         let mut noted = 0;
-        while gaps.search_ns(false) == 0 {
-            gaps = gaps.note(2_000);
+        while search.search_ns(false) == 0 {
+            search.woken(2_000);
             noted += 1;
         }
         assert!(noted < 200, "{noted}");
-        assert_eq!(gaps.search_ns(false), SLEEP_COST_NS);
-        assert_eq!(gaps.search_ns(true), 0);
-        gaps = gaps.note(1_000_000);
-        assert_eq!(gaps.search_ns(false), 0, "one long gap");
-        (0..12).for_each(|_| gaps = gaps.note(2_000));
-        assert_eq!(gaps.search_ns(false), 0);
-        (0..12).for_each(|_| gaps = gaps.note(2_000));
-        assert!(gaps.search_ns(false) > 0, "twenty-four short ones");
+        assert_eq!(search.search_ns(false), SLEEP_COST_NS);
+        assert_eq!(search.search_ns(true), 0);
+        search.woken(1_000_000);
+        assert_eq!(search.search_ns(false), 0, "one long gap");
+        (0..12).for_each(|_| search.woken(2_000));
+        assert_eq!(search.search_ns(false), 0);
+        (0..12).for_each(|_| search.woken(2_000));
+        assert!(search.search_ns(false) > 0, "twenty-four short ones");
+    }
+
+    #[test]
+    fn searches_once_until_there_was_work_or_a_sleep() {
+        let mut known = Search::UNKNOWN;
+        (0..200).for_each(|_| known.woken(2_000));
+        for found in [None, Some(2_000)] {
+            let mut search = known;
+            assert!(!search.takes(), "it has not searched");
+            search.ended(found);
+            assert_eq!(search.search_ns(false), 0);
+            let mut after_sleep = search;
+            after_sleep.slept();
+            assert!(after_sleep.search_ns(false) > 0);
+            assert_eq!(search.takes(), found.is_some());
+            assert!(search.search_ns(false) > 0 && !search.takes());
+        }
     }
 }

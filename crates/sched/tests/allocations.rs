@@ -3,8 +3,8 @@
 mod counting;
 
 use homing_sched::{
-    Affinity, Attributes, Auto, Facts, Gaps, HandOffFacts, Idle, ItemLength, Layout, Nice, PoolId,
-    QueueId, Reach, Running, Shares, Snapshot, Taken, Window, before_park, hand_off, home,
+    Affinity, Attributes, Auto, Facts, HandOffFacts, Idle, ItemLength, Layout, Nice, PoolId,
+    QueueId, Reach, Running, Search, Shares, Snapshot, Taken, Window, before_park, hand_off, home,
     issuer_waits, overdue, start, submit, tick,
 };
 use homing_topology::{CpuId, CpuSet, Machine, Scope};
@@ -53,7 +53,9 @@ fn decide(layout: &Layout, facts: &Snapshot, queue: QueueId, cpu: CpuId, shares:
     shares.ran(queue.pool, facts.attributes(queue.pool).nice, 10_000);
     before_park(layout, facts, cpu, Idle::Woken, shares);
     let _ = ItemLength::default().complete(10_000, 3).batch(100);
-    let _ = Gaps::UNKNOWN.note(5_000).search_ns(false);
+    let mut search = Search::UNKNOWN;
+    search.woken(5_000);
+    let _ = (search.search_ns(false), search.takes());
     hand_off(&HandOffFacts { item_ns: 10_000, issuer_has_more: true, spare_cpu_count: 3 });
     tick(&Running {
         running_for_ns: 20_000_000,

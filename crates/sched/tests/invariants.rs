@@ -1,8 +1,8 @@
 //! The decisions at work on machines that do not exist: what must hold whatever happens.
 //!
 //! Every run checks that each item runs once and only where it may, that nobody is woken twice for
-//! one announcement nor for work that it may not take, that each insertion wakes at most one CPU,
-//! and that nothing is left. How long work may wait beside an idle CPU, and how often a queue may
+//! one announcement nor for work that it may not take, that no CPU searches twice for one wake-up,
+//! that each insertion wakes at most one CPU, and that nothing is left. How long work may wait beside an idle CPU, and how often a queue may
 //! be passed over, is stated in `driver/checks.rs`.
 
 mod driver;

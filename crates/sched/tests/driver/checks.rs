@@ -26,7 +26,7 @@ use std::collections::BTreeMap;
 
 use homing_sched::{
     Attributes, Facts, Features, IDLE_PATIENCE_NS, Layout, PULL_AGE_MAX_NS, PoolId, QueueId,
-    TICK_AGE_NS, TINY_ITEM_NS,
+    SLEEP_COST_NS, TICK_AGE_NS, TINY_ITEM_NS,
 };
 use homing_topology::{CpuId, CpuSet};
 
@@ -84,7 +84,7 @@ impl Checks {
         let strict = scenario.pools.iter().any(|pool| pool.affinity.strict);
         let tiny = scenario.lengths_ns.iter().any(|length| *length < TINY_ITEM_NS);
         let strict = strict || !scenario.cpumasks.is_empty();
-        let calm = scenario.stale_ns == 0 && scenario.search_ns == 0 && !scenario.occupy;
+        let calm = scenario.stale_ns == 0 && scenario.gap_ns >= SLEEP_COST_NS && !scenario.occupy;
         let all_on = board.features == Features::ALL && scenario.masks.is_empty();
         let alike = !scenario.knows_delay || scenario.lengths_ns.len() == 1;
         let is_prompt = calm && all_on && !strict && !tiny && alike;

@@ -55,8 +55,9 @@ pub(crate) struct Scenario {
     pub(crate) wake_ns: u64,
     /// and whether the decisions know.
     pub(crate) knows_delay: bool,
-    /// How long a worker searches before it parks.
-    pub(crate) search_ns: u64,
+    /// How long workers believe that they are without work: where that is short they search before they
+    /// park.
+    pub(crate) gap_ns: u64,
     /// From when on which CPUs have workers. Before the first: all.
     pub(crate) masks: Vec<(u64, CpuSet)>,
 }
@@ -82,7 +83,7 @@ impl Scenario {
             stale_ns: 0,
             wake_ns: 5_000,
             knows_delay: false,
-            search_ns: 0,
+            gap_ns: 1_000_000,
             masks: Vec::new(),
         }
     }
@@ -153,7 +154,7 @@ impl Scenario {
             stale_ns: *rng.pick(&[0, 0, 2_000, 50_000, 400_000]),
             wake_ns: *rng.pick(&[0, 3_000, 50_000]),
             knows_delay: rng.below(2) == 0,
-            search_ns: *rng.pick(&[0, 0, 5_000]),
+            gap_ns: *rng.pick(&[1_000_000, 1_000_000, 2_000]),
             masks,
             seed,
         }

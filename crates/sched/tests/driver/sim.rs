@@ -60,7 +60,7 @@ pub(crate) fn run(layout: &Layout, scenario: &Scenario) -> Report {
         scenario,
         checks: Checks::new(scenario, &board),
         board,
-        workers: (0..=last).map(|_| Worker::parked()).collect(),
+        workers: (0..=last).map(|_| Worker::parked(scenario.gap_ns)).collect(),
         log: String::new(),
         rng: Rng::new(scenario.seed),
         events: BinaryHeap::new(),

@@ -1,8 +1,11 @@
 //! A worker: it looks for work, runs a batch, announces that it is idle, looks again, parks.
+//!
+//! For one wake-up or batch it looks in vain at most once before it announces and once after, and once more
+//! if it searched, which it does at most once.
 
 use std::collections::VecDeque;
 
-use homing_sched::{Facts, Idle, Next, QueueId, Shares, before_park, start};
+use homing_sched::{Facts, Idle, Next, QueueId, Search, Shares, before_park, start};
 use homing_topology::CpuId;
 
 use super::board::Item;
@@ -33,10 +36,16 @@ pub(crate) struct Worker {
     shares: Shares,
     idle: Idle,
     parks: u64,
+    search: Search,
+    /// Since it had a batch, or slept.
+    searches: u32,
+    looks_in_vain: u32,
 }
 
 impl Worker {
-    pub(crate) fn parked() -> Self {
+    pub(crate) fn parked(gap_ns: u64) -> Self {
+        let mut search = Search::UNKNOWN;
+        (0..200).for_each(|_| search.woken(gap_ns));
         Self {
             state: State::Parked,
             hand: VecDeque::new(),
@@ -48,22 +57,32 @@ impl Worker {
             shares: Shares::NONE,
             idle: Idle::Woken,
             parks: 0,
+            search,
+            searches: 0,
+            looks_in_vain: 0,
         }
     }
 }
 
 impl Sim<'_> {
     pub(crate) fn awake(&mut self, cpu: CpuId) {
-        self.workers[cpu.index()].idle = Idle::Woken;
-        self.look(cpu, true);
+        self.rise(cpu);
+        self.look(cpu);
+    }
+
+    fn rise(&mut self, cpu: CpuId) {
+        let worker = &mut self.workers[cpu.index()];
+        worker.idle = Idle::Woken;
+        worker.search.slept();
+        (worker.searches, worker.looks_in_vain) = (0, 0);
     }
 
     pub(crate) fn time_out(&mut self, cpu: CpuId, park: u64) {
         let worker = &mut self.workers[cpu.index()];
         if worker.state == State::Parked && worker.parks == park {
             self.board.idle.remove(cpu);
-            worker.idle = Idle::Woken;
-            self.look(cpu, true);
+            self.rise(cpu);
+            self.look(cpu);
         }
     }
 
@@ -80,16 +99,17 @@ impl Sim<'_> {
         worker.shares.ran(queue.pool, self.board.attributes(queue.pool).nice, elapsed_ns);
         let length = &mut self.board.queue_mut(queue).length;
         *length = length.complete(elapsed_ns, worker.batch_items);
-        self.look(cpu, true);
+        self.look(cpu);
     }
 
     pub(crate) fn end_search(&mut self, cpu: CpuId) {
         self.board.searching.remove(cpu);
-        self.look(cpu, false);
+        self.workers[cpu.index()].search.ended(None);
+        self.look(cpu);
     }
 
     /// Looks for work, and runs it; or searches on for a while, or parks.
-    fn look(&mut self, cpu: CpuId, may_search: bool) {
+    fn look(&mut self, cpu: CpuId) {
         if !self.board.active.contains(cpu) {
             self.workers[cpu.index()].state = State::Off;
             return;
@@ -108,14 +128,26 @@ impl Sim<'_> {
                 Next::Park { .. } => break,
             }
         }
+        self.looked_in_vain(cpu);
         let near = &self.layout.rings(cpu)[0];
-        if may_search && self.scenario.search_ns > 0 && !self.board.searching.intersects(near) {
+        let worker = &mut self.workers[cpu.index()];
+        let search_ns = worker.search.search_ns(false);
+        if search_ns > 0 && !self.board.searching.intersects(near) {
+            worker.searches += 1;
+            assert!(worker.searches <= 1, "CPU {cpu} searches twice for one wake-up");
             self.board.searching.insert(cpu);
-            self.workers[cpu.index()].state = State::Searching;
-            self.after(self.scenario.search_ns, Event::SearchOver(cpu));
+            worker.state = State::Searching;
+            self.after(search_ns, Event::SearchOver(cpu));
             return;
         }
         self.park_after_look(cpu);
+    }
+
+    fn looked_in_vain(&mut self, cpu: CpuId) {
+        let worker = &mut self.workers[cpu.index()];
+        worker.looks_in_vain += 1;
+        let looks = worker.looks_in_vain;
+        assert!(looks <= 2 + worker.searches, "CPU {cpu} looks for the {looks}th time");
     }
 
     /// Announces, looks again at what really is, and parks.
@@ -130,6 +162,8 @@ impl Sim<'_> {
                 assert!(self.take(cpu, queue), "CPU {cpu} saw items that are not there");
             }
             Next::Park { until_ns } => {
+                self.looked_in_vain(cpu);
+                let worker = &mut self.workers[cpu.index()];
                 worker.state = State::Parked;
                 worker.parks += 1;
                 let park = worker.parks;
@@ -159,6 +193,8 @@ impl Sim<'_> {
         self.note(format_args!("take {cpu} {}/{} {items} {woken:?}", queue.pool.0, queue.leader));
         let worker = &mut self.workers[cpu.index()];
         worker.state = State::Busy;
+        worker.search.takes();
+        (worker.searches, worker.looks_in_vain) = (0, 0);
         worker.called_for = None;
         worker.queue = Some(queue);
         worker.batch_items = items as u32;

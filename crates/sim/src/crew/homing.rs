@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
 use homing_sched::{
-    Affinity, Attributes, Facts, Features, Gaps, HandOff, HandOffFacts, Idle, Layout,
-    Next as Decision, PullCost, QueueId, Reach, Shares, before_park, calls_for_decision, hand_off,
-    home, issuer_waits, overdue, start, submit,
+    Affinity, Attributes, Facts, Features, HandOff, HandOffFacts, Idle, Layout, Next as Decision,
+    PullCost, QueueId, Reach, Search, Shares, before_park, calls_for_decision, hand_off, home,
+    issuer_waits, overdue, start, submit,
 };
 use homing_topology::{CpuId, CpuSet, Machine, Scope};
 
@@ -120,7 +120,7 @@ struct Worker {
     began_ns: u64,
     idle: Idle,
     idle_since_ns: u64,
-    gaps: Gaps,
+    search: Search,
     parks: u64,
     woken_ns: u64,
     woken_occupied: bool,
@@ -180,7 +180,7 @@ impl Homing {
                 began_ns: 0,
                 idle: Idle::Woken,
                 idle_since_ns: 0,
-                gaps: Gaps::UNKNOWN,
+                search: Search::UNKNOWN,
                 parks: 0,
                 woken_ns: 0,
                 woken_occupied: false,
@@ -382,8 +382,10 @@ impl Homing {
         if worker.woken_ns > 0 {
             let delay_ns = self.board.now_ns - worker.woken_ns;
             self.board.delays = self.board.delays.note(worker.woken_occupied, delay_ns);
-            worker.gaps = worker.gaps.note(self.board.now_ns - worker.idle_since_ns);
+            worker.search.woken(self.board.now_ns - worker.idle_since_ns);
             worker.woken_ns = 0;
+        } else {
+            worker.search.slept();
         }
     }
 
@@ -409,7 +411,7 @@ impl Homing {
         }
         let worker = &self.workers[index];
         let occupied = self.board.is_occupied(worker.cpu);
-        let search_ns = worker.gaps.search_ns(occupied);
+        let search_ns = worker.search.search_ns(occupied);
         let near = &self.layout.rings(worker.cpu)[0];
         if search_ns > 0 && !self.board.searching.intersects(near) {
             self.board.searching.insert(worker.cpu);
@@ -430,7 +432,7 @@ impl Homing {
                 self.board.searching.remove(cpu);
                 let worker = &mut self.workers[index];
                 worker.state = State::Awake;
-                worker.gaps = worker.gaps.note(self.board.now_ns - worker.idle_since_ns);
+                worker.search.ended(Some(self.board.now_ns - worker.idle_since_ns));
                 if let Some(item) = self.take(host, index, false) {
                     return Next::Begin(item);
                 }
@@ -440,6 +442,7 @@ impl Homing {
             return Next::Look(SEARCH_STEP_NS);
         }
         self.board.searching.remove(self.workers[index].cpu);
+        self.workers[index].search.ended(None);
         self.park(host, index)
     }
 
@@ -489,6 +492,7 @@ impl Homing {
                 Decision::Park { .. } => return None,
             }
         };
+        self.workers[index].search.takes();
         host.charge(thread, host.costs.take_ns.value);
         if reach != Reach::Home {
             host.charge(thread, self.look_everywhere_ns(host));
