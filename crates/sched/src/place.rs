@@ -6,6 +6,7 @@ use crate::facts::Facts;
 use crate::features::Features;
 use crate::layout::{Layout, PoolId, QueueId};
 use crate::mask::Pod;
+use crate::patience::{nearest_reach, patience_ns};
 
 /// From which item length on a whole idle core elsewhere is better than the SMT sibling of a busy
 /// core at home, in nanoseconds. Simulated: worth 2 to 3 % at partial load with items of 300 us;
@@ -35,15 +36,6 @@ pub const TINY_ITEM_NS: u64 = 1_000;
 
 /// See [`TINY_ITEM_NS`]. Derived: a wake-up's own cost.
 pub const TINY_BACKLOG_NS: u64 = 5_000;
-
-/// No wake-up is thought to take longer, in nanoseconds: then others want the CPUs, and waking one is
-/// not what takes so long.
-pub const WAKE_DELAY_MAX_NS: u64 = 50_000;
-
-/// How many times what a wake-up takes an item may wait for somebody who is awake. With 1 it would begin as
-/// early as by a wake-up, which takes CPU time of both sides. Simulated: with 2 issuers that are the
-/// bottleneck gain most.
-const PATIENCE: u64 = 2;
 
 /// What to do with a new item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,46 +143,6 @@ pub(crate) fn pullers(
     }
 }
 
-/// How long an item of this queue may wait for the workers of its pod that are `awake`, rather than that
-/// another one is woken or fetches it; 0 where they are not sure to get it done in that time.
-///
-/// Only those count that come to this queue first, that find no other work there, and that have not been at
-/// what they run for long: who runs a long item, or is held up, is no help.
-pub(crate) fn patience_ns(
-    layout: &Layout,
-    facts: &impl Facts,
-    queue: QueueId,
-    item_ns: u64,
-    awake: &CpuSet,
-) -> u64 {
-    let patience_ns = PATIENCE * facts.wake_ns(false).min(WAKE_DELAY_MAX_NS);
-    if item_ns == 0 || item_ns >= OCCUPIED_ITEM_MAX_NS || patience_ns == 0 {
-        return 0;
-    }
-    // With so many of them an item each would take just as long.
-    let backlog_ns = item_ns.saturating_mul(u64::from(facts.waiting(queue)));
-    let enough = backlog_ns / patience_ns;
-    let level = facts.attributes(queue.pool).level();
-    let own = layout.pod(level.scope(), queue.leader);
-    let awake = awake.and(own);
-    if awake.len() as u64 <= enough || others_wait(layout, facts, queue, own) {
-        return 0;
-    }
-    let now_ns = facts.now_ns();
-    let busy_max_ns = patience_ns + 2 * item_ns;
-    let comes = |cpu: &CpuId| now_ns.saturating_sub(facts.busy_since_ns(*cpu)) <= busy_max_ns;
-    let more_than_enough = awake.iter().filter(comes).nth(enough as usize).is_some();
-    if more_than_enough { patience_ns } else { 0 }
-}
-
-/// Whether items of other pools wait for the CPUs that share a queue.
-fn others_wait(layout: &Layout, facts: &impl Facts, queue: QueueId, own: &CpuSet) -> bool {
-    facts.pools().iter().filter(|pool| *pool != queue.pool).any(|pool| {
-        let leaders = layout.leaders(facts.attributes(pool).level()).and(own);
-        leaders.iter().any(|leader| facts.waiting(QueueId { pool, leader }) > 0)
-    })
-}
-
 fn wake_for(layout: &Layout, facts: &impl Facts, queue: QueueId, near: CpuId) -> Option<CpuId> {
     let idle = facts.idle();
     if idle.is_empty() {
@@ -213,7 +165,8 @@ fn wake_for(layout: &Layout, facts: &impl Facts, queue: QueueId, near: CpuId) ->
         if known && item_ns < TINY_ITEM_NS && backlog_ns < TINY_BACKLOG_NS {
             return None;
         }
-        if patience_ns(layout, facts, queue, item_ns, &awake) > 0 {
+        let reach = nearest_reach(layout, queue, pod, &idle);
+        if patience_ns(layout, facts, queue, &home, reach) > 0 {
             return None;
         }
         let free = idle.minus(&occupied);
@@ -303,6 +256,7 @@ mod tests {
 
     use super::*;
     use crate::attributes::Attributes;
+    use crate::patience::WAKE_DELAY_MAX_NS;
     use crate::test_facts::{Given, cpu_id, cpus, layout, loose, strict};
 
     // Nodes of 8 CPUs with two caches of 4: two cores of two siblings.
@@ -469,14 +423,14 @@ mod tests {
                 facts.waiting[0].items = items;
             }
         };
-        // 0 and 1 are awake: twice the delay for each of them.
-        assert_eq!(wake("2,3", cache, of(3, 10_000, 10_000)), None);
-        assert_eq!(wake("2,3", cache, of(4, 10_000, 10_000)), Some(2));
-        assert_eq!(wake("1,2,3", cache, of(2, 10_000, 10_000)), Some(2), "of one alone");
+        // 0 and 1 are awake: twice the delay for each of them, and a 16th of an item.
+        assert_eq!(wake("2,3", cache, of(4, 10_000, 10_000)), None);
+        assert_eq!(wake("2,3", cache, of(5, 10_000, 10_000)), Some(2));
+        assert_eq!(wake("1,2,3", cache, of(3, 10_000, 10_000)), Some(2), "of one alone");
         assert_eq!(wake("0-3", cache, of(1, 10_000, 10_000)), Some(0), "nobody is awake");
         assert_eq!(wake("2,3", cache, of(1, 10_000, 0)), Some(2), "nobody knows how long it takes");
         assert_eq!(wake("2,3", cache, of(1, 0, 10_000)), Some(2), "nor how long they run");
-        let late = of(2, 2 * WAKE_DELAY_MAX_NS, u64::MAX);
+        let late = of(3, 2 * WAKE_DELAY_MAX_NS, u64::MAX);
         assert_eq!(
             wake("2,3", cache, late),
             Some(2),
@@ -486,7 +440,7 @@ mod tests {
 
     #[test]
     fn nothing_is_left_to_who_may_not_come_by() {
-        // 0 and 1 are awake, and patience is 80 us: they may be at it for 20 us more.
+        // 0 and 1 are awake, and patience is 80.625 us: they may be at it for 20 us more.
         let with = |held_up: &'static str, for_ns: u64| {
             move |facts: &mut Given| {
                 (facts.item_ns, facts.delay_ns) = (10_000, 40_000);
@@ -496,9 +450,9 @@ mod tests {
         };
         let cache = loose(Scope::Cache);
         assert_eq!(wake("2,3", cache, with("", 0)), None);
-        assert_eq!(wake("2,3", cache, with("0", 100_001)), None, "1 comes by");
-        assert_eq!(wake("2,3", cache, with("0,1", 100_000)), None);
-        assert_eq!(wake("2,3", cache, with("0,1", 100_001)), Some(2), "both are held up");
+        assert_eq!(wake("2,3", cache, with("0", 100_626)), None, "1 comes by");
+        assert_eq!(wake("2,3", cache, with("0,1", 100_625)), None);
+        assert_eq!(wake("2,3", cache, with("0,1", 100_626)), Some(2), "both are held up");
         let long = |facts: &mut Given| {
             (facts.item_ns, facts.delay_ns) = (OCCUPIED_ITEM_MAX_NS, u64::MAX);
         };
@@ -521,6 +475,26 @@ mod tests {
         assert_eq!(woken(&facts, "3-31"), None, "that is not for them");
         facts.put(&layout, 1, 2, 1, facts.now_ns);
         assert_eq!(woken(&facts, "3-31"), Some(3), "2 has something else to do");
+    }
+
+    #[test]
+    fn nobody_beyond_the_cache_is_woken_where_others_in_it_come_by() {
+        let of = |items, features| {
+            move |facts: &mut Given| {
+                (facts.item_ns, facts.delay_ns) = (10_000, 10_000);
+                facts.waiting[0].items = items;
+                facts.features = features;
+            }
+        };
+        let core = loose(Scope::Smt);
+        // 0 to 3 are awake: 20 us for each of them, and 4 more for a CPU of the same node.
+        assert_eq!(wake("4-15", core, of(9, Features::ALL)), None);
+        assert_eq!(wake("4-15", core, of(10, Features::ALL)), Some(4));
+        assert_eq!(wake("3-15", core, of(4, Features::ALL)), None, "in the cache: 0 and 1 do");
+        assert_eq!(wake("3-15", core, of(5, Features::ALL)), Some(3));
+        let alone = Features::ALL.without(Features::SWQUEUE);
+        assert_eq!(wake("4-15", core, of(4, alone)), None, "of 0 and 1");
+        assert_eq!(wake("4-15", core, of(5, alone)), Some(4), "the others do not pull");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::features::Features;
 use crate::layout::{Layout, PoolId, QueueId};
 use crate::mask::Pod;
 use crate::nice::Shares;
-use crate::place::patience_ns;
+use crate::patience::patience_ns;
 use crate::pull_cost::PullCost;
 
 /// A worker that has been idle for this long pulls whatever it may, however fresh. Derived: ten
@@ -194,8 +194,7 @@ impl<F: Facts> Scan<'_, F> {
         let now_ns = *self.now_ns.get_or_insert_with(|| facts.now_ns());
         let item_ns = facts.item_ns(queue);
         let age_ns = cost.age_ns(reach, item_ns);
-        let awake = pod.awake(&facts.active(), &facts.idle());
-        let age_ns = age_ns + patience_ns(self.layout, facts, queue, item_ns, &awake);
+        let age_ns = age_ns.max(patience_ns(self.layout, facts, queue, pod, reach));
         let by_age = facts.head_since_ns(queue).saturating_add(age_ns);
         let by_patience = idle_since_ns.saturating_add(IDLE_PATIENCE_NS);
         let ripe_at = by_age.min(by_patience);
@@ -296,6 +295,8 @@ mod tests {
         let ripe_ns = facts.now_ns + 14_000 + Reach::Node.cost_ns();
         assert_eq!(next(&layout, &facts, 0, FRESH), Err(ripe_ns));
         facts.idle = cpus("5");
+        assert_eq!(next(&layout, &facts, 0, FRESH), Err(ripe_ns), "6 and 7 fetch it sooner");
+        facts.idle = cpus("5-7");
         let at_once_ns = ripe_ns - 14_000;
         assert_eq!(next(&layout, &facts, 0, FRESH), Err(at_once_ns), "one is not enough for two");
         facts.put(&layout, 0, 1, 1, facts.now_ns);

@@ -1,0 +1,78 @@
+//! How long an item is left to who is awake, rather than that somebody else is woken for it.
+
+use homing_topology::{CpuId, CpuSet};
+
+use crate::facts::Facts;
+use crate::features::Features;
+use crate::layout::{Layout, QueueId};
+use crate::mask::Pod;
+use crate::place::OCCUPIED_ITEM_MAX_NS;
+use crate::pull::Reach;
+
+/// No wake-up is thought to take longer, in nanoseconds: then others want the CPUs, and waking one is
+/// not what takes so long.
+pub const WAKE_DELAY_MAX_NS: u64 = 50_000;
+
+/// How many times what a wake-up takes an item may wait for somebody who is awake. With 1 it would begin as
+/// early as by a wake-up, which takes CPU time of both sides. Simulated: with 2 issuers that are the
+/// bottleneck gain most.
+const PATIENCE: u64 = 2;
+
+/// How long an item of this queue may wait for workers that are awake and nearer, rather than that another
+/// one is woken at such a distance or fetches it; 0 where they are not sure to get it done in that time.
+///
+/// Only those count that come to this queue first, that find no other work there, and that have not been at
+/// what they run for long: who runs a long item, or is held up, is no help. Before somebody beyond the cache
+/// is woken these are all within it: they pull from each other sooner.
+pub(crate) fn patience_ns(
+    layout: &Layout,
+    facts: &impl Facts,
+    queue: QueueId,
+    pod: &Pod<'_>,
+    reach: Reach,
+) -> u64 {
+    let item_ns = facts.item_ns(queue);
+    let wake_ns = facts.wake_ns(false).min(WAKE_DELAY_MAX_NS);
+    if item_ns == 0 || item_ns >= OCCUPIED_ITEM_MAX_NS || wake_ns == 0 {
+        return 0;
+    }
+    let attributes = facts.attributes(queue.pool);
+    // Even at home: who is woken has not its data in its own core.
+    let fetch_ns = attributes.pull_cost.age_ns(reach, item_ns);
+    let patience_ns = PATIENCE * wake_ns + fetch_ns;
+    let near = &layout.rings(queue.leader)[0];
+    let beyond = reach > Reach::Llc && facts.features().has(Features::SWQUEUE);
+    let own = if beyond { near } else { layout.pod(attributes.level().scope(), queue.leader) };
+    let leaders = layout.leaders(attributes.level()).and(own);
+    let waiting = |leader| u64::from(facts.waiting(QueueId { leader, ..queue }));
+    let waiting: u64 = leaders.iter().map(waiting).sum();
+    // With so many of them an item each would take just as long.
+    let enough = item_ns.saturating_mul(waiting) / patience_ns;
+    let awake = pod.allowed(&facts.active().minus(&facts.idle())).and(own);
+    if awake.len() as u64 <= enough || others_wait(layout, facts, queue, own) {
+        return 0;
+    }
+    let now_ns = facts.now_ns();
+    let busy_max_ns = patience_ns + 2 * item_ns;
+    let comes = |cpu: &CpuId| now_ns.saturating_sub(facts.busy_since_ns(*cpu)) <= busy_max_ns;
+    let more_than_enough = awake.iter().filter(comes).nth(enough as usize).is_some();
+    if more_than_enough { patience_ns } else { 0 }
+}
+
+/// Whether items of other pools wait for the CPUs that share a queue.
+fn others_wait(layout: &Layout, facts: &impl Facts, queue: QueueId, own: &CpuSet) -> bool {
+    facts.pools().iter().filter(|pool| *pool != queue.pool).any(|pool| {
+        let leaders = layout.leaders(facts.attributes(pool).level()).and(own);
+        leaders.iter().any(|leader| facts.waiting(QueueId { pool, leader }) > 0)
+    })
+}
+
+/// How far away the nearest of these CPUs is.
+pub(crate) fn nearest_reach(layout: &Layout, queue: QueueId, pod: &CpuSet, idle: &CpuSet) -> Reach {
+    if idle.intersects(pod) {
+        return Reach::Home;
+    }
+    let rings = layout.rings(queue.leader);
+    let ring = rings.iter().position(|ring| ring.intersects(idle)).unwrap_or(0);
+    Reach::ALL[1..][ring.min(2)]
+}
