@@ -322,10 +322,7 @@ impl Runtime {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn cpu_counters(&self) -> Vec<(CpuId, CpuCounters)> {
-        let slots = self.shared.dispatch.slots();
-        let active = self.cpus();
-        let read = slots.map(|(cpu, slot)| (cpu, slot.books.read()));
-        read.filter(|(cpu, counters)| active.contains(*cpu) || counters.items > 0).collect()
+        self.shared.cpu_counters().collect()
     }
 
     /// How many threads there are: workers, those whose item blocks, and spares; without the

@@ -10,6 +10,7 @@ use homing_sched::Facts;
 use homing_topology::{CpuId, CpuSet, NodeId};
 
 use crate::affinity::{Mask, NOWHERE, pin_to, read_mask};
+use crate::books::CpuCounters;
 use crate::crew::{Crew, Member};
 use crate::dispatch::{Dispatch, Fill};
 use crate::futures::Futures;
@@ -211,6 +212,13 @@ impl Shared {
             closed: Mutex::new(false),
             closed_changed: Condvar::new(),
         })
+    }
+
+    /// What the workers have done of each CPU that has one, or had.
+    pub(crate) fn cpu_counters(&self) -> impl Iterator<Item = (CpuId, CpuCounters)> + '_ {
+        let active = self.dispatch.active();
+        let read = self.dispatch.slots().map(|(cpu, slot)| (cpu, slot.books.read()));
+        read.filter(move |(cpu, counters)| active.contains(*cpu) || counters.items > 0)
     }
 
     pub(crate) fn is_stopping(&self) -> bool {

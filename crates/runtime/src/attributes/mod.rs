@@ -5,6 +5,7 @@
 //! module/…           of the runtime: default_affinity_scope, watchdog_thresh, …
 //! workqueue/NAME/…   of each workqueue: affinity_scope, max_active, counters, …
 //! pod/SCOPE/…        how the machine is cut
+//! cpu/ID             what each CPU's workers have done
 //! pool/ID            the queues that workqueues with equal attributes share
 //! thread/ID          what each thread does
 //! ```

@@ -1,4 +1,4 @@
-//! What is of the whole runtime: `module`, `pod`, `pool`, `thread`.
+//! What is of the whole runtime: `module`, `pod`, `cpu`, `pool`, `thread`.
 
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use homing_control::Attribute;
 use homing_sched::{Facts, Level, PoolId, QueueId};
-use homing_topology::{CpuSet, Scope};
+use homing_topology::{CpuId, CpuSet, Scope};
 
 use super::{Refused, scope};
 use crate::clock::nanoseconds;
@@ -27,11 +27,13 @@ pub(super) fn list(shared: &Shared) -> Vec<Attribute> {
     let pods = Scope::ALL
         .into_iter()
         .flat_map(|scope| ["cpus", "node"].map(|of| (format!("pod/{scope}/{of}"), false)));
+    let cpus = shared.cpu_counters();
+    let cpus = cpus.map(|(cpu, _)| (format!("cpu/{cpu}"), false));
     let pools = shared.dispatch.pools.in_use().iter();
     let pools = pools.map(|pool| (format!("pool/{}", pool.0), false));
     let threads = shared.threads();
     let threads = threads.iter().map(|thread| (format!("thread/{}", thread.number), false));
-    let all = module.chain(pods).chain(pools).chain(threads);
+    let all = module.chain(pods).chain(cpus).chain(pools).chain(threads);
     all.map(|(path, writable)| Attribute { path, writable }).collect()
 }
 
@@ -43,6 +45,7 @@ pub(super) fn get(shared: &Shared, words: &[&str]) -> Option<String> {
     match words {
         ["module", name] => module(shared, name),
         ["pod", scope, of] => pod(shared, scope.parse().ok()?, of),
+        ["cpu", id] => cpu(shared, CpuId::new(id.parse().ok()?)?),
         ["pool", id] => {
             let id = id.parse().ok().map(PoolId);
             let id = id.filter(|id| shared.dispatch.pools.in_use().contains(*id))?;
@@ -120,6 +123,21 @@ fn pod(shared: &Shared, scope: Scope, of: &str) -> Option<String> {
     });
     let lines: Option<Vec<String>> = lines.collect();
     Some(lines?.join("\n"))
+}
+
+fn cpu(shared: &Shared, id: CpuId) -> Option<String> {
+    let (_, counters) = shared.cpu_counters().find(|(cpu, _)| *cpu == id)?;
+    let [home, llc, node, remote] = counters.pulls;
+    Some(format!(
+        "items {}\npulls_home {home}\npulls_llc {llc}\npulls_node {node}\npulls_remote {remote}\n\
+         busy_ns {}\nparked_ns {}\nparks {}\nwakes {}\nsearched_ns {}",
+        counters.items,
+        counters.busy_ns,
+        counters.parked_ns,
+        counters.parks,
+        counters.wakes,
+        counters.searched_ns
+    ))
 }
 
 fn pool(shared: &Shared, id: PoolId) -> String {

@@ -43,6 +43,27 @@ fn everything_that_is_listed_can_be_read_and_what_is_writable_takes_its_own_valu
 }
 
 #[test]
+fn each_cpu_tells_what_its_workers_have_done() {
+    let runtime = runtime();
+    let cpus = runtime.cpus();
+    let first = cpus.first().unwrap();
+    runtime.events().queue_on(first, || {}).unwrap().join().unwrap();
+    let tree = runtime.attributes();
+    let paths = tree.list().into_iter().filter(|of| of.path.starts_with("cpu/")).count();
+    assert_eq!(paths, cpus.len());
+    let sum_of = |key: &str| -> u64 {
+        let texts = cpus.iter().map(|cpu| tree.get(&format!("cpu/{cpu}")).unwrap());
+        let lines: Vec<String> =
+            texts.flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>()).collect();
+        let numbers =
+            lines.iter().filter_map(|line| line.strip_prefix(key)?.trim().parse::<u64>().ok());
+        numbers.sum()
+    };
+    assert_eq!((sum_of("items "), sum_of("pulls_home ")), (1, 1));
+    assert_eq!(tree.get("cpu/77"), Err(AttributeError::NotFound { path: "cpu/77".to_owned() }));
+}
+
+#[test]
 fn what_is_set_is_in_force_and_reads_back() {
     let runtime = runtime();
     let queue = runtime.workqueue("q").freezable().build().unwrap();
