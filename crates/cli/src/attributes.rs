@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::output;
 
 /// Which program.
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub(crate) struct ControlArgs {
     /// The program's control socket: what it was given as --control
     #[arg(long, value_name = "SOCKET", env = "HOMING_SOCKET")]

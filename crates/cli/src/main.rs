@@ -10,6 +10,10 @@ mod lab;
 mod output;
 mod passphrase;
 mod serve;
+mod source;
+mod spans;
+mod stop;
+mod top;
 mod topo;
 mod try_load;
 mod wq;
@@ -32,7 +36,7 @@ First steps:
   homing serve --try                     see it work, leaves nothing behind
   homing serve disk.img --size 10G       make an encrypted volume and serve it
   homing topo                            the machine and its cache domains
-  homing wq monitor --socket CONTROL     what a running server's workqueues do
+  homing top --socket CONTROL            what a running server does now
   homing lab trace FILE --compare        which cache policy is worth what on a trace";
 
 #[derive(Subcommand)]
@@ -41,6 +45,8 @@ enum Command {
     Serve(Box<serve::ServeArgs>),
     /// Show the machine: cores, caches, nodes, and the pods of each affinity scope
     Topo(topo::TopoArgs),
+    /// Watch what a running program does: CPUs, workqueues, durability, cache
+    Top(top::TopArgs),
     /// List the live attributes of a running program
     Ls(attributes::LsArgs),
     /// Print the value of an attribute
@@ -66,6 +72,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Serve(args) => serve::run(&args),
         Command::Topo(args) => topo::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Ls(args) => attributes::list(&args),
         Command::Get(args) => attributes::get(&args),
         Command::Set(args) => attributes::set(&args),

@@ -8,9 +8,9 @@ use homing::{CpuSet, Scope};
 use homing_control::ClientError;
 use serde::Serialize;
 
-use super::source::{Source, UNKNOWN, keyed, table};
 use crate::attributes::ControlArgs;
 use crate::output;
+use crate::source::{Source, UNKNOWN, keyed, table};
 
 #[derive(Args)]
 #[command(after_help = HELP)]

@@ -2,7 +2,6 @@
 
 mod dump;
 mod monitor;
-mod source;
 
 use clap::{Args, Subcommand};
 

@@ -1,24 +1,18 @@
 //! `homing wq monitor`: what workqueues have done, again and again, as the kernel's
 //! `wq_monitor.py` shows it.
 
-use std::io;
-use std::os::unix::net::UnixStream;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::Context;
 use clap::Args;
 use homing_control::ClientError;
 use regex::Regex;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::{flag, low_level};
 
-use super::source::{Source, UNKNOWN, keyed, table};
 use crate::attributes::ControlArgs;
 use crate::output;
+use crate::source::{Source, UNKNOWN, keyed, table};
+use crate::spans::{seconds, span};
+use crate::stop::Stop;
 
 #[derive(Args)]
 #[command(after_help = HELP)]
@@ -54,12 +48,6 @@ All figures are of the time since the workqueue was made, except infl.
   home, llc, node, remote                 items by how far they were pulled
   age_p99  99 of 100 items waited less than this
 - stands for what is not known. With --json, cpu_time is in microseconds, as the kernel's is.";
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    let seconds = seconds.filter(|seconds| *seconds <= Duration::from_secs(86400 * 365));
-    seconds.ok_or_else(|| "use a number of seconds, as in 1, 0.5, or 0 for once".to_owned())
-}
 
 pub(crate) fn run(args: &MonitorArgs) -> anyhow::Result<()> {
     // Once is short: there a signal may end us as it ends everybody.
@@ -175,61 +163,6 @@ impl Row {
     }
 }
 
-/// Nanoseconds in the unit that fits them.
-fn span(ns: u64) -> String {
-    match ns {
-        0..1_000 => format!("{ns}ns"),
-        1_000..1_000_000 => format!("{:.1}us", ns as f64 / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.1}ms", ns as f64 / 1e6),
-        _ => format!("{:.1}s", ns as f64 / 1e9),
-    }
-}
-
-/// When to stop: on a signal, or when nobody reads our output any more.
-struct Stop {
-    signalled: UnixStream,
-}
-
-impl Stop {
-    fn on_signals() -> anyhow::Result<Self> {
-        Self::register().context("cannot handle signals")
-    }
-
-    fn register() -> io::Result<Self> {
-        let (signalled, signal) = UnixStream::pair()?;
-        let stopping = Arc::new(AtomicBool::new(false));
-        for number in [SIGINT, SIGTERM] {
-            // The second one ends us at once: a server that does not answer takes its time. The
-            // order matters: the first one must not find the flag that it is to set.
-            flag::register_conditional_shutdown(number, 128 + number, Arc::clone(&stopping))?;
-            flag::register(number, Arc::clone(&stopping))?;
-            low_level::pipe::register(number, signal.try_clone()?)?;
-        }
-        Ok(Self { signalled })
-    }
-
-    /// Waits this long, or until told to stop; whether to go on.
-    fn within(&self, time: Duration) -> anyhow::Result<bool> {
-        let deadline = Instant::now() + time;
-        let stdout = io::stdout();
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let left = Timespec::try_from(left).context("cannot wait this long")?;
-            // Of a reader that has left we are told without asking.
-            let mut sources = [
-                PollFd::new(&self.signalled, PollFlags::IN),
-                PollFd::new(&stdout, PollFlags::empty()),
-            ];
-            match poll(&mut sources, Some(&left)) {
-                Ok(0) => return Ok(true),
-                Ok(_) => return Ok(false),
-                Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error).context("cannot wait"),
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -251,20 +184,5 @@ mod tests {
         assert_eq!(row.json(Duration::from_millis(1500))["timestamp"], json!(1.5));
         row.counters.clear();
         assert_eq!(row.cells()[1..], ["-"; 12]);
-    }
-
-    #[test]
-    fn spans_have_units_that_fit() {
-        let texts = [999, 1500, 2_500_000, 60_000_000_000].map(span);
-        assert_eq!(texts, ["999ns", "1.5us", "2.5ms", "60.0s"]);
-    }
-
-    #[test]
-    fn seconds_may_be_parts_of_one_and_nothing_else() {
-        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
-        assert_eq!(seconds("0"), Ok(Duration::ZERO));
-        for text in ["-1", "", "x", "NaN", "inf", "1e300", "1e12"] {
-            assert!(seconds(text).is_err(), "{text}");
-        }
     }
 }

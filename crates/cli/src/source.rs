@@ -9,26 +9,26 @@ use homing_control::{Client, ClientError};
 use crate::attributes::ControlArgs;
 
 /// Stands for what is not known.
-pub(super) const UNKNOWN: &str = "-";
+pub(crate) const UNKNOWN: &str = "-";
 /// Blanks between columns.
 const GAP: u16 = 2;
 
 /// A program's attributes.
-pub(super) struct Source {
+pub(crate) struct Source {
     client: Client,
     paths: Vec<String>,
 }
 
 impl Source {
     /// Connects and learns which attributes at or below `prefix` there are.
-    pub(super) fn connect(control: &ControlArgs, prefix: &str) -> Result<Self, ClientError> {
+    pub(crate) fn connect(control: &ControlArgs, prefix: &str) -> Result<Self, ClientError> {
         let mut client = control.connect()?;
         let paths = client.list(prefix)?.into_iter().map(|attribute| attribute.path).collect();
         Ok(Self { client, paths })
     }
 
     /// The names in `KIND/NAME/attribute`, each once, in order.
-    pub(super) fn names(&self, kind: &str) -> Vec<String> {
+    pub(crate) fn names(&self, kind: &str) -> Vec<String> {
         let names = self.below(kind).filter_map(|rest| rest.rsplit_once('/'));
         // Not `dedup`: the paths of `a/b` stand among those of `a`.
         let names: BTreeSet<_> = names.map(|(name, _)| name.to_owned()).collect();
@@ -36,7 +36,7 @@ impl Source {
     }
 
     /// The names in `KIND/NAME`, by number where they are numbers.
-    pub(super) fn leaves(&self, kind: &str) -> Vec<String> {
+    pub(crate) fn leaves(&self, kind: &str) -> Vec<String> {
         let mut names: Vec<_> = self.below(kind).map(ToOwned::to_owned).collect();
         names.sort_by_key(|name| name.parse::<u64>().unwrap_or(u64::MAX));
         names
@@ -47,7 +47,7 @@ impl Source {
     }
 
     /// A value, without the newline at its end; `None` where it is not to be had.
-    pub(super) fn get(&mut self, path: &str) -> Result<Option<String>, ClientError> {
+    pub(crate) fn get(&mut self, path: &str) -> Result<Option<String>, ClientError> {
         match self.client.get(path) {
             Ok(value) => Ok(Some(value.trim_end().to_owned())),
             Err(ClientError::Attribute(_)) => Ok(None),
@@ -57,14 +57,14 @@ impl Source {
 }
 
 /// The lines "KEY VALUE" of a flat keyed attribute.
-pub(super) fn keyed(text: &str) -> BTreeMap<&str, &str> {
+pub(crate) fn keyed(text: &str) -> BTreeMap<&str, &str> {
     let pairs = text.lines().map(|line| line.split_once(' ').unwrap_or((line, "")));
     pairs.map(|(key, value)| (key, value.trim())).collect()
 }
 
 /// A table without lines; columns from `right_from` on are aligned to the right. `least` has the
 /// least widths of the first columns, so that tables printed one after the other look alike.
-pub(super) fn table(
+pub(crate) fn table(
     header: &[&str],
     rows: impl IntoIterator<Item = Vec<String>>,
     right_from: usize,

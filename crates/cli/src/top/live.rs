@@ -1,0 +1,151 @@
+//! The terminal: drawn again at each look and each key, and as it was before when we end.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, SyncSender, TryRecvError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow};
+use homing_control::ClientError;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::{DefaultTerminal, crossterm};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use super::TopArgs;
+use super::rates::Rates;
+use super::sample::Sample;
+use super::screen::{View, draw};
+
+/// How late a new look may be drawn, or a signal be noticed.
+const LATE: Duration = Duration::from_millis(50);
+
+pub(super) fn run(args: &TopArgs, first: Sample) -> anyhow::Result<()> {
+    let ended = Arc::new(AtomicBool::new(false));
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&ended)).context("cannot handle signals")?;
+    }
+    let looks = begin_to_look(args)?;
+    let terminal = ratatui::try_init();
+    // Also after half of it.
+    let restored = Restored;
+    let mut terminal = terminal.context("cannot draw on this terminal")?;
+    let mut live = Live::new(args, first);
+    let result = live.go_on(&mut terminal, &looks, &ended);
+    drop(restored);
+    result
+}
+
+/// The terminal is as before once this is dropped; `ratatui` sees to panics.
+struct Restored;
+
+impl Drop for Restored {
+    fn drop(&mut self) {
+        ratatui::restore();
+    }
+}
+
+type Look = Result<Sample, ClientError>;
+
+/// Looks again and again on a thread of its own: a program that is stopped does not answer for seconds.
+fn begin_to_look(args: &TopArgs) -> anyhow::Result<Receiver<Look>> {
+    let (send, looks) = mpsc::sync_channel(1);
+    let (control, interval) = (args.control.clone(), args.interval);
+    let look = move || look_until_nobody_sees(&send, interval, || Sample::read(&control));
+    thread::Builder::new().name("top".to_owned()).spawn(look).context("cannot start a thread")?;
+    Ok(looks)
+}
+
+fn look_until_nobody_sees(send: &SyncSender<Look>, interval: Duration, look: impl Fn() -> Look) {
+    let mut next = Instant::now() + interval;
+    loop {
+        thread::sleep(next.saturating_duration_since(Instant::now()));
+        // Not the ones that were missed.
+        next = Instant::now() + interval;
+        if send.send(look()).is_err() {
+            return;
+        }
+    }
+}
+
+struct Live {
+    view: View,
+    before: Sample,
+    left: u64,
+}
+
+impl Live {
+    fn new(args: &TopArgs, first: Sample) -> Self {
+        let view = View {
+            program: args.control.socket.display().to_string(),
+            rates: Rates::between(None, &first),
+            colors: std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty()),
+            ..View::default()
+        };
+        Self { view, before: first, left: args.count.unwrap_or(u64::MAX) }
+    }
+
+    fn go_on(
+        &mut self,
+        terminal: &mut DefaultTerminal,
+        looks: &Receiver<Look>,
+        ended: &AtomicBool,
+    ) -> anyhow::Result<()> {
+        let mut changed = true;
+        while self.left > 0 && !ended.load(Ordering::Relaxed) {
+            if changed {
+                terminal.draw(|frame| draw(frame, &self.view)).context("cannot draw")?;
+            }
+            changed = false;
+            if event::poll(LATE).context("cannot read the keyboard")? {
+                match event::read().context("cannot read the keyboard")? {
+                    Event::Key(key) if key.kind != KeyEventKind::Release => {
+                        if !self.pressed(key) {
+                            return Ok(());
+                        }
+                        changed = true;
+                    }
+                    Event::Resize(..) => changed = true,
+                    _ => {}
+                }
+            }
+            match looks.try_recv() {
+                Ok(look) => changed |= self.seen(look),
+                Err(TryRecvError::Empty) => {}
+                Err(TryRecvError::Disconnected) => {
+                    return Err(anyhow!("the thread that looks has ended"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether to go on.
+    fn pressed(&mut self, key: crossterm::event::KeyEvent) -> bool {
+        let control = key.modifiers.contains(KeyModifiers::CONTROL);
+        match key.code {
+            KeyCode::Char('q') | KeyCode::Esc => return false,
+            KeyCode::Char('c' | 'd') if control => return false,
+            KeyCode::Char(' ') => self.view.paused = !self.view.paused,
+            KeyCode::Char('s') => self.view.order = self.view.order.next(),
+            _ => {}
+        }
+        true
+    }
+
+    /// Whether there is something new to draw.
+    fn seen(&mut self, look: Look) -> bool {
+        match look {
+            Ok(now) => {
+                self.left = self.left.saturating_sub(1);
+                if !self.view.paused {
+                    self.view.rates = Rates::between(Some(&self.before), &now);
+                }
+                self.view.trouble = None;
+                self.before = now;
+            }
+            Err(error) => self.view.trouble = Some(error.to_string()),
+        }
+        true
+    }
+}

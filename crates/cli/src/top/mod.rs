@@ -1,0 +1,109 @@
+//! `homing top`: what a running program does now, seen through its attributes alone.
+//!
+//! ```text
+//! sample   its counters at one moment
+//! rates    what happened between two of them
+//! screen   the same, drawn
+//! live     the terminal: keys, a reader that does not hold them up, and how it was before
+//! ```
+
+mod live;
+mod rates;
+mod sample;
+mod screen;
+
+use std::io::{self, IsTerminal};
+use std::time::Duration;
+
+use anyhow::bail;
+use clap::Args;
+
+use crate::attributes::ControlArgs;
+use crate::output;
+use crate::spans::seconds;
+use crate::stop::Stop;
+use rates::Rates;
+use sample::Sample;
+
+#[derive(Args)]
+#[command(after_help = HELP)]
+pub(crate) struct TopArgs {
+    #[command(flatten)]
+    control: ControlArgs,
+
+    /// Seconds between looks
+    #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    interval: Duration,
+
+    /// End after so many looks
+    #[arg(short = 'n', long, value_name = "COUNT")]
+    count: Option<u64>,
+
+    /// Print for programs: an object for each look, on a line of its own
+    #[arg(long)]
+    json: bool,
+}
+
+const HELP: &str = "\
+Examples:
+  homing top --socket disk.control
+  homing top -i 5                               with HOMING_SOCKET set
+  homing top --json -n 1                        what happened within one second, for programs
+
+All figures are of the time since the look before, but for those that say otherwise.
+  CPUs         how much of its time a worker ran items; how often it slept
+  workqueues   items a second, CPUs' worth of time, how far items were pulled, how long 99 of
+               100 waited since the start
+  durability   syncs asked for, those that shared one, commits, and how long they took
+  cache        each group's memory, and how many of its reads were hits
+
+Keys: s sorts workqueues by CPU time, items or name; space stands still; q ends.
+NO_COLOR is respected. A program that ends is waited for: it may come back.";
+
+/// The least time between two looks: more often they are work for the program.
+const INTERVAL_MIN: Duration = Duration::from_millis(50);
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = seconds(text).map_err(|_| "use a number of seconds, as in 1 or 0.5".to_owned());
+    match interval? {
+        short if short < INTERVAL_MIN => Err("use 0.05 seconds or more".to_owned()),
+        interval => Ok(interval),
+    }
+}
+
+pub(crate) fn run(args: &TopArgs) -> anyhow::Result<()> {
+    // A mistyped path is an error at once; one that goes away later is waited for.
+    let first = Sample::read(&args.control)?;
+    if args.json {
+        return print_rates(args, first);
+    }
+    if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
+        bail!("this is no terminal to draw on: use --json, or homing wq monitor for plain text");
+    }
+    live::run(args, first)
+}
+
+fn print_rates(args: &TopArgs, first: Sample) -> anyhow::Result<()> {
+    let stop = Stop::on_signals()?;
+    let mut before = first;
+    let mut left = args.count.unwrap_or(u64::MAX);
+    while left > 0 && stop.within(args.interval)? {
+        let now = Sample::read(&args.control)?;
+        output::print_line(&serde_json::to_string(&Rates::between(Some(&before), &now))?)?;
+        before = now;
+        left -= 1;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_are_not_too_often() {
+        assert_eq!(interval("0.05"), Ok(INTERVAL_MIN));
+        assert!(interval("0").unwrap_err().contains("0.05"));
+        assert!(interval("fast").unwrap_err().contains("as in 1 or 0.5"));
+    }
+}

@@ -1,0 +1,223 @@
+//! What happened between two samples, as people and programs are told it.
+
+use std::time::UNIX_EPOCH;
+
+use serde::Serialize;
+
+use super::sample::Sample;
+
+/// See the module. `None` is for what is not known: there was no sample before, or the program has been
+/// started anew.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Rates {
+    /// Seconds since 1970.
+    pub(super) timestamp: f64,
+    /// Between the samples.
+    pub(super) seconds: Option<f64>,
+    pub(super) cpus: Vec<Cpu>,
+    pub(super) workqueues: Vec<Workqueue>,
+    pub(super) durability: Option<Durability>,
+    pub(super) cache: Option<Cache>,
+    /// Queues that the watchdog found standing still, since the start.
+    pub(super) stalls: Option<u64>,
+}
+
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Cpu {
+    pub(super) cpu: String,
+    /// Of its time, from 0 to 1.
+    pub(super) busy: Option<f64>,
+    /// Of its time, awake without work.
+    pub(super) searching: Option<f64>,
+    pub(super) items_per_s: Option<f64>,
+    pub(super) sleeps_per_s: Option<f64>,
+    /// The workqueue whose item it runs at this moment.
+    pub(super) workqueue: Option<String>,
+    /// For how long already, in nanoseconds.
+    pub(super) running_ns: Option<u64>,
+}
+
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Workqueue {
+    pub(super) name: String,
+    pub(super) affinity_scope: Option<String>,
+    pub(super) in_flight: Option<u64>,
+    pub(super) items_per_s: Option<f64>,
+    /// CPUs' worth of CPU time.
+    pub(super) cpus: Option<f64>,
+    pub(super) woken_per_s: Option<f64>,
+    /// Items a second by how far they were pulled: home, llc, node, remote.
+    pub(super) pulled_per_s: [Option<f64>; 4],
+    /// Since the start.
+    pub(super) queue_age_p99_ns: Option<u64>,
+}
+
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Durability {
+    pub(super) backend: Option<String>,
+    pub(super) strategy: Option<String>,
+    pub(super) asked_per_s: Option<f64>,
+    pub(super) shared_per_s: Option<f64>,
+    pub(super) files_per_s: Option<f64>,
+    pub(super) commits_per_s: Option<f64>,
+    pub(super) flushes_saved_per_s: Option<f64>,
+    /// Since the start, like the two after it.
+    pub(super) failed: Option<u64>,
+    pub(super) latency_p50_ns: Option<u64>,
+    pub(super) latency_p99_ns: Option<u64>,
+}
+
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Cache {
+    /// Bytes.
+    pub(super) size: Option<u64>,
+    /// Bytes.
+    pub(super) memory: Option<u64>,
+    pub(super) groups: Vec<Group>,
+}
+
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Group {
+    pub(super) name: String,
+    /// Bytes.
+    pub(super) usage: Option<u64>,
+    /// Bytes.
+    pub(super) dirty: Option<u64>,
+    /// Hits of all pages that were asked for, from 0 to 1; none where none were.
+    pub(super) hit_ratio: Option<f64>,
+    pub(super) asked_per_s: Option<f64>,
+    pub(super) refaults_per_s: Option<f64>,
+    pub(super) evictions_per_s: Option<f64>,
+    pub(super) write_backs_per_s: Option<f64>,
+    /// Since the start.
+    pub(super) write_back_errors: Option<u64>,
+}
+
+impl Rates {
+    pub(super) fn between(before: Option<&Sample>, now: &Sample) -> Self {
+        let seconds = before.map(|before| (now.at - before.at).as_secs_f64());
+        let change = Change { before, now, seconds: seconds.unwrap_or_default() };
+        let named = |kind, attribute| now.names(kind, attribute).into_iter();
+        let durable = now.value("durable/counters").is_some();
+        let cached = now.value("cache/size").is_some();
+        Self {
+            timestamp: now.wall.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64(),
+            seconds,
+            cpus: named("cpu", "").map(|cpu| change.cpu(cpu)).collect(),
+            workqueues: named("workqueue", "/counters")
+                .map(|name| change.workqueue(name))
+                .collect(),
+            durability: durable.then(|| change.durability()),
+            cache: cached.then(|| change.cache()),
+            stalls: now.value("module/stalls").and_then(|stalls| stalls.parse().ok()),
+        }
+    }
+}
+
+struct Change<'a> {
+    before: Option<&'a Sample>,
+    now: &'a Sample,
+    seconds: f64,
+}
+
+impl Change<'_> {
+    /// By how much a counter has grown.
+    fn grown(&self, path: &str, key: &str) -> Option<u64> {
+        let before = self.before?.counter(path, key)?;
+        self.now.counter(path, key)?.checked_sub(before)
+    }
+
+    fn per_s(&self, path: &str, key: &str) -> Option<f64> {
+        let grown = self.grown(path, key)?;
+        (self.seconds > 0.0).then(|| grown as f64 / self.seconds)
+    }
+
+    /// Of nanoseconds: how much of the time.
+    fn share(&self, path: &str, key: &str) -> Option<f64> {
+        Some(self.per_s(path, key)? / 1e9)
+    }
+
+    fn cpu(&self, cpu: String) -> Cpu {
+        let path = format!("cpu/{cpu}");
+        let threads = self.now.names("thread", "").into_iter().map(|id| format!("thread/{id}"));
+        let mut there = threads.filter(|thread| self.now.word(thread, "cpu") == Some(&cpu));
+        let runs =
+            there.find(|thread| self.now.word(thread, "workqueue").is_some_and(|of| of != "-"));
+        let runs = runs.as_deref();
+        Cpu {
+            // Counted when an item ends: a long one counts for the second in which it does.
+            busy: self.share(&path, "busy_ns").map(|busy| busy.min(1.0)),
+            searching: self.share(&path, "searched_ns").map(|searching| searching.min(1.0)),
+            items_per_s: self.per_s(&path, "items"),
+            sleeps_per_s: self.per_s(&path, "parks"),
+            workqueue: runs.and_then(|thread| Some(self.now.word(thread, "workqueue")?.to_owned())),
+            running_ns: runs.and_then(|thread| self.now.counter(thread, "running_ns")),
+            cpu,
+        }
+    }
+
+    fn workqueue(&self, name: String) -> Workqueue {
+        let path = format!("workqueue/{name}/counters");
+        let scope = self.now.value(&format!("workqueue/{name}/affinity_scope"));
+        Workqueue {
+            affinity_scope: scope.map(str::to_owned),
+            in_flight: self.now.counter(&path, "infl"),
+            items_per_s: self.per_s(&path, "started"),
+            cpus: self.share(&path, "cpu_time_ns"),
+            woken_per_s: self.per_s(&path, "woken"),
+            pulled_per_s: PULLED.map(|key| self.per_s(&path, key)),
+            queue_age_p99_ns: self.now.counter(&path, "queue_age_p99_ns"),
+            name,
+        }
+    }
+
+    fn durability(&self) -> Durability {
+        let per_s = |key| self.per_s("durable/counters", key);
+        let total = |key| self.now.counter("durable/counters", key);
+        let word = |path| self.now.value(path).map(str::to_owned);
+        Durability {
+            backend: word("durable/backend"),
+            strategy: word("durable/strategy"),
+            asked_per_s: per_s("asked"),
+            shared_per_s: per_s("shared"),
+            files_per_s: per_s("files"),
+            commits_per_s: per_s("commits"),
+            flushes_saved_per_s: per_s("flushes_saved"),
+            failed: total("failed"),
+            latency_p50_ns: total("latency_p50_ns"),
+            latency_p99_ns: total("latency_p99_ns"),
+        }
+    }
+
+    fn cache(&self) -> Cache {
+        let number = |path| self.now.value(path).and_then(|number| number.parse().ok());
+        let groups = self.now.names("cache/group", "/stat").into_iter();
+        Cache {
+            size: number("cache/size"),
+            memory: number("cache/memory"),
+            groups: groups.map(|name| self.group(name)).collect(),
+        }
+    }
+
+    fn group(&self, name: String) -> Group {
+        let path = format!("cache/group/{name}/stat");
+        let (hits, misses) = (self.grown(&path, "hits"), self.grown(&path, "misses"));
+        let asked = hits.zip(misses).map(|(hits, misses)| hits + misses);
+        let ratio = hits.zip(asked).filter(|(_, asked)| *asked > 0);
+        Group {
+            usage: self.now.counter(&path, "usage"),
+            dirty: self.now.counter(&path, "dirty"),
+            hit_ratio: ratio.map(|(hits, asked)| hits as f64 / asked as f64),
+            asked_per_s: asked
+                .filter(|_| self.seconds > 0.0)
+                .map(|asked| asked as f64 / self.seconds),
+            refaults_per_s: self.per_s(&path, "refaults"),
+            evictions_per_s: self.per_s(&path, "evictions"),
+            write_backs_per_s: self.per_s(&path, "write_backs"),
+            write_back_errors: self.now.counter(&path, "write_back_errors"),
+            name,
+        }
+    }
+}
+
+const PULLED: [&str; 4] = ["pulled_home", "pulled_llc", "pulled_node", "pulled_remote"];

@@ -1,0 +1,292 @@
+//! The rates, drawn.
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row, Table};
+
+use super::rates::{Cpu, Durability, Group, Rates, Workqueue};
+use crate::byte_size::ByteSize;
+use crate::source::UNKNOWN;
+use crate::spans::span;
+
+/// CPUs with a line each, and all others with a character each.
+const CPU_LINES_MAX: usize = 8;
+const METER_WIDTH: usize = 16;
+const LEVELS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+
+/// What workqueues are in the order of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Order {
+    #[default]
+    Cpu,
+    Items,
+    Name,
+}
+
+impl Order {
+    pub(super) fn next(self) -> Self {
+        match self {
+            Self::Cpu => Self::Items,
+            Self::Items => Self::Name,
+            Self::Name => Self::Cpu,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "CPU time",
+            Self::Items => "items",
+            Self::Name => "name",
+        }
+    }
+}
+
+/// What is on the screen.
+#[derive(Default)]
+pub(super) struct View {
+    /// Which program.
+    pub(super) program: String,
+    pub(super) rates: Rates,
+    /// Why there is nothing new.
+    pub(super) trouble: Option<String>,
+    pub(super) paused: bool,
+    pub(super) order: Order,
+    /// As many may be told apart by it.
+    pub(super) colors: bool,
+}
+
+pub(super) fn draw(frame: &mut Frame<'_>, view: &View) {
+    let rates = &view.rates;
+    let area = frame.area();
+    let groups = rates.cache.as_ref().map_or(0, |cache| cache.groups.len().clamp(1, 6) + 2);
+    let cpus = cpu_lines(&rates.cpus, area.width).len() + 1;
+    let [head, cpus, workqueues, durability, cache, foot] = Layout::vertical([
+        Constraint::Length(1),
+        Constraint::Length(cpus as u16),
+        Constraint::Min(4),
+        Constraint::Length(if rates.durability.is_some() { 3 } else { 0 }),
+        Constraint::Length(groups as u16),
+        Constraint::Length(1),
+    ])
+    .areas(area);
+    frame.render_widget(Paragraph::new(view.head()), head);
+    let lines: Vec<_> = cpu_lines(&rates.cpus, area.width).into_iter().map(Line::from).collect();
+    let block = view.block(&cpu_title(&rates.cpus));
+    frame.render_widget(Paragraph::new(lines).block(block), cpus);
+    frame.render_widget(view.workqueues(), workqueues);
+    if let Some(of) = &rates.durability {
+        let lines: Vec<_> = durability_lines(of).into_iter().map(Line::from).collect();
+        frame.render_widget(Paragraph::new(lines).block(view.block("Durability")), durability);
+    }
+    view.draw_cache(frame, cache);
+    frame.render_widget(Paragraph::new(view.foot()), foot);
+}
+
+impl View {
+    fn style(&self, color: Color) -> Style {
+        if self.colors { Style::new().fg(color) } else { Style::new() }
+    }
+
+    fn block(&self, title: &str) -> Block<'static> {
+        let title = Span::styled(
+            format!(" {title} "),
+            self.style(Color::Cyan).add_modifier(Modifier::BOLD),
+        );
+        Block::new().borders(Borders::TOP).title(title)
+    }
+
+    fn head(&self) -> Line<'_> {
+        if let Some(trouble) = &self.trouble {
+            let warning = self.style(Color::Red).add_modifier(Modifier::BOLD);
+            return Line::styled(format!("trying again: {trouble}"), warning);
+        }
+        let over = match self.rates.seconds {
+            Some(seconds) => format!("  within {seconds:.1} s"),
+            None => "  waiting for the second look".to_owned(),
+        };
+        let mut spans = vec![
+            Span::styled("homing top  ", Style::new().add_modifier(Modifier::BOLD)),
+            Span::raw(self.program.as_str()),
+            Span::raw(over),
+        ];
+        if let Some(stalls) = self.rates.stalls.filter(|stalls| *stalls > 0) {
+            spans.push(Span::styled(format!("  {stalls} stalls"), self.style(Color::Red)));
+        }
+        if self.paused {
+            spans.push(Span::styled("  standing still", self.style(Color::Yellow)));
+        }
+        Line::from(spans)
+    }
+
+    fn foot(&self) -> Line<'_> {
+        let style = Style::new().add_modifier(Modifier::DIM);
+        let pause = if self.paused { "go on" } else { "stand still" };
+        Line::styled(format!("q end   space {pause}   s sort (by {})", self.order.name()), style)
+    }
+
+    fn workqueues(&self) -> Table<'_> {
+        let mut all: Vec<_> = self.rates.workqueues.iter().collect();
+        let most = |rate: fn(&Workqueue) -> Option<f64>| {
+            move |one: &&Workqueue, other: &&Workqueue| {
+                let rate = |of: &Workqueue| rate(of).unwrap_or(-1.0);
+                rate(other).total_cmp(&rate(one)).then_with(|| one.name.cmp(&other.name))
+            }
+        };
+        match self.order {
+            Order::Cpu => all.sort_by(most(|of| of.cpus)),
+            Order::Items => all.sort_by(most(|of| of.items_per_s)),
+            Order::Name => all.sort_by(|one, other| one.name.cmp(&other.name)),
+        }
+        let rows = all.into_iter().map(|of| {
+            let text = vec![
+                rate(of.items_per_s),
+                of.cpus.map_or_else(unknown, |cpus| format!("{cpus:.2}")),
+                of.in_flight.map_or_else(unknown, |items| items.to_string()),
+                rate(of.woken_per_s),
+                rate(of.pulled_per_s[0]),
+                rate(of.pulled_per_s[1]),
+                rate(of.pulled_per_s[2]),
+                rate(of.pulled_per_s[3]),
+                of.queue_age_p99_ns.map_or_else(unknown, span),
+            ];
+            let names = [Cell::from(of.name.clone()), Cell::from(scope(of))];
+            Row::new(names.into_iter().chain(text.into_iter().map(right)))
+        });
+        let header =
+            ["items/s", "CPUs", "infl", "woken", "home", "llc", "node", "remote", "age_p99"];
+        let header =
+            ["", "scope"].map(Cell::from).into_iter().chain(header.map(str::to_owned).map(right));
+        let widths = [11, 7, 5, 4, 5, 5, 5, 5, 6, 7].map(Constraint::Length);
+        Table::new(rows, [Constraint::Min(7)].into_iter().chain(widths))
+            .header(Row::new(header).style(Style::new().add_modifier(Modifier::DIM)))
+            .block(self.block("Workqueues"))
+    }
+
+    fn draw_cache(&self, frame: &mut Frame<'_>, area: Rect) {
+        let Some(cache) = &self.rates.cache else { return };
+        let bytes =
+            |bytes: Option<u64>| bytes.map_or_else(unknown, |bytes| ByteSize(bytes).to_string());
+        let title = format!("Cache: {} of {}", bytes(cache.memory), bytes(cache.size));
+        let rows = cache.groups.iter().map(|of: &Group| {
+            let text = [
+                bytes(of.usage),
+                bytes(of.dirty),
+                of.hit_ratio.map_or_else(unknown, |ratio| format!("{:.1} %", ratio * 100.0)),
+                rate(of.asked_per_s),
+                rate(of.refaults_per_s),
+                rate(of.evictions_per_s),
+                rate(of.write_backs_per_s),
+            ];
+            let failed = of.write_back_errors.is_some_and(|errors| errors > 0);
+            let style = if failed { self.style(Color::Red) } else { Style::new() };
+            let name = Cell::from(of.name.clone());
+            Row::new([name].into_iter().chain(text.map(right))).style(style)
+        });
+        let header = ["usage", "dirty", "hits", "asked/s", "refaults", "evicted", "written"];
+        let header = [Cell::from("group")].into_iter().chain(header.map(str::to_owned).map(right));
+        let widths = [9, 9, 7, 7, 8, 7, 7].map(Constraint::Length);
+        let table = Table::new(rows, [Constraint::Min(8)].into_iter().chain(widths))
+            .header(Row::new(header).style(Style::new().add_modifier(Modifier::DIM)))
+            .block(self.block(&title));
+        frame.render_widget(table, area);
+    }
+}
+
+/// The name of the scope in force: of `default (cache_shard)` what stands in brackets.
+fn scope(of: &Workqueue) -> String {
+    let scope = of.affinity_scope.as_deref().unwrap_or(UNKNOWN);
+    let within = scope.split_once('(').map(|(_, rest)| rest.trim_end_matches(')'));
+    within.unwrap_or(scope).to_owned()
+}
+
+fn cpu_title(cpus: &[Cpu]) -> String {
+    let sum = |of: fn(&Cpu) -> Option<f64>| cpus.iter().filter_map(of).reduce(|one, two| one + two);
+    let busy = sum(|cpu| cpu.busy).map_or_else(unknown, |busy| format!("{busy:.1}"));
+    format!(
+        "CPUs: {busy} of {} busy, {} items/s, {} sleeps/s",
+        cpus.len(),
+        rate(sum(|cpu| cpu.items_per_s)),
+        rate(sum(|cpu| cpu.sleeps_per_s))
+    )
+}
+
+/// A line for each of a few CPUs, a character for each of many.
+fn cpu_lines(cpus: &[Cpu], width: u16) -> Vec<String> {
+    if cpus.len() > CPU_LINES_MAX {
+        let level = |cpu: &Cpu| cpu.busy.map_or('?', |busy| LEVELS[steps(busy, 8, 0.0)]);
+        let levels: Vec<char> = cpus.iter().map(level).collect();
+        let lines = levels.chunks(usize::from(width.max(1)));
+        return lines.map(|line| line.iter().collect()).collect();
+    }
+    let line = |cpu: &Cpu| {
+        let full = steps(cpu.busy.unwrap_or_default(), METER_WIDTH, 0.5);
+        let percent = cpu.busy.map_or_else(unknown, |busy| format!("{:.0} %", busy * 100.0));
+        let runs = match (&cpu.workqueue, cpu.running_ns) {
+            (Some(workqueue), Some(ns)) => format!("{workqueue} for {}", span(ns)),
+            _ => String::new(),
+        };
+        format!(
+            "{:>4} [{:<METER_WIDTH$}] {percent:>5} {:>7} items/s {:>7} sleeps/s  {runs}",
+            cpu.cpu,
+            "|".repeat(full),
+            rate(cpu.items_per_s),
+            rate(cpu.sleeps_per_s),
+        )
+    };
+    cpus.iter().map(line).collect()
+}
+
+/// A share of so many steps, 0 to `of`; one that is begun counts from this part of it on.
+fn steps(share: f64, of: usize, from: f64) -> usize {
+    (0..of).filter(|step| share * of as f64 > *step as f64 + from).count()
+}
+
+fn durability_lines(of: &Durability) -> [String; 2] {
+    let latency = |ns: Option<u64>| ns.map_or_else(unknown, span);
+    let word = |word: &Option<String>| word.clone().unwrap_or_else(unknown);
+    [
+        format!(
+            "{} syncs/s, {} shared one, {} files/s, {} commits/s, {} flushes saved/s",
+            rate(of.asked_per_s),
+            rate(of.shared_per_s),
+            rate(of.files_per_s),
+            rate(of.commits_per_s),
+            rate(of.flushes_saved_per_s)
+        ),
+        format!(
+            "since the start: p50 {}, p99 {}, {} failed   strategy {}, by {}",
+            latency(of.latency_p50_ns),
+            latency(of.latency_p99_ns),
+            of.failed.map_or_else(unknown, |failed| failed.to_string()),
+            word(&of.strategy),
+            word(&of.backend)
+        ),
+    ]
+}
+
+fn right(text: String) -> Cell<'static> {
+    Cell::from(Line::from(text).right_aligned())
+}
+
+fn unknown() -> String {
+    UNKNOWN.to_owned()
+}
+
+/// A number of at most five characters.
+fn rate(rate: Option<f64>) -> String {
+    match rate {
+        None => unknown(),
+        Some(0.0) => "0".to_owned(),
+        Some(rate) if rate < 9.95 => format!("{rate:.1}"),
+        Some(rate) if rate < 9_999.5 => format!("{rate:.0}"),
+        Some(rate) if rate < 99_950.0 => format!("{:.1}k", rate / 1e3),
+        Some(rate) if rate < 999_500.0 => format!("{:.0}k", rate / 1e3),
+        Some(rate) if rate < 99_950_000.0 => format!("{:.1}M", rate / 1e6),
+        Some(rate) => format!("{:.0}M", rate / 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,159 @@
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+
+use super::*;
+use crate::top::sample::Sample;
+
+const BEFORE: &[(&str, &str)] = &[
+    ("cpu/0", "items 100\nbusy_ns 0\nparks 10\nsearched_ns 0"),
+    ("cpu/1", "items 5\nbusy_ns 0\nparks 0\nsearched_ns 0"),
+    ("thread/1", "cpu 0\nworkqueue crypt\nrunning_ns 1500\nstate running"),
+    ("thread/2", "cpu 1\nworkqueue -\nrunning_ns 0\nstate idle"),
+    ("workqueue/crypt/affinity_scope", "default (cache_shard)"),
+    ("workqueue/crypt/counters", "started 0\ninfl 3\ncpu_time_ns 0\nwoken 0\npulled_home 0"),
+    ("workqueue/flush/counters", "started 9\ncpu_time_ns 0"),
+    ("durable/counters", "asked 0\nshared 0\nfailed 0\nlatency_p50_ns 2500000\nlatency_p99_ns -"),
+    ("durable/strategy", "auto"),
+    ("cache/size", "1073741824"),
+    ("cache/memory", "536870912"),
+    ("cache/group/a/b/stat", "usage 4096\ndirty 0\nhits 0\nmisses 0\nwrite_backs 0"),
+    ("module/stalls", "0"),
+];
+
+const NOW: &[(&str, &str)] = &[
+    ("cpu/0", "items 2100\nbusy_ns 1000000000\nparks 30\nsearched_ns 0"),
+    ("cpu/1", "items 1\nbusy_ns 0\nparks 0\nsearched_ns 0"),
+    (
+        "workqueue/crypt/counters",
+        "started 250000\ninfl 3\ncpu_time_ns 3000000000\nwoken 4\npulled_home 0",
+    ),
+    ("workqueue/flush/counters", "started 9\ncpu_time_ns 0\nqueue_age_p99_ns 1500"),
+    ("durable/counters", "asked 20\nshared 4\nfailed 2\nlatency_p50_ns 2500000\nlatency_p99_ns -"),
+    ("cache/group/a/b/stat", "usage 4096\ndirty 0\nhits 30\nmisses 10\nwrite_backs 0"),
+];
+
+fn sample(values: &[&[(&str, &str)]]) -> Sample {
+    let values = values.iter().flat_map(|values| values.iter());
+    let values: BTreeMap<_, _> =
+        values.map(|(path, value)| ((*path).to_owned(), (*value).to_owned())).collect();
+    Sample::of(values)
+}
+
+fn rates() -> Rates {
+    let before = sample(&[BEFORE]);
+    let mut now = sample(&[BEFORE, NOW]);
+    now.at = before.at + Duration::from_secs(2);
+    Rates::between(Some(&before), &now)
+}
+
+fn drawn(view: &View, width: u16, height: u16) -> String {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(|frame| draw(frame, view)).unwrap();
+    let cells = terminal.backend().buffer().content();
+    let lines = cells.chunks(usize::from(width.max(1)));
+    let lines =
+        lines.map(|line| line.iter().map(ratatui::buffer::Cell::symbol).collect::<String>());
+    lines.map(|line| line.trim_end().to_owned() + "\n").collect()
+}
+
+#[test]
+fn rates_are_differences_by_time_and_unknown_where_a_counter_went_back() {
+    let rates = rates();
+    assert_eq!(rates.seconds, Some(2.0));
+    let [zero, one] = &rates.cpus[..] else { panic!("{:?}", rates.cpus) };
+    assert_eq!(
+        (zero.busy, zero.items_per_s, zero.sleeps_per_s),
+        (Some(0.5), Some(1000.0), Some(10.0))
+    );
+    assert_eq!((zero.workqueue.as_deref(), zero.running_ns), (Some("crypt"), Some(1500)));
+    assert_eq!(
+        (one.items_per_s, one.workqueue.as_deref()),
+        (None, None),
+        "its program is a new one"
+    );
+    let crypt = &rates.workqueues[0];
+    assert_eq!(
+        (crypt.items_per_s, crypt.cpus, crypt.in_flight),
+        (Some(125_000.0), Some(1.5), Some(3))
+    );
+    assert_eq!(crypt.pulled_per_s, [Some(0.0), None, None, None]);
+    let durability = rates.durability.unwrap();
+    assert_eq!((durability.asked_per_s, durability.failed), (Some(10.0), Some(2)));
+    assert_eq!((durability.latency_p50_ns, durability.latency_p99_ns), (Some(2_500_000), None));
+    let group = &rates.cache.unwrap().groups[0];
+    assert_eq!(
+        (group.name.as_str(), group.hit_ratio, group.asked_per_s),
+        ("a/b", Some(0.75), Some(20.0))
+    );
+}
+
+#[test]
+fn without_a_sample_before_there_are_no_rates() {
+    let rates = Rates::between(None, &sample(&[BEFORE]));
+    assert_eq!((rates.seconds, rates.cpus[0].busy), (None, None));
+    assert_eq!(rates.workqueues[0].in_flight, Some(3));
+    let empty = Rates::between(None, &sample(&[]));
+    assert!(empty.durability.is_none() && empty.cache.is_none() && empty.cpus.is_empty());
+}
+
+#[test]
+fn an_ordinary_terminal_shows_all_panels() {
+    let view = View { program: "disk.control".to_owned(), rates: rates(), ..View::default() };
+    let text = drawn(&view, 80, 24);
+    for part in [
+        "homing top  disk.control  within 2.0 s",
+        "CPUs: 0.5 of 2 busy, 1000 items/s, 10 sleeps/s",
+        "   0 [||||||||        ]  50 %    1000 items/s      10 sleeps/s  crypt for 1.5us",
+        "Workqueues",
+        "Durability",
+        "10 syncs/s, 2.0 shared one",
+        "p50 2.5ms, p99 -, 2 failed   strategy auto",
+        "Cache: 512 MiB of 1 GiB",
+        "75.0 %",
+        "q end   space stand still   s sort (by CPU time)",
+    ] {
+        assert!(text.contains(part), "no {part:?} in\n{text}");
+    }
+    let line = |name: &str| text.lines().position(|line| line.starts_with(name)).unwrap();
+    assert!(line("crypt") < line("flush"), "{text}");
+    let crypt: Vec<_> = text.lines().nth(line("crypt")).unwrap().split_whitespace().collect();
+    assert_eq!(
+        crypt,
+        ["crypt", "cache_shard", "125k", "1.50", "3", "2.0", "0", "-", "-", "-", "-"]
+    );
+}
+
+#[test]
+fn any_size_of_terminal_and_any_number_of_cpus_can_be_drawn() {
+    for cpus in [0, 1, 8, 9, 1024] {
+        let mut rates = rates();
+        rates.cpus = (0..cpus)
+            .map(|cpu| Cpu { cpu: cpu.to_string(), busy: Some(2.0), ..Cpu::default() })
+            .collect();
+        let view = View { rates, trouble: Some("gone".to_owned()), ..View::default() };
+        for (width, height) in [(0, 0), (1, 1), (20, 5), (80, 24), (300, 100)] {
+            let text = drawn(&view, width, height);
+            assert_eq!(text.contains("trying again: gone"), width >= 20, "{width}x{height}");
+        }
+    }
+}
+
+#[test]
+fn colors_are_used_only_where_they_are_wanted() {
+    for colors in [false, true] {
+        let view = View { rates: rates(), colors, ..View::default() };
+        let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
+        terminal.draw(|frame| draw(frame, &view)).unwrap();
+        let cells = terminal.backend().buffer().content();
+        assert_eq!(cells.iter().any(|cell| cell.fg != Color::Reset), colors);
+    }
+}
+
+#[test]
+fn rates_have_five_characters_at_most() {
+    let texts = [0.0, 0.04, 9.96, 9_999.6, 99_999.0, 999_600.0, 1e8].map(|of| rate(Some(of)));
+    assert_eq!(texts, ["0", "0.0", "10", "10.0k", "100k", "1.0M", "100M"]);
+}

@@ -1,0 +1,193 @@
+//! `homing top` beside a runtime of our own: what it prints for programs, what it refuses, and that a
+//! terminal is as before when it ends.
+
+mod support;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::process::{Child, ChildStdin, Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use homing::Runtime;
+use homing_control::ControlSocket;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use support::{DEADLINE, Scratch, skip, text, wait_for};
+
+const ENTER: &str = "\u{1b}[?1049h";
+const LEAVE: &str = "\u{1b}[?1049l";
+
+struct Program {
+    scratch: Scratch,
+    runtime: Runtime,
+    socket: Option<ControlSocket>,
+}
+
+fn program() -> Program {
+    let (scratch, runtime) = (Scratch::new(), Runtime::new().unwrap());
+    let mut program = Program { scratch, runtime, socket: None };
+    program.listen();
+    program
+}
+
+impl Program {
+    fn listen(&mut self) {
+        let tree = Arc::new(self.runtime.attributes());
+        let socket = ControlSocket::listen(self.scratch.path("control"), tree).unwrap();
+        self.socket = Some(socket);
+    }
+
+    fn command(&self, program: &str, args: &[&str]) -> Command {
+        let mut command = Command::new(program);
+        command.current_dir(self.scratch.path("")).args(args).env("HOMING_SOCKET", "control");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn top(&self, args: &[&str]) -> Output {
+        let args = [&["top"], args].concat();
+        let mut child = self.command(env!("CARGO_BIN_EXE_homing"), &args).spawn().unwrap();
+        if wait_for(&mut child).is_none() {
+            child.kill().unwrap();
+        }
+        child.wait_with_output().unwrap()
+    }
+
+    /// By util-linux's `script`; `None` where there is none.
+    fn on_a_terminal(&self, args: &str) -> Option<Terminal> {
+        let line =
+            format!("stty rows 24 cols 80; exec {} top {args}", env!("CARGO_BIN_EXE_homing"));
+        let mut command = self.command("script", &["-qec", &line, "/dev/null"]);
+        let child = command.env("TERM", "xterm-256color").stdin(Stdio::piped()).spawn();
+        child
+            .map(Terminal::on)
+            .inspect_err(|error| skip(&format!("script cannot be run: {error}")))
+            .ok()
+    }
+}
+
+#[test]
+fn programs_are_told_what_happened_since_the_look_before() {
+    let program = program();
+    let queue = program.runtime.workqueue("crypt").build().unwrap();
+    let mut top =
+        program.command(env!("CARGO_BIN_EXE_homing"), &["top", "--json", "-n", "3", "-i", "0.3"]);
+    let mut child = top.spawn().unwrap();
+    while child.try_wait().unwrap().is_none() {
+        queue.queue(|| {}).join().unwrap();
+    }
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let looks: Vec<Value> =
+        text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(looks.len(), 3);
+    for look in &looks {
+        let queues = look["workqueues"].as_array().unwrap();
+        let crypt = queues.iter().find(|queue| queue["name"] == "crypt").unwrap();
+        assert!(crypt["items_per_s"].as_f64().unwrap() > 0.0, "{look}");
+        assert!(look["seconds"].as_f64().unwrap() >= 0.3, "{look}");
+        assert_eq!(look["cpus"].as_array().unwrap().len(), program.runtime.cpus().len());
+        let of_cpus = look["cpus"].as_array().unwrap().iter();
+        assert!(
+            of_cpus.map(|cpu| cpu["items_per_s"].as_f64().unwrap()).sum::<f64>() > 0.0,
+            "{look}"
+        );
+        assert!(look["cache"].is_null() && look["durability"].is_null(), "it has none: {look}");
+    }
+}
+
+#[test]
+fn what_cannot_be_is_named() {
+    let mut program = program();
+    for (args, reason) in [
+        (&["-n", "1"][..], "no terminal to draw on: use --json"),
+        (&["-i", "0"], "0.05 seconds or more"),
+        (&["--socket", "nowhere"], "cannot use the control socket nowhere"),
+    ] {
+        let output = program.top(args);
+        assert!(!output.status.success());
+        assert!(text(&output.stderr).contains(reason), "{}", text(&output.stderr));
+    }
+    program.socket = None;
+    assert!(text(&program.top(&["--json"]).stderr).contains("is the program running"));
+}
+
+#[test]
+fn a_terminal_is_drawn_on_and_given_back() {
+    let program = program();
+    let Some(mut terminal) = program.on_a_terminal("-n 2 -i 0.1") else { return };
+    let ended = wait_for(&mut terminal.child);
+    let screen = terminal.end();
+    assert!(ended.is_some_and(|status| status.success()), "{screen}");
+    assert!(screen.contains("Workqueues") && screen.contains("events"), "{screen}");
+    let (enter, leave) = (screen.find(ENTER).unwrap(), screen.rfind(LEAVE).unwrap());
+    assert!(enter < leave, "{screen}");
+}
+
+#[test]
+fn a_key_and_a_signal_end_it_and_a_program_that_goes_is_waited_for() {
+    let mut program = program();
+    for by_key in [true, false] {
+        let Some(mut terminal) = program.on_a_terminal("-i 0.1") else { return };
+        terminal.wait_until("0.1 s");
+        program.socket = None;
+        terminal.wait_until("trying again");
+        if by_key {
+            terminal.keys.write_all(b"s q").unwrap();
+        } else {
+            terminal.signal(Signal::TERM);
+        }
+        assert!(wait_for(&mut terminal.child).is_some(), "it goes on");
+        assert!(terminal.end().contains(LEAVE));
+        program.listen();
+    }
+}
+
+/// `homing top` on a terminal.
+struct Terminal {
+    child: Child,
+    /// Held: the end of its input would be a key, too.
+    keys: ChildStdin,
+    screen: Arc<Mutex<String>>,
+    reader: JoinHandle<()>,
+}
+
+impl Terminal {
+    fn on(mut child: Child) -> Self {
+        let screen = Arc::new(Mutex::new(String::new()));
+        let mut output = child.stdout.take().unwrap();
+        let seen = Arc::clone(&screen);
+        let reader = thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(length @ 1..) = output.read(&mut bytes) {
+                seen.lock().unwrap().push_str(&String::from_utf8_lossy(&bytes[..length]));
+            }
+        });
+        Self { keys: child.stdin.take().unwrap(), child, screen, reader }
+    }
+
+    fn wait_until(&self, shown: &str) {
+        let deadline = Instant::now() + DEADLINE;
+        while !self.screen.lock().unwrap().contains(shown) {
+            assert!(Instant::now() < deadline, "no {shown:?} in {}", self.screen.lock().unwrap());
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// To `script`'s only child.
+    fn signal(&self, signal: Signal) {
+        let script = self.child.id();
+        let children =
+            fs::read_to_string(format!("/proc/{script}/task/{script}/children")).unwrap();
+        let top = Pid::from_raw(children.trim().parse().unwrap()).unwrap();
+        kill_process(top, signal).unwrap();
+    }
+
+    fn end(self) -> String {
+        drop(self.keys);
+        self.reader.join().unwrap();
+        self.screen.lock().unwrap().clone()
+    }
+}
