@@ -87,16 +87,19 @@ fn all_failed(syncs: &[Sync], verdicts: Vec<Verdict>, failure: &Failure) -> Vec<
 }
 
 pub(crate) fn error(id: FileId, file: &File, kind: Kind, failure: &Failure) -> DurabilityError {
+    let errno = failure.error.raw_os_error().unwrap_or(0);
     DurabilityError {
         file: name(id, file),
         // Of a file that cannot even be asked: anywhere.
         range: 0..file.metadata().map_or(u64::MAX, |metadata| metadata.len()),
         operation: failure.operation,
-        errno: failure.error.raw_os_error().unwrap_or(0),
+        errno,
         reason: failure.error.to_string().into(),
         kind,
         first_seen: SystemTime::now(),
         id,
+        // Of a file these may be what its write-back came to.
+        refused: id.is == Is::Other && matches!(errno, libc::EINVAL | libc::EBADF),
     }
 }
 

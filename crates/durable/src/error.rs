@@ -22,12 +22,7 @@ use crate::file_id::FileId;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{operation} of {file} failed: {reason}; what was written to its bytes {} to {} since its last \
-     successful sync may be lost: write it again, then acknowledge the loss",
-    range.start,
-    range.end
-)]
+#[error("{operation} of {file} failed: {reason}; {}", advice(range, *refused))]
 #[non_exhaustive]
 pub struct DurabilityError {
     /// The file: its path when the error was seen, as far as the system tells, else device and
@@ -48,6 +43,21 @@ pub struct DurabilityError {
     pub first_seen: SystemTime,
     /// For [`Durable::acknowledge`](crate::Durable::acknowledge).
     pub(crate) id: FileId,
+    /// Whoever asked had nothing that could be synced: nothing is lost, and it is not kept.
+    pub(crate) refused: bool,
+}
+
+fn advice(range: &Range<u64>, refused: bool) -> String {
+    if refused {
+        return "it has no data of its own, or only its path is open: give a file that is open for \
+                reading or writing, a directory or a block device"
+            .to_owned();
+    }
+    let Range { start, end } = range;
+    format!(
+        "what was written to its bytes {start} to {end} since its last successful sync may be \
+         lost: write it again, then acknowledge the loss"
+    )
 }
 
 impl From<DurabilityError> for io::Error {

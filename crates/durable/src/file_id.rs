@@ -17,8 +17,17 @@ pub(crate) enum Is {
     /// A plain file.
     Plain,
     Directory,
-    /// What has its data elsewhere than on its filesystem, or none: a device, a pipe.
+    /// A block device: its data is not on the filesystem that its node is on.
+    Device,
+    /// What has no data, or nobody knows where: a pipe, a socket, a terminal.
     Other,
+}
+
+impl Is {
+    /// Whether its data is on its filesystem.
+    pub(crate) fn is_of_filesystem(self) -> bool {
+        matches!(self, Self::Plain | Self::Directory)
+    }
 }
 
 impl FileId {
@@ -26,9 +35,15 @@ impl FileId {
     /// after somebody has seen them takes a new, finer one, and the sync after that has a journal
     /// to write where the data alone would have done. Measured, 4 KiB overwritten and synced: with
     /// the times two flushes of the device each, on XFS and ext4; without them one.
+    ///
+    /// Whoever has but its path open (`O_PATH`) is refused here: he can sync nothing, and must not
+    /// share what others do, nor have the file fail for it.
     #[cfg(target_os = "linux")]
     pub(crate) fn of(file: &File) -> io::Result<Self> {
-        use rustix::fs::{AtFlags, FileType, StatxFlags, statx};
+        use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags, fcntl_getfl, statx};
+        if fcntl_getfl(file)?.contains(OFlags::PATH) {
+            return Err(rustix::io::Errno::BADF.into());
+        }
         let wanted = StatxFlags::INO | StatxFlags::TYPE;
         let Ok(found) = statx(file, c"", AtFlags::EMPTY_PATH, wanted) else {
             return Self::by_metadata(file);
@@ -36,6 +51,7 @@ impl FileId {
         let is = match FileType::from_raw_mode(found.stx_mode.into()) {
             FileType::RegularFile => Is::Plain,
             FileType::Directory => Is::Directory,
+            FileType::BlockDevice => Is::Device,
             _ => Is::Other,
         };
         let device = rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor);
@@ -48,11 +64,12 @@ impl FileId {
     }
 
     fn by_metadata(file: &File) -> io::Result<Self> {
-        use std::os::unix::fs::MetadataExt;
+        use std::os::unix::fs::{FileTypeExt, MetadataExt};
         let metadata = file.metadata()?;
         let is = match metadata.file_type() {
             found if found.is_file() => Is::Plain,
             found if found.is_dir() => Is::Directory,
+            found if found.is_block_device() => Is::Device,
             _ => Is::Other,
         };
         Ok(Self { device: metadata.dev(), inode: metadata.ino(), is })

@@ -335,7 +335,10 @@ impl Files {
         keep: impl FnOnce() -> Option<Arc<File>>,
     ) -> Ended {
         let failed = self.failure(id).map_or(verdict, Err);
-        let Err(error) = &failed else { return Ended { verdict: failed, in_vain: None } };
+        // What cannot be synced at all is not kept open for that, either: somebody may wait for a
+        // pipe's end.
+        let lost = failed.as_ref().err().filter(|error| !error.refused);
+        let Some(error) = lost else { return Ended { verdict: failed, in_vain: None } };
         // `DURABLE-3`
         let entry = self.entries.entry(id).or_default();
         entry.failed.get_or_insert_with(|| (error.clone(), keep()));

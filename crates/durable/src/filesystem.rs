@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crate::early::Waves;
-use crate::file_id::{FileId, Is};
+use crate::file_id::FileId;
 use crate::group::{Group, Service};
 use crate::policy::Policy;
 use crate::strategy::Costs;
@@ -120,7 +120,7 @@ impl Filesystem {
     /// would write nothing.
     pub(crate) fn take_plain(&mut self) -> Vec<FileId> {
         let ready = std::mem::take(&mut self.ready);
-        let (taken, left) = ready.into_iter().partition(|id| id.is != Is::Other);
+        let (taken, left) = ready.into_iter().partition(|id| id.is.is_of_filesystem());
         self.ready = left;
         Vec::from(taken)
     }

@@ -1,0 +1,80 @@
+//! Descriptors that cannot be synced, or are no longer what they were: who misuses one is told, and
+//! neither the file nor anybody else takes harm.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::fd::OwnedFd;
+
+use homing_durable::{Durable, Strategy};
+use homing_runtime::Runtime;
+use rustix::fs::{Mode, OFlags};
+
+const EBADF: i32 = 9;
+const EINVAL: i32 = 22;
+
+struct Real {
+    durable: Durable,
+    _runtime: Runtime,
+    folder: tempfile::TempDir,
+}
+
+impl Real {
+    fn new() -> Self {
+        let runtime = Runtime::new().unwrap();
+        let durable = Durable::new(&runtime).unwrap();
+        Self { durable, _runtime: runtime, folder: tempfile::tempdir_in("/var/tmp").unwrap() }
+    }
+
+    fn file(&self, name: &str) -> File {
+        fs::write(self.folder.path().join(name), name).unwrap();
+        File::options().append(true).open(self.folder.path().join(name)).unwrap()
+    }
+
+    /// A descriptor of its name alone.
+    fn path_of(&self, name: &str) -> File {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let path = self.folder.path().join(name);
+        File::from(rustix::fs::open(path, flags, Mode::empty()).unwrap())
+    }
+}
+
+#[test]
+fn a_descriptor_of_a_path_alone_is_refused_and_its_file_has_not_failed() {
+    let real = Real::new();
+    let (file, path) = (real.file("file"), real.path_of("file"));
+    assert_eq!(real.durable.fsync(&path).wait().unwrap_err().errno, EBADF);
+    assert_eq!(real.durable.fsync_and_wait(&path).unwrap_err().errno, EBADF);
+    assert_eq!(real.durable.failures(), []);
+    real.durable.fsync(&file).wait().unwrap();
+    // Nor those that are synced with it.
+    let others: Vec<_> = (0..10).map(|number| real.file(&number.to_string())).collect();
+    for strategy in Strategy::ALL {
+        real.durable.set_strategy(strategy);
+        let mut batch = real.durable.batch();
+        batch.fsync(&path).fsync(&file);
+        for other in &others {
+            batch.fsync(other);
+        }
+        let mut verdicts = batch.begin().wait().into_iter();
+        assert_eq!(verdicts.next().unwrap().unwrap_err().errno, EBADF);
+        verdicts.for_each(|verdict| verdict.unwrap());
+        assert_eq!(real.durable.failures(), []);
+    }
+}
+
+#[test]
+fn what_cannot_be_synced_is_refused_and_not_kept_open() {
+    let real = Real::new();
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let writer = File::from(OwnedFd::from(writer));
+    for _ in 0..2 {
+        assert_eq!(real.durable.fsync(&writer).wait().unwrap_err().errno, EINVAL);
+        assert_eq!(real.durable.fsync_and_wait(&writer).unwrap_err().errno, EINVAL);
+    }
+    assert_eq!(real.durable.failures(), [], "it has nothing to lose");
+    drop(writer);
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || tell.send(reader.read_to_end(&mut Vec::new()).unwrap()));
+    let read = told.recv_timeout(std::time::Duration::from_secs(20));
+    assert_eq!(read, Ok(0), "whoever reads it is told of its end");
+}
