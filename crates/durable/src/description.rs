@@ -7,7 +7,8 @@ use std::sync::Arc;
 /// An open file description that the engine can keep: a [`File`], whose descriptor is duplicated
 /// meanwhile, or an [`Arc`] of one, which is cloned: where thousands wait at a time that saves as
 /// many descriptors. A process that has POSIX locks of the file (`fcntl`) gives an [`Arc`]: as the
-/// duplicate is closed the system would give those up.
+/// duplicate is closed the system would give those up. The [`Arc`]'s descriptor itself is synced, so its number
+/// must stay this file's meanwhile.
 ///
 /// ```
 /// # let runtime = homing_runtime::Runtime::new()?;

@@ -330,8 +330,8 @@ impl Engine {
         is_fresh: bool,
     ) -> io::Result<Asked> {
         self.meet(id.device, file.file());
-        // The number that the asker knows it by: of the same description, unless it has been closed
-        // and opened since, and then it has heard of nothing yet.
+        // The number that the asker knows it by: where it is still of the same description that is not
+        // to be kept once more.
         let number = (!is_fresh).then(|| file.file().as_raw_fd());
         self.files().ask(id, kind, callers, number, || file.keep())
     }

@@ -1,6 +1,6 @@
 //! The files that are being synced, or wait to be, or have failed: one entry for each, by device and
-//! inode. What is asked and what ends goes through here, under one lock; of system calls none but that
-//! which duplicates a descriptor.
+//! inode. What is asked and what ends goes through here, under one lock; of system calls none but those
+//! which duplicate a descriptor, or compare two.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -15,6 +15,8 @@ use crate::file_id::FileId;
 use crate::filesystem::{Alone, Filesystem, Work};
 use crate::group::Service;
 use crate::policy::Policy;
+#[cfg(target_os = "linux")]
+use crate::range::is_of;
 use crate::strategy::Strategy;
 use crate::synced::{Outcome, Verdict};
 
@@ -33,14 +35,28 @@ pub(crate) struct Sync {
     pub(crate) callers: usize,
     /// Other descriptions of it that somebody has asked for: each hears of errors by itself.
     pub(crate) others: Vec<Arc<File>>,
-    /// The numbers that those who asked know theirs by.
-    numbers: Vec<RawFd>,
+    /// The numbers that those who asked knew theirs by, and these.
+    numbers: Vec<(RawFd, Arc<File>)>,
     /// It was one of those that waited when a wave began.
     pub(crate) in_wave: bool,
     /// What went wrong as its write-back began.
     pub(crate) heard: Option<Box<DurabilityError>>,
     /// What its filesystem does is known.
     pub(crate) is_known: bool,
+}
+
+impl Sync {
+    /// Whether what has this number now is one of its descriptions. It need not be the one that had it
+    /// before: that may have been closed, and another one duplicated, which has heard of other errors.
+    fn knows(&self, number: RawFd) -> bool {
+        self.numbers.iter().any(|(known, file)| *known == number && is_of(file, number))
+    }
+}
+
+/// Elsewhere the system does not tell.
+#[cfg(not(target_os = "linux"))]
+fn is_of(file: &File, number: RawFd) -> bool {
+    std::os::fd::AsRawFd::as_raw_fd(file) == number
 }
 
 /// How a file failed, and a description of it.
@@ -116,9 +132,10 @@ impl Files {
         }
         if let Some(next) = &mut entry.next {
             next.kind = next.kind.max(kind);
-            if let Some(number) = number.filter(|number| !next.numbers.contains(number)) {
-                next.others.push(keep()?);
-                next.numbers.push(number);
+            if let Some(number) = number.filter(|number| !next.knows(*number)) {
+                let other = keep()?;
+                next.numbers.push((number, Arc::clone(&other)));
+                next.others.push(other);
             }
             next.askers += 1;
             return Ok(Asked::Shares(Arc::clone(&next.outcome)));
@@ -133,6 +150,7 @@ impl Files {
         let outcome = Arc::new(Outcome::default());
         let asked = Asked::New(Arc::clone(&outcome));
         let asked_at = Instant::now();
+        let numbers = number.map(|number| (number, Arc::clone(&file))).into_iter().collect();
         entry.next = Some(Sync {
             id,
             file,
@@ -142,7 +160,7 @@ impl Files {
             askers: 1,
             callers,
             others: Vec::new(),
-            numbers: number.into_iter().collect(),
+            numbers,
             in_wave: false,
             heard: None,
             is_known: false,

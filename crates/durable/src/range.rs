@@ -1,9 +1,9 @@
-//! `sync_file_range(2)`, which rustix does not have.
+//! `sync_file_range(2)`, and what compares descriptors, which rustix does not have.
 #![allow(unsafe_code)]
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 
 /// Waits for the write-back of the file's data that is under way. An error of any write-back that
 /// the description has not heard of yet comes out here, once.
@@ -21,4 +21,42 @@ fn call(file: &File, flags: libc::c_uint) -> io::Result<()> {
     // SAFETY: no pointers; the descriptor is open as long as the file.
     let returned = unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, flags) };
     if returned == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Asks whether two descriptors are of one open file description; since Linux 6.10.
+const F_DUPFD_QUERY: libc::c_int = 1027;
+/// The same, of descriptors of two processes.
+const KCMP_FILE: libc::c_int = 0;
+
+/// Whether `number` is a descriptor of the same description as the file now; not where the system does
+/// not tell.
+pub(crate) fn is_of(file: &File, number: RawFd) -> bool {
+    let own = file.as_raw_fd();
+    if own == number {
+        return true;
+    }
+    // SAFETY: no pointers; any number will do.
+    let same = unsafe { libc::fcntl(own, F_DUPFD_QUERY, number) };
+    if same >= 0 {
+        return same == 1;
+    }
+    let process = std::process::id();
+    // SAFETY: as above.
+    let order = unsafe { libc::syscall(libc::SYS_kcmp, process, process, KCMP_FILE, own, number) };
+    order == 0
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duplicate_is_of_the_same_description_and_nothing_else_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let file = File::create(&path).unwrap();
+        let (same, other) = (file.try_clone().unwrap(), File::open(&path).unwrap());
+        assert!(is_of(&file, file.as_raw_fd()) && is_of(&file, same.as_raw_fd()));
+        assert!(!is_of(&file, other.as_raw_fd()) && !is_of(&file, -1));
+    }
 }

@@ -1,6 +1,8 @@
 //! Descriptors that cannot be synced, or are no longer what they were: who misuses one is told, and
 //! neither the file nor anybody else takes harm.
 
+mod support;
+
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::fd::OwnedFd;
@@ -8,6 +10,7 @@ use std::os::fd::OwnedFd;
 use homing_durable::{Durable, Strategy};
 use homing_runtime::Runtime;
 use rustix::fs::{Mode, OFlags};
+use support::{Call, World};
 
 const EBADF: i32 = 9;
 const EINVAL: i32 = 22;
@@ -77,4 +80,27 @@ fn what_cannot_be_synced_is_refused_and_not_kept_open() {
     std::thread::spawn(move || tell.send(reader.read_to_end(&mut Vec::new()).unwrap()));
     let read = told.recv_timeout(std::time::Duration::from_secs(20));
     assert_eq!(read, Ok(0), "whoever reads it is told of its end");
+}
+
+#[test]
+fn another_description_under_a_known_number_is_asked_too() {
+    let world = World::new();
+    let file = world.file("twice");
+    let other = File::open(world.folder.path().join("twice")).unwrap();
+    world.durable.set_depth(1);
+    let blocker = world.file("blocker");
+    world.disk.hold(true);
+    let blocked = world.durable.fsync(&blocker);
+    world.disk.until_asked(1);
+    let first = world.durable.fsync(&file);
+    let mut number = OwnedFd::from(file);
+    rustix::io::dup2(&other, &mut number).unwrap();
+    let file = File::from(number);
+    let second = world.durable.fsync(&file);
+    // Of the two descriptions it is the second that has heard.
+    world.disk.fail(Call::Check, &file, 1);
+    world.disk.hold(false);
+    blocked.wait().unwrap();
+    assert_eq!(first.wait().unwrap_err().errno, 5);
+    assert_eq!(second.wait().unwrap_err().errno, 5);
 }
