@@ -333,6 +333,16 @@ fn a_range_is_durable_with_all_of_its_file() {
     assert_eq!((counters.asked, counters.failed), (2, 2), "what asks for nothing is not counted");
 }
 
+#[test]
+fn a_range_that_ends_before_it_begins_is_no_empty_one() {
+    let world = World::new();
+    let file = world.file("wrapped");
+    // As the end comes out where it does not fit.
+    let (offset, length) = (4096_u64, u64::MAX);
+    world.durable.sync_range(&file, offset..offset.wrapping_add(length)).wait().unwrap();
+    assert_eq!(world.disk.calls(&file).len(), 1, "it was to be durable");
+}
+
 /// A call that waits for somebody who waits for the file's next sync: that one goes on meanwhile.
 #[test]
 fn a_call_that_takes_long_holds_up_no_sync_of_its_file() {
