@@ -29,15 +29,23 @@ fn others(system: &dyn System, sync: &Sync) -> Result<(), Failure> {
     })
 }
 
+/// What came of a commit.
+pub(crate) struct Committed {
+    pub(crate) verdicts: Vec<Verdict>,
+    /// This program may not commit filesystems: its files were synced one by one.
+    pub(crate) is_forbidden: bool,
+}
+
+impl Committed {
+    fn of(verdicts: Vec<Verdict>) -> Self {
+        Self { verdicts, is_forbidden: false }
+    }
+}
+
 /// Commits the filesystem of these files, and tells what became of each. `early` writes their data
 /// back first.
-pub(crate) fn all(
-    system: &dyn System,
-    syncs: &[Sync],
-    early: bool,
-    commits: Commits,
-) -> Vec<Verdict> {
-    let Some(first) = syncs.first() else { return Vec::new() };
+pub(crate) fn all(system: &dyn System, syncs: &[Sync], early: bool, commits: Commits) -> Committed {
+    let Some(first) = syncs.first() else { return Committed::of(Vec::new()) };
     let check = |sync: &Sync| {
         let checked = system.check(&sync.file).and_then(|()| others(system, sync));
         checked.map_err(|failure| error(sync.id, &sync.file, sync.kind, &failure))
@@ -61,23 +69,26 @@ pub(crate) fn all(
         heard(&|sync| one(system, sync));
         // But for the flush, or the journal: their first failure may be all that is heard of it.
         let is_told = verdicts.iter().any(Verdict::is_err);
-        let is_no_space = matches!(failure.error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT));
-        if commits != Commits::ThenFlush && !is_told && !is_no_space {
-            return all_failed(syncs, verdicts, &failure);
+        let errno = failure.error.raw_os_error();
+        let is_no_space = matches!(errno, Some(libc::ENOSPC | libc::EDQUOT));
+        // Then nothing has been begun.
+        let is_forbidden = matches!(errno, Some(libc::EPERM | libc::ENOSYS));
+        if commits != Commits::ThenFlush && !is_told && !is_no_space && !is_forbidden {
+            return Committed::of(all_failed(syncs, verdicts, &failure));
         }
-        return verdicts;
+        return Committed { verdicts, is_forbidden };
     }
     heard(&check);
     // `DURABLE-4`
     if commits == Commits::Flushed {
-        return verdicts;
+        return Committed::of(verdicts);
     }
     // By a plain file, since XFS only forces its log for a directory.
     let plain = syncs.iter().find(|sync| sync.id.is == Is::Plain);
-    match system.flush_device(&plain.unwrap_or(first).file) {
+    Committed::of(match system.flush_device(&plain.unwrap_or(first).file) {
         Ok(()) => verdicts,
         Err(failure) => all_failed(syncs, verdicts, &failure),
-    }
+    })
 }
 
 /// Of each what it has failed by itself, or this.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use homing_runtime::{Runtime, Workqueue, WorkqueueError, blocking};
 
 use crate::backend::{Chosen, Ring};
-use crate::commit;
+use crate::commit::{self, Committed};
 use crate::commits::Commits;
 use crate::counters::{Counts, add};
 use crate::description::Description;
@@ -34,7 +34,7 @@ pub(crate) struct Engine {
     workqueue: Workqueue,
     pub(crate) settings: Settings,
     crowd: Crowd,
-    /// The device that was met last, to be asked nothing more.
+    /// The device that was met last, if it can be committed, to be asked nothing more.
     met: AtomicU64,
     backend: Mutex<Chosen>,
     pub(crate) counts: Counts,
@@ -296,8 +296,14 @@ impl Engine {
             return;
         }
         let commits = self.system.commits(file) != Commits::Unknown;
-        self.files().note_commits(device, commits);
-        self.met.store(device, Ordering::Relaxed);
+        self.note_commits(device, commits, true);
+    }
+
+    fn note_commits(&self, device: u64, commits: bool, may_change: bool) {
+        let mut files = self.files();
+        files.note_commits(device, commits, may_change);
+        // Under the lock: of the one that was met last nothing may be forgotten.
+        self.met.store(if commits { device } else { u64::MAX }, Ordering::Relaxed);
     }
 
     /// Puts a group off, as after a commit for so many.
@@ -342,13 +348,18 @@ impl Engine {
         let Some(first) = syncs.first() else { return Vec::new() };
         let commits = self.system.commits(&first.file);
         if commits == Commits::Unknown {
-            self.files().note_commits(first.id.device, false);
+            self.note_commits(first.id.device, false, true);
             add(&self.counts.files, syncs.len() as u64);
             return syncs.iter().map(|sync| commit::one(&*self.system, sync)).collect();
         }
         add(&self.counts.commits, 1);
         add(&self.counts.committed, syncs.len() as u64);
-        commit::all(&*self.system, syncs, early, commits)
+        let Committed { verdicts, is_forbidden } =
+            commit::all(&*self.system, syncs, early, commits);
+        if is_forbidden {
+            self.note_commits(first.id.device, false, false);
+        }
+        verdicts
     }
 
     /// A job has run: notes what came of it, and tells those who waited. One of the jobs that can

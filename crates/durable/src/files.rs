@@ -20,6 +20,10 @@ use crate::range::is_of;
 use crate::strategy::Strategy;
 use crate::synced::{Outcome, Verdict};
 
+/// Of more filesystems than this nothing is kept but of those where something is wanted: numbers of devices
+/// come and go with mounts, and each job looks at all of them. Chosen: more than most machines have mounted.
+const FILESYSTEMS_MAX: usize = 64;
+
 /// A sync that is to come, or under way.
 #[derive(Debug)]
 pub(crate) struct Sync {
@@ -215,12 +219,15 @@ impl Files {
 
     /// Whether it is known if a filesystem can be committed.
     pub(crate) fn knows(&self, device: u64) -> bool {
-        self.filesystems.get(&device).is_some_and(|filesystem| filesystem.commits.is_some())
+        self.filesystems.get(&device).is_some_and(Filesystem::is_known)
     }
 
-    /// Notes whether a filesystem can be committed.
-    pub(crate) fn note_commits(&mut self, device: u64, commits: bool) {
-        self.filesystems.entry(device).or_default().commits = Some(commits);
+    /// Notes whether a filesystem can be committed; for good, if nothing `may_change` that.
+    pub(crate) fn note_commits(&mut self, device: u64, commits: bool, may_change: bool) {
+        if self.filesystems.len() >= FILESYSTEMS_MAX && !self.filesystems.contains_key(&device) {
+            self.filesystems.retain(|_, filesystem| !filesystem.is_idle());
+        }
+        self.filesystems.entry(device).or_default().note_commits(commits, may_change);
     }
 
     /// The next thing to do, if there is anything and fewer than `depth` are under way.

@@ -29,7 +29,7 @@ fn by(strategy: Strategy) -> Policy {
 
 fn files() -> Files {
     let mut files = Files::default();
-    files.note_commits(DEVICE, true);
+    files.note_commits(DEVICE, true, true);
     files
 }
 
@@ -287,7 +287,7 @@ fn nobody_is_held_up_for_long_by_a_slow_sync_that_began_before() {
 #[test]
 fn filesystems_take_turns() {
     let mut files = files();
-    files.note_commits(DEVICE + 1, true);
+    files.note_commits(DEVICE + 1, true, true);
     let keep = || File::open("/").map(Arc::new);
     for inode in 0..10 {
         let other = FileId { device: DEVICE + 1, ..id(inode) };
@@ -318,4 +318,16 @@ fn those_who_have_come_wake_whoever_waits_for_them() {
     for _ in 0..2 {
         receiver.recv_timeout(Duration::from_secs(60)).unwrap().unwrap();
     }
+}
+
+#[test]
+fn of_filesystems_that_have_gone_few_are_kept() {
+    let mut files = files();
+    ask(&mut files, 1);
+    for device in 100..10_000 {
+        files.note_commits(device, true, true);
+    }
+    let known = (100..10_000).filter(|device| files.knows(*device)).count();
+    assert!((1..=64).contains(&known), "{known}");
+    assert!(files.knows(DEVICE) && commit(&mut files) == [1], "somebody waits there");
 }

@@ -10,6 +10,10 @@ use crate::group::{Group, Service};
 use crate::policy::Policy;
 use crate::strategy::Costs;
 
+/// What cannot be committed is looked at again after so long: somebody may just have had no descriptor
+/// left to look with, or has mounted another filesystem under the number. Chosen: it takes some 20 us.
+const LOOKS: Duration = Duration::from_secs(1);
+
 /// One filesystem.
 #[derive(Debug, Default)]
 pub(crate) struct Filesystem {
@@ -19,6 +23,8 @@ pub(crate) struct Filesystem {
     pub(crate) callers: usize,
     /// Whether it can be committed, once that is known: see [`System::commits`](crate::System).
     pub(crate) commits: Option<bool>,
+    /// When that is to be looked at again, where it cannot be now.
+    pub(crate) looks_again: Option<Instant>,
     pub(crate) committing: bool,
     /// When the last commit ended.
     pub(crate) committed: Option<Instant>,
@@ -75,6 +81,24 @@ impl Filesystem {
         }
         let doubtful = self.group.is_trial() || self.costs.was_dear();
         self.group.service(Policy { crowded: policy.crowded && doubtful, ..policy })
+    }
+
+    /// Notes whether it can be committed; for good, if nothing `may_change` that.
+    pub(crate) fn note_commits(&mut self, commits: bool, may_change: bool) {
+        self.commits = Some(commits);
+        self.looks_again = (!commits && may_change).then(|| Instant::now() + LOOKS);
+    }
+
+    /// Whether that need not be looked at.
+    pub(crate) fn is_known(&self) -> bool {
+        self.commits.is_some() && self.looks_again.is_none_or(|again| Instant::now() < again)
+    }
+
+    /// Whether nobody wants anything of it: what is known of it can be forgotten.
+    pub(crate) fn is_idle(&self) -> bool {
+        let waits = !self.ready.is_empty() || self.group.gathers();
+        let works = self.committing || self.beginning || self.syncing > 0;
+        !waits && !works
     }
 
     /// Whether it is known that it can be committed.

@@ -373,6 +373,24 @@ fn syncfs_itself_where_it_flushes_the_device_or_may() {
     }
 }
 
+/// As where a sandbox forbids it: that is no failure of anybody's data.
+#[test]
+fn syncfs_itself_where_this_program_may_not() {
+    for errno in [1, 38] {
+        for worth in [Commits::ThenFlush, Commits::MayFlush, Commits::Flushed] {
+            let world = World::new();
+            world.disk.commits_are(worth);
+            world.disk.say(errno);
+            let files = files(&world, 30);
+            world.disk.fail(Call::Filesystem, &files[0], 2);
+            for _ in 0..2 {
+                world.durable.fsync_many(&files).wait().into_iter().for_each(Result::unwrap);
+            }
+            assert_eq!(world.durable.counters().commits, 1, "it is not asked again");
+        }
+    }
+}
+
 #[test]
 fn the_log() {
     let world = World::new();
