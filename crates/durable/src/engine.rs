@@ -241,8 +241,10 @@ impl Engine {
         let (engine, began) = (Arc::clone(self), Instant::now());
         let (file, kind) = (Arc::clone(&sync.file), sync.kind);
         let done = move |synced: io::Result<()>| {
-            if synced.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::ECANCELED)) {
-                // The kernel has not even begun: it had no worker for it, or the ring is broken.
+            let errno = synced.as_ref().err().and_then(io::Error::raw_os_error);
+            if matches!(errno, Some(libc::ECANCELED | libc::EINTR)) {
+                // The kernel has not even begun: it had no worker for it, or the ring is broken. Or it
+                // was interrupted.
                 let run = Run { engine: Arc::clone(&engine), job: Some(Job::File(sync)) };
                 return engine.workqueue.execute(move || run.run());
             }

@@ -5,6 +5,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use rustix::io::retry_on_intr;
+
 use crate::commits::Commits;
 use crate::durable::Kind;
 
@@ -77,7 +79,8 @@ pub trait System: Send + Sync + 'static {
     }
 }
 
-/// Linux, and the nearest that others have.
+/// Linux, and the nearest that others have. What a signal has interrupted, as over a network or by a FUSE
+/// server, is asked again: it has not failed.
 #[derive(Debug)]
 pub struct Linux;
 
@@ -89,7 +92,7 @@ impl System for Linux {
     fn sync(&self, file: &File, kind: Kind) -> Result<(), Failure> {
         match kind {
             Kind::Data => data_sync(file),
-            Kind::All => rustix::fs::fsync(file).map_err(named("fsync")),
+            Kind::All => retry_on_intr(|| rustix::fs::fsync(file)).map_err(named("fsync")),
         }
     }
 
@@ -101,9 +104,11 @@ impl System for Linux {
         // By a description of its own: one that has been open for long also tells of what failed of
         // other people's files since, once each.
         #[cfg(target_os = "linux")]
-        return folder_of(file)
-            .map_or_else(|| rustix::fs::syncfs(file), rustix::fs::syncfs)
-            .map_err(named("syncfs"));
+        {
+            let folder = folder_of(file);
+            let any = folder.as_ref().unwrap_or(file);
+            retry_on_intr(|| rustix::fs::syncfs(any)).map_err(named("syncfs"))
+        }
         #[cfg(not(target_os = "linux"))]
         return self.sync(file, Kind::All);
     }
@@ -183,10 +188,10 @@ fn unwritten(meminfo: &str) -> Option<u64> {
 
 fn data_sync(file: &File) -> Result<(), Failure> {
     #[cfg(not(target_vendor = "apple"))]
-    return rustix::fs::fdatasync(file).map_err(named("fdatasync"));
+    return retry_on_intr(|| rustix::fs::fdatasync(file)).map_err(named("fdatasync"));
     // There fsync(2) leaves data in the disk's cache.
     #[cfg(target_vendor = "apple")]
-    return rustix::fs::fcntl_fullfsync(file).map_err(named("F_FULLFSYNC"));
+    return retry_on_intr(|| rustix::fs::fcntl_fullfsync(file)).map_err(named("F_FULLFSYNC"));
 }
 
 #[cfg(all(test, target_os = "linux", not(shuttle)))]

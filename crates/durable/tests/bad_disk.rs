@@ -9,7 +9,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use homing_durable::{Backend, DurabilityError, Durable, SharedFile, Sharing, Strategy, WriteBack};
-use homing_faultdisk::{BAD, Disk, Filesystem, Image, Volume, unavailable};
+use homing_faultdisk::{BAD, Disk, Filesystem, Image, Served, Volume, unavailable};
 use homing_runtime::Runtime;
 
 const EIO: i32 = 5;
@@ -149,4 +149,30 @@ fn a_flush_that_fails_is_everybodys() {
             durable.fsync_and_wait(file).unwrap_err();
         }
     });
+}
+
+/// As over a network, or by a FUSE server, which this is: nothing has failed.
+#[test]
+fn a_sync_that_is_interrupted_is_asked_for_again() {
+    if let Some(reason) = unavailable(Filesystem::Ext4) {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    let served = tempfile::NamedTempFile::new().unwrap();
+    let disk = Arc::new(Disk::new(Image::new(1 << 20), Duration::ZERO));
+    let _served = Served::start(&disk, served.path()).unwrap();
+    let file = OpenOptions::new().write(true).open(served.path()).unwrap();
+    let runtime = Runtime::new().unwrap();
+    for backend in Backend::ALL {
+        let durable = Durable::new(&runtime).unwrap();
+        if let Err(error) = durable.set_backend(backend) {
+            eprintln!("skipped: no {} here: {error}", backend.name());
+            continue;
+        }
+        disk.interrupt_flushes(3);
+        durable.fsync_and_wait(&file).unwrap();
+        disk.interrupt_flushes(3);
+        durable.fsync(&file).wait().unwrap();
+        durable.fdatasync(&file).wait().unwrap();
+    }
 }

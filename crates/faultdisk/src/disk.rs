@@ -1,7 +1,7 @@
 //! A disk with a cache: what is written is answered at once, and durable after a flush. Writes of marked
 //! sectors and flushes can be made to fail.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -23,6 +23,7 @@ pub struct Disk {
     flush_delay: Duration,
     bad_sectors: AtomicBool,
     bad_flushes: AtomicBool,
+    interrupted_flushes: AtomicU32,
 }
 
 #[derive(Debug)]
@@ -40,6 +41,7 @@ impl Disk {
             flush_delay,
             bad_sectors: AtomicBool::new(false),
             bad_flushes: AtomicBool::new(false),
+            interrupted_flushes: AtomicU32::new(0),
         }
     }
 
@@ -52,6 +54,18 @@ impl Disk {
     /// From now on, or no longer, flushes fail, and make nothing durable.
     pub fn set_bad_flushes(&self, bad: bool) {
         self.bad_flushes.store(bad, Ordering::Relaxed);
+    }
+
+    /// The next so many flushes are interrupted: whoever serves them says so before they begin.
+    pub fn interrupt_flushes(&self, count: u32) {
+        self.interrupted_flushes.store(count, Ordering::Relaxed);
+    }
+
+    /// Whether this flush is one of them.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        let one_less = |count: u32| count.checked_sub(1);
+        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+        self.interrupted_flushes.fetch_update(set, fetch, one_less).is_ok()
     }
 
     /// How many bytes it has.

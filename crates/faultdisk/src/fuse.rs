@@ -30,16 +30,20 @@ const MODE: u32 = 0o100_600;
 const ENOSYS: i32 = 38;
 const EINVAL: i32 = 22;
 const EIO: i32 = 5;
+const EINTR: i32 = 4;
 
 /// A disk that is served. Unmounted when dropped.
 #[derive(Debug)]
-pub(crate) struct Served {
+pub struct Served {
     path: PathBuf,
 }
 
 impl Served {
     /// Serves `disk` as the file `path`, which is there.
-    pub(crate) fn start(disk: &Arc<Disk>, path: &Path) -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// Where it cannot be mounted.
+    pub fn start(disk: &Arc<Disk>, path: &Path) -> io::Result<Self> {
         let device = OpenOptions::new().read(true).write(true).open("/dev/fuse")?;
         let options = format!("fd={},rootmode={MODE:o},user_id=0,group_id=0", device.as_raw_fd());
         let options = std::ffi::CString::new(options)?;
@@ -105,6 +109,7 @@ fn answer(disk: &Disk, request: &[u8]) -> Option<Answer> {
             Some(Err(Broken)) => return Some(Answer { unique, outcome: Err(EIO) }),
             outcome => outcome.and_then(Result::ok),
         },
+        20 if disk.is_interrupted() => return Some(Answer { unique, outcome: Err(EINTR) }),
         20 => match disk.flush() {
             Err(Broken) => return Some(Answer { unique, outcome: Err(EIO) }),
             Ok(()) => Some(Vec::new()),

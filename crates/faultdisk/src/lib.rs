@@ -13,7 +13,7 @@
 //! Image                     image.rs       sparse blocks; copies share them
 //! ```
 //!
-//! Sectors and flushes can be made to fail. A record (`record.rs`) gives the images that a cut at any moment may leave. Nothing here is part
+//! Sectors and flushes can be made to fail, and flushes of the file to be interrupted. A record (`record.rs`) gives the images that a cut at any moment may leave. Nothing here is part
 //! of what homing offers: it needs root, FUSE and a loop device, and says so where they are missing.
 #![cfg(target_os = "linux")]
 #![forbid(unsafe_code)]
@@ -25,6 +25,7 @@ mod record;
 mod volume;
 
 pub use disk::{BAD, Broken, Disk};
+pub use fuse::Served;
 pub use image::{BLOCK, Image};
 pub use record::{Cut, Event, Random, Record, SECTOR};
 pub use volume::{Filesystem, Volume, missing, unavailable};
