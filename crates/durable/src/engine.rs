@@ -214,7 +214,7 @@ impl Engine {
         mine
     }
 
-    fn next_job(&self) -> Option<Job> {
+    pub(crate) fn next_job(&self) -> Option<Job> {
         loop {
             let policy = self.policy();
             let job = self.files().next_job(policy)?;
@@ -248,15 +248,21 @@ impl Engine {
                 let run = Run { engine: Arc::clone(&engine), job: Some(Job::File(sync)) };
                 return engine.workqueue.execute(move || run.run());
             }
-            let calls = sync.outcome.calls();
-            let ended =
-                EndedByRing { engine: Arc::clone(&engine), ended: Some((sync, synced, began)) };
-            if calls {
-                // What it calls may take long, and others wait for the ring's thread.
-                engine.workqueue.execute(move || drop(ended));
-            }
+            engine.ended_by_ring(sync, synced, began);
         };
         ring.sync(file, kind, Box::new(done));
+    }
+
+    /// The ring has done a sync.
+    fn ended_by_ring(self: &Arc<Self>, sync: Sync, synced: io::Result<()>, began: Instant) {
+        add(&self.counts.files, 1);
+        let operation = "fsync by io_uring";
+        let synced = synced.map_err(|error| Failure { operation, error });
+        let verdict = commit::verdict(&*self.system, &sync, synced);
+        let work = (vec![sync], vec![verdict], false);
+        if let Some(job) = self.end(work, began.elapsed(), true) {
+            self.hand_over(job);
+        }
     }
 
     /// Does a job. There may be another one then, for the same thread.
@@ -289,7 +295,7 @@ impl Engine {
                 return self.go_on_but_for_one();
             }
         };
-        self.end(syncs, verdicts, was_commit, began.elapsed())
+        self.end((syncs, verdicts, was_commit), began.elapsed(), false)
     }
 
     /// Finds out, once, whether a filesystem can be committed.
@@ -364,14 +370,13 @@ impl Engine {
         verdicts
     }
 
-    /// A job has run: notes what came of it, and tells those who waited. One of the jobs that can
-    /// begin now is left to the caller.
-    fn end(
+    /// A job has run, syncs of files or a commit: notes what came of it, and tells those who waited. One
+    /// of the jobs that can begin now is left to the caller, who may be the ring's thread.
+    pub(crate) fn end(
         self: &Arc<Self>,
-        syncs: Vec<Sync>,
-        verdicts: Vec<Verdict>,
-        was_commit: bool,
+        (syncs, verdicts, was_commit): (Vec<Sync>, Vec<Verdict>, bool),
         took: Duration,
+        by_ring: bool,
     ) -> Option<Job> {
         let mut told = Vec::with_capacity(syncs.len());
         let policy = self.policy();
@@ -391,21 +396,24 @@ impl Engine {
         let mut mine = gathers.or_else(|| self.next_job());
         self.go_on();
         let ended = Instant::now();
-        let (mut verdicts, mut calls) = (Vec::with_capacity(syncs.len()), false);
-        for (sync, Ended { verdict, in_vain }) in syncs.iter().zip(told) {
+        let (mut all, mut calls) = (Vec::with_capacity(syncs.len()), false);
+        for (sync, Ended { verdict, in_vain }) in syncs.into_iter().zip(told) {
             let took = ended.saturating_duration_since(sync.asked_at);
             self.counts.latency_ns.note(nanoseconds(took));
             let verdict = self.failed(verdict);
             calls |= sync.outcome.note(&verdict);
-            verdicts.push((verdict, in_vain));
+            all.push((sync, verdict, in_vain));
         }
+        let telling = Telling { engine: Arc::clone(self), all };
         if calls {
             // They may wait for somebody who waits for the next job.
             mine.take().into_iter().for_each(|job| self.hand_over(job));
         }
-        for (sync, (verdict, in_vain)) in syncs.into_iter().zip(verdicts) {
-            self.tell(in_vain, &verdict);
-            sync.outcome.tell(&verdict);
+        if calls && by_ring {
+            // What is called may take long, and others wait for the ring's thread.
+            self.execute(move || drop(telling));
+        } else {
+            drop(telling);
         }
         self.crowd.look(&*self.system);
         mine
@@ -460,22 +468,18 @@ pub(crate) fn nanoseconds(took: Duration) -> u64 {
     u64::try_from(took.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// A sync that the ring has done: those who wait are told when this is dropped, by whoever does.
-struct EndedByRing {
+/// Those who are to hear what came of their syncs, by whoever drops this.
+struct Telling {
     engine: Arc<Engine>,
-    ended: Option<(Sync, io::Result<()>, Instant)>,
+    /// With those who wait for the next one of a file, in vain.
+    all: Vec<(Sync, Verdict, Option<Sync>)>,
 }
 
-impl Drop for EndedByRing {
+impl Drop for Telling {
     fn drop(&mut self) {
-        let Some((sync, synced, began)) = self.ended.take() else { return };
-        let engine = &self.engine;
-        add(&engine.counts.files, 1);
-        let operation = "fsync by io_uring";
-        let synced = synced.map_err(|error| Failure { operation, error });
-        let verdict = commit::verdict(&*engine.system, &sync, synced);
-        if let Some(job) = engine.end(vec![sync], vec![verdict], false, began.elapsed()) {
-            engine.hand_over(job);
+        for (sync, verdict, in_vain) in self.all.drain(..) {
+            self.engine.tell(in_vain, &verdict);
+            sync.outcome.tell(&verdict);
         }
     }
 }

@@ -283,6 +283,8 @@ mod tests {
     use homing_runtime::Runtime;
 
     use super::*;
+    use crate::file_id::FileId;
+    use crate::files::{Asked, Job};
     use crate::{Backend, Durable};
 
     const LONG: Duration = Duration::from_secs(60);
@@ -380,5 +382,26 @@ mod tests {
         durable.set_backend(Backend::IoUring).unwrap();
         durable.fsync(&files[0]).wait().unwrap();
         assert!(!durable.engine.chosen().ring().unwrap().is_broken());
+    }
+
+    /// Also where somebody asks for one when its sync has just ended: others wait for that thread.
+    #[test]
+    fn no_call_is_made_by_the_rings_thread() {
+        let runtime = Runtime::new().unwrap();
+        let durable = Durable::new(&runtime).unwrap();
+        let (engine, file) = (&durable.engine, tempfile::tempfile().unwrap());
+        let (sender, receiver) = mpsc::channel();
+        for by_ring in [true, false] {
+            let id = FileId::of(&file).unwrap();
+            let asked = engine.ask(id, Kind::All, 1, &file, true).unwrap();
+            let Asked::New(outcome) = asked else { panic!("nobody else asks") };
+            let Some(Job::File(sync)) = engine.next_job() else { panic!("it is alone") };
+            let sender = sender.clone();
+            outcome.call(move |_| sender.send(thread::current().id()).unwrap());
+            let more = engine.end((vec![sync], vec![Ok(())], false), Duration::ZERO, by_ring);
+            assert!(more.is_none());
+            let caller = receiver.recv_timeout(LONG).unwrap();
+            assert_eq!(caller == thread::current().id(), !by_ring);
+        }
     }
 }

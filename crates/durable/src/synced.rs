@@ -54,11 +54,6 @@ impl Outcome {
         !state.calls.is_empty()
     }
 
-    /// Whether telling those who wait runs code of others.
-    pub(crate) fn calls(&self) -> bool {
-        !self.state().calls.is_empty()
-    }
-
     /// Tells those who wait what has been noted.
     pub(crate) fn tell(&self, verdict: &Verdict) {
         let (threads, wakers, calls) = {
