@@ -88,7 +88,7 @@ impl Batch {
         {
             self.durable.engine.files().note_caller(first);
         }
-        SyncedMany { all: std::mem::take(&mut self.all), done: Vec::new() }
+        SyncedMany { all: std::mem::take(&mut self.all).into(), done: Vec::new() }
     }
 }
 

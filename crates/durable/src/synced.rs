@@ -1,5 +1,6 @@
 //! What waits for a sync: a future, or a thread.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -216,7 +217,7 @@ impl Drop for Synced {
 #[derive(Debug)]
 #[must_use = "the syncs run on, but only this tells whether they failed"]
 pub struct SyncedMany {
-    pub(crate) all: Vec<Synced>,
+    pub(crate) all: VecDeque<Synced>,
     pub(crate) done: Vec<Verdict>,
 }
 
@@ -235,18 +236,12 @@ impl Future for SyncedMany {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
         // One after the other: they end about together, and only one waker is kept at a time.
-        this.all.reverse();
-        while let Some(last) = this.all.last_mut() {
-            match Pin::new(last).poll(context) {
-                Poll::Ready(verdict) => {
-                    this.done.push(verdict);
-                    this.all.pop();
-                }
-                Poll::Pending => {
-                    this.all.reverse();
-                    return Poll::Pending;
-                }
-            }
+        while let Some(first) = this.all.front_mut() {
+            let Poll::Ready(verdict) = Pin::new(first).poll(context) else {
+                return Poll::Pending;
+            };
+            this.done.push(verdict);
+            this.all.pop_front();
         }
         Poll::Ready(std::mem::take(&mut this.done))
     }
