@@ -117,7 +117,7 @@ impl Log {
     /// Opens a log, or makes one: a folder, in one that is there. Records are kept up to the first
     /// that is not whole, if it may never have been durable; what comes after is gone, and
     /// [`Recovery`] tells how much. Reads all of the log that is needed, and writes the last write
-    /// anew: what it has found is durable then.
+    /// anew, which takes that much room on the disk: what it has found is durable then.
     ///
     /// # Errors
     /// [`LogError`], with the path; [`LogError::Damaged`] where a record that was durable is not
