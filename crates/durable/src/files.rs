@@ -16,7 +16,7 @@ use crate::filesystem::{Alone, Filesystem, Work};
 use crate::group::Service;
 use crate::policy::Policy;
 #[cfg(target_os = "linux")]
-use crate::range::is_of;
+pub(crate) use crate::range::is_of;
 use crate::strategy::Strategy;
 use crate::synced::{Outcome, Verdict};
 
@@ -59,7 +59,7 @@ impl Sync {
 
 /// Elsewhere the system does not tell.
 #[cfg(not(target_os = "linux"))]
-fn is_of(file: &File, number: RawFd) -> bool {
+pub(crate) fn is_of(file: &File, number: RawFd) -> bool {
     std::os::fd::AsRawFd::as_raw_fd(file) == number
 }
 

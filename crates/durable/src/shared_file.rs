@@ -3,6 +3,7 @@
 use std::fmt;
 use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,6 +14,7 @@ use crate::counters::add;
 use crate::durable::{Durable, Kind};
 use crate::engine::{Engine, nanoseconds, runtime_ended};
 use crate::file_id::FileId;
+use crate::files::is_of;
 use crate::pace::{Pace, Way};
 use crate::sync::{Condvar, Mutex, MutexGuard, lock, wait_briefly};
 use crate::synced::Verdict;
@@ -90,10 +92,17 @@ impl SharedFile {
     /// Nobody else may sync through them. All but the first are for syncs side by side.
     ///
     /// # Errors
-    /// Where there is none, they are of several files, or cannot be looked at.
+    /// Where there is none, they are of several files, one is there several times, as far as the system
+    /// tells, or they cannot be looked at.
     pub fn new(descriptions: Vec<Arc<File>>) -> io::Result<Self> {
         let mut free = descriptions;
         let refused = |reason| io::Error::new(io::ErrorKind::InvalidInput, reason);
+        let is_again = |(at, file): (usize, &Arc<File>)| {
+            free[..at].iter().any(|other| is_of(other, file.as_raw_fd()))
+        };
+        if free.iter().enumerate().any(is_again) {
+            return Err(refused("one description several times: open the file for each"));
+        }
         if free.is_empty() {
             return Err(refused("no description"));
         }

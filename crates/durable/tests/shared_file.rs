@@ -258,4 +258,11 @@ fn descriptions_are_of_one_file() {
     all.extend(descriptions(&folder.path().join("other"), 1));
     assert!(SharedFile::new(all).unwrap_err().to_string().contains("several files"));
     assert!(SharedFile::new(Vec::new()).unwrap_err().to_string().contains("no description"));
+    // Of two who sync through one the kernel would tell but one.
+    let own = descriptions(&folder.path().join("one"), 1).remove(0);
+    let twice = own.try_clone().unwrap();
+    for same in [Arc::clone(&own), Arc::new(twice)] {
+        let error = SharedFile::new(vec![Arc::clone(&own), same]).unwrap_err();
+        assert!(error.to_string().contains("several times"), "{error}");
+    }
 }
