@@ -3,7 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::error::TopologyError;
 
 /// CPU numbers are below this. The kernel's own limit on x86-64 is 8,192; machines above 1,024
 /// CPUs are refused with an error rather than half seen.
@@ -19,9 +21,23 @@ const WORD_COUNT: usize = CPU_COUNT_MAX / u64::BITS as usize;
 /// assert_eq!(CpuId::new(5).map(CpuId::index), Some(5));
 /// assert_eq!(CpuId::new(CPU_COUNT_MAX), None);
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(transparent)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "usize", into = "usize")]
 pub struct CpuId(u16);
+
+impl TryFrom<usize> for CpuId {
+    type Error = TopologyError;
+
+    fn try_from(number: usize) -> Result<Self, TopologyError> {
+        Self::new(number).ok_or(TopologyError::CpuNumber { number })
+    }
+}
+
+impl From<CpuId> for usize {
+    fn from(cpu: CpuId) -> Self {
+        cpu.index()
+    }
+}
 
 impl CpuId {
     /// CPU `number`, or `None` where it is not below [`CPU_COUNT_MAX`].
@@ -318,6 +334,12 @@ impl Serialize for CpuSet {
     /// An array of CPU numbers.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self.iter())
+    }
+}
+
+impl<'de> Deserialize<'de> for CpuSet {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Vec::<CpuId>::deserialize(deserializer)?.into_iter().collect())
     }
 }
 

@@ -60,6 +60,12 @@ pub enum TopologyError {
         /// What is wrong with it.
         problem: &'static str,
     },
+    /// A machine that was written down and cannot be.
+    #[error("not a machine: {problem}")]
+    Description {
+        /// What is wrong with it.
+        problem: String,
+    },
     /// A file that is not an hwloc XML export, or an unusable one.
     #[error("not a usable hwloc XML export: {problem}")]
     Hwloc {

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::cpu_set::{CpuId, CpuSet};
+use crate::error::TopologyError;
 
 /// The operating system's number of a NUMA node.
 ///
@@ -17,7 +18,7 @@ use crate::cpu_set::{CpuId, CpuSet};
 /// assert_eq!(machine.node_distance(NodeId(0), NodeId(1)), 12);
 /// # Ok::<(), homing_topology::TopologyError>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct NodeId(pub u32);
 
@@ -33,7 +34,7 @@ pub struct NodeId(pub u32);
 /// assert_eq!(seven.package.index(), 0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cpu {
     /// The CPU's own number.
     pub cpu: CpuId,
@@ -76,7 +77,11 @@ pub enum Distance {
 }
 
 /// All online CPUs of a machine, with their cores, caches, nodes, packages and distances.
-#[derive(Clone, Debug, PartialEq, Eq)]
+///
+/// With `serde` it can be sent elsewhere; one that is read is looked at as closely as a file of a
+/// machine is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Parts", into = "Parts")]
 pub struct Machine {
     cpus: Vec<Cpu>,
     online: CpuSet,
@@ -170,6 +175,57 @@ impl Machine {
     }
 }
 
+/// A machine as it is written.
+#[derive(Serialize, Deserialize)]
+struct Parts {
+    cpus: Vec<Cpu>,
+    /// From, to, and how far.
+    node_distances: Vec<(NodeId, NodeId, u32)>,
+}
+
+impl From<Machine> for Parts {
+    fn from(machine: Machine) -> Self {
+        let distances = machine.node_distances.into_iter();
+        let node_distances = distances.map(|((from, to), far)| (from, to, far)).collect();
+        Self { cpus: machine.cpus, node_distances }
+    }
+}
+
+impl TryFrom<Parts> for Machine {
+    type Error = TopologyError;
+
+    fn try_from(parts: Parts) -> Result<Self, TopologyError> {
+        let refuse = |problem: String| Err(TopologyError::Description { problem });
+        if parts.cpus.is_empty() {
+            return refuse("it has no CPU".to_owned());
+        }
+        let mut known = CpuSet::EMPTY;
+        for cpu in &parts.cpus {
+            if known.contains(cpu.cpu) {
+                return refuse(format!("CPU {} is there twice", cpu.cpu));
+            }
+            known.insert(cpu.cpu);
+        }
+        let groups: [(&str, fn(&Cpu) -> Option<CpuId>); 3] = [
+            ("core", |cpu| Some(cpu.core)),
+            ("last-level cache", |cpu| cpu.llc),
+            ("package", |cpu| Some(cpu.package)),
+        ];
+        for (kind, group) in groups {
+            let mut first = BTreeMap::new();
+            for (name, cpu) in parts.cpus.iter().filter_map(|cpu| Some((group(cpu)?, cpu.cpu))) {
+                let lowest = first.entry(name).or_insert(cpu);
+                *lowest = cpu.min(*lowest);
+            }
+            if let Some((name, lowest)) = first.iter().find(|(name, lowest)| name != lowest) {
+                return refuse(format!("the {kind} of CPU {lowest} goes by the name {name}"));
+            }
+        }
+        let distances = parts.node_distances.into_iter();
+        Ok(Self::new(parts.cpus, distances.map(|(from, to, far)| ((from, to), far)).collect()))
+    }
+}
+
 impl Cpu {
     /// What the cache scope groups by: the LLC, or the package where no cache is reported.
     pub(crate) fn cache_domain(&self) -> (Option<CpuId>, Option<CpuId>) {
@@ -194,5 +250,35 @@ mod tests {
         assert_eq!(half.cpu(cpu(3)).unwrap().llc, Some(cpu(1)));
         assert_eq!(half.cpu(cpu(1)).unwrap().core, cpu(1));
         assert!(machine.restricted(&CpuSet::EMPTY).is_none());
+    }
+
+    #[test]
+    fn a_machine_is_read_as_it_was_written() {
+        for grid in ["1x1x1", "2x2x3x2x2"] {
+            let machine = Machine::from_grid(grid).unwrap();
+            let part = machine.restricted(&"0,5-90".parse().unwrap()).unwrap();
+            for machine in [machine, part] {
+                let text = serde_json::to_string(&machine).unwrap();
+                assert_eq!(serde_json::from_str::<Machine>(&text).unwrap(), machine, "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_machine_that_cannot_be_is_refused() {
+        let text = serde_json::to_string(&Machine::from_grid("1x1x2").unwrap()).unwrap();
+        for (from, to, problem) in [
+            ("\"cpu\":1", "\"cpu\":0", "CPU 0 is there twice"),
+            ("\"core\":0", "\"core\":1", "the core of CPU 0 goes by the name 1"),
+            ("\"llc\":0", "\"llc\":7", "the last-level cache of CPU 0 goes by the name 7"),
+            ("\"package\":0", "\"package\":7", "the package of CPU 0 goes by"),
+            ("\"cpu\":1", "\"cpu\":1024", "beyond the 1024 CPUs"),
+        ] {
+            assert!(text.contains(from), "{text}");
+            let error = serde_json::from_str::<Machine>(&text.replace(from, to)).unwrap_err();
+            assert!(error.to_string().contains(problem), "{error}");
+        }
+        let error = serde_json::from_str::<Machine>(r#"{"cpus":[],"node_distances":[]}"#);
+        assert!(error.unwrap_err().to_string().contains("no CPU"));
     }
 }

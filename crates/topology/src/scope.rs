@@ -17,7 +17,10 @@ use std::str::FromStr;
 /// assert!(scope < Scope::Cache, "narrower");
 /// # Ok::<(), homing_topology::ParseScopeError>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
 pub enum Scope {
     /// One CPU.
     Cpu,
@@ -96,6 +99,7 @@ mod tests {
         for scope in Scope::ALL {
             assert_eq!(scope.name().parse(), Ok(scope));
             assert_eq!(Scope::ALL[scope.index()], scope);
+            assert_eq!(serde_json::to_value(scope).unwrap(), scope.name());
         }
         let error = "llc".parse::<Scope>().unwrap_err().to_string();
         assert!(error.contains("\"llc\"") && error.contains("cache_shard"), "{error}");
