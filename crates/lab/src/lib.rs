@@ -29,12 +29,13 @@
 //! else, which is what makes tens of millions of requests a second possible.
 //!
 //! Read on in this order: `trace`, `size`, `policy`, `replay`, `audit`, any of
-//! `policies`, then `compare` and `plot`; `experiments` and `fsync` each by itself.
+//! `policies`, then `compare` and `plot`; `experiments`, `fsync` and `decisions` each by itself.
 #![forbid(unsafe_code)]
 
 pub mod audit;
 pub mod compare;
 mod cpu_time;
+mod decisions;
 pub mod experiments;
 pub mod fsync;
 mod plot;
@@ -44,6 +45,7 @@ mod replay;
 mod size;
 mod trace;
 
+pub use decisions::{Difference, Kind, Replayed};
 pub use plot::PlotError;
 pub use policy::{AnyPolicy, Page, Policy, Request, Setup};
 pub use replay::{Outcome, TenantOutcome, replay, replay_with};

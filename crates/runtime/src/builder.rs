@@ -248,7 +248,7 @@ impl Builder {
 
     /// Records the last so many decisions, with all that they were made from; 0, the default: none.
     /// [`Runtime::take_decisions`] gives them, and they can be made again elsewhere. Each costs a
-    /// lock that all threads share.
+    /// lock that all threads share. Live it is the attribute `module/record_decisions`.
     ///
     /// ```
     /// use homing_runtime::Runtime;
@@ -349,8 +349,8 @@ impl Builder {
         };
         let crew = Crew::new(self.thread_name.clone(), self.keep_alive);
         let hooks = Hooks { refuse_threads: self.refuse_threads };
-        let mut dispatch = Dispatch::new(layout, &active);
-        dispatch.record(self.recorded);
+        let dispatch = Dispatch::new(layout, &active);
+        dispatch.tape().set_limit(self.recorded);
         let shared = Shared::new(dispatch, crew, settings, hooks);
         let mut refused = None;
         for cpu in active.iter() {

@@ -125,7 +125,9 @@ mod shuttle_tests;
 /// and the queues that they are about.
 #[cfg(not(loom))]
 pub mod recorded {
-    pub use homing_sched::{Asked, Decided, Layout, Next, PoolId, QueueId, Record};
+    pub use homing_sched::{
+        Asked, Decided, DecisionLog, DecisionLogError, Layout, Next, PoolId, QueueId, Record,
+    };
 }
 
 #[cfg(all(feature = "control", not(loom)))]

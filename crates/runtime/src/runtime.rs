@@ -213,9 +213,10 @@ impl Runtime {
         self.extensions.get_or_make(make)
     }
 
-    /// The decisions recorded since the last time: see [`Builder::record_decisions`].
+    /// The decisions recorded since the last time: see [`Builder::record_decisions`]. As text, to be kept or
+    /// sent elsewhere, they are a [`DecisionLog`](crate::recorded::DecisionLog).
     pub fn take_decisions(&self) -> Vec<Record> {
-        self.shared.dispatch.take_records()
+        self.shared.dispatch.tape().take()
     }
 
     /// The queues and distances that decisions go by.

@@ -1,6 +1,7 @@
-//! A recording of decisions, for [`crate::Builder::record_decisions`].
+//! A recording of decisions, for [`crate::Builder::record_decisions`] and the attribute of that name.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use homing_sched::{Asked, Decided, Facts, Layout, Next, Record, Recording, Shares};
 use homing_topology::CpuId;
@@ -11,12 +12,32 @@ use crate::sync::{Mutex, lock};
 #[derive(Debug)]
 pub(crate) struct Tape {
     records: Mutex<VecDeque<Record>>,
-    limit: usize,
+    /// No part of any protocol: whoever sees it late records a decision more or less.
+    limit: AtomicUsize,
 }
 
 impl Tape {
-    pub(crate) fn new(limit: usize) -> Self {
-        Self { records: Mutex::new(VecDeque::new()), limit }
+    pub(crate) fn off() -> Self {
+        Self { records: Mutex::new(VecDeque::new()), limit: AtomicUsize::new(0) }
+    }
+
+    /// How many are kept.
+    pub(crate) fn limit(&self) -> usize {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Keeps so many from now on; 0 for none.
+    pub(crate) fn set_limit(&self, limit: usize) {
+        let mut records = lock(&self.records);
+        self.limit.store(limit, Ordering::Relaxed);
+        let left = records.len().saturating_sub(limit);
+        records.drain(..left);
+        records.shrink_to_fit();
+    }
+
+    /// Itself, while it records.
+    pub(crate) fn running(&self) -> Option<&Self> {
+        (self.limit() > 0).then_some(self)
     }
 
     fn decide(
@@ -28,10 +49,13 @@ impl Tape {
     ) -> Decided {
         let (decided, record) = Recording::new(facts).decide(layout, asked, shares);
         let mut records = lock(&self.records);
-        if records.len() == self.limit {
+        let limit = self.limit();
+        while records.len() >= limit.max(1) {
             records.pop_front();
         }
-        records.push_back(record);
+        if limit > 0 {
+            records.push_back(record);
+        }
         decided
     }
 

@@ -1,6 +1,7 @@
 //! What a user may say about the items of a workqueue, as far as scheduling goes.
 
 use homing_topology::Scope;
+use serde::{Deserialize, Serialize};
 
 use crate::nice::Nice;
 use crate::pull_cost::PullCost;
@@ -15,7 +16,7 @@ use crate::pull_cost::PullCost;
 /// assert_eq!(Affinity::ALL[here.index()], here);
 /// assert_eq!(Affinity::ALL.len(), 12, "six scopes, strict or not");
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Affinity {
     /// The size of the home pod.
     pub scope: Scope,
@@ -51,7 +52,7 @@ impl Affinity {
 /// assert_eq!(wide.level(), Level::Shard, "one queue would be too much for all CPUs");
 /// assert_eq!(Attributes { localize: true, ..wide }.level(), Level::Cpu);
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Attributes {
     /// Scope and strictness.
     pub affinity: Affinity,

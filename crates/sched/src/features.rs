@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 /// A set of features, each with the name under which its idea was published.
 ///
 /// ```
@@ -16,7 +18,8 @@ use std::str::FromStr;
 /// assert_eq!(Features::from_bits(features.bits()), features);
 /// # Ok::<(), homing_sched::ParseFeaturesError>(())
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct Features(u8);
 
 impl Features {
@@ -128,6 +131,20 @@ impl FromStr for Features {
             let feature = feature.ok_or_else(|| ParseFeaturesError { word: word.to_owned() })?;
             Ok(features.with(feature))
         })
+    }
+}
+
+impl TryFrom<String> for Features {
+    type Error = ParseFeaturesError;
+
+    fn try_from(names: String) -> Result<Self, ParseFeaturesError> {
+        names.parse()
+    }
+}
+
+impl From<Features> for String {
+    fn from(features: Features) -> Self {
+        features.to_string()
     }
 }
 

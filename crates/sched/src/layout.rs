@@ -1,11 +1,12 @@
 //! What is known before the first item: the queues there can be, and what is near what.
 
 use homing_topology::{CPU_COUNT_MAX, CpuId, CpuSet, Distance, Machine, Pods, Scope};
+use serde::{Deserialize, Serialize};
 
 use crate::attributes::{Attributes, Level};
 
 /// A pool: the queues of all workqueues with equal attributes. Numbered in the order of first use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PoolId(pub u8);
 
 /// Some pools.
@@ -23,7 +24,7 @@ pub struct PoolId(pub u8);
 /// words[word] |= bit;
 /// assert_eq!(PoolSet::from_words(words).iter().collect::<Vec<_>>(), [PoolId(70)]);
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolSet([u64; PoolSet::WORDS]);
 
 impl PoolSet {
@@ -73,7 +74,7 @@ impl PoolSet {
 }
 
 /// One queue of a pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct QueueId {
     /// The pool it belongs to.
     pub pool: PoolId,

@@ -43,6 +43,7 @@
 mod active;
 mod attributes;
 mod auto;
+mod decision_log;
 mod facts;
 mod features;
 mod hand_off;
@@ -66,6 +67,7 @@ mod wake_delay;
 pub use active::{MAX_ACTIVE_MAX, MIN_ACTIVE, node_max_active};
 pub use attributes::{Affinity, Attributes, Level};
 pub use auto::{Auto, TRIAL_NS, Taken, WINDOW_NS, Window};
+pub use decision_log::{DecisionLog, DecisionLogError};
 pub use facts::Facts;
 pub use features::{Features, ParseFeaturesError};
 pub use hand_off::{HAND_OFF_NS, HandOff, HandOffFacts, hand_off};

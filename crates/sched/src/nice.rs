@@ -1,5 +1,7 @@
 //! `nice`: how a CPU's time is shared among the pools that have work for it.
 
+use serde::{Deserialize, Serialize};
+
 use crate::layout::PoolId;
 
 /// How nice the items of a workqueue are to others: the kernel's nice levels, -20 to 19. A pool
@@ -15,7 +17,10 @@ use crate::layout::PoolId;
 /// assert_eq!(Nice::new(20), None);
 /// # Ok::<(), &str>(())
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(try_from = "i8", into = "i8")]
 pub struct Nice(i8);
 
 impl Nice {
@@ -53,6 +58,20 @@ impl Nice {
     }
 }
 
+impl TryFrom<i8> for Nice {
+    type Error = String;
+
+    fn try_from(level: i8) -> Result<Self, String> {
+        Self::new(level).ok_or_else(|| format!("{level} is not a nice level: -20 to 19"))
+    }
+}
+
+impl From<Nice> for i8 {
+    fn from(nice: Nice) -> Self {
+        nice.0
+    }
+}
+
 /// The least time that a batch counts for, in nanoseconds: clocks are coarser than short items.
 const BATCH_MIN_NS: u64 = 100;
 
@@ -72,7 +91,7 @@ const BATCH_MIN_NS: u64 = 100;
 /// assert!(shares.had_ns(kind) > 5 * shares.had_ns(plain), "it is satisfied with less");
 /// # Ok::<(), &str>(())
 /// ```
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Shares {
     /// By pool: weighted nanoseconds.
     had_ns: Vec<u64>,

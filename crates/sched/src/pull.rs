@@ -1,6 +1,7 @@
 //! What a worker without work takes next, before it parks.
 
 use homing_topology::{CpuId, CpuSet, Scope};
+use serde::{Deserialize, Serialize};
 
 use crate::facts::Facts;
 use crate::features::Features;
@@ -29,7 +30,7 @@ pub const PULL_AGE_MAX_NS: u64 = 50_000;
 /// let costs = Reach::ALL.map(Reach::cost_ns);
 /// assert!(costs.is_sorted() && costs[0] == 0, "the farther, the dearer");
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Reach {
     /// It is a CPU of the item's home pod.
     Home,
@@ -58,7 +59,7 @@ impl Reach {
 }
 
 /// Why and since when a worker has no work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Idle {
     /// It has just run out of work, at this time.
     Since(u64),
@@ -67,7 +68,7 @@ pub enum Idle {
 }
 
 /// What a worker does next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Next {
     /// Take items from this queue: a batch of those that wait, but from another pod no more than
     /// half of them (rounded up).

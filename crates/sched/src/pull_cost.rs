@@ -1,5 +1,7 @@
 //! How dear it is taken to be to fetch an item from another pod.
 
+use serde::{Deserialize, Serialize};
+
 use crate::pull::{PULL_AGE_MAX_NS, Reach};
 
 /// How dear fetching is, against what is usual ([`Reach::cost_ns`]): a quarter of it, half, as much,
@@ -18,7 +20,10 @@ use crate::pull::{PULL_AGE_MAX_NS, Reach};
 /// assert_eq!((dear.percent(), PullCost::from_percent(90)), (400, None));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(try_from = "u64", into = "u64")]
 pub struct PullCost(i8);
 
 impl PullCost {
@@ -65,6 +70,21 @@ impl PullCost {
             cost -= 1;
         }
         Self(cost)
+    }
+}
+
+impl TryFrom<u64> for PullCost {
+    type Error = String;
+
+    fn try_from(percent: u64) -> Result<Self, String> {
+        let known = Self::from_percent(percent);
+        known.ok_or_else(|| format!("{percent} is not a pull cost: 25, 50, 100, 200 or 400"))
+    }
+}
+
+impl From<PullCost> for u64 {
+    fn from(cost: PullCost) -> Self {
+        cost.percent()
     }
 }
 

@@ -6,8 +6,10 @@
 //! shows which decisions it changes.
 
 use std::cell::RefCell;
+use std::fmt;
 
 use homing_topology::{CpuId, CpuSet};
+use serde::{Deserialize, Serialize};
 
 use crate::attributes::Attributes;
 use crate::facts::Facts;
@@ -20,26 +22,61 @@ use crate::pull::{Idle, Next, before_park};
 use crate::tick::overdue;
 
 /// A question and its answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Answer {
     Now(u64),
     Features(Features),
-    Active(CpuSet),
-    Idle(CpuSet),
-    Searching(CpuSet),
-    Occupied(u64, CpuSet),
+    Active(#[serde(with = "cpu_list")] CpuSet),
+    Idle(#[serde(with = "cpu_list")] CpuSet),
+    Searching(#[serde(with = "cpu_list")] CpuSet),
+    Occupied(u64, #[serde(with = "cpu_list")] CpuSet),
     BusySince(CpuId, u64),
     Wake(bool, u64),
     Pools(PoolSet),
     Attributes(PoolId, Attributes),
-    Cpumask(PoolId, Option<CpuSet>),
+    Cpumask(PoolId, #[serde(with = "cpu_list::option")] Option<CpuSet>),
     Waiting(QueueId, u32),
     HeadSince(QueueId, u64),
     Item(QueueId, u64),
 }
 
+/// Sets of CPUs as the kernel's lists: of a thousand CPUs most sets are short.
+mod cpu_list {
+    use homing_topology::CpuSet;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(set: &CpuSet, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(set)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<CpuSet, D::Error> {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
+
+    pub(super) mod option {
+        use super::{CpuSet, Deserialize, Deserializer, Error, Serializer};
+
+        pub(crate) fn serialize<S: Serializer>(
+            set: &Option<CpuSet>,
+            to: S,
+        ) -> Result<S::Ok, S::Error> {
+            match set {
+                Some(set) => to.collect_str(set),
+                None => to.serialize_none(),
+            }
+        }
+
+        pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+            from: D,
+        ) -> Result<Option<CpuSet>, D::Error> {
+            let list = Option::<String>::deserialize(from)?;
+            list.map(|list| list.parse().map_err(D::Error::custom)).transpose()
+        }
+    }
+}
+
 /// What was asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Asked {
     /// [`submit`]: whom to wake for an item for this CPU in this pool.
     Submit(CpuId, PoolId),
@@ -54,7 +91,7 @@ pub enum Asked {
 }
 
 /// What was decided.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Decided {
     /// Whom to wake.
     Wake(Option<CpuId>),
@@ -62,8 +99,55 @@ pub enum Decided {
     Next(Next),
 }
 
+impl Asked {
+    /// The function that decides.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Submit(..) => "submit",
+            Self::Start(..) => "start",
+            Self::BeforePark(..) => "before_park",
+            Self::Overdue => "overdue",
+            Self::IssuerWaits(_) => "issuer_waits",
+        }
+    }
+}
+
+/// As in "submit for CPU 3, pool 0".
+impl fmt::Display for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.name();
+        match self {
+            Self::Submit(cpu, pool) => write!(f, "{name} for CPU {cpu}, pool {}", pool.0),
+            Self::Start(QueueId { pool, leader }, cpu) => {
+                write!(f, "{name} by CPU {cpu}, pool {}, queue {leader}", pool.0)
+            }
+            Self::BeforePark(cpu, Idle::Woken) => write!(f, "{name} of CPU {cpu}, woken"),
+            Self::BeforePark(cpu, Idle::Since(ns)) => {
+                write!(f, "{name} of CPU {cpu}, idle since {ns} ns")
+            }
+            Self::Overdue => f.write_str(name),
+            Self::IssuerWaits(cpu) => write!(f, "{name} on CPU {cpu}"),
+        }
+    }
+}
+
+/// As in "wake CPU 4".
+impl fmt::Display for Decided {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Wake(None) => f.write_str("wake nobody"),
+            Self::Wake(Some(cpu)) => write!(f, "wake CPU {cpu}"),
+            Self::Next(Next::Take { queue: QueueId { pool, leader }, reach }) => {
+                write!(f, "take from pool {}, queue {leader} ({reach:?})", pool.0)
+            }
+            Self::Next(Next::Park { until_ns: None }) => f.write_str("park"),
+            Self::Next(Next::Park { until_ns: Some(ns) }) => write!(f, "park until {ns} ns"),
+        }
+    }
+}
+
 /// A decision, and the answers that it was made from.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Record {
     asked: Asked,
     shares: Shares,

@@ -7,6 +7,7 @@ mod fsync;
 mod fsync_table;
 mod json;
 mod recommend;
+mod replay;
 mod tables;
 mod trace;
 
@@ -33,6 +34,8 @@ enum LabCommand {
     Report(experiments::ReportArgs),
     /// Which affinity scope to choose on a machine, with the evidence
     Recommend(recommend::RecommendArgs),
+    /// Make recorded decisions again, and say which ones come out in another way
+    Replay(replay::ReplayArgs),
     /// Replay access traces against cache policies: hit ratios, I/O, comparisons, plots
     Trace(Box<trace::TraceArgs>),
 }
@@ -45,6 +48,7 @@ pub(crate) fn run(args: &LabArgs) -> anyhow::Result<()> {
         LabCommand::Compare(args) => compare::run(args),
         LabCommand::Report(args) => experiments::report(args),
         LabCommand::Recommend(args) => recommend::run(args),
+        LabCommand::Replay(args) => replay::run(args),
         LabCommand::Trace(args) => trace::run(args),
     }
 }

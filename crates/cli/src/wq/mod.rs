@@ -2,6 +2,7 @@
 
 mod dump;
 mod monitor;
+mod record;
 
 use clap::{Args, Subcommand};
 
@@ -17,11 +18,14 @@ enum WqCommand {
     Dump(dump::DumpArgs),
     /// Show what workqueues have done, again and again
     Monitor(monitor::MonitorArgs),
+    /// Record decisions with all that they are made from, to be made again by homing lab replay
+    Record(record::RecordArgs),
 }
 
 pub(crate) fn run(args: &WqArgs) -> anyhow::Result<()> {
     match &args.command {
         WqCommand::Dump(args) => dump::run(args),
         WqCommand::Monitor(args) => monitor::run(args),
+        WqCommand::Record(args) => record::run(args),
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use homing_control::Attribute;
-use homing_sched::{Facts, Level, PoolId, QueueId};
+use homing_sched::{DecisionLog, Facts, Level, PoolId, QueueId};
 use homing_topology::{CpuId, CpuSet, Scope};
 
 use super::{Refused, scope};
@@ -13,14 +13,19 @@ use crate::clock::nanoseconds;
 use crate::shared::Shared;
 
 /// Those of `module`, and whether they can be set.
-const MODULE: [(&str, bool); 6] = [
+const MODULE: [(&str, bool); 8] = [
     ("cpu_intensive_thresh_us", true),
     ("cpumask", false),
+    ("decisions", false),
     ("default_affinity_scope", true),
     ("features", true),
+    ("record_decisions", true),
     ("stalls", false),
     ("watchdog_thresh", true),
 ];
+
+/// So many decisions of a machine of a thousand CPUs still fit into an answer.
+const RECORDED_MAX: usize = 10_000;
 
 pub(super) fn list(shared: &Shared) -> Vec<Attribute> {
     let module = MODULE.iter().map(|(name, writable)| (format!("module/{name}"), *writable));
@@ -65,9 +70,17 @@ fn module(shared: &Shared, name: &str) -> Option<String> {
         "cpumask" => return Some(shared.dispatch.active().to_string()),
         "default_affinity_scope" => return Some(shared.workqueues.default_scope().to_string()),
         "features" => return Some(shared.dispatch.features().to_string()),
+        "record_decisions" => return Some(shared.dispatch.tape().limit().to_string()),
+        "decisions" => return Some(decisions(shared)),
         _ => return None,
     };
     Some(number.to_string())
+}
+
+/// Those recorded since they were read the last time, for `homing lab replay`.
+fn decisions(shared: &Shared) -> String {
+    let records = shared.dispatch.tape().take();
+    DecisionLog::new(shared.dispatch.layout(), records).to_string()
 }
 
 fn seconds(ns: u64) -> String {
@@ -100,6 +113,13 @@ pub(super) fn set(shared: &Shared, name: &str, value: &str) -> Result<(), Refuse
                 Refused::value("names out of SWQUEUE XSTEAL SIS_NODE SMT_AWARE, or NONE")
             })?;
             shared.dispatch.set_features(features);
+        }
+        "record_decisions" => {
+            let limit = value.parse().ok().filter(|limit| *limit <= RECORDED_MAX);
+            let limit = limit.ok_or_else(|| {
+                Refused::value(&format!("how many to keep, up to {RECORDED_MAX}; 0 for none"))
+            })?;
+            shared.dispatch.tape().set_limit(limit);
         }
         _ => {}
     }

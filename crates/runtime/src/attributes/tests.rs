@@ -1,4 +1,5 @@
 use homing_control::{AttributeError, AttributeTree};
+use homing_sched::DecisionLog;
 use homing_topology::Machine;
 
 use crate::{Nice, Runtime, Scope};
@@ -131,9 +132,35 @@ fn bad_values_are_refused_with_those_accepted_and_change_nothing() {
         ("watchdog_thresh", "-1"),
         ("cpu_intensive_thresh_us", "often"),
         ("features", "MAGIC"),
+        ("record_decisions", "10001"),
     ] {
         assert!(tree.set(&format!("module/{name}"), value).is_err(), "{name}={value}");
     }
+}
+
+#[test]
+fn decisions_are_recorded_while_somebody_wants_them() {
+    let runtime = runtime();
+    let tree = runtime.attributes();
+    let decisions = || {
+        let log: DecisionLog = tree.get("module/decisions").unwrap().parse().unwrap();
+        assert!(log.replay().all(|(record, again)| again == Ok(record.decided())));
+        log.records().len()
+    };
+    let work = || (0..50).for_each(|_| runtime.queue(|| ()).join().unwrap());
+    work();
+    assert_eq!(decisions(), 0);
+    tree.set("module/record_decisions", "20").unwrap();
+    assert_eq!(tree.get("module/record_decisions").unwrap(), "20");
+    while decisions() == 0 {
+        work();
+    }
+    tree.set("module/record_decisions", "3").unwrap();
+    work();
+    assert!(decisions() <= 3);
+    tree.set("module/record_decisions", "0").unwrap();
+    work();
+    assert_eq!(decisions(), 0);
 }
 
 #[test]

@@ -4,8 +4,8 @@
 mod facts;
 
 use homing_sched::{
-    Asked, Attributes, Features, Idle, IssuerWait, Layout, Next, PoolId, QueueId, Reach, Record,
-    Shares, WakeDelays, before_park, issuer_waits, overdue, start, submit,
+    Asked, Attributes, Features, Idle, IssuerWait, Layout, Next, PoolId, QueueId, Reach, Shares,
+    WakeDelays, before_park, issuer_waits, overdue, start, submit,
 };
 use homing_topology::{CPU_COUNT_MAX, CpuId, CpuSet};
 
@@ -43,8 +43,8 @@ pub(crate) struct Dispatch {
     /// A: [`WakeDelays`], estimates: of two notes at once one is lost.
     delay_occupied_ns: AtomicU64,
     delay_free_ns: AtomicU64,
-    /// I: where decisions are recorded, if they are.
-    tape: Option<Box<Tape>>,
+    /// L: where decisions are recorded, if they are.
+    tape: Tape,
     /// I: one for each CPU that is online.
     slots: Box<[Option<Box<Slot>>]>,
 }
@@ -92,21 +92,15 @@ impl Dispatch {
             delay_occupied_ns: AtomicU64::new(0),
             delay_free_ns: AtomicU64::new(0),
             slots: (0..CPU_COUNT_MAX).filter_map(CpuId::new).map(slot).collect(),
-            tape: None,
+            tape: Tape::off(),
             layout,
         };
         active.and(&online).iter().for_each(|cpu| dispatch.active.insert(cpu));
         dispatch
     }
 
-    /// Records the last so many decisions.
-    pub(crate) fn record(&mut self, limit: usize) {
-        self.tape = (limit > 0).then(|| Box::new(Tape::new(limit)));
-    }
-
-    /// What was recorded since the last time.
-    pub(crate) fn take_records(&self) -> Vec<Record> {
-        self.tape.as_ref().map_or_else(Vec::new, |tape| tape.take())
+    pub(crate) fn tape(&self) -> &Tape {
+        &self.tape
     }
 
     pub(crate) fn layout(&self) -> &Layout {
@@ -207,7 +201,7 @@ impl Dispatch {
         if self.idle.is_empty() {
             return false;
         }
-        self.wake_one(fill, || match &self.tape {
+        self.wake_one(fill, || match self.tape.running() {
             None => submit(&self.layout, self, cpu, pool).wake,
             Some(tape) => tape.wake(&self.layout, self, Asked::Submit(cpu, pool)),
         })
@@ -249,14 +243,14 @@ impl Dispatch {
     }
 
     fn next_to_wake(&self, queue: QueueId, by: CpuId) -> Option<CpuId> {
-        match &self.tape {
+        match self.tape.running() {
             None => start(&self.layout, self, queue, by),
             Some(tape) => tape.wake(&self.layout, self, Asked::Start(queue, by)),
         }
     }
 
     fn next_of(&self, cpu: CpuId, idle: Idle, shares: &Shares) -> Next {
-        match &self.tape {
+        match self.tape.running() {
             None => before_park(&self.layout, self, cpu, idle, shares),
             Some(tape) => tape.next(&self.layout, self, Asked::BeforePark(cpu, idle), shares),
         }
@@ -420,7 +414,7 @@ impl Dispatch {
         if !self.occupied.begin_wait(cpu) || !self.idle.contains(cpu) {
             return;
         }
-        self.wake_one(fill, || match &self.tape {
+        self.wake_one(fill, || match self.tape.running() {
             None => issuer_waits(&self.layout, self, cpu),
             Some(tape) => tape.wake(&self.layout, self, Asked::IssuerWaits(cpu)),
         });
@@ -476,7 +470,7 @@ impl Dispatch {
 
     /// Wakes an idle CPU for items that have waited for too long. Whether there were any.
     pub(crate) fn wake_for_overdue(&self, fill: &impl Fill) -> bool {
-        self.wake_one(fill, || match &self.tape {
+        self.wake_one(fill, || match self.tape.running() {
             None => overdue(&self.layout, self),
             Some(tape) => tape.wake(&self.layout, self, Asked::Overdue),
         })
@@ -542,8 +536,8 @@ mod tests {
     #[test]
     fn an_issuer_that_waits_briefly_keeps_its_cpu() {
         let machine = Machine::from_grid("1x1x4x1").unwrap();
-        let mut dispatch = Dispatch::new(Layout::new(&machine).unwrap(), machine.online());
-        dispatch.record(10);
+        let dispatch = Dispatch::new(Layout::new(&machine).unwrap(), machine.online());
+        dispatch.tape.set_limit(10);
         let affinity = Affinity { scope: Scope::Cache, strict: false };
         let pool = dispatch.pool_with(Attributes::new(affinity), None).unwrap();
         let (cpu, woken) = (CpuId::new(1).unwrap(), Woken::default());
@@ -565,7 +559,7 @@ mod tests {
         assert!(!is_woken(), "the issuer is called before that is over");
         run(5_000);
         assert!(is_woken());
-        let records = dispatch.take_records();
+        let records = dispatch.tape.take();
         let asked = records.iter().filter(|record| record.asked() == Asked::IssuerWaits(cpu));
         assert_eq!(asked.count(), 3);
     }

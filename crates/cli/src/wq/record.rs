@@ -1,0 +1,65 @@
+//! `homing wq record`: what a running program decides, with all that it decides from.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use homing_control::Client;
+
+use crate::attributes::ControlArgs;
+use crate::output;
+use crate::spans::seconds;
+use crate::stop::Stop;
+
+const LIMIT: &str = "module/record_decisions";
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct RecordArgs {
+    #[command(flatten)]
+    control: ControlArgs,
+
+    /// The file to write
+    #[arg(short, long, value_name = "FILE")]
+    out: PathBuf,
+
+    /// For how long
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    seconds: Duration,
+
+    /// Keep the latest so many decisions, up to 10000
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    decisions: u32,
+}
+
+const EXAMPLES: &str = "\
+While it records, each decision takes a lock that all workers share.
+
+Examples:
+  homing wq record --socket disk.control -o decisions.jsonl
+  homing lab replay decisions.jsonl        whether this version of homing decides the same
+
+Ctrl-C ends it sooner and keeps what there is.";
+
+pub(crate) fn run(args: &RecordArgs) -> anyhow::Result<()> {
+    let stop = Stop::on_signals()?;
+    let mut client = args.control.connect()?;
+    let before = client.get(LIMIT)?;
+    client.set(LIMIT, &args.decisions.to_string())?;
+    let recorded = record(args, &stop, &mut client);
+    // Whatever has become of the recording: it costs.
+    client.set(LIMIT, &before)?;
+    let recorded = recorded?;
+    fs::write(&args.out, &recorded)
+        .with_context(|| format!("cannot write {}", args.out.display()))?;
+    let (count, file) = (recorded.lines().count().saturating_sub(1), args.out.display());
+    output::print_line(&format!("{file}: {count} decisions; homing lab replay {file}"))
+}
+
+fn record(args: &RecordArgs, stop: &Stop, client: &mut Client) -> anyhow::Result<String> {
+    client.get("module/decisions")?; // those of whoever recorded before
+    stop.within(args.seconds)?;
+    Ok(client.get("module/decisions")?)
+}

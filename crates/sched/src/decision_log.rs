@@ -1,0 +1,230 @@
+//! Recorded decisions as text: to be kept, or sent to where they are made again.
+
+use std::fmt;
+use std::str::FromStr;
+
+use homing_topology::Machine;
+use serde::{Deserialize, Serialize};
+
+use crate::layout::Layout;
+use crate::record::{Decided, Record};
+
+/// Another one is refused.
+const VERSION: u32 = 1;
+
+/// Decisions, with the machine that they were made for.
+///
+/// As text it is lines of JSON: the version and the machine, then one line for each decision. What is
+/// read need not come from a friend: anything at all is either refused or replayed.
+///
+/// ```
+/// use homing_sched::{Affinity, Asked, Attributes, DecisionLog, Layout, PoolId, Recording, Shares, Snapshot};
+/// use homing_topology::{CpuId, Machine};
+///
+/// let layout = Layout::new(&Machine::from_grid("2x2x1")?).ok_or("no CPU")?;
+/// let mut facts = Snapshot::new(&layout, &[Attributes::new(Affinity::ALL[0])]);
+/// let cpu = CpuId::new(3).ok_or("?")?;
+/// facts.queue_items(&layout, PoolId(0), cpu, 1, facts.now_ns);
+/// let asked = Asked::Submit(cpu, PoolId(0));
+/// let (_, record) = Recording::new(&facts).decide(&layout, asked, &Shares::NONE);
+/// let text = DecisionLog::new(&layout, vec![record]).to_string();
+///
+/// // On another machine, or with another version of the rules:
+/// let log: DecisionLog = text.parse()?;
+/// for (record, again) in log.replay() {
+///     assert_eq!(again, Ok(record.decided()));
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct DecisionLog {
+    layout: Layout,
+    records: Vec<Record>,
+}
+
+/// The first line.
+#[derive(Serialize, Deserialize)]
+struct Head {
+    decisions_version: u32,
+    machine: Machine,
+}
+
+/// Why text is not a log of decisions.
+///
+/// ```
+/// use homing_sched::DecisionLog;
+///
+/// let error = "{}".parse::<DecisionLog>().unwrap_err();
+/// assert_eq!(error.line, 1);
+/// assert!(error.to_string().starts_with("line 1 is not what a log of decisions begins with: "));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line} {problem}")]
+pub struct DecisionLogError {
+    /// The line, from 1.
+    pub line: usize,
+    /// What is wrong with it.
+    pub problem: String,
+}
+
+impl DecisionLog {
+    /// Of decisions that were made with this layout.
+    pub fn new(layout: &Layout, records: Vec<Record>) -> Self {
+        Self { layout: layout.clone(), records }
+    }
+
+    /// The machine.
+    pub fn machine(&self) -> &Machine {
+        self.layout.machine()
+    }
+
+    /// The decisions, the oldest first.
+    pub fn records(&self) -> &[Record] {
+        &self.records
+    }
+
+    /// Makes each decision again: what comes out, or in what it differs before that
+    /// ([`Record::replay`]).
+    pub fn replay(&self) -> impl Iterator<Item = (&Record, Result<Decided, String>)> {
+        self.records.iter().map(|record| (record, record.replay(&self.layout)))
+    }
+}
+
+impl fmt::Display for DecisionLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let head = Head { decisions_version: VERSION, machine: self.machine().clone() };
+        writeln!(f, "{}", serde_json::to_string(&head).map_err(|_| fmt::Error)?)?;
+        self.records.iter().try_for_each(|record| {
+            writeln!(f, "{}", serde_json::to_string(record).map_err(|_| fmt::Error)?)
+        })
+    }
+}
+
+impl FromStr for DecisionLog {
+    type Err = DecisionLogError;
+
+    fn from_str(text: &str) -> Result<Self, DecisionLogError> {
+        let error = |line, problem: String| DecisionLogError { line, problem };
+        let (head, rest) = text.split_once('\n').unwrap_or((text, ""));
+        let head: Head = serde_json::from_str(head).map_err(|problem| {
+            error(1, format!("is not what a log of decisions begins with: {problem}"))
+        })?;
+        if head.decisions_version != VERSION {
+            let problem =
+                format!("is of version {}, and this reads {VERSION}", head.decisions_version);
+            return Err(error(1, problem));
+        }
+        let layout = Layout::new(&head.machine);
+        let layout = layout.ok_or_else(|| error(1, "tells of no CPU".to_owned()))?;
+        let records = rest.lines().enumerate().map(|(index, line)| {
+            let record = serde_json::from_str(line);
+            record.map_err(|problem| error(index + 2, format!("is not a decision: {problem}")))
+        });
+        Ok(Self { layout, records: records.collect::<Result<_, _>>()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use homing_topology::{CpuId, Scope};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::test_facts::{Given, cpu_id, cpus, layout, loose};
+    use crate::{Asked, Features, Idle, Nice, PoolId, PullCost, Recording, Shares};
+
+    /// Of every kind of decision, with facts of every kind.
+    fn log(grid: &str) -> DecisionLog {
+        let layout = layout(grid);
+        let mut dear = loose(Scope::Cpu);
+        (dear.nice, dear.pull_cost) = (Nice::HIGHPRI, PullCost::ALL[4]);
+        let mut facts = Given::new(&layout, &[loose(Scope::Cache), dear]);
+        facts.masks = vec![None, Some(cpus("0-5"))];
+        facts.idle = cpus("3,9");
+        facts.features = Features::ALL.without(Features::SMT_AWARE);
+        let queue = facts.put(&layout, 0, 4, 3, 0);
+        facts.put(&layout, 1, 2, 1, 10);
+        let mut shares = Shares::default();
+        shares.ran(PoolId(1), Nice::HIGHPRI, 5_000);
+        let asked = [
+            Asked::Submit(cpu_id(4), PoolId(0)),
+            Asked::Start(queue, cpu_id(5)),
+            Asked::BeforePark(cpu_id(9), Idle::Since(facts.now_ns)),
+            Asked::BeforePark(cpu_id(2), Idle::Woken),
+            Asked::Overdue,
+            Asked::IssuerWaits(cpu_id(3)),
+        ];
+        let decide = |asked| Recording::new(&facts).decide(&layout, asked, &shares).1;
+        DecisionLog::new(&layout, asked.map(decide).into())
+    }
+
+    #[test]
+    fn decisions_are_read_as_they_were_written_and_made_again() {
+        let log = log("2x2x2x2");
+        let text = log.to_string();
+        let read: DecisionLog = text.parse().unwrap();
+        assert_eq!(read.to_string(), text);
+        assert_eq!((read.machine(), read.records().len()), (log.machine(), 6));
+        for (record, again) in read.replay() {
+            assert_eq!(again, Ok(record.decided()), "{:?}", record.asked());
+        }
+    }
+
+    #[test]
+    fn what_is_no_log_is_refused_by_its_line() {
+        let text = log("2x2x2x2").to_string();
+        let refused = |text: &str| text.parse::<DecisionLog>().unwrap_err().to_string();
+        assert!(refused("").starts_with("line 1 is not what"), "{}", refused(""));
+        let newer = text.replacen("\"decisions_version\":1", "\"decisions_version\":2", 1);
+        assert_eq!(refused(&newer), "line 1 is of version 2, and this reads 1");
+        let cut = &text[..text.len() - 10];
+        assert!(refused(cut).starts_with("line 7 is not a decision: EOF"), "{}", refused(cut));
+        let wild = text.replacen("\"pull_cost\":400", "\"pull_cost\":90", 1);
+        assert!(refused(&wild).contains("90 is not a pull cost: 25, 50"), "{}", refused(&wild));
+        let wild = text.replacen("\"nice\":-20", "\"nice\":-21", 1);
+        assert!(refused(&wild).contains("-21 is not a nice level"), "{}", refused(&wild));
+    }
+
+    proptest! {
+        /// Numbers of any size in any place: refused, or replayed in some way.
+        #[test]
+        fn nothing_that_is_read_harms(changes in prop::collection::vec(
+            (any::<prop::sample::Index>(), prop_oneof![0..30_u64, any::<u64>()]), 1..20,
+        )) {
+            let text = log("2x2x2x2").to_string();
+            let (head, rest) = text.split_once('\n').unwrap();
+            let mut numbers: Vec<(usize, usize)> = Vec::new();
+            let mut begin = None;
+            for (at, byte) in rest.bytes().enumerate() {
+                match (byte.is_ascii_digit(), begin) {
+                    (true, None) => begin = Some(at),
+                    (false, Some(from)) => {
+                        numbers.push((from, at));
+                        begin = None;
+                    }
+                    _ => {}
+                }
+            }
+            let mut with: Vec<_> =
+                changes.iter().map(|(index, number)| (numbers[index.index(numbers.len())], number)).collect();
+            with.sort_unstable();
+            with.dedup_by_key(|(place, _)| *place);
+            let mut rest = rest.to_owned();
+            for ((from, to), number) in with.into_iter().rev() {
+                rest.replace_range(from..to, &number.to_string());
+            }
+            for line in rest.lines() {
+                if let Ok(log) = format!("{head}\n{line}").parse::<DecisionLog>() {
+                    prop_assert_eq!(log.replay().count(), 1);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_large_machine_fits() {
+        let log = log("2x2x4x16x2");
+        assert!(log.to_string().parse::<DecisionLog>().is_ok());
+        assert!(log.machine().cpu(CpuId::new(255).unwrap()).is_some());
+    }
+}
