@@ -2,7 +2,7 @@
 //!
 //! On Linux a futex; under the model checkers, miri and on other systems a condition variable.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub(crate) use place::Sleeper;
 
@@ -11,7 +11,7 @@ mod place {
     use rustix::io::Errno;
     use rustix::thread::futex;
 
-    use super::Duration;
+    use super::{Duration, Instant};
     use crate::sync::{AtomicU32, Ordering};
 
     const EMPTY: u32 = 0;
@@ -79,11 +79,15 @@ mod place {
                 self.state.swap(EMPTY, Ordering::Acquire);
                 return true;
             }
-            let timeout = at_most.map(|time| futex::Timespec {
-                tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
-                tv_nsec: i64::from(time.subsec_nanos()),
-            });
+            let began = at_most.map(|_| Instant::now());
             loop {
+                // A signal or a stray wake-up ends the call: then only the rest is slept.
+                let left = at_most.zip(began);
+                let left = left.map(|(time, began)| time.saturating_sub(began.elapsed()));
+                let timeout = left.map(|left| futex::Timespec {
+                    tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+                    tv_nsec: i64::from(left.subsec_nanos()),
+                });
                 let ended =
                     futex::wait(&self.state, futex::Flags::PRIVATE, ASLEEP, timeout.as_ref());
                 // One swap tells whether a token came, also at the last moment.
@@ -106,11 +110,36 @@ mod place {
             }
         }
     }
+
+    #[cfg(test)]
+    mod tests {
+        use std::thread;
+
+        use super::*;
+
+        #[test]
+        fn stray_wake_ups_do_not_make_a_sleep_longer() {
+            let sleeper = Sleeper::new();
+            let began = Instant::now();
+            thread::scope(|scope| {
+                let slept = scope.spawn(|| sleeper.sleep(Some(Duration::from_millis(50))));
+                // As signals do that the sleeping thread handles.
+                while !slept.is_finished() {
+                    let _ = futex::wake(&sleeper.state, futex::Flags::PRIVATE, 1);
+                    thread::sleep(Duration::from_millis(1));
+                    assert!(began.elapsed() < Duration::from_secs(20), "it sleeps for ever");
+                }
+                assert!(!slept.join().unwrap());
+            });
+        }
+    }
 }
 
 #[cfg(not(all(target_os = "linux", not(any(loom, shuttle, miri)))))]
 mod place {
     use super::Duration;
+    #[cfg(not(any(loom, shuttle)))]
+    use super::Instant;
     use crate::sync::{Condvar, Mutex, lock};
 
     /// Shorter than the monitor's, which would look at everybody: a worker's until an item is ripe,
@@ -142,12 +171,15 @@ mod place {
                 crate::sync::thread::yield_now();
                 return std::mem::take(&mut *lock(&self.woken));
             }
+            #[cfg(not(any(loom, shuttle)))]
+            let began = Instant::now();
             while !*woken {
                 let unpoison = std::sync::PoisonError::into_inner;
                 #[cfg(not(any(loom, shuttle)))]
                 if let Some(time) = at_most {
+                    let left = time.saturating_sub(began.elapsed());
                     let (guard, timeout) =
-                        self.changed.wait_timeout(woken, time).unwrap_or_else(|e| e.into_inner());
+                        self.changed.wait_timeout(woken, left).unwrap_or_else(|e| e.into_inner());
                     woken = guard;
                     if timeout.timed_out() {
                         return std::mem::take(&mut *woken);
