@@ -55,7 +55,10 @@ impl Wait {
         if state.over {
             return Poll::Ready(());
         }
-        state.waker = Some(context.waker().clone());
+        let before = state.waker.replace(context.waker().clone());
+        drop(state);
+        // Not under the lock: whose it is nobody knows.
+        drop(before);
         Poll::Pending
     }
 
