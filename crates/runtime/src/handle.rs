@@ -166,12 +166,11 @@ impl<T: Send> JoinHandle<T> {
         match &self.of {
             Of::Closure(joined) => joined.abort(),
             Of::Future(task, ..) => {
-                let mut task = lock(task);
-                let aborts = task.as_ref().is_some_and(|task| !task.is_finished());
-                if aborts {
-                    // Dropping the task ends the future.
-                    drop(task.take());
-                }
+                let aborted = lock(task).take_if(|task| !task.is_finished());
+                let aborts = aborted.is_some();
+                // Dropping the task ends the future. Not under the lock: the future may be dropped here
+                // and now, and know this handle.
+                drop(aborted);
                 aborts
             }
         }

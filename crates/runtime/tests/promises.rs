@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
@@ -239,4 +239,28 @@ fn other_executors_may_poll_any_number_of_handles() {
         thread::sleep(Duration::from_millis(1));
     }
     assert!(foreign.join().unwrap() && within.into_iter().all(|item| item.join().unwrap()));
+}
+
+/// The last of its queue to be dropped is dropped by the abort itself.
+#[test]
+fn a_future_may_look_at_its_own_handle_when_it_is_aborted() {
+    struct Looks(Arc<OnceLock<JoinHandle<()>>>, Arc<AtomicUsize>);
+    impl Drop for Looks {
+        fn drop(&mut self) {
+            let finished = self.0.get().is_some_and(JoinHandle::is_finished);
+            self.1.fetch_add(1 + usize::from(finished), Ordering::Relaxed);
+        }
+    }
+    let runtime = Runtime::new().unwrap();
+    let queue = queue_of(&runtime);
+    let (handle, dropped) = (Arc::new(OnceLock::new()), Arc::new(AtomicUsize::new(0)));
+    let looks = Looks(Arc::clone(&handle), Arc::clone(&dropped));
+    let never = queue.spawn(async move {
+        std::future::pending::<()>().await;
+        drop(looks);
+    });
+    assert!(handle.set(never).is_ok());
+    queue.destroy();
+    assert!(handle.get().unwrap().abort());
+    assert_eq!(dropped.load(Ordering::Relaxed), 2);
 }
