@@ -376,8 +376,7 @@ impl Runtime {
         self.begin_stop(true);
         self.stopped = true;
         let running = self.shared.crew.running();
-        self.shared.abandon();
-        self.shared.end_futures();
+        self.shared.cancel_all();
         let cancelled = self.shared.cancelled.load(Ordering::Relaxed) - before;
         Err(ShutdownError { cancelled, running })
     }
@@ -393,6 +392,8 @@ impl Runtime {
     /// ```
     pub fn shutdown_now(self) {
         self.begin_stop(true);
+        // Not left to the last thread to become free: an item that runs may wait for one that will not.
+        self.shared.cancel_all();
         // The rest is `drop`.
     }
 

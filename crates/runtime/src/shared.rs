@@ -291,8 +291,15 @@ impl Shared {
         }
     }
 
-    /// Refuses items from now on, and cancels those that are left.
-    pub(crate) fn abandon(&self) {
+    /// Refuses items from now on, and cancels those that are left. Futures that wait for something outside go
+    /// on, are refused, and so end.
+    pub(crate) fn cancel_all(&self) {
+        // Whatever may panic in it: somebody waits for the end.
+        quietly(|| self.abandon());
+        quietly(|| self.futures.wake_all());
+    }
+
+    fn abandon(&self) {
         // Whoever puts something behind a gate that has been emptied sees this.
         self.abandoned.store(true, Ordering::SeqCst);
         self.timers.close();
@@ -313,16 +320,9 @@ impl Shared {
         self.crew.members().iter().for_each(|member| self.rescue(member));
     }
 
-    /// After that: futures that wait for something outside go on, are refused, and so end.
-    pub(crate) fn end_futures(&self) {
-        quietly(|| self.futures.wake_all());
-    }
-
     /// No thread is at work any more: the end of the runtime.
     pub(crate) fn close(&self) {
-        // Whatever may panic in it: somebody waits for the end.
-        quietly(|| self.abandon());
-        self.end_futures();
+        self.cancel_all();
         let rescued = self.workqueues.with_items();
         rescued.iter().filter_map(|state| state.rescuer.get()).for_each(Rescuer::stop);
         self.monitor.close();

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier, OnceLock};
+use std::sync::{Arc, Barrier, OnceLock, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
@@ -93,6 +93,39 @@ fn shutdown_now_cancels_what_has_not_begun() {
     stopper.join().unwrap();
     for handle in late {
         assert!(matches!(handle.join(), Err(JoinError::Cancelled)));
+    }
+}
+
+#[test]
+fn shutdown_now_ends_what_an_item_that_runs_waits_for() {
+    let one = Runtime::new().unwrap().cpus().first().into_iter().collect();
+    for flushes in [false, true] {
+        let runtime = Runtime::builder().cpus(one).build().unwrap();
+        let (queue, events) = (queue_of(&runtime), runtime.events().clone());
+        let (begin, begun) = mpsc::channel();
+        let (go, wait) = mpsc::channel::<()>();
+        let waits = runtime.queue(move || {
+            // Neither can begin: this one has the only CPU.
+            let (future, item) = (events.spawn(async { 1 }), queue.queue(|| 1));
+            begin.send(()).unwrap();
+            while wait.try_recv() == Err(mpsc::TryRecvError::Empty) {
+                thread::yield_now();
+            }
+            if flushes {
+                queue.flush();
+            }
+            (future.join().is_err(), item.join().is_err())
+        });
+        begun.recv().unwrap();
+        let (end, ended) = mpsc::channel();
+        thread::spawn(move || {
+            runtime.shutdown_now();
+            end.send(()).unwrap();
+        });
+        thread::sleep(Duration::from_millis(20));
+        drop(go);
+        ended.recv_timeout(Duration::from_secs(30)).expect("the item waits for ever");
+        assert_eq!(waits.join().unwrap(), (true, true));
     }
 }
 
