@@ -15,6 +15,10 @@ use crate::state::Mode;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock, thread};
 use crate::worker::blocking;
 
+/// Who has used so many bytes of its stack lets others run what it waits for: half of what threads have as a
+/// rule.
+const STACK_MAX: usize = 1 << 20;
+
 /// Waits for an item or a future and hands over its result: `await` it, or [`JoinHandle::join`].
 ///
 /// Dropping the handle neither cancels nor delays the item. As a future it is cancel-safe:
@@ -73,7 +77,7 @@ impl<T: Send> JoinHandle<T> {
     /// Blocks until the item has run, and returns its result.
     ///
     /// Called from a worker, it runs the item at once, on the caller's stack, if nobody has begun
-    /// it, it is not strict, and its workqueue has no limit; else it waits as in
+    /// it, it is not strict, its workqueue has no limit, and there is stack left; else it waits as in
     /// [`crate::blocking`]: an item may wait for another one without stopping the CPU that it runs
     /// on. Where no thread can be created that takes its CPU over, and nobody else can go on, it may
     /// run other items meanwhile, on the caller's stack.
@@ -190,7 +194,7 @@ impl<T: Send> JoinHandle<T> {
     /// On a worker of the item's runtime: runs it, unless somebody else has begun it.
     fn run_here(&self) {
         let Of::Closure(joined) = &self.of else { return };
-        if joined.is_done() {
+        if joined.is_done() || local::stack_used() >= STACK_MAX {
             return;
         }
         let Some(known) = local::known(joined.tag().workqueue()) else { return };

@@ -46,6 +46,7 @@ thread_local! {
     static ISSUED: RefCell<Option<Issued>> = const { RefCell::new(None) };
     static BUDGET: Cell<Option<u32>> = const { Cell::new(None) };
     static KNOWN: RefCell<Option<Rc<Known>>> = const { RefCell::new(None) };
+    static STACK_BEGINS: Cell<usize> = const { Cell::new(0) };
 }
 
 /// A workqueue of the runtime that a thread belongs to, and the counters of it that the thread writes.
@@ -102,9 +103,15 @@ pub(crate) fn runs_nested(what: Nested) -> bool {
     NESTED.try_with(|nested| nested.borrow().contains(&what)).unwrap_or(false)
 }
 
-/// How many items run on this thread within the one that it has taken.
-pub(crate) fn depth() -> usize {
-    NESTED.try_with(|nested| nested.borrow().len()).unwrap_or(0)
+/// How many bytes of its stack this thread of a runtime uses, about: items may run on top of each other,
+/// and a stack has an end.
+pub(crate) fn stack_used() -> usize {
+    STACK_BEGINS.try_with(Cell::get).map_or(0, |begins| begins.abs_diff(stack_place()))
+}
+
+fn stack_place() -> usize {
+    let here = 0_u8;
+    (&raw const here).addr()
 }
 
 /// The workqueue of the item that this thread, which is a worker, has taken.
@@ -132,6 +139,7 @@ pub(crate) fn nest<T>(what: Nested, run: impl FnOnce() -> T) -> T {
 /// This thread is `member` from now on.
 pub(crate) fn enter(shared: &Arc<Shared>, member: &Arc<Member>) {
     let local = Local { shared: Arc::clone(shared), member: Arc::clone(member) };
+    STACK_BEGINS.with(|place| place.set(stack_place()));
     LOCAL.with(|place| *place.borrow_mut() = Some(local));
 }
 

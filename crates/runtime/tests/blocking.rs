@@ -224,7 +224,7 @@ fn without_new_threads_items_that_wait_for_others_run_them() {
     let runtime = Arc::new(runtime);
     let ran = Arc::new(AtomicUsize::new(0));
     // Each of these takes a thread that waits for the next, and there is one.
-    for depth in [1, 2, 30] {
+    for depth in [1, 2, 30, 200] {
         let own = Arc::clone(&runtime);
         assert_eq!(runtime.queue(move || chain(&own, depth)).join().unwrap(), depth);
     }

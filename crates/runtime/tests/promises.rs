@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier, OnceLock, mpsc};
+use std::sync::{Arc, Barrier, Mutex, OnceLock, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
@@ -296,4 +296,28 @@ fn a_future_may_look_at_its_own_handle_when_it_is_aborted() {
     queue.destroy();
     assert!(handle.get().unwrap().abort());
     assert_eq!(dropped.load(Ordering::Relaxed), 2);
+}
+
+/// Each waits for the next one, which nobody has begun.
+#[test]
+fn however_many_items_wait_for_each_other_the_stack_suffices() {
+    const COUNT: usize = 20_000;
+    let one = Runtime::new().unwrap().cpus().first().into_iter().collect();
+    let runtime = Runtime::builder().cpus(one).build().unwrap();
+    let handles: Arc<Vec<Mutex<Option<JoinHandle<usize>>>>> =
+        Arc::new((0..=COUNT).map(|_| Mutex::new(None)).collect());
+    let all_queued = Arc::new(Barrier::new(2));
+    let holds = Arc::clone(&all_queued);
+    runtime.events().execute(move || _ = holds.wait());
+    for number in 0..COUNT {
+        let rest = Arc::clone(&handles);
+        let handle = runtime.queue(move || {
+            let next = rest[number + 1].lock().unwrap().take();
+            next.map_or(0, |next| next.join().unwrap()) + 1
+        });
+        *handles[number].lock().unwrap() = Some(handle);
+    }
+    all_queued.wait();
+    let first = handles[0].lock().unwrap().take().unwrap();
+    assert_eq!(first.join().unwrap(), COUNT);
 }
