@@ -439,6 +439,30 @@ mod tests {
         assert!(matches!(result(&mut handle), Some(Err(JoinError::Cancelled))));
     }
 
+    /// As at the end of a scope: a worker still has the item when what that borrowed is gone.
+    #[test]
+    fn what_is_borrowed_is_not_touched_once_the_result_is_there() {
+        for aborts in [false, true] {
+            let mut number = Box::new(1);
+            let borrows = &mut *number;
+            // SAFETY: the handle is seen finished before the box goes. The result borrows nothing.
+            let (item, mut handle) =
+                unsafe { joined_borrowing(Tag::new(0, 0), move || *borrows += 1) };
+            std::thread::scope(|scope| {
+                let worker = scope.spawn(move || drop(item.run(&NoBooks)));
+                let aborted = aborts && handle.abort();
+                while !handle.is_done() {
+                    std::thread::yield_now();
+                }
+                assert_eq!(*number, if aborted { 1 } else { 2 });
+                drop(number);
+                assert_eq!(result(&mut handle).map(|result| result.is_err()), Some(aborted));
+                drop(handle);
+                worker.join().unwrap();
+            });
+        }
+    }
+
     #[test]
     fn panics_go_to_the_handle_also_those_of_what_is_dropped() {
         struct Loud;
