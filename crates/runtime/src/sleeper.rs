@@ -2,7 +2,9 @@
 //!
 //! On Linux a futex; under the model checkers, miri and on other systems a condition variable.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+#[cfg(not(any(loom, shuttle)))]
+use std::time::Instant;
 
 pub(crate) use place::Sleeper;
 
