@@ -91,6 +91,8 @@ fn aborting_and_shutting_down_race_with_running_and_nothing_hangs() {
             })
             .collect();
         let never = runtime.spawn(std::future::pending::<()>());
+        let events = runtime.events().clone();
+        let waits = runtime.queue(move || drop(events.spawn(async { 1 }).join()));
         let aborted = handles[1].abort();
         let stopper = thread::spawn(move || runtime.shutdown_now());
         let mut cancelled = 0;
@@ -102,6 +104,7 @@ fn aborting_and_shutting_down_race_with_running_and_nothing_hangs() {
             }
         }
         assert!(never.join().is_err());
+        drop(waits.join());
         stopper.join().unwrap();
         assert_eq!(ran.load(Ordering::SeqCst) + cancelled, 3);
     });
