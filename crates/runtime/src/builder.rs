@@ -136,7 +136,8 @@ impl Builder {
         self
     }
 
-    /// Whether each worker stays on its CPU (the default), or the kernel may move it.
+    /// Whether each worker stays on its CPU (the default), or the kernel may move it. A thread that an
+    /// item creates begins where its creator may run: on that one CPU, unless it is a runtime's.
     pub fn pinned(mut self, pinned: bool) -> Self {
         self.pinned = pinned;
         self
