@@ -443,19 +443,21 @@ mod tests {
     #[test]
     fn what_is_borrowed_is_not_touched_once_the_result_is_there() {
         for aborts in [false, true] {
-            let mut number = Box::new(1);
-            let borrows = &mut *number;
-            // SAFETY: the handle is seen finished before the box goes. The result borrows nothing.
-            let (item, mut handle) =
-                unsafe { joined_borrowing(Tag::new(0, 0), move || *borrows += 1) };
+            let number = Box::into_raw(Box::new(1));
+            // SAFETY: the box lives, and nobody else borrows from it. The handle is seen finished before it
+            // goes; the result borrows nothing.
+            let (item, mut handle) = unsafe {
+                let borrows = &mut *number;
+                joined_borrowing(Tag::new(0, 0), move || *borrows += 1)
+            };
             std::thread::scope(|scope| {
                 let worker = scope.spawn(move || drop(item.run(&NoBooks)));
                 let aborted = aborts && handle.abort();
                 while !handle.is_done() {
                     std::thread::yield_now();
                 }
-                assert_eq!(*number, if aborted { 1 } else { 2 });
-                drop(number);
+                // SAFETY: it was made by `into_raw`, and is not borrowed any more.
+                assert_eq!(*unsafe { Box::from_raw(number) }, if aborted { 1 } else { 2 });
                 assert_eq!(result(&mut handle).map(|result| result.is_err()), Some(aborted));
                 drop(handle);
                 worker.join().unwrap();
