@@ -56,6 +56,7 @@ mod cpu_list {
     pub(super) mod option {
         use super::{CpuSet, Deserialize, Deserializer, Error, Serializer};
 
+        #[expect(clippy::ref_option, reason = "serde calls it so")]
         pub(crate) fn serialize<S: Serializer>(
             set: &Option<CpuSet>,
             to: S,

@@ -206,14 +206,11 @@ impl TryFrom<Parts> for Machine {
             }
             known.insert(cpu.cpu);
         }
-        let groups: [(&str, fn(&Cpu) -> Option<CpuId>); 3] = [
-            ("core", |cpu| Some(cpu.core)),
-            ("last-level cache", |cpu| cpu.llc),
-            ("package", |cpu| Some(cpu.package)),
-        ];
-        for (kind, group) in groups {
+        let groups = |cpu: &Cpu| [Some(cpu.core), cpu.llc, Some(cpu.package)];
+        for (index, kind) in ["core", "last-level cache", "package"].into_iter().enumerate() {
             let mut first = BTreeMap::new();
-            for (name, cpu) in parts.cpus.iter().filter_map(|cpu| Some((group(cpu)?, cpu.cpu))) {
+            let members = parts.cpus.iter();
+            for (name, cpu) in members.filter_map(|cpu| Some((groups(cpu)[index]?, cpu.cpu))) {
                 let lowest = first.entry(name).or_insert(cpu);
                 *lowest = cpu.min(*lowest);
             }

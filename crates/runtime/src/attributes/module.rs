@@ -117,7 +117,7 @@ pub(super) fn set(shared: &Shared, name: &str, value: &str) -> Result<(), Refuse
         "record_decisions" => {
             let limit = value.parse().ok().filter(|limit| *limit <= RECORDED_MAX);
             let limit = limit.ok_or_else(|| {
-                Refused::value(&format!("how many to keep, up to {RECORDED_MAX}; 0 for none"))
+                Refused::value(format!("how many to keep, up to {RECORDED_MAX}; 0 for none"))
             })?;
             shared.dispatch.tape().set_limit(limit);
         }
