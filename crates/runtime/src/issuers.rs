@@ -4,6 +4,7 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use homing_sched::ISSUERS_OF_LATE;
 use homing_topology::{CPU_COUNT_MAX, CpuId, CpuSet};
 
 use crate::cpu_bits::CpuBits;
@@ -14,13 +15,21 @@ const NUMBERS: usize = CPU_COUNT_MAX;
 /// An interval, at least: who has not issued for two of them is none.
 const INTERVAL_NS: u64 = 8_000_000;
 
+/// Who issues, remembered for a short time and for a long one.
+#[derive(Debug)]
+pub(crate) struct Issuers {
+    short: Memory,
+    long: Memory,
+}
+
 /// Issuers of this interval and of the one before. Time passes as somebody looks: where nobody does,
 /// nothing depends on it.
 #[derive(Debug)]
-pub(crate) struct Issuers {
+struct Memory {
     now: CpuBits,
     before: CpuBits,
     began_ns: AtomicU64,
+    interval_ns: u64,
 }
 
 static LAST: AtomicU32 = AtomicU32::new(0);
@@ -31,27 +40,48 @@ std::thread_local! {
 
 impl Issuers {
     pub(crate) fn new() -> Self {
-        let last = CpuId::new(NUMBERS - 1).expect("it is below the maximum");
-        let bits = || CpuBits::for_range_of(&CpuSet::of(last));
-        Self { now: bits(), before: bits(), began_ns: AtomicU64::new(0) }
+        let long_ns = INTERVAL_NS * ISSUERS_OF_LATE;
+        Self { short: Memory::new(INTERVAL_NS), long: Memory::new(long_ns) }
     }
 
     /// This thread issues, or would.
     pub(crate) fn note(&self, now_ns: u64) {
-        self.pass(now_ns);
         let number = NUMBER.get().unwrap_or_else(|| {
             let next = LAST.fetch_add(1, Ordering::Relaxed) as usize % NUMBERS;
             let number = CpuId::new(next).expect("it is below the maximum");
             NUMBER.set(Some(number));
             number
         });
+        self.short.note(number, now_ns);
+        self.long.note(number, now_ns);
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self, now_ns: u64) -> usize {
+        self.short.count(now_ns)
+    }
+
+    /// How many there were of late: [`ISSUERS_OF_LATE`].
+    pub(crate) fn count_of_late(&self, now_ns: u64) -> usize {
+        self.long.count(now_ns)
+    }
+}
+
+impl Memory {
+    fn new(interval_ns: u64) -> Self {
+        let last = CpuId::new(NUMBERS - 1).expect("it is below the maximum");
+        let bits = || CpuBits::for_range_of(&CpuSet::of(last));
+        Self { now: bits(), before: bits(), began_ns: AtomicU64::new(0), interval_ns }
+    }
+
+    fn note(&self, number: CpuId, now_ns: u64) {
+        self.pass(now_ns);
         if !self.now.contains(number) {
             self.now.insert(number);
         }
     }
 
-    /// How many there are.
-    pub(crate) fn count(&self, now_ns: u64) -> usize {
+    fn count(&self, now_ns: u64) -> usize {
         self.pass(now_ns);
         self.now.snapshot().or(&self.before.snapshot()).len()
     }
@@ -59,7 +89,7 @@ impl Issuers {
     fn pass(&self, now_ns: u64) {
         let began_ns = self.began_ns.load(Ordering::Relaxed);
         let elapsed_ns = now_ns.saturating_sub(began_ns);
-        if elapsed_ns < INTERVAL_NS {
+        if elapsed_ns < self.interval_ns {
             return;
         }
         // One of those who find it over ends it.
@@ -69,7 +99,7 @@ impl Issuers {
             return;
         }
         let (now, before) = (self.now.snapshot(), self.before.snapshot());
-        let kept = if elapsed_ns < 2 * INTERVAL_NS { now } else { CpuSet::EMPTY };
+        let kept = if elapsed_ns < 2 * self.interval_ns { now } else { CpuSet::EMPTY };
         for number in now.or(&before).iter() {
             self.now.remove(number);
             if kept.contains(number) {
@@ -99,6 +129,9 @@ mod tests {
         assert_eq!(issuers.count(INTERVAL_NS), 3, "one interval later");
         issuers.note(INTERVAL_NS);
         assert_eq!(issuers.count(2 * INTERVAL_NS), 1, "two");
+        assert_eq!(issuers.count_of_late(2 * INTERVAL_NS), 4);
+        let late_ns = 2 * INTERVAL_NS * ISSUERS_OF_LATE;
+        assert_eq!(issuers.count_of_late(late_ns), 0, "nobody has issued for so long");
         assert_eq!(issuers.count(60_000_000_000), 0, "however long nobody has looked");
     }
 }

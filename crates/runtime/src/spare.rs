@@ -4,7 +4,7 @@
 //! A worker that sleeps says nothing about its CPU: the clients of a server may be running there.
 
 use std::fs;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -20,6 +20,7 @@ pub(crate) struct SpareCpus {
     born: Instant,
     next_sample_ms: AtomicU64,
     idle: AtomicUsize,
+    any_idle: AtomicBool,
     idle_or_items: AtomicUsize,
     last: Mutex<Option<Sample>>,
 }
@@ -47,6 +48,7 @@ impl SpareCpus {
             born: Instant::now(),
             next_sample_ms: AtomicU64::new(0),
             idle: AtomicUsize::new(0),
+            any_idle: AtomicBool::new(true),
             idle_or_items: AtomicUsize::new(0),
             last: Mutex::new(None),
         }
@@ -63,6 +65,7 @@ impl SpareCpus {
         }
         Spare {
             idle: self.idle.load(Ordering::Relaxed),
+            any_idle: self.any_idle.load(Ordering::Relaxed),
             idle_or_items: self.idle_or_items.load(Ordering::Relaxed),
         }
     }
@@ -78,6 +81,7 @@ impl SpareCpus {
         self.next_sample_ms.store(next, Ordering::Relaxed);
         let times = fs::read_to_string("/proc/stat").ok().map(|stat| parse(&stat, &self.cpus));
         let now = times.map(|times| Sample { at: Instant::now(), times, items_ns });
+        let told = last.is_some() && now.is_some();
         let (idle, items) = last.zip(now).map_or((0, 0), |(then, now)| {
             let elapsed_ns = now.at.duration_since(then.at).as_nanos().max(1);
             let items_ns = u128::from(now.items_ns.saturating_sub(then.items_ns));
@@ -88,6 +92,8 @@ impl SpareCpus {
         let most = now.map_or(0, |now| now.times.cpu_count);
         let whole = |milli_cpus: u64| (milli_cpus / MILLI).min(most) as usize;
         self.idle.store(whole(idle), Ordering::Relaxed);
+        // Where the system does not tell nobody is to conclude anything.
+        self.any_idle.store(!told || idle >= ANY_IDLE_MILLI, Ordering::Relaxed);
         self.idle_or_items.store(whole(idle + items), Ordering::Relaxed);
         *last = now;
     }
@@ -96,11 +102,16 @@ impl SpareCpus {
 /// What is counted: thousandths of a CPU.
 const MILLI: u64 = 1000;
 
+/// Less than this, in all CPUs together, is as good as none.
+const ANY_IDLE_MILLI: u64 = 50;
+
 /// What the last interval left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Spare {
     /// Idle CPUs.
     pub(crate) idle: usize,
+    /// Whether any was, be it for a moment.
+    pub(crate) any_idle: bool,
     /// With those that items used.
     pub(crate) idle_or_items: usize,
 }

@@ -255,26 +255,35 @@ impl Workqueue {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn hand_off(&self, item_ns: u64, issuer_has_more: bool) -> HandOff {
-        let mut facts = HandOffFacts { item_ns, issuer_has_more, spare_cpu_count: usize::MAX };
+        let mut facts = HandOffFacts {
+            item_ns,
+            issuer_has_more,
+            spare_cpu_count: usize::MAX,
+            spare_of_late: usize::MAX,
+            idle_of_late: true,
+        };
         // The machine's load is looked at only where the rest speaks for queueing.
         if hand_off(&facts) == HandOff::Queue {
-            facts.spare_cpu_count = self.spare_cpu_count();
+            self.count_spare_cpus(&mut facts);
         }
         hand_off(&facts)
     }
 
     /// CPUs that are idle, or that issuers and other processes leave to items.
-    fn spare_cpu_count(&self) -> usize {
+    fn count_spare_cpus(&self, facts: &mut HandOffFacts) {
         let shared = &self.of.shared;
         let now_ns = now_ns();
         if !local::is_worker_of(shared) {
             shared.issuers.note(now_ns);
         }
         let cpus = shared.dispatch.active().len();
-        let left = cpus.saturating_sub(shared.issuers.count(now_ns));
         let items_ns = || shared.dispatch.slots().map(|(_, slot)| slot.books.busy_ns()).sum();
         let spare = shared.spare.count(items_ns);
-        spare.idle.max(left.min(spare.idle_or_items))
+        let left_by =
+            |issuers: usize| spare.idle.max(cpus.saturating_sub(issuers).min(spare.idle_or_items));
+        facts.spare_cpu_count = left_by(shared.issuers.count(now_ns));
+        facts.spare_of_late = left_by(shared.issuers.count_of_late(now_ns));
+        facts.idle_of_late = spare.any_idle;
     }
 
     /// The name.

@@ -9,6 +9,10 @@ pub const HAND_OFF_NS: u64 = 5_000;
 /// hand-off is at most a fifth of the CPU time spent.
 const WORTH: u64 = 4;
 
+/// For so many times as long issuers are remembered in [`HandOffFacts::spare_of_late`]: for as long as one
+/// waits for its turn where as many threads want its CPU as a kernel's slices of 3 ms allow.
+pub const ISSUERS_OF_LATE: u64 = 16;
+
 /// What the choice is made from. All of it may be an estimate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandOffFacts {
@@ -23,6 +27,13 @@ pub struct HandOffFacts {
     /// items then run inline whenever all workers are busy, the issuers become the bottleneck, and
     /// CPUs idle (simulated: 88 % used, where queueing uses 98 %).
     pub spare_cpu_count: usize,
+    /// The same, where issuers are remembered for [`ISSUERS_OF_LATE`] times as long. Where workers run queued
+    /// items on every CPU issuers have few turns, and look as if they were few: items would be queued because
+    /// items are queued.
+    pub spare_of_late: usize,
+    /// Whether some CPU was idle of late. Then there is something to win, however many issuers there are: they
+    /// may all be behind one cache.
+    pub idle_of_late: bool,
 }
 
 /// Where an item runs.
@@ -30,7 +41,13 @@ pub struct HandOffFacts {
 /// ```
 /// use homing_sched::{HandOff, HandOffFacts, hand_off};
 ///
-/// let facts = HandOffFacts { item_ns: 300_000, issuer_has_more: true, spare_cpu_count: 4 };
+/// let facts = HandOffFacts {
+///     item_ns: 300_000,
+///     issuer_has_more: true,
+///     spare_cpu_count: 4,
+///     spare_of_late: 4,
+///     idle_of_late: false,
+/// };
 /// assert_eq!(hand_off(&facts), HandOff::Queue);
 /// let busy = HandOffFacts { spare_cpu_count: 0, ..facts };
 /// assert_eq!(hand_off(&busy), HandOff::Inline, "no CPU would run it any sooner");
@@ -52,17 +69,21 @@ pub enum HandOff {
 /// ```
 /// use homing_sched::{HAND_OFF_NS, HandOff, HandOffFacts, hand_off};
 ///
-/// let facts = |item_ns| HandOffFacts { item_ns, issuer_has_more: true, spare_cpu_count: 1 };
-/// assert_eq!(hand_off(&facts(HAND_OFF_NS)), HandOff::Inline, "half the time would be overhead");
-/// assert_eq!(hand_off(&facts(10 * HAND_OFF_NS)), HandOff::Queue);
+/// let facts = HandOffFacts {
+///     item_ns: HAND_OFF_NS,
+///     issuer_has_more: true,
+///     spare_cpu_count: 1,
+///     spare_of_late: 1,
+///     idle_of_late: true,
+/// };
+/// assert_eq!(hand_off(&facts), HandOff::Inline, "half the time would be overhead");
+/// let long = HandOffFacts { item_ns: 10 * HAND_OFF_NS, ..facts };
+/// assert_eq!(hand_off(&long), HandOff::Queue);
 /// ```
 pub fn hand_off(facts: &HandOffFacts) -> HandOff {
     let long = facts.item_ns >= WORTH * HAND_OFF_NS;
-    if long && facts.issuer_has_more && facts.spare_cpu_count > 0 {
-        HandOff::Queue
-    } else {
-        HandOff::Inline
-    }
+    let is_spare = facts.spare_cpu_count > 0 && (facts.idle_of_late || facts.spare_of_late > 0);
+    if long && facts.issuer_has_more && is_spare { HandOff::Queue } else { HandOff::Inline }
 }
 
 #[cfg(test)]
@@ -71,12 +92,22 @@ mod tests {
 
     #[test]
     fn queues_only_long_work_of_a_busy_issuer_beside_an_idle_cpu() {
-        let base = HandOffFacts { item_ns: 100_000, issuer_has_more: true, spare_cpu_count: 1 };
+        let base = HandOffFacts {
+            item_ns: 100_000,
+            issuer_has_more: true,
+            spare_cpu_count: 1,
+            spare_of_late: 1,
+            idle_of_late: false,
+        };
+        let crowded = HandOffFacts { spare_of_late: 0, ..base };
         assert_eq!(hand_off(&base), HandOff::Queue);
+        assert_eq!(hand_off(&HandOffFacts { idle_of_late: true, ..crowded }), HandOff::Queue);
         for facts in [
             HandOffFacts { item_ns: 3_000, ..base },
             HandOffFacts { issuer_has_more: false, ..base },
             HandOffFacts { spare_cpu_count: 0, ..base },
+            HandOffFacts { spare_cpu_count: 0, idle_of_late: true, ..base },
+            crowded,
         ] {
             assert_eq!(hand_off(&facts), HandOff::Inline, "{facts:?}");
         }

@@ -56,7 +56,13 @@ fn decide(layout: &Layout, facts: &Snapshot, queue: QueueId, cpu: CpuId, shares:
     let mut search = Search::UNKNOWN;
     search.woken(5_000);
     let _ = (search.search_ns(false), search.takes());
-    hand_off(&HandOffFacts { item_ns: 10_000, issuer_has_more: true, spare_cpu_count: 3 });
+    hand_off(&HandOffFacts {
+        item_ns: 10_000,
+        issuer_has_more: true,
+        spare_cpu_count: 3,
+        spare_of_late: 3,
+        idle_of_late: true,
+    });
     tick(&Running {
         running_for_ns: 20_000_000,
         elapsed_ns: 2_000_000,

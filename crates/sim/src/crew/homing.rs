@@ -5,23 +5,21 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
 use homing_sched::{
-    Affinity, Attributes, Facts, Features, HandOff, HandOffFacts, Idle, Layout, Next as Decision,
-    PullCost, QueueId, Reach, Search, Shares, before_park, calls_for_decision, hand_off, home,
-    issuer_waits, overdue, start, submit,
+    Affinity, Attributes, Facts, Features, HandOff, Idle, Layout, Next as Decision, PullCost,
+    QueueId, Reach, Search, Shares, before_park, calls_for_decision, hand_off, home, issuer_waits,
+    overdue, start, submit,
 };
 use homing_topology::{CpuId, CpuSet, Machine, Scope};
 
 use super::board::{Board, POOL};
 use super::chooser::Chooser;
+use super::spare::Spare;
 use super::{CREW_TOKEN, CrewCounts, Item, Next};
 use crate::geometry::CpuIndex;
 use crate::host::{Host, Kind, ThreadId};
 
 /// The runtime's monitor looks so often while there is work.
 const TICK_NS: u64 = 1_000_000;
-
-/// For so many ticks, up to twice as many, an issuer is counted.
-const ISSUING_TICKS: u64 = 8;
 
 /// A worker that searches looks so often.
 const SEARCH_STEP_NS: u64 = 1_000;
@@ -138,10 +136,7 @@ pub struct Homing {
     /// The first of its threads; the others follow.
     first: u32,
     ticking: bool,
-    ticks: u64,
-    /// The issuers of late, and before, by their numbers.
-    issuing: CpuSet,
-    issuing_before: CpuSet,
+    spare: Spare,
     /// Since when issuers have waited that nobody has called yet.
     waiting_since_ns: BTreeMap<ThreadId, u64>,
     wakes_seen: u32,
@@ -196,9 +191,7 @@ impl Homing {
             workers,
             first,
             ticking: false,
-            ticks: 0,
-            issuing: CpuSet::EMPTY,
-            issuing_before: CpuSet::EMPTY,
+            spare: Spare::default(),
             waiting_since_ns: BTreeMap::new(),
             wakes_seen: 0,
             chooser,
@@ -228,13 +221,9 @@ impl Homing {
         if !self.settings.hand_off {
             return HandOff::Queue;
         }
-        let number = issuer.0 as usize % homing_topology::CPU_COUNT_MAX;
-        if let Some(number) = CpuId::new(number) {
-            self.issuing.insert(number);
-        }
-        let issuing = self.issuing.or(&self.issuing_before).len();
-        let spare_cpu_count = host.geometry().len().saturating_sub(issuing);
-        hand_off(&HandOffFacts { item_ns, issuer_has_more: true, spare_cpu_count })
+        self.spare.note(issuer);
+        let (cpus, idle) = (host.geometry().len(), !self.board.idle.is_empty());
+        hand_off(&self.spare.facts(item_ns, cpus, idle))
     }
 
     /// An issuer is about to wait for its items: its CPU is free for them.
@@ -450,6 +439,7 @@ impl Homing {
     fn park(&mut self, host: &mut Host, index: usize) -> Next {
         let cpu = self.workers[index].cpu;
         self.board.idle.insert(cpu);
+        self.spare.parks();
         if let Some(item) = self.take(host, index, false) {
             self.board.idle.remove(cpu);
             return Next::Begin(item);
@@ -545,10 +535,7 @@ impl Homing {
             return;
         }
         self.board.forget_occupied();
-        self.ticks += 1;
-        if self.ticks.is_multiple_of(ISSUING_TICKS) {
-            self.issuing_before = std::mem::replace(&mut self.issuing, CpuSet::EMPTY);
-        }
+        self.spare.tick(!self.board.idle.is_empty());
         self.choose_scope();
         self.note_lost_wakes(host);
         let idle = self.board.idle;

@@ -6,6 +6,7 @@ mod board;
 mod chooser;
 mod homing;
 mod kernel;
+mod spare;
 
 use std::fmt;
 

@@ -1,0 +1,72 @@
+//! What `hand_off` goes by: who issues, and whether some worker has nothing to do.
+
+use homing_sched::{HandOffFacts, ISSUERS_OF_LATE};
+use homing_topology::{CPU_COUNT_MAX, CpuId, CpuSet};
+
+use crate::host::ThreadId;
+
+/// For so many ticks, up to twice as many, an issuer is counted.
+const ISSUING_TICKS: u64 = 8;
+
+#[derive(Debug, Default)]
+pub(super) struct Spare {
+    issuers: Memory,
+    issuers_of_late: Memory,
+    /// Whether a worker was idle in this interval, and in the one before.
+    idle: [bool; 2],
+    ticks: u64,
+}
+
+/// Threads that issued in an interval, and in the one before.
+#[derive(Debug, Default)]
+struct Memory {
+    now: CpuSet,
+    before: CpuSet,
+}
+
+impl Memory {
+    fn count(&self) -> usize {
+        self.now.or(&self.before).len()
+    }
+
+    fn pass(&mut self) {
+        self.before = std::mem::take(&mut self.now);
+    }
+}
+
+impl Spare {
+    /// This one issues, or would.
+    pub(super) fn note(&mut self, issuer: ThreadId) {
+        if let Some(number) = CpuId::new(issuer.0 as usize % CPU_COUNT_MAX) {
+            self.issuers.now.insert(number);
+            self.issuers_of_late.now.insert(number);
+        }
+    }
+
+    /// A worker has nothing to do.
+    pub(super) fn parks(&mut self) {
+        self.idle[0] = true;
+    }
+
+    /// A tick of the runtime's monitor. `idle`: whether some worker has nothing to do.
+    pub(super) fn tick(&mut self, idle: bool) {
+        self.ticks += 1;
+        if self.ticks.is_multiple_of(ISSUING_TICKS) {
+            self.issuers.pass();
+            self.idle = [idle, self.idle[0]];
+        }
+        if self.ticks.is_multiple_of(ISSUING_TICKS * ISSUERS_OF_LATE) {
+            self.issuers_of_late.pass();
+        }
+    }
+
+    pub(super) fn facts(&self, item_ns: u64, cpus: usize, idle: bool) -> HandOffFacts {
+        HandOffFacts {
+            item_ns,
+            issuer_has_more: true,
+            spare_cpu_count: cpus.saturating_sub(self.issuers.count()),
+            spare_of_late: cpus.saturating_sub(self.issuers_of_late.count()),
+            idle_of_late: idle || self.idle != [false; 2],
+        }
+    }
+}
