@@ -45,6 +45,9 @@ const CALLED_SOON_NS: u64 = 20_000_000;
 /// How often the CPU mask is read.
 const MASK_NS: u64 = 250_000_000;
 
+/// The CPU quota is read so often: some files for each level of the cgroup.
+const QUOTA_NS: u64 = 1_000_000_000;
+
 /// The most CPUs woken at a look for items that are overdue.
 const WAKES_MAX: usize = 8;
 
@@ -61,6 +64,7 @@ pub(crate) fn main(shared: &Arc<Shared>) {
         rests_since_ns: None,
         called_soon: false,
         mask_read_ns: now_ns(),
+        quota_read_ns: now_ns(),
         mask: None,
         pools_seen_ns: now_ns(),
         chosen_ns: now_ns(),
@@ -111,6 +115,7 @@ struct Monitor<'a> {
     /// It had rested only briefly when it was called last.
     called_soon: bool,
     mask_read_ns: u64,
+    quota_read_ns: u64,
     pools_seen_ns: u64,
     /// When scopes were chosen last, and whether any is left to us.
     chosen_ns: u64,
@@ -154,7 +159,7 @@ impl Monitor<'_> {
         shared.dispatch.forget_occupied();
         if now_ns.saturating_sub(self.mask_read_ns) >= MASK_NS {
             self.mask_read_ns = now_ns;
-            self.follow_mask();
+            self.follow_mask(now_ns);
         }
         let choose_ns = if self.any_auto { TRIAL_NS } else { WINDOW_NS };
         if now_ns.saturating_sub(self.chosen_ns) >= choose_ns {
@@ -239,7 +244,10 @@ impl Monitor<'_> {
                 continue;
             }
             // Also of one that lost its CPU: it may have been taking these at that moment.
-            shared.holding_items(|| shared.rescue(&member));
+            shared.holding_items(|| match owners.get(&member.id) {
+                Some(cpu) => shared.rescue_from(&member, *cpu),
+                None => _ = shared.rescue(&member),
+            });
             let Some(cpu) = owners.get(&member.id) else {
                 self.seen.remove(&member.id);
                 continue;
@@ -291,7 +299,7 @@ impl Monitor<'_> {
     fn replace(&self, member: &Member, cpu: CpuId) -> bool {
         let replaced = self.shared.dispatch.slot(cpu).vacate(member.id);
         if replaced {
-            self.shared.holding_items(|| self.shared.rescue(member));
+            self.shared.holding_items(|| self.shared.rescue_from(member, cpu));
             self.shared.dispatch.offer(&**self.shared, cpu);
         }
         replaced
@@ -400,15 +408,20 @@ impl Monitor<'_> {
         }
     }
 
-    /// Follows changes of the affinity mask and the cpuset: CPUs that are gone lose their worker,
+    /// Follows changes of the affinity mask, the cpuset and the quota: CPUs that are gone lose their worker,
     /// new ones get one.
-    fn follow_mask(&mut self) {
+    fn follow_mask(&mut self, now_ns: u64) {
         let (shared, dispatch) = (self.shared, &self.shared.dispatch);
         let mask = read_mask();
-        // The kernel keeps it within the cpuset: where it is the same, so is the rest.
-        if shared.settings.mask_is_fixed || mask.is_none() || mask == self.mask {
+        if shared.settings.mask_is_fixed || mask.is_none() {
             return;
         }
+        // The kernel keeps it within the cpuset: where it is the same, so is all but the quota.
+        let same = mask == self.mask;
+        if same && now_ns.saturating_sub(self.quota_read_ns) < QUOTA_NS {
+            return;
+        }
+        self.quota_read_ns = now_ns;
         let machine = dispatch.layout().machine();
         // Tried again at the next look.
         let Ok(allowed) = Allowed::read(Path::new("/"), machine) else { return };
@@ -426,6 +439,9 @@ impl Monitor<'_> {
             for workqueue in shared.workqueues.with_items() {
                 shared.share_limits(&workqueue);
             }
+        }
+        if same {
+            return;
         }
         // Whoever changed the mask of all threads has moved the workers too. Not before they can see
         // which CPUs are not to be used any more.
