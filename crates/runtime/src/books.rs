@@ -173,6 +173,18 @@ impl Default for SharedQueueAges {
     }
 }
 
+impl SharedQueueAges {
+    fn add(&self, ns: u64) {
+        add(&self.counts[QueueAges::bucket(ns)], 1);
+        let sum_ns = self.sum_ns.load(Ordering::Relaxed).saturating_add(ns);
+        self.sum_ns.store(sum_ns, Ordering::Relaxed);
+    }
+
+    fn read(&self) -> QueueAges {
+        QueueAges { counts: self.counts.each_ref().map(read), sum_ns: read(&self.sum_ns) }
+    }
+}
+
 /// A counter for each colour of items: whoever flushes reads them, so the models do too.
 #[derive(Debug, Default)]
 pub(crate) struct ByColour([sync::AtomicU64; Tag::COLOURS]);
@@ -240,9 +252,7 @@ impl WorkqueueBooks {
 
     /// One of the sampled items waited for so long.
     pub(crate) fn waited(&self, ns: u64) {
-        add(&self.queue_age.counts[QueueAges::bucket(ns)], 1);
-        let sum_ns = &self.queue_age.sum_ns;
-        sum_ns.store(sum_ns.load(Ordering::Relaxed).saturating_add(ns), Ordering::Relaxed);
+        self.queue_age.add(ns);
     }
 
     pub(crate) fn ran(&self, reach: Reach, cpu_time_ns: u64) {
@@ -275,11 +285,9 @@ impl WorkqueueBooks {
             total_ns += cpu_time_ns;
         }
         sum.cpu_time_ns += total_ns;
-        let ages = &mut sum.queue_age;
-        for (sum, count) in ages.counts.iter_mut().zip(&self.queue_age.counts) {
-            *sum += read(count);
-        }
-        ages.sum_ns = ages.sum_ns.saturating_add(read(&self.queue_age.sum_ns));
+        let (ages, own) = (&mut sum.queue_age, self.queue_age.read());
+        ages.counts.iter_mut().zip(own.counts).for_each(|(sum, count)| *sum += count);
+        ages.sum_ns = ages.sum_ns.saturating_add(own.sum_ns);
     }
 }
 
@@ -298,12 +306,19 @@ impl WorkqueueBooks {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CpuCounters {
-    /// Items run.
+    /// Items that have ended, in batches that have.
     pub items: u64,
+    /// Whether a batch is under way: 1, or 0.
+    pub running: u64,
     /// Batches taken, by how far away their queue was: in the order of [`Reach::ALL`].
     pub pulls: [u64; Reach::ALL.len()],
     /// Time spent running items, in nanoseconds.
     pub busy_ns: u64,
+    /// CPU time of the items, in nanoseconds: of short ones elapsed time, as in
+    /// [`Counters::cpu_time_ns`].
+    pub cpu_time_ns: u64,
+    /// Items that its workers had taken and that went back to their queue.
+    pub repatriated: u64,
     /// Time spent asleep, in nanoseconds; the present sleep not included.
     pub parked_ns: u64,
     /// How often the worker slept; the present sleep not included.
@@ -312,25 +327,62 @@ pub struct CpuCounters {
     pub wakes: u64,
     /// Time spent awake without work before falling asleep, in nanoseconds.
     pub searched_ns: u64,
+    /// How long items that its workers took had waited, of one item in 64.
+    pub queue_age: QueueAges,
 }
 
 /// Written by the thread that owns the CPU's slot.
 #[derive(Debug, Default)]
 pub(crate) struct CpuBooks {
     items: AtomicU64,
+    running: AtomicU64,
     pulls: [AtomicU64; Reach::ALL.len()],
     busy_ns: AtomicU64,
+    cpu_time_ns: AtomicU64,
     parked_ns: AtomicU64,
     parks: AtomicU64,
     wakes: AtomicU64,
     searched_ns: AtomicU64,
+    queue_age: SharedQueueAges,
+    /// By whoever takes them back, and by threads that have lost the slot meanwhile.
+    repatriated: AtomicU64,
+    items_elsewhere: AtomicU64,
 }
 
 impl CpuBooks {
-    pub(crate) fn ran(&self, reach: Reach, items: u32, busy_ns: u64) {
+    pub(crate) fn begins(&self) {
+        self.running.store(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn ran(&self, reach: Reach, items: u32, busy_ns: u64, cpu_time_ns: u64) {
         add(&self.items, items.into());
         add(&self.pulls[reach as usize], 1);
         add(&self.busy_ns, busy_ns);
+        add(&self.cpu_time_ns, cpu_time_ns);
+        // Release: who sees that it is over sees what it came to.
+        self.running.store(0, Ordering::Release);
+    }
+
+    /// The thread that took them has lost the CPU meanwhile.
+    pub(crate) fn ran_elsewhere(&self, items: u32) {
+        self.items_elsewhere.fetch_add(items.into(), Ordering::Relaxed);
+    }
+
+    /// Somebody else serves the CPU from now on.
+    pub(crate) fn changes_hands(&self) {
+        self.running.store(0, Ordering::Relaxed);
+    }
+
+    /// One of the sampled items waited for so long.
+    pub(crate) fn waited(&self, ns: u64) {
+        self.queue_age.add(ns);
+    }
+
+    /// Items went back to their queue.
+    pub(crate) fn repatriated(&self, items: u64) {
+        if items > 0 {
+            self.repatriated.fetch_add(items, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn parked(&self, parked_ns: u64, woken: bool) {
@@ -353,13 +405,17 @@ impl CpuBooks {
 
     pub(crate) fn read(&self) -> CpuCounters {
         CpuCounters {
-            items: read(&self.items),
+            items: read(&self.items) + read(&self.items_elsewhere),
+            running: read(&self.running),
             pulls: self.pulls.each_ref().map(read),
             busy_ns: read(&self.busy_ns),
+            cpu_time_ns: read(&self.cpu_time_ns),
+            repatriated: read(&self.repatriated),
             parked_ns: read(&self.parked_ns),
             parks: read(&self.parks),
             wakes: read(&self.wakes),
             searched_ns: read(&self.searched_ns),
+            queue_age: self.queue_age.read(),
         }
     }
 }

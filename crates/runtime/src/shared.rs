@@ -263,19 +263,26 @@ impl Shared {
         idle.or_else(|| in_turn(&active)).or_else(|| in_turn(&of_node))
     }
 
+    /// [`Shared::rescue`] from a thread that serves, or served, this CPU.
+    pub(crate) fn rescue_from(&self, member: &Member, cpu: CpuId) {
+        let count = self.rescue(member);
+        self.dispatch.slot(cpu).books.repatriated(count);
+    }
+
     /// Takes what a thread has in its hand back to its queue, or cancels it where the queues are
-    /// closed.
-    pub(crate) fn rescue(&self, member: &Member) {
-        let Some(batch) = member.hand.take() else { return };
+    /// closed. How many it took back.
+    pub(crate) fn rescue(&self, member: &Member) -> u64 {
+        let Some(batch) = member.hand.take() else { return 0 };
         let count = u64::from(batch.len());
         let workqueue = self.workqueues.find(member.workqueue.load(Ordering::Relaxed));
         if let Err(closed) = self.dispatch.put_back(self, batch) {
             closed.into_iter().for_each(|item| self.cancel(item));
-            return;
+            return 0;
         }
         if let Some(workqueue) = workqueue {
             workqueue.repatriated.fetch_add(count, Ordering::Relaxed);
         }
+        count
     }
 
     /// Puts the calling thread, which is `member`, on `cpu`. Where placement is the kernel's it
@@ -317,7 +324,9 @@ impl Shared {
             }
         }
         // What threads have taken and not begun: those may be at an item for long.
-        self.crew.members().iter().for_each(|member| self.rescue(member));
+        for member in self.crew.members() {
+            self.rescue(&member);
+        }
     }
 
     /// No thread is at work any more: the end of the runtime.

@@ -75,6 +75,7 @@ impl<'a> Worker<'a> {
         local::move_to(shared, self.cpu);
         shared.monitor.somebody_works();
         let slot = shared.dispatch.slot(self.cpu);
+        slot.books.changes_hands();
         while slot.is_owned_by(self.me.id) {
             if shared.is_stopping_now() || !shared.dispatch.is_active(self.cpu) {
                 self.give_up();
@@ -113,6 +114,7 @@ impl<'a> Worker<'a> {
         local::move_to(shared, self.cpu);
         shared.monitor.somebody_works();
         let slot = shared.dispatch.slot(self.cpu);
+        slot.books.changes_hands();
         while goes_on() && slot.is_owned_by(self.me.id) && !shared.is_stopping_now() {
             let taken = shared.dispatch.take(&**shared, self.cpu, Idle::Woken, &self.shares);
             let Ok(taken) = taken else { break };
@@ -128,19 +130,22 @@ impl<'a> Worker<'a> {
         let Taken { batch, age, queue, reach, mut woken } = taken;
         if let Some(age) = age {
             self.books.of(self.shared, self.me, age.workqueue).books.waited(age.ns);
+            self.shared.dispatch.slot(self.cpu).books.waited(age.ns);
         }
         let (first, rest) = batch.split_first();
         if let Some(rest) = rest {
             self.me.hand.put(rest);
             // The monitor may have given the CPU to another one just before: it will not look here.
             if !self.shared.dispatch.slot(self.cpu).is_owned_by(self.me.id) {
-                self.shared.rescue(self.me);
+                self.shared.rescue_from(self.me, self.cpu);
             }
         }
         let home = self.shared.dispatch.pools.queue(queue);
         let weight = self.cpu_clock_weight(home.length().mean_ns());
         let began_ns = self.now_ns;
-        self.shared.dispatch.slot(self.cpu).begin(began_ns);
+        let slot = self.shared.dispatch.slot(self.cpu);
+        slot.begin(began_ns);
+        slot.books.begins();
         self.me.running_since_ns.store(began_ns, Ordering::Relaxed);
         let cpu_began_ns = weight.filter(|weight| *weight > 0).map(|_| thread_cpu_ns());
         let mut items = 0;
@@ -195,7 +200,7 @@ impl<'a> Worker<'a> {
         self.settle(number, ended);
         if self.shared.is_stopping_now() {
             // To where it is cancelled.
-            self.shared.rescue(self.me);
+            self.shared.rescue_from(self.me, self.cpu);
         }
         self.now_ns = now_ns();
         let elapsed_ns = self.now_ns.saturating_sub(began_ns);
@@ -207,7 +212,9 @@ impl<'a> Worker<'a> {
         self.shares.ran(queue.pool, nice, elapsed_ns);
         let slot = self.shared.dispatch.slot(self.cpu);
         if slot.is_owned_by(self.me.id) {
-            slot.books.ran(reach, items, elapsed_ns);
+            slot.books.ran(reach, items, elapsed_ns, cpu_ns);
+        } else {
+            slot.books.ran_elsewhere(items);
         }
         self.idle = Idle::Since(self.now_ns);
     }
@@ -419,7 +426,7 @@ impl Lent {
         if !local::is_worker_of(shared) || !dispatch.slot(cpu).is_owned_by(me.id) {
             return None;
         }
-        shared.rescue(me);
+        shared.rescue_from(me, cpu);
         let unsettled = me.unsettled.swap(0, Ordering::Relaxed);
         // Items of this batch have ended, and this one may not for long.
         if let Some(workqueue) =

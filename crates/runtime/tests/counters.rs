@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use homing_runtime::{Counters, CpuId, CpuSet, Reach, Runtime, Scope};
+use homing_runtime::{Counters, CpuCounters, CpuId, CpuSet, Reach, Runtime, Scope};
 use homing_topology::Machine;
 
 /// Far longer than anything here takes.
@@ -53,7 +53,15 @@ fn what_is_taken_from_afar_is_counted_by_its_distance() {
         assert_eq!(counters.cpu_times_ns.iter().sum::<u64>(), counters.cpu_time_ns);
         for (cpu, counters) in runtime.cpu_counters() {
             assert!(counters.items > 0 && counters.busy_ns > 0, "{cpu}: {counters:?}");
+            assert!(counters.cpu_time_ns > 0, "{cpu}: {counters:?}");
         }
+        // What the CPUs' workers did is what happened to the only workqueue.
+        let sum = |of: fn(&CpuCounters) -> u64| -> u64 {
+            runtime.cpu_counters().iter().map(|(_, counters)| of(counters)).sum()
+        };
+        wait_until("the last batch", || sum(|cpu| cpu.items) == 400 && sum(|cpu| cpu.running) == 0);
+        assert_eq!(sum(|cpu| cpu.cpu_time_ns), items.counters().cpu_time_ns);
+        assert_eq!(sum(|cpu| cpu.queue_age.count()), items.counters().queue_age.count());
         // A sleep counts when it is over.
         wait_until("sleeping", || {
             for cpu in runtime.cpus().iter() {
@@ -81,6 +89,13 @@ fn what_a_blocked_worker_has_taken_goes_back() {
     let counters = items.counters();
     assert!(counters.blocked > 0, "{counters:?}");
     assert_eq!(counters.completed, counters.queued);
+    wait_until("the batch that lost its CPU", || {
+        let counters = runtime.cpu_counters()[0].1;
+        counters.items == items.counters().completed && counters.running == 0
+    });
+    wait_until("booking what went back", || {
+        runtime.cpu_counters()[0].1.repatriated == items.counters().repatriated
+    });
 }
 
 #[test]

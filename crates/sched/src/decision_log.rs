@@ -31,6 +31,7 @@ const VERSION: u32 = 1;
 ///
 /// // On another machine, or with another version of the rules:
 /// let log: DecisionLog = text.parse()?;
+/// assert_eq!((log.records().len(), log.machine().cpus().len()), (1, 4));
 /// for (record, again) in log.replay() {
 ///     assert_eq!(again, Ok(record.decided()));
 /// }

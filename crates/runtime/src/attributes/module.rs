@@ -148,16 +148,25 @@ fn pod(shared: &Shared, scope: Scope, of: &str) -> Option<String> {
 fn cpu(shared: &Shared, id: CpuId) -> Option<String> {
     let (_, counters) = shared.cpu_counters().find(|(cpu, _)| *cpu == id)?;
     let [home, llc, node, remote] = counters.pulls;
-    Some(format!(
-        "items {}\npulls_home {home}\npulls_llc {llc}\npulls_node {node}\npulls_remote {remote}\n\
-         busy_ns {}\nparked_ns {}\nparks {}\nwakes {}\nsearched_ns {}",
-        counters.items,
-        counters.busy_ns,
-        counters.parked_ns,
-        counters.parks,
-        counters.wakes,
-        counters.searched_ns
-    ))
+    let age = |quantile| counters.queue_age.quantile_ns(quantile).unwrap_or(0);
+    let all = [
+        ("items", counters.items),
+        ("running", counters.running),
+        ("pulls_home", home),
+        ("pulls_llc", llc),
+        ("pulls_node", node),
+        ("pulls_remote", remote),
+        ("repatriated", counters.repatriated),
+        ("busy_ns", counters.busy_ns),
+        ("cpu_time_ns", counters.cpu_time_ns),
+        ("parked_ns", counters.parked_ns),
+        ("parks", counters.parks),
+        ("wakes", counters.wakes),
+        ("searched_ns", counters.searched_ns),
+        ("queue_age_p50_ns", age(0.5)),
+        ("queue_age_p99_ns", age(0.99)),
+    ];
+    Some(all.map(|(key, value)| format!("{key} {value}")).join("\n"))
 }
 
 fn pool(shared: &Shared, id: PoolId) -> String {
