@@ -150,11 +150,18 @@ fn the_workqueue_tables_come_out_as_far_as_is_claimed() {
         deltas(some, "SYSTEM")
     };
     for host in ["cfs", "confined"] {
-        let high = rms_error(&of("HIGH", host));
-        assert!(high < 1.0, "HIGH on {host}: {high} points");
+        for (scenario, most) in [("HIGH", 1.0), ("MED", 3.5), ("LOW", 8.0)] {
+            let error = rms_error(&of(scenario, host));
+            assert!(error < most, "{scenario} on {host}: {error} points");
+        }
     }
-    // The rows of LOW lie between those of the two hosts.
-    for policy in ["CACHE", "CACHE+STRICT", "SYSTEM+LOCAL", "CACHE+LOCAL"] {
+    // What `SYSTEM` does at medium load was not fitted.
+    for row in rows.iter().filter(|row| row.key.scenario == "MED" && row.key.policy == "SYSTEM") {
+        let off = row.value.mean / row.published.unwrap() - 1.0;
+        assert!(off.abs() < 0.02, "{row:?}");
+    }
+    // Of LOW the rows of LOCAL lie between those of the two hosts.
+    for policy in ["SYSTEM+LOCAL", "CACHE+LOCAL"] {
         let delta = |host: &str| {
             let row = rows.iter().find(|row| {
                 row.key.scenario == "LOW" && row.key.host == host && row.key.policy == policy
@@ -162,7 +169,7 @@ fn the_workqueue_tables_come_out_as_far_as_is_claimed() {
             (row.unwrap().delta_pct.unwrap(), row.unwrap().published_delta_pct.unwrap())
         };
         let ((low, published), (high, _)) = (delta("cfs"), delta("confined"));
-        assert!(low - 2.0 <= published && published <= high + 2.0, "{policy}: {low} {high}");
+        assert!(low - 3.0 <= published && published <= high + 3.0, "{policy}: {low} {high}");
     }
     // Nobody sleeps on, and homing is nowhere behind SYSTEM by more than noise.
     for measure in &measures {

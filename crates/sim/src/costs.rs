@@ -73,7 +73,7 @@ macro_rules! costs {
 
 costs! {
     /// How fast a thread runs while a sibling does, per mille of its speed alone.
-    smt_per_mille = 520, Fitted("SYSTEM, LOW: CPU utilisation");
+    smt_per_mille = 560, Fitted("SYSTEM, LOW: CPU utilisation");
     /// A thread's switch to another one.
     switch_ns = 1_200, Guessed("usual magnitude, 1 to 2 us with cold caches");
     /// What waking a thread costs the waker: a system call, and an interrupt to another CPU.

@@ -96,7 +96,9 @@ fn strict_work_never_leaves_its_pod_and_the_rest_does_where_it_pays() {
 fn throughput_is_bounded_by_the_work_there_is() {
     let machine = Machine::from_grid("1x1x1").unwrap();
     let load = CryptLoad { spread_pct: 0, ..CryptLoad::published(1) };
-    let most = 1e9 / (load.issuer_ns + load.crypt_ns) as f64;
+    // Half of them are writes.
+    let issuer_ns = load.fill_ns.midpoint(load.use_ns);
+    let most = 1e9 / (issuer_ns + load.crypt_ns) as f64;
     for policy in [
         homing(HomingSettings::default()),
         Policy::Kernel(KernelSettings::new(Scope::System, false, false)),

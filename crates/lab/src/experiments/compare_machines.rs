@@ -115,13 +115,16 @@ impl Variant {
         draw("queue_ns", 50, 600);
         draw("take_ns", 50, 600);
         let crypt_ns = rng.between(40_000, 400_000);
+        let depth = rng.between(16, 128) as usize;
+        let issuer_ns = crypt_ns / rng.between(2, 8);
         // Short items on many CPUs must not end at the disk.
         let mut ssd = Ssd::nvme();
         ssd.bytes_per_us *= 8;
         ssd.read_ns = rng.between(20_000, 120_000);
         let load = CryptLoad {
-            depth: rng.between(16, 128) as usize,
-            issuer_ns: crypt_ns / rng.between(2, 8),
+            depth,
+            fill_ns: issuer_ns,
+            use_ns: issuer_ns,
             crypt_ns,
             places: if rng.below(2) == 0 { IssuerPlaces::Even } else { IssuerPlaces::Random },
             ssd,

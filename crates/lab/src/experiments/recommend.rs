@@ -104,7 +104,7 @@ impl Load {
         CryptLoad {
             depth: self.depth,
             bytes: self.bytes,
-            issuer_ns: nanoseconds(self.issuer_us),
+            use_ns: nanoseconds(self.issuer_us),
             crypt_ns: nanoseconds(self.item_us),
             cold_per_mille: self.bytes * 1000 / (32 << 10),
             writes_pct: 0,

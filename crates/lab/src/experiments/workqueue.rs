@@ -168,7 +168,8 @@ pub(super) fn latency(plan: &Plan) -> Vec<Cell> {
             let load = CryptLoad {
                 depth,
                 bytes: 512,
-                issuer_ns: 1_000,
+                fill_ns: 1_000,
+                use_ns: 1_000,
                 crypt_ns: published.crypt_ns * 512 / (32 << 10),
                 cold_per_mille: 200,
                 places: IssuerPlaces::Pinned(cpu),

@@ -52,7 +52,7 @@ impl Build {
             jobs: cpus + cpus / 8,
             compute_ns: 1_000_000,
             wait_ns: 200_000,
-            warm_bytes: 160 << 10,
+            warm_bytes: 272 << 10,
             warm_up_ns: 100_000_000,
             measured_ns: 1_000_000_000,
         }

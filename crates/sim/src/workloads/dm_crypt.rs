@@ -3,8 +3,12 @@
 //!
 //! ```text
 //! write: issuer fills and hashes ─▶ crypt item ─▶ write thread ─▶ disk ─▶ interrupt ─▶ issuer
-//! read:  issuer ─▶ disk ─▶ interrupt ─▶ crypt item ─▶ issuer verifies the hash
+//! read:  issuer ─▶ disk ─▶ interrupt ─▶ crypt item ─▶ issuer, which may use what it has read
 //! ```
+//!
+//! fio verifies what a job has written once that job is over (its manual, `verify_backlog`): what a mixed
+//! job reads meanwhile it does not look at (`do_io`: only reads of its verify list, or of a job that
+//! does not write).
 
 use std::collections::VecDeque;
 
@@ -39,9 +43,10 @@ pub struct CryptLoad {
     pub depth: usize,
     /// of this size.
     pub bytes: u64,
-    /// How long an issuer works on a request: to fill and hash what it writes, to verify what it
-    /// has read.
-    pub issuer_ns: Ns,
+    /// How long an issuer fills and hashes what it writes,
+    pub fill_ns: Ns,
+    /// and uses what it has read; 0: it does not look at it.
+    pub use_ns: Ns,
     /// How long a request is encrypted or decrypted.
     pub crypt_ns: Ns,
     /// How much these lengths vary, in per cent.
@@ -67,8 +72,9 @@ impl CryptLoad {
             jobs,
             depth: 64,
             bytes: 32 << 10,
-            issuer_ns: 74_500,
-            crypt_ns: 255_000,
+            fill_ns: 160_000,
+            use_ns: 0,
+            crypt_ns: 274_000,
             spread_pct: 5,
             writes_pct: 50,
             cold_per_mille: 1000,
@@ -106,8 +112,8 @@ struct Request {
 #[derive(Debug)]
 struct Issuer {
     thread: ThreadId,
-    /// Requests that have ended, reads and writes.
-    ended: Vec<u32>,
+    /// Requests that have ended, reads and writes, in this order.
+    ended: VecDeque<u32>,
     /// Reads that have arrived and are still encrypted.
     arrived: Vec<u32>,
     /// Requests that may be made anew.
@@ -121,7 +127,7 @@ enum Doing {
     Filling(u32),
     /// Encrypts or decrypts itself.
     Crypting(u32),
-    Verifying(u32),
+    Using(u32),
 }
 
 #[derive(Debug)]
@@ -221,7 +227,7 @@ impl<'a> Run<'a> {
             let free = (first..requests.len() as u32).rev().collect();
             issuers.push(Issuer {
                 thread,
-                ended: Vec::new(),
+                ended: VecDeque::new(),
                 arrived: Vec::new(),
                 free,
                 doing: Doing::Nothing,
@@ -265,7 +271,7 @@ impl<'a> Run<'a> {
                 self.requests[id as usize].data_at = Some(here);
                 self.crypted(host, id, thread);
             }
-            Doing::Verifying(id) => self.over(host, id),
+            Doing::Using(id) => self.over(host, id),
         }
         loop {
             if let Some(id) = self.issuers[number].arrived.pop() {
@@ -276,36 +282,49 @@ impl<'a> Run<'a> {
                 self.crew.queue(host, id, here, Some(thread));
                 continue;
             }
-            if let Some(id) = self.issuers[number].ended.pop() {
-                let request = self.requests[id as usize];
-                if request.write {
-                    self.over(host, id);
-                    continue;
+            // As fio does: nothing that has ended is looked at before all that may be is under way.
+            if let Some(id) = self.issuers[number].free.pop() {
+                match self.begin(host, number, id) {
+                    Some(step) => return step,
+                    None => continue,
                 }
-                self.issuers[number].doing = Doing::Verifying(id);
-                let cold_ns = self.cold_ns(host, request.data_at, here);
-                let ns = host.rng.about(self.load.issuer_ns, self.load.spread_pct);
-                return Step::Run(ns + cold_ns);
             }
-            let Some(id) = self.issuers[number].free.pop() else {
+            let Some(id) = self.issuers[number].ended.pop_front() else {
                 self.crew.issuer_waits(host, thread);
                 return Step::Sleep;
             };
-            let write = host.rng.below(100) < self.load.writes_pct;
-            let now_ns = host.now_ns();
-            let request = &mut self.requests[id as usize];
-            request.write = write;
-            request.submitted_ns = now_ns;
-            request.data_at = None;
-            request.irq_cpu = here;
-            if write {
-                self.issuers[number].doing = Doing::Filling(id);
-                let ns = host.rng.about(self.load.issuer_ns, self.load.spread_pct);
-                return Step::Run(ns);
+            let request = self.requests[id as usize];
+            if request.write || self.load.use_ns == 0 {
+                self.over(host, id);
+                continue;
             }
-            host.charge(thread, SUBMIT_NS);
-            self.submit(host, id, here);
+            self.issuers[number].doing = Doing::Using(id);
+            let cold_ns = self.cold_ns(host, request.data_at, here);
+            let ns = host.rng.about(self.load.use_ns, self.load.spread_pct);
+            return Step::Run(ns + cold_ns);
         }
+    }
+
+    /// An issuer makes a request; where that is a write it has to fill it first.
+    fn begin(&mut self, host: &mut Host, number: usize, id: u32) -> Option<Step> {
+        let thread = self.issuers[number].thread;
+        let here = host.cpu_of(thread);
+        let write = host.rng.below(100) < self.load.writes_pct;
+        let now_ns = host.now_ns();
+        let request = &mut self.requests[id as usize];
+        request.write = write;
+        request.submitted_ns = now_ns;
+        request.irq_cpu = here;
+        // A request's buffer is always the same; what the disk writes into it comes from no cache.
+        let was_at = request.data_at.take();
+        if write {
+            self.issuers[number].doing = Doing::Filling(id);
+            let ns = host.rng.about(self.load.fill_ns, self.load.spread_pct);
+            return Some(Step::Run(ns + self.cold_ns(host, was_at, here)));
+        }
+        host.charge(thread, SUBMIT_NS);
+        self.submit(host, id, here);
+        None
     }
 
     /// The issuer does it itself: where every CPU is busy, queueing would only cost.
@@ -362,7 +381,7 @@ impl<'a> Run<'a> {
             volume.writer
         } else {
             let issuer = &mut self.issuers[request.issuer];
-            issuer.ended.push(id);
+            issuer.ended.push_back(id);
             let thread = issuer.thread;
             self.crew.issuer_is_called(host, thread);
             thread
@@ -423,7 +442,7 @@ impl Model for Run<'_> {
         host.interrupt(request.irq_cpu);
         if request.write {
             let issuer = &mut self.issuers[request.issuer];
-            issuer.ended.push(id);
+            issuer.ended.push_back(id);
             let thread = issuer.thread;
             self.crew.issuer_is_called(host, thread);
             host.wake_from(thread, request.irq_cpu, None);
