@@ -1,5 +1,6 @@
 //! `homing lab replay`: recorded decisions, made again.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, Read};
 use std::path::PathBuf;
@@ -7,7 +8,7 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use clap::Args;
 use homing::recorded::DecisionLog;
-use homing_lab::Replayed;
+use homing_lab::{Difference, Replayed};
 use serde_json::json;
 
 use crate::output;
@@ -73,14 +74,12 @@ fn for_people(log: &DecisionLog, replayed: &Replayed) -> String {
     let mut text = format!("Decisions for {} CPUs\n\n", log.machine().cpus().len());
     text += &table(&header, kinds.chain([all]), 1, &[]);
     for other in replayed.differences.iter().take(SHOWN) {
-        text += &format!(
-            "\nno. {}: {}\n  then: {}\n  now:  {}\n",
-            other.number, other.asked, other.then, other.now
-        );
+        let Difference { number, asked, then, now } = other;
+        let _ = writeln!(text, "\nno. {number}: {asked}\n  then: {then}\n  now:  {now}");
     }
     let more = replayed.differences.len().saturating_sub(SHOWN);
     if more > 0 {
-        text += &format!("\nand {more} more: --json has all\n");
+        let _ = writeln!(text, "\nand {more} more: --json has all");
     }
     text
 }
