@@ -535,7 +535,7 @@ impl Homing {
             return;
         }
         self.board.forget_occupied();
-        self.spare.tick(!self.board.idle.is_empty());
+        self.spare.tick(!self.board.idle.is_empty(), host.idle_count());
         self.choose_scope();
         self.note_lost_wakes(host);
         let idle = self.board.idle;

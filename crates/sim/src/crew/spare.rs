@@ -8,6 +8,9 @@ use crate::host::ThreadId;
 /// For so many ticks, up to twice as many, an issuer is counted.
 const ISSUING_TICKS: u64 = 8;
 
+/// Idle CPUs are counted over so many, as the runtime does by the kernel's clock.
+const SAMPLE_TICKS: u64 = 100;
+
 #[derive(Debug, Default)]
 pub(super) struct Spare {
     issuers: Memory,
@@ -15,6 +18,9 @@ pub(super) struct Spare {
     /// Whether a worker was idle in this interval, and in the one before.
     idle: [bool; 2],
     ticks: u64,
+    /// CPUs that nobody uses, added up over the ticks of this sample, and in the mean of the last one.
+    unused: u64,
+    unused_lately: usize,
 }
 
 /// Threads that issued in an interval, and in the one before.
@@ -48,9 +54,14 @@ impl Spare {
         self.idle[0] = true;
     }
 
-    /// A tick of the runtime's monitor. `idle`: whether some worker has nothing to do.
-    pub(super) fn tick(&mut self, idle: bool) {
+    /// A tick of the runtime's monitor. `idle`: whether some worker has nothing to do; `unused`: how many
+    /// CPUs nobody uses.
+    pub(super) fn tick(&mut self, idle: bool, unused: usize) {
         self.ticks += 1;
+        self.unused += unused as u64;
+        if self.ticks.is_multiple_of(SAMPLE_TICKS) {
+            self.unused_lately = (std::mem::take(&mut self.unused) / SAMPLE_TICKS) as usize;
+        }
         if self.ticks.is_multiple_of(ISSUING_TICKS) {
             self.issuers.pass();
             self.idle = [idle, self.idle[0]];
@@ -61,11 +72,12 @@ impl Spare {
     }
 
     pub(super) fn facts(&self, item_ns: u64, cpus: usize, idle: bool) -> HandOffFacts {
+        let left_by = |issuers: usize| self.unused_lately.max(cpus.saturating_sub(issuers));
         HandOffFacts {
             item_ns,
             issuer_has_more: true,
-            spare_cpu_count: cpus.saturating_sub(self.issuers.count()),
-            spare_of_late: cpus.saturating_sub(self.issuers_of_late.count()),
+            spare_cpu_count: left_by(self.issuers.count()),
+            spare_of_late: left_by(self.issuers_of_late.count()),
             idle_of_late: idle || self.idle != [false; 2],
         }
     }
