@@ -20,7 +20,7 @@ use crate::layout::PoolId;
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
-#[serde(try_from = "i8", into = "i8")]
+#[serde(try_from = "i8")]
 pub struct Nice(i8);
 
 impl Nice {
@@ -63,12 +63,6 @@ impl TryFrom<i8> for Nice {
 
     fn try_from(level: i8) -> Result<Self, String> {
         Self::new(level).ok_or_else(|| format!("{level} is not a nice level: -20 to 19"))
-    }
-}
-
-impl From<Nice> for i8 {
-    fn from(nice: Nice) -> Self {
-        nice.0
     }
 }
 

@@ -22,7 +22,7 @@ const WORD_COUNT: usize = CPU_COUNT_MAX / u64::BITS as usize;
 /// assert_eq!(CpuId::new(CPU_COUNT_MAX), None);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "usize", into = "usize")]
+#[serde(try_from = "usize")]
 pub struct CpuId(u16);
 
 impl TryFrom<usize> for CpuId {
@@ -30,12 +30,6 @@ impl TryFrom<usize> for CpuId {
 
     fn try_from(number: usize) -> Result<Self, TopologyError> {
         Self::new(number).ok_or(TopologyError::CpuNumber { number })
-    }
-}
-
-impl From<CpuId> for usize {
-    fn from(cpu: CpuId) -> Self {
-        cpu.index()
     }
 }
 

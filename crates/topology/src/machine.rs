@@ -206,20 +206,23 @@ impl TryFrom<Parts> for Machine {
             }
             known.insert(cpu.cpu);
         }
-        let groups = |cpu: &Cpu| [Some(cpu.core), cpu.llc, Some(cpu.package)];
-        for (index, kind) in ["core", "last-level cache", "package"].into_iter().enumerate() {
-            let mut first = BTreeMap::new();
-            let members = parts.cpus.iter();
-            for (name, cpu) in members.filter_map(|cpu| Some((groups(cpu)[index]?, cpu.cpu))) {
-                let lowest = first.entry(name).or_insert(cpu);
-                *lowest = cpu.min(*lowest);
-            }
-            if let Some((name, lowest)) = first.iter().find(|(name, lowest)| name != lowest) {
-                return refuse(format!("the {kind} of CPU {lowest} goes by the name {name}"));
+        let distances = parts.node_distances.into_iter();
+        let distances = distances.map(|(from, to, far)| ((from, to), far)).collect();
+        let machine = Self::new(parts.cpus, distances);
+        // Which names its groups by their lowest CPUs.
+        let named = machine.restricted(machine.online());
+        for (told, named) in machine.cpus.iter().zip(named.iter().flat_map(Self::cpus)) {
+            for (kind, name, lowest) in [
+                ("core", Some(told.core), Some(named.core)),
+                ("last-level cache", told.llc, named.llc),
+                ("package", Some(told.package), Some(named.package)),
+            ] {
+                if let Some((name, lowest)) = name.zip(lowest).filter(|(name, of)| name != of) {
+                    return refuse(format!("the {kind} of CPU {lowest} goes by the name {name}"));
+                }
             }
         }
-        let distances = parts.node_distances.into_iter();
-        Ok(Self::new(parts.cpus, distances.map(|(from, to, far)| ((from, to), far)).collect()))
+        Ok(machine)
     }
 }
 
