@@ -30,9 +30,13 @@ impl Tape {
     pub(crate) fn set_limit(&self, limit: usize) {
         let mut records = lock(&self.records);
         self.limit.store(limit, Ordering::Relaxed);
-        let left = records.len().saturating_sub(limit);
-        records.drain(..left);
+        self.forget_oldest(&mut records);
         records.shrink_to_fit();
+    }
+
+    fn forget_oldest(&self, records: &mut VecDeque<Record>) {
+        let over = records.len().saturating_sub(self.limit());
+        records.drain(..over);
     }
 
     /// Itself, while it records.
@@ -49,13 +53,8 @@ impl Tape {
     ) -> Decided {
         let (decided, record) = Recording::new(facts).decide(layout, asked, shares);
         let mut records = lock(&self.records);
-        let limit = self.limit();
-        while records.len() >= limit.max(1) {
-            records.pop_front();
-        }
-        if limit > 0 {
-            records.push_back(record);
-        }
+        records.push_back(record);
+        self.forget_oldest(&mut records);
         decided
     }
 
