@@ -282,8 +282,11 @@ impl Workqueue {
         let left_by =
             |issuers: usize| spare.idle.max(cpus.saturating_sub(issuers).min(spare.idle_or_items));
         facts.spare_cpu_count = left_by(shared.issuers.count(now_ns));
-        facts.spare_of_late = left_by(shared.issuers.count_of_late(now_ns));
         facts.idle_of_late = spare.any_idle;
+        // Asked for only where it decides: each request comes by here.
+        if facts.spare_cpu_count > 0 && !spare.any_idle {
+            facts.spare_of_late = left_by(shared.issuers.count_of_late(now_ns));
+        }
     }
 
     /// The name.
