@@ -380,9 +380,7 @@ impl CpuBooks {
 
     /// Items went back to their queue.
     pub(crate) fn repatriated(&self, items: u64) {
-        if items > 0 {
-            self.repatriated.fetch_add(items, Ordering::Relaxed);
-        }
+        self.repatriated.fetch_add(items, Ordering::Relaxed);
     }
 
     pub(crate) fn parked(&self, parked_ns: u64, woken: bool) {

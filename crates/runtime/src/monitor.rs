@@ -244,11 +244,9 @@ impl Monitor<'_> {
                 continue;
             }
             // Also of one that lost its CPU: it may have been taking these at that moment.
-            shared.holding_items(|| match owners.get(&member.id) {
-                Some(cpu) => shared.rescue_from(&member, *cpu),
-                None => _ = shared.rescue(&member),
-            });
-            let Some(cpu) = owners.get(&member.id) else {
+            let cpu = owners.get(&member.id);
+            shared.holding_items(|| shared.rescue(&member, cpu.copied()));
+            let Some(cpu) = cpu else {
                 self.seen.remove(&member.id);
                 continue;
             };
@@ -299,7 +297,7 @@ impl Monitor<'_> {
     fn replace(&self, member: &Member, cpu: CpuId) -> bool {
         let replaced = self.shared.dispatch.slot(cpu).vacate(member.id);
         if replaced {
-            self.shared.holding_items(|| self.shared.rescue_from(member, cpu));
+            self.shared.holding_items(|| self.shared.rescue(member, Some(cpu)));
             self.shared.dispatch.offer(&**self.shared, cpu);
         }
         replaced

@@ -263,26 +263,22 @@ impl Shared {
         idle.or_else(|| in_turn(&active)).or_else(|| in_turn(&of_node))
     }
 
-    /// [`Shared::rescue`] from a thread that serves, or served, this CPU.
-    pub(crate) fn rescue_from(&self, member: &Member, cpu: CpuId) {
-        let count = self.rescue(member);
-        self.dispatch.slot(cpu).books.repatriated(count);
-    }
-
     /// Takes what a thread has in its hand back to its queue, or cancels it where the queues are
-    /// closed. How many it took back.
-    pub(crate) fn rescue(&self, member: &Member) -> u64 {
-        let Some(batch) = member.hand.take() else { return 0 };
+    /// closed. `cpu`: the one that the thread serves, or served, if that is known.
+    pub(crate) fn rescue(&self, member: &Member, cpu: Option<CpuId>) {
+        let Some(batch) = member.hand.take() else { return };
         let count = u64::from(batch.len());
         let workqueue = self.workqueues.find(member.workqueue.load(Ordering::Relaxed));
         if let Err(closed) = self.dispatch.put_back(self, batch) {
             closed.into_iter().for_each(|item| self.cancel(item));
-            return 0;
+            return;
         }
         if let Some(workqueue) = workqueue {
             workqueue.repatriated.fetch_add(count, Ordering::Relaxed);
         }
-        count
+        if let Some(cpu) = cpu {
+            self.dispatch.slot(cpu).books.repatriated(count);
+        }
     }
 
     /// Puts the calling thread, which is `member`, on `cpu`. Where placement is the kernel's it
@@ -324,9 +320,7 @@ impl Shared {
             }
         }
         // What threads have taken and not begun: those may be at an item for long.
-        for member in self.crew.members() {
-            self.rescue(&member);
-        }
+        self.crew.members().iter().for_each(|member| self.rescue(member, None));
     }
 
     /// No thread is at work any more: the end of the runtime.

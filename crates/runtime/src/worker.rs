@@ -137,7 +137,7 @@ impl<'a> Worker<'a> {
             self.me.hand.put(rest);
             // The monitor may have given the CPU to another one just before: it will not look here.
             if !self.shared.dispatch.slot(self.cpu).is_owned_by(self.me.id) {
-                self.shared.rescue_from(self.me, self.cpu);
+                self.shared.rescue(self.me, Some(self.cpu));
             }
         }
         let home = self.shared.dispatch.pools.queue(queue);
@@ -200,7 +200,7 @@ impl<'a> Worker<'a> {
         self.settle(number, ended);
         if self.shared.is_stopping_now() {
             // To where it is cancelled.
-            self.shared.rescue_from(self.me, self.cpu);
+            self.shared.rescue(self.me, Some(self.cpu));
         }
         self.now_ns = now_ns();
         let elapsed_ns = self.now_ns.saturating_sub(began_ns);
@@ -426,7 +426,7 @@ impl Lent {
         if !local::is_worker_of(shared) || !dispatch.slot(cpu).is_owned_by(me.id) {
             return None;
         }
-        shared.rescue_from(me, cpu);
+        shared.rescue(me, Some(cpu));
         let unsettled = me.unsettled.swap(0, Ordering::Relaxed);
         // Items of this batch have ended, and this one may not for long.
         if let Some(workqueue) =
