@@ -154,7 +154,7 @@ fn measure(layout: &Layout, case: Case, pools: usize) -> f64 {
                 black_box(start(layout, facts, near, first));
             }
             Case::PullOwn | Case::PullFar | Case::PullNothing => {
-                black_box(before_park(layout, facts, first, Idle::Woken, &shares));
+                black_box(before_park(layout, facts, first, Idle::Any, &shares));
             }
         }
     }

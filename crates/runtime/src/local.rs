@@ -8,6 +8,7 @@ use std::sync::{Arc, Weak};
 use homing_topology::CpuId;
 
 use crate::books::WorkqueueBooks;
+use crate::clock::{now_ns, thread_cpu_ns};
 use crate::crew::Member;
 use crate::item::quietly;
 use crate::shared::Shared;
@@ -44,6 +45,8 @@ thread_local! {
     static LOCAL: RefCell<Option<Local>> = const { RefCell::new(None) };
     static NESTED: RefCell<Vec<Nested>> = const { RefCell::new(Vec::new()) };
     static ISSUED: RefCell<Option<Issued>> = const { RefCell::new(None) };
+    /// For which runtime this thread was asked for its CPU time last, when, and what it was.
+    static ASKED: Cell<(u32, u64, u64)> = const { Cell::new((0, 0, 0)) };
     static BUDGET: Cell<Option<u32>> = const { Cell::new(None) };
     static KNOWN: RefCell<Option<Rc<Known>>> = const { RefCell::new(None) };
     static STACK_BEGINS: Cell<usize> = const { Cell::new(0) };
@@ -179,9 +182,23 @@ pub(crate) fn issuing_cpu(shared: &Shared) -> CpuId {
         return place.cpu;
     }
     let cpu = running_on();
-    shared.dispatch.occupy(cpu);
+    occupy(shared, cpu);
     note_issue(shared, cpu);
     cpu
+}
+
+/// This thread, which is no worker of it, issues on `cpu`, or is about to. For the first of each interval it is
+/// asked how much of its time it uses.
+fn occupy(shared: &Shared, cpu: CpuId) {
+    if !shared.dispatch.occupy(cpu) {
+        return;
+    }
+    let asked = (shared.id, now_ns(), thread_cpu_ns());
+    let time = ASKED.try_with(|last| last.replace(asked)).ok();
+    let time = time.filter(|(runtime, ..)| *runtime == shared.id);
+    // Of whom nothing is known it is as if he had waited.
+    let time = time.map_or((u64::MAX, 0), |(_, at_ns, cpu_ns)| (asked.1 - at_ns, asked.2 - cpu_ns));
+    shared.dispatch.note_issuer_time(time.0, time.1);
 }
 
 /// Remembers for whom and where this thread, which is no worker of it, has issued.
@@ -219,7 +236,7 @@ pub(crate) fn issuer_waited(wait_ns: u64) {
 /// It has waited, and uses its CPU again.
 pub(crate) fn issuer_goes_on() {
     if let Some((shared, cpu)) = issued(|_| Some(running_on())) {
-        shared.dispatch.occupy(cpu);
+        occupy(&shared, cpu);
         quietly(|| drop(shared));
     }
 }

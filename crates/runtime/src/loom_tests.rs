@@ -77,13 +77,12 @@ fn work(dispatch: &Dispatch, fill: &impl Fill, own: CpuId, ran: &AtomicUsize, ta
     let done = || ran.load(SeqCst) >= target;
     while !done() {
         // Without a clock everything is ripe.
-        if let Ok(taken) = dispatch.take(fill, own, Idle::Woken, &Shares::NONE) {
+        if let Ok(taken) = dispatch.take(fill, own, Idle::Any, &Shares::NONE) {
             taken.batch.into_iter().for_each(|item| drop(item.run(&NoBooks)));
             if done() {
                 dispatch.wake_all(fill);
             }
-        } else if let Announced::Sleep { .. } =
-            dispatch.announce(own, owner(own), Idle::Woken, done)
+        } else if let Announced::Sleep { .. } = dispatch.announce(own, owner(own), Idle::Any, done)
         {
             dispatch.slot(own).sleep(None);
             dispatch.slot(own).rise(owner(own));
@@ -132,7 +131,7 @@ fn nobody_sleeps_through_a_shutdown() {
             thread::spawn(move || {
                 let stopping = || stop.load(SeqCst);
                 while !stopping() {
-                    let announced = dispatch.announce(cpu(0), owner(cpu(0)), Idle::Woken, stopping);
+                    let announced = dispatch.announce(cpu(0), owner(cpu(0)), Idle::Any, stopping);
                     if let Announced::Sleep { .. } = announced {
                         dispatch.slot(cpu(0)).sleep(None);
                         dispatch.slot(cpu(0)).rise(owner(cpu(0)));
@@ -182,7 +181,7 @@ fn what_is_queued_while_an_item_blocks_finds_the_spare_or_the_owner() {
                 fill.bed.sleep(None);
                 // Woken at the end, or for the slot.
                 if dispatch.slot(cpu(0)).is_owned_by(SPARE) {
-                    while let Ok(taken) = dispatch.take(&fill, cpu(0), Idle::Woken, &Shares::NONE) {
+                    while let Ok(taken) = dispatch.take(&fill, cpu(0), Idle::Any, &Shares::NONE) {
                         taken.batch.into_iter().for_each(|item| drop(item.run(&NoBooks)));
                     }
                     assert_eq!(ran.load(SeqCst), 1);

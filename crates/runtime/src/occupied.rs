@@ -25,15 +25,17 @@ impl Occupied {
         Self { now: bits(), before: bits(), waiting: bits() }
     }
 
-    /// Something is issued on `cpu`.
-    pub(crate) fn insert(&self, cpu: CpuId) {
+    /// Something is issued on `cpu`. Whether it is the first thing there in this interval.
+    pub(crate) fn insert(&self, cpu: CpuId) -> bool {
         // Reading first: mostly there is nothing to change, and all issuers share the lines.
-        if !self.now.contains(cpu) {
+        let first = !self.now.contains(cpu);
+        if first {
             self.now.insert(cpu);
         }
         if self.waiting.contains(cpu) {
             self.waiting.remove(cpu);
         }
+        first
     }
 
     /// Its issuer waits. Whether it had issued anything lately.
@@ -48,6 +50,11 @@ impl Occupied {
     /// Whether somebody issues there, even if he waits just now.
     pub(crate) fn contains(&self, cpu: CpuId) -> bool {
         self.now.contains(cpu) || self.before.contains(cpu)
+    }
+
+    /// Whether somebody issues anywhere.
+    pub(crate) fn any(&self) -> bool {
+        !(self.now.is_empty() && self.before.is_empty())
     }
 
     /// Those where somebody issues.

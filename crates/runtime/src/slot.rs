@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use homing_sched::Reach;
+
 use crate::books::CpuBooks;
 use crate::clock::now_ns;
 use crate::sleeper::Sleeper;
@@ -24,7 +26,8 @@ pub(crate) struct Slot {
     owner: AtomicU32,
     sleeper: Sleeper,
     /// When the owner was last woken, shifted left; with a bit for "on a CPU that its issuer
-    /// occupied". An estimate: of two wakers one is lost.
+    /// occupied", and two for how far away what it was woken for was. An estimate: of two wakers one is
+    /// lost.
     woken: AtomicU64,
     /// Since when the owner has run its batch, or has been called. An estimate, as above.
     busy_since_ns: AtomicU64,
@@ -100,10 +103,11 @@ impl Slot {
         self.sleeper.sleep_driving_io(at_most)
     }
 
-    /// Wakes the owner, who is parked or about to be.
-    pub(crate) fn wake(&self, occupied: bool) {
+    /// Wakes the owner, who is parked or about to be, for something as far away.
+    pub(crate) fn wake(&self, occupied: bool, reach: Reach) {
         let now_ns = now_ns();
-        self.woken.store(now_ns << 1 | u64::from(occupied), Ordering::Relaxed);
+        let word = now_ns << 3 | (reach as u64) << 1 | u64::from(occupied);
+        self.woken.store(word, Ordering::Relaxed);
         self.begin(now_ns);
         self.sleeper.wake();
     }
@@ -118,9 +122,9 @@ impl Slot {
         self.busy_since_ns.load(Ordering::Relaxed)
     }
 
-    /// When the owner was last woken, and whether its issuer occupied the CPU.
-    pub(crate) fn woken(&self) -> (u64, bool) {
+    /// When the owner was last woken, whether its issuer occupied the CPU, and for something how far away.
+    pub(crate) fn woken(&self) -> (u64, bool, Reach) {
         let woken = self.woken.load(Ordering::Relaxed);
-        (woken >> 1, woken & 1 != 0)
+        (woken >> 3, woken & 1 != 0, Reach::ALL[(woken >> 1 & 3) as usize])
     }
 }

@@ -87,7 +87,7 @@ impl<'a> Worker<'a> {
             self.turn = self.turn.wrapping_add(1);
             if shared.is_stopping() {
                 // Nobody will come for what is fresh: take it, too.
-                self.idle = Idle::Woken;
+                self.idle = Idle::Any;
             }
             match shared.dispatch.take(&**shared, self.cpu, self.idle, &self.shares) {
                 Ok(taken) => {
@@ -116,7 +116,7 @@ impl<'a> Worker<'a> {
         let slot = shared.dispatch.slot(self.cpu);
         slot.books.changes_hands();
         while goes_on() && slot.is_owned_by(self.me.id) && !shared.is_stopping_now() {
-            let taken = shared.dispatch.take(&**shared, self.cpu, Idle::Woken, &self.shares);
+            let taken = shared.dispatch.take(&**shared, self.cpu, Idle::Any, &self.shares);
             let Ok(taken) = taken else { break };
             self.run(taken);
         }
@@ -316,13 +316,13 @@ impl<'a> Worker<'a> {
         let before_ns = std::mem::replace(&mut self.now_ns, now_ns());
         slot.books.parked(self.now_ns.saturating_sub(fell_asleep_ns), woken);
         slot.books.searched(fell_asleep_ns.saturating_sub(before_ns));
-        if woken {
-            shared.dispatch.note_wake_delay(self.cpu, self.now_ns);
+        self.idle = if woken {
             self.search.woken(self.now_ns.saturating_sub(before_ns));
+            shared.dispatch.note_wake_delay(self.cpu, self.now_ns)
         } else {
             self.search.slept();
-        }
-        self.idle = Idle::Woken;
+            Idle::Any
+        };
         shared.monitor.somebody_works();
     }
 

@@ -151,7 +151,7 @@ mod tests {
             Asked::Submit(cpu_id(4), PoolId(0)),
             Asked::Start(queue, cpu_id(5)),
             Asked::BeforePark(cpu_id(9), Idle::Since(facts.now_ns)),
-            Asked::BeforePark(cpu_id(2), Idle::Woken),
+            Asked::BeforePark(cpu_id(2), Idle::Any),
             Asked::Overdue,
             Asked::IssuerWaits(cpu_id(3)),
         ];

@@ -74,6 +74,12 @@ pub trait Facts {
         u64::from(occupied)
     }
 
+    /// Whether the threads that issue use all of their time: none of them waits for its items
+    /// ([`crate::IssuerTime`]). Not where nobody but workers issues.
+    fn issuers_are_busy(&self) -> bool {
+        false
+    }
+
     /// The pools to look at: all that have items, at least.
     fn pools(&self) -> PoolSet;
 

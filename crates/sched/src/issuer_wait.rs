@@ -32,7 +32,7 @@ pub fn issuer_waits(layout: &Layout, facts: &impl Facts, cpu: CpuId) -> Option<C
     if !facts.idle().contains(cpu) {
         return None;
     }
-    let next = before_park(layout, facts, cpu, Idle::Woken, &Shares::NONE);
+    let next = before_park(layout, facts, cpu, Idle::Any, &Shares::NONE);
     let Next::Take { queue, .. } = next else { return None };
     let is_kept = facts.occupied(facts.item_ns(queue)).contains(cpu);
     (!is_kept).then_some(cpu)

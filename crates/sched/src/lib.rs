@@ -29,7 +29,8 @@
 //! * `SCHED-4` A worker parks only where no queue that it may serve has work that is ripe: it
 //!   looks in its own pods, then in those of its LLC, of its node, of the other nodes, nearest
 //!   first. Work of other pods is ripe when it has waited for longer than fetching it costs, and
-//!   than its pod may be given for it; or when the worker has been idle for long.
+//!   than its pod may be given for it; or when the worker has been idle for long, or was woken for
+//!   something as far away.
 //! * `SCHED-5` Strict work is never taken outside its pod while the pod has a worker.
 //! * `SCHED-6` A worker takes from the pool that has had the least of its CPU's time, by the weight
 //!   of its `nice`: so each gets its share, and none is starved.
@@ -47,6 +48,7 @@ mod decision_log;
 mod facts;
 mod features;
 mod hand_off;
+mod issuer_time;
 mod issuer_wait;
 mod layout;
 mod length;
@@ -71,6 +73,7 @@ pub use decision_log::{DecisionLog, DecisionLogError};
 pub use facts::Facts;
 pub use features::{Features, ParseFeaturesError};
 pub use hand_off::{HAND_OFF_NS, HandOff, HandOffFacts, ISSUERS_OF_LATE, hand_off};
+pub use issuer_time::IssuerTime;
 pub use issuer_wait::{IssuerWait, issuer_waits};
 pub use layout::{Layout, PoolId, PoolSet, QueueId};
 pub use length::{BACKLOG_BATCH_NS, BATCH_ITEMS_MAX, BATCH_NS, ItemLength};
@@ -80,7 +83,7 @@ pub use place::{
     OCCUPIED_BACKLOG_ITEMS, OCCUPIED_BACKLOG_NS, OCCUPIED_ITEM_MAX_NS, Placement, TINY_BACKLOG_NS,
     TINY_ITEM_NS, WHOLE_CORE_ITEM_NS, calls_for_decision, home, start, submit,
 };
-pub use pull::{IDLE_PATIENCE_NS, Idle, Next, PULL_AGE_MAX_NS, Reach, before_park};
+pub use pull::{IDLE_PATIENCE_NS, Idle, Next, PULL_AGE_MAX_NS, Reach, before_park, reach};
 pub use pull_cost::PullCost;
 pub use record::{Asked, Decided, Record, Recording};
 pub use search::{SLEEP_COST_NS, Search};

@@ -40,6 +40,12 @@ pub(crate) fn patience_ns(
     // Even at home: who is woken has not its data in its own core.
     let fetch_ns = attributes.pull_cost.age_ns(reach, item_ns);
     let patience_ns = PATIENCE * wake_ns + fetch_ns;
+    let patience_ns = if facts.issuers_are_busy() {
+        // Each of them pays for what is woken, and for its data that comes back from afar.
+        patience_ns.max(if reach > Reach::Llc { item_ns } else { item_ns / 2 })
+    } else {
+        patience_ns
+    };
     let near = &layout.rings(queue.leader)[0];
     let beyond = reach > Reach::Llc && facts.features().has(Features::SWQUEUE);
     let own = if beyond { near } else { layout.pod(attributes.level().scope(), queue.leader) };

@@ -439,6 +439,25 @@ mod tests {
     }
 
     #[test]
+    fn issuers_that_never_wait_have_fewer_woken_for_them() {
+        let of = |items, busy| {
+            move |facts: &mut Given| {
+                (facts.item_ns, facts.delay_ns) = (200_000, 5_000);
+                facts.waiting[0].items = items;
+                facts.issuers_are_busy = busy;
+            }
+        };
+        let cache = loose(Scope::Cache);
+        // 0 and 1 are awake: half an item for each of them at home, and a whole one before others are woken.
+        assert_eq!(wake("2,3", cache, of(1, false)), Some(2), "somebody waits for it");
+        assert_eq!(wake("1-3", cache, of(1, true)), Some(2), "0 alone has more than enough");
+        assert_eq!(wake("3", cache, of(1, true)), None, "one of three comes by soon");
+        assert_eq!(wake("4-15", cache, of(3, true)), None);
+        assert_eq!(wake("4-15", cache, of(4, true)), Some(4));
+        assert_eq!(wake("4-15", cache, of(3, false)), Some(4));
+    }
+
+    #[test]
     fn nothing_is_left_to_who_may_not_come_by() {
         // 0 and 1 are awake, and patience is 80.625 us: they may be at it for 20 us more.
         let with = |held_up: &'static str, for_ns: u64| {

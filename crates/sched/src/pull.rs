@@ -11,8 +11,8 @@ use crate::nice::Shares;
 use crate::patience::patience_ns;
 use crate::pull_cost::PullCost;
 
-/// A worker that has been idle for this long pulls whatever it may, however fresh. Derived: ten
-/// times the dearest pull.
+/// A worker that has been idle for this long pulls whatever it may, however fresh; from beyond its cache only
+/// where some issuer waits. Derived: ten times the dearest pull.
 pub const IDLE_PATIENCE_NS: u64 = 100_000;
 
 /// The longest that the age of an item keeps others from pulling it, where fetching costs what is
@@ -63,8 +63,12 @@ impl Reach {
 pub enum Idle {
     /// It has just run out of work, at this time.
     Since(u64),
-    /// It was woken, or its patience is at an end: it takes the freshest item too.
-    Woken,
+    /// It was woken at this time for an item no farther away than that: it takes the freshest one there, and
+    /// what is farther as if it had run out of work then. Whoever else has been faster, its waker did not mean
+    /// the items of others, who have been woken for those.
+    Called(Reach, u64),
+    /// Its patience is at an end, or nobody else may come: it takes the freshest item, wherever it is.
+    Any,
 }
 
 /// What a worker does next.
@@ -97,13 +101,13 @@ pub enum Next {
 /// let attributes = Attributes::new(Affinity { scope: Scope::Cache, strict: false });
 /// let mut facts = Snapshot::new(&layout, &[attributes]);
 /// let cpu = CpuId::new(0).ok_or("?")?;
-/// let next = before_park(&layout, &facts, cpu, Idle::Woken, &Shares::NONE);
+/// let next = before_park(&layout, &facts, cpu, Idle::Any, &Shares::NONE);
 /// assert_eq!(next, Next::Park { until_ns: None });
 /// let far = facts.queue_items(&layout, PoolId(0), CpuId::new(3).ok_or("?")?, 1, 0);
-/// let next = before_park(&layout, &facts, cpu, Idle::Woken, &Shares::NONE);
+/// let next = before_park(&layout, &facts, cpu, Idle::Any, &Shares::NONE);
 /// assert_eq!(next, Next::Take { queue: far, reach: Reach::Node }, "of the other cache");
 /// let own = facts.queue_items(&layout, PoolId(0), cpu, 1, 0);
-/// let next = before_park(&layout, &facts, cpu, Idle::Woken, &Shares::NONE);
+/// let next = before_park(&layout, &facts, cpu, Idle::Any, &Shares::NONE);
 /// assert_eq!(next, Next::Take { queue: own, reach: Reach::Home }, "its own queue comes first");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -121,13 +125,47 @@ pub fn before_park(
     if let Some(queue) = own.min_by_key(|queue| shares.had_ns(queue.pool)) {
         return Next::Take { queue, reach: Reach::Home };
     }
-    for (distance, ring) in layout.rings(cpu).iter().enumerate() {
-        let around = pools().filter_map(|pool| scan.around(pool, ring, distance));
+    for ring in layout.rings(cpu) {
+        let around = pools().filter_map(|pool| scan.around(pool, ring));
         if let Some((queue, reach)) = around.min_by_key(|(queue, _)| shares.had_ns(queue.pool)) {
             return Next::Take { queue, reach };
         }
     }
     Next::Park { until_ns: scan.until_ns }
+}
+
+/// How far `cpu` is from the home of a queue's items: for what its worker is woken, if it is woken for these
+/// ([`Idle::Called`]).
+///
+/// ```
+/// use homing_sched::{Affinity, Attributes, Layout, PoolId, Reach, Snapshot, reach};
+/// use homing_topology::{CpuId, Machine, Scope};
+///
+/// let layout = Layout::new(&Machine::from_grid("2x2x2x1")?).ok_or("no CPU")?;
+/// let attributes = Attributes::new(Affinity { scope: Scope::Cpu, strict: false });
+/// let facts = Snapshot::new(&layout, &[attributes]);
+/// let queue = layout.queue(PoolId(0), attributes, CpuId::new(0).ok_or("?")?);
+/// let cpus = [0, 1, 2, 4].into_iter().filter_map(CpuId::new);
+/// assert!(cpus.map(|cpu| reach(&layout, &facts, queue, cpu)).eq(Reach::ALL));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn reach(layout: &Layout, facts: &impl Facts, queue: QueueId, cpu: CpuId) -> Reach {
+    if Pod::of(layout, facts, queue).cpus().contains(cpu) {
+        return Reach::Home;
+    }
+    beyond_pod(layout, queue.leader, cpu)
+}
+
+/// How far it is between CPUs of different pods.
+fn beyond_pod(layout: &Layout, leader: CpuId, cpu: CpuId) -> Reach {
+    let numa = layout.pods(Scope::Numa);
+    if layout.rings(cpu)[0].contains(leader) {
+        Reach::Llc
+    } else if numa.pod_of(cpu) == numa.pod_of(leader) {
+        Reach::Node
+    } else {
+        Reach::Remote
+    }
 }
 
 struct Scan<'a, F> {
@@ -151,7 +189,7 @@ impl<F: Facts> Scan<'_, F> {
     }
 
     /// The next queue of a pool in a ring that this CPU may take from now.
-    fn around(&mut self, pool: PoolId, ring: &CpuSet, distance: usize) -> Option<(QueueId, Reach)> {
+    fn around(&mut self, pool: PoolId, ring: &CpuSet) -> Option<(QueueId, Reach)> {
         let attributes = self.facts.attributes(pool);
         let mut leaders = self.layout.leaders(attributes.level()).and(ring);
         // Different CPUs begin with different victims, so that thieves do not stampede.
@@ -166,7 +204,7 @@ impl<F: Facts> Scan<'_, F> {
             if pod.cpus().contains(self.cpu) {
                 return Some((queue, Reach::Home));
             }
-            let reach = self.reach(leader, distance);
+            let reach = beyond_pod(self.layout, leader, self.cpu);
             if pod.is_orphaned(self.facts) {
                 return Some((queue, reach));
             }
@@ -188,8 +226,10 @@ impl<F: Facts> Scan<'_, F> {
 
     /// Whether an item has waited for longer than fetching it costs: its own CPUs are late.
     fn is_ripe(&mut self, queue: QueueId, reach: Reach, pod: &Pod<'_>, cost: PullCost) -> bool {
-        let Idle::Since(idle_since_ns) = self.idle else {
-            return true;
+        let idle_since_ns = match self.idle {
+            Idle::Any => return true,
+            Idle::Called(near, _) if reach <= near => return true,
+            Idle::Called(_, since_ns) | Idle::Since(since_ns) => since_ns,
         };
         let facts = self.facts;
         let now_ns = *self.now_ns.get_or_insert_with(|| facts.now_ns());
@@ -197,22 +237,15 @@ impl<F: Facts> Scan<'_, F> {
         let age_ns = cost.age_ns(reach, item_ns);
         let age_ns = age_ns.max(patience_ns(self.layout, facts, queue, pod, reach));
         let by_age = facts.head_since_ns(queue).saturating_add(age_ns);
-        let by_patience = idle_since_ns.saturating_add(IDLE_PATIENCE_NS);
-        let ripe_at = by_age.min(by_patience);
+        // Its own patience is nothing to issuers who do not wait.
+        let for_nobody = reach > Reach::Llc && facts.issuers_are_busy();
+        let patience_ns = if for_nobody { u64::MAX } else { IDLE_PATIENCE_NS };
+        let ripe_at = by_age.min(idle_since_ns.saturating_add(patience_ns));
         if now_ns >= ripe_at {
             return true;
         }
         self.until_ns = Some(self.until_ns.map_or(ripe_at, |known| known.min(ripe_at)));
         false
-    }
-
-    fn reach(&self, leader: CpuId, distance: usize) -> Reach {
-        if distance == 0 {
-            return Reach::Llc;
-        }
-        let numa = self.layout.pods(Scope::Numa);
-        let near = numa.pod_of(self.cpu) == numa.pod_of(leader);
-        if near { Reach::Node } else { Reach::Remote }
     }
 }
 
@@ -305,12 +338,12 @@ mod tests {
     }
 
     #[test]
-    fn patience_ends_and_the_woken_take_what_is_fresh() {
+    fn patience_ends_and_then_what_is_fresh_is_taken() {
         let layout = layout(GRID);
         let mut facts = Given::new(&layout, &[loose(Scope::Smt)]);
         facts.put(&layout, 0, 8, 1, facts.now_ns);
         let taken = Ok((8, Reach::Remote));
-        assert_eq!(next(&layout, &facts, 0, Idle::Woken), taken);
+        assert_eq!(next(&layout, &facts, 0, Idle::Any), taken);
         let since = facts.now_ns - IDLE_PATIENCE_NS;
         assert_eq!(next(&layout, &facts, 0, Idle::Since(since)), taken);
         assert_eq!(next(&layout, &facts, 0, Idle::Since(since + 1)), Err(facts.now_ns + 1));
@@ -318,6 +351,49 @@ mod tests {
         facts.waiting[0].since_ns = u64::MAX;
         let until = facts.now_ns + IDLE_PATIENCE_NS;
         assert_eq!(next(&layout, &facts, 0, Idle::Since(facts.now_ns)), Err(until));
+    }
+
+    #[test]
+    fn who_was_woken_takes_at_once_only_what_is_as_near_as_what_it_was_woken_for() {
+        let layout = layout(GRID);
+        let mut facts = Given::new(&layout, &[loose(Scope::Smt)]);
+        let woken_ns = facts.now_ns;
+        let called = |reach| Idle::Called(reach, woken_ns);
+        facts.put(&layout, 0, 4, 1, woken_ns);
+        let taken = Ok((4, Reach::Node));
+        let left = Err(woken_ns + Reach::Node.cost_ns());
+        let woken_for = Reach::ALL.map(|reach| next(&layout, &facts, 0, called(reach)));
+        assert_eq!(woken_for, [left, left, taken, taken], "others were woken for that one");
+        facts.now_ns += Reach::Node.cost_ns();
+        assert_eq!(next(&layout, &facts, 0, called(Reach::Home)), taken, "they are late");
+        facts.put(&layout, 0, 0, 1, facts.now_ns);
+        assert_eq!(next(&layout, &facts, 0, called(Reach::Home)), Ok((0, Reach::Home)));
+        // Its patience begins when it is woken.
+        let mut far = Given::new(&layout, &[loose(Scope::Smt)]);
+        far.pools[0].pull_cost = PullCost::from_percent(400).unwrap();
+        far.item_ns = 10_000_000;
+        far.put(&layout, 0, 8, 1, woken_ns);
+        let until = woken_ns + IDLE_PATIENCE_NS;
+        assert_eq!(next(&layout, &far, 0, called(Reach::Node)), Err(until));
+    }
+
+    #[test]
+    fn what_is_far_is_left_to_its_cache_for_an_items_length_where_no_issuer_waits() {
+        let layout = layout(GRID);
+        let mut facts = Given::new(&layout, &[loose(Scope::Cache)]);
+        (facts.item_ns, facts.delay_ns, facts.issuers_are_busy) = (200_000, 5_000, true);
+        facts.put(&layout, 0, 4, 3, facts.now_ns);
+        let since = Idle::Since(facts.now_ns - 2 * IDLE_PATIENCE_NS);
+        assert_eq!(next(&layout, &facts, 0, since), Err(facts.now_ns + 200_000), "four are awake");
+        facts.waiting[0].items = 4;
+        let by_age_ns = facts.now_ns + 12_500;
+        assert_eq!(
+            next(&layout, &facts, 0, since),
+            Err(by_age_ns),
+            "that is enough for all of them"
+        );
+        facts.issuers_are_busy = false;
+        assert_eq!(next(&layout, &facts, 0, since), Ok((4, Reach::Node)), "somebody waits");
     }
 
     #[test]
@@ -336,11 +412,11 @@ mod tests {
         let mut facts = Given::new(&layout, &[strict(Scope::Cache)]);
         facts.put(&layout, 0, 4, 1, 0);
         for cpu in [0, 8] {
-            assert_eq!(next(&layout, &facts, cpu, Idle::Woken), Err(0));
+            assert_eq!(next(&layout, &facts, cpu, Idle::Any), Err(0));
         }
         assert_eq!(next(&layout, &facts, 7, FRESH), Ok((4, Reach::Home)));
         facts.active = cpus("0-3,5,8-15");
-        assert_eq!(next(&layout, &facts, 0, Idle::Woken), Err(0), "5 is left");
+        assert_eq!(next(&layout, &facts, 0, Idle::Any), Err(0), "5 is left");
         facts.active = cpus("0-3,8-15");
         facts.features = Features::NONE;
         facts.waiting[0].since_ns = facts.now_ns;
@@ -357,7 +433,7 @@ mod tests {
         }
         let mut take = |features, cpu| {
             facts.features = features;
-            next(&layout, &facts, cpu, Idle::Woken)
+            next(&layout, &facts, cpu, Idle::Any)
         };
         assert_eq!(take(Features::NONE, 0), Ok((0, Reach::Home)));
         assert_eq!(take(Features::NONE, 6), Err(0));
@@ -415,7 +491,7 @@ mod tests {
             facts.waiting.clear();
             facts.put(&layout, pool, 4, 1, 0);
             let takers = |facts: &Given| {
-                let takes = |cpu: &CpuId| next(&layout, facts, cpu.index(), Idle::Woken).is_ok();
+                let takes = |cpu: &CpuId| next(&layout, facts, cpu.index(), Idle::Any).is_ok();
                 facts.active.iter().filter(takes).map(CpuId::index).collect::<Vec<_>>()
             };
             let away = if pool == 0 { vec![5, 6, 9] } else { vec![5, 6] };

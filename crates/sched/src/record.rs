@@ -32,6 +32,7 @@ enum Answer {
     Occupied(u64, #[serde(with = "cpu_list")] CpuSet),
     BusySince(CpuId, u64),
     Wake(bool, u64),
+    IssuersAreBusy(bool),
     Pools(PoolSet),
     Attributes(PoolId, Attributes),
     Cpumask(PoolId, #[serde(with = "cpu_list::option")] Option<CpuSet>),
@@ -122,7 +123,10 @@ impl fmt::Display for Asked {
             Self::Start(QueueId { pool, leader }, cpu) => {
                 write!(f, "{name} by CPU {cpu}, pool {}, queue {leader}", pool.0)
             }
-            Self::BeforePark(cpu, Idle::Woken) => write!(f, "{name} of CPU {cpu}, woken"),
+            Self::BeforePark(cpu, Idle::Any) => write!(f, "{name} of CPU {cpu}, for anything"),
+            Self::BeforePark(cpu, Idle::Called(reach, ns)) => {
+                write!(f, "{name} of CPU {cpu}, woken at {ns} ns ({reach:?})")
+            }
             Self::BeforePark(cpu, Idle::Since(ns)) => {
                 write!(f, "{name} of CPU {cpu}, idle since {ns} ns")
             }
@@ -318,6 +322,7 @@ facts! {
     occupied(item_ns: u64) -> CpuSet = Occupied, CpuSet::EMPTY;
     busy_since_ns(cpu: CpuId) -> u64 = BusySince, u64::MAX;
     wake_ns(occupied: bool) -> u64 = Wake, 0;
+    issuers_are_busy() -> bool = IssuersAreBusy, false;
     pools() -> PoolSet = Pools, PoolSet::default();
     attributes(pool: PoolId) -> Attributes = Attributes, Attributes::new(crate::Affinity::ALL[0]);
     waiting(queue: QueueId) -> u32 = Waiting, 0;
@@ -343,7 +348,7 @@ mod tests {
             Asked::Submit(cpu_id(4), PoolId(0)),
             Asked::Start(queue, cpu_id(5)),
             Asked::BeforePark(cpu_id(9), Idle::Since(facts.now_ns)),
-            Asked::BeforePark(cpu_id(4), Idle::Woken),
+            Asked::BeforePark(cpu_id(4), Idle::Any),
             Asked::Overdue,
             Asked::IssuerWaits(cpu_id(3)),
         ] {
@@ -357,7 +362,7 @@ mod tests {
     fn a_record_of_something_else_is_told() {
         let layout = layout("2x2x2x2");
         let facts = Given::new(&layout, &[loose(Scope::Cache)]);
-        let asked = Asked::BeforePark(cpu_id(9), Idle::Woken);
+        let asked = Asked::BeforePark(cpu_id(9), Idle::Any);
         let (_, mut record) = Recording::new(&facts).decide(&layout, asked, &Shares::NONE);
         record.answers.remove(0);
         let odd = record.replay(&layout).unwrap_err();

@@ -66,6 +66,8 @@ pub struct Snapshot {
     pub waits: CpuSet,
     /// How long issuers wait.
     pub issuer_wait: IssuerWait,
+    /// Whether issuers use all of their time.
+    pub issuers_are_busy: bool,
     /// Since when CPUs have run what they run; the others have just begun.
     pub busy: Vec<(CpuId, u64)>,
     /// What a wake-up takes,
@@ -94,6 +96,7 @@ impl Snapshot {
             occupied: CpuSet::EMPTY,
             waits: CpuSet::EMPTY,
             issuer_wait: IssuerWait::default(),
+            issuers_are_busy: false,
             busy: Vec::new(),
             delay_ns: 0,
             occupied_delay_ns: 1_000_000,
@@ -155,6 +158,10 @@ impl Facts for Snapshot {
 
     fn wake_ns(&self, occupied: bool) -> u64 {
         self.delay_ns.saturating_add(if occupied { self.occupied_delay_ns } else { 0 })
+    }
+
+    fn issuers_are_busy(&self) -> bool {
+        self.issuers_are_busy
     }
 
     fn pools(&self) -> PoolSet {

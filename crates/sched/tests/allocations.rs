@@ -47,11 +47,12 @@ fn decide(layout: &Layout, facts: &Snapshot, queue: QueueId, cpu: CpuId, shares:
     start(layout, facts, queue, cpu);
     overdue(layout, facts);
     issuer_waits(layout, facts, cpu);
-    for idle in [Idle::Woken, Idle::Since(999_999_999)] {
+    let called = Idle::Called(Reach::Home, 999_999_999);
+    for idle in [Idle::Any, called, Idle::Since(999_999_999)] {
         before_park(layout, facts, cpu, idle, shares);
     }
     shares.ran(queue.pool, facts.attributes(queue.pool).nice, 10_000);
-    before_park(layout, facts, cpu, Idle::Woken, shares);
+    before_park(layout, facts, cpu, Idle::Any, shares);
     let _ = ItemLength::default().complete(10_000, 3).batch(100);
     let mut search = Search::UNKNOWN;
     search.woken(5_000);

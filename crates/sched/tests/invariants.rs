@@ -35,6 +35,7 @@ fn what_is_left_to_who_is_awake_waits_little_longer_and_spares_wake_ups() {
         for seed in 0..4 {
             let scenario = Scenario::patient(seed);
             wakes += run(&grid(name), &scenario).wakes;
+            run(&grid(name), &Scenario { issuers_are_busy: true, ..scenario.clone() });
             prompt_wakes += run(&grid(name), &Scenario { knows_delay: false, ..scenario }).wakes;
         }
     }

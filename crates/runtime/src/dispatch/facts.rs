@@ -42,6 +42,10 @@ impl Facts for Dispatch {
         if occupied { delays.occupied_ns } else { delays.free_ns }
     }
 
+    fn issuers_are_busy(&self) -> bool {
+        self.issuer_time().is_all_used() && self.occupied.any()
+    }
+
     fn pools(&self) -> PoolSet {
         self.pools.in_use()
     }

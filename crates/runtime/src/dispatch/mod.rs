@@ -4,8 +4,8 @@
 mod facts;
 
 use homing_sched::{
-    Asked, Attributes, Features, Idle, IssuerWait, Layout, Next, PoolId, QueueId, Reach, Shares,
-    WakeDelays, before_park, issuer_waits, overdue, start, submit,
+    Asked, Attributes, Features, Idle, IssuerTime, IssuerWait, Layout, Next, PoolId, QueueId,
+    Reach, Shares, WakeDelays, before_park, issuer_waits, overdue, reach, start, submit,
 };
 use homing_topology::{CPU_COUNT_MAX, CpuId, CpuSet};
 
@@ -36,6 +36,8 @@ pub(crate) struct Dispatch {
     occupied: Occupied,
     /// A: [`IssuerWait`], an estimate as the delays below.
     issuer_wait_ns: AtomicU64,
+    /// A: [`IssuerTime`], likewise.
+    issuer_time: AtomicU32,
     /// A: CPUs that are to have a worker.
     active: CpuBits,
     /// A
@@ -87,6 +89,7 @@ impl Dispatch {
             searching: CpuBits::for_range_of(&online),
             occupied: Occupied::new(&online),
             issuer_wait_ns: AtomicU64::new(0),
+            issuer_time: AtomicU32::new(0),
             active: CpuBits::for_range_of(&online),
             features: AtomicU32::new(Features::ALL.bits().into()),
             delay_occupied_ns: AtomicU64::new(0),
@@ -158,7 +161,7 @@ impl Dispatch {
         // P1: insert, and say so, under the lock of the queue.
         let decide = self.pools.queue(queue).push(rank, item)?;
         let woke_up = self.pools.use_again(pool);
-        Ok((decide || woke_up) && self.wake_for_new(fill, cpu, pool))
+        Ok((decide || woke_up) && self.wake_for_new(fill, queue, cpu))
     }
 
     /// The same for many items.
@@ -173,7 +176,7 @@ impl Dispatch {
         items.set_queue(queue);
         self.pools.queue(queue).push_all(rank, items)?;
         self.pools.use_again(pool);
-        Ok(self.wake_for_new(fill, cpu, pool))
+        Ok(self.wake_for_new(fill, queue, cpu))
     }
 
     /// The queue in which an item for `cpu` waits.
@@ -194,16 +197,16 @@ impl Dispatch {
         (queue, serves.then(|| self.pools.rank(pool, cpu)))
     }
 
-    fn wake_for_new(&self, fill: &impl Fill, cpu: CpuId, pool: PoolId) -> bool {
+    fn wake_for_new(&self, fill: &impl Fill, queue: QueueId, cpu: CpuId) -> bool {
         // P2: pairs with the fence of I2.
         fence(Ordering::SeqCst);
         // P3: who is idle? Mostly nobody: then the rest need not be looked at.
         if self.idle.is_empty() {
             return false;
         }
-        self.wake_one(fill, || match self.tape.running() {
-            None => submit(&self.layout, self, cpu, pool).wake,
-            Some(tape) => tape.wake(&self.layout, self, Asked::Submit(cpu, pool)),
+        self.wake_one(fill, Some(queue), || match self.tape.running() {
+            None => submit(&self.layout, self, cpu, queue.pool).wake,
+            Some(tape) => tape.wake(&self.layout, self, Asked::Submit(cpu, queue.pool)),
         })
     }
 
@@ -214,7 +217,7 @@ impl Dispatch {
         self.pools.queue(queue).put_back(batch)?;
         self.pools.use_again(queue.pool);
         fence(Ordering::SeqCst);
-        self.wake_one(fill, || self.next_to_wake(queue, queue.leader));
+        self.wake_one(fill, Some(queue), || self.next_to_wake(queue, queue.leader));
         Ok(())
     }
 
@@ -274,7 +277,7 @@ impl Dispatch {
                     let rank = at_home.then(|| self.pools.rank(queue.pool, cpu));
                     if let Some((batch, age)) = self.pools.queue(queue).take(rank) {
                         let woken = !self.idle.is_empty()
-                            && self.wake_one(fill, || self.next_to_wake(queue, cpu));
+                            && self.wake_one(fill, Some(queue), || self.next_to_wake(queue, cpu));
                         return Ok(Taken { batch, age, queue, reach, woken });
                     }
                 }
@@ -314,12 +317,13 @@ impl Dispatch {
         }
     }
 
-    /// Takes note of how long the worker of `cpu`, which was woken, took to run.
-    pub(crate) fn note_wake_delay(&self, cpu: CpuId, now_ns: u64) {
-        let (woken_ns, occupied) = self.slot(cpu).woken();
+    /// Takes note of how long the worker of `cpu`, which was woken, took to run. What it may take.
+    pub(crate) fn note_wake_delay(&self, cpu: CpuId, now_ns: u64) -> Idle {
+        let (woken_ns, occupied, reach) = self.slot(cpu).woken();
         let delays = self.wake_delays().note(occupied, now_ns.saturating_sub(woken_ns));
         self.delay_occupied_ns.store(delays.occupied_ns, Ordering::Relaxed);
         self.delay_free_ns.store(delays.free_ns, Ordering::Relaxed);
+        Idle::Called(reach, now_ns)
     }
 
     fn wake_delays(&self) -> WakeDelays {
@@ -350,9 +354,9 @@ impl Dispatch {
             }
             // Whoever has allowed it again may have offered it just before the bit was removed.
         }
-        let next = self.next_of(cpu, Idle::Woken, &Shares::NONE);
+        let next = self.next_of(cpu, Idle::Any, &Shares::NONE);
         if matches!(next, Next::Take { .. }) {
-            self.claim(fill, cpu);
+            self.claim(fill, cpu, Reach::Remote);
         }
     }
 
@@ -365,8 +369,8 @@ impl Dispatch {
         if self.idle.is_empty() {
             return;
         }
-        if let Next::Take { queue, .. } = self.next_of(cpu, Idle::Woken, &Shares::NONE) {
-            self.wake_one(fill, || self.next_to_wake(queue, cpu));
+        if let Next::Take { queue, .. } = self.next_of(cpu, Idle::Any, &Shares::NONE) {
+            self.wake_one(fill, Some(queue), || self.next_to_wake(queue, cpu));
         }
     }
 
@@ -402,11 +406,22 @@ impl Dispatch {
         self.searching.remove(cpu);
     }
 
-    /// Notes that somebody who is no worker runs on `cpu`, and issues work.
-    pub(crate) fn occupy(&self, cpu: CpuId) {
-        if self.active.contains(cpu) {
-            self.occupied.insert(cpu);
+    /// Notes that somebody who is no worker runs on `cpu`, and issues work. Whether that is news since the
+    /// monitor looked.
+    pub(crate) fn occupy(&self, cpu: CpuId) -> bool {
+        self.active.contains(cpu) && self.occupied.insert(cpu)
+    }
+
+    /// A thread that issues was on a CPU for so much of the time since it was asked last.
+    pub(crate) fn note_issuer_time(&self, elapsed_ns: u64, on_cpu_ns: u64) {
+        let waited = IssuerTime::default().note(elapsed_ns, on_cpu_ns).bits();
+        if waited != 0 {
+            self.issuer_time.fetch_or(waited, Ordering::Relaxed);
         }
+    }
+
+    fn issuer_time(&self) -> IssuerTime {
+        IssuerTime::from_bits(self.issuer_time.load(Ordering::Relaxed))
     }
 
     /// Somebody who is no worker has issued on `cpu`, and is about to wait: its worker may be woken.
@@ -414,7 +429,7 @@ impl Dispatch {
         if !self.occupied.begin_wait(cpu) || !self.idle.contains(cpu) {
             return;
         }
-        self.wake_one(fill, || match self.tape.running() {
+        self.wake_one(fill, None, || match self.tape.running() {
             None => issuer_waits(&self.layout, self, cpu),
             Some(tape) => tape.wake(&self.layout, self, Asked::IssuerWaits(cpu)),
         });
@@ -437,6 +452,7 @@ impl Dispatch {
     /// A while has passed.
     pub(crate) fn forget_occupied(&self) {
         self.occupied.pass();
+        self.issuer_time.store(self.issuer_time().pass().bits(), Ordering::Relaxed);
     }
 
     pub(crate) fn is_active(&self, cpu: CpuId) -> bool {
@@ -463,14 +479,14 @@ impl Dispatch {
                 // Somebody may have relied on it.
                 self.hand_on(fill, cpu);
             } else {
-                self.slot(cpu).wake(self.occupied.contains(cpu));
+                self.slot(cpu).wake(self.occupied.contains(cpu), Reach::Home);
             }
         }
     }
 
     /// Wakes an idle CPU for items that have waited for too long. Whether there were any.
     pub(crate) fn wake_for_overdue(&self, fill: &impl Fill) -> bool {
-        self.wake_one(fill, || match self.tape.running() {
+        self.wake_one(fill, None, || match self.tape.running() {
             None => overdue(&self.layout, self),
             Some(tape) => tape.wake(&self.layout, self, Asked::Overdue),
         })
@@ -480,23 +496,29 @@ impl Dispatch {
     pub(crate) fn wake_all(&self, fill: &impl Fill) {
         fence(Ordering::SeqCst);
         for cpu in self.idle.snapshot().iter() {
-            self.claim(fill, cpu);
+            self.claim(fill, cpu, Reach::Home);
         }
     }
 
-    /// P4: wakes the CPU that `choose` names. Where another waker was faster to it, or there is no
+    /// P4: wakes the CPU that `choose` names, for items of `queue` or whatever there is. Where another waker was faster to it, or there is no
     /// thread for it yet, chooses again: after each failure one CPU less is idle, so this ends.
-    fn wake_one(&self, fill: &impl Fill, choose: impl Fn() -> Option<CpuId>) -> bool {
+    fn wake_one(
+        &self,
+        fill: &impl Fill,
+        queue: Option<QueueId>,
+        choose: impl Fn() -> Option<CpuId>,
+    ) -> bool {
+        let far = |cpu| queue.map_or(Reach::Remote, |queue| reach(&self.layout, self, queue, cpu));
         while let Some(cpu) = choose() {
-            if self.claim(fill, cpu) {
+            if self.claim(fill, cpu, far(cpu)) {
                 return true;
             }
         }
         false
     }
 
-    /// Wakes `cpu` if it is idle. Whether this call did it.
-    pub(crate) fn claim(&self, fill: &impl Fill, cpu: CpuId) -> bool {
+    /// Wakes `cpu` if it is idle, for something as far away. Whether this call did it.
+    pub(crate) fn claim(&self, fill: &impl Fill, cpu: CpuId, reach: Reach) -> bool {
         if !self.idle.remove(cpu) {
             return false;
         }
@@ -504,7 +526,7 @@ impl Dispatch {
         if slot.is_vacant() {
             return fill.fill(cpu);
         }
-        slot.wake(self.occupied.contains(cpu));
+        slot.wake(self.occupied.contains(cpu), reach);
         true
     }
 
@@ -514,79 +536,4 @@ impl Dispatch {
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
-mod tests {
-    use std::cell::Cell;
-
-    use homing_sched::Affinity;
-    use homing_topology::{Machine, Scope};
-
-    use super::*;
-    use crate::item::{Tag, lone};
-
-    #[derive(Default)]
-    struct Woken(Cell<u32>);
-
-    impl Fill for Woken {
-        fn fill(&self, _: CpuId) -> bool {
-            self.0.set(self.0.get() + 1);
-            true
-        }
-    }
-
-    #[test]
-    fn an_issuer_that_waits_briefly_keeps_its_cpu() {
-        let machine = Machine::from_grid("1x1x4x1").unwrap();
-        let dispatch = Dispatch::new(Layout::new(&machine).unwrap(), machine.online());
-        dispatch.tape.set_limit(10);
-        let affinity = Affinity { scope: Scope::Cache, strict: false };
-        let pool = dispatch.pool_with(Attributes::new(affinity), None).unwrap();
-        let (cpu, woken) = (CpuId::new(1).unwrap(), Woken::default());
-        // All are busy, and one item is left.
-        assert_eq!(dispatch.put(&woken, cpu, pool, lone(Tag::new(0, 0), || ())).ok(), Some(false));
-        let is_woken = || {
-            dispatch.occupy(cpu);
-            dispatch.idle.insert(cpu);
-            dispatch.issuer_waits(&woken, cpu);
-            woken.0.take() == 1
-        };
-        assert!(is_woken(), "nobody knows yet how long anything takes");
-        let run = |item_ns| {
-            (0..200)
-                .for_each(|_| dispatch.pools.queue(dispatch.home(cpu, pool)).complete(item_ns, 1));
-        };
-        (0..200).for_each(|_| dispatch.note_issuer_wait(10_000));
-        run(50_000);
-        assert!(!is_woken(), "the issuer is called before that is over");
-        run(5_000);
-        assert!(is_woken());
-        let records = dispatch.tape.take();
-        let asked = records.iter().filter(|record| record.asked() == Asked::IssuerWaits(cpu));
-        assert_eq!(asked.count(), 3);
-    }
-
-    #[test]
-    fn nobody_is_sent_to_a_cpu_that_was_retired_and_what_it_was_woken_for_is_handed_on() {
-        let machine = Machine::from_grid("1x1x4x1").unwrap();
-        let dispatch = Dispatch::new(Layout::new(&machine).unwrap(), machine.online());
-        let affinity = Affinity { scope: Scope::Cache, strict: false };
-        let pool = dispatch.pool_with(Attributes::new(affinity), None).unwrap();
-        let [home, gone, other] = [0, 1, 2].map(|number| CpuId::new(number).unwrap());
-        let woken = Woken::default();
-        dispatch.offer(&woken, gone);
-        dispatch.retire(&woken, gone);
-        assert!(!dispatch.idle.contains(gone), "told, if it sleeps");
-        dispatch.offer(&woken, gone);
-        assert!(!dispatch.idle.contains(gone));
-        dispatch.slot(gone).assign(ThreadId(1));
-        let announced = dispatch.announce(gone, ThreadId(1), Idle::Woken, || false);
-        assert_eq!(announced, Announced::LookAgain);
-        assert!(!dispatch.idle.contains(gone));
-
-        // Nobody was idle when it came, but its worker had been woken; then another one is idle.
-        assert_eq!(dispatch.put(&woken, home, pool, lone(Tag::new(0, 0), || ())).ok(), Some(false));
-        dispatch.idle.insert(other);
-        woken.0.set(0);
-        dispatch.hand_on(&woken, gone);
-        assert_eq!((woken.0.get(), dispatch.idle.contains(other)), (1, false));
-    }
-}
+mod tests;

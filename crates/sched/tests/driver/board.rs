@@ -45,6 +45,7 @@ pub(crate) struct Board {
     pub(crate) searching: CpuSet,
     pub(crate) occupied: CpuSet,
     busy_since_ns: Vec<u64>,
+    pub(crate) issuers_are_busy: bool,
     /// What waking a CPU takes, if anybody knows.
     pub(crate) delay_ns: u64,
     pub(crate) queues: Vec<Queue>,
@@ -94,6 +95,7 @@ impl Board {
             searching: CpuSet::EMPTY,
             occupied: CpuSet::EMPTY,
             busy_since_ns: vec![0; CPU_COUNT_MAX],
+            issuers_are_busy: false,
             delay_ns: 0,
             filled: BTreeSet::new(),
             pools: pools.to_vec(),
@@ -217,6 +219,10 @@ impl Facts for Board {
 
     fn busy_since_ns(&self, cpu: CpuId) -> u64 {
         self.busy_since_ns[cpu.index()]
+    }
+
+    fn issuers_are_busy(&self) -> bool {
+        self.issuers_are_busy
     }
 
     fn wake_ns(&self, occupied: bool) -> u64 {

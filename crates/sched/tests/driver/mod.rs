@@ -26,6 +26,7 @@ pub(crate) const TICK_NS: u64 = 1_000_000;
 
 /// What happens on a machine.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 pub(crate) struct Scenario {
     pub(crate) seed: u64,
     /// One pool for each.
@@ -55,6 +56,8 @@ pub(crate) struct Scenario {
     pub(crate) wake_ns: u64,
     /// and whether the decisions know.
     pub(crate) knows_delay: bool,
+    /// Whether issuers use all of their time, as far as the decisions know.
+    pub(crate) issuers_are_busy: bool,
     /// How long workers believe that they are without work: where that is short they search before they
     /// park.
     pub(crate) gap_ns: u64,
@@ -83,6 +86,7 @@ impl Scenario {
             stale_ns: 0,
             wake_ns: 5_000,
             knows_delay: false,
+            issuers_are_busy: false,
             gap_ns: 1_000_000,
             masks: Vec::new(),
         }
@@ -154,6 +158,7 @@ impl Scenario {
             stale_ns: *rng.pick(&[0, 0, 2_000, 50_000, 400_000]),
             wake_ns: *rng.pick(&[0, 3_000, 50_000]),
             knows_delay: rng.below(2) == 0,
+            issuers_are_busy: rng.below(2) == 0,
             gap_ns: *rng.pick(&[1_000_000, 1_000_000, 2_000]),
             masks,
             seed,

@@ -51,6 +51,7 @@ pub(crate) struct Sim<'a> {
 pub(crate) fn run(layout: &Layout, scenario: &Scenario) -> Report {
     let online = *layout.machine().online();
     let mut board = Board::new(layout, &scenario.pools, &scenario.cpumasks, scenario.stale_ns);
+    board.issuers_are_busy = scenario.issuers_are_busy;
     board.delay_ns = if scenario.knows_delay { scenario.wake_ns } else { 0 };
     board.features = scenario.features;
     board.idle = online;

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use homing_sched::{Facts, Idle, Next, QueueId, Search, Shares, before_park, start};
+use homing_sched::{Facts, Idle, Next, QueueId, Search, Shares, before_park, reach, start};
 use homing_topology::CpuId;
 
 use super::board::Item;
@@ -55,7 +55,7 @@ impl Worker {
             called_for: None,
             batch_began_ns: 0,
             shares: Shares::NONE,
-            idle: Idle::Woken,
+            idle: Idle::Any,
             parks: 0,
             search,
             searches: 0,
@@ -72,7 +72,9 @@ impl Sim<'_> {
 
     fn rise(&mut self, cpu: CpuId) {
         let worker = &mut self.workers[cpu.index()];
-        worker.idle = Idle::Woken;
+        worker.idle = worker.called_for.map_or(Idle::Any, |queue| {
+            Idle::Called(reach(self.layout, &self.board, queue, cpu), self.board.now_ns)
+        });
         worker.search.slept();
         (worker.searches, worker.looks_in_vain) = (0, 0);
     }

@@ -4,8 +4,8 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 
 use homing_sched::{
-    Attributes, Facts, Features, IssuerWait, ItemLength, Layout, Level, PoolId, PoolSet, QueueId,
-    WakeDelays,
+    Attributes, Facts, Features, IssuerTime, IssuerWait, ItemLength, Layout, Level, PoolId,
+    PoolSet, QueueId, WakeDelays,
 };
 use homing_topology::{CPU_COUNT_MAX, CpuId, CpuSet};
 
@@ -45,6 +45,7 @@ pub(super) struct Board {
     /// Those whose issuer waits.
     issuer_waits: CpuSet,
     pub(super) issuer_wait: IssuerWait,
+    pub(super) issuer_time: IssuerTime,
     /// For each CPU: since when its worker has run its batch, or has been called.
     busy_since_ns: Vec<u64>,
     pub(super) delays: WakeDelays,
@@ -76,6 +77,7 @@ impl Board {
             occupied_before: CpuSet::EMPTY,
             issuer_waits: CpuSet::EMPTY,
             issuer_wait: IssuerWait::default(),
+            issuer_time: IssuerTime::default(),
             busy_since_ns: vec![0; CPU_COUNT_MAX],
             delays: WakeDelays::default(),
             queues: Vec::new(),
@@ -128,10 +130,12 @@ impl Board {
         &self.queues[usize::from(self.position_of[queue.leader.index()])]
     }
 
-    /// Somebody who is no worker runs on `cpu`.
-    pub(super) fn occupy(&mut self, cpu: CpuId) {
+    /// Somebody who is no worker runs on `cpu`. Whether that is news in this interval.
+    pub(super) fn occupy(&mut self, cpu: CpuId) -> bool {
+        let news = !self.occupied_now.contains(cpu);
         self.occupied_now.insert(cpu);
         self.issuer_waits.remove(cpu);
+        news
     }
 
     /// Whether somebody who is no worker issues on `cpu`, even if he waits just now.
@@ -157,11 +161,17 @@ impl Board {
     pub(super) fn forget_occupied(&mut self) {
         self.occupied_before = std::mem::replace(&mut self.occupied_now, CpuSet::EMPTY);
         self.issuer_waits = self.issuer_waits.and(&self.occupied_before);
+        self.issuer_time = self.issuer_time.pass();
     }
 
     /// How many queues there are.
     pub(super) fn queue_count(&self) -> u64 {
         self.queues.len() as u64
+    }
+
+    /// The oldest item of each queue.
+    pub(super) fn heads(&self) -> impl Iterator<Item = Item> {
+        self.queues.iter().filter_map(|queue| queue.items.front().copied())
     }
 
     /// How many items wait altogether.
@@ -248,6 +258,11 @@ impl Facts for Board {
 
     fn wake_ns(&self, occupied: bool) -> u64 {
         if occupied { self.delays.occupied_ns } else { self.delays.free_ns }
+    }
+
+    fn issuers_are_busy(&self) -> bool {
+        let any = !(self.occupied_now.is_empty() && self.occupied_before.is_empty());
+        any && self.issuer_time.is_all_used()
     }
 
     fn pools(&self) -> PoolSet {

@@ -7,12 +7,13 @@ use std::fmt;
 use homing_sched::{
     Affinity, Attributes, Facts, Features, HandOff, Idle, Layout, Next as Decision, PullCost,
     QueueId, Reach, Search, Shares, before_park, calls_for_decision, hand_off, home, issuer_waits,
-    overdue, start, submit,
+    overdue, reach, start, submit,
 };
 use homing_topology::{CpuId, CpuSet, Machine, Scope};
 
 use super::board::{Board, POOL};
 use super::chooser::Chooser;
+use super::exposure::Exposure;
 use super::spare::Spare;
 use super::{CREW_TOKEN, CrewCounts, Item, Next};
 use crate::geometry::CpuIndex;
@@ -122,6 +123,8 @@ struct Worker {
     parks: u64,
     woken_ns: u64,
     woken_occupied: bool,
+    /// How far away what it was woken for was.
+    called: Reach,
     /// It was found to have lost its wake-up.
     lost: bool,
 }
@@ -137,13 +140,15 @@ pub struct Homing {
     first: u32,
     ticking: bool,
     spare: Spare,
+    /// When issuers were asked for their CPU time, and what it was.
+    issuers_asked: BTreeMap<ThreadId, (u64, u64)>,
     /// Since when issuers have waited that nobody has called yet.
     waiting_since_ns: BTreeMap<ThreadId, u64>,
     wakes_seen: u32,
     chooser: Option<Chooser>,
-    /// Since when work has been waiting while a CPU that may take it was idle.
-    exposed_since_ns: Option<u64>,
-    pub(super) counts: CrewCounts,
+    exposure: Exposure,
+    /// But for what `exposure` knows.
+    counts: CrewCounts,
 }
 
 /// What a timer is for.
@@ -173,12 +178,13 @@ impl Homing {
                 batch_items: 0,
                 reach: Reach::Home,
                 began_ns: 0,
-                idle: Idle::Woken,
+                idle: Idle::Since(0),
                 idle_since_ns: 0,
                 search: Search::UNKNOWN,
                 parks: 0,
                 woken_ns: 0,
                 woken_occupied: false,
+                called: Reach::Home,
                 lost: false,
             });
         }
@@ -192,14 +198,19 @@ impl Homing {
             first,
             ticking: false,
             spare: Spare::default(),
+            issuers_asked: BTreeMap::new(),
             waiting_since_ns: BTreeMap::new(),
             wakes_seen: 0,
             chooser,
-            exposed_since_ns: None,
+            exposure: Exposure::default(),
             counts: CrewCounts::default(),
         };
         crew.board.idle = crew.board.active;
         crew
+    }
+
+    pub(super) fn counts(&self) -> CrewCounts {
+        CrewCounts { exposed_max_ns: self.exposure.max_ns, ..self.counts }
     }
 
     pub(super) fn owns(&self, thread: ThreadId) -> bool {
@@ -235,7 +246,7 @@ impl Homing {
         if issued && self.board.total() > 0 && self.board.idle.contains(cpu) {
             self.board.look_closely();
             let from = host.cpu_of(issuer);
-            self.wake_one(host, from, Some(issuer), |layout, board| {
+            self.wake_one(host, from, Some(issuer), None, |layout, board| {
                 issuer_waits(layout, board, cpu)
             });
         }
@@ -259,27 +270,43 @@ impl Homing {
         // Whoever queues is known not to be a worker; what an interrupt brings, is queued by whom
         // it interrupts.
         let by_cpu = by.map_or(cpu, |thread| host.cpu_of(thread));
-        if by.or(host.current(by_cpu)).is_some_and(|thread| !self.owns(thread)) {
-            self.board.occupy(host.geometry().id(by_cpu));
+        if let Some(issuer) = by.or(host.current(by_cpu)).filter(|thread| !self.owns(*thread))
+            && self.board.occupy(host.geometry().id(by_cpu))
+        {
+            self.ask_for_time(host, issuer);
         }
         let queue = home(&self.layout, &self.board, id, POOL);
         let waiting = self.board.push(queue, item);
+        self.exposure.queued(item, self.board.now_ns);
         if let Some(chooser) = &mut self.chooser {
             chooser.queued(item, self.board.now_ns);
         }
         let item_ns = self.board.item_ns(queue);
         if calls_for_decision(item_ns, waiting) && !self.board.idle.is_empty() {
             self.board.look_as_seen();
-            self.wake_one(host, cpu, by, |layout, board| submit(layout, board, id, POOL).wake);
+            self.wake_one(host, cpu, by, Some(queue), |layout, board| {
+                submit(layout, board, id, POOL).wake
+            });
         }
     }
 
-    /// Wakes whom `choose` names; where that one is awake already, chooses anew.
+    /// Asks an issuer how much of the time since it was asked last it was on its CPU.
+    fn ask_for_time(&mut self, host: &mut Host, issuer: ThreadId) {
+        let asked = (self.board.now_ns, host.ran_ns(issuer));
+        let before = self.issuers_asked.insert(issuer, asked);
+        let time =
+            before.map_or((u64::MAX, 0), |(at_ns, ran_ns)| (asked.0 - at_ns, asked.1 - ran_ns));
+        self.board.issuer_time = self.board.issuer_time.note(time.0, time.1);
+    }
+
+    /// Wakes whom `choose` names, for items of `queue` or whatever there is; where that one is awake already,
+    /// chooses anew.
     fn wake_one(
         &mut self,
         host: &mut Host,
         from: CpuIndex,
         by: Option<ThreadId>,
+        queue: Option<QueueId>,
         mut choose: impl FnMut(&Layout, &Board) -> Option<CpuId>,
     ) {
         loop {
@@ -303,6 +330,8 @@ impl Homing {
             let worker = &mut self.workers[index];
             worker.woken_ns = self.board.now_ns;
             worker.woken_occupied = occupied;
+            let far = |queue| reach(&self.layout, &self.board, queue, id);
+            worker.called = queue.map_or(Reach::Remote, far);
             let thread = worker.thread;
             host.wake_for(thread, by, from);
             return;
@@ -315,17 +344,11 @@ impl Homing {
         next
     }
 
-    /// Keeps the longest time for which work has waited beside an idle CPU. Strict work may.
+    /// Whether some CPU is idle from now on, beside which items wait. Strict ones may.
     fn note_exposure(&mut self) {
-        let exposed = self.board.total() > 0
-            && !self.board.idle.minus(&self.board.occupied(0)).is_empty()
+        let idle = !self.board.idle.minus(&self.board.occupied(0)).is_empty()
             && !self.board.attributes.affinity.strict;
-        if let Some(since_ns) = self.exposed_since_ns {
-            // What has not ended counts too: each tick comes here.
-            let ns = self.board.now_ns - since_ns;
-            self.counts.exposed_max_ns = self.counts.exposed_max_ns.max(ns);
-        }
-        self.exposed_since_ns = exposed.then(|| self.exposed_since_ns.unwrap_or(self.board.now_ns));
+        self.exposure.idle(idle, self.board.heads(), self.board.now_ns);
     }
 
     /// Workers whose announcement was taken and who were not woken sleep for ever.
@@ -367,13 +390,14 @@ impl Homing {
     fn rise(&mut self, index: usize) {
         let worker = &mut self.workers[index];
         worker.state = State::Awake;
-        worker.idle = Idle::Woken;
         if worker.woken_ns > 0 {
+            worker.idle = Idle::Called(worker.called, self.board.now_ns);
             let delay_ns = self.board.now_ns - worker.woken_ns;
             self.board.delays = self.board.delays.note(worker.woken_occupied, delay_ns);
             worker.search.woken(self.board.now_ns - worker.idle_since_ns);
             worker.woken_ns = 0;
         } else {
+            worker.idle = Idle::Any;
             worker.search.slept();
         }
     }
@@ -482,6 +506,7 @@ impl Homing {
                 Decision::Park { .. } => return None,
             }
         };
+        self.exposure.note(batch.iter().copied(), self.board.now_ns);
         self.workers[index].search.takes();
         host.charge(thread, host.costs.take_ns.value);
         if reach != Reach::Home {
@@ -493,7 +518,7 @@ impl Homing {
         }
         if !self.board.idle.is_empty() {
             let from = host.cpu_of(thread);
-            self.wake_one(host, from, Some(thread), |layout, board| {
+            self.wake_one(host, from, Some(thread), Some(queue), |layout, board| {
                 start(layout, board, queue, cpu)
             });
         }
@@ -541,8 +566,10 @@ impl Homing {
         let idle = self.board.idle;
         self.board.look_closely();
         if self.settings.broken.is_none() && self.board.total() > 0 && !idle.is_empty() {
-            self.wake_one(host, 0, None, overdue);
+            self.wake_one(host, 0, None, None, overdue);
         }
+        // What has not ended counts too.
+        self.exposure.note(self.board.heads(), self.board.now_ns);
         self.note_exposure();
         host.after(TICK_NS, TICK);
     }

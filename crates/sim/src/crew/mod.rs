@@ -4,6 +4,7 @@
 
 mod board;
 mod chooser;
+mod exposure;
 mod homing;
 mod kernel;
 mod spare;
@@ -64,7 +65,7 @@ pub struct CrewCounts {
     pub pulled: u64,
     /// Workers that were woken for items.
     pub wakes: u64,
-    /// The longest that work waited while a CPU that could have run it was idle, in nanoseconds
+    /// The longest that an item waited while a CPU that could have run it was idle, in nanoseconds
     /// (homing's runtime only).
     pub exposed_max_ns: u64,
     /// Workers that sleep though somebody has called them (homing's runtime only): a mistake.
@@ -164,7 +165,7 @@ impl Crew {
     pub fn counts(&self) -> CrewCounts {
         match self {
             Self::Kernel(crew) => crew.counts,
-            Self::Homing(crew) => crew.counts,
+            Self::Homing(crew) => crew.counts(),
         }
     }
 }

@@ -92,6 +92,8 @@ struct Thread {
     vruntime: i64,
     /// What is left of its segment; `None`: it is to be asked.
     left_ns: Option<Ns>,
+    /// For how long it has run, all together.
+    ran_ns: Ns,
     /// What it has to do besides, before it is asked.
     debt_ns: Ns,
     /// It sleeps when its debt is paid.
@@ -315,6 +317,7 @@ impl Host {
             weight,
             vruntime: self.cpus[cpu].min_vruntime,
             left_ns: None,
+            ran_ns: 0,
             debt_ns: 0,
             retires: false,
             wake_pending: false,
@@ -348,6 +351,12 @@ impl Host {
     /// Where a thread is looked for when it is woken: where it was last, unless it was sent elsewhere.
     pub fn wake_cpu_of(&self, thread: ThreadId) -> CpuIndex {
         self.threads[thread.0 as usize].wake_cpu
+    }
+
+    /// For how long a thread has run so far.
+    pub fn ran_ns(&mut self, thread: ThreadId) -> Ns {
+        self.account(self.cpu_of(thread));
+        self.threads[thread.0 as usize].ran_ns
     }
 
     /// Whether a thread sleeps.

@@ -63,6 +63,7 @@ impl Host {
         let input = Input { load: thread.weight, runnable: FULL, util };
         thread.average.advance(now_ns, input);
         thread.warm_since_ns = Some(now_ns);
+        thread.ran_ns += elapsed_ns;
         thread.vruntime += (elapsed_ns * 1024 / thread.weight).cast_signed();
         let paid_ns = done_ns.min(thread.debt_ns);
         thread.debt_ns -= paid_ns;

@@ -1,0 +1,129 @@
+//! What a dispatcher does, without threads: who is woken, for what, and what is left.
+
+use std::cell::Cell;
+
+use homing_sched::{Affinity, Facts};
+use homing_topology::{Machine, Scope};
+
+use super::*;
+use crate::clock::now_ns;
+use crate::item::{Tag, lone};
+
+#[derive(Default)]
+struct Woken(Cell<u32>);
+
+impl Fill for Woken {
+    fn fill(&self, _: CpuId) -> bool {
+        self.0.set(self.0.get() + 1);
+        true
+    }
+}
+
+#[test]
+fn an_issuer_that_waits_briefly_keeps_its_cpu() {
+    let machine = Machine::from_grid("1x1x4x1").unwrap();
+    let dispatch = Dispatch::new(Layout::new(&machine).unwrap(), machine.online());
+    dispatch.tape.set_limit(10);
+    let affinity = Affinity { scope: Scope::Cache, strict: false };
+    let pool = dispatch.pool_with(Attributes::new(affinity), None).unwrap();
+    let (cpu, woken) = (CpuId::new(1).unwrap(), Woken::default());
+    // All are busy, and one item is left.
+    assert_eq!(dispatch.put(&woken, cpu, pool, lone(Tag::new(0, 0), || ())).ok(), Some(false));
+    let is_woken = || {
+        dispatch.occupy(cpu);
+        dispatch.idle.insert(cpu);
+        dispatch.issuer_waits(&woken, cpu);
+        woken.0.take() == 1
+    };
+    assert!(is_woken(), "nobody knows yet how long anything takes");
+    let run = |item_ns| {
+        (0..200).for_each(|_| dispatch.pools.queue(dispatch.home(cpu, pool)).complete(item_ns, 1));
+    };
+    (0..200).for_each(|_| dispatch.note_issuer_wait(10_000));
+    run(50_000);
+    assert!(!is_woken(), "the issuer is called before that is over");
+    run(5_000);
+    assert!(is_woken());
+    let records = dispatch.tape.take();
+    let asked = records.iter().filter(|record| record.asked() == Asked::IssuerWaits(cpu));
+    assert_eq!(asked.count(), 3);
+}
+
+#[test]
+fn who_was_woken_for_what_is_near_leaves_what_is_far_to_others() {
+    let machine = Machine::from_grid("1x2x2x1").unwrap();
+    let dispatch = Dispatch::new(Layout::new(&machine).unwrap(), machine.online());
+    let affinity = Affinity { scope: Scope::Cache, strict: false };
+    let pool = dispatch.pool_with(Attributes::new(affinity), None).unwrap();
+    let [near, other, far] = [0, 1, 2].map(|number| CpuId::new(number).unwrap());
+    let woken = Woken::default();
+    let may_take = |called: Reach| {
+        dispatch.slot(near).assign(ThreadId(1));
+        dispatch.idle.insert(near);
+        assert!(dispatch.claim(&woken, near, called));
+        let idle = dispatch.note_wake_delay(near, now_ns());
+        dispatch.slot(near).vacate(ThreadId(1));
+        (idle, dispatch.next_of(near, idle, &Shares::NONE))
+    };
+    // Nobody is idle when it comes, so that nobody was woken for it.
+    assert_eq!(dispatch.put(&woken, far, pool, lone(Tag::new(0, 0), || ())).ok(), Some(false));
+    let (idle, next) = may_take(Reach::Home);
+    assert!(matches!(idle, Idle::Called(Reach::Home, _)));
+    assert!(matches!(next, Next::Park { until_ns: Some(_) }), "{next:?}: not for good");
+    let (_, next) = may_take(Reach::Node);
+    assert!(matches!(next, Next::Take { reach: Reach::Node, .. }), "{next:?}");
+    // What was put in at home is found, however near it was woken for.
+    dispatch.put(&woken, other, pool, lone(Tag::new(0, 0), || ())).ok().unwrap();
+    let (_, next) = may_take(Reach::Home);
+    assert!(matches!(next, Next::Take { reach: Reach::Home, .. }), "{next:?}");
+    for queue in dispatch.queue_ids() {
+        drop(dispatch.pools.queue(queue).take(None));
+    }
+}
+
+#[test]
+fn issuers_are_busy_until_one_waits_and_again_when_that_is_long_ago() {
+    let machine = Machine::from_grid("1x1x4x1").unwrap();
+    let dispatch = Dispatch::new(Layout::new(&machine).unwrap(), machine.online());
+    let cpu = CpuId::new(1).unwrap();
+    assert!(!dispatch.issuers_are_busy(), "there are none");
+    assert!(dispatch.occupy(cpu) && !dispatch.occupy(cpu), "once a look");
+    dispatch.note_issuer_time(1_000_000, 990_000);
+    assert!(dispatch.issuers_are_busy());
+    dispatch.note_issuer_time(1_000_000, 500_000);
+    assert!(!dispatch.issuers_are_busy());
+    for _ in 0..15 {
+        dispatch.forget_occupied();
+        assert!(dispatch.occupy(cpu) && !dispatch.issuers_are_busy());
+    }
+    dispatch.forget_occupied();
+    assert!(dispatch.issuers_are_busy());
+    dispatch.forget_occupied();
+    assert!(!dispatch.issuers_are_busy(), "they have gone");
+}
+
+#[test]
+fn nobody_is_sent_to_a_cpu_that_was_retired_and_what_it_was_woken_for_is_handed_on() {
+    let machine = Machine::from_grid("1x1x4x1").unwrap();
+    let dispatch = Dispatch::new(Layout::new(&machine).unwrap(), machine.online());
+    let affinity = Affinity { scope: Scope::Cache, strict: false };
+    let pool = dispatch.pool_with(Attributes::new(affinity), None).unwrap();
+    let [home, gone, other] = [0, 1, 2].map(|number| CpuId::new(number).unwrap());
+    let woken = Woken::default();
+    dispatch.offer(&woken, gone);
+    dispatch.retire(&woken, gone);
+    assert!(!dispatch.idle.contains(gone), "told, if it sleeps");
+    dispatch.offer(&woken, gone);
+    assert!(!dispatch.idle.contains(gone));
+    dispatch.slot(gone).assign(ThreadId(1));
+    let announced = dispatch.announce(gone, ThreadId(1), Idle::Any, || false);
+    assert_eq!(announced, Announced::LookAgain);
+    assert!(!dispatch.idle.contains(gone));
+
+    // Nobody was idle when it came, but its worker had been woken; then another one is idle.
+    assert_eq!(dispatch.put(&woken, home, pool, lone(Tag::new(0, 0), || ())).ok(), Some(false));
+    dispatch.idle.insert(other);
+    woken.0.set(0);
+    dispatch.hand_on(&woken, gone);
+    assert_eq!((woken.0.get(), dispatch.idle.contains(other)), (1, false));
+}

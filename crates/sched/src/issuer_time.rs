@@ -1,0 +1,76 @@
+//! Whether issuers use all of their time. Then how long an item takes to begin is nothing to them: what holds
+//! them up is the CPU time that each item costs them, in wake-ups and in data that comes back from afar.
+
+/// For so many looks of the monitor a wait is remembered. Simulated with looks of 1 ms.
+const LOOKS: u32 = 16;
+
+/// An issuer that was off its CPU for no more than this part of the time has not waited. Guessed: other
+/// threads and interrupts take as much.
+const SHARE: u64 = 16;
+
+/// What is known of the issuers' waits, look by look.
+///
+/// ```
+/// use homing_sched::IssuerTime;
+///
+/// let busy = IssuerTime::default().note(8_000_000, 7_900_000);
+/// assert!(busy.is_all_used(), "of 8 ms it was on its CPU for 7.9");
+/// let waited = busy.note(8_000_000, 5_000_000);
+/// assert!(!waited.is_all_used());
+/// let later = (0..16).fold(waited, |known, _| known.pass());
+/// assert!(later.is_all_used(), "that was long ago, and nobody has waited since");
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IssuerTime(u32);
+
+impl IssuerTime {
+    /// From [`IssuerTime::bits`]: for keeping it in an atomic.
+    pub const fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+
+    /// As a number.
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// Takes note that a thread which issues had so much of a CPU, in nanoseconds, since it was asked last.
+    #[must_use]
+    pub const fn note(self, elapsed_ns: u64, on_cpu_ns: u64) -> Self {
+        let waited = elapsed_ns.saturating_sub(on_cpu_ns) > elapsed_ns / SHARE;
+        Self(self.0 | waited as u32)
+    }
+
+    /// The monitor looks.
+    #[must_use]
+    pub const fn pass(self) -> Self {
+        Self((self.0 << 1) & ((1 << LOOKS) - 1))
+    }
+
+    /// Whether no issuer is known to have waited of late.
+    pub const fn is_all_used(self) -> bool {
+        self.0 == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_remembered_for_some_looks() {
+        let waited = IssuerTime::default().note(1_600, 1_499);
+        assert!(!waited.is_all_used());
+        let looks = |count| (0..count).fold(waited, |known, _| known.pass());
+        assert!(!looks(LOOKS - 1).is_all_used() && looks(LOOKS).is_all_used());
+        assert!(!looks(3).note(1_600, 1_600).is_all_used(), "another one does not");
+        assert_eq!(IssuerTime::from_bits(looks(3).bits()), looks(3));
+    }
+
+    #[test]
+    fn little_is_no_wait() {
+        assert!(IssuerTime::default().note(1_600, 1_500).is_all_used());
+        assert!(IssuerTime::default().note(0, 0).is_all_used());
+        assert!(IssuerTime::default().note(100, u64::MAX).is_all_used(), "clocks differ");
+    }
+}
