@@ -4,12 +4,12 @@
 mod support;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use support::nbd::{Client, OK};
-use support::{Scratch, Server, noise, succeed, text, tool, wait_for};
+use support::{LoopDevice, Scratch, Server, noise, succeed, text, tool, wait_for};
 
 /// Runs a command that must fail, say each of `mentions`, and leave every file as it was.
 fn refused_command(scratch: &Scratch, command: &mut Command, mentions: &[&str]) {
@@ -246,6 +246,22 @@ fn an_image_that_is_being_served_is_refused() {
     refused(&scratch, &["disk.img", "--socket", "second"], &["disk.img"]);
     server.stop();
     still_serves(&scratch);
+}
+
+/// A mount has it as exclusively, and so have dm-crypt, md, and we.
+#[test]
+fn a_block_device_that_somebody_has_is_refused() {
+    let scratch = with_a_container();
+    let Some(device) = LoopDevice::new(&scratch.path("disk.img"), &[]) else { return };
+    let exclusive = rustix::fs::OFlags::EXCL.bits().cast_signed();
+    let mut options = fs::OpenOptions::new();
+    let held = options.read(true).write(true).custom_flags(exclusive).open(&device.path).unwrap();
+    refused(&scratch, &[&device.path], &[&device.path, "in use by another program"]);
+    drop(held);
+    let server = scratch.serve(&[&device.path]);
+    assert!(options.open(&device.path).is_err(), "others can have it");
+    assert!(Client::new(server.socket()).read(0, 8 << 20).unwrap() == noise(1, 8 << 20));
+    server.stop();
 }
 
 /// `homing serve` without root's right to pass over permissions.

@@ -215,9 +215,10 @@ fn collect(from: impl Read + Send + 'static, log: &Arc<Mutex<String>>) {
 }
 
 /// Foreign programs and the Debian packages they come in.
-const PACKAGES: [(&str, &str); 9] = [
+const PACKAGES: [(&str, &str); 10] = [
     ("cryptsetup", "cryptsetup-bin"),
     ("fio", "fio"),
+    ("losetup", "mount"),
     ("mount", "mount"),
     ("nbd-client", "nbd-client"),
     ("nbdcopy", "libnbd-bin"),
@@ -283,6 +284,32 @@ impl Tool {
     /// Runs the program, which must succeed, and returns what it wrote to stdout.
     pub(crate) fn run(&self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> String {
         succeed(self.command().args(args))
+    }
+}
+
+/// A file as a block device, until it is dropped.
+pub(crate) struct LoopDevice {
+    losetup: Tool,
+    pub(crate) path: String,
+}
+
+impl LoopDevice {
+    /// Of a file, with losetup's options, or skips the test.
+    pub(crate) fn new(file: &Path, options: &[&str]) -> Option<Self> {
+        let losetup = tool("losetup")?;
+        let made =
+            losetup.command().args(options).args(["-f", "--show"]).arg(file).output().unwrap();
+        if !made.status.success() {
+            skip(&format!("no loop device, which takes root: {}", text(&made.stderr)));
+            return None;
+        }
+        Some(Self { losetup, path: text(&made.stdout).trim().to_owned() })
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        self.losetup.output(["-d", &self.path]);
     }
 }
 

@@ -14,12 +14,12 @@ mod library;
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
 use homing_cache::pages::{Group, PageCache};
-use rustix::fs::FlockOperation;
+use rustix::fs::{FlockOperation, OFlags};
 
 pub use error::LuksError;
 pub use format::{FormatOptions, Kdf, format};
@@ -70,16 +70,22 @@ pub fn open(
 /// Opens and locks the file: a container that two programs write to is a lost container.
 fn open_file(path: &Path, access: Access) -> Result<fs::File, LuksError> {
     let write = access == Access::ReadWrite;
-    check_kind(path)?;
-    let file =
-        fs::OpenOptions::new().read(true).write(write).open(path).map_err(|source| match source
-            .kind()
-        {
-            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem if write => {
-                LuksError::ReadOnly { path: path.to_owned(), source }
-            }
-            _ => LuksError::io("open", path, source),
-        })?;
+    let found = check_kind(path)?;
+    // Of a block device the kernel knows who has it, by whatever node: a mount, dm-crypt, md, or one of us.
+    // A record lock tells of none of these.
+    let exclusive = write && found.file_type().is_block_device();
+    let flags = if exclusive { OFlags::EXCL } else { OFlags::empty() };
+    let mut options = fs::OpenOptions::new();
+    options.read(true).write(write).custom_flags(flags.bits().cast_signed());
+    let file = options.open(path).map_err(|source| match source.kind() {
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem if write => {
+            LuksError::ReadOnly { path: path.to_owned(), source }
+        }
+        io::ErrorKind::ResourceBusy if exclusive => {
+            LuksError::InUse { path: path.to_owned(), inode: found.ino() }
+        }
+        _ => LuksError::io("open", path, source),
+    })?;
     let metadata = file.metadata().map_err(|source| LuksError::io("examine", path, source))?;
     // A record lock, not flock(2): cryptsetup takes that one to read the header, and would wait
     // for ever. QEMU's tools respect this one.
@@ -98,14 +104,14 @@ fn open_file(path: &Path, access: Access) -> Result<fs::File, LuksError> {
 }
 
 /// Opening a pipe would wait for its other end, so look before.
-fn check_kind(path: &Path) -> Result<(), LuksError> {
+fn check_kind(path: &Path) -> Result<fs::Metadata, LuksError> {
     let metadata = fs::metadata(path).map_err(|source| LuksError::io("open", path, source))?;
     if metadata.is_dir() {
         let directory = io::Error::from(io::ErrorKind::IsADirectory);
         return Err(LuksError::io("open", path, directory));
     }
     if metadata.is_file() || metadata.file_type().is_block_device() {
-        return Ok(());
+        return Ok(metadata);
     }
     Err(LuksError::NotLuks { path: path.to_owned() })
 }
