@@ -146,12 +146,15 @@ impl Clients {
         true
     }
 
-    /// On those who do not take their replies: what is being done for the others is answered.
+    /// On those who do not take their replies: what is being done for the others is answered, but what
+    /// they go on to send is not.
     fn hang_up(&self) {
         for (id, peer) in &self.peers().connected {
             if peer.is_waited_for() {
                 tracing::warn!(id, "a client does not read: hanging up");
                 peer.give_up();
+            } else {
+                peer.let_leave();
             }
         }
     }

@@ -117,7 +117,7 @@ impl Connection {
         }
     }
 
-    /// Waits until so many bytes have come; false where the stream ended before. Replies are sent
+    /// Waits until so many bytes have come; false where the stream ended before, or is to end. Replies are sent
     /// before waiting: the client may be waiting for them.
     fn wait_for(&mut self, count: usize) -> Result<bool, End> {
         while self.inbox.len() < count {
@@ -125,6 +125,9 @@ impl Connection {
             // Sending may have taken in what we wait for.
             if self.inbox.len() >= count {
                 break;
+            }
+            if self.peer.is_leaving() {
+                return Ok(false);
             }
             // While we wait others can use the outbox.
             self.shared.outboxes.give_back(std::mem::take(&mut self.outbox));

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::Shutdown;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -43,6 +43,8 @@ pub(crate) struct Peer {
     /// It is waited for the rest of a long request, and for the client to take replies.
     pub(crate) receives: Waiting,
     sends: Waiting,
+    /// Nothing more is taken in from it.
+    leaves: AtomicBool,
     outgoing: Mutex<Outgoing>,
     /// `sending` has become false, or `slow` true.
     idle: Condvar,
@@ -103,6 +105,7 @@ impl Peer {
             leased: AtomicUsize::new(0),
             receives: Waiting::default(),
             sends: Waiting::default(),
+            leaves: AtomicBool::new(false),
             outgoing: Mutex::default(),
             idle: Condvar::new(),
             in_flight: Mutex::default(),
@@ -281,6 +284,16 @@ impl Peer {
     pub(crate) fn is_stalled(&self, now_ms: u64, patience: Duration) -> bool {
         let is_late = |waiting: &Waiting| waiting.lasts_ms(now_ms) > patience.as_millis() as u64;
         self.leased.load(Relaxed) > 0 && (is_late(&self.receives) || is_late(&self.sends))
+    }
+
+    /// Takes in nothing more from it; what it has asked for is answered. Ending the reading is not
+    /// enough: TCP gives what still comes.
+    pub(crate) fn let_leave(&self) {
+        self.leaves.store(true, Relaxed);
+    }
+
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaves.load(Relaxed)
     }
 
     /// Cuts it off: it is waited for no longer.

@@ -1,6 +1,6 @@
 //! A server that is told to stop finishes what has begun, and one disk keeps no other from that.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use homing::Runtime;
 use homing_nbd::wire::command;
+use homing_nbd::{ClientHandshake, ClientStep};
 use homing_server::{Endpoint, ServedExport, Server, ServerOptions};
 use homing_volume::{Block, BlockError, Bytes, Durability, Extent, File};
 
@@ -151,4 +152,62 @@ fn who_does_not_read_is_hung_up_on() {
     wait_until("a read", || device.begun.load(Ordering::Relaxed) > 1);
     handle.stop();
     running.join().unwrap().unwrap();
+}
+
+/// The end of reading is found where nothing has come; TCP gives what still comes.
+#[test]
+fn who_goes_on_sending_does_not_keep_a_server_from_ending() {
+    let device = Hangs::new(false);
+    let endpoint = Endpoint::Tcp(([127, 0, 0, 1], 0).into());
+    let options =
+        ServerOptions { drain_timeout: Duration::from_millis(300), ..ServerOptions::default() };
+    let export = ServedExport {
+        name: "disk".to_owned(),
+        description: String::new(),
+        read_only: false,
+        device: Arc::clone(&device) as Arc<dyn Block>,
+    };
+    let runtime = Runtime::new().unwrap();
+    let server = Server::bind(&runtime, &endpoint, vec![export], &options).unwrap();
+    let Endpoint::Tcp(address) = server.endpoint().unwrap() else { unreachable!() };
+    let handle = server.handle();
+    let running = thread::spawn(move || server.run());
+    let requests = encode(&vec![(command::READ, 0, 512, Vec::new()); 20_000]);
+    let clients: Vec<_> = (0..4).map(|_| tcp_client(address)).collect();
+    thread::scope(|scope| {
+        for client in &clients {
+            scope.spawn(|| while (&mut &*client).write_all(&requests).is_ok() {});
+            scope.spawn(|| std::io::copy(&mut &*client, &mut std::io::sink()));
+        }
+        wait_until("a read", || device.begun.load(Ordering::Relaxed) > 1000);
+        handle.stop();
+        let began = Instant::now();
+        while !running.is_finished() && began.elapsed() < Duration::from_secs(20) {
+            thread::sleep(Duration::from_millis(20));
+        }
+        let is_finished = running.is_finished();
+        for client in &clients {
+            let _ = client.shutdown(std::net::Shutdown::Both);
+        }
+        assert!(is_finished, "it still runs");
+    });
+    running.join().unwrap().unwrap();
+}
+
+fn tcp_client(address: std::net::SocketAddr) -> std::net::TcpStream {
+    let mut stream = std::net::TcpStream::connect(address).unwrap();
+    let (mut handshake, mut input) = (ClientHandshake::new("disk"), Vec::new());
+    loop {
+        match handshake.step(&input).unwrap() {
+            ClientStep::Read(count) => {
+                input.resize(count, 0);
+                stream.read_exact(&mut input).unwrap();
+            }
+            ClientStep::Send(bytes) => {
+                stream.write_all(&bytes).unwrap();
+                input.clear();
+            }
+            ClientStep::Begin(_) => return stream,
+        }
+    }
 }
