@@ -365,9 +365,32 @@ fn log_to_stderr() {
         .with_env_filter(filter)
         // A log that nobody reads is no reason to stop serving.
         .log_internal_errors(false)
-        .with_writer(std::io::stderr)
+        .with_writer(|| Log)
         .with_ansi(std::io::stderr().is_terminal())
         .init();
+}
+
+/// Standard error, as far as somebody takes it: a pipe that is full and that nobody reads would hold up
+/// whoever logs, and with them the end of the server.
+struct Log;
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        // Room for as much is what a pipe has if it has any.
+        let piece = &bytes[..bytes.len().min(4096)];
+        let mut stderr = io::stderr().lock();
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let has_room = poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], Some(&now));
+        if has_room == Ok(0) {
+            return Ok(bytes.len());
+        }
+        stderr.write(piece)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
 }
 
 /// Keys and plaintext are in our memory: keep them out of core files and from other processes of

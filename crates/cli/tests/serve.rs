@@ -91,6 +91,26 @@ fn it_serves_and_ends_also_where_nobody_reads_its_log() {
 }
 
 #[test]
+fn it_ends_also_where_its_log_is_a_full_pipe() {
+    let scratch = Scratch::new();
+    let (_reader, mut log) = std::io::pipe().unwrap();
+    let mut command = scratch.command(&["disk.img", "--size", "1M", "--socket", "socket"]);
+    command.stdout(Stdio::piped()).stderr(log.try_clone().unwrap());
+    let mut child = command.spawn().unwrap();
+    child.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
+    // It takes no more then, however much that is; whoever writes this ends with the test.
+    thread::spawn(move || log.write_all(&vec![b'\n'; 1 << 20]));
+    thread::sleep(Duration::from_millis(100));
+    nbd::hello(&scratch.path("socket")).write_all(b"no option begins like this").unwrap();
+    let written = std::panic::catch_unwind(|| Client::new(&scratch.path("socket")).flush());
+    support::signal(&child, Signal::TERM);
+    let status = wait_for(&mut child);
+    let _ = child.kill();
+    assert_eq!(written.unwrap(), OK);
+    assert!(status.is_some_and(|status| status.success()), "{status:?}");
+}
+
+#[test]
 fn a_fresh_volume_reads_as_noise_and_keeps_what_is_written() {
     let scratch = Scratch::new();
     let server = scratch.serve(&["disk.img", "--size", "4M"]);
