@@ -14,7 +14,7 @@ use homing::{Runtime, Scope};
 use homing_server::{CryptOn, Endpoint, ServedExport, Server, ServerOptions};
 use homing_volume::luks::{self, Access, FormatOptions, Kdf};
 use homing_volume::{Block, SectorSize};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::announce::announce;
@@ -129,7 +129,7 @@ Examples:
 
 Each image is an export named after its file: disk.img is served as \"disk\". The first also
 answers to the empty name. Containers are LUKS2 and open with cryptsetup; ones made by cryptsetup
-open here. Ctrl-C or SIGTERM stops the server after making everything durable.
+open here. Ctrl-C, SIGTERM or SIGHUP stops the server after making everything durable.
 HOMING_LOG=debug tells more on standard error.";
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -182,7 +182,10 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
 
     drop(key);
     // Until here a signal ends us at once: no container is half made, and none has been written to.
-    let signals = Signals::new([SIGINT, SIGTERM]).context("cannot handle signals")?;
+    let mut ending = vec![SIGINT, SIGTERM];
+    // The terminal is closed; with a cache there may be much that only we have.
+    ending.extend((!is_ignored(SIGHUP)).then_some(SIGHUP));
+    let signals = Signals::new(ending).context("cannot handle signals")?;
     let options = ServerOptions {
         connections_max: args.connections_max.get(),
         // More than can be addressed is no limit.
@@ -344,9 +347,21 @@ fn report_flush(
     bail!("the last flush failed; what was not flushed before may be lost: {}", lines.join("; "))
 }
 
+/// As by nohup. Where that cannot be told nobody has asked for it.
+fn is_ignored(signal: i32) -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
+    ignored.unwrap_or(0) >> (signal - 1) & 1 == 1
+}
+
 fn stop_on_signal(mut signals: Signals, server: &homing_server::ServerHandle) {
     let mut seen = false;
     for signal in signals.forever() {
+        if seen && signal == SIGHUP {
+            // A shell and the kernel both tell of a terminal that is closed.
+            continue;
+        }
         if seen {
             tracing::warn!("stopped at once on a second signal: unflushed writes may be lost");
             std::process::exit(128 + signal);

@@ -32,7 +32,7 @@ fn when_the_uri_is_printed_the_socket_accepts() {
 #[test]
 fn an_orderly_end_removes_the_socket() {
     let scratch = Scratch::new();
-    for signal in [Signal::TERM, Signal::INT] {
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
         let server = scratch.serve(&["disk.img", "--size", "1M"]);
         let _client = Client::new(server.socket());
         server.stop_by(signal);
@@ -108,6 +108,32 @@ fn it_ends_also_where_its_log_is_a_full_pipe() {
     let _ = child.kill();
     assert_eq!(written.unwrap(), OK);
     assert!(status.is_some_and(|status| status.success()), "{status:?}");
+}
+
+#[test]
+fn what_only_a_cache_holds_is_kept_where_the_terminal_is_closed() {
+    let scratch = Scratch::new();
+    let server = scratch.serve(&["disk.img", "--size", "4M", "--cache", "8M"]);
+    assert_eq!(Client::new(server.socket()).write(0, 0, b"kept"), OK);
+    server.stop_by(Signal::HUP);
+    let server = scratch.serve(&["disk.img"]);
+    assert_eq!(Client::new(server.socket()).read(0, 4).unwrap(), b"kept");
+    server.stop();
+}
+
+#[test]
+fn who_ignores_that_the_terminal_is_closed_goes_on() {
+    let scratch = Scratch::new();
+    let mut command = Command::new("sh");
+    let line = "trap '' HUP; exec \"$0\" serve \"$@\"";
+    command.current_dir(scratch.path("")).args(["-c", line, env!("CARGO_BIN_EXE_homing")]);
+    command.args(["disk.img", "--size", "1M", "--key-file", "key", "--socket", "socket"]);
+    command.args(support::CHEAP_KEYS);
+    let server = Server::start(&mut command, Some(scratch.path("socket")));
+    server.signal(Signal::HUP);
+    thread::sleep(Duration::from_millis(200));
+    assert_eq!(Client::new(server.socket()).flush(), OK);
+    server.stop();
 }
 
 #[test]

@@ -164,6 +164,10 @@ impl Server {
         self.stop_by(Signal::TERM);
     }
 
+    pub(crate) fn signal(&self, by: Signal) {
+        signal(&self.child, by);
+    }
+
     pub(crate) fn stop_by(mut self, by: Signal) {
         signal(&self.child, by);
         let status = wait_for(&mut self.child).expect("the server ends");
