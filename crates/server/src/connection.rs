@@ -226,14 +226,14 @@ impl Connection {
                     device.write_zeroes(offset, length.into(), Durability::Written)
                 };
                 if fua {
-                    self.flush_after(cookie, length, work);
+                    self.flush_after(cookie, work);
                 } else {
                     self.run(cookie, length, work);
                 }
             }
             Command::Trim { offset, length, fua: true } => {
                 let work = move |device: &dyn Block| device.discard(offset, length.into());
-                self.flush_after(cookie, length, work);
+                self.flush_after(cookie, work);
             }
             Command::Trim { offset, length, fua: false } => {
                 let result = self.device.discard(offset, length.into());
@@ -246,7 +246,7 @@ impl Connection {
             Command::BlockStatus { offset, length, one } => {
                 self.block_status(cookie, offset, length, one);
             }
-            Command::Flush => self.flush_after(cookie, 0, |_| Ok(())),
+            Command::Flush => self.flush_after(cookie, |_| Ok(())),
             Command::Disconnect => unreachable!("transmit ends on it"),
         }
         Ok(true)
@@ -325,16 +325,16 @@ impl Connection {
     /// Makes all durable after some work of a request. It waits for the disk and needs no CPU: another
     /// thread gets it at once. Where syncs are shared and one is under way, it waits without a thread for
     /// the next.
-    fn flush_after<F>(&mut self, cookie: u64, length: u32, work: F)
+    fn flush_after<F>(&mut self, cookie: u64, work: F)
     where
         F: FnOnce(&dyn Block) -> Result<(), BlockError> + Send + 'static,
     {
-        // Each is small, but there may be many.
+        // Each is small, but there may be many. What it is about weighs nothing: no memory has it.
         let Some(lease) = self.lease_held(0) else {
             let result = work(&*self.device).and_then(|()| self.device.flush());
             return self.answer(cookie, result);
         };
-        let job = Job::new(self, cookie, length, lease);
+        let job = Job::new(self, cookie, 0, lease);
         let (device, shared) = (Arc::clone(&self.device), Arc::clone(&self.shared));
         let done: Done = Box::new(move |result| job.answer(result));
         let flush = move || {
@@ -370,7 +370,7 @@ impl Connection {
         F: FnOnce(&dyn Block) -> Result<(), BlockError> + Send + 'static,
     {
         if let Some(lease) = self.hand_off(length, 0, 0) {
-            self.queue(cookie, length, lease, work);
+            self.queue(cookie, 0, lease, work);
         } else {
             let result = work(&*self.device);
             self.answer(cookie, result);

@@ -3,6 +3,7 @@
 mod client;
 mod memory;
 mod stopping;
+mod waiting;
 
 use std::io::Write as _;
 use std::os::unix::net::UnixStream;
@@ -96,7 +97,11 @@ fn with_server(device: &Arc<Faulty>, crypt_on: CryptOn, client: impl FnOnce(&End
     with_server_of(device, &options, client);
 }
 
-fn with_server_of(device: &Arc<Faulty>, options: &ServerOptions, client: impl FnOnce(&Endpoint)) {
+fn with_server_of<D: Block + 'static>(
+    device: &Arc<D>,
+    options: &ServerOptions,
+    client: impl FnOnce(&Endpoint),
+) {
     let crypt_on = options.crypt_on;
     let folder = tempfile::tempdir().unwrap();
     let endpoint = Endpoint::Unix(folder.path().join("s.sock"));

@@ -1,0 +1,118 @@
+//! What waits for the device keeps nobody waiting who could go on.
+
+use std::io::{Read, Write};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use homing_nbd::wire::command;
+use homing_server::{CryptOn, ServerOptions};
+use homing_volume::{Block, BlockError, Durability, Extent};
+
+use crate::client::{Pipelined, Request, encode};
+use crate::with_server_of;
+
+/// A device of zeroes. Long reads and zeroing hang until they are let go.
+#[derive(Default)]
+struct Slow {
+    let_go: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Slow {
+    fn hang(&self) {
+        let let_go = self.let_go.lock().unwrap();
+        drop(self.changed.wait_while(let_go, |let_go| !*let_go).unwrap());
+    }
+}
+
+impl Block for Slow {
+    fn size(&self) -> u64 {
+        1 << 30
+    }
+
+    fn block_size(&self) -> u32 {
+        1
+    }
+
+    fn read(&self, _: u64, data: &mut [u8]) -> Result<(), BlockError> {
+        if data.len() > 4096 {
+            self.hang();
+        }
+        data.fill(0);
+        Ok(())
+    }
+
+    fn write(&self, _: u64, _: &mut [u8], _: Durability) -> Result<(), BlockError> {
+        Ok(())
+    }
+
+    fn write_zeroes(&self, _: u64, _: u64, _: Durability) -> Result<(), BlockError> {
+        self.hang();
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), BlockError> {
+        Ok(())
+    }
+
+    fn discard(&self, _: u64, _: u64) -> Result<(), BlockError> {
+        Ok(())
+    }
+
+    fn prefetch(&self, _: u64, _: u64) {}
+
+    fn extents(&self, _: u64, length: u64, _: usize) -> Result<Vec<Extent>, BlockError> {
+        Ok(vec![Extent { length, allocated: true }])
+    }
+
+    fn cost_ns(&self, length: u64) -> u64 {
+        length
+    }
+}
+
+/// Lets everything go at the end, also where the test fails.
+struct AtEnd<'a>(&'a Slow);
+
+impl Drop for AtEnd<'_> {
+    fn drop(&mut self) {
+        *self.0.let_go.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = true;
+        self.0.changed.notify_all();
+    }
+}
+
+/// Sends all; the requests that are answered first, so many, while the others hang.
+fn answered_first(requests: &[Request], count: usize) -> Vec<usize> {
+    let slow = Arc::new(Slow::default());
+    let options = ServerOptions { crypt_on: CryptOn::Workqueue, ..ServerOptions::default() };
+    let mut answered = Vec::new();
+    with_server_of(&slow, &options, |endpoint| {
+        let mut client = Pipelined::connect(endpoint);
+        let at_end = AtEnd(&slow);
+        client.0.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        client.0.write_all(&encode(requests)).unwrap();
+        let mut reply = || {
+            let mut header = [0; 16];
+            client.0.read_exact(&mut header).unwrap();
+            assert_eq!(header[4..8], [0; 4]);
+            let cookie = u64::from_be_bytes(header[8..].try_into().unwrap()) as usize;
+            let is_read = requests[cookie].0 == command::READ;
+            let mut data = vec![0; if is_read { requests[cookie].2 as usize } else { 0 }];
+            client.0.read_exact(&mut data).unwrap();
+            cookie
+        };
+        answered.extend((0..count).map(|_| reply()));
+        drop(at_end);
+        for _ in count..requests.len() {
+            reply();
+        }
+    });
+    answered.sort_unstable();
+    answered
+}
+
+#[test]
+fn zeroing_much_holds_up_no_other_request_of_its_client() {
+    let short = [(command::READ, 0, 4096, Vec::new()), (command::FLUSH, 0, 0, Vec::new())];
+    let zeroes = (command::WRITE_ZEROES, 0, 200 << 20, Vec::new());
+    assert_eq!(answered_first(&[&[zeroes], &short[..]].concat(), 2), [1, 2]);
+}
