@@ -270,6 +270,11 @@ impl Connection {
     /// Memory for what another thread is to hold: of what the request has been lent, or what is left.
     fn lease_held(&mut self, held: u32) -> Option<Lease> {
         let bytes = IN_FLIGHT_BASE + held as usize;
+        if self.peer.is_full(bytes) {
+            // It will wait for others; what is done already is not to wait with it. Here, while it has no
+            // memory that was not lent before. An error is found again by the next read.
+            let _ = self.send();
+        }
         let spared = self.spare.as_mut().and_then(|spare| spare.split(bytes));
         spared.or_else(|| self.peer.try_lease(Account::Requests, bytes))
     }

@@ -71,6 +71,13 @@ struct InFlight {
     awaited: bool,
 }
 
+impl InFlight {
+    /// The first has room, whatever it weighs.
+    fn has_no_room(&self, weight: usize) -> bool {
+        self.bytes > 0 && self.bytes + weight > IN_FLIGHT_BYTES_MAX
+    }
+}
+
 /// A reply, and what it lets go of when it is sent.
 #[derive(Debug)]
 pub(crate) struct Reply {
@@ -337,10 +344,15 @@ impl Peer {
         let _ = self.stream.shutdown(how);
     }
 
+    /// Whether a request of this weight would have to wait until others have landed.
+    pub(crate) fn is_full(&self, weight: usize) -> bool {
+        lock(&self.in_flight).has_no_room(weight)
+    }
+
     /// Counts a request for a worker; waits while there are too many.
     pub(crate) fn take_off(self: &Arc<Self>, weight: usize, lease: Lease) -> Counted {
         let mut in_flight = lock(&self.in_flight);
-        while in_flight.bytes > 0 && in_flight.bytes + weight > IN_FLIGHT_BYTES_MAX {
+        while in_flight.has_no_room(weight) {
             in_flight = self.wait_for_landing(in_flight);
         }
         in_flight.bytes += weight;

@@ -116,3 +116,11 @@ fn zeroing_much_holds_up_no_other_request_of_its_client() {
     let zeroes = (command::WRITE_ZEROES, 0, 200 << 20, Vec::new());
     assert_eq!(answered_first(&[&[zeroes], &short[..]].concat(), 2), [1, 2]);
 }
+
+#[test]
+fn what_is_done_is_answered_where_as_much_is_under_way_as_may_be() {
+    let mut requests = vec![(command::READ, 0, 1 << 20, Vec::new()); 127];
+    requests.push((command::TRIM, 0, 4096, Vec::new()));
+    requests.push((command::READ, 0, 1 << 20, Vec::new()));
+    assert_eq!(answered_first(&requests, 1), [127]);
+}
