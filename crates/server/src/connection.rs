@@ -159,7 +159,7 @@ impl Connection {
             return Ok(false);
         }
         self.send()?;
-        self.spare = Some(self.peer.lease(2 * (IN_FLIGHT_BASE + length as usize)));
+        self.spare = Some(self.peer.lease_for_rest(2 * (IN_FLIGHT_BASE + length as usize)));
         Ok(true)
     }
 

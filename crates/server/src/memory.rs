@@ -51,19 +51,21 @@ impl Memory {
 
     /// Takes so much, if it is there and nobody waits. More than all is there where nobody has any.
     pub(crate) fn try_take(&self, bytes: usize) -> bool {
-        self.waiting.load(Relaxed) == 0 && self.take_if_there(bytes)
+        self.waiting.load(Relaxed) == 0 && self.take_if_there(bytes, 0)
     }
 
-    fn take_if_there(&self, bytes: usize) -> bool {
+    /// `own`: what the one who asks has of it.
+    fn take_if_there(&self, bytes: usize, own: usize) -> bool {
         let fits = |used: usize| {
             let then = used + bytes;
-            (used == 0 || then <= self.total).then_some(then)
+            (used <= own || then <= self.total).then_some(then)
         };
         self.used.fetch_update(SeqCst, SeqCst, fits).is_ok()
     }
 
-    /// Takes so much as soon as it is there. Meanwhile it calls `overdue` now and then.
-    pub(crate) fn take(&self, bytes: usize, overdue: impl Fn()) {
+    /// Takes so much as soon as it is there, or nobody has any but who asks: what that is says `own`.
+    /// Meanwhile it calls `overdue` now and then.
+    pub(crate) fn take(&self, bytes: usize, own: impl Fn() -> usize, overdue: impl Fn()) {
         if self.try_take(bytes) {
             return;
         }
@@ -72,7 +74,7 @@ impl Memory {
         let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
         let turn = turns.next;
         turns.next += 1;
-        while turns.now != turn || !self.take_if_there(bytes) {
+        while turns.now != turn || !self.take_if_there(bytes, own()) {
             let waited = self.freed.wait_timeout(turns, LOOK);
             let (guard, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
             turns = guard;
@@ -120,7 +122,7 @@ pub(crate) struct Lease {
 impl Lease {
     /// The caller has taken as much.
     pub(crate) fn new(peer: &Arc<Peer>, account: Account, bytes: usize) -> Self {
-        peer.leased.fetch_add(bytes, Relaxed);
+        peer.leased(account).fetch_add(bytes, Relaxed);
         Self { peer: Arc::clone(peer), account, bytes }
     }
 
@@ -138,7 +140,7 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         if self.bytes > 0 {
-            self.peer.leased.fetch_sub(self.bytes, Relaxed);
+            self.peer.leased(self.account).fetch_sub(self.bytes, Relaxed);
             self.peer.clients.memory(self.account).give_back(self.bytes);
         }
     }
@@ -158,7 +160,7 @@ mod tests {
         memory.give_back(200);
         assert!(memory.try_take(60) && memory.try_take(40) && !memory.try_take(1));
         thread::scope(|scope| {
-            let waiting = scope.spawn(|| memory.take(50, || ()));
+            let waiting = scope.spawn(|| memory.take(50, || 0, || ()));
             while memory.waiting.load(SeqCst) == 0 {
                 thread::yield_now();
             }
@@ -168,6 +170,8 @@ mod tests {
             waiting.join().unwrap();
         });
         assert!(memory.try_take(0) && !memory.try_take(1));
+        memory.take(200, || 100, || ());
+        assert_eq!(memory.used.load(SeqCst), 300, "nobody else has any");
     }
 
     #[test]
@@ -180,7 +184,7 @@ mod tests {
                 scope.spawn(move || {
                     for round in 0..2000 {
                         let bytes = thread * 100 + round % 100;
-                        memory.take(bytes, || ());
+                        memory.take(bytes, || 0, || ());
                         most.fetch_max(memory.used.load(SeqCst), SeqCst);
                         memory.give_back(bytes);
                     }

@@ -38,8 +38,8 @@ const STACK_LEN: usize = 64 << 10;
 pub(crate) struct Peer {
     pub(crate) stream: Stream,
     pub(crate) clients: Arc<Clients>,
-    /// Bytes of memory that its requests have been lent.
-    pub(crate) leased: AtomicUsize,
+    /// Bytes of memory that its requests have been lent, and what is taken in ahead of them.
+    leased: [AtomicUsize; 2],
     /// It is waited for the rest of a long request, and for the client to take replies.
     pub(crate) receives: Waiting,
     sends: Waiting,
@@ -109,7 +109,7 @@ impl Peer {
         Self {
             stream,
             clients: Arc::clone(clients),
-            leased: AtomicUsize::new(0),
+            leased: Default::default(),
             receives: Waiting::default(),
             sends: Waiting::default(),
             leaves: AtomicBool::new(false),
@@ -290,7 +290,8 @@ impl Peer {
     /// Whether memory has been lent for it, and it has been waited for longer than this.
     pub(crate) fn is_stalled(&self, now_ms: u64, patience: Duration) -> bool {
         let is_late = |waiting: &Waiting| waiting.lasts_ms(now_ms) > patience.as_millis() as u64;
-        self.leased.load(Relaxed) > 0 && (is_late(&self.receives) || is_late(&self.sends))
+        let has_some = self.leased.iter().any(|leased| leased.load(Relaxed) > 0);
+        has_some && (is_late(&self.receives) || is_late(&self.sends))
     }
 
     /// Takes in nothing more from it; what it has asked for is answered. Ending the reading is not
@@ -360,10 +361,24 @@ impl Peer {
         Counted { lease, weight }
     }
 
+    pub(crate) fn leased(&self, account: Account) -> &AtomicUsize {
+        &self.leased[account as usize]
+    }
+
     /// Leases memory for a request; waits while there is none left. The caller must have none for another.
     pub(crate) fn lease(self: &Arc<Self>, bytes: usize) -> Lease {
+        self.lease_beside(bytes, || 0)
+    }
+
+    /// As [`Peer::lease`], but it does not wait for itself: replies that it takes only when it has sent
+    /// the rest of its request may be what has all the memory.
+    pub(crate) fn lease_for_rest(self: &Arc<Self>, bytes: usize) -> Lease {
+        self.lease_beside(bytes, || self.leased(Account::Requests).load(Relaxed))
+    }
+
+    fn lease_beside(self: &Arc<Self>, bytes: usize, own: impl Fn() -> usize) -> Lease {
         let memory = self.clients.memory(Account::Requests);
-        memory.take(bytes, || self.clients.hang_up_on_stalled());
+        memory.take(bytes, own, || self.clients.hang_up_on_stalled());
         Lease::new(self, Account::Requests, bytes)
     }
 

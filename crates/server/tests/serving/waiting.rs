@@ -1,4 +1,4 @@
-//! What waits for the device keeps nobody waiting who could go on.
+//! What waits for the device, or for memory, keeps nobody waiting who could go on.
 
 use std::io::{Read, Write};
 use std::sync::{Arc, Condvar, Mutex};
@@ -9,7 +9,7 @@ use homing_server::{CryptOn, ServerOptions};
 use homing_volume::{Block, BlockError, Durability, Extent};
 
 use crate::client::{Pipelined, Request, encode};
-use crate::with_server_of;
+use crate::{device, with_server_of};
 
 /// A device of zeroes. Long reads and zeroing hang until they are let go.
 #[derive(Default)]
@@ -123,4 +123,22 @@ fn what_is_done_is_answered_where_as_much_is_under_way_as_may_be() {
     requests.push((command::TRIM, 0, 4096, Vec::new()));
     requests.push((command::READ, 0, 1 << 20, Vec::new()));
     assert_eq!(answered_first(&requests, 1), [127]);
+}
+
+/// By a client that takes no reply before it has sent all, which is its right.
+#[test]
+fn who_alone_has_memory_does_not_wait_for_himself() {
+    const LONG: u32 = 2 << 20;
+    let options = ServerOptions {
+        crypt_on: CryptOn::Workqueue,
+        request_memory_max: 8 << 20,
+        stall_timeout: Duration::from_secs(1),
+        ..ServerOptions::default()
+    };
+    with_server_of(&device(), &options, |endpoint| {
+        let mut requests = vec![(command::READ, 8 << 20, 1 << 20, Vec::new()); 5];
+        requests.push((command::WRITE, 0, LONG, vec![2; LONG as usize]));
+        let replies = Pipelined::connect(endpoint).send_all_first(&requests);
+        assert!(replies.iter().all(|(errno, _)| *errno == 0));
+    });
 }
