@@ -162,6 +162,8 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     }
     images::check_names(&images)?;
     let endpoint = endpoint(args, &images)?;
+    // Before a passphrase is asked for and an image made that nobody can use.
+    check_endpoint(&endpoint, &images)?;
     let runtime = Runtime::builder().on_stall(|stall| tracing::warn!("{stall}")).build();
     let runtime = runtime.context("cannot start the workers")?;
     let names: Vec<_> = images.iter().map(|image| export_name(image)).collect();
@@ -337,6 +339,16 @@ fn endpoint(args: &ServeArgs, images: &[PathBuf]) -> anyhow::Result<Endpoint> {
     let path = std::path::absolute(&path)
         .with_context(|| format!("cannot make {} absolute", path.display()))?;
     Ok(Endpoint::Unix(path))
+}
+
+fn check_endpoint(endpoint: &Endpoint, images: &[PathBuf]) -> anyhow::Result<()> {
+    if let Endpoint::Unix(socket) = endpoint {
+        let is_socket = |image: &&PathBuf| std::path::absolute(image).is_ok_and(|i| i == *socket);
+        if let Some(image) = images.iter().find(is_socket) {
+            bail!("{} cannot be an image and the socket: use another --socket", image.display());
+        }
+    }
+    Ok(endpoint.check()?)
 }
 
 fn report_flush(

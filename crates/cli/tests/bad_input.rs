@@ -240,6 +240,20 @@ fn a_file_where_the_socket_should_be_is_left_alone() {
 }
 
 #[test]
+fn no_image_is_made_where_the_server_cannot_listen() {
+    let scratch = with_a_container();
+    let server = scratch.serve(&["disk.img"]);
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let long = "long".repeat(50);
+    for place in ["socket", "no/such/folder", "key", "key/socket", "new.img", &long] {
+        refused(&scratch, &["new.img", "--size", "1M", "--socket", place], &[place]);
+    }
+    refused(&scratch, &["new.img", "--size", "1M", "--listen", &address], &[&address]);
+    server.stop();
+}
+
+#[test]
 fn an_image_that_is_being_served_is_refused() {
     let scratch = with_a_container();
     let server = scratch.serve(&["disk.img", "--socket", "first"]);

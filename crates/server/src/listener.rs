@@ -53,6 +53,24 @@ pub enum ListenError {
     },
 }
 
+impl Endpoint {
+    /// Whether [`Server::bind`] could listen there now. For who has something to make before it, which
+    /// nobody could use.
+    ///
+    /// # Errors
+    /// [`ListenError`] names the path or address.
+    ///
+    /// [`Server::bind`]: crate::Server::bind
+    pub fn check(&self) -> Result<(), ListenError> {
+        match self {
+            Self::Unix(path) => {
+                homing_socket::Listener::check(path).map_err(|error| of_path(path, error))
+            }
+            Self::Tcp(address) => bind_tcp(*address).map(drop),
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) enum Listener {
     Unix(homing_socket::Listener),
@@ -63,13 +81,7 @@ impl Listener {
     pub(crate) fn bind(endpoint: &Endpoint) -> Result<Self, ListenError> {
         match endpoint {
             Endpoint::Unix(path) => bind_unix(path).map(Self::Unix),
-            Endpoint::Tcp(address) => match TcpListener::bind(address) {
-                Ok(listener) => Ok(Self::Tcp(listener)),
-                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                    Err(ListenError::InUse { endpoint: address.to_string() })
-                }
-                Err(source) => Err(ListenError::Io { endpoint: address.to_string(), source }),
-            },
+            Endpoint::Tcp(address) => bind_tcp(*address).map(Self::Tcp),
         }
     }
 
@@ -109,15 +121,27 @@ impl Listener {
     }
 }
 
-/// In the words of this program, which names the path as it was given.
+fn bind_tcp(address: SocketAddr) -> Result<TcpListener, ListenError> {
+    let endpoint = address.to_string();
+    TcpListener::bind(address).map_err(|error| match error.kind() {
+        io::ErrorKind::AddrInUse => ListenError::InUse { endpoint },
+        _ => ListenError::Io { endpoint, source: error },
+    })
+}
+
 fn bind_unix(path: &Path) -> Result<homing_socket::Listener, ListenError> {
+    homing_socket::Listener::bind(path, BACKLOG).map_err(|error| of_path(path, error))
+}
+
+/// In the words of this program, which names the path as it was given.
+fn of_path(path: &Path, error: BindError) -> ListenError {
     let endpoint = || path.display().to_string();
-    homing_socket::Listener::bind(path, BACKLOG).map_err(|error| match error {
+    match error {
         BindError::InUse { .. } => ListenError::InUse { endpoint: endpoint() },
         BindError::NotASocket { .. } => ListenError::NotASocket { path: path.to_owned() },
         BindError::PathTooLong { .. } => ListenError::PathTooLong { path: path.to_owned() },
         BindError::Io { source, .. } => ListenError::Io { endpoint: endpoint(), source },
-    })
+    }
 }
 
 #[cfg(test)]

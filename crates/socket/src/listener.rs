@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use rustix::fs::{FlockOperation, Mode};
+use rustix::fs::{Access, FlockOperation, Mode};
 use rustix::net::Shutdown;
 
 use crate::dial::{address, dial, new_socket};
@@ -39,6 +39,18 @@ impl Listener {
         let socket = bind(path, &file, backlog)?;
         let identity = identity(&file);
         Ok(Self { socket, path: path.to_owned(), file, identity })
+    }
+
+    /// Whether [`Listener::bind`] would do, as far as can be told with nothing changed. For who has much
+    /// to do before it: in the end binding decides.
+    pub fn check(path: &Path) -> Result<(), BindError> {
+        let file = std::path::absolute(path).map_err(|error| BindError::io(path, error))?;
+        address(path).ok_or_else(|| BindError::PathTooLong { path: file.clone() })?;
+        is_stale(path, &file)?;
+        // In the folder, so that what is no folder is found, too.
+        let within = file.parent().unwrap_or(&file).join(".");
+        let needed = Access::WRITE_OK | Access::EXEC_OK;
+        rustix::fs::access(&within, needed).map_err(|errno| BindError::io(&file, errno))
     }
 
     /// Where it listens, as it was given.
@@ -113,19 +125,24 @@ fn take_turn(file: &Path) -> Option<File> {
 
 /// Removes the socket of a server that is no more; leaves everything else alone.
 fn remove_stale(path: &Path, file: &Path) -> Result<(), BindError> {
-    let Ok(metadata) = fs::symlink_metadata(path) else { return Ok(()) };
+    if is_stale(path, file)? {
+        fs::remove_file(path).map_err(|error| BindError::io(file, error))?;
+    }
+    Ok(())
+}
+
+/// Whether there is the socket of a server that is no more; an error where there is something else.
+fn is_stale(path: &Path, file: &Path) -> Result<bool, BindError> {
+    let Ok(metadata) = fs::symlink_metadata(path) else { return Ok(false) };
     if !metadata.file_type().is_socket() {
         return Err(BindError::NotASocket { path: file.to_owned() });
     }
-    let fail = |error| BindError::io(file, error);
     match dial(path, PROBE_TIME) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            fs::remove_file(path).map_err(fail)
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         // Its backlog is full: alive, if not well.
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(BindError::in_use(file)),
-        Err(error) => Err(fail(error)),
+        Err(error) => Err(BindError::io(file, error)),
         Ok(_) => Err(BindError::in_use(file)),
     }
 }
@@ -170,6 +187,25 @@ mod tests {
         let third = listen(&path).unwrap_err();
         assert!(matches!(third, BindError::NotASocket { .. }), "{third}");
         assert_eq!(fs::read(&path).unwrap(), b"precious");
+    }
+
+    #[test]
+    fn a_check_finds_what_is_in_the_way_and_changes_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        Listener::check(&path).unwrap();
+        drop(UnixListener::bind(&path).unwrap());
+        Listener::check(&path).unwrap();
+        assert!(path.exists(), "the stale one is left to who binds");
+        let _first = listen(&path).unwrap();
+        assert!(matches!(Listener::check(&path).unwrap_err(), BindError::InUse { .. }));
+        let file = folder.path().join("file");
+        fs::write(&file, "precious").unwrap();
+        assert!(matches!(Listener::check(&file).unwrap_err(), BindError::NotASocket { .. }));
+        for folder in [file, folder.path().join("nonesuch")] {
+            let error = Listener::check(&folder.join("s")).unwrap_err();
+            assert!(matches!(error, BindError::Io { .. }), "{error}");
+        }
     }
 
     #[test]
