@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use homing_server::Endpoint;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::images::export_name;
 use crate::output;
@@ -52,6 +52,22 @@ fn control_commands(socket: &str) -> String {
     )
 }
 
+/// The exports, for programs. JSON has no bytes that are not text: of paths that have some, only the URI
+/// tells all.
+fn for_programs(endpoint: &Endpoint, images: &[PathBuf], control: Option<&Path>) -> Value {
+    let export = |image: &PathBuf| {
+        let (name, path) = (export_name(image), image.to_string_lossy());
+        json!({ "name": name, "image": path, "uri": uri(endpoint, &name) })
+    };
+    let exports: Vec<_> = images.iter().map(export).collect();
+    let first = &exports[0]["uri"];
+    let mut line = json!({ "uri": first, "pid": std::process::id(), "exports": exports });
+    if let Some(control) = control {
+        line["control"] = json!(control.to_string_lossy());
+    }
+    line
+}
+
 /// Prints the exports and what to type next, or a line for programs. `control`: where the
 /// attributes are offered, if they are.
 pub(crate) fn announce(
@@ -60,19 +76,10 @@ pub(crate) fn announce(
     images: &[PathBuf],
     control: Option<&Path>,
 ) -> anyhow::Result<()> {
-    let uris: Vec<String> = images.iter().map(|image| uri(endpoint, &export_name(image))).collect();
     if json {
-        let exports: Vec<_> = images
-            .iter()
-            .zip(&uris)
-            .map(|(image, uri)| json!({ "name": export_name(image), "image": image, "uri": uri }))
-            .collect();
-        let mut line = json!({ "uri": uris[0], "pid": std::process::id(), "exports": exports });
-        if let Some(control) = control {
-            line["control"] = json!(control);
-        }
-        return output::print_line(&line.to_string());
+        return output::print_line(&for_programs(endpoint, images, control).to_string());
     }
+    let uris: Vec<String> = images.iter().map(|image| uri(endpoint, &export_name(image))).collect();
     let mut text = String::from("Serving:\n");
     for (image, uri) in images.iter().zip(&uris) {
         let _ = writeln!(text, "  {uri}    {}", image.display());
@@ -105,6 +112,8 @@ pub(crate) fn announce(
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+
     use super::*;
 
     #[test]
@@ -113,6 +122,17 @@ mod tests {
         assert_eq!(uri(&unix, "di#sk"), "nbd+unix:///di%23sk?socket=/tmp/a%20b%3F.sock");
         let tcp = Endpoint::Tcp("[::1]:10809".parse().unwrap());
         assert_eq!(uri(&tcp, "disk"), "nbd://[::1]:10809/disk");
+    }
+
+    #[test]
+    fn a_path_that_is_no_text_is_told_all_the_same() {
+        let path: &OsStr = std::os::unix::ffi::OsStrExt::from_bytes(&b"n\xff/disk.img"[..]);
+        let images = [PathBuf::from(path)];
+        let endpoint = Endpoint::Unix(images[0].clone());
+        let line = for_programs(&endpoint, &images, Some(&images[0]));
+        assert_eq!(line["uri"], "nbd+unix:///disk?socket=n%FF/disk.img");
+        assert_eq!(line["exports"][0]["uri"], line["uri"]);
+        assert_eq!(line["control"], "n\u{fffd}/disk.img");
     }
 
     #[test]
