@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use support::nbd::{self, Client, EPERM, OK};
-use support::{Scratch, Server, noise, wait_for};
+use support::{LoopDevice, Scratch, Server, noise, wait_for};
 
 #[test]
 fn when_the_uri_is_printed_the_socket_accepts() {
@@ -195,6 +195,20 @@ fn trim_gives_space_back_only_where_that_is_allowed() {
         }
         server.stop();
     }
+}
+
+#[test]
+fn trim_of_less_than_a_block_of_the_disk_is_a_hint_not_taken() {
+    let scratch = Scratch::new();
+    scratch.serve(&["disk.img", "--size", "4M", "--sector-size", "512", "--allow-discards"]).stop();
+    let image = scratch.path("disk.img");
+    let Some(device) = LoopDevice::new(&image, &["--sector-size", "4096"]) else { return };
+    let server = scratch.serve(&[&device.path]);
+    let mut client = Client::new(server.socket());
+    for (offset, length) in [(512, 512), (512, 8192), (0, 512)] {
+        assert_eq!(client.ask(nbd::TRIM, nbd::FUA, offset, length), OK);
+    }
+    server.stop();
 }
 
 #[test]

@@ -200,8 +200,8 @@ impl Block for File {
         self.syncs.check_health()?;
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         match rustix::fs::fallocate(self.file.as_fd(), flags, self.start + offset, length) {
-            // A file system without holes: ignoring a discard is allowed.
-            Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
+            // A file system without holes, or a part of a disk's block: ignoring a discard is allowed.
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::INVAL) => Ok(()),
             Err(errno) => Err(io_error("discard", offset, length as usize, errno.into())),
         }
     }
