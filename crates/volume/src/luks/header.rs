@@ -45,6 +45,8 @@ struct Metadata {
     segments: serde_json::Map<String, serde_json::Value>,
     #[serde(default)]
     keyslots: serde_json::Map<String, serde_json::Value>,
+    #[serde(default)]
+    digests: serde_json::Map<String, serde_json::Value>,
     config: Config,
 }
 
@@ -263,9 +265,10 @@ pub(super) fn check_luks2(path: &Path, metadata: serde_json::Value) -> Result<He
         return refuse(format!("it has integrity tags ({integrity}), which need dm-integrity"));
     }
     check_cipher(path, &segment.encryption)?;
-    let key_sizes = metadata.keyslots.values().filter_map(|slot| slot.get("key_size")?.as_u64());
-    for key_len in key_sizes {
-        check_key_len(path, key_len as usize)?;
+    for slot in metadata.keyslots.iter().filter(|(name, _)| !is_unbound(&metadata.digests, name)) {
+        if let Some(key_len) = slot.1.get("key_size").and_then(serde_json::Value::as_u64) {
+            check_key_len(path, key_len as usize)?;
+        }
     }
     let Some(sector_size) = SectorSize::from_bytes(segment.sector_size) else {
         return refuse(format!("its sectors have {} bytes, not 512 or 4096", segment.sector_size));
@@ -290,6 +293,17 @@ pub(super) fn check_luks2(path: &Path, metadata: serde_json::Value) -> Result<He
     };
     let allow_discards = metadata.config.flags.iter().any(|flag| flag == "allow-discards");
     Ok(Header { data_offset, sector_size, allow_discards, fixed_size })
+}
+
+/// Whether a key slot holds a key that is no segment's (`cryptsetup luksAddKey --unbound`): of any size, and
+/// none of our business. The library does not open the data with it.
+fn is_unbound(digests: &serde_json::Map<String, serde_json::Value>, slot: &str) -> bool {
+    let list =
+        |digest: &serde_json::Value, of| digest.get(of).and_then(|all| all.as_array().cloned());
+    let mut of_slot = digests.values().filter(|digest| {
+        list(digest, "keyslots").is_some_and(|slots| slots.iter().any(|one| one == slot))
+    });
+    of_slot.next().is_some_and(|digest| list(digest, "segments").is_some_and(|all| all.is_empty()))
 }
 
 /// Both copies of the header and the key slots.

@@ -137,6 +137,20 @@ fn metadata() -> Value {
     })
 }
 
+#[test]
+fn keys_of_another_size_that_are_no_segments_do_not_matter() {
+    let path = Path::new("disk.img");
+    let mut with = metadata();
+    with["keyslots"]["1"] = json!({ "type": "luks2", "key_size": 32, "kdf": { "memory": 32 } });
+    let digest =
+        |slot: &str, segments: &[&str]| json!({ "keyslots": [slot], "segments": segments });
+    with["digests"] = json!({ "0": digest("0", &["0"]), "1": digest("1", &[]) });
+    header::check_luks2(path, with.clone()).unwrap();
+    with["digests"]["1"]["segments"] = json!(["0"]);
+    let said = header::check_luks2(path, with).unwrap_err().to_string();
+    assert!(said.contains("256 bits"), "{said}");
+}
+
 fn any_value() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
