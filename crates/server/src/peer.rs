@@ -417,8 +417,8 @@ impl Peer {
     }
 }
 
-/// Since when a client is waited for, in milliseconds as [`Clients`] count them; 0: it is not. What it
-/// moves meanwhile counts as time that it did not take.
+/// Since when a client is waited for, in milliseconds as [`Clients`] count them, times [`BYTES_A_MS`], so
+/// that few bytes count too; 0: it is not. What it moves meanwhile counts as time that it did not take.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting(AtomicU64);
 
@@ -429,7 +429,7 @@ const BYTES_A_MS: u64 = 256;
 impl Waiting {
     pub(crate) fn begin(&self, clients: &Clients) {
         if self.0.load(Relaxed) == 0 {
-            self.0.store(clients.now_ms(), Relaxed);
+            self.0.store(clients.now_ms() * BYTES_A_MS, Relaxed);
         }
     }
 
@@ -439,19 +439,41 @@ impl Waiting {
 
     /// It has moved so much.
     pub(crate) fn moved(&self, bytes: usize, clients: &Clients) {
-        let since_ms = self.0.load(Relaxed);
-        if since_ms > 0 {
-            let then_ms = since_ms + bytes as u64 / BYTES_A_MS;
-            self.0.store(then_ms.min(clients.now_ms()), Relaxed);
+        let since = self.0.load(Relaxed);
+        if since > 0 {
+            let then = since + bytes as u64;
+            self.0.store(then.min(clients.now_ms() * BYTES_A_MS), Relaxed);
         }
     }
 
     fn lasts_ms(&self, now_ms: u64) -> u64 {
-        let since_ms = self.0.load(Relaxed);
-        if since_ms == 0 { 0 } else { now_ms.saturating_sub(since_ms) }
+        let since = self.0.load(Relaxed);
+        if since == 0 { 0 } else { now_ms.saturating_sub(since / BYTES_A_MS) }
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_bytes_at_a_time_count_as_many_do() {
+        let clients = Clients::new(1, 1, Duration::ZERO, Duration::ZERO);
+        let (few, many) = (Waiting::default(), Waiting::default());
+        few.begin(&clients);
+        many.begin(&clients);
+        let began = [&few, &many].map(|waiting| waiting.0.load(Relaxed));
+        // More than what is moved counts for.
+        thread::sleep(Duration::from_millis(100));
+        for _ in 0..80 {
+            few.moved(200, &clients);
+        }
+        many.moved(80 * 200, &clients);
+        let gained = [few.0.load(Relaxed) - began[0], many.0.load(Relaxed) - began[1]];
+        assert!(gained[0] == gained[1] && gained[0] > 0, "{gained:?}");
+    }
 }
