@@ -113,13 +113,14 @@ impl Shared {
     }
 
     fn stop(&self) {
+        let mut clients = self.clients();
+        // Whoever is let in from here on is turned away under this lock. Before `accept` fails, which
+        // would else be told as an error.
+        clients.stopping = true;
         self.listener.remove();
         if let Err(error) = self.listener.stop() {
             tracing::error!(%error, "cannot stop listening");
         }
-        let mut clients = self.clients();
-        // Whoever is let in from here on is turned away under this lock.
-        clients.stopping = true;
         for stream in clients.streams.values() {
             // Wakes its thread from reading and from writing alike.
             let _ = stream.shutdown(Shutdown::Both);

@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,6 +15,8 @@ use homing_control::{
     Attribute, AttributeError, AttributeTree, CONNECTIONS_MAX, Client, ClientError, ControlSocket,
     REQUEST_LENGTH_MAX,
 };
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
 
 /// Well under the time after which a stalled client is cut off: who waits for that is held up.
 const PROMPT: Duration = Duration::from_secs(5);
@@ -267,6 +270,53 @@ fn the_tree_is_let_go_and_clients_learn_of_the_end() {
     let error = Client::connect(&path).unwrap_err().to_string();
     assert!(error.contains(path.to_str().unwrap()) && error.contains("--control"), "{error}");
     drop(ControlSocket::listen(&path, tree).unwrap()); // the name is free again
+}
+
+/// Counts what is worth a warning.
+struct Warnings(Arc<AtomicUsize>);
+
+impl Subscriber for Warnings {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= Level::WARN
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, _: &Event<'_>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+#[test]
+fn an_end_in_order_is_not_worth_a_warning() {
+    let warnings = Arc::new(AtomicUsize::new(0));
+    tracing::subscriber::set_global_default(Warnings(Arc::clone(&warnings))).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let begin_and_end = |name: &str| {
+        for _ in 0..200 {
+            let socket = ControlSocket::listen(folder.path().join(name), Fake::new()).unwrap();
+            // Until it waits for clients.
+            thread::sleep(Duration::from_millis(1));
+            drop(socket);
+        }
+    };
+    // Some at a time: so one may be interrupted anywhere.
+    thread::scope(|scope| {
+        for name in ["a", "b", "c", "d"] {
+            scope.spawn(|| begin_and_end(name));
+        }
+    });
+    assert_eq!(warnings.load(Ordering::Relaxed), 0);
 }
 
 #[test]
