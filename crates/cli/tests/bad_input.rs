@@ -154,6 +154,8 @@ fn sizes_that_cannot_be_are_refused() {
         refused(&scratch, &["disk.img", &format!("--size={size}")], &[size]);
     }
     refused(&scratch, &["disk.img", "--size", "1M", "--sector-size", "1000"], &["1000"]);
+    // A multiple of a sector, as the others are not.
+    refused(&scratch, &["disk.img", "--size", "9000P"], &["less than 8 EiB"]);
 }
 
 #[test]

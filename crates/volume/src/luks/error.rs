@@ -91,7 +91,8 @@ pub enum LuksError {
     },
     /// A size that cannot be had.
     #[error(
-        "a volume of {size} bytes cannot be made: use a multiple of {sector_size} bytes, not 0"
+        "a volume of {size} bytes cannot be made: use a multiple of {sector_size} bytes, not 0 and less \
+         than 8 EiB"
     )]
     Size {
         /// The size asked for.
