@@ -167,7 +167,10 @@ impl Outbox {
         let data = self.len + header.len();
         let end = data + length;
         if end > self.buffer.len() {
-            let mut larger = vec![0; end.next_power_of_two().max(BATCH_LEN / 4)];
+            // Nothing follows a long reply before it is sent: it needs no room to spare.
+            let is_long = end > 2 * BATCH_LEN;
+            let len = if is_long { end } else { end.next_power_of_two().max(BATCH_LEN / 4) };
+            let mut larger = vec![0; len];
             larger[..self.len].copy_from_slice(&self.buffer[..self.len]);
             self.buffer = larger;
         }
@@ -250,6 +253,13 @@ mod tests {
         writer.join().unwrap();
         assert_eq!(inbox.fill(&stream, 28).unwrap(), 0);
         assert!(inbox.buffer.len() <= BATCH_LEN);
+    }
+
+    #[test]
+    fn a_long_reply_takes_no_more_than_it_has() {
+        let mut outbox = Outbox::default();
+        outbox.reserve(b"head", 1 << 20);
+        assert_eq!(outbox.buffer.len(), (1 << 20) + 4);
     }
 
     #[test]
