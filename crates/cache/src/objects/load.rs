@@ -4,6 +4,7 @@ use std::borrow::Borrow;
 use std::convert::Infallible;
 use std::future::Future;
 use std::hash::{BuildHasher, Hash};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -327,12 +328,19 @@ where
     ) -> Result<V, std::sync::Arc<E>> {
         match result {
             Ok(value) => {
-                self.cache(value.clone());
-                // Before it counts as ended: it may panic.
-                let shared = value.clone();
-                self.ended = true;
-                self.flight.land(Landing::Value(shared));
-                Ok(value)
+                let gone = self.cache(value.clone());
+                let inner = self.inner;
+                let landed = catch_unwind(AssertUnwindSafe(move || {
+                    let mut loading = self;
+                    // Before it counts as ended: it may panic.
+                    let shared = value.clone();
+                    loading.ended = true;
+                    loading.flight.land(Landing::Value(shared));
+                    value
+                }));
+                // Not before: the listener may wait for somebody who waits for the flight.
+                inner.common.tell(gone);
+                Ok(landed.unwrap_or_else(|panicked| resume_unwind(panicked)))
             }
             Err(error) => {
                 let error = std::sync::Arc::new(error);
@@ -347,7 +355,7 @@ where
 
     /// Takes the flight out of the table, and the value into the cache, at once: whoever comes finds
     /// the one or the other.
-    fn cache(&self, value: V) {
+    fn cache(&self, value: V) -> Departures<K, V> {
         let common = &self.inner.common;
         let weight = match common.weigher {
             Some(_) => common.weigh(&self.key.to_owned(), &value),
@@ -360,13 +368,13 @@ where
         let Some(InFlight { hash, key, .. }) = flight else {
             // Before the value.
             drop(shard);
-            return;
+            return gone;
         };
         let insertion = Insertion { hash, key, value, weight, group: self.group };
         let old = self.inner.put(&mut shard, insertion, now, &mut gone);
         drop(shard);
         drop(old);
-        common.tell(gone);
+        gone
     }
 
     fn fail(&self) {

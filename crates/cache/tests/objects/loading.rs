@@ -271,3 +271,26 @@ fn those_who_give_up_leave_their_places_to_others() {
     assert_eq!(loading.loader.join().unwrap(), Ok(3));
     assert_eq!((poll(first), poll(last)), (Poll::Ready(Ok(3)), Poll::Ready(Ok(3))));
 }
+
+#[test]
+fn a_listener_may_wait_for_one_who_waits_for_the_value() {
+    in_time(|| {
+        let (tell, told) = mpsc::sync_channel(0);
+        let listener = move |key: u32, _: u32, _| tell.send(key).unwrap();
+        let cache = Cache::builder().capacity(1).shards(1).listener(listener).build().unwrap();
+        cache.insert(1, 1);
+        let worker = cache.clone();
+        let (begin, begun) = mpsc::channel();
+        let worker = thread::spawn(move || {
+            begun.recv().unwrap();
+            let value = worker.get_or_insert_with(&2, || 22);
+            (value, told.recv().unwrap())
+        });
+        let value = cache.get_or_insert_with(&2, || {
+            begin.send(()).unwrap();
+            thread::sleep(Duration::from_millis(200)); // the worker waits for this by now
+            2
+        });
+        assert_eq!((value, worker.join().unwrap()), (2, (2, 1)));
+    });
+}
