@@ -98,15 +98,21 @@ impl<V: Clone> Flight<V> {
         context: &Context<'_>,
         number: &mut Option<usize>,
     ) -> Poll<Landing<V>> {
-        match &mut *lock(&self.state) {
+        let mut state = lock(&self.state);
+        match &mut *state {
             State::Landed(landing) => Poll::Ready(landing.clone()),
             State::Loading { wakers, free, .. } => {
                 let waker = Some(context.waker().clone());
                 let at = *number.get_or_insert_with(|| free.pop().unwrap_or(wakers.len()));
-                match wakers.get_mut(at) {
-                    Some(place) => *place = waker,
-                    None => wakers.push(waker),
-                }
+                let was = if let Some(place) = wakers.get_mut(at) {
+                    std::mem::replace(place, waker)
+                } else {
+                    wakers.push(waker);
+                    None
+                };
+                // It may be the last of a task that waits here, too.
+                drop(state);
+                drop(was);
                 Poll::Pending
             }
         }

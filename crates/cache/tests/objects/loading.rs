@@ -4,7 +4,7 @@ use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Barrier, mpsc};
+use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
@@ -35,7 +35,7 @@ fn begin(cache: &Cache<u32, u32>, key: u32) -> Begun {
     Begun { end, loader }
 }
 
-fn poll<T>(future: std::pin::Pin<&mut impl Future<Output = T>>) -> Poll<T> {
+fn poll<T>(future: std::pin::Pin<&mut (impl Future<Output = T> + ?Sized)>) -> Poll<T> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
@@ -292,5 +292,30 @@ fn a_listener_may_wait_for_one_who_waits_for_the_value() {
             2
         });
         assert_eq!((value, worker.join().unwrap()), (2, (2, 1)));
+    });
+}
+
+#[test]
+fn a_waker_may_own_another_one_who_waits() {
+    type Load = std::pin::Pin<Box<dyn Future<Output = Result<u32, Arc<Failed>>> + Send>>;
+    /// As executors have it: its future goes with the last of its wakers.
+    struct Task(#[allow(dead_code, reason = "to be dropped")] Mutex<Load>);
+    impl std::task::Wake for Task {
+        fn wake(self: Arc<Self>) {}
+    }
+    in_time(|| {
+        let cache: Cache<u32, u32> = Cache::new(100);
+        let ask = || -> Load {
+            let cache = cache.clone();
+            Box::pin(async move { cache.get_or_load_async(&7, never()).await })
+        };
+        let [mut loader, mut inner, mut moved] = [ask(), ask(), ask()];
+        assert!(poll(loader.as_mut()).is_pending());
+        assert!(poll(inner.as_mut()).is_pending());
+        let task = Waker::from(Arc::new(Task(Mutex::new(inner))));
+        // That task asks first, and is gone when somebody else does.
+        assert!(moved.as_mut().poll(&mut Context::from_waker(&task)).is_pending());
+        drop(task);
+        assert!(poll(moved.as_mut()).is_pending());
     });
 }
