@@ -284,6 +284,12 @@ impl<K: Hash + Eq, V> Shard<K, V> {
             return false;
         }
         self.make_room_in(group, weight, common, gone);
+        // One entry may be too much for each shard; but not one after the other, where none goes.
+        if self.counted(group).is_some_and(|group| !group.has_room_for(weight))
+            && self.pins.keys().any(|&frame| self.group_of(frame) == group)
+        {
+            return false;
+        }
         self.shrink(left, group, common, gone)
     }
 

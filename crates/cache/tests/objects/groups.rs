@@ -231,3 +231,21 @@ fn what_is_guaranteed_is_not_taken_in_part_either() {
     cache.insert_in(&kept, 4, 11);
     assert!(cache.contains_key(&4) && cache.weight() <= 20);
 }
+
+#[test]
+fn pinned_entries_take_no_group_above_its_maximum() {
+    let cache = Cache::builder().capacity(1000).shards(1).build().unwrap();
+    let small = cache.group("small");
+    small.set_max(10);
+    let pins: Vec<_> = (0..500)
+        .map(|key| {
+            scan(&cache, &small, key..key + 1);
+            cache.pin(&key)
+        })
+        .collect();
+    // By one entry for each shard, at most.
+    assert!(small.stats().weight <= 11, "{} of 10", small.stats().weight);
+    drop(pins);
+    scan(&cache, &small, 500..600);
+    assert_eq!(small.stats().weight, 10);
+}
