@@ -224,7 +224,10 @@ impl Core {
     pub(super) fn hits(&self, group: &GroupState) -> u64 {
         let hits = |shard: &Shard| {
             let table = shard.read();
-            table.known_local(group).map_or(0, |local| table.locals[local].hits.load(Relaxed))
+            let local = table.known_local(group).map(|local| &table.locals[local]);
+            // Its number may be another's by now.
+            let own = local.filter(|local| std::ptr::eq(&raw const *local.group, group));
+            own.map_or(0, |local| local.hits.load(Relaxed))
         };
         self.shards.iter().map(hits).sum()
     }

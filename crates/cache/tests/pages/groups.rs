@@ -287,3 +287,14 @@ fn groups_that_go_give_their_memory_back() {
     assert!(often.frames + frames / 50 >= frames, "{} of {frames} frames", often.frames);
     assert!(often.memory <= often.size);
 }
+
+#[test]
+fn a_group_that_is_gone_has_not_the_hits_of_the_next_one() {
+    let (cache, _) = cache(1);
+    let first = cache.group("first").build();
+    cache.remove_group(&first).unwrap();
+    let second = cache.group("second").build();
+    let (file, _) = open(&cache, &second, 10);
+    touch(&file, [0; 1000]);
+    assert_eq!((cache.group_stats(&first).hits, cache.group_stats(&second).hits), (0, 999));
+}
