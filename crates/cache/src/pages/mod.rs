@@ -360,6 +360,7 @@ impl Builder {
             // What more pages have to learn takes more.
             while let BuildError::TooSmall { least, .. } = &mut error
                 && let Err(BuildError::TooSmall { least: more, .. }) = sizing(*least).check(*least)
+                && more > *least
             {
                 *least = more;
             }

@@ -56,7 +56,8 @@ impl Sizing {
 
     /// The frames of a shard that has so many bytes.
     pub(super) fn frames(self, bytes: usize, lists: usize) -> usize {
-        let (mut fit, mut too_many) = (0, bytes / self.page_size + 1);
+        // More are refused: none is counted of which the bytes could not be.
+        let (mut fit, mut too_many) = (0, (bytes / self.page_size).min(FRAMES_MAX) + 1);
         while too_many - fit > 1 {
             let frames = fit.midpoint(too_many);
             if self.shard_memory(frames, lists) <= bytes { fit = frames } else { too_many = frames }
@@ -83,7 +84,8 @@ impl Sizing {
         let each = self.shard_bytes(bytes);
         let frames = self.frames(each, 0);
         if frames < FRAMES_MIN {
-            let least = self.shard_memory(FRAMES_MIN, 0) * shards + self.learner_memory();
+            let least = self.shard_memory(FRAMES_MIN, 0).saturating_mul(shards);
+            let least = least.saturating_add(self.learner_memory());
             return Err(BuildError::TooSmall { bytes, least });
         }
         if frames >= FRAMES_MAX {

@@ -93,3 +93,15 @@ fn dirty_pages_go_however_many_there_are() {
     cache.set_size(16 << 20).unwrap();
     assert!(cache.stats().memory <= 16 << 20);
 }
+
+#[test]
+fn sizes_that_cannot_be_are_refused_however_large() {
+    for shards in [1, usize::MAX / 2, usize::MAX] {
+        assert!(PageCache::builder(usize::MAX).shards(shards).build().is_err());
+        assert!(shards == 1 || PageCache::builder(1 << 30).shards(shards).build().is_err());
+    }
+    let cache = PageCache::builder(4 << 20).shards(1).build().unwrap();
+    let before = cache.stats();
+    assert!(cache.set_size(usize::MAX).is_err());
+    assert_eq!(cache.stats(), before);
+}
