@@ -222,7 +222,7 @@ impl Core {
         let mut written = 0;
         let mut next = None;
         for key in left.keys.by_ref() {
-            if next.is_some_and(|next| key < next) {
+            if next.is_some_and(|next| (key.file(), key.page()) < next) {
                 continue;
             }
             let Some(file) = self.file(key.file()) else { continue };
@@ -230,7 +230,8 @@ impl Core {
             match self.write_run(&file, wanted, &mut buffer, Until::Written, false) {
                 Ok(pages) => {
                     written += pages as usize;
-                    next = Some(Key::new(key.file(), key.page() + pages.max(1)));
+                    // No key: the last page of the largest file has none after it.
+                    next = Some((key.file(), key.page() + pages.max(1)));
                 }
                 Err(error) => file.keep_error(error),
             }

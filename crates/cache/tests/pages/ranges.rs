@@ -1,14 +1,16 @@
 //! Which reads and writes of the backing a request leads to.
 
+use std::io;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-use homing_cache::pages::{BuildError, CachedFile, FileError, OpenError, PageCache};
+use homing_cache::pages::{Backing, BuildError, CachedFile, FileError, OpenError, PageCache};
 
 use crate::disk::{ByHand, Disk};
 
 const PAGE: usize = 4096;
 
-fn open(size: usize) -> (PageCache, std::sync::Arc<Disk>, CachedFile) {
+fn open(size: usize) -> (PageCache, Arc<Disk>, CachedFile) {
     let cache = PageCache::builder(8 << 20).background(ByHand::default()).build().unwrap();
     let group = cache.group("all").build();
     let disk = Disk::new(size);
@@ -110,4 +112,39 @@ fn what_cannot_be_is_refused_by_name_and_value() {
     let foreign = PageCache::builder(8 << 20).build().unwrap().group("theirs").build();
     let error = cache.open(Disk::new(1), &foreign).unwrap_err();
     assert!(matches!(error, OpenError::ForeignGroup(name) if name == "theirs"));
+}
+
+/// As large as a file may be, and all zeroes.
+struct Largest;
+
+impl Backing for Largest {
+    fn size(&self) -> u64 {
+        (PAGE as u64) << 36
+    }
+
+    fn read(&self, _: u64, data: &mut [u8]) -> io::Result<()> {
+        data.fill(0);
+        Ok(())
+    }
+
+    fn write(&self, _: u64, _: &mut [u8]) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn the_last_page_of_the_largest_file_is_written_back() {
+    let jobs = ByHand::default();
+    let builder = PageCache::builder(8 << 20).background(jobs.clone());
+    let cache = builder.dirty(0, 100).build().unwrap();
+    let group = cache.group("all").build();
+    let file = cache.open(Arc::new(Largest), &group).unwrap();
+    file.write(Largest.size() - 1, &[7]).unwrap();
+    file.write(0, &[7]).unwrap();
+    jobs.run();
+    assert_eq!(group.dirty(), 0);
 }
