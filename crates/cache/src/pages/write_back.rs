@@ -124,8 +124,8 @@ impl Core {
         Begun::Writing(Writing { shard, file, pages, frames })
     }
 
-    /// Writes a page back if it is dirty, with those of the range that follow. Returns how many were
-    /// written. Waits while somebody else writes the page, if it is to `wait`.
+    /// Writes a page back if it is dirty, with those of the range that follow. Returns how many these
+    /// were, and what came of it. Waits while somebody else writes the page, if it is to `wait`.
     fn write_run(
         &self,
         file: &FileState,
@@ -133,11 +133,11 @@ impl Core {
         buffer: &mut Vec<u8>,
         until: Until,
         wait: bool,
-    ) -> Result<u64, FileError> {
+    ) -> (u64, Result<(), FileError>) {
         let mut writing = loop {
             match self.begin_write(file, wanted.clone(), buffer) {
                 Begun::Wait(ticket) if wait => ticket.wait(),
-                Begun::Wait(_) | Begun::Clean => return Ok(0),
+                Begun::Wait(_) | Begun::Clean => return (0, Ok(())),
                 Begun::Writing(writing) => break writing,
             }
         };
@@ -155,7 +155,30 @@ impl Core {
         Counters::add(counter, pages as usize);
         writing.end(result.is_ok());
         let failed = |source| FileError::Write { offset, length, source };
-        result.map(|()| pages).map_err(failed)
+        (pages, result.map_err(failed))
+    }
+
+    /// Writes a page back, with those that follow; if that fails each by itself, so that one that cannot be
+    /// written keeps no other from the disk. Returns how many these were, and how many of them were written.
+    fn write_run_or_each(
+        &self,
+        file: &FileState,
+        wanted: Range<u64>,
+        buffer: &mut Vec<u8>,
+        wait: bool,
+    ) -> (u64, u64, Result<(), FileError>) {
+        let first = wanted.start;
+        let (pages, result) = self.write_run(file, wanted, buffer, Until::Written, wait);
+        if result.is_ok() || pages == 1 {
+            return (pages, if result.is_ok() { pages } else { 0 }, result);
+        }
+        let alone = (first..first + pages).map(|page| {
+            let (pages, result) =
+                self.write_run(file, page..page + 1, buffer, Until::Written, wait);
+            if result.is_ok() { pages } else { 0 }
+        });
+        let written = alone.sum();
+        (pages, written, result)
     }
 
     /// Writes back whatever of a range is dirty, and waits for what is being written. Goes on after
@@ -173,12 +196,9 @@ impl Core {
                 continue;
             }
             let wanted = page..pages.end;
-            let written = self.write_run(file, wanted, &mut buffer, Until::Written, true);
-            next = page + 1;
-            match written {
-                Ok(pages) => next = next.max(page + pages),
-                Err(error) => result = result.and(Err(error)),
-            }
+            let (tried, _, written) = self.write_run_or_each(file, wanted, &mut buffer, true);
+            next = page + tried.max(1);
+            result = result.and(written);
         }
         result
     }
@@ -203,7 +223,9 @@ impl Core {
             && pages.start / CHUNK == (pages.end - 1) / CHUNK;
         if one_run {
             let mut buffer = Vec::new();
-            let run = self.write_run(file, pages.clone(), &mut buffer, Until::Durable, true)?;
+            let (run, written) =
+                self.write_run(file, pages.clone(), &mut buffer, Until::Durable, true);
+            written?;
             if run == pages.end - pages.start {
                 return Ok(());
             }
@@ -227,13 +249,12 @@ impl Core {
             }
             let Some(file) = self.file(key.file()) else { continue };
             let wanted = key.page()..self.pages_of(0, file.size).end;
-            match self.write_run(&file, wanted, &mut buffer, Until::Written, false) {
-                Ok(pages) => {
-                    written += pages as usize;
-                    // No key: the last page of the largest file has none after it.
-                    next = Some((key.file(), key.page() + pages.max(1)));
-                }
-                Err(error) => file.keep_error(error),
+            let (tried, done, result) = self.write_run_or_each(&file, wanted, &mut buffer, false);
+            written += done as usize;
+            // No key: the last page of the largest file has none after it.
+            next = Some((key.file(), key.page() + tried.max(1)));
+            if let Err(error) = result {
+                file.keep_error(error);
             }
         }
         written

@@ -307,3 +307,46 @@ fn past_the_cache_no_page_is_read_while_it_is_written() {
     });
     assert!(!backing.met.load(SeqCst));
 }
+
+/// Fails whatever has this page in it, as a whole.
+struct BadPage(Arc<Disk>, u64);
+
+impl Backing for BadPage {
+    fn size(&self) -> u64 {
+        self.0.size()
+    }
+
+    fn read(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        self.0.read(offset, data)
+    }
+
+    fn write(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        if (offset..offset + data.len() as u64).contains(&(self.1 * PAGE as u64)) {
+            return Err(io::Error::from_raw_os_error(5));
+        }
+        self.0.write(offset, data)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+#[test]
+fn a_page_that_cannot_be_written_keeps_no_other_from_the_disk() {
+    let flush = |file: &CachedFile, _: &ByHand| drop(file.flush_all().unwrap_err());
+    let in_background = |file: &CachedFile, jobs: &ByHand| {
+        file.write(0, &[7; PAGE]).unwrap();
+        jobs.run();
+    };
+    for write in [&flush as &dyn Fn(&CachedFile, &ByHand), &in_background] {
+        let disk = Disk::new(64 * PAGE);
+        let (cache, file, jobs) = open(Arc::new(BadPage(disk.clone(), 40)));
+        cache.set_dirty(0, 100);
+        file.write(0, &vec![7; 50 * PAGE]).unwrap();
+        (0..3).for_each(|_| write(&file, &jobs));
+        let now = disk.now();
+        let lost: Vec<_> = (0..50).filter(|page| now[page * PAGE] != 7).collect();
+        assert_eq!((lost, cache.stats().total.dirty), (vec![40], PAGE as u64));
+    }
+}
