@@ -8,7 +8,7 @@ use super::error::FileError;
 use super::file::{FileState, Files};
 use super::group::{Counters, GroupState, GroupStats};
 use super::prefetch::Wanted;
-use super::shard::Shard;
+use super::shard::{Shard, Skims};
 use super::sizing::Sizing;
 use super::table::Table;
 use crate::habits::Habits;
@@ -135,6 +135,12 @@ impl Core {
 
     pub(super) fn shard_number(&self, file: &FileState, page: u64) -> usize {
         ((page / CHUNK).wrapping_add(file.start) % self.shards.len() as u64) as usize
+    }
+
+    /// Reads of a file without a trace in the shard of this page.
+    pub(super) fn skims_of<'a>(&self, file: &'a FileState, page: u64) -> &'a Skims {
+        let all = || self.shards.iter().map(|_| Skims::default()).collect();
+        &file.skims.get_or_init(all)[self.shard_number(file, page)]
     }
 
     /// Cuts a request at the borders of chunks.

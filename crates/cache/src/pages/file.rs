@@ -1,7 +1,7 @@
 //! Files in the cache: opened, used, closed.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::PageCache;
 use super::backing::Backing;
@@ -10,6 +10,7 @@ use super::error::{FileError, GroupInUse, OpenError};
 use super::frame::{FILES_MAX, Flags, PAGES_MAX};
 use super::group::{Group, GroupState};
 use super::read_time::ReadTime;
+use super::shard::Skims;
 use super::streams::Streams;
 use crate::sync::atomic::AtomicBool;
 use crate::sync::atomic::Ordering::SeqCst;
@@ -27,6 +28,8 @@ pub(super) struct FileState {
     closing: AtomicBool,
     pub(super) streams: Streams,
     pub(super) read_time: ReadTime,
+    /// In each shard, once there is one: most files are never read so.
+    pub(super) skims: OnceLock<Box<[Skims]>>,
 }
 
 impl FileState {
@@ -105,6 +108,7 @@ impl Core {
             closing: AtomicBool::new(false),
             streams: Streams::default(),
             read_time: ReadTime::default(),
+            skims: OnceLock::new(),
         });
         files.slots[number] = Some(Arc::clone(&file));
         Ok(file)

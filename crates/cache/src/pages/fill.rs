@@ -116,7 +116,9 @@ impl Core {
         file: &FileState,
         wanted: Range<u64>,
     ) -> Option<Range<u64>> {
-        if table.claimants > 0 || !table.is_scarce(&file.group, Self::watermarks(table).1) {
+        if table.claimants.contains(&file.number)
+            || !table.is_scarce(&file.group, Self::watermarks(table).1)
+        {
             return None;
         }
         let first = wanted.start;

@@ -111,10 +111,9 @@ impl Core {
         let mut shards: Vec<_> =
             chunks.map(|chunk| self.shard_number(file, chunk * CHUNK)).collect();
         shards.sort_unstable();
-        let shards = shards.into_iter().map(|at| &self.shards[at]);
-        let busy: Vec<_> =
-            shards.clone().map(|shard| Self::make_busy(shard, file, pages)).collect();
-        let mut claimed: Vec<_> = shards.map(|shard| Self::claim(shard, file, pages)).collect();
+        let busy: Vec<_> = shards.iter().map(|&at| self.make_busy(at, file, pages)).collect();
+        let claim = |at: usize| Self::claim(&self.shards[at], file, pages);
+        let mut claimed: Vec<_> = shards.into_iter().map(claim).collect();
         let offset = self.offset_of(pages.start);
         let length = self.bytes_of(file, pages) as u64;
         let result = punch(offset, length);
@@ -125,23 +124,28 @@ impl Core {
         result.map_err(|source| FileError::Punch { action, offset, length, source })
     }
 
-    fn make_busy<'a>(shard: &'a Shard, file: &FileState, pages: &Range<u64>) -> Busy<'a> {
+    fn make_busy(&self, at: usize, file: &FileState, pages: &Range<u64>) -> Busy<'_> {
+        let shard = &self.shards[at];
+        let skims_ticket = || shard.skims_ticket(&file.skims.get()?[at]);
         let mut table = shard.write();
         // Reads past the cache may always have some of them: as long as somebody waits there are no new
         // ones.
-        table.claimants += 1;
+        table.claimants.push(file.number);
         loop {
             let meets = |(other, range): &(u16, Range<u64>)| {
                 *other == file.number && range.start < pages.end && pages.start < range.end
             };
             let ticket = if table.busy.iter().any(meets) {
                 shard.ticket()
-            } else if let Some(ticket) = shard.skims_ticket() {
+            } else if let Some(ticket) = skims_ticket() {
                 // Else one of these could tell of what is done here before pages that are still there go,
                 // and a later read find those.
                 ticket
             } else {
-                table.claimants -= 1;
+                let own = table.claimants.iter().position(|&other| other == file.number);
+                if let Some(own) = own {
+                    table.claimants.swap_remove(own);
+                }
                 let busy = Busy::new(shard, &mut table, file, pages.clone());
                 drop(table);
                 // Those who let us go first may go on.

@@ -83,7 +83,7 @@ impl Core {
     fn copy_hits<'a>(
         &self,
         shard: &'a Shard,
-        file: &FileState,
+        file: &'a FileState,
         offset: u64,
         data: &mut [u8],
     ) -> (usize, Next<'a>) {

@@ -21,12 +21,22 @@ pub(super) struct Shard {
     table: RwLock<Table>,
     /// Requests so far, modulo 2^32.
     pub(super) requests: AtomicU32,
-    /// Reads of its pages that go on [without a trace](super::skim).
-    skims: AtomicU32,
     /// Those who wait, and how often they were woken.
     waiting: AtomicU32,
     turn: Mutex<u64>,
     turned: Condvar,
+}
+
+/// Reads of a file's pages in a shard that go on [without a trace](super::skim). On a line of its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(super) struct Skims(AtomicU32);
+
+impl Skims {
+    /// One begins. To be called with the shard locked.
+    pub(super) fn begin(&self) {
+        self.0.fetch_add(1, Relaxed);
+    }
 }
 
 /// Leave to wait for a page, got while its shard was locked.
@@ -41,7 +51,6 @@ impl Shard {
         Self {
             table: RwLock::new(table),
             requests: AtomicU32::new(0),
-            skims: AtomicU32::new(0),
             waiting: AtomicU32::new(0),
             turn: Mutex::new(0),
             turned: Condvar::new(),
@@ -63,27 +72,22 @@ impl Shard {
         Ticket { shard: self, turn: *lock(&self.turn) }
     }
 
-    /// A read without a trace begins. To be called with the lock held.
-    pub(super) fn begin_skim(&self) {
-        self.skims.fetch_add(1, Relaxed);
-    }
-
-    /// It has ended. There is no lock here: who waits for that took a ticket before it looked, and this
-    /// looks for tickets afterwards, so one of both sees the other (`SeqCst`).
-    pub(super) fn end_skim(&self) {
-        self.skims.fetch_sub(1, SeqCst);
+    /// A read without a trace has ended. There is no lock here: who waits for that took a ticket before it
+    /// looked, and this looks for tickets afterwards, so one of both sees the other (`SeqCst`).
+    pub(super) fn end_skim(&self, skims: &Skims) {
+        skims.0.fetch_sub(1, SeqCst);
         self.wake();
     }
 
-    /// A ticket to wait for the end of reads without a trace, if there are any. To be called with the
-    /// lock held for writing.
-    pub(super) fn skims_ticket(&self) -> Option<Ticket<'_>> {
+    /// A ticket to wait for the end of these reads without a trace, if there are any. To be called with
+    /// the lock held for writing.
+    pub(super) fn skims_ticket(&self, skims: &Skims) -> Option<Ticket<'_>> {
         // Those that are there began before the lock was taken.
-        if self.skims.load(Relaxed) == 0 {
+        if skims.0.load(Relaxed) == 0 {
             return None;
         }
         let ticket = self.ticket();
-        (self.skims.load(SeqCst) > 0).then_some(ticket)
+        (skims.0.load(SeqCst) > 0).then_some(ticket)
     }
 
     /// Lets all go on who wait. To be called when the lock was let go under which states changed.

@@ -13,7 +13,7 @@ use super::core::{CHUNK, Core};
 use super::file::FileState;
 use super::frame::Key;
 use super::group::Counters;
-use super::shard::Shard;
+use super::shard::{Shard, Skims};
 use super::table::Table;
 
 /// Pages of which one is looked at, another one in each epoch.
@@ -27,6 +27,7 @@ const PRICE_MIN: f32 = 0.2;
 /// A read without a trace that goes on.
 pub(super) struct Skim<'a> {
     shard: &'a Shard,
+    skims: &'a Skims,
     pub(super) pages: Range<u64>,
 }
 
@@ -39,7 +40,7 @@ impl Skim<'_> {
 
 impl Drop for Skim<'_> {
     fn drop(&mut self) {
-        self.shard.end_skim();
+        self.shard.end_skim(self.skims);
     }
 }
 
@@ -50,11 +51,11 @@ impl Core {
         &self,
         shard: &'a Shard,
         table: &Table,
-        file: &FileState,
+        file: &'a FileState,
         wanted: Range<u64>,
     ) -> Option<Skim<'a>> {
         // Somebody may wait for the end of such reads.
-        if !file.backing.reads_may_meet_writes() || table.claimants > 0 {
+        if !file.backing.reads_may_meet_writes() || table.claimants.contains(&file.number) {
             return None;
         }
         let local = table.known_local(&file.group)?;
@@ -85,8 +86,9 @@ impl Core {
         for counter in [misses, declined, skimmed] {
             Counters::add(counter, (pages.end - first) as usize);
         }
-        shard.begin_skim();
-        Some(Skim { shard, pages })
+        let skims = self.skims_of(file, first);
+        skims.begin();
+        Some(Skim { shard, skims, pages })
     }
 
     /// Whether this page is to be looked at more closely, though it did not come lately.

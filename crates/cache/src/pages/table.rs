@@ -48,8 +48,8 @@ pub(super) struct Table {
     pub(super) cookie: usize,
     /// Dirty pages that would have been victims, to be written before others: each with its group's number.
     nominated: Vec<(u32, u32)>,
-    /// How many wait until pages of theirs are not busy.
-    pub(super) claimants: usize,
+    /// Files of those who wait until pages of theirs are not busy.
+    pub(super) claimants: Vec<u16>,
     /// Ranges of pages that are not to be loaded now.
     pub(super) busy: Vec<(u16, std::ops::Range<u64>)>,
     /// The frame up to which dirty ones were looked for.
@@ -93,7 +93,7 @@ impl Table {
             numbers: Vec::new(),
             cookie: 0,
             nominated: Vec::new(),
-            claimants: 0,
+            claimants: Vec::new(),
             busy: Vec::new(),
             hand: 0,
         };

@@ -209,7 +209,7 @@ impl Core {
             return None;
         }
         // Who waits for pages that are busy could do so for ever, if there were new ones meanwhile.
-        if table.is_busy(key) || table.claimants > 0 {
+        if table.is_busy(key) || table.claimants.contains(&file.number) {
             let ticket = shard.ticket();
             drop(table);
             ticket.wait();

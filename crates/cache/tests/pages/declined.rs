@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -113,9 +114,10 @@ fn while_there_is_room_nothing_is_declined() {
 }
 
 #[test]
-fn who_discards_does_not_wait_for_reads_that_come_later() {
+fn who_discards_waits_for_no_reads_of_other_files_nor_for_later_ones() {
     let (cache, file, disk) = open(1 << 16);
     let file = &file;
+    let other = cache.open(Disk::new(100 * PAGE), &cache.group("other").build()).unwrap();
     let skimmed = || cache.group_stats(&file.group()).skimmed;
     disk.meets.store(true, SeqCst);
     read_at_random(file, 1 << 15, 50_000, 1);
@@ -140,6 +142,9 @@ fn who_discards_does_not_wait_for_reads_that_come_later() {
             disk.hold(None);
             reader.join().unwrap().unwrap();
         };
+        let (done, ended) = channel();
+        let elsewhere = scope.spawn(move || done.send(other.write_zeroes(0, 10 * PAGE as u64)));
+        let no_other_waits = ended.recv_timeout(Duration::from_secs(10)).is_ok();
         let discarder = scope.spawn(|| file.discard((60_000 * PAGE) as u64, PAGE as u64));
         // Once it waits nobody begins another one.
         let mut others_wait = false;
@@ -154,6 +159,8 @@ fn who_discards_does_not_wait_for_reads_that_come_later() {
         disk.hold(None);
         reader.join().unwrap().unwrap();
         discarder.join().unwrap().unwrap();
+        let _ = elsewhere.join().unwrap();
+        assert!(no_other_waits, "for a read of another file");
         assert!(others_wait && is_waiting, "reads without a trace go on: {}", !others_wait);
     });
 }

@@ -314,3 +314,32 @@ fn the_caches_own_threads_write_for_a_group_whose_neighbours_disk_hangs() {
     writes.recv_timeout(LONG).expect("a write-back beside one that hangs");
     disk.hang(false);
 }
+
+#[test]
+fn who_goes_past_the_cache_waits_for_nobody_who_discards_elsewhere() {
+    let cache = PageCache::builder(4 << 20).page_size(PAGE).shards(1).build().unwrap();
+    let open = |name: &str| {
+        let disk = Disk::new(100 * PAGE);
+        (cache.open(disk.clone(), &cache.group(name).max(0).build()).unwrap(), disk)
+    };
+    let ((hung, disk), (well, _)) = (open("hung"), open("well"));
+    disk.hold(Some(0));
+    let in_time = thread::scope(|scope| {
+        scope.spawn(|| hung.read(0, &mut [0; PAGE]).unwrap());
+        while disk.counts.reads.load(SeqCst) == 0 {
+            thread::yield_now();
+        }
+        scope.spawn(|| hung.discard(0, PAGE as u64).unwrap());
+        thread::sleep(100 * READ); // it waits for the read by now
+        let (done, ended) = channel();
+        scope.spawn(move || {
+            well.write(0, &[1; PAGE]).unwrap();
+            well.read(0, &mut [0; PAGE]).unwrap();
+            done.send(()).unwrap();
+        });
+        let ended = ended.recv_timeout(LONG / 6);
+        disk.hold(None);
+        ended
+    });
+    assert!(in_time.is_ok(), "it has waited for another one's disk");
+}
