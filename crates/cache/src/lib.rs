@@ -1,9 +1,10 @@
 //! Caches for objects and for pages, under one policy.
 //!
 //! Read on in this order: `habits` (what all shards of a cache share), `heard`, `min_ttl`, `limits` (of groups),
-//! `objects`, [`pages`].
+//! `claims`, `objects`, [`pages`].
 #![forbid(unsafe_code)]
 
+mod claims;
 mod habits;
 mod heard;
 mod limits;

@@ -24,6 +24,12 @@ pub(crate) enum Claim {
     Protected,
 }
 
+impl Claim {
+    /// In order.
+    pub(crate) const ALL: [Self; 5] =
+        [Self::OverMax, Self::OverHigh, Self::OverLow, Self::OverMin, Self::Protected];
+}
+
 impl Default for Limits {
     /// None.
     fn default() -> Self {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hash};
+use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use super::flight::Flight;
 use super::group::Group;
 use super::removal::{Cause, Departures};
 use super::slots::{Entry, Slots};
+use crate::claims::Claims;
 use crate::limits::Claim;
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering::Relaxed;
@@ -38,6 +40,7 @@ pub(super) struct Shard<K, V> {
     groups: Vec<Arc<Group>>,
     /// Their figures are kept: there are several, or somebody has asked for the first.
     counts_groups: bool,
+    claims: Claims,
     /// Where the next eviction begins to look for a group.
     cookie: usize,
     /// What it may hold.
@@ -104,6 +107,7 @@ impl<K: Hash + Eq, V> Shard<K, V> {
             lessons: 0,
             groups: Vec::new(),
             counts_groups: false,
+            claims: Claims::default(),
             cookie: 0,
             weight: 0,
             weights: Vec::new(),
@@ -167,6 +171,7 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         while self.groups.len() < common.groups.count() {
             self.groups.push(common.groups.get(self.groups.len()));
             self.ranking.add_group(common.habits.worth());
+            self.claims.add();
         }
         if !self.counts_groups && common.groups.are_counted() {
             self.counts_groups = true;
@@ -246,9 +251,11 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         self.ranking.insert(group, frame, false, shadow);
         self.set_weight(frame, weight, common.weigher.is_some());
         self.weight += weight as u64;
-        if let Some(group) = self.counted(group) {
-            group.add(weight as u64);
-            group.insertions.fetch_add(1, Relaxed);
+        if self.counts_groups {
+            let own = &self.groups[group];
+            own.add(weight as u64);
+            own.insertions.fetch_add(1, Relaxed);
+            self.claims.set(group, own.claim());
         }
         if group != 0 || !self.members.is_empty() {
             let at = frame as usize;
@@ -333,29 +340,29 @@ impl<K: Hash + Eq, V> Shard<K, V> {
 
     /// Which group gives an entry so that `to` gets one, but for some.
     fn giver(&mut self, to: usize, barred: &[usize]) -> Option<usize> {
-        let Self { groups, ranking, cookie, .. } = self;
+        let Self { groups, ranking, claims, cookie, .. } = self;
         if groups.len() == 1 {
             return Some(0);
         }
         let start = *cookie;
-        *cookie = start.wrapping_add(CANDIDATES);
+        // One of these is looked at again: else some groups could stay among themselves.
+        *cookie = start.wrapping_add(CANDIDATES - 1);
         let mut best: Option<(Claim, f32, usize)> = None;
         let mut seen = 0;
-        for number in (0..groups.len()).map(|step| start.wrapping_add(step) % groups.len()) {
-            let claim = groups[number].claim();
-            if number != to && (claim == Claim::Protected || barred.contains(&number)) {
-                continue;
+        let claim_of = |number: usize| groups[number].claim();
+        claims.search(Claim::Protected, start, claim_of, |number, claim| {
+            if let Some(worth) = ranking.least(number)
+                && (number == to || !barred.contains(&number))
+            {
+                if best.is_none_or(|(other, than, _)| (claim, worth) < (other, than)) {
+                    best = Some((claim, worth, number));
+                }
+                seen += 1;
             }
-            let Some(worth) = ranking.least(number) else { continue };
-            if best.is_none_or(|(other, than, _)| (claim, worth) < (other, than)) {
-                best = Some((claim, worth, number));
-            }
-            seen += 1;
-            if seen == CANDIDATES {
-                break;
-            }
-        }
-        best.map(|(_, _, number)| number)
+            if seen < CANDIDATES { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        // What is its own it may always give.
+        best.map_or_else(|| ranking.least(to).map(|_| to), |(_, _, number)| Some(number))
     }
 
     /// Evicts what is too much: of the group, of the shard.

@@ -1,8 +1,9 @@
 //! Which page goes: of which group, and what becomes of dirty ones.
 //!
-//! Budgets are fixed at the start: so many groups are looked at from where the last eviction stopped
-//! (the reclaim cookie of the kernel), and so many dirty pages are set aside.
+//! Budgets are fixed at the start: so many groups are looked at, of those that give first, from where the
+//! last eviction stopped (the reclaim cookie of the kernel), and so many dirty pages are set aside.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use homing_mglru::density::{Missed, Swappiness};
@@ -40,12 +41,21 @@ struct Donor {
     local: usize,
 }
 
-/// Groups that may have to give a frame, those first that give first.
+/// Groups that may have to give a frame, those first that give first, and the requester.
 struct Donors {
-    all: [Donor; GROUPS_MAX],
+    all: [Donor; GROUPS_MAX + 1],
     count: usize,
-    /// The one that was looked at last.
-    last: usize,
+}
+
+impl Donors {
+    fn push(&mut self, donor: Donor) {
+        self.all[self.count] = donor;
+        self.count += 1;
+    }
+
+    fn found(&mut self) -> &mut [Donor] {
+        &mut self.all[..self.count]
+    }
 }
 
 impl Table {
@@ -64,6 +74,7 @@ impl Table {
         if !gained {
             return Err(NoFrame::GroupFull);
         }
+        self.claims.set(local, group.claim());
         let room = self.free_count() > 0 || self.evict(Some(local), demand, habits);
         if let Some(frame) = room.then(|| self.take_free()).flatten() {
             if self.occupy(local, frame, key, flags) {
@@ -127,36 +138,38 @@ impl Table {
         if claim <= Claim::OverHigh {
             return None;
         }
-        let Donors { all, count, .. } = self.donors(Some(local), Demand::Read);
-        let Donor { claim: theirs, worth, local: donor } = *all[..count].first()?;
+        let mut donors = self.donors(Some(local), Demand::Read);
+        let Donor { claim: theirs, worth, local: donor } = *donors.found().first()?;
         (donor == local || theirs == claim).then_some(worth)
     }
 
-    /// Looks at so many groups, from the one that was looked at last for a victim on.
+    /// Looks at so many groups, those first that give first; in the end at the requester.
     fn donors(&mut self, requester: Option<usize>, demand: Demand) -> Donors {
         let kept = match demand {
             Demand::Read | Demand::Write => Claim::Protected,
             Demand::Ahead => Claim::OverMin,
         };
         let none = Donor { claim: Claim::Protected, worth: f32::INFINITY, local: 0 };
-        let mut donors = Donors { all: [none; GROUPS_MAX], count: 0, last: self.cookie };
-        for _ in 0..self.locals.len() {
-            donors.last = (donors.last + 1) % self.locals.len();
-            let local = donors.last;
-            let claim = self.locals[local].group.claim();
-            if claim >= kept && requester != Some(local) {
-                continue;
+        let mut donors = Donors { all: [none; GROUPS_MAX + 1], count: 0 };
+        let Self { claims, locals, policy, cookie, .. } = self;
+        let claim_of = |local: usize| locals[local].group.claim();
+        claims.search(kept, *cookie, claim_of, |local, claim| {
+            if let Some(worth) = policy.least(local) {
+                donors.push(Donor { claim, worth, local });
             }
-            if let Some(worth) = self.policy.least(local) {
-                donors.all[donors.count] = Donor { claim, worth, local };
-                donors.count += 1;
-                if donors.count == GROUPS_MAX {
-                    break;
-                }
+            if donors.count < GROUPS_MAX {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
             }
+        });
+        donors.found().sort_by(|a, b| a.claim.cmp(&b.claim).then(a.worth.total_cmp(&b.worth)));
+        if let Some(local) = requester
+            && donors.found().iter().all(|donor| donor.local != local)
+            && let Some(worth) = policy.least(local)
+        {
+            donors.push(Donor { claim: claim_of(local), worth, local });
         }
-        donors.all[..donors.count]
-            .sort_by(|a, b| a.claim.cmp(&b.claim).then(a.worth.total_cmp(&b.worth)));
         donors
     }
 
@@ -169,9 +182,10 @@ impl Table {
         habits: &Habits,
     ) -> bool {
         self.prepare(habits);
-        let Donors { all, count, last } = self.donors(requester, demand);
-        self.cookie = last;
-        for &Donor { local, .. } in &all[..count] {
+        let mut donors = self.donors(requester, demand);
+        // One of these is looked at again: else some groups could stay among themselves.
+        self.cookie = self.cookie.wrapping_add(GROUPS_MAX - 1);
+        for &mut Donor { local, .. } in donors.found() {
             if requester == Some(local) {
                 if self.evict_of(local, habits) {
                     return true;

@@ -12,6 +12,7 @@ use super::group::{Counters, GroupState};
 use super::index::Index;
 use super::recent::Recent;
 use super::sizing::{HEADROOM, Sizing};
+use crate::claims::Claims;
 use crate::habits::Habits;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::atomic::Ordering::Relaxed;
@@ -44,7 +45,8 @@ pub(super) struct Table {
     pub(super) locals: Vec<Local>,
     /// The policy's number of each group.
     numbers: Vec<u32>,
-    /// The group that was looked at last for a victim.
+    pub(super) claims: Claims,
+    /// Where groups are looked at next for a victim.
     pub(super) cookie: usize,
     /// Dirty pages that would have been victims, to be written before others: each with its group's number.
     nominated: Vec<(u32, u32)>,
@@ -91,6 +93,7 @@ impl Table {
             recent: Recent::new(0),
             locals: Vec::new(),
             numbers: Vec::new(),
+            claims: Claims::default(),
             cookie: 0,
             nominated: Vec::new(),
             claimants: Vec::new(),
@@ -149,6 +152,7 @@ impl Table {
             + self.locals.capacity() * size_of::<Local>()
             + self.nominated.capacity() * size_of::<(u32, u32)>()
             + self.numbers.capacity() * size_of::<u32>()
+            + self.claims.memory()
     }
 
     /// The groups of which pages are nominated.
@@ -255,6 +259,7 @@ impl Table {
             return local;
         }
         let local = self.policy.add_group(habits.worth());
+        self.claims.add();
         self.locals.push(Local {
             group: Arc::clone(group),
             pages: 0,
@@ -279,6 +284,7 @@ impl Table {
         let Some(local) = self.known_local(group) else { return };
         debug_assert_eq!(self.locals[local].pages, 0, "{} has pages", group.name);
         self.policy.remove_group(local);
+        self.claims.remove(local);
         self.locals.swap_remove(local);
         self.numbers[group.number] = ABSENT;
         self.nominated.retain(|(number, _)| *number as usize != group.number);

@@ -249,3 +249,37 @@ fn pinned_entries_take_no_group_above_its_maximum() {
     scan(&cache, &small, 500..600);
     assert_eq!(small.stats().weight, 10);
 }
+
+#[test]
+fn low_of_many_groups_is_spared() {
+    let cache = Cache::builder().capacity(2000).shards(1).build().unwrap();
+    let spared: Vec<_> = (0..24)
+        .map(|at| {
+            let group = cache.group(&at.to_string());
+            group.set_low(20);
+            scan(&cache, &group, at * 100..at * 100 + 20);
+            group
+        })
+        .collect();
+    scan(&cache, &cache.group("hog"), 100_000..140_000);
+    let left: Vec<_> = spared.iter().map(|group| group.stats().weight).collect();
+    assert_eq!(left, [20; 24]);
+}
+
+#[test]
+fn what_one_of_many_groups_has_above_its_high_goes_first() {
+    let cache = Cache::builder().capacity(2000).shards(1).build().unwrap();
+    let others: Vec<_> = (0..24)
+        .map(|at| {
+            let group = cache.group(&at.to_string());
+            scan(&cache, &group, at * 100..at * 100 + 20);
+            group
+        })
+        .collect();
+    let hog = cache.group("hog");
+    hog.set_high(100);
+    scan(&cache, &hog, 100_000..101_520);
+    scan(&cache, &cache.group("new"), 200_000..201_000);
+    let left: Vec<_> = others.iter().map(|group| group.stats().weight).collect();
+    assert_eq!((left, hog.stats().weight), (vec![20; 24], 520));
+}

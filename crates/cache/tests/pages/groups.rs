@@ -298,3 +298,44 @@ fn a_group_that_is_gone_has_not_the_hits_of_the_next_one() {
     touch(&file, [0; 1000]);
     assert_eq!((cache.group_stats(&first).hits, cache.group_stats(&second).hits), (0, 999));
 }
+
+/// A cache with half a MiB for more than the smallest has, and groups with so many pages each.
+fn many_groups(count: u64, each: u64, low: u64) -> (PageCache, Vec<(Group, CachedFile)>) {
+    let builder = |bytes| PageCache::builder(bytes).page_size(PAGE).shards(1);
+    let (cache, least) = smallest(|bytes| builder(bytes).background(ByHand::default()));
+    cache.set_size(least + (512 << 10)).unwrap();
+    cache.set_readahead(false);
+    let groups = (0..count).map(|at| {
+        let group = cache.group(at.to_string()).low(low * PAGE as u64).build();
+        let (file, _) = open(&cache, &group, each);
+        touch(&file, 0..each);
+        (group, file)
+    });
+    let groups = groups.collect();
+    (cache, groups)
+}
+
+#[test]
+fn low_of_many_groups_is_spared() {
+    let (cache, spared) = many_groups(24, 16, 16);
+    let frames = cache.stats().frames as u64;
+    let (scan, _) = open(&cache, &cache.group("hog").build(), 20 * frames);
+    touch(&scan, 0..20 * frames);
+    let left: Vec<_> = spared.iter().map(|(group, _)| pages(group)).collect();
+    assert_eq!(left, [16; 24]);
+}
+
+#[test]
+fn what_one_of_many_groups_has_above_its_high_goes_first() {
+    const HIGH: u64 = 100;
+    let (cache, others) = many_groups(24, 16, 0);
+    let hog = cache.group("hog").high(HIGH * PAGE as u64).build();
+    let frames = cache.stats().frames as u64;
+    let (scan, _) = open(&cache, &hog, frames);
+    touch(&scan, 0..frames - 24 * 16 - 10);
+    let before = pages(&hog);
+    let (file, _) = open(&cache, &cache.group("new").build(), 1000);
+    touch(&file, 0..before - HIGH);
+    let left: Vec<_> = others.iter().map(|(group, _)| pages(group)).collect();
+    assert_eq!(left, [16; 24], "the hog had {before} and has {}", pages(&hog));
+}

@@ -1,0 +1,170 @@
+//! Which groups give first, as far as a shard knows: there may be thousands, and only some can be looked at.
+//!
+//! A claim changes without the shard's doing, too: by what the group gets elsewhere, by another limit. So what
+//! is known of a group is checked when it is used, when the group gets something here, and in turn.
+
+use std::ops::ControlFlow;
+
+use crate::limits::Claim;
+
+/// Groups that are checked in turn for each search.
+const CHECKED: usize = 2;
+
+/// The groups of a shard, by number.
+#[derive(Debug, Default)]
+pub(crate) struct Claims {
+    classes: [Vec<u32>; Claim::ALL.len()],
+    /// The class of each, and where it is in that.
+    places: Vec<(Claim, u32)>,
+    /// The one that was checked last.
+    hand: usize,
+}
+
+impl Claims {
+    /// The next group, which has nothing yet.
+    pub(crate) fn add(&mut self) {
+        self.places.push((Claim::Protected, 0));
+        self.put_in(self.places.len() - 1, Claim::Protected);
+    }
+
+    /// Forgets a group. The last one takes its number.
+    pub(crate) fn remove(&mut self, number: usize) {
+        self.take_out(number);
+        self.places.swap_remove(number);
+        if let Some(&(claim, at)) = self.places.get(number) {
+            self.classes[claim as usize][at as usize] = number as u32;
+        }
+    }
+
+    #[inline]
+    pub(crate) fn set(&mut self, number: usize, claim: Claim) {
+        if self.places[number].0 != claim {
+            self.take_out(number);
+            self.put_in(number, claim);
+        }
+    }
+
+    fn put_in(&mut self, number: usize, claim: Claim) {
+        let class = &mut self.classes[claim as usize];
+        self.places[number] = (claim, class.len() as u32);
+        class.push(number as u32);
+    }
+
+    fn take_out(&mut self, number: usize) {
+        let (claim, at) = self.places[number];
+        let class = &mut self.classes[claim as usize];
+        class.swap_remove(at as usize);
+        if let Some(&moved) = class.get(at as usize) {
+            self.places[moved as usize].1 = at;
+        }
+    }
+
+    /// Shows groups with claims before `kept`, those first that give first, and in each class from `start` on,
+    /// until it is enough.
+    pub(crate) fn search(
+        &mut self,
+        kept: Claim,
+        start: usize,
+        claim_of: impl Fn(usize) -> Claim,
+        mut show: impl FnMut(usize, Claim) -> ControlFlow<()>,
+    ) {
+        for _ in 0..CHECKED.min(self.places.len()) {
+            self.hand = (self.hand + 1) % self.places.len();
+            self.set(self.hand, claim_of(self.hand));
+        }
+        for class in Claim::ALL.into_iter().take_while(|&class| class < kept) {
+            let mut at = start;
+            for _ in 0..self.classes[class as usize].len() {
+                let numbers = &self.classes[class as usize];
+                at %= numbers.len();
+                let number = numbers[at] as usize;
+                let claim = claim_of(number);
+                if claim == class {
+                    at += 1;
+                } else {
+                    self.set(number, claim);
+                }
+                // Who gives later is met there.
+                if claim <= class && show(number, claim).is_break() {
+                    return;
+                }
+                if self.classes[class as usize].is_empty() {
+                    break;
+                }
+            }
+        }
+    }
+
+    pub(crate) fn memory(&self) -> usize {
+        let numbers: usize = self.classes.iter().map(Vec::capacity).sum();
+        numbers * size_of::<u32>() + self.places.capacity() * size_of::<(Claim, u32)>()
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_group_is_shown_once_where_its_claim_is_now() {
+        let mut claims = Claims::default();
+        let mut now: Vec<Claim> = Vec::new();
+        let mut random = 1_u64;
+        for step in 0..10_000 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let drawn = (random >> 33) as usize;
+            let claim = Claim::ALL[drawn / 8 % 5];
+            let at = drawn / 64 % now.len().max(1);
+            match drawn % 8 {
+                0 => {
+                    claims.add();
+                    now.push(Claim::Protected);
+                }
+                1 if now.len() > 20 => {
+                    claims.remove(at);
+                    now.swap_remove(at);
+                }
+                _ if now.is_empty() => {}
+                // Elsewhere, as it were.
+                2..4 => now[at] = claim,
+                _ => {
+                    now[at] = claim;
+                    claims.set(at, claim);
+                }
+            }
+            if step % 10 == 0 {
+                // At first some of what is known is old.
+                for known in [false, true] {
+                    let mut shown = vec![0; now.len()];
+                    let mut last = Claim::OverMax;
+                    let claim_of = |number: usize| now[number];
+                    claims.search(Claim::Protected, drawn, claim_of, |number, claim| {
+                        assert_eq!(claim, now[number]);
+                        assert!(!known || claim >= last);
+                        last = claim;
+                        shown[number] += 1;
+                        ControlFlow::Continue(())
+                    });
+                    let once = |(&shown, &claim)| shown == i32::from(claim < Claim::Protected);
+                    assert!(!known || shown.iter().zip(&now).all(once), "{shown:?} {now:?}");
+                    (0..now.len()).for_each(|number| claims.set(number, now[number]));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_changed_elsewhere_is_noticed_in_turn() {
+        let mut claims = Claims::default();
+        (0..100).for_each(|_| claims.add());
+        let claim_of = |number| if number == 77 { Claim::OverHigh } else { Claim::Protected };
+        let mut shown = Vec::new();
+        for _ in 0..100 / CHECKED {
+            claims.search(Claim::Protected, 0, claim_of, |number, _| {
+                shown.push(number);
+                ControlFlow::Break(())
+            });
+        }
+        assert!(!shown.is_empty() && shown.iter().all(|&number| number == 77), "{shown:?}");
+    }
+}
