@@ -316,8 +316,8 @@ impl CachedFile {
         core.read(file, offset, data)
     }
 
-    /// Writes `data` at `offset`. Where no frame can be had it goes past the cache. If it fails, a part
-    /// of it may be written.
+    /// Writes `data` at `offset`. Where no frame can be had, or where too much is dirty and cannot be written
+    /// back, it goes past the cache. If it fails, a part of it may be written.
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), FileError> {
         let (core, file) = self.parts();
         core.write(file, offset, data)

@@ -7,7 +7,7 @@ use homing_mglru::density::Swappiness;
 use super::background::Service;
 use crate::limits::{Claim, Limits};
 use crate::sync::atomic::Ordering::Relaxed;
-use crate::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize};
+use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
 
 /// Files that are served together: a tenant, an export.
 ///
@@ -61,6 +61,8 @@ pub(super) struct GroupState {
     pub(super) unwritten: AtomicUsize,
     /// What its writers still have to write back, in 256ths of pages.
     pub(super) debt: AtomicU64,
+    /// Its writers were to write back, and nothing of it could be written, nor since.
+    pub(super) stuck: AtomicBool,
     pub(super) counters: Counters,
     /// Who writes its pages back in the background.
     pub(super) writer: Arc<Service>,
@@ -101,7 +103,8 @@ pub struct GroupStats {
     pub misses: u64,
     /// Of the misses that were put in, those of pages remembered from before: evicted, or declined.
     pub refaults: u64,
-    /// Pages read or written past the cache, since no frame could be had.
+    /// Pages read or written past the cache, since no frame could be had, or since what is dirty cannot be
+    /// written.
     pub bypasses: u64,
     /// Of the misses, pages that were not worth the frames of others: they were read past the cache.
     pub declined: u64,
@@ -152,6 +155,7 @@ impl GroupState {
             pages: AtomicUsize::new(0),
             unwritten: AtomicUsize::new(0),
             debt: AtomicU64::new(0),
+            stuck: AtomicBool::new(false),
             counters: Counters::default(),
             writer: Arc::default(),
         }

@@ -3,7 +3,9 @@
 //!
 //! A shard below its low watermark of free frames is brought up to the high one. A group with more
 //! dirty pages than its target has them written back, until it is there; between target and trigger
-//! its writers write back a share of what they write, which grows to twice as much. Nobody sleeps.
+//! its writers write back a share of what they write, which grows to twice as much. Nobody sleeps. Where
+//! nothing can be written back, as on a full disk, what is written above the trigger goes past the cache: the
+//! writer gets the error, and the group no more of the memory.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -169,13 +171,14 @@ impl Core {
         0
     }
 
-    /// Lets a writer pay for what it is about to make dirty.
-    pub(super) fn throttle(&self, file: &FileState, pages: Range<u64>) {
+    /// Lets a writer pay for what it is about to make dirty. Returns whether it must not: then it has to
+    /// write past the cache.
+    pub(super) fn throttle(&self, file: &FileState, pages: Range<u64>) -> bool {
         let group = &file.group;
         let dirty = group.unwritten.load(Relaxed);
         let target = self.dirty_limit(group, self.dirty_target.load(Relaxed));
         if dirty <= target {
-            return;
+            return false;
         }
         self.wake_writer(group);
         let trigger = self.dirty_limit(group, self.dirty_trigger.load(Relaxed)).max(target + 1);
@@ -186,8 +189,13 @@ impl Core {
         let paid = |debt: u64| debt.checked_sub(THROTTLE * 256);
         if group.debt.fetch_update(Relaxed, Relaxed, paid).is_ok() {
             Counters::add(&group.counters.throttled, 1);
-            self.write_some(group, THROTTLE as usize);
+            let errors = || group.counters.write_back_errors.load(Relaxed);
+            let before = errors();
+            if self.write_some(group, THROTTLE as usize) == 0 && errors() != before {
+                group.stuck.store(true, Relaxed);
+            }
         }
+        dirty >= trigger && group.stuck.load(Relaxed)
     }
 
     /// Tries to make a frame free, for a request that found none. Returns whether it did something.

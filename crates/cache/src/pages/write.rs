@@ -20,6 +20,8 @@ enum Stop<'a> {
     /// The page has to be read first.
     Partial,
     Full(NoFrame),
+    /// The page is not in the cache, and is not to be.
+    Past,
 }
 
 /// Missing pages that are used past the cache: nobody loads them meanwhile.
@@ -67,8 +69,8 @@ impl Core {
     ) -> Result<(), FileError> {
         Self::check_range(file, offset, data.len() as u64)?;
         for Piece { offset, bytes } in self.pieces(offset, data.len()) {
-            self.throttle(file, self.pages_of(offset, bytes.len() as u64));
-            self.write_piece(file, offset, &data[bytes])?;
+            let past = self.throttle(file, self.pages_of(offset, bytes.len() as u64));
+            self.write_piece(file, offset, &data[bytes], past)?;
         }
         Ok(())
     }
@@ -78,11 +80,12 @@ impl Core {
         file: &FileState,
         mut offset: u64,
         mut data: &[u8],
+        past: bool,
     ) -> Result<(), FileError> {
         let shard = self.shard_of(file, self.page_of(offset));
         let mut tries = 0;
         loop {
-            let (mut done, stop) = self.copy_in(shard, file, offset, data);
+            let (mut done, stop) = self.copy_in(shard, file, offset, data, past);
             let (at, rest) = (offset + done as u64, &data[done..]);
             match stop {
                 Stop::End => return Ok(()),
@@ -91,6 +94,7 @@ impl Core {
                 Stop::Full(none) => {
                     done += self.write_full(shard, file, at, rest, none, &mut tries)?;
                 }
+                Stop::Past => done += self.write_past(shard, file, at, rest)?,
             }
             offset += done as u64;
             data = &data[done..];
@@ -106,13 +110,15 @@ impl Core {
         (start..start + count, is_all)
     }
 
-    /// Copies into pages from the first one on, as far as it gets.
+    /// Copies into pages from the first one on, as far as it gets; where the rest is to go `past` the cache,
+    /// only into those that are dirty in any case.
     fn copy_in<'a>(
         &self,
         shard: &'a Shard,
         file: &FileState,
         offset: u64,
         data: &[u8],
+        past: bool,
     ) -> (usize, Stop<'a>) {
         let mut table = shard.write();
         table.listen(&self.habits);
@@ -130,6 +136,11 @@ impl Core {
                 Some((_, flags)) if flags.has(Flags::LOADING) => break Stop::Wait(shard.ticket()),
                 Some((frame, flags)) => {
                     let Some(local) = table.known_local(&file.group) else { break Stop::End };
+                    if past && !flags.has(Flags::UNWRITTEN) {
+                        table.vacate(local, frame);
+                        file.group.lose();
+                        break Stop::Past;
+                    }
                     table.arena.get_mut(frame)[part].copy_from_slice(bytes);
                     table.set_flags(local, frame, flags.or(Flags::DIRTY));
                     table.policy.set_dirty(frame);
@@ -138,6 +149,7 @@ impl Core {
                     }
                 }
                 None if table.is_busy(key) => break Stop::Wait(shard.ticket()),
+                None if past => break Stop::Past,
                 None if !is_all => break Stop::Partial,
                 None => {
                     match table.admit(&file.group, key, Flags::DIRTY, Demand::Write, &self.habits) {
@@ -232,6 +244,17 @@ impl Core {
         if *tries < TRIES_MAX && self.make_room(shard, file, none) {
             return Ok(0);
         }
+        self.write_past(shard, file, offset, data)
+    }
+
+    /// Writes a page past the cache, unless it is there by now.
+    fn write_past(
+        &self,
+        shard: &Shard,
+        file: &FileState,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<usize, FileError> {
         let page = self.page_of(offset);
         let Some(busy) = Self::past(shard, file, page) else { return Ok(0) };
         let pages = page..page + 1;

@@ -12,6 +12,7 @@ use super::file::FileState;
 use super::frame::{Flags, Key};
 use super::group::Counters;
 use super::shard::{Shard, Ticket};
+use crate::sync::atomic::Ordering::Relaxed;
 
 /// Pages of a shard that are being written.
 struct Writing<'a> {
@@ -153,6 +154,9 @@ impl Core {
             Err(_) => &counters.write_back_errors,
         };
         Counters::add(counter, pages as usize);
+        if result.is_ok() && file.group.stuck.load(Relaxed) {
+            file.group.stuck.store(false, Relaxed);
+        }
         writing.end(result.is_ok());
         let failed = |source| FileError::Write { offset, length, source };
         (pages, result.map_err(failed))

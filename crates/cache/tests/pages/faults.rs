@@ -82,6 +82,7 @@ fn with_all_frames_dirty_and_nothing_written_nobody_waits_for_ever() {
     let disk = Disk::new(400 * PAGE);
     disk.fill(|_| 3);
     let (cache, file, jobs) = open(disk.clone());
+    cache.set_dirty(100, 100);
     disk.failing.writes.store(1, SeqCst);
     let frames = cache.stats().frames;
     let mut accepted = 0;

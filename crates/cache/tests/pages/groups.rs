@@ -1,6 +1,7 @@
 //! Tenants that cannot hurt each other.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 
 use homing_cache::pages::{Background, CachedFile, Group, Job, PageCache};
 
@@ -251,7 +252,7 @@ fn a_group_may_go_with_its_last_file() {
     third.write(0, &[1; PAGE]).unwrap();
     drop(second);
     // A file that cannot be closed keeps it, and its data.
-    disk.failing.writes.store(1, std::sync::atomic::Ordering::SeqCst);
+    disk.failing.writes.store(1, SeqCst);
     let error = third.close().unwrap_err();
     assert!(cache.remove_group(&passing).is_err());
     disk.calm(|| error.file.close().unwrap());
@@ -338,4 +339,37 @@ fn what_one_of_many_groups_has_above_its_high_goes_first() {
     touch(&file, 0..before - HIGH);
     let left: Vec<_> = others.iter().map(|(group, _)| pages(group)).collect();
     assert_eq!(left, [16; 24], "the hog had {before} and has {}", pages(&hog));
+}
+
+#[test]
+fn a_tenant_whose_disk_is_full_does_not_take_all_memory() {
+    let cache = PageCache::builder(4 << 20).page_size(PAGE).shards(1).build().unwrap();
+    let [a, b] = ["a", "b"].map(|name| cache.group(name).build());
+    let frames = cache.stats().frames as u64;
+    let ((of_a, disk), (of_b, _)) = (open(&cache, &a, 2 * frames), open(&cache, &b, 100));
+    disk.fill(|_| 3);
+    // What was there before counts as little as what is new.
+    touch(&of_a, 0..frames);
+    disk.failing.writes.store(1, SeqCst);
+    let write = |page: u64, byte: u8| of_a.write(page * PAGE as u64, &[byte; PAGE]).is_ok();
+    let accepted: Vec<_> = (0..2 * frames).map(|page| write(page, 7)).collect();
+    let dirty = cache.group_stats(&a).dirty / PAGE as u64;
+    assert!(dirty < frames / 4, "{dirty} of {frames} pages are dirty");
+    assert_eq!(accepted.iter().filter(|accepted| **accepted).count() as u64, dirty);
+    (0..20).for_each(|_| touch(&of_b, 0..100));
+    let hits = cache.group_stats(&b).hits;
+    assert!(hits > 1000, "{hits}");
+    // A part of what failed may be on the disk; what did not is.
+    disk.failing.writes.store(0, SeqCst);
+    let _ = of_a.flush_all();
+    of_a.flush_all().unwrap();
+    for (page, accepted) in accepted.iter().enumerate() {
+        let mut data = [0; PAGE];
+        of_a.read((page * PAGE) as u64, &mut data).unwrap();
+        assert!(!accepted || data == [7; PAGE] && disk.durable()[page * PAGE..][..PAGE] == data);
+        assert!(data.iter().all(|byte| [3, 7].contains(byte)), "page {page}");
+    }
+    // It has room again.
+    (0..frames / 10).for_each(|page| assert!(write(page, 9)));
+    assert!(cache.group_stats(&a).dirty > 0);
 }
