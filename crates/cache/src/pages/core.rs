@@ -5,7 +5,7 @@ use std::sync::{Arc as StdArc, Weak};
 
 use super::background::{Background, Service};
 use super::error::FileError;
-use super::file::{FileState, Files};
+use super::file::{FileState, Files, Orphans};
 use super::group::{Counters, GroupState, GroupStats};
 use super::prefetch::Wanted;
 use super::shard::{Shard, Skims};
@@ -28,6 +28,7 @@ pub(super) struct Core {
     pub(super) shards: Box<[Shard]>,
     pub(super) habits: Arc<Habits>,
     pub(super) files: RwLock<Files>,
+    pub(super) orphans: Orphans,
     /// By number.
     groups: Mutex<Vec<Option<StdArc<GroupState>>>>,
     /// What groups did that are gone.
@@ -80,6 +81,7 @@ impl Core {
             shards: tables.into_iter().map(Shard::new).collect(),
             habits: Habits::following(pages, sizing.sample),
             files: RwLock::new(Files::default()),
+            orphans: Orphans::default(),
             groups: Mutex::new(Vec::new()),
             departed: Mutex::new(GroupStats::default()),
             service: StdArc::new(Service::default()),
@@ -163,13 +165,14 @@ impl Core {
         }
     }
 
-    /// Tells the clock of requests, in batches.
+    /// Tells the clock of requests, in batches. To be called without a lock.
     pub(super) fn passed(&self, shard: &Shard, requests: u32) {
         let batch = self.habits.batch().max(1);
         let before = shard.requests.fetch_add(requests, Relaxed);
         let batches = (before % batch + requests) / batch;
         if batches > 0 {
             self.habits.passed((batches * batch) as u64);
+            self.try_orphans();
         }
     }
 

@@ -69,7 +69,7 @@ impl Core {
     }
 
     /// Each group has a job of its own that writes: it may wait for its disk.
-    fn wake_writer(&self, group: &Arc<GroupState>) {
+    pub(super) fn wake_writer(&self, group: &Arc<GroupState>) {
         let of = Arc::clone(group);
         self.wake(&group.writer, move |core| core.write_group(&of));
     }
@@ -108,6 +108,7 @@ impl Core {
                 break;
             }
         }
+        self.close_orphans(group);
     }
 
     /// Frees frames up to the high watermark.

@@ -351,3 +351,34 @@ fn a_page_that_cannot_be_written_keeps_no_other_from_the_disk() {
         assert_eq!((lost, cache.stats().total.dirty), (vec![40], PAGE as u64));
     }
 }
+
+#[test]
+fn a_file_dropped_while_its_disk_was_full_is_written_when_there_is_room() {
+    let disk = Disk::new(64 * PAGE);
+    let jobs = ByHand::default();
+    let builder = PageCache::builder(4 << 20).page_size(PAGE).background(jobs.clone());
+    let cache = builder.build().unwrap();
+    let group = cache.group("all").build();
+    let file = cache.open(disk.clone(), &group).unwrap();
+    file.write(0, &[7; 10 * PAGE]).unwrap();
+    disk.failing.writes.store(1, SeqCst);
+    drop(file);
+    let other = cache.open(Disk::new(2000 * PAGE), &group).unwrap();
+    let read = || {
+        for page in 0..2000 {
+            other.read(page * PAGE as u64, &mut [0; 8]).unwrap();
+            jobs.run();
+        }
+    };
+    let flushes = || disk.counts.flushes.load(SeqCst);
+    let before = flushes();
+    (0..5).for_each(|_| read());
+    let tried = flushes() - before;
+    assert!((2..100).contains(&tried), "tried {tried} times");
+    assert_eq!(group.dirty(), 10 * PAGE as u64);
+    disk.failing.writes.store(0, SeqCst);
+    (0..5).for_each(|_| read());
+    assert_eq!((group.dirty(), &disk.durable()[..10 * PAGE]), (0, &[7; 10 * PAGE][..]));
+    other.close().unwrap();
+    cache.remove_group(&group).expect("no file of it is open");
+}
