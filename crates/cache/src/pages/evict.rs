@@ -6,7 +6,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use homing_mglru::density::{Missed, Swappiness};
+use homing_mglru::density::{Missed, Swappiness, Victim};
 
 use super::fill::Demand;
 use super::frame::{Flags, Key};
@@ -190,15 +190,17 @@ impl Table {
                 if self.evict_of(local, habits) {
                     return true;
                 }
-            } else if self.locals[local].group.give() {
-                // Counted before it goes: others may be at its pages in other shards.
-                let swappiness = self.locals[local].group.swappiness();
-                if let Some(frame) = self.victim(local, swappiness, habits) {
-                    self.vacate(local, frame);
-                    return true;
-                }
-                self.locals[local].group.keep();
+                continue;
             }
+            let swappiness = self.locals[local].group.swappiness();
+            let Some(victim) = self.victim(local, swappiness) else { continue };
+            // Counted before it goes, as others may be at its pages in other shards; and after it was found, as
+            // the group may have as many as it may by the time at which the count would be raised again.
+            if self.locals[local].group.give() {
+                self.let_go(local, victim, habits);
+                return true;
+            }
+            self.put_back(local, victim.frame);
         }
         false
     }
@@ -207,9 +209,9 @@ impl Table {
     pub(super) fn evict_of(&mut self, local: usize, habits: &Habits) -> bool {
         self.prepare(habits);
         let swappiness = self.locals[local].group.swappiness();
-        let victim = self.victim(local, swappiness, habits);
-        if let Some(frame) = victim {
-            self.vacate(local, frame);
+        let victim = self.victim(local, swappiness);
+        if let Some(victim) = victim {
+            self.let_go(local, victim, habits);
             self.locals[local].group.lose();
         }
         victim.is_some()
@@ -236,12 +238,25 @@ impl Table {
     ) -> bool {
         self.listen(habits);
         self.policy.spare(epochs.checked_sub(1));
-        let victim = self.victim(local, swappiness, habits);
-        if let Some(frame) = victim {
-            self.vacate(local, frame);
+        let victim = self.victim(local, swappiness);
+        if let Some(victim) = victim {
+            self.let_go(local, victim, habits);
             self.locals[local].group.lose();
         }
         victim.is_some()
+    }
+
+    /// Frees the frame of a victim, which is remembered.
+    fn let_go(&mut self, local: usize, victim: Victim, habits: &Habits) {
+        let counters = &self.locals[local].group.counters;
+        Counters::add(&counters.evictions, 1);
+        if victim.wasted {
+            Counters::add(&counters.read_ahead_wasted, 1);
+        } else {
+            let hash = self.hash(self.key(victim.frame));
+            habits.evicted(&mut self.policy, &mut self.ghosts, hash, victim.shadow);
+        }
+        self.vacate(local, victim.frame);
     }
 
     fn has_nominated_enough(&self, local: usize) -> bool {
@@ -249,9 +264,9 @@ impl Table {
         all >= NOMINATED_MAX && own >= NOMINATED_OWN
     }
 
-    /// The clean page of a group that is worth least, taken from the policy. Dirty ones that are
-    /// worth less are nominated to be written.
-    fn victim(&mut self, local: usize, swappiness: Swappiness, habits: &Habits) -> Option<u32> {
+    /// The clean page of a group that is worth least, taken from the policy: to be let go or put back. Dirty
+    /// ones that are worth less are nominated to be written.
+    fn victim(&mut self, local: usize, swappiness: Swappiness) -> Option<Victim> {
         self.policy.set_swappiness(local, swappiness);
         for _ in 0..ASIDE_MAX {
             if self.has_nominated_enough(local) {
@@ -261,15 +276,7 @@ impl Table {
             let flags = self.flags(victim.frame);
             self.set_flags(local, victim.frame, flags.or(Flags::OUT));
             if !flags.has(Flags::UNWRITTEN) {
-                let counters = &self.locals[local].group.counters;
-                Counters::add(&counters.evictions, 1);
-                if victim.wasted {
-                    Counters::add(&counters.read_ahead_wasted, 1);
-                } else {
-                    let hash = self.hash(self.key(victim.frame));
-                    habits.evicted(&mut self.policy, &mut self.ghosts, hash, victim.shadow);
-                }
-                return Some(victim.frame);
+                return Some(victim);
             }
             // What is being written comes back when that has ended.
             if !flags.has(Flags::WRITING) {

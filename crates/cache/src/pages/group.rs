@@ -190,18 +190,13 @@ impl GroupState {
         self.pages.fetch_sub(1, Relaxed);
     }
 
-    /// Counts a page that it is about to lose to another group, unless that is none of the other's
+    /// Counts a page that it loses to another group, unless that is none of the other's
     /// business. Several may ask at a time: no more get a yes than there are pages to spare.
     pub(super) fn give(&self) -> bool {
         let spare = self.limits.min.load(Relaxed).min(self.limits.max()) as usize;
         self.pages
             .fetch_update(Relaxed, Relaxed, |pages| (pages > spare).then(|| pages - 1))
             .is_ok()
-    }
-
-    /// It did not lose the page that it was to [`give`](Self::give).
-    pub(super) fn keep(&self) {
-        self.pages.fetch_add(1, Relaxed);
     }
 
     pub(super) fn stats(&self, hits: u64) -> GroupStats {

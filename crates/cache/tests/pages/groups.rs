@@ -1,7 +1,7 @@
 //! Tenants that cannot hurt each other.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use homing_cache::pages::{Background, CachedFile, Group, Job, PageCache};
 
@@ -372,4 +372,33 @@ fn a_tenant_whose_disk_is_full_does_not_take_all_memory() {
     // It has room again.
     (0..frames / 10).for_each(|page| assert!(write(page, 9)));
     assert!(cache.group_stats(&a).dirty > 0);
+}
+
+#[test]
+fn nobody_has_more_than_the_max_where_others_ask_for_pages_that_cannot_go() {
+    const MAX: u64 = 20;
+    let (cache, frames) = cache(4);
+    cache.set_dirty(100, 100);
+    let tenant = cache.group("tenant").max(MAX * PAGE as u64).build();
+    let ((file, disk), over) = (open(&cache, &tenant, 4000), AtomicBool::new(false));
+    disk.failing.writes.store(1, SeqCst);
+    let most = std::thread::scope(|scope| {
+        for asker in 0..2 {
+            let (other, over) = (cache.group(asker.to_string()).build(), &over);
+            let (scan, _) = open(&cache, &other, 20 * frames);
+            scope.spawn(move || {
+                while !over.load(SeqCst) {
+                    touch(&scan, 0..20 * frames);
+                }
+            });
+        }
+        let mut most = 0;
+        for page in 0..100_000 {
+            let _ = file.write(page * 37 % 4000 * PAGE as u64, &[1; PAGE]);
+            most = most.max(pages(&tenant));
+        }
+        over.store(true, SeqCst);
+        most
+    });
+    assert!(most <= MAX, "{most}");
 }
