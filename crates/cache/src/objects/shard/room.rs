@@ -1,0 +1,113 @@
+//! Room for what comes: which groups give entries for it, and how many.
+
+use std::hash::{BuildHasher, Hash};
+use std::ops::ControlFlow;
+
+use super::Shard;
+use crate::limits::Claim;
+use crate::objects::common::Common;
+use crate::objects::removal::Departures;
+
+/// How many groups an eviction looks at, at most.
+const CANDIDATES: usize = 8;
+
+impl<K: Hash + Eq, V> Shard<K, V> {
+    pub(super) fn make_room<S: BuildHasher>(
+        &mut self,
+        weight: u32,
+        group: usize,
+        common: &Common<K, V, S>,
+        gone: &mut Departures<K, V>,
+    ) -> bool {
+        let weight = weight as u64;
+        // Before anything is evicted in vain.
+        let Some(left) = self.capacity.checked_sub(weight) else { return false };
+        if self.pinned > left {
+            return false;
+        }
+        self.make_room_in(group, weight, common, gone);
+        // One entry may be too much for each shard; but not one after the other, where none goes.
+        if self.counted(group).is_some_and(|group| !group.has_room_for(weight))
+            && self.pins.keys().any(|&frame| self.group_of(frame) == group)
+        {
+            return false;
+        }
+        self.shrink(left, group, common, gone)
+    }
+
+    /// Evicts of a group what it may not have beside so much, as far as that is in this shard.
+    fn make_room_in<S: BuildHasher>(
+        &mut self,
+        group: usize,
+        weight: u64,
+        common: &Common<K, V, S>,
+        gone: &mut Departures<K, V>,
+    ) {
+        while self.counted(group).is_some_and(|group| !group.has_room_for(weight)) {
+            if !self.evict_from(group, true, common, gone) {
+                break;
+            }
+        }
+    }
+
+    /// Evicts until no more than this weight is left. Whether that could be done.
+    fn shrink<S: BuildHasher>(
+        &mut self,
+        weight: u64,
+        group: usize,
+        common: &Common<K, V, S>,
+        gone: &mut Departures<K, V>,
+    ) -> bool {
+        // Groups whose next victim is not to spare.
+        let mut barred = Vec::new();
+        while self.weight > weight {
+            let Some(giver) = self.giver(group, &barred) else { return false };
+            if self.evict_from(giver, giver == group, common, gone) {
+                continue;
+            }
+            if giver == group {
+                return false;
+            }
+            barred.push(giver);
+        }
+        true
+    }
+
+    /// Which group gives an entry so that `to` gets one, but for some.
+    fn giver(&mut self, to: usize, barred: &[usize]) -> Option<usize> {
+        let Self { groups, ranking, claims, cookie, .. } = self;
+        if groups.len() == 1 {
+            return Some(0);
+        }
+        let start = *cookie;
+        // One of these is looked at again: else some groups could stay among themselves.
+        *cookie = start.wrapping_add(CANDIDATES - 1);
+        let mut best: Option<(Claim, f32, usize)> = None;
+        let mut seen = 0;
+        let claim_of = |number: usize| groups[number].claim();
+        claims.search(Claim::Protected, start, claim_of, |number, claim| {
+            if let Some(worth) = ranking.least(number)
+                && (number == to || !barred.contains(&number))
+            {
+                if best.is_none_or(|(other, than, _)| (claim, worth) < (other, than)) {
+                    best = Some((claim, worth, number));
+                }
+                seen += 1;
+            }
+            if seen < CANDIDATES { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        // What is its own it may always give.
+        best.map_or_else(|| ranking.least(to).map(|_| to), |(_, _, number)| Some(number))
+    }
+
+    /// Evicts what is too much: of the group, of the shard.
+    pub(in crate::objects) fn shrink_to_fit<S: BuildHasher>(
+        &mut self,
+        group: usize,
+        common: &Common<K, V, S>,
+        gone: &mut Departures<K, V>,
+    ) {
+        self.make_room_in(group, 0, common, gone);
+        self.shrink(self.capacity, group, common, gone);
+    }
+}
