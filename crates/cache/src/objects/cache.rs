@@ -305,8 +305,8 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         self.inner.common.capacity.load(Relaxed)
     }
 
-    /// Sets what the cache may hold. What is too much is evicted before this returns, shard by shard:
-    /// others can use the cache meanwhile.
+    /// Sets what the cache may hold. What is too much, and not pinned, is evicted before this returns, even of what
+    /// groups are guaranteed; shard by shard, so others can use the cache meanwhile.
     ///
     /// # Panics
     ///
@@ -335,6 +335,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
             let mut shard = write(&part.shard);
             shard.catch_up(common);
             shard.shrink_to_fit(0, common, &mut gone);
+            shard.shrink_in_any_case(common, &mut gone);
             drop(shard);
             common.tell(gone);
         }

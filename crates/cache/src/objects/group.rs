@@ -83,7 +83,7 @@ impl Group {
         &self.name
     }
 
-    /// Guarantees it so much: other groups never take it.
+    /// Guarantees it so much: other groups never take it. It goes only where the cache is made smaller than that.
     pub fn set_min(&self, weight: u64) {
         self.limits.min.store(weight, Relaxed);
     }

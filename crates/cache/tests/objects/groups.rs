@@ -283,3 +283,17 @@ fn what_one_of_many_groups_has_above_its_high_goes_first() {
     let left: Vec<_> = others.iter().map(|group| group.stats().weight).collect();
     assert_eq!((left, hog.stats().weight), (vec![20; 24], 520));
 }
+
+#[test]
+fn a_smaller_capacity_holds_whatever_is_guaranteed() {
+    let cache = Cache::builder().capacity(1000).shards(1).build().unwrap();
+    let [first, second] = ["first", "second"].map(|name| cache.group(name));
+    for (group, keys) in [(&first, 0..500), (&second, 500..1000)] {
+        group.set_min(500);
+        scan(&cache, group, keys);
+    }
+    let pin = cache.pin(&0);
+    cache.set_capacity(100);
+    assert_eq!((first.stats().weight, second.stats().weight), (50, 50));
+    assert!(pin.is_some() && cache.contains_key(&0));
+}

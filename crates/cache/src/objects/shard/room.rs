@@ -110,4 +110,20 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         self.make_room_in(group, 0, common, gone);
         self.shrink(self.capacity, group, common, gone);
     }
+
+    /// Evicts what is still too much, of each group in turn, whatever they are guaranteed.
+    pub(in crate::objects) fn shrink_in_any_case<S: BuildHasher>(
+        &mut self,
+        common: &Common<K, V, S>,
+        gone: &mut Departures<K, V>,
+    ) {
+        let mut goes_on = true;
+        while goes_on {
+            goes_on = false;
+            for group in 0..self.groups.len() {
+                goes_on |=
+                    self.weight > self.capacity && self.evict_from(group, true, common, gone);
+            }
+        }
+    }
 }
