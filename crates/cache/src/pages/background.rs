@@ -1,5 +1,5 @@
-//! Who works in the background, and when: at most one job of a kind at a time (reclaiming, reading ahead,
-//! writing back of each group), asked for by those who see that there is something to do.
+//! Who works in the background, and when: at most one job of a kind at a time (reclaiming; reading ahead and
+//! writing back for each group), asked for by those who see that there is something to do.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -7,7 +7,6 @@ use super::background::{Background, Service};
 use super::error::FileError;
 use super::file::{FileState, Files, Orphans};
 use super::group::{Counters, GroupState, GroupStats};
-use super::prefetch::Wanted;
 use super::shard::{Shard, Skims};
 use super::sizing::Sizing;
 use super::table::Table;
@@ -50,9 +49,6 @@ pub(super) struct Core {
     pub(super) dirty_trigger: AtomicUsize,
     /// Where those begin to look who go through all shards.
     pub(super) next_shard: AtomicUsize,
-    /// What is to be read in the background, and by whom.
-    pub(super) wanted: Mutex<Wanted>,
-    pub(super) reader: StdArc<Service>,
     /// Whether pages are read ahead for who reads in order, and at most how many bytes.
     pub(super) reads_ahead: AtomicBool,
     pub(super) ahead_max: AtomicUsize,
@@ -94,8 +90,6 @@ impl Core {
             dirty_target: AtomicUsize::new(5),
             dirty_trigger: AtomicUsize::new(20),
             next_shard: AtomicUsize::new(0),
-            wanted: Mutex::new(Wanted::default()),
-            reader: StdArc::new(Service::default()),
             reads_ahead: AtomicBool::new(true),
             ahead_max: AtomicUsize::new(AHEAD_MAX),
         }

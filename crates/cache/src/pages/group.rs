@@ -5,7 +5,9 @@ use std::sync::Arc;
 use homing_mglru::density::Swappiness;
 
 use super::background::Service;
+use super::prefetch::Wanted;
 use crate::limits::{Claim, Limits};
+use crate::sync::Mutex;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
 
@@ -66,6 +68,9 @@ pub(super) struct GroupState {
     pub(super) counters: Counters,
     /// Who writes its pages back in the background.
     pub(super) writer: Arc<Service>,
+    /// What is to be read in the background for it, and by whom.
+    pub(super) wanted: Mutex<Wanted>,
+    pub(super) reader: Arc<Service>,
 }
 
 #[derive(Debug, Default)]
@@ -158,6 +163,8 @@ impl GroupState {
             stuck: AtomicBool::new(false),
             counters: Counters::default(),
             writer: Arc::default(),
+            wanted: Mutex::new(Wanted::default()),
+            reader: Arc::default(),
         }
     }
 

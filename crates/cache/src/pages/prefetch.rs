@@ -8,7 +8,7 @@ use super::core::{CHUNK, Core};
 use super::file::FileState;
 use super::fill::{Begun, Demand};
 use super::frame::Flags;
-use super::group::Counters;
+use super::group::{Counters, GroupState};
 use super::streams::{WINDOW_MIN, Waits};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::lock;
@@ -22,8 +22,8 @@ const SHARE: usize = 64;
 /// A range of a file, and whether it is for somebody who reads in order.
 type Wish = (u16, Range<u64>, bool);
 
-/// What is to be read.
-#[derive(Default)]
+/// What is to be read for a group.
+#[derive(Debug, Default)]
 pub(super) struct Wanted {
     waiting: VecDeque<Wish>,
     /// What the background is at.
@@ -38,7 +38,7 @@ enum Stopped {
 }
 
 /// The background is at a range; also where a backing panics it is not for ever.
-struct AtIt<'a>(&'a Core);
+struct AtIt<'a>(&'a GroupState);
 
 impl Drop for AtIt<'_> {
     fn drop(&mut self) {
@@ -49,13 +49,13 @@ impl Drop for AtIt<'_> {
 impl Core {
     /// Has a range read. Returns whether it will be.
     pub(super) fn prefetch(&self, file: &FileState, pages: Range<u64>, for_reader: bool) -> bool {
-        let mut wanted = lock(&self.wanted);
+        let mut wanted = lock(&file.group.wanted);
         if wanted.waiting.len() >= WANTED_MAX || pages.is_empty() {
             return false;
         }
         wanted.waiting.push_back((file.number, pages, for_reader));
         drop(wanted);
-        self.wake_reader();
+        self.wake_reader(&file.group);
         true
     }
 
@@ -67,7 +67,7 @@ impl Core {
         }
         let end = self.pages_of(0, file.size).end;
         let on_its_way = |page| {
-            let wanted = lock(&self.wanted);
+            let wanted = lock(&file.group.wanted);
             let covers =
                 |(number, range, _): &Wish| *number == file.number && range.contains(&page);
             if wanted.waiting.iter().any(covers) {
@@ -89,17 +89,19 @@ impl Core {
         set.min(self.pages.load(Relaxed).min(file.group.max()) / SHARE) as u64
     }
 
-    /// Reads all that is wanted.
-    pub(super) fn read_ahead(&self) {
-        let _at_it = AtIt(self);
+    /// Reads all that is wanted for a group.
+    pub(super) fn read_ahead(&self, group: &GroupState) {
+        let _at_it = AtIt(group);
         loop {
             let next = {
-                let mut wanted = lock(&self.wanted);
+                let mut wanted = lock(&group.wanted);
                 wanted.now = wanted.waiting.pop_front();
                 wanted.now.clone()
             };
             let Some((number, pages, for_reader)) = next else { return };
-            let Some(file) = self.file(number) else { continue };
+            // The number may be of another group's file by now.
+            let file = self.file(number).filter(|file| std::ptr::eq(&raw const *file.group, group));
+            let Some(file) = file else { continue };
             if let Err(stopped) = self.read_range_ahead(&file, pages.clone(), for_reader) {
                 file.streams.cut(&pages, matches!(stopped, Stopped::Failed));
             }

@@ -74,8 +74,10 @@ impl Core {
         self.wake(&group.writer, move |core| core.write_group(&of));
     }
 
-    pub(super) fn wake_reader(&self) {
-        self.wake(&self.reader, Self::read_ahead);
+    /// And one that reads ahead.
+    pub(super) fn wake_reader(&self, group: &Arc<GroupState>) {
+        let of = Arc::clone(group);
+        self.wake(&group.reader, move |core| core.read_ahead(&of));
     }
 
     fn wake(&self, service: &Arc<Service>, work: impl Fn(&Self) + Send + 'static) {

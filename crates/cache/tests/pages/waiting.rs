@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use homing_cache::pages::{Background, Backing, Job, PageCache};
 
@@ -342,4 +342,26 @@ fn who_goes_past_the_cache_waits_for_nobody_who_discards_elsewhere() {
         ended
     });
     assert!(in_time.is_ok(), "it has waited for another one's disk");
+}
+
+#[test]
+fn a_disk_that_hangs_keeps_nobody_else_from_reading_ahead() {
+    let cache = PageCache::builder(16 << 20).page_size(PAGE).build().unwrap();
+    let (hung, other) = (Disk::new(100 * PAGE), cache.group("other").build());
+    let file = cache.open(hung.clone(), &cache.group("hung").build()).unwrap();
+    hung.hold(Some(0));
+    file.prefetch(0, PAGE as u64);
+    let deadline = Instant::now() + LONG / 6;
+    while hung.counts.reads.load(SeqCst) == 0 && Instant::now() < deadline {
+        thread::yield_now();
+    }
+    let well = cache.open(Disk::new(100 * PAGE), &other).unwrap();
+    well.prefetch(0, 100 * PAGE as u64);
+    let read = || cache.group_stats(&other).read_ahead;
+    while read() < 100 && Instant::now() < deadline {
+        thread::yield_now();
+    }
+    let in_time = read();
+    hung.hold(None);
+    assert_eq!(in_time, 100);
 }
