@@ -9,6 +9,7 @@ use crate::layout::{Layout, PoolId, QueueId};
 use crate::mask::Pod;
 use crate::nice::Shares;
 use crate::patience::patience_ns;
+use crate::place::OCCUPIED_ITEM_MAX_NS;
 use crate::pull_cost::PullCost;
 
 /// A worker that has been idle for this long pulls whatever it may, however fresh; from beyond its cache only
@@ -237,10 +238,14 @@ impl<F: Facts> Scan<'_, F> {
         let age_ns = cost.age_ns(reach, item_ns);
         let age_ns = age_ns.max(patience_ns(self.layout, facts, queue, pod, reach));
         let by_age = facts.head_since_ns(queue).saturating_add(age_ns);
-        // Its own patience is nothing to issuers who do not wait.
+        // Its own patience is nothing to issuers who do not wait; no item is left for longer than that.
         let for_nobody = reach > Reach::Llc && facts.issuers_are_busy();
-        let patience_ns = if for_nobody { u64::MAX } else { IDLE_PATIENCE_NS };
-        let ripe_at = by_age.min(idle_since_ns.saturating_add(patience_ns));
+        let by_patience = if for_nobody {
+            now_ns.saturating_add(OCCUPIED_ITEM_MAX_NS)
+        } else {
+            idle_since_ns.saturating_add(IDLE_PATIENCE_NS)
+        };
+        let ripe_at = by_age.min(by_patience);
         if now_ns >= ripe_at {
             return true;
         }
@@ -350,6 +355,9 @@ mod tests {
         // A clock that went wrong is no reason to sleep for good, nor to overflow.
         facts.waiting[0].since_ns = u64::MAX;
         let until = facts.now_ns + IDLE_PATIENCE_NS;
+        assert_eq!(next(&layout, &facts, 0, Idle::Since(facts.now_ns)), Err(until));
+        facts.issuers_are_busy = true;
+        let until = facts.now_ns + OCCUPIED_ITEM_MAX_NS;
         assert_eq!(next(&layout, &facts, 0, Idle::Since(facts.now_ns)), Err(until));
     }
 
