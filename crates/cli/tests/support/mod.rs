@@ -181,6 +181,18 @@ impl Server {
     }
 }
 
+/// Whether programs that are started from here are told that a terminal is closed. Under nohup they are not,
+/// and it says so.
+pub(crate) fn hears_of_hang_ups() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+    let hears = u64::from_str_radix(ignored.trim(), 16).unwrap() & 1 == 0;
+    if !hears {
+        println!("skipped: SIGHUP is ignored here, as by nohup");
+    }
+    hears
+}
+
 /// Waits for a program to end, as long as the deadline.
 pub(crate) fn wait_for(child: &mut Child) -> Option<ExitStatus> {
     let begin = Instant::now();
