@@ -361,8 +361,8 @@ fn a_tenant_whose_disk_is_full_does_not_take_all_memory() {
     assert!(hits > 1000, "{hits}");
     // A part of what failed may be on the disk; what did not is.
     disk.failing.writes.store(0, SeqCst);
-    let _ = of_a.flush_all();
-    of_a.flush_all().unwrap();
+    // The background may have been at it: what failed for it is told by the next flush.
+    assert!((0..10).any(|_| of_a.flush_all().is_ok()));
     for (page, accepted) in accepted.iter().enumerate() {
         let mut data = [0; PAGE];
         of_a.read((page * PAGE) as u64, &mut data).unwrap();
