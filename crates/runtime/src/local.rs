@@ -187,8 +187,8 @@ pub(crate) fn issuing_cpu(shared: &Shared) -> CpuId {
     cpu
 }
 
-/// This thread, which is no worker of it, issues on `cpu`, or is about to. For the first of each interval it is
-/// asked how much of its time it uses.
+/// This thread, which is no worker of it, issues on `cpu`, or is about to. If it is the first there in this interval
+/// it is asked how much of its time it uses. Where it issues for several runtimes by turns, none knows.
 fn occupy(shared: &Shared, cpu: CpuId) {
     if !shared.dispatch.occupy(cpu) {
         return;
@@ -197,8 +197,11 @@ fn occupy(shared: &Shared, cpu: CpuId) {
     let time = ASKED.try_with(|last| last.replace(asked)).ok();
     let time = time.filter(|(runtime, ..)| *runtime == shared.id);
     // Of whom nothing is known it is as if he had waited.
-    let time = time.map_or((u64::MAX, 0), |(_, at_ns, cpu_ns)| (asked.1 - at_ns, asked.2 - cpu_ns));
-    shared.dispatch.note_issuer_time(time.0, time.1);
+    // In a process that was forked off, the CPU's clock has begun anew.
+    let since =
+        |(_, at_ns, cpu_ns)| (asked.1.saturating_sub(at_ns), asked.2.saturating_sub(cpu_ns));
+    let (elapsed_ns, on_cpu_ns) = time.map_or((u64::MAX, 0), since);
+    shared.dispatch.note_issuer_time(elapsed_ns, on_cpu_ns);
 }
 
 /// Remembers for whom and where this thread, which is no worker of it, has issued.

@@ -10,7 +10,7 @@ use crate::layout::Layout;
 use crate::record::{Decided, Record};
 
 /// Another one is refused.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Decisions, with the machine that they were made for.
 ///
@@ -176,8 +176,8 @@ mod tests {
         let text = log("2x2x2x2").to_string();
         let refused = |text: &str| text.parse::<DecisionLog>().unwrap_err().to_string();
         assert!(refused("").starts_with("line 1 is not what"), "{}", refused(""));
-        let newer = text.replacen("\"decisions_version\":1", "\"decisions_version\":2", 1);
-        assert_eq!(refused(&newer), "line 1 is of version 2, and this reads 1");
+        let older = text.replacen("\"decisions_version\":2", "\"decisions_version\":1", 1);
+        assert_eq!(refused(&older), "line 1 is of version 1, and this reads 2");
         let cut = &text[..text.len() - 10];
         assert!(refused(cut).starts_with("line 7 is not a decision: EOF"), "{}", refused(cut));
         let wild = text.replacen("\"pull_cost\":400", "\"pull_cost\":90", 1);

@@ -74,8 +74,8 @@ pub trait Facts {
         u64::from(occupied)
     }
 
-    /// Whether the threads that issue use all of their time: none of them waits for its items
-    /// ([`crate::IssuerTime`]). Not where nobody but workers issues.
+    /// Whether the threads that issue use all of their time, as far as they were asked: then none of them waits
+    /// for its items ([`crate::IssuerTime`]). Not where nobody but workers issues.
     fn issuers_are_busy(&self) -> bool {
         false
     }

@@ -29,8 +29,8 @@
 //! * `SCHED-4` A worker parks only where no queue that it may serve has work that is ripe: it
 //!   looks in its own pods, then in those of its LLC, of its node, of the other nodes, nearest
 //!   first. Work of other pods is ripe when it has waited for longer than fetching it costs, and
-//!   than its pod may be given for it; or when the worker has been idle for long, or was woken for
-//!   something as far away.
+//!   than its pod may be given for it; or when the worker was woken for something as far away, or has
+//!   been idle for long (beyond its cache only where some issuer waits).
 //! * `SCHED-5` Strict work is never taken outside its pod while the pod has a worker.
 //! * `SCHED-6` A worker takes from the pool that has had the least of its CPU's time, by the weight
 //!   of its `nice`: so each gets its share, and none is starved.

@@ -64,9 +64,9 @@ impl Reach {
 pub enum Idle {
     /// It has just run out of work, at this time.
     Since(u64),
-    /// It was woken at this time for an item no farther away than that: it takes the freshest one there, and
-    /// what is farther as if it had run out of work then. Whoever else has been faster, its waker did not mean
-    /// the items of others, who have been woken for those.
+    /// It was woken at this time for an item that far away: it takes any that is no farther, however fresh, and
+    /// what is farther as if it had run out of work then. If somebody else was faster, its waker did not mean
+    /// the items of others: these have been woken for them, or come by.
     Called(Reach, u64),
     /// Its patience is at an end, or nobody else may come: it takes the freshest item, wherever it is.
     Any,

@@ -36,7 +36,7 @@ pub(crate) struct Dispatch {
     occupied: Occupied,
     /// A: [`IssuerWait`], an estimate as the delays below.
     issuer_wait_ns: AtomicU64,
-    /// A: [`IssuerTime`], likewise.
+    /// A: [`IssuerTime`].
     issuer_time: AtomicU32,
     /// A: CPUs that are to have a worker.
     active: CpuBits,
@@ -452,7 +452,8 @@ impl Dispatch {
     /// A while has passed.
     pub(crate) fn forget_occupied(&self) {
         self.occupied.pass();
-        self.issuer_time.store(self.issuer_time().pass().bits(), Ordering::Relaxed);
+        let pass = |bits| Some(IssuerTime::from_bits(bits).pass().bits());
+        let _ = self.issuer_time.fetch_update(Ordering::Relaxed, Ordering::Relaxed, pass);
     }
 
     pub(crate) fn is_active(&self, cpu: CpuId) -> bool {
