@@ -501,8 +501,9 @@ impl Dispatch {
         }
     }
 
-    /// P4: wakes the CPU that `choose` names, for items of `queue` or whatever there is. Where another waker was faster to it, or there is no
-    /// thread for it yet, chooses again: after each failure one CPU less is idle, so this ends.
+    /// P4: wakes the CPU that `choose` names, for items of `queue` or whatever there is. Where another
+    /// waker was faster to it, or there is no thread for it yet, chooses again: after each failure one
+    /// CPU less is idle, so this ends.
     fn wake_one(
         &self,
         fill: &impl Fill,

@@ -13,25 +13,28 @@ pub(crate) type Request = (u16, u64, u32, Vec<u8>);
 /// A client that sends requests without waiting for replies, and sorts those out afterwards.
 pub(crate) struct Pipelined(pub(crate) UnixStream);
 
+/// A stream on which requests may follow.
+pub(crate) fn shake_hands<S: Read + Write>(mut stream: S) -> S {
+    let (mut handshake, mut input) = (ClientHandshake::new("disk"), Vec::new());
+    loop {
+        match handshake.step(&input).unwrap() {
+            ClientStep::Read(count) => {
+                input.resize(count, 0);
+                stream.read_exact(&mut input).unwrap();
+            }
+            ClientStep::Send(bytes) => {
+                stream.write_all(&bytes).unwrap();
+                input.clear();
+            }
+            ClientStep::Begin(_) => return stream,
+        }
+    }
+}
+
 impl Pipelined {
     pub(crate) fn connect(endpoint: &Endpoint) -> Self {
         let Endpoint::Unix(path) = endpoint else { unreachable!() };
-        let (mut stream, mut handshake) =
-            (UnixStream::connect(path).unwrap(), ClientHandshake::new("disk"));
-        let mut input = Vec::new();
-        loop {
-            match handshake.step(&input).unwrap() {
-                ClientStep::Read(count) => {
-                    input.resize(count, 0);
-                    stream.read_exact(&mut input).unwrap();
-                }
-                ClientStep::Send(bytes) => {
-                    stream.write_all(&bytes).unwrap();
-                    input.clear();
-                }
-                ClientStep::Begin(_) => return Self(stream),
-            }
-        }
+        Self(shake_hands(UnixStream::connect(path).unwrap()))
     }
 
     /// As [`Pipelined::exchange`], by a client that reads no reply before it has sent all.

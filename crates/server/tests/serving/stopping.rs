@@ -1,6 +1,7 @@
 //! A server that is told to stop finishes what has begun, and one disk keeps no other from that.
 
-use std::io::{Read, Write};
+use std::io::Write;
+use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
@@ -8,11 +9,10 @@ use std::time::{Duration, Instant};
 
 use homing::Runtime;
 use homing_nbd::wire::command;
-use homing_nbd::{ClientHandshake, ClientStep};
 use homing_server::{Endpoint, ServedExport, Server, ServerOptions};
 use homing_volume::{Block, BlockError, Bytes, Durability, Extent, File};
 
-use crate::client::{Pipelined, encode};
+use crate::client::{Pipelined, encode, shake_hands};
 
 /// Its reads hang until they are let go.
 struct Hangs {
@@ -173,7 +173,8 @@ fn who_goes_on_sending_does_not_keep_a_server_from_ending() {
     let handle = server.handle();
     let running = thread::spawn(move || server.run());
     let requests = encode(&vec![(command::READ, 0, 512, Vec::new()); 20_000]);
-    let clients: Vec<_> = (0..4).map(|_| tcp_client(address)).collect();
+    let clients: Vec<_> =
+        (0..4).map(|_| shake_hands(TcpStream::connect(address).unwrap())).collect();
     thread::scope(|scope| {
         for client in &clients {
             scope.spawn(|| while (&mut &*client).write_all(&requests).is_ok() {});
@@ -187,27 +188,9 @@ fn who_goes_on_sending_does_not_keep_a_server_from_ending() {
         }
         let is_finished = running.is_finished();
         for client in &clients {
-            let _ = client.shutdown(std::net::Shutdown::Both);
+            let _ = client.shutdown(Shutdown::Both);
         }
         assert!(is_finished, "it still runs");
     });
     running.join().unwrap().unwrap();
-}
-
-fn tcp_client(address: std::net::SocketAddr) -> std::net::TcpStream {
-    let mut stream = std::net::TcpStream::connect(address).unwrap();
-    let (mut handshake, mut input) = (ClientHandshake::new("disk"), Vec::new());
-    loop {
-        match handshake.step(&input).unwrap() {
-            ClientStep::Read(count) => {
-                input.resize(count, 0);
-                stream.read_exact(&mut input).unwrap();
-            }
-            ClientStep::Send(bytes) => {
-                stream.write_all(&bytes).unwrap();
-                input.clear();
-            }
-            ClientStep::Begin(_) => return stream,
-        }
-    }
 }
