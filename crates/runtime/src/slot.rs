@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use homing_sched::Reach;
+use homing_sched::{Idle, Reach};
 
 use crate::books::CpuBooks;
 use crate::clock::now_ns;
@@ -25,10 +25,9 @@ const VACANT: u32 = 0;
 pub(crate) struct Slot {
     owner: AtomicU32,
     sleeper: Sleeper,
-    /// When the owner was last woken, shifted left; with a bit for "on a CPU that its issuer
-    /// occupied", and two for how far away what it was woken for was. An estimate: of two wakers one is
-    /// lost.
-    woken: AtomicU64,
+    /// When the CPU was last called, shifted left; with a bit for "while its issuer occupied it", and two
+    /// for how far away what it was called for was. An estimate: of two callers one is lost.
+    call: AtomicU64,
     /// Since when the owner has run its batch, or has been called. An estimate, as above.
     busy_since_ns: AtomicU64,
     pub(crate) books: CpuBooks,
@@ -41,7 +40,7 @@ impl Slot {
         Self {
             owner: AtomicU32::new(VACANT),
             sleeper: Sleeper::new(),
-            woken: AtomicU64::new(0),
+            call: AtomicU64::new(0),
             busy_since_ns: AtomicU64::new(0),
             books: CpuBooks::default(),
         }
@@ -103,12 +102,16 @@ impl Slot {
         self.sleeper.sleep_driving_io(at_most)
     }
 
-    /// Wakes the owner, who is parked or about to be, for something as far away.
-    pub(crate) fn wake(&self, occupied: bool, reach: Reach) {
+    /// The owner, or who will be, is about to be woken for something as far away.
+    pub(crate) fn call(&self, occupied: bool, reach: Reach) {
         let now_ns = now_ns();
         let word = now_ns << 3 | (reach as u64) << 1 | u64::from(occupied);
-        self.woken.store(word, Ordering::Relaxed);
+        self.call.store(word, Ordering::Relaxed);
         self.begin(now_ns);
+    }
+
+    /// Wakes the owner, who has been called, and is parked or about to be.
+    pub(crate) fn wake(&self) {
         self.sleeper.wake();
     }
 
@@ -122,9 +125,15 @@ impl Slot {
         self.busy_since_ns.load(Ordering::Relaxed)
     }
 
-    /// When the owner was last woken, whether its issuer occupied the CPU, and for something how far away.
-    pub(crate) fn woken(&self) -> (u64, bool, Reach) {
-        let woken = self.woken.load(Ordering::Relaxed);
-        (woken >> 3, woken & 1 != 0, Reach::ALL[(woken >> 1 & 3) as usize])
+    /// When the owner was last called, and whether an issuer occupied the CPU.
+    pub(crate) fn woken(&self) -> (u64, bool) {
+        let call = self.call.load(Ordering::Relaxed);
+        (call >> 3, call & 1 != 0)
+    }
+
+    /// What the owner may take, who was called and runs now.
+    pub(crate) fn called(&self, now_ns: u64) -> Idle {
+        let call = self.call.load(Ordering::Relaxed);
+        Idle::Called(Reach::ALL[(call >> 1 & 3) as usize], now_ns)
     }
 }

@@ -64,7 +64,7 @@ impl<'a> Worker<'a> {
     fn new(shared: &'a Arc<Shared>, me: &'a Arc<Member>, cpu: CpuId) -> Self {
         let now_ns = now_ns();
         let books = BooksCache { known: Vec::new() };
-        let (idle, search) = (Idle::Since(now_ns), Search::UNKNOWN);
+        let (idle, search) = (shared.dispatch.slot(cpu).called(now_ns), Search::UNKNOWN);
         Self { shared, me, cpu, turn: 0, shares: Shares::NONE, idle, now_ns, search, books }
     }
 
@@ -309,16 +309,18 @@ impl<'a> Worker<'a> {
         };
         #[cfg(not(feature = "async-io"))]
         let woken = slot.sleep(at_most);
-        if !woken {
-            shared.dispatch.unannounce(self.cpu);
-        }
+        // Also after a token: it may be an old one, which did not answer this announcement.
+        let unanswered = shared.dispatch.unannounce(self.cpu);
         slot.rise(self.me.id);
         let before_ns = std::mem::replace(&mut self.now_ns, now_ns());
         slot.books.parked(self.now_ns.saturating_sub(fell_asleep_ns), woken);
         slot.books.searched(fell_asleep_ns.saturating_sub(before_ns));
         self.idle = if woken {
             self.search.woken(self.now_ns.saturating_sub(before_ns));
-            shared.dispatch.note_wake_delay(self.cpu, self.now_ns)
+            if !unanswered {
+                shared.dispatch.note_wake_delay(self.cpu, self.now_ns);
+            }
+            slot.called(self.now_ns)
         } else {
             self.search.slept();
             Idle::Any

@@ -43,7 +43,7 @@ impl Facts for Dispatch {
     }
 
     fn issuers_are_busy(&self) -> bool {
-        self.issuer_time().is_all_used() && self.occupied.any()
+        self.issuer_time().is_all_used() && self.occupied.any() && !self.occupied.any_waits()
     }
 
     fn pools(&self) -> PoolSet {

@@ -317,13 +317,12 @@ impl Dispatch {
         }
     }
 
-    /// Takes note of how long the worker of `cpu`, which was woken, took to run. What it may take.
-    pub(crate) fn note_wake_delay(&self, cpu: CpuId, now_ns: u64) -> Idle {
-        let (woken_ns, occupied, reach) = self.slot(cpu).woken();
+    /// Takes note of how long the worker of `cpu`, which was woken, took to run.
+    pub(crate) fn note_wake_delay(&self, cpu: CpuId, now_ns: u64) {
+        let (woken_ns, occupied) = self.slot(cpu).woken();
         let delays = self.wake_delays().note(occupied, now_ns.saturating_sub(woken_ns));
         self.delay_occupied_ns.store(delays.occupied_ns, Ordering::Relaxed);
         self.delay_free_ns.store(delays.free_ns, Ordering::Relaxed);
-        Idle::Called(reach, now_ns)
     }
 
     fn wake_delays(&self) -> WakeDelays {
@@ -333,9 +332,9 @@ impl Dispatch {
         }
     }
 
-    /// After a sleep that nobody ended: takes the announcement back.
-    pub(crate) fn unannounce(&self, cpu: CpuId) {
-        self.idle.remove(cpu);
+    /// After a sleep: takes the announcement back, if nobody has answered it. Whether it stood.
+    pub(crate) fn unannounce(&self, cpu: CpuId) -> bool {
+        self.idle.contains(cpu) && self.idle.remove(cpu)
     }
 
     /// Offers a slot that is vacant: as [`Dispatch::announce`], for a CPU without a thread.
@@ -480,7 +479,8 @@ impl Dispatch {
                 // Somebody may have relied on it.
                 self.hand_on(fill, cpu);
             } else {
-                self.slot(cpu).wake(self.occupied.contains(cpu), Reach::Home);
+                self.slot(cpu).call(self.occupied.contains(cpu), Reach::Home);
+                self.slot(cpu).wake();
             }
         }
     }
@@ -525,10 +525,11 @@ impl Dispatch {
             return false;
         }
         let slot = self.slot(cpu);
+        slot.call(self.occupied.contains(cpu), reach);
         if slot.is_vacant() {
             return fill.fill(cpu);
         }
-        slot.wake(self.occupied.contains(cpu), reach);
+        slot.wake();
         true
     }
 

@@ -1,6 +1,7 @@
 //! What a dispatcher does, without threads: who is woken, for what, and what is left.
 
 use std::cell::Cell;
+use std::time::Duration;
 
 use homing_sched::{Affinity, Facts};
 use homing_topology::{Machine, Scope};
@@ -61,7 +62,7 @@ fn who_was_woken_for_what_is_near_leaves_what_is_far_to_others() {
         dispatch.slot(near).assign(ThreadId(1));
         dispatch.idle.insert(near);
         assert!(dispatch.claim(&woken, near, called));
-        let idle = dispatch.note_wake_delay(near, now_ns());
+        let idle = dispatch.slot(near).called(now_ns());
         dispatch.slot(near).vacate(ThreadId(1));
         (idle, dispatch.next_of(near, idle, &Shares::NONE))
     };
@@ -79,6 +80,39 @@ fn who_was_woken_for_what_is_near_leaves_what_is_far_to_others() {
     for queue in dispatch.queue_ids() {
         drop(dispatch.pools.queue(queue).take(None));
     }
+}
+
+#[test]
+fn who_sleeps_no_longer_is_not_announced_after_an_old_token_either() {
+    let machine = Machine::from_grid("1x1x2x1").unwrap();
+    let dispatch = Dispatch::new(Layout::new(&machine).unwrap(), machine.online());
+    let (cpu, thread) = (CpuId::new(0).unwrap(), ThreadId(1));
+    let slot = dispatch.slot(cpu);
+    slot.assign(thread);
+    let sleeps = || {
+        let announced = dispatch.announce(cpu, thread, Idle::Any, || false);
+        assert_eq!(announced, Announced::Sleep { until_ns: None });
+        let woken = slot.sleep(Some(Duration::ZERO));
+        let unanswered = dispatch.unannounce(cpu);
+        slot.rise(thread);
+        assert!(!dispatch.idle.contains(cpu));
+        (woken, unanswered)
+    };
+    assert_eq!(sleeps(), (false, true), "its time was up");
+    // A waker that was just too late for the announcement before.
+    slot.wake();
+    assert_eq!(sleeps(), (true, true));
+    assert_eq!(sleeps(), (false, true), "the old token is gone, and has brought no new one");
+}
+
+#[test]
+fn who_gets_a_vacant_slot_may_take_what_it_was_filled_for() {
+    let machine = Machine::from_grid("1x2x2x1").unwrap();
+    let dispatch = Dispatch::new(Layout::new(&machine).unwrap(), machine.online());
+    let (cpu, woken) = (CpuId::new(0).unwrap(), Woken::default());
+    dispatch.idle.insert(cpu);
+    assert!(dispatch.claim(&woken, cpu, Reach::Node) && woken.0.get() == 1);
+    assert_eq!(dispatch.slot(cpu).called(7), Idle::Called(Reach::Node, 7));
 }
 
 #[test]
