@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
+use homing_sched::IssuerClock;
 use homing_topology::CpuId;
 
 use crate::books::WorkqueueBooks;
@@ -45,8 +46,9 @@ thread_local! {
     static LOCAL: RefCell<Option<Local>> = const { RefCell::new(None) };
     static NESTED: RefCell<Vec<Nested>> = const { RefCell::new(Vec::new()) };
     static ISSUED: RefCell<Option<Issued>> = const { RefCell::new(None) };
-    /// For which runtime this thread was asked for its CPU time last, when, and what it was.
-    static ASKED: Cell<(u32, u64, u64)> = const { Cell::new((0, 0, 0)) };
+    /// For which runtime this thread was asked for its CPU time last, and after which look.
+    static ASKED_FOR: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
+    static CLOCK: Cell<IssuerClock> = Cell::default();
     static BUDGET: Cell<Option<u32>> = const { Cell::new(None) };
     static KNOWN: RefCell<Option<Rc<Known>>> = const { RefCell::new(None) };
     static STACK_BEGINS: Cell<usize> = const { Cell::new(0) };
@@ -187,21 +189,27 @@ pub(crate) fn issuing_cpu(shared: &Shared) -> CpuId {
     cpu
 }
 
-/// This thread, which is no worker of it, issues on `cpu`, or is about to. If it is the first there in this interval
-/// it is asked how much of its time it uses. Where it issues for several runtimes by turns, none knows.
+/// This thread, which is no worker of it, issues on `cpu`, or is about to. Once a look of the monitor it is asked
+/// how much of its time it uses.
 fn occupy(shared: &Shared, cpu: CpuId) {
-    if !shared.dispatch.occupy(cpu) {
-        return;
+    shared.dispatch.occupy(cpu);
+    let now = (shared.id, shared.dispatch.looks());
+    if ASKED_FOR.try_with(|last| last.replace(now)).is_ok_and(|last| last != now) {
+        ask(shared);
     }
-    let asked = (shared.id, now_ns(), thread_cpu_ns());
-    let time = ASKED.try_with(|last| last.replace(asked)).ok();
-    let time = time.filter(|(runtime, ..)| *runtime == shared.id);
-    // Of whom nothing is known it is as if he had waited.
-    // In a process that was forked off, the CPU's clock has begun anew.
-    let since =
-        |(_, at_ns, cpu_ns)| (asked.1.saturating_sub(at_ns), asked.2.saturating_sub(cpu_ns));
-    let (elapsed_ns, on_cpu_ns) = time.map_or((u64::MAX, 0), since);
-    shared.dispatch.note_issuer_time(elapsed_ns, on_cpu_ns);
+}
+
+#[cold]
+fn ask(shared: &Shared) {
+    let asked = CLOCK.try_with(|clock| {
+        let mut told = clock.get();
+        let time = told.ask(now_ns(), thread_cpu_ns);
+        clock.set(told);
+        time
+    });
+    if let Some((elapsed_ns, on_cpu_ns)) = asked.ok().flatten() {
+        shared.dispatch.note_issuer_time(elapsed_ns, on_cpu_ns);
+    }
 }
 
 /// Remembers for whom and where this thread, which is no worker of it, has issued.

@@ -25,17 +25,15 @@ impl Occupied {
         Self { now: bits(), before: bits(), waiting: bits() }
     }
 
-    /// Something is issued on `cpu`. Whether it is the first thing there in this interval.
-    pub(crate) fn insert(&self, cpu: CpuId) -> bool {
+    /// Something is issued on `cpu`.
+    pub(crate) fn insert(&self, cpu: CpuId) {
         // Reading first: mostly there is nothing to change, and all issuers share the lines.
-        let first = !self.now.contains(cpu);
-        if first {
+        if !self.now.contains(cpu) {
             self.now.insert(cpu);
         }
         if self.waiting.contains(cpu) {
             self.waiting.remove(cpu);
         }
-        first
     }
 
     /// Its issuer waits. Whether it had issued anything lately.
@@ -55,6 +53,11 @@ impl Occupied {
     /// Whether somebody issues anywhere.
     pub(crate) fn any(&self) -> bool {
         !(self.now.is_empty() && self.before.is_empty())
+    }
+
+    /// Whether one who issues waits just now.
+    pub(crate) fn any_waits(&self) -> bool {
+        !self.waiting.is_empty()
     }
 
     /// Those where somebody issues.

@@ -53,6 +53,39 @@ impl IssuerTime {
     }
 }
 
+/// A thread is not asked twice within this time: the little that it was off its CPU would be much of it.
+const ASKED_EVERY_NS: u64 = 500_000;
+
+/// When a thread that issues was asked for its CPU time last, and what it was.
+///
+/// ```
+/// use homing_sched::IssuerClock;
+///
+/// let mut clock = IssuerClock::default();
+/// assert_eq!(clock.ask(1_000_000, || 900_000), Some((1_000_000, 900_000)), "since both clocks began");
+/// assert_eq!(clock.ask(1_000_100, || unreachable!()), None, "too soon");
+/// assert_eq!(clock.ask(3_000_000, || 1_200_000), Some((2_000_000, 300_000)));
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IssuerClock {
+    at_ns: u64,
+    on_cpu_ns: u64,
+}
+
+impl IssuerClock {
+    /// How much time has passed since the thread was asked last, and how much of it it was on a CPU, by the CPU
+    /// time that it has used in all, in nanoseconds: for [`IssuerTime::note`]. `None` if it was asked just now.
+    pub fn ask(&mut self, now_ns: u64, on_cpu_ns: impl FnOnce() -> u64) -> Option<(u64, u64)> {
+        if now_ns.saturating_sub(self.at_ns) < ASKED_EVERY_NS {
+            return None;
+        }
+        let before = std::mem::replace(self, Self { at_ns: now_ns, on_cpu_ns: on_cpu_ns() });
+        // In a process that was forked off the CPU's clock has begun anew.
+        let used_ns = self.on_cpu_ns.saturating_sub(before.on_cpu_ns);
+        Some((now_ns - before.at_ns, used_ns))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -73,7 +73,7 @@ pub use decision_log::{DecisionLog, DecisionLogError};
 pub use facts::Facts;
 pub use features::{Features, ParseFeaturesError};
 pub use hand_off::{HAND_OFF_NS, HandOff, HandOffFacts, ISSUERS_OF_LATE, hand_off};
-pub use issuer_time::IssuerTime;
+pub use issuer_time::{IssuerClock, IssuerTime};
 pub use issuer_wait::{IssuerWait, issuer_waits};
 pub use layout::{Layout, PoolId, PoolSet, QueueId};
 pub use length::{BACKLOG_BATCH_NS, BATCH_ITEMS_MAX, BATCH_NS, ItemLength};

@@ -38,6 +38,8 @@ pub(crate) struct Dispatch {
     issuer_wait_ns: AtomicU64,
     /// A: [`IssuerTime`].
     issuer_time: AtomicU32,
+    /// A
+    looks: AtomicU32,
     /// A: CPUs that are to have a worker.
     active: CpuBits,
     /// A
@@ -90,6 +92,7 @@ impl Dispatch {
             occupied: Occupied::new(&online),
             issuer_wait_ns: AtomicU64::new(0),
             issuer_time: AtomicU32::new(0),
+            looks: AtomicU32::new(0),
             active: CpuBits::for_range_of(&online),
             features: AtomicU32::new(Features::ALL.bits().into()),
             delay_occupied_ns: AtomicU64::new(0),
@@ -405,10 +408,16 @@ impl Dispatch {
         self.searching.remove(cpu);
     }
 
-    /// Notes that somebody who is no worker runs on `cpu`, and issues work. Whether that is news since the
-    /// monitor looked.
-    pub(crate) fn occupy(&self, cpu: CpuId) -> bool {
-        self.active.contains(cpu) && self.occupied.insert(cpu)
+    /// Notes that somebody who is no worker runs on `cpu`, and issues work.
+    pub(crate) fn occupy(&self, cpu: CpuId) {
+        if self.active.contains(cpu) {
+            self.occupied.insert(cpu);
+        }
+    }
+
+    /// Another number after each look of the monitor.
+    pub(crate) fn looks(&self) -> u32 {
+        self.looks.load(Ordering::Relaxed)
     }
 
     /// A thread that issues was on a CPU for so much of the time since it was asked last.
@@ -451,6 +460,7 @@ impl Dispatch {
     /// A while has passed.
     pub(crate) fn forget_occupied(&self) {
         self.occupied.pass();
+        self.looks.fetch_add(1, Ordering::Relaxed);
         let pass = |bits| Some(IssuerTime::from_bits(bits).pass().bits());
         let _ = self.issuer_time.fetch_update(Ordering::Relaxed, Ordering::Relaxed, pass);
     }

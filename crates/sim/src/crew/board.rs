@@ -46,6 +46,8 @@ pub(super) struct Board {
     issuer_waits: CpuSet,
     pub(super) issuer_wait: IssuerWait,
     pub(super) issuer_time: IssuerTime,
+    /// How often the monitor has looked.
+    pub(super) looks: u64,
     /// For each CPU: since when its worker has run its batch, or has been called.
     busy_since_ns: Vec<u64>,
     pub(super) delays: WakeDelays,
@@ -78,6 +80,7 @@ impl Board {
             issuer_waits: CpuSet::EMPTY,
             issuer_wait: IssuerWait::default(),
             issuer_time: IssuerTime::default(),
+            looks: 0,
             busy_since_ns: vec![0; CPU_COUNT_MAX],
             delays: WakeDelays::default(),
             queues: Vec::new(),
@@ -130,12 +133,10 @@ impl Board {
         &self.queues[usize::from(self.position_of[queue.leader.index()])]
     }
 
-    /// Somebody who is no worker runs on `cpu`. Whether that is news in this interval.
-    pub(super) fn occupy(&mut self, cpu: CpuId) -> bool {
-        let news = !self.occupied_now.contains(cpu);
+    /// Somebody who is no worker runs on `cpu`.
+    pub(super) fn occupy(&mut self, cpu: CpuId) {
         self.occupied_now.insert(cpu);
         self.issuer_waits.remove(cpu);
-        news
     }
 
     /// Whether somebody who is no worker issues on `cpu`, even if he waits just now.
@@ -162,6 +163,7 @@ impl Board {
         self.occupied_before = std::mem::replace(&mut self.occupied_now, CpuSet::EMPTY);
         self.issuer_waits = self.issuer_waits.and(&self.occupied_before);
         self.issuer_time = self.issuer_time.pass();
+        self.looks += 1;
     }
 
     /// How many queues there are.
@@ -262,7 +264,7 @@ impl Facts for Board {
 
     fn issuers_are_busy(&self) -> bool {
         let any = !(self.occupied_now.is_empty() && self.occupied_before.is_empty());
-        any && self.issuer_time.is_all_used()
+        any && self.issuer_time.is_all_used() && self.issuer_waits.is_empty()
     }
 
     fn pools(&self) -> PoolSet {

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
 use homing_sched::{
-    Affinity, Attributes, Facts, Features, HandOff, Idle, Layout, Next as Decision, PullCost,
-    QueueId, Reach, Search, Shares, before_park, calls_for_decision, hand_off, home, issuer_waits,
-    overdue, reach, start, submit,
+    Affinity, Attributes, Facts, Features, HandOff, Idle, IssuerClock, Layout, Next as Decision,
+    PullCost, QueueId, Reach, Search, Shares, before_park, calls_for_decision, hand_off, home,
+    issuer_waits, overdue, reach, start, submit,
 };
 use homing_topology::{CpuId, CpuSet, Machine, Scope};
 
@@ -140,8 +140,8 @@ pub struct Homing {
     first: u32,
     ticking: bool,
     spare: Spare,
-    /// When issuers were asked for their CPU time, and what it was.
-    issuers_asked: BTreeMap<ThreadId, (u64, u64)>,
+    /// After which look issuers were asked for their CPU time last, and what they told.
+    issuers_asked: BTreeMap<ThreadId, (u64, IssuerClock)>,
     /// Since when issuers have waited that nobody has called yet.
     waiting_since_ns: BTreeMap<ThreadId, u64>,
     wakes_seen: u32,
@@ -270,9 +270,8 @@ impl Homing {
         // Whoever queues is known not to be a worker; what an interrupt brings, is queued by whom
         // it interrupts.
         let by_cpu = by.map_or(cpu, |thread| host.cpu_of(thread));
-        if let Some(issuer) = by.or(host.current(by_cpu)).filter(|thread| !self.owns(*thread))
-            && self.board.occupy(host.geometry().id(by_cpu))
-        {
+        if let Some(issuer) = by.or(host.current(by_cpu)).filter(|thread| !self.owns(*thread)) {
+            self.board.occupy(host.geometry().id(by_cpu));
             self.ask_for_time(host, issuer);
         }
         let queue = home(&self.layout, &self.board, id, POOL);
@@ -290,13 +289,14 @@ impl Homing {
         }
     }
 
-    /// Asks an issuer how much of the time since it was asked last it was on its CPU.
+    /// Asks an issuer once a look how much of the time since it was asked last it was on its CPU.
     fn ask_for_time(&mut self, host: &mut Host, issuer: ThreadId) {
-        let asked = (self.board.now_ns, host.ran_ns(issuer));
-        let before = self.issuers_asked.insert(issuer, asked);
-        let time =
-            before.map_or((u64::MAX, 0), |(at_ns, ran_ns)| (asked.0 - at_ns, asked.1 - ran_ns));
-        self.board.issuer_time = self.board.issuer_time.note(time.0, time.1);
+        let (look, clock) = self.issuers_asked.entry(issuer).or_default();
+        if std::mem::replace(look, self.board.looks) != self.board.looks
+            && let Some(time) = clock.ask(self.board.now_ns, || host.ran_ns(issuer))
+        {
+            self.board.issuer_time = self.board.issuer_time.note(time.0, time.1);
+        }
     }
 
     /// Wakes whom `choose` names, for items of `queue` or whatever there is; where that one is awake already,
