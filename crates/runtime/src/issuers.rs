@@ -15,11 +15,12 @@ const NUMBERS: usize = CPU_COUNT_MAX;
 /// An interval, at least: who has not issued for two of them is none.
 const INTERVAL_NS: u64 = 8_000_000;
 
-/// Who issues, remembered for a short time and for a long one.
+/// Who issues, remembered for a short time and for a long one; and, for the latter, from which caches.
 #[derive(Debug)]
 pub(crate) struct Issuers {
     short: Memory,
     long: Memory,
+    caches: Memory,
 }
 
 /// Issuers of this interval and of the one before. Time passes as somebody looks: where nobody does,
@@ -41,11 +42,15 @@ std::thread_local! {
 impl Issuers {
     pub(crate) fn new() -> Self {
         let long_ns = INTERVAL_NS * ISSUERS_OF_LATE;
-        Self { short: Memory::new(INTERVAL_NS), long: Memory::new(long_ns) }
+        Self {
+            short: Memory::new(INTERVAL_NS),
+            long: Memory::new(long_ns),
+            caches: Memory::new(long_ns),
+        }
     }
 
-    /// This thread issues, or would.
-    pub(crate) fn note(&self, now_ns: u64) {
+    /// This thread issues, or would, from the cache that is named by a CPU of it.
+    pub(crate) fn note(&self, cache: CpuId, now_ns: u64) {
         let number = NUMBER.get().unwrap_or_else(|| {
             let next = LAST.fetch_add(1, Ordering::Relaxed) as usize % NUMBERS;
             let number = CpuId::new(next).expect("it is below the maximum");
@@ -54,6 +59,7 @@ impl Issuers {
         });
         self.short.note(number, now_ns);
         self.long.note(number, now_ns);
+        self.caches.note(cache, now_ns);
     }
 
     /// How many there are.
@@ -64,6 +70,11 @@ impl Issuers {
     /// How many there were of late: [`ISSUERS_OF_LATE`].
     pub(crate) fn count_of_late(&self, now_ns: u64) -> usize {
         self.long.count(now_ns)
+    }
+
+    /// From which caches they issued of late.
+    pub(crate) fn caches_of_late(&self, now_ns: u64) -> CpuSet {
+        self.caches.all(now_ns)
     }
 }
 
@@ -82,8 +93,12 @@ impl Memory {
     }
 
     fn count(&self, now_ns: u64) -> usize {
+        self.all(now_ns).len()
+    }
+
+    fn all(&self, now_ns: u64) -> CpuSet {
         self.pass(now_ns);
-        self.now.snapshot().or(&self.before.snapshot()).len()
+        self.now.snapshot().or(&self.before.snapshot())
     }
 
     fn pass(&self, now_ns: u64) {
@@ -121,15 +136,17 @@ mod tests {
     #[test]
     fn threads_are_counted_once_and_forgotten() {
         let issuers = Arc::new(Issuers::new());
-        for _ in 0..3 {
+        for cache in [0, 1, 1] {
             let issuers = Arc::clone(&issuers);
-            thread::spawn(move || (0..5).for_each(|_| issuers.note(1))).join().unwrap();
+            let cache = CpuId::new(64 * cache).unwrap();
+            thread::spawn(move || (0..5).for_each(|_| issuers.note(cache, 1))).join().unwrap();
         }
         assert_eq!(issuers.count(INTERVAL_NS - 1), 3);
         assert_eq!(issuers.count(INTERVAL_NS), 3, "one interval later");
-        issuers.note(INTERVAL_NS);
+        issuers.note(CpuId::new(0).unwrap(), INTERVAL_NS);
         assert_eq!(issuers.count(2 * INTERVAL_NS), 1, "two");
         assert_eq!(issuers.count_of_late(2 * INTERVAL_NS), 4);
+        assert_eq!(issuers.caches_of_late(2 * INTERVAL_NS), "0,64".parse().unwrap());
         let late_ns = 2 * INTERVAL_NS * ISSUERS_OF_LATE;
         assert_eq!(issuers.count_of_late(late_ns), 0, "nobody has issued for so long");
         assert_eq!(issuers.count(60_000_000_000), 0, "however long nobody has looked");

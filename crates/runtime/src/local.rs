@@ -265,12 +265,12 @@ fn issued<T>(of: impl FnOnce(&mut Issued) -> Option<T>) -> Option<(Arc<Shared>, 
 }
 
 #[cfg(all(target_os = "linux", not(shuttle)))]
-fn running_on() -> CpuId {
+pub(crate) fn running_on() -> CpuId {
     CpuId::new(rustix::thread::sched_getcpu()).unwrap_or(FALLBACK)
 }
 
 #[cfg(not(all(target_os = "linux", not(shuttle))))]
-fn running_on() -> CpuId {
+pub(crate) fn running_on() -> CpuId {
     FALLBACK
 }
 

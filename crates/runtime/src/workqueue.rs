@@ -273,14 +273,20 @@ impl Workqueue {
     fn count_spare_cpus(&self, facts: &mut HandOffFacts) {
         let shared = &self.of.shared;
         let now_ns = now_ns();
+        let (layout, active) = (shared.dispatch.layout(), shared.dispatch.active());
         if !local::is_worker_of(shared) {
-            shared.issuers.note(now_ns);
+            let cpu = local::running_on();
+            shared.issuers.note(layout.rings(cpu)[0].first().unwrap_or(cpu), now_ns);
         }
-        let cpus = shared.dispatch.active().len();
+        let cpus = active.len();
         let items_ns = || shared.dispatch.slots().map(|(_, slot)| slot.books.busy_ns()).sum();
         let spare = shared.spare.count(items_ns);
-        let left_by =
-            |issuers: usize| spare.idle.max(cpus.saturating_sub(issuers).min(spare.idle_or_items));
+        // Those of caches that nobody issues from are the items' alone, however many issuers there are.
+        let caches = shared.issuers.caches_of_late(now_ns);
+        let beside = caches.iter().map(|cpu| layout.rings(cpu)[0].and(&active).len()).sum();
+        let left_by = |issuers: usize| {
+            spare.idle.max(cpus.saturating_sub(issuers.min(beside)).min(spare.idle_or_items))
+        };
         facts.spare_cpu_count = left_by(shared.issuers.count(now_ns));
         facts.idle_of_late = spare.any_idle;
         // Asked for only where it decides: each request comes by here.

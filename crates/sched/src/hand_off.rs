@@ -21,7 +21,9 @@ pub struct HandOffFacts {
     /// Whether the issuer has something else to do meanwhile. If not, it would only wait.
     pub issuer_has_more: bool,
     /// CPUs, of those with workers, that issuers and other processes leave: those that run queued
-    /// items count, those of issuers do not, also where they wait at this moment.
+    /// items count, those of issuers do not, also where they wait at this moment. Issuers leave all CPUs of a
+    /// cache that none has issued from of late, however many they are: crowded behind other caches they would
+    /// run their items beside idle CPUs (simulated: 91 % used, where queueing uses 99 %).
     ///
     /// Counting only those that are idle now is wrong: where there are fewer issuers than CPUs,
     /// items then run inline whenever all workers are busy, the issuers become the bottleneck, and

@@ -165,11 +165,12 @@ fn wake_for(layout: &Layout, facts: &impl Facts, queue: QueueId, near: CpuId) ->
         if known && item_ns < TINY_ITEM_NS && backlog_ns < TINY_BACKLOG_NS {
             return None;
         }
-        let reach = nearest_reach(layout, queue, pod, &idle);
+        let free = idle.minus(&occupied);
+        // As far as it is to whom it would be, and issuers' CPUs come last.
+        let reach = nearest_reach(layout, queue, pod, if free.is_empty() { &idle } else { &free });
         if patience_ns(layout, facts, queue, &home, reach) > 0 {
             return None;
         }
-        let free = idle.minus(&occupied);
         // An issuer that is held up has less for all of them: not before there is enough for each
         // who is awake and may come by.
         let away = pullers(layout, facts, queue, &home, &active.minus(&idle));
@@ -455,6 +456,12 @@ mod tests {
         assert_eq!(wake("4-15", cache, of(3, true)), None);
         assert_eq!(wake("4-15", cache, of(4, true)), Some(4));
         assert_eq!(wake("4-15", cache, of(3, false)), Some(4));
+        let beside_an_issuer = |facts: &mut Given| {
+            of(2, true)(facts);
+            facts.occupied = cpus("3");
+        };
+        assert_eq!(wake("3-15", cache, beside_an_issuer), None, "it would be 4, and that is far");
+        assert_eq!(wake("3-15", cache, of(2, true)), Some(4), "or 3, and for that half the time");
     }
 
     #[test]

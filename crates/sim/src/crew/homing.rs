@@ -232,7 +232,8 @@ impl Homing {
         if !self.settings.hand_off {
             return HandOff::Queue;
         }
-        self.spare.note(issuer);
+        let cpu = host.geometry().id(host.cpu_of(issuer));
+        self.spare.note(issuer, &self.layout.rings(cpu)[0]);
         let (cpus, idle) = (host.geometry().len(), !self.board.idle.is_empty());
         hand_off(&self.spare.facts(item_ns, cpus, idle))
     }

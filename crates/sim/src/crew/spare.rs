@@ -15,6 +15,8 @@ const SAMPLE_TICKS: u64 = 100;
 pub(super) struct Spare {
     issuers: Memory,
     issuers_of_late: Memory,
+    /// The CPUs that share a cache with one of them.
+    beside_of_late: Memory,
     /// Whether a worker was idle in this interval, and in the one before.
     idle: [bool; 2],
     ticks: u64,
@@ -41,8 +43,9 @@ impl Memory {
 }
 
 impl Spare {
-    /// This one issues, or would.
-    pub(super) fn note(&mut self, issuer: ThreadId) {
+    /// This one issues, or would, from a cache of these CPUs.
+    pub(super) fn note(&mut self, issuer: ThreadId, cache: &CpuSet) {
+        self.beside_of_late.now = self.beside_of_late.now.or(cache);
         if let Some(number) = CpuId::new(issuer.0 as usize % CPU_COUNT_MAX) {
             self.issuers.now.insert(number);
             self.issuers_of_late.now.insert(number);
@@ -68,11 +71,14 @@ impl Spare {
         }
         if self.ticks.is_multiple_of(ISSUING_TICKS * ISSUERS_OF_LATE) {
             self.issuers_of_late.pass();
+            self.beside_of_late.pass();
         }
     }
 
     pub(super) fn facts(&self, item_ns: u64, cpus: usize, idle: bool) -> HandOffFacts {
-        let left_by = |issuers: usize| self.unused_lately.max(cpus.saturating_sub(issuers));
+        let beside = self.beside_of_late.count();
+        let left_by =
+            |issuers: usize| self.unused_lately.max(cpus.saturating_sub(issuers.min(beside)));
         HandOffFacts {
             item_ns,
             issuer_has_more: true,
