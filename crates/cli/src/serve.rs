@@ -72,12 +72,12 @@ pub(crate) struct ServeArgs {
     #[arg(long)]
     json: bool,
 
-    /// Clients at one time; more are turned away
+    /// Clients at one time; more are turned away. One that is idle costs about 25 KiB
     #[arg(long, value_name = "COUNT", default_value = "16384")]
     connections_max: NonZeroUsize,
 
-    /// What requests of all clients may take together, beyond a buffer each: a fourth of it for what is
-    /// taken in ahead. Who keeps others waiting for it and does not go on is cut off
+    /// What requests of all clients may take together, beyond 576 KiB for each client at work: a fourth of
+    /// it for what is taken in ahead. Who keeps others waiting for it and does not go on is cut off
     #[arg(long, value_name = "SIZE", default_value = "1G")]
     request_memory: ByteSize,
 

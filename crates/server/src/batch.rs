@@ -17,8 +17,9 @@ use std::ops::Range;
 use homing_nbd::{Session, reply};
 use homing_volume::{Block, Write};
 
-use crate::buffers::{BATCH_LEN, Inbox, Outbox};
+use crate::buffers::{Inbox, Outbox};
 use crate::connection::answer;
+use crate::pool::BATCH_LEN;
 
 /// Requests of a batch. Guessed: ten that are short are as good as one that is long.
 const COUNT_MAX: usize = 64;

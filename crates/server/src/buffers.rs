@@ -1,30 +1,39 @@
-//! The two buffers of a connection. They grow with what clients send and shrink afterwards, and
-//! are never filled with zeroes again: what is read into them is all that is looked at.
+//! The two buffers of a connection. They grow with what clients send, shrink afterwards, and have nothing
+//! where nothing comes or goes. What is read into them is all that is looked at.
 
 use std::io;
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use crate::memory::Lease;
+use crate::pool::{BATCH_LEN, Buffer, Pool, SHORT_LEN, SHORT_MAX, taken};
 use crate::stream::Stream;
 
-/// What a connection reads or writes at a time. Measured: beyond 256 KiB nothing is won, and the
-/// data leaves the L2 cache between decryption and the socket.
-pub(crate) const BATCH_LEN: usize = 128 << 10;
-/// Buffers that one long request has made longer than this are given back after it.
-pub(crate) const KEEP_LEN: usize = 1 << 20;
+/// Requests taken in while a client does not take its replies. Guessed: twice what a client with 64
+/// requests of 32 KiB in flight has sent.
+pub(crate) const AHEAD_MAX: usize = 4 << 20;
+/// The memory for them.
+pub(crate) const AHEAD_WEIGHT: usize = taken(AHEAD_MAX);
 
 /// Bytes that came and have not been consumed.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Inbox {
-    buffer: Vec<u8>,
+    buffer: Buffer,
     start: usize,
     end: usize,
-    /// For more than a batch.
+    /// For what is taken in ahead, beyond a batch.
     lease: Option<Lease>,
 }
 
 impl Inbox {
+    pub(crate) fn new(pool: &Arc<Pool>) -> Self {
+        Self { buffer: Buffer::new(pool), start: 0, end: 0, lease: None }
+    }
+
+    pub(crate) fn pool(&self) -> &Arc<Pool> {
+        self.buffer.pool()
+    }
+
     /// The unconsumed bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
@@ -72,9 +81,13 @@ impl Inbox {
         })
     }
 
-    /// Whether it may take in more than a batch: it has been lent memory for that, or is now.
+    /// Whether it may take in more than a batch: it has been lent memory for that, or is now, for
+    /// [`AHEAD_WEIGHT`].
     pub(crate) fn may_grow(&mut self, lease: impl FnOnce() -> Option<Lease>) -> bool {
         self.lease = self.lease.take().or_else(lease);
+        if self.lease.is_some() {
+            self.buffer.grow(AHEAD_MAX, self.end);
+        }
         self.lease.is_some()
     }
 
@@ -83,13 +96,35 @@ impl Inbox {
         self.lease.is_some()
     }
 
-    /// Gives back what a long request took. What was taken out must not be needed any more.
-    pub(crate) fn shrink(&mut self) {
-        if self.buffer.len() > KEEP_LEN && self.len() <= BATCH_LEN {
-            self.buffer = self.bytes().to_vec();
-            (self.start, self.end) = (0, self.buffer.len());
+    /// A long request is done: gives back what it took. What was taken out must not be needed any more.
+    pub(crate) fn end_long(&mut self) {
+        if self.lease.is_none() {
+            self.shrink();
+        } else if self.buffer.len() > AHEAD_WEIGHT {
+            self.move_to(AHEAD_MAX);
         }
-        if self.buffer.len() <= KEEP_LEN {
+    }
+
+    /// Gives back what is longer than a connection has for itself, unless more is in it.
+    pub(crate) fn shrink(&mut self) {
+        if self.buffer.len() > SHORT_LEN && self.len() <= SHORT_MAX {
+            self.move_to(SHORT_LEN);
+        }
+        if self.buffer.len() <= SHORT_LEN {
+            self.lease = None;
+        }
+    }
+
+    fn move_to(&mut self, len: usize) {
+        self.buffer.replace(len, self.start..self.end);
+        (self.start, self.end) = (0, self.len());
+    }
+
+    /// Gives back everything, if nothing is in it.
+    pub(crate) fn release(&mut self) {
+        if self.len() == 0 {
+            (self.start, self.end) = (0, 0);
+            self.buffer.release();
             self.lease = None;
         }
     }
@@ -103,57 +138,36 @@ impl Inbox {
                 self.shrink();
             }
         }
-        if self.start + wanted.max(BATCH_LEN / 4) > self.buffer.len() && self.start > 0 {
+        // No more of the buffer than that, however long it is: what is used stays in the CPU's cache.
+        let len = wanted.max(if self.lease.is_some() { AHEAD_MAX } else { BATCH_LEN });
+        if self.start + wanted.max(BATCH_LEN / 4) > len && self.start > 0 {
             self.buffer.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
-        if self.buffer.len() < wanted.max(BATCH_LEN) {
-            // `resize` of an empty vector takes zeroed pages that cost nothing until written.
-            let mut larger = vec![0; wanted.max(BATCH_LEN)];
-            larger[..self.end].copy_from_slice(&self.buffer[..self.end]);
-            self.buffer = larger;
-        }
-        let count = stream.read(&mut self.buffer[self.end..])?;
+        self.buffer.grow(len, self.end);
+        let count = stream.read(&mut self.buffer[self.end..len])?;
         self.end += count;
         Ok(count)
     }
 }
 
-/// Outboxes that nobody uses at present. The one used last is given out first: with many
-/// connections on few CPUs a handful of them are in use, and stay in the CPU's cache.
-#[derive(Debug, Default)]
-pub(crate) struct Outboxes(Mutex<Vec<Outbox>>);
-
-/// Kept for later; more are given back to the system.
-const OUTBOX_COUNT_MAX: usize = 64;
-
-impl Outboxes {
-    pub(crate) fn take(&self) -> Outbox {
-        self.kept().pop().unwrap_or_default()
-    }
-
-    pub(crate) fn give_back(&self, outbox: Outbox) {
-        let mut kept = self.kept();
-        if kept.len() < OUTBOX_COUNT_MAX {
-            kept.push(outbox);
-        }
-    }
-
-    fn kept(&self) -> MutexGuard<'_, Vec<Outbox>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+/// A connection that waits keeps no more for the next short reply: most take 16 bytes.
+const SCRATCH_KEPT: usize = 512;
 
 /// Replies that have not been sent.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Outbox {
-    buffer: Vec<u8>,
+    buffer: Buffer,
     len: usize,
     /// Where a short reply is put together.
     scratch: Vec<u8>,
 }
 
 impl Outbox {
+    pub(crate) fn new(pool: &Arc<Pool>) -> Self {
+        Self { buffer: Buffer::new(pool), len: 0, scratch: Vec::new() }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -166,14 +180,7 @@ impl Outbox {
     pub(crate) fn reserve(&mut self, header: &[u8], length: usize) -> &mut [u8] {
         let data = self.len + header.len();
         let end = data + length;
-        if end > self.buffer.len() {
-            // Nothing follows a long reply before it is sent: it needs no room to spare.
-            let is_long = end > 2 * BATCH_LEN;
-            let len = if is_long { end } else { end.next_power_of_two().max(BATCH_LEN / 4) };
-            let mut larger = vec![0; len];
-            larger[..self.len].copy_from_slice(&self.buffer[..self.len]);
-            self.buffer = larger;
-        }
+        self.buffer.grow(end, self.len);
         self.buffer[self.len..data].copy_from_slice(header);
         self.len = end;
         &mut self.buffer[data..end]
@@ -193,13 +200,19 @@ impl Outbox {
         self.scratch = bytes;
     }
 
-    /// Forgets everything: it has been sent.
+    /// Forgets everything: it has been sent. What is longer than a connection has for itself is given back.
     pub(crate) fn clear(&mut self) {
         self.len = 0;
-        if self.buffer.len() > KEEP_LEN {
-            self.buffer = Vec::new();
+        if self.buffer.len() > SHORT_LEN {
+            self.buffer.release();
         }
-        if self.scratch.len() > BATCH_LEN {
+    }
+
+    /// Gives back everything. It must be empty: until there are replies others can use the memory.
+    pub(crate) fn release(&mut self) {
+        assert_eq!(self.len, 0, "nothing may be lost");
+        self.buffer.release();
+        if self.scratch.capacity() > SCRATCH_KEPT {
             self.scratch = Vec::new();
         }
     }
@@ -222,7 +235,8 @@ mod tests {
                 client.write_all(piece).unwrap();
             }
         });
-        let (stream, mut inbox, mut got) = (Stream::Unix(server), Inbox::default(), Vec::new());
+        let (stream, mut got) = (Stream::Unix(server), Vec::new());
+        let mut inbox = Inbox::new(&Arc::default());
         for wanted in [28, 32796, 28, 1_500_000, 5, 300_000].into_iter().cycle() {
             let wanted = wanted.min(sent.len() - got.len());
             while inbox.len() < wanted {
@@ -241,7 +255,8 @@ mod tests {
     #[test]
     fn what_a_long_request_took_is_given_back() {
         let (mut client, server) = UnixStream::pair().unwrap();
-        let (stream, mut inbox) = (Stream::Unix(server), Inbox::default());
+        let (stream, pool) = (Stream::Unix(server), Arc::default());
+        let mut inbox = Inbox::new(&pool);
         let writer =
             std::thread::spawn(move || client.write_all(&vec![7; (3 << 20) + 28]).unwrap());
         for wanted in [3 << 20, 28] {
@@ -252,19 +267,29 @@ mod tests {
         }
         writer.join().unwrap();
         assert_eq!(inbox.fill(&stream, 28).unwrap(), 0);
-        assert!(inbox.buffer.len() <= BATCH_LEN);
+        assert_eq!(pool.lent(), SHORT_LEN);
+        inbox.release();
+        assert_eq!(pool.lent(), 0);
     }
 
+    /// What is one request away from being long, too: the replies beside it have room.
     #[test]
-    fn a_long_reply_takes_no_more_than_it_has() {
-        let mut outbox = Outbox::default();
+    fn short_requests_fit_into_what_a_connection_has_for_itself() {
+        let pool = Arc::default();
+        let mut outbox = Outbox::new(&pool);
+        for _ in 0..64 {
+            outbox.reserve(&[0; 32], SHORT_MAX / 64);
+            outbox.push(|bytes| bytes.extend([0; 300]));
+        }
+        assert_eq!(pool.lent(), SHORT_LEN);
         outbox.reserve(b"head", 1 << 20);
-        assert_eq!(outbox.buffer.len(), (1 << 20) + 4);
+        outbox.clear();
+        assert_eq!(pool.lent(), 0, "a long one is given back at once");
     }
 
     #[test]
     fn what_is_reserved_follows_its_header_and_can_be_taken_back() {
-        let mut outbox = Outbox::default();
+        let mut outbox = Outbox::new(&Arc::default());
         outbox.reserve(b"head", 3).copy_from_slice(b"abc");
         let before = outbox.len();
         outbox.reserve(b"more", 100_000);

@@ -1,5 +1,6 @@
 //! One client: after negotiation, carries out requests until the client leaves or the server ends.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -10,10 +11,11 @@ use homing_nbd::{Command, Export, RequestHeader, Session, reply, validate};
 use homing_volume::{Block, BlockError, Done, Durability};
 
 use crate::batch::Batch;
-use crate::buffers::{BATCH_LEN, Inbox, KEEP_LEN, Outbox};
+use crate::buffers::{Inbox, Outbox};
 use crate::memory::{Account, Lease};
 use crate::negotiation::{End, negotiate};
 use crate::peer::{Counted, Peer, Reply};
+use crate::pool::{BATCH_LEN, Payload, SHORT_MAX};
 use crate::server::{CryptOn, Shared};
 
 /// What a queued request weighs besides its payload.
@@ -28,7 +30,7 @@ const SENDS_IN_A_ROW: u32 = 8;
 
 /// Serves one client from its first byte to its last.
 pub(crate) fn serve(shared: &Arc<Shared>, peer: &Arc<Peer>) -> Result<(), End> {
-    let mut inbox = Inbox::default();
+    let mut inbox = Inbox::new(&shared.pool);
     let Some(session) = negotiate(shared, peer, &mut inbox)? else { return Ok(()) };
     let export = &shared.told[session.export_index];
     let device = Arc::clone(&shared.devices[session.export_index]);
@@ -40,7 +42,7 @@ pub(crate) fn serve(shared: &Arc<Shared>, peer: &Arc<Peer>) -> Result<(), End> {
         session,
         device,
         inbox,
-        outbox: Outbox::default(),
+        outbox: Outbox::new(&shared.pool),
         batch: Batch::default(),
         spare: None,
         sends: 0,
@@ -91,7 +93,7 @@ impl Connection {
                     }
                     if is_long {
                         self.send()?;
-                        self.inbox.shrink();
+                        self.inbox.end_long();
                         self.spare = None;
                     }
                 }
@@ -130,7 +132,7 @@ impl Connection {
                 return Ok(false);
             }
             // While we wait others can use the outbox.
-            self.shared.outboxes.give_back(std::mem::take(&mut self.outbox));
+            self.outbox.release();
             if count <= BATCH_LEN {
                 // What was taken in ahead of requests is done by now.
                 self.inbox.shrink();
@@ -138,28 +140,34 @@ impl Connection {
             if self.spare.is_some() || self.inbox.has_lease() {
                 self.peer.receives.begin(&self.peer.clients);
             }
-            let came = self.inbox.fill(&self.peer.stream, count)?;
-            self.peer.receives.moved(came, &self.peer.clients);
-            self.outbox = self.shared.outboxes.take();
-            if came == 0 {
-                return Ok(false);
+            match self.inbox.fill(&self.peer.stream, count) {
+                Ok(0) => return Ok(false),
+                Ok(came) => self.peer.receives.moved(came, &self.peer.clients),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    // It is idle: it can wait without a buffer.
+                    self.inbox.release();
+                    self.shared.pool.rest();
+                    self.peer.stream.wait_for_input()?;
+                }
+                Err(error) => return Err(error.into()),
             }
         }
         self.peer.receives.end();
         Ok(true)
     }
 
-    /// A request that is longer than the buffers gets memory first, for what comes or goes and a copy
+    /// A long request gets memory first, for what comes or goes and a copy
     /// of it. Whether it is one. What was there before it is sent: nobody is to wait for that.
     fn lease_for(&mut self, command: &Command) -> Result<bool, End> {
         let (Command::Read { length, .. } | Command::Write { length, .. }) = *command else {
             return Ok(false);
         };
-        if length as usize <= KEEP_LEN {
+        if length as usize <= SHORT_MAX {
             return Ok(false);
         }
         self.send()?;
-        self.spare = Some(self.peer.lease_for_rest(2 * (IN_FLIGHT_BASE + length as usize)));
+        let each = IN_FLIGHT_BASE + Payload::weight(length as usize);
+        self.spare = Some(self.peer.lease_for_rest(2 * each));
         Ok(true)
     }
 
@@ -269,8 +277,8 @@ impl Connection {
 
     /// Memory for what another thread is to hold: of what the request has been lent, or what is left.
     fn lease_held(&mut self, held: u32) -> Option<Lease> {
-        let bytes = IN_FLIGHT_BASE + held as usize;
-        if self.peer.is_full(bytes) {
+        let bytes = IN_FLIGHT_BASE + Payload::weight(held as usize);
+        if self.peer.is_full(IN_FLIGHT_BASE + held as usize) {
             // It will wait for others; what is done already is not to wait with it. Here, while it has no
             // memory that was not lent before. An error is found again by the next read.
             let _ = self.send();
@@ -285,9 +293,9 @@ impl Connection {
             let header = &bytes[start..];
             let job = Job::new(self, cookie, length, lease);
             let device = Arc::clone(&self.device);
-            let header = header.to_vec();
+            let (header, pool) = (header.to_vec(), Arc::clone(&self.shared.pool));
             let work = move || {
-                let mut bytes = vec![0; header.len() + length as usize];
+                let mut bytes = Payload::new(&pool, header.len() + length as usize);
                 bytes[..header.len()].copy_from_slice(&header);
                 match device.read(offset, &mut bytes[header.len()..]) {
                     Ok(()) => job.send(bytes),
@@ -315,7 +323,7 @@ impl Connection {
         };
         // Workers keep no order, but what came before it need not be overtaken.
         self.run_batch();
-        let mut data = self.inbox.take(length as usize).to_vec();
+        let mut data = Payload::copy_of(&self.shared.pool, self.inbox.take(length as usize));
         let work = move |device: &dyn Block| device.write(offset, &mut data, Durability::Written);
         self.queue(cookie, length, lease, work);
     }
@@ -360,7 +368,7 @@ impl Connection {
             return self.answer(cookie, result);
         };
         let job = Job::new(self, cookie, length, lease);
-        let mut data = self.inbox.take(length as usize).to_vec();
+        let mut data = Payload::copy_of(&self.shared.pool, self.inbox.take(length as usize));
         let (device, shared) = (Arc::clone(&self.device), Arc::clone(&self.shared));
         let done = Box::new(move |result| job.answer(result));
         let work = move || {
@@ -447,10 +455,10 @@ impl Job {
                 reply::error(&mut bytes, &self.session, self.cookie, errno, &text);
             }
         }
-        self.send(bytes);
+        self.send(Payload::Short(bytes));
     }
 
-    fn send(mut self, bytes: Vec<u8>) {
+    fn send(mut self, bytes: Payload) {
         if let Some(counted) = self.counted.take() {
             Peer::send_later(Reply { bytes, counted });
         }
@@ -463,7 +471,7 @@ impl Drop for Job {
             let mut bytes = Vec::new();
             let text = "the request was dropped: the server is going down or has a bug";
             reply::error(&mut bytes, &self.session, self.cookie, Errno::Io, text);
-            Peer::send_later(Reply { bytes, counted });
+            Peer::send_later(Reply { bytes: Payload::Short(bytes), counted });
         }
     }
 }

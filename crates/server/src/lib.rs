@@ -23,10 +23,11 @@
 //! * `SERVE-3` A connection holds at most [`IN_FLIGHT_BYTES_MAX`] of queued requests; it reads no
 //!   further until some are done.
 //! * `SERVE-4` All connections together hold at most [`ServerOptions::request_memory_max`] of requests
-//!   and replies, beyond a buffer or two each; a client that keeps others waiting for it is cut off.
+//!   and replies, beyond [`CONNECTION_BYTES_MAX`] each; a client that keeps others waiting for it is cut
+//!   off. A connection without requests gives its buffers back.
 //!
 //! Read on in this order: `listener`, `stream`, `server`, `clients`, `memory`, `negotiation`, `connection`,
-//! `peer`, `buffers`, `background`, `load`.
+//! `peer`, `pool`, `buffers`, `background`, `load`.
 #![forbid(unsafe_code)]
 
 mod background;
@@ -39,10 +40,12 @@ pub mod load;
 mod memory;
 mod negotiation;
 mod peer;
+mod pool;
 mod server;
 mod stream;
 
 pub use background::OnWorkqueue;
 pub use listener::{Endpoint, ListenError};
 pub use peer::IN_FLIGHT_BYTES_MAX;
+pub use pool::CONNECTION_BYTES_MAX;
 pub use server::{CryptOn, ServedExport, Server, ServerHandle, ServerOptions};

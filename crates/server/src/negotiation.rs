@@ -10,6 +10,10 @@ use crate::buffers::Inbox;
 use crate::peer::Peer;
 use crate::server::Shared;
 
+/// When a connection on which nothing comes has nothing more in memory. Guessed: longer than a client that
+/// is at work takes to send its next request, so that those find their buffers as they left them.
+const IDLE_AFTER: Duration = Duration::from_secs(1);
+
 /// Why a connection ended before the client said good-bye.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum End {
@@ -66,7 +70,7 @@ fn try_to_negotiate(
             Progress::Close(_) => return Ok(None),
             Progress::Begin(consumed, session) => {
                 inbox.consume(consumed);
-                peer.stream.set_timeouts(None)?;
+                peer.stream.set_idle_after(IDLE_AFTER)?;
                 return Ok(Some(session));
             }
         }

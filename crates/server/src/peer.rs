@@ -18,17 +18,17 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use crate::buffers::{BATCH_LEN, Inbox};
+use crate::buffers::{AHEAD_MAX, AHEAD_WEIGHT, Inbox};
 use crate::clients::Clients;
 use crate::memory::{Account, Lease};
+use crate::pool::{BATCH_LEN, Payload};
 use crate::stream::Stream;
 
 /// Requests, with their replies, that one connection may have with workers (`SERVE-3`), in bytes.
 /// Derived: the longest request and as much again.
 pub const IN_FLIGHT_BYTES_MAX: usize = 128 << 20;
-/// Requests taken in while a client does not take its replies. Guessed: twice what a client with 64
-/// requests of 32 KiB in flight has sent.
-const READ_AHEAD_MAX: usize = 4 << 20;
+/// Room for replies that wait, once none does.
+const WAITING_KEPT: usize = 64;
 /// How soon it is tried again to take in more, where there was no memory for it.
 const TRY_AGAIN: Duration = Duration::from_millis(100);
 /// Stack of a thread that waits for a slow client.
@@ -81,7 +81,7 @@ impl InFlight {
 /// A reply, and what it lets go of when it is sent.
 #[derive(Debug)]
 pub(crate) struct Reply {
-    pub(crate) bytes: Vec<u8>,
+    pub(crate) bytes: Payload,
     pub(crate) counted: Counted,
 }
 
@@ -138,7 +138,7 @@ impl Peer {
     }
 
     /// Sends from the connection's own thread, and whatever workers have left meanwhile. While the
-    /// client does not take replies its requests are taken in, up to [`READ_AHEAD_MAX`]: a client
+    /// client does not take replies its requests are taken in, up to [`AHEAD_MAX`]: a client
     /// that writes all its requests before it reads a reply would otherwise wait for us as we
     /// wait for it. `spare`: memory that the connection's thread has been lent already.
     pub(crate) fn send_and_receive(
@@ -154,15 +154,18 @@ impl Peer {
                 outgoing.awaited = true;
                 outgoing = self.idle.wait(outgoing).unwrap_or_else(PoisonError::into_inner);
             } else if let Some(counted) = counted.take() {
-                outgoing.waiting.push_back(Reply { bytes: bytes.to_vec(), counted });
+                outgoing
+                    .waiting
+                    .push_back(Reply { bytes: Payload::copy_of(inbox.pool(), bytes), counted });
                 return Ok(());
             } else {
                 // May wait, so the slow thread must be able to go on meanwhile.
                 drop(outgoing);
+                let weight = Payload::weight(bytes.len());
                 let lease = match spare {
                     // It has some: then more is not waited for.
-                    Some(spare) => spare.split(bytes.len()).unwrap_or_else(|| self.no_lease()),
-                    None => self.lease(bytes.len()),
+                    Some(spare) => spare.split(weight).unwrap_or_else(|| self.no_lease()),
+                    None => self.lease(weight),
                 };
                 counted = Some(self.take_off(bytes.len(), lease));
                 outgoing = lock(&self.outgoing);
@@ -198,19 +201,22 @@ impl Peer {
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.sends.begin(&self.clients);
-                    let wanted = !ended && inbox.len() < READ_AHEAD_MAX;
+                    let wanted = !ended && inbox.len() < AHEAD_MAX;
                     let room = wanted
                         && (inbox.len() < BATCH_LEN
-                            || inbox
-                                .may_grow(|| self.try_lease(Account::Ahead, 2 * READ_AHEAD_MAX)));
+                            || inbox.may_grow(|| self.try_lease(Account::Ahead, AHEAD_WEIGHT)));
                     let again = (wanted && !room).then_some(TRY_AGAIN);
                     if again.is_some() {
                         self.clients.hang_up_on_stalled();
                     }
                     if self.stream.wait(room, again)? {
                         // The end is found again by the next read, after the replies.
-                        let wanted = inbox.len() + BATCH_LEN;
-                        ended = inbox.fill(&self.stream, wanted)? == 0;
+                        let wanted = (inbox.len() + BATCH_LEN).min(AHEAD_MAX);
+                        ended = match inbox.fill(&self.stream, wanted) {
+                            // There was nothing after all.
+                            Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
+                            came => came? == 0,
+                        };
                     }
                 }
                 Err(error) => return Err(error),
@@ -226,6 +232,7 @@ impl Peer {
         if next.is_none() {
             outgoing.sending = false;
             outgoing.slow = false;
+            outgoing.waiting.shrink_to(WAITING_KEPT);
             self.wake_connection(&mut outgoing);
         }
         next

@@ -14,11 +14,11 @@ use homing::{Durable, Runtime, Scope, Workqueue, WorkqueueError};
 use homing_nbd::{BlockSizes, Export};
 use homing_volume::Block;
 
-use crate::buffers::Outboxes;
 use crate::clients::Clients;
 use crate::connection;
 use crate::listener::{Endpoint, ListenError, Listener};
 use crate::peer::Peer;
+use crate::pool::Pool;
 use crate::stream::Stream;
 
 /// Stack of a connection's thread. It has no deep calls and keeps its buffers on the heap.
@@ -59,9 +59,11 @@ pub struct ServerOptions {
     pub connections_max: usize,
     /// How long a client may take to negotiate.
     pub handshake_timeout: Duration,
-    /// What the requests of all clients may take together, in bytes, beyond a buffer or two for each
-    /// connection. Who sends or wants more than a MiB at a time waits for others to be done; a single
-    /// request is never too long.
+    /// What the requests of all clients may take together, in bytes, beyond [`CONNECTION_BYTES_MAX`] for
+    /// each connection that has some. Who sends or wants more than 256 KiB at a time waits for others to be
+    /// done; a single request is never too long.
+    ///
+    /// [`CONNECTION_BYTES_MAX`]: crate::CONNECTION_BYTES_MAX
     pub request_memory_max: usize,
     /// How long a client may keep others waiting for memory while it neither sends the rest of its
     /// request nor takes its replies, or does so at less than 256 KiB/s. Then it is cut off.
@@ -102,7 +104,7 @@ pub(crate) struct Shared {
     pub(crate) durable: Durable,
     pub(crate) draining: AtomicBool,
     pub(crate) crypt_on: CryptOn,
-    pub(crate) outboxes: Outboxes,
+    pub(crate) pool: Arc<Pool>,
     pub(crate) handshake_timeout: Duration,
     clients: Arc<Clients>,
 }
@@ -152,7 +154,7 @@ impl Server {
                 durable: Durable::of(runtime),
                 draining: AtomicBool::new(false),
                 crypt_on: options.crypt_on,
-                outboxes: Outboxes::default(),
+                pool: Arc::default(),
                 handshake_timeout: options.handshake_timeout,
                 clients: Arc::new(Clients::new(
                     options.connections_max,
@@ -244,6 +246,11 @@ impl ServerHandle {
         if !self.shared.draining.swap(true, Ordering::AcqRel) {
             self.listener.wake();
         }
+    }
+
+    /// Bytes of the buffers that all connections have at present.
+    pub fn buffer_bytes(&self) -> usize {
+        self.shared.pool.lent()
     }
 }
 

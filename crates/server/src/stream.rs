@@ -84,6 +84,26 @@ impl Stream {
         }
     }
 
+    /// How long reading waits where nothing comes: then it fails with `WouldBlock`. Writing takes its time.
+    pub(crate) fn set_idle_after(&self, timeout: Duration) -> io::Result<()> {
+        self.set_timeouts(None)?;
+        match self {
+            Self::Unix(stream) => stream.set_read_timeout(Some(timeout)),
+            Self::Tcp(stream) => stream.set_read_timeout(Some(timeout)),
+        }
+    }
+
+    /// Waits until there is something to read (the end of the stream is), without a buffer for it.
+    pub(crate) fn wait_for_input(&self) -> io::Result<()> {
+        let fd = self.as_fd();
+        loop {
+            match rustix::event::poll(&mut [PollFd::new(&fd, PollFlags::IN)], None) {
+                Err(Errno::INTR) => {}
+                other => return Ok(other.map(drop)?),
+            }
+        }
+    }
+
     /// Waits until something can be read or written, or for so long; `read`: whether reading counts.
     /// Whether there is something to read (the end of the stream is).
     pub(crate) fn wait(&self, read: bool, timeout: Option<Duration>) -> io::Result<bool> {
