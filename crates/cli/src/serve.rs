@@ -76,7 +76,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "COUNT", default_value = "16384")]
     connections_max: NonZeroUsize,
 
-    /// What requests of all clients may take together, beyond 576 KiB for each client at work: a fourth of
+    /// What requests of all clients may take together, beyond 640 KiB for each client at work: a fourth of
     /// it for what is taken in ahead. Who keeps others waiting for it and does not go on is cut off
     #[arg(long, value_name = "SIZE", default_value = "1G")]
     request_memory: ByteSize,

@@ -142,7 +142,7 @@ impl Connection {
             }
             match self.inbox.fill(&self.peer.stream, count) {
                 Ok(0) => return Ok(false),
-                Ok(came) => self.peer.receives.moved(came, &self.peer.clients),
+                Ok(count) => self.peer.came(count),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     // It is idle: it can wait without a buffer.
                     self.inbox.release();

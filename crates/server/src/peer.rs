@@ -21,7 +21,7 @@ use std::time::Duration;
 use crate::buffers::{AHEAD_MAX, AHEAD_WEIGHT, Inbox};
 use crate::clients::Clients;
 use crate::memory::{Account, Lease};
-use crate::pool::{BATCH_LEN, Payload};
+use crate::pool::{BATCH_LEN, OWN_REPLIES_MAX, Payload};
 use crate::stream::Stream;
 
 /// Requests, with their replies, that one connection may have with workers (`SERVE-3`), in bytes.
@@ -29,6 +29,8 @@ use crate::stream::Stream;
 pub const IN_FLIGHT_BYTES_MAX: usize = 128 << 20;
 /// Room for replies that wait, once none does.
 const WAITING_KEPT: usize = 64;
+/// What replies weigh besides, where no memory is lent for them.
+const REPLY_BASE: usize = 128;
 /// How soon it is tried again to take in more, where there was no memory for it.
 const TRY_AGAIN: Duration = Duration::from_millis(100);
 /// Stack of a thread that waits for a slow client.
@@ -67,6 +69,8 @@ struct Outgoing {
 struct InFlight {
     /// Of requests and replies that workers have.
     bytes: usize,
+    /// Those for which no memory was lent.
+    own: usize,
     /// The connection's thread waits until there are fewer.
     awaited: bool,
 }
@@ -90,6 +94,8 @@ pub(crate) struct Reply {
 pub(crate) struct Counted {
     lease: Lease,
     weight: usize,
+    /// Of the weight, what the connection has for itself.
+    own: usize,
 }
 
 impl Counted {
@@ -100,7 +106,7 @@ impl Counted {
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.peer().land(self.weight);
+        self.peer().land(self.weight, self.own);
     }
 }
 
@@ -161,13 +167,7 @@ impl Peer {
             } else {
                 // May wait, so the slow thread must be able to go on meanwhile.
                 drop(outgoing);
-                let weight = Payload::weight(bytes.len());
-                let lease = match spare {
-                    // It has some: then more is not waited for.
-                    Some(spare) => spare.split(weight).unwrap_or_else(|| self.no_lease()),
-                    None => self.lease(weight),
-                };
-                counted = Some(self.take_off(bytes.len(), lease));
+                counted = Some(self.count_replies(bytes.len(), spare));
                 outgoing = lock(&self.outgoing);
             }
         }
@@ -188,6 +188,25 @@ impl Peer {
         }
         self.sends.end();
         result
+    }
+
+    /// Counts replies that another thread is to send.
+    fn count_replies(self: &Arc<Self>, len: usize, spare: &mut Option<Lease>) -> Counted {
+        let weight = Payload::weight(len);
+        let lease = match spare {
+            // It has some: then more is not waited for.
+            Some(spare) => spare.split(weight).unwrap_or_else(|| self.no_lease()),
+            None => match self.try_lease(Account::Requests, weight) {
+                Some(lease) => lease,
+                // There may be none because of the replies that the client does not take. To take them it
+                // may have to be rid of its requests, so that this thread should not wait.
+                None => match self.take_off_own(weight + REPLY_BASE) {
+                    Some(counted) => return counted,
+                    None => self.lease(weight),
+                },
+            },
+        };
+        self.take_off(len, lease)
     }
 
     fn exchange(self: &Arc<Self>, bytes: &[u8], inbox: &mut Inbox) -> io::Result<()> {
@@ -212,17 +231,25 @@ impl Peer {
                     if self.stream.wait(room, again)? {
                         // The end is found again by the next read, after the replies.
                         let wanted = (inbox.len() + BATCH_LEN).min(AHEAD_MAX);
-                        ended = match inbox.fill(&self.stream, wanted) {
+                        match inbox.fill(&self.stream, wanted) {
+                            Ok(0) => ended = true,
+                            Ok(count) => self.came(count),
                             // There was nothing after all.
-                            Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
-                            came => came? == 0,
-                        };
+                            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                            Err(error) => return Err(error),
+                        }
                     }
                 }
                 Err(error) => return Err(error),
             }
         }
         Ok(())
+    }
+
+    /// It has sent so much. Who still sends may take no replies meanwhile, yet it goes on.
+    pub(crate) fn came(&self, bytes: usize) {
+        self.receives.moved(bytes, &self.clients);
+        self.sends.moved(bytes, &self.clients);
     }
 
     /// The next reply for the holder of the flag; where there is none the flag is given up.
@@ -365,7 +392,19 @@ impl Peer {
         }
         in_flight.bytes += weight;
         drop(in_flight);
-        Counted { lease, weight }
+        Counted { lease, weight, own: 0 }
+    }
+
+    /// Counts replies that nothing was lent for, while there are few.
+    fn take_off_own(self: &Arc<Self>, weight: usize) -> Option<Counted> {
+        let mut in_flight = lock(&self.in_flight);
+        if in_flight.has_no_room(weight) || in_flight.own + weight > OWN_REPLIES_MAX {
+            return None;
+        }
+        in_flight.bytes += weight;
+        in_flight.own += weight;
+        drop(in_flight);
+        Some(Counted { lease: self.no_lease(), weight, own: weight })
     }
 
     pub(crate) fn leased(&self, account: Account) -> &AtomicUsize {
@@ -399,9 +438,10 @@ impl Peer {
         Lease::new(self, Account::Requests, 0)
     }
 
-    fn land(&self, weight: usize) {
+    fn land(&self, weight: usize, own: usize) {
         let mut in_flight = lock(&self.in_flight);
         in_flight.bytes -= weight;
+        in_flight.own -= own;
         if std::mem::take(&mut in_flight.awaited) {
             self.landed.notify_all();
         }

@@ -19,9 +19,12 @@ pub(crate) const SHORT_MAX: usize = 2 * BATCH_LEN;
 const BESIDE_LEN: usize = 32 << 10;
 /// A buffer that belongs to its connection: enough for what is not long.
 pub(crate) const SHORT_LEN: usize = SHORT_MAX + BESIDE_LEN;
-/// What the two buffers of a connection may take beside the memory that requests share: 576 KiB. It has
-/// none of it where nothing has come for a second.
-pub const CONNECTION_BYTES_MAX: usize = 2 * SHORT_LEN;
+/// What the two buffers of a connection may take beside the memory that requests share: 576 KiB; and 64 KiB
+/// of replies may wait until its client takes them. It has no buffers where nothing has come for a second.
+pub const CONNECTION_BYTES_MAX: usize = 2 * SHORT_LEN + OWN_REPLIES_MAX;
+/// Replies that may wait to be sent by another thread though no memory is lent for them. Guessed: room for
+/// those to hundreds of writes.
+pub(crate) const OWN_REPLIES_MAX: usize = 64 << 10;
 
 /// Buffers of connections that are kept: 18 MiB.
 const SHORT_KEPT: usize = 64;

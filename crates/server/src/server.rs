@@ -65,8 +65,8 @@ pub struct ServerOptions {
     ///
     /// [`CONNECTION_BYTES_MAX`]: crate::CONNECTION_BYTES_MAX
     pub request_memory_max: usize,
-    /// How long a client may keep others waiting for memory while it neither sends the rest of its
-    /// request nor takes its replies, or does so at less than 256 KiB/s. Then it is cut off.
+    /// How long a client may keep others waiting for memory while it neither sends requests nor takes
+    /// its replies, or does so at less than 256 KiB/s. Then it is cut off.
     pub stall_timeout: Duration,
     /// How long clients may take to read their replies when the server stops. What is still being done for
     /// them then is waited for, and answered.

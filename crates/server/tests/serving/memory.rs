@@ -7,7 +7,7 @@ use homing_nbd::RequestHeader;
 use homing_nbd::wire::command;
 use homing_server::{CryptOn, ServerOptions};
 
-use crate::client::Pipelined;
+use crate::client::{Pipelined, encode};
 use crate::{device, with_server_of};
 
 /// Long requests, far more of them than there is memory for at a time.
@@ -102,5 +102,45 @@ fn what_is_taken_in_ahead_keeps_nobody_from_going_on() {
             client.0.write_all(&[0x25, 0x60, 0x95]).unwrap();
             idle.push(client);
         }
+    });
+}
+
+/// A client may send all its requests before it takes a reply. While it does it goes on, though a thread
+/// of ours waits for it to take replies, and others for the memory of those.
+#[test]
+fn a_client_that_still_sends_is_not_cut_off() {
+    const LONG: u32 = 1 << 20;
+    let options = ServerOptions {
+        crypt_on: CryptOn::Workqueue,
+        request_memory_max: 8 << 20,
+        stall_timeout: Duration::from_secs(2),
+        ..ServerOptions::default()
+    };
+    with_server_of(&device(), &options, |endpoint| {
+        let mut sends = Pipelined::connect(endpoint);
+        sends.0.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        sends.0.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
+        // More than the socket takes: the memory of some is kept.
+        let mut requests = vec![(command::READ, 0, LONG, Vec::new()); 3];
+        sends.0.write_all(&encode(&requests)).unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+        let mut waits = Pipelined::connect(endpoint);
+        let waiting =
+            std::thread::spawn(move || waits.exchange(&[(command::READ, 0, 6 << 20, Vec::new())]));
+        let began = Instant::now();
+        while began.elapsed() < 3 * options.stall_timeout {
+            let write = (command::WRITE, 8 << 20, 128 << 10, vec![1; 128 << 10]);
+            requests.push(write);
+            // Its cookie is its place among all.
+            let all = encode(&requests[requests.len() - 1..]);
+            let cookie = (requests.len() as u64 - 1).to_be_bytes();
+            sends.0.write_all(&[&all[..8], &cookie, &all[16..]].concat()).unwrap();
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        assert!(!waiting.is_finished(), "nobody waited for the memory");
+        let replies = sends.replies(&requests);
+        assert!(replies.iter().all(|(errno, _)| *errno == 0));
+        let replies = waiting.join().unwrap();
+        assert_eq!((replies[0].0, replies[0].1.len()), (0, 6 << 20));
     });
 }
