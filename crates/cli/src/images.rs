@@ -16,6 +16,9 @@ pub(crate) fn check_names(images: &[PathBuf]) -> anyhow::Result<()> {
     for (index, image) in images.iter().enumerate() {
         let name = export_name(image);
         if let Some(other) = images[..index].iter().find(|other| export_name(other) == name) {
+            if is_same_path(image, other) {
+                bail!("{} is given twice: serve it once", image.display());
+            }
             bail!(
                 "{} and {} would both be export {name:?}: rename one",
                 other.display(),
@@ -24,6 +27,12 @@ pub(crate) fn check_names(images: &[PathBuf]) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whether two paths are one, however they are written.
+pub(crate) fn is_same_path(one: &Path, other: &Path) -> bool {
+    let absolute = std::path::absolute;
+    one == other || absolute(one).is_ok_and(|one| absolute(other).is_ok_and(|other| one == other))
 }
 
 /// The files that are being served. Two exports of one file would undo each other's partial

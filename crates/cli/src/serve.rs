@@ -163,7 +163,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     images::check_names(&images)?;
     let endpoint = endpoint(args, &images)?;
     // Before a passphrase is asked for and an image made that nobody can use.
-    check_endpoint(&endpoint, &images)?;
+    check_endpoint(&endpoint, args.control.as_deref(), &images)?;
     let runtime = Runtime::builder().on_stall(|stall| tracing::warn!("{stall}")).build();
     let runtime = runtime.context("cannot start the workers")?;
     let names: Vec<_> = images.iter().map(|image| export_name(image)).collect();
@@ -341,12 +341,27 @@ fn endpoint(args: &ServeArgs, images: &[PathBuf]) -> anyhow::Result<Endpoint> {
     Ok(Endpoint::Unix(path))
 }
 
-fn check_endpoint(endpoint: &Endpoint, images: &[PathBuf]) -> anyhow::Result<()> {
-    if let Endpoint::Unix(socket) = endpoint {
-        let is_socket = |image: &&PathBuf| std::path::absolute(image).is_ok_and(|i| i == *socket);
-        if let Some(image) = images.iter().find(is_socket) {
-            bail!("{} cannot be an image and the socket: use another --socket", image.display());
-        }
+/// Refuses one path for several things, and an endpoint on which nobody can listen.
+fn check_endpoint(
+    endpoint: &Endpoint,
+    control: Option<&Path>,
+    images: &[PathBuf],
+) -> anyhow::Result<()> {
+    let socket = match endpoint {
+        Endpoint::Unix(socket) => Some(socket.as_path()),
+        Endpoint::Tcp(_) => None,
+    };
+    let is_image = |socket: &Path| images.iter().any(|image| images::is_same_path(image, socket));
+    if let Some(socket) = socket.filter(|socket| is_image(socket)) {
+        bail!("{} cannot be an image and the socket: use another --socket", socket.display());
+    }
+    if let Some(control) = control.filter(|control| is_image(control)) {
+        bail!("{} cannot be an image and --control: use another --control", control.display());
+    }
+    if let (Some(socket), Some(control)) = (socket, control)
+        && images::is_same_path(socket, control)
+    {
+        bail!("{} cannot be --socket and --control: use two paths", control.display());
     }
     Ok(endpoint.check()?)
 }

@@ -67,6 +67,19 @@ fn a_key_that_does_not_open_is_refused() {
 }
 
 #[test]
+fn what_is_named_twice_is_named_in_the_refusal() {
+    let scratch = Scratch::new();
+    let twice = ["--socket", "here", "--control", "./here"];
+    let args = [&["disk.img", "--size", "8M"], &twice[..]].concat();
+    refused(&scratch, &args, &["here", "--socket", "--control"]);
+    let args = ["disk.img", "--size", "8M", "--control", "disk.img"];
+    refused(&scratch, &args, &["disk.img", "--control"]);
+    for again in ["disk.img", "./disk.img"] {
+        refused(&scratch, &["disk.img", again, "--size", "8M"], &["disk.img", "twice"]);
+    }
+}
+
+#[test]
 fn without_a_key_file_and_a_terminal_nothing_waits() {
     let scratch = with_a_container();
     let mut command = Command::new(env!("CARGO_BIN_EXE_homing"));
