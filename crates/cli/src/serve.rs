@@ -14,7 +14,7 @@ use homing::{Runtime, Scope};
 use homing_server::{CryptOn, Endpoint, ServedExport, Server, ServerOptions};
 use homing_volume::luks::{self, Access, FormatOptions, Kdf};
 use homing_volume::{Block, SectorSize};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
 use crate::announce::announce;
@@ -155,6 +155,7 @@ fn socket_address(text: &str) -> Result<SocketAddr, String> {
 pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     log_to_stderr();
     forbid_core_dumps();
+    outlive_file_limits()?;
     let folder = if args.try_it { Some(tempfile::tempdir()?) } else { None };
     let mut images = args.images.clone();
     if let (Some(folder), true) = (&folder, images.is_empty()) {
@@ -442,6 +443,13 @@ fn forbid_core_dumps() {
     if let Err(error) = rustix::process::set_dumpable_behavior(behavior) {
         tracing::warn!(%error, "core dumps could not be forbidden");
     }
+}
+
+/// A file that may not grow any more (`ulimit -f`) is an error of who writes to it, not the end of us.
+fn outlive_file_limits() -> anyhow::Result<()> {
+    // Any handler will do: without one the signal is deadly.
+    signal_hook::flag::register(SIGXFSZ, Arc::default()).context("cannot handle signals")?;
+    Ok(())
 }
 
 /// Lets this program have as many files as it may ask for: each client is one.

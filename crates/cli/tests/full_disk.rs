@@ -1,4 +1,4 @@
-//! A disk without space left, which takes a small file system and so root.
+//! A disk without space left, which takes a small file system and so root; files that may not grow.
 
 mod support;
 
@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use support::nbd::{Client, ENOSPC, FUA, OK};
 use support::{Scratch, noise, text, tool};
 
@@ -79,4 +80,36 @@ fn a_write_without_space_fails_alone() {
     expect(&mut Client::new(server.socket()));
     server.stop();
     drop(small);
+}
+
+#[test]
+fn a_write_beyond_the_limit_of_a_file_fails_alone() {
+    let scratch = Scratch::new();
+    let server = scratch.serve(&["disk.img", "--size", "8M"]);
+    // Behind the header there are 4 MiB.
+    let limit = Rlimit { current: Some(20 * MIB), maximum: Some(20 * MIB) };
+    let pid = Pid::from_raw(server.ready()["pid"].as_i64().unwrap() as i32);
+    prlimit(pid, Resource::Fsize, limit).unwrap();
+    let mut client = Client::new(server.socket());
+    let data = noise(1, MIB as usize);
+    for flags in [0, FUA] {
+        assert_eq!(client.write(flags, 6 * MIB, &data), ENOSPC);
+        assert_eq!(client.write(flags, 0, &data), OK);
+    }
+    assert_eq!(client.flush(), OK);
+    assert!(client.read(0, MIB as u32).unwrap() == data);
+    server.stop();
+}
+
+#[test]
+fn an_image_beyond_the_limit_of_a_file_leaves_nothing_behind() {
+    let scratch = Scratch::new();
+    let command = scratch.command(&["disk.img", "--size", "64M", "--socket", "socket"]);
+    let args: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -f 1000; exec \"$@\"", "sh"]).arg(command.get_program());
+    let output = limited.args(args).current_dir(scratch.path("")).output().unwrap();
+    let stderr = text(&output.stderr);
+    assert!(output.status.code().is_some_and(|code| code != 0 && code != 101), "{stderr}");
+    assert!(stderr.contains("disk.img") && !scratch.path("disk.img").exists(), "{stderr}");
 }

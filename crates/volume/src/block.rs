@@ -56,11 +56,13 @@ pub enum BlockError {
 }
 
 impl BlockError {
-    /// Whether the device is full: nothing is lost, and it works again when there is space. A
-    /// flush for which there was none is no such case, since data that was accepted may be lost.
+    /// Whether the device is full, or its file at its limit: nothing is lost, and it works again when
+    /// there is space. A flush for which there was none is no such case, since data that was accepted may
+    /// be lost.
     pub fn is_full(&self) -> bool {
+        use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
         matches!(self, Self::Io { source, .. }
-            if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
+            if matches!(source.kind(), StorageFull | QuotaExceeded | FileTooLarge))
     }
 }
 
