@@ -67,6 +67,21 @@ fn a_client_may_vanish_after_any_byte() {
 }
 
 #[test]
+fn a_flood_of_bad_clients_is_no_flood_of_warnings() {
+    beside_a_good_client(|server| {
+        for _ in 0..1000 {
+            let mut stream = nbd::dial(server.socket());
+            stream.read_exact(&mut [0; 18]).unwrap();
+            stream.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+            assert!(hangs_up(&mut stream));
+        }
+        let log = server.log();
+        let warnings = log.matches("connection ended").count();
+        assert!((1..500).contains(&warnings), "{warnings} warnings");
+    });
+}
+
+#[test]
 fn handshake_flags_that_nobody_offered_end_the_connection() {
     beside_a_good_client(|server| {
         for flags in [1_u32 << 2, 0xffff_0003, u32::MAX] {

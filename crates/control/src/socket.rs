@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle, Scope};
 use std::time::{Duration, Instant};
 
-use homing_socket::Listener;
+use homing_socket::{Listener, RateLimit};
 
 use crate::attribute::AttributeTree;
 use crate::lines::{Line, Lines};
@@ -129,6 +129,7 @@ impl Shared {
 
     /// Lets clients in until stopped, then waits for their threads.
     fn run(&self, tree: &dyn AttributeTree) {
+        let failures = RateLimit::new();
         thread::scope(|scope| {
             loop {
                 match self.listener.accept() {
@@ -138,7 +139,10 @@ impl Shared {
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     Err(error) => {
                         // Out of descriptors, most likely: it passes, or it does not.
-                        tracing::warn!(%error, "the control socket cannot let a client in");
+                        failures.log(|left_out| {
+                            let what = "the control socket cannot let a client in";
+                            tracing::warn!(%error, left_out, "{what}");
+                        });
                         thread::sleep(Duration::from_millis(100));
                     }
                 }

@@ -7,6 +7,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use homing_socket::RateLimit;
+
 use crate::memory::{Account, Memory};
 use crate::peer::Peer;
 
@@ -81,7 +83,9 @@ impl Clients {
     pub(crate) fn register(&self, peer: &Arc<Peer>) -> Option<u64> {
         let mut peers = self.peers();
         if peers.connected.len() >= self.count_max {
-            tracing::warn!(limit = self.count_max, "too many connections");
+            static REFUSALS: RateLimit = RateLimit::new();
+            let limit = self.count_max;
+            REFUSALS.log(|left_out| tracing::warn!(limit, left_out, "too many connections"));
             return None;
         }
         peers.next_id += 1;

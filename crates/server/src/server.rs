@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use homing::{Durable, Runtime, Scope, Workqueue, WorkqueueError};
 use homing_nbd::{BlockSizes, Export};
+use homing_socket::RateLimit;
 use homing_volume::Block;
 
 use crate::clients::Clients;
@@ -200,7 +201,10 @@ impl Server {
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
                     // Out of files or memory: what is connected goes on, and may free some.
-                    tracing::warn!(%error, "cannot accept a connection");
+                    static FAILURES: RateLimit = RateLimit::new();
+                    FAILURES.log(|left_out| {
+                        tracing::warn!(%error, left_out, "cannot accept a connection");
+                    });
                     thread::sleep(ACCEPT_PAUSE);
                 }
             }
@@ -227,14 +231,20 @@ impl Server {
             let registered = Registered { shared: &shared, id };
             match connection::serve(&shared, &peer) {
                 Ok(()) => tracing::debug!(id, "client left"),
-                Err(error) => tracing::warn!(id, %error, "connection ended"),
+                Err(error) => {
+                    // Anybody may come and talk nonsense.
+                    static ENDS: RateLimit = RateLimit::new();
+                    ENDS.log(|left_out| tracing::warn!(id, %error, left_out, "connection ended"));
+                }
             }
             peer.shutdown(Shutdown::Both);
             drop(registered);
         };
         let builder = thread::Builder::new().name(format!("nbd/{id}")).stack_size(STACK_LEN);
         if let Err(error) = builder.spawn(body) {
-            tracing::warn!(%error, "no thread for a connection: it is closed");
+            static FAILURES: RateLimit = RateLimit::new();
+            let what = "no thread for a connection: it is closed";
+            FAILURES.log(|left_out| tracing::warn!(%error, left_out, "{what}"));
             self.shared.clients.unregister(id);
         }
     }

@@ -18,13 +18,15 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Read on in this order: `listener`, `dial`, `error`.
+//! Read on in this order: `listener`, `dial`, `error`, `rate_limit`.
 #![forbid(unsafe_code)]
 
 mod dial;
 mod error;
 mod listener;
+mod rate_limit;
 
 pub use dial::dial;
 pub use error::BindError;
 pub use listener::Listener;
+pub use rate_limit::RateLimit;
