@@ -186,6 +186,15 @@ fn attributes_are_listed_read_and_set() {
 }
 
 #[test]
+fn a_name_does_nothing_to_a_terminal() {
+    let setup = setup();
+    setup.tree.put("group/a\u{1b}[2J\nrw b\u{9b}/min", "0");
+    assert_eq!(setup.printed(&["ls", "group"]), "rw group/a\\u{1b}[2J\\nrw b\\u{9b}/min\n");
+    let expected = json!([{ "path": "group/a\u{1b}[2J\nrw b\u{9b}/min", "writable": true }]);
+    assert_eq!(setup.json(&["ls", "group", "--json"]), expected);
+}
+
+#[test]
 fn what_cannot_be_is_named_with_a_way_out() {
     let setup = setup();
     setup.refused(&["get", "workqueue/crpyt/nice"], &["did you mean workqueue/crypt/nice?"]);
