@@ -22,7 +22,7 @@ pub const REQUEST_LENGTH_MAX: usize = 64 << 10;
 pub(crate) const VERSION: u32 = 1;
 
 const USAGE: &str =
-    r#"a request is {"list":PREFIX}, {"get":PATH} or {"set":PATH,"to":VALUE}, on one line"#;
+    r#"a request is {"list":"PREFIX"}, {"get":"PATH"} or {"set":"PATH","to":"VALUE"}, on one line"#;
 
 /// What a client asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -133,6 +133,10 @@ fn what_is_wrong_with_a_request_is_named() {
         (r#"{"get":"a","set":"b","to":"c"}"#, "exclude each other"),
         (r#"{"get":"a","to":"c"}"#, "exclude each other"),
         (r#"{"get":5}"#, "expected a string"),
+        // Numbers are strings, too.
+        (r#"{"set":"a","to":5}"#, r#""to":"VALUE""#),
+        (r#"{"set":"a","to":05}"#, r#""to":"VALUE""#),
+        (r#"{"set":"a","to":1e999}"#, r#""to":"VALUE""#),
         (r#"{"get":"a"} {"get":"b"}"#, "trailing characters"),
     ];
     for (line, mention) in cases {
