@@ -16,7 +16,8 @@ pub type Job = Box<dyn FnOnce() + Send>;
 /// Runs the background work of a cache: writing back and reclaiming ahead of need, reading ahead.
 ///
 /// A job that is dropped instead does no harm: requests do then what cannot wait, and the next one
-/// that sees work asks again.
+/// that sees work asks again. Only a [smaller size](super::PageCache::set_size) is refused where dirty pages
+/// are in its way, and no job comes.
 ///
 /// ```
 /// use std::sync::mpsc::{Sender, channel};

@@ -155,7 +155,7 @@ pub enum BuildError {
     },
 }
 
-/// Why a cache did not get another size. Some of its parts may have it.
+/// Why a cache did not get another size: it has the one that it had.
 ///
 /// ```
 /// use homing_cache::pages::{PageCache, ResizeError};
@@ -182,12 +182,14 @@ pub enum ResizeError {
     /// It cannot have this size.
     #[error(transparent)]
     Size(#[from] BuildError),
-    /// Pages that would have to go cannot: they are dirty and cannot be written, or are a group's
-    /// `min`.
+    /// Pages that would have to go cannot: they are dirty and cannot be written, or not for long, or are
+    /// a group's `min`.
     #[error(
-        "{pages} pages too many cannot go: they cannot be written back, or groups must keep them"
+        "{pages} pages too many for {bytes} bytes cannot go: they are not written back, or groups must keep them"
     )]
     Held {
+        /// The size that the cache was to have.
+        bytes: usize,
         /// How many are too many, in the part of the cache where this was found.
         pages: usize,
     },

@@ -205,6 +205,18 @@ impl Table {
         false
     }
 
+    /// Frees frames until so many are left, as far as that can be done at once: of whatever group, as each
+    /// eviction looks at some only. Dirty pages are nominated.
+    pub(super) fn evict_down_to(&mut self, frames: usize, habits: &Habits) {
+        let rounds = self.locals.len() / (GROUPS_MAX - 1) + 1;
+        let mut vain = 0;
+        while self.used() > frames && vain <= rounds {
+            let nominated = self.nominated.len();
+            let evicted = self.evict(None, Demand::Write, habits);
+            vain = if evicted || self.nominated.len() > nominated { 0 } else { vain + 1 };
+        }
+    }
+
     /// Frees a frame of this group. Returns whether it could.
     pub(super) fn evict_of(&mut self, local: usize, habits: &Habits) -> bool {
         self.prepare(habits);

@@ -160,13 +160,19 @@ impl Loading<'_> {
         self.core.bytes_of(self.file, &self.pages)
     }
 
+    /// The pages, each with the frame that was marked for it.
+    fn take_frames(&mut self) -> impl Iterator<Item = (u64, u32)> + use<> {
+        self.pages.clone().zip(std::mem::take(&mut self.frames))
+    }
+
     /// They have been read.
     pub(super) fn complete(mut self, data: &[u8], flags: Flags) {
         let mut table = self.shard.write();
         if let Some(local) = table.known_local(&self.file.group) {
-            for (data, frame) in
-                data.chunks(self.core.page_size()).zip(std::mem::take(&mut self.frames))
-            {
+            let data = data.chunks(self.core.page_size());
+            for (data, (page, was)) in data.zip(self.take_frames()) {
+                let key = Key::new(self.file.number, page);
+                let Some(frame) = table.frame_of(key, was) else { continue };
                 table.arena.get_mut(frame)[..data.len()].copy_from_slice(data);
                 table.set_flags(local, frame, flags.or(Flags::OUT));
                 table.enter(local, frame, self.demand);
@@ -190,9 +196,11 @@ impl Drop for Loading<'_> {
         }
         let mut table = self.shard.write();
         if let Some(local) = table.known_local(&self.file.group) {
-            for frame in std::mem::take(&mut self.frames) {
-                table.vacate(local, frame);
-                self.file.group.lose();
+            for (page, was) in self.take_frames() {
+                if let Some(frame) = table.frame_of(Key::new(self.file.number, page), was) {
+                    table.vacate(local, frame);
+                    self.file.group.lose();
+                }
             }
         }
         drop(table);

@@ -221,6 +221,11 @@ impl PageCache {
 
     /// Gives the cache another size while it is used. Pages that are worth least leave; what is
     /// remembered of those that left before is forgotten.
+    ///
+    /// Dirty pages that have to leave are written back by [background jobs](Background), and waited for; what
+    /// is being read or written meanwhile stays, and is no obstacle. Where too many pages cannot leave and
+    /// none does for five seconds, as with a disk that hangs, the cache keeps the size that it had. Requests
+    /// go on all the while.
     pub fn set_size(&self, bytes: usize) -> Result<(), ResizeError> {
         self.core().set_size(bytes)
     }

@@ -18,14 +18,15 @@ use super::write::Busy;
 struct Claimed<'a> {
     shard: &'a Shard,
     file: &'a FileState,
-    frames: Vec<u32>,
+    frames: Vec<(Key, u32)>,
 }
 
 impl Claimed<'_> {
     fn end(&mut self, punched: bool) {
         let mut table = self.shard.write();
         if let Some(local) = table.known_local(&self.file.group) {
-            for frame in std::mem::take(&mut self.frames) {
+            for (key, was) in std::mem::take(&mut self.frames) {
+                let Some(frame) = table.frame_of(key, was) else { continue };
                 let flags = table.flags(frame).without(Flags::WRITING);
                 if punched {
                     table.set_flags(local, frame, flags);
@@ -176,6 +177,7 @@ impl Core {
                     table.set_flags(local, frame, flags);
                 }
             }
+            let frames = frames.into_iter().map(|frame| (table.key(frame), frame)).collect();
             return Claimed { shard, file, frames };
         }
     }

@@ -1,27 +1,46 @@
 //! Another size while requests go on: shard by shard, under its lock, with as few pages moved as can
 //! be. Frames that are needed elsewhere are emptied first: of these, the pages that are worth least
-//! leave, and others move down.
+//! leave, and others move down, whatever is done with them meanwhile. What is dirty the jobs of groups
+//! write: nobody waits here for a disk longer than for [`PATIENCE`].
+
+use std::io;
+use std::time::{Duration, Instant};
 
 use super::core::Core;
 use super::error::{BuildError, ResizeError};
-use super::fill::Demand;
-use super::frame::Flags;
 use super::shard::Shard;
 use super::sizing::{HEADROOM, Sizing};
 use super::table::Table;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::{lock, read};
 
-/// How often a shard is tried of whose pages none goes.
-const TRIES_MAX: usize = 8;
+/// How long a shard waits for the next of its pages to be written or read. Guessed: longer than a disk
+/// takes that is well.
+const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What is done about pages that cannot go or move at once.
+/// What is done about pages that cannot go at once.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Patience {
-    /// They are written, and waited for.
+    /// They are waited for, as long as now and then one goes.
     Waits,
     /// The shard stays as it is.
     Gives,
+}
+
+/// Why a shard has as many frames as before.
+enum Stays {
+    /// So many pages too many cannot go.
+    Held(usize),
+    Memory(io::Error),
+}
+
+impl Stays {
+    fn error(self, bytes: usize) -> ResizeError {
+        match self {
+            Self::Held(pages) => ResizeError::Held { bytes, pages },
+            Self::Memory(source) => BuildError::Memory { bytes, source }.into(),
+        }
+    }
 }
 
 impl Core {
@@ -32,20 +51,35 @@ impl Core {
         }
         let resizing = lock(&self.resizing);
         let (each, _) = self.sizing.check(bytes)?;
-        let mut result = Ok(());
-        for shard in &self.shards {
-            let lists = Self::lists(&shard.read());
-            result = self.resize(shard, self.sizing.frames(each, lists), each, Patience::Waits);
-            if result.is_err() {
-                break;
-            }
-        }
-        if result.is_ok() {
-            self.bytes.store(bytes, Relaxed);
+        let result = self.shards.iter().try_for_each(|shard| {
+            let frames = self.sizing.frames(each, Self::lists(&shard.read()));
+            self.resize(shard, frames, each, Patience::Waits)
+        });
+        match result {
+            Ok(()) => self.bytes.store(bytes, Relaxed),
+            Err(_) => self.restore(),
         }
         self.count_pages();
         drop(resizing);
-        result
+        result.map_err(|stays| stays.error(bytes))
+    }
+
+    /// Gives shards back the bytes that they had, after others could not have as many as was wanted.
+    fn restore(&self) {
+        let each = self.sizing.shard_bytes(self.size());
+        for shard in &self.shards {
+            let (bytes, lists) = {
+                let table = shard.read();
+                (table.bytes(), Self::lists(&table))
+            };
+            let frames = self.sizing.frames(each, lists);
+            if bytes != each && self.resize(shard, frames, each, Patience::Gives).is_err() {
+                // What is too much goes with the next requests. Where it is less there is no memory for more.
+                let mut table = shard.write();
+                let least = table.bytes().min(each);
+                table.set_bytes(least);
+            }
+        }
     }
 
     fn count_pages(&self) {
@@ -120,50 +154,44 @@ impl Core {
         frames: usize,
         bytes: usize,
         patience: Patience,
-    ) -> Result<(), ResizeError> {
+    ) -> Result<(), Stays> {
         let (before, mut left) = {
             let table = shard.read();
             (table.frame_count(), (table.used(), table.unwritten_count()))
         };
-        let mut tries = 0;
-        while tries < TRIES_MAX {
+        let mut deadline = Instant::now() + PATIENCE;
+        loop {
             let files = read(&self.files);
             let group_of = |file: u16| files.get(file).map(|file| &file.group);
             let mut table = shard.write();
+            // No more come than go.
             table.limit = table.limit.min(frames);
-            while table.used() > frames && table.evict(None, Demand::Write, &self.habits) {}
-            if table.used() <= frames && table.move_down(frames, group_of) {
+            table.evict_down_to(frames, &self.habits);
+            if table.used() <= frames {
+                table.move_down(frames, group_of);
                 let resized = table.set_frames(frames, bytes);
                 if resized.is_err() {
                     table.limit = before;
                 }
-                return resized.map_err(|source| BuildError::Memory { bytes, source }.into());
+                return resized.map_err(Stays::Memory);
             }
-            if patience == Patience::Gives {
+            // The least there ever were: others may write meanwhile.
+            let now = (table.used().min(left.0), table.unwritten_count().min(left.1));
+            if now != left {
+                (left, deadline) = (now, Instant::now() + PATIENCE);
+            }
+            let needs = self.needs(&table);
+            if patience == Patience::Gives || !table.is_at_work() || Instant::now() >= deadline {
                 table.limit = before;
-                let (pages, needs) = (table.used().saturating_sub(frames), self.needs(&table));
+                let pages = table.used() - frames;
                 drop((table, files));
                 self.ask_for(&needs);
-                return Err(ResizeError::Held { pages });
+                return Err(Stays::Held(pages));
             }
-            // Those that have to be written are a few at a time, and may be worth more than others once
-            // they are; above the limit none comes.
-            let now = (table.used(), table.unwritten_count());
-            tries = if now.0 < left.0 || now.1 < left.1 { 0 } else { tries + 1 };
-            // The least there ever were: others may write meanwhile.
-            left = (left.0.min(now.0), left.1.min(now.1));
-            let moving = Flags::LOADING.or(Flags::WRITING);
-            let ticket = table.occupied(0).any(|frame| table.flags(frame).has(moving));
-            let ticket = ticket.then(|| shard.ticket());
+            let ticket = shard.ticket();
             drop((table, files));
-            if self.write_nominated(shard, None) == 0
-                && let Some(ticket) = ticket
-            {
-                ticket.wait();
-            }
+            self.ask_for(&needs);
+            ticket.wait_until(deadline);
         }
-        let mut table = shard.write();
-        table.limit = before;
-        Err(ResizeError::Held { pages: table.used().saturating_sub(frames) })
     }
 }

@@ -1,7 +1,8 @@
 //! A shard: a lock, what it guards, and those who wait until a page's state has changed.
 
-use std::sync::TryLockResult;
+use std::sync::{PoisonError, TryLockResult};
 use std::thread;
+use std::time::Instant;
 
 use super::table::Table;
 use crate::sync::atomic::AtomicU32;
@@ -116,7 +117,20 @@ impl Ticket<'_> {
     pub(super) fn wait(self) {
         let mut turn = lock(&self.shard.turn);
         while *turn == self.turn {
-            turn = self.shard.turned.wait(turn).unwrap_or_else(std::sync::PoisonError::into_inner);
+            turn = self.shard.turned.wait(turn).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Waits, but not longer than until then.
+    pub(super) fn wait_until(self, deadline: Instant) {
+        let mut turn = lock(&self.shard.turn);
+        while *turn == self.turn {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            let waited = self.shard.turned.wait_timeout(turn, left);
+            turn = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }

@@ -71,7 +71,7 @@ impl Sizing {
     }
 
     /// The bytes of each shard of a cache of so many.
-    fn shard_bytes(self, bytes: usize) -> usize {
+    pub(super) fn shard_bytes(self, bytes: usize) -> usize {
         bytes.saturating_sub(self.learner_memory()) / self.shards
     }
 

@@ -49,7 +49,7 @@ pub(super) struct Table {
     /// Where groups are looked at next for a victim.
     pub(super) cookie: usize,
     /// Dirty pages that would have been victims, to be written before others: each with its group's number.
-    nominated: Vec<(u32, u32)>,
+    pub(super) nominated: Vec<(u32, u32)>,
     /// Files of those who wait until pages of theirs are not busy.
     pub(super) claimants: Vec<u16>,
     /// Ranges of pages that are not to be loaded now.
@@ -193,6 +193,12 @@ impl Table {
         self.crowded = self.excess(HEADROOM / 2) > 0;
     }
 
+    /// Sets what it may take, of which requests that come see to.
+    pub(super) fn set_bytes(&mut self, bytes: usize) {
+        self.bytes = bytes;
+        self.check_bytes();
+    }
+
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -220,6 +226,13 @@ impl Table {
         let is_it = |frame: u32| self.frames[frame as usize].key() == key;
         let frame = self.index.find(key.hash(self.seed), is_it)?;
         Some((frame, self.frames[frame as usize].flags()))
+    }
+
+    /// Where a page is that was in this frame, and is being read or written since. When the cache is made
+    /// smaller it may move.
+    pub(super) fn frame_of(&self, key: Key, was: u32) -> Option<u32> {
+        let stays = self.frames.get(was as usize).is_some_and(|frame| frame.key() == key);
+        if stays { Some(was) } else { self.find(key).map(|(frame, _)| frame) }
     }
 
     pub(super) fn key(&self, frame: u32) -> Key {
@@ -371,39 +384,39 @@ impl Table {
         self.give_free(frame);
     }
 
-    /// Moves all pages to the first so many frames, of which enough are free. Returns whether it
-    /// could: those that are being read or written must stay where they are.
+    /// Moves all pages to the first so many frames, of which enough are free. Who reads or writes one
+    /// of them looks [where it is](Self::frame_of) when that has ended.
     pub(super) fn move_down<'a>(
         &mut self,
         frames: usize,
         group_of: impl Fn(u16) -> Option<&'a Arc<GroupState>>,
-    ) -> bool {
-        let high: Vec<_> = self.occupied(frames).collect();
-        let moving = Flags::LOADING.or(Flags::WRITING);
-        if high.iter().any(|&frame| self.flags(frame).has(moving)) {
-            return false;
-        }
+    ) {
+        // All found before any of them moves.
+        let local_of = |from: u32| {
+            let group = group_of(self.key(from).file()).expect("pages are of open files");
+            (from, self.known_local(group).expect("who has pages is known"))
+        };
         let mut free = 0;
-        for from in high {
-            let group = group_of(self.key(from).file());
-            let Some(local) = group.and_then(|group| self.known_local(group)) else { return false };
+        for (from, local) in self.occupied(frames).map(local_of).collect::<Vec<_>>() {
             while !self.frames[free as usize].is_free() {
                 free += 1;
             }
-            self.put_back(local, from);
             self.relocate(local, from, free);
         }
         self.link_free();
-        true
     }
 
-    /// Moves a page that the policy has to a free frame. The list of these has to be made anew.
+    /// Moves a page to a free frame. The list of these has to be made anew.
     fn relocate(&mut self, local: usize, from: u32, to: u32) {
+        // What is being read the policy does not know.
+        if !self.flags(from).has(Flags::LOADING) {
+            self.put_back(local, from);
+            self.policy.move_page(local, from, to);
+        }
         let held = self.frames[from as usize];
         let flags = held.flags();
         self.index.replace(held.key().hash(self.seed), from, to);
         self.arena.copy(from, to);
-        self.policy.move_page(local, from, to);
         self.set_flags(local, from, Flags::NONE);
         self.frames[from as usize] = Frame::free(NONE);
         self.frames[to as usize] = Frame::new(held.key(), Flags::NONE);
@@ -442,6 +455,15 @@ impl Table {
             bits &= bits - 1;
             Some((word * 64) as u32 + bit)
         })
+    }
+
+    /// Whether there are pages that can go, or be tried again, when somebody's disk has answered.
+    pub(super) fn is_at_work(&self) -> bool {
+        let at_work = |flags: Flags| {
+            let nominated = flags.has(Flags::DIRTY) && flags.has(Flags::OUT);
+            flags.has(Flags::LOADING.or(Flags::WRITING)) || nominated
+        };
+        self.occupied(0).any(|frame| at_work(self.flags(frame)))
     }
 
     /// How many pages are dirty or being written.

@@ -29,7 +29,9 @@ impl Writing<'_> {
         }
         let mut table = self.shard.write();
         if let Some(local) = table.known_local(&self.file.group) {
-            for frame in std::mem::take(&mut self.frames) {
+            for (page, was) in self.pages.clone().zip(std::mem::take(&mut self.frames)) {
+                let key = Key::new(self.file.number, page);
+                let Some(frame) = table.frame_of(key, was) else { continue };
                 let mut flags = table.flags(frame).without(Flags::WRITING);
                 if written && !flags.has(Flags::DIRTY) {
                     table.policy.set_clean(frame);
