@@ -10,6 +10,14 @@ use crate::limits::Claim;
 /// Groups that are checked in turn for each search.
 const CHECKED: usize = 2;
 
+/// Appends, and grows by little: where groups have to share what there is, doubling takes much for nothing.
+pub(crate) fn push<T>(all: &mut Vec<T>, one: T) {
+    if all.len() == all.capacity() {
+        all.reserve_exact(all.len() / 8 + 4);
+    }
+    all.push(one);
+}
+
 /// The groups of a shard, by number.
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
@@ -23,7 +31,7 @@ pub(crate) struct Claims {
 impl Claims {
     /// The next group, which has nothing yet.
     pub(crate) fn add(&mut self) {
-        self.places.push((Claim::Protected, 0));
+        push(&mut self.places, (Claim::Protected, 0));
         self.put_in(self.places.len() - 1, Claim::Protected);
     }
 
@@ -47,7 +55,7 @@ impl Claims {
     fn put_in(&mut self, number: usize, claim: Claim) {
         let class = &mut self.classes[claim as usize];
         self.places[number] = (claim, class.len() as u32);
-        class.push(number as u32);
+        push(class, number as u32);
     }
 
     fn take_out(&mut self, number: usize) {

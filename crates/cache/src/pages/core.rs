@@ -232,6 +232,6 @@ impl Core {
             let own = local.filter(|local| std::ptr::eq(&raw const *local.group, group));
             own.map_or(0, |local| local.hits.load(Relaxed))
         };
-        self.shards.iter().map(hits).sum()
+        group.counters.hits.load(Relaxed) + self.shards.iter().map(hits).sum::<u64>()
     }
 }

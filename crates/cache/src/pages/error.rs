@@ -179,6 +179,16 @@ pub enum ResizeError {
         /// The largest that it may have.
         max: usize,
     },
+    /// What the groups in it take leaves too little for pages. Groups that are removed take nothing.
+    #[error("a cache of {bytes} bytes is too small for its {groups} groups: at least {least}")]
+    TooManyGroups {
+        /// The size that it was to have.
+        bytes: usize,
+        /// How many there are.
+        groups: usize,
+        /// The least size that it can have with them.
+        least: usize,
+    },
     /// It cannot have this size.
     #[error(transparent)]
     Size(#[from] BuildError),

@@ -69,6 +69,9 @@ impl Table {
         demand: Demand,
         habits: &Habits,
     ) -> Result<(usize, u32), NoFrame> {
+        if self.is_short() {
+            return Err(NoFrame::ShardFull);
+        }
         let local = self.local(group, habits);
         let gained = group.gain() || self.evict_of(local, habits) && group.gain();
         if !gained {
@@ -205,10 +208,10 @@ impl Table {
         false
     }
 
-    /// Frees frames until so many are left, as far as that can be done at once: of whatever group, as each
-    /// eviction looks at some only. Dirty pages are nominated.
-    pub(super) fn evict_down_to(&mut self, frames: usize, habits: &Habits) {
-        let rounds = self.locals.len() / (GROUPS_MAX - 1) + 1;
+    /// Frees frames until so many are left, as far as that can be done at once. Dirty pages are nominated. Where
+    /// nothing goes it ends soon or, if it is to ask them `all`, when each group was asked: an eviction asks some.
+    pub(super) fn evict_down_to(&mut self, frames: usize, all: bool, habits: &Habits) {
+        let rounds = if all { self.locals.len() / (GROUPS_MAX - 1) + 1 } else { 0 };
         let mut vain = 0;
         while self.used() > frames && vain <= rounds {
             let nominated = self.nominated.len();
@@ -281,10 +284,14 @@ impl Table {
     fn victim(&mut self, local: usize, swappiness: Swappiness) -> Option<Victim> {
         self.policy.set_swappiness(local, swappiness);
         for _ in 0..ASIDE_MAX {
-            if self.has_nominated_enough(local) {
+            // Lists may grow as frames are looked at: where there is no room for that, only by who makes some.
+            let grows = self.is_short() && self.used() <= self.limit;
+            if grows || self.has_nominated_enough(local) {
                 return None;
             }
-            let victim = self.policy.evict(local)?;
+            let victim = self.policy.evict(local);
+            self.watch(local);
+            let victim = victim?;
             let flags = self.flags(victim.frame);
             self.set_flags(local, victim.frame, flags.or(Flags::OUT));
             if !flags.has(Flags::UNWRITTEN) {

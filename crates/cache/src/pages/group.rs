@@ -15,8 +15,9 @@ use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
 ///
 /// The more a group has of what it may have, the sooner its pages go: first those of groups that
 /// have more than `max`, then than `high`, `low`, `min`. What it has within `min` is not taken for
-/// other groups. It stays until it is [removed](super::PageCache::remove_group), and takes 1 to 20 KiB of it in each shard where it has
-/// pages.
+/// other groups. It stays until it is [removed](super::PageCache::remove_group), and takes 1 to 20 KiB of
+/// the cache in each shard where it has pages. Where there is no room for that, what it reads and writes
+/// goes past the cache.
 ///
 /// ```
 /// # use homing_cache::pages::PageCache;
@@ -75,6 +76,8 @@ pub(super) struct GroupState {
 
 #[derive(Debug, Default)]
 pub(super) struct Counters {
+    /// In shards that have forgotten the group since.
+    pub(super) hits: AtomicU64,
     pub(super) misses: AtomicU64,
     pub(super) bypasses: AtomicU64,
     pub(super) declined: AtomicU64,
@@ -208,6 +211,7 @@ impl GroupState {
 
     pub(super) fn stats(&self, hits: u64) -> GroupStats {
         let Counters {
+            hits: _,
             misses,
             bypasses,
             declined,

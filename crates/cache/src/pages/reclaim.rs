@@ -206,6 +206,10 @@ impl Core {
         if none == NoFrame::GroupFull && self.evict_elsewhere(&file.group) {
             return true;
         }
+        if none == NoFrame::ShardFull && shard.read().crowded {
+            self.keep_bound(shard);
+            return true;
+        }
         // What others have to write their own jobs do: this request does not wait for their disks.
         self.write_nominated(shard, Some(&file.group)) > 0
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::core::Core;
 use super::error::{BuildError, ResizeError};
 use super::shard::Shard;
-use super::sizing::{HEADROOM, Sizing};
+use super::sizing::{FRAMES_LEAST, HEADROOM, Sizing};
 use super::table::Table;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::{lock, read};
@@ -51,8 +51,9 @@ impl Core {
         }
         let resizing = lock(&self.resizing);
         let (each, _) = self.sizing.check(bytes)?;
+        self.check_groups(bytes, each)?;
         let result = self.shards.iter().try_for_each(|shard| {
-            let frames = self.sizing.frames(each, Self::lists(&shard.read()));
+            let frames = self.frames_beside_groups(&shard.read(), each);
             self.resize(shard, frames, each, Patience::Waits)
         });
         match result {
@@ -68,11 +69,10 @@ impl Core {
     fn restore(&self) {
         let each = self.sizing.shard_bytes(self.size());
         for shard in &self.shards {
-            let (bytes, lists) = {
+            let (bytes, frames) = {
                 let table = shard.read();
-                (table.bytes(), Self::lists(&table))
+                (table.bytes(), self.frames_beside_groups(&table, each))
             };
-            let frames = self.sizing.frames(each, lists);
             if bytes != each && self.resize(shard, frames, each, Patience::Gives).is_err() {
                 // What is too much goes with the next requests. Where it is less there is no memory for more.
                 let mut table = shard.write();
@@ -88,10 +88,28 @@ impl Core {
         self.habits.set_capacity(pages);
     }
 
-    /// What the groups' lists take.
-    fn lists(table: &Table) -> usize {
-        let frames = table.frame_count() * super::sizing::POLICY;
-        table.policy.memory() - frames
+    /// The frames of a shard of so many bytes, beside what its groups take.
+    fn frames_beside_groups(&self, table: &Table, bytes: usize) -> usize {
+        self.sizing.frames(bytes, table.groups_memory()).max(FRAMES_LEAST)
+    }
+
+    /// Whether shards of so many bytes have room for what groups take, and some frames.
+    fn check_groups(&self, bytes: usize, each: usize) -> Result<(), ResizeError> {
+        let mut most = 0;
+        for shard in &self.shards {
+            let mut takes = shard.read().groups_memory();
+            if self.sizing.frames(each, takes) < FRAMES_LEAST {
+                let mut table = shard.write();
+                table.forget_idle();
+                takes = table.groups_memory();
+            }
+            most = most.max(takes);
+        }
+        if self.sizing.frames(each, most) >= FRAMES_LEAST {
+            return Ok(());
+        }
+        let (groups, least) = (self.groups().len(), self.sizing.least(most));
+        Err(ResizeError::TooManyGroups { bytes, groups, least })
     }
 
     /// What a shard takes.
@@ -99,47 +117,49 @@ impl Core {
         Sizing::beside_table() + table.memory()
     }
 
-    /// Gives up frames if the lists of groups have grown so much that they need the room, where that can be
-    /// done at once: a request does not wait for the disks of others. Else it is tried again an epoch later.
+    /// Makes room if the lists of groups have grown so much that they need it. Groups that have no pages in
+    /// the shard are forgotten, and then frames given up, where that can be done at once: a request does not
+    /// wait for the disks of others. Else it is tried again an epoch later; a shard that has used up all
+    /// that it had to spare takes nothing new until then ([`Table::is_short`]).
     #[cold]
     pub(super) fn keep_bound(&self, shard: &Shard) {
         // If the size is being changed, that sees to it; or the next request does.
         let Ok(resizing) = self.resizing.try_lock() else { return };
-        let (each, excess, frames) = {
+        let (frames, before, bytes) = {
             let mut table = shard.write();
             table.crowded = false;
-            (table.bytes(), table.excess(HEADROOM / 2), table.frame_count())
-        };
-        if excess > 0 {
-            let bytes = excess + Self::step(each);
-            let too_many = bytes.div_ceil(self.page_size());
-            let frames = frames.saturating_sub(too_many).max(1);
-            if self.resize(shard, frames, each, Patience::Gives).is_ok() {
-                self.count_pages();
+            if table.excess(HEADROOM / 2) > 0 {
+                table.forget_idle();
             }
+            if table.excess(HEADROOM / 2) > 0 && table.frame_count() <= FRAMES_LEAST {
+                // What is learnt of groups takes more than all that is left: it is learnt anew.
+                table.forget_all(&self.habits);
+            }
+            (self.frames_in_bound(&table), table.frame_count(), table.bytes())
+        };
+        if frames != before && self.resize(shard, frames, bytes, Patience::Gives).is_ok() {
+            self.count_pages();
         }
         drop(resizing);
     }
 
     /// Makes frames of what the lists of groups took that are gone, where it is worth the copying.
     pub(super) fn use_spare_memory(&self) {
-        let Ok(resizing) = self.resizing.try_lock() else { return };
-        let mut grown = false;
-        for shard in &self.shards {
-            let (each, frames, fit) = {
-                let table = shard.read();
-                let fit = self.sizing.frames(table.bytes(), Self::lists(&table));
-                (table.bytes(), table.frame_count(), fit)
-            };
-            if fit > frames && (fit - frames) * self.page_size() >= Self::step(each) {
-                // If it fails there are as many as before.
-                grown |= self.resize(shard, fit, each, Patience::Gives).is_ok();
-            }
+        self.shards.iter().for_each(|shard| self.keep_bound(shard));
+    }
+
+    /// How many frames a shard is to have because of what its groups take by now. Not more, and not many
+    /// fewer, where it is not worth the copying.
+    fn frames_in_bound(&self, table: &Table) -> usize {
+        let (now, step) = (table.frame_count(), Self::step(table.bytes()));
+        let excess = table.excess(HEADROOM / 2);
+        if excess > 0 {
+            let too_many = (excess + step).div_ceil(self.page_size());
+            return now.saturating_sub(too_many).max(FRAMES_LEAST.min(now));
         }
-        if grown {
-            self.count_pages();
-        }
-        drop(resizing);
+        let fit = self.frames_beside_groups(table, table.bytes());
+        let more = fit.saturating_sub(now) * self.page_size();
+        if more >= step { fit } else { now }
     }
 
     /// How many bytes of a shard change their use at once, at least: it takes some copying.
@@ -166,7 +186,7 @@ impl Core {
             let mut table = shard.write();
             // No more come than go.
             table.limit = table.limit.min(frames);
-            table.evict_down_to(frames, &self.habits);
+            table.evict_down_to(frames, patience == Patience::Waits, &self.habits);
             if table.used() <= frames {
                 table.move_down(frames, group_of);
                 let resized = table.set_frames(frames, bytes);

@@ -16,6 +16,8 @@ pub(super) const POLICY: usize = 20;
 const FRAME: usize = 7;
 /// Frames of the smallest shard.
 const FRAMES_MIN: usize = 64;
+/// Frames that a shard has at least where groups take the room of others.
+pub(super) const FRAMES_LEAST: usize = 16;
 /// Bytes and frames of a shard that is not made two on its own account.
 const SHARD: (usize, usize) = (4 << 20, 16 * FRAMES_MIN);
 /// What the lists of groups take is not known beforehand: a shard has so much for those it has
@@ -75,6 +77,12 @@ impl Sizing {
         bytes.saturating_sub(self.learner_memory()) / self.shards
     }
 
+    /// The bytes of the smallest cache, if groups take so much of each shard.
+    pub(super) fn least(self, groups: usize) -> usize {
+        let each = self.shard_memory(FRAMES_MIN, 0).max(self.shard_memory(FRAMES_LEAST, groups));
+        each.saturating_mul(self.shards).saturating_add(self.learner_memory())
+    }
+
     /// The bytes of each shard and its frames.
     pub(super) fn check(self, bytes: usize) -> Result<(usize, usize), BuildError> {
         let Self { page_size, shards, .. } = self;
@@ -84,9 +92,7 @@ impl Sizing {
         let each = self.shard_bytes(bytes);
         let frames = self.frames(each, 0);
         if frames < FRAMES_MIN {
-            let least = self.shard_memory(FRAMES_MIN, 0).saturating_mul(shards);
-            let least = least.saturating_add(self.learner_memory());
-            return Err(BuildError::TooSmall { bytes, least });
+            return Err(BuildError::TooSmall { bytes, least: self.least(0) });
         }
         if frames >= FRAMES_MAX {
             return Err(BuildError::TooLarge { bytes, shards });

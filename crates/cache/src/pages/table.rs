@@ -12,7 +12,7 @@ use super::group::{Counters, GroupState};
 use super::index::Index;
 use super::recent::Recent;
 use super::sizing::{HEADROOM, Sizing};
-use crate::claims::Claims;
+use crate::claims::{Claims, push};
 use crate::habits::Habits;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::atomic::Ordering::Relaxed;
@@ -33,9 +33,11 @@ pub(super) struct Table {
     used: usize,
     /// How many frames may be used: fewer than there are while the cache is made smaller.
     pub(super) limit: usize,
-    /// The bytes that all of it may take, and whether it takes so many that frames must go.
+    /// The bytes that all of it may take; whether it takes so many that frames must go, and whether it takes
+    /// so many that no group may come, nor a page.
     bytes: usize,
     pub(super) crowded: bool,
+    short: bool,
     pub(super) arena: Arena,
     pub(super) policy: Policy,
     pub(super) ghosts: Ghosts,
@@ -86,6 +88,7 @@ impl Table {
             limit: frames,
             bytes,
             crowded: false,
+            short: false,
             arena: Arena::new(page_size, frames)?,
             policy: Policy::new(),
             ghosts: Ghosts::new(0),
@@ -124,7 +127,6 @@ impl Table {
         }
         self.bytes = bytes;
         self.limit = frames;
-        self.crowded = false;
         self.hand = 0;
         self.link_free();
         // Where it is a few frames less, to make room for something else, the rest may stay.
@@ -136,6 +138,9 @@ impl Table {
                 self.index.insert(self.key(frame).hash(self.seed), frame);
             }
         }
+        self.check_bytes();
+        // If that is not enough it is tried again an epoch later.
+        self.crowded = false;
         Ok(())
     }
 
@@ -149,7 +154,18 @@ impl Table {
             + self.frames.capacity() * size_of::<Frame>()
             + self.unwritten.capacity() * size_of::<u64>()
             + Recent::memory(self.frames.len())
-            + self.locals.capacity() * size_of::<Local>()
+            + self.beside_policy()
+    }
+
+    /// What it takes for groups: their lists, and what is known of them.
+    pub(super) fn groups_memory(&self) -> usize {
+        let of_frames = self.frames.len() * super::sizing::POLICY;
+        self.policy.memory().saturating_sub(of_frames) + self.beside_policy()
+    }
+
+    /// What it takes for groups beside the policy.
+    fn beside_policy(&self) -> usize {
+        self.locals.capacity() * size_of::<Local>()
             + self.nominated.capacity() * size_of::<(u32, u32)>()
             + self.numbers.capacity() * size_of::<u32>()
             + self.claims.memory()
@@ -167,8 +183,12 @@ impl Table {
 
     /// A dirty page of this group is to be written before others.
     pub(super) fn nominate(&mut self, local: usize, frame: u32) {
-        self.nominated.push((self.locals[local].group.number as u32, frame));
+        let room = self.nominated.capacity();
+        push(&mut self.nominated, (self.locals[local].group.number as u32, frame));
         self.locals[local].nominated += 1;
+        if self.nominated.capacity() > room {
+            self.check_bytes();
+        }
     }
 
     /// Takes the pages that are nominated: of all groups, or of this one.
@@ -189,8 +209,14 @@ impl Table {
     }
 
     /// Lists of groups grow as the policy sees fit.
-    fn check_bytes(&mut self) {
+    pub(super) fn check_bytes(&mut self) {
         self.crowded = self.excess(HEADROOM / 2) > 0;
+        self.short = self.excess(HEADROOM / 4) > 0;
+    }
+
+    /// Whether nothing new may come in: frames could not be given up as fast as lists grew.
+    pub(super) fn is_short(&self) -> bool {
+        self.short
     }
 
     /// Sets what it may take, of which requests that come see to.
@@ -273,15 +299,13 @@ impl Table {
         }
         let local = self.policy.add_group(habits.worth());
         self.claims.add();
-        self.locals.push(Local {
-            group: Arc::clone(group),
-            pages: 0,
-            hits: AtomicU64::new(0),
-            nominated: 0,
-        });
-        let numbers = self.numbers.len().max(group.number + 1);
-        self.numbers.resize(numbers, ABSENT);
-        self.numbers[group.number] = local as u32;
+        let group = Arc::clone(group);
+        let number = group.number;
+        push(&mut self.locals, Local { group, pages: 0, hits: AtomicU64::new(0), nominated: 0 });
+        while self.numbers.len() <= number {
+            push(&mut self.numbers, ABSENT);
+        }
+        self.numbers[number] = local as u32;
         self.check_bytes();
         local
     }
@@ -292,10 +316,32 @@ impl Table {
         (local != ABSENT).then_some(local as usize)
     }
 
+    /// Forgets groups that have no pages here, until they come again.
+    pub(super) fn forget_idle(&mut self) {
+        // The last one takes the number of one that goes, and was looked at before.
+        for local in (0..self.locals.len()).rev() {
+            if self.locals[local].pages == 0 {
+                let group = Arc::clone(&self.locals[local].group);
+                self.remove_group(&group);
+            }
+        }
+        self.check_bytes();
+    }
+
+    /// Forgets all groups that keep no pages, of those that they can give.
+    pub(super) fn forget_all(&mut self, habits: &Habits) {
+        let limit = std::mem::replace(&mut self.limit, 0);
+        self.evict_down_to(0, true, habits);
+        self.limit = limit;
+        self.forget_idle();
+    }
+
     /// Forgets a group that has no pages here. The last one takes its number.
     pub(super) fn remove_group(&mut self, group: &GroupState) {
         let Some(local) = self.known_local(group) else { return };
-        debug_assert_eq!(self.locals[local].pages, 0, "{} has pages", group.name);
+        let Local { pages, hits, .. } = &self.locals[local];
+        debug_assert_eq!(*pages, 0, "{} has pages", group.name);
+        Counters::add(&group.counters.hits, hits.load(Relaxed) as usize);
         self.policy.remove_group(local);
         self.claims.remove(local);
         self.locals.swap_remove(local);
@@ -361,6 +407,14 @@ impl Table {
             _ => self.policy.insert(local, frame, flags.has(Flags::DIRTY), shadow),
         }
         self.set_flags(local, frame, flags.without(Flags::OUT));
+        self.watch(local);
+    }
+
+    /// Looks at what it takes, if the lists of this group have grown.
+    pub(super) fn watch(&mut self, local: usize) {
+        if self.policy.take_grown(local) {
+            self.check_bytes();
+        }
     }
 
     /// The page may be a victim again.

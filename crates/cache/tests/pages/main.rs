@@ -3,6 +3,7 @@
 mod background;
 #[cfg(feature = "control")]
 mod control;
+mod crowds;
 mod declined;
 mod disk;
 mod faults;

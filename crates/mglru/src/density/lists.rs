@@ -82,6 +82,8 @@ pub(super) struct Lists {
     /// The list that is worth least, as far as keys tell it, unless that has to be found out.
     victim: Option<Victim>,
     declined: Declined,
+    /// It took more memory, and its owner has not asked since.
+    grown: bool,
 }
 
 /// What is known of a row.
@@ -148,7 +150,13 @@ impl Lists {
             open: u32::MAX,
             victim: None,
             declined: Declined::new(),
+            grown: false,
         }
+    }
+
+    /// Whether it takes more memory than when this was asked last.
+    pub(super) fn take_grown(&mut self) -> bool {
+        std::mem::take(&mut self.grown)
     }
 
     /// The bytes that it takes beside itself.
@@ -224,6 +232,7 @@ impl Lists {
                 self.keys.reserve_exact(more);
                 self.ends.reserve_exact(more);
                 self.feedback.reserve_exact(more);
+                self.grown = true;
             }
             self.heads.push(Head { class: class as u8, bucket: 0, least: f32::INFINITY, held: 0 });
             self.keys.push(NO_KEY);

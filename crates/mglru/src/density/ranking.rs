@@ -89,7 +89,7 @@ impl Ranking {
     pub fn add_group(&mut self, worth: Arc<Worth>) -> usize {
         // They are large: doubling would take much for nothing.
         if self.groups.len() == self.groups.capacity() {
-            self.groups.reserve_exact(self.groups.len() / 8 + 1);
+            self.groups.reserve_exact((self.groups.len() / 8).clamp(1, 16));
         }
         let mut lists = Lists::new(worth);
         lists.set_open(self.open);
@@ -138,6 +138,12 @@ impl Ranking {
             Frame { history: History::new(false), class: History::new(false).class(), last: 0 };
         resize_exact(&mut self.frames, frames, || unused);
         self.links.set_frames(frames);
+    }
+
+    /// Whether a group takes more memory than when this was asked last. It grows as it gets pages, and as
+    /// others are found to be what they were not.
+    pub fn take_grown(&mut self, group: usize) -> bool {
+        self.groups[group].take_grown()
     }
 
     /// The bytes that it takes.
