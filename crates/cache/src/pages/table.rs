@@ -125,13 +125,14 @@ impl Table {
         {
             self.nominate(self.numbers[number as usize] as usize, frame);
         }
-        self.bytes = bytes;
+        let same_size = std::mem::replace(&mut self.bytes, bytes) == bytes;
         self.limit = frames;
         self.hand = 0;
         self.link_free();
         // Where it is a few frames less, to make room for something else, the rest may stay.
         let entries = self.index.entries();
-        if !(entries - entries / 16..=entries).contains(&frames) || self.ghosts.memory() == 0 {
+        let few = same_size && (entries - entries / 16..=entries).contains(&frames);
+        if !few || self.ghosts.memory() == 0 {
             self.ghosts = Ghosts::new(frames * super::sizing::GHOSTS);
             self.index = Index::new(frames);
             for frame in self.occupied(0).collect::<Vec<_>>() {
@@ -139,8 +140,9 @@ impl Table {
             }
         }
         self.check_bytes();
-        // If that is not enough it is tried again an epoch later.
-        self.crowded = false;
+        // If that is not enough it is tried again an epoch later. Groups that came while another size was waited
+        // for have not been seen to yet.
+        self.crowded &= !same_size;
         Ok(())
     }
 

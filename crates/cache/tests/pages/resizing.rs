@@ -39,6 +39,17 @@ fn pages_survive_and_memory_keeps_to_the_size() {
     assert_eq!(disk.counts.reads.load(SeqCst), reads, "where there is room, pages stay");
 }
 
+/// Where it is large a sixteenth less is many frames, and more than the shard has to spare.
+#[test]
+fn a_little_less_is_less() {
+    let cache = PageCache::builder(64 << 20).page_size(PAGE).shards(1).build().unwrap();
+    for size in (60 << 20..64 << 20).rev().step_by(1 << 20) {
+        cache.set_size(size).unwrap();
+        let stats = cache.stats();
+        assert!(stats.memory <= size, "{} bytes: {stats:?}", size);
+    }
+}
+
 #[test]
 fn dirty_pages_that_cannot_be_written_are_kept() {
     let (cache, least) =
