@@ -12,7 +12,7 @@ use super::shard::Shard;
 use super::sizing::{FRAMES_LEAST, HEADROOM, Sizing};
 use super::table::Table;
 use crate::sync::atomic::Ordering::Relaxed;
-use crate::sync::{lock, read};
+use crate::sync::{lock, read, unless_taken};
 
 /// How long a shard waits for the next of its pages to be written or read. Guessed: longer than a disk
 /// takes that is well.
@@ -124,10 +124,9 @@ impl Core {
     #[cold]
     pub(super) fn keep_bound(&self, shard: &Shard) {
         // If the size is being changed, that sees to it; or the next request does.
-        let Ok(resizing) = self.resizing.try_lock() else { return };
+        let Some(resizing) = unless_taken(self.resizing.try_lock()) else { return };
         let (frames, before, bytes) = {
             let mut table = shard.write();
-            table.crowded = false;
             if table.excess(HEADROOM / 2) > 0 {
                 table.forget_idle();
             }
@@ -135,6 +134,8 @@ impl Core {
                 // What is learnt of groups takes more than all that is left: it is learnt anew.
                 table.forget_all(&self.habits);
             }
+            // Whatever comes of it: requests do not come back here before an epoch is over.
+            table.crowded = false;
             (self.frames_in_bound(&table), table.frame_count(), table.bytes())
         };
         if frames != before && self.resize(shard, frames, bytes, Patience::Gives).is_ok() {
