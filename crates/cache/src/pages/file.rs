@@ -28,6 +28,8 @@ pub(super) struct FileState {
     /// The first error of a write-back that no flush has told of.
     error: Mutex<Option<FileError>>,
     closing: AtomicBool,
+    /// Its number may be another file's.
+    closed: AtomicBool,
     pub(super) streams: Streams,
     pub(super) read_time: ReadTime,
     /// In each shard, once there is one: most files are never read so.
@@ -51,6 +53,11 @@ impl FileState {
 
     pub(super) fn is_closing(&self) -> bool {
         self.closing.load(SeqCst)
+    }
+
+    /// Whether what has its number is another file's: to be asked under the lock of its shard.
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(SeqCst)
     }
 }
 
@@ -179,6 +186,7 @@ impl Core {
             backing,
             error: Mutex::new(None),
             closing: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
             streams: Streams::default(),
             read_time: ReadTime::default(),
             skims: OnceLock::new(),
@@ -217,6 +225,7 @@ impl Core {
                 ticket.wait();
             }
         }
+        file.closed.store(true, SeqCst);
         let mut files = write(&self.files);
         files.slots[file.number as usize] = None;
         let goes = file.group.passing && files.of(&file.group) == 0;

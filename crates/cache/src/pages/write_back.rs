@@ -101,7 +101,9 @@ impl Core {
         let pages = wanted.start..wanted.end.min((wanted.start / CHUNK + 1) * CHUNK);
         let shard = self.shard_of(file, pages.start);
         let mut table = shard.write();
-        let Some(local) = table.known_local(&file.group) else { return Begun::Clean };
+        // A job may have waited for its turn until the file was closed.
+        let local = table.known_local(&file.group).filter(|_| !file.is_closed());
+        let Some(local) = local else { return Begun::Clean };
         let mut frames = Vec::new();
         buffer.clear();
         for page in pages.clone() {
