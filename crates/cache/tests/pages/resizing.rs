@@ -46,7 +46,7 @@ fn a_little_less_is_less() {
     for size in (60 << 20..64 << 20).rev().step_by(1 << 20) {
         cache.set_size(size).unwrap();
         let stats = cache.stats();
-        assert!(stats.memory <= size, "{} bytes: {stats:?}", size);
+        assert!(stats.memory <= size, "{size} bytes: {stats:?}");
     }
 }
 
