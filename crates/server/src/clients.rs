@@ -103,9 +103,7 @@ impl Clients {
     /// Somebody waits for memory: cuts those off that keep some and do not go on.
     pub(crate) fn hang_up_on_stalled(&self) {
         let now_ms = self.now_ms();
-        // Many may wait.
-        let looked_ms = self.looked_ms.fetch_max(now_ms, Relaxed);
-        if now_ms.saturating_sub(looked_ms) < LOOK_MS {
+        if !self.is_time_to_look(now_ms) {
             return;
         }
         for (id, peer) in &self.peers().connected {
@@ -114,6 +112,13 @@ impl Clients {
                 peer.give_up();
             }
         }
+    }
+
+    /// Many may wait, and ask: one of them looks, now and then.
+    fn is_time_to_look(&self, now_ms: u64) -> bool {
+        let looked_ms = self.looked_ms.load(Relaxed);
+        now_ms.saturating_sub(looked_ms) >= LOOK_MS
+            && self.looked_ms.compare_exchange(looked_ms, now_ms, Relaxed, Relaxed).is_ok()
     }
 
     /// Lets every connection finish what it has received, for a while; then hangs up on those that are
@@ -161,5 +166,18 @@ impl Clients {
                 peer.let_leave();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn however_often_somebody_asks_it_is_looked_now_and_then() {
+        let clients = Clients::new(1, 1, Duration::ZERO, Duration::ZERO);
+        let looks =
+            (1..=30).filter(|tenths| clients.is_time_to_look(tenths * LOOK_MS / 10)).count();
+        assert_eq!(looks, 3);
     }
 }
