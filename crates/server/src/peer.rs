@@ -29,7 +29,7 @@ use crate::stream::Stream;
 pub const IN_FLIGHT_BYTES_MAX: usize = 128 << 20;
 /// Room for replies that wait, once none does.
 const WAITING_KEPT: usize = 64;
-/// What replies weigh besides, where no memory is lent for them.
+/// What a reply weighs besides.
 const REPLY_BASE: usize = 128;
 /// How soon it is tried again to take in more, where there was no memory for it.
 const TRY_AGAIN: Duration = Duration::from_millis(100);
@@ -45,6 +45,8 @@ pub(crate) struct Peer {
     /// It is waited for the rest of a long request, and for the client to take replies.
     pub(crate) receives: Waiting,
     sends: Waiting,
+    /// Bytes that came since it has taken some of its replies.
+    came: AtomicUsize,
     /// Nothing more is taken in from it.
     leaves: AtomicBool,
     outgoing: Mutex<Outgoing>,
@@ -118,6 +120,7 @@ impl Peer {
             leased: Default::default(),
             receives: Waiting::default(),
             sends: Waiting::default(),
+            came: AtomicUsize::new(0),
             leaves: AtomicBool::new(false),
             outgoing: Mutex::default(),
             idle: Condvar::new(),
@@ -192,7 +195,7 @@ impl Peer {
 
     /// Counts replies that another thread is to send.
     fn count_replies(self: &Arc<Self>, len: usize, spare: &mut Option<Lease>) -> Counted {
-        let weight = Payload::weight(len);
+        let weight = Payload::weight(len) + REPLY_BASE;
         let lease = match spare {
             // It has some: then more is not waited for.
             Some(spare) => spare.split(weight).unwrap_or_else(|| self.no_lease()),
@@ -200,13 +203,13 @@ impl Peer {
                 Some(lease) => lease,
                 // There may be none because of the replies that the client does not take. To take them it
                 // may have to be rid of its requests, so that this thread should not wait.
-                None => match self.take_off_own(weight + REPLY_BASE) {
+                None => match self.take_off_own(weight) {
                     Some(counted) => return counted,
                     None => self.lease(weight),
                 },
             },
         };
-        self.take_off(len, lease)
+        self.take_off(len + REPLY_BASE, lease)
     }
 
     fn exchange(self: &Arc<Self>, bytes: &[u8], inbox: &mut Inbox) -> io::Result<()> {
@@ -215,7 +218,7 @@ impl Peer {
         while !rest.is_empty() {
             match self.stream.try_write(rest) {
                 Ok(count) => {
-                    self.sends.moved(count, &self.clients);
+                    self.went(count);
                     rest = &rest[count..];
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -246,9 +249,18 @@ impl Peer {
         Ok(())
     }
 
-    /// It has sent so much. Who still sends may take no replies meanwhile, yet it goes on.
+    /// It has sent so much. Who still sends may take no replies meanwhile, yet it goes on: until it has sent
+    /// more than anybody need have on the way.
     pub(crate) fn came(&self, bytes: usize) {
         self.receives.moved(bytes, &self.clients);
+        if self.came.fetch_add(bytes, Relaxed) < IN_FLIGHT_BYTES_MAX {
+            self.sends.moved(bytes, &self.clients);
+        }
+    }
+
+    /// It has taken so much of its replies.
+    fn went(&self, bytes: usize) {
+        self.came.store(0, Relaxed);
         self.sends.moved(bytes, &self.clients);
     }
 
@@ -298,7 +310,7 @@ impl Peer {
             }
             match self.stream.try_write(rest) {
                 Ok(count) => {
-                    self.sends.moved(count, &self.clients);
+                    self.went(count);
                     rest = &rest[count..];
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -486,11 +498,10 @@ impl Waiting {
 
     /// It has moved so much.
     pub(crate) fn moved(&self, bytes: usize, clients: &Clients) {
-        let since = self.0.load(Relaxed);
-        if since > 0 {
-            let then = since + bytes as u64;
-            self.0.store(then.min(clients.now_ms() * BYTES_A_MS), Relaxed);
-        }
+        // Another thread may end it meanwhile: then it stays ended.
+        let now = clients.now_ms() * BYTES_A_MS;
+        let then = |since| (since > 0).then(|| now.min(since + bytes as u64));
+        let _ = self.0.fetch_update(Relaxed, Relaxed, then);
     }
 
     fn lasts_ms(&self, now_ms: u64) -> u64 {
