@@ -41,6 +41,10 @@ impl Occupied {
         let there = self.contains(cpu);
         if there {
             self.waiting.insert(cpu);
+            // If it has just been forgotten nobody would take that back.
+            if !self.contains(cpu) {
+                self.waiting.remove(cpu);
+            }
         }
         there
     }
