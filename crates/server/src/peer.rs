@@ -45,8 +45,6 @@ pub(crate) struct Peer {
     /// It is waited for the rest of a long request, and for the client to take replies.
     pub(crate) receives: Waiting,
     sends: Waiting,
-    /// Bytes that came since it has taken some of its replies.
-    came: AtomicUsize,
     /// Nothing more is taken in from it.
     leaves: AtomicBool,
     outgoing: Mutex<Outgoing>,
@@ -120,7 +118,6 @@ impl Peer {
             leased: Default::default(),
             receives: Waiting::default(),
             sends: Waiting::default(),
-            came: AtomicUsize::new(0),
             leaves: AtomicBool::new(false),
             outgoing: Mutex::default(),
             idle: Condvar::new(),
@@ -218,7 +215,7 @@ impl Peer {
         while !rest.is_empty() {
             match self.stream.try_write(rest) {
                 Ok(count) => {
-                    self.went(count);
+                    self.sends.moved(count, &self.clients);
                     rest = &rest[count..];
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -249,19 +246,10 @@ impl Peer {
         Ok(())
     }
 
-    /// It has sent so much. Who still sends may take no replies meanwhile, yet it goes on: until it has sent
-    /// more than anybody need have on the way.
+    /// It has sent so much. Who still sends may take no replies meanwhile, yet it goes on.
     pub(crate) fn came(&self, bytes: usize) {
         self.receives.moved(bytes, &self.clients);
-        if self.came.fetch_add(bytes, Relaxed) < IN_FLIGHT_BYTES_MAX {
-            self.sends.moved(bytes, &self.clients);
-        }
-    }
-
-    /// It has taken so much of its replies.
-    fn went(&self, bytes: usize) {
-        self.came.store(0, Relaxed);
-        self.sends.moved(bytes, &self.clients);
+        self.sends.moved_otherwise(bytes, &self.clients);
     }
 
     /// The next reply for the holder of the flag; where there is none the flag is given up.
@@ -310,7 +298,7 @@ impl Peer {
             }
             match self.stream.try_write(rest) {
                 Ok(count) => {
-                    self.went(count);
+                    self.sends.moved(count, &self.clients);
                     rest = &rest[count..];
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -330,7 +318,7 @@ impl Peer {
 
     /// Whether the client is waited for, to take replies or to send the rest of a request.
     pub(crate) fn is_waited_for(&self) -> bool {
-        [&self.receives, &self.sends].into_iter().any(|waiting| waiting.0.load(Relaxed) > 0)
+        [&self.receives, &self.sends].into_iter().any(Waiting::lasts)
     }
 
     /// Whether memory has been lent for it, and it has been waited for longer than this.
@@ -476,10 +464,15 @@ impl Peer {
     }
 }
 
-/// Since when a client is waited for, in milliseconds as [`Clients`] count them, times [`BYTES_A_MS`], so
-/// that few bytes count too; 0: it is not. What it moves meanwhile counts as time that it did not take.
+/// How long a client is waited for.
 #[derive(Debug, Default)]
-pub(crate) struct Waiting(AtomicU64);
+pub(crate) struct Waiting {
+    /// Since when, in milliseconds as [`Clients`] count them, times [`BYTES_A_MS`], so that few bytes count too;
+    /// 0: it is not. What it moves meanwhile counts as time that it did not take.
+    since: AtomicU64,
+    /// Bytes that it has moved the other way since it began, or last moved what it is waited for.
+    otherwise: AtomicUsize,
+}
 
 /// Bytes in a millisecond, for which nobody is cut off: 256 KiB/s. Guessed: less than any link is
 /// slow, and more than who sends a byte now and then to look alive.
@@ -487,25 +480,44 @@ const BYTES_A_MS: u64 = 256;
 
 impl Waiting {
     pub(crate) fn begin(&self, clients: &Clients) {
-        if self.0.load(Relaxed) == 0 {
-            self.0.store(clients.now_ms() * BYTES_A_MS, Relaxed);
+        if !self.lasts() {
+            self.otherwise.store(0, Relaxed);
+            self.since.store(clients.now_ms() * BYTES_A_MS, Relaxed);
         }
     }
 
     pub(crate) fn end(&self) {
-        self.0.store(0, Relaxed);
+        self.since.store(0, Relaxed);
     }
 
-    /// It has moved so much.
+    fn lasts(&self) -> bool {
+        self.since.load(Relaxed) > 0
+    }
+
+    /// It has moved so much of what it is waited for.
     pub(crate) fn moved(&self, bytes: usize, clients: &Clients) {
+        if self.lasts() {
+            self.otherwise.store(0, Relaxed);
+            self.advance(bytes, clients);
+        }
+    }
+
+    /// It has moved so much of something else, which counts up to what anybody need have on the way.
+    fn moved_otherwise(&self, bytes: usize, clients: &Clients) {
+        if self.lasts() && self.otherwise.fetch_add(bytes, Relaxed) < IN_FLIGHT_BYTES_MAX {
+            self.advance(bytes, clients);
+        }
+    }
+
+    fn advance(&self, bytes: usize, clients: &Clients) {
         // Another thread may end it meanwhile: then it stays ended.
         let now = clients.now_ms() * BYTES_A_MS;
         let then = |since| (since > 0).then(|| now.min(since + bytes as u64));
-        let _ = self.0.fetch_update(Relaxed, Relaxed, then);
+        let _ = self.since.fetch_update(Relaxed, Relaxed, then);
     }
 
     fn lasts_ms(&self, now_ms: u64) -> u64 {
-        let since = self.0.load(Relaxed);
+        let since = self.since.load(Relaxed);
         if since == 0 { 0 } else { now_ms.saturating_sub(since / BYTES_A_MS) }
     }
 }
@@ -524,14 +536,39 @@ mod tests {
         let (few, many) = (Waiting::default(), Waiting::default());
         few.begin(&clients);
         many.begin(&clients);
-        let began = [&few, &many].map(|waiting| waiting.0.load(Relaxed));
+        let began = [&few, &many].map(|waiting| waiting.since.load(Relaxed));
         // More than what is moved counts for.
         thread::sleep(Duration::from_millis(100));
         for _ in 0..80 {
             few.moved(200, &clients);
         }
         many.moved(80 * 200, &clients);
-        let gained = [few.0.load(Relaxed) - began[0], many.0.load(Relaxed) - began[1]];
+        let gained = [few.since.load(Relaxed) - began[0], many.since.load(Relaxed) - began[1]];
         assert!(gained[0] == gained[1] && gained[0] > 0, "{gained:?}");
+    }
+    #[test]
+    fn what_moves_the_other_way_counts_for_so_long_and_anew_for_each_wait() {
+        let clients = Clients::new(1, 1, Duration::ZERO, Duration::ZERO);
+        let waiting = Waiting::default();
+        waiting.moved_otherwise(IN_FLIGHT_BYTES_MAX, &clients);
+        assert!(!waiting.lasts(), "it is not waited for");
+        let gained = |bytes| {
+            let before = waiting.since.load(Relaxed);
+            thread::sleep(Duration::from_millis(20));
+            waiting.moved_otherwise(bytes, &clients);
+            waiting.since.load(Relaxed) - before
+        };
+        thread::sleep(Duration::from_millis(20));
+        waiting.begin(&clients);
+        assert!(gained(IN_FLIGHT_BYTES_MAX) > 0, "what came before does not count");
+        assert_eq!(gained(1 << 20), 0);
+        waiting.moved(1, &clients);
+        assert!(gained(IN_FLIGHT_BYTES_MAX) > 0 && gained(1) == 0);
+        waiting.end();
+        waiting.begin(&clients);
+        assert!(gained(1) > 0);
+        waiting.end();
+        waiting.moved(1, &clients);
+        assert!(!waiting.lasts(), "what has ended stays so");
     }
 }
