@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use homing_sched::{Facts, HandOff, HandOffFacts, hand_off};
-use homing_topology::{CpuId, NodeId};
+use homing_topology::{CpuId, CpuSet, NodeId};
 
 use crate::books::Counters;
 use crate::clock::now_ns;
@@ -281,11 +281,11 @@ impl Workqueue {
         let cpus = active.len();
         let items_ns = || shared.dispatch.slots().map(|(_, slot)| slot.books.busy_ns()).sum();
         let spare = shared.spare.count(items_ns);
-        // Those of caches that nobody issues from are the items' alone, however many issuers there are.
-        let caches = shared.issuers.caches_of_late(now_ns);
-        let beside = caches.iter().map(|cpu| layout.rings(cpu)[0].and(&active).len()).sum();
         let left_by = |issuers: usize| {
-            spare.idle.max(cpus.saturating_sub(issuers.min(beside)).min(spare.idle_or_items))
+            // Those of caches that nobody issues from are the items' alone, however many issuers there are.
+            let taken =
+                if issuers < cpus { issuers } else { self.cpus_beside_issuers(&active, now_ns) };
+            spare.idle.max(cpus.saturating_sub(taken).min(spare.idle_or_items))
         };
         facts.spare_cpu_count = left_by(shared.issuers.count(now_ns));
         facts.idle_of_late = spare.any_idle;
@@ -293,6 +293,14 @@ impl Workqueue {
         if facts.spare_cpu_count > 0 && !spare.any_idle {
             facts.spare_of_late = left_by(shared.issuers.count_of_late(now_ns));
         }
+    }
+
+    /// How many of these CPUs share a cache from which somebody issued of late.
+    fn cpus_beside_issuers(&self, cpus: &CpuSet, now_ns: u64) -> usize {
+        let shared = &self.of.shared;
+        let caches = shared.issuers.caches_of_late(now_ns);
+        let rings = |cpu| shared.dispatch.layout().rings(cpu);
+        caches.iter().map(|cpu| rings(cpu)[0].and(cpus).len()).sum()
     }
 
     /// The name.
