@@ -4,34 +4,13 @@ use std::io::Write;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use homing::Runtime;
 use homing_nbd::wire::command;
-use homing_server::{
-    CONNECTION_BYTES_MAX, Endpoint, ServedExport, Server, ServerHandle, ServerOptions,
-};
+use homing_server::{CONNECTION_BYTES_MAX, ServerOptions};
 
 use crate::client::{Pipelined, encode};
-use crate::device;
+use crate::{device, with_server_and_handle};
 
 const LONG: u32 = 1 << 20;
-
-fn with_server(options: &ServerOptions, clients: impl FnOnce(&Endpoint, &ServerHandle)) {
-    let folder = tempfile::tempdir().unwrap();
-    let endpoint = Endpoint::Unix(folder.path().join("s.sock"));
-    let runtime = Runtime::new().unwrap();
-    let export = ServedExport {
-        name: "disk".to_owned(),
-        description: String::new(),
-        read_only: false,
-        device: device(),
-    };
-    let server = Server::bind(&runtime, &endpoint, vec![export], options).unwrap();
-    let handle = server.handle();
-    let running = thread::spawn(move || server.run());
-    clients(&endpoint, &handle);
-    handle.stop();
-    running.join().unwrap().unwrap();
-}
 
 fn write_and_read(client: &mut Pipelined) {
     for (command, data) in [(command::WRITE, vec![1; LONG as usize]), (command::READ, Vec::new())] {
@@ -42,7 +21,7 @@ fn write_and_read(client: &mut Pipelined) {
 
 #[test]
 fn a_connection_that_is_idle_has_no_buffers_and_gets_them_again() {
-    with_server(&ServerOptions::default(), |endpoint, handle| {
+    with_server_and_handle(&device(), &ServerOptions::default(), |endpoint, handle| {
         let mut clients: Vec<_> = (0..20).map(|_| Pipelined::connect(endpoint)).collect();
         for _ in 0..2 {
             clients.iter_mut().for_each(write_and_read);
@@ -65,7 +44,7 @@ fn buffers_take_no_more_than_is_said() {
         drain_timeout: Duration::from_millis(300),
         ..ServerOptions::default()
     };
-    with_server(&options, |endpoint, handle| {
+    with_server_and_handle(&device(), &options, |endpoint, handle| {
         let most = COUNT * CONNECTION_BYTES_MAX + options.request_memory_max;
         let mut clients: Vec<_> = (0..COUNT).map(|_| Pipelined::connect(endpoint)).collect();
         for (index, client) in clients.iter_mut().enumerate() {
@@ -90,7 +69,7 @@ fn buffers_take_no_more_than_is_said() {
 #[ignore = "a measurement"]
 fn memory_of_many_connections() {
     const COUNT: usize = 1000;
-    with_server(&ServerOptions::default(), |endpoint, _| {
+    with_server_and_handle(&device(), &ServerOptions::default(), |endpoint, _| {
         drop(Pipelined::connect(endpoint));
         let before = resident();
         let tell = |what| println!("{what}: {} KiB each", (resident() - before) / COUNT / 1024);

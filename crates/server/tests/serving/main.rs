@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use homing::{Runtime, Scope};
 use homing_nbd::wire::command;
 use homing_server::load::{self, LoadError, Pattern, Phase, Written};
-use homing_server::{CryptOn, Endpoint, ServedExport, Server, ServerOptions};
+use homing_server::{CryptOn, Endpoint, ServedExport, Server, ServerHandle, ServerOptions};
 use homing_volume::{Block, BlockError, Bytes, Durability, Extent, File, Write};
 
 use client::Pipelined;
@@ -103,6 +103,14 @@ fn with_server_of<D: Block + 'static>(
     options: &ServerOptions,
     client: impl FnOnce(&Endpoint),
 ) {
+    with_server_and_handle(device, options, |endpoint, _| client(endpoint));
+}
+
+fn with_server_and_handle<D: Block + 'static>(
+    device: &Arc<D>,
+    options: &ServerOptions,
+    client: impl FnOnce(&Endpoint, &ServerHandle),
+) {
     let crypt_on = options.crypt_on;
     let folder = tempfile::tempdir().unwrap();
     let endpoint = Endpoint::Unix(folder.path().join("s.sock"));
@@ -119,7 +127,7 @@ fn with_server_of<D: Block + 'static>(
         let crypt = server.crypt_workqueue().clone();
         let running = scope.spawn(move || server.run());
         // A client that fails must not leave the server running, and this waiting for it.
-        let outcome = catch_unwind(AssertUnwindSafe(|| client(&endpoint)));
+        let outcome = catch_unwind(AssertUnwindSafe(|| client(&endpoint, &handle)));
         if let Err(panic) = outcome {
             handle.stop();
             resume_unwind(panic);
