@@ -130,6 +130,10 @@ pub fn run(
         return Err(LoadError::TooSmall { size, clients: phase.clients });
     }
     written.generations.resize(size as usize / BLOCK_LEN, 0);
+    if phase.pattern == Pattern::WriteAndFlush {
+        // What loads before it have left is not its concern.
+        clients.first().map_or(Ok(()), Client::flush)?;
+    }
     let began = Instant::now();
     let cpu_before = clock(ClockId::ProcessCPUTime);
     let slices = written.generations.chunks_mut(slice / BLOCK_LEN);
@@ -197,6 +201,27 @@ impl Client {
             }
         }
     }
+
+    /// While nothing else is under way.
+    fn flush(&self) -> Result<(), LoadError> {
+        let header =
+            RequestHeader { flags: 0, command: command::FLUSH, cookie: 0, offset: 0, length: 0 };
+        self.stream.write_all(&header.encode())?;
+        let mut reply = [0; SIMPLE_REPLY_LEN];
+        read_exact(&self.stream, &mut reply)?;
+        match outcome(&reply) {
+            Some((0, 0)) => Ok(()),
+            Some((errno, 0)) => Err(LoadError::Refused { offset: 0, errno }),
+            _ => Err(PeerError::BadReply { what: "a request" }.into()),
+        }
+    }
+}
+
+/// The error and the slot of a reply, if it is one.
+fn outcome(reply: &[u8; SIMPLE_REPLY_LEN]) -> Option<(u32, usize)> {
+    let word =
+        |at: usize| u32::from_be_bytes([reply[at], reply[at + 1], reply[at + 2], reply[at + 3]]);
+    (word(0) == wire::SIMPLE_REPLY_MAGIC).then(|| (word(4), word(12) as usize))
 }
 
 fn read_exact(stream: &Stream, mut buffer: &mut [u8]) -> io::Result<()> {
@@ -350,13 +375,9 @@ impl<'a> Load<'a> {
     fn receive(&mut self) -> Result<usize, LoadError> {
         let mut reply = [0; SIMPLE_REPLY_LEN];
         read_exact(&self.client.stream, &mut reply)?;
-        let word = |at: usize| {
-            u32::from_be_bytes([reply[at], reply[at + 1], reply[at + 2], reply[at + 3]])
-        };
-        let (magic, errno, slot) = (word(0), word(4), word(12) as usize);
-        let request = self.in_flight.get_mut(slot).and_then(Option::take);
         let bad = PeerError::BadReply { what: "a request" };
-        let request = request.filter(|_| magic == wire::SIMPLE_REPLY_MAGIC).ok_or(bad)?;
+        let Some((errno, slot)) = outcome(&reply) else { return Err(bad.into()) };
+        let request = self.in_flight.get_mut(slot).and_then(Option::take).ok_or(bad)?;
         if errno != 0 {
             let offset = self.offset(request.request_index);
             return Err(LoadError::Refused { offset, errno });
