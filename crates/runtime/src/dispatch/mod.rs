@@ -38,7 +38,7 @@ pub(crate) struct Dispatch {
     issuer_wait_ns: AtomicU64,
     /// A: [`IssuerTime`].
     issuer_time: AtomicU32,
-    /// A
+    /// A: how often the monitor has looked.
     looks: AtomicU32,
     /// A: CPUs that are to have a worker.
     active: CpuBits,
