@@ -21,9 +21,9 @@ cargo xtask COMMAND
   lint     clippy and rustdoc, warnings denied
   deny     licences and sources of all dependencies (needs cargo-deny)
   unit     all tests, with the clients and peers that are installed
-  loom     the wake protocol in all interleavings of a few threads
+  loom     the wake protocol and the biased lock in all interleavings of a few threads
   shuttle  whole runtimes, caches, async fsync and its log, under many random schedules
-  miri     the unsafe code of items under an interpreter that sees undefined behaviour (scripts/setup
+  miri     the unsafe code of items and locks under an interpreter that sees undefined behaviour (scripts/setup
            --test installs it)
 ";
 
@@ -122,7 +122,7 @@ fn unit(root: &Path) -> anyhow::Result<()> {
 
 fn loom(root: &Path) -> anyhow::Result<()> {
     run(cargo(root)
-        .args(["test", "--release", "-p", "homing-runtime", "--lib"])
+        .args(["test", "--release", "-p", "homing-runtime", "-p", "homing-rwlock", "--lib"])
         .env("RUSTFLAGS", "--cfg loom")
         .env("CARGO_TARGET_DIR", root.join("target/loom")))
 }
@@ -149,12 +149,15 @@ fn miri(root: &Path) -> anyhow::Result<()> {
         println!("skipped: miri is not installed (scripts/setup --test does so)");
         return Ok(());
     }
-    let tests = ["test", "-p", "homing-runtime", "--lib", "--", "item::", "home_queue::"];
-    run(nightly(&tests)
-        .env_remove("CARGO")
-        .env_remove("RUSTUP_TOOLCHAIN")
-        .env("MIRIFLAGS", "-Zmiri-strict-provenance")
-        .env("CARGO_TARGET_DIR", root.join("target").join(toolchain.trim())))
+    let items = ["test", "-p", "homing-runtime", "--lib", "--", "item::", "home_queue::"];
+    let lock = ["test", "-p", "homing-rwlock", "--lib"];
+    [&items[..], &lock[..]].into_iter().try_for_each(|tests| {
+        run(nightly(tests)
+            .env_remove("CARGO")
+            .env_remove("RUSTUP_TOOLCHAIN")
+            .env("MIRIFLAGS", "-Zmiri-strict-provenance")
+            .env("CARGO_TARGET_DIR", root.join("target").join(toolchain.trim())))
+    })
 }
 
 fn cargo(root: &Path) -> Command {

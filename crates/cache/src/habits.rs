@@ -3,11 +3,14 @@
 //! Requests are the clock. Shards count them and tell them in batches; whoever completes an epoch
 //! ends it, on the way. A shard hears of it when somebody next changes it.
 //!
+//! Where next to nothing is missed a cache of objects rests: it evicts next to nothing, so hits leave no marks,
+//! nothing is learnt, and no time passes, until some have been missed again.
+//!
 //! Nobody ever waits here. Uses are noted and the learner told of some at a time (`heard.rs`); where too many
 //! come while it is at work some are lost: uses and exposure are both counted from a sample, and one that
 //! loses a little of it at random learns the same more slowly.
 
-use homing_mglru::density::{Classes, ERA, Ghosts, Learner, Marks, Ranking, Shadow, Use, Worth};
+use homing_mglru::density::{Classes, ERA, Ghosts, Learner, Mark, Marks, Ranking, Shadow, Use, Worth};
 
 use crate::heard::Heard;
 use crate::min_ttl::MinTtl;
@@ -17,6 +20,10 @@ use crate::sync::{Arc, Mutex, MutexGuard, lock, unless_taken};
 
 /// Keys that the smallest cache follows.
 const SAMPLE_MIN: usize = 1 << 12;
+
+/// Epochs, and requests, without a batch of misses after which a cache rests: less than one request in 512 is
+/// missed then.
+const REST_AFTER: (u64, u64) = (16, 1 << 15);
 
 /// What shards share.
 #[derive(Debug)]
@@ -44,6 +51,8 @@ struct Now {
     lessons: AtomicU32,
     /// How many requests shards tell at a time.
     batch: AtomicU32,
+    /// Next to nothing is missed.
+    resting: AtomicBool,
 }
 
 /// Written by all: on lines of its own.
@@ -54,6 +63,8 @@ struct Clock {
     horizon: AtomicU32,
     requests: AtomicU64,
     epoch_ends: AtomicU64,
+    /// How many requests there were when a batch of misses was told last.
+    missed_at: AtomicU64,
 }
 
 impl Habits {
@@ -77,12 +88,14 @@ impl Habits {
                 learning: AtomicBool::new(true),
                 lessons: AtomicU32::new(0),
                 batch: AtomicU32::new(batch(&learner)),
+                resting: AtomicBool::new(false),
             },
             min_ttl: MinTtl::new(),
             clock: Clock {
                 horizon: AtomicU32::new(u32::MAX),
                 requests: AtomicU64::new(0),
                 epoch_ends: AtomicU64::new(learner.epoch_length()),
+                missed_at: AtomicU64::new(0),
             },
             held: std::array::from_fn(|_| AtomicU64::new(0)),
             heard: Heard::new(),
@@ -104,6 +117,12 @@ impl Habits {
     /// What pages are worth, for a new group.
     pub(crate) fn worth(&self) -> std::sync::Arc<Worth> {
         std::sync::Arc::clone(&lock(&self.worth))
+    }
+
+    /// Leaves the mark of a hit. Whether [`used`](Self::used) is to hear of it.
+    #[inline]
+    pub(crate) fn hit(&self, mark: &Mark) -> bool {
+        !self.now.resting.load(Relaxed) && mark.used(self.epoch())
     }
 
     /// A page was used for the first time in this epoch, or was missed. May be left out by shards for
@@ -168,6 +187,23 @@ impl Habits {
         lock(&self.learner).epoch_length()
     }
 
+    /// So many requests passed that were hits, in a cache that also tells of those that [missed](Self::missed).
+    pub(crate) fn hits_passed(&self, requests: u64) {
+        // What does nothing need not make others wait for the clock's line.
+        if !self.now.resting.load(Relaxed) {
+            self.passed(requests);
+        }
+    }
+
+    /// So many requests passed that were misses.
+    pub(crate) fn missed(&self, requests: u64) {
+        self.clock.missed_at.store(self.clock.requests.load(Relaxed), Relaxed);
+        if self.now.resting.load(Relaxed) {
+            self.now.resting.store(false, Relaxed);
+        }
+        self.passed(requests);
+    }
+
     /// So many requests passed.
     pub(crate) fn passed(&self, requests: u64) {
         let now = self.clock.requests.fetch_add(requests, Relaxed) + requests;
@@ -215,6 +251,10 @@ impl Habits {
         let worth = learner.end_epoch(epoch, now, held);
         self.now.epoch.store(epoch, Release);
         self.min_ttl.epoch_began(epoch);
+        let without = now.saturating_sub(self.clock.missed_at.load(Relaxed));
+        if without >= (length * REST_AFTER.0).max(REST_AFTER.1) {
+            self.now.resting.store(true, Relaxed);
+        }
         if let Some(worth) = worth.filter(|_| self.now.learning.load(Relaxed)) {
             *lock(&self.worth) = worth;
             self.now.lessons.fetch_add(1, Release);
@@ -310,6 +350,25 @@ mod tests {
         let generations = ranking.generations(group);
         assert!(generations.len() == 1 && (24..64).contains(&generations[0].age));
         habits.used(1 << 40, false);
+    }
+
+    #[test]
+    fn where_nothing_is_missed_no_time_passes_until_something_is() {
+        let habits = Habits::new(1000);
+        let mark = Mark::new(0);
+        habits.passed(100);
+        assert!(habits.epoch() > 0 && habits.hit(&mark));
+        for _ in 0..=REST_AFTER.1 {
+            habits.hits_passed(1);
+        }
+        let (rests, requests) = (habits.epoch(), habits.clock.requests.load(Relaxed));
+        habits.hits_passed(100_000);
+        assert!(!habits.hit(&mark), "the mark is old, but nobody needs it");
+        assert_eq!((habits.epoch(), habits.clock.requests.load(Relaxed)), (rests, requests));
+        habits.missed(1);
+        assert!(habits.hit(&mark));
+        habits.hits_passed(20);
+        assert!(habits.epoch() > rests);
     }
 
     /// Else whoever masks a count with it tells more batches than there were.

@@ -295,6 +295,7 @@ impl<K, V, S> Builder<K, V, S> {
             hasher: self.hasher,
             weigher: self.weigher,
             listener: self.listener,
+            expires: !self.lifetimes.is_endless(),
             lifetimes: self.lifetimes,
             error_lifetime: self.error_lifetime,
             groups,

@@ -2,6 +2,7 @@
 
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
+use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use super::shard::{Insertion, Shard};
 use super::stats::Stats;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::atomic::Ordering::Relaxed;
-use crate::sync::{Arc, RwLock, lock, read, write};
+use crate::sync::{Arc, BiasedRwLock, Reader, lock};
 
 /// The fewest entries that are worth a lock of their own.
 pub(super) const MIN_SHARD: u64 = 256;
@@ -22,6 +23,9 @@ pub(super) const MIN_SHARD: u64 = 256;
 /// The most entries of a shard that room is made for in advance: a larger capacity stands for "no
 /// limit".
 const EXPECTED_MAX: u64 = 1 << 26;
+
+/// The most counters of hits.
+const FINDS_MAX: usize = 64;
 
 /// A concurrent cache of objects that learns which of them to keep.
 ///
@@ -53,17 +57,23 @@ impl<K, V, S> Clone for Cache<K, V, S> {
 pub(super) struct Inner<K, V, S> {
     pub(super) common: Common<K, V, S>,
     shards: Box<[Part<K, V>]>,
+    /// By the numbers of threads: a power of two.
+    finds: Box<[Finds]>,
     number: usize,
 }
 
-/// A shard, and what is counted of requests to it. In this order, so that the counters are on the
-/// line of the lock, which each request has to own in any case.
-#[repr(C, align(128))]
+/// A shard and its lock, on lines of their own.
+#[repr(align(128))]
 pub(super) struct Part<K, V> {
-    /// Where many count at a time some are lost.
+    pub(super) shard: BiasedRwLock<Shard<K, V>>,
+}
+
+/// What some of the threads found. Where two of them count at a time some are lost.
+#[derive(Default)]
+#[repr(align(128))]
+struct Finds {
     hits: AtomicU64,
     misses: AtomicU64,
-    pub(super) shard: RwLock<Shard<K, V>>,
 }
 
 impl<K: Hash + Eq, V: Clone> Cache<K, V> {
@@ -88,12 +98,12 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         let expected = common.shard_capacity(common.shards - 1);
         let entries = if known && expected <= EXPECTED_MAX { expected as usize } else { 0 };
         let part = |number| Part {
-            shard: RwLock::new(Shard::new(common.shard_capacity(number), entries)),
-            hits: AtomicU64::new(0),
-            misses: AtomicU64::new(0),
+            shard: BiasedRwLock::new(Shard::new(common.shard_capacity(number), entries)),
         };
         let shards = (0..common.shards).map(part).collect();
-        Self { inner: Arc::new(Inner { common, shards, number }) }
+        let cpus = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        let finds = (0..cpus.next_power_of_two().min(FINDS_MAX)).map(|_| Finds::default());
+        Self { inner: Arc::new(Inner { common, shards, finds: finds.collect(), number }) }
     }
 
     /// The value of a key.
@@ -114,7 +124,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
     {
         let common = &self.inner.common;
         let hash = common.hash(key);
-        let shard = read(&self.inner.part(hash).shard);
+        let shard = self.inner.part(hash).shard.read();
         shard.find(hash, key).is_some_and(|frame| !over(&shard, frame, common))
     }
 
@@ -172,7 +182,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         let hash = common.hash(key);
         let mut gone = Departures::new();
         let removed = {
-            let mut shard = write(&self.inner.part(hash).shard);
+            let mut shard = self.inner.part(hash).shard.write();
             let found = shard.find(hash, key);
             if found.is_some_and(|frame| !condition(shard.entry(frame).value)) {
                 return None;
@@ -212,7 +222,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
     {
         let common = &self.inner.common;
         let hash = common.hash(key);
-        let mut shard = write(&self.inner.part(hash).shard);
+        let mut shard = self.inner.part(hash).shard.write();
         let frame = shard.find(hash, key)?;
         if over(&shard, frame, common) {
             return None;
@@ -231,7 +241,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
     pub fn clear(&self) {
         self.for_each_part(|part| {
             let mut gone = Departures::new();
-            let mut shard = write(&part.shard);
+            let mut shard = part.shard.write();
             let flights = std::mem::take(&mut shard.flights);
             shard.remove_all(&self.inner.common, &mut gone);
             drop(shard);
@@ -270,7 +280,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         let now = self.inner.common.time();
         self.for_each_part(|part| {
             let mut gone = Departures::new();
-            let mut shard = write(&part.shard);
+            let mut shard = part.shard.write();
             if self.inner.common.now().is_some() {
                 let frames: Vec<u32> = shard.entries().map(|(frame, _)| frame).collect();
                 for frame in frames {
@@ -287,7 +297,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
 
     /// How many entries there are.
     pub fn len(&self) -> usize {
-        self.inner.shards.iter().map(|part| read(&part.shard).len()).sum()
+        self.inner.shards.iter().map(|part| part.shard.read().len()).sum()
     }
 
     /// Whether there is none.
@@ -297,7 +307,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
 
     /// What all entries weigh.
     pub fn weight(&self) -> u64 {
-        self.inner.shards.iter().map(|part| read(&part.shard).weight()).sum()
+        self.inner.shards.iter().map(|part| part.shard.read().weight()).sum()
     }
 
     /// What the cache may hold.
@@ -328,11 +338,11 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         }
         for (number, part) in self.inner.shards.iter().enumerate() {
             // What it is by now, whoever has set it. All hear of it before listeners do, who may panic.
-            write(&part.shard).set_capacity(common.shard_capacity(number));
+            part.shard.write().set_capacity(common.shard_capacity(number));
         }
         for part in &self.inner.shards {
             let mut gone = Departures::new();
-            let mut shard = write(&part.shard);
+            let mut shard = part.shard.write();
             shard.catch_up(common);
             shard.shrink_to_fit(0, common, &mut gone);
             shard.shrink_in_any_case(common, &mut gone);
@@ -359,7 +369,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         K: Clone,
     {
         self.inner.shards.iter().flat_map(|part| {
-            let shard = read(&part.shard);
+            let shard = part.shard.read();
             let live =
                 shard.entries().filter(|&(frame, _)| !over(&shard, frame, &self.inner.common));
             live.map(|(_, entry)| (entry.key.clone(), entry.value.clone())).collect::<Vec<_>>()
@@ -374,7 +384,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         if common.groups.start_counting() {
             // From now on entries are counted by group: those that are there, too.
             for part in &self.inner.shards {
-                write(&part.shard).catch_up(common);
+                part.shard.write().catch_up(common);
             }
         }
         group
@@ -392,7 +402,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         if number < count {
             // Shards may know another group by this number, which was removed.
             for part in &self.inner.shards {
-                write(&part.shard).replace_group(&group);
+                part.shard.write().replace_group(&group);
             }
         }
         common.groups.publish(&group);
@@ -427,7 +437,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         }
         for part in &self.inner.shards {
             // Whoever has the lock after this sees that the group is removed.
-            let mut shard = write(&part.shard);
+            let mut shard = part.shard.write();
             shard.catch_up(common);
             shard.disband(group.number, common);
         }
@@ -456,8 +466,11 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
     pub fn stats(&self) -> Stats {
         let mut stats = Stats::default();
         for part in &self.inner.shards {
-            let shard = read(&part.shard);
-            stats.add(part.hits.load(Relaxed), part.misses.load(Relaxed), &shard);
+            stats.add(&part.shard.read());
+        }
+        for finds in &self.inner.finds {
+            stats.hits += finds.hits.load(Relaxed);
+            stats.misses += finds.misses.load(Relaxed);
         }
         stats
     }
@@ -481,47 +494,60 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let part = self.part(hash);
-        let shard = read(&part.shard);
-        let found = shard.find(hash, key);
-        let Some(frame) = found.filter(|&frame| !over(&shard, frame, &self.common)) else {
+        let reader = Reader::current();
+        let finds = &self.finds[reader.number() & (self.finds.len() - 1)];
+        let shard = self.part(hash).shard.read_by(reader);
+        let found = shard.find_entry(hash, key).filter(|&(frame, _)| {
+            !(self.common.expires || shard.counts_groups) || self.hit_with_care(&shard, frame)
+        });
+        let Some((_, entry)) = found else {
             drop(shard);
-            self.missed(part, hash);
-            return None;
+            return self.missed(finds, hash);
         };
-        let entry = shard.entry(frame);
         let value = entry.value.clone();
-        let first = entry.mark.used(self.common.habits.epoch());
+        let first = self.common.habits.hit(entry.mark);
+        drop(shard);
+        if first {
+            self.common.habits.used(hash, false);
+        }
+        let hits = finds.hits.load(Relaxed) + 1;
+        finds.hits.store(hits, Relaxed);
+        if self.is_batch(hits) {
+            self.common.habits.hits_passed(self.common.habits.batch() as u64);
+        }
+        Some(value)
+    }
+
+    /// Does for a hit what few caches need. Whether it is one: its time is not over.
+    #[cold]
+    fn hit_with_care(&self, shard: &Shard<K, V>, frame: u32) -> bool {
         if let Some(now) = self.common.now() {
+            if shard.times.is_over(frame, now, self.common.lifetimes) {
+                return false;
+            }
             shard.times.read(frame, now);
         }
         if let Some(group) = shard.counted(shard.group_of(frame)) {
             group.hits.fetch_add(1, Relaxed);
         }
-        let hits = part.hits.load(Relaxed) + 1;
-        part.hits.store(hits, Relaxed);
-        drop(shard);
-        if first {
-            self.common.habits.used(hash, false);
-        }
-        self.count(hits);
-        Some(value)
+        true
     }
 
     #[cold]
-    fn missed(&self, part: &Part<K, V>, hash: u64) {
-        let misses = part.misses.fetch_add(1, Relaxed) + 1;
+    fn missed(&self, finds: &Finds, hash: u64) -> Option<V> {
+        let misses = finds.misses.load(Relaxed) + 1;
+        finds.misses.store(misses, Relaxed);
         self.common.habits.used(hash, false);
-        self.count(misses);
+        if self.is_batch(misses) {
+            self.common.habits.missed(self.common.habits.batch() as u64);
+        }
+        None
     }
 
-    /// Tells the clock of each batch of hits or of misses.
+    /// Whether the last of so many requests completes a batch, of which the clock is to be told.
     #[inline]
-    fn count(&self, requests: u64) {
-        let batch = self.common.habits.batch() as u64;
-        if requests & (batch - 1) == 0 {
-            self.common.habits.passed(batch);
-        }
+    fn is_batch(&self, requests: u64) -> bool {
+        requests & (self.common.habits.batch() as u64 - 1) == 0
     }
 
     fn insert(&self, key: K, value: V, group: Option<&Group>) -> Option<V> {
@@ -530,7 +556,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
         let now = self.common.now();
         let mut gone = Departures::new();
         let part = self.part(hash);
-        let mut shard = write(&part.shard);
+        let mut shard = part.shard.write();
         let detached = shard.detach(hash, &key);
         let insertion = Insertion { hash, key, value, weight, group };
         let old = self.put(&mut shard, insertion, now, &mut gone);

@@ -20,6 +20,8 @@ pub(super) struct Common<K, V, S> {
     pub(super) weigher: Option<Box<Weigher<K, V>>>,
     pub(super) listener: Option<Box<Listener<K, V>>>,
     pub(super) lifetimes: Lifetimes,
+    /// Whether they end.
+    pub(super) expires: bool,
     pub(super) error_lifetime: Option<Duration>,
     pub(super) groups: Groups,
     pub(super) capacity: AtomicU64,
@@ -56,7 +58,7 @@ impl<K, V, S> Common<K, V, S> {
 
     /// Now, if anything depends on it.
     pub(super) fn now(&self) -> Option<Duration> {
-        (!self.lifetimes.is_endless()).then(|| self.time())
+        self.expires.then(|| self.time())
     }
 
     pub(super) fn time(&self) -> Duration {

@@ -14,7 +14,7 @@ use super::flight::{AnyError, Flight, Landing};
 use super::group::Group;
 use super::removal::Departures;
 use super::shard::{InFlight, Insertion};
-use crate::sync::{Arc, write};
+use crate::sync::Arc;
 
 impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
     /// The value of a key, loaded if there is none. Of callers who miss a key at a time one loads, on
@@ -243,7 +243,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
         let owned = key.to_owned();
         // Dropped after the lock is let go, on each way out.
         let mut stale = Vec::new();
-        let mut shard = write(&self.part(hash).shard);
+        let mut shard = self.part(hash).shard.write();
         let is_it = |it: &InFlight<K, V>| it.hash == hash && it.key.borrow() == key;
         let many = shard.flights.len();
         if let Some(now) = now
@@ -287,7 +287,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
                 if error.is_none() {
                     // Of another caller's type: it says nothing to this one.
                     let is_it = |it: &InFlight<K, V>| Arc::ptr_eq(&it.flight, flight);
-                    let mut shard = write(&self.part(hash).shard);
+                    let mut shard = self.part(hash).shard.write();
                     let stale = shard.take_flight(hash, is_it);
                     drop(shard);
                     drop(stale);
@@ -363,7 +363,7 @@ where
         };
         let now = common.now();
         let mut gone = Departures::new();
-        let mut shard = write(&self.inner.part(self.hash).shard);
+        let mut shard = self.inner.part(self.hash).shard.write();
         let flight = shard.take_flight(self.hash, |it| Arc::ptr_eq(&it.flight, &self.flight));
         let Some(InFlight { hash, key, .. }) = flight else {
             // Before the value.
@@ -380,7 +380,7 @@ where
     fn fail(&self) {
         let common = &self.inner.common;
         let until = common.error_lifetime.map(|lifetime| common.time().saturating_add(lifetime));
-        let mut shard = write(&self.inner.part(self.hash).shard);
+        let mut shard = self.inner.part(self.hash).shard.write();
         let is_it = |it: &InFlight<K, V>| Arc::ptr_eq(&it.flight, &self.flight);
         let mut ended = None;
         if let Some(until) = until
@@ -404,7 +404,7 @@ where
 {
     fn drop(&mut self) {
         if !self.ended {
-            let mut shard = write(&self.inner.part(self.hash).shard);
+            let mut shard = self.inner.part(self.hash).shard.write();
             let ended = shard.take_flight(self.hash, |it| Arc::ptr_eq(&it.flight, &self.flight));
             drop(shard);
             drop(ended);

@@ -37,7 +37,7 @@ pub(super) struct Shard<K, V> {
     /// Groups of which the policy knows.
     groups: Vec<Arc<Group>>,
     /// Their figures are kept: there are several, or somebody has asked for the first.
-    counts_groups: bool,
+    pub(super) counts_groups: bool,
     claims: Claims,
     /// Where the next eviction begins to look for a group.
     cookie: usize,
@@ -135,9 +135,23 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         K: std::borrow::Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let is_it =
-            |&frame: &u32| self.slots.get(frame).is_some_and(|entry| entry.key.borrow() == key);
-        self.index.find(hash, is_it).copied()
+        self.find_entry(hash, key).map(|(frame, _)| frame)
+    }
+
+    /// The entry with this key, and where it is.
+    #[inline]
+    pub(super) fn find_entry<Q>(&self, hash: u64, key: &Q) -> Option<(u32, Entry<'_, K, V>)>
+    where
+        K: std::borrow::Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let mut found = None;
+        self.index.find(hash, |&frame| {
+            let entry = self.slots.get(frame).filter(|entry| entry.key.borrow() == key);
+            found = entry.map(|entry| (frame, entry));
+            found.is_some()
+        });
+        found
     }
 
     /// The entry in a frame that was found.

@@ -18,7 +18,7 @@ use super::shard::Shard;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Reads that found a value. Where many threads hit one shard at a time, some are not counted.
+    /// Reads that found a value. Where there are more threads than CPUs, some are not counted.
     pub hits: u64,
     /// Reads that found none.
     pub misses: u64,
@@ -41,14 +41,7 @@ pub struct Stats {
 }
 
 impl Stats {
-    pub(super) fn add<K: std::hash::Hash + Eq, V>(
-        &mut self,
-        hits: u64,
-        misses: u64,
-        shard: &Shard<K, V>,
-    ) {
-        self.hits += hits;
-        self.misses += misses;
+    pub(super) fn add<K: std::hash::Hash + Eq, V>(&mut self, shard: &Shard<K, V>) {
         self.insertions += shard.counts.insertions;
         self.evictions += shard.counts.evictions;
         self.expirations += shard.counts.expirations;

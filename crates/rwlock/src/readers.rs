@@ -1,0 +1,128 @@
+//! Where threads say which lock they read under: a slot for each, on a line of its own.
+//!
+//! Slots are never freed, but used again when their thread is gone: there are as many as there ever were
+//! threads at a time that read.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::sync::{Mutex, PoisonError};
+
+use crate::sync::{AtomicUsize, Ordering};
+
+/// A thread's place.
+#[repr(align(128))]
+#[derive(Debug)]
+pub(crate) struct Slot {
+    /// The address of the lock that the thread reads under, or [`NONE`].
+    pub(crate) reads: AtomicUsize,
+    number: usize,
+}
+
+/// The address of no lock.
+pub(crate) const NONE: usize = 0;
+
+impl Slot {
+    pub(crate) fn new(number: usize) -> Self {
+        Self { reads: AtomicUsize::new(NONE), number }
+    }
+}
+
+struct Slots {
+    all: Vec<&'static Slot>,
+    free: Vec<&'static Slot>,
+}
+
+static SLOTS: Mutex<Slots> = Mutex::new(Slots { all: Vec::new(), free: Vec::new() });
+
+/// The slots of all threads that have one by now.
+pub(crate) fn all() -> Vec<&'static Slot> {
+    SLOTS.lock().unwrap_or_else(PoisonError::into_inner).all.clone()
+}
+
+fn take() -> &'static Slot {
+    let mut slots = SLOTS.lock().unwrap_or_else(PoisonError::into_inner);
+    slots.free.pop().unwrap_or_else(|| {
+        let slot = Box::leak(Box::new(Slot::new(slots.all.len())));
+        slots.all.push(slot);
+        slot
+    })
+}
+
+fn give_back(slot: &'static Slot) {
+    // Whoever forgot a guard left its slot of no use to others.
+    if slot.reads.load(Ordering::Relaxed) == NONE {
+        SLOTS.lock().unwrap_or_else(PoisonError::into_inner).free.push(slot);
+    }
+}
+
+/// The thread that reads. To be asked for once where it is needed twice.
+#[derive(Clone, Copy)]
+pub struct Reader {
+    pub(crate) slot: Option<&'static Slot>,
+    /// A slot is its thread's.
+    not_send: PhantomData<*const ()>,
+}
+
+thread_local! {
+    // Without a destructor, so that reading it is all there is to it.
+    static SLOT: Cell<Option<&'static Slot>> = const { Cell::new(None) };
+    static RETURN: Return = const { Return };
+}
+
+/// Gives the slot back when the thread ends.
+struct Return;
+
+impl Drop for Return {
+    fn drop(&mut self) {
+        if let Some(slot) = SLOT.take() {
+            give_back(slot);
+        }
+    }
+}
+
+impl Reader {
+    /// The thread that runs.
+    #[inline]
+    pub fn current() -> Self {
+        let slot = SLOT.get().or_else(Self::register);
+        Self { slot, not_send: PhantomData }
+    }
+
+    /// A small number that no other thread has at the same time; but those that end have 0.
+    ///
+    /// ```
+    /// use homing_rwlock::Reader;
+    ///
+    /// let mine = Reader::current().number();
+    /// let others = std::thread::spawn(|| Reader::current().number()).join().unwrap();
+    /// assert!(mine == Reader::current().number() && others != mine);
+    /// ```
+    #[inline]
+    pub fn number(self) -> usize {
+        self.slot.map_or(0, |slot| slot.number)
+    }
+
+    /// `None` where the thread is about to end.
+    #[cold]
+    fn register() -> Option<&'static Slot> {
+        RETURN.try_with(|_| ()).ok()?;
+        let slot = take();
+        SLOT.set(Some(slot));
+        Some(slot)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_used_again() {
+        let number = || std::thread::spawn(|| Reader::current().number()).join().unwrap();
+        // Other tests have threads, too: these come in between, but not a hundred times.
+        let mut numbers: Vec<_> = (0..100).map(|_| number()).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert!(numbers.len() < 50, "{numbers:?}");
+    }
+}
