@@ -10,7 +10,9 @@
 //! come while it is at work some are lost: uses and exposure are both counted from a sample, and one that
 //! loses a little of it at random learns the same more slowly.
 
-use homing_mglru::density::{Classes, ERA, Ghosts, Learner, Mark, Marks, Ranking, Shadow, Use, Worth};
+use homing_mglru::density::{
+    Classes, ERA, Ghosts, Learner, Mark, Marks, Ranking, Shadow, Use, Worth,
+};
 
 use crate::heard::Heard;
 use crate::min_ttl::MinTtl;

@@ -46,7 +46,9 @@ mod backend {
         if !register() || membarrier(MembarrierCommand::PrivateExpedited).is_err() {
             // To go on would let a writer in beside readers. Only a filter of system calls that came after
             // the registration can do this.
-            eprintln!("membarrier(2) was allowed and is not any more: no lock can be had without it");
+            eprintln!(
+                "membarrier(2) was allowed and is not any more: no lock can be had without it"
+            );
             std::process::abort();
         }
     }
