@@ -2,7 +2,6 @@
 //!
 //! Read on in this order: `habits` (what all shards of a cache share), `heard`, `min_ttl`, `limits` (of groups),
 //! `claims`, `objects`, [`pages`].
-#![forbid(unsafe_code)]
 
 mod claims;
 mod habits;

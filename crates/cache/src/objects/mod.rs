@@ -1,14 +1,17 @@
 //! Caches of objects by key.
 //!
 //! Read on in this order: `cache` (what programs call), `shard` (a part with a lock of its own),
-//! `load` and `flight` (one loads, all wait), `group`, `expiry`, `slots`.
+//! `load` and `flight` (one loads, all wait), `group`, `expiry`, `index`, `slots`.
 
 mod builder;
+#[allow(unsafe_code, reason = "the instruction that compares sixteen bytes at once")]
+mod bytes;
 mod cache;
 mod common;
 mod expiry;
 mod flight;
 mod group;
+mod index;
 mod load;
 mod pin;
 mod removal;

@@ -14,6 +14,7 @@ use super::common::Common;
 use super::expiry::Times;
 use super::flight::Flight;
 use super::group::Group;
+use super::index::Index;
 use super::removal::{Cause, Departures};
 use super::slots::{Entry, Slots};
 use crate::claims::Claims;
@@ -28,7 +29,7 @@ const LOOKS: usize = 2;
 /// Entries by key, each in a frame, and all that is known of them.
 pub(super) struct Shard<K, V> {
     /// From hashes of keys to frames.
-    index: HashTable<u32>,
+    index: Index,
     slots: Slots<K, V>,
     ranking: Ranking,
     ghosts: Ghosts,
@@ -98,7 +99,7 @@ impl<K: Hash + Eq, V> Shard<K, V> {
     pub(super) fn new(capacity: u64, entries: usize) -> Self {
         Self {
             capacity,
-            index: HashTable::with_capacity(entries),
+            index: Index::with_capacity(entries),
             slots: Slots::with_capacity(entries),
             ranking: Ranking::default(),
             ghosts: Ghosts::new(0),
@@ -146,7 +147,7 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         Q: Eq + ?Sized,
     {
         let mut found = None;
-        self.index.find(hash, |&frame| {
+        self.index.find(hash, |frame| {
             let entry = self.slots.get(frame).filter(|entry| entry.key.borrow() == key);
             found = entry.map(|entry| (frame, entry));
             found.is_some()
@@ -253,10 +254,9 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         let mark = Mark::new(self.ranking.epoch());
         // First what calls the user's hasher, which may panic.
         let Self { index, slots, .. } = self;
-        let hash_of = |&frame: &u32| slots.get(frame).map_or(0, |entry| common.hash(entry.key));
-        index.reserve(1, hash_of);
+        index.reserve(|frame| slots.get(frame).map_or(0, |entry| common.hash(entry.key)));
         let frame = slots.insert(key, value, mark);
-        index.insert_unique(hash, frame, |_| unreachable!("there is room"));
+        index.insert(hash, frame);
         let shadow = self.ghosts.take(by_other_bits(hash), self.ranking.epoch());
         self.counts.refaults += u64::from(shadow.is_some());
         self.counts.insertions += 1;
@@ -329,8 +329,7 @@ impl<K: Hash + Eq, V> Shard<K, V> {
 
     /// Empties a frame of which the policy does not know any more, nor the group's count.
     fn vacate(&mut self, hash: u64, frame: u32) -> (K, V) {
-        let place = self.index.find_entry(hash, |&it| it == frame);
-        place.expect("what is held is in the index").remove();
+        self.index.remove(hash, frame);
         let weight = self.weight_of(frame) as u64;
         self.weight -= weight;
         self.slots.remove(frame)

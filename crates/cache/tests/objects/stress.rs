@@ -1,6 +1,7 @@
 //! Real threads, all calls, few keys.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Barrier};
 use std::thread;
 
@@ -91,4 +92,43 @@ fn nothing_is_mixed_up_or_leaked() {
     assert_eq!(stats.entries, 100);
     cache.clear();
     assert_eq!((live.load(Relaxed), group.stats().weight), (0, 0));
+}
+
+/// So many hits between two writes that readers do without locks, and the cache rests.
+#[test]
+fn whoever_reads_sees_what_was_written_before() {
+    const READERS: usize = 2;
+    const KEYS: u64 = 64;
+    const VERSIONS: u64 = 20;
+    let cache: Cache<u64, Arc<(u64, u64)>> =
+        Cache::builder().capacity(1000).shards(1).build().unwrap();
+    (0..KEYS).for_each(|key| _ = cache.insert(key, Arc::new((key, 0))));
+    let published: [AtomicU64; KEYS as usize] = std::array::from_fn(|_| AtomicU64::new(0));
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for reader in 0..READERS {
+            let (cache, published, done) = (&cache, &published, &done);
+            scope.spawn(move || {
+                let mut state = 0x517c_c1b7 + reader as u64;
+                while !done.load(Relaxed) {
+                    let key = next(&mut state) % KEYS;
+                    let least = published[key as usize].load(Acquire);
+                    let value = cache.get(&key).expect("nothing is evicted");
+                    assert!(value.0 == key && value.1 >= least, "{value:?} after {least} of {key}");
+                }
+            });
+        }
+        for version in 1..=VERSIONS {
+            let before = cache.stats().hits;
+            // On one CPU they may wait for their turn: they need not get there.
+            let turns = (0..1000).take_while(|_| cache.stats().hits < before + 5000);
+            turns.for_each(|_| thread::yield_now());
+            for key in (0..KEYS).step_by(7) {
+                cache.insert(key, Arc::new((key, version)));
+                published[key as usize].store(version, Release);
+            }
+        }
+        done.store(true, Relaxed);
+    });
+    (0..KEYS).for_each(|key| assert_eq!(Arc::strong_count(&cache.get(&key).unwrap()), 2));
 }

@@ -1,0 +1,236 @@
+//! Finds the frame of a key: a hash table whose probe is one line of memory.
+//!
+//! A line has twelve frames and a byte of each one's hash. Entries that find their line full go on to
+//! another one, and are counted on each that they pass: so whoever looks knows whether to go on, and nothing has
+//! to be left behind where an entry is taken out. At full size it never grows, however entries come and go.
+//!
+//! N. Bronson, X. Shi, "Open-sourcing F14 for faster, more memory-efficient hash tables", 2019.
+
+use super::bytes::equal;
+
+/// Frames of a line.
+const WAYS: usize = 12;
+/// How much more room there is than entries. When entries have come and gone for long, one in 13 is not on its
+/// first line then, and who looks for what is not there looks at 1.35 lines. With a quarter more room than entries
+/// these were one in 4, and 3.
+const ROOM: (usize, usize) = (3, 2);
+/// Lines that an entry tries at a distance of its own, so that full ones do not make their neighbours full. After
+/// these it tries each in turn.
+const JUMPS: usize = 4;
+/// So many entries have passed, or more: it is not known how many.
+const MANY: u8 = u8::MAX;
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(align(64))]
+struct Line {
+    /// A byte of the hash of each entry, 0 where there is none; then [`passed`](Self::passed), and nothing.
+    head: [u8; 16],
+    frames: [u32; WAYS],
+}
+
+impl Line {
+    /// Places with this tag, a bit for each.
+    #[inline]
+    fn with(&self, tag: u8) -> u32 {
+        equal(self.head, tag) & ((1 << WAYS) - 1)
+    }
+
+    /// Entries that found no room here.
+    #[inline]
+    fn passed(&self) -> u8 {
+        self.head[WAYS]
+    }
+}
+
+/// Frames by the hashes of their keys.
+#[derive(Debug)]
+pub(super) struct Index {
+    /// One at least.
+    lines: Box<[Line]>,
+    len: usize,
+}
+
+impl Index {
+    pub(super) fn with_capacity(entries: usize) -> Self {
+        let lines = (entries * ROOM.0).div_ceil(ROOM.1 * WAYS).max(1);
+        Self { lines: vec![Line::default(); lines].into(), len: 0 }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The line where the entry with this hash belongs, and its tag.
+    #[inline]
+    fn home(&self, hash: u64) -> (usize, u8) {
+        // The lower half: which shard it is was told by bits above it.
+        let line = (hash as u32 as u64 * self.lines.len() as u64) >> 32;
+        (line as usize, ((hash >> 56) as u8).max(1))
+    }
+
+    /// Where an entry with this tag goes on that has tried so many lines, the last of which is full.
+    #[inline]
+    fn next(&self, line: usize, tag: u8, tried: usize) -> usize {
+        let next = line + if tried < JUMPS { tag as usize } else { 1 };
+        if next < self.lines.len() { next } else { next % self.lines.len() }
+    }
+
+    /// The frame with this hash for which it says yes.
+    #[inline]
+    pub(super) fn find(&self, hash: u64, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
+        let (mut at, tag) = self.home(hash);
+        for tried in 0..self.lines.len() + JUMPS {
+            let line = &self.lines[at];
+            let mut found = line.with(tag);
+            while found != 0 {
+                let frame = line.frames[found.trailing_zeros() as usize];
+                if is_it(frame) {
+                    return Some(frame);
+                }
+                found &= found - 1;
+            }
+            if line.passed() == 0 {
+                return None;
+            }
+            at = self.next(at, tag, tried);
+        }
+        None
+    }
+
+    /// Makes room for one more.
+    pub(super) fn reserve(&mut self, hash_of: impl Fn(u32) -> u64) {
+        if self.len * ROOM.0 < self.lines.len() * WAYS * ROOM.1 {
+            return;
+        }
+        let mut larger = Self::with_capacity((2 * self.len).max(WAYS / 2));
+        for line in &self.lines {
+            let held = line.head.iter().zip(line.frames).filter(|&(&tag, _)| tag != 0);
+            held.for_each(|(_, frame)| larger.insert(hash_of(frame), frame));
+        }
+        *self = larger;
+    }
+
+    /// Adds a frame that is not there.
+    ///
+    /// # Panics
+    ///
+    /// If there is no room: [`reserve`](Self::reserve) makes some.
+    pub(super) fn insert(&mut self, hash: u64, frame: u32) {
+        assert!(self.len < self.lines.len() * WAYS, "no room was made for frame {frame}");
+        let (mut at, tag) = self.home(hash);
+        for tried in 0.. {
+            let next = self.next(at, tag, tried);
+            let line = &mut self.lines[at];
+            let free = line.with(0);
+            if free != 0 {
+                let place = free.trailing_zeros() as usize;
+                (line.head[place], line.frames[place]) = (tag, frame);
+                break;
+            }
+            line.head[WAYS] = line.passed().saturating_add(1);
+            at = next;
+        }
+        self.len += 1;
+    }
+
+    /// Takes a frame out.
+    ///
+    /// # Panics
+    ///
+    /// If it is not there.
+    pub(super) fn remove(&mut self, hash: u64, frame: u32) {
+        let (mut at, tag) = self.home(hash);
+        for tried in 0..self.lines.len() + JUMPS {
+            let next = self.next(at, tag, tried);
+            let line = &mut self.lines[at];
+            let mut found = line.with(tag);
+            while found != 0 {
+                let place = found.trailing_zeros() as usize;
+                if line.frames[place] == frame {
+                    line.head[place] = 0;
+                    self.len -= 1;
+                    return;
+                }
+                found &= found - 1;
+            }
+            // It passed here, unless it is nowhere.
+            if line.passed() != MANY {
+                line.head[WAYS] = line.passed().saturating_sub(1);
+            }
+            at = next;
+        }
+        panic!("frame {frame} is not in the index");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Hashes that differ in few bits: many fall on one line, and have one tag.
+    fn crowded() -> impl Strategy<Value = u64> {
+        (0..4u64, 0..40u64).prop_map(|(tag, line)| tag << 56 | line << 29)
+    }
+
+    proptest! {
+        /// As a map would, full or not, wherever the hashes fall.
+        #[test]
+        fn finds_what_was_inserted(
+            steps in proptest::collection::vec((crowded(), 0..3u8), 0..600),
+            capacity in 0..200usize,
+        ) {
+            let mut index = Index::with_capacity(capacity);
+            let mut model = BTreeMap::<u32, u64>::new();
+            for (frame, (hash, step)) in steps.into_iter().enumerate() {
+                let frame = frame as u32;
+                if step > 0 {
+                    index.reserve(|frame| model[&frame]);
+                    index.insert(hash, frame);
+                    model.insert(frame, hash);
+                } else if let Some((&frame, &hash)) = model.range(frame / 2..).next() {
+                    index.remove(hash, frame);
+                    model.remove(&frame);
+                    prop_assert_eq!(index.find(hash, |found| found == frame), None);
+                }
+                prop_assert_eq!(index.len(), model.len());
+            }
+            for (&frame, &hash) in &model {
+                prop_assert_eq!(index.find(hash, |found| found == frame), Some(frame));
+                prop_assert_eq!(index.find(hash ^ 0xff << 56, |_| true), None);
+            }
+        }
+
+        #[test]
+        fn tags_are_found_where_they_are(head: [u8; 16], tag: u8) {
+            let found = Line { head, ..Line::default() }.with(tag);
+            let expected = (0..WAYS).filter(|&place| head[place] == tag);
+            prop_assert_eq!(found, expected.map(|place| 1 << place).sum());
+        }
+    }
+
+    #[test]
+    fn a_full_one_does_not_grow_however_entries_come_and_go() {
+        let hash = |frame: u32| (frame as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(17);
+        let mut index = Index::with_capacity(1000);
+        let lines = index.lines.len();
+        for frame in 0..100_000 {
+            index.reserve(hash);
+            index.insert(hash(frame), frame);
+            if frame >= 999 {
+                index.remove(hash(frame - 999), frame - 999);
+            }
+        }
+        assert_eq!((index.len(), index.lines.len()), (999, lines));
+        let passed: usize = index.lines.iter().map(|line| line.passed() as usize).sum();
+        assert!(passed < 200, "{passed}");
+    }
+
+    #[test]
+    fn a_line_of_memory_holds_a_line() {
+        assert_eq!(size_of::<Line>(), 64);
+    }
+}
