@@ -4,18 +4,18 @@ use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
 use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::time::Duration;
 
 use super::builder::Builder;
 use super::common::Common;
 use super::group::Group;
 use super::pin::Pinned;
 use super::removal::{Cause, Departures};
-use super::shard::{Insertion, Shard};
+use super::requests::over;
+use super::shard::Shard;
 use super::stats::Stats;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::atomic::Ordering::Relaxed;
-use crate::sync::{Arc, BiasedRwLock, Reader, lock};
+use crate::sync::{Arc, BiasedRwLock, lock};
 
 /// The fewest entries that are worth a lock of their own.
 pub(super) const MIN_SHARD: u64 = 256;
@@ -56,10 +56,10 @@ impl<K, V, S> Clone for Cache<K, V, S> {
 
 pub(super) struct Inner<K, V, S> {
     pub(super) common: Common<K, V, S>,
-    shards: Box<[Part<K, V>]>,
+    pub(super) shards: Box<[Part<K, V>]>,
     /// By the numbers of threads: a power of two.
-    finds: Box<[Finds]>,
-    number: usize,
+    pub(super) finds: Box<[Finds]>,
+    pub(super) number: usize,
 }
 
 /// A shard and its lock, on lines of their own.
@@ -71,9 +71,9 @@ pub(super) struct Part<K, V> {
 /// What some of the threads found. Where two of them count at a time some are lost.
 #[derive(Default)]
 #[repr(align(128))]
-struct Finds {
-    hits: AtomicU64,
-    misses: AtomicU64,
+pub(super) struct Finds {
+    pub(super) hits: AtomicU64,
+    pub(super) misses: AtomicU64,
 }
 
 impl<K: Hash + Eq, V: Clone> Cache<K, V> {
@@ -474,151 +474,4 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         }
         stats
     }
-}
-
-impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
-    #[inline]
-    pub(super) fn part(&self, hash: u64) -> &Part<K, V> {
-        // By bits in the middle: the index of a shard uses the lowest and the highest ones.
-        let bits = u64::from((hash >> 16) as u32);
-        &self.shards[((bits * self.shards.len() as u64) >> 32) as usize]
-    }
-
-    pub(super) fn check(&self, group: &Group) {
-        assert!(group.cache == self.number, "{} is a group of another cache", group.name);
-    }
-
-    #[inline]
-    pub(super) fn get<Q>(&self, hash: u64, key: &Q) -> Option<V>
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
-        let reader = Reader::current();
-        let finds = &self.finds[reader.number() & (self.finds.len() - 1)];
-        let shard = self.part(hash).shard.read_by(reader);
-        let found = shard.find_entry(hash, key).filter(|&(frame, _)| {
-            !(self.common.expires || shard.counts_groups) || self.hit_with_care(&shard, frame)
-        });
-        let Some((_, entry)) = found else {
-            drop(shard);
-            return self.missed(finds, hash);
-        };
-        let value = entry.value.clone();
-        let first = self.common.habits.hit(entry.mark);
-        drop(shard);
-        if first {
-            self.common.habits.used(hash, false);
-        }
-        let hits = finds.hits.load(Relaxed) + 1;
-        finds.hits.store(hits, Relaxed);
-        if self.is_batch(hits) {
-            self.common.habits.hits_passed(self.common.habits.batch() as u64);
-        }
-        Some(value)
-    }
-
-    /// Does for a hit what few caches need. Whether it is one: its time is not over.
-    #[cold]
-    fn hit_with_care(&self, shard: &Shard<K, V>, frame: u32) -> bool {
-        if let Some(now) = self.common.now() {
-            if shard.times.is_over(frame, now, self.common.lifetimes) {
-                return false;
-            }
-            shard.times.read(frame, now);
-        }
-        if let Some(group) = shard.counted(shard.group_of(frame)) {
-            group.hits.fetch_add(1, Relaxed);
-        }
-        true
-    }
-
-    #[cold]
-    fn missed(&self, finds: &Finds, hash: u64) -> Option<V> {
-        let misses = finds.misses.load(Relaxed) + 1;
-        finds.misses.store(misses, Relaxed);
-        self.common.habits.used(hash, false);
-        if self.is_batch(misses) {
-            self.common.habits.missed(self.common.habits.batch() as u64);
-        }
-        None
-    }
-
-    /// Whether the last of so many requests completes a batch, of which the clock is to be told.
-    #[inline]
-    fn is_batch(&self, requests: u64) -> bool {
-        requests & (self.common.habits.batch() as u64 - 1) == 0
-    }
-
-    fn insert(&self, key: K, value: V, group: Option<&Group>) -> Option<V> {
-        let hash = self.common.hash(&key);
-        let weight = self.common.weigh(&key, &value);
-        let now = self.common.now();
-        let mut gone = Departures::new();
-        let part = self.part(hash);
-        let mut shard = part.shard.write();
-        let detached = shard.detach(hash, &key);
-        let insertion = Insertion { hash, key, value, weight, group };
-        let old = self.put(&mut shard, insertion, now, &mut gone);
-        drop(shard);
-        drop(detached);
-        self.common.habits.met(hash, true);
-        self.common.tell(gone);
-        old
-    }
-
-    /// Gives a key its value, whether it had one or not.
-    pub(super) fn put(
-        &self,
-        shard: &mut Shard<K, V>,
-        insertion: Insertion<'_, K, V>,
-        now: Option<Duration>,
-        gone: &mut Departures<K, V>,
-    ) -> Option<V> {
-        let common = &self.common;
-        shard.catch_up(common);
-        let mut old = None;
-        let mut frame = shard.find(insertion.hash, &insertion.key);
-        if let (Some(at), Some(now)) = (frame, now)
-            && shard.times.is_over(at, now, common.lifetimes)
-        {
-            shard.expire(at, now, common, gone);
-            frame = None;
-        }
-        if let Some(at) = frame {
-            let Insertion { hash, key, value, weight, .. } = insertion;
-            if !shard.may_hold(weight) {
-                old = Some(shard.entry(at).value.clone());
-                let (key_was, was) = shard.remove(hash, at);
-                gone.push(key_was, was, Cause::Replaced);
-                gone.push(key, value, Cause::Capacity);
-                shard.counts.rejections += 1;
-                return old;
-            }
-            old = Some(shard.entry(at).value.clone());
-            let was = shard.replace(at, value, weight, common);
-            shard.entry(at).mark.used(common.habits.epoch());
-            gone.push(key, was, Cause::Replaced);
-            if let Some(now) = now {
-                shard.times.write(at, now);
-            }
-            // Whoever inserts it, it is for the group that the entry is in.
-            shard.shrink_to_fit(shard.group_of(at), common, gone);
-        } else {
-            frame = shard.insert(insertion, common, gone);
-            if let (Some(at), Some(now)) = (frame, now) {
-                shard.times.write(at, now);
-            }
-        }
-        if let Some(now) = now {
-            shard.expire_some(now, common, gone);
-        }
-        old
-    }
-}
-
-/// Whether the time of the entry in this frame is over.
-#[inline]
-fn over<K: Hash + Eq, V, S>(shard: &Shard<K, V>, frame: u32, common: &Common<K, V, S>) -> bool {
-    common.now().is_some_and(|now| shard.times.is_over(frame, now, common.lifetimes))
 }

@@ -1,6 +1,6 @@
 //! Caches of objects by key.
 //!
-//! Read on in this order: `cache` (what programs call), `shard` (a part with a lock of its own),
+//! Read on in this order: `cache` (what programs call), `requests`, `shard` (a part with a lock of its own),
 //! `load` and `flight` (one loads, all wait), `group`, `expiry`, `index`, `slots`.
 
 mod builder;
@@ -15,6 +15,7 @@ mod index;
 mod load;
 mod pin;
 mod removal;
+mod requests;
 mod shard;
 #[cfg(all(test, shuttle))]
 mod shuttle_tests;
