@@ -78,7 +78,7 @@ pub use issuer_wait::{IssuerWait, issuer_waits};
 pub use layout::{Layout, PoolId, PoolSet, QueueId};
 pub use length::{BACKLOG_BATCH_NS, BATCH_ITEMS_MAX, BATCH_NS, ItemLength};
 pub use nice::{Nice, Shares};
-pub use patience::WAKE_DELAY_MAX_NS;
+pub use patience::{LEFT_ITEM_MAX_NS, WAKE_DELAY_MAX_NS};
 pub use place::{
     OCCUPIED_BACKLOG_ITEMS, OCCUPIED_BACKLOG_NS, OCCUPIED_ITEM_MAX_NS, Placement, TINY_BACKLOG_NS,
     TINY_ITEM_NS, WHOLE_CORE_ITEM_NS, calls_for_decision, home, start, submit,

@@ -8,8 +8,7 @@ use crate::features::Features;
 use crate::layout::{Layout, PoolId, QueueId};
 use crate::mask::Pod;
 use crate::nice::Shares;
-use crate::patience::patience_ns;
-use crate::place::OCCUPIED_ITEM_MAX_NS;
+use crate::patience::{LEFT_ITEM_MAX_NS, patience_ns};
 use crate::pull_cost::PullCost;
 
 /// A worker that has been idle for this long pulls whatever it may, however fresh; from beyond its cache only
@@ -241,7 +240,7 @@ impl<F: Facts> Scan<'_, F> {
         // Its own patience is nothing to issuers who do not wait; no item is left for longer than that.
         let for_nobody = reach > Reach::Llc && facts.issuers_are_busy();
         let by_patience = if for_nobody {
-            now_ns.saturating_add(OCCUPIED_ITEM_MAX_NS)
+            now_ns.saturating_add(LEFT_ITEM_MAX_NS)
         } else {
             idle_since_ns.saturating_add(IDLE_PATIENCE_NS)
         };
@@ -357,7 +356,7 @@ mod tests {
         let until = facts.now_ns + IDLE_PATIENCE_NS;
         assert_eq!(next(&layout, &facts, 0, Idle::Since(facts.now_ns)), Err(until));
         facts.issuers_are_busy = true;
-        let until = facts.now_ns + OCCUPIED_ITEM_MAX_NS;
+        let until = facts.now_ns + LEFT_ITEM_MAX_NS;
         assert_eq!(next(&layout, &facts, 0, Idle::Since(facts.now_ns)), Err(until));
     }
 
