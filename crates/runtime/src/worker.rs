@@ -323,7 +323,7 @@ impl<'a> Worker<'a> {
             slot.called(self.now_ns)
         } else {
             self.search.slept();
-            Idle::Any
+            self.idle.slept(&shared.dispatch)
         };
         shared.monitor.somebody_works();
     }

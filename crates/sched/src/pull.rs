@@ -71,6 +71,15 @@ pub enum Idle {
     Any,
 }
 
+impl Idle {
+    /// Of a worker that was so, and has slept until the time that it was given without being woken: its
+    /// patience is at an end. Where no issuer waits that is nothing to anybody, and it goes on as it was.
+    #[must_use]
+    pub fn slept(self, facts: &impl Facts) -> Self {
+        if facts.issuers_are_busy() { self } else { Self::Any }
+    }
+}
+
 /// What a worker does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Next {
@@ -401,6 +410,19 @@ mod tests {
         );
         facts.issuers_are_busy = false;
         assert_eq!(next(&layout, &facts, 0, since), Ok((4, Reach::Node)), "somebody waits");
+    }
+
+    #[test]
+    fn who_has_slept_for_what_is_gone_takes_what_is_fresh_and_far_only_where_an_issuer_waits() {
+        let layout = layout(GRID);
+        let mut facts = Given::new(&layout, &[loose(Scope::Cache)]);
+        facts.put(&layout, 0, 4, 1, facts.now_ns);
+        assert_eq!(next(&layout, &facts, 0, FRESH.slept(&facts)), Ok((4, Reach::Node)));
+        facts.issuers_are_busy = true;
+        let ripe_ns = facts.now_ns + Reach::Node.cost_ns();
+        assert_eq!(next(&layout, &facts, 0, FRESH.slept(&facts)), Err(ripe_ns));
+        facts.now_ns = ripe_ns;
+        assert_eq!(next(&layout, &facts, 0, FRESH.slept(&facts)), Ok((4, Reach::Node)));
     }
 
     #[test]

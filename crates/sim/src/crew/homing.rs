@@ -398,7 +398,7 @@ impl Homing {
             worker.search.woken(self.board.now_ns - worker.idle_since_ns);
             worker.woken_ns = 0;
         } else {
-            worker.idle = Idle::Any;
+            worker.idle = worker.idle.slept(&self.board);
             worker.search.slept();
         }
     }
