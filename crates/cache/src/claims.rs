@@ -9,6 +9,8 @@ use crate::limits::Claim;
 
 /// Groups that are checked in turn for each search.
 const CHECKED: usize = 2;
+/// Lists that take more room than this are made shorter.
+const TRIMMED: usize = 16;
 
 /// Appends, and grows by little: where groups have to share what there is, doubling takes much for nothing.
 pub(crate) fn push<T>(all: &mut Vec<T>, one: T) {
@@ -16,6 +18,13 @@ pub(crate) fn push<T>(all: &mut Vec<T>, one: T) {
         all.reserve_exact(all.len() / 8 + 4);
     }
     all.push(one);
+}
+
+/// Gives back what a list takes that was once far longer. Short ones stay: they come and go.
+pub(crate) fn trim<T>(all: &mut Vec<T>) {
+    if all.capacity() > TRIMMED && all.len() < all.capacity() / 2 {
+        all.shrink_to_fit();
+    }
 }
 
 /// The groups of a shard, by number.
@@ -39,6 +48,7 @@ impl Claims {
     pub(crate) fn remove(&mut self, number: usize) {
         self.take_out(number);
         self.places.swap_remove(number);
+        trim(&mut self.places);
         if let Some(&(claim, at)) = self.places.get(number) {
             self.classes[claim as usize][at as usize] = number as u32;
         }
@@ -65,6 +75,7 @@ impl Claims {
         if let Some(&moved) = class.get(at as usize) {
             self.places[moved as usize].1 = at;
         }
+        trim(class);
     }
 
     /// Shows groups with claims before `kept`, those first that give first, and in each class from `start` on,
@@ -159,6 +170,23 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn what_groups_took_that_are_gone_is_given_back() {
+        let mut claims = Claims::default();
+        let few = |claims: &mut Claims| {
+            (0..10).for_each(|_| claims.add());
+            claims.memory()
+        };
+        let before = few(&mut claims);
+        (10..10_000).for_each(|_| claims.add());
+        // Each class has had all of them.
+        for claim in Claim::ALL {
+            (0..10_000).for_each(|number| claims.set(number, claim));
+        }
+        (10..10_000).rev().for_each(|number| claims.remove(number));
+        assert!(claims.memory() <= 4 * before, "{} bytes, {before} before", claims.memory());
     }
 
     #[test]

@@ -10,6 +10,7 @@ use super::group::{Counters, GroupState, GroupStats};
 use super::shard::{Shard, Skims};
 use super::sizing::Sizing;
 use super::table::Table;
+use crate::claims::trim;
 use crate::habits::Habits;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::atomic::{AtomicBool, AtomicUsize};
@@ -213,7 +214,12 @@ impl Core {
         // Now its number may be another's.
         let mut departed = lock(&self.departed);
         departed.add(group.stats(hits));
-        lock(&self.groups)[group.number] = None;
+        let mut groups = lock(&self.groups);
+        groups[group.number] = None;
+        while let Some(None) = groups.last() {
+            groups.pop();
+        }
+        trim(&mut groups);
         true
     }
 

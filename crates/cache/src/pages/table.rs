@@ -12,7 +12,7 @@ use super::group::{Counters, GroupState};
 use super::index::Index;
 use super::recent::Recent;
 use super::sizing::{HEADROOM, Sizing};
-use crate::claims::{Claims, push};
+use crate::claims::{Claims, push, trim};
 use crate::habits::Habits;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::atomic::Ordering::Relaxed;
@@ -348,13 +348,14 @@ impl Table {
         self.claims.remove(local);
         self.locals.swap_remove(local);
         self.numbers[group.number] = ABSENT;
+        let known = self.numbers.iter().rposition(|&local| local != ABSENT);
+        self.numbers.truncate(known.map_or(0, |last| last + 1));
+        trim(&mut self.numbers);
         self.nominated.retain(|(number, _)| *number as usize != group.number);
         if let Some(moved) = self.locals.get(local) {
             self.numbers[moved.group.number] = local as u32;
         }
-        if self.locals.len() < self.locals.capacity() / 2 {
-            self.locals.shrink_to_fit();
-        }
+        trim(&mut self.locals);
     }
 
     /// Brings the policy up to date.

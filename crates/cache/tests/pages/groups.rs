@@ -290,6 +290,24 @@ fn groups_that_go_give_their_memory_back() {
 }
 
 #[test]
+fn what_is_known_of_thousands_of_groups_goes_with_them() {
+    const GROUPS: usize = 10_000;
+    let builder = PageCache::builder(32 << 20).page_size(PAGE).shards(1);
+    let cache = builder.background(ByHand::default()).build().unwrap();
+    let frames = cache.stats().frames;
+    let groups = (0..GROUPS).map(|at| cache.group(at.to_string()).until_closed().build());
+    let files: Vec<_> = groups.map(|group| open(&cache, &group, 1).0).collect();
+    for file in &files {
+        touch(file, [0]);
+    }
+    drop(files);
+    // What is less than this is not worth the copying.
+    let step = (32 << 10) / PAGE;
+    let after = cache.stats();
+    assert!(after.frames + step >= frames, "{} of {frames} frames", after.frames);
+}
+
+#[test]
 fn a_group_that_is_gone_has_not_the_hits_of_the_next_one() {
     let (cache, _) = cache(1);
     let first = cache.group("first").build();
