@@ -7,10 +7,14 @@
 pub(crate) use shuttle::sync::{
     Arc, Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, atomic,
 };
+#[cfg(shuttle)]
+pub(crate) use shuttle::thread::{ThreadId, current};
 #[cfg(not(shuttle))]
 pub(crate) use std::sync::{
     Arc, Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, atomic,
 };
+#[cfg(not(shuttle))]
+pub(crate) use std::thread::{ThreadId, current};
 
 use std::sync::{PoisonError, TryLockError, TryLockResult};
 

@@ -55,7 +55,7 @@ pub type Job = Box<dyn FnOnce() + Send>;
 pub trait Background: Send + Sync {
     /// Runs the job, elsewhere and soon. Must neither run it in place nor wait until another one has
     /// ended: the caller is in the midst of a request, or of a job. No lock is held meanwhile, so it may
-    /// look at the cache.
+    /// look at the cache, and change its size unless that is what the caller does.
     fn spawn(&self, job: Job);
 }
 

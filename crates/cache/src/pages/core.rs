@@ -14,7 +14,7 @@ use crate::claims::trim;
 use crate::habits::Habits;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::atomic::{AtomicBool, AtomicUsize};
-use crate::sync::{Arc, Mutex, RwLock, lock};
+use crate::sync::{Arc, Mutex, RwLock, ThreadId, lock};
 
 /// Pages that follow each other, of a file, and lie in one shard: also the longest run that is read
 /// or written at once, 256 KiB with pages of 4 KiB.
@@ -40,6 +40,8 @@ pub(super) struct Core {
     pub(super) bytes: AtomicUsize,
     /// Held while the size is changed.
     pub(super) resizing: Mutex<()>,
+    /// Who sets another size: it asks for jobs meanwhile, and who runs these must not set one.
+    pub(super) resizer: Mutex<Option<ThreadId>>,
     /// The largest size that may be set.
     pub(super) bytes_max: AtomicUsize,
     /// Frames of all shards.
@@ -86,6 +88,7 @@ impl Core {
             this: Weak::clone(this),
             bytes: AtomicUsize::new(bytes),
             resizing: Mutex::new(()),
+            resizer: Mutex::new(None),
             bytes_max: AtomicUsize::new(usize::MAX),
             pages: AtomicUsize::new(pages),
             dirty_target: AtomicUsize::new(5),

@@ -189,6 +189,13 @@ pub enum ResizeError {
         /// The least size that it can have with them.
         least: usize,
     },
+    /// Whoever [runs its jobs](super::Background) wants it in the midst of another change of the size, which
+    /// asked for a job.
+    #[error("a cache of {bytes} bytes: its size is being changed by who asks for this job")]
+    Nested {
+        /// The size that it was to have.
+        bytes: usize,
+    },
     /// It cannot have this size.
     #[error(transparent)]
     Size(#[from] BuildError),

@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 
 use super::core::Core;
 use super::error::{BuildError, ResizeError};
+use super::reclaim::Needs;
 use super::shard::Shard;
 use super::sizing::{FRAMES_LEAST, HEADROOM, Sizing};
 use super::table::Table;
 use crate::sync::atomic::Ordering::Relaxed;
-use crate::sync::{lock, read, unless_taken};
+use crate::sync::{current, lock, read, unless_taken};
 
 /// How long a shard waits for the next of its pages to be written or read. Guessed: longer than a disk
 /// takes that is well.
@@ -29,17 +30,43 @@ enum Patience {
 
 /// Why a shard has as many frames as before.
 enum Stays {
-    /// So many pages too many cannot go.
-    Held(usize),
+    /// So many pages too many cannot go; what background work they need is still to be asked for.
+    Held(usize, Needs),
     Memory(io::Error),
 }
 
-impl Stays {
-    fn error(self, bytes: usize) -> ResizeError {
-        match self {
-            Self::Held(pages) => ResizeError::Held { bytes, pages },
-            Self::Memory(source) => BuildError::Memory { bytes, source }.into(),
+/// A change of the size. Where it comes to nothing, all shards get back what they had.
+struct Change<'a> {
+    core: &'a Core,
+    /// The size that all shards have by now.
+    done: Option<usize>,
+}
+
+impl<'a> Change<'a> {
+    fn new(core: &'a Core) -> Self {
+        *lock(&core.resizer) = Some(current().id());
+        Self { core, done: None }
+    }
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        match self.done {
+            Some(bytes) => self.core.bytes.store(bytes, Relaxed),
+            None => self.core.restore(),
         }
+        self.core.count_pages();
+        *lock(&self.core.resizer) = None;
+    }
+}
+
+/// A shard that is to get another number of frames. However that ends, it may use all that it has then.
+struct Limited<'a>(&'a Shard);
+
+impl Drop for Limited<'_> {
+    fn drop(&mut self) {
+        let mut table = self.0.write();
+        table.limit = table.frame_count();
     }
 }
 
@@ -49,20 +76,27 @@ impl Core {
         if bytes > max {
             return Err(ResizeError::AboveMax { bytes, max });
         }
+        if *lock(&self.resizer) == Some(current().id()) {
+            return Err(ResizeError::Nested { bytes });
+        }
         let resizing = lock(&self.resizing);
         let (each, _) = self.sizing.check(bytes)?;
         self.check_groups(bytes, each)?;
+        let mut change = Change::new(self);
         let result = self.shards.iter().try_for_each(|shard| {
             let frames = self.frames_beside_groups(&shard.read(), each);
             self.resize(shard, frames, each, Patience::Waits)
         });
-        match result {
-            Ok(()) => self.bytes.store(bytes, Relaxed),
-            Err(_) => self.restore(),
-        }
-        self.count_pages();
+        change.done = result.is_ok().then_some(bytes);
+        drop(change);
         drop(resizing);
-        result.map_err(|stays| stays.error(bytes))
+        result.map_err(|stays| match stays {
+            Stays::Held(pages, needs) => {
+                self.ask_for(&needs);
+                ResizeError::Held { bytes, pages }
+            }
+            Stays::Memory(source) => BuildError::Memory { bytes, source }.into(),
+        })
     }
 
     /// Gives shards back the bytes that they had, after others could not have as many as was wanted.
@@ -138,10 +172,17 @@ impl Core {
             table.crowded = false;
             (self.frames_in_bound(&table), table.frame_count(), table.bytes())
         };
-        if frames != before && self.resize(shard, frames, bytes, Patience::Gives).is_ok() {
+        if frames == before {
+            return;
+        }
+        let resized = self.resize(shard, frames, bytes, Patience::Gives);
+        if resized.is_ok() {
             self.count_pages();
         }
         drop(resizing);
+        if let Err(Stays::Held(_, needs)) = resized {
+            self.ask_for(&needs);
+        }
     }
 
     /// Makes frames of what the lists of groups took that are gone, where it is worth the copying.
@@ -176,9 +217,10 @@ impl Core {
         bytes: usize,
         patience: Patience,
     ) -> Result<(), Stays> {
-        let (before, mut left) = {
+        let _limited = Limited(shard);
+        let mut left = {
             let table = shard.read();
-            (table.frame_count(), (table.used(), table.unwritten_count()))
+            (table.used(), table.unwritten_count())
         };
         let mut deadline = Instant::now() + PATIENCE;
         loop {
@@ -190,11 +232,7 @@ impl Core {
             table.evict_down_to(frames, patience == Patience::Waits, &self.habits);
             if table.used() <= frames {
                 table.move_down(frames, group_of);
-                let resized = table.set_frames(frames, bytes);
-                if resized.is_err() {
-                    table.limit = before;
-                }
-                return resized.map_err(Stays::Memory);
+                return table.set_frames(frames, bytes).map_err(Stays::Memory);
             }
             // The least there ever were: others may write meanwhile.
             let now = (table.used().min(left.0), table.unwritten_count().min(left.1));
@@ -203,11 +241,7 @@ impl Core {
             }
             let needs = self.needs(&table);
             if patience == Patience::Gives || !table.is_at_work() || Instant::now() >= deadline {
-                table.limit = before;
-                let pages = table.used() - frames;
-                drop((table, files));
-                self.ask_for(&needs);
-                return Err(Stays::Held(pages));
+                return Err(Stays::Held(table.used() - frames, needs));
             }
             let ticket = shard.ticket();
             drop((table, files));

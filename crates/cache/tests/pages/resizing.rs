@@ -1,12 +1,14 @@
 //! Another size while there are pages.
 
-use std::sync::Arc;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use homing_cache::pages::{BuildError, CachedFile, PageCache, ResizeError};
+use homing_cache::pages::{Background, BuildError, CachedFile, Job, PageCache, ResizeError};
 
 use crate::disk::{ByHand, Disk, smallest};
 
@@ -272,4 +274,89 @@ fn where_one_shard_cannot_be_smaller_all_are_as_before() {
         file.flush_all().unwrap();
         resize(&cache, least).unwrap();
     }
+}
+
+/// Sets a larger size the first few times that it is asked for a job, which it loses.
+#[derive(Clone, Default)]
+struct Resizer {
+    cache: Arc<Mutex<Option<PageCache>>>,
+    asked: Arc<AtomicUsize>,
+    refused: Arc<AtomicUsize>,
+}
+
+impl Background for Resizer {
+    fn spawn(&self, _: Job) {
+        if self.asked.fetch_add(1, SeqCst) >= 20 {
+            return;
+        }
+        let cache = self.cache.lock().unwrap().take();
+        if let Some(cache) = cache {
+            match cache.set_size(cache.stats().size + (64 << 10)) {
+                Err(ResizeError::Nested { .. }) => _ = self.refused.fetch_add(1, SeqCst),
+                result => result.unwrap(),
+            }
+            *self.cache.lock().unwrap() = Some(cache);
+        }
+    }
+}
+
+#[test]
+fn who_runs_the_jobs_may_set_the_size_unless_it_is_being_set() {
+    let resizer = Resizer::default();
+    let builder = PageCache::builder(1 << 20).page_size(PAGE).shards(1).dirty(100, 100);
+    let cache = builder.background(resizer.clone()).build().unwrap();
+    *resizer.cache.lock().unwrap() = Some(cache.clone());
+    let disk = Disk::new(40 * PAGE);
+    let (done, ended) = channel();
+    thread::spawn({
+        let cache = cache.clone();
+        move || {
+            // Groups whose lists take the room of frames, of which nothing is written.
+            let open = |at: usize| cache.open(disk.clone(), &cache.group(at.to_string()).build());
+            let files: Vec<_> = (0..1000).map(|at| open(at).unwrap()).collect();
+            for turn in 0..5_000 {
+                let file = &files[turn * 7 % 1000];
+                file.write((turn / 1000 * 7 * PAGE) as u64, &[1; PAGE]).unwrap();
+            }
+            done.send(files)
+        }
+    });
+    let files = ended.recv_timeout(Duration::from_secs(60)).expect("writes");
+    let (asked, refused) = (&resizer.asked, &resizer.refused);
+    assert!(asked.swap(0, SeqCst) > 0 && refused.load(SeqCst) == 0);
+    let refusal = resize(&cache, cache.stats().size - (64 << 10));
+    assert!(matches!(refusal, Err(ResizeError::Held { .. })), "{refusal:?}");
+    assert!(refused.load(SeqCst) > 0);
+    // Else neither goes.
+    resizer.cache.lock().unwrap().take();
+    drop(files);
+}
+
+/// Panics when it is asked for anything.
+struct Gone;
+
+impl Background for Gone {
+    fn spawn(&self, _: Job) {
+        panic!("nobody is there to do it");
+    }
+}
+
+#[test]
+fn all_is_as_before_where_asking_for_a_job_panics() {
+    let (cache, least) =
+        smallest(|bytes| PageCache::builder(bytes).page_size(PAGE).shards(2).background(Gone));
+    cache.set_dirty(100, 100);
+    cache.set_size(least + 200 * PAGE).unwrap();
+    let before = cache.stats();
+    let file = cache.open(Disk::new(400 * PAGE), &cache.group("all").build()).unwrap();
+    // In the second shard: the first one has its new size by then.
+    for chunk in [1, 3] {
+        file.write((chunk * 64 * PAGE) as u64, &vec![7; 45 * PAGE]).unwrap();
+    }
+    assert!(catch_unwind(AssertUnwindSafe(|| cache.set_size(least))).is_err());
+    let after = cache.stats();
+    assert_eq!((after.size, after.frames), (before.size, before.frames));
+    file.flush_all().unwrap();
+    cache.set_size(least).unwrap();
+    assert!(cache.stats().memory <= least);
 }
