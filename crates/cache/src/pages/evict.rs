@@ -11,7 +11,7 @@ use homing_mglru::density::{Missed, Swappiness, Victim};
 use super::fill::Demand;
 use super::frame::{Flags, Key};
 use super::group::{Counters, GroupState};
-use super::table::Table;
+use super::table::{Local, Table};
 use crate::habits::Habits;
 use crate::limits::Claim;
 
@@ -154,10 +154,13 @@ impl Table {
         };
         let none = Donor { claim: Claim::Protected, worth: f32::INFINITY, local: 0 };
         let mut donors = Donors { all: [none; GROUPS_MAX + 1], count: 0 };
-        let Self { claims, locals, policy, cookie, .. } = self;
+        let Self { claims, locals, policy, cookie, nominated, .. } = self;
         let claim_of = |local: usize| locals[local].group.claim();
         claims.search(kept, *cookie, claim_of, |local, claim| {
-            if let Some(worth) = policy.least(local) {
+            // Who has nothing to give is passed over, however many these are.
+            if !has_nominated_enough(nominated.len(), &locals[local])
+                && let Some(worth) = policy.least(local)
+            {
                 donors.push(Donor { claim, worth, local });
             }
             if donors.count < GROUPS_MAX {
@@ -274,11 +277,6 @@ impl Table {
         self.vacate(local, victim.frame);
     }
 
-    fn has_nominated_enough(&self, local: usize) -> bool {
-        let (all, own) = self.nominated(local);
-        all >= NOMINATED_MAX && own >= NOMINATED_OWN
-    }
-
     /// The clean page of a group that is worth least, taken from the policy: to be let go or put back. Dirty
     /// ones that are worth less are nominated to be written.
     fn victim(&mut self, local: usize, swappiness: Swappiness) -> Option<Victim> {
@@ -286,7 +284,7 @@ impl Table {
         for _ in 0..ASIDE_MAX {
             // Lists may grow as frames are looked at: where there is no room for that, only by who makes some.
             let grows = self.is_short() && self.used() <= self.limit;
-            if grows || self.has_nominated_enough(local) {
+            if grows || has_nominated_enough(self.nominated.len(), &self.locals[local]) {
                 return None;
             }
             let victim = self.policy.evict(local);
@@ -304,4 +302,9 @@ impl Table {
         }
         None
     }
+}
+
+/// Whether no more dirty pages of a group are to be nominated in a shard that has so many of all groups.
+fn has_nominated_enough(all: usize, of: &Local) -> bool {
+    all >= NOMINATED_MAX && of.nominated as usize >= NOMINATED_OWN
 }

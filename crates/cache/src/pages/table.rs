@@ -67,7 +67,7 @@ pub(super) struct Local {
     pub(super) pages: usize,
     pub(super) hits: AtomicU64,
     /// How many of its pages are nominated.
-    nominated: u32,
+    pub(super) nominated: u32,
 }
 
 impl Table {
@@ -176,11 +176,6 @@ impl Table {
     /// The groups of which pages are nominated.
     pub(super) fn nominators(&self) -> impl Iterator<Item = &Arc<GroupState>> {
         self.locals.iter().filter(|local| local.nominated > 0).map(|local| &local.group)
-    }
-
-    /// How many pages are nominated, and how many of this group.
-    pub(super) fn nominated(&self, local: usize) -> (usize, usize) {
-        (self.nominated.len(), self.locals[local].nominated as usize)
     }
 
     /// A dirty page of this group is to be written before others.

@@ -420,3 +420,26 @@ fn nobody_has_more_than_the_max_where_others_ask_for_pages_that_cannot_go() {
     });
     assert!(most <= MAX, "{most}");
 }
+
+/// They are above their `low` and so asked first, before others that could give.
+#[test]
+fn groups_of_which_nothing_can_go_end_no_search_for_a_victim() {
+    let (cache, _) = cache(1);
+    cache.set_size(cache.stats().size + (512 << 10)).unwrap();
+    cache.set_readahead(false);
+    cache.set_dirty(100, 100);
+    let group = |name: String, low| cache.group(name).low(low).build();
+    let hung = (0..9).map(|at| open(&cache, &group(at.to_string(), 0), 60).0);
+    let hung: Vec<_> = hung.collect();
+    for file in &hung {
+        // All jobs are lost, so nothing is written.
+        file.write(0, &vec![1; 60 * PAGE]).unwrap();
+    }
+    let [donor, asker] = ["donor", "asker"].map(|name| group(name.to_owned(), u64::MAX));
+    let frames = cache.stats().frames as u64;
+    let [(first, _), (second, _)] = [&donor, &asker].map(|group| open(&cache, group, frames));
+    touch(&first, 0..frames - cache.stats().used as u64);
+    touch(&second, 0..100);
+    let bypasses = cache.group_stats(&asker).bypasses;
+    assert!(pages(&asker) > 90 && bypasses < 10, "{} pages, {bypasses} past", pages(&asker));
+}
