@@ -11,6 +11,12 @@ use memmap2::MmapMut;
 /// when the size changes.
 const MAPPING: usize = 16 << 20;
 
+/// Whether the system has so much memory to give, as far as it says before that is used: it refuses what
+/// is out of all proportion, or beyond a limit. Where lists are allocated that could only end the process.
+pub(super) fn check_room(bytes: usize) -> io::Result<()> {
+    MmapMut::map_anon(bytes).map(drop)
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Arena {
     mappings: Vec<MmapMut>,
@@ -58,6 +64,11 @@ impl Arena {
             }
         }
         Ok(())
+    }
+
+    /// The bytes that so many frames take more.
+    pub(super) fn growth(&self, frames: usize) -> usize {
+        (frames << self.page).saturating_sub(self.memory())
     }
 
     /// The bytes of all mappings.

@@ -59,6 +59,7 @@ pub use group::{Group, GroupBuilder, GroupStats};
 use self::core::Core;
 use crate::habits::Habits;
 use crate::sync::atomic::Ordering::Relaxed;
+use arena::check_room;
 use background::OwnThreads;
 use sizing::Sizing;
 use table::Table;
@@ -353,7 +354,7 @@ impl Builder {
         self
     }
 
-    /// Makes the cache. Memory is taken as it is used.
+    /// Makes the cache. Memory is taken as it is used; what the system would never give is refused.
     pub fn build(self) -> Result<PageCache, BuildError> {
         let Self { bytes, page_size, shards, background, dirty, size_max } = self;
         let shards = shards.unwrap_or_else(|| Sizing::shards_for(bytes, page_size));
@@ -373,7 +374,7 @@ impl Builder {
         })?;
         let seed = foldhash::fast::RandomState::default().hash_one(0);
         let tables = (0..shards).map(|_| Table::new(seed, page_size, frames, each));
-        let tables: Result<Vec<_>, _> = tables.collect();
+        let tables = check_room(bytes).and_then(|()| tables.collect::<Result<Vec<_>, _>>());
         let tables = tables.map_err(|source| BuildError::Memory { bytes, source })?;
         let cache =
             Arc::new_cyclic(|this| Core::new(this, bytes, sizing(bytes), tables, background));

@@ -6,6 +6,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
+use super::arena::check_room;
 use super::core::Core;
 use super::error::{BuildError, ResizeError};
 use super::reclaim::Needs;
@@ -82,6 +83,9 @@ impl Core {
         let resizing = lock(&self.resizing);
         let (each, _) = self.sizing.check(bytes)?;
         self.check_groups(bytes, each)?;
+        // Of all shards at once: one by one, the system would give far too much.
+        check_room(bytes.saturating_sub(self.size()).max(1))
+            .map_err(|source| BuildError::Memory { bytes, source })?;
         let mut change = Change::new(self);
         let result = self.shards.iter().try_for_each(|shard| {
             let frames = self.frames_beside_groups(&shard.read(), each);
@@ -248,5 +252,66 @@ impl Core {
             self.ask_for(&needs);
             ticket.wait_until(deadline);
         }
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::super::frame::Key;
+    use super::super::{Backing, PageCache};
+    use super::*;
+
+    const PAGE: usize = 512;
+
+    struct Disk(Mutex<Vec<u8>>);
+
+    impl Backing for Disk {
+        fn size(&self) -> u64 {
+            self.0.lock().unwrap().len() as u64
+        }
+
+        fn read(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+            data.copy_from_slice(&self.0.lock().unwrap()[offset as usize..][..data.len()]);
+            Ok(())
+        }
+
+        fn write(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+            self.0.lock().unwrap()[offset as usize..][..data.len()].copy_from_slice(data);
+            Ok(())
+        }
+
+        fn flush(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Once in 10^23 times, if nobody chooses the pages.
+    #[test]
+    fn an_index_that_has_no_room_for_a_page_changes_nothing() {
+        let cache = PageCache::builder(2 << 20).page_size(PAGE).shards(1).dirty(100, 100);
+        let cache = cache.build().unwrap();
+        cache.set_readahead(false);
+        let file = Disk(Mutex::new(vec![0; 10_000 * PAGE]));
+        let file = cache.open(Arc::new(file), &cache.group("all").build()).unwrap();
+        let before = cache.stats();
+        // In the first sixth of the index: too few places for them in one of half as many.
+        let hash = |page: u64| cache.core().shards[0].read().hash(Key::new(0, page));
+        let is_near = |page: &u64| hash(*page) < u64::MAX / 6;
+        let pages: Vec<_> = (0..10_000).filter(is_near).take(before.frames / 4).collect();
+        for &page in &pages {
+            file.write(page * PAGE as u64, &[7; PAGE]).unwrap();
+        }
+        let refused = cache.set_size(1 << 20).unwrap_err().to_string();
+        assert!(refused.contains("no room for one of its pages"), "{refused}");
+        let after = cache.stats();
+        assert_eq!((after.size, after.frames), (before.size, before.frames));
+        let mut data = [0; PAGE];
+        for &page in &pages {
+            file.read(page * PAGE as u64, &mut data).unwrap();
+            assert_eq!(data, [7; PAGE], "page {page}");
+        }
+        file.close().unwrap();
     }
 }

@@ -42,13 +42,18 @@ impl Sizing {
 
     /// What a shard of so many frames takes, where the lists of its groups take so much.
     pub(super) fn shard_memory(self, frames: usize, lists: usize) -> usize {
-        // A line of ghosts is begun, and each shard may have learnt something else last.
-        let ghosts = (frames * GHOSTS).div_ceil(10) * 64;
-        let per_frame = self.page_size + POLICY + FRAME;
-        let bits = frames.div_ceil(64) * 8;
+        // Each shard may have learnt something else last.
         let fixed = Self::beside_table() + size_of::<Table>() + HEADROOM + lists;
+        fixed + frames * self.page_size + Self::beside_pages(frames)
+    }
+
+    /// What is known of so many frames, and remembered of pages that left.
+    pub(super) fn beside_pages(frames: usize) -> usize {
+        // A line of ghosts is begun.
+        let ghosts = (frames * GHOSTS).div_ceil(10) * 64;
+        let bits = frames.div_ceil(64) * 8;
         let found = Index::memory(frames) + Recent::memory(frames);
-        fixed + frames * per_frame + bits + ghosts + found
+        frames * (POLICY + FRAME) + bits + ghosts + found
     }
 
     /// What a shard takes beside its table.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use homing_mglru::density::{Ghosts, Shard as Policy};
 
-use super::arena::Arena;
+use super::arena::{Arena, check_room};
 use super::fill::Demand;
 use super::frame::{Flags, Frame, Key};
 use super::group::{Counters, GroupState};
@@ -80,7 +80,7 @@ impl Table {
     ) -> std::io::Result<Self> {
         let mut table = Self {
             seed,
-            index: Index::new(frames),
+            index: Index::new(0),
             frames: Vec::new(),
             unwritten: Vec::new(),
             free: NONE,
@@ -89,7 +89,7 @@ impl Table {
             bytes,
             crowded: false,
             short: false,
-            arena: Arena::new(page_size, frames)?,
+            arena: Arena::new(page_size, 0)?,
             policy: Policy::new(),
             ghosts: Ghosts::new(0),
             lessons: 0,
@@ -108,10 +108,22 @@ impl Table {
     }
 
     /// Makes it this many frames. Those that go must be free. What is remembered of evicted pages is
-    /// forgotten if it does not fit any more.
+    /// forgotten if it does not fit any more. If it fails, all is as before.
     pub(super) fn set_frames(&mut self, frames: usize, bytes: usize) -> std::io::Result<()> {
         debug_assert!(self.occupied(frames).next().is_none());
+        let same_size = self.bytes == bytes;
+        // Where it is a few frames less, to make room for something else, the rest may stay.
+        let entries = self.index.entries();
+        let few = same_size && (entries - entries / 16..=entries).contains(&frames);
+        let stays = few && self.ghosts.memory() > 0;
+        check_room(Sizing::beside_pages(frames) + self.arena.growth(frames))?;
+        let index = if stays { None } else { Some(self.index_for(frames)?) };
         self.arena.set_frames(frames)?;
+        // Nothing fails from here on.
+        if let Some(index) = index {
+            self.index = index;
+            self.ghosts = Ghosts::new(frames * super::sizing::GHOSTS);
+        }
         self.policy.set_frames(frames);
         self.frames.reserve_exact(frames.saturating_sub(self.frames.len()));
         self.frames.resize(frames, Frame::free(NONE));
@@ -125,25 +137,27 @@ impl Table {
         {
             self.nominate(self.numbers[number as usize] as usize, frame);
         }
-        let same_size = std::mem::replace(&mut self.bytes, bytes) == bytes;
+        self.bytes = bytes;
         self.limit = frames;
         self.hand = 0;
         self.link_free();
-        // Where it is a few frames less, to make room for something else, the rest may stay.
-        let entries = self.index.entries();
-        let few = same_size && (entries - entries / 16..=entries).contains(&frames);
-        if !few || self.ghosts.memory() == 0 {
-            self.ghosts = Ghosts::new(frames * super::sizing::GHOSTS);
-            self.index = Index::new(frames);
-            for frame in self.occupied(0).collect::<Vec<_>>() {
-                self.index.insert(self.key(frame).hash(self.seed), frame);
-            }
-        }
         self.check_bytes();
         // If that is not enough it is tried again an epoch later. Groups that came while another size was waited
         // for have not been seen to yet.
         self.crowded &= !same_size;
         Ok(())
+    }
+
+    /// An index of so many entries that has all pages.
+    fn index_for(&self, frames: usize) -> std::io::Result<Index> {
+        let mut index = Index::new(frames);
+        let mut insert = |frame| index.insert(self.key(frame).hash(self.seed), frame);
+        if self.occupied(0).all(&mut insert) {
+            return Ok(index);
+        }
+        Err(std::io::Error::other(format!(
+            "an index of {frames} frames has no room for one of its pages"
+        )))
     }
 
     /// The bytes that it takes.

@@ -8,6 +8,7 @@ mod declined;
 mod disk;
 mod faults;
 mod groups;
+mod memory;
 mod model;
 mod protection;
 mod ranges;
