@@ -1,6 +1,6 @@
 //! What people read of the policy: `lru_gen` and `lru_gen_full`, in the form of the kernel's files.
 //!
-//! For each group there is its number and name, and a line for each age at which it has pages, and for
+//! For each group there is its number and name (control characters and `\` as in source text), and a line for each age at which it has pages, and for
 //! the epoch that runs: the epoch in which they were last used, how many requests ago that was, and how many dirty and clean ones
 //! there are. A request of many pages counts as many.
 //!
@@ -26,6 +26,18 @@ use homing_mglru::density::{Feedback, Generation, Tiers, add_tiers};
 use super::core::Core;
 use super::group::GroupState;
 
+/// A name, of which nothing can be taken for a line of its own, or for what steers a terminal.
+fn one_line(name: &str) -> String {
+    name.chars().fold(String::new(), |mut line, c| {
+        if c.is_control() || c == '\\' {
+            line.extend(c.escape_default());
+        } else {
+            line.push(c);
+        }
+        line
+    })
+}
+
 impl Core {
     /// The text of `lru_gen`, or of `lru_gen_full`.
     pub(super) fn lru_gen(&self, full: bool) -> String {
@@ -36,7 +48,8 @@ impl Core {
         }
         for group in self.groups() {
             let (ages, tiers) = self.by_age(&group);
-            let _ = writeln!(text, "memcg {:5} {}\n node {:5}", group.number, group.name, 0);
+            let (number, name) = (group.number, one_line(&group.name));
+            let _ = writeln!(text, "memcg {number:5} {name}\n node {:5}", 0);
             for generation in ages {
                 let ([clean, dirty], age) = (generation.sizes(), generation.age);
                 let (seq, requests) = (epoch.saturating_sub(age), age as u64 * length);

@@ -161,3 +161,15 @@ fn commands_without_meaning_are_refused_by_name() {
     assert!(run(&cache, "+ 0 0 1; ? 0 0 2").is_err());
     run(&cache, "+ 0 0 1").unwrap();
 }
+
+#[test]
+fn no_name_of_a_group_is_taken_for_lines() {
+    let cache = PageCache::builder(4 << 20).build().unwrap();
+    let name = "a\n node     0\n\u{1b}[2J\\n ü";
+    let _group = cache.group(name).build();
+    let shown = text(&cache, "cache/debug/lru_gen");
+    let line = "memcg     0 a\\n node     0\\n\\u{1b}[2J\\\\n ü";
+    assert_eq!((shown.lines().count(), shown.lines().next()), (3, Some(line)));
+    // Paths are not lines: they are what the name is.
+    assert_eq!(text(&cache, &format!("cache/group/{name}/min")), "0");
+}
