@@ -1,6 +1,7 @@
 //! Files in the cache: opened, used, closed.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 
 use homing_mglru::density::EPOCHS;
@@ -153,10 +154,25 @@ impl Core {
     /// There is one at a time who does: the job of the group.
     pub(super) fn close_orphans(&self, group: &Arc<GroupState>) {
         for file in self.orphans.of(group) {
-            // Nobody is there who could be told.
             drop(file.take_error());
-            if self.close(&file).is_ok() {
+            if self.try_close(&file) {
                 self.orphans.remove(&file);
+            }
+        }
+    }
+
+    /// Closes a file, where nobody is there who could be told why not. A backing that panics has failed.
+    fn try_close(&self, file: &FileState) -> bool {
+        if cfg!(shuttle) {
+            // Panics are what models find.
+            return self.close(file).is_ok();
+        }
+        match catch_unwind(AssertUnwindSafe(|| self.close(file))) {
+            Ok(result) => result.is_ok(),
+            Err(payload) => {
+                // It could panic when it is dropped.
+                std::mem::forget(payload);
+                false
             }
         }
     }
@@ -512,7 +528,7 @@ impl Drop for CachedFile {
             // An error that was kept is told once: all may be written by now. What is dirty stays, and
             // so does the file for those who write it.
             let core = self.cache.core();
-            if core.close(file).or_else(|_| core.close(file)).is_err() {
+            if !core.try_close(file) && !core.try_close(file) {
                 core.orphans.add(file);
             }
         }
