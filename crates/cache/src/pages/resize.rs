@@ -227,6 +227,7 @@ impl Core {
             (table.used(), table.unwritten_count())
         };
         let mut deadline = Instant::now() + PATIENCE;
+        let mut at_work = 0;
         loop {
             let files = read(&self.files);
             let group_of = |file: u16| files.get(file).map(|file| &file.group);
@@ -244,7 +245,10 @@ impl Core {
                 (left, deadline) = (now, Instant::now() + PATIENCE);
             }
             let needs = self.needs(&table);
-            if patience == Patience::Gives || !table.is_at_work() || Instant::now() >= deadline {
+            if patience == Patience::Gives
+                || !table.is_at_work(&mut at_work)
+                || Instant::now() >= deadline
+            {
                 return Err(Stays::Held(table.used() - frames, needs));
             }
             let ticket = shard.ticket();

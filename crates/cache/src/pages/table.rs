@@ -523,13 +523,18 @@ impl Table {
         })
     }
 
-    /// Whether there are pages that can go, or be tried again, when somebody's disk has answered.
-    pub(super) fn is_at_work(&self) -> bool {
-        let at_work = |flags: Flags| {
+    /// Whether there are pages that can go, or be tried again, when somebody's disk has answered. It looks from
+    /// this frame on, round, and leaves it where there is one: who asks again and again goes round once.
+    pub(super) fn is_at_work(&self, from: &mut usize) -> bool {
+        let at_work = |frame: &Frame| {
+            let flags = frame.flags();
             let nominated = flags.has(Flags::DIRTY) && flags.has(Flags::OUT);
             flags.has(Flags::LOADING.or(Flags::WRITING)) || nominated
         };
-        self.occupied(0).any(|frame| at_work(self.flags(frame)))
+        let (before, after) = self.frames.split_at(*from);
+        let found = after.iter().chain(before).position(at_work);
+        *from = (*from + found.unwrap_or(0)) % self.frames.len();
+        found.is_some()
     }
 
     /// How many pages are dirty or being written.
