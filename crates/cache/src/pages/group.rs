@@ -105,7 +105,8 @@ pub struct GroupStats {
     pub usage: u64,
     /// Bytes of these that are dirty or being written.
     pub dirty: u64,
-    /// Pages requested that were there.
+    /// Pages requested that were there. Asked for while shards forget the group, it may be too low, and is
+    /// right again at once.
     pub hits: u64,
     /// Pages requested that were not.
     pub misses: u64,
