@@ -12,13 +12,14 @@
 //! * `BATCH-3` It is done when it has [`COUNT_MAX`] requests or its data is long: finding out what
 //!   meets what takes a comparison for each pair.
 
+use std::io;
 use std::ops::Range;
 
 use homing_nbd::{Session, reply};
 use homing_volume::{Block, Write};
 
 use crate::buffers::{Inbox, Outbox};
-use crate::connection::answer;
+use crate::job::{answer, no_memory};
 use crate::pool::BATCH_LEN;
 
 /// Requests of a batch. Guessed: ten that are short are as good as one that is long.
@@ -91,25 +92,27 @@ impl Batch {
         self.writes.push(Written { cookie, offset, data });
     }
 
-    /// Does everything and leaves the replies in `outbox`.
+    /// Does everything and leaves the replies in `outbox`; fails where it has no room for them.
     pub(crate) fn run(
         &mut self,
         device: &dyn Block,
-        (session, export): (&Session, &str),
+        told: (&Session, &str),
         inbox: &mut Inbox,
         outbox: &mut Outbox,
-    ) {
+    ) -> io::Result<()> {
+        let mut answered = Ok(());
         (self.read_len, self.write_len) = (0, 0);
         let mut reads = self.reads.drain(..).peekable();
         let mut read_next = |length_max: u32| {
-            let next = reads.next_if(|read| read.length <= length_max);
+            let next = reads.next_if(|read| answered.is_ok() && read.length <= length_max);
             let Some(Read { cookie, offset, length }) = next else { return false };
-            let (header, start) = reply::read_header(session, cookie, offset, length);
+            let (header, start) = reply::read_header(told.0, cookie, offset, length);
             let before = outbox.len();
-            let data = outbox.reserve(&header[start..], length as usize);
-            if let Err(error) = device.read(offset, data) {
+            let room = outbox.reserve(&header[start..], length as usize);
+            let room = room.map_err(|error| no_memory(offset, length, error));
+            if let Err(error) = room.and_then(|data| device.read(offset, data)) {
                 outbox.truncate(before);
-                answer(outbox, (session, export), cookie, Err(error));
+                answered = answer(outbox, told, cookie, Err(error));
             }
             true
         };
@@ -126,9 +129,10 @@ impl Batch {
         while read_next(u32::MAX) {}
         drop(reads);
         for (write, done) in self.writes.iter().zip(writes) {
-            answer(outbox, (session, export), write.cookie, done.result);
+            answered = answered.and_then(|()| answer(outbox, told, write.cookie, done.result));
         }
         self.writes.clear();
+        answered
     }
 }
 

@@ -90,8 +90,9 @@ impl Inbox {
     /// [`AHEAD_WEIGHT`].
     pub(crate) fn may_grow(&mut self, lease: impl FnOnce() -> Option<Lease>) -> bool {
         self.lease = self.lease.take().or_else(lease);
-        if self.lease.is_some() {
-            self.buffer.grow(AHEAD_MAX, self.end);
+        if self.lease.is_some() && self.buffer.grow(AHEAD_MAX, self.end).is_err() {
+            // It can do without.
+            self.lease = None;
         }
         self.lease.is_some()
     }
@@ -102,28 +103,32 @@ impl Inbox {
     }
 
     /// A long request is done: gives back what it took. What was taken out must not be needed any more.
-    pub(crate) fn end_long(&mut self) {
+    pub(crate) fn end_long(&mut self) -> io::Result<()> {
         self.was_long = true;
         if self.lease.is_none() {
-            self.shrink();
+            self.shrink()
         } else if self.buffer.len() > AHEAD_WEIGHT {
-            self.move_to(AHEAD_MAX);
+            self.move_to(AHEAD_MAX)
+        } else {
+            Ok(())
         }
     }
 
     /// Gives back what is longer than a connection has for itself, unless more is in it.
-    pub(crate) fn shrink(&mut self) {
+    pub(crate) fn shrink(&mut self) -> io::Result<()> {
         if self.buffer.len() > SHORT_LEN && self.len() <= SHORT_MAX {
-            self.move_to(SHORT_LEN);
+            self.move_to(SHORT_LEN)?;
         }
         if self.buffer.len() <= SHORT_LEN {
             self.lease = None;
         }
+        Ok(())
     }
 
-    fn move_to(&mut self, len: usize) {
-        self.buffer.replace(len, self.start..self.end);
+    fn move_to(&mut self, len: usize) -> io::Result<()> {
+        self.buffer.replace(len, self.start..self.end)?;
         (self.start, self.end) = (0, self.len());
+        Ok(())
     }
 
     /// Gives back everything, if nothing is in it.
@@ -141,7 +146,7 @@ impl Inbox {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
             if wanted <= BATCH_LEN {
-                self.shrink();
+                self.shrink()?;
             }
         }
         // No more of the buffer than that, however long it is: what is used stays in the CPU's cache.
@@ -156,7 +161,7 @@ impl Inbox {
             self.buffer.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
-        self.buffer.grow(len, self.end);
+        self.buffer.grow(len, self.end)?;
         let count = stream.read(&mut self.buffer[self.end..len])?;
         self.end += count;
         Ok(count)
@@ -189,13 +194,13 @@ impl Outbox {
     }
 
     /// Appends `header` and `length` bytes to be filled in; gives those out. They hold rubbish.
-    pub(crate) fn reserve(&mut self, header: &[u8], length: usize) -> &mut [u8] {
+    pub(crate) fn reserve(&mut self, header: &[u8], length: usize) -> io::Result<&mut [u8]> {
         let data = self.len + header.len();
         let end = data + length;
-        self.buffer.grow(end, self.len);
+        self.buffer.grow(end, self.len)?;
         self.buffer[self.len..data].copy_from_slice(header);
         self.len = end;
-        &mut self.buffer[data..end]
+        Ok(&mut self.buffer[data..end])
     }
 
     /// Takes back everything after the first `len` bytes.
@@ -204,12 +209,13 @@ impl Outbox {
     }
 
     /// Appends what `encode` writes.
-    pub(crate) fn push(&mut self, encode: impl FnOnce(&mut Vec<u8>)) {
+    pub(crate) fn push(&mut self, encode: impl FnOnce(&mut Vec<u8>)) -> io::Result<()> {
         let mut bytes = std::mem::take(&mut self.scratch);
         bytes.clear();
         encode(&mut bytes);
-        self.reserve(&bytes, 0);
+        let pushed = self.reserve(&bytes, 0).map(drop);
         self.scratch = bytes;
+        pushed
     }
 
     /// Forgets everything: it has been sent. What is longer than a connection has for itself is given back.
@@ -290,11 +296,11 @@ mod tests {
         let pool = Arc::default();
         let mut outbox = Outbox::new(&pool);
         for _ in 0..64 {
-            outbox.reserve(&[0; 32], SHORT_MAX / 64);
-            outbox.push(|bytes| bytes.extend([0; 300]));
+            outbox.reserve(&[0; 32], SHORT_MAX / 64).unwrap();
+            outbox.push(|bytes| bytes.extend([0; 300])).unwrap();
         }
         assert_eq!(pool.lent(), SHORT_LEN);
-        outbox.reserve(b"head", 1 << 20);
+        outbox.reserve(b"head", 1 << 20).unwrap();
         outbox.clear();
         assert_eq!(pool.lent(), 0, "a long one is given back at once");
     }
@@ -302,11 +308,12 @@ mod tests {
     #[test]
     fn what_is_reserved_follows_its_header_and_can_be_taken_back() {
         let mut outbox = Outbox::new(&Arc::default());
-        outbox.reserve(b"head", 3).copy_from_slice(b"abc");
+        outbox.reserve(b"head", 3).unwrap().copy_from_slice(b"abc");
         let before = outbox.len();
-        outbox.reserve(b"more", 100_000);
+        outbox.reserve(b"more", 100_000).unwrap();
         outbox.truncate(before);
-        outbox.push(|bytes| bytes.extend(b"end"));
+        assert!(outbox.reserve(b"none", 1 << 60).is_err());
+        outbox.push(|bytes| bytes.extend(b"end")).unwrap();
         assert_eq!(outbox.bytes(), b"headabcend");
         outbox.clear();
         assert_eq!(outbox.len(), 0);

@@ -1,6 +1,7 @@
 //! One client: after negotiation, carries out requests until the client leaves or the server ends.
 
 use std::io;
+use std::net::Shutdown;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -12,9 +13,10 @@ use homing_volume::{Block, BlockError, Done, Durability};
 
 use crate::batch::Batch;
 use crate::buffers::{Inbox, Outbox};
+use crate::job::{Job, answer, no_memory};
 use crate::memory::{Account, Lease};
 use crate::negotiation::{End, negotiate};
-use crate::peer::{Counted, Peer, Reply};
+use crate::peer::Peer;
 use crate::pool::{BATCH_LEN, Payload, SHORT_MAX};
 use crate::server::{CryptOn, Shared};
 
@@ -47,9 +49,13 @@ pub(crate) fn serve(shared: &Arc<Shared>, peer: &Arc<Peer>) -> Result<(), End> {
         spare: None,
         sends: 0,
     };
-    let result = connection.transmit();
+    let ended = connection.transmit();
     // Where no request followed but rubbish: what came before it is done, as ever.
-    connection.run_batch();
+    let result = ended.and(connection.run_batch());
+    if let Err(End::NoMemory(_)) = result {
+        // The client may wait for us as we would for it.
+        peer.shutdown(Shutdown::Both);
+    }
     // Whatever ended it: requests that workers have are finished, and answered if possible.
     peer.wait_until_landed();
     result
@@ -93,7 +99,7 @@ impl Connection {
                     }
                     if is_long {
                         self.send()?;
-                        self.inbox.end_long();
+                        self.inbox.end_long()?;
                         self.spare = None;
                     }
                 }
@@ -101,20 +107,20 @@ impl Connection {
                     if !self.skip(request.payload_len())? {
                         return Ok(());
                     }
-                    self.refuse(request.cookie, Errno::Shutdown, "the server is going down");
+                    self.refuse(request.cookie, Errno::Shutdown, "the server is going down")?;
                 }
                 Err(refusal) => {
                     tracing::debug!(?request, refusal.message, "refused");
                     if !self.skip(request.payload_len())? {
                         return Ok(());
                     }
-                    self.refuse(request.cookie, refusal.errno, &refusal.message);
+                    self.refuse(request.cookie, refusal.errno, &refusal.message)?;
                 }
             }
             if self.outbox.len() + self.batch.read_len() >= BATCH_LEN {
                 self.send()?;
             } else if self.batch.is_full() {
-                self.run_batch();
+                self.run_batch()?;
             }
         }
     }
@@ -135,7 +141,7 @@ impl Connection {
             self.outbox.release();
             if count <= BATCH_LEN {
                 // What was taken in ahead of requests is done by now.
-                self.inbox.shrink();
+                self.inbox.shrink()?;
             }
             if self.spare.is_some() || self.inbox.has_lease() {
                 self.peer.receives.begin(&self.peer.clients);
@@ -173,7 +179,7 @@ impl Connection {
 
     /// Sends all replies, also of writes that are yet to be done. The inbox may have more after it.
     fn send(&mut self) -> Result<(), End> {
-        self.run_batch();
+        self.run_batch()?;
         if self.outbox.len() > 0 {
             let (bytes, spare) = (self.outbox.bytes(), &mut self.spare);
             self.peer.send_and_receive(bytes, &mut self.inbox, spare)?;
@@ -201,9 +207,9 @@ impl Connection {
         Ok(true)
     }
 
-    fn refuse(&mut self, cookie: u64, errno: Errno, message: &str) {
+    fn refuse(&mut self, cookie: u64, errno: Errno, message: &str) -> Result<(), End> {
         let session = self.session;
-        self.outbox.push(|bytes| reply::error(bytes, &session, cookie, errno, message));
+        Ok(self.outbox.push(|bytes| reply::error(bytes, &session, cookie, errno, message))?)
     }
 
     /// Carries out a command, here or on a worker. False where the stream ended within.
@@ -216,7 +222,7 @@ impl Connection {
             _ => false,
         };
         if !may_wait {
-            self.run_batch();
+            self.run_batch()?;
         }
         match command {
             Command::Read { offset, length } => self.read(cookie, offset, length)?,
@@ -224,37 +230,37 @@ impl Connection {
                 if !self.wait_for(length as usize)? {
                     return Ok(false);
                 }
-                self.write(cookie, offset, length, fua);
+                self.write(cookie, offset, length, fua)?;
             }
             Command::WriteZeroes { fast: true, .. } => {
-                self.refuse(cookie, Errno::NotSupported, "zeroes are written, which is not fast");
+                self.refuse(cookie, Errno::NotSupported, "zeroes are written, which is not fast")?;
             }
             Command::WriteZeroes { offset, length, fua, .. } => {
                 let work = move |device: &dyn Block| {
                     device.write_zeroes(offset, length.into(), Durability::Written)
                 };
                 if fua {
-                    self.flush_after(cookie, work);
+                    self.flush_after(cookie, work)?;
                 } else {
-                    self.run(cookie, length, work);
+                    self.run(cookie, length, work)?;
                 }
             }
             Command::Trim { offset, length, fua: true } => {
                 let work = move |device: &dyn Block| device.discard(offset, length.into());
-                self.flush_after(cookie, work);
+                self.flush_after(cookie, work)?;
             }
             Command::Trim { offset, length, fua: false } => {
                 let result = self.device.discard(offset, length.into());
-                self.answer(cookie, result);
+                self.answer(cookie, result)?;
             }
             Command::Cache { offset, length } => {
                 self.device.prefetch(offset, length.into());
-                self.answer(cookie, Ok(()));
+                self.answer(cookie, Ok(()))?;
             }
             Command::BlockStatus { offset, length, one } => {
-                self.block_status(cookie, offset, length, one);
+                self.block_status(cookie, offset, length, one)?;
             }
-            Command::Flush => self.flush_after(cookie, |_| Ok(())),
+            Command::Flush => self.flush_after(cookie, |_| Ok(()))?,
             Command::Disconnect => unreachable!("transmit ends on it"),
         }
         Ok(true)
@@ -263,7 +269,7 @@ impl Connection {
     /// Whether a request of `length` bytes goes to the workqueue: then the memory for what is `held` of
     /// it there. `unread` bytes of the inbox are its own: a whole request beyond them is something else
     /// for this thread to do.
-    fn hand_off(&mut self, length: u32, held: u32, unread: usize) -> Option<Lease> {
+    fn hand_off(&mut self, length: u32, held: u32, unread: usize) -> Result<Option<Lease>, End> {
         let hand_off = match self.shared.crypt_on {
             CryptOn::Connection => HandOff::Inline,
             CryptOn::Workqueue => HandOff::Queue,
@@ -272,33 +278,38 @@ impl Connection {
                 self.shared.crypt.hand_off(self.device.cost_ns(length.into()), more)
             }
         };
-        if hand_off == HandOff::Queue { self.lease_held(held) } else { None }
+        if hand_off == HandOff::Queue { self.lease_held(held) } else { Ok(None) }
     }
 
     /// Memory for what another thread is to hold: of what the request has been lent, or what is left.
-    fn lease_held(&mut self, held: u32) -> Option<Lease> {
+    fn lease_held(&mut self, held: u32) -> Result<Option<Lease>, End> {
         let bytes = IN_FLIGHT_BASE + Payload::weight(held as usize);
         if self.peer.is_full(IN_FLIGHT_BASE + held as usize) {
             // It will wait for others; what is done already is not to wait with it. Here, while it has no
-            // memory that was not lent before. An error is found again by the next read.
-            let _ = self.send();
+            // memory that was not lent before.
+            self.send()?;
         }
         let spared = self.spare.as_mut().and_then(|spare| spare.split(bytes));
-        spared.or_else(|| self.peer.try_lease(Account::Requests, bytes))
+        Ok(spared.or_else(|| self.peer.try_lease(Account::Requests, bytes)))
     }
 
     fn read(&mut self, cookie: u64, offset: u64, length: u32) -> Result<(), End> {
-        if let Some(lease) = self.hand_off(length, length, 0) {
+        if let Some(lease) = self.hand_off(length, length, 0)? {
             let (bytes, start) = reply::read_header(&self.session, cookie, offset, length);
             let header = &bytes[start..];
-            let job = Job::new(self, cookie, length, lease);
+            let job = self.job(cookie, length, lease);
             let device = Arc::clone(&self.device);
             let (header, pool) = (header.to_vec(), Arc::clone(&self.shared.pool));
             let work = move || {
-                let mut bytes = Payload::new(&pool, header.len() + length as usize);
-                bytes[..header.len()].copy_from_slice(&header);
-                match device.read(offset, &mut bytes[header.len()..]) {
-                    Ok(()) => job.send(bytes),
+                let room = Payload::new(&pool, header.len() + length as usize);
+                let room = room.map_err(|error| no_memory(offset, length, error));
+                let read = room.and_then(|mut bytes| {
+                    bytes[..header.len()].copy_from_slice(&header);
+                    device.read(offset, &mut bytes[header.len()..])?;
+                    Ok(bytes)
+                });
+                match read {
+                    Ok(bytes) => job.send(bytes),
                     Err(error) => job.answer(Err(error)),
                 }
             };
@@ -313,41 +324,51 @@ impl Connection {
         Ok(())
     }
 
-    fn write(&mut self, cookie: u64, offset: u64, length: u32, fua: bool) {
+    fn write(&mut self, cookie: u64, offset: u64, length: u32, fua: bool) -> Result<(), End> {
         if fua {
             return self.write_durably(cookie, offset, length);
         }
-        let Some(lease) = self.hand_off(length, length, length as usize) else {
+        let lease = self.hand_off(length, length, length as usize)?;
+        let Some((lease, mut data)) = self.copy_unread(length, lease) else {
             let data = self.inbox.take_range(length as usize);
-            return self.batch.write(cookie, offset, data);
+            self.batch.write(cookie, offset, data);
+            return Ok(());
         };
         // Workers keep no order, but what came before it need not be overtaken.
-        self.run_batch();
-        let mut data = Payload::copy_of(&self.shared.pool, self.inbox.take(length as usize));
+        self.run_batch()?;
+        self.inbox.take(length as usize);
         let work = move |device: &dyn Block| device.write(offset, &mut data, Durability::Written);
         self.queue(cookie, length, lease, work);
+        Ok(())
     }
 
-    fn run_batch(&mut self) {
+    /// What comes next in the inbox, for another thread. Where there is no memory for it this one goes on.
+    fn copy_unread(&self, length: u32, lease: Option<Lease>) -> Option<(Lease, Payload)> {
+        let (lease, data) = (lease?, &self.inbox.bytes()[..length as usize]);
+        Some((lease, Payload::copy_of(&self.shared.pool, data).ok()?))
+    }
+
+    fn run_batch(&mut self) -> Result<(), End> {
         if !self.batch.is_empty() {
             let told = (&self.session, &*self.export.name);
-            self.batch.run(&*self.device, told, &mut self.inbox, &mut self.outbox);
+            self.batch.run(&*self.device, told, &mut self.inbox, &mut self.outbox)?;
         }
+        Ok(())
     }
 
     /// Makes all durable after some work of a request. It waits for the disk and needs no CPU: another
     /// thread gets it at once. Where syncs are shared and one is under way, it waits without a thread for
     /// the next.
-    fn flush_after<F>(&mut self, cookie: u64, work: F)
+    fn flush_after<F>(&mut self, cookie: u64, work: F) -> Result<(), End>
     where
         F: FnOnce(&dyn Block) -> Result<(), BlockError> + Send + 'static,
     {
         // Each is small, but there may be many. What it is about weighs nothing: no memory has it.
-        let Some(lease) = self.lease_held(0) else {
+        let Some(lease) = self.lease_held(0)? else {
             let result = work(&*self.device).and_then(|()| self.device.flush());
             return self.answer(cookie, result);
         };
-        let job = Job::new(self, cookie, 0, lease);
+        let job = self.job(cookie, 0, lease);
         let (device, shared) = (Arc::clone(&self.device), Arc::clone(&self.shared));
         let done: Done = Box::new(move |result| job.answer(result));
         let flush = move || {
@@ -357,53 +378,68 @@ impl Connection {
             });
         };
         self.shared.flushes[self.session.export_index].execute(flush);
+        Ok(())
     }
 
     /// It waits for the disk, as a flush does, and like that it may share a sync with others: those
     /// behind it on this connection are to come meanwhile.
-    fn write_durably(&mut self, cookie: u64, offset: u64, length: u32) {
-        let Some(lease) = self.lease_held(length) else {
+    fn write_durably(&mut self, cookie: u64, offset: u64, length: u32) -> Result<(), End> {
+        let lease = self.lease_held(length)?;
+        let Some((lease, mut data)) = self.copy_unread(length, lease) else {
             let data = self.inbox.take(length as usize);
             let result = self.device.write(offset, data, Durability::Flushed);
             return self.answer(cookie, result);
         };
-        let job = Job::new(self, cookie, length, lease);
-        let mut data = Payload::copy_of(&self.shared.pool, self.inbox.take(length as usize));
+        self.inbox.take(length as usize);
+        let job = self.job(cookie, length, lease);
         let (device, shared) = (Arc::clone(&self.device), Arc::clone(&self.shared));
         let done = Box::new(move |result| job.answer(result));
         let work = move || {
             blocking(|| device.write_through(&shared.durable, offset, &mut data, done));
         };
         self.shared.flushes[self.session.export_index].execute(work);
+        Ok(())
     }
 
     /// Runs `work` on this thread or on a worker, and answers.
-    fn run<F>(&mut self, cookie: u64, length: u32, work: F)
+    fn run<F>(&mut self, cookie: u64, length: u32, work: F) -> Result<(), End>
     where
         F: FnOnce(&dyn Block) -> Result<(), BlockError> + Send + 'static,
     {
-        if let Some(lease) = self.hand_off(length, 0, 0) {
+        if let Some(lease) = self.hand_off(length, 0, 0)? {
             self.queue(cookie, 0, lease, work);
-        } else {
-            let result = work(&*self.device);
-            self.answer(cookie, result);
+            return Ok(());
         }
+        let result = work(&*self.device);
+        self.answer(cookie, result)
     }
 
     fn queue<F>(&mut self, cookie: u64, length: u32, lease: Lease, work: F)
     where
         F: FnOnce(&dyn Block) -> Result<(), BlockError> + Send + 'static,
     {
-        let job = Job::new(self, cookie, length, lease);
+        let job = self.job(cookie, length, lease);
         let device = Arc::clone(&self.device);
         self.shared.crypt.execute(move || job.answer(work(&*device)));
     }
 
-    fn answer(&mut self, cookie: u64, result: Result<(), BlockError>) {
-        answer(&mut self.outbox, (&self.session, &self.export.name), cookie, result);
+    /// A request of this length for a worker, with the memory that it has.
+    fn job(&self, cookie: u64, length: u32, lease: Lease) -> Job {
+        let counted = self.peer.take_off(IN_FLIGHT_BASE + length as usize, lease);
+        Job::new((&self.session, &self.export.name), cookie, counted)
     }
 
-    fn block_status(&mut self, cookie: u64, offset: u64, length: u32, one: bool) {
+    fn answer(&mut self, cookie: u64, result: Result<(), BlockError>) -> Result<(), End> {
+        Ok(answer(&mut self.outbox, (&self.session, &self.export.name), cookie, result)?)
+    }
+
+    fn block_status(
+        &mut self,
+        cookie: u64,
+        offset: u64,
+        length: u32,
+        one: bool,
+    ) -> Result<(), End> {
         let count_max = if one { 1 } else { EXTENT_COUNT_MAX };
         match self.device.extents(offset, length.into(), count_max) {
             Ok(extents) => {
@@ -416,85 +452,9 @@ impl Connection {
                         state: if extent.allocated { 0 } else { wire::STATE_HOLE },
                     })
                     .collect();
-                self.outbox.push(|bytes| reply::block_status(bytes, cookie, &extents));
+                Ok(self.outbox.push(|bytes| reply::block_status(bytes, cookie, &extents))?)
             }
             Err(error) => self.answer(cookie, Err(error)),
         }
     }
-}
-
-/// A request that a worker has. Dropping it unanswered tells the client of an error, so that
-/// whatever happens to the worker's closure, no client waits for ever.
-struct Job {
-    session: Session,
-    export: String,
-    cookie: u64,
-    /// Until it is answered.
-    counted: Option<Counted>,
-}
-
-impl Job {
-    /// Of a request of this length, with the memory that it has.
-    fn new(connection: &Connection, cookie: u64, length: u32, lease: Lease) -> Self {
-        let counted = connection.peer.take_off(IN_FLIGHT_BASE + length as usize, lease);
-        Self {
-            session: connection.session,
-            export: connection.export.name.clone(),
-            cookie,
-            counted: Some(counted),
-        }
-    }
-
-    fn answer(self, result: Result<(), BlockError>) {
-        let mut bytes = Vec::new();
-        match result {
-            Ok(()) => reply::done(&mut bytes, self.cookie),
-            Err(error) => {
-                let errno = report(&error, &self.export);
-                let text = error.to_string();
-                reply::error(&mut bytes, &self.session, self.cookie, errno, &text);
-            }
-        }
-        self.send(Payload::Short(bytes));
-    }
-
-    fn send(mut self, bytes: Payload) {
-        if let Some(counted) = self.counted.take() {
-            Peer::send_later(Reply { bytes, counted });
-        }
-    }
-}
-
-impl Drop for Job {
-    fn drop(&mut self) {
-        if let Some(counted) = self.counted.take() {
-            let mut bytes = Vec::new();
-            let text = "the request was dropped: the server is going down or has a bug";
-            reply::error(&mut bytes, &self.session, self.cookie, Errno::Io, text);
-            Peer::send_later(Reply { bytes: Payload::Short(bytes), counted });
-        }
-    }
-}
-
-/// Leaves the reply to a command without data in `outbox`.
-pub(crate) fn answer(
-    outbox: &mut Outbox,
-    (session, export): (&Session, &str),
-    cookie: u64,
-    result: Result<(), BlockError>,
-) {
-    match result {
-        Ok(()) => outbox.push(|bytes| reply::done(bytes, cookie)),
-        Err(error) => {
-            let errno = report(&error, export);
-            let message = error.to_string();
-            outbox.push(|bytes| reply::error(bytes, session, cookie, errno, &message));
-        }
-    }
-}
-
-/// Logs a device's error and says what the client is told.
-fn report(error: &BlockError, export: &str) -> Errno {
-    tracing::error!(export, %error, "request failed");
-    if error.is_full() { Errno::NoSpace } else { Errno::Io }
 }

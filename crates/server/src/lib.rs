@@ -27,7 +27,7 @@
 //!   off. A connection without requests gives its buffers back.
 //!
 //! Read on in this order: `listener`, `stream`, `server`, `clients`, `memory`, `negotiation`, `connection`,
-//! `peer`, `pool`, `buffers`, `background`, `load`.
+//! `job`, `peer`, `pool`, `buffers`, `background`, `load`.
 #![forbid(unsafe_code)]
 
 mod background;
@@ -35,6 +35,7 @@ mod batch;
 mod buffers;
 mod clients;
 mod connection;
+mod job;
 mod listener;
 pub mod load;
 mod memory;

@@ -20,9 +20,19 @@ pub(crate) enum End {
     #[error(transparent)]
     Peer(#[from] PeerError),
     #[error("the connection broke: {0}")]
-    Stream(#[from] io::Error),
+    Stream(io::Error),
+    #[error(transparent)]
+    NoMemory(io::Error),
     #[error("the client has not negotiated within {0:?}")]
     TooSlow(Duration),
+}
+
+impl From<io::Error> for End {
+    fn from(error: io::Error) -> Self {
+        // No fault of the client's, nor of what is between us.
+        let is_memory = error.kind() == io::ErrorKind::OutOfMemory;
+        if is_memory { Self::NoMemory(error) } else { Self::Stream(error) }
+    }
 }
 
 /// Negotiates within the time that a client has for all of it, waiting in both directions. `None`

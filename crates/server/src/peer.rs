@@ -160,9 +160,8 @@ impl Peer {
                 outgoing.awaited = true;
                 outgoing = self.idle.wait(outgoing).unwrap_or_else(PoisonError::into_inner);
             } else if let Some(counted) = counted.take() {
-                outgoing
-                    .waiting
-                    .push_back(Reply { bytes: Payload::copy_of(inbox.pool(), bytes), counted });
+                let bytes = Payload::copy_of(inbox.pool(), bytes)?;
+                outgoing.waiting.push_back(Reply { bytes, counted });
                 return Ok(());
             } else {
                 // May wait, so the slow thread must be able to go on meanwhile.

@@ -5,6 +5,7 @@
 //! use, and stay in the CPU's cache. Memory is mapped: what an allocator has got back it may keep.
 
 use std::collections::VecDeque;
+use std::io;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -56,14 +57,22 @@ impl Pool {
         self.memory().lent
     }
 
-    fn take(&self, len: usize) -> MmapMut {
+    fn take(&self, len: usize) -> io::Result<MmapMut> {
         let len = taken(len);
         let mut memory = self.memory();
         memory.lent += len;
         let kept = if len == SHORT_LEN { memory.short.pop() } else { memory.pop_long(len) };
         drop(memory);
-        // Its pages cost nothing until they are written.
-        kept.unwrap_or_else(|| MmapMut::map_anon(len).expect("the system has memory for a buffer"))
+        kept.map_or_else(|| self.map(len), Ok)
+    }
+
+    /// Its pages cost nothing until they are written. It has been counted.
+    fn map(&self, len: usize) -> io::Result<MmapMut> {
+        MmapMut::map_anon(len).map_err(|error| {
+            self.memory().lent -= len;
+            let message = format!("the system has no memory for a buffer of {len} bytes: {error}");
+            io::Error::new(io::ErrorKind::OutOfMemory, message)
+        })
     }
 
     fn give_back(&self, bytes: MmapMut) {
@@ -135,18 +144,17 @@ impl Buffer {
     }
 
     /// Makes it at least so long. Its first `keep` bytes stay.
-    pub(crate) fn grow(&mut self, len: usize, keep: usize) {
-        if self.len() < len {
-            self.replace(len, 0..keep);
-        }
+    pub(crate) fn grow(&mut self, len: usize, keep: usize) -> io::Result<()> {
+        if self.len() < len { self.replace(len, 0..keep) } else { Ok(()) }
     }
 
-    /// Takes memory for `len` bytes. Those in `range` are its first then.
-    pub(crate) fn replace(&mut self, len: usize, range: Range<usize>) {
-        let mut other = self.pool.take(len);
+    /// Takes memory for `len` bytes. Those in `range` are its first then. Where there is none it stays as it is.
+    pub(crate) fn replace(&mut self, len: usize, range: Range<usize>) -> io::Result<()> {
+        let mut other = self.pool.take(len)?;
         other[..range.len()].copy_from_slice(&self[range]);
         self.release();
         self.bytes = Some(other);
+        Ok(())
     }
 
     /// Gives back what it has.
@@ -185,22 +193,22 @@ pub(crate) enum Payload {
 }
 
 impl Payload {
-    pub(crate) fn new(pool: &Arc<Pool>, len: usize) -> Self {
+    pub(crate) fn new(pool: &Arc<Pool>, len: usize) -> io::Result<Self> {
         if len <= SHORT_LEN {
-            return Self::Short(vec![0; len]);
+            return Ok(Self::Short(vec![0; len]));
         }
         let mut buffer = Buffer::new(pool);
-        buffer.grow(len, 0);
-        Self::Long { buffer, len }
+        buffer.grow(len, 0)?;
+        Ok(Self::Long { buffer, len })
     }
 
-    pub(crate) fn copy_of(pool: &Arc<Pool>, bytes: &[u8]) -> Self {
+    pub(crate) fn copy_of(pool: &Arc<Pool>, bytes: &[u8]) -> io::Result<Self> {
         if bytes.len() <= SHORT_LEN {
-            return Self::Short(bytes.to_vec());
+            return Ok(Self::Short(bytes.to_vec()));
         }
-        let mut copy = Self::new(pool, bytes.len());
+        let mut copy = Self::new(pool, bytes.len())?;
         copy.copy_from_slice(bytes);
-        copy
+        Ok(copy)
     }
 
     /// The memory that one with `len` bytes of data takes beside what is small.
@@ -241,15 +249,15 @@ mod tests {
         let mut buffers: Vec<_> = (0..100).map(|_| Buffer::new(&pool)).collect();
         assert_eq!(pool.lent(), 0);
         for buffer in &mut buffers {
-            buffer.grow(1, 0);
+            buffer.grow(1, 0).unwrap();
             assert_eq!(buffer.len(), SHORT_LEN);
             buffer[0] = 7;
-            buffer.grow(1 << 20, 1);
+            buffer.grow(1 << 20, 1).unwrap();
             assert_eq!((buffer.len(), buffer[0]), (LONG_LEN, 7));
         }
         assert_eq!(pool.memory().short.len(), 1, "it went from hand to hand");
         assert_eq!(pool.lent(), 100 * LONG_LEN);
-        let longest = Payload::new(&pool, 32 << 20);
+        let longest = Payload::new(&pool, 32 << 20).unwrap();
         assert_eq!((longest.len(), pool.lent()), (32 << 20, 100 * LONG_LEN + taken(32 << 20)));
         drop(longest);
         pool.rest();
@@ -260,6 +268,21 @@ mod tests {
         assert_eq!(long, vec![LONG_LEN; LONG_KEPT / LONG_LEN]);
         pool.rest();
         assert!(pool.memory().long.is_empty() && pool.memory().short.is_empty());
+    }
+
+    #[test]
+    fn what_the_system_has_no_memory_for_is_named_and_counts_for_nothing() {
+        let pool = Arc::new(Pool::default());
+        let mut buffer = Buffer::new(&pool);
+        buffer.grow(1, 0).unwrap();
+        buffer[0] = 7;
+        let error = buffer.grow(1 << 60, 1).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::OutOfMemory);
+        assert!(error.to_string().contains(&taken(1 << 60).to_string()), "{error}");
+        assert_eq!((buffer.len(), buffer[0], pool.lent()), (SHORT_LEN, 7, SHORT_LEN));
+        assert!(Payload::new(&pool, 1 << 60).is_err());
+        drop(buffer);
+        assert_eq!(pool.lent(), 0);
     }
 
     #[test]

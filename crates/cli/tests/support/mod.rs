@@ -152,6 +152,10 @@ impl Server {
         self.log.lock().unwrap().clone()
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// The most memory it has ever used, in KiB.
     pub(crate) fn peak_kib(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();

@@ -36,6 +36,7 @@ pub(crate) const FUA: u16 = 1 << 0;
 
 pub(crate) const OK: u32 = 0;
 pub(crate) const EPERM: u32 = 1;
+pub(crate) const ENOMEM: u32 = 12;
 pub(crate) const EINVAL: u32 = 22;
 pub(crate) const ENOSPC: u32 = 28;
 pub(crate) const ESHUTDOWN: u32 = 108;

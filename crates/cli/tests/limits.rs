@@ -1,0 +1,61 @@
+//! A server at the limits of its process: memory that the system does not give.
+//! Who needs more is refused, and the others go on.
+
+mod support;
+
+use std::fs;
+use std::io::Write;
+
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use support::nbd::{self, Client, ENOMEM, OK};
+use support::{Scratch, Server, noise};
+
+const MIB: u64 = 1 << 20;
+/// The longest request there may be.
+const LONGEST: u32 = 32 << 20;
+
+/// Sets the limit that can be raised again; what it was.
+fn limit(server: &Server, resource: Resource, current: Option<u64>) -> Rlimit {
+    let of = Pid::from_raw(server.pid() as i32);
+    let maximum = rustix::process::getrlimit(resource).maximum;
+    prlimit(of, resource, Rlimit { current, maximum }).unwrap()
+}
+
+/// The addresses that a process has in use, in bytes.
+fn address_space(server: &Server) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
+    let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
+    size.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+}
+
+#[test]
+fn a_request_for_which_there_is_no_memory_fails_alone() {
+    let scratch = Scratch::new();
+    // Room for one of the longest requests: it could not be had again, had one not been given back.
+    let server = scratch.serve(&["disk.img", "--size", "64M", "--request-memory", "96M"]);
+    let mut client = Client::new(server.socket());
+    let mut other = Client::new(server.socket());
+    let data = noise(1, MIB as usize);
+    for client in [&mut client, &mut other] {
+        assert_eq!(client.write(0, 0, &data), OK);
+        assert!(client.read(0, MIB as u32).unwrap() == data);
+    }
+    let before = limit(&server, Resource::As, Some(address_space(&server) + 16 * MIB));
+    for _ in 0..3 {
+        assert_eq!(client.read(0, LONGEST).map(|data| data.len()), Err(ENOMEM));
+        assert!(client.read(0, MIB as u32).unwrap() == data, "its other requests go on");
+        // It cannot be taken in, so there is nothing to be answered: that connection ends.
+        let mut writes = Client::new(server.socket());
+        writes.send(nbd::WRITE, 0, 0, LONGEST);
+        let _ = writes.stream.write_all(&[1]);
+        assert!(nbd::hangs_up(&mut writes.stream));
+        assert!(other.read(0, MIB as u32).unwrap() == data);
+    }
+    let log = server.log();
+    assert!(log.matches("no memory for a buffer of").count() >= 6, "{log}");
+    assert!(!log.contains("panicked"), "{log}");
+    limit(&server, Resource::As, before.current);
+    assert_eq!(client.read(0, LONGEST).map(|data| data.len()), Ok(LONGEST as usize));
+    assert_eq!(other.write(0, 0, &noise(2, LONGEST as usize)), OK);
+    server.stop();
+}

@@ -1,0 +1,91 @@
+//! What becomes of a request: its reply, from the thread of its connection or from a worker, and what
+//! the log says of one that failed.
+
+use std::io;
+use std::io::ErrorKind::OutOfMemory;
+
+use homing_nbd::wire::Errno;
+use homing_nbd::{Session, reply};
+use homing_volume::BlockError;
+
+use crate::buffers::Outbox;
+use crate::peer::{Counted, Peer, Reply};
+use crate::pool::Payload;
+
+/// A request that a worker has. Dropping it unanswered tells the client of an error, so that
+/// whatever happens to the worker's closure, no client waits for ever.
+pub(crate) struct Job {
+    session: Session,
+    export: String,
+    cookie: u64,
+    /// Until it is answered.
+    counted: Option<Counted>,
+}
+
+impl Job {
+    pub(crate) fn new(told: (&Session, &str), cookie: u64, counted: Counted) -> Self {
+        Self { session: *told.0, export: told.1.to_owned(), cookie, counted: Some(counted) }
+    }
+
+    pub(crate) fn answer(self, result: Result<(), BlockError>) {
+        let mut bytes = Vec::new();
+        match result {
+            Ok(()) => reply::done(&mut bytes, self.cookie),
+            Err(error) => {
+                let errno = report(&error, &self.export);
+                let text = error.to_string();
+                reply::error(&mut bytes, &self.session, self.cookie, errno, &text);
+            }
+        }
+        self.send(Payload::Short(bytes));
+    }
+
+    pub(crate) fn send(mut self, bytes: Payload) {
+        if let Some(counted) = self.counted.take() {
+            Peer::send_later(Reply { bytes, counted });
+        }
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        if let Some(counted) = self.counted.take() {
+            let mut bytes = Vec::new();
+            let text = "the request was dropped: the server is going down or has a bug";
+            reply::error(&mut bytes, &self.session, self.cookie, Errno::Io, text);
+            Peer::send_later(Reply { bytes: Payload::Short(bytes), counted });
+        }
+    }
+}
+
+/// Leaves the reply to a command without data in `outbox`.
+pub(crate) fn answer(
+    outbox: &mut Outbox,
+    (session, export): (&Session, &str),
+    cookie: u64,
+    result: Result<(), BlockError>,
+) -> io::Result<()> {
+    match result {
+        Ok(()) => outbox.push(|bytes| reply::done(bytes, cookie)),
+        Err(error) => {
+            let errno = report(&error, export);
+            let message = error.to_string();
+            outbox.push(|bytes| reply::error(bytes, session, cookie, errno, &message))
+        }
+    }
+}
+
+/// Of a read whose data has no room.
+pub(crate) fn no_memory(offset: u64, length: u32, source: io::Error) -> BlockError {
+    BlockError::Io { action: "read", offset, length: length.into(), source }
+}
+
+/// Logs why a request failed and says what the client is told.
+fn report(error: &BlockError, export: &str) -> Errno {
+    tracing::error!(export, %error, "request failed");
+    match error {
+        BlockError::Io { source, .. } if source.kind() == OutOfMemory => Errno::NoMem,
+        _ if error.is_full() => Errno::NoSpace,
+        _ => Errno::Io,
+    }
+}
