@@ -1,14 +1,16 @@
-//! A server at the limits of its process: memory that the system does not give.
-//! Who needs more is refused, and the others go on.
+//! A server at the limits of its process: memory that the system does not give, descriptors that are used
+//! up. Who needs more is refused, and the others go on.
 
 mod support;
 
 use std::fs;
 use std::io::Write;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use support::nbd::{self, Client, ENOMEM, OK};
-use support::{Scratch, Server, noise};
+use support::{DEADLINE, Scratch, Server, noise};
 
 const MIB: u64 = 1 << 20;
 /// The longest request there may be.
@@ -57,5 +59,30 @@ fn a_request_for_which_there_is_no_memory_fails_alone() {
     limit(&server, Resource::As, before.current);
     assert_eq!(client.read(0, LONGEST).map(|data| data.len()), Ok(LONGEST as usize));
     assert_eq!(other.write(0, 0, &noise(2, LONGEST as usize)), OK);
+    server.stop();
+}
+
+#[test]
+fn clients_for_which_there_are_no_descriptors_wait_and_do_not_flood_the_log() {
+    let scratch = Scratch::new();
+    let server = scratch.serve(&["disk.img", "--size", "1M"]);
+    let mut first = Client::new(server.socket());
+    let used = fs::read_dir(format!("/proc/{}/fd", server.pid())).unwrap().count() as u64;
+    let before = limit(&server, Resource::Nofile, Some(used));
+    let began = Instant::now();
+    let waiting: Vec<_> = (0..3).map(|_| nbd::dial(server.socket())).collect();
+    let warnings = || server.log().matches("cannot accept a connection").count();
+    while warnings() < 10 {
+        assert!(began.elapsed() < DEADLINE, "{}", server.log());
+        thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(first.write(0, 0, b"on"), OK);
+    // It has tried again and again meanwhile.
+    thread::sleep(Duration::from_secs(2));
+    let at_most = 10 * (began.elapsed().as_secs() as usize / 5 + 1);
+    assert!(warnings() <= at_most, "{}", server.log());
+    limit(&server, Resource::Nofile, before.current);
+    drop(waiting);
+    assert_eq!(Client::new(server.socket()).flush(), OK);
     server.stop();
 }
