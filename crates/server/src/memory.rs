@@ -16,7 +16,7 @@
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::peer::Peer;
 
@@ -74,13 +74,15 @@ impl Memory {
         let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
         let turn = turns.next;
         turns.next += 1;
+        let mut looked = Instant::now();
         while turns.now != turn || !self.take_if_there(bytes, own()) {
             let waited = self.freed.wait_timeout(turns, LOOK);
-            let (guard, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
-            turns = guard;
-            if timeout.timed_out() {
+            turns = waited.unwrap_or_else(PoisonError::into_inner).0;
+            // However often others give some back meanwhile.
+            if looked.elapsed() >= LOOK {
                 drop(turns);
                 overdue();
+                looked = Instant::now();
                 turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
             }
         }
@@ -172,6 +174,26 @@ mod tests {
         assert!(memory.try_take(0) && !memory.try_take(1));
         memory.take(200, || 100, || ());
         assert_eq!(memory.used.load(SeqCst), 300, "nobody else has any");
+    }
+
+    #[test]
+    fn who_waits_looks_now_and_then_however_often_some_is_given_back() {
+        let (memory, looks) = (Memory::new(100), AtomicUsize::new(0));
+        assert!(memory.try_take(100));
+        let look = || {
+            looks.fetch_add(1, SeqCst);
+        };
+        thread::scope(|scope| {
+            scope.spawn(|| memory.take(100, || 0, look));
+            let often = (0..1000).take_while(|_| {
+                memory.give_back(0);
+                thread::sleep(LOOK / 100);
+                looks.load(SeqCst) < 2
+            });
+            let count = often.count();
+            memory.give_back(100);
+            assert!(count < 1000, "it has not looked");
+        });
     }
 
     #[test]
