@@ -77,7 +77,8 @@ pub(crate) struct ServeArgs {
     connections_max: NonZeroUsize,
 
     /// What requests of all clients may take together, beyond 640 KiB for each client at work: a fourth of
-    /// it for what is taken in ahead. Who keeps others waiting for it and does not go on is cut off
+    /// it for what is taken in ahead. Who stops within a request counts wholly. Who keeps others waiting for it
+    /// and does not go on is cut off
     #[arg(long, value_name = "SIZE", default_value = "1G")]
     request_memory: ByteSize,
 

@@ -17,7 +17,7 @@ use crate::job::{Job, answer, no_memory};
 use crate::memory::{Account, Lease};
 use crate::negotiation::{End, negotiate};
 use crate::peer::Peer;
-use crate::pool::{BATCH_LEN, Payload, SHORT_MAX};
+use crate::pool::{BATCH_LEN, Payload, SHORT_LEN, SHORT_MAX};
 use crate::server::{CryptOn, Shared};
 
 /// What a queued request weighs besides its payload.
@@ -128,6 +128,7 @@ impl Connection {
     /// Waits until so many bytes have come; false where the stream ended before, or is to end. Replies are sent
     /// before waiting: the client may be waiting for them.
     fn wait_for(&mut self, count: usize) -> Result<bool, End> {
+        let mut idle_within = None;
         while self.inbox.len() < count {
             self.send()?;
             // Sending may have taken in what we wait for.
@@ -143,7 +144,8 @@ impl Connection {
                 // What was taken in ahead of requests is done by now.
                 self.inbox.shrink()?;
             }
-            if self.spare.is_some() || self.inbox.has_lease() {
+            let has_lease = self.spare.is_some() || self.inbox.has_lease() || idle_within.is_some();
+            if has_lease {
                 self.peer.receives.begin(&self.peer.clients);
             }
             match self.inbox.fill(&self.peer.stream, count) {
@@ -153,7 +155,15 @@ impl Connection {
                     // It is idle: it can wait without a buffer.
                     self.inbox.release();
                     self.shared.pool.rest();
-                    self.peer.stream.wait_for_input()?;
+                    if self.inbox.len() == 0 || has_lease {
+                        self.peer.stream.wait_for_input()?;
+                        continue;
+                    }
+                    // Within a request: it keeps what it has for itself while others do not need it.
+                    idle_within = self.peer.try_lease(Account::Requests, SHORT_LEN);
+                    if idle_within.is_none() {
+                        self.peer.clients.hang_up_on_stalled();
+                    }
                 }
                 Err(error) => return Err(error.into()),
             }

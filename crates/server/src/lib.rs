@@ -24,7 +24,8 @@
 //!   further until some are done.
 //! * `SERVE-4` All connections together hold at most [`ServerOptions::request_memory_max`] of requests
 //!   and replies, beyond [`CONNECTION_BYTES_MAX`] each; a client that keeps others waiting for it is cut
-//!   off. A connection without requests gives its buffers back.
+//!   off. A connection without requests gives its buffers back, and who idles within one has them of that
+//!   memory.
 //!
 //! Read on in this order: `listener`, `stream`, `server`, `clients`, `memory`, `negotiation`, `connection`,
 //! `job`, `peer`, `pool`, `buffers`, `background`, `load`.

@@ -62,7 +62,8 @@ pub struct ServerOptions {
     pub handshake_timeout: Duration,
     /// What the requests of all clients may take together, in bytes, beyond [`CONNECTION_BYTES_MAX`] for
     /// each connection that has some. Who sends or wants more than 256 KiB at a time waits for others to be
-    /// done; a single request is never too long.
+    /// done; a single request is never too long. Also what a client keeps that has stopped for a second within
+    /// a request counts here.
     ///
     /// [`CONNECTION_BYTES_MAX`]: crate::CONNECTION_BYTES_MAX
     pub request_memory_max: usize,

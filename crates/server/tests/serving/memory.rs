@@ -8,7 +8,7 @@ use homing_nbd::wire::command;
 use homing_server::{CryptOn, ServerOptions};
 
 use crate::client::{Pipelined, encode};
-use crate::{device, with_server_of};
+use crate::{device, with_server_and_handle, with_server_of};
 
 /// Long requests, far more of them than there is memory for at a time.
 #[test]
@@ -74,6 +74,45 @@ fn a_client_that_keeps_memory_and_others_waiting_is_cut_off() {
             let timed_out = |error: std::io::Error| error.kind() == std::io::ErrorKind::WouldBlock;
             assert!(!ended.is_err_and(timed_out) && rest.len() < LONG as usize);
         }
+    });
+}
+
+/// They keep what they have sent of it, however short it is: together no more than all requests may take.
+#[test]
+fn clients_that_idle_within_a_request_keep_no_more_than_requests_may() {
+    const LEN: u32 = 200 << 10;
+    let options = ServerOptions {
+        request_memory_max: 4 << 20,
+        stall_timeout: Duration::from_secs(1),
+        ..ServerOptions::default()
+    };
+    with_server_and_handle(&device(), &options, |endpoint, handle| {
+        let requests = [(command::WRITE, 0, LEN, vec![1; LEN as usize])];
+        let bytes = encode(&requests);
+        let (begin, rest) = bytes.split_at(bytes.len() / 2);
+        let idle = (0..40).map(|_| {
+            let mut client = Pipelined::connect(endpoint);
+            client.0.write_all(begin).unwrap();
+            client
+        });
+        let idle: Vec<_> = idle.collect();
+        let began = Instant::now();
+        let all_came = || handle.buffer_bytes() >= idle.len() * LEN as usize;
+        while !all_came() && began.elapsed() < Duration::from_millis(500) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        while handle.buffer_bytes() > options.request_memory_max {
+            let bytes = handle.buffer_bytes();
+            assert!(began.elapsed() < Duration::from_secs(30), "{bytes} bytes are kept");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        // Those for whom there is memory are as welcome as ever.
+        let served = idle.into_iter().filter_map(|mut client| {
+            client.0.write_all(rest).ok()?;
+            let mut reply = [0; 16];
+            client.0.read_exact(&mut reply).ok()
+        });
+        assert!(served.count() > 0);
     });
 }
 
