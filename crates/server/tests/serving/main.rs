@@ -10,10 +10,10 @@ use std::io::Write as _;
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use homing::{Runtime, Scope};
+use homing::{Runtime, Scope, Workqueue};
 use homing_nbd::wire::command;
 use homing_server::load::{self, LoadError, Pattern, Phase, Written};
 use homing_server::{CryptOn, Endpoint, ServedExport, Server, ServerHandle, ServerOptions};
@@ -112,30 +112,64 @@ fn with_server_and_handle<D: Block + 'static>(
     client: impl FnOnce(&Endpoint, &ServerHandle),
 ) {
     let crypt_on = options.crypt_on;
+    let (folder, endpoint) = socket();
+    serve(&endpoint, &[("disk", device)], options, |served| {
+        client(&served.endpoint, &served.handle);
+        served.crypt.set_affinity_scope(Scope::Cpu).unwrap();
+        let queued = served.crypt.counters().queued;
+        assert!(crypt_on == CryptOn::Auto || (crypt_on == CryptOn::Workqueue) == (queued > 0));
+    });
+    drop(folder);
+}
+
+fn socket() -> (tempfile::TempDir, Endpoint) {
     let folder = tempfile::tempdir().unwrap();
     let endpoint = Endpoint::Unix(folder.path().join("s.sock"));
+    (folder, endpoint)
+}
+
+/// A server that runs.
+struct Served {
+    endpoint: Endpoint,
+    handle: ServerHandle,
+    crypt: Workqueue,
+    has_ended: AtomicBool,
+}
+
+/// Serves devices by their names while `client` runs; checks that the server ends in good order.
+fn serve<D: Block + 'static>(
+    endpoint: &Endpoint,
+    devices: &[(&str, &Arc<D>)],
+    options: &ServerOptions,
+    client: impl FnOnce(&Served),
+) {
     let runtime = Runtime::new().unwrap();
-    let export = ServedExport {
-        name: "disk".to_owned(),
+    let export = |(name, device): &(&str, &Arc<D>)| ServedExport {
+        name: (*name).to_owned(),
         description: "as long as a description may be".repeat(100),
         read_only: false,
         device: Arc::clone(device) as Arc<dyn Block>,
     };
-    let server = Server::bind(&runtime, &endpoint, vec![export], options).unwrap();
-    let handle = server.handle();
+    let exports = devices.iter().map(export).collect();
+    let server = Server::bind(&runtime, endpoint, exports, options).unwrap();
+    let served = Served {
+        endpoint: server.endpoint().unwrap(),
+        handle: server.handle(),
+        crypt: server.crypt_workqueue().clone(),
+        has_ended: AtomicBool::new(false),
+    };
     std::thread::scope(|scope| {
-        let crypt = server.crypt_workqueue().clone();
-        let running = scope.spawn(move || server.run());
+        let running = scope.spawn(|| {
+            let ended = server.run();
+            served.has_ended.store(true, Ordering::Release);
+            ended
+        });
         // A client that fails must not leave the server running, and this waiting for it.
-        let outcome = catch_unwind(AssertUnwindSafe(|| client(&endpoint, &handle)));
+        let outcome = catch_unwind(AssertUnwindSafe(|| client(&served)));
+        served.handle.stop();
         if let Err(panic) = outcome {
-            handle.stop();
             resume_unwind(panic);
         }
-        crypt.set_affinity_scope(Scope::Cpu).unwrap();
-        let queued = crypt.counters().queued;
-        assert!(crypt_on == CryptOn::Auto || (crypt_on == CryptOn::Workqueue) == (queued > 0));
-        handle.stop();
         running.join().unwrap().unwrap();
     });
 }

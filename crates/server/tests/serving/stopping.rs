@@ -7,12 +7,12 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use homing::Runtime;
 use homing_nbd::wire::command;
-use homing_server::{Endpoint, ServedExport, Server, ServerOptions};
+use homing_server::{Endpoint, ServerOptions};
 use homing_volume::{Block, BlockError, Bytes, Durability, Extent, File};
 
 use crate::client::{Pipelined, encode, shake_hands};
+use crate::{serve, socket};
 
 /// Its reads hang until they are let go.
 struct Hangs {
@@ -86,6 +86,15 @@ impl Block for Hangs {
     }
 }
 
+/// Lets go at the end, also where the test fails.
+struct AtEnd<'a>(&'a Hangs);
+
+impl Drop for AtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.let_go();
+    }
+}
+
 fn wait_until(what: &str, done: impl Fn() -> bool) {
     let began = Instant::now();
     while !done() {
@@ -94,64 +103,49 @@ fn wait_until(what: &str, done: impl Fn() -> bool) {
     }
 }
 
+/// A server that hangs up on clients soon.
+fn impatient() -> ServerOptions {
+    ServerOptions { drain_timeout: Duration::from_millis(300), ..ServerOptions::default() }
+}
+
 #[test]
 fn a_disk_that_hangs_keeps_no_other_from_its_last_flush_and_is_waited_for() {
     let (stuck, sound) = (Hangs::new(true), Hangs::new(false));
-    let export = |name: &str, device: &Arc<Hangs>| ServedExport {
-        name: name.to_owned(),
-        description: String::new(),
-        read_only: false,
-        device: Arc::clone(device) as Arc<dyn Block>,
-    };
-    let folder = tempfile::tempdir().unwrap();
-    let endpoint = Endpoint::Unix(folder.path().join("s.sock"));
-    let options =
-        ServerOptions { drain_timeout: Duration::from_millis(300), ..ServerOptions::default() };
-    let exports = vec![export("disk", &stuck), export("other", &sound)];
-    let runtime = Runtime::new().unwrap();
-    let server = Server::bind(&runtime, &endpoint, exports, &options).unwrap();
-    let handle = server.handle();
-    let running = thread::spawn(move || server.run());
-    let mut client = Pipelined::connect(&endpoint);
-    let requests = [(command::READ, 0, 4096, Vec::new())];
-    client.0.write_all(&encode(&requests)).unwrap();
-    wait_until("a read", || stuck.begun.load(Ordering::Relaxed) == 1);
-    handle.stop();
-    wait_until("the last flush", || sound.flushes.load(Ordering::Relaxed) > 0);
-    // Far beyond its time, it is still owed its answer.
-    thread::sleep(Duration::from_secs(2));
-    assert!(!running.is_finished());
-    let before = stuck.flushes.load(Ordering::Relaxed);
-    stuck.let_go();
-    let replies = client.replies(&requests);
-    assert_eq!((replies[0].0, replies[0].1.len()), (0, 4096));
-    running.join().unwrap().unwrap();
-    assert!(stuck.flushes.load(Ordering::Relaxed) > before, "after what was done last");
+    let (_folder, endpoint) = socket();
+    let devices = [("disk", &stuck), ("other", &sound)];
+    serve(&endpoint, &devices, &impatient(), |served| {
+        // Also where this fails.
+        let at_end = AtEnd(&stuck);
+        let mut client = Pipelined::connect(&endpoint);
+        let requests = [(command::READ, 0, 4096, Vec::new())];
+        client.0.write_all(&encode(&requests)).unwrap();
+        wait_until("a read", || stuck.begun.load(Ordering::Relaxed) == 1);
+        served.handle.stop();
+        wait_until("the last flush", || sound.flushes.load(Ordering::Relaxed) > 0);
+        // Far beyond its time, it is still owed its answer.
+        thread::sleep(Duration::from_secs(2));
+        assert!(!served.has_ended.load(Ordering::Acquire));
+        let before = stuck.flushes.load(Ordering::Relaxed);
+        drop(at_end);
+        let replies = client.replies(&requests);
+        assert_eq!((replies[0].0, replies[0].1.len()), (0, 4096));
+        wait_until("its end", || served.has_ended.load(Ordering::Acquire));
+        assert!(stuck.flushes.load(Ordering::Relaxed) > before, "after what was done last");
+    });
 }
 
 #[test]
 fn who_does_not_read_is_hung_up_on() {
     let device = Hangs::new(false);
-    let folder = tempfile::tempdir().unwrap();
-    let endpoint = Endpoint::Unix(folder.path().join("s.sock"));
-    let options =
-        ServerOptions { drain_timeout: Duration::from_millis(300), ..ServerOptions::default() };
-    let export = ServedExport {
-        name: "disk".to_owned(),
-        description: String::new(),
-        read_only: false,
-        device: Arc::clone(&device) as Arc<dyn Block>,
-    };
-    let runtime = Runtime::new().unwrap();
-    let server = Server::bind(&runtime, &endpoint, vec![export], &options).unwrap();
-    let handle = server.handle();
-    let running = thread::spawn(move || server.run());
-    let mut client = Pipelined::connect(&endpoint);
-    let requests = vec![(command::READ, 0, 1 << 20, Vec::new()); 20];
-    client.0.write_all(&encode(&requests)).unwrap();
-    wait_until("a read", || device.begun.load(Ordering::Relaxed) > 1);
-    handle.stop();
-    running.join().unwrap().unwrap();
+    let (_folder, endpoint) = socket();
+    serve(&endpoint, &[("disk", &device)], &impatient(), |served| {
+        let mut client = Pipelined::connect(&endpoint);
+        let requests = vec![(command::READ, 0, 1 << 20, Vec::new()); 20];
+        client.0.write_all(&encode(&requests)).unwrap();
+        wait_until("a read", || device.begun.load(Ordering::Relaxed) > 1);
+        served.handle.stop();
+        wait_until("its end", || served.has_ended.load(Ordering::Acquire));
+    });
 }
 
 /// The end of reading is found where nothing has come; TCP gives what still comes.
@@ -159,38 +153,28 @@ fn who_does_not_read_is_hung_up_on() {
 fn who_goes_on_sending_does_not_keep_a_server_from_ending() {
     let device = Hangs::new(false);
     let endpoint = Endpoint::Tcp(([127, 0, 0, 1], 0).into());
-    let options =
-        ServerOptions { drain_timeout: Duration::from_millis(300), ..ServerOptions::default() };
-    let export = ServedExport {
-        name: "disk".to_owned(),
-        description: String::new(),
-        read_only: false,
-        device: Arc::clone(&device) as Arc<dyn Block>,
-    };
-    let runtime = Runtime::new().unwrap();
-    let server = Server::bind(&runtime, &endpoint, vec![export], &options).unwrap();
-    let Endpoint::Tcp(address) = server.endpoint().unwrap() else { unreachable!() };
-    let handle = server.handle();
-    let running = thread::spawn(move || server.run());
-    let requests = encode(&vec![(command::READ, 0, 512, Vec::new()); 20_000]);
-    let clients: Vec<_> =
-        (0..4).map(|_| shake_hands(TcpStream::connect(address).unwrap())).collect();
-    thread::scope(|scope| {
-        for client in &clients {
-            scope.spawn(|| while (&mut &*client).write_all(&requests).is_ok() {});
-            scope.spawn(|| std::io::copy(&mut &*client, &mut std::io::sink()));
-        }
-        wait_until("a read", || device.begun.load(Ordering::Relaxed) > 1000);
-        handle.stop();
-        let began = Instant::now();
-        while !running.is_finished() && began.elapsed() < Duration::from_secs(20) {
-            thread::sleep(Duration::from_millis(20));
-        }
-        let is_finished = running.is_finished();
-        for client in &clients {
-            let _ = client.shutdown(Shutdown::Both);
-        }
-        assert!(is_finished, "it still runs");
+    serve(&endpoint, &[("disk", &device)], &impatient(), |served| {
+        let Endpoint::Tcp(address) = served.endpoint else { unreachable!() };
+        let requests = encode(&vec![(command::READ, 0, 512, Vec::new()); 20_000]);
+        let clients: Vec<_> =
+            (0..4).map(|_| shake_hands(TcpStream::connect(address).unwrap())).collect();
+        thread::scope(|scope| {
+            for client in &clients {
+                scope.spawn(|| while (&mut &*client).write_all(&requests).is_ok() {});
+                scope.spawn(|| std::io::copy(&mut &*client, &mut std::io::sink()));
+            }
+            wait_until("a read", || device.begun.load(Ordering::Relaxed) > 1000);
+            served.handle.stop();
+            let began = Instant::now();
+            let has_ended = || served.has_ended.load(Ordering::Acquire);
+            while !has_ended() && began.elapsed() < Duration::from_secs(20) {
+                thread::sleep(Duration::from_millis(20));
+            }
+            let has_ended = has_ended();
+            for client in &clients {
+                let _ = client.shutdown(Shutdown::Both);
+            }
+            assert!(has_ended, "it still runs");
+        });
     });
-    running.join().unwrap().unwrap();
 }
