@@ -52,7 +52,8 @@ pub(crate) struct CacheArgs {
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Mode {
-    /// When they are flushed, or their memory is needed; as a disk with a cache does
+    /// When they are flushed, or their memory is needed; as a disk with a cache does. What the file has no space
+    /// for stays in memory, and flushes fail until it has, or it was trimmed
     WriteBack,
     /// Before they are answered
     WriteThrough,

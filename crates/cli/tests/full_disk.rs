@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
-use support::nbd::{Client, ENOSPC, FUA, OK};
+use support::nbd::{Client, ENOSPC, FUA, OK, TRIM};
 use support::{Scratch, noise, text, tool};
 
 const MIB: u64 = 1 << 20;
@@ -88,7 +88,7 @@ fn a_write_beyond_the_limit_of_a_file_fails_alone() {
     let server = scratch.serve(&["disk.img", "--size", "8M"]);
     // Behind the header there are 4 MiB.
     let limit = Rlimit { current: Some(20 * MIB), maximum: Some(20 * MIB) };
-    let pid = Pid::from_raw(server.ready()["pid"].as_i64().unwrap() as i32);
+    let pid = Pid::from_raw(server.pid() as i32);
     prlimit(pid, Resource::Fsize, limit).unwrap();
     let mut client = Client::new(server.socket());
     let data = noise(1, MIB as usize);
@@ -98,6 +98,42 @@ fn a_write_beyond_the_limit_of_a_file_fails_alone() {
     }
     assert_eq!(client.flush(), OK);
     assert!(client.read(0, MIB as u32).unwrap() == data);
+    server.stop();
+}
+
+/// What was accepted is not forgotten, whoever asks and however often, and keeps nothing else from the disk.
+#[test]
+fn what_a_cache_cannot_write_back_stays_dirty_and_fails_each_flush() {
+    let scratch = Scratch::new();
+    let server = scratch.serve(&["disk.img", "--size", "8M", "--cache", "32M"]);
+    let pid = Pid::from_raw(server.pid() as i32);
+    // Behind the header there are 4 MiB.
+    let limit = Rlimit { current: Some(20 * MIB), maximum: None };
+    prlimit(pid, Resource::Fsize, limit).unwrap();
+    let mut client = Client::new(server.socket());
+    let data = [noise(1, MIB as usize), noise(2, MIB as usize), noise(3, MIB as usize)];
+    for (at, data) in [(5, &data[0]), (7, &data[1]), (0, &data[2])] {
+        assert_eq!(client.write(0, at * MIB, data), OK);
+    }
+    for _ in 0..2 {
+        assert_eq!(client.flush(), ENOSPC);
+        assert_eq!(Client::new(server.socket()).flush(), ENOSPC);
+    }
+    assert!(server.log().contains("at 5242880 failed: File too large"), "{}", server.log());
+    assert!(client.read(5 * MIB, MIB as u32).unwrap() == data[0]);
+    // Who does not need it any more can say so.
+    assert_eq!(client.ask(TRIM, 0, 7 * MIB, MIB as u32), OK);
+    assert_eq!(client.flush(), ENOSPC);
+    let limit = Rlimit { current: Some(22 * MIB), maximum: None };
+    prlimit(pid, Resource::Fsize, limit).unwrap();
+    assert_eq!(client.flush(), OK);
+    server.kill();
+
+    let server = scratch.serve(&["disk.img"]);
+    let mut client = Client::new(server.socket());
+    for (at, data) in [(5, &data[0]), (0, &data[2])] {
+        assert!(client.read(at * MIB, MIB as u32).unwrap() == *data, "{at}");
+    }
     server.stop();
 }
 
