@@ -107,7 +107,7 @@ pub(crate) fn announce(
         text.push_str(&control_commands(&control.to_string_lossy()));
     }
     text.push_str("\nCtrl-C stops the server after making everything durable.\n");
-    output::print(text.as_bytes())
+    output::print_text(&text)
 }
 
 #[cfg(test)]

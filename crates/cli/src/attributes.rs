@@ -106,22 +106,10 @@ pub(crate) fn list(args: &LsArgs) -> anyhow::Result<()> {
     }
     let text = attributes.iter().fold(String::new(), |mut text, attribute| {
         let access = if attribute.writable { "rw" } else { "ro" };
-        let _ = writeln!(text, "{access} {}", printable(&attribute.path));
+        let _ = writeln!(text, "{access} {}", output::printable_name(&attribute.path));
         text
     });
     output::print(text.as_bytes())
-}
-
-/// A text on a line of its own that does nothing to a terminal: what it is named after may be anybody's.
-fn printable(text: &str) -> String {
-    text.chars().fold(String::new(), |mut all, c| {
-        if c.is_control() {
-            all.extend(c.escape_default());
-        } else {
-            all.push(c);
-        }
-        all
-    })
 }
 
 pub(crate) fn get(args: &GetArgs) -> anyhow::Result<()> {
@@ -130,7 +118,7 @@ pub(crate) fn get(args: &GetArgs) -> anyhow::Result<()> {
     if args.json {
         return output::print_line(&json!({ "path": args.path, "value": value }).to_string());
     }
-    output::print_line(value.strip_suffix('\n').unwrap_or(&value))
+    output::print_text(&format!("{}\n", value.strip_suffix('\n').unwrap_or(&value)))
 }
 
 pub(crate) fn set(args: &SetArgs) -> anyhow::Result<()> {

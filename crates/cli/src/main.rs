@@ -88,7 +88,8 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // Where nobody listens there is nobody to tell.
-            let _ = writeln!(std::io::stderr(), "homing: {}", with_causes(&error));
+            let _ =
+                writeln!(std::io::stderr(), "homing: {}", output::printable(&with_causes(&error)));
             ExitCode::FAILURE
         }
     }

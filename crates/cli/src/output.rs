@@ -15,6 +15,28 @@ pub(crate) fn print(bytes: &[u8]) -> anyhow::Result<()> {
     }
 }
 
+/// Prints text for people. What in it would do something to a terminal is escaped: names may be anybody's.
+pub(crate) fn print_text(text: &str) -> anyhow::Result<()> {
+    print(printable(text).as_bytes())
+}
+
+/// A text that does nothing to a terminal but end its lines.
+pub(crate) fn printable(text: &str) -> String {
+    text.split('\n').map(printable_name).collect::<Vec<_>>().join("\n")
+}
+
+/// A name that stays on its line, too.
+pub(crate) fn printable_name(name: &str) -> String {
+    name.chars().fold(String::new(), |mut all, c| {
+        if c.is_control() {
+            all.extend(c.escape_default());
+        } else {
+            all.push(c);
+        }
+        all
+    })
+}
+
 /// Prints a line.
 pub(crate) fn print_line(line: &str) -> anyhow::Result<()> {
     print(format!("{line}\n").as_bytes())

@@ -7,6 +7,7 @@ use comfy_table::{CellAlignment, ColumnConstraint, Table, Width, presets};
 use homing_control::{Client, ClientError};
 
 use crate::attributes::ControlArgs;
+use crate::output::printable_name;
 
 /// Stands for what is not known.
 pub(crate) const UNKNOWN: &str = "-";
@@ -62,7 +63,7 @@ pub(crate) fn keyed(text: &str) -> BTreeMap<&str, &str> {
     pairs.map(|(key, value)| (key, value.trim())).collect()
 }
 
-/// A table without lines; columns from `right_from` on are aligned to the right. `least` has the
+/// A table without lines, of cells that have one each; columns from `right_from` on are aligned to the right. `least` has the
 /// least widths of the first columns, so that tables printed one after the other look alike.
 pub(crate) fn table(
     header: &[&str],
@@ -72,8 +73,9 @@ pub(crate) fn table(
 ) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    table.set_header(header);
-    table.add_rows(rows);
+    table.set_header(header.iter().map(|cell| printable_name(cell)));
+    let printable = |row: Vec<String>| row.into_iter().map(|cell| printable_name(&cell));
+    table.add_rows(rows.into_iter().map(printable));
     for (index, column) in table.column_iter_mut().enumerate() {
         column.set_padding((0, GAP));
         if let Some(width) = least.get(index) {

@@ -192,6 +192,23 @@ fn a_name_does_nothing_to_a_terminal() {
     assert_eq!(setup.printed(&["ls", "group"]), "rw group/a\\u{1b}[2J\\nrw b\\u{9b}/min\n");
     let expected = json!([{ "path": "group/a\u{1b}[2J\nrw b\u{9b}/min", "writable": true }]);
     assert_eq!(setup.json(&["ls", "group", "--json"]), expected);
+
+    setup.tree.put("workqueue/a\u{1b}[2J\nb/counters", "started 1");
+    setup.tree.put("pod/c\u{9b}2J\nd/cpus", "0");
+    setup.tree.put("module/value", "e\u{1b}[2J\nf\u{7f}");
+    assert_eq!(setup.printed(&["get", "module/value"]), "e\\u{1b}[2J\nf\\u{7f}\n");
+    let monitored = setup.printed(&["wq", "monitor", "-i", "0"]);
+    let dumped = setup.printed(&["wq", "dump"]);
+    let asked = setup.run(&["get", "workqueue/a\u{1b}[2J\nb/counter"]).stderr;
+    for (printed, name) in [
+        (&monitored, "\na\\u{1b}[2J\\nb "),
+        (&dumped, "\na\\u{1b}[2J\\nb "),
+        (&dumped, "\nc\\u{9b}2J\\nd\n"),
+        (&text(&asked), "a\\u{1b}[2J"),
+    ] {
+        assert!(printed.contains(name), "{printed:?}");
+        assert!(!printed.chars().any(|c| c.is_control() && c != '\n'), "{printed:?}");
+    }
 }
 
 #[test]

@@ -42,7 +42,7 @@ pub(crate) fn run(args: &DumpArgs) -> anyhow::Result<()> {
     if args.json {
         return output::print_line(&serde_json::to_string(&dump)?);
     }
-    output::print(dump.text().as_bytes())
+    output::print_text(&dump.text())
 }
 
 #[derive(Serialize)]
@@ -145,7 +145,12 @@ impl Dump {
         let mut text = format!("CPUs that have workers: {}\n", or_unknown(self.cpumask.as_deref()));
         for scope in &self.affinity_scopes {
             let default = self.default_affinity_scope.as_ref() == Some(&scope.name);
-            let _ = writeln!(text, "\n{}{}", scope.name, if default { " (default)" } else { "" });
+            let _ = writeln!(
+                text,
+                "\n{}{}",
+                output::printable_name(&scope.name),
+                if default { " (default)" } else { "" }
+            );
             let _ = writeln!(text, "  nr_pods   {}", scope.pods.len());
             let mut numbered = |title: &str, values: Vec<String>| {
                 let cells = values.iter().enumerate().map(|(at, value)| format!(" [{at}]={value}"));
