@@ -229,7 +229,7 @@ impl Server {
         let Some(id) = clients.register(&peer) else { return };
         let shared = Arc::clone(&self.shared);
         let body = move || {
-            let registered = Registered { shared: &shared, id };
+            let registered = Registered { shared: &shared, peer: &peer, id };
             match connection::serve(&shared, &peer) {
                 Ok(()) => tracing::debug!(id, "client left"),
                 Err(error) => {
@@ -238,7 +238,6 @@ impl Server {
                     ENDS.log(|left_out| tracing::warn!(id, %error, left_out, "connection ended"));
                 }
             }
-            peer.shutdown(Shutdown::Both);
             drop(registered);
         };
         let builder = thread::Builder::new().name(format!("nbd/{id}")).stack_size(STACK_LEN);
@@ -265,14 +264,17 @@ impl ServerHandle {
     }
 }
 
-/// Takes a connection out of the books, also where its thread panics.
+/// Hangs up and takes a connection out of the books, also where its thread panics: nobody else would end the
+/// waiting for a client that takes no replies.
 struct Registered<'a> {
     shared: &'a Shared,
+    peer: &'a Peer,
     id: u64,
 }
 
 impl Drop for Registered<'_> {
     fn drop(&mut self) {
+        self.peer.shutdown(Shutdown::Both);
         self.shared.clients.unregister(self.id);
     }
 }

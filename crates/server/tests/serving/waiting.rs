@@ -2,16 +2,16 @@
 
 use std::io::{Read, Write};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use homing_nbd::wire::command;
 use homing_server::{CryptOn, ServerOptions};
 use homing_volume::{Block, BlockError, Durability, Extent};
 
 use crate::client::{Pipelined, Request, encode};
-use crate::{device, with_server_of};
+use crate::{device, with_server_and_handle, with_server_of};
 
-/// A device of zeroes. Long reads and zeroing hang until they are let go.
+/// A device of zeroes. Long reads and zeroing hang until they are let go, and reading ahead panics.
 #[derive(Default)]
 struct Slow {
     let_go: Mutex<bool>,
@@ -59,7 +59,9 @@ impl Block for Slow {
         Ok(())
     }
 
-    fn prefetch(&self, _: u64, _: u64) {}
+    fn prefetch(&self, _: u64, _: u64) {
+        panic!("for a test");
+    }
 
     fn extents(&self, _: u64, length: u64, _: usize) -> Result<Vec<Extent>, BlockError> {
         Ok(vec![Extent { length, allocated: true }])
@@ -140,5 +142,30 @@ fn who_alone_has_memory_does_not_wait_for_himself() {
         requests.push((command::WRITE, 0, LONG, vec![2; LONG as usize]));
         let replies = Pipelined::connect(endpoint).send_all_first(&requests);
         assert!(replies.iter().all(|(errno, _)| *errno == 0));
+    });
+}
+
+/// Another thread waits for the client to take its replies.
+#[test]
+fn a_connection_that_panics_keeps_no_memory() {
+    let slow = Arc::new(Slow::default());
+    *slow.let_go.lock().unwrap() = true;
+    let options = ServerOptions { crypt_on: CryptOn::Workqueue, ..ServerOptions::default() };
+    with_server_and_handle(&slow, &options, |endpoint, handle| {
+        let wait_for = |what, done: &dyn Fn(usize) -> bool| {
+            let began = Instant::now();
+            while !done(handle.buffer_bytes()) {
+                let bytes = handle.buffer_bytes();
+                assert!(began.elapsed() < Duration::from_secs(30), "{what}: {bytes} bytes");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        };
+        let mut client = Pipelined::connect(endpoint);
+        // More than the socket takes.
+        let reads = vec![(command::READ, 0, 1 << 20, Vec::new()); 8];
+        client.0.write_all(&encode(&reads)).unwrap();
+        wait_for("replies", &|bytes| bytes > 2 << 20);
+        client.0.write_all(&encode(&[(command::CACHE, 0, 4096, Vec::new())])).unwrap();
+        wait_for("nothing", &|bytes| bytes == 0);
     });
 }
