@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use rustix::process::{Resource, Rlimit, prlimit};
 use support::nbd::{Client, ENOSPC, FUA, OK, TRIM};
 use support::{Scratch, noise, text, tool};
 
@@ -88,7 +88,7 @@ fn a_write_beyond_the_limit_of_a_file_fails_alone() {
     let server = scratch.serve(&["disk.img", "--size", "8M"]);
     // Behind the header there are 4 MiB.
     let limit = Rlimit { current: Some(20 * MIB), maximum: Some(20 * MIB) };
-    let pid = Pid::from_raw(server.pid() as i32);
+    let pid = Some(server.pid());
     prlimit(pid, Resource::Fsize, limit).unwrap();
     let mut client = Client::new(server.socket());
     let data = noise(1, MIB as usize);
@@ -106,7 +106,7 @@ fn a_write_beyond_the_limit_of_a_file_fails_alone() {
 fn what_a_cache_cannot_write_back_stays_dirty_and_fails_each_flush() {
     let scratch = Scratch::new();
     let server = scratch.serve(&["disk.img", "--size", "8M", "--cache", "32M"]);
-    let pid = Pid::from_raw(server.pid() as i32);
+    let pid = Some(server.pid());
     // Behind the header there are 4 MiB.
     let limit = Rlimit { current: Some(20 * MIB), maximum: None };
     prlimit(pid, Resource::Fsize, limit).unwrap();

@@ -8,7 +8,7 @@ use std::io::Write;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use rustix::process::{Resource, Rlimit, prlimit};
 use support::nbd::{self, Client, ENOMEM, OK};
 use support::{DEADLINE, Scratch, Server, noise};
 
@@ -18,14 +18,14 @@ const LONGEST: u32 = 32 << 20;
 
 /// Sets the limit that can be raised again; what it was.
 fn limit(server: &Server, resource: Resource, current: Option<u64>) -> Rlimit {
-    let of = Pid::from_raw(server.pid() as i32);
     let maximum = rustix::process::getrlimit(resource).maximum;
-    prlimit(of, resource, Rlimit { current, maximum }).unwrap()
+    prlimit(Some(server.pid()), resource, Rlimit { current, maximum }).unwrap()
 }
 
 /// The addresses that a process has in use, in bytes.
 fn address_space(server: &Server) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
+    let status =
+        fs::read_to_string(format!("/proc/{}/status", server.pid().as_raw_nonzero())).unwrap();
     let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
     size.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
 }
@@ -71,7 +71,8 @@ fn clients_for_which_there_are_no_descriptors_wait_and_do_not_flood_the_log() {
     let scratch = Scratch::new();
     let server = scratch.serve(&["disk.img", "--size", "1M"]);
     let mut first = Client::new(server.socket());
-    let used = fs::read_dir(format!("/proc/{}/fd", server.pid())).unwrap().count() as u64;
+    let used =
+        fs::read_dir(format!("/proc/{}/fd", server.pid().as_raw_nonzero())).unwrap().count() as u64;
     let before = limit(&server, Resource::Nofile, Some(used));
     let began = Instant::now();
     let waiting: Vec<_> = (0..3).map(|_| nbd::dial(server.socket())).collect();

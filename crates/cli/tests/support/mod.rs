@@ -152,8 +152,8 @@ impl Server {
         self.log.lock().unwrap().clone()
     }
 
-    pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+    pub(crate) fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
     }
 
     /// The most memory it has ever used, in KiB.
