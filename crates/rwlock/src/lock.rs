@@ -132,7 +132,9 @@ impl<T> BiasedRwLock<T> {
         if self.bias.load(Ordering::Relaxed) {
             self.bias.store(false, Ordering::Relaxed);
             fence::heavy();
-            slots().iter().for_each(|slot| self.wait_for(slot));
+            for slot in slots() {
+                self.wait_for(&slot);
+            }
         }
         WriteGuard { value: self.value.get_mut(), _held: guard }
     }

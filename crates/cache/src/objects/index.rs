@@ -208,7 +208,7 @@ mod tests {
         fn tags_are_found_where_they_are(head: [u8; 16], tag: u8) {
             let found = Line { head, ..Line::default() }.with(tag);
             let expected = (0..WAYS).filter(|&place| head[place] == tag);
-            prop_assert_eq!(found, expected.map(|place| 1 << place).sum());
+            prop_assert_eq!(found, expected.map(|place| 1 << place).sum::<u32>());
         }
     }
 
