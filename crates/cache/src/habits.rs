@@ -3,8 +3,8 @@
 //! Requests are the clock. Shards count them and tell them in batches; whoever completes an epoch
 //! ends it, on the way. A shard hears of it when somebody next changes it.
 //!
-//! Where next to nothing is missed a cache of objects rests: it evicts next to nothing, so hits leave no marks,
-//! nothing is learnt, and no time passes, until some have been missed again.
+//! Where next to nothing is missed a cache of objects rests: it evicts next to nothing, so nothing is learnt, and
+//! epochs are long, so that hits seldom leave a mark, until some have been missed again.
 //!
 //! Nobody ever waits here. Uses are noted and the learner told of some at a time (`heard.rs`); where too many
 //! come while it is at work some are lost: uses and exposure are both counted from a sample, and one that
@@ -26,6 +26,9 @@ const SAMPLE_MIN: usize = 1 << 12;
 /// Epochs, and requests, without a batch of misses after which a cache rests: less than one request in 512 is
 /// missed then.
 const REST_AFTER: (u64, u64) = (16, 1 << 15);
+/// How many times longer epochs are then: eight cachefuls of requests. What comes after a rest, as another
+/// capacity, still finds what was used long before the rest of it.
+const REST_EPOCH: u64 = 1024;
 
 /// What shards share.
 #[derive(Debug)]
@@ -124,7 +127,7 @@ impl Habits {
     /// Leaves the mark of a hit. Whether [`used`](Self::used) is to hear of it.
     #[inline]
     pub(crate) fn hit(&self, mark: &Mark) -> bool {
-        !self.now.resting.load(Relaxed) && mark.used(self.epoch())
+        mark.used(self.epoch()) && !self.now.resting.load(Relaxed)
     }
 
     /// A page was used for the first time in this epoch, or was missed. May be left out by shards for
@@ -189,19 +192,13 @@ impl Habits {
         lock(&self.learner).epoch_length()
     }
 
-    /// So many requests passed that were hits, in a cache that also tells of those that [missed](Self::missed).
-    pub(crate) fn hits_passed(&self, requests: u64) {
-        // What does nothing need not make others wait for the clock's line.
-        if !self.now.resting.load(Relaxed) {
-            self.passed(requests);
-        }
-    }
-
-    /// So many requests passed that were misses.
+    /// So many requests passed that were misses. Only a cache that tells of these rests.
     pub(crate) fn missed(&self, requests: u64) {
         self.clock.missed_at.store(self.clock.requests.load(Relaxed), Relaxed);
         if self.now.resting.load(Relaxed) {
             self.now.resting.store(false, Relaxed);
+            // The long epoch is over.
+            self.clock.epoch_ends.store(0, Relaxed);
         }
         self.passed(requests);
     }
@@ -240,8 +237,9 @@ impl Habits {
         self.tell_learner(learner);
         let ends = self.clock.epoch_ends.load(Relaxed);
         // Where requests are told faster than epochs can be ended, these get longer.
-        let length = learner.epoch_length();
-        let ends = if ends > now { now } else { ends };
+        let resting = self.now.resting.load(Relaxed);
+        let length = learner.epoch_length() * if resting { REST_EPOCH } else { 1 };
+        let ends = if ends > now || ends == 0 { now } else { ends };
         self.clock.epoch_ends.store((ends + length).max(now + 1), Relaxed);
         let mut epoch = self.epoch() + 1;
         if epoch == 2 * ERA {
@@ -250,11 +248,11 @@ impl Habits {
             self.min_ttl.turn_back(ERA);
         }
         let held = |class: usize| self.held[class / 64].load(Relaxed) >> (class % 64) & 1 == 1;
-        let worth = learner.end_epoch(epoch, now, held);
+        let worth = (!resting).then(|| learner.end_epoch(epoch, now, held)).flatten();
         self.now.epoch.store(epoch, Release);
         self.min_ttl.epoch_began(epoch);
         let without = now.saturating_sub(self.clock.missed_at.load(Relaxed));
-        if without >= (length * REST_AFTER.0).max(REST_AFTER.1) {
+        if !resting && without >= (length * REST_AFTER.0).max(REST_AFTER.1) {
             self.now.resting.store(true, Relaxed);
         }
         if let Some(worth) = worth.filter(|_| self.now.learning.load(Relaxed)) {
@@ -355,22 +353,20 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_is_missed_no_time_passes_until_something_is() {
-        let habits = Habits::new(1000);
+    fn where_nothing_is_missed_time_is_slow_until_something_is() {
+        let habits = Habits::new(1280);
         let mark = Mark::new(0);
         habits.passed(100);
         assert!(habits.epoch() > 0 && habits.hit(&mark));
-        for _ in 0..=REST_AFTER.1 {
-            habits.hits_passed(1);
-        }
-        let (rests, requests) = (habits.epoch(), habits.clock.requests.load(Relaxed));
-        habits.hits_passed(100_000);
-        assert!(!habits.hit(&mark), "the mark is old, but nobody needs it");
-        assert_eq!((habits.epoch(), habits.clock.requests.load(Relaxed)), (rests, requests));
+        (0..=REST_AFTER.1).for_each(|_| habits.passed(1));
+        let rests = habits.epoch();
+        (0..100 * REST_EPOCH).for_each(|_| habits.passed(1));
+        assert!((9..=11).contains(&(habits.epoch() - rests)));
+        assert!(!habits.hit(&mark), "the learner need not hear of it");
+        let rests = habits.epoch();
         habits.missed(1);
-        assert!(habits.hit(&mark));
-        habits.hits_passed(20);
-        assert!(habits.epoch() > rests);
+        habits.passed(20);
+        assert!(habits.hit(&mark) && (2..5).contains(&(habits.epoch() - rests)));
     }
 
     /// Else whoever masks a count with it tells more batches than there were.

@@ -19,9 +19,9 @@ pub(crate) use std::thread::{ThreadId, current};
 use std::sync::{PoisonError, TryLockError, TryLockResult};
 
 #[cfg(not(shuttle))]
-pub(crate) use homing_rwlock::{BiasedRwLock, Reader};
+pub(crate) use homing_rwlock::{BiasedRwLock, thread_number};
 #[cfg(shuttle)]
-pub(crate) use unbiased::{BiasedRwLock, Reader};
+pub(crate) use unbiased::{BiasedRwLock, thread_number};
 
 /// Takes a mutex.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -52,18 +52,8 @@ pub(crate) fn write<T: ?Sized>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
 mod unbiased {
     use super::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-    #[derive(Clone, Copy)]
-    pub(crate) struct Reader;
-
-    impl Reader {
-        pub(crate) fn current() -> Self {
-            Self
-        }
-
-        #[expect(clippy::unused_self, reason = "as where there are several")]
-        pub(crate) fn number(self) -> usize {
-            0
-        }
+    pub(crate) fn thread_number() -> usize {
+        0
     }
 
     pub(crate) struct BiasedRwLock<T>(RwLock<T>);
@@ -75,10 +65,6 @@ mod unbiased {
 
         pub(crate) fn read(&self) -> RwLockReadGuard<'_, T> {
             super::read(&self.0)
-        }
-
-        pub(crate) fn read_by(&self, _: Reader) -> RwLockReadGuard<'_, T> {
-            self.read()
         }
 
         pub(crate) fn write(&self) -> RwLockWriteGuard<'_, T> {

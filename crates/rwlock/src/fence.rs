@@ -25,6 +25,7 @@ pub(crate) fn heavy() {
 
 #[cfg(all(target_os = "linux", not(any(loom, miri))))]
 mod backend {
+    use std::io::Write;
     use std::sync::atomic::{Ordering, compiler_fence};
 
     use rustix::thread::{MembarrierCommand, membarrier};
@@ -46,9 +47,10 @@ mod backend {
         if !register() || membarrier(MembarrierCommand::PrivateExpedited).is_err() {
             // To go on would let a writer in beside readers. Only a filter of system calls that came after
             // the registration can do this.
-            eprintln!(
-                "membarrier(2) was allowed and is not any more: no lock can be had without it"
-            );
+            // Nor must this panic where nobody reads it.
+            let line =
+                "membarrier(2) was allowed and is not any more: no lock can be had without it";
+            let _ = writeln!(std::io::stderr(), "{line}");
             std::process::abort();
         }
     }

@@ -21,4 +21,4 @@ mod readers;
 mod sync;
 
 pub use lock::{BiasedRwLock, ReadGuard, WriteGuard};
-pub use readers::Reader;
+pub use readers::thread_number;

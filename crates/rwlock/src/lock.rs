@@ -6,7 +6,7 @@ use std::ptr;
 use std::sync::PoisonError;
 
 use crate::fence;
-use crate::readers::{self, NONE, Reader, Slot};
+use crate::readers::{self, NONE, Slot};
 use crate::sync::{
     AtomicBool, AtomicU32, ConstPtr, MutPtr, Ordering, RwLock, RwLockReadGuard, RwLockWriteGuard,
     UnsafeCell, spin_loop, yield_now,
@@ -62,13 +62,7 @@ impl<T> BiasedRwLock<T> {
     /// already must not read again: a writer may wait in between.
     #[inline]
     pub fn read(&self) -> ReadGuard<'_, T> {
-        self.read_by(Reader::current())
-    }
-
-    /// [`read`](Self::read), for those who know who they are.
-    #[inline]
-    pub fn read_by(&self, reader: Reader) -> ReadGuard<'_, T> {
-        self.read_at(reader.slot)
+        self.read_at(readers::current())
     }
 
     #[inline]
@@ -153,8 +147,9 @@ impl<T> BiasedRwLock<T> {
         }
     }
 
+    /// Not the lock's own, which that of a lock within it may have, too.
     fn address(&self) -> usize {
-        ptr::from_ref(self).addr()
+        ptr::from_ref(&self.bias).addr()
     }
 
     /// The value, without the lock.
@@ -263,6 +258,17 @@ mod tests {
         *one.write() = 3;
         *other.write() = 4;
         assert_eq!((*one.read(), *other.read()), (3, 4));
+    }
+
+    #[test]
+    fn a_lock_within_a_lock_is_another_one() {
+        let outer = BiasedRwLock::new(BiasedRwLock::new(1));
+        for _ in 0..=2 * BIAS_AFTER {
+            assert_eq!(*outer.read().read(), 1);
+        }
+        (0..=BIAS_AFTER).for_each(|_| _ = outer.read());
+        *outer.read().write() = 2;
+        assert_eq!(*outer.read().read(), 2);
     }
 
     #[test]

@@ -4,7 +4,6 @@
 //! threads at a time that read.
 
 use std::cell::Cell;
-use std::marker::PhantomData;
 use std::sync::{Mutex, PoisonError};
 
 use crate::sync::{AtomicUsize, Ordering};
@@ -55,14 +54,6 @@ fn give_back(slot: &'static Slot) {
     }
 }
 
-/// The thread that reads. To be asked for once where it is needed twice.
-#[derive(Clone, Copy)]
-pub struct Reader {
-    pub(crate) slot: Option<&'static Slot>,
-    /// A slot is its thread's.
-    not_send: PhantomData<*const ()>,
-}
-
 thread_local! {
     // Without a destructor, so that reading it is all there is to it.
     static SLOT: Cell<Option<&'static Slot>> = const { Cell::new(None) };
@@ -80,36 +71,34 @@ impl Drop for Return {
     }
 }
 
-impl Reader {
-    /// The thread that runs.
-    #[inline]
-    pub fn current() -> Self {
-        let slot = SLOT.get().or_else(Self::register);
-        Self { slot, not_send: PhantomData }
-    }
+/// The slot of the thread that runs; `None` where it is about to end. To be asked for at each use: a slot that
+/// was given back is another thread's.
+#[inline]
+pub(crate) fn current() -> Option<&'static Slot> {
+    SLOT.get().or_else(register)
+}
 
-    /// A small number that no other thread has at the same time; but those that end have 0.
-    ///
-    /// ```
-    /// use homing_rwlock::Reader;
-    ///
-    /// let mine = Reader::current().number();
-    /// let others = std::thread::spawn(|| Reader::current().number()).join().unwrap();
-    /// assert!(mine == Reader::current().number() && others != mine);
-    /// ```
-    #[inline]
-    pub fn number(self) -> usize {
-        self.slot.map_or(0, |slot| slot.number)
-    }
+#[cold]
+fn register() -> Option<&'static Slot> {
+    RETURN.try_with(|_| ()).ok()?;
+    let slot = take();
+    SLOT.set(Some(slot));
+    Some(slot)
+}
 
-    /// `None` where the thread is about to end.
-    #[cold]
-    fn register() -> Option<&'static Slot> {
-        RETURN.try_with(|_| ()).ok()?;
-        let slot = take();
-        SLOT.set(Some(slot));
-        Some(slot)
-    }
+/// A small number that no other thread has at the same time; but those that end have 0.
+///
+/// ```
+/// use homing_rwlock::thread_number;
+///
+/// let others = std::thread::spawn(thread_number);
+/// let mine = thread_number();
+/// assert_eq!(mine, thread_number());
+/// # others.join().unwrap();
+/// ```
+#[inline]
+pub fn thread_number() -> usize {
+    current().map_or(0, |slot| slot.number)
 }
 
 #[cfg(all(test, not(loom)))]
@@ -118,7 +107,7 @@ mod tests {
 
     #[test]
     fn slots_are_used_again() {
-        let number = || std::thread::spawn(|| Reader::current().number()).join().unwrap();
+        let number = || std::thread::spawn(|| thread_number()).join().unwrap();
         // Other tests have threads, too: these come in between, but not a hundred times.
         let mut numbers: Vec<_> = (0..100).map(|_| number()).collect();
         numbers.sort_unstable();

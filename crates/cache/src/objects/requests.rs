@@ -9,8 +9,8 @@ use super::common::Common;
 use super::group::Group;
 use super::removal::{Cause, Departures};
 use super::shard::{Insertion, Shard};
-use crate::sync::Reader;
 use crate::sync::atomic::Ordering::Relaxed;
+use crate::sync::thread_number;
 
 impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
     #[inline]
@@ -30,9 +30,8 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let reader = Reader::current();
-        let finds = &self.finds[reader.number() & (self.finds.len() - 1)];
-        let shard = self.part(hash).shard.read_by(reader);
+        let finds = &self.finds[thread_number() & (self.finds.len() - 1)];
+        let shard = self.part(hash).shard.read();
         let found = shard.find_entry(hash, key).filter(|&(frame, _)| {
             !(self.common.expires || shard.counts_groups) || self.hit_with_care(&shard, frame)
         });
@@ -49,7 +48,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
         let hits = finds.hits.load(Relaxed) + 1;
         finds.hits.store(hits, Relaxed);
         if self.is_batch(hits) {
-            self.common.habits.hits_passed(self.common.habits.batch() as u64);
+            self.common.habits.passed(self.common.habits.batch() as u64);
         }
         Some(value)
     }

@@ -267,3 +267,18 @@ fn nothing_is_evicted_for_what_does_not_fit_beside_pinned_entries() {
     cache.insert(101, 100);
     assert!(cache.contains_key(&101) && cache.len() == 1);
 }
+
+/// Long after anything was missed it still knows what was used long ago.
+#[test]
+fn after_a_rest_a_smaller_capacity_keeps_what_was_used_last() {
+    let cache: Cache<u64, u64> = Cache::builder().capacity(10_000).shards(1).build().unwrap();
+    (0..10_000).for_each(|key| _ = cache.insert(key, key));
+    for half in [0..5_000, 5_000..10_000] {
+        for _ in 0..60 {
+            half.clone().for_each(|key| assert_eq!(cache.get(&key), Some(key)));
+        }
+    }
+    cache.set_capacity(5_000);
+    let kept = (5_000..10_000).filter(|key| cache.contains_key(key)).count();
+    assert!(kept > 4_900, "{kept} of 5000");
+}
