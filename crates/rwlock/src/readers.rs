@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn slots_are_used_again() {
-        let number = || std::thread::spawn(|| thread_number()).join().unwrap();
+        let number = || std::thread::spawn(thread_number).join().unwrap();
         // Other tests have threads, too: these come in between, but not a hundred times.
         let mut numbers: Vec<_> = (0..100).map(|_| number()).collect();
         numbers.sort_unstable();
