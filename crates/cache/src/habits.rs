@@ -100,7 +100,8 @@ impl Habits {
                 horizon: AtomicU32::new(u32::MAX),
                 requests: AtomicU64::new(0),
                 epoch_ends: AtomicU64::new(learner.epoch_length()),
-                missed_at: AtomicU64::new(0),
+                // Who never tells of misses never rests.
+                missed_at: AtomicU64::new(u64::MAX),
             },
             held: std::array::from_fn(|_| AtomicU64::new(0)),
             heard: Heard::new(),
@@ -355,6 +356,7 @@ mod tests {
     #[test]
     fn where_nothing_is_missed_time_is_slow_until_something_is() {
         let habits = Habits::new(1280);
+        habits.missed(0);
         let mark = Mark::new(0);
         habits.passed(100);
         assert!(habits.epoch() > 0 && habits.hit(&mark));
