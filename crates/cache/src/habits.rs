@@ -4,7 +4,7 @@
 //! ends it, on the way. A shard hears of it when somebody next changes it.
 //!
 //! Where next to nothing is missed a cache of objects rests: it evicts next to nothing, so nothing is learnt, and
-//! epochs are long, so that hits seldom leave a mark, until some have been missed again.
+//! few epochs begin, so that hits seldom leave a mark, until some have been missed again.
 //!
 //! Nobody ever waits here. Uses are noted and the learner told of some at a time (`heard.rs`); where too many
 //! come while it is at work some are lost: uses and exposure are both counted from a sample, and one that
@@ -26,9 +26,9 @@ const SAMPLE_MIN: usize = 1 << 12;
 /// Epochs, and requests, without a batch of misses after which a cache rests: less than one request in 512 is
 /// missed then.
 const REST_AFTER: (u64, u64) = (16, 1 << 15);
-/// How many times longer epochs are then: eight cachefuls of requests. What comes after a rest, as another
+/// Of so many epochs one begins then, every eight cachefuls of requests. What comes after a rest, as another
 /// capacity, still finds what was used long before the rest of it.
-const REST_EPOCH: u64 = 1024;
+const REST_EPOCHS: u32 = 1024;
 
 /// What shards share.
 #[derive(Debug)]
@@ -70,6 +70,8 @@ struct Clock {
     epoch_ends: AtomicU64,
     /// How many requests there were when a batch of misses was told last.
     missed_at: AtomicU64,
+    /// Epochs that did not begin since one did.
+    left_out: AtomicU32,
 }
 
 impl Habits {
@@ -102,6 +104,7 @@ impl Habits {
                 epoch_ends: AtomicU64::new(learner.epoch_length()),
                 // Who never tells of misses never rests.
                 missed_at: AtomicU64::new(u64::MAX),
+                left_out: AtomicU32::new(0),
             },
             held: std::array::from_fn(|_| AtomicU64::new(0)),
             heard: Heard::new(),
@@ -198,8 +201,6 @@ impl Habits {
         self.clock.missed_at.store(self.clock.requests.load(Relaxed), Relaxed);
         if self.now.resting.load(Relaxed) {
             self.now.resting.store(false, Relaxed);
-            // The long epoch is over.
-            self.clock.epoch_ends.store(0, Relaxed);
         }
         self.passed(requests);
     }
@@ -235,13 +236,17 @@ impl Habits {
     }
 
     fn begin_epoch(&self, learner: &mut Learner, now: u64) {
-        self.tell_learner(learner);
         let ends = self.clock.epoch_ends.load(Relaxed);
         // Where requests are told faster than epochs can be ended, these get longer.
-        let resting = self.now.resting.load(Relaxed);
-        let length = learner.epoch_length() * if resting { REST_EPOCH } else { 1 };
-        let ends = if ends > now || ends == 0 { now } else { ends };
+        let length = learner.epoch_length();
+        let ends = if ends > now { now } else { ends };
         self.clock.epoch_ends.store((ends + length).max(now + 1), Relaxed);
+        let resting = self.now.resting.load(Relaxed);
+        if resting && self.clock.left_out.fetch_add(1, Relaxed) + 1 < REST_EPOCHS {
+            return;
+        }
+        self.clock.left_out.store(0, Relaxed);
+        self.tell_learner(learner);
         let mut epoch = self.epoch() + 1;
         if epoch == 2 * ERA {
             epoch -= ERA;
@@ -362,12 +367,12 @@ mod tests {
         assert!(habits.epoch() > 0 && habits.hit(&mark));
         (0..=REST_AFTER.1).for_each(|_| habits.passed(1));
         let rests = habits.epoch();
-        (0..100 * REST_EPOCH).for_each(|_| habits.passed(1));
+        (0..100 * REST_EPOCHS).for_each(|_| habits.passed(1));
         assert!((9..=11).contains(&(habits.epoch() - rests)));
         assert!(!habits.hit(&mark), "the learner need not hear of it");
         let rests = habits.epoch();
         habits.missed(1);
-        habits.passed(20);
+        (0..20).for_each(|_| habits.passed(1));
         assert!(habits.hit(&mark) && (2..5).contains(&(habits.epoch() - rests)));
     }
 
