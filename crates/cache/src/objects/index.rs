@@ -77,15 +77,21 @@ impl Index {
 
     /// The frame with this hash for which it says yes.
     #[inline]
-    pub(super) fn find(&self, hash: u64, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
+    pub(super) fn find(&self, hash: u64, is_it: impl FnMut(u32) -> bool) -> Option<u32> {
+        self.position(hash, is_it).map(|(line, place)| self.lines[line].frames[place])
+    }
+
+    /// Its line, and its place there.
+    #[inline]
+    fn position(&self, hash: u64, mut is_it: impl FnMut(u32) -> bool) -> Option<(usize, usize)> {
         let (mut at, tag) = self.home(hash);
         for tried in 0..self.lines.len() + JUMPS {
             let line = &self.lines[at];
             let mut found = line.with(tag);
             while found != 0 {
-                let frame = line.frames[found.trailing_zeros() as usize];
-                if is_it(frame) {
-                    return Some(frame);
+                let place = found.trailing_zeros() as usize;
+                if is_it(line.frames[place]) {
+                    return Some((at, place));
                 }
                 found &= found - 1;
             }
@@ -139,27 +145,22 @@ impl Index {
     ///
     /// If it is not there.
     pub(super) fn remove(&mut self, hash: u64, frame: u32) {
+        let found = self.position(hash, |it| it == frame);
+        let Some((line, place)) = found else { panic!("frame {frame} is not in the index") };
+        self.lines[line].head[place] = 0;
+        self.len -= 1;
+        // It passed the lines before that.
         let (mut at, tag) = self.home(hash);
-        for tried in 0..self.lines.len() + JUMPS {
-            let next = self.next(at, tag, tried);
-            let line = &mut self.lines[at];
-            let mut found = line.with(tag);
-            while found != 0 {
-                let place = found.trailing_zeros() as usize;
-                if line.frames[place] == frame {
-                    line.head[place] = 0;
-                    self.len -= 1;
-                    return;
-                }
-                found &= found - 1;
+        for tried in 0.. {
+            if at == line {
+                break;
             }
-            // It passed here, unless it is nowhere.
-            if line.passed() != MANY {
-                line.head[WAYS] = line.passed().saturating_sub(1);
+            let before = &mut self.lines[at];
+            if before.passed() != MANY {
+                before.head[WAYS] -= 1;
             }
-            at = next;
+            at = self.next(at, tag, tried);
         }
-        panic!("frame {frame} is not in the index");
     }
 }
 
