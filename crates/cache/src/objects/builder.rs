@@ -2,6 +2,7 @@
 
 use std::hash::{BuildHasher, Hash};
 use std::marker::PhantomData;
+use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
 use super::Cache;
@@ -282,8 +283,8 @@ impl<K, V, S> Builder<K, V, S> {
             Some(_) => capacity.min(EXPECTED_WEIGHED),
             None => capacity,
         };
-        let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64);
-        let shards = (expected / MIN_SHARD).clamp(1, SHARDS * cpus) as usize;
+        let cpus = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        let shards = (expected / MIN_SHARD).clamp(1, SHARDS * cpus as u64) as usize;
         let shards = self.shards.unwrap_or(shards);
         if shards == 0 || shards as u64 > capacity {
             return Err(BuildError::Shards { shards, capacity });
@@ -304,6 +305,6 @@ impl<K, V, S> Builder<K, V, S> {
             expected: AtomicUsize::new(expected as usize),
             time: self.time.map_or_else(|| Time::Real(Instant::now()), Time::Given),
         };
-        Ok(Cache::from_common(common, number))
+        Ok(Cache::from_common(common, number, cpus))
     }
 }

@@ -2,7 +2,6 @@
 
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
-use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::builder::Builder;
@@ -93,7 +92,8 @@ impl<K: Hash + Eq, V: Clone> Cache<K, V> {
 }
 
 impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
-    pub(super) fn from_common(common: Common<K, V, S>, number: usize) -> Self {
+    /// On so many CPUs.
+    pub(super) fn from_common(common: Common<K, V, S>, number: usize, cpus: usize) -> Self {
         let known = common.weigher.is_none();
         let expected = common.shard_capacity(common.shards - 1);
         let entries = if known && expected <= EXPECTED_MAX { expected as usize } else { 0 };
@@ -101,7 +101,6 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
             shard: BiasedRwLock::new(Shard::new(common.shard_capacity(number), entries)),
         };
         let shards = (0..common.shards).map(part).collect();
-        let cpus = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let finds = (0..cpus.next_power_of_two().min(FINDS_MAX)).map(|_| Finds::default());
         Self { inner: Arc::new(Inner { common, shards, finds: finds.collect(), number }) }
     }
