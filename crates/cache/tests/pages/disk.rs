@@ -190,3 +190,35 @@ pub(crate) fn smallest(builder: impl Fn(usize) -> Builder) -> (PageCache, usize)
     };
     (builder(least).build().unwrap(), least)
 }
+
+/// A disk that panics when it is written to, so many times.
+pub(crate) struct Shaky {
+    pub(crate) disk: Arc<Disk>,
+    pub(crate) panics: AtomicUsize,
+}
+
+impl Shaky {
+    pub(crate) fn new(disk: Arc<Disk>, panics: usize) -> Arc<Self> {
+        Arc::new(Self { disk, panics: AtomicUsize::new(panics) })
+    }
+}
+
+impl Backing for Shaky {
+    fn size(&self) -> u64 {
+        self.disk.size()
+    }
+
+    fn read(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        self.disk.read(offset, data)
+    }
+
+    fn write(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        let left = self.panics.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1));
+        assert!(left.is_err(), "a backing that panics");
+        self.disk.write(offset, data)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.disk.flush()
+    }
+}

@@ -9,7 +9,7 @@ use std::thread;
 
 use homing_cache::pages::{Backing, CachedFile, FileError, PageCache};
 
-use crate::disk::{ByHand, Disk, smallest};
+use crate::disk::{ByHand, Disk, Shaky, smallest};
 
 const PAGE: usize = 512;
 
@@ -384,32 +384,10 @@ fn a_file_dropped_while_its_disk_was_full_is_written_when_there_is_room() {
     cache.remove_group(&group).expect("no file of it is open");
 }
 
-/// Panics when it is written to, for a while.
-struct Shaky(Arc<Disk>, AtomicBool);
-
-impl Backing for Shaky {
-    fn size(&self) -> u64 {
-        self.0.size()
-    }
-
-    fn read(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
-        self.0.read(offset, data)
-    }
-
-    fn write(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
-        assert!(!self.1.load(SeqCst), "a backing that panics");
-        self.0.write(offset, data)
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        self.0.flush()
-    }
-}
-
 #[test]
 fn a_file_whose_backing_panics_as_it_is_closed_is_written_later() {
     for drops in [true, false] {
-        let shaky = Arc::new(Shaky(Disk::new(64 * PAGE), AtomicBool::new(true)));
+        let shaky = Shaky::new(Disk::new(64 * PAGE), usize::MAX);
         let jobs = ByHand::default();
         let builder = PageCache::builder(4 << 20).page_size(PAGE).background(jobs.clone());
         let cache = builder.build().unwrap();
@@ -423,13 +401,13 @@ fn a_file_whose_backing_panics_as_it_is_closed_is_written_later() {
                 },
             ));
         assert_eq!((closed.is_ok(), group.dirty()), (drops, 10 * PAGE as u64));
-        shaky.1.store(false, SeqCst);
+        shaky.panics.store(0, SeqCst);
         let other = cache.open(Disk::new(2000 * PAGE), &group).unwrap();
         for page in 0..10_000 {
             other.read(page % 2000 * PAGE as u64, &mut [0; 8]).unwrap();
             jobs.run();
         }
-        assert_eq!((group.dirty(), &shaky.0.durable()[..10 * PAGE]), (0, &[7; 10 * PAGE][..]));
+        assert_eq!((group.dirty(), &shaky.disk.durable()[..10 * PAGE]), (0, &[7; 10 * PAGE][..]));
         other.close().unwrap();
         cache.remove_group(&group).expect("no file of it is open");
     }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use homing_cache::pages::{Background, Backing, Job, PageCache};
 
-use crate::disk::{ByHand, Disk, smallest};
+use crate::disk::{ByHand, Disk, Shaky, smallest};
 
 const PAGE: usize = 512;
 /// Far longer than anything here takes.
@@ -226,28 +226,6 @@ fn pages_are_not_read_for_ever_where_asking_for_a_job_panics() {
     ends("the next read of the page", || _ = thread::spawn(again).join());
 }
 
-/// Panics at the first write, once.
-struct Shaky(Arc<Disk>, AtomicBool);
-
-impl Backing for Shaky {
-    fn size(&self) -> u64 {
-        self.0.size()
-    }
-
-    fn read(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
-        self.0.read(offset, data)
-    }
-
-    fn write(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
-        assert!(self.1.swap(true, SeqCst), "a backing that panics");
-        self.0.write(offset, data)
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        self.0.flush()
-    }
-}
-
 #[test]
 fn after_a_backing_has_panicked_the_pages_after_it_can_go() {
     let (cache, _) =
@@ -255,7 +233,7 @@ fn after_a_backing_has_panicked_the_pages_after_it_can_go() {
     cache.set_dirty(100, 100);
     let disk = Disk::new(4000 * PAGE);
     let group = cache.group("all").build();
-    let file = cache.open(Arc::new(Shaky(disk.clone(), AtomicBool::new(false))), &group).unwrap();
+    let file = cache.open(Shaky::new(disk.clone(), 1), &group).unwrap();
     let file = Arc::new(file);
     let frames = cache.stats().frames as u64;
     // Far apart: each is a run of its own.
