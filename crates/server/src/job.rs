@@ -29,14 +29,7 @@ impl Job {
 
     pub(crate) fn answer(self, result: Result<(), BlockError>) {
         let mut bytes = Vec::new();
-        match result {
-            Ok(()) => reply::done(&mut bytes, self.cookie),
-            Err(error) => {
-                let errno = report(&error, &self.export);
-                let text = error.to_string();
-                reply::error(&mut bytes, &self.session, self.cookie, errno, &text);
-            }
-        }
+        encode(&mut bytes, (&self.session, &self.export), self.cookie, result);
         self.send(Payload::Short(bytes));
     }
 
@@ -61,16 +54,25 @@ impl Drop for Job {
 /// Leaves the reply to a command without data in `outbox`.
 pub(crate) fn answer(
     outbox: &mut Outbox,
-    (session, export): (&Session, &str),
+    told: (&Session, &str),
     cookie: u64,
     result: Result<(), BlockError>,
 ) -> io::Result<()> {
+    outbox.push(|bytes| encode(bytes, told, cookie, result))
+}
+
+/// Appends the reply to a command without data.
+fn encode(
+    bytes: &mut Vec<u8>,
+    (session, export): (&Session, &str),
+    cookie: u64,
+    result: Result<(), BlockError>,
+) {
     match result {
-        Ok(()) => outbox.push(|bytes| reply::done(bytes, cookie)),
+        Ok(()) => reply::done(bytes, cookie),
         Err(error) => {
             let errno = report(&error, export);
-            let message = error.to_string();
-            outbox.push(|bytes| reply::error(bytes, session, cookie, errno, &message))
+            reply::error(bytes, session, cookie, errno, &error.to_string());
         }
     }
 }
