@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::{anyhow, bail};
 use clap::Args;
-use homing_control::{AttributeError, Client, ClientError};
+use homing_control::{AttributeError, Client, ClientError, printable_name};
 use serde_json::{Value, json};
 
 use crate::output;
@@ -106,7 +106,7 @@ pub(crate) fn list(args: &LsArgs) -> anyhow::Result<()> {
     }
     let text = attributes.iter().fold(String::new(), |mut text, attribute| {
         let access = if attribute.writable { "rw" } else { "ro" };
-        let _ = writeln!(text, "{access} {}", output::printable_name(&attribute.path));
+        let _ = writeln!(text, "{access} {}", printable_name(&attribute.path));
         text
     });
     output::print(text.as_bytes())

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use anyhow::Context;
+use homing_control::printable_name;
 
 /// Prints bytes and flushes. A reader that has left (`| head`) is no error.
 pub(crate) fn print(bytes: &[u8]) -> anyhow::Result<()> {
@@ -23,18 +24,6 @@ pub(crate) fn print_text(text: &str) -> anyhow::Result<()> {
 /// A text that does nothing to a terminal but end its lines.
 pub(crate) fn printable(text: &str) -> String {
     text.split('\n').map(printable_name).collect::<Vec<_>>().join("\n")
-}
-
-/// A name that stays on its line, too.
-pub(crate) fn printable_name(name: &str) -> String {
-    name.chars().fold(String::new(), |mut all, c| {
-        if c.is_control() {
-            all.extend(c.escape_default());
-        } else {
-            all.push(c);
-        }
-        all
-    })
 }
 
 /// Prints a line.

@@ -4,10 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use comfy_table::{CellAlignment, ColumnConstraint, Table, Width, presets};
-use homing_control::{Client, ClientError};
+use homing_control::{Client, ClientError, printable_name};
 
 use crate::attributes::ControlArgs;
-use crate::output::printable_name;
 
 /// Stands for what is not known.
 pub(crate) const UNKNOWN: &str = "-";

@@ -50,18 +50,20 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Read on in this order: `attribute`, `trees`, `wire`, `lines`, `socket`, `client`.
+//! Read on in this order: `attribute`, `trees`, `wire`, `lines`, `socket`, `client`, `printable`.
 #![forbid(unsafe_code)]
 
 mod attribute;
 mod client;
 mod lines;
+mod printable;
 mod socket;
 mod trees;
 mod wire;
 
 pub use attribute::{Attribute, AttributeError, AttributeTree};
 pub use client::{Client, ClientError};
+pub use printable::printable_name;
 pub use socket::{CONNECTIONS_MAX, ControlSocket};
 pub use trees::Trees;
 pub use wire::REQUEST_LENGTH_MAX;

@@ -21,22 +21,11 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
+use homing_control::printable_name;
 use homing_mglru::density::{Feedback, Generation, Tiers, add_tiers};
 
 use super::core::Core;
 use super::group::GroupState;
-
-/// A name, of which nothing can be taken for a line of its own, or for what steers a terminal.
-fn one_line(name: &str) -> String {
-    name.chars().fold(String::new(), |mut line, c| {
-        if c.is_control() || c == '\\' {
-            line.extend(c.escape_default());
-        } else {
-            line.push(c);
-        }
-        line
-    })
-}
 
 impl Core {
     /// The text of `lru_gen`, or of `lru_gen_full`.
@@ -48,7 +37,7 @@ impl Core {
         }
         for group in self.groups() {
             let (ages, tiers) = self.by_age(&group);
-            let (number, name) = (group.number, one_line(&group.name));
+            let (number, name) = (group.number, printable_name(&group.name.replace('\\', r"\\")));
             let _ = writeln!(text, "memcg {number:5} {name}\n node {:5}", 0);
             for generation in ages {
                 let ([clean, dirty], age) = (generation.sizes(), generation.age);

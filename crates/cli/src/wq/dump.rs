@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use clap::Args;
 use homing::{CpuSet, Scope};
-use homing_control::ClientError;
+use homing_control::{ClientError, printable_name};
 use serde::Serialize;
 
 use crate::attributes::ControlArgs;
@@ -148,7 +148,7 @@ impl Dump {
             let _ = writeln!(
                 text,
                 "\n{}{}",
-                output::printable_name(&scope.name),
+                printable_name(&scope.name),
                 if default { " (default)" } else { "" }
             );
             let _ = writeln!(text, "  nr_pods   {}", scope.pods.len());

@@ -1,0 +1,21 @@
+//! Names for people to read.
+
+/// A name that stays on its line and does nothing to a terminal: names may be anybody's. Control characters
+/// stand as in source text.
+///
+/// ```
+/// use homing_control::printable_name;
+///
+/// assert_eq!(printable_name("disk 1"), "disk 1");
+/// assert_eq!(printable_name("disk\n\u{1b}[2J"), r"disk\n\u{1b}[2J");
+/// ```
+pub fn printable_name(name: &str) -> String {
+    name.chars().fold(String::new(), |mut all, c| {
+        if c.is_control() {
+            all.extend(c.escape_default());
+        } else {
+            all.push(c);
+        }
+        all
+    })
+}
