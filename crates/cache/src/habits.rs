@@ -3,8 +3,9 @@
 //! Requests are the clock. Shards count them and tell them in batches; whoever completes an epoch
 //! ends it, on the way. A shard hears of it when somebody next changes it.
 //!
-//! Where next to nothing is missed a cache of objects rests: it evicts next to nothing, so nothing is learnt, and
-//! few epochs begin, so that hits seldom leave a mark, until some have been missed again.
+//! Where next to nothing is missed a cache of objects rests: it evicts next to nothing, so hits leave no marks, nothing
+//! is learnt, and no epoch ends, until some have been missed again. Now and then it wakes by itself, so that it
+//! knows what was used lately if something happens, as another capacity.
 //!
 //! Nobody ever waits here. Uses are noted and the learner told of some at a time (`heard.rs`); where too many
 //! come while it is at work some are lost: uses and exposure are both counted from a sample, and one that
@@ -25,10 +26,9 @@ const SAMPLE_MIN: usize = 1 << 12;
 
 /// Epochs, and requests, without a batch of misses after which a cache rests: less than one request in 512 is
 /// missed then.
-const REST_AFTER: (u64, u64) = (16, 1 << 15);
-/// Of so many epochs one begins then, every eight cachefuls of requests. What comes after a rest, as another
-/// capacity, still finds what was used long before the rest of it.
-const REST_EPOCHS: u32 = 1024;
+const REST_AFTER: (u64, u64) = (16, 1 << 13);
+/// How many times as long it rests, at most.
+const REST: u64 = 8;
 
 /// What shards share.
 #[derive(Debug)]
@@ -68,10 +68,8 @@ struct Clock {
     horizon: AtomicU32,
     requests: AtomicU64,
     epoch_ends: AtomicU64,
-    /// How many requests there were when a batch of misses was told last.
-    missed_at: AtomicU64,
-    /// Epochs that did not begin since one did.
-    left_out: AtomicU32,
+    /// How many requests there were when a batch of misses was told last, or a rest began or ended.
+    since: AtomicU64,
 }
 
 impl Habits {
@@ -103,8 +101,7 @@ impl Habits {
                 requests: AtomicU64::new(0),
                 epoch_ends: AtomicU64::new(learner.epoch_length()),
                 // Who never tells of misses never rests.
-                missed_at: AtomicU64::new(u64::MAX),
-                left_out: AtomicU32::new(0),
+                since: AtomicU64::new(u64::MAX),
             },
             held: std::array::from_fn(|_| AtomicU64::new(0)),
             heard: Heard::new(),
@@ -131,7 +128,7 @@ impl Habits {
     /// Leaves the mark of a hit. Whether [`used`](Self::used) is to hear of it.
     #[inline]
     pub(crate) fn hit(&self, mark: &Mark) -> bool {
-        mark.used(self.epoch()) && !self.now.resting.load(Relaxed)
+        !self.now.resting.load(Relaxed) && mark.used(self.epoch())
     }
 
     /// A page was used for the first time in this epoch, or was missed. May be left out by shards for
@@ -198,11 +195,16 @@ impl Habits {
 
     /// So many requests passed that were misses. Only a cache that tells of these rests.
     pub(crate) fn missed(&self, requests: u64) {
-        self.clock.missed_at.store(self.clock.requests.load(Relaxed), Relaxed);
-        if self.now.resting.load(Relaxed) {
-            self.now.resting.store(false, Relaxed);
-        }
+        self.set_resting(false, self.clock.requests.load(Relaxed));
         self.passed(requests);
+    }
+
+    fn set_resting(&self, resting: bool, now: u64) {
+        self.clock.since.store(now, Relaxed);
+        // It is on the line that all hits read.
+        if self.now.resting.load(Relaxed) != resting {
+            self.now.resting.store(resting, Relaxed);
+        }
     }
 
     /// So many requests passed.
@@ -241,11 +243,14 @@ impl Habits {
         let length = learner.epoch_length();
         let ends = if ends > now { now } else { ends };
         self.clock.epoch_ends.store((ends + length).max(now + 1), Relaxed);
-        let resting = self.now.resting.load(Relaxed);
-        if resting && self.clock.left_out.fetch_add(1, Relaxed) + 1 < REST_EPOCHS {
-            return;
+        let since = now.saturating_sub(self.clock.since.load(Relaxed));
+        let awake = (length * REST_AFTER.0).max(REST_AFTER.1);
+        match self.now.resting.load(Relaxed) {
+            true if since < awake * REST => return,
+            true => self.set_resting(false, now),
+            false if since >= awake => return self.set_resting(true, now),
+            false => {}
         }
-        self.clock.left_out.store(0, Relaxed);
         self.tell_learner(learner);
         let mut epoch = self.epoch() + 1;
         if epoch == 2 * ERA {
@@ -254,13 +259,9 @@ impl Habits {
             self.min_ttl.turn_back(ERA);
         }
         let held = |class: usize| self.held[class / 64].load(Relaxed) >> (class % 64) & 1 == 1;
-        let worth = (!resting).then(|| learner.end_epoch(epoch, now, held)).flatten();
+        let worth = learner.end_epoch(epoch, now, held);
         self.now.epoch.store(epoch, Release);
         self.min_ttl.epoch_began(epoch);
-        let without = now.saturating_sub(self.clock.missed_at.load(Relaxed));
-        if !resting && without >= (length * REST_AFTER.0).max(REST_AFTER.1) {
-            self.now.resting.store(true, Relaxed);
-        }
         if let Some(worth) = worth.filter(|_| self.now.learning.load(Relaxed)) {
             *lock(&self.worth) = worth;
             self.now.lessons.fetch_add(1, Release);
@@ -359,21 +360,26 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_is_missed_time_is_slow_until_something_is() {
+    fn where_nothing_is_missed_it_rests_but_now_and_then() {
         let habits = Habits::new(1280);
         habits.missed(0);
         let mark = Mark::new(0);
         habits.passed(100);
         assert!(habits.epoch() > 0 && habits.hit(&mark));
-        (0..=REST_AFTER.1).for_each(|_| habits.passed(1));
+        let pass = |requests| (0..requests).for_each(|_| habits.passed(1));
+        pass(REST_AFTER.1 + 20);
         let rests = habits.epoch();
-        (0..100 * REST_EPOCHS).for_each(|_| habits.passed(1));
-        assert!((9..=11).contains(&(habits.epoch() - rests)));
-        assert!(!habits.hit(&mark), "the learner need not hear of it");
+        pass(REST_AFTER.1 * (REST - 1));
+        assert!(habits.epoch() == rests && !habits.hit(&mark), "the mark is old");
+        pass(REST_AFTER.1 + 20);
+        assert!(habits.epoch() > rests && habits.hit(&mark), "it is awake for a while");
+        pass(REST_AFTER.1 + 20);
         let rests = habits.epoch();
+        pass(100);
+        assert!(habits.epoch() == rests);
         habits.missed(1);
-        (0..20).for_each(|_| habits.passed(1));
-        assert!(habits.hit(&mark) && (2..5).contains(&(habits.epoch() - rests)));
+        pass(20);
+        assert!(habits.hit(&mark) && (1..4).contains(&(habits.epoch() - rests)));
     }
 
     /// Else whoever masks a count with it tells more batches than there were.

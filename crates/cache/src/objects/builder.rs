@@ -290,9 +290,12 @@ impl<K, V, S> Builder<K, V, S> {
             return Err(BuildError::Shards { shards, capacity });
         }
         let number = CACHES.fetch_add(1, Relaxed);
+        let habits = Habits::new(expected as usize);
+        // It will tell of misses, though there may be none: so it may rest.
+        habits.missed(0);
         let groups = Groups::new(Arc::new(Group::new("default".to_owned(), 0, number)));
         let common = Common {
-            habits: Habits::new(expected as usize),
+            habits,
             hasher: self.hasher,
             weigher: self.weigher,
             listener: self.listener,

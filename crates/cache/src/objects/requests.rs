@@ -161,3 +161,21 @@ pub(super) fn over<K: Hash + Eq, V, S>(
 ) -> bool {
     common.now().is_some_and(|now| shard.times.is_over(frame, now, common.lifetimes))
 }
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use crate::Cache;
+
+    #[test]
+    fn a_cache_that_never_missed_rests() {
+        let cache = Cache::new(1280);
+        (0..100).for_each(|key| _ = cache.insert(key, key));
+        let epoch = || cache.inner.common.habits.epoch();
+        let hits = |count| (0..count).for_each(|hit| assert!(cache.get(&(hit % 100)).is_some()));
+        hits(50_000);
+        let rests = epoch();
+        hits(50_000);
+        // It wakes by itself for a ninth of the time.
+        assert!(epoch() - rests < 1000, "{} epochs", epoch() - rests);
+    }
+}
