@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::Worth;
 use super::admission::Declined;
-use super::age::{BUCKETS, bucket, width};
+use super::age::{BUCKETS, bucket};
 use super::history::{CLASSES, Class, PASTS};
 use super::ranking::{Classes, resize_exact};
 use super::tiers::{Feedback, Swappiness};
@@ -131,10 +131,11 @@ struct Victim {
     worth: f32,
 }
 
-/// The buckets whose lists join the next ones as this epoch begins, a bit for each.
+/// The buckets whose lists join the next ones as this epoch begins, a bit for each: those whose width divides it.
 pub(super) fn due(epoch: u32) -> u32 {
-    let buckets = (0..BUCKETS - 1).filter(|&bucket| epoch.is_multiple_of(width(bucket)));
-    buckets.fold(0, |due, bucket| due | 1 << bucket)
+    // They are powers of two: four buckets have 1, and then two have each.
+    let count = 2 * epoch.trailing_zeros() + 4;
+    (1 << count.min(BUCKETS as u32 - 1)) - 1
 }
 
 impl Lists {

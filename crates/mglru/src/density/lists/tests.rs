@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 
+use super::super::age::width;
 use super::super::history::History;
 use super::*;
 
@@ -91,6 +92,15 @@ proptest! {
                 prop_assert_eq!(head.least.to_bits(), least.to_bits());
             }
         }
+    }
+}
+
+#[test]
+fn lists_are_due_as_often_as_their_buckets_are_wide() {
+    for epoch in (0..1 << 14).chain([1 << 31, u32::MAX]) {
+        let is_due = |&bucket: &usize| epoch.is_multiple_of(width(bucket));
+        let due_then = (0..BUCKETS - 1).filter(is_due).fold(0, |all, bucket| all | 1 << bucket);
+        assert_eq!(due(epoch), due_then, "epoch {epoch}");
     }
 }
 
