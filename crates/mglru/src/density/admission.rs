@@ -23,9 +23,11 @@ const PROBE: u32 = 32;
 /// Pages after which what is counted of them begins to fade.
 const MEMORY: f32 = 1024.0;
 /// Decisions over which the share is taken of those that declined.
-const LATELY: f32 = 32.0;
-/// Of these, how many are most of them.
-const MOST: f32 = 0.75;
+const LATELY: u32 = 32;
+/// All of these, and how many are most of them. Integers: a share that only ever fades ends as a number too small
+/// for most processors to be quick with.
+const ALL: u32 = 1 << 16;
+const MOST: u32 = ALL / 4 * 3;
 
 /// Pages that were missed together, and go in together or not at all.
 #[derive(Clone, Copy, Debug, Default)]
@@ -52,14 +54,14 @@ pub(super) struct Declined {
     /// How many were missed again in the same epoch; some of them were put in, and evicted at once.
     again: f32,
     asked: u32,
-    /// The share of the last decisions that declined.
-    share: f32,
+    /// The share of the last decisions that declined, of [`ALL`].
+    share: u32,
 }
 
 impl Declined {
     /// Until something is known they are taken to come back.
     pub(super) fn new() -> Self {
-        Self { pages: 16.0, again: 16.0, asked: 0, share: 0.0 }
+        Self { pages: 16.0, again: 16.0, asked: 0, share: 0 }
     }
 
     /// Whether to decline pages that would take the frames of others worth `least`, where putting one in
@@ -75,7 +77,7 @@ impl Declined {
 
     /// Pages were declined, or put in.
     pub(super) fn note(&mut self, declined: bool) {
-        self.share += (f32::from(declined) - self.share) / LATELY;
+        self.share = self.share - self.share / LATELY + u32::from(declined) * (ALL / LATELY);
     }
 
     /// Whether most of what was missed lately was declined.
@@ -144,7 +146,7 @@ mod tests {
 
     #[test]
     fn what_costs_more_has_to_win_more() {
-        let mut declined = Declined { pages: 1000.0, again: 0.0, asked: 0, share: 0.0 };
+        let mut declined = Declined { pages: 1000.0, again: 0.0, asked: 0, share: 0 };
         // One hit in the time of a cacheful more than those.
         let wins = || missed(0.1 + 1.0 / EPOCHS as f32, false);
         assert!(!declined.decline(wins(), 0.1, 0.9));
@@ -153,7 +155,7 @@ mod tests {
 
     #[test]
     fn what_comes_back_at_once_is_put_in_and_then_so_are_others() {
-        let mut declined = Declined { pages: 1000.0, again: 0.0, asked: 0, share: 0.0 };
+        let mut declined = Declined { pages: 1000.0, again: 0.0, asked: 0, share: 0 };
         for _ in 0..100 {
             assert!(!declined.decline(missed(0.1, true), 0.1, 0.0));
         }

@@ -11,6 +11,8 @@ use super::index;
 
 /// Uses that the rate of a wider group counts for.
 const TRUST: f32 = 1.0;
+/// Counts that are no more than this change no rate.
+const NOTHING: f32 = 1e-20;
 /// Places for ages in units of the pace.
 const RELATIVE: usize = BUCKETS + 2 * PACES;
 
@@ -32,10 +34,11 @@ impl Count {
         self.exposure += epochs;
     }
 
+    /// Forgets all but this share. What is next to nothing is nothing: processors are slow with the least numbers.
     pub(super) fn fade(&mut self, share: f32) {
-        self.reads *= share;
-        self.writes *= share;
-        self.exposure *= share;
+        for count in [&mut self.reads, &mut self.writes, &mut self.exposure] {
+            *count = if *count > NOTHING { *count * share } else { 0.0 };
+        }
     }
 
     fn uses(&self) -> f32 {
