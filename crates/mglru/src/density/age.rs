@@ -5,12 +5,11 @@ pub(super) const BUCKETS: usize = 28;
 
 /// The bucket of an age in epochs.
 pub(super) fn bucket(epochs: u32) -> usize {
-    if epochs < 2 {
-        return epochs as usize;
-    }
-    let octave = epochs.ilog2();
+    // The first two are no octaves: without a branch, which would often be guessed wrong.
+    let octave = epochs.max(2).ilog2();
     let half = (epochs >> (octave - 1)) & 1;
-    ((2 * octave + half) as usize).min(BUCKETS - 1)
+    let bucket = 2 * octave + half - 2 * u32::from(epochs < 2);
+    (bucket as usize).min(BUCKETS - 1)
 }
 
 /// The least age of a bucket, in epochs.

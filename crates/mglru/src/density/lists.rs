@@ -17,6 +17,8 @@ use super::tiers::{Feedback, Swappiness};
 const NONE: u32 = u32::MAX;
 /// The class of pages that were read ahead.
 const AHEAD: usize = Class::AHEAD.index();
+/// Rows that an epoch looks at together: as many as an instruction may.
+const LANES: usize = 8;
 /// No row: the class never had a frame.
 const ABSENT: u8 = u8::MAX;
 
@@ -73,6 +75,8 @@ pub(super) struct Lists {
     heads: Vec<Head>,
     /// What each row's [`Key`] is: apart, as victims are looked for among all of them.
     keys: Vec<Key>,
+    /// The buckets of each row in which there are frames, a bit for each: apart, as each epoch looks at all of them.
+    held: Vec<u32>,
     ends: Vec<[Ends; BUCKETS]>,
     feedback: Vec<Feedback>,
     worth: Arc<Worth>,
@@ -93,8 +97,6 @@ struct Head {
     /// The open bucket that is worth least, and its worth.
     bucket: u8,
     least: f32,
-    /// The buckets in which there are frames.
-    held: u32,
 }
 
 /// By which the row is found that is worth least: that, less its last eight bits, and then the class, the
@@ -144,6 +146,7 @@ impl Lists {
             rows: Box::default(),
             heads: Vec::new(),
             keys: Vec::new(),
+            held: Vec::new(),
             ends: Vec::new(),
             feedback: Vec::new(),
             worth,
@@ -165,6 +168,7 @@ impl Lists {
         self.rows.len()
             + self.heads.capacity() * size_of::<Head>()
             + self.keys.capacity() * size_of::<Key>()
+            + self.held.capacity() * size_of::<u32>()
             + self.ends.capacity() * size_of::<[Ends; BUCKETS]>()
             + self.feedback.capacity() * size_of::<Feedback>()
     }
@@ -231,12 +235,14 @@ impl Lists {
                 let more = (self.heads.len() / 2).clamp(1, 4);
                 self.heads.reserve_exact(more);
                 self.keys.reserve_exact(more);
+                self.held.reserve_exact(more);
                 self.ends.reserve_exact(more);
                 self.feedback.reserve_exact(more);
                 self.grown = true;
             }
-            self.heads.push(Head { class: class as u8, bucket: 0, least: f32::INFINITY, held: 0 });
+            self.heads.push(Head { class: class as u8, bucket: 0, least: f32::INFINITY });
             self.keys.push(NO_KEY);
+            self.held.push(0);
             self.ends.push([Ends::EMPTY; BUCKETS]);
             self.feedback.push(Feedback::default());
         }
@@ -290,7 +296,7 @@ impl Lists {
         }
         // At an end: of which list of its class? As it is at an end, it can be seen there.
         let row = self.row(class);
-        for bucket in ones(self.heads[row].held as u64) {
+        for bucket in ones(self.held[row] as u64) {
             let ends = &mut self.ends[row][bucket];
             if ends.head == frame || ends.tail == frame {
                 if ends.head == frame {
@@ -330,7 +336,7 @@ impl Lists {
     /// Takes out the page that was read ahead the longest time ago and was not looked at since.
     pub(super) fn pop_ahead(&mut self, links: &mut Links) -> Option<u32> {
         let row = *self.rows.get(AHEAD).filter(|&&row| row != ABSENT)? as usize;
-        let oldest = self.heads[row].held.checked_ilog2()? as usize;
+        let oldest = self.held[row].checked_ilog2()? as usize;
         Some(self.pop(links, row, oldest))
     }
 
@@ -377,14 +383,14 @@ impl Lists {
 
     /// Whether there are frames of this class.
     pub(super) fn holds(&self, class: usize) -> bool {
-        let row = self.rows.get(class).and_then(|&row| self.heads.get(row as usize));
-        row.is_some_and(|head| head.held != 0)
+        let held = self.rows.get(class).and_then(|&row| self.held.get(row as usize));
+        held.is_some_and(|&held| held != 0)
     }
 
     /// The classes of which there are frames.
     pub(super) fn classes(&self) -> Classes {
         let mut classes = Classes::default();
-        for head in self.heads.iter().filter(|head| head.held != 0) {
+        for (head, _) in self.heads.iter().zip(&self.held).filter(|&(_, &held)| held != 0) {
             classes[head.class as usize / 64] |= 1 << (head.class % 64);
         }
         classes
@@ -392,9 +398,9 @@ impl Lists {
 
     /// Counts the frames of each class and age, as of when they were last sorted.
     pub(super) fn counts(&self, links: &Links) -> impl Iterator<Item = (usize, usize, u64)> {
-        let rows = self.heads.iter().zip(&self.ends);
-        rows.flat_map(move |(head, ends)| {
-            ones(head.held as u64).map(move |bucket| {
+        let rows = self.heads.iter().zip(&self.held).zip(&self.ends);
+        rows.flat_map(move |((head, &held), ends)| {
+            ones(held as u64).map(move |bucket| {
                 let first = Some(ends[bucket].head);
                 let next = |&frame: &u32| Some(links[frame].next).filter(|&next| next != NONE);
                 (head.class as usize, bucket, std::iter::successors(first, next).count() as u64)
@@ -404,27 +410,32 @@ impl Lists {
 
     /// Lets an epoch pass, in which the lists of these buckets are [`due`].
     pub(super) fn tick(&mut self, links: &mut Links, due: u32) {
-        for row in 0..self.heads.len() {
-            let head = self.heads[row];
-            let moved = head.held & due;
-            if moved == 0 {
-                continue;
-            }
-            let mut moving = moved;
-            // The oldest first: each has to be gone before the next one comes.
-            while let Some(bucket) = moving.checked_ilog2() {
-                moving ^= 1 << bucket;
-                self.join(links, row, bucket as usize);
-            }
-            if moved >> head.bucket & 1 == 1 {
-                self.find_least(row);
-            } else {
-                for bucket in ones(moved as u64) {
-                    self.offer(row, bucket + 1);
-                }
+        // Few rows have any that young: they are looked for by some at a time.
+        for some in (0..self.held.len()).step_by(LANES) {
+            let rows = some..self.held.len().min(some + LANES);
+            if self.held[rows.clone()].iter().fold(0, |all, held| all | held) & due != 0 {
+                rows.for_each(|row| self.age(links, row, due));
             }
         }
         self.victim = None;
+    }
+
+    /// Lets the lists of these buckets of a row join the next ones.
+    fn age(&mut self, links: &mut Links, row: usize, due: u32) {
+        let moved = self.held[row] & due;
+        let mut moving = moved;
+        // The oldest first: each has to be gone before the next one comes.
+        while let Some(bucket) = moving.checked_ilog2() {
+            moving ^= 1 << bucket;
+            self.join(links, row, bucket as usize);
+        }
+        if moved >> self.heads[row].bucket & 1 == 1 {
+            self.find_least(row);
+        } else {
+            for bucket in ones(moved as u64) {
+                self.offer(row, bucket + 1);
+            }
+        }
     }
 
     /// Appends a list to that of the next age.
@@ -438,12 +449,12 @@ impl Lists {
             links[younger.head].previous = older.tail;
             older.tail = younger.tail;
         }
-        let held = &mut self.heads[row].held;
+        let held = &mut self.held[row];
         *held = *held & !(1 << bucket) | 1 << (bucket + 1);
     }
 
     fn filled(&mut self, row: usize, bucket: usize) {
-        self.heads[row].held |= 1 << bucket;
+        self.held[row] |= 1 << bucket;
         let Some(worth) = self.offer(row, bucket) else { return };
         if self.victim.is_some_and(|victim| worth < victim.worth) {
             self.victim = Some(Victim { row, bucket, worth });
@@ -451,9 +462,8 @@ impl Lists {
     }
 
     fn emptied(&mut self, row: usize, bucket: usize) {
-        let head = &mut self.heads[row];
-        head.held &= !(1 << bucket);
-        if head.bucket as usize == bucket {
+        self.held[row] &= !(1 << bucket);
+        if self.heads[row].bucket as usize == bucket {
             self.find_least(row);
         }
         if self.victim.is_some_and(|victim| victim.row == row && victim.bucket == bucket) {
@@ -480,7 +490,7 @@ impl Lists {
     }
 
     fn find_least(&mut self, row: usize) {
-        let Head { class, held, .. } = self.heads[row];
+        let (class, held) = (self.heads[row].class, self.held[row]);
         let (mut least, mut at) = (f32::INFINITY, 0);
         for bucket in ones((held & self.open) as u64) {
             // Of equal worth, what is older.

@@ -43,9 +43,8 @@ fn worth(seed: u8) -> Arc<Worth> {
 
 /// What the lists are worth of which frames may be victims, as they are now.
 fn least(lists: &Lists) -> Option<f32> {
-    let all = lists.heads.iter().flat_map(|head| {
-        ones((head.held & lists.open) as u64)
-            .map(|bucket| lists.weighed(head.class as usize, bucket))
+    let all = lists.heads.iter().zip(&lists.held).flat_map(|(head, held)| {
+        ones((held & lists.open) as u64).map(|bucket| lists.weighed(head.class as usize, bucket))
     });
     all.min_by(f32::total_cmp)
 }
@@ -85,8 +84,8 @@ proptest! {
                 Step::Learn(seed) => lists.learn(worth(seed)),
             }
             prop_assert_eq!(lists.least().map(f32::to_bits), least(&lists).map(f32::to_bits));
-            for head in &lists.heads {
-                let open = ones((head.held & lists.open) as u64);
+            for (head, held) in lists.heads.iter().zip(&lists.held) {
+                let open = ones((held & lists.open) as u64);
                 let least = open.map(|bucket| lists.weighed(head.class as usize, bucket));
                 let least = least.min_by(f32::total_cmp).unwrap_or(f32::INFINITY);
                 prop_assert_eq!(head.least.to_bits(), least.to_bits());
