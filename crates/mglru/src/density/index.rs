@@ -38,7 +38,7 @@ pub(super) fn worth(rate: &[f32; BUCKETS]) -> [f32; BUCKETS] {
     // From the oldest age on, stretches that are worth keeping a page for: each begins where the
     // one above it ends, and is denser than the next. What begins sparser than what follows it is
     // gone through for the sake of that, so they become one.
-    let mut stretches = [Stretch::default(); BUCKETS];
+    let mut stretches = [(Stretch::default(), 0.0); BUCKETS];
     let mut count = 0;
     let mut worth = [0.0; BUCKETS];
     for bucket in (0..BUCKETS).rev() {
@@ -46,12 +46,14 @@ pub(super) fn worth(rate: &[f32; BUCKETS]) -> [f32; BUCKETS] {
         let expected = rate[bucket] * epochs;
         let hits = expected / (1.0 + expected);
         let mut stretch = Stretch { hits, epochs: epochs * (1.0 - 0.5 * hits), left: 1.0 - hits };
-        while count > 0 && stretches[count - 1].density() >= stretch.density() {
+        let mut density = stretch.density();
+        while count > 0 && stretches[count - 1].1 >= density {
             count -= 1;
-            stretch = stretch.followed_by(stretches[count]);
+            stretch = stretch.followed_by(stretches[count].0);
+            density = stretch.density();
         }
-        worth[bucket] = stretch.density();
-        stretches[count] = stretch;
+        worth[bucket] = density;
+        stretches[count] = (stretch, density);
         count += 1;
     }
     worth

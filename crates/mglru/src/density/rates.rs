@@ -95,8 +95,11 @@ pub(super) fn worth(
             continue;
         }
         let counts: &[[Count; BUCKETS]] = &all[first..first + PASTS];
-        let of_writes = share_of_writes(counts.iter().flatten(), 0.5);
-        let groups = Groups::new(counts);
+        // Mostly a third of them.
+        let counted: Vec<usize> = (0..PASTS).filter(|&past| is_counted(&counts[past])).collect();
+        let all_counted = counted.iter().flat_map(|&past| &counts[past]);
+        let of_writes = share_of_writes(all_counted, 0.5);
+        let groups = Groups::new(counts, &counted);
         for past in (0..PASTS).filter(|&past| known[past]) {
             let rates = std::array::from_fn(|bucket| {
                 // In the epoch of its last use no page is counted: it is like one of the next.
@@ -114,6 +117,13 @@ pub(super) fn worth(
     worth
 }
 
+/// Whether anything was counted of a class.
+fn is_counted(counts: &[Count; BUCKETS]) -> bool {
+    // Without a branch for each: none is negative.
+    let any = |bits, count: &Count| bits | count.uses().to_bits() | count.exposure.to_bits();
+    counts.iter().fold(0, any) != 0
+}
+
 /// Which share of the uses write, where it is `wider` in a wider group.
 fn share_of_writes<'a>(counts: impl IntoIterator<Item = &'a Count>, wider: f32) -> f32 {
     let first = (TRUST * wider, TRUST);
@@ -126,12 +136,13 @@ fn share_of_writes<'a>(counts: impl IntoIterator<Item = &'a Count>, wider: f32) 
 struct Groups([[f32; RELATIVE]; TIERS]);
 
 impl Groups {
-    fn new(counts: &[[Count; BUCKETS]]) -> Self {
+    /// Of the classes of these pasts; nothing was counted of others.
+    fn new(counts: &[[Count; BUCKETS]], counted: &[usize]) -> Self {
         let mut tiers = [[(0.0, 0.0); RELATIVE]; TIERS];
-        for past in PACES..PASTS {
+        for &past in counted.iter().filter(|&&past| past >= PACES) {
             let distance = pace_distance(past % PACES);
-            for (bucket, count) in counts[past].iter().enumerate() {
-                let sum = &mut tiers[past / PACES][relative(bucket, past % PACES)];
+            let sums = &mut tiers[past / PACES][relative(0, past % PACES)..];
+            for (sum, count) in sums.iter_mut().zip(&counts[past]) {
                 *sum = (sum.0 + count.uses(), sum.1 + count.exposure / distance);
             }
         }
