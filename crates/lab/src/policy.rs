@@ -27,6 +27,9 @@ pub trait Policy {
     /// how a policy does not admit a page. A miss that is admitted makes the page held.
     fn request(&mut self, request: Request, evicted: &mut Vec<Page>) -> bool;
 
+    /// A page will be asked for soon: what is known of it may be fetched.
+    fn prefetch(&self, _page: Page) {}
+
     /// How many pages are held now, never more than the capacity.
     fn held(&self) -> usize;
 }

@@ -11,6 +11,9 @@ use crate::trace::{Trace, unpack};
 /// Requests between two reports of progress.
 const REPORT_EVERY: usize = 1 << 20;
 
+/// Requests between the fetching of what is known of a page and the request for it.
+const AHEAD: usize = 8;
+
 /// What a replay came to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
@@ -106,7 +109,10 @@ struct Run<'a, P> {
 impl<P: Policy> Run<'_, P> {
     fn requests<const WRITES: bool>(&mut self, requests: &[u32]) {
         let mut hits = 0;
-        for &packed in requests {
+        for (index, &packed) in requests.iter().enumerate() {
+            if let Some(&later) = requests.get(index + AHEAD) {
+                self.policy.prefetch(unpack(later, 0).page);
+            }
             hits += u64::from(self.one::<WRITES>(packed, 0));
         }
         self.outcome.hits += hits;

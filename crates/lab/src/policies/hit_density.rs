@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 
 use homing_mglru::density::{HitDensity as Core, Shadow};
+use homing_mglru::prefetch;
 
 use crate::policy::{Page, Policy, Request, Setup};
 
@@ -15,16 +16,23 @@ const SHADOWS: usize = 6;
 #[derive(Debug)]
 pub struct HitDensity {
     core: Core,
-    /// Where each page is held.
-    frames: Vec<u32>,
+    known: Vec<Known>,
     /// Which page each frame holds.
     pages: Vec<Page>,
     /// Evicted pages, oldest first, and how many evictions there had been.
     order: VecDeque<(Page, u64)>,
-    /// What remains of each page, and how many evictions there had been.
-    shadows: Vec<Option<(Shadow, u64)>>,
     evictions: u64,
     capacity: usize,
+}
+
+/// What is known of a page.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    /// Where it is held.
+    frame: u32,
+    /// What remains of it, and how many evictions there had been.
+    shadow: Option<Shadow>,
+    evictions: u64,
 }
 
 impl HitDensity {
@@ -32,9 +40,8 @@ impl HitDensity {
     pub fn new(setup: &Setup<'_>) -> Self {
         Self {
             core: Core::new(setup.capacity),
-            frames: vec![NONE; setup.pages],
+            known: vec![Known { frame: NONE, shadow: None, evictions: 0 }; setup.pages],
             pages: Vec::with_capacity(setup.capacity),
-            shadows: vec![None; setup.pages],
             evictions: 0,
             order: VecDeque::new(),
             capacity: setup.capacity,
@@ -48,7 +55,7 @@ impl HitDensity {
         }
         let victim = self.core.evict().expect("a full cache holds pages");
         let page = self.pages[victim.frame as usize];
-        self.frames[page as usize] = NONE;
+        self.known[page as usize].frame = NONE;
         self.remember(page, victim.shadow);
         evicted.push(page);
         victim.frame
@@ -56,13 +63,13 @@ impl HitDensity {
 
     /// Leaves a page out that is not worth a frame.
     fn decline(&mut self, page: Page) -> bool {
-        let shadow = self.shadows[page as usize].map(|(shadow, _)| shadow);
-        let rest = self.core.decline(shadow);
+        let rest = self.core.decline(self.known[page as usize].shadow);
         rest.inspect(|&rest| self.remember(page, rest)).is_some()
     }
 
     fn remember(&mut self, page: Page, shadow: Shadow) {
-        self.shadows[page as usize] = Some((shadow, self.evictions));
+        let known = &mut self.known[page as usize];
+        (known.shadow, known.evictions) = (Some(shadow), self.evictions);
         self.order.push_back((page, self.evictions));
         self.evictions += 1;
         if self.order.len() > SHADOWS * self.capacity {
@@ -72,9 +79,9 @@ impl HitDensity {
 
     fn forget_oldest(&mut self) {
         let (page, at) = self.order.pop_front().expect("there are shadows");
-        let shadow = &mut self.shadows[page as usize];
+        let Known { shadow, evictions, .. } = &mut self.known[page as usize];
         // It may have come back since, and been evicted again.
-        if let Some((shadow, _)) = shadow.take_if(|(_, evictions)| *evictions == at) {
+        if let Some(shadow) = shadow.take_if(|_| *evictions == at) {
             self.core.forget(shadow);
         }
     }
@@ -83,7 +90,7 @@ impl HitDensity {
 impl Policy for HitDensity {
     fn request(&mut self, request: Request, evicted: &mut Vec<Page>) -> bool {
         let page = request.page as usize;
-        let held = self.frames[page];
+        let held = self.known[page].frame;
         if held != NONE {
             self.core.hit(held, hash(request.page), request.write);
             if request.write {
@@ -98,11 +105,16 @@ impl Policy for HitDensity {
             return false;
         }
         let frame = self.free_frame(evicted);
-        let shadow = self.shadows[page].take().map(|(shadow, _)| shadow);
-        self.frames[page] = frame;
+        let known = &mut self.known[page];
+        known.frame = frame;
+        let shadow = known.shadow.take();
         self.pages[frame as usize] = request.page;
         self.core.insert(frame, request.write, shadow);
         false
+    }
+
+    fn prefetch(&self, page: Page) {
+        prefetch(&self.known[page as usize]);
     }
 
     fn held(&self) -> usize {
