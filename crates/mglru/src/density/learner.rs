@@ -26,7 +26,7 @@ pub const EPOCHS: u64 = 128;
 /// Requests before the worth of pages is found out for the first time.
 const FIRST_LESSON: u64 = 256;
 /// The longest time between two lessons, in requests, where the cache is small.
-const LESSON: u64 = 2048;
+const LESSON: u64 = 4096;
 /// Keys looked at for each request, to count how many could be used.
 const LOOKS: u64 = 2;
 /// But in each epoch no more than one of so many, where that are some at all.
@@ -195,7 +195,7 @@ impl Learner {
         if now < self.lesson_at {
             return None;
         }
-        let period = (now / 8).min((self.capacity / 4).max(LESSON));
+        let period = (now / 4).min((self.capacity / 4).max(LESSON));
         self.lesson_at = now + period;
         self.teach(held);
         let memory = self.capacity.saturating_mul(MEMORY.0).max(MEMORY.1);
