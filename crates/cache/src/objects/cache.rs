@@ -8,7 +8,7 @@ use super::builder::Builder;
 use super::common::Common;
 use super::group::Group;
 use super::pin::Pinned;
-use super::removal::{Cause, Departures};
+use super::removal::Cause;
 use super::requests::over;
 use super::shard::Shard;
 use super::stats::Stats;
@@ -179,7 +179,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
     {
         let common = &self.inner.common;
         let hash = common.hash(key);
-        let mut gone = Departures::new();
+        let mut gone = common.departures();
         let removed = {
             let mut shard = self.inner.part(hash).shard.write();
             let found = shard.find(hash, key);
@@ -198,7 +198,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
             drop(detached);
             removed
         };
-        common.tell(gone);
+        drop(gone);
         removed.flatten()
     }
 
@@ -239,13 +239,12 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
     /// Takes all entries out. Loads under way are not cached any more.
     pub fn clear(&self) {
         self.for_each_part(|part| {
-            let mut gone = Departures::new();
+            let mut gone = self.inner.common.departures();
             let mut shard = part.shard.write();
             let flights = std::mem::take(&mut shard.flights);
             shard.remove_all(&self.inner.common, &mut gone);
             drop(shard);
             drop(flights);
-            self.inner.common.tell(gone);
         });
     }
 
@@ -278,7 +277,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
     pub fn remove_expired(&self) {
         let now = self.inner.common.time();
         self.for_each_part(|part| {
-            let mut gone = Departures::new();
+            let mut gone = self.inner.common.departures();
             let mut shard = part.shard.write();
             if self.inner.common.now().is_some() {
                 let frames: Vec<u32> = shard.entries().map(|(frame, _)| frame).collect();
@@ -290,7 +289,6 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
             shard.forget_errors(now, &mut forgotten);
             drop(shard);
             drop(forgotten);
-            self.inner.common.tell(gone);
         });
     }
 
@@ -339,15 +337,13 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
             // What it is by now, whoever has set it. All hear of it before listeners do, who may panic.
             part.shard.write().set_capacity(common.shard_capacity(number));
         }
-        for part in &self.inner.shards {
-            let mut gone = Departures::new();
+        self.for_each_part(|part| {
+            let mut gone = common.departures();
             let mut shard = part.shard.write();
             shard.catch_up(common);
             shard.shrink_to_fit(0, common, &mut gone);
             shard.shrink_in_any_case(common, &mut gone);
-            drop(shard);
-            common.tell(gone);
-        }
+        });
     }
 
     /// The entries, each with its key, as they are when their shard is reached. This is no use of them.

@@ -76,7 +76,8 @@ impl<K, V, S> Common<K, V, S> {
         }
     }
 
-    pub(super) fn tell(&self, gone: Departures<K, V>) {
-        gone.tell(self.listener.as_deref());
+    /// To be made before a lock is taken under which entries leave.
+    pub(super) fn departures(&self) -> Departures<'_, K, V> {
+        Departures::new(self.listener.as_deref())
     }
 }

@@ -322,32 +322,30 @@ where
     S: BuildHasher,
     Q: ToOwned<Owned = K> + ?Sized,
 {
-    fn end<E: Send + Sync + 'static>(
-        mut self,
-        result: Result<V, E>,
-    ) -> Result<V, std::sync::Arc<E>> {
+    fn end<E: Send + Sync + 'static>(self, result: Result<V, E>) -> Result<V, std::sync::Arc<E>> {
+        // Told after the flight has landed: the listener may wait for somebody who waits for that.
+        let mut gone = self.inner.common.departures();
+        let mut loading = self;
         match result {
             Ok(value) => {
-                let gone = self.cache(value.clone());
-                let inner = self.inner;
+                loading.cache(value.clone(), &mut gone);
                 let landed = catch_unwind(AssertUnwindSafe(move || {
-                    let mut loading = self;
+                    let mut loading = loading;
                     // Before it counts as ended: it may panic.
                     let shared = value.clone();
                     loading.ended = true;
                     loading.flight.land(Landing::Value(shared));
                     value
                 }));
-                // Not before: the listener may wait for somebody who waits for the flight.
-                inner.common.tell(gone);
+                drop(gone);
                 Ok(landed.unwrap_or_else(|panicked| resume_unwind(panicked)))
             }
             Err(error) => {
                 let error = std::sync::Arc::new(error);
-                self.fail();
-                self.ended = true;
+                loading.fail();
+                loading.ended = true;
                 let shared: AnyError = std::sync::Arc::<E>::clone(&error);
-                self.flight.land(Landing::Error(shared));
+                loading.flight.land(Landing::Error(shared));
                 Err(error)
             }
         }
@@ -355,26 +353,24 @@ where
 
     /// Takes the flight out of the table, and the value into the cache, at once: whoever comes finds
     /// the one or the other.
-    fn cache(&self, value: V) -> Departures<K, V> {
+    fn cache(&self, value: V, gone: &mut Departures<K, V>) {
         let common = &self.inner.common;
         let weight = match common.weigher {
             Some(_) => common.weigh(&self.key.to_owned(), &value),
             None => 1,
         };
         let now = common.now();
-        let mut gone = Departures::new();
         let mut shard = self.inner.part(self.hash).shard.write();
         let flight = shard.take_flight(self.hash, |it| Arc::ptr_eq(&it.flight, &self.flight));
         let Some(InFlight { hash, key, .. }) = flight else {
             // Before the value.
             drop(shard);
-            return gone;
+            return;
         };
         let insertion = Insertion { hash, key, value, weight, group: self.group };
-        let old = self.inner.put(&mut shard, insertion, now, &mut gone);
+        let old = self.inner.put(&mut shard, insertion, now, gone);
         drop(shard);
         drop(old);
-        gone
     }
 
     fn fail(&self) {

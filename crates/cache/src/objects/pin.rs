@@ -4,7 +4,6 @@ use std::hash::{BuildHasher, Hash};
 use std::ops::Deref;
 
 use super::Cache;
-use super::removal::Departures;
 
 /// The value of an entry that is not evicted before this is dropped: [`Cache::pin`]. Where the cache holds
 /// more than it may since entries were pinned, what can go now goes as this is dropped, and the listener
@@ -48,10 +47,8 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Deref for Pinned<K, V, S> {
 impl<K: Hash + Eq, V: Clone, S: BuildHasher> Drop for Pinned<K, V, S> {
     fn drop(&mut self) {
         let inner = &self.cache.inner;
-        let mut gone = Departures::new();
+        let mut gone = inner.common.departures();
         let mut shard = inner.part(self.hash).shard.write();
         shard.unpin(self.frame, self.id, &inner.common, &mut gone);
-        drop(shard);
-        inner.common.tell(gone);
     }
 }

@@ -1,5 +1,8 @@
 //! Entries that left the cache, and who is told of it.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::thread::panicking;
+
 /// Why an entry left the cache.
 ///
 /// ```
@@ -31,8 +34,10 @@ pub enum Cause {
 /// Is told of each entry that left, once no lock is held.
 pub(super) type Listener<K, V> = dyn Fn(K, V, Cause) + Send + Sync;
 
-/// Entries that leave under a lock, to be dropped or told of once it is let go. One needs no memory.
-pub(super) struct Departures<K, V> {
+/// Entries that leave under a lock: made before it is taken, and dropped, which tells the listener, after it is
+/// let go. So they are told of where code of the user panics under the lock, too. One needs no memory.
+pub(super) struct Departures<'a, K, V> {
+    listener: Option<&'a Listener<K, V>>,
     first: Option<Departure<K, V>>,
     more: Vec<Departure<K, V>>,
 }
@@ -43,9 +48,9 @@ pub(super) struct Departure<K, V> {
     pub(super) cause: Cause,
 }
 
-impl<K, V> Departures<K, V> {
-    pub(super) const fn new() -> Self {
-        Self { first: None, more: Vec::new() }
+impl<'a, K, V> Departures<'a, K, V> {
+    pub(super) const fn new(listener: Option<&'a Listener<K, V>>) -> Self {
+        Self { listener, first: None, more: Vec::new() }
     }
 
     pub(super) fn push(&mut self, key: K, value: V, cause: Cause) {
@@ -56,13 +61,20 @@ impl<K, V> Departures<K, V> {
             self.more.push(departure);
         }
     }
+}
 
-    /// Tells the listener, in the order in which they left.
-    pub(super) fn tell(self, listener: Option<&Listener<K, V>>) {
-        if let Some(listener) = listener {
-            for Departure { key, value, cause } in self.first.into_iter().chain(self.more) {
-                listener(key, value, cause);
-            }
+impl<K, V> Drop for Departures<'_, K, V> {
+    /// Tells of all in the order in which they left, also of those after one for which the listener panics.
+    fn drop(&mut self) {
+        let Some(listener) = self.listener else { return };
+        let tell = |Departure { key, value, cause }| {
+            catch_unwind(AssertUnwindSafe(|| listener(key, value, cause))).err()
+        };
+        let all = self.first.take().into_iter().chain(std::mem::take(&mut self.more));
+        let panicked = all.filter_map(tell).reduce(|first, _| first);
+        // One panic goes on; a second one would end the process.
+        if let Some(panicked) = panicked.filter(|_| !panicking()) {
+            resume_unwind(panicked);
         }
     }
 }

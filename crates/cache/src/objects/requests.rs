@@ -89,7 +89,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
         let hash = self.common.hash(&key);
         let weight = self.common.weigh(&key, &value);
         let now = self.common.now();
-        let mut gone = Departures::new();
+        let mut gone = self.common.departures();
         let part = self.part(hash);
         let mut shard = part.shard.write();
         let detached = shard.detach(hash, &key);
@@ -98,7 +98,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
         drop(shard);
         drop(detached);
         self.common.habits.met(hash, true);
-        self.common.tell(gone);
+        drop(gone);
         old
     }
 

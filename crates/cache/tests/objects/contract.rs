@@ -167,6 +167,7 @@ fn another_capacity_holds_though_a_listener_panics() {
     (0..4000u32).for_each(|key| _ = cache.insert(key, ()));
     calm.store(false, Relaxed);
     assert!(catch_unwind(AssertUnwindSafe(|| cache.set_capacity(400))).is_err());
+    assert_eq!(cache.len(), 400);
     (0..20_000).for_each(|key| _ = cache.insert(key, ()));
     assert_eq!((cache.len(), cache.capacity()), (400, 400));
 }

@@ -88,14 +88,17 @@ fn a_waker_that_panics_keeps_no_other_from_being_woken() {
     assert_eq!(cache.get(&1), Some(7));
 }
 
-thread_local!(static HASHES: Cell<bool> = const { Cell::new(true) });
+// How many keys below 100 can still be hashed.
+thread_local!(static HASHES: Cell<u32> = const { Cell::new(u32::MAX) });
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Key(u32);
 
 impl Hash for Key {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        assert!(HASHES.get() || self.0 >= 100, "a key that cannot be hashed");
+        if self.0 < 100 {
+            HASHES.set(HASHES.get().checked_sub(1).expect("a key that can be hashed"));
+        }
         self.0.hash(state);
     }
 }
@@ -104,9 +107,9 @@ impl Hash for Key {
 fn a_victim_that_cannot_be_hashed_stays() {
     let cache: Cache<Key, u32> = Cache::builder().capacity(10).shards(1).build().unwrap();
     (0..10).for_each(|key| _ = cache.insert(Key(key), key));
-    HASHES.set(false);
+    HASHES.set(0);
     assert!(catch_unwind(AssertUnwindSafe(|| cache.insert(Key(100), 100))).is_err());
-    HASHES.set(true);
+    HASHES.set(u32::MAX);
     assert_eq!((cache.len(), cache.weight()), (10, 10));
     assert!((0..10).all(|key| cache.remove(&Key(key)) == Some(key)));
     (0..20).for_each(|key| _ = cache.insert(Key(key), key));
@@ -121,10 +124,10 @@ fn a_table_that_cannot_grow_is_left_as_it_was() {
     let cache: Cache<Key, u32> =
         Cache::builder().capacity(100_000).weigher(|_, _| 1).shards(1).build().unwrap();
     (0..64).for_each(|key| _ = cache.insert(Key(key), key));
-    HASHES.set(false);
+    HASHES.set(0);
     let insert = |key| catch_unwind(AssertUnwindSafe(|| cache.insert(Key(key), key))).is_err();
     let panicked = (100..100_000).find(|&key| insert(key));
-    HASHES.set(true);
+    HASHES.set(u32::MAX);
     let inserted = panicked.expect("a table that grows") - 100 + 64;
     assert_eq!((cache.len() as u32, cache.weight() as u32), (inserted, inserted));
     (0..64).for_each(|key| assert_eq!(cache.remove(&Key(key)), Some(key)));
@@ -133,7 +136,7 @@ fn a_table_that_cannot_grow_is_left_as_it_was() {
 }
 
 #[test]
-fn a_listener_that_panics_keeps_nothing_from_being_cleared() {
+fn a_listener_that_panics_is_told_of_the_rest() {
     let told = Arc::new(AtomicUsize::new(0));
     let tell = Arc::clone(&told);
     let listener = move |_, _, _| assert!(tell.fetch_add(1, SeqCst) != 0, "the first time");
@@ -142,4 +145,34 @@ fn a_listener_that_panics_keeps_nothing_from_being_cleared() {
     (0..100).for_each(|key| _ = cache.insert(key, key));
     assert!(catch_unwind(AssertUnwindSafe(|| cache.clear())).is_err());
     assert!(cache.is_empty());
+    assert_eq!(told.load(SeqCst), 100);
+}
+
+#[test]
+fn a_listener_may_panic_where_a_panic_is_under_way() {
+    let builder = Cache::<u32, u32>::builder().capacity(2).shards(1);
+    let cache = builder.listener(|_, _, _| panic!("the listener's")).build().unwrap();
+    cache.insert(1, 1);
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        cache.insert(2, 2);
+        let _pinned = [1, 2].map(|key| cache.pin(&key).unwrap());
+        cache.set_capacity(1);
+        panic!("the first");
+    }));
+    assert_eq!(panicked.unwrap_err().downcast_ref(), Some(&"the first"));
+    assert_eq!(cache.len(), 1);
+}
+
+#[test]
+fn what_went_before_a_victim_that_cannot_be_hashed_is_told_of() {
+    let told = Arc::new(AtomicUsize::new(0));
+    let tell = Arc::clone(&told);
+    let builder = Cache::<Key, u32>::builder().capacity(10).shards(1).weigher(|_, &value| value);
+    let listener = move |_, _, _| _ = tell.fetch_add(1, SeqCst);
+    let cache = builder.listener(listener).build().unwrap();
+    (0..10).for_each(|key| _ = cache.insert(Key(key), 1));
+    HASHES.set(1);
+    assert!(catch_unwind(AssertUnwindSafe(|| cache.insert(Key(100), 2))).is_err());
+    HASHES.set(u32::MAX);
+    assert_eq!((cache.len(), told.load(SeqCst)), (9, 1));
 }
