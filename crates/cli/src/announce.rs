@@ -77,7 +77,7 @@ pub(crate) fn announce(
     control: Option<&Path>,
 ) -> anyhow::Result<()> {
     if json {
-        return output::print_line(&for_programs(endpoint, images, control).to_string());
+        return output::print_json(&for_programs(endpoint, images, control));
     }
     let uris: Vec<String> = images.iter().map(|image| uri(endpoint, &export_name(image))).collect();
     let mut text = String::from("Serving:\n");

@@ -102,7 +102,7 @@ pub(crate) fn list(args: &LsArgs) -> anyhow::Result<()> {
     }
     if args.json {
         let all = attributes.iter().map(|a| json!({ "path": a.path, "writable": a.writable }));
-        return output::print_line(&all.collect::<Value>().to_string());
+        return output::print_json(&all.collect::<Value>());
     }
     let text = attributes.iter().fold(String::new(), |mut text, attribute| {
         let access = if attribute.writable { "rw" } else { "ro" };
@@ -116,7 +116,7 @@ pub(crate) fn get(args: &GetArgs) -> anyhow::Result<()> {
     let mut client = args.control.connect()?;
     let value = client.get(&args.path).map_err(|error| with_closest(error, &mut client))?;
     if args.json {
-        return output::print_line(&json!({ "path": args.path, "value": value }).to_string());
+        return output::print_json(&json!({ "path": args.path, "value": value }));
     }
     output::print_text(&format!("{}\n", value.strip_suffix('\n').unwrap_or(&value)))
 }
@@ -126,7 +126,7 @@ pub(crate) fn set(args: &SetArgs) -> anyhow::Result<()> {
     let result = client.set(&args.path, &args.value);
     result.map_err(|error| with_closest(error, &mut client))?;
     if args.json {
-        return output::print_line(&json!({ "path": args.path, "value": args.value }).to_string());
+        return output::print_json(&json!({ "path": args.path, "value": args.value }));
     }
     Ok(())
 }

@@ -1,9 +1,11 @@
 //! Standard output, and who reads it.
 
+use std::fmt::Write as _;
 use std::io::{self, Write};
 
 use anyhow::Context;
 use homing_control::printable_name;
+use serde::Serialize;
 
 /// Prints bytes and flushes. A reader that has left (`| head`) is no error.
 pub(crate) fn print(bytes: &[u8]) -> anyhow::Result<()> {
@@ -24,6 +26,20 @@ pub(crate) fn print_text(text: &str) -> anyhow::Result<()> {
 /// A text that does nothing to a terminal but end its lines.
 pub(crate) fn printable(text: &str) -> String {
     text.split('\n').map(printable_name).collect::<Vec<_>>().join("\n")
+}
+
+/// Prints a line of JSON. Control characters that JSON lets stand are escaped, too: a terminal heeds some of them.
+pub(crate) fn print_json(json: &impl Serialize) -> anyhow::Result<()> {
+    let text = serde_json::to_string(json)?;
+    let line = text.chars().fold(String::with_capacity(text.len()), |mut line, c| {
+        if c.is_control() {
+            let _ = write!(line, "\\u{:04x}", u32::from(c));
+        } else {
+            line.push(c);
+        }
+        line
+    });
+    print_line(&line)
 }
 
 /// Prints a line.

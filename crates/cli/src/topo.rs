@@ -48,8 +48,7 @@ pub(crate) fn run(args: &TopoArgs) -> anyhow::Result<()> {
     let (machine, allowed) = machine(args)?;
     let latency = args.measure.then(|| measure(&allowed.map_or(*machine.online(), |a| a.cpus)));
     if args.json {
-        let text = serde_json::to_string(&as_json(&machine, allowed.as_ref(), latency.as_ref()))?;
-        return output::print_line(&text);
+        return output::print_json(&as_json(&machine, allowed.as_ref(), latency.as_ref()));
     }
     let mut text = tree(&machine);
     text.push_str(&pods(&machine));

@@ -197,14 +197,21 @@ fn a_name_does_nothing_to_a_terminal() {
     setup.tree.put("pod/c\u{9b}2J\nd/cpus", "0");
     setup.tree.put("module/value", "e\u{1b}[2J\nf\u{7f}");
     assert_eq!(setup.printed(&["get", "module/value"]), "e\\u{1b}[2J\nf\\u{7f}\n");
+    setup.tree.put("workqueue/g\u{9b}2J\u{7f}/counters", "started 1");
     let monitored = setup.printed(&["wq", "monitor", "-i", "0"]);
     let dumped = setup.printed(&["wq", "dump"]);
+    let monitored_json = setup.printed(&["wq", "monitor", "-i", "0", "--json"]);
+    let dumped_json = setup.printed(&["wq", "dump", "--json"]);
+    let got_json = setup.printed(&["get", "module/value", "--json"]);
     let asked = setup.run(&["get", "workqueue/a\u{1b}[2J\nb/counter"]).stderr;
     for (printed, name) in [
         (&monitored, "\na\\u{1b}[2J\\nb "),
         (&dumped, "\na\\u{1b}[2J\\nb "),
         (&dumped, "\nc\\u{9b}2J\\nd\n"),
         (&text(&asked), "a\\u{1b}[2J"),
+        (&monitored_json, "\"g\\u009b2J\\u007f\""),
+        (&dumped_json, "\"g\\u009b2J\\u007f\""),
+        (&got_json, "f\\u007f\""),
     ] {
         assert!(printed.contains(name), "{printed:?}");
         assert!(!printed.chars().any(|c| c.is_control() && c != '\n'), "{printed:?}");

@@ -97,7 +97,7 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
                 ((*name).to_owned(), places(comparison))
             }).collect::<BTreeMap<_, _>>(),
         });
-        return output::print_line(&text.to_string());
+        return output::print_json(&text);
     }
     let mut text = told(&measures);
     if !whole {

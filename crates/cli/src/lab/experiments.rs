@@ -209,7 +209,7 @@ pub(crate) fn list(args: &ListArgs) -> anyhow::Result<()> {
         let entry = |name, about| serde_json::json!({ "experiment": name, "about": about });
         let simulated = EXPERIMENTS.iter().map(|found| entry(found.name, found.about));
         let all: Vec<_> = simulated.chain([entry(real::NAME, real::ABOUT)]).collect();
-        return output::print_line(&serde_json::to_string(&all)?);
+        return output::print_json(&all);
     }
     output::print_line(&experiment_tables::list())
 }

@@ -77,7 +77,7 @@ pub(crate) fn run(args: &RecommendArgs) -> anyhow::Result<()> {
             })
         };
         let all: Vec<_> = advice.iter().map(entry).collect();
-        return output::print_line(&serde_json::to_string(&all)?);
+        return output::print_json(&all);
     }
     output::print_line(&told(&trial, &advice))
 }

@@ -43,7 +43,7 @@ pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<()> {
         .with_context(|| format!("{} holds no recorded decisions", args.file.display()))?;
     let replayed = Replayed::of(&log);
     if args.json {
-        output::print_line(&for_programs(&log, &replayed).to_string())?;
+        output::print_json(&for_programs(&log, &replayed))?;
     } else {
         output::print(for_people(&log, &replayed).as_bytes())?;
     }

@@ -89,7 +89,7 @@ fn print_rates(args: &TopArgs, first: Sample) -> anyhow::Result<()> {
     let mut left = args.count.unwrap_or(u64::MAX);
     while left > 0 && stop.within(args.interval)? {
         let now = Sample::read(&args.control)?;
-        output::print_line(&serde_json::to_string(&Rates::between(Some(&before), &now))?)?;
+        output::print_json(&Rates::between(Some(&before), &now))?;
         before = now;
         left -= 1;
     }

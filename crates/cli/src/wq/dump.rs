@@ -40,7 +40,7 @@ Unbound workqueue -> node_nr/max_active: running items against the limit of each
 pub(crate) fn run(args: &DumpArgs) -> anyhow::Result<()> {
     let dump = Dump::read(&mut Source::connect(&args.control, "")?)?;
     if args.json {
-        return output::print_line(&serde_json::to_string(&dump)?);
+        return output::print_json(&dump);
     }
     output::print_text(&dump.text())
 }

@@ -61,13 +61,13 @@ pub(crate) fn run(args: &MonitorArgs) -> anyhow::Result<()> {
         };
         let names = source.names("workqueue").into_iter().filter(wanted);
         let rows = names.map(|name| Row::read(&mut source, name)).collect::<Result<Vec<_>, _>>()?;
-        let text = if args.json {
-            rows.iter().fold(String::new(), |text, row| text + &row.json(now).to_string() + "\n")
+        if args.json {
+            rows.iter().try_for_each(|row| output::print_json(&row.json(now)))?;
         } else {
             let cells = rows.iter().map(Row::cells);
-            table(&HEADER, cells, 1, &WIDTHS) + if stop.is_some() { "\n" } else { "" }
-        };
-        output::print(text.as_bytes())?;
+            let text = table(&HEADER, cells, 1, &WIDTHS) + if stop.is_some() { "\n" } else { "" };
+            output::print(text.as_bytes())?;
+        }
         drop(source);
         let goes_on = stop.as_ref().map(|stop| stop.within(args.interval)).transpose()?;
         if goes_on != Some(true) {
