@@ -228,16 +228,19 @@ impl Core {
                 let Some(local) = table.known_local(&file.group) else { break };
                 let (stay, go): (Vec<_>, Vec<_>) =
                     frames.into_iter().partition(|&frame| table.flags(frame).has(moving));
+                let has_freed = !go.is_empty();
                 for frame in go {
                     table.vacate(local, frame);
                     file.group.lose();
                 }
-                if stay.is_empty() {
-                    break;
-                }
                 // Only what was read ahead can be left.
-                let ticket = shard.ticket();
+                let ticket = (!stay.is_empty()).then(|| shard.ticket());
                 drop(table);
+                if has_freed {
+                    // Who makes the shard smaller may wait for these frames.
+                    shard.wake();
+                }
+                let Some(ticket) = ticket else { break };
                 ticket.wait();
             }
         }

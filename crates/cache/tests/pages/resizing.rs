@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use homing_cache::pages::{Background, BuildError, CachedFile, Job, PageCache, ResizeError};
 
@@ -249,6 +249,36 @@ fn a_size_that_a_disk_that_hangs_does_not_allow_is_refused() {
     assert!(cache.stats().memory <= least);
     file.flush_all().unwrap();
     assert!(disk.durable()[..100 * PAGE].iter().all(|&byte| byte == 7));
+}
+
+#[test]
+fn frames_of_a_file_that_is_closed_are_waited_for_no_longer() {
+    let (cache, least, well, file, disk) = with_a_tenant_at_the_end();
+    // So none of its pages goes for others.
+    well.group().set_min(1 << 30);
+    file.write(0, &[7; PAGE]).unwrap();
+    disk.hang(true);
+    let writer = thread::spawn({
+        let file = Arc::clone(&file);
+        move || file.write_back(0, PAGE as u64)
+    });
+    while disk.counts.writes.load(SeqCst) == 0 {
+        thread::yield_now();
+    }
+    let resizer = thread::spawn({
+        let cache = cache.clone();
+        move || resize(&cache, least)
+    });
+    thread::sleep(Duration::from_millis(300));
+    assert!(!resizer.is_finished());
+    let closed = Instant::now();
+    well.close().unwrap();
+    let resized = resizer.join().unwrap();
+    let waited = closed.elapsed();
+    disk.hang(false);
+    resized.unwrap();
+    assert!(waited < Duration::from_secs(3), "{waited:?}");
+    writer.join().unwrap().unwrap();
 }
 
 #[test]
