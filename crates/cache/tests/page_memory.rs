@@ -48,6 +48,10 @@ fn resident() -> usize {
 fn no_more_memory_is_taken_than_was_given() {
     let before = resident();
     let cache = PageCache::builder(SIZE).shards(4).background(Nobody).build().unwrap();
+    cache.set_size(SIZE - (4 << 20)).unwrap();
+    cache.set_size(SIZE).unwrap();
+    let unused = resident() - before;
+    assert!(unused <= SIZE / 20, "{unused} bytes of {SIZE} before any is used");
     let groups: Vec<_> = (0..20).map(|at| cache.group(at.to_string()).build()).collect();
     let files: Vec<_> =
         groups.iter().map(|group| cache.open(Arc::new(Nothing), group).unwrap()).collect();

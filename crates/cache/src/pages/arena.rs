@@ -10,6 +10,8 @@ use memmap2::MmapMut;
 /// Bytes of a mapping: large enough for huge pages, small enough for the last one to be made anew
 /// when the size changes.
 const MAPPING: usize = 16 << 20;
+/// Bytes that are copied at a time, unless they are these: a page of the system's, or a part of one.
+static ZEROES: [u8; 4096] = [0; 4096];
 
 /// Whether the system has so much memory to give, as far as it says before that is used: it refuses what
 /// is out of all proportion, or beyond a limit. Where lists are allocated that could only end the process.
@@ -56,8 +58,12 @@ impl Arena {
         self.mappings.truncate(count);
         for (at, mut new) in made {
             if let Some(old) = self.mappings.get_mut(at) {
+                // What was never used is zero, and is to take no memory after this either.
                 let kept = old.len().min(new.len());
-                new[..kept].copy_from_slice(&old[..kept]);
+                let pieces = old[..kept].chunks(ZEROES.len()).zip(new.chunks_mut(ZEROES.len()));
+                for (old, new) in pieces.filter(|(old, _)| **old != ZEROES[..old.len()]) {
+                    new[..old.len()].copy_from_slice(old);
+                }
                 *old = new;
             } else {
                 self.mappings.push(new);
