@@ -9,7 +9,7 @@ use crate::fence;
 use crate::readers::{self, NONE, Slot};
 use crate::sync::{
     AtomicBool, AtomicU32, ConstPtr, MutPtr, Ordering, RwLock, RwLockReadGuard, RwLockWriteGuard,
-    UnsafeCell, spin_loop, yield_now,
+    UnsafeCell, let_others_run, spin_loop,
 };
 
 /// Reads without a write between them after which readers do without the lock. Each spares some 10 to 20 ns,
@@ -135,15 +135,14 @@ impl<T> BiasedRwLock<T> {
 
     /// Waits until a thread does not read under this lock.
     fn wait_for(&self, slot: &Slot) {
-        let mut looks = 0;
+        let mut looks = 0_u32;
         while slot.reads.load(Ordering::Acquire) == self.address() {
-            if looks < SPINS {
-                looks += 1;
-                spin_loop();
-            } else {
+            match looks.checked_sub(SPINS) {
+                None => spin_loop(),
                 // It may want this CPU.
-                yield_now();
+                Some(times) => let_others_run(times),
             }
+            looks = looks.saturating_add(1);
         }
     }
 
@@ -288,6 +287,32 @@ mod tests {
         assert!(panics(&writing).is_err());
         *lock.write() += 1;
         assert_eq!(*lock.read(), 2);
+    }
+
+    #[cfg(all(target_os = "linux", not(miri)))]
+    #[test]
+    fn a_writer_that_waits_for_long_sleeps() {
+        use std::time::Duration;
+
+        let lock = BiasedRwLock::new(1);
+        (0..=BIAS_AFTER).for_each(|_| _ = lock.read());
+        let cpu_time = || {
+            let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+            Duration::try_from(now).unwrap()
+        };
+        let reads = Barrier::new(2);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let _guard = lock.read();
+                reads.wait();
+                thread::sleep(Duration::from_millis(300));
+            });
+            reads.wait();
+            let before = cpu_time();
+            *lock.write() = 2;
+            let took = cpu_time().saturating_sub(before);
+            assert!(took < Duration::from_millis(50), "{took:?} for a wait of 300 ms");
+        });
     }
 
     /// Two words that belong together, read and written by many.

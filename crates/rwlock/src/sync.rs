@@ -6,15 +6,29 @@ pub(crate) use loom::{
     hint::spin_loop,
     sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
     sync::{RwLock, RwLockReadGuard, RwLockWriteGuard},
-    thread::yield_now,
 };
 #[cfg(not(loom))]
 pub(crate) use std::{
     hint::spin_loop,
     sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
     sync::{RwLock, RwLockReadGuard, RwLockWriteGuard},
-    thread::yield_now,
 };
+
+/// Lets others have this CPU, for longer the more often that was done. Who yields keeps it from those of a lower
+/// real-time priority, whatever they hold; who sleeps does not.
+#[cfg(not(loom))]
+pub(crate) fn let_others_run(times: u32) {
+    const YIELDS: u32 = 16;
+    match times.checked_sub(YIELDS) {
+        None => std::thread::yield_now(),
+        Some(sleeps) => std::thread::sleep(std::time::Duration::from_micros(1 << sleeps.min(10))),
+    }
+}
+
+#[cfg(loom)]
+pub(crate) fn let_others_run(_times: u32) {
+    loom::thread::yield_now();
+}
 
 /// The standard library's cell, called as the model checker's is.
 #[cfg(not(loom))]
