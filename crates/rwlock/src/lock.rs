@@ -22,7 +22,7 @@ const SPINS: u32 = if cfg!(loom) { 0 } else { 100 };
 /// [`std::sync::RwLock`] where many reads lie between two, and reads cost less.
 ///
 /// There is no poison: whoever panics with the lock held leaves the value as it is. A guard that is forgotten
-/// keeps writers out for ever.
+/// keeps writers out for ever; so does one that another thread had when a process forked, in the child.
 ///
 /// ```
 /// use homing_rwlock::BiasedRwLock;
