@@ -19,9 +19,9 @@ use crate::sync::{Arc, BiasedRwLock, lock};
 /// The fewest entries that are worth a lock of their own.
 pub(super) const MIN_SHARD: u64 = 256;
 
-/// The most entries of a shard that room is made for in advance: a larger capacity stands for "no
-/// limit".
-const EXPECTED_MAX: u64 = 1 << 26;
+/// The most entries of a cache that room is made for in advance. A larger capacity may stand for "no limit": there
+/// room is made as entries come.
+const EXPECTED_MAX: u64 = 1 << 20;
 
 /// The most counters of hits.
 const FINDS_MAX: usize = 64;
@@ -94,9 +94,8 @@ impl<K: Hash + Eq, V: Clone> Cache<K, V> {
 impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
     /// On so many CPUs.
     pub(super) fn from_common(common: Common<K, V, S>, number: usize, cpus: usize) -> Self {
-        let known = common.weigher.is_none();
-        let expected = common.shard_capacity(common.shards - 1);
-        let entries = if known && expected <= EXPECTED_MAX { expected as usize } else { 0 };
+        let expects = common.weigher.is_none() && common.capacity.load(Relaxed) <= EXPECTED_MAX;
+        let entries = if expects { common.shard_capacity(common.shards - 1) as usize } else { 0 };
         let part = |number| Part {
             shard: BiasedRwLock::new(Shard::new(common.shard_capacity(number), entries)),
         };

@@ -103,12 +103,14 @@ impl Index {
         None
     }
 
-    /// Makes room for one more.
-    pub(super) fn reserve(&mut self, hash_of: impl Fn(u32) -> u64) {
+    /// Makes room for one more where there will hardly be more than `most`.
+    pub(super) fn reserve(&mut self, most: u64, hash_of: impl Fn(u32) -> u64) {
         if self.len * ROOM.0 < self.lines.len() * WAYS * ROOM.1 {
             return;
         }
-        let mut larger = Self::with_capacity((2 * self.len).max(WAYS / 2));
+        // Not step by step where the most is raised so.
+        let (least, most) = (self.len + self.len / 8, most.min(2 * self.len as u64) as usize);
+        let mut larger = Self::with_capacity(most.max(least));
         for line in &self.lines {
             let held = line.head.iter().zip(line.frames).filter(|&(&tag, _)| tag != 0);
             held.for_each(|(_, frame)| larger.insert(hash_of(frame), frame));
@@ -183,13 +185,14 @@ mod tests {
         fn finds_what_was_inserted(
             steps in proptest::collection::vec((crowded(), 0..3u8), 0..600),
             capacity in 0..200usize,
+            most in 0..200u64,
         ) {
             let mut index = Index::with_capacity(capacity);
             let mut model = BTreeMap::<u32, u64>::new();
             for (frame, (hash, step)) in steps.into_iter().enumerate() {
                 let frame = frame as u32;
                 if step > 0 {
-                    index.reserve(|frame| model[&frame]);
+                    index.reserve(most, |frame| model[&frame]);
                     index.insert(hash, frame);
                     model.insert(frame, hash);
                 } else if let Some((&frame, &hash)) = model.range(frame / 2..).next() {
@@ -219,7 +222,7 @@ mod tests {
         let mut index = Index::with_capacity(1000);
         let lines = index.lines.len();
         for frame in 0..100_000 {
-            index.reserve(hash);
+            index.reserve(0, hash);
             index.insert(hash(frame), frame);
             if frame >= 999 {
                 index.remove(hash(frame - 999), frame - 999);
@@ -228,6 +231,17 @@ mod tests {
         assert_eq!((index.len(), index.lines.len()), (999, lines));
         let passed: usize = index.lines.iter().map(|line| line.passed() as usize).sum();
         assert!(passed < 200, "{passed}");
+    }
+
+    #[test]
+    fn one_that_grows_takes_no_more_than_one_made_for_its_most() {
+        let hash = |frame: u32| (frame as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(17);
+        let mut index = Index::with_capacity(0);
+        for frame in 0..100_000 {
+            index.reserve(100_000, hash);
+            index.insert(hash(frame), frame);
+        }
+        assert_eq!(index.lines.len(), Index::with_capacity(100_000).lines.len());
     }
 
     #[test]

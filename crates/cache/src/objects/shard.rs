@@ -253,8 +253,9 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         }
         let mark = Mark::new(self.ranking.epoch());
         // First what calls the user's hasher, which may panic.
+        let most = if common.weigher.is_none() { self.capacity } else { u64::MAX };
         let Self { index, slots, .. } = self;
-        index.reserve(|frame| slots.get(frame).map_or(0, |entry| common.hash(entry.key)));
+        index.reserve(most, |frame| slots.get(frame).map_or(0, |entry| common.hash(entry.key)));
         let frame = slots.insert(key, value, mark);
         index.insert(hash, frame);
         let shadow = self.ghosts.take(by_other_bits(hash), self.ranking.epoch());
