@@ -54,7 +54,10 @@ pub(crate) fn all(system: &dyn System, syncs: &[Sync], early: bool, commits: Com
     // What a check hears of nobody hears again, so it is kept.
     let mut heard = |check: &dyn Fn(&Sync) -> Verdict| {
         for (verdict, sync) in verdicts.iter_mut().zip(syncs) {
-            *verdict = std::mem::replace(verdict, Ok(())).and(check(sync));
+            let checked = check(sync);
+            if verdict.is_ok() {
+                *verdict = checked;
+            }
         }
     };
     if early {

@@ -99,7 +99,7 @@ impl Engine {
     }
 
     /// Tells those who wait for a sync that will not be; not under the lock, as its file is closed.
-    fn tell(&self, sync: Option<Sync>, verdict: &Verdict) {
+    fn tell(&self, sync: Option<Box<Sync>>, verdict: &Verdict) {
         if let Some(sync) = sync {
             sync.outcome.set(&self.failed(verdict.clone()));
         }
@@ -441,7 +441,7 @@ impl Engine {
         for (sync, next) in syncs.into_iter().zip(next) {
             let verdict = Err(runtime_ended(sync.id, &sync.file, sync.kind));
             self.tell(next, &verdict);
-            self.tell(Some(sync), &verdict);
+            sync.outcome.set(&self.failed(verdict));
         }
     }
 }
@@ -472,7 +472,7 @@ pub(crate) fn nanoseconds(took: Duration) -> u64 {
 struct Telling {
     engine: Arc<Engine>,
     /// With those who wait for the next one of a file, in vain.
-    all: Vec<(Sync, Verdict, Option<Sync>)>,
+    all: Vec<(Sync, Verdict, Option<Box<Sync>>)>,
 }
 
 impl Drop for Telling {

@@ -2,7 +2,7 @@
 //! inode. What is asked and what ends goes through here, under one lock; of system calls none but those
 //! which duplicate a descriptor, or compare two.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, hash_map};
 use std::fs::File;
 use std::io;
 use std::os::fd::RawFd;
@@ -39,8 +39,10 @@ pub(crate) struct Sync {
     pub(crate) callers: usize,
     /// Other descriptions of it that somebody has asked for: each hears of errors by itself.
     pub(crate) others: Vec<Arc<File>>,
-    /// The numbers that those who asked knew theirs by, and these.
-    numbers: Vec<(RawFd, Arc<File>)>,
+    /// The number that its first asker knew `file` by,
+    number: Option<RawFd>,
+    /// and those of the others.
+    numbers: Vec<RawFd>,
     /// It was one of those that waited when a wave began.
     pub(crate) in_wave: bool,
     /// What went wrong as its write-back began.
@@ -53,7 +55,9 @@ impl Sync {
     /// Whether what has this number now is one of its descriptions. It need not be the one that had it
     /// before: that may have been closed, and another one duplicated, which has heard of other errors.
     fn knows(&self, number: RawFd) -> bool {
-        self.numbers.iter().any(|(known, file)| *known == number && is_of(file, number))
+        let others = self.numbers.iter().copied().zip(&self.others);
+        let mut all = self.number.map(|known| (known, &self.file)).into_iter().chain(others);
+        all.any(|(known, file)| known == number && is_of(file, number))
     }
 }
 
@@ -66,13 +70,14 @@ pub(crate) fn is_of(file: &File, number: RawFd) -> bool {
 /// How a file failed, and a description of it.
 type Failed = (DurabilityError, Option<Arc<File>>);
 
+/// Small, since there are thousands.
 #[derive(Debug, Default)]
 struct Entry {
     /// It is being synced: what was asked for since has to wait.
     running: bool,
-    next: Option<Sync>,
+    next: Option<Box<Sync>>,
     /// Kept with the description that heard of it: its inode is not used for another file.
-    failed: Option<Failed>,
+    failed: Option<Box<Failed>>,
 }
 
 /// What to do next.
@@ -102,7 +107,7 @@ pub(crate) struct Ended {
     /// be what this one did not find any more.
     pub(crate) verdict: Verdict,
     /// Those who wait for the next one, and would in vain: to be told the same.
-    pub(crate) in_vain: Option<Sync>,
+    pub(crate) in_vain: Option<Box<Sync>>,
 }
 
 /// See the module.
@@ -131,14 +136,14 @@ impl Files {
         keep: impl FnOnce() -> io::Result<Arc<File>>,
     ) -> io::Result<Asked> {
         let entry = self.entries.entry(id).or_default();
-        if let Some((error, _)) = &entry.failed {
+        if let Some((error, _)) = entry.failed.as_deref() {
             return Ok(Asked::Failed(error.clone()));
         }
         if let Some(next) = &mut entry.next {
             next.kind = next.kind.max(kind);
             if let Some(number) = number.filter(|number| !next.knows(*number)) {
                 let other = keep()?;
-                next.numbers.push((number, Arc::clone(&other)));
+                next.numbers.push(number);
                 next.others.push(other);
             }
             next.askers += 1;
@@ -154,8 +159,7 @@ impl Files {
         let outcome = Arc::new(Outcome::default());
         let asked = Asked::New(Arc::clone(&outcome));
         let asked_at = Instant::now();
-        let numbers = number.map(|number| (number, Arc::clone(&file))).into_iter().collect();
-        entry.next = Some(Sync {
+        entry.next = Some(Box::new(Sync {
             id,
             file,
             kind,
@@ -164,11 +168,12 @@ impl Files {
             askers: 1,
             callers,
             others: Vec::new(),
-            numbers,
+            number,
+            numbers: Vec::new(),
             in_wave: false,
             heard: None,
             is_known: false,
-        });
+        }));
         if !entry.running {
             let filesystem = self.filesystems.entry(id.device).or_default();
             filesystem.note_idle(asked_at);
@@ -197,7 +202,7 @@ impl Files {
         waits: bool,
     ) -> Result<Option<Alone>, DurabilityError> {
         let entry = self.entries.entry(id).or_default();
-        if let Some((error, _)) = &entry.failed {
+        if let Some((error, _)) = entry.failed.as_deref() {
             return Err(error.clone());
         }
         let filesystem = self.filesystems.entry(id.device).or_default();
@@ -270,7 +275,8 @@ impl Files {
                 }
             } else if commits {
                 let ids = filesystem.take_plain();
-                let syncs: Vec<_> = ids.into_iter().filter_map(|id| self.begin(id)).collect();
+                let mut syncs = Vec::with_capacity(ids.len());
+                syncs.extend(ids.into_iter().filter_map(|id| self.begin(id)).map(|sync| *sync));
                 if !syncs.is_empty() {
                     self.filesystems.entry(device).or_default().committing = true;
                     self.running += 1;
@@ -290,7 +296,7 @@ impl Files {
             let Some(id) = filesystem.ready.pop_front() else { continue };
             if let Some(sync) = self.begin(id) {
                 self.running += 1;
-                return Some(Job::File(sync));
+                return Some(Job::File(*sync));
             }
         }
         None
@@ -321,7 +327,7 @@ impl Files {
         }
     }
 
-    fn begin(&mut self, id: FileId) -> Option<Sync> {
+    fn begin(&mut self, id: FileId) -> Option<Box<Sync>> {
         let entry = self.entries.get_mut(&id)?;
         let mut next = entry.next.take()?;
         entry.running = true;
@@ -339,8 +345,14 @@ impl Files {
         verdict: Verdict,
         keep: impl FnOnce() -> Option<Arc<File>>,
     ) -> Ended {
-        if let Some(entry) = self.entries.get_mut(&id) {
-            entry.running = false;
+        if let hash_map::Entry::Occupied(mut entry) = self.entries.entry(id) {
+            entry.get_mut().running = false;
+            let Entry { next, failed, .. } = entry.get();
+            if verdict.is_ok() && next.is_none() && failed.is_none() {
+                // As most do, and there may be thousands.
+                entry.remove();
+                return Ended { verdict, in_vain: None };
+            }
         }
         let ended = self.end_own(id, verdict, keep);
         let next = self.entries.get(&id).and_then(|entry| entry.next.as_ref());
@@ -366,7 +378,7 @@ impl Files {
         let Some(error) = lost else { return Ended { verdict: failed, in_vain: None } };
         // `DURABLE-3`
         let entry = self.entries.entry(id).or_default();
-        entry.failed.get_or_insert_with(|| (error.clone(), keep()));
+        entry.failed.get_or_insert_with(|| Box::new((error.clone(), keep())));
         let in_vain = entry.next.take();
         if let Some(filesystem) = self.filesystems.get_mut(&id.device) {
             filesystem.forget(id, in_vain.as_ref().map_or(0, |next| next.callers));
@@ -388,7 +400,7 @@ impl Files {
 
     /// How a file failed, if nobody has acknowledged it.
     pub(crate) fn failure(&self, id: FileId) -> Option<DurabilityError> {
-        let failed = self.entries.get(&id)?.failed.as_ref();
+        let failed = self.entries.get(&id)?.failed.as_deref();
         failed.map(|(error, _)| error.clone())
     }
 
@@ -399,12 +411,13 @@ impl Files {
             if let Some(next) = &mut entry.next {
                 next.heard = Some(Box::new(error.clone()));
             }
-            entry.failed.get_or_insert_with(|| (error.clone(), Some(Arc::clone(file))));
+            let failed = || Box::new((error.clone(), Some(Arc::clone(file))));
+            entry.failed.get_or_insert_with(failed);
         }
     }
 
     /// A sync was never begun: nothing is known of the file.
-    pub(crate) fn give_up(&mut self, id: FileId) -> Option<Sync> {
+    pub(crate) fn give_up(&mut self, id: FileId) -> Option<Box<Sync>> {
         let entry = self.entries.get_mut(&id)?;
         entry.running = false;
         let next = entry.next.take();
@@ -469,7 +482,7 @@ impl Files {
 
     /// What has failed and was not acknowledged, by when it was seen.
     pub(crate) fn failures(&self) -> Vec<DurabilityError> {
-        let failed = self.entries.values().filter_map(|entry| entry.failed.as_ref());
+        let failed = self.entries.values().filter_map(|entry| entry.failed.as_deref());
         let mut all: Vec<_> = failed.map(|(error, _)| error.clone()).collect();
         all.sort_by_key(|error| error.first_seen);
         all
@@ -489,8 +502,8 @@ impl Files {
         id: FileId,
         is_it: impl FnOnce(&DurabilityError) -> bool,
     ) -> Option<Failed> {
-        let failed = self.entries.get_mut(&id)?.failed.take_if(|(error, _)| is_it(error));
+        let failed = self.entries.get_mut(&id)?.failed.take_if(|failed| is_it(&failed.0));
         self.sweep(id);
-        failed
+        failed.map(|failed| *failed)
     }
 }
