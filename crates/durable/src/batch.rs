@@ -14,6 +14,11 @@ use crate::synced::{Synced, SyncedMany};
 /// more than a file with its directory and a few of its neighbours.
 const BULK: usize = 8;
 
+/// A bulk that is known to have so many files begins with its first ones: their commit writes back what the
+/// others have written, too, while those are still being asked for. Derived: asking for so many takes about
+/// as long as the flush that this costs where flushes are cheap.
+const BEGINS_EARLY: usize = 1000;
+
 /// Syncs of several kinds that begin together: one commit of the filesystem may do for all of them.
 /// They begin when it is dropped, too; then nobody hears what becomes of them but those who sync
 /// the files next.
@@ -43,11 +48,18 @@ pub struct Batch {
     all: Vec<Synced>,
     /// Its first file.
     first: Option<FileId>,
+    /// It will have so many files at least.
+    expected: usize,
 }
 
 impl Batch {
     pub(crate) fn new(durable: Durable) -> Self {
-        Self { durable, all: Vec::new(), first: None }
+        Self { durable, all: Vec::new(), first: None, expected: 0 }
+    }
+
+    /// There will be so many files at least.
+    pub(crate) fn expect(&mut self, files: usize) {
+        self.expected = files;
     }
 
     /// As [`Durable::fsync`].
@@ -65,6 +77,12 @@ impl Batch {
             self.first = FileId::of(file.file()).ok();
         }
         self.all.push(self.durable.ask(file, kind, 0, is_fresh));
+        if self.all.len() == BULK
+            && self.expected >= BEGINS_EARLY
+            && let Some(first) = self.first
+        {
+            self.durable.engine.begin_bulk(first.device, self.expected);
+        }
         self
     }
 

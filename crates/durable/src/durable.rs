@@ -169,7 +169,9 @@ impl Durable {
         &self,
         files: impl IntoIterator<Item = &'a D>,
     ) -> SyncedMany {
+        let files = files.into_iter();
         let mut batch = self.batch();
+        batch.expect(files.size_hint().0);
         for file in files {
             batch.fsync(file);
         }

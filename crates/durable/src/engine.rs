@@ -207,7 +207,16 @@ impl Engine {
         }
     }
 
-    /// The same, but for one job, which is left to the caller.
+    /// Begins with what waits on a filesystem, of a bulk of so many files, if they will be committed.
+    pub(crate) fn begin_bulk(self: &Arc<Self>, device: u64, expected: usize) {
+        let policy = self.policy();
+        let job = self.files().first_commit(device, expected, policy);
+        if let Some(job) = job {
+            self.hand_over(job);
+        }
+    }
+
+    /// As [`Engine::go_on`], but for one job, which is left to the caller.
     fn go_on_but_for_one(self: &Arc<Self>) -> Option<Job> {
         let mine = self.next_job();
         self.go_on();

@@ -273,15 +273,10 @@ impl Files {
                 if commits {
                     continue;
                 }
-            } else if commits {
-                let ids = filesystem.take_plain();
-                let mut syncs = Vec::with_capacity(ids.len());
-                syncs.extend(ids.into_iter().filter_map(|id| self.begin(id)).map(|sync| *sync));
-                if !syncs.is_empty() {
-                    self.filesystems.entry(device).or_default().committing = true;
-                    self.running += 1;
-                    return Some(Job::Commit(syncs, service == Service::EarlyCommits));
-                }
+            } else if commits
+                && let Some(commit) = self.commit(device, service == Service::EarlyCommits)
+            {
+                return Some(commit);
             }
             let Some(filesystem) = self.filesystems.get_mut(&device) else { continue };
             if let Some(early) = filesystem.waves.begin(write_back, waiting, depth, Instant::now())
@@ -300,6 +295,34 @@ impl Files {
             }
         }
         None
+    }
+
+    /// All that wait on a filesystem, as one commit.
+    fn commit(&mut self, device: u64, early: bool) -> Option<Job> {
+        let ids = self.filesystems.get_mut(&device)?.take_plain();
+        let mut syncs = Vec::with_capacity(ids.len());
+        syncs.extend(ids.into_iter().filter_map(|id| self.begin(id)).map(|sync| *sync));
+        if syncs.is_empty() {
+            return None;
+        }
+        self.filesystems.get_mut(&device)?.committing = true;
+        self.running += 1;
+        Some(Job::Commit(syncs, early))
+    }
+
+    /// A commit of those that wait on a filesystem, the first of so many, if all of them are worth one
+    /// and nothing else is under way there.
+    pub(crate) fn first_commit(
+        &mut self,
+        device: u64,
+        expected: usize,
+        policy: Policy,
+    ) -> Option<Job> {
+        let filesystem = self.filesystems.get(&device)?;
+        let busy = filesystem.syncing > 0 || filesystem.beginning || filesystem.group.gathers();
+        let worth = filesystem.costs.is_worth(policy.strategy, expected, policy.depth);
+        let begins = worth && filesystem.may_commit() && !busy && self.running < policy.depth;
+        if begins { self.commit(device, false) } else { None }
     }
 
     /// All that wait are a wave. Their files, if write-back is to begin.

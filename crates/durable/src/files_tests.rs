@@ -49,6 +49,25 @@ fn commit(files: &mut Files) -> Vec<u64> {
     }
 }
 
+#[test]
+fn a_bulk_begins_with_its_first_files_where_all_are_worth_a_commit() {
+    let mut files = files();
+    let begun = |files: &mut Files, expected, strategy| {
+        files.first_commit(DEVICE, expected, by(strategy)).is_some()
+    };
+    (1..=8).for_each(|inode| ask(&mut files, inode));
+    assert!(!begun(&mut files, 20, Strategy::Auto), "too few");
+    assert!(!begun(&mut files, 1000, Strategy::Files), "forbidden");
+    let first = files.first_commit(DEVICE, 1000, by(Strategy::Auto));
+    assert!(matches!(first, Some(Job::Commit(syncs, false)) if syncs.len() == 8));
+    (9..=100).for_each(|inode| ask(&mut files, inode));
+    assert!(!begun(&mut files, 1000, Strategy::Auto), "one runs");
+    assert!(files.next_job(by(Strategy::Auto)).is_none(), "the others wait for its end");
+    end(&mut files, &[1, 2, 3, 4, 5, 6, 7, 8]);
+    files.end_gather(DEVICE);
+    assert_eq!(commit(&mut files).len(), 92);
+}
+
 /// Ends a commit of these files. Whether the next one is put off.
 fn end(files: &mut Files, inodes: &[u64]) -> bool {
     let count = inodes.len();

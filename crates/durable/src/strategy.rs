@@ -81,25 +81,31 @@ impl Costs {
         waiting: usize,
         depth: usize,
     ) -> bool {
+        if self.is_worth(strategy, waiting, depth) {
+            self.refused = 0;
+            return true;
+        }
+        if strategy != Strategy::Auto || waiting < COMMIT_FILES_MIN {
+            return false;
+        }
+        let tries = waiting >= COMMIT_FILES && self.refused >= TRY_EVERY;
+        self.refused = if tries { 0 } else { self.refused + 1 };
+        tries
+    }
+
+    /// The same, and nothing is tried.
+    pub(crate) fn is_worth(&self, strategy: Strategy, waiting: usize, depth: usize) -> bool {
         match strategy {
             Strategy::Files => return false,
             Strategy::Filesystem => return waiting > 0,
+            Strategy::Auto if waiting < COMMIT_FILES_MIN => return false,
             Strategy::Auto => {}
-        }
-        if waiting < COMMIT_FILES_MIN {
-            return false;
         }
         let (Some(file), Some(commit)) = (self.file, self.commit) else {
             return waiting >= COMMIT_FILES;
         };
         let rounds = waiting.div_ceil(depth.max(1));
-        let pays = commit < file.saturating_mul(u32::try_from(rounds).unwrap_or(u32::MAX));
-        if pays || (waiting >= COMMIT_FILES && self.refused >= TRY_EVERY) {
-            self.refused = 0;
-            return true;
-        }
-        self.refused += 1;
-        false
+        commit < file.saturating_mul(u32::try_from(rounds).unwrap_or(u32::MAX))
     }
 
     /// In words, for people and programs.
