@@ -34,11 +34,13 @@ pub(crate) struct Committed {
     pub(crate) verdicts: Vec<Verdict>,
     /// This program may not commit filesystems: its files were synced one by one.
     pub(crate) is_forbidden: bool,
+    /// How the flush of the device failed. Nobody can tell whose data that was.
+    pub(crate) lost: Option<Failure>,
 }
 
 impl Committed {
     fn of(verdicts: Vec<Verdict>) -> Self {
-        Self { verdicts, is_forbidden: false }
+        Self { verdicts, is_forbidden: false, lost: None }
     }
 }
 
@@ -77,9 +79,9 @@ pub(crate) fn all(system: &dyn System, syncs: &[Sync], early: bool, commits: Com
         // Then nothing has been begun.
         let is_forbidden = matches!(errno, Some(libc::EPERM | libc::ENOSYS));
         if commits != Commits::ThenFlush && !is_told && !is_no_space && !is_forbidden {
-            return Committed::of(all_failed(syncs, verdicts, &failure));
+            return all_failed(syncs, verdicts, failure);
         }
-        return Committed { verdicts, is_forbidden };
+        return Committed { is_forbidden, ..Committed::of(verdicts) };
     }
     heard(&check);
     // `DURABLE-4`
@@ -88,16 +90,18 @@ pub(crate) fn all(system: &dyn System, syncs: &[Sync], early: bool, commits: Com
     }
     // By a plain file, since XFS only forces its log for a directory.
     let plain = syncs.iter().find(|sync| sync.id.is == Is::Plain);
-    Committed::of(match system.flush_device(&plain.unwrap_or(first).file) {
-        Ok(()) => verdicts,
-        Err(failure) => all_failed(syncs, verdicts, &failure),
-    })
+    match system.flush_device(&plain.unwrap_or(first).file) {
+        Ok(()) => Committed::of(verdicts),
+        Err(failure) => all_failed(syncs, verdicts, failure),
+    }
 }
 
 /// Of each what it has failed by itself, or this.
-fn all_failed(syncs: &[Sync], verdicts: Vec<Verdict>, failure: &Failure) -> Vec<Verdict> {
-    let of = |sync: &Sync| error(sync.id, &sync.file, sync.kind, failure);
-    syncs.iter().zip(verdicts).map(|(sync, verdict)| verdict.and_then(|()| Err(of(sync)))).collect()
+fn all_failed(syncs: &[Sync], verdicts: Vec<Verdict>, failure: Failure) -> Committed {
+    let of = |sync: &Sync| error(sync.id, &sync.file, sync.kind, &failure);
+    let all = syncs.iter().zip(verdicts);
+    let verdicts = all.map(|(sync, verdict)| verdict.and_then(|()| Err(of(sync)))).collect();
+    Committed { lost: Some(failure), ..Committed::of(verdicts) }
 }
 
 pub(crate) fn error(id: FileId, file: &File, kind: Kind, failure: &Failure) -> DurabilityError {

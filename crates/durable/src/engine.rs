@@ -284,7 +284,7 @@ impl Engine {
                 (vec![sync], vec![verdict], false)
             }
             Job::Commit(syncs, early) => {
-                let verdicts = self.commit(&syncs, early);
+                let (syncs, verdicts) = self.commit(syncs, early);
                 (syncs, verdicts, true)
             }
             Job::WriteBack(device, files) => {
@@ -361,22 +361,33 @@ impl Engine {
 
     /// Commits the filesystem of these, if it still can be: its device's number may have become
     /// another's, which is noted.
-    fn commit(&self, syncs: &[Sync], early: bool) -> Vec<Verdict> {
-        let Some(first) = syncs.first() else { return Vec::new() };
+    ///
+    /// Where the flush of the device fails, those who wait for the next commit have failed as well: this one
+    /// may have written their data back, and the next flush may do without what the device has lost.
+    fn commit(&self, mut syncs: Vec<Sync>, early: bool) -> (Vec<Sync>, Vec<Verdict>) {
+        let Some(first) = syncs.first() else { return (syncs, Vec::new()) };
+        let device = first.id.device;
         let commits = self.system.commits(&first.file);
         if commits == Commits::Unknown {
-            self.note_commits(first.id.device, false, true);
+            self.note_commits(device, false, true);
             add(&self.counts.files, syncs.len() as u64);
-            return syncs.iter().map(|sync| commit::one(&*self.system, sync)).collect();
+            let verdicts = syncs.iter().map(|sync| commit::one(&*self.system, sync)).collect();
+            return (syncs, verdicts);
         }
         add(&self.counts.commits, 1);
         add(&self.counts.committed, syncs.len() as u64);
-        let Committed { verdicts, is_forbidden } =
-            commit::all(&*self.system, syncs, early, commits);
+        let Committed { mut verdicts, is_forbidden, lost } =
+            commit::all(&*self.system, &syncs, early, commits);
         if is_forbidden {
-            self.note_commits(first.id.device, false, false);
+            self.note_commits(device, false, false);
         }
-        verdicts
+        if let Some(failure) = lost {
+            let waiting = self.files().begin_waiting(device);
+            let of = |sync: &Sync| Err(commit::error(sync.id, &sync.file, sync.kind, &failure));
+            verdicts.extend(waiting.iter().map(of));
+            syncs.extend(waiting);
+        }
+        (syncs, verdicts)
     }
 
     /// A job has run, syncs of files or a commit: notes what came of it, and tells those who waited. One

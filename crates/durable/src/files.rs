@@ -299,15 +299,21 @@ impl Files {
 
     /// All that wait on a filesystem, as one commit.
     fn commit(&mut self, device: u64, early: bool) -> Option<Job> {
-        let ids = self.filesystems.get_mut(&device)?.take_plain();
-        let mut syncs = Vec::with_capacity(ids.len());
-        syncs.extend(ids.into_iter().filter_map(|id| self.begin(id)).map(|sync| *sync));
+        let syncs = self.begin_waiting(device);
         if syncs.is_empty() {
             return None;
         }
         self.filesystems.get_mut(&device)?.committing = true;
         self.running += 1;
         Some(Job::Commit(syncs, early))
+    }
+
+    /// All that wait on a filesystem, for a job that has begun, or begins.
+    pub(crate) fn begin_waiting(&mut self, device: u64) -> Vec<Sync> {
+        let ids = self.filesystems.get_mut(&device).map(Filesystem::take_plain).unwrap_or_default();
+        let mut syncs = Vec::with_capacity(ids.len());
+        syncs.extend(ids.into_iter().filter_map(|id| self.begin(id)).map(|sync| *sync));
+        syncs
     }
 
     /// A commit of those that wait on a filesystem, the first of so many, if all of them are worth one

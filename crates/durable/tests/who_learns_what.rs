@@ -324,6 +324,24 @@ fn the_flush_after_a_commit() {
     }
 }
 
+/// Its data may have been on its way with that commit.
+#[test]
+fn who_waits_as_the_flush_fails() {
+    let world = World::new();
+    let files = files(&world, 5);
+    world.durable.set_strategy(Strategy::Filesystem);
+    world.disk.fail(Call::Flush, &files[0], 1);
+    world.disk.hold(true);
+    let committed = world.durable.fsync_many(&files[..3]);
+    world.disk.until_asked(1);
+    let waits = world.durable.fsync(&files[3]);
+    world.disk.hold(false);
+    committed.wait().into_iter().for_each(|verdict| _ = verdict.unwrap_err());
+    is_eio(waits.wait(), "3");
+    is_eio(world.durable.fsync(&files[3]).wait(), "3");
+    world.durable.fsync(&files[4]).wait().unwrap();
+}
+
 #[test]
 fn syncfs_itself() {
     let world = World::new();
