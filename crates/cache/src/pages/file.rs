@@ -509,7 +509,7 @@ impl CachedFile {
     pub fn prefetch(&self, offset: u64, length: u64) {
         let (core, file) = self.parts();
         let length = length.min(file.size.saturating_sub(offset));
-        core.prefetch(file, core.pages_of(offset, length), false);
+        core.prefetch(file, core.pages_of(offset, length));
     }
 
     /// Makes all durable and drops the pages. A file that could not be closed is given back.

@@ -47,16 +47,21 @@ impl Drop for AtIt<'_> {
 }
 
 impl Core {
-    /// Has a range read. Returns whether it will be.
-    pub(super) fn prefetch(&self, file: &FileState, pages: Range<u64>, for_reader: bool) -> bool {
-        let mut wanted = lock(&file.group.wanted);
-        if wanted.waiting.len() >= WANTED_MAX || pages.is_empty() {
-            return false;
+    /// Has a range read.
+    pub(super) fn prefetch(&self, file: &FileState, pages: Range<u64>) {
+        if Self::want(file, pages, false) {
+            self.wake_reader(&file.group);
         }
-        wanted.waiting.push_back((file.number, pages, for_reader));
-        drop(wanted);
-        self.wake_reader(&file.group);
-        true
+    }
+
+    /// Says that a range is to be read. Returns whether it will be; then a job is still to be asked for.
+    fn want(file: &FileState, pages: Range<u64>, for_reader: bool) -> bool {
+        let mut wanted = lock(&file.group.wanted);
+        let has_room = wanted.waiting.len() < WANTED_MAX && !pages.is_empty();
+        if has_room {
+            wanted.waiting.push_back((file.number, pages, for_reader));
+        }
+        has_room
     }
 
     /// Has read ahead what the reader of these pages wants next, if it reads in order.
@@ -75,9 +80,15 @@ impl Core {
             }
             wanted.now.as_ref().is_some_and(covers).then_some(Waits(false))
         };
+        let mut wants = false;
         file.streams.follow(pages, missed, max, on_its_way, |range| {
-            self.prefetch(file, range.start..range.end.min(end), true)
+            wants = Self::want(file, range.start..range.end.min(end), true);
+            wants
         });
+        // When the streams are not locked: who runs jobs is the program's, and may do so at once.
+        if wants {
+            self.wake_reader(&file.group);
+        }
     }
 
     /// The longest window of a reader of this file, in pages.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-use homing_cache::pages::{CachedFile, Group, PageCache};
+use homing_cache::pages::{Background, CachedFile, Group, Job, PageCache};
 
 use crate::disk::{ByHand, Disk};
 
@@ -43,6 +43,30 @@ impl World {
     fn misses(&self) -> u64 {
         self.cache.group_stats(&self.group).misses
     }
+}
+
+/// Runs jobs where they are asked for.
+struct AtOnce;
+
+impl Background for AtOnce {
+    fn spawn(&self, job: Job) {
+        job();
+    }
+}
+
+#[test]
+fn an_error_ends_a_stream_whoever_runs_the_job() {
+    let builder = PageCache::builder(4000 * PAGE).shards(2).background(AtOnce);
+    let cache = builder.build().unwrap();
+    let disk = Disk::new(2000 * PAGE);
+    let file = cache.open(disk.clone(), &cache.group("all").build()).unwrap();
+    let read = |page: u64| file.read(page * PAGE as u64, &mut [0; PAGE]);
+    disk.failing.reads.store(1, SeqCst);
+    read(0).unwrap_err();
+    disk.failing.reads.store(0, SeqCst);
+    read(1).unwrap();
+    let read_ahead = cache.stats().total.read_ahead;
+    assert_eq!(read_ahead, 0, "somebody who reads on is one that is not known");
 }
 
 #[test]
