@@ -2,9 +2,9 @@
 //! what they could do themselves only costs.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-use homing_sched::ISSUERS_OF_LATE;
+use homing_sched::{ISSUERS_OF_LATE, IssuersPlaces};
 use homing_topology::{CPU_COUNT_MAX, CpuId, CpuSet};
 
 use crate::cpu_bits::CpuBits;
@@ -15,12 +15,13 @@ const NUMBERS: usize = CPU_COUNT_MAX;
 /// An interval, at least: who has not issued for two of them is none.
 const INTERVAL_NS: u64 = 8_000_000;
 
-/// Who issues, remembered for a short time and for a long one; and, for the latter, from which caches.
+/// Who issues, remembered for a short time and for a long one; and from which cache each did last.
 #[derive(Debug)]
 pub(crate) struct Issuers {
     short: Memory,
     long: Memory,
-    caches: Memory,
+    /// By the issuer's number: a CPU by which its cache is known.
+    caches: Box<[AtomicU16]>,
 }
 
 /// Issuers of this interval and of the one before. Time passes as somebody looks: where nobody does,
@@ -45,7 +46,7 @@ impl Issuers {
         Self {
             short: Memory::new(INTERVAL_NS),
             long: Memory::new(long_ns),
-            caches: Memory::new(long_ns),
+            caches: (0..NUMBERS).map(|_| AtomicU16::new(0)).collect(),
         }
     }
 
@@ -59,7 +60,10 @@ impl Issuers {
         });
         self.short.note(number, now_ns);
         self.long.note(number, now_ns);
-        self.caches.note(cache, now_ns);
+        let (place, cache) = (&self.caches[number.index()], cache.index() as u16);
+        if place.load(Ordering::Relaxed) != cache {
+            place.store(cache, Ordering::Relaxed);
+        }
     }
 
     /// How many there are.
@@ -72,9 +76,26 @@ impl Issuers {
         self.long.count(now_ns)
     }
 
-    /// From which caches they issued of late.
-    pub(crate) fn caches_of_late(&self, now_ns: u64) -> CpuSet {
-        self.caches.all(now_ns)
+    /// From where they issued of late; of a cache, known by this CPU, so many CPUs are in use.
+    pub(crate) fn places_of_late(
+        &self,
+        now_ns: u64,
+        cpus_of: impl Fn(CpuId) -> usize,
+    ) -> IssuersPlaces {
+        let mut places = IssuersPlaces::default();
+        // Of each cache how many there are, and how many CPUs.
+        let mut caches = [(0_u16, 0_u16); CPU_COUNT_MAX];
+        for number in self.long.all(now_ns).iter() {
+            let cache = usize::from(self.caches[number.index()].load(Ordering::Relaxed));
+            let Some(cpu) = CpuId::new(cache) else { continue };
+            let (issuers, cpus) = &mut caches[cache];
+            if *issuers == 0 {
+                *cpus = cpus_of(cpu) as u16;
+            }
+            places.add((*cpus).into(), (*issuers).into());
+            *issuers += 1;
+        }
+        places
     }
 }
 
@@ -146,7 +167,10 @@ mod tests {
         issuers.note(CpuId::new(0).unwrap(), INTERVAL_NS);
         assert_eq!(issuers.count(2 * INTERVAL_NS), 1, "two");
         assert_eq!(issuers.count_of_late(2 * INTERVAL_NS), 4);
-        assert_eq!(issuers.caches_of_late(2 * INTERVAL_NS), "0,64".parse().unwrap());
+        // Two behind a cache of 64 CPUs, this thread one of them, and two behind one of a single CPU.
+        let cpus_of = |cpu: CpuId| if cpu.index() == 64 { 1 } else { 64 };
+        let places = issuers.places_of_late(2 * INTERVAL_NS, cpus_of);
+        assert_eq!((places.beside, places.seated), (65, 3));
         let late_ns = 2 * INTERVAL_NS * ISSUERS_OF_LATE;
         assert_eq!(issuers.count_of_late(late_ns), 0, "nobody has issued for so long");
         assert_eq!(issuers.count(60_000_000_000), 0, "however long nobody has looked");

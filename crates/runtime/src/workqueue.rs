@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use homing_sched::{Facts, HandOff, HandOffFacts, hand_off};
-use homing_topology::{CpuId, CpuSet, NodeId};
+use homing_topology::{CpuId, NodeId};
 
 use crate::books::Counters;
 use crate::clock::now_ns;
@@ -282,9 +282,14 @@ impl Workqueue {
         let items_ns = || shared.dispatch.slots().map(|(_, slot)| slot.books.busy_ns()).sum();
         let spare = shared.spare.count(items_ns);
         let left_by = |issuers: usize| {
-            // Those of caches that nobody issues from are the items' alone, however many issuers there are.
-            let taken =
-                if issuers < cpus { issuers } else { self.cpus_beside_issuers(&active, now_ns) };
+            let taken = if issuers < cpus {
+                issuers
+            } else {
+                // They may crowd behind some caches.
+                let rings = |cpu| layout.rings(cpu);
+                let cpus_of = |cpu| rings(cpu)[0].and(&active).len();
+                shared.issuers.places_of_late(now_ns, cpus_of).taken(cpus, issuers)
+            };
             spare.idle.max(cpus.saturating_sub(taken).min(spare.idle_or_items))
         };
         facts.spare_cpu_count = left_by(shared.issuers.count(now_ns));
@@ -293,14 +298,6 @@ impl Workqueue {
         if facts.spare_cpu_count > 0 && !spare.any_idle {
             facts.spare_of_late = left_by(shared.issuers.count_of_late(now_ns));
         }
-    }
-
-    /// How many of these CPUs share a cache from which somebody issued of late.
-    fn cpus_beside_issuers(&self, cpus: &CpuSet, now_ns: u64) -> usize {
-        let shared = &self.of.shared;
-        let caches = shared.issuers.caches_of_late(now_ns);
-        let rings = |cpu| shared.dispatch.layout().rings(cpu);
-        caches.iter().map(|cpu| rings(cpu)[0].and(cpus).len()).sum()
     }
 
     /// The name.

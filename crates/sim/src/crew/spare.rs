@@ -1,6 +1,8 @@
 //! What `hand_off` goes by: who issues, and whether some worker has nothing to do.
 
-use homing_sched::{HandOffFacts, ISSUERS_OF_LATE};
+use homing_sched::{HandOffFacts, ISSUERS_OF_LATE, IssuersPlaces};
+use std::collections::BTreeMap;
+
 use homing_topology::{CPU_COUNT_MAX, CpuId, CpuSet};
 
 use crate::host::ThreadId;
@@ -15,8 +17,9 @@ const SAMPLE_TICKS: u64 = 100;
 pub(super) struct Spare {
     issuers: Memory,
     issuers_of_late: Memory,
-    /// The CPUs that share a cache with one of them.
-    beside_of_late: Memory,
+    /// Behind which of these caches each issued last.
+    at: BTreeMap<CpuId, usize>,
+    caches: Vec<CpuSet>,
     /// Whether a worker was idle in this interval, and in the one before.
     idle: [bool; 2],
     ticks: u64,
@@ -33,8 +36,8 @@ struct Memory {
 }
 
 impl Memory {
-    fn count(&self) -> usize {
-        self.now.or(&self.before).len()
+    fn all(&self) -> CpuSet {
+        self.now.or(&self.before)
     }
 
     fn pass(&mut self) {
@@ -45,8 +48,13 @@ impl Memory {
 impl Spare {
     /// This one issues, or would, from a cache of these CPUs.
     pub(super) fn note(&mut self, issuer: ThreadId, cache: &CpuSet) {
-        self.beside_of_late.now = self.beside_of_late.now.or(cache);
         if let Some(number) = CpuId::new(issuer.0 as usize % CPU_COUNT_MAX) {
+            let at = self.caches.iter().position(|cpus| cpus == cache);
+            let at = at.unwrap_or(self.caches.len());
+            if at == self.caches.len() {
+                self.caches.push(*cache);
+            }
+            self.at.insert(number, at);
             self.issuers.now.insert(number);
             self.issuers_of_late.now.insert(number);
         }
@@ -71,19 +79,25 @@ impl Spare {
         }
         if self.ticks.is_multiple_of(ISSUING_TICKS * ISSUERS_OF_LATE) {
             self.issuers_of_late.pass();
-            self.beside_of_late.pass();
         }
     }
 
     pub(super) fn facts(&self, item_ns: u64, cpus: usize, idle: bool) -> HandOffFacts {
-        let beside = self.beside_of_late.count();
-        let left_by =
-            |issuers: usize| self.unused_lately.max(cpus.saturating_sub(issuers.min(beside)));
+        let of_late = self.issuers_of_late.all();
+        let mut places = IssuersPlaces::default();
+        let mut counts = vec![0; self.caches.len()];
+        for at in of_late.iter().filter_map(|number| self.at.get(&number)) {
+            places.add(self.caches[*at].len(), counts[*at]);
+            counts[*at] += 1;
+        }
+        let left_by = |issuers: CpuSet| {
+            self.unused_lately.max(cpus.saturating_sub(places.taken(cpus, issuers.len())))
+        };
         HandOffFacts {
             item_ns,
             issuer_has_more: true,
-            spare_cpu_count: left_by(self.issuers.count()),
-            spare_of_late: left_by(self.issuers_of_late.count()),
+            spare_cpu_count: left_by(self.issuers.all()),
+            spare_of_late: left_by(of_late),
             idle_of_late: idle || self.idle != [false; 2],
         }
     }
