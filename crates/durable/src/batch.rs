@@ -50,11 +50,13 @@ pub struct Batch {
     first: Option<FileId>,
     /// It will have so many files at least.
     expected: usize,
+    /// It has begun: flushes of devices that had failed before.
+    begun: Option<u64>,
 }
 
 impl Batch {
     pub(crate) fn new(durable: Durable) -> Self {
-        Self { durable, all: Vec::new(), first: None, expected: 0 }
+        Self { durable, all: Vec::new(), first: None, expected: 0, begun: None }
     }
 
     /// There will be so many files at least.
@@ -76,12 +78,16 @@ impl Batch {
         if self.all.is_empty() {
             self.first = FileId::of(file.file()).ok();
         }
-        self.all.push(self.durable.ask(file, kind, 0, is_fresh));
+        let mut synced = self.durable.ask(file, kind, 0, is_fresh);
+        if let Some(since) = self.begun {
+            synced = self.durable.engine.unless_lost(since, (file, kind), synced);
+        }
+        self.all.push(synced);
         if self.all.len() == BULK
             && self.expected >= BEGINS_EARLY
             && let Some(first) = self.first
         {
-            self.durable.engine.begin_bulk(first.device, self.expected);
+            self.begun = self.durable.engine.begin_bulk(first.device, self.expected);
         }
         self
     }

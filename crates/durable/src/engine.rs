@@ -22,7 +22,7 @@ use crate::policy::{Crowd, Policy, Settings};
 use crate::sync::{
     AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, lock, wait_briefly,
 };
-use crate::synced::Verdict;
+use crate::synced::{Synced, Verdict};
 use crate::system::{Failure, System};
 
 /// What all clones of a [`Durable`](crate::Durable) share.
@@ -37,6 +37,8 @@ pub(crate) struct Engine {
     /// The device that was met last, if it can be committed, to be asked nothing more.
     met: AtomicU64,
     backend: Mutex<Chosen>,
+    /// Flushes of devices that have failed: counted under the lock of `files`.
+    losses: AtomicU64,
     pub(crate) counts: Counts,
     /// The runtime has.
     ended: AtomicBool,
@@ -61,6 +63,7 @@ impl Engine {
             crowd: Crowd::default(),
             met: AtomicU64::new(u64::MAX),
             backend: Mutex::default(),
+            losses: AtomicU64::new(0),
             counts: Counts::default(),
             ended: AtomicBool::new(false),
         })
@@ -207,13 +210,35 @@ impl Engine {
         }
     }
 
-    /// Begins with what waits on a filesystem, of a bulk of so many files, if they will be committed.
-    pub(crate) fn begin_bulk(self: &Arc<Self>, device: u64, expected: usize) {
+    /// Begins with what waits on a filesystem, of a bulk of so many files, if they will be committed. Then
+    /// what is asked for after it has to be told of [`Engine::unless_lost`] since.
+    pub(crate) fn begin_bulk(self: &Arc<Self>, device: u64, expected: usize) -> Option<u64> {
         let policy = self.policy();
-        let job = self.files().first_commit(device, expected, policy);
-        if let Some(job) = job {
-            self.hand_over(job);
+        let since = self.losses.load(Ordering::Relaxed);
+        let job = self.files().first_commit(device, expected, policy)?;
+        self.hand_over(job);
+        Some(since)
+    }
+
+    /// What becomes of a file of a bulk that has been asked for: it is lost with what the bulk began with,
+    /// where a flush of its device has failed since. A commit may have written its data back before.
+    pub(crate) fn unless_lost(
+        &self,
+        since: u64,
+        (file, kind): (&impl Description, Kind),
+        synced: Synced,
+    ) -> Synced {
+        // Who asked under the lock before it was counted is one of those that waited then.
+        if self.losses.load(Ordering::Relaxed) == since {
+            return synced;
         }
+        let Ok(id) = FileId::of(file.file()) else { return synced };
+        let Some(failure) = self.files().lost_since(id, since) else { return synced };
+        let verdict = Err(commit::error(id, file.file(), kind, &failure));
+        let ended = self.files().end_own(id, verdict, || file.keep().ok());
+        let Ended { verdict, in_vain } = ended;
+        self.tell(in_vain, &verdict);
+        Synced::done(&verdict)
     }
 
     /// As [`Engine::go_on`], but for one job, which is left to the caller.
@@ -382,7 +407,13 @@ impl Engine {
             self.note_commits(device, false, false);
         }
         if let Some(failure) = lost {
-            let waiting = self.files().begin_waiting(device);
+            let failure = Arc::new(failure);
+            let waiting = {
+                let mut files = self.files();
+                let count = self.losses.fetch_add(1, Ordering::Relaxed) + 1;
+                files.note_lost(device, count, Arc::clone(&failure));
+                files.begin_waiting(device)
+            };
             let of = |sync: &Sync| Err(commit::error(sync.id, &sync.file, sync.kind, &failure));
             verdicts.extend(waiting.iter().map(of));
             syncs.extend(waiting);

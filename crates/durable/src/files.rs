@@ -19,6 +19,7 @@ use crate::policy::Policy;
 pub(crate) use crate::range::is_of;
 use crate::strategy::Strategy;
 use crate::synced::{Outcome, Verdict};
+use crate::system::Failure;
 
 /// Of more filesystems than this nothing is kept but of those where something is wanted: numbers of devices
 /// come and go with mounts, and each job looks at all of them. Chosen: more than most machines have mounted.
@@ -314,6 +315,18 @@ impl Files {
         let mut syncs = Vec::with_capacity(ids.len());
         syncs.extend(ids.into_iter().filter_map(|id| self.begin(id)).map(|sync| *sync));
         syncs
+    }
+
+    /// The flush of a filesystem's device has failed: so many have by now.
+    pub(crate) fn note_lost(&mut self, device: u64, count: u64, failure: Arc<Failure>) {
+        self.filesystems.entry(device).or_default().lost = Some((count, failure));
+    }
+
+    /// How it has since so many had failed, if it has.
+    pub(crate) fn lost_since(&self, id: FileId, since: u64) -> Option<Arc<Failure>> {
+        let filesystem = self.filesystems.get(&id.device).filter(|_| id.is.is_of_filesystem())?;
+        let (_, failure) = filesystem.lost.as_ref().filter(|(count, _)| *count > since)?;
+        Some(Arc::clone(failure))
     }
 
     /// A commit of those that wait on a filesystem, the first of so many, if all of them are worth one

@@ -2,6 +2,7 @@
 //! who come are served. Pure.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::early::Waves;
@@ -9,6 +10,7 @@ use crate::file_id::FileId;
 use crate::group::{Group, Service};
 use crate::policy::Policy;
 use crate::strategy::Costs;
+use crate::system::Failure;
 
 /// What cannot be committed is looked at again after so long: somebody may just have had no descriptor
 /// left to look with, or has mounted another filesystem under the number. Chosen: it takes some 20 us.
@@ -34,6 +36,8 @@ pub(crate) struct Filesystem {
     pub(crate) syncing: usize,
     /// and those who asked for them, but for bulks.
     pub(crate) serving: usize,
+    /// How the flush of its device failed the last time, and how many of all devices had by then.
+    pub(crate) lost: Option<(u64, Arc<Failure>)>,
     pub(crate) costs: Costs,
     pub(crate) waves: Waves,
     pub(crate) group: Group,
@@ -98,7 +102,7 @@ impl Filesystem {
     pub(crate) fn is_idle(&self) -> bool {
         let waits = !self.ready.is_empty() || self.group.gathers();
         let works = self.committing || self.beginning || self.syncing > 0;
-        !waits && !works
+        !waits && !works && self.lost.is_none()
     }
 
     /// Whether it is known that it can be committed.

@@ -342,6 +342,44 @@ fn who_waits_as_the_flush_fails() {
     world.durable.fsync(&files[4]).wait().unwrap();
 }
 
+/// As if more were to come.
+struct Long<I>(I, usize);
+impl<I: Iterator> Iterator for Long<I> {
+    type Item = I::Item;
+    fn next(&mut self) -> Option<I::Item> {
+        self.0.next()
+    }
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.1, None)
+    }
+}
+
+/// The first commit of a bulk has their data, too.
+#[test]
+fn a_bulk_whose_first_commit_fails_to_flush() {
+    let world = World::new();
+    let files = files(&world, 16);
+    world.durable.set_strategy(Strategy::Filesystem);
+    world.disk.fail(Call::Flush, &files[0], 1);
+    world.disk.hold(true);
+    let mut asked = 0;
+    let all = files.iter().inspect(|_| {
+        if asked == 8 {
+            world.disk.until_asked(1);
+        }
+        if asked == 12 {
+            world.disk.hold(false);
+            while world.durable.failures().len() < 12 {
+                thread::yield_now();
+            }
+        }
+        asked += 1;
+    });
+    let verdicts = world.durable.fsync_many(Long(all, 5000)).wait();
+    let oks: Vec<bool> = verdicts.iter().map(Result::is_ok).collect();
+    assert!(!oks.contains(&true), "{oks:?}");
+}
+
 #[test]
 fn syncfs_itself() {
     let world = World::new();
