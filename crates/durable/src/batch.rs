@@ -12,7 +12,7 @@ use crate::synced::{Synced, SyncedMany};
 
 /// With so many files a batch is a bulk: beside it one who syncs a file each is still alone. Chosen:
 /// more than a file with its directory and a few of its neighbours.
-const BULK: usize = 8;
+pub(crate) const BULK: usize = 8;
 
 /// A bulk that is known to have so many files begins with its first ones: their commit writes back what the
 /// others have written, too, while those are still being asked for. Derived: asking for so many takes 5 ms, as long

@@ -9,6 +9,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::batch::BULK;
 use crate::durable::Kind;
 use crate::error::DurabilityError;
 use crate::file_id::FileId;
@@ -340,7 +341,10 @@ impl Files {
         let filesystem = self.filesystems.get(&device)?;
         let busy = filesystem.syncing > 0 || filesystem.beginning || filesystem.group.gathers();
         let worth = filesystem.costs.is_worth(policy.strategy, expected, policy.depth);
-        let begins = worth && filesystem.may_commit() && !busy && self.running < policy.depth;
+        // Of a bulk over several filesystems this one may have a file or two.
+        let few = filesystem.ready.len() < BULK;
+        let begins =
+            worth && filesystem.may_commit() && !(few || busy) && self.running < policy.depth;
         if begins { self.commit(device, false) } else { None }
     }
 
