@@ -426,9 +426,11 @@ impl Files {
         let entry = self.entries.entry(id).or_default();
         entry.failed.get_or_insert_with(|| Box::new((error.clone(), keep())));
         let in_vain = entry.next.take();
-        if let Some(filesystem) = self.filesystems.get_mut(&id.device) {
-            filesystem.forget(id, in_vain.as_ref().map_or(0, |next| next.callers));
-            if in_vain.as_ref().is_some_and(|next| next.in_wave) {
+        if let Some(next) = &in_vain
+            && let Some(filesystem) = self.filesystems.get_mut(&id.device)
+        {
+            filesystem.forget(id, next.callers);
+            if next.in_wave {
                 filesystem.waves.end(1, false, Instant::now());
             }
         }
