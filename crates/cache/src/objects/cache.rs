@@ -180,12 +180,13 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         let hash = common.hash(key);
         let mut gone = common.departures();
         let removed = {
+            let detached;
             let mut shard = self.inner.part(hash).shard.write();
             let found = shard.find(hash, key);
             if found.is_some_and(|frame| !condition(shard.entry(frame).value)) {
                 return None;
             }
-            let detached = shard.detach(hash, key);
+            detached = shard.detach(hash, key);
             let removed = found.map(|frame| {
                 let expired = over(&shard, frame, common);
                 let (key, value) = shard.remove(hash, frame);
@@ -239,8 +240,9 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
     pub fn clear(&self) {
         self.for_each_part(|part| {
             let mut gone = self.inner.common.departures();
+            let flights;
             let mut shard = part.shard.write();
-            let flights = std::mem::take(&mut shard.flights);
+            flights = std::mem::take(&mut shard.flights);
             shard.remove_all(&self.inner.common, &mut gone);
             drop(shard);
             drop(flights);

@@ -91,8 +91,10 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
         let now = self.common.now();
         let mut gone = self.common.departures();
         let part = self.part(hash);
+        // Before the guard, so that it goes after it, also where the user's code panics.
+        let detached;
         let mut shard = part.shard.write();
-        let detached = shard.detach(hash, &key);
+        detached = shard.detach(hash, &key);
         let insertion = Insertion { hash, key, value, weight, group };
         let old = self.put(&mut shard, insertion, now, &mut gone);
         drop(shard);
