@@ -189,10 +189,20 @@ impl Engine {
         add(&self.counts.files, 1);
         let synced = blocking(|| self.system.sync(file, Kind::Data));
         let verdict = synced.map_err(|failure| commit::error(id, file, Kind::Data, &failure));
-        let ended = self.files().end_own(id, verdict, || Some(Arc::clone(file)));
-        let Ended { verdict, in_vain } = ended;
-        self.tell(in_vain, &verdict);
+        let verdict = self.end_own(id, verdict, || Some(Arc::clone(file)));
         self.failed(verdict)
+    }
+
+    /// As [`Files::end_own`], and tells those who wait in vain.
+    fn end_own(
+        &self,
+        id: FileId,
+        verdict: Verdict,
+        keep: impl FnOnce() -> Option<Arc<File>>,
+    ) -> Verdict {
+        let Ended { verdict, in_vain } = self.files().end_own(id, verdict, keep);
+        self.tell(in_vain, &verdict);
+        verdict
     }
 
     /// Lets a worker do this; dropped if the runtime has ended.
@@ -235,10 +245,7 @@ impl Engine {
         let Ok(id) = FileId::of(file.file()) else { return synced };
         let Some(failure) = self.files().lost_since(id, since) else { return synced };
         let verdict = Err(commit::error(id, file.file(), kind, &failure));
-        let ended = self.files().end_own(id, verdict, || file.keep().ok());
-        let Ended { verdict, in_vain } = ended;
-        self.tell(in_vain, &verdict);
-        Synced::done(&verdict)
+        Synced::done(&self.end_own(id, verdict, || file.keep().ok()))
     }
 
     /// As [`Engine::go_on`], but for one job, which is left to the caller.

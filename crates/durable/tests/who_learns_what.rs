@@ -310,12 +310,18 @@ fn write_back_of_a_file_before_a_commit() {
     }
 }
 
-#[test]
-fn the_flush_after_a_commit() {
+/// Files of a filesystem that is committed; the flush after the first commit fails.
+fn with_a_flush_that_fails(count: usize) -> (World, Vec<File>) {
     let world = World::new();
-    let files = files(&world, 3);
+    let files = files(&world, count);
     world.durable.set_strategy(Strategy::Filesystem);
     world.disk.fail(Call::Flush, &files[0], 1);
+    (world, files)
+}
+
+#[test]
+fn the_flush_after_a_commit() {
+    let (world, files) = with_a_flush_that_fails(3);
     for (number, verdict) in world.durable.fsync_many(&files).wait().into_iter().enumerate() {
         is_eio(verdict, &number.to_string());
     }
@@ -327,10 +333,7 @@ fn the_flush_after_a_commit() {
 /// Its data may have been on its way with that commit.
 #[test]
 fn who_waits_as_the_flush_fails() {
-    let world = World::new();
-    let files = files(&world, 5);
-    world.durable.set_strategy(Strategy::Filesystem);
-    world.disk.fail(Call::Flush, &files[0], 1);
+    let (world, files) = with_a_flush_that_fails(5);
     world.disk.hold(true);
     let committed = world.durable.fsync_many(&files[..3]);
     world.disk.until_asked(1);
@@ -357,10 +360,7 @@ impl<I: Iterator> Iterator for Long<I> {
 /// The first commit of a bulk has their data, too.
 #[test]
 fn a_bulk_whose_first_commit_fails_to_flush() {
-    let world = World::new();
-    let files = files(&world, 16);
-    world.durable.set_strategy(Strategy::Filesystem);
-    world.disk.fail(Call::Flush, &files[0], 1);
+    let (world, files) = with_a_flush_that_fails(16);
     world.disk.hold(true);
     let mut asked = 0;
     let all = files.iter().inspect(|_| {
