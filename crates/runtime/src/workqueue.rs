@@ -1,5 +1,6 @@
 //! A workqueue: a name with attributes. It owns no threads; queues are shared by equal attributes.
 
+use std::cell::LazyCell;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
@@ -281,15 +282,13 @@ impl Workqueue {
         let cpus = active.len();
         let items_ns = || shared.dispatch.slots().map(|(_, slot)| slot.books.busy_ns()).sum();
         let spare = shared.spare.count(items_ns);
+        let places = LazyCell::new(|| {
+            let cpus_of = |cpu| layout.rings(cpu)[0].and(&active).len();
+            shared.issuers.places_of_late(now_ns, cpus_of)
+        });
         let left_by = |issuers: usize| {
-            let taken = if issuers < cpus {
-                issuers
-            } else {
-                // They may crowd behind some caches.
-                let rings = |cpu| layout.rings(cpu);
-                let cpus_of = |cpu| rings(cpu)[0].and(&active).len();
-                shared.issuers.places_of_late(now_ns, cpus_of).taken(cpus, issuers)
-            };
+            // Where there are fewer than CPUs some are left in any case.
+            let taken = if issuers < cpus { issuers } else { places.taken(cpus, issuers) };
             spare.idle.max(cpus.saturating_sub(taken).min(spare.idle_or_items))
         };
         facts.spare_cpu_count = left_by(shared.issuers.count(now_ns));
