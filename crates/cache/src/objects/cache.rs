@@ -179,27 +179,20 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         let common = &self.inner.common;
         let hash = common.hash(key);
         let mut gone = common.departures();
-        let removed = {
-            let detached;
-            let mut shard = self.inner.part(hash).shard.write();
-            let found = shard.find(hash, key);
-            if found.is_some_and(|frame| !condition(shard.entry(frame).value)) {
-                return None;
-            }
-            detached = shard.detach(hash, key);
-            let removed = found.map(|frame| {
-                let expired = over(&shard, frame, common);
-                let (key, value) = shard.remove(hash, frame);
-                let live = (!expired).then(|| value.clone());
-                gone.push(key, value, if expired { Cause::Expired } else { Cause::Removed });
-                live
-            });
-            drop(shard);
-            drop(detached);
-            removed
-        };
-        drop(gone);
-        removed.flatten()
+        // What is declared before the guard goes after it, also where the user's code panics.
+        let _detached;
+        let mut shard = self.inner.part(hash).shard.write();
+        let found = shard.find(hash, key);
+        if found.is_some_and(|frame| !condition(shard.entry(frame).value)) {
+            return None;
+        }
+        _detached = shard.detach(hash, key);
+        let frame = found?;
+        let expired = over(&shard, frame, common);
+        let (key, value) = shard.remove(hash, frame);
+        let live = (!expired).then(|| value.clone());
+        gone.push(key, value, if expired { Cause::Expired } else { Cause::Removed });
+        live
     }
 
     /// Keeps the entry of a key from eviction until the guard is dropped. It can be removed and
@@ -240,12 +233,10 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
     pub fn clear(&self) {
         self.for_each_part(|part| {
             let mut gone = self.inner.common.departures();
-            let flights;
+            let _flights;
             let mut shard = part.shard.write();
-            flights = std::mem::take(&mut shard.flights);
+            _flights = std::mem::take(&mut shard.flights);
             shard.remove_all(&self.inner.common, &mut gone);
-            drop(shard);
-            drop(flights);
         });
     }
 
@@ -279,6 +270,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         let now = self.inner.common.time();
         self.for_each_part(|part| {
             let mut gone = self.inner.common.departures();
+            let mut forgotten = Vec::new();
             let mut shard = part.shard.write();
             if self.inner.common.now().is_some() {
                 let frames: Vec<u32> = shard.entries().map(|(frame, _)| frame).collect();
@@ -286,10 +278,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
                     shard.expire(frame, now, &self.inner.common, &mut gone);
                 }
             }
-            let mut forgotten = Vec::new();
             shard.forget_errors(now, &mut forgotten);
-            drop(shard);
-            drop(forgotten);
         });
     }
 

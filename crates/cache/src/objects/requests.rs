@@ -92,15 +92,13 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
         let mut gone = self.common.departures();
         let part = self.part(hash);
         // Before the guard, so that it goes after it, also where the user's code panics.
-        let detached;
+        let _detached;
         let mut shard = part.shard.write();
-        detached = shard.detach(hash, &key);
+        _detached = shard.detach(hash, &key);
         let insertion = Insertion { hash, key, value, weight, group };
         let old = self.put(&mut shard, insertion, now, &mut gone);
         drop(shard);
-        drop(detached);
         self.common.habits.met(hash, true);
-        drop(gone);
         old
     }
 
