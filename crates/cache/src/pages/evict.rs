@@ -123,7 +123,7 @@ impl Table {
         }
         for key in keys {
             let hash = self.hash(key);
-            let shadow = self.ghosts.take(hash, epoch);
+            let shadow = self.ghosts.get(hash, epoch);
             let rest = self.policy.weigh(local, shadow, &mut Missed::default());
             habits.evicted(&mut self.policy, &mut self.ghosts, hash, rest);
         }

@@ -88,11 +88,11 @@ impl Ghosts {
         Some((self.lines.get_mut(line)?, fingerprint))
     }
 
-    /// Remembers an evicted page. Where that makes another one be forgotten, returns the
-    /// [`horizon`](super::Ranking::set_horizon) that follows.
+    /// Remembers a page that was evicted, or declined: then this replaces what was remembered of it. Where that
+    /// makes another one be forgotten, returns the [`horizon`](super::Ranking::set_horizon) that follows.
     pub fn put(&mut self, hash: u64, shadow: Shadow, epoch: u32) -> Option<u32> {
         let (Line(ghosts), fingerprint) = self.find(hash)?;
-        let is_free = |ghost: &Ghost| ghost.fingerprint == EMPTY;
+        let is_free = |ghost: &Ghost| [EMPTY, fingerprint].contains(&ghost.fingerprint);
         let last = ghosts.iter().position(is_free).unwrap_or(WAYS - 1);
         let forgotten = ghosts[last];
         ghosts.copy_within(..last, 1);
@@ -186,6 +186,18 @@ mod tests {
             assert_eq!(ghosts.take(hash(key), 500), Some(shadow(400)), "{key}");
             assert_eq!(ghosts.take(hash(key), 500), None, "{key}");
         }
+    }
+
+    #[test]
+    fn a_page_that_is_declined_again_is_remembered_once_as_what_it_was_last() {
+        let mut ghosts = Ghosts::new(WAYS);
+        for key in 0..WAYS as u64 {
+            assert_eq!(ghosts.put(hash(key), shadow(400), 480), None);
+        }
+        assert_eq!(ghosts.put(hash(3), shadow(480), 480), None, "nobody is forgotten for it");
+        assert_eq!(ghosts.take(hash(3), 480), Some(shadow(480)));
+        assert_eq!(ghosts.take(hash(3), 480), None);
+        assert!((0..WAYS as u64).all(|key| key == 3 || ghosts.take(hash(key), 480).is_some()));
     }
 
     #[test]
