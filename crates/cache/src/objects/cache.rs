@@ -129,6 +129,10 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
     /// Gives a key a value, and returns the one that it had. A load of the key that is under way is
     /// not cached any more.
     ///
+    /// A full cache may turn a new key away that it takes to win too few hits in the place of another one: it
+    /// remembers that it was here, so the next time may be different, and tells the listener as if it had gone for
+    /// want of room. [`Stats::declined`] counts them. While it does [not learn](Self::set_learning) it takes all.
+    ///
     /// ```
     /// # use homing_cache::Cache;
     /// let cache = Cache::new(100);

@@ -36,6 +36,7 @@ pub struct Group {
     pub(super) hits: AtomicU64,
     pub(super) insertions: AtomicU64,
     pub(super) evictions: AtomicU64,
+    pub(super) declined: AtomicU64,
 }
 
 /// What a group has and how it fares.
@@ -61,6 +62,8 @@ pub struct GroupStats {
     pub insertions: u64,
     /// Entries that were evicted.
     pub evictions: u64,
+    /// Entries that were not put in, as they are not worth the place of another one of its own.
+    pub declined: u64,
 }
 
 impl Group {
@@ -75,6 +78,7 @@ impl Group {
             hits: AtomicU64::new(0),
             insertions: AtomicU64::new(0),
             evictions: AtomicU64::new(0),
+            declined: AtomicU64::new(0),
         }
     }
 
@@ -110,6 +114,7 @@ impl Group {
             hits: self.hits.load(Relaxed),
             insertions: self.insertions.load(Relaxed),
             evictions: self.evictions.load(Relaxed),
+            declined: self.declined.load(Relaxed),
         }
     }
 

@@ -21,7 +21,7 @@ use std::thread::panicking;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Cause {
-    /// There was no room: the policy chose it, or there was no room for it to begin with.
+    /// There was no room: the policy chose it, or it had to stay outside to begin with.
     Capacity,
     /// Its time was over.
     Expired,

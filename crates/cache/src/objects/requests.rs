@@ -36,6 +36,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
             !(self.common.expires || shard.counts_groups) || self.hit_with_care(&shard, frame)
         });
         let Some((_, entry)) = found else {
+            shard.prefetch(hash);
             drop(shard);
             return self.missed(finds, hash);
         };

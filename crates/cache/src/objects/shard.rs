@@ -10,6 +10,7 @@ use std::time::Duration;
 use hashbrown::HashTable;
 use homing_mglru::density::{Ghosts, Mark, Ranking};
 
+use self::room::Room;
 use super::common::Common;
 use super::expiry::Times;
 use super::flight::Flight;
@@ -83,6 +84,7 @@ pub(super) struct Counts {
     pub(super) expirations: u64,
     pub(super) refaults: u64,
     pub(super) rejections: u64,
+    pub(super) declined: u64,
 }
 
 /// An entry to be.
@@ -153,6 +155,12 @@ impl<K: Hash + Eq, V> Shard<K, V> {
             found.is_some()
         });
         found
+    }
+
+    /// This key was not found, and may be inserted soon.
+    #[inline]
+    pub(super) fn prefetch(&self, hash: u64) {
+        self.ghosts.prefetch(by_other_bits(hash));
     }
 
     /// The entry in a frame that was found.
@@ -235,8 +243,8 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         self.capacity = capacity;
     }
 
-    /// Puts an entry in that is not there, and evicts what has to go for it. Where there is no room
-    /// for it, it is turned away.
+    /// Puts an entry in that is not there, and evicts what has to go for it. Where there is no room for it, or it
+    /// is not worth that of another one, it is turned away.
     pub(super) fn insert<S: BuildHasher>(
         &mut self,
         insertion: Insertion<'_, K, V>,
@@ -245,9 +253,13 @@ impl<K: Hash + Eq, V> Shard<K, V> {
     ) -> Option<u32> {
         let Insertion { hash, key, value, weight, group } = insertion;
         let group = Self::number_of(group);
-        self.ghosts.prefetch(by_other_bits(hash));
-        if !self.make_room(weight, group, common, gone) {
-            self.counts.rejections += 1;
+        let counts = match self.make_room(hash, weight, group, common, gone) {
+            Room::Made => None,
+            Room::None => Some(&mut self.counts.rejections),
+            Room::Declined => Some(&mut self.counts.declined),
+        };
+        if let Some(count) = counts {
+            *count += 1;
             gone.push(key, value, Cause::Capacity);
             return None;
         }

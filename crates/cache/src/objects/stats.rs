@@ -32,6 +32,9 @@ pub struct Stats {
     pub refaults: u64,
     /// Entries for which there was no room.
     pub rejections: u64,
+    /// New entries that were not put in, as they are not worth the place of another one:
+    /// [`Cache::insert`](super::Cache::insert).
+    pub declined: u64,
     /// Entries that are held.
     pub entries: u64,
     /// What they weigh.
@@ -47,6 +50,7 @@ impl Stats {
         self.expirations += shard.counts.expirations;
         self.refaults += shard.counts.refaults;
         self.rejections += shard.counts.rejections;
+        self.declined += shard.counts.declined;
         self.entries += shard.len() as u64;
         self.weight += shard.weight();
         self.ghost_bytes += shard.ghost_memory() as u64;

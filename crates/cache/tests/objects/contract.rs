@@ -42,7 +42,8 @@ fn it_never_holds_more_than_its_capacity() {
             assert!(cache.weight() <= capacity);
         }
         assert_eq!(cache.len() as u64, capacity);
-        assert_eq!(cache.stats().evictions, capacity * 2);
+        let stats = cache.stats();
+        assert_eq!(stats.evictions + stats.declined, capacity * 2);
     }
 }
 
@@ -282,4 +283,31 @@ fn after_a_rest_a_smaller_capacity_keeps_what_was_used_last() {
     cache.set_capacity(5_000);
     let kept = (5_000..10_000).filter(|key| cache.contains_key(key)).count();
     assert!(kept > 4_900, "{kept} of 5000");
+}
+
+#[test]
+fn a_full_cache_turns_away_what_never_comes_back_unless_it_does_not_learn() {
+    let cache = Cache::builder().capacity(1000).shards(1).build().unwrap();
+    // A working set that is used all the time, and a scan beside it.
+    let read = |key: u64| _ = cache.get_or_insert_with(&key, || key);
+    let run = |scan: std::ops::Range<u64>| {
+        for key in scan {
+            read(key * key % 800);
+            read(1_000_000 + key);
+        }
+    };
+    run(0..20_000);
+    let learnt = cache.stats();
+    run(20_000..30_000);
+    let stats = cache.stats();
+    let (inserted, declined) =
+        (stats.insertions - learnt.insertions, stats.declined - learnt.declined);
+    assert!(declined > 9 * inserted, "{declined} of {} were declined", declined + inserted);
+    cache.set_learning(false);
+    run(30_000..40_000);
+    assert_eq!(cache.stats().declined, stats.declined);
+    // What is there is replaced in any case.
+    let held: Vec<u64> = cache.iter().map(|(key, _)| key).collect();
+    cache.set_learning(true);
+    assert!(held.iter().all(|&key| cache.insert(key, 0).is_some() && cache.get(&key) == Some(0)));
 }

@@ -3,36 +3,84 @@
 use std::hash::{BuildHasher, Hash};
 use std::ops::ControlFlow;
 
-use super::Shard;
+use homing_mglru::density::Missed;
+
+use super::{Shard, by_other_bits};
 use crate::limits::Claim;
 use crate::objects::common::Common;
 use crate::objects::removal::Departures;
+use crate::sync::atomic::Ordering::Relaxed;
 
 /// How many groups an eviction looks at, at most.
 const CANDIDATES: usize = 8;
 
+/// What became of room for a new entry.
+pub(super) enum Room {
+    Made,
+    None,
+    /// It is not worth it.
+    Declined,
+}
+
 impl<K: Hash + Eq, V> Shard<K, V> {
+    /// Makes room for a new entry of a group, unless it is not worth that of one of its group that would go for it.
     pub(super) fn make_room<S: BuildHasher>(
         &mut self,
+        hash: u64,
         weight: u32,
         group: usize,
         common: &Common<K, V, S>,
         gone: &mut Departures<K, V>,
-    ) -> bool {
+    ) -> Room {
         let weight = weight as u64;
         // Before anything is evicted in vain.
-        let Some(left) = self.capacity.checked_sub(weight) else { return false };
+        let Some(left) = self.capacity.checked_sub(weight) else { return Room::None };
         if self.pinned > left {
-            return false;
+            return Room::None;
         }
-        self.make_room_in(group, weight, common, gone);
+        if self.is_full(group, weight) {
+            if self.declines(hash, group, common) {
+                return Room::Declined;
+            }
+            self.make_room_in(group, weight, common, gone);
+        }
         // One entry may be too much for each shard; but not one after the other, where none goes.
-        if self.counted(group).is_some_and(|group| !group.has_room_for(weight))
+        if self.is_full(group, weight)
             && self.pins.keys().any(|&frame| self.group_of(frame) == group)
         {
-            return false;
+            return Room::None;
         }
-        self.shrink(left, group, common, gone)
+        if self.weight <= left {
+            return Room::Made;
+        }
+        let giver = self.giver(group, &[]);
+        if giver == Some(group) && self.declines(hash, group, common) {
+            return Room::Declined;
+        }
+        if self.shrink(left, group, giver, common, gone) { Room::Made } else { Room::None }
+    }
+
+    /// Whether a group may not have so much more.
+    fn is_full(&self, group: usize, weight: u64) -> bool {
+        self.counted(group).is_some_and(|group| !group.has_room_for(weight))
+    }
+
+    /// Whether a new entry is not worth the place of the one that its group would give. Then it is remembered as if
+    /// it had been evicted.
+    fn declines<S>(&mut self, hash: u64, group: usize, common: &Common<K, V, S>) -> bool {
+        let Self { ranking, ghosts, .. } = self;
+        let Some(least) = ranking.least(group) else { return false };
+        let hash = by_other_bits(hash);
+        let mut missed = Missed::default();
+        let rest = ranking.weigh(group, ghosts.get(hash, ranking.epoch()), &mut missed);
+        let declined = ranking.decline(group, missed, least, 0.0);
+        if declined {
+            common.habits.evicted(ranking, ghosts, hash, rest);
+            if let Some(group) = self.counted(group) {
+                group.declined.fetch_add(1, Relaxed);
+            }
+        }
+        declined
     }
 
     /// Evicts of a group what it may not have beside so much, as far as that is in this shard.
@@ -43,25 +91,28 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         common: &Common<K, V, S>,
         gone: &mut Departures<K, V>,
     ) {
-        while self.counted(group).is_some_and(|group| !group.has_room_for(weight)) {
+        while self.is_full(group, weight) {
             if !self.evict_from(group, true, common, gone) {
                 break;
             }
         }
     }
 
-    /// Evicts until no more than this weight is left. Whether that could be done.
+    /// Evicts until no more than this weight is left, of `giver` first if it is known already who gives. Whether that
+    /// could be done.
     fn shrink<S: BuildHasher>(
         &mut self,
         weight: u64,
         group: usize,
+        mut giver: Option<usize>,
         common: &Common<K, V, S>,
         gone: &mut Departures<K, V>,
     ) -> bool {
         // Groups whose next victim is not to spare.
         let mut barred = Vec::new();
         while self.weight > weight {
-            let Some(giver) = self.giver(group, &barred) else { return false };
+            let giver = giver.take().or_else(|| self.giver(group, &barred));
+            let Some(giver) = giver else { return false };
             if self.evict_from(giver, giver == group, common, gone) {
                 continue;
             }
@@ -108,7 +159,7 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         gone: &mut Departures<K, V>,
     ) {
         self.make_room_in(group, 0, common, gone);
-        self.shrink(self.capacity, group, common, gone);
+        self.shrink(self.capacity, group, None, common, gone);
     }
 
     /// Evicts what is still too much, of each group in turn, whatever they are guaranteed.
