@@ -22,6 +22,7 @@ use crate::byte_size::ByteSize;
 use crate::cache::{Cache, CacheArgs};
 use crate::images::{self, export_name};
 use crate::passphrase::{self, Passphrase};
+use crate::stop::stop_then_end;
 use crate::try_load;
 
 /// The volume of `--try`, unless `--size` says otherwise.
@@ -384,21 +385,14 @@ fn is_ignored(signal: i32) -> bool {
     ignored.unwrap_or(0) >> (signal - 1) & 1 == 1
 }
 
-fn stop_on_signal(mut signals: Signals, server: &homing_server::ServerHandle) {
-    let mut seen = false;
-    for signal in signals.forever() {
-        if seen && signal == SIGHUP {
-            // A shell and the kernel both tell of a terminal that is closed.
-            continue;
-        }
-        if seen {
-            tracing::warn!("stopped at once on a second signal: unflushed writes may be lost");
-            std::process::exit(128 + signal);
-        }
-        seen = true;
+fn stop_on_signal(signals: Signals, server: &homing_server::ServerHandle) {
+    let stop = || {
         tracing::info!("stopping: finishing requests and flushing; once more to stop at once");
         server.stop();
-    }
+    };
+    stop_then_end(signals, stop, || {
+        tracing::warn!("stopped at once on a second signal: unflushed writes may be lost");
+    });
 }
 
 fn log_to_stderr() {

@@ -1,15 +1,38 @@
 //! When a command that goes on and on is to end.
 
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::{flag, low_level};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+/// Signals that are closer together are one wish: `timeout` tells a program and then its whole group, and a
+/// wrapper may pass on a Ctrl-C that the terminal has told of, too. Nobody presses keys twice within it having
+/// read what the first one led to.
+const ONE_WISH: Duration = Duration::from_millis(300);
+
+/// Calls `stop` at the first of these signals; another one, later, ends the program at once. SIGHUP is never
+/// another one: a shell and the kernel both tell of a terminal that is closed.
+pub(crate) fn stop_then_end(mut signals: Signals, stop: impl Fn(), before_end: impl Fn()) {
+    let mut first: Option<Instant> = None;
+    for signal in signals.forever() {
+        match first {
+            None => {
+                first = Some(Instant::now());
+                stop();
+            }
+            Some(first) if signal == SIGHUP || first.elapsed() < ONE_WISH => {}
+            Some(_) => {
+                before_end();
+                std::process::exit(128 + signal);
+            }
+        }
+    }
+}
 
 /// When to stop: on a signal, or when nobody reads our output any more.
 pub(crate) struct Stop {
@@ -23,14 +46,11 @@ impl Stop {
 
     fn register() -> io::Result<Self> {
         let (signalled, signal) = UnixStream::pair()?;
-        let stopping = Arc::new(AtomicBool::new(false));
-        for number in [SIGINT, SIGTERM] {
-            // The second one ends us at once: a server that does not answer takes its time. The
-            // order matters: the first one must not find the flag that it is to set.
-            flag::register_conditional_shutdown(number, 128 + number, Arc::clone(&stopping))?;
-            flag::register(number, Arc::clone(&stopping))?;
-            low_level::pipe::register(number, signal.try_clone()?)?;
-        }
+        let signals = Signals::new([SIGINT, SIGTERM])?;
+        thread::spawn(move || {
+            // The second one ends us at once: a server that does not answer takes its time.
+            stop_then_end(signals, || drop((&signal).write_all(&[0])), || {});
+        });
         Ok(Self { signalled })
     }
 

@@ -124,6 +124,28 @@ fn what_only_a_cache_holds_is_kept_where_the_terminal_is_closed() {
     server.stop();
 }
 
+/// As of `timeout`, which tells a program and then its whole group.
+#[test]
+fn signals_that_come_together_are_one_wish() {
+    let scratch = Scratch::new();
+    let server = scratch.serve(&["disk.img", "--size", "64M", "--cache", "128M"]);
+    let mut client = Client::new(server.socket());
+    for at in 0..8 {
+        assert_eq!(client.write(0, at << 20, &noise(at, 1 << 20)), OK);
+    }
+    for signal in [Signal::TERM, Signal::INT] {
+        server.signal(signal);
+        thread::sleep(Duration::from_millis(2));
+    }
+    server.stop();
+    let server = scratch.serve(&["disk.img"]);
+    let mut client = Client::new(server.socket());
+    for at in 0..8 {
+        assert!(client.read(at << 20, 1 << 20).unwrap() == noise(at, 1 << 20));
+    }
+    server.stop();
+}
+
 #[test]
 fn who_ignores_that_the_terminal_is_closed_goes_on() {
     let scratch = Scratch::new();

@@ -6,7 +6,8 @@ use std::io::{self, IsTerminal, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -20,9 +21,11 @@ use homing_lab::experiments::{
 use homing_lab::fsync as real;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
 use super::{compare, experiment_tables, fsync};
 use crate::output;
+use crate::stop::stop_then_end;
 
 #[derive(Args)]
 pub(crate) struct ListArgs {
@@ -329,14 +332,10 @@ pub(super) fn simulate(
 
 pub(super) fn stop_flag() -> anyhow::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
-    let cannot = "cannot handle Ctrl-C";
     // Batch systems send SIGTERM when a job's time is over.
-    for signal in [SIGINT, SIGTERM] {
-        let status = 128 + signal;
-        signal_hook::flag::register_conditional_shutdown(signal, status, Arc::clone(&stop))
-            .context(cannot)?;
-        signal_hook::flag::register(signal, Arc::clone(&stop)).context(cannot)?;
-    }
+    let signals = Signals::new([SIGINT, SIGTERM]).context("cannot handle Ctrl-C")?;
+    let stopped = Arc::clone(&stop);
+    thread::spawn(move || stop_then_end(signals, || stopped.store(true, Ordering::SeqCst), || {}));
     Ok(stop)
 }
 
