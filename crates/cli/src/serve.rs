@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::{fs, io};
 
@@ -167,6 +168,9 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     let endpoint = endpoint(args, &images)?;
     // Before a passphrase is asked for and an image made that nobody can use.
     check_endpoint(&endpoint, args.control.as_deref(), &images)?;
+    if args.try_it {
+        try_load::check_size(args.size.unwrap_or(TRY_SIZE))?;
+    }
     let runtime = Runtime::builder().on_stall(|stall| tracing::warn!("{stall}")).build();
     let runtime = runtime.context("cannot start the workers")?;
     let names: Vec<_> = images.iter().map(|image| export_name(image)).collect();
@@ -215,18 +219,26 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     let endpoint = server.endpoint().context("cannot tell where the server listens")?;
     let handle = server.handle();
     let on_signal = handle.clone();
-    thread::spawn(move || stop_on_signal(signals, &on_signal));
+    let stopped = Arc::new(AtomicBool::new(false));
+    let noted = Arc::clone(&stopped);
+    thread::spawn(move || stop_on_signal(signals, &on_signal, &noted));
 
     if args.try_it {
-        let name = export_name(&images[0]);
+        let (name, at) = (export_name(&images[0]), endpoint.clone());
         let load = thread::spawn(move || {
-            let rows = try_load::run(&endpoint, &name);
+            let rows = try_load::run(&at, &name);
             handle.stop();
             rows
         });
         report_flush(server.run())?;
-        let rows = load.join().expect("the load does not panic")?;
-        return try_load::print(&rows, args.json);
+        let rows = load.join().expect("the load does not panic");
+        if stopped.load(Ordering::SeqCst) {
+            // The load tells of a server that went away.
+            bail!("stopped before the load had ended: the volume is gone");
+        }
+        let (image, sector_size) = (images[0].as_path(), args.sector_size);
+        let setting = try_load::Setting { image, sector_size, endpoint: &endpoint };
+        return try_load::print(&rows?, &setting, args.json);
     }
     announce(args.json, &endpoint, &images, control.as_ref().map(ControlSocket::path))?;
     report_flush(server.run())
@@ -385,8 +397,9 @@ fn is_ignored(signal: i32) -> bool {
     ignored.unwrap_or(0) >> (signal - 1) & 1 == 1
 }
 
-fn stop_on_signal(signals: Signals, server: &homing_server::ServerHandle) {
+fn stop_on_signal(signals: Signals, server: &homing_server::ServerHandle, stopped: &AtomicBool) {
     let stop = || {
+        stopped.store(true, Ordering::SeqCst);
         tracing::info!("stopping: finishing requests and flushing; once more to stop at once");
         server.stop();
     };

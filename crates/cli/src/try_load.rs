@@ -1,15 +1,18 @@
 //! The load of `homing serve --try`, and its table.
 
 use std::io::IsTerminal;
+use std::path::Path;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use comfy_table::{CellAlignment, Table, presets};
 use homing_server::Endpoint;
 use homing_server::load::{self, Pattern, Phase, PhaseResult, Written};
+use homing_volume::SectorSize;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
+use crate::byte_size::ByteSize;
 use crate::output;
 
 const PHASE_TIME: Duration = Duration::from_millis(1200);
@@ -42,6 +45,17 @@ pub(crate) struct Row {
     p50_us: f64,
     p99_us: f64,
     server_cpu_s_per_gib: f64,
+}
+
+/// Refuses a volume on which a phase has no room, before it is made.
+pub(crate) fn check_size(size: ByteSize) -> anyhow::Result<()> {
+    let needed = PHASES.iter().map(Phase::size_min).max().unwrap_or(0);
+    // As it can be written, too.
+    let needed = ByteSize(needed.next_multiple_of(1 << 20));
+    if size.0 < needed.0 {
+        bail!("--try needs a volume of at least {needed}, not {size}: use a larger --size");
+    }
+    Ok(())
 }
 
 /// Runs all phases against the export.
@@ -80,8 +94,15 @@ fn row(load: &'static str, result: &PhaseResult) -> Row {
     }
 }
 
+/// What was measured.
+pub(crate) struct Setting<'a> {
+    pub(crate) image: &'a Path,
+    pub(crate) sector_size: SectorSize,
+    pub(crate) endpoint: &'a Endpoint,
+}
+
 /// Prints the table, or JSON for programs.
-pub(crate) fn print(rows: &[Row], json: bool) -> anyhow::Result<()> {
+pub(crate) fn print(rows: &[Row], setting: &Setting<'_>, json: bool) -> anyhow::Result<()> {
     if json {
         return output::print_line(&serde_json::to_string_pretty(rows)?);
     }
@@ -91,7 +112,8 @@ pub(crate) fn print(rows: &[Row], json: bool) -> anyhow::Result<()> {
     for row in rows {
         table.add_row([
             row.load.to_owned(),
-            format!("{:.0}", row.mib_per_s),
+            // Flushes may let through less than one.
+            format!("{:.*}", usize::from(row.mib_per_s < 10.0), row.mib_per_s),
             format!("{:.0}", row.requests_per_s),
             format!("{:.0}", row.p50_us),
             format!("{:.0}", row.p99_us),
@@ -101,11 +123,17 @@ pub(crate) fn print(rows: &[Row], json: bool) -> anyhow::Result<()> {
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }
+    let folder = setting.image.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let over = match setting.endpoint {
+        Endpoint::Unix(_) => "a Unix socket",
+        Endpoint::Tcp(_) => "TCP",
+    };
     let text = format!(
-        "A LUKS2 volume (AES-256-XTS, 4096-byte sectors) in {}, served over a Unix socket to \
+        "A LUKS2 volume (AES-256-XTS, {sectors}-byte sectors) in {folder}, served over {over} to \
          clients in this process.\n{table}\nEvery byte read back was checked against what was \
          written. The volume is gone.\n\nNext: homing serve disk.img --size 10G",
-        std::env::temp_dir().display()
+        sectors = setting.sector_size.bytes(),
+        folder = folder.unwrap_or(Path::new(".")).display(),
     );
     output::print_line(&text)
 }

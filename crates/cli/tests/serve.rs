@@ -321,3 +321,33 @@ fn a_try_prints_a_table_and_leaves_nothing_behind() {
     assert_eq!(scratch.snapshot(), before);
     assert_eq!(fs::read_dir(scratch.path("tmp")).unwrap().count(), 0);
 }
+
+#[test]
+fn a_try_tells_what_it_has_measured() {
+    let scratch = Scratch::new();
+    let args = ["my.img", "--try", "--size", "9M", "--sector-size", "512", "--listen", "[::1]:0"];
+    let printed = support::succeed(&mut scratch.command(&args));
+    for mention in ["512-byte sectors", "in ., served over TCP"] {
+        assert!(printed.contains(mention), "no {mention:?} in {printed}");
+    }
+}
+
+#[test]
+fn a_try_that_is_stopped_says_so() {
+    let scratch = Scratch::new();
+    let mut command = scratch.command(&["my.img", "--try", "--size", "64M", "--socket", "socket"]);
+    let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let began = std::time::Instant::now();
+    while !scratch.path("socket").exists() {
+        assert!(began.elapsed() < support::DEADLINE, "it does not begin");
+        thread::sleep(Duration::from_millis(10));
+    }
+    thread::sleep(Duration::from_millis(300));
+    support::signal(&child, Signal::INT);
+    let status = wait_for(&mut child);
+    let _ = child.kill();
+    let mut told = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut told).unwrap();
+    assert_eq!(status.and_then(|status| status.code()), Some(1), "{told}");
+    assert!(told.contains("stopped before the load had ended"), "{told}");
+}

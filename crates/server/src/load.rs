@@ -49,12 +49,14 @@ pub enum LoadError {
         offset: u64,
     },
     /// The export is too small to share.
-    #[error("an export of {size} bytes is too small for {clients} clients")]
+    #[error("an export of {size} bytes is too small for {clients} clients: {needed} at least")]
     TooSmall {
         /// The export's size.
         size: u64,
         /// How many clients there are to be.
         clients: usize,
+        /// What it must have for them.
+        needed: u64,
     },
 }
 
@@ -84,6 +86,13 @@ pub struct Phase {
     pub clients: usize,
     /// Requests in flight for each.
     pub depth: usize,
+}
+
+impl Phase {
+    /// The smallest export that does: each client has more places than requests in flight.
+    pub fn size_min(&self) -> u64 {
+        (self.clients * self.request_len * (self.depth + 1)) as u64
+    }
 }
 
 /// What came of a phase.
@@ -126,8 +135,8 @@ pub fn run(
     }
     let size = clients.first().map_or(0, |client| client.size);
     let slice = size as usize / phase.clients / phase.request_len * phase.request_len;
-    if slice < phase.request_len * (phase.depth + 1) {
-        return Err(LoadError::TooSmall { size, clients: phase.clients });
+    if size < phase.size_min() {
+        return Err(LoadError::TooSmall { size, clients: phase.clients, needed: phase.size_min() });
     }
     written.generations.resize(size as usize / BLOCK_LEN, 0);
     if phase.pattern == Pattern::WriteAndFlush {
