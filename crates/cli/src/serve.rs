@@ -58,7 +58,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = socket_address)]
     listen: Option<SocketAddr>,
 
-    /// Offer the live attributes on this Unix socket, for `homing ls`, `get`, `set` and `wq`
+    /// Offer the live attributes on this Unix socket, for `homing top`, `ls`, `get`, `set` and `wq`
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
 
@@ -377,6 +377,11 @@ fn check_endpoint(
         && images::is_same_path(socket, control)
     {
         bail!("{} cannot be --socket and --control: use two paths", control.display());
+    }
+    if let Some(control) = control {
+        let path = std::path::absolute(control);
+        path.and_then(ControlSocket::check)
+            .with_context(|| format!("cannot offer the attributes on {}", control.display()))?;
     }
     Ok(endpoint.check()?)
 }

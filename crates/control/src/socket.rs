@@ -73,6 +73,12 @@ impl ControlSocket {
         Ok(Self { shared, thread: Some(thread), path: path.to_owned() })
     }
 
+    /// Whether [`ControlSocket::listen`] would do, as far as can be told with nothing changed. For who has
+    /// much to do before it.
+    pub fn check(path: impl AsRef<Path>) -> io::Result<()> {
+        Ok(Listener::check(path.as_ref())?)
+    }
+
     /// Where it listens.
     pub fn path(&self) -> &Path {
         &self.path
