@@ -275,6 +275,13 @@ fn volume(
     if exists {
         // Before anybody is asked for a passphrase.
         let size = luks::volume_size(image)?;
+        if luks::has_damaged_header(image)? {
+            tracing::warn!(
+                "one of the two copies of the header of {image} is damaged, and the other one is used: stop the \
+                 server and repair it with `cryptsetup repair {image}`",
+                image = image.display()
+            );
+        }
         if let Some(wanted) = args.size.filter(|wanted| wanted.0 != size) {
             bail!(
                 "{} holds {size} bytes, not {}: leave --size away to serve it as it is",

@@ -82,6 +82,26 @@ pub(super) fn read(path: &Path, file: &fs::File, length: u64) -> Result<Header, 
     check(path, length, loaded)
 }
 
+/// Whether one of the header's copies is damaged: the library has repaired it in memory then.
+pub(super) fn is_repaired(path: &Path, file: &fs::File, length: u64) -> Result<bool, LuksError> {
+    let copy = copy_header(path, file, length)?;
+    let loaded = library::with(|| describe(&mut load(&copy)?));
+    check(path, length, loaded)?;
+    let read = |source| LuksError::io("read the header of", path, source);
+    let mut pieces = [vec![0; 1 << 20], vec![0; 1 << 20]];
+    let end = header_len(file).min(length);
+    for at in (0..end).step_by(1 << 20) {
+        for (source, piece) in [file, &copy.memory].into_iter().zip(&mut pieces) {
+            piece.truncate((end - at).min(1 << 20) as usize);
+            source.read_exact_at(piece, at).map_err(read)?;
+        }
+        if pieces[0] != pieces[1] {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// Reads the header and fetches the volume key with a passphrase.
 pub(super) fn unlock(
     path: &Path,

@@ -133,6 +133,18 @@ pub fn volume_size(path: &Path) -> Result<u64, LuksError> {
     header::read(path, &file, length)?.data_size(path, length)
 }
 
+/// Whether one of the two copies of a header is damaged, so that the other one is all there is. [`open`] does
+/// not mind, and does not repair it.
+///
+/// # Errors
+/// [`LuksError`] where there is no usable container.
+pub fn has_damaged_header(path: &Path) -> Result<bool, LuksError> {
+    check_kind(path)?;
+    let file = fs::File::open(path).map_err(|source| LuksError::io("open", path, source))?;
+    let length = length_of(path, &file)?;
+    header::is_repaired(path, &file, length)
+}
+
 /// The block device that [`open`] gives, with a cache over it.
 ///
 /// # Errors

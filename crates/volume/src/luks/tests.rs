@@ -53,9 +53,15 @@ fn a_wrong_passphrase_is_said_to_be_wrong() {
 #[test]
 fn one_damaged_copy_of_the_header_is_survived_and_opening_writes_nothing() {
     let (_folder, path) = container(SectorSize::B4096);
+    assert!(!has_damaged_header(&path).unwrap());
     let mut raw = fs::read(&path).unwrap();
+    raw[16384..32768].rotate_left(1);
+    fs::write(&path, &raw).unwrap();
+    assert!(has_damaged_header(&path).unwrap());
+    raw[16384..32768].rotate_right(1);
     raw[..16384].fill(0);
     fs::write(&path, &raw).unwrap();
+    assert!(has_damaged_header(&path).unwrap());
     open(&path, b"secret", Access::ReadWrite).unwrap();
     assert!(fs::read(&path).unwrap() == raw, "opening changed the file");
 
