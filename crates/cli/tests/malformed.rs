@@ -154,6 +154,20 @@ fn abort_is_acknowledged_and_the_connection_closed() {
     });
 }
 
+/// As libnbd does.
+#[test]
+fn who_aborts_and_leaves_is_no_reason_to_warn() {
+    beside_a_good_client(|server| {
+        for _ in 0..100 {
+            let mut stream = hello(server.socket());
+            stream.write_all(&option(nbd::ABORT, &[])).unwrap();
+        }
+        // It has seen those before.
+        drop(hello(server.socket()));
+        assert!(!server.log().contains("connection ended"), "{}", server.log());
+    });
+}
+
 #[test]
 fn export_name_of_nothing_ends_the_connection() {
     beside_a_good_client(|server| {

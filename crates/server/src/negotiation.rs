@@ -68,7 +68,11 @@ fn try_to_negotiate(
         let progress = handshake.advance(&shared.told, inbox.bytes(), &mut output)?;
         if !output.is_empty() {
             limit()?;
-            peer.stream.write_all(&output)?;
+            let sent = peer.stream.write_all(&output);
+            // Who says good-bye may be gone before the answer.
+            if !matches!(progress, Progress::Close(_)) {
+                sent?;
+            }
             output.clear();
         }
         match progress {
