@@ -21,7 +21,7 @@ mod wq;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 /// Encrypted block volumes over NBD, on a runtime that keeps work in its cache domain.
 #[derive(Parser)]
@@ -67,8 +67,19 @@ enum Command {
     },
 }
 
+/// What begins with - and a digit is an option's value, which is refused with what is accepted, and not an
+/// option that nobody knows.
+fn with_negative_numbers(command: clap::Command) -> clap::Command {
+    let negative = |arg: clap::Arg| {
+        let takes_one = !arg.is_positional() && arg.get_action().takes_values();
+        if takes_one { arg.allow_negative_numbers(true) } else { arg }
+    };
+    command.mut_args(negative).mut_subcommands(with_negative_numbers)
+}
+
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let matches = with_negative_numbers(Cli::command()).get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let result = match cli.command {
         Command::Serve(args) => serve::run(&args),
         Command::Topo(args) => topo::run(&args),
@@ -123,6 +134,6 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        Cli::command().debug_assert();
+        with_negative_numbers(Cli::command()).debug_assert();
     }
 }

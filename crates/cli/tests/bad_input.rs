@@ -67,6 +67,17 @@ fn a_key_that_does_not_open_is_refused() {
 }
 
 #[test]
+fn a_negative_number_is_refused_with_what_is_accepted() {
+    let scratch = Scratch::new();
+    refused(&scratch, &["disk.img", "--size", "-5"], &["-5", "--size", "as in 10G"]);
+}
+
+#[test]
+fn a_try_on_too_little_is_refused_with_what_is_enough() {
+    refused(&Scratch::new(), &["disk.img", "--try", "--size", "1M"], &["1 MiB", "9 MiB"]);
+}
+
+#[test]
 fn what_is_named_twice_is_named_in_the_refusal() {
     let scratch = Scratch::new();
     let twice = ["--socket", "here", "--control", "./here"];
@@ -265,6 +276,10 @@ fn no_image_is_made_where_the_server_cannot_listen() {
         refused(&scratch, &["new.img", "--size", "1M", "--socket", place], &[place]);
     }
     refused(&scratch, &["new.img", "--size", "1M", "--listen", &address], &[&address]);
+    for place in ["socket", "no/such/folder", "key"] {
+        let args = ["new.img", "--size", "1M", "--socket", "free", "--control", place];
+        refused(&scratch, &args, &[place, "attributes"]);
+    }
     server.stop();
 }
 
