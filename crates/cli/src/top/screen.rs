@@ -75,7 +75,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &View) {
     let lines: Vec<_> = cpu_lines(&rates.cpus, area.width).into_iter().map(Line::from).collect();
     let block = view.block(&cpu_title(&rates.cpus));
     frame.render_widget(Paragraph::new(lines).block(block), cpus);
-    frame.render_widget(view.workqueues(), workqueues);
+    frame.render_widget(view.workqueues(area.width), workqueues);
     if let Some(of) = &rates.durability {
         let lines: Vec<_> = durability_lines(of).into_iter().map(Line::from).collect();
         frame.render_widget(Paragraph::new(lines).block(view.block("Durability")), durability);
@@ -126,7 +126,7 @@ impl View {
         Line::styled(format!("q end   space {pause}   s sort (by {})", self.order.name()), style)
     }
 
-    fn workqueues(&self) -> Table<'_> {
+    fn workqueues(&self, width: u16) -> Table<'_> {
         let mut all: Vec<_> = self.rates.workqueues.iter().collect();
         let most = |rate: fn(&Workqueue) -> Option<f64>| {
             move |one: &&Workqueue, other: &&Workqueue| {
@@ -158,8 +158,7 @@ impl View {
             ["items/s", "CPUs", "infl", "woken", "home", "llc", "node", "remote", "age_p99"];
         let header =
             ["", "scope"].map(Cell::from).into_iter().chain(header.map(str::to_owned).map(right));
-        let widths = [11, 7, 5, 4, 5, 5, 5, 5, 6, 7].map(Constraint::Length);
-        Table::new(rows, [Constraint::Min(7)].into_iter().chain(widths))
+        Table::new(rows, columns(7, &[11, 7, 5, 4, 5, 5, 5, 5, 6, 7], width))
             .header(Row::new(header).style(Style::new().add_modifier(Modifier::DIM)))
             .block(self.block("Workqueues"))
     }
@@ -186,8 +185,7 @@ impl View {
         });
         let header = ["usage", "dirty", "hits", "asked/s", "refaults", "evicted", "written"];
         let header = [Cell::from("group")].into_iter().chain(header.map(str::to_owned).map(right));
-        let widths = [9, 9, 7, 7, 8, 7, 7].map(Constraint::Length);
-        let table = Table::new(rows, [Constraint::Min(8)].into_iter().chain(widths))
+        let table = Table::new(rows, columns(8, &[9, 9, 7, 7, 8, 7, 7], area.width))
             .header(Row::new(header).style(Style::new().add_modifier(Modifier::DIM)))
             .block(self.block(&title));
         frame.render_widget(table, area);
@@ -264,6 +262,17 @@ fn durability_lines(of: &Durability) -> [String; 2] {
             word(&of.backend)
         ),
     ]
+}
+
+/// A column for names, of this width at least, and those of the others that have room beside it: without its
+/// first digits a number is another one.
+fn columns(name: u16, others: &[u16], width: u16) -> Vec<Constraint> {
+    let mut taken = name;
+    let fitting = others.iter().take_while(|column| {
+        taken += 1 + **column;
+        taken <= width
+    });
+    [Constraint::Min(name)].into_iter().chain(fitting.copied().map(Constraint::Length)).collect()
 }
 
 fn right(text: String) -> Cell<'static> {

@@ -157,3 +157,25 @@ fn rates_have_five_characters_at_most() {
     let texts = [0.0, 0.04, 9.96, 9_999.6, 99_999.0, 999_600.0, 1e8].map(|of| rate(Some(of)));
     assert_eq!(texts, ["0", "0.0", "10", "10.0k", "100k", "1.0M", "100M"]);
 }
+
+#[test]
+fn a_column_without_room_is_left_out() {
+    let view = View { rates: rates(), ..View::default() };
+    let headers = |width, first: &str| {
+        let text = drawn(&view, width, 30);
+        let line = text.lines().find(|line| line.split_whitespace().next() == Some(first));
+        line.unwrap_or_default().split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    for (first, all) in [
+        ("scope", "scope items/s CPUs infl woken home llc node remote age_p99"),
+        ("group", "group usage dirty hits asked/s refaults evicted written"),
+    ] {
+        let all: Vec<_> = all.split(' ').map(str::to_owned).collect();
+        assert_eq!(headers(80, first), all);
+        for width in 20..80 {
+            let some = headers(width, first);
+            assert!(!some.is_empty() && all.starts_with(&some), "{width}: {some:?}");
+        }
+        assert!(headers(40, first).len() < all.len());
+    }
+}
