@@ -58,7 +58,7 @@ All figures are of the time since the look before, but for those that say otherw
   cache        each group's memory, and how many of its reads were hits
 
 Keys: s sorts workqueues by CPU time, items or name; space stands still; q ends.
-NO_COLOR is respected. A program that ends is waited for: it may come back.";
+NO_COLOR is respected. A program that ends is waited for: it may come back. With --json it is the end.";
 
 /// The least time between two looks: more often they are work for the program.
 const INTERVAL_MIN: Duration = Duration::from_millis(50);
