@@ -57,6 +57,11 @@ fn what_a_program_decides_is_recorded_and_decided_again() {
     assert!((1..=500).contains(&count), "{answer}");
     assert_eq!(answer["differences"], Value::Array(Vec::new()));
 
+    let args = ["wq", "record", "--socket", "control", "-o", "-", "--seconds", "0"];
+    let told = text(&homing(&scratch, &args).stdout);
+    assert!(told.starts_with("{\"decisions_version\""), "{told}");
+    assert!(!scratch.path("-").exists());
+
     // As if another version had decided.
     let log = fs::read_to_string(scratch.path("log")).unwrap();
     let mut changed = false;

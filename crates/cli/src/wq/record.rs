@@ -1,7 +1,7 @@
 //! `homing wq record`: what a running program decides, with all that it decides from.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -21,7 +21,7 @@ pub(crate) struct RecordArgs {
     #[command(flatten)]
     control: ControlArgs,
 
-    /// The file to write
+    /// The file to write; - for standard output
     #[arg(short, long, value_name = "FILE")]
     out: PathBuf,
 
@@ -52,6 +52,9 @@ pub(crate) fn run(args: &RecordArgs) -> anyhow::Result<()> {
     // Whatever has become of the recording: it costs.
     client.set(LIMIT, &before)?;
     let recorded = recorded?;
+    if args.out == Path::new("-") {
+        return output::print(recorded.as_bytes());
+    }
     fs::write(&args.out, &recorded)
         .with_context(|| format!("cannot write {}", args.out.display()))?;
     let (count, file) = (recorded.lines().count().saturating_sub(1), args.out.display());
