@@ -213,13 +213,19 @@ fn what_cannot_be_simulated_is_named_with_the_way_out() {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("sweep")).unwrap();
     succeeds(folder.path(), &brief(&["run", "aio-fsync", "--shard", "1/1", "--out", "mine"]));
-    let cases: [(&[&str], &[&str]); 8] = [
+    fs::write(folder.path().join("load.json"), r#"{"depth": 0}"#).unwrap();
+    fs::write(folder.path().join("bad.json"), r#"{"depth": -1}"#).unwrap();
+    let cases: [(&[&str], &[&str]); 12] = [
         (&["run", "nonesuch"], &["nonesuch", "wq-latency"]),
         (&["run", "wq", "--machine", "ryzen"], &["\"ryzen\"", "ryzen-9-3900x", "4x3x2"]),
         (&["run", "wq", "--seconds", "0"], &["\"0\"", "0.01"]),
         (&["run", "wq", "--shard", "3/2", "--out", "x"], &["\"3/2\"", "2/8"]),
         (&["run", "wq", "--features", "FAST"], &["FAST", "SWQUEUE"]),
+        (&["run", "wq", "--seeds", "-1"], &["'-1'", "--seeds"]),
         (&["compare", "--host", "bsd"], &["bsd", "near-newidle"]),
+        (&["compare", "--random", "0"], &["'0'", "--random"]),
+        (&["recommend", "--workload", "load.json"], &["load.json: depth is 0", "65536"]),
+        (&["recommend", "--workload", "bad.json"], &["bad.json", "`-1`", "an example: {"]),
         (&["merge", "sweep"], &["sweep", ".jsonl"]),
         (
             &["run", "aio-fsync", "--seeds", "2", "--shard", "1/1", "--out", "mine"],
@@ -242,5 +248,7 @@ fn a_report_that_cannot_be_written_is_refused_at_once() {
     let args = ["report", "-o", "nonesuch/report.html", "--seeds", "1000"];
     let errors = fails(folder.path(), &args);
     assert!(errors.contains("nonesuch/report.html"), "{errors}");
+    let errors = fails(folder.path(), &["report", "-o", ".", "--seeds", "1000"]);
+    assert!(errors.contains(". is a folder"), "{errors}");
     assert!(began.elapsed().as_secs() < 60, "it ran everything first");
 }

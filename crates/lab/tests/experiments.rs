@@ -69,6 +69,8 @@ fn a_part_that_was_stopped_goes_on_where_it_was() {
     }
     let unfinished = part.unfinished().to_owned();
     drop(part);
+    let error = merge(folder.path()).unwrap_err().to_string();
+    assert!(error.contains("1-of-1.jsonl.part is not whole"), "{error}");
     let text = std::fs::read_to_string(&unfinished).unwrap();
     std::fs::write(&unfinished, &text[..text.len() - 9]).unwrap();
     let part = open();

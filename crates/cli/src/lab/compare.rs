@@ -36,8 +36,9 @@ pub(crate) struct CompareArgs {
     machines: Vec<String>,
 
     /// So many random machines: shape, costs, disk, lengths and depth are drawn
-    #[arg(long, value_name = "N", conflicts_with = "machines")]
-    random: Option<usize>,
+    #[arg(long, value_name = "N", conflicts_with = "machines",
+        value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    random: Option<u64>,
 
     /// How many seeds
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=10_000))]
@@ -65,7 +66,7 @@ pub(crate) struct CompareArgs {
 impl CompareArgs {
     fn set(&self) -> anyhow::Result<MachineSet> {
         if let Some(count) = self.random {
-            return Ok(MachineSet::random(count, 1));
+            return Ok(MachineSet::random(usize::try_from(count)?, 1));
         }
         let mut names = self.machines.clone();
         if names.is_empty() {

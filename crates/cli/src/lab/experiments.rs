@@ -276,6 +276,9 @@ fn write_report(path: &Path, measures: &[Measure]) -> anyhow::Result<()> {
 
 /// Before it has taken long to find out what to write: whether a file can be made there.
 fn check_folder(of: &Path) -> anyhow::Result<()> {
+    if of.is_dir() {
+        bail!("{} is a folder: give the name of a file in it", of.display());
+    }
     if of.exists() && !of.is_file() {
         return Ok(());
     }

@@ -50,16 +50,18 @@ pub enum LoadError {
         source: io::Error,
     },
     /// It is not understood.
-    #[error("{path} is no load: {source}; an example: {EXAMPLE}", path = path.display())]
+    #[error("{path} is no load: {problem}; an example: {EXAMPLE}", path = path.display())]
     Parse {
         /// The file.
         path: PathBuf,
         /// Why.
-        source: serde_json::Error,
+        problem: serde_json::Error,
     },
     /// A figure makes no sense.
-    #[error("{name} is {value}: it must lie between {low} and {high}")]
+    #[error("{path}: {name} is {value}: it must lie between {low} and {high}", path = path.display())]
     Value {
+        /// The file.
+        path: PathBuf,
         /// Which.
         name: &'static str,
         /// What it is.
@@ -80,12 +82,12 @@ impl Load {
         let text = fs::read_to_string(path)
             .map_err(|source| LoadError::Io { path: path.to_owned(), source })?;
         let load: Self = serde_json::from_str(&text)
-            .map_err(|source| LoadError::Parse { path: path.to_owned(), source })?;
-        load.check()?;
+            .map_err(|problem| LoadError::Parse { path: path.to_owned(), problem })?;
+        load.check(path)?;
         Ok(load)
     }
 
-    fn check(&self) -> Result<(), LoadError> {
+    fn check(&self, path: &Path) -> Result<(), LoadError> {
         for (name, value, low, high) in [
             ("issuers", self.issuers as f64, 0.0, 4096.0),
             ("depth", self.depth as f64, 1.0, 65_536.0),
@@ -94,7 +96,8 @@ impl Load {
             ("bytes", self.bytes as f64, 0.0, f64::from(1 << 30)),
         ] {
             if !(low..=high).contains(&value) {
-                return Err(LoadError::Value { name, value, low, high });
+                let path = path.to_owned();
+                return Err(LoadError::Value { path, name, value, low, high });
             }
         }
         Ok(())

@@ -54,6 +54,13 @@ pub enum ShardError {
         /// The folder.
         path: PathBuf,
     },
+    /// A part was stopped.
+    #[error("{path} is not whole: give the command of this part again, and it goes on with the rest",
+        path = path.display())]
+    Unfinished {
+        /// The file.
+        path: PathBuf,
+    },
     /// A part is not there.
     #[error("{path}: part {number} of {of} is missing", path = path.display())]
     Missing {
@@ -250,7 +257,11 @@ pub fn merge(folder: &Path) -> Result<Vec<Measure>, ShardError> {
     let mut paths = Vec::new();
     for entry in fs::read_dir(folder).map_err(at(folder))? {
         let path = entry.map_err(at(folder))?.path();
-        if path.extension().is_some_and(|extension| extension == "jsonl") {
+        let ends_in = |wanted| path.extension().is_some_and(|extension| extension == wanted);
+        if ends_in("part") && !path.with_extension("").exists() {
+            return Err(ShardError::Unfinished { path });
+        }
+        if ends_in("jsonl") {
             paths.push(path);
         }
     }
