@@ -73,8 +73,7 @@ pub(crate) struct TraceArgs {
     requests_max: u64,
 }
 
-const EXAMPLES: &str = "\
-A trace is a CTR1 container, plain or compressed with zstd. Each access is to one page, and a hit
+const EXAMPLES: &str = r#"A trace is a CTR1 container, plain or compressed with zstd. Each access is to one page, and a hit
 if the cache holds it. I/O is what a disk below would have to do: reads that miss, and dirty pages
 that are written back, when they are evicted or at the end.
 
@@ -87,10 +86,19 @@ Examples:
   homing lab trace oltp.ctr.zst --json | jq .hit_ratio
   homing lab trace --list                              the policies
 
+CTR1 is little-endian: b"CTR1", a u32 version (1), a u64 number of records, and these: a u64 page,
+a u32 run (accesses to so many pages from it on), u16 flags (1: a write), a u16 tenant (0). Of a list
+of page numbers on standard input Python makes one by
+  import struct, sys
+  pages = [int(line) for line in sys.stdin]
+  out = open("my.ctr", "wb")
+  out.write(struct.pack("<4sIQ", b"CTR1", 1, len(pages)))
+  out.writelines(struct.pack("<QIHH", page, 1, 0, 0) for page in pages)
+
 With --json one replay is an object: trace, policy, size, capacity (in pages), pages, requests,
 hits, hit_ratio (0 to 1), evictions, writebacks, io, seconds, accesses_per_second, and tenants
 where there are several. Several replays are an array of these. A comparison is an object: cells,
-such an array, and policies, with the share (0 to 1) and the worst cell against LRU of each.";
+such an array, and policies, with the share (0 to 1) and the worst cell against LRU of each."#;
 
 pub(crate) fn run(args: &TraceArgs) -> anyhow::Result<()> {
     if args.list {
