@@ -46,8 +46,10 @@ const IDLE_TIME: Duration = Duration::from_secs(300);
 ///
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("control");
+/// ControlSocket::check(&path)?; // nothing is in the way
 /// let socket = ControlSocket::listen(&path, Arc::new(Trees::default()))?;
 /// assert_eq!(socket.path(), path);
+/// assert!(ControlSocket::check(&path).is_err()); // now this is
 /// drop(socket);
 /// assert!(!path.exists());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
