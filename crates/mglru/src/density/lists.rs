@@ -1,6 +1,6 @@
 //! Frames in lists, one for each class and age: the list that is worth least gives the victims.
 //!
-//! As time passes a list joins that of an older age, whole: two links, however many frames. A group
+//! As time passes a list joins that of the next age, whole: two links, however many frames. A group
 //! has memory for classes of which it ever had frames, so a small group takes little.
 
 use std::cmp::Ordering;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::Worth;
 use super::admission::Declined;
-use super::age::{BUCKETS, bucket, start};
+use super::age::{BUCKETS, bucket};
 use super::history::{CLASSES, Class, PASTS};
 use super::ranking::{Classes, resize_exact};
 use super::tiers::{Feedback, Swappiness};
@@ -21,10 +21,6 @@ const AHEAD: usize = Class::AHEAD.index();
 const LANES: usize = 8;
 /// No row: the class never had a frame.
 const ABSENT: u8 = u8::MAX;
-
-/// Lists age by so many epochs at a time: a small part of a cacheful of requests, and a shard of few frames has few
-/// requests in one.
-pub(super) const STEP: u32 = 4;
 
 /// For how many epochs pages that were read ahead are waited for: an eighth of a cacheful of requests.
 const AHEAD_EPOCHS: u32 = 16;
@@ -137,33 +133,12 @@ struct Victim {
     worth: f32,
 }
 
-/// The buckets whose lists join others as this epoch begins, a [`STEP`] after those that did last, a bit for each:
-/// those whose width divides it.
+/// The buckets whose lists join the next ones as this epoch begins, a bit for each: those whose width divides it.
 pub(super) fn due(epoch: u32) -> u32 {
     // They are powers of two: four buckets have 1, and then two have each.
     let count = 2 * epoch.trailing_zeros() + 4;
     (1 << count.min(BUCKETS as u32 - 1)) - 1
 }
-
-/// The bucket that the list of this one joins when it is due: that of what is a [`STEP`] older, or the next one.
-const fn next(bucket: usize) -> usize {
-    let mut next = bucket + 1;
-    while next + 1 < BUCKETS && start(next + 1) <= start(bucket) + STEP {
-        next += 1;
-    }
-    next
-}
-
-/// That of each.
-const NEXT: [usize; BUCKETS] = {
-    let mut all = [0; BUCKETS];
-    let mut bucket = 0;
-    while bucket < BUCKETS {
-        all[bucket] = next(bucket);
-        bucket += 1;
-    }
-    all
-};
 
 impl Lists {
     pub(super) fn new(worth: Arc<Worth>) -> Self {
@@ -433,7 +408,7 @@ impl Lists {
         })
     }
 
-    /// Lets a [`STEP`] pass, after which the lists of these buckets are [`due`].
+    /// Lets an epoch pass, in which the lists of these buckets are [`due`].
     pub(super) fn tick(&mut self, links: &mut Links, due: u32) {
         // Few rows have any that young: they are looked for by some at a time.
         for some in (0..self.held.len()).step_by(LANES) {
@@ -445,11 +420,11 @@ impl Lists {
         self.victim = None;
     }
 
-    /// Lets the lists of these buckets of a row join older ones.
+    /// Lets the lists of these buckets of a row join the next ones.
     fn age(&mut self, links: &mut Links, row: usize, due: u32) {
         let moved = self.held[row] & due;
         let mut moving = moved;
-        // The oldest first: each has to be gone before others come.
+        // The oldest first: each has to be gone before the next one comes.
         while let Some(bucket) = moving.checked_ilog2() {
             moving ^= 1 << bucket;
             self.join(links, row, bucket as usize);
@@ -458,15 +433,15 @@ impl Lists {
             self.find_least(row);
         } else {
             for bucket in ones(moved as u64) {
-                self.offer(row, NEXT[bucket]);
+                self.offer(row, bucket + 1);
             }
         }
     }
 
-    /// Appends a list to that of the age that it has now.
+    /// Appends a list to that of the next age.
     fn join(&mut self, links: &mut Links, row: usize, bucket: usize) {
         let younger = std::mem::replace(&mut self.ends[row][bucket], Ends::EMPTY);
-        let older = &mut self.ends[row][NEXT[bucket]];
+        let older = &mut self.ends[row][bucket + 1];
         if older.tail == NONE {
             *older = younger;
         } else {
@@ -475,7 +450,7 @@ impl Lists {
             older.tail = younger.tail;
         }
         let held = &mut self.held[row];
-        *held = *held & !(1 << bucket) | 1 << NEXT[bucket];
+        *held = *held & !(1 << bucket) | 1 << (bucket + 1);
     }
 
     fn filled(&mut self, row: usize, bucket: usize) {

@@ -6,7 +6,7 @@ use super::Worth;
 use super::admission::{self, Missed};
 use super::age;
 use super::history::{Class, History, TIERS};
-use super::lists::{Links, Lists, STEP, due};
+use super::lists::{Links, Lists, due};
 use super::mark::{Marks, UNUSED, before};
 use super::tiers::{Generation, Swappiness, Tiers, tier_of};
 use crate::prefetch::prefetch;
@@ -390,17 +390,16 @@ impl Ranking {
             self.epoch += skipped;
             self.keep_ages_in_range(marks, skipped);
         }
-        for step in self.epoch / STEP + 1..=epoch / STEP {
-            self.epoch = step * STEP;
-            let due = due(self.epoch);
+        for epoch in self.epoch + 1..=epoch {
+            self.epoch = epoch;
+            let due = due(epoch);
             for lists in &mut self.groups {
                 lists.tick(&mut self.links, due);
             }
-            if self.epoch.is_multiple_of(SWEEP) {
+            if epoch.is_multiple_of(SWEEP) {
                 self.keep_ages_in_range(marks, 0);
             }
         }
-        self.epoch = self.epoch.max(epoch);
     }
 
     /// Epochs of frames are kept in 16 bits: none may fall behind by more. So many were skipped.
