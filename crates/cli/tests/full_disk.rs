@@ -5,10 +5,12 @@ mod support;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, prlimit};
 use support::nbd::{Client, ENOSPC, FUA, OK, TRIM};
-use support::{Scratch, noise, text, tool};
+use support::{DEADLINE, Scratch, noise, text, tool};
 
 const MIB: u64 = 1 << 20;
 
@@ -119,7 +121,12 @@ fn what_a_cache_cannot_write_back_stays_dirty_and_fails_each_flush() {
         assert_eq!(client.flush(), ENOSPC);
         assert_eq!(Client::new(server.socket()).flush(), ENOSPC);
     }
-    assert!(server.log().contains("at 5242880 failed: File too large"), "{}", server.log());
+    // What it tells may be read later than its answers.
+    let began = Instant::now();
+    while !server.log().contains("at 5242880 failed: File too large") {
+        assert!(began.elapsed() < DEADLINE, "{}", server.log());
+        thread::sleep(Duration::from_millis(10));
+    }
     assert!(client.read(5 * MIB, MIB as u32).unwrap() == data[0]);
     // Who does not need it any more can say so.
     assert_eq!(client.ask(TRIM, 0, 7 * MIB, MIB as u32), OK);
