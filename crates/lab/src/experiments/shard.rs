@@ -254,22 +254,28 @@ fn kept(
 /// Reads all parts of a folder, which must all be there, and of one sweep. A run that stands in several files must be
 /// the same in all.
 pub fn merge(folder: &Path) -> Result<Vec<Measure>, ShardError> {
-    let mut paths = Vec::new();
+    let (mut paths, mut unfinished) = (Vec::new(), None);
     for entry in fs::read_dir(folder).map_err(at(folder))? {
         let path = entry.map_err(at(folder))?.path();
         let ends_in = |wanted| path.extension().is_some_and(|extension| extension == wanted);
         if ends_in("part") && !path.with_extension("").exists() {
-            return Err(ShardError::Unfinished { path });
-        }
-        if ends_in("jsonl") {
+            unfinished = Some(path);
+        } else if ends_in("jsonl") {
             paths.push(path);
         }
     }
     paths.sort();
-    if paths.is_empty() {
-        return Err(ShardError::Empty { path: folder.to_owned() });
-    }
-    check_whole(folder, &paths)?;
+    let whole = if paths.is_empty() {
+        Err(ShardError::Empty { path: folder.to_owned() })
+    } else {
+        check_whole(folder, &paths)
+    };
+    whole.map_err(|error| match (error, unfinished) {
+        (ShardError::Empty { .. } | ShardError::Missing { .. }, Some(path)) => {
+            ShardError::Unfinished { path }
+        }
+        (error, _) => error,
+    })?;
     let mut all: BTreeMap<Key, BTreeMap<String, f64>> = BTreeMap::new();
     let mut first: Option<Sweep> = None;
     for path in paths {
