@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn what_comes_back_at_once_is_put_in_and_then_so_are_others() {
         let mut declined = Declined { pages: 1000.0, again: 0.0, asked: 0, share: 0 };
-        for _ in 0..100 {
+        for _ in 0..200 {
             assert!(!declined.decline(missed(0.1, true), 0.1, 0.0));
         }
         let next = (0..10 * PROBE).filter(|_| declined.decline(missed(0.1, false), 0.1, 0.0));
