@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use homing_durable::{Backend, Durable, Strategy, Synced};
+use homing_durable::{Backend, DurabilityError, Durable, Strategy, Synced};
 use homing_runtime::Runtime;
 
 /// An engine for each backend that is to be had here.
@@ -96,13 +96,19 @@ fn an_error_is_of_its_file_alone_and_is_heard_by_all_who_wait_for_it() {
         let again: Vec<_> = (0..10).map(|_| durable.fdatasync(bad)).collect();
         drop(dropped);
         let mut verdicts = durable.fsync_many(&files).wait();
-        let is_by_ring = durable.backend() == Backend::IoUring;
+        let own = durable.fsync_and_wait(bad).unwrap_err();
+        assert_eq!(own.errno, 22);
+        let may_be_by_ring = durable.backend() == Backend::IoUring;
+        let is_by_ring = |error: &DurabilityError| error.operation.ends_with("io_uring");
         for verdict in again.into_iter().map(Synced::wait).chain(verdicts.pop()) {
             let error = verdict.unwrap_err();
-            assert_eq!((error.errno, error.operation.ends_with("io_uring")), (22, is_by_ring));
+            assert_eq!((error.errno, &error.file), (22, &own.file));
+            assert!(may_be_by_ring || !is_by_ring(&error), "{error}");
         }
         assert!(verdicts.into_iter().all(|verdict| verdict.is_ok()));
-        assert_eq!(durable.fsync_and_wait(bad).unwrap_err().errno, 22);
+        // Where the kernel has no worker for it at once a thread does it instead, but not always.
+        let is_next_by_ring = || is_by_ring(&durable.fsync(bad).wait().unwrap_err());
+        assert_eq!((0..1000).any(|_| is_next_by_ring()), may_be_by_ring);
         assert_eq!((durable.failures(), durable.acknowledge_loss(bad)), (vec![], None), "no loss");
     });
 }
