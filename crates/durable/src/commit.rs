@@ -7,7 +7,7 @@ use crate::commits::Commits;
 use crate::durable::Kind;
 use crate::error::DurabilityError;
 use crate::file_id::{FileId, Is};
-use crate::files::Sync;
+use crate::files::{Files, Sync};
 use crate::synced::Verdict;
 use crate::system::{Failure, System};
 
@@ -34,7 +34,7 @@ pub(crate) struct Committed {
     pub(crate) verdicts: Vec<Verdict>,
     /// This program may not commit filesystems: its files were synced one by one.
     pub(crate) is_forbidden: bool,
-    /// How the flush of the device failed. Nobody can tell whose data that was.
+    /// How the flush of the device failed. Nobody can tell whose data that was: all have failed.
     pub(crate) lost: Option<Failure>,
 }
 
@@ -79,7 +79,7 @@ pub(crate) fn all(system: &dyn System, syncs: &[Sync], early: bool, commits: Com
         // Then nothing has been begun.
         let is_forbidden = matches!(errno, Some(libc::EPERM | libc::ENOSYS));
         if commits != Commits::ThenFlush && !is_told && !is_no_space && !is_forbidden {
-            return all_failed(syncs, verdicts, failure);
+            return Committed { lost: Some(failure), ..Committed::of(verdicts) };
         }
         return Committed { is_forbidden, ..Committed::of(verdicts) };
     }
@@ -90,18 +90,22 @@ pub(crate) fn all(system: &dyn System, syncs: &[Sync], early: bool, commits: Com
     }
     // By a plain file, since XFS only forces its log for a directory.
     let plain = syncs.iter().find(|sync| sync.id.is == Is::Plain);
-    match system.flush_device(&plain.unwrap_or(first).file) {
-        Ok(()) => Committed::of(verdicts),
-        Err(failure) => all_failed(syncs, verdicts, failure),
-    }
+    let lost = system.flush_device(&plain.unwrap_or(first).file).err();
+    Committed { lost, ..Committed::of(verdicts) }
 }
 
-/// Of each what it has failed by itself, or this.
-fn all_failed(syncs: &[Sync], verdicts: Vec<Verdict>, failure: Failure) -> Committed {
-    let of = |sync: &Sync| error(sync.id, &sync.file, sync.kind, &failure);
-    let all = syncs.iter().zip(verdicts);
-    let verdicts = all.map(|(sync, verdict)| verdict.and_then(|()| Err(of(sync)))).collect();
-    Committed { lost: Some(failure), ..Committed::of(verdicts) }
+/// What becomes of a sync for those who have asked since so many flushes of devices had failed: where one of
+/// its device has failed since, nobody can tell whether their data was with that.
+pub(crate) fn unless_lost(
+    files: &Files,
+    since: u64,
+    (id, file, kind): (FileId, &File, Kind),
+    verdict: Verdict,
+) -> Verdict {
+    verdict.and_then(|()| match files.lost_since(id, since) {
+        Some(failure) => Err(error(id, file, kind, &failure)),
+        None => Ok(()),
+    })
 }
 
 pub(crate) fn error(id: FileId, file: &File, kind: Kind, failure: &Failure) -> DurabilityError {

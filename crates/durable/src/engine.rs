@@ -37,7 +37,7 @@ pub(crate) struct Engine {
     /// The device that was met last, if it can be committed, to be asked nothing more.
     met: AtomicU64,
     backend: Mutex<Chosen>,
-    /// Flushes of devices that have failed: counted under the lock of `files`.
+    /// Flushes of devices that have failed: as `files` have it, for those who have not the lock.
     losses: AtomicU64,
     pub(crate) counts: Counts,
     /// The runtime has.
@@ -126,10 +126,10 @@ impl Engine {
         if !matches!(begun, Ok(None)) {
             add(&self.counts.asked, 1);
         }
-        let beside = match begun {
+        let Alone { beside, since } = match begun {
             Err(error) => return Some(self.failed(Err(error))),
             Ok(None) => return None,
-            Ok(Some(Alone { beside })) => beside,
+            Ok(Some(alone)) => alone,
         };
         add(&self.counts.files, 1);
         let began = Instant::now();
@@ -142,6 +142,7 @@ impl Engine {
             let mut files = self.files();
             let (was_commit, by_caller) = (false, true);
             let work = Work { was_commit, files: 1, askers: 1, callers: 1, waved: 0, by_caller };
+            let verdict = commit::unless_lost(&files, since, (id, file.file(), kind), verdict);
             let ended = files.end(id, verdict, || file.keep().ok());
             files.end_job(id.device, work, took, policy);
             (ended, files.waits())
@@ -159,6 +160,7 @@ impl Engine {
     /// Syncs a file that the engine cannot keep, on the caller's thread, when nobody else does. A
     /// failure is sticky all the same.
     pub(crate) fn sync_here(self: &Arc<Self>, file: &File, kind: Kind) -> Verdict {
+        let since = self.losses();
         add(&self.counts.files, 1);
         let Ok(id) = FileId::of(file) else {
             // Nobody knows which file failed: it cannot be kept for it.
@@ -174,21 +176,27 @@ impl Engine {
         }
         let synced = blocking(|| self.system.sync(file, kind));
         let verdict = synced.map_err(|failure| commit::error(id, file, kind, &failure));
-        let Ended { verdict, in_vain } = self.files().end(id, verdict, || None);
+        let Ended { verdict, in_vain } = {
+            let mut files = self.files();
+            let verdict = commit::unless_lost(&files, since, (id, file, kind), verdict);
+            files.end(id, verdict, || None)
+        };
         self.tell(in_vain, &verdict);
         self.go_on();
         self.failed(verdict)
     }
 
     /// Syncs a file through a description that nobody else syncs through meanwhile, on the caller's
-    /// thread, beside whatever else is under way.
-    pub(crate) fn sync_own(&self, id: FileId, file: &Arc<File>) -> Verdict {
+    /// thread, beside whatever else is under way, for those who have asked since so many
+    /// [`Engine::losses`].
+    pub(crate) fn sync_own(&self, id: FileId, file: &Arc<File>, since: u64) -> Verdict {
         if let Some(error) = self.files().failure(id) {
             return self.failed(Err(error));
         }
         add(&self.counts.files, 1);
         let synced = blocking(|| self.system.sync(file, Kind::Data));
         let verdict = synced.map_err(|failure| commit::error(id, file, Kind::Data, &failure));
+        let verdict = commit::unless_lost(&self.files(), since, (id, file, Kind::Data), verdict);
         let verdict = self.end_own(id, verdict, || Some(Arc::clone(file)));
         self.failed(verdict)
     }
@@ -203,6 +211,12 @@ impl Engine {
         let Ended { verdict, in_vain } = self.files().end_own(id, verdict, keep);
         self.tell(in_vain, &verdict);
         verdict
+    }
+
+    /// How many flushes of devices have failed. Whoever asks now is told of those that fail before his
+    /// sync ends (see [`Engine::commit`]).
+    pub(crate) fn losses(&self) -> u64 {
+        self.losses.load(Ordering::Relaxed)
     }
 
     /// Lets a worker do this; dropped if the runtime has ended.
@@ -224,7 +238,7 @@ impl Engine {
     /// what is asked for after it has to be told of [`Engine::unless_lost`] since.
     pub(crate) fn begin_bulk(self: &Arc<Self>, device: u64, expected: usize) -> Option<u64> {
         let policy = self.policy();
-        let since = self.losses.load(Ordering::Relaxed);
+        let since = self.losses();
         let job = self.files().first_commit(device, expected, policy)?;
         self.hand_over(job);
         Some(since)
@@ -239,12 +253,14 @@ impl Engine {
         synced: Synced,
     ) -> Synced {
         // Who asked under the lock before it was counted is one of those that waited then.
-        if self.losses.load(Ordering::Relaxed) == since {
+        if self.losses() == since {
             return synced;
         }
         let Ok(id) = FileId::of(file.file()) else { return synced };
-        let Some(failure) = self.files().lost_since(id, since) else { return synced };
-        let verdict = Err(commit::error(id, file.file(), kind, &failure));
+        let verdict = commit::unless_lost(&self.files(), since, (id, file.file(), kind), Ok(()));
+        if verdict.is_ok() {
+            return synced;
+        }
         Synced::done(&self.end_own(id, verdict, || file.keep().ok()))
     }
 
@@ -394,8 +410,9 @@ impl Engine {
     /// Commits the filesystem of these, if it still can be: its device's number may have become
     /// another's, which is noted.
     ///
-    /// Where the flush of the device fails, those who wait for the next commit have failed as well: this one
-    /// may have written their data back, and the next flush may do without what the device has lost.
+    /// Where the flush of the device fails, those who wait for the next commit have failed as well, and those
+    /// whose syncs are under way ([`commit::unless_lost`]): this one may have written their data back, and the next
+    /// flush may do without what the device has lost.
     fn commit(&self, mut syncs: Vec<Sync>, early: bool) -> (Vec<Sync>, Vec<Verdict>) {
         let Some(first) = syncs.first() else { return (syncs, Vec::new()) };
         let device = first.id.device;
@@ -408,23 +425,23 @@ impl Engine {
         }
         add(&self.counts.commits, 1);
         add(&self.counts.committed, syncs.len() as u64);
-        let Committed { mut verdicts, is_forbidden, lost } =
+        let Committed { verdicts, is_forbidden, lost } =
             commit::all(&*self.system, &syncs, early, commits);
         if is_forbidden {
             self.note_commits(device, false, false);
         }
-        if let Some(failure) = lost {
-            let failure = Arc::new(failure);
-            let waiting = {
-                let mut files = self.files();
-                let count = self.losses.fetch_add(1, Ordering::Relaxed) + 1;
-                files.note_lost(device, count, Arc::clone(&failure));
-                files.begin_waiting(device)
-            };
-            let of = |sync: &Sync| Err(commit::error(sync.id, &sync.file, sync.kind, &failure));
-            verdicts.extend(waiting.iter().map(of));
-            syncs.extend(waiting);
-        }
+        let Some(failure) = lost.map(Arc::new) else { return (syncs, verdicts) };
+        // Before anything else: whose sync ends before this is told that all is well.
+        let waiting = {
+            let mut files = self.files();
+            self.losses.store(files.note_lost(device, &failure), Ordering::Relaxed);
+            files.begin_waiting(device)
+        };
+        syncs.extend(waiting);
+        let own = verdicts.into_iter().chain(std::iter::repeat(Ok(())));
+        let of = |sync: &Sync| Err(commit::error(sync.id, &sync.file, sync.kind, &failure));
+        let verdicts = syncs.iter().zip(own).map(|(sync, own)| own.and_then(|()| of(sync)));
+        let verdicts = verdicts.collect();
         (syncs, verdicts)
     }
 
@@ -443,6 +460,8 @@ impl Engine {
             for (sync, verdict) in syncs.iter().zip(verdicts) {
                 // Also where somebody has acknowledged it meanwhile.
                 let verdict = sync.heard.as_ref().map_or(verdict, |heard| Err((**heard).clone()));
+                let of = (sync.id, &*sync.file, sync.kind);
+                let verdict = commit::unless_lost(&files, sync.since, of, verdict);
                 told.push(files.end(sync.id, verdict, || Some(Arc::clone(&sync.file))));
             }
             end_job(&mut files, &syncs, was_commit, took, policy);

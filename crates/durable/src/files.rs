@@ -51,6 +51,8 @@ pub(crate) struct Sync {
     pub(crate) heard: Option<Box<DurabilityError>>,
     /// What its filesystem does is known.
     pub(crate) is_known: bool,
+    /// Flushes of devices that had failed when it was asked for first.
+    pub(crate) since: u64,
 }
 
 impl Sync {
@@ -123,6 +125,8 @@ pub(crate) struct Files {
     alone: usize,
     /// The filesystem of the last one.
     served: u64,
+    /// Flushes of devices that have failed.
+    losses: u64,
 }
 
 impl Files {
@@ -175,6 +179,7 @@ impl Files {
             in_wave: false,
             heard: None,
             is_known: false,
+            since: self.losses,
         }));
         if !entry.running {
             let filesystem = self.filesystems.entry(id.device).or_default();
@@ -221,7 +226,7 @@ impl Files {
             self.alone += 1;
         }
         self.sweep(id);
-        Ok(alone.then_some(Alone { beside: !idle }))
+        Ok(alone.then_some(Alone { beside: !idle, since: self.losses }))
     }
 
     /// Whether it is known if a filesystem can be committed.
@@ -318,12 +323,15 @@ impl Files {
         syncs
     }
 
-    /// The flush of a filesystem's device has failed: so many have by now.
-    pub(crate) fn note_lost(&mut self, device: u64, count: u64, failure: Arc<Failure>) {
-        self.filesystems.entry(device).or_default().lost = Some((count, failure));
+    /// The flush of a filesystem's device has failed. How many of all devices have by now.
+    pub(crate) fn note_lost(&mut self, device: u64, failure: &Arc<Failure>) -> u64 {
+        self.losses += 1;
+        let lost = Some((self.losses, Arc::clone(failure)));
+        self.filesystems.entry(device).or_default().lost = lost;
+        self.losses
     }
 
-    /// How it has since so many had failed, if it has.
+    /// How that of a file's has since so many of all had failed, if it has.
     pub(crate) fn lost_since(&self, id: FileId, since: u64) -> Option<Arc<Failure>> {
         let filesystem = self.filesystems.get(&id.device).filter(|_| id.is.is_of_filesystem())?;
         let (_, failure) = filesystem.lost.as_ref().filter(|(count, _)| *count > since)?;

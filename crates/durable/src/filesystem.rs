@@ -65,6 +65,8 @@ pub(crate) struct Work {
 pub(crate) struct Alone {
     /// Others do, too.
     pub(crate) beside: bool,
+    /// Flushes of devices that had failed before.
+    pub(crate) since: u64,
 }
 
 impl Filesystem {

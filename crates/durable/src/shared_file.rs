@@ -75,6 +75,8 @@ struct State {
     /// Who shares the next one.
     waiting: Vec<Call>,
     asked_at: Instant,
+    /// Flushes of devices that had failed then.
+    since: u64,
     /// Those whose sync is under way.
     under_way: usize,
     /// Those of the last shared sync, and who waited when it ended: so many may come again.
@@ -118,6 +120,7 @@ impl SharedFile {
             led: false,
             waiting: Vec::new(),
             asked_at: Instant::now(),
+            since: 0,
             under_way: 0,
             expected: 0,
             ended_at: None,
@@ -171,7 +174,7 @@ impl Shared {
             return self.sync_beside(engine, file, call);
         }
         if state.waiting.is_empty() {
-            state.asked_at = Instant::now();
+            (state.asked_at, state.since) = (Instant::now(), engine.losses());
         } else {
             add(&engine.counts.shared, 1);
         }
@@ -192,9 +195,9 @@ impl Shared {
     }
 
     fn sync_beside(&self, engine: &Engine, file: Arc<File>, call: Call) {
-        let began = Instant::now();
+        let (began, since) = (Instant::now(), engine.losses());
         // What it has heard is noted before another sync can have the description.
-        let verdict = engine.sync_own(self.id, &file);
+        let verdict = engine.sync_own(self.id, &file, since);
         let ended = Instant::now();
         engine.counts.latency_ns.note(nanoseconds(ended - began));
         engine.counts.batches.note(1);
@@ -212,11 +215,11 @@ impl Shared {
     fn sync_together(&self, engine: &Engine) -> (Vec<Call>, Verdict, bool) {
         let mut state = self.gather(self.state());
         let group = std::mem::take(&mut state.waiting);
-        let asked_at = state.asked_at;
+        let (asked_at, since) = (state.asked_at, state.since);
         state.under_way += group.len();
         drop(state);
         let began = Instant::now();
-        let verdict = engine.sync_own(self.id, &self.own);
+        let verdict = engine.sync_own(self.id, &self.own, since);
         let ended = Instant::now();
         engine.counts.latency_ns.note(nanoseconds(ended - asked_at));
         engine.counts.batches.note(group.len() as u64);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread;
 
 use homing_durable::{
-    Commits, DurabilityError, Kind, Log, LogError, SharedFile, Strategy, Synced, WriteBack,
+    Commits, DurabilityError, Kind, Log, LogError, SharedFile, Sharing, Strategy, Synced, WriteBack,
 };
 use support::{Call, World, segments};
 
@@ -343,6 +343,61 @@ fn who_waits_as_the_flush_fails() {
     is_eio(waits.wait(), "3");
     is_eio(world.durable.fsync(&files[3]).wait(), "3");
     world.durable.fsync(&files[4]).wait().unwrap();
+}
+
+/// Also whose own flush is well: what that covers may have been with the one that failed.
+#[test]
+fn who_is_synced_beside_a_commit_whose_flush_fails() {
+    let world = World::new();
+    let committed = files(&world, 30);
+    let [before, own, queued, unkept, later] =
+        ["before", "own", "queued", "unkept", "later"].map(|name| world.file(name));
+    let [beside, together] = ["beside", "together"].map(|name| Arc::new(world.file(name)));
+    let path = world.folder.path().join("log");
+    let (log, _) = Log::open(&world.durable, &path).unwrap();
+    let segment = File::open(&segments(&path)[0]).unwrap();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let share = |files: Vec<Arc<File>>, sharing| {
+        let (shared, sender) = (SharedFile::new(files).unwrap(), sender.clone());
+        world.durable.set_sharing(sharing);
+        world.durable.fdatasync_shared(&shared, move |verdict| sender.send(verdict).unwrap());
+    };
+    world.disk.forget_calls();
+    world.disk.fail(Call::Flush, &committed[0], 1);
+    let beside_it = [&own, &queued, &unkept, &beside, &together, &segment];
+    for file in beside_it.into_iter().chain([&committed[0]]) {
+        world.disk.hold_file(file, true);
+    }
+    let many = world.durable.fsync_many(&committed);
+    world.disk.until_asked(1);
+    world.durable.fsync_and_wait(&before).unwrap();
+    thread::scope(|scope| {
+        let own = scope.spawn(|| world.durable.fsync_and_wait(&own));
+        let queued = world.durable.fsync(&queued);
+        let unkept = scope.spawn(|| world.durable.fsync(&CannotBeKept(&unkept)).wait());
+        let other = Arc::new(File::open(world.folder.path().join("beside")).unwrap());
+        scope.spawn(|| share(vec![Arc::clone(&beside), other], Sharing::Beside));
+        world.disk.until_asked(6);
+        scope.spawn(|| share(vec![Arc::clone(&together)], Sharing::Together));
+        let logged = log.commit(log.append(b"record").unwrap());
+        world.disk.until_asked(8);
+        world.disk.hold_file(&committed[0], false);
+        many.wait().into_iter().for_each(|verdict| _ = verdict.unwrap_err());
+        for file in beside_it {
+            world.disk.hold_file(file, false);
+        }
+        is_eio(own.join().unwrap(), "own");
+        is_eio(queued.wait(), "queued");
+        is_eio(unkept.join().unwrap(), "unkept");
+        is_eio(logged.wait(), ".log");
+    });
+    let shared = [receiver.recv().unwrap(), receiver.recv().unwrap()];
+    assert!(shared.iter().all(Result::is_err), "{shared:?}");
+    for (file, name) in [(&*beside, "beside"), (&*together, "together"), (&own, "own")] {
+        is_eio(world.durable.fsync(file).wait(), name);
+    }
+    world.durable.fsync_and_wait(&before).unwrap();
+    world.durable.fsync(&later).wait().unwrap();
 }
 
 /// As if more were to come.

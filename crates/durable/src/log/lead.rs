@@ -199,7 +199,10 @@ impl Shared {
         state.running = Some(Running { last, removes, outcome: Arc::clone(&outcome) });
         drop(state);
 
+        let since = self.engine.losses();
         let verdict = self.carry_out(&plan, &bytes, &mut tail);
+        let of = (self.id, &*tail.file, Kind::Data);
+        let verdict = commit::unless_lost(&self.engine.files(), since, of, verdict);
 
         let mut state = self.state();
         state.running = None;

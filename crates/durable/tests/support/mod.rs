@@ -1,7 +1,7 @@
 //! A disk that does as a test says.
 #![allow(dead_code, unreachable_pub, missing_docs)] // no test uses all of it
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -32,6 +32,8 @@ pub struct Book {
     fails: HashMap<(Call, u64), Vec<bool>>,
     errno: Option<i32>,
     held: bool,
+    /// Files of which calls are held up.
+    held_files: HashSet<u64>,
     /// It cannot be committed from the so manieth question on.
     commits: Option<usize>,
     /// What a commit is worth, if not [`Commits::ThenFlush`].
@@ -46,6 +48,17 @@ impl Disk {
 
     pub fn hold(&self, held: bool) {
         self.book().held = held;
+        self.0.1.notify_all();
+    }
+
+    /// Holds up calls of one file alone.
+    pub fn hold_file(&self, file: &File, held: bool) {
+        let mut book = self.book();
+        if held {
+            book.held_files.insert(inode(file));
+        } else {
+            book.held_files.remove(&inode(file));
+        }
         self.0.1.notify_all();
     }
 
@@ -98,7 +111,8 @@ impl Disk {
         let mut book = self.book();
         book.calls.push((call, inode(file)));
         self.0.1.notify_all();
-        let mut book = self.0.1.wait_while(book, |book| book.held).unwrap();
+        let is_held = |book: &mut Book| book.held || book.held_files.contains(&inode(file));
+        let mut book = self.0.1.wait_while(book, is_held).unwrap();
         let fails = book.fails.get_mut(&(call, inode(file))).filter(|fails| !fails.is_empty());
         if !fails.is_some_and(|fails| fails.remove(0)) {
             return Ok(());
