@@ -13,7 +13,24 @@ use crate::system::{Failure, System};
 
 /// Syncs one file by itself, and asks its other descriptions what they have heard.
 pub(crate) fn one(system: &dyn System, sync: &Sync) -> Verdict {
-    verdict(system, sync, system.sync(&sync.file, sync.kind))
+    verdict(system, sync, file(system, sync.id, &sync.file, sync.kind))
+}
+
+/// Syncs one file.
+pub(crate) fn file(
+    system: &dyn System,
+    id: FileId,
+    file: &File,
+    kind: Kind,
+) -> Result<(), Failure> {
+    if id.is == Is::Directory { directory(system, file, kind) } else { system.sync(file, kind) }
+}
+
+/// Syncs a directory. XFS does so by its log alone, and once that has failed, for whomever, it says that all is well; but
+/// nothing can be looked at there any more.
+pub(crate) fn directory(system: &dyn System, file: &File, kind: Kind) -> Result<(), Failure> {
+    system.sync(file, kind)?;
+    FileId::of(file).map_err(|error| Failure { operation: "statx", error }).map(drop)
 }
 
 /// What becomes of a file that has been synced, or not.
@@ -53,37 +70,30 @@ pub(crate) fn all(system: &dyn System, syncs: &[Sync], early: bool, commits: Com
         checked.map_err(|failure| error(sync.id, &sync.file, sync.kind, &failure))
     };
     let mut verdicts: Vec<Verdict> = vec![Ok(()); syncs.len()];
-    // What a check hears of nobody hears again, so it is kept.
-    let mut heard = |check: &dyn Fn(&Sync) -> Verdict| {
-        for (verdict, sync) in verdicts.iter_mut().zip(syncs) {
-            let checked = check(sync);
-            if verdict.is_ok() {
-                *verdict = checked;
-            }
-        }
-    };
     if early {
-        heard(&|sync| {
+        hear(&mut verdicts, syncs, |sync| {
             let began = system.begin_write_back(&sync.file);
             began.map_err(|failure| error(sync.id, &sync.file, sync.kind, &failure))
         });
-        heard(&check);
+        hear(&mut verdicts, syncs, check);
     }
-    if let Err(failure) = system.sync_filesystem(&first.file) {
-        // Of whose data nobody can tell: each file knows of its own.
-        heard(&|sync| one(system, sync));
-        // But for the flush, or the journal: their first failure may be all that is heard of it.
-        let is_told = verdicts.iter().any(Verdict::is_err);
-        let errno = failure.error.raw_os_error();
-        let is_no_space = matches!(errno, Some(libc::ENOSPC | libc::EDQUOT));
+    let committed = system.sync_filesystem(&first.file);
+    let errno = committed.as_ref().err().and_then(|failure| failure.error.raw_os_error());
+    // Each file knows of its own data.
+    let lost_data = hear(&mut verdicts, syncs, check);
+    if let Err(failure) = committed {
         // Then nothing has been begun.
         let is_forbidden = matches!(errno, Some(libc::EPERM | libc::ENOSYS));
-        if commits != Commits::ThenFlush && !is_told && !is_no_space && !is_forbidden {
-            return Committed { lost: Some(failure), ..Committed::of(verdicts) };
-        }
-        return Committed { is_forbidden, ..Committed::of(verdicts) };
+        let is_no_flush = is_forbidden || matches!(errno, Some(libc::ENOSPC | libc::EDQUOT));
+        // What nobody's data explains was the flush, or the journal: their first failure may be all that is
+        // heard of it. Of XFS each sync of a file hears of them,
+        let is_told = lost_data > 0 || is_no_flush || commits == Commits::ThenFlush;
+        // and that is nobody's data either.
+        let mut has_heard = || hear(&mut verdicts, syncs, |sync| one(system, sync)) > lost_data;
+        let is_lost = !is_told || (has_heard() && !is_no_flush);
+        let lost = is_lost.then_some(failure);
+        return Committed { is_forbidden, lost, ..Committed::of(verdicts) };
     }
-    heard(&check);
     // `DURABLE-4`
     if commits == Commits::Flushed {
         return Committed::of(verdicts);
@@ -92,6 +102,17 @@ pub(crate) fn all(system: &dyn System, syncs: &[Sync], early: bool, commits: Com
     let plain = syncs.iter().find(|sync| sync.id.is == Is::Plain);
     let lost = system.flush_device(&plain.unwrap_or(first).file).err();
     Committed { lost, ..Committed::of(verdicts) }
+}
+
+/// Asks each, and keeps what it hears, since nobody hears it again. How many have failed by now.
+fn hear(verdicts: &mut [Verdict], syncs: &[Sync], ask: impl Fn(&Sync) -> Verdict) -> usize {
+    for (verdict, sync) in verdicts.iter_mut().zip(syncs) {
+        let heard = ask(sync);
+        if verdict.is_ok() {
+            *verdict = heard;
+        }
+    }
+    verdicts.iter().filter(|verdict| verdict.is_err()).count()
 }
 
 /// What becomes of a sync for those who have asked since so many flushes of devices had failed: where one of

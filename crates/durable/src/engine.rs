@@ -133,7 +133,7 @@ impl Engine {
         };
         add(&self.counts.files, 1);
         let began = Instant::now();
-        let synced = blocking(|| self.system.sync(file.file(), kind));
+        let synced = blocking(|| commit::file(&*self.system, id, file.file(), kind));
         let verdict = synced.map_err(|failure| commit::error(id, file.file(), kind, &failure));
         let took = began.elapsed();
         self.counts.latency_ns.note(nanoseconds(took));
@@ -162,10 +162,12 @@ impl Engine {
     pub(crate) fn sync_here(self: &Arc<Self>, file: &File, kind: Kind) -> Verdict {
         let since = self.losses();
         add(&self.counts.files, 1);
-        let Ok(id) = FileId::of(file) else {
-            // Nobody knows which file failed: it cannot be kept for it.
+        let known = FileId::of(file);
+        let Ok(id) = known else {
+            // Nobody knows which file failed: it cannot be kept for it. Nor is all known to be well then.
             let nameless = FileId { device: 0, inode: 0, is: Is::Other };
-            let synced = blocking(|| self.system.sync(file, kind));
+            let unknown = known.map_err(|error| Failure { operation: "statx", error }).map(drop);
+            let synced = blocking(|| self.system.sync(file, kind)).and(unknown);
             return self.failed(synced.map_err(|e| commit::error(nameless, file, kind, &e)));
         };
         // Beside another sync of it, one of the two would hear of what fails, and not the other. It may be
@@ -174,13 +176,10 @@ impl Engine {
         while !self.files().begin_here(id) {
             blocking(|| std::thread::sleep(Duration::from_millis(1)));
         }
-        let synced = blocking(|| self.system.sync(file, kind));
+        let synced = blocking(|| commit::file(&*self.system, id, file, kind));
         let verdict = synced.map_err(|failure| commit::error(id, file, kind, &failure));
-        let Ended { verdict, in_vain } = {
-            let mut files = self.files();
-            let verdict = commit::unless_lost(&files, since, (id, file, kind), verdict);
-            files.end(id, verdict, || None)
-        };
+        let verdict = commit::unless_lost(&self.files(), since, (id, file, kind), verdict);
+        let Ended { verdict, in_vain } = self.files().end(id, verdict, || None);
         self.tell(in_vain, &verdict);
         self.go_on();
         self.failed(verdict)
@@ -285,8 +284,12 @@ impl Engine {
     fn hand_over(self: &Arc<Self>, job: Job) {
         let ring = self.chosen().ring();
         match (job, ring) {
-            // Other descriptions are asked after it, which may take long: not on the ring's thread.
-            (Job::File(sync), Some(ring)) if sync.others.is_empty() => self.sync_by(&ring, sync),
+            // Others, and directories, are asked after it, which may take long: not on the ring's thread.
+            (Job::File(sync), Some(ring))
+                if sync.id.is != Is::Directory && sync.others.is_empty() =>
+            {
+                self.sync_by(&ring, sync);
+            }
             (job, _) => {
                 let run = Run { engine: Arc::clone(self), job: Some(job) };
                 self.workqueue.execute(move || run.run());

@@ -151,6 +151,30 @@ fn a_flush_that_fails_is_everybodys() {
     });
 }
 
+/// XFS, and ext4 once somebody has been told that its journal has failed, say of a directory that all is well.
+#[test]
+fn names_are_lost_with_the_flush() {
+    on_each(|disk, volume, durable| {
+        let folder = File::open(volume.path()).unwrap();
+        durable.fsync_dir(&folder).wait().unwrap();
+        disk.set_bad_flushes(true);
+        let files: Vec<File> = (0..8).map(|number| open(volume, &number.to_string())).collect();
+        files.iter().skip(1).for_each(|file| dirty(file, 1));
+        let mut verdicts = durable.fsync_many(files.iter().chain([&folder])).wait();
+        let of_folder = verdicts.pop().unwrap();
+        for verdict in verdicts {
+            verdict.unwrap_err();
+        }
+        let is_xfs = disk.size() == Filesystem::Xfs.size_min();
+        if is_xfs || durable.strategy() == Strategy::Filesystem {
+            of_folder.unwrap_err();
+            disk.set_bad_flushes(false);
+            durable.fsync_dir(&folder).wait().unwrap_err();
+            durable.fsync_and_wait(&folder).unwrap_err();
+        }
+    });
+}
+
 /// As over a network, or by a FUSE server, which this is: nothing has failed.
 #[test]
 fn a_sync_that_is_interrupted_is_asked_for_again() {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use super::error::LogError;
 use super::format::{HEADER_LEN, Header};
+use crate::commit;
 use crate::durable::Kind;
 use crate::system::{Failure, System};
 
@@ -49,7 +50,7 @@ impl Folder {
         // Also where it was there: who made it may not have got so far.
         if fs::read_dir(path).map_err(io("read"))?.next().is_none() {
             let parent = crate::batch::parent(path).map_err(io("open the parent of"))?;
-            let synced = system.sync(&parent, Kind::All);
+            let synced = commit::directory(system, &parent, Kind::All);
             synced.map_err(|failure| io("sync the parent of")(failure.error))?;
         }
         let file = File::open(path).map_err(io("open"))?;
@@ -119,7 +120,7 @@ impl Folder {
 
     /// Makes the names in it durable.
     pub(super) fn sync(&self, system: &dyn System) -> Result<(), Failure> {
-        system.sync(&self.file, Kind::All)
+        commit::directory(system, &self.file, Kind::All)
     }
 }
 
