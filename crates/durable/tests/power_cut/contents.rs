@@ -22,12 +22,28 @@ pub(crate) enum Shape {
     /// Overwrites by one alone, while a stranger syncs another file between each write and its
     /// sync: that commits the times, and leaves the journal nothing to write.
     BesideStranger,
+    /// As [`Shape::Mixed`], beside one who syncs thousands of files at a time (`bulk`), twice: a cut
+    /// within the second one finds out what was wrong with the first.
+    BesideBulk,
 }
 
 impl Shape {
     /// How many write and sync at a time.
     pub(crate) fn issuers(self) -> u32 {
-        if self == Self::BesideStranger { 1 } else { 4 }
+        match self {
+            Self::BesideStranger => 1,
+            Self::BesideBulk => 3,
+            Self::Mixed | Self::Overwrites => 4,
+        }
+    }
+
+    /// How many bulks there are beside them, one after the other.
+    pub(crate) fn bulks(self) -> u32 {
+        if self == Self::BesideBulk { 2 } else { 0 }
+    }
+
+    fn is_mixed(self) -> bool {
+        matches!(self, Self::Mixed | Self::BesideBulk)
     }
 }
 
@@ -48,10 +64,11 @@ pub(crate) struct Issuer {
     random: Random,
 }
 
-struct Open {
-    name: String,
-    file: Arc<File>,
-    sectors: usize,
+/// A file, as long as it was written or is about to be.
+pub(crate) struct Open {
+    pub(crate) name: String,
+    pub(crate) file: Arc<File>,
+    pub(crate) sectors: usize,
 }
 
 impl Issuer {
@@ -63,7 +80,7 @@ impl Issuer {
         let mut random = Random::new(seed ^ u64::from(number));
         let mut files = Vec::new();
         let mut made = 0;
-        if shape != Shape::Mixed {
+        if !shape.is_mixed() {
             for _ in 0..OLD_FILES {
                 let new = open(root, number, &mut made, 1 + random.below(SECTORS_MAX))?;
                 new.file.write_all_at(&bytes(&new.name, 0, new.sectors), 0)?;
@@ -76,7 +93,7 @@ impl Issuer {
     /// Does its steps. `moment` is the disk's.
     pub(crate) fn go(&mut self, durable: &Durable, history: &History, moment: &dyn Fn() -> usize) {
         for _ in 0..STEPS {
-            if self.shape == Shape::Mixed && (self.files.is_empty() || self.random.below(2) == 0) {
+            if self.shape.is_mixed() && (self.files.is_empty() || self.random.below(2) == 0) {
                 self.make(durable, history, moment);
             } else {
                 self.overwrite(durable, history, moment);
@@ -107,7 +124,7 @@ impl Issuer {
     /// Writes a file again, most times a sync after it; what is not synced is in the way of others.
     fn overwrite(&mut self, durable: &Durable, history: &History, moment: &dyn Fn() -> usize) {
         let at = self.random.below(self.files.len());
-        let grows = self.shape == Shape::Mixed && self.random.below(4) == 0;
+        let grows = self.shape.is_mixed() && self.random.below(4) == 0;
         let old = &mut self.files[at];
         old.sectors += usize::from(grows) * self.random.below(SECTORS_MAX);
         write(old, history, moment);
@@ -133,21 +150,23 @@ impl Issuer {
     }
 }
 
-fn open(root: &Path, issuer: u32, made: &mut usize, sectors: usize) -> io::Result<Open> {
+pub(crate) fn open(root: &Path, issuer: u32, made: &mut usize, sectors: usize) -> io::Result<Open> {
     let name = format!("{issuer}/{made}");
     *made += 1;
     let file = OpenOptions::new().write(true).create_new(true).open(root.join(&name))?;
     Ok(Open { name, file: Arc::new(file), sectors })
 }
 
-fn write(open: &Open, history: &History, moment: &dyn Fn() -> usize) {
+pub(crate) fn write(open: &Open, history: &History, moment: &dyn Fn() -> usize) {
     let version = history.begin(&open.name, open.sectors, moment());
     open.file.write_all_at(&bytes(&open.name, version, open.sectors), 0).unwrap();
 }
 
 /// What one sector of a version holds.
 fn sector(name: &str, version: u32, number: usize) -> [u8; SECTOR] {
-    let name = name.bytes().fold(u64::from(version), |sum, byte| sum * 257 + u64::from(byte));
+    let name = name
+        .bytes()
+        .fold(u64::from(version), |sum, byte| sum.wrapping_mul(257).wrapping_add(u64::from(byte)));
     let mut random = Random::new(name ^ (number as u64) << 48);
     let mut sector = [0; SECTOR];
     for word in sector.chunks_mut(8) {
@@ -157,7 +176,7 @@ fn sector(name: &str, version: u32, number: usize) -> [u8; SECTOR] {
     sector
 }
 
-fn bytes(name: &str, version: u32, sectors: usize) -> Vec<u8> {
+pub(crate) fn bytes(name: &str, version: u32, sectors: usize) -> Vec<u8> {
     (0..sectors).flat_map(|number| sector(name, version, number)).collect()
 }
 

@@ -6,6 +6,7 @@
 //! many cuts there are of each filesystem, `HOMING_POWER_CUT_SEED` where their dice begin.
 #![cfg(target_os = "linux")]
 
+mod bulk;
 mod contents;
 mod history;
 mod wrong;
@@ -21,9 +22,10 @@ use homing_durable::{Backend, Durable, Linux, Strategy, System, WriteBack};
 use homing_faultdisk::{Disk, Filesystem, Image, Random, Record, Volume, unavailable};
 use homing_runtime::Runtime;
 
+use bulk::Bulk;
 use contents::{Issuer, Shape};
 use history::History;
-use wrong::{NoFlush, Nothing};
+use wrong::{NoFlush, Nothing, OneCommit};
 
 /// Cuts of one run of them.
 const CUTS_OF_A_RUN: usize = 10;
@@ -58,6 +60,8 @@ fn run(setting: &Setting, system: impl System, seed: u64) -> io::Result<Run> {
     let mut issuers: Vec<_> = (0..setting.shape.issuers())
         .map(|number| Issuer::new(number, &root, setting.shape, seed))
         .collect::<io::Result<_>>()?;
+    let bulks = setting.shape.bulks();
+    let mut bulk = (bulks > 0).then(|| Bulk::new(&root, seed)).transpose()?;
     rustix::fs::syncfs(File::open(&root)?)?;
     disk.start_recording();
     let runtime = Runtime::new().map_err(io::Error::other)?;
@@ -69,13 +73,23 @@ fn run(setting: &Setting, system: impl System, seed: u64) -> io::Result<Run> {
         eprintln!("threads instead: no {} here: {error}", backend.name());
     }
     let moment = || disk.moment();
-    thread::scope(|scope| {
-        for issuer in &mut issuers {
-            scope.spawn(|| issuer.go(&durable, &history, &moment));
-        }
-    });
+    let go = |issuer: &mut Issuer| issuer.go(&durable, &history, &moment);
+    for _ in 0..bulks.max(1) {
+        let (go, issuers) = (&go, &mut issuers);
+        thread::scope(|scope| {
+            let begin = || {
+                for issuer in issuers {
+                    scope.spawn(move || go(issuer));
+                }
+            };
+            match &mut bulk {
+                Some(bulk) => bulk.go(&durable, &history, &moment, begin),
+                None => begin(),
+            }
+        });
+    }
     // All descriptors are closed, or it would not be unmounted.
-    drop((issuers, durable, runtime));
+    drop((bulk, issuers, durable, runtime));
     let record = disk.stop_recording().unwrap();
     volume.unmount()?;
     Ok(Run { record, history })
@@ -83,10 +97,14 @@ fn run(setting: &Setting, system: impl System, seed: u64) -> io::Result<Run> {
 
 /// What is wrong with the filesystem after each of so many cuts, if anything.
 fn cut(setting: &Setting, run: &Run, cuts: usize, random: &mut Random) -> Vec<Option<String>> {
-    let synced = run.history.moments_of_syncs();
-    let mut moment = || match random.below(2) {
-        // A lie is found out best just after it has been told.
-        0 if !synced.is_empty() => synced[random.below(synced.len())],
+    let of_files = run.history.moments_of_syncs();
+    let mut of_verdicts = of_files.clone();
+    of_verdicts.sort_unstable();
+    of_verdicts.dedup();
+    let mut moment = || match random.below(4) {
+        // A lie is found out best just after it has been told; most are told at a time by a bulk.
+        0 if !of_files.is_empty() => of_files[random.below(of_files.len())],
+        1 if !of_verdicts.is_empty() => of_verdicts[random.below(of_verdicts.len())],
         _ => random.below(run.record.events.len() + 1),
     };
     let mut moments: Vec<usize> = (0..cuts).map(|_| moment()).collect();
@@ -161,6 +179,8 @@ fn every_completed_sync_survives() {
         (Strategy::Filesystem, WriteBack::Early, Backend::Threads),
         (Strategy::Files, WriteBack::Auto, Backend::IoUring),
     ];
+    // Files by themselves are no bulk that begins early.
+    let ways_of_bulks = [ways[0], BY_COMMITS, ways[3]];
     with_each_filesystem(|filesystem| {
         // The first few are of all kinds: few cuts are no more than those.
         let mut settings = Vec::new();
@@ -174,6 +194,7 @@ fn every_completed_sync_survives() {
                 settings.push((Shape::Mixed, way, *options));
                 settings.push((Shape::BesideStranger, BY_COMMITS, options));
                 settings.push((Shape::Overwrites, ways[(number + 2) % ways.len()], options));
+                settings.push((Shape::BesideBulk, ways_of_bulks[number % 3], options));
             }
         }
         let lost = losses(filesystem, cuts, &settings, || Linux);
@@ -197,5 +218,14 @@ fn an_engine_that_does_nothing_is_found_out() {
     let settings = [(Shape::Mixed, way, "")];
     with_each_filesystem(|filesystem| {
         assert!(!losses(filesystem, 20, &settings, || Nothing).is_empty());
+    });
+}
+
+/// Its first commit has what was written until then, and no more.
+#[test]
+fn a_bulk_that_is_committed_only_once_is_found_out() {
+    let settings = [(Shape::BesideBulk, (Strategy::Auto, WriteBack::Late, Backend::Threads), "")];
+    with_each_filesystem(|filesystem| {
+        assert!(!losses(filesystem, 20, &settings, OneCommit::default).is_empty());
     });
 }
