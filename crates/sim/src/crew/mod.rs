@@ -7,12 +7,14 @@ mod chooser;
 mod exposure;
 mod homing;
 mod kernel;
+mod settings;
 mod spare;
 
 use std::fmt;
 
-pub use homing::{Broken, Homing, HomingSettings};
+pub use homing::Homing;
 pub use kernel::{Kernel, KernelSettings};
+pub use settings::{Broken, HomingSettings};
 
 use homing_sched::HandOff;
 
