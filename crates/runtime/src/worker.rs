@@ -54,6 +54,8 @@ struct Worker<'a> {
     turn: u64,
     shares: Shares,
     idle: Idle,
+    /// Until when it slept last.
+    slept_ns: u64,
     /// The end of the last batch or sleep: the beginning of the next batch.
     now_ns: u64,
     search: Search,
@@ -65,7 +67,8 @@ impl<'a> Worker<'a> {
         let now_ns = now_ns();
         let books = BooksCache { known: Vec::new() };
         let (idle, search) = (shared.dispatch.slot(cpu).called(now_ns), Search::UNKNOWN);
-        Self { shared, me, cpu, turn: 0, shares: Shares::NONE, idle, now_ns, search, books }
+        let (turn, shares, slept_ns) = (0, Shares::NONE, now_ns);
+        Self { shared, me, cpu, turn, shares, idle, slept_ns, now_ns, search, books }
     }
 
     /// Works until the slot is lost or given up.
@@ -216,7 +219,7 @@ impl<'a> Worker<'a> {
         } else {
             slot.books.ran_elsewhere(items);
         }
-        self.idle = Idle::Since(self.now_ns);
+        self.idle = Idle::out_of_work(self.now_ns, self.slept_ns);
     }
 
     /// The next item of the batch, unless it is not to run any more.
@@ -313,6 +316,7 @@ impl<'a> Worker<'a> {
         let unanswered = shared.dispatch.unannounce(self.cpu);
         slot.rise(self.me.id);
         let before_ns = std::mem::replace(&mut self.now_ns, now_ns());
+        self.slept_ns = self.now_ns;
         slot.books.parked(self.now_ns.saturating_sub(fell_asleep_ns), woken);
         slot.books.searched(fell_asleep_ns.saturating_sub(before_ns));
         self.idle = if woken {

@@ -6,9 +6,10 @@
 use homing_topology::CpuId;
 
 use crate::facts::Facts;
+use crate::idle::Idle;
 use crate::layout::Layout;
 use crate::nice::Shares;
-use crate::pull::{Idle, Next, before_park};
+use crate::pull::{Next, before_park};
 
 /// Decides whether somebody who has issued on `cpu`, and waits from now on, leaves it to its worker: `cpu`
 /// where that one is idle, would find something, and issuers do not wait more briefly than that takes. Nothing

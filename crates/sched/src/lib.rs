@@ -30,7 +30,8 @@
 //!   looks in its own pods, then in those of its LLC, of its node, of the other nodes, nearest
 //!   first. Work of other pods is ripe when it has waited for longer than fetching it costs, and
 //!   than its pod may be given for it; or when the worker was woken for something as far away, or has
-//!   been idle for long (beyond its cache only where some issuer waits).
+//!   been idle for long (beyond its cache only where some issuer waits); or, for who has slept of late and
+//!   has no issuer on its CPU, when an item waits for each CPU of the queue.
 //! * `SCHED-5` Strict work is never taken outside its pod while the pod has a worker.
 //! * `SCHED-6` A worker takes from the pool that has had the least of its CPU's time, by the weight
 //!   of its `nice`: so each gets its share, and none is starved.
@@ -48,6 +49,7 @@ mod decision_log;
 mod facts;
 mod features;
 mod hand_off;
+mod idle;
 mod issuer_time;
 mod issuer_wait;
 mod layout;
@@ -73,6 +75,7 @@ pub use decision_log::{DecisionLog, DecisionLogError};
 pub use facts::Facts;
 pub use features::{Features, ParseFeaturesError};
 pub use hand_off::{HAND_OFF_NS, HandOff, HandOffFacts, ISSUERS_OF_LATE, IssuersPlaces, hand_off};
+pub use idle::{IDLE_PATIENCE_NS, Idle, RESTED_NS};
 pub use issuer_time::{IssuerClock, IssuerTime};
 pub use issuer_wait::{IssuerWait, issuer_waits};
 pub use layout::{Layout, PoolId, PoolSet, QueueId};
@@ -83,7 +86,7 @@ pub use place::{
     OCCUPIED_BACKLOG_ITEMS, OCCUPIED_BACKLOG_NS, OCCUPIED_ITEM_MAX_NS, Placement, TINY_BACKLOG_NS,
     TINY_ITEM_NS, WHOLE_CORE_ITEM_NS, calls_for_decision, home, start, submit,
 };
-pub use pull::{IDLE_PATIENCE_NS, Idle, Next, PULL_AGE_MAX_NS, Reach, before_park, reach};
+pub use pull::{Next, PULL_AGE_MAX_NS, Reach, before_park, reach};
 pub use pull_cost::PullCost;
 pub use record::{Asked, Decided, Record, Recording};
 pub use search::{SLEEP_COST_NS, Search};

@@ -5,15 +5,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::facts::Facts;
 use crate::features::Features;
+use crate::idle::{IDLE_PATIENCE_NS, Idle};
 use crate::layout::{Layout, PoolId, QueueId};
 use crate::mask::Pod;
 use crate::nice::Shares;
 use crate::patience::{LEFT_ITEM_MAX_NS, patience_ns};
 use crate::pull_cost::PullCost;
-
-/// A worker that has been idle for this long pulls whatever it may, however fresh; from beyond its cache only
-/// where some issuer waits. Derived: ten times the dearest pull.
-pub const IDLE_PATIENCE_NS: u64 = 100_000;
 
 /// The longest that the age of an item keeps others from pulling it, where fetching costs what is
 /// usual ([`crate::PullCost`]), and beside what its pod takes to come by.
@@ -55,28 +52,6 @@ impl Reach {
             Self::Node => 4_000,
             Self::Remote => 10_000,
         }
-    }
-}
-
-/// Why and since when a worker has no work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Idle {
-    /// It has just run out of work, at this time.
-    Since(u64),
-    /// It was woken at this time for an item that far away: it takes any that is no farther, however fresh, and
-    /// what is farther as if it had run out of work then. If somebody else was faster, its waker did not mean
-    /// the items of others: these have been woken for them, or come by.
-    Called(Reach, u64),
-    /// Its patience is at an end, or nobody else may come: it takes the freshest item, wherever it is.
-    Any,
-}
-
-impl Idle {
-    /// Of a worker that was so, and has slept until the time that it was given without being woken: its
-    /// patience is at an end. Where no issuer waits that is nothing to anybody, and it goes on as it was.
-    #[must_use]
-    pub fn slept(self, facts: &impl Facts) -> Self {
-        if facts.issuers_are_busy() { self } else { Self::Any }
     }
 }
 
@@ -238,12 +213,15 @@ impl<F: Facts> Scan<'_, F> {
         let idle_since_ns = match self.idle {
             Idle::Any => return true,
             Idle::Called(near, _) if reach <= near => return true,
-            Idle::Called(_, since_ns) | Idle::Since(since_ns) => since_ns,
+            Idle::Called(_, since_ns) | Idle::Since(since_ns) | Idle::Rested(since_ns) => since_ns,
         };
         let facts = self.facts;
-        let now_ns = *self.now_ns.get_or_insert_with(|| facts.now_ns());
         let item_ns = facts.item_ns(queue);
         let age_ns = cost.age_ns(reach, item_ns);
+        if self.is_rested(item_ns) && self.has_too_many(queue, pod, age_ns) {
+            return true;
+        }
+        let now_ns = *self.now_ns.get_or_insert_with(|| facts.now_ns());
         let age_ns = age_ns.max(patience_ns(self.layout, facts, queue, pod, reach));
         let by_age = facts.head_since_ns(queue).saturating_add(age_ns);
         // Its own patience is nothing to issuers who do not wait; no item is left for longer than that.
@@ -259,6 +237,23 @@ impl<F: Facts> Scan<'_, F> {
         }
         self.until_ns = Some(self.until_ns.map_or(ripe_at, |known| known.min(ripe_at)));
         false
+    }
+
+    /// Whether this worker need not sleep before it takes what others have too many of: it has of late, no issuer
+    /// wants its CPU, and some issuer may wait.
+    fn is_rested(&self, item_ns: u64) -> bool {
+        let rested = !matches!(self.idle, Idle::Since(_));
+        rested && !self.facts.occupied(item_ns).contains(self.cpu) && !self.facts.issuers_are_busy()
+    }
+
+    /// Whether the CPUs of a queue have at least an item each to do after those that they run, and so will not
+    /// come to the last of them for longer than fetching it takes.
+    fn has_too_many(&self, queue: QueueId, pod: &Pod<'_>, age_ns: u64) -> bool {
+        let level = self.facts.attributes(queue.pool).level();
+        let own =
+            pod.allowed(&self.facts.active()).and(self.layout.pod(level.scope(), queue.leader));
+        let each = u64::from(self.facts.waiting(queue)) / own.len().max(1) as u64;
+        each >= 1 && each.saturating_mul(self.facts.item_ns(queue)) >= age_ns.max(1)
     }
 }
 
@@ -391,6 +386,32 @@ mod tests {
         far.put(&layout, 0, 8, 1, woken_ns);
         let until = woken_ns + IDLE_PATIENCE_NS;
         assert_eq!(next(&layout, &far, 0, called(Reach::Node)), Err(until));
+    }
+
+    #[test]
+    fn who_has_slept_of_late_takes_what_others_have_too_many_of_at_once() {
+        let layout = layout(GRID);
+        let mut facts = Given::new(&layout, &[loose(Scope::Cache)]);
+        facts.item_ns = 100_000;
+        facts.put(&layout, 0, 4, 4, facts.now_ns);
+        let by_age = Err(facts.now_ns + 6_250);
+        let taken = Ok((4, Reach::Node));
+        let rested = Idle::Rested(facts.now_ns);
+        assert_eq!(next(&layout, &facts, 0, FRESH), by_age, "it sleeps first");
+        assert_eq!(next(&layout, &facts, 0, rested), taken);
+        let called = Idle::Called(Reach::Home, facts.now_ns);
+        assert_eq!(next(&layout, &facts, 0, called), taken, "it has slept until it was");
+        let with = |change: &dyn Fn(&mut Given)| {
+            let mut facts = facts.clone();
+            change(&mut facts);
+            next(&layout, &facts, 0, rested)
+        };
+        assert_eq!(with(&|facts| facts.waiting[0].items = 3), by_age, "not one for each CPU");
+        assert_eq!(with(&|facts| facts.active = cpus("0-3,5-7")), taken, "so it is for three");
+        assert_eq!(with(&|facts| facts.occupied = cpus("0")), by_age, "its issuer wants the CPU");
+        assert!(with(&|facts| facts.issuers_are_busy = true).is_err(), "nobody waits for it");
+        let tiny = with(&|facts| facts.item_ns = 1_000);
+        assert_eq!(tiny, Err(facts.now_ns + Reach::Node.cost_ns()), "done sooner than fetched");
     }
 
     #[test]

@@ -14,11 +14,12 @@ use serde::{Deserialize, Serialize};
 use crate::attributes::Attributes;
 use crate::facts::Facts;
 use crate::features::Features;
+use crate::idle::Idle;
 use crate::issuer_wait::issuer_waits;
 use crate::layout::{Layout, PoolId, PoolSet, QueueId};
 use crate::nice::Shares;
 use crate::place::{start, submit};
-use crate::pull::{Idle, Next, before_park};
+use crate::pull::{Next, before_park};
 use crate::tick::overdue;
 
 /// A question and its answer.
@@ -127,7 +128,7 @@ impl fmt::Display for Asked {
             Self::BeforePark(cpu, Idle::Called(reach, ns)) => {
                 write!(f, "{name} of CPU {cpu}, woken at {ns} ns ({reach:?})")
             }
-            Self::BeforePark(cpu, Idle::Since(ns)) => {
+            Self::BeforePark(cpu, Idle::Since(ns) | Idle::Rested(ns)) => {
                 write!(f, "{name} of CPU {cpu}, idle since {ns} ns")
             }
             Self::Overdue => f.write_str(name),

@@ -35,6 +35,7 @@ pub(crate) struct Worker {
     batch_began_ns: u64,
     shares: Shares,
     idle: Idle,
+    slept_ns: u64,
     parks: u64,
     search: Search,
     /// Since it had a batch, or slept.
@@ -56,6 +57,7 @@ impl Worker {
             batch_began_ns: 0,
             shares: Shares::NONE,
             idle: Idle::Any,
+            slept_ns: 0,
             parks: 0,
             search,
             searches: 0,
@@ -75,6 +77,7 @@ impl Sim<'_> {
         worker.idle = worker.called_for.map_or(Idle::Any, |queue| {
             Idle::Called(reach(self.layout, &self.board, queue, cpu), self.board.now_ns)
         });
+        worker.slept_ns = self.board.now_ns;
         worker.search.slept();
         (worker.searches, worker.looks_in_vain) = (0, 0);
     }
@@ -97,7 +100,7 @@ impl Sim<'_> {
         }
         let elapsed_ns = self.board.now_ns - worker.batch_began_ns;
         let queue = worker.queue.take().expect("it was busy");
-        worker.idle = Idle::Since(self.board.now_ns);
+        worker.idle = Idle::out_of_work(self.board.now_ns, worker.slept_ns);
         worker.shares.ran(queue.pool, self.board.attributes(queue.pool).nice, elapsed_ns);
         let length = &mut self.board.queue_mut(queue).length;
         *length = length.complete(elapsed_ns, worker.batch_items);

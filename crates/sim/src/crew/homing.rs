@@ -49,6 +49,8 @@ struct Worker {
     idle_since_ns: u64,
     search: Search,
     parks: u64,
+    /// Until when it slept last.
+    slept_ns: u64,
     woken_ns: u64,
     woken_occupied: bool,
     /// How far away what it was woken for was.
@@ -110,6 +112,7 @@ impl Homing {
                 idle_since_ns: 0,
                 search: Search::UNKNOWN,
                 parks: 0,
+                slept_ns: 0,
                 woken_ns: 0,
                 woken_occupied: false,
                 called: Reach::Home,
@@ -319,6 +322,7 @@ impl Homing {
     fn rise(&mut self, index: usize) {
         let worker = &mut self.workers[index];
         worker.state = State::Awake;
+        worker.slept_ns = self.board.now_ns;
         if worker.woken_ns > 0 {
             worker.idle = Idle::Called(worker.called, self.board.now_ns);
             let delay_ns = self.board.now_ns - worker.woken_ns;
@@ -335,7 +339,7 @@ impl Homing {
         let worker = &mut self.workers[index];
         let elapsed_ns = self.board.now_ns - worker.began_ns;
         worker.state = State::Awake;
-        worker.idle = Idle::Since(self.board.now_ns);
+        worker.idle = Idle::out_of_work(self.board.now_ns, worker.slept_ns);
         worker.idle_since_ns = self.board.now_ns;
         if let Some(chooser) = &mut self.chooser {
             chooser.ran(worker.reach, worker.batch_items, elapsed_ns);
