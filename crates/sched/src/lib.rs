@@ -57,6 +57,7 @@ mod length;
 mod mask;
 mod nice;
 mod patience;
+mod pick;
 mod place;
 mod pull;
 mod pull_cost;

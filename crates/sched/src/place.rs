@@ -7,6 +7,7 @@ use crate::features::Features;
 use crate::layout::{Layout, PoolId, QueueId};
 use crate::mask::Pod;
 use crate::patience::{nearest_reach, patience_ns};
+use crate::pick::Search;
 
 /// From which item length on a whole idle core elsewhere is better than the SMT sibling of a busy
 /// core at home, in nanoseconds. Simulated: worth 2 to 3 % at partial load with items of 300 us;
@@ -157,6 +158,7 @@ fn wake_for(layout: &Layout, facts: &impl Facts, queue: QueueId, near: CpuId) ->
     let active = facts.active();
     let item_ns = facts.item_ns(queue);
     let occupied = facts.occupied(item_ns);
+    let search = Search { layout, facts, queue, pod: &home, near, active: &active, item_ns };
     let awake = home.awake(&active, &idle);
     if !awake.is_empty() {
         // Somebody of the pod is awake and will come by.
@@ -185,7 +187,6 @@ fn wake_for(layout: &Layout, facts: &impl Facts, queue: QueueId, near: CpuId) ->
         if free.is_empty() && reluctant {
             return None;
         }
-        let search = Search { layout, facts, queue, pod: &home, near, active: &active, item_ns };
         return search.pick(&free).or_else(|| if reluctant { None } else { search.pick(&idle) });
     }
     // An issuer that mostly waits for its items: its own CPU is the nearest, and free at once.
@@ -193,63 +194,7 @@ fn wake_for(layout: &Layout, facts: &impl Facts, queue: QueueId, near: CpuId) ->
     if waits && idle.contains(near) && pod.contains(near) {
         return Some(near);
     }
-    let search = Search { layout, facts, queue, pod: &home, near, active: &active, item_ns };
     search.pick(&idle.minus(&occupied)).or_else(|| search.pick(&idle))
-}
-
-/// `SCHED-2`: the search of a waker for an idle CPU.
-struct Search<'a, F> {
-    layout: &'a Layout,
-    facts: &'a F,
-    queue: QueueId,
-    pod: &'a Pod<'a>,
-    near: CpuId,
-    active: &'a CpuSet,
-    item_ns: u64,
-}
-
-impl<F: Facts> Search<'_, F> {
-    fn pick(&self, idle: &CpuSet) -> Option<CpuId> {
-        if idle.is_empty() {
-            return None;
-        }
-        let attributes = self.facts.attributes(self.queue.pool);
-        let features = self.facts.features();
-        if attributes.localize && idle.contains(self.near) {
-            return Some(self.near);
-        }
-        let smt_aware = features.has(Features::SMT_AWARE);
-        let whole =
-            if smt_aware { self.layout.whole_cores(idle, self.active) } else { CpuSet::EMPTY };
-        let rings = self.layout.rings(self.near);
-        let nearest = |among: &CpuSet| {
-            if among.is_empty() {
-                return None;
-            }
-            rings.iter().find_map(|ring| ring.and(among).first_from(self.near))
-        };
-        if let Some(cpu) = nearest(&whole.and(self.pod.cpus())) {
-            return Some(cpu);
-        }
-        // Whoever may not take the item is not woken for it.
-        let away = pullers(self.layout, self.facts, self.queue, self.pod, idle);
-        let beyond = features.has(Features::SIS_NODE);
-        let reach = if beyond { rings } else { &rings[..1] };
-        let core = |ring: &CpuSet| ring.and(&away).and(&whole).first_from(self.near);
-        if self.item_ns >= WHOLE_CORE_ITEM_NS
-            && let Some(cpu) = reach.iter().find_map(core)
-        {
-            return Some(cpu);
-        }
-        if let Some(cpu) = nearest(&idle.and(self.pod.cpus())) {
-            return Some(cpu);
-        }
-        reach.iter().find_map(|ring| {
-            let there = ring.and(&away);
-            let core = there.and(&whole).first_from(self.near);
-            core.or_else(|| there.first_from(self.near))
-        })
-    }
 }
 
 #[cfg(test)]
