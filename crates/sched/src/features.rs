@@ -30,7 +30,8 @@ impl Features {
     /// A waker looks for an idle CPU beyond the last-level cache.
     pub const SIS_NODE: Self = Self(4);
     /// A waker prefers a CPU whose whole core is idle: in the pod, and for long items
-    /// ([`crate::WHOLE_CORE_ITEM_NS`]) even one elsewhere to a busy core's sibling at home.
+    /// ([`crate::WHOLE_CORE_ITEM_NS`]) even one elsewhere to a busy core's sibling at home; there a worker's
+    /// sibling to an issuer's.
     pub const SMT_AWARE: Self = Self(8);
     /// All of them: the default.
     pub const ALL: Self = Self(15);

@@ -99,6 +99,8 @@ pub struct QueueId {
 /// assert_eq!(layout.nearest_active(five, &"0,7".parse()?).index(), 7);
 /// let idle = layout.whole_cores(&"0-2".parse()?, layout.machine().online());
 /// assert_eq!(idle.to_string(), "0,1", "2 has a busy sibling");
+/// let apart = layout.apart(&"0-3".parse()?, &"1".parse()?);
+/// assert_eq!(apart.to_string(), "2,3", "0 shares a core with 1");
 /// assert_eq!(layout.leaders(Level::Shard).to_string(), "0,4");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -235,6 +237,14 @@ impl Layout {
         }
         let whole = |cpu: &CpuId| self.cores[cpu.index()].and(active).is_subset(idle);
         idle.iter().filter(whole).collect()
+    }
+
+    /// Those of `cpus` in whose core none of `others` is.
+    pub fn apart(&self, cpus: &CpuSet, others: &CpuSet) -> CpuSet {
+        if !self.has_siblings || others.is_empty() {
+            return cpus.minus(others);
+        }
+        cpus.iter().filter(|cpu| !self.cores[cpu.index()].intersects(others)).collect()
     }
 
     /// The queue of a pool that `cpu` uses.

@@ -16,6 +16,8 @@ pub(crate) struct Search<'a, F> {
     pub(crate) pod: &'a Pod<'a>,
     pub(crate) near: CpuId,
     pub(crate) active: &'a CpuSet,
+    /// Left to issuers.
+    pub(crate) occupied: &'a CpuSet,
     pub(crate) item_ns: u64,
 }
 
@@ -52,7 +54,10 @@ impl<F: Facts> Search<'_, F> {
         {
             return Some(cpu);
         }
-        if let Some(cpu) = nearest(&idle.and(self.pod.cpus())) {
+        // All items come from issuers: rather a worker's sibling than one of theirs.
+        let at_home = idle.and(self.pod.cpus());
+        let apart = if smt_aware { self.layout.apart(&at_home, self.occupied) } else { at_home };
+        if let Some(cpu) = nearest(&apart).or_else(|| nearest(&at_home)) {
             return Some(cpu);
         }
         reach.iter().find_map(|ring| {

@@ -158,7 +158,16 @@ fn wake_for(layout: &Layout, facts: &impl Facts, queue: QueueId, near: CpuId) ->
     let active = facts.active();
     let item_ns = facts.item_ns(queue);
     let occupied = facts.occupied(item_ns);
-    let search = Search { layout, facts, queue, pod: &home, near, active: &active, item_ns };
+    let search = Search {
+        layout,
+        facts,
+        queue,
+        pod: &home,
+        near,
+        active: &active,
+        occupied: &occupied,
+        item_ns,
+    };
     let awake = home.awake(&active, &idle);
     if !awake.is_empty() {
         // Somebody of the pod is awake and will come by.
@@ -485,6 +494,20 @@ mod tests {
         assert_eq!(wake("3", pod, wait(10_000, 20_000)), None, "the issuer would be held up");
         assert_eq!(wake("2,3", pod, wait(10_000, 20_000)), Some(2));
         assert_eq!(wake("3", pod, wait(0, 20_000)), Some(3), "nothing is known");
+    }
+
+    #[test]
+    fn a_workers_sibling_is_woken_before_an_issuers() {
+        let at = |issuer| move |facts: &mut Given| facts.occupied = cpus(issuer);
+        let cache = loose(Scope::Cache);
+        assert_eq!(
+            wake("1,3", cache, at("0")),
+            Some(3),
+            "the worker of 2 is slowed, not the issuer"
+        );
+        assert_eq!(wake("1,3", cache, at("2")), Some(1));
+        assert_eq!(wake("1,7", cache, at("0")), Some(1), "but one at home before one that is far");
+        assert_eq!(wake("1-3", cache, at("0")), Some(2), "a whole core first");
     }
 
     #[test]
