@@ -128,8 +128,11 @@ impl fmt::Display for Asked {
             Self::BeforePark(cpu, Idle::Called(reach, ns)) => {
                 write!(f, "{name} of CPU {cpu}, woken at {ns} ns ({reach:?})")
             }
-            Self::BeforePark(cpu, Idle::Since(ns) | Idle::Rested(ns)) => {
+            Self::BeforePark(cpu, Idle::Since(ns)) => {
                 write!(f, "{name} of CPU {cpu}, idle since {ns} ns")
+            }
+            Self::BeforePark(cpu, Idle::Rested(ns)) => {
+                write!(f, "{name} of CPU {cpu}, rested, idle since {ns} ns")
             }
             Self::Overdue => f.write_str(name),
             Self::IssuerWaits(cpu) => write!(f, "{name} on CPU {cpu}"),
