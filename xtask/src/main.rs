@@ -25,6 +25,8 @@ cargo xtask COMMAND
   shuttle  whole runtimes, caches, async fsync and its log, under many random schedules
   miri     the unsafe code of items and locks under an interpreter that sees undefined behaviour (scripts/setup
            --test installs it)
+  fuzz     not part of test: every parser under libFuzzer, each for a minute or so many SECONDS, from what was found
+           before (fuzz/corpus); needs cargo-fuzz and the toolchain of miri
 ";
 
 fn main() -> ExitCode {
@@ -38,6 +40,7 @@ fn main() -> ExitCode {
         "loom" => &[loom],
         "shuttle" => &[shuttle],
         "miri" => &[miri],
+        "fuzz" => &[fuzz],
         _ => {
             print!("{HELP}");
             let asked = matches!(command.as_str(), "" | "help" | "--help");
@@ -64,6 +67,7 @@ fn root() -> PathBuf {
 
 fn style(root: &Path) -> anyhow::Result<()> {
     run(cargo(root).args(["fmt", "--all", "--check"]))?;
+    run(cargo(root).args(["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"]))?;
     tidy::check(root)?;
     examples::check(root)?;
     layers::check(root)
@@ -74,6 +78,19 @@ fn lint(root: &Path) -> anyhow::Result<()> {
     run(cargo(root)
         .args(["clippy", "-p", "homing-runtime", "--all-features", "--all-targets", "--"])
         .args(["-D", "warnings"]))?;
+    // What fuzzes is only looked at here: without its library, which takes a C++ compiler.
+    run(cargo(root)
+        .args([
+            "clippy",
+            "--manifest-path",
+            "fuzz/Cargo.toml",
+            "--target-dir",
+            "target",
+            "--",
+            "-D",
+            "warnings",
+        ])
+        .env("CUSTOM_LIBFUZZER_PATH", root.join("target/libfuzzer.a")))?;
     run(cargo(root)
         .args(["doc", "--workspace", "--no-deps", "--document-private-items"])
         .env("RUSTDOCFLAGS", "-D warnings"))
@@ -137,27 +154,65 @@ fn shuttle(root: &Path) -> anyhow::Result<()> {
 }
 
 fn miri(root: &Path) -> anyhow::Result<()> {
-    let toolchain = fs::read_to_string(root.join("scripts/miri-toolchain"))
-        .context("scripts/miri-toolchain cannot be read")?;
-    // Not through `cargo`, whose path is a fixed toolchain's.
-    let nightly = |arguments: &[&str]| {
-        let mut command = Command::new("rustup");
-        command.current_dir(root).args(["run", toolchain.trim(), "cargo", "miri"]).args(arguments);
-        command
-    };
-    if !nightly(&["--version"]).output().is_ok_and(|output| output.status.success()) {
+    let toolchain = nightly_toolchain(root)?;
+    let miri = |arguments: &[&str]| nightly(root, &toolchain, "miri", arguments);
+    if !miri(&["--version"]).output().is_ok_and(|output| output.status.success()) {
         println!("skipped: miri is not installed (scripts/setup --test does so)");
         return Ok(());
     }
     let items = ["test", "-p", "homing-runtime", "--lib", "--", "item::", "home_queue::"];
     let lock = ["test", "-p", "homing-rwlock", "--lib"];
     [&items[..], &lock[..]].into_iter().try_for_each(|tests| {
-        run(nightly(tests)
-            .env_remove("CARGO")
-            .env_remove("RUSTUP_TOOLCHAIN")
+        run(miri(tests)
             .env("MIRIFLAGS", "-Zmiri-strict-provenance")
-            .env("CARGO_TARGET_DIR", root.join("target").join(toolchain.trim())))
+            .env("CARGO_TARGET_DIR", root.join("target").join(&toolchain)))
     })
+}
+
+fn fuzz(root: &Path) -> anyhow::Result<()> {
+    let toolchain = nightly_toolchain(root)?;
+    let fuzz = |arguments: &[&str]| nightly(root, &toolchain, "fuzz", arguments);
+    let seconds = env::args().nth(2).unwrap_or_else(|| "60".to_owned());
+    if seconds.parse::<u32>().is_err() {
+        bail!("{seconds:?} is no number of seconds");
+    }
+    let listed = fuzz(&["list"]).output().context("cannot run rustup")?;
+    if !listed.status.success() {
+        bail!(
+            "cargo fuzz does not run (cargo install --locked cargo-fuzz): {}",
+            text(&listed.stderr)
+        );
+    }
+    for target in text(&listed.stdout).lines() {
+        let (corpus, seeds) = (format!("fuzz/corpus/{target}"), format!("fuzz/seeds/{target}"));
+        fs::create_dir_all(root.join(&corpus)).with_context(|| format!("cannot make {corpus}"))?;
+        let mut arguments = vec!["run", target, &corpus];
+        if root.join(&seeds).is_dir() {
+            arguments.push(&seeds);
+        }
+        let time = format!("-max_total_time={seconds}");
+        arguments.extend(["--", &time, "-max_len=16384"]);
+        run(&mut fuzz(&arguments))?;
+    }
+    Ok(())
+}
+
+fn text(output: &[u8]) -> String {
+    String::from_utf8_lossy(output).into_owned()
+}
+
+fn nightly_toolchain(root: &Path) -> anyhow::Result<String> {
+    let name = fs::read_to_string(root.join("scripts/miri-toolchain"))
+        .context("scripts/miri-toolchain cannot be read")?;
+    Ok(name.trim().to_owned())
+}
+
+/// Not through [`cargo`], whose path is a fixed toolchain's.
+fn nightly(root: &Path, toolchain: &str, tool: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new("rustup");
+    command.current_dir(root).args(["run", toolchain, "cargo", tool]).args(arguments);
+    command.env_remove("CARGO").env_remove("RUSTUP_TOOLCHAIN");
+    command
 }
 
 fn cargo(root: &Path) -> Command {

@@ -1,0 +1,40 @@
+//! A client may send anything before it asks for data: the conversation ends, and replies are bounded.
+#![no_main]
+
+use homing_nbd::{BlockSizes, Export, Handshake, Progress};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|input: &[u8]| {
+    let exports = ["disk", "other"].map(|name| Export {
+        name: name.to_owned(),
+        description: "about it".to_owned(),
+        size: 1 << 20,
+        read_only: name == "other",
+        block_sizes: BlockSizes { minimum: 1, preferred: 4096, payload_max: 32 << 20 },
+    });
+    // The first byte says how much comes at a time.
+    let Some((&portion, input)) = input.split_first() else { return };
+    let portion = usize::from(portion) + 1;
+    let (mut handshake, mut output) = (Handshake::new(), Vec::new());
+    let (mut begin, mut end) = (0, portion.min(input.len()));
+    loop {
+        output.clear();
+        let Ok(progress) = handshake.advance(&exports, &input[begin..end], &mut output) else {
+            return;
+        };
+        assert!(output.len() < 1 << 20, "{} bytes of replies at once", output.len());
+        match progress {
+            Progress::Send(consumed) => begin += consumed,
+            Progress::NeedMore(_) if end == input.len() => return,
+            Progress::NeedMore(consumed) => {
+                begin += consumed;
+                end = (end + portion).min(input.len());
+            }
+            Progress::Begin(consumed, session) => {
+                assert!(begin + consumed <= end && session.export_index < exports.len());
+                return;
+            }
+            _ => return,
+        }
+    }
+});
