@@ -3,6 +3,7 @@
 //!
 //! They are filled in step, piece by piece, so that they lie in the same kind of memory. Filled one
 //! after the other, one server under two names could differ from itself in every round of a run.
+//! And reads them through, so that a cache has what fits into it when it is measured.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -78,6 +79,18 @@ pub(crate) fn fill(
         Ok(())
     });
     Ok(results.collect())
+}
+
+/// Reads all of an export.
+pub(crate) fn read_through(
+    nbdcopy: &Path,
+    server: &Server,
+    interrupt: &Interrupt,
+) -> anyhow::Result<()> {
+    let mut command = Command::new(nbdcopy);
+    command.arg(uri(&server.socket)).arg("null:");
+    let log = server.socket.with_extension("read.log");
+    Running::start("nbdcopy", &mut command, Stdio::null(), &log)?.finish(LIMIT, interrupt)
 }
 
 /// Writes random bytes into all `sinks` in step. One that breaks is dropped: its reader has ended,

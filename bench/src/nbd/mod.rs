@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, ensure};
 use clap::Args;
 
-use self::fill::fill;
+use self::fill::{fill, read_through};
 use self::fio::Fio;
 use self::measure::{Cell, measure};
 use self::prepare::Preparation;
@@ -145,7 +145,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         seconds: options.seconds,
         size: options.size,
     };
-    let cells = measure_all(options, &fio, &servers, &interrupt)?;
+    let cells = measure_all(options, &fio, &preparation.nbdcopy, &servers, &interrupt)?;
 
     let setup = Setup {
         rounds: options.rounds,
@@ -204,11 +204,12 @@ fn prepare(
     Ok(servers)
 }
 
-/// All rounds. Servers are started anew for each, all at once: idle ones take no CPU time, which
-/// the report checks.
+/// All rounds. Servers are started anew for each, all at once, and read through: idle ones take no CPU
+/// time, which the report checks.
 fn measure_all(
     options: &Options,
     fio: &Fio,
+    nbdcopy: &Path,
     servers: &[Server],
     interrupt: &Interrupt,
 ) -> anyhow::Result<Vec<Cell>> {
@@ -219,6 +220,12 @@ fn measure_all(
     for round in 1..=options.rounds {
         let started = servers.iter().map(|server| Ok((server, server.start(interrupt)?)));
         let started: Vec<(&Server, Running)> = started.collect::<anyhow::Result<_>>()?;
+        for (server, running) in &started {
+            let name = server.kind.name();
+            bar.set_message(format!("round {round}: reading {name} through"));
+            let read = read_through(nbdcopy, server, interrupt);
+            read.with_context(|| format!("{name} last said: {}", running.last_words()))?;
+        }
         for load in &loads {
             for turn in 0..servers.len() {
                 // Whoever comes first in one round comes last in the next.

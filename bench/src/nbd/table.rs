@@ -8,9 +8,11 @@ use crate::size;
 use crate::spread::{Spread, figure};
 
 /// What the columns mean, wherever they are shown.
-const LEGEND: [&str; 5] = [
+const LEGEND: [&str; 6] = [
     "Each figure is the median over the rounds, with the least and the greatest. Every round \
      measures every load on every server, the servers in another order each time.",
+    "Servers are started anew for each round, and each export is read through before its first load: a \
+     cache has all that fits into it then.",
     "rw: random reads and writes of 32 KiB, depth 64, on 24 (high), 8 (med) or 4 (low) \
      connections, each with its slice of the export. verify: the same, with what was written read \
      back and checked by SHA-512. read-4k: random reads of 4 KiB on one connection.",
