@@ -7,10 +7,9 @@ use anyhow::{Context, bail};
 use clap::Args;
 use homing::pages::{Group, PageCache};
 use homing::{Memory, Runtime};
+use homing_control::ByteSize;
 use homing_server::OnWorkqueue;
 use homing_volume::WritePolicy;
-
-use crate::byte_size::ByteSize;
 
 /// With less an export has no use of the cache.
 const MAX_MIN: ByteSize = ByteSize(1 << 20);

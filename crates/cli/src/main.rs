@@ -3,7 +3,6 @@
 
 mod announce;
 mod attributes;
-mod byte_size;
 mod cache;
 mod images;
 mod lab;

@@ -12,6 +12,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use homing::control::{AttributeTree, ControlSocket, Trees};
 use homing::{Runtime, Scope};
+use homing_control::ByteSize;
 use homing_server::{CryptOn, Endpoint, ServedExport, Server, ServerOptions};
 use homing_volume::luks::{self, Access, FormatOptions, Kdf};
 use homing_volume::{Block, SectorSize};
@@ -19,7 +20,6 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
 use crate::announce::announce;
-use crate::byte_size::ByteSize;
 use crate::cache::{Cache, CacheArgs};
 use crate::images::{self, export_name};
 use crate::passphrase::{self, Passphrase};

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use comfy_table::{CellAlignment, Table, presets};
+use homing_control::ByteSize;
 use homing_server::Endpoint;
 use homing_server::load::{self, Pattern, Phase, PhaseResult, Written};
 use homing_volume::SectorSize;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use crate::byte_size::ByteSize;
 use crate::output;
 
 const PHASE_TIME: Duration = Duration::from_millis(1200);

@@ -50,10 +50,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Read on in this order: `attribute`, `trees`, `wire`, `lines`, `socket`, `client`, `printable`.
+//! Read on in this order: `attribute`, `trees`, `wire`, `lines`, `socket`, `client`, `printable`,
+//! `byte_size`.
 #![forbid(unsafe_code)]
 
 mod attribute;
+mod byte_size;
 mod client;
 mod lines;
 mod printable;
@@ -62,6 +64,7 @@ mod trees;
 mod wire;
 
 pub use attribute::{Attribute, AttributeError, AttributeTree};
+pub use byte_size::ByteSize;
 pub use client::{Client, ClientError};
 pub use printable::printable_name;
 pub use socket::{CONNECTIONS_MAX, ControlSocket};

@@ -66,7 +66,8 @@ pub mod pages {
 #[cfg(feature = "control")]
 pub mod control {
     pub use homing_control::{
-        Attribute, AttributeError, AttributeTree, Client, ClientError, ControlSocket, Trees,
+        Attribute, AttributeError, AttributeTree, ByteSize, Client, ClientError, ControlSocket,
+        Trees,
     };
 }
 

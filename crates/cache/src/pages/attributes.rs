@@ -1,7 +1,7 @@
 //! The attribute tree of a page cache, with the kernel's names.
 //!
 //! ```text
-//! cache/{size,memory,frames,used}
+//! cache/{size,memory,frames,used}                     sizes may be set as 64M or 1G, too
 //! cache/dirty_background_ratio, cache/dirty_ratio     hundredths of the cache
 //! cache/lru_gen/enabled                               whether the policy learns
 //! cache/lru_gen/min_ttl_ms                            what was used so short a time ago stays; 0: off
@@ -12,7 +12,7 @@
 //! cache/debug/lru_gen_full                            also by tier, with what came of them (`debug`)
 //! ```
 
-use homing_control::{Attribute, AttributeError, AttributeTree};
+use homing_control::{Attribute, AttributeError, AttributeTree, ByteSize};
 use homing_mglru::density::Swappiness;
 
 use super::command::Refused;
@@ -39,6 +39,8 @@ const OF_CACHE: [(&str, bool); 12] = [
 const AHEAD_KIB_MAX: usize = 1 << 20;
 /// In the order of [`GroupState::limits`](super::group::GroupState::limits).
 const LIMITS: [&str; 4] = ["min", "low", "high", "max"];
+/// What sizes are set to.
+const SIZES: &str = "a number of bytes, or one with K, M, G or T, as in 10G";
 
 /// The live attributes of a page cache, read and written as text by path: [`PageCache::attributes`].
 ///
@@ -180,8 +182,8 @@ impl AttributeTree for PageCacheAttributes {
                 self.0.named(group).ok_or_else(missing)?.set_swappiness(number);
             }
             (Some((group, name)), _) if name != "stat" => {
-                let bytes = if value == "max" { Some(u64::MAX) } else { value.parse().ok() };
-                let bytes = bytes.ok_or_else(|| refused("a number of bytes, or max"))?;
+                let bytes = if value == "max" { Some(u64::MAX) } else { bytes(value) };
+                let bytes = bytes.ok_or_else(|| refused(&format!("{SIZES}, or max")))?;
                 let group = self.0.named(group).ok_or_else(missing)?;
                 match name {
                     "min" => group.set_min(bytes),
@@ -191,7 +193,8 @@ impl AttributeTree for PageCacheAttributes {
                 }
             }
             (_, "size") => {
-                let bytes = value.parse().map_err(|_| refused("a number of bytes"))?;
+                let bytes = bytes(value).and_then(|bytes| usize::try_from(bytes).ok());
+                let bytes = bytes.ok_or_else(|| refused(SIZES))?;
                 self.0.set_size(bytes).map_err(|error| failed(error.to_string()))?;
             }
             (_, "dirty_background_ratio") => {
@@ -231,6 +234,10 @@ impl AttributeTree for PageCacheAttributes {
     }
 }
 
+fn bytes(value: &str) -> Option<u64> {
+    value.parse().ok().map(|ByteSize(bytes)| bytes)
+}
+
 /// On, or off.
 fn switch(value: &str) -> Option<bool> {
     match value {
@@ -267,6 +274,29 @@ mod tests {
                 Err(error) => panic!("{error}"),
             }
             assert!(attributes.get(&path).unwrap() == value || value.is_empty(), "{path}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_set_as_people_write_them_and_read_as_bytes() {
+        let cache = PageCache::builder(16 << 20).size_max(64 << 20).build().unwrap();
+        let _group = cache.group("a").build();
+        let attributes = cache.attributes();
+        for (path, value, read) in [
+            ("cache/size", "32M", "33554432"),
+            ("cache/size", "20971520", "20971520"),
+            ("cache/group/a/max", "1g", "1073741824"),
+            ("cache/group/a/high", "64MiB", "67108864"),
+            ("cache/group/a/low", "512 K", "524288"),
+            ("cache/group/a/min", "4096", "4096"),
+            ("cache/group/a/max", "max", "max"),
+        ] {
+            attributes.set(path, value).unwrap();
+            assert_eq!(attributes.get(path).unwrap(), read, "{path} {value}");
+        }
+        for (path, value) in [("cache/size", "1.5G"), ("cache/group/a/low", "5X")] {
+            let refused = attributes.set(path, value).unwrap_err().to_string();
+            assert!(refused.contains(value) && refused.contains("as in 10G"), "{refused}");
         }
     }
 

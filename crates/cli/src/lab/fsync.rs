@@ -6,12 +6,12 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::Context;
 use clap::Args;
+use homing_control::ByteSize;
 use homing_lab::fsync::{Report, Setup};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::experiments::bar;
 use super::fsync_table;
-use crate::byte_size::ByteSize;
 use crate::output;
 
 /// The longest file.

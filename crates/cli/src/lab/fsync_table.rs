@@ -1,9 +1,9 @@
 //! What `homing lab run fsync` prints for people: what was measured beside what was published.
 
+use homing_control::ByteSize;
 use homing_lab::fsync::{Report, Row, Setup, Strategy};
 
 use super::tables::{align, grouped, grouped_digits, table};
-use crate::byte_size::ByteSize;
 
 /// A column: its title, and what stands there.
 type Column = (&'static str, fn(&Row) -> Option<String>);

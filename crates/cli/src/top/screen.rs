@@ -1,5 +1,6 @@
 //! The rates, drawn.
 
+use homing_control::ByteSize;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -7,7 +8,6 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row, Table};
 
 use super::rates::{Cpu, Durability, Group, Rates, Workqueue};
-use crate::byte_size::ByteSize;
 use crate::source::UNKNOWN;
 use crate::spans::span;
 

@@ -1,11 +1,21 @@
-//! Sizes as people write them: `4096`, `64K`, `512M`, `10G`, `10GiB`.
+//! Sizes as people write them, in attributes and options: `4096`, `64K`, `512M`, `10G`, `10GiB`.
 
 use std::fmt;
 use std::str::FromStr;
 
 /// A number of bytes. Suffixes are powers of 1024, as `qemu-img` and `truncate` have them.
+///
+/// ```
+/// use homing_control::ByteSize;
+///
+/// assert_eq!("1536M".parse(), Ok(ByteSize(1536 << 20)));
+/// assert_eq!(ByteSize(1536 << 20).to_string(), "1.5 GiB");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ByteSize(pub(crate) u64);
+pub struct ByteSize(
+    /// The bytes.
+    pub u64,
+);
 
 const UNITS: [&str; 6] = ["", "K", "M", "G", "T", "P"];
 
