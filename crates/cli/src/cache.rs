@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use homing::pages::{Group, PageCache};
+use homing::pages::{BuildError, Group, PageCache};
 use homing::{Memory, Runtime};
 use homing_control::ByteSize;
 use homing_server::OnWorkqueue;
@@ -114,8 +114,16 @@ impl CacheArgs {
         let background = OnWorkqueue::new(runtime).context("cannot make the cache's workqueue")?;
         let most = memory.available().and_then(|bytes| usize::try_from(bytes).ok());
         let pages = PageCache::builder(bytes).size_max(most.unwrap_or(usize::MAX));
-        let pages = pages.background(background).build();
-        let pages = pages.context("cannot make the cache (--cache)")?;
+        let pages = match pages.background(background).build() {
+            Err(BuildError::TooSmall { least, .. }) => {
+                // Rounded: nobody wants to know it to the byte.
+                let least = ByteSize((least as u64).next_multiple_of(1 << 20));
+                bail!(
+                    "a cache of {size} (--cache) is too small: leave --cache out to have none, or give it at least {least}"
+                );
+            }
+            made => made.context("cannot make the cache (--cache)")?,
+        };
         let policy = match self.mode {
             Mode::WriteBack => WritePolicy::Back,
             Mode::WriteThrough => WritePolicy::Through,

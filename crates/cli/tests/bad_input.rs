@@ -363,7 +363,8 @@ fn a_cache_that_cannot_be_is_refused() {
     let with = |args: &[&str], mentions: &[&str]| {
         refused(&scratch, &[&["disk.img"], args].concat(), mentions);
     };
-    with(&["--cache", "1K"], &["--cache", "1024 bytes", "too small"]);
+    with(&["--cache", "1K"], &["--cache", "1 KiB", "too small", "leave --cache out", "at least"]);
+    with(&["--cache", "0"], &["--cache", "leave --cache out", "at least"]);
     with(&["--cache", "100T"], &["--cache", "100 TiB", "of memory", "use at most"]);
     with(&["--cache", "much"], &["--cache", "\"much\" is not a size"]);
     with(&["--cache", "16M", "--cache-min", "nobody=1M"], &["\"nobody\"", "disk"]);
