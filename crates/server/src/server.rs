@@ -135,7 +135,7 @@ impl Server {
         exports: Vec<ServedExport>,
         options: &ServerOptions,
     ) -> Result<Self, ListenError> {
-        let queue = |name, max_active: Option<u32>| -> Result<Workqueue, WorkqueueError> {
+        let queue = |name: &str, max_active: Option<u32>| -> Result<Workqueue, WorkqueueError> {
             let builder = runtime.workqueue(name).affinity_scope(options.affinity_scope);
             let builder = builder.affinity_strict(options.affinity_strict);
             match max_active {
@@ -143,16 +143,19 @@ impl Server {
                 None => builder.build(),
             }
         };
-        let (told, flush_count) = (exports.iter().map(tell).collect(), exports.len());
+        let told: Vec<_> = exports.iter().map(tell).collect();
+        let flush = |export: &Export| {
+            let name = if told.len() == 1 { "flush".to_owned() } else { flush_name(&export.name) };
+            queue(&name, Some(FLUSHES_MAX)).expect("the name is fine")
+        };
+        let flushes = told.iter().map(flush).collect();
         Ok(Self {
             listener: Arc::new(Listener::bind(endpoint)?),
             shared: Arc::new(Shared {
                 told,
                 devices: exports.into_iter().map(|export| export.device).collect(),
                 crypt: queue("crypt", None).expect("the name is fine"),
-                flushes: (0..flush_count)
-                    .map(|_| queue("flush", Some(FLUSHES_MAX)).expect("the name is fine"))
-                    .collect(),
+                flushes,
                 durable: Durable::of(runtime),
                 draining: AtomicBool::new(false),
                 crypt_on: options.crypt_on,
@@ -308,6 +311,13 @@ impl Shared {
     }
 }
 
+/// What the workqueue is called that flushes one export of several: names of workqueues have fewer characters, and
+/// are shorter.
+fn flush_name(export: &str) -> String {
+    let fitting = |c: char| if c.is_ascii_alphanumeric() || "_-.".contains(c) { c } else { '_' };
+    format!("flush-{export}").chars().map(fitting).take(32).collect()
+}
+
 fn tell(export: &ServedExport) -> Export {
     Export {
         name: export.name.clone(),
@@ -315,5 +325,20 @@ fn tell(export: &ServedExport) -> Export {
         size: export.device.size(),
         read_only: export.read_only,
         block_sizes: BlockSizes { minimum: 1, preferred: 4096, payload_max: 32 << 20 },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_name_of_an_export_makes_one_of_a_workqueue() {
+        assert_eq!(flush_name("db-1.old"), "flush-db-1.old");
+        let runtime = Runtime::new().unwrap();
+        for export in ["", "a/b c", "größe", &"x".repeat(4000)] {
+            let name = flush_name(export);
+            assert!(runtime.workqueue(&name).build().is_ok(), "{name}");
+        }
     }
 }
