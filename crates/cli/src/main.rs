@@ -4,6 +4,7 @@
 mod announce;
 mod attributes;
 mod cache;
+mod count;
 mod images;
 mod lab;
 mod output;

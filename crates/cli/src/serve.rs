@@ -21,6 +21,7 @@ use signal_hook::iterator::Signals;
 
 use crate::announce::announce;
 use crate::cache::{Cache, CacheArgs};
+use crate::count::count;
 use crate::images::{self, export_name};
 use crate::passphrase::{self, Passphrase};
 use crate::stop::stop_then_end;
@@ -75,7 +76,7 @@ pub(crate) struct ServeArgs {
     json: bool,
 
     /// Clients at one time; more are turned away. One that is idle costs about 25 KiB
-    #[arg(long, value_name = "COUNT", default_value = "16384")]
+    #[arg(long, value_name = "COUNT", default_value = "16384", value_parser = count)]
     connections_max: NonZeroUsize,
 
     /// What requests of all clients may take together, beyond 640 KiB for each client at work: a fourth of

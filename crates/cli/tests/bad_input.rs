@@ -73,6 +73,12 @@ fn a_negative_number_is_refused_with_what_is_accepted() {
 }
 
 #[test]
+fn no_connections_are_refused_in_words() {
+    let args = ["disk.img", "--connections-max", "0"];
+    refused(&Scratch::new(), &args, &["\"0\"", "--connections-max", "at least 1"]);
+}
+
+#[test]
 fn a_try_on_too_little_is_refused_with_what_is_enough() {
     refused(&Scratch::new(), &["disk.img", "--try", "--size", "1M"], &["1 MiB", "9 MiB"]);
 }

@@ -14,6 +14,7 @@ use homing_lab::{REQUESTS_MAX, Size, Trace, TraceError, policies};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::{json, tables};
+use crate::count::count;
 use crate::output;
 
 /// Sizes where none are given: to look at one policy, to compare many, to draw curves.
@@ -64,7 +65,7 @@ pub(crate) struct TraceArgs {
 
     /// How many replays run at once [default: the number of CPUs to compare, else 1, so that times
     /// can be believed]
-    #[arg(long, short = 'j', value_name = "N")]
+    #[arg(long, short = 'j', value_name = "N", value_parser = count)]
     threads: Option<NonZeroUsize>,
 
     /// Refuse traces of more requests: each takes 4 bytes of memory, and a few bytes of a file can
