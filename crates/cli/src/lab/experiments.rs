@@ -1,9 +1,8 @@
 //! `homing lab list`, `run`, `merge` and `report`: what is asked for, run with a bar, and shown by
 //! `experiment_tables`.
 
-use std::fs::{self, Permissions};
+use std::fs::{self, File};
 use std::io::{self, IsTerminal, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,6 +21,7 @@ use homing_lab::fsync as real;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use tempfile::NamedTempFile;
 
 use super::{compare, experiment_tables, fsync};
 use crate::output;
@@ -265,13 +265,18 @@ fn write_report(path: &Path, measures: &[Measure]) -> anyhow::Result<()> {
             // A pipe, or a terminal.
             return fs::write(path, text);
         }
-        let usual = Permissions::from_mode(0o666);
-        let mut file = tempfile::Builder::new().permissions(usual).tempfile_in(folder(path))?;
+        let mut file = beside(path)?;
         file.write_all(text.as_bytes())?;
         file.persist(path)?;
         Ok(())
     };
     written().with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// A temporary file beside one. Errors do not tell its name, which nobody gave.
+fn beside(path: &Path) -> io::Result<NamedTempFile> {
+    let made = |name: &Path| File::options().write(true).create_new(true).open(name);
+    tempfile::Builder::new().make_in(folder(path), made)
 }
 
 /// Before it has taken long to find out what to write: whether a file can be made there.
@@ -282,8 +287,7 @@ fn check_folder(of: &Path) -> anyhow::Result<()> {
     if of.exists() && !of.is_file() {
         return Ok(());
     }
-    let made = tempfile::NamedTempFile::new_in(folder(of));
-    made.with_context(|| format!("cannot write {}", of.display()))?;
+    beside(of).with_context(|| format!("cannot write {}", of.display()))?;
     Ok(())
 }
 
