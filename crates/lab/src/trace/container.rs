@@ -79,7 +79,7 @@ impl<R: Read> Container<'_, R> {
             return Err(TraceError::Magic { file: self.path(), found });
         }
         if len < HEADER_LEN {
-            return Err(self.short(0));
+            return Err(TraceError::Header { file: self.path(), len });
         }
         let version = u32_at(&header, 4);
         if version != VERSION {
@@ -156,10 +156,6 @@ impl<R: Read> Container<'_, R> {
         }
         self.offset += len as u64;
         Ok(len)
-    }
-
-    fn short(&self, claimed: u64) -> TraceError {
-        TraceError::Short { file: self.path(), offset: self.offset, whole: 0, claimed }
     }
 
     fn path(&self) -> PathBuf {

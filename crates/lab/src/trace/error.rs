@@ -36,6 +36,16 @@ pub enum TraceError {
         /// Its first bytes, as text.
         found: String,
     },
+    /// The file ends before its header does.
+    #[error(
+        "{} ends at byte {len}, within the 16 bytes of its header: it was cut short", file.display()
+    )]
+    Header {
+        /// The file.
+        file: PathBuf,
+        /// Where it ends.
+        len: usize,
+    },
     /// A container of another version.
     #[error("{} is a CTR1 container of version {version}, at byte 4: version 1 is known", file.display())]
     Version {
