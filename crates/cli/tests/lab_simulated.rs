@@ -215,7 +215,8 @@ fn what_cannot_be_simulated_is_named_with_the_way_out() {
     succeeds(folder.path(), &brief(&["run", "aio-fsync", "--shard", "1/1", "--out", "mine"]));
     fs::write(folder.path().join("load.json"), r#"{"depth": 0}"#).unwrap();
     fs::write(folder.path().join("bad.json"), r#"{"depth": -1}"#).unwrap();
-    let cases: [(&[&str], &[&str]); 12] = [
+    fs::write(folder.path().join("list.json"), "[]").unwrap();
+    let cases: [(&[&str], &[&str]); 13] = [
         (&["run", "nonesuch"], &["nonesuch", "wq-latency"]),
         (&["run", "wq", "--machine", "ryzen"], &["\"ryzen\"", "ryzen-9-3900x", "4x3x2"]),
         (&["run", "wq", "--seconds", "0"], &["\"0\"", "0.01"]),
@@ -226,6 +227,7 @@ fn what_cannot_be_simulated_is_named_with_the_way_out() {
         (&["compare", "--random", "0"], &["'0'", "--random"]),
         (&["recommend", "--workload", "load.json"], &["load.json: depth is 0", "65536"]),
         (&["recommend", "--workload", "bad.json"], &["bad.json", "`-1`", "an example: {"]),
+        (&["recommend", "--workload", "list.json"], &["list.json holds a list", "{\"issuers\""]),
         (&["merge", "sweep"], &["sweep", ".jsonl"]),
         (
             &["run", "aio-fsync", "--seeds", "2", "--shard", "1/1", "--out", "mine"],

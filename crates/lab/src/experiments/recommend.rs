@@ -57,6 +57,12 @@ pub enum LoadError {
         /// Why.
         problem: serde_json::Error,
     },
+    /// A list, whose values would be taken for figures in the order of the fields.
+    #[error("{path} holds a list: a load is an object, as {EXAMPLE}", path = path.display())]
+    List {
+        /// The file.
+        path: PathBuf,
+    },
     /// A figure makes no sense.
     #[error("{path}: {name} is {value}: it must lie between {low} and {high}", path = path.display())]
     Value {
@@ -81,6 +87,9 @@ impl Load {
     pub fn read(path: &Path) -> Result<Self, LoadError> {
         let text = fs::read_to_string(path)
             .map_err(|source| LoadError::Io { path: path.to_owned(), source })?;
+        if text.trim_start().starts_with('[') {
+            return Err(LoadError::List { path: path.to_owned() });
+        }
         let load: Self = serde_json::from_str(&text)
             .map_err(|problem| LoadError::Parse { path: path.to_owned(), problem })?;
         load.check(path)?;
@@ -284,6 +293,9 @@ mod tests {
         };
         assert_eq!(file(EXAMPLE).unwrap().issuers, 4);
         assert_eq!(file("{}").unwrap().depth, 64);
+        for list in ["[]", " [4, 64]"] {
+            assert!(file(list).unwrap_err().contains("holds a list: a load is an object"));
+        }
         assert!(file(r#"{"depth": 0}"#).unwrap_err().contains("depth is 0"));
         assert!(file(r#"{"deep": 1}"#).unwrap_err().contains("unknown field `deep`"));
         assert!(file(r#"{"item_us": 1e9}"#).unwrap_err().contains("item_us"));
