@@ -15,7 +15,7 @@ use homing::{Runtime, Scope};
 use homing_control::ByteSize;
 use homing_server::{CryptOn, Endpoint, ServedExport, Server, ServerOptions};
 use homing_volume::luks::{self, Access, FormatOptions, Kdf};
-use homing_volume::{Block, SectorSize};
+use homing_volume::{Block, FILES_EACH, SectorSize};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
@@ -176,8 +176,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     let runtime = runtime.context("cannot start the workers")?;
     let names: Vec<_> = images.iter().map(|image| export_name(image)).collect();
     let cache = args.cache.build(&runtime, &names)?;
-    // Each image opens some, too.
-    allow_files(args.connections_max.get());
+    allow_files(args.connections_max.get(), images.len());
     let key = args.key_file.as_deref().map(passphrase::from_file).transpose()?;
     let mut exports = Vec::new();
     let mut served = images::Served::default();
@@ -473,8 +472,8 @@ fn outlive_file_limits() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Lets this program have as many files as it may ask for: each client is one.
-fn allow_files(connections_max: usize) {
+/// Lets this program have as many files as it may ask for: each client is one, and each volume has several.
+fn allow_files(connections_max: usize, volumes: usize) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
@@ -483,7 +482,12 @@ fn allow_files(connections_max: usize) {
         let _ = setrlimit(Resource::Nofile, most);
     }
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    if files <= connections_max as u64 {
-        tracing::warn!(files, connections_max, "clients need a file each: raise `ulimit -n`");
+    if files <= connections_max.saturating_add(volumes * FILES_EACH) as u64 {
+        tracing::warn!(
+            files,
+            connections_max,
+            volumes,
+            "clients need a file each, and volumes {FILES_EACH}: raise `ulimit -n`"
+        );
     }
 }

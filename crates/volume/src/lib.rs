@@ -43,4 +43,5 @@ pub use bytes::Bytes;
 pub use cached::{Cached, WritePolicy};
 pub use crypt::Crypt;
 pub use file::File;
+pub use syncs::FILES_EACH;
 pub use xts::{Cipher, KeyError, SectorSize, XtsKey};

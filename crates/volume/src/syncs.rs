@@ -29,6 +29,9 @@ use crate::block::{BlockError, Done};
 /// disk's gain.
 const DESCRIPTION_COUNT: usize = 16;
 
+/// How many files a volume has open at most: those descriptions, and the one that reads and writes.
+pub const FILES_EACH: usize = 2 * DESCRIPTION_COUNT + 1;
+
 /// The descriptions of a file to sync through, and whether one of them ever failed.
 #[derive(Debug)]
 pub(crate) struct Syncs {
