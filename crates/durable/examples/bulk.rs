@@ -1,5 +1,5 @@
 //! Makes thousands of new files durable: one after the other, and all at once. Takes a folder on
-//! the filesystem to try, and how many files.
+//! the filesystem to try, and how many files: 1000 where nothing is said, since one after the other takes a while.
 //!
 //! ```sh
 //! cargo run --release -p homing-durable --example bulk -- . 10000
@@ -17,7 +17,7 @@ use homing_runtime::Runtime;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let folder = arguments.next().unwrap_or_else(|| ".".to_owned());
-    let count: usize = arguments.next().map_or(Ok(10_000), |count| count.parse())?;
+    let count: usize = arguments.next().map_or(Ok(1000), |count| count.parse())?;
     let runtime = Runtime::new()?;
     let durable = Durable::new(&runtime)?;
 
