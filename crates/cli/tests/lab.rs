@@ -74,6 +74,23 @@ fn one_replay_is_an_object() {
 }
 
 #[test]
+fn text_is_replayed_like_a_container() {
+    let folder = with_a_trace();
+    let keys: Vec<String> = accesses().iter().map(|(key, _)| key.to_string()).collect();
+    let rows: String = keys.iter().map(|key| format!("1,{key},4096\n")).collect();
+    fs::write(folder.path().join("a.txt"), keys.join("\n")).unwrap();
+    fs::write(folder.path().join("a.csv"), format!("time,obj_id,obj_size\n{rows}")).unwrap();
+    fs::write(folder.path().join("rows"), rows).unwrap();
+    // To that policy a write is an access like others.
+    let lru = ["--policy", "lru", "--json"];
+    let hits = |args: &[&str]| json(folder.path(), &[args, &lru].concat())["hits"].clone();
+    let expected = hits(&["a.ctr"]);
+    assert_eq!(hits(&["a.txt"]), expected);
+    assert_eq!(hits(&["a.csv", "--obj-id-col", "obj_id"]), expected);
+    assert_eq!(hits(&["rows", "--trace-type", "csv", "--obj-id-col", "2"]), expected);
+}
+
+#[test]
 fn several_replays_are_an_array() {
     let folder = with_a_trace();
     let args = ["a.ctr", "--size", "5,10%", "--policy", "lru", "--policy", "opt,lru", "--json"];
@@ -136,10 +153,17 @@ fn what_cannot_be_done_is_named_with_the_way_out() {
     let folder = with_a_trace();
     container(folder.path(), "empty.ctr", &[]);
     fs::write(folder.path().join("text.ctr"), "no trace").unwrap();
-    let cases: [(&[&str], &[&str]); 10] = [
+    fs::write(folder.path().join("a.csv"), "time,obj_id\n1,7\n2\n").unwrap();
+    let cases: [(&[&str], &[&str]); 16] = [
         (&[], &["<FILE>"]),
         (&["gone.ctr"], &["gone.ctr", "No such file"]),
-        (&["text.ctr"], &["text.ctr", "\"no t\"", "CTR1"]),
+        (&["text.ctr"], &["text.ctr", "\"no t\"", "CTR1", "--trace-type txt"]),
+        (&["a.csv"], &["a.csv", "--obj-id-col"]),
+        (&["a.csv", "--obj-id-col", "0"], &["'0'", "--obj-id-col", "from 1"]),
+        (&["a.csv", "--obj-id-col", "key"], &["a.csv", "line 1", "time,obj_id", "\"key\""]),
+        (&["a.csv", "--obj-id-col", "obj_id"], &["a.csv", "line 3", "\"2\"", "column 2"]),
+        (&["a.csv", "-t", "txt", "--requests-max", "1"], &["line 2", "--requests-max"]),
+        (&["a.ctr", "-j", "0"], &["'0'", "--threads", "at least 1"]),
         (&["empty.ctr"], &["empty.ctr", "no requests"]),
         (&["."], &["cannot read ."]),
         (&["a.ctr", "--size", "0"], &["\"0\"", "5%"]),
@@ -158,5 +182,5 @@ fn what_cannot_be_done_is_named_with_the_way_out() {
         }
     }
     let names: Vec<_> = fs::read_dir(folder.path()).unwrap().collect();
-    assert_eq!(names.len(), 3);
+    assert_eq!(names.len(), 4);
 }

@@ -50,4 +50,4 @@ pub use plot::PlotError;
 pub use policy::{AnyPolicy, Page, Policy, Request, Setup};
 pub use replay::{Outcome, TenantOutcome, replay, replay_with};
 pub use size::{ParseSizeError, Size};
-pub use trace::{PAGES_MAX, REQUESTS_MAX, Trace, TraceError};
+pub use trace::{Column, Format, PAGES_MAX, REQUESTS_MAX, Trace, TraceError};

@@ -10,7 +10,7 @@ use anyhow::{Context, anyhow, bail};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use homing_lab::compare::{Candidate, Plan, Progress};
-use homing_lab::{REQUESTS_MAX, Size, Trace, TraceError, policies};
+use homing_lab::{Column, Format, REQUESTS_MAX, Size, Trace, TraceError, policies};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::{json, tables};
@@ -29,6 +29,14 @@ pub(crate) struct TraceArgs {
     /// The traces
     #[arg(value_name = "FILE", required_unless_present = "list")]
     files: Vec<PathBuf>,
+
+    /// What the traces are [default: by their names: .txt, .csv, either with .zst, and else ctr]
+    #[arg(long = "trace-type", short = 't', value_enum, value_name = "TYPE")]
+    trace_type: Option<TraceType>,
+
+    /// The column of CSV that has the keys: its name in the header, or its number, from 1, where there is no header
+    #[arg(long, value_name = "COLUMN")]
+    obj_id_col: Option<Column>,
 
     /// Size of the cache: a share of the trace's different pages, rounded down, or a number of pages
     /// [default: 5%; 1%,5%,10%,25% to compare; 1%,2%,5%,10%,20%,40% to plot]
@@ -74,7 +82,32 @@ pub(crate) struct TraceArgs {
     requests_max: u64,
 }
 
-const EXAMPLES: &str = r#"A trace is a CTR1 container, plain or compressed with zstd. Each access is to one page, and a hit
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum TraceType {
+    /// A CTR1 container
+    Ctr,
+    /// A key on each line
+    Txt,
+    /// A key in a column of each line: --obj-id-col
+    Csv,
+}
+
+impl TraceType {
+    /// What a file is by its name.
+    fn of(path: &Path) -> Self {
+        let name = path.to_string_lossy();
+        let name = name.strip_suffix(".zst").unwrap_or(&name);
+        if name.ends_with(".txt") {
+            Self::Txt
+        } else if name.ends_with(".csv") {
+            Self::Csv
+        } else {
+            Self::Ctr
+        }
+    }
+}
+
+const EXAMPLES: &str = r#"A trace is a CTR1 container or text, plain or compressed with zstd. Each access is to one page, and a hit
 if the cache holds it. I/O is what a disk below would have to do: reads that miss, and dirty pages
 that are written back, when they are evicted or at the end.
 
@@ -85,16 +118,15 @@ Examples:
   homing lab trace oltp.ctr.zst --plot oltp.svg        the same, and its curves
   homing lab trace a.ctr.zst b.ctr.zst --mix           two tenants in one cache
   homing lab trace oltp.ctr.zst --json | jq .hit_ratio
+  homing lab trace ids.txt --compare                   text: a key on each line
+  homing lab trace a.csv --obj-id-col obj_id           the column that the header calls obj_id
+  homing lab trace a.log -t csv --obj-id-col 2         the second column; no header
   homing lab trace --list                              the policies
 
+Keys in text are numbers or any words; all its accesses are reads. Of CSV, fields up to the key may not be quoted.
+
 CTR1 is little-endian: b"CTR1", a u32 version (1), a u64 number of records, and these: a u64 page,
-a u32 run (accesses to so many pages from it on), u16 flags (1: a write), a u16 tenant (0). Of a list
-of page numbers on standard input Python makes one by
-  import struct, sys
-  pages = [int(line) for line in sys.stdin]
-  out = open("my.ctr", "wb")
-  out.write(struct.pack("<4sIQ", b"CTR1", 1, len(pages)))
-  out.writelines(struct.pack("<QIHH", page, 1, 0, 0) for page in pages)
+a u32 run (accesses to so many pages from it on), u16 flags (1: a write), a u16 tenant (0).
 
 With --json one replay is an object: trace, policy, size, capacity (in pages), pages, requests,
 hits, hit_ratio (0 to 1), evictions, writebacks, io, seconds, accesses_per_second, and tenants
@@ -154,7 +186,8 @@ fn load(args: &TraceArgs, bar: &ProgressBar) -> anyhow::Result<Vec<Trace>> {
     let mut traces = Vec::new();
     for path in &args.files {
         bar.set_message(format!("reading {}", path.display()));
-        let trace = Trace::load_at_most(path, args.requests_max).map_err(with_advice)?;
+        let format = format(args, path)?;
+        let trace = Trace::load_as(path, &format, args.requests_max).map_err(with_advice)?;
         if trace.is_empty() {
             bail!("{} has no requests: there is nothing to replay", path.display());
         }
@@ -163,10 +196,27 @@ fn load(args: &TraceArgs, bar: &ProgressBar) -> anyhow::Result<Vec<Trace>> {
     Ok(if args.mix { vec![Trace::interleave(&traces)?] } else { traces })
 }
 
+fn format(args: &TraceArgs, path: &Path) -> anyhow::Result<Format> {
+    let trace_type = args.trace_type.unwrap_or_else(|| TraceType::of(path));
+    Ok(match (trace_type, &args.obj_id_col) {
+        (TraceType::Ctr, _) => Format::Ctr,
+        (TraceType::Txt, _) => Format::Txt,
+        (TraceType::Csv, Some(column)) => Format::Csv(column.clone()),
+        (TraceType::Csv, None) => bail!(
+            "{} is CSV: say with --obj-id-col which column has the keys, by its name in the header, or by its number \
+             where there is none",
+            path.display()
+        ),
+    })
+}
+
 /// The library says what is wrong; the option that mends it is known here.
 fn with_advice(error: TraceError) -> anyhow::Error {
     match error {
-        TraceError::TooManyRequests { .. } => anyhow!("{error} (--requests-max)"),
+        TraceError::Magic { .. } => anyhow!("{error}; text is read with --trace-type txt or csv"),
+        TraceError::TooManyRequests { .. } | TraceError::TooManyLines { .. } => {
+            anyhow!("{error} (--requests-max)")
+        }
         error => error.into(),
     }
 }

@@ -18,7 +18,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use super::builder::Builder;
-use super::{REQUESTS_MAX, Trace, TraceError};
+use super::{Format, REQUESTS_MAX, Trace, TraceError, text};
 
 const MAGIC: [u8; 4] = *b"CTR1";
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xB5, 0x2F, 0xFD];
@@ -36,17 +36,36 @@ impl Trace {
 
     /// Reads a trace of at most so many requests from a file.
     pub fn load_at_most(path: impl AsRef<Path>, requests_max: u64) -> Result<Self, TraceError> {
+        Self::load_as(path, &Format::Ctr, requests_max)
+    }
+
+    /// Reads a trace in this format, of at most so many requests, from a file.
+    pub fn load_as(
+        path: impl AsRef<Path>,
+        format: &Format,
+        requests_max: u64,
+    ) -> Result<Self, TraceError> {
         let path = path.as_ref();
         let file = File::open(path)
             .map_err(|source| TraceError::Open { file: path.to_owned(), source })?;
-        Self::read(path, file, requests_max)
+        Self::read_as(path, file, format, requests_max)
     }
 
-    /// Reads a trace of at most so many requests. `name` is what errors call its source, and the
+    /// Reads a container of at most so many requests. `name` is what errors call its source, and the
     /// last part of it becomes the trace's name, without extensions.
     pub fn read(
         name: impl AsRef<Path>,
         source: impl Read,
+        requests_max: u64,
+    ) -> Result<Self, TraceError> {
+        Self::read_as(name, source, &Format::Ctr, requests_max)
+    }
+
+    /// Like [`Trace::read`], of another format.
+    pub fn read_as(
+        name: impl AsRef<Path>,
+        source: impl Read,
+        format: &Format,
         requests_max: u64,
     ) -> Result<Self, TraceError> {
         let file = name.as_ref();
@@ -55,10 +74,23 @@ impl Trace {
         if head.starts_with(&ZSTD_MAGIC) {
             let plain =
                 zstd::Decoder::with_buffer(source).map_err(|source| read_error(file, 0, source))?;
-            Container { file, source: plain, offset: 0 }.read(requests_max)
+            parse(file, plain, format, requests_max)
         } else {
-            Container { file, source, offset: 0 }.read(requests_max)
+            parse(file, source, format, requests_max)
         }
+    }
+}
+
+fn parse(
+    file: &Path,
+    source: impl Read,
+    format: &Format,
+    requests_max: u64,
+) -> Result<Trace, TraceError> {
+    match format {
+        Format::Ctr => Container { file, source, offset: 0 }.read(requests_max),
+        Format::Txt => text::read(file, source, None, requests_max),
+        Format::Csv(column) => text::read(file, source, Some(column), requests_max),
     }
 }
 
@@ -163,15 +195,16 @@ impl<R: Read> Container<'_, R> {
     }
 }
 
-fn read_error(file: &Path, offset: u64, source: io::Error) -> TraceError {
+pub(super) fn read_error(file: &Path, offset: u64, source: io::Error) -> TraceError {
     TraceError::Read { file: file.to_owned(), offset, source }
 }
 
 /// `traces/oltp.ctr.zst` is called `oltp`.
-fn name_of(path: &Path) -> String {
+pub(super) fn name_of(path: &Path) -> String {
     let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
     let name = name.strip_suffix(".zst").unwrap_or(&name);
-    name.strip_suffix(".ctr").unwrap_or(name).to_owned()
+    let known = [".ctr", ".txt", ".csv"].iter().find_map(|end| name.strip_suffix(end));
+    known.unwrap_or(name).to_owned()
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> u16 {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// Why a trace could not be read. Names the file, the offset in its uncompressed bytes and the
+/// Why a trace could not be read. Names the file, the offset in its uncompressed bytes, or the line, and the
 /// value found there.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -116,6 +116,31 @@ pub enum TraceError {
         offset: u64,
         /// Its run.
         run: u32,
+        /// The limit.
+        requests_max: u64,
+    },
+    /// A line of a text that is not understood.
+    #[error("{}: line {line}, {value:?}, {problem}", file.display())]
+    Line {
+        /// The file.
+        file: PathBuf,
+        /// Which line; the first is 1.
+        line: u64,
+        /// How it begins.
+        value: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// More requests in a text than the reader was told to take.
+    #[error(
+        "{}: line {line} makes it more than {requests_max} requests: raise the limit if there is \
+         memory for them", file.display()
+    )]
+    TooManyLines {
+        /// The file.
+        file: PathBuf,
+        /// Which line; the first is 1.
+        line: u64,
         /// The limit.
         requests_max: u64,
     },

@@ -8,8 +8,10 @@ mod container;
 mod error;
 mod interleave;
 mod numbering;
+mod text;
 
 pub use error::TraceError;
+pub use text::{Column, Format};
 
 use builder::Builder;
 
