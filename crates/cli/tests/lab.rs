@@ -77,7 +77,8 @@ fn one_replay_is_an_object() {
 fn text_is_replayed_like_a_container() {
     let folder = with_a_trace();
     let keys: Vec<String> = accesses().iter().map(|(key, _)| key.to_string()).collect();
-    let rows: String = keys.iter().map(|key| format!("1,{key},4096\n")).collect();
+    let rows: Vec<String> = keys.iter().map(|key| format!("1,{key},4096")).collect();
+    let rows = rows.join("\n");
     fs::write(folder.path().join("a.txt"), keys.join("\n")).unwrap();
     fs::write(folder.path().join("a.csv"), format!("time,obj_id,obj_size\n{rows}")).unwrap();
     fs::write(folder.path().join("rows"), rows).unwrap();

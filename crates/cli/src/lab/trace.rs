@@ -95,11 +95,12 @@ enum TraceType {
 impl TraceType {
     /// What a file is by its name.
     fn of(path: &Path) -> Self {
-        let name = path.to_string_lossy();
-        let name = name.strip_suffix(".zst").unwrap_or(&name);
-        if name.ends_with(".txt") {
+        let is =
+            |path: &Path, wanted| path.extension().is_some_and(|extension| extension == wanted);
+        let plain = if is(path, "zst") { path.with_extension("") } else { path.to_owned() };
+        if is(&plain, "txt") {
             Self::Txt
-        } else if name.ends_with(".csv") {
+        } else if is(&plain, "csv") {
             Self::Csv
         } else {
             Self::Ctr
