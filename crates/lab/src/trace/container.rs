@@ -1,4 +1,4 @@
-//! Reads the container `CTR1`, plain or compressed with zstd, and refuses whatever is not one.
+//! Reads the container `CTR1`, and refuses whatever is not one.
 //!
 //! All numbers are little-endian. A header of 16 bytes: the magic `CTR1`, a `u32` version (1), a
 //! `u64` number of records. Then records of 16 bytes:
@@ -13,85 +13,23 @@
 //! Nothing is allocated by a number that the file claims: memory grows with what has been read,
 //! and a run, which few bytes can make long, counts against a limit before it is expanded.
 
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use super::builder::Builder;
-use super::{Format, REQUESTS_MAX, Trace, TraceError, text};
+use super::format::{name_of, read_error};
+use super::{Trace, TraceError};
 
 const MAGIC: [u8; 4] = *b"CTR1";
-const ZSTD_MAGIC: [u8; 4] = [0x28, 0xB5, 0x2F, 0xFD];
 const VERSION: u32 = 1;
 const HEADER_LEN: usize = 16;
 const RECORD_LEN: usize = 16;
 /// Records that are read at a time. Measured: more do not make it faster.
 const BATCH_LEN: usize = 1 << 16;
 
-impl Trace {
-    /// Reads a trace of at most [`REQUESTS_MAX`] requests from a file.
-    pub fn load(path: impl AsRef<Path>) -> Result<Self, TraceError> {
-        Self::load_at_most(path, REQUESTS_MAX)
-    }
-
-    /// Reads a trace of at most so many requests from a file.
-    pub fn load_at_most(path: impl AsRef<Path>, requests_max: u64) -> Result<Self, TraceError> {
-        Self::load_as(path, &Format::Ctr, requests_max)
-    }
-
-    /// Reads a trace in this format, of at most so many requests, from a file.
-    pub fn load_as(
-        path: impl AsRef<Path>,
-        format: &Format,
-        requests_max: u64,
-    ) -> Result<Self, TraceError> {
-        let path = path.as_ref();
-        let file = File::open(path)
-            .map_err(|source| TraceError::Open { file: path.to_owned(), source })?;
-        Self::read_as(path, file, format, requests_max)
-    }
-
-    /// Reads a container of at most so many requests. `name` is what errors call its source, and the
-    /// last part of it becomes the trace's name, without extensions.
-    pub fn read(
-        name: impl AsRef<Path>,
-        source: impl Read,
-        requests_max: u64,
-    ) -> Result<Self, TraceError> {
-        Self::read_as(name, source, &Format::Ctr, requests_max)
-    }
-
-    /// Like [`Trace::read`], of another format.
-    pub fn read_as(
-        name: impl AsRef<Path>,
-        source: impl Read,
-        format: &Format,
-        requests_max: u64,
-    ) -> Result<Self, TraceError> {
-        let file = name.as_ref();
-        let mut source = BufReader::with_capacity(BATCH_LEN, source);
-        let head = source.fill_buf().map_err(|source| read_error(file, 0, source))?;
-        if head.starts_with(&ZSTD_MAGIC) {
-            let plain =
-                zstd::Decoder::with_buffer(source).map_err(|source| read_error(file, 0, source))?;
-            parse(file, plain, format, requests_max)
-        } else {
-            parse(file, source, format, requests_max)
-        }
-    }
-}
-
-fn parse(
-    file: &Path,
-    source: impl Read,
-    format: &Format,
-    requests_max: u64,
-) -> Result<Trace, TraceError> {
-    match format {
-        Format::Ctr => Container { file, source, offset: 0 }.read(requests_max),
-        Format::Txt => text::read(file, source, None, requests_max),
-        Format::Csv(column) => text::read(file, source, Some(column), requests_max),
-    }
+/// Reads all of `source`.
+pub(super) fn read(file: &Path, source: impl Read, requests_max: u64) -> Result<Trace, TraceError> {
+    Container { file, source, offset: 0 }.read(requests_max)
 }
 
 /// A container that is being read.
@@ -193,18 +131,6 @@ impl<R: Read> Container<'_, R> {
     fn path(&self) -> PathBuf {
         self.file.to_owned()
     }
-}
-
-pub(super) fn read_error(file: &Path, offset: u64, source: io::Error) -> TraceError {
-    TraceError::Read { file: file.to_owned(), offset, source }
-}
-
-/// `traces/oltp.ctr.zst` is called `oltp`.
-pub(super) fn name_of(path: &Path) -> String {
-    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
-    let name = name.strip_suffix(".zst").unwrap_or(&name);
-    let known = [".ctr", ".txt", ".csv"].iter().find_map(|end| name.strip_suffix(end));
-    known.unwrap_or(name).to_owned()
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> u16 {

@@ -6,12 +6,14 @@
 mod builder;
 mod container;
 mod error;
+mod format;
 mod interleave;
 mod numbering;
 mod text;
 
 pub use error::TraceError;
-pub use text::{Column, Format};
+pub use format::Format;
+pub use text::Column;
 
 use builder::Builder;
 

@@ -1,4 +1,4 @@
-//! Reads traces that are text: a key on each line, or in a column of CSV, plain or compressed with zstd.
+//! Reads traces that are text: a key on each line, or in a column of CSV.
 //!
 //! Two keys are the same where their texts are. A decimal number (without zeros before it, of 64 bits at most)
 //! stands for itself, so that neighbours are neighbours; of any other text its hash is the key, and of ten million
@@ -13,24 +13,13 @@ use std::str::FromStr;
 use rustc_hash::FxHasher;
 
 use super::builder::Builder;
-use super::container::{name_of, read_error};
+use super::format::{name_of, read_error};
 use super::{Trace, TraceError};
 
 /// Of a longer line nobody would think that it is a key: memory does not grow with it.
 const LINE_LEN_MAX: usize = 1 << 16;
 /// How much of a line an error tells.
 const TOLD_LEN: usize = 60;
-
-/// What a file with a trace looks like.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Format {
-    /// A container: binary, with runs, writes and tenants.
-    Ctr,
-    /// Text: a key on each line.
-    Txt,
-    /// Text: a key in this column of each line, columns with commas between them.
-    Csv(Column),
-}
 
 /// A column of CSV.
 #[derive(Clone, Debug, PartialEq, Eq)]
