@@ -1,25 +1,16 @@
 //! Whatever text stands where a machine is described, reading it ends in a machine or an error,
 //! never in a panic; and a machine that comes of it keeps its promises.
 
+#[path = "support/promises.rs"]
+mod promises;
+
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use homing_topology::{Allowed, CPU_COUNT_MAX, CpuSet, Machine, Scope};
+use homing_topology::{Allowed, CpuSet, Machine};
+use promises::check;
 use proptest::prelude::*;
-
-/// What every machine promises: each scope cuts its CPUs into pods.
-fn check(machine: &Machine) {
-    assert!(!machine.cpus().is_empty() && machine.cpus().len() <= CPU_COUNT_MAX);
-    for scope in Scope::ALL {
-        let pods = machine.pods(scope);
-        let union = pods.iter().fold(CpuSet::EMPTY, |all, pod| all.or(pod));
-        assert_eq!(union, *machine.online(), "{scope}");
-    }
-    let (first, last) = (machine.cpus()[0].cpu, machine.cpus()[machine.cpus().len() - 1].cpu);
-    let _ = machine.distance(first, last);
-    assert!(machine.restricted(&CpuSet::of(last)).is_some());
-}
 
 /// Text as the kernel, hwloc or a clumsy hand might write it.
 fn text() -> impl Strategy<Value = String> {
