@@ -17,15 +17,18 @@ pub struct ByteSize(
     pub u64,
 );
 
+impl ByteSize {
+    /// How one is written, for errors.
+    pub const FORM: &str = "a number of bytes, or one with K, M, G or T, as in 10G";
+}
+
 const UNITS: [&str; 6] = ["", "K", "M", "G", "T", "P"];
 
 impl FromStr for ByteSize {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let bad = || {
-            format!("{text:?} is not a size: write bytes, or a number with K, M, G or T, as in 10G")
-        };
+        let bad = || format!("{text:?} is not a size: write {}", Self::FORM);
         let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
         let (number, suffix) = text.split_at(digits);
         let suffix = suffix.trim().to_ascii_uppercase();

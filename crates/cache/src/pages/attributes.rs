@@ -39,8 +39,6 @@ const OF_CACHE: [(&str, bool); 12] = [
 const AHEAD_KIB_MAX: usize = 1 << 20;
 /// In the order of [`GroupState::limits`](super::group::GroupState::limits).
 const LIMITS: [&str; 4] = ["min", "low", "high", "max"];
-/// What sizes are set to.
-const SIZES: &str = "a number of bytes, or one with K, M, G or T, as in 10G";
 
 /// The live attributes of a page cache, read and written as text by path: [`PageCache::attributes`].
 ///
@@ -183,7 +181,7 @@ impl AttributeTree for PageCacheAttributes {
             }
             (Some((group, name)), _) if name != "stat" => {
                 let bytes = if value == "max" { Some(u64::MAX) } else { bytes(value) };
-                let bytes = bytes.ok_or_else(|| refused(&format!("{SIZES}, or max")))?;
+                let bytes = bytes.ok_or_else(|| refused(&format!("{}, or max", ByteSize::FORM)))?;
                 let group = self.0.named(group).ok_or_else(missing)?;
                 match name {
                     "min" => group.set_min(bytes),
@@ -194,7 +192,7 @@ impl AttributeTree for PageCacheAttributes {
             }
             (_, "size") => {
                 let bytes = bytes(value).and_then(|bytes| usize::try_from(bytes).ok());
-                let bytes = bytes.ok_or_else(|| refused(SIZES))?;
+                let bytes = bytes.ok_or_else(|| refused(ByteSize::FORM))?;
                 self.0.set_size(bytes).map_err(|error| failed(error.to_string()))?;
             }
             (_, "dirty_background_ratio") => {
