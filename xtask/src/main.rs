@@ -80,16 +80,8 @@ fn lint(root: &Path) -> anyhow::Result<()> {
         .args(["-D", "warnings"]))?;
     // What fuzzes is only looked at here: without its library, which takes a C++ compiler.
     run(cargo(root)
-        .args([
-            "clippy",
-            "--manifest-path",
-            "fuzz/Cargo.toml",
-            "--target-dir",
-            "target",
-            "--",
-            "-D",
-            "warnings",
-        ])
+        .args(["clippy", "--manifest-path", "fuzz/Cargo.toml", "--target-dir", "target", "--"])
+        .args(["-D", "warnings"])
         .env("CUSTOM_LIBFUZZER_PATH", root.join("target/libfuzzer.a")))?;
     run(cargo(root)
         .args(["doc", "--workspace", "--no-deps", "--document-private-items"])
