@@ -160,7 +160,8 @@ mod tests {
                         dir,
                         files: 50,
                         size: 100,
-                        milliseconds: 5,
+                        // So that its threads get a CPU in time where others keep the machine busy.
+                        milliseconds: 50,
                     };
                     let figures = match cell.run() {
                         Ok(figures) => figures,
