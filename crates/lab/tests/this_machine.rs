@@ -2,13 +2,22 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+use std::{fs, thread};
 
-use homing_lab::experiments::{Experiment, HostModel, Key, Plan, Stat, run};
+use homing_lab::experiments::{Experiment, HostModel, Key, Measure, Plan, Stat, run};
+use rustix::time::{ClockId, clock_gettime};
+
+/// Others may use so much of the machine while it is measured: with a third of it the CPU time of an item doubles
+/// where two CPUs are one core.
+const OTHERS_MAX: f64 = 0.1;
+/// How often it is measured anew where others use more.
+const ATTEMPTS: usize = 4;
 
 /// In the least disturbed of three runs, real and simulated: CPU time of an item within a quarter, items
 /// pulled within a tenth. Where nothing else runs, throughput and CPU use agree within a tenth, and
 /// wake-ups for an item too (`homing lab run items`); here others take CPUs away, so throughput may be a
-/// quarter, and a worker that loses its CPU is woken again.
+/// quarter, and a worker that loses its CPU is woken again. Where they take much, nothing is compared.
 #[test]
 fn the_simulated_machine_does_what_this_one_does() {
     let hosts = vec![HostModel::Cfs];
@@ -21,11 +30,22 @@ fn the_simulated_machine_does_what_this_one_does() {
         stale_ns: 0,
     };
     let cells = Experiment::find("items").unwrap().cells(&plan);
-    let measures = run(&cells, &AtomicBool::new(false), |_, _| {}).unwrap();
-    if measures.is_empty() {
-        println!("skipped: this machine's topology cannot be read");
-        return;
+    let measure = |_| {
+        let (measures, others) =
+            beside(|| run(&cells, &AtomicBool::new(false), |_, _| {}).unwrap());
+        println!("{:.0} % of the machine's CPU time went to others", others * 100.0);
+        (others <= OTHERS_MAX).then_some(measures)
+    };
+    match (0..ATTEMPTS).find_map(measure) {
+        None => println!("skipped: others use this machine"),
+        Some(none) if none.is_empty() => {
+            println!("skipped: this machine's topology cannot be read")
+        }
+        Some(measures) => compare(&measures),
     }
+}
+
+fn compare(measures: &[Measure]) {
     let scenarios: BTreeSet<&str> = measures.iter().map(|m| m.key.scenario.as_str()).collect();
     for scenario in scenarios {
         let all = |policy: &str, metric: &str| -> Vec<f64> {
@@ -50,4 +70,30 @@ fn the_simulated_machine_does_what_this_one_does() {
             assert!((0.25..=1.2).contains(&share), "{scenario}: {metric} {real}, {simulated}");
         }
     }
+}
+
+/// What it returns, and which share of the machine's CPU time others used meanwhile; 0 where nobody tells.
+fn beside<T>(it: impl FnOnce() -> T) -> (T, f64) {
+    let cpus = thread::available_parallelism().map_or(1, usize::from) as f64;
+    let others = || machine_time().map(|all| all.saturating_sub(own_time()));
+    let (began, before) = (Instant::now(), others());
+    let result = it();
+    let (took, after) = (began.elapsed(), others());
+    let used = before.zip(after).map(|(before, after)| after.saturating_sub(before));
+    (result, used.unwrap_or_default().as_secs_f64() / (took.as_secs_f64() * cpus))
+}
+
+/// For how long all CPUs have worked, for this machine or other guests of its host.
+fn machine_time() -> Option<Duration> {
+    let stat = fs::read_to_string("/proc/stat").ok()?;
+    // user, nice, system, idle, iowait, irq, softirq, steal, in hundredths of a second.
+    let fields = stat.lines().next()?.split_whitespace().skip(1).take(8);
+    let fields: Vec<u64> = fields.map(|field| field.parse().ok()).collect::<Option<_>>()?;
+    let idle: u64 = fields.get(3..5)?.iter().sum();
+    Some(Duration::from_millis((fields.iter().sum::<u64>() - idle) * 10))
+}
+
+fn own_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
