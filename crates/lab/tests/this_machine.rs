@@ -39,7 +39,7 @@ fn the_simulated_machine_does_what_this_one_does() {
     match (0..ATTEMPTS).find_map(measure) {
         None => println!("skipped: others use this machine"),
         Some(none) if none.is_empty() => {
-            println!("skipped: this machine's topology cannot be read")
+            println!("skipped: this machine's topology cannot be read");
         }
         Some(measures) => compare(&measures),
     }
