@@ -1,12 +1,15 @@
 //! This machine beside the simulation of it: alone in its process, whose CPU time is measured.
 
-use std::collections::BTreeSet;
-use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
-use std::{fs, thread};
+#[path = "../src/cpu_time.rs"]
+mod cpu_time;
 
+use std::collections::BTreeSet;
+use std::fs;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use cpu_time::cpu_time;
 use homing_lab::experiments::{Experiment, HostModel, Key, Measure, Plan, Stat, run};
-use rustix::time::{ClockId, clock_gettime};
 
 /// Others may use so much of the machine while it is measured: with a third of it the CPU time of an item doubles
 /// where two CPUs are one core.
@@ -74,26 +77,22 @@ fn compare(measures: &[Measure]) {
 
 /// What it returns, and which share of the machine's CPU time others used meanwhile; 0 where nobody tells.
 fn beside<T>(it: impl FnOnce() -> T) -> (T, f64) {
-    let cpus = thread::available_parallelism().map_or(1, usize::from) as f64;
-    let others = || machine_time().map(|all| all.saturating_sub(own_time()));
-    let (began, before) = (Instant::now(), others());
+    let (before, own_before) = (machine_time(), cpu_time());
     let result = it();
-    let (took, after) = (began.elapsed(), others());
-    let used = before.zip(after).map(|(before, after)| after.saturating_sub(before));
-    (result, used.unwrap_or_default().as_secs_f64() / (took.as_secs_f64() * cpus))
+    let (after, own) = (machine_time(), cpu_time().saturating_sub(own_before));
+    let others = before.zip(after).map(|(before, after)| {
+        let (busy, all) = (after.0.saturating_sub(before.0), after.1.saturating_sub(before.1));
+        busy.saturating_sub(own).as_secs_f64() / all.as_secs_f64()
+    });
+    (result, others.unwrap_or_default())
 }
 
-/// For how long all CPUs have worked, for this machine or other guests of its host.
-fn machine_time() -> Option<Duration> {
+/// For how long all CPUs have worked, for this machine or other guests of its host, and have been there.
+fn machine_time() -> Option<(Duration, Duration)> {
     let stat = fs::read_to_string("/proc/stat").ok()?;
     // user, nice, system, idle, iowait, irq, softirq, steal, in hundredths of a second.
     let fields = stat.lines().next()?.split_whitespace().skip(1).take(8);
     let fields: Vec<u64> = fields.map(|field| field.parse().ok()).collect::<Option<_>>()?;
-    let idle: u64 = fields.get(3..5)?.iter().sum();
-    Some(Duration::from_millis((fields.iter().sum::<u64>() - idle) * 10))
-}
-
-fn own_time() -> Duration {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
+    let (all, idle): (u64, u64) = (fields.iter().sum(), fields.get(3..5)?.iter().sum());
+    Some((Duration::from_millis((all - idle) * 10), Duration::from_millis(all * 10)))
 }
