@@ -11,6 +11,8 @@ use crate::policy::{Page, Policy, Request, Setup};
 const NONE: u32 = u32::MAX;
 /// Evicted pages that are remembered, for each page that is held.
 const SHADOWS: usize = 6;
+/// Shadows between the one that is given up and the one that is fetched to be given up soon.
+const AHEAD: usize = 8;
 
 /// Evicts what gives the fewest hits for its frame.
 #[derive(Debug)]
@@ -19,9 +21,9 @@ pub struct HitDensity {
     known: Vec<Known>,
     /// Which page each frame holds.
     pages: Vec<Page>,
-    /// Evicted pages, oldest first, and how many evictions there had been.
-    order: VecDeque<(Page, u64)>,
-    evictions: u64,
+    /// Evicted pages, oldest first, and which evictions these were.
+    order: VecDeque<(Page, u32)>,
+    evictions: u32,
     capacity: usize,
 }
 
@@ -30,9 +32,17 @@ pub struct HitDensity {
 struct Known {
     /// Where it is held.
     frame: u32,
-    /// What remains of it, and how many evictions there had been.
-    shadow: Option<Shadow>,
-    evictions: u64,
+    /// Which eviction it was that left the shadow; there is none without one.
+    eviction: u32,
+    shadow: Shadow,
+}
+
+impl Known {
+    const NOTHING: Self = Self { frame: NONE, eviction: NONE, shadow: Shadow::NEVER };
+
+    fn shadow(&self) -> Option<Shadow> {
+        (self.eviction != NONE).then_some(self.shadow)
+    }
 }
 
 impl HitDensity {
@@ -40,7 +50,7 @@ impl HitDensity {
     pub fn new(setup: &Setup<'_>) -> Self {
         Self {
             core: Core::new(setup.capacity),
-            known: vec![Known { frame: NONE, shadow: None, evictions: 0 }; setup.pages],
+            known: vec![Known::NOTHING; setup.pages],
             pages: Vec::with_capacity(setup.capacity),
             evictions: 0,
             order: VecDeque::new(),
@@ -63,13 +73,13 @@ impl HitDensity {
 
     /// Leaves a page out that is not worth a frame.
     fn decline(&mut self, page: Page) -> bool {
-        let rest = self.core.decline(self.known[page as usize].shadow);
+        let rest = self.core.decline(self.known[page as usize].shadow());
         rest.inspect(|&rest| self.remember(page, rest)).is_some()
     }
 
     fn remember(&mut self, page: Page, shadow: Shadow) {
         let known = &mut self.known[page as usize];
-        (known.shadow, known.evictions) = (Some(shadow), self.evictions);
+        (known.shadow, known.eviction) = (shadow, self.evictions);
         self.order.push_back((page, self.evictions));
         self.evictions += 1;
         if self.order.len() > SHADOWS * self.capacity {
@@ -78,11 +88,15 @@ impl HitDensity {
     }
 
     fn forget_oldest(&mut self) {
-        let (page, at) = self.order.pop_front().expect("there are shadows");
-        let Known { shadow, evictions, .. } = &mut self.known[page as usize];
+        let (page, eviction) = self.order.pop_front().expect("there are shadows");
+        if let Some(&(next, _)) = self.order.get(AHEAD) {
+            prefetch(&self.known[next as usize]);
+        }
+        let known = &mut self.known[page as usize];
         // It may have come back since, and been evicted again.
-        if let Some(shadow) = shadow.take_if(|_| *evictions == at) {
-            self.core.forget(shadow);
+        if known.eviction == eviction {
+            known.eviction = NONE;
+            self.core.forget(known.shadow);
         }
     }
 }
@@ -107,7 +121,8 @@ impl Policy for HitDensity {
         let frame = self.free_frame(evicted);
         let known = &mut self.known[page];
         known.frame = frame;
-        let shadow = known.shadow.take();
+        let shadow = known.shadow();
+        known.eviction = NONE;
         self.pages[frame as usize] = request.page;
         self.core.insert(frame, request.write, shadow);
         false

@@ -60,6 +60,9 @@ pub struct Shadow {
 }
 
 impl Shadow {
+    /// Of a page that was never used.
+    pub const NEVER: Self = Self { epoch: 0, history: 0 };
+
     /// How many epochs ago the page was used last, about.
     pub fn age(self, epoch: u32) -> u32 {
         epoch.saturating_sub(self.epoch)
