@@ -216,7 +216,7 @@ fn what_cannot_be_simulated_is_named_with_the_way_out() {
     fs::write(folder.path().join("load.json"), r#"{"depth": 0}"#).unwrap();
     fs::write(folder.path().join("bad.json"), r#"{"depth": -1}"#).unwrap();
     fs::write(folder.path().join("list.json"), "[]").unwrap();
-    let cases: [(&[&str], &[&str]); 13] = [
+    let cases: [(&[&str], &[&str]); 14] = [
         (&["run", "nonesuch"], &["nonesuch", "wq-latency"]),
         (&["run", "wq", "--machine", "ryzen"], &["\"ryzen\"", "ryzen-9-3900x", "4x3x2"]),
         (&["run", "wq", "--seconds", "0"], &["\"0\"", "0.01"]),
@@ -225,6 +225,7 @@ fn what_cannot_be_simulated_is_named_with_the_way_out() {
         (&["run", "wq", "--seeds", "-1"], &["'-1'", "--seeds"]),
         (&["compare", "--host", "bsd"], &["bsd", "near-newidle"]),
         (&["compare", "--random", "0"], &["'0'", "--random"]),
+        (&["compare", "--machine", "random:x"], &["--machine random:x", "1000000"]),
         (&["recommend", "--workload", "load.json"], &["load.json: depth is 0", "65536"]),
         (&["recommend", "--workload", "bad.json"], &["bad.json", "`-1`", "an example: {"]),
         (&["recommend", "--workload", "list.json"], &["list.json holds a list", "{\"issuers\""]),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use anyhow::Context as _;
 use clap::Args;
 use homing_lab::experiments::{Comparison, MachineSet, Measure, NamedMachine, Sweep, Worst};
 use serde_json::{Value, json};
@@ -20,6 +21,12 @@ const DEFAULT_MACHINE: &str = "ryzen-9-3900x";
 /// All presets.
 const PRESETS: &str = "presets";
 
+/// Before the number of one that is drawn.
+const RANDOM: &str = "random:";
+
+/// So many are drawn at most.
+const RANDOM_MAX: usize = 1_000_000;
+
 /// The worst places that are told one by one.
 const WORST: usize = 10;
 
@@ -28,17 +35,23 @@ const WORST: usize = 10;
   homing lab compare --random 100
   homing lab compare --machine epyc-9654-2s,ryzen-9-7950x --seeds 3 --scopes
   homing lab compare --machine presets --host pinned
+  homing lab compare --machine random:8 --seeds 10                  one of these, looked at closely
   homing lab compare --features SWQUEUE --features SWQUEUE,XSTEAL    what each part is worth
   homing lab compare --random 1000 --shard 2/64 --out sweep         to be put together by merge")]
 pub(crate) struct CompareArgs {
-    /// Machines, as for homing lab run; presets are all of those [default: the published Ryzen]
+    /// Machines, as for homing lab run; presets are all of those, random:8 is number 8 of those that
+    /// --random draws [default: the published Ryzen]
     #[arg(long = "machine", value_name = "MACHINE", value_delimiter = ',')]
     machines: Vec<String>,
 
     /// So many random machines: shape, costs, disk, lengths and depth are drawn
     #[arg(long, value_name = "N", conflicts_with = "machines",
-        value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+        value_parser = clap::value_parser!(u64).range(1..=RANDOM_MAX as u64))]
     random: Option<u64>,
+
+    /// Which draw random machines are of: with another number they are others
+    #[arg(long, value_name = "SEED", default_value_t = 1)]
+    draw: u64,
 
     /// How many seeds
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=10_000))]
@@ -66,7 +79,7 @@ pub(crate) struct CompareArgs {
 impl CompareArgs {
     fn set(&self) -> anyhow::Result<MachineSet> {
         if let Some(count) = self.random {
-            return Ok(MachineSet::random(usize::try_from(count)?, 1));
+            return Ok(MachineSet::random(usize::try_from(count)?, self.draw));
         }
         let mut names = self.machines.clone();
         if names.is_empty() {
@@ -76,8 +89,22 @@ impl CompareArgs {
             let presets = NamedMachine::preset_names().map(str::to_owned);
             names.splice(place..=place, presets);
         }
-        let machines = names.iter().map(|name| NamedMachine::find(name));
-        Ok(MachineSet::named(machines.collect::<Result<_, _>>()?))
+        let mut set = MachineSet::named(Vec::new());
+        for name in &names {
+            set.append(self.machine(name)?);
+        }
+        Ok(set)
+    }
+
+    fn machine(&self, name: &str) -> anyhow::Result<MachineSet> {
+        let Some(number) = name.strip_prefix(RANDOM) else {
+            return Ok(MachineSet::named(vec![NamedMachine::find(name)?]));
+        };
+        let number = number.parse().ok().filter(|&number| number < RANDOM_MAX);
+        let number = number.with_context(|| {
+            format!("--machine {name}: {RANDOM} is followed by a number below {RANDOM_MAX}")
+        })?;
+        Ok(MachineSet::random_one(number, self.draw))
     }
 }
 

@@ -41,6 +41,18 @@ impl MachineSet {
         Self { machines: (0..count).map(|number| Variant::random(number, &mut rng)).collect() }
     }
 
+    /// Of [`random`](Self::random) machines the one of this number.
+    pub fn random_one(number: usize, seed: u64) -> Self {
+        let mut all = Self::random(number + 1, seed);
+        all.machines.drain(..number);
+        all
+    }
+
+    /// Adds the machines of another set.
+    pub fn append(&mut self, mut other: Self) {
+        self.machines.append(&mut other.machines);
+    }
+
     /// The runs: each machine, load and host of the plan with the kernel's settings, homing, and
     /// `auto`; with each of homing's scopes too, if `scopes`. The plan's machine is not asked for.
     pub fn cells(&self, plan: &Plan, scopes: bool) -> Vec<Cell> {
@@ -147,5 +159,9 @@ mod tests {
         };
         assert_eq!(names(1), names(1));
         assert_ne!(names(1), names(2));
+        let mut some = MachineSet::random_one(7, 1);
+        some.append(MachineSet::random_one(0, 1));
+        let all = MachineSet::random(20, 1).fingerprints();
+        assert_eq!(some.fingerprints(), [all[7].clone(), all[0].clone()]);
     }
 }
