@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-use homing_sched::ISSUERS_OF_LATE;
+use homing_sched::{ISSUERS_OF_LATE, IssuersPlaces};
 use homing_topology::{CPU_COUNT_MAX, CpuId, CpuSet};
 
 use crate::cpu_bits::CpuBits;
@@ -20,17 +20,9 @@ const INTERVAL_NS: u64 = 8_000_000;
 pub(crate) struct Issuers {
     short: Memory,
     long: Memory,
-    /// By the issuer's number: that of its cache.
+    /// By the issuer's number: a CPU by which its cache is known.
     caches: Box<[AtomicU16]>,
-    /// When one of them last went to another cache.
-    moved_ns: AtomicU64,
 }
-
-/// How many issued from each cache.
-pub(crate) type Counts = [u16; CPU_COUNT_MAX];
-
-/// It has issued from no cache so far.
-const NOWHERE: u16 = u16::MAX;
 
 /// Issuers of this interval and of the one before. Time passes as somebody looks: where nobody does,
 /// nothing depends on it.
@@ -54,13 +46,12 @@ impl Issuers {
         Self {
             short: Memory::new(INTERVAL_NS),
             long: Memory::new(long_ns),
-            caches: (0..NUMBERS).map(|_| AtomicU16::new(NOWHERE)).collect(),
-            moved_ns: AtomicU64::new(0),
+            caches: (0..NUMBERS).map(|_| AtomicU16::new(0)).collect(),
         }
     }
 
-    /// This thread issues, or would, from the cache of this number.
-    pub(crate) fn note(&self, cache: usize, now_ns: u64) {
+    /// This thread issues, or would, from the cache that is named by a CPU of it.
+    pub(crate) fn note(&self, cache: CpuId, now_ns: u64) {
         let number = NUMBER.get().unwrap_or_else(|| {
             let next = LAST.fetch_add(1, Ordering::Relaxed) as usize % NUMBERS;
             let number = CpuId::new(next).expect("it is below the maximum");
@@ -69,13 +60,9 @@ impl Issuers {
         });
         self.short.note(number, now_ns);
         self.long.note(number, now_ns);
-        let (place, cache) = (&self.caches[number.index()], cache as u16);
-        let before = place.load(Ordering::Relaxed);
-        if before != cache {
+        let (place, cache) = (&self.caches[number.index()], cache.index() as u16);
+        if place.load(Ordering::Relaxed) != cache {
             place.store(cache, Ordering::Relaxed);
-            if before != NOWHERE {
-                self.moved_ns.store(now_ns, Ordering::Relaxed);
-            }
         }
     }
 
@@ -89,22 +76,26 @@ impl Issuers {
         self.long.count(now_ns)
     }
 
-    /// From where they issued of late.
-    pub(crate) fn counts_of_late(&self, now_ns: u64) -> Counts {
-        let mut counts = [0; CPU_COUNT_MAX];
+    /// From where they issued of late; of a cache, known by this CPU, so many CPUs are in use.
+    pub(crate) fn places_of_late(
+        &self,
+        now_ns: u64,
+        cpus_of: impl Fn(CpuId) -> usize,
+    ) -> IssuersPlaces {
+        let mut places = IssuersPlaces::default();
+        // Of each cache how many there are, and how many CPUs.
+        let mut caches = [(0_u16, 0_u16); CPU_COUNT_MAX];
         for number in self.long.all(now_ns).iter() {
-            let cache = self.caches[number.index()].load(Ordering::Relaxed);
-            if let Some(count) = counts.get_mut(usize::from(cache)) {
-                *count += 1;
+            let cache = usize::from(self.caches[number.index()].load(Ordering::Relaxed));
+            let Some(cpu) = CpuId::new(cache) else { continue };
+            let (issuers, cpus) = &mut caches[cache];
+            if *issuers == 0 {
+                *cpus = cpus_of(cpu) as u16;
             }
+            places.add((*cpus).into(), (*issuers).into());
+            *issuers += 1;
         }
-        counts
-    }
-
-    /// Whether all of them have stayed behind their caches for as long as they are remembered.
-    pub(crate) fn are_settled(&self, now_ns: u64) -> bool {
-        let moved_ns = self.moved_ns.load(Ordering::Relaxed);
-        now_ns.saturating_sub(moved_ns) >= 2 * self.long.interval_ns
+        places
     }
 }
 
@@ -166,32 +157,22 @@ mod tests {
     #[test]
     fn threads_are_counted_once_and_forgotten() {
         let issuers = Arc::new(Issuers::new());
-        for cache in [0, 64, 64] {
+        for cache in [0, 1, 1] {
             let issuers = Arc::clone(&issuers);
+            let cache = CpuId::new(64 * cache).unwrap();
             thread::spawn(move || (0..5).for_each(|_| issuers.note(cache, 1))).join().unwrap();
         }
         assert_eq!(issuers.count(INTERVAL_NS - 1), 3);
         assert_eq!(issuers.count(INTERVAL_NS), 3, "one interval later");
-        issuers.note(0, INTERVAL_NS);
+        issuers.note(CpuId::new(0).unwrap(), INTERVAL_NS);
         assert_eq!(issuers.count(2 * INTERVAL_NS), 1, "two");
         assert_eq!(issuers.count_of_late(2 * INTERVAL_NS), 4);
-        let counts = issuers.counts_of_late(2 * INTERVAL_NS);
-        assert_eq!((counts[0], counts[64], counts.iter().sum::<u16>()), (2, 2, 4));
+        // Two behind a cache of 64 CPUs, this thread one of them, and two behind one of a single CPU.
+        let cpus_of = |cpu: CpuId| if cpu.index() == 64 { 1 } else { 64 };
+        let places = issuers.places_of_late(2 * INTERVAL_NS, cpus_of);
+        assert_eq!((places.beside, places.seated), (65, 3));
         let late_ns = 2 * INTERVAL_NS * ISSUERS_OF_LATE;
         assert_eq!(issuers.count_of_late(late_ns), 0, "nobody has issued for so long");
         assert_eq!(issuers.count(60_000_000_000), 0, "however long nobody has looked");
-    }
-
-    #[test]
-    fn who_comes_is_settled_and_who_goes_to_another_cache_is_not() {
-        let (issuers, begin_ns) = (Issuers::new(), 60_000_000_000);
-        let (one, other) = (0, 1);
-        issuers.note(one, begin_ns);
-        issuers.note(one, begin_ns + 1);
-        assert!(issuers.are_settled(begin_ns + 1));
-        issuers.note(other, begin_ns + 2);
-        let late_ns = 2 * INTERVAL_NS * ISSUERS_OF_LATE;
-        assert!(!issuers.are_settled(begin_ns + 2) && !issuers.are_settled(begin_ns + 1 + late_ns));
-        assert!(issuers.are_settled(begin_ns + 2 + late_ns));
     }
 }

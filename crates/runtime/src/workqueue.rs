@@ -6,8 +6,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use homing_sched::{CacheUse, Facts, HandOff, HandOffFacts, IssuersPlaces, hand_off};
-use homing_topology::{CpuId, CpuSet, NodeId, Scope};
+use homing_sched::{Facts, HandOff, HandOffFacts, hand_off};
+use homing_topology::{CpuId, NodeId};
 
 use crate::books::Counters;
 use crate::clock::now_ns;
@@ -262,7 +262,6 @@ impl Workqueue {
             spare_cpu_count: usize::MAX,
             spare_of_late: usize::MAX,
             idle_of_late: true,
-            idle_elsewhere: false,
         };
         // The machine's load is looked at only where the rest speaks for queueing.
         if hand_off(&facts) == HandOff::Queue {
@@ -276,25 +275,16 @@ impl Workqueue {
         let shared = &self.of.shared;
         let now_ns = now_ns();
         let (layout, active) = (shared.dispatch.layout(), shared.dispatch.active());
-        let caches = layout.pods(Scope::Cache);
-        let cpu = local::running_on();
-        // A CPU that came while we run has none.
-        let here = caches.pod_of(cpu).unwrap_or(0);
         if !local::is_worker_of(shared) {
-            // It uses its CPU, whoever runs the item.
-            shared.dispatch.occupy(cpu);
-            shared.issuers.note(here, now_ns);
+            let cpu = local::running_on();
+            shared.issuers.note(layout.rings(cpu)[0].first().unwrap_or(cpu), now_ns);
         }
         let cpus = active.len();
         let items_ns = || shared.dispatch.slots().map(|(_, slot)| slot.books.busy_ns()).sum();
         let spare = shared.spare.count(items_ns);
-        let counts = LazyCell::new(|| shared.issuers.counts_of_late(now_ns));
         let places = LazyCell::new(|| {
-            let mut places = IssuersPlaces::default();
-            for (cache, issuers) in caches.iter().zip(*counts) {
-                places.add(cache.and(&active).len(), issuers.into());
-            }
-            places
+            let cpus_of = |cpu| layout.rings(cpu)[0].and(&active).len();
+            shared.issuers.places_of_late(now_ns, cpus_of)
         });
         let left_by = |issuers: usize| {
             // Where there are fewer than CPUs some are left in any case.
@@ -306,20 +296,6 @@ impl Workqueue {
         // Asked for only where it decides: each request comes by here.
         if facts.spare_cpu_count > 0 && !spare.any_idle {
             facts.spare_of_late = left_by(shared.issuers.count_of_late(now_ns));
-        }
-        if caches.len() > 1
-            && shared.issuers.are_settled(now_ns)
-            && hand_off(facts) == HandOff::Inline
-        {
-            let awake = active.minus(&shared.dispatch.idle());
-            let use_of = |(cache, issuers): (&CpuSet, u16)| CacheUse {
-                cpus: cache.and(&active).len(),
-                cores: layout.count_cores(&cache.and(&active)),
-                issuers: issuers.into(),
-                awake: cache.and(&awake).len(),
-            };
-            facts.idle_elsewhere = use_of((caches.cpus(here), counts[here])).is_crowded()
-                && caches.iter().zip(*counts).map(use_of).any(|cache| cache.has_free_core());
         }
     }
 

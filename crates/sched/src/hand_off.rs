@@ -18,39 +18,6 @@ pub const ISSUERS_OF_LATE: u64 = 16;
 /// the one that gains 13 % gains 7.
 const CROWDED_PART: usize = 6;
 
-/// A cache, and who uses its CPUs.
-///
-/// ```
-/// use homing_sched::CacheUse;
-///
-/// let cache = CacheUse { cpus: 8, cores: 4, issuers: 2, awake: 1 };
-/// assert!(cache.has_free_core() && !cache.is_crowded());
-/// assert!(CacheUse { issuers: 9, ..cache }.is_crowded());
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CacheUse {
-    /// Its CPUs that have workers.
-    pub cpus: usize,
-    /// And the cores that these are of.
-    pub cores: usize,
-    /// Issuers that issued from there of late.
-    pub issuers: usize,
-    /// Workers there that are awake.
-    pub awake: usize,
-}
-
-impl CacheUse {
-    /// Whether issuers there have to take turns.
-    pub const fn is_crowded(&self) -> bool {
-        self.issuers > self.cpus
-    }
-
-    /// Whether a core is nobody's. A sibling of somebody's is little to win.
-    pub const fn has_free_core(&self) -> bool {
-        self.issuers + self.awake < self.cores
-    }
-}
-
 /// From where issuers issued of late.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IssuersPlaces {
@@ -61,10 +28,10 @@ pub struct IssuersPlaces {
 }
 
 impl IssuersPlaces {
-    /// Adds a cache of so many CPUs, from which so many issuers did.
-    pub fn add(&mut self, cpus: usize, issuers: usize) {
-        self.beside += if issuers > 0 { cpus } else { 0 };
-        self.seated += issuers.min(cpus);
+    /// One more issuer was last seen behind a cache of so many CPUs, where so many were counted before.
+    pub fn add(&mut self, cpus: usize, others: usize) {
+        self.beside += if others == 0 { cpus } else { 0 };
+        self.seated += usize::from(others < cpus);
     }
 
     /// How many of so many CPUs so many issuers take: one each, but no more than there are where they issue from.
@@ -73,8 +40,8 @@ impl IssuersPlaces {
     /// use homing_sched::IssuersPlaces;
     ///
     /// let mut places = IssuersPlaces::default();
-    /// places.add(2, 4); // four behind a cache of two CPUs
-    /// (0..2).for_each(|_| places.add(2, 1)); // and one behind each of two others
+    /// (0..4).for_each(|others| places.add(2, others)); // four behind a cache of two CPUs
+    /// (0..2).for_each(|_| places.add(2, 0)); // and one behind each of two others
     /// assert_eq!(places.taken(6, 6), 4);
     /// ```
     pub fn taken(&self, cpus: usize, issuers: usize) -> usize {
@@ -107,10 +74,6 @@ pub struct HandOffFacts {
     /// Whether some CPU was idle of late. Then there is something to win, however many issuers there are: they
     /// may all be behind one cache.
     pub idle_of_late: bool,
-    /// The issuer's cache [is crowded](CacheUse::is_crowded), another one [has a core](CacheUse::has_free_core) that is
-    /// nobody's, and no issuer has gone to another cache for as long as twice what [`ISSUERS_OF_LATE`] says: else one
-    /// may come to that core by itself.
-    pub idle_elsewhere: bool,
 }
 
 /// Where an item runs.
@@ -124,7 +87,6 @@ pub struct HandOffFacts {
 ///     spare_cpu_count: 4,
 ///     spare_of_late: 4,
 ///     idle_of_late: false,
-///     idle_elsewhere: false,
 /// };
 /// assert_eq!(hand_off(&facts), HandOff::Queue);
 /// let busy = HandOffFacts { spare_cpu_count: 0, ..facts };
@@ -153,7 +115,6 @@ pub enum HandOff {
 ///     spare_cpu_count: 1,
 ///     spare_of_late: 1,
 ///     idle_of_late: true,
-///     idle_elsewhere: false,
 /// };
 /// assert_eq!(hand_off(&facts), HandOff::Inline, "half the time would be overhead");
 /// let long = HandOffFacts { item_ns: 10 * HAND_OFF_NS, ..facts };
@@ -162,25 +123,12 @@ pub enum HandOff {
 pub fn hand_off(facts: &HandOffFacts) -> HandOff {
     let long = facts.item_ns >= WORTH * HAND_OFF_NS;
     let is_spare = facts.spare_cpu_count > 0 && (facts.idle_of_late || facts.spare_of_late > 0);
-    if long && facts.issuer_has_more && (is_spare || facts.idle_elsewhere) {
-        HandOff::Queue
-    } else {
-        HandOff::Inline
-    }
+    if long && facts.issuer_has_more && is_spare { HandOff::Queue } else { HandOff::Inline }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_core_is_free_where_neither_issuers_nor_workers_are() {
-        let cache = CacheUse { cpus: 8, cores: 4, issuers: 2, awake: 1 };
-        assert!(cache.has_free_core() && !cache.is_crowded());
-        assert!(!CacheUse { awake: 2, ..cache }.has_free_core(), "only siblings");
-        assert!(!CacheUse { issuers: 8, ..cache }.is_crowded(), "one each");
-        assert!(CacheUse { issuers: 9, ..cache }.is_crowded());
-    }
 
     #[test]
     fn queues_only_long_work_of_a_busy_issuer_beside_an_idle_cpu() {
@@ -190,16 +138,12 @@ mod tests {
             spare_cpu_count: 1,
             spare_of_late: 1,
             idle_of_late: false,
-            idle_elsewhere: false,
         };
         let crowded = HandOffFacts { spare_of_late: 0, ..base };
         assert_eq!(hand_off(&base), HandOff::Queue);
         assert_eq!(hand_off(&HandOffFacts { idle_of_late: true, ..crowded }), HandOff::Queue);
-        let alone = HandOffFacts { spare_cpu_count: 0, idle_elsewhere: true, ..crowded };
-        assert_eq!(hand_off(&alone), HandOff::Queue);
         for facts in [
             HandOffFacts { item_ns: 3_000, ..base },
-            HandOffFacts { item_ns: 3_000, ..alone },
             HandOffFacts { issuer_has_more: false, ..base },
             HandOffFacts { spare_cpu_count: 0, ..base },
             HandOffFacts { spare_cpu_count: 0, idle_of_late: true, ..base },

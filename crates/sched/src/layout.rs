@@ -99,7 +99,6 @@ pub struct QueueId {
 /// assert_eq!(layout.nearest_active(five, &"0,7".parse()?).index(), 7);
 /// let idle = layout.whole_cores(&"0-2".parse()?, layout.machine().online());
 /// assert_eq!(idle.to_string(), "0,1", "2 has a busy sibling");
-/// assert_eq!(layout.count_cores(&"0-2".parse()?), 2);
 /// let apart = layout.apart(&"0-3".parse()?, &"1".parse()?);
 /// assert_eq!(apart.to_string(), "2,3", "0 shares a core with 1");
 /// assert_eq!(layout.leaders(Level::Shard).to_string(), "0,4");
@@ -238,12 +237,6 @@ impl Layout {
         }
         let whole = |cpu: &CpuId| self.cores[cpu.index()].and(active).is_subset(idle);
         idle.iter().filter(whole).collect()
-    }
-
-    /// How many cores these CPUs are of.
-    pub fn count_cores(&self, cpus: &CpuSet) -> usize {
-        let is_first = |cpu: &CpuId| self.cores[cpu.index()].and(cpus).first() == Some(*cpu);
-        if self.has_siblings { cpus.iter().filter(is_first).count() } else { cpus.len() }
     }
 
     /// Those of `cpus` in whose core none of `others` is.

@@ -75,9 +75,7 @@ pub use auto::{Auto, TRIAL_NS, Taken, WINDOW_NS, Window};
 pub use decision_log::{DecisionLog, DecisionLogError};
 pub use facts::Facts;
 pub use features::{Features, ParseFeaturesError};
-pub use hand_off::{
-    CacheUse, HAND_OFF_NS, HandOff, HandOffFacts, ISSUERS_OF_LATE, IssuersPlaces, hand_off,
-};
+pub use hand_off::{HAND_OFF_NS, HandOff, HandOffFacts, ISSUERS_OF_LATE, IssuersPlaces, hand_off};
 pub use idle::{IDLE_PATIENCE_NS, Idle, RESTED_NS};
 pub use issuer_time::{IssuerClock, IssuerTime};
 pub use issuer_wait::{IssuerWait, issuer_waits};

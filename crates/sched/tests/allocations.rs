@@ -63,7 +63,6 @@ fn decide(layout: &Layout, facts: &Snapshot, queue: QueueId, cpu: CpuId, shares:
         spare_cpu_count: 3,
         spare_of_late: 3,
         idle_of_late: true,
-        idle_elsewhere: false,
     });
     tick(&Running {
         running_for_ns: 20_000_000,

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, VecDeque};
 
 use homing_sched::{
     Affinity, Attributes, Facts, Features, HandOff, Idle, IssuerClock, Layout, Next as Decision,
-    QueueId, Reach, Search, Shares, before_park, calls_for_decision, home, issuer_waits, overdue,
-    reach, start, submit,
+    QueueId, Reach, Search, Shares, before_park, calls_for_decision, hand_off, home, issuer_waits,
+    overdue, reach, start, submit,
 };
-use homing_topology::{CpuId, CpuSet, Machine, Scope};
+use homing_topology::{CpuId, CpuSet, Machine};
 
 use super::board::{Board, POOL};
 use super::chooser::Chooser;
@@ -164,11 +164,9 @@ impl Homing {
             return HandOff::Queue;
         }
         let cpu = host.geometry().id(host.cpu_of(issuer));
-        // It uses its CPU, whoever runs the item.
-        self.board.occupy(cpu);
-        let cache = self.layout.pods(Scope::Cache).pod_of(cpu).expect("issuers run on CPUs");
-        self.spare.note(issuer, cache);
-        self.spare.decide(item_ns, &self.layout, &self.board.idle, cache)
+        self.spare.note(issuer, &self.layout.rings(cpu)[0]);
+        let (cpus, idle) = (host.geometry().len(), !self.board.idle.is_empty());
+        hand_off(&self.spare.facts(item_ns, cpus, idle))
     }
 
     /// An issuer is about to wait for its items: its CPU is free for them.

@@ -1,11 +1,9 @@
 //! What `hand_off` goes by: who issues, and whether some worker has nothing to do.
 
+use homing_sched::{HandOffFacts, ISSUERS_OF_LATE, IssuersPlaces};
 use std::collections::BTreeMap;
 
-use homing_sched::{
-    CacheUse, HandOff, HandOffFacts, ISSUERS_OF_LATE, IssuersPlaces, Layout, hand_off,
-};
-use homing_topology::{CPU_COUNT_MAX, CpuId, CpuSet, Scope};
+use homing_topology::{CPU_COUNT_MAX, CpuId, CpuSet};
 
 use crate::host::ThreadId;
 
@@ -19,10 +17,9 @@ const SAMPLE_TICKS: u64 = 100;
 pub(super) struct Spare {
     issuers: Memory,
     issuers_of_late: Memory,
-    /// Behind which of the caches each issued last.
+    /// Behind which of these caches each issued last.
     at: BTreeMap<CpuId, usize>,
-    /// At which tick one of them went to another cache.
-    moved: u64,
+    caches: Vec<CpuSet>,
     /// Whether a worker was idle in this interval, and in the one before.
     idle: [bool; 2],
     ticks: u64,
@@ -49,12 +46,15 @@ impl Memory {
 }
 
 impl Spare {
-    /// This one issues, or would, from behind the cache of this number.
-    pub(super) fn note(&mut self, issuer: ThreadId, cache: usize) {
-        if let Some(number) = number(issuer) {
-            if self.at.insert(number, cache).is_some_and(|before| before != cache) {
-                self.moved = self.ticks;
+    /// This one issues, or would, from a cache of these CPUs.
+    pub(super) fn note(&mut self, issuer: ThreadId, cache: &CpuSet) {
+        if let Some(number) = CpuId::new(issuer.0 as usize % CPU_COUNT_MAX) {
+            let at = self.caches.iter().position(|cpus| cpus == cache);
+            let at = at.unwrap_or(self.caches.len());
+            if at == self.caches.len() {
+                self.caches.push(*cache);
             }
+            self.at.insert(number, at);
             self.issuers.now.insert(number);
             self.issuers_of_late.now.insert(number);
         }
@@ -82,47 +82,23 @@ impl Spare {
         }
     }
 
-    /// What `hand_off` goes by, where these CPUs have workers with nothing to do. `cache`: from where it is issued.
-    pub(super) fn decide(
-        &self,
-        item_ns: u64,
-        layout: &Layout,
-        idle: &CpuSet,
-        cache: usize,
-    ) -> HandOff {
-        let caches = layout.pods(Scope::Cache);
-        let cpus = layout.machine().online().len();
+    pub(super) fn facts(&self, item_ns: u64, cpus: usize, idle: bool) -> HandOffFacts {
         let of_late = self.issuers_of_late.all();
-        let mut counts = vec![0; caches.len()];
-        for at in of_late.iter().filter_map(|number| self.at.get(&number)) {
-            counts[*at] += 1;
-        }
         let mut places = IssuersPlaces::default();
-        for (cache, &issuers) in caches.iter().zip(&counts) {
-            places.add(cache.len(), issuers);
+        let mut counts = vec![0; self.caches.len()];
+        for at in of_late.iter().filter_map(|number| self.at.get(&number)) {
+            places.add(self.caches[*at].len(), counts[*at]);
+            counts[*at] += 1;
         }
         let left_by = |issuers: CpuSet| {
             self.unused_lately.max(cpus.saturating_sub(places.taken(cpus, issuers.len())))
         };
-        let settled = self.ticks - self.moved >= 2 * ISSUING_TICKS * ISSUERS_OF_LATE;
-        let mut uses = caches.iter().zip(&counts).map(|(cache, &issuers)| CacheUse {
-            cpus: cache.len(),
-            cores: layout.count_cores(cache),
-            issuers,
-            awake: cache.minus(idle).len(),
-        });
-        let crowded = settled && counts[cache] > caches.cpus(cache).len();
-        hand_off(&HandOffFacts {
+        HandOffFacts {
             item_ns,
             issuer_has_more: true,
             spare_cpu_count: left_by(self.issuers.all()),
             spare_of_late: left_by(of_late),
-            idle_of_late: !idle.is_empty() || self.idle != [false; 2],
-            idle_elsewhere: crowded && uses.any(|cache| cache.has_free_core()),
-        })
+            idle_of_late: idle || self.idle != [false; 2],
+        }
     }
-}
-
-fn number(issuer: ThreadId) -> Option<CpuId> {
-    CpuId::new(issuer.0 as usize % CPU_COUNT_MAX)
 }
