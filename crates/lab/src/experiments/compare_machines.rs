@@ -37,15 +37,12 @@ impl MachineSet {
 
     /// So many machines that nobody has: shape, costs, disk, lengths and depth are drawn.
     pub fn random(count: usize, seed: u64) -> Self {
-        let mut rng = Rng::new(seed);
-        Self { machines: (0..count).map(|number| Variant::random(number, &mut rng)).collect() }
+        Self { machines: Variant::draw(seed).take(count).collect() }
     }
 
     /// Of [`random`](Self::random) machines the one of this number.
     pub fn random_one(number: usize, seed: u64) -> Self {
-        let mut all = Self::random(number + 1, seed);
-        all.machines.drain(..number);
-        all
+        Self { machines: Variant::draw(seed).skip(number).take(1).collect() }
     }
 
     /// Adds the machines of another set.
@@ -102,6 +99,12 @@ impl MachineSet {
 }
 
 impl Variant {
+    /// One after the other.
+    fn draw(seed: u64) -> impl Iterator<Item = Self> {
+        let mut rng = Rng::new(seed);
+        (0..).map(move |number| Self::random(number, &mut rng))
+    }
+
     fn random(number: usize, rng: &mut Rng) -> Self {
         let one_of =
             |rng: &mut Rng, choices: &[u64]| choices[rng.below(choices.len() as u64) as usize];
