@@ -29,8 +29,9 @@ use crate::block::{BlockError, Done};
 /// disk's gain.
 const DESCRIPTION_COUNT: usize = 16;
 
-/// How many files a volume has open at most: those descriptions, and the one that reads and writes.
-pub const FILES_EACH: usize = 2 * DESCRIPTION_COUNT + 1;
+/// How many files a volume has open at most: those descriptions, the one that reads and writes, and one that is
+/// asked what others may have heard.
+pub const FILES_EACH: usize = 2 * DESCRIPTION_COUNT + 2;
 
 /// The descriptions of a file to sync through, and whether one of them ever failed.
 #[derive(Debug)]
@@ -38,6 +39,8 @@ pub(crate) struct Syncs {
     /// The engine's; none where the file could not be opened anew.
     shared: Option<SharedFile>,
     descriptions: Vec<Mutex<Arc<fs::File>>>,
+    /// Asked what one of those may have heard; locked after it. None where it could not be opened anew.
+    asked: Option<Mutex<Arc<fs::File>>>,
     poisoned: Arc<AtomicBool>,
 }
 
@@ -58,6 +61,7 @@ impl Syncs {
         Self {
             shared,
             descriptions: descriptions.into_iter().map(Mutex::new).collect(),
+            asked: more().next().map(Mutex::new),
             poisoned: Arc::default(),
         }
     }
@@ -97,12 +101,11 @@ impl Syncs {
         let last = || self.descriptions.last().expect("there is one at least");
         let file = free.unwrap_or_else(|| last().lock().unwrap_or_else(PoisonError::into_inner));
         self.check_health()?;
-        let result = sync(&file);
-        drop(file);
-        result.map_err(|error| match error {
+        // `SYNC-2`: nobody else has the description before it is known what this one has heard.
+        sync(&file).map_err(|error| match error {
             SyncError::Lost(source) => self.lost(source),
             SyncError::NotBegun(error) => error,
-            SyncError::Unclear(error) => match self.ask_others() {
+            SyncError::Unclear(error) => match self.ask_another() {
                 Ok(()) => error,
                 Err(source) => self.lost(source),
             },
@@ -114,16 +117,13 @@ impl Syncs {
         BlockError::Flush(source)
     }
 
-    /// Whether something was lost that one of the descriptions has told of already: each tells once.
-    /// Of two one is another than that.
-    fn ask_others(&self) -> io::Result<()> {
-        if self.descriptions.len() == 1 {
+    /// Whether something was lost that the description of a sync may have told of already: each tells once. So
+    /// one is asked that no sync has.
+    fn ask_another(&self) -> io::Result<()> {
+        let Some(other) = &self.asked else {
             return Err(io::Error::other("a write to a full disk, or the write-back, failed"));
-        }
-        self.descriptions
-            .iter()
-            .take(2)
-            .try_for_each(|one| one.lock().unwrap_or_else(PoisonError::into_inner).sync_data())
+        };
+        other.lock().unwrap_or_else(PoisonError::into_inner).sync_data()
     }
 }
 
@@ -180,6 +180,56 @@ mod tests {
         assert!(syncs.run(|_| Err::<(), _>(SyncError::Lost(io::Error::other("no")))).is_err());
         let next = syncs.run(|_| -> Result<(), _> { panic!("a sync after one that failed") });
         assert!(matches!(next, Err(BlockError::Poisoned)));
+    }
+
+    /// Else a flush that goes through it hears that all is well.
+    #[test]
+    fn while_it_is_unclear_what_was_lost_nobody_else_has_the_description() {
+        let syncs = Arc::new(Syncs::new(&Arc::new(tempfile::tempfile().unwrap())));
+        let (tell, told) = mpsc::channel();
+        let full = || BlockError::Flush(io::ErrorKind::StorageFull.into());
+        let held = syncs.asked.as_ref().unwrap().lock().unwrap();
+        let of = Arc::clone(&syncs);
+        let unclear = std::thread::spawn(move || {
+            of.run(|file| {
+                tell.send(file.as_raw_fd()).unwrap();
+                Err::<(), _>(SyncError::Unclear(full()))
+            })
+        });
+        let heard = told.recv().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        let by = syncs.run(|file| Ok(file.as_raw_fd())).unwrap();
+        assert_ne!(by, heard);
+        drop(held);
+        assert!(unclear.join().unwrap().is_err());
+        syncs.check_health().unwrap();
+    }
+
+    #[test]
+    fn who_waits_for_a_description_that_fails_finds_the_device_poisoned() {
+        for _ in 0..200 {
+            // As where it cannot be opened anew.
+            let description = Mutex::new(Arc::new(tempfile::tempfile().unwrap()));
+            let (descriptions, poisoned) = (vec![description], Arc::default());
+            let syncs = Syncs { shared: None, descriptions, asked: None, poisoned };
+            let begun = AtomicBool::new(false);
+            let next = std::thread::scope(|scope| {
+                let next = scope.spawn(|| {
+                    while !begun.load(Ordering::SeqCst) {
+                        std::thread::yield_now();
+                    }
+                    syncs.run(|_| Ok(()))
+                });
+                let failed = syncs.run(|_| {
+                    begun.store(true, Ordering::SeqCst);
+                    std::thread::sleep(std::time::Duration::from_micros(50));
+                    Err::<(), _>(SyncError::Lost(io::Error::from_raw_os_error(5)))
+                });
+                assert!(failed.is_err());
+                next.join().unwrap()
+            });
+            assert!(matches!(next, Err(BlockError::Poisoned)), "{next:?}");
+        }
     }
 
     /// The engine's disk says no.
