@@ -217,7 +217,11 @@ impl Draft {
             Err(errno) => return Err(LuksError::io("create", path, errno.into())),
         }
         let folder = fs::File::open(folder_of(path)).and_then(|folder| folder.sync_all());
-        folder.map_err(|source| LuksError::io("make durable", path, source))
+        folder.map_err(|source| {
+            // It is ours alone yet, and nobody will learn that it is there.
+            let _ = fs::remove_file(path);
+            LuksError::io("make durable", path, source)
+        })
     }
 }
 
