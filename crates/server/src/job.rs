@@ -6,6 +6,7 @@ use std::io::ErrorKind::OutOfMemory;
 
 use homing_nbd::wire::Errno;
 use homing_nbd::{Session, reply};
+use homing_socket::RateLimit;
 use homing_volume::BlockError;
 
 use crate::buffers::Outbox;
@@ -84,7 +85,9 @@ pub(crate) fn no_memory(offset: u64, length: u32, source: io::Error) -> BlockErr
 
 /// Logs why a request failed and says what the client is told.
 fn report(error: &BlockError, export: &str) -> Errno {
-    tracing::error!(export, %error, "request failed");
+    // A disk that is full or broken fails all of them.
+    static FAILURES: RateLimit = RateLimit::new();
+    FAILURES.log(|left_out| tracing::error!(export, %error, left_out, "request failed"));
     match error {
         BlockError::Io { source, .. } if source.kind() == OutOfMemory => Errno::NoMem,
         _ if error.is_full() => Errno::NoSpace,
