@@ -121,7 +121,7 @@ mod tests {
 
     use super::*;
     use crate::export::{BlockSizes, Export};
-    use crate::handshake::{Handshake, Progress, greeting};
+    use crate::handshake::{Handshake, Progress, Tls, greeting};
 
     fn connect(to: &str) -> Result<Connected, PeerError> {
         let exports = [Export {
@@ -131,7 +131,7 @@ mod tests {
             read_only: false,
             block_sizes: BlockSizes { minimum: 1, preferred: 4096, payload_max: 1 << 20 },
         }];
-        let mut server = Handshake::new();
+        let mut server = Handshake::new(Tls::Off);
         let mut from_server = greeting().to_vec();
         let mut client = ClientHandshake::new(to);
         let mut input = Vec::new();

@@ -45,6 +45,9 @@ pub enum PeerError {
         /// The name asked for.
         name: String,
     },
+    /// `EXPORT_NAME`, which knows no error reply, before TLS, without which there is nothing.
+    #[error("the client asked for an export without TLS, which is required")]
+    TlsRequired,
     /// The server did not let this client in.
     #[error("the server refused {what}: {message} (reply {code:#x})")]
     Refused {

@@ -51,8 +51,24 @@ pub enum Progress {
     Send(usize),
     /// It consumed so many bytes, and transmission begins after them.
     Begin(usize, Session),
+    /// It consumed so many bytes. Send what is due, then the client begins TLS; what it sent before it was
+    /// told to is not to be trusted. Then call again, with what comes through that.
+    BeginTls(usize),
     /// It consumed so many bytes; the client has said good-bye. Send what is due, then close.
     Close(usize),
+}
+
+/// Whether a server speaks TLS with a client. There is no choice for clients: whoever is between could
+/// make it for them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tls {
+    /// It has none.
+    #[default]
+    Off,
+    /// Nothing is negotiated before it has begun (the spec's FORCEDTLS).
+    Required,
+    /// It has begun.
+    Begun,
 }
 
 /// The state of one negotiation.
@@ -65,18 +81,20 @@ pub struct Handshake {
     option_count: u32,
     /// Bytes of an over-long option still to be skipped.
     skip: usize,
+    tls: Tls,
 }
 
 enum Outcome {
     Continue,
     Begin(Session),
+    BeginTls,
     Close,
 }
 
 impl Handshake {
-    /// A negotiation that has just sent its [`greeting`].
-    pub fn new() -> Self {
-        Self::default()
+    /// A negotiation that has just sent its [`greeting`], of a server that has TLS, or has none.
+    pub fn new(tls: Tls) -> Self {
+        Self { tls, ..Self::default() }
     }
 
     /// Goes as far as `input` allows and appends the replies to `output`.
@@ -122,6 +140,7 @@ impl Handshake {
             match self.option(exports, code, data, output)? {
                 Outcome::Continue => {}
                 Outcome::Begin(session) => return Ok(Progress::Begin(consumed, session)),
+                Outcome::BeginTls => return Ok(Progress::BeginTls(consumed)),
                 Outcome::Close => return Ok(Progress::Close(consumed)),
             }
         }
@@ -168,6 +187,13 @@ impl Handshake {
         output: &mut Vec<u8>,
     ) -> Result<Outcome, PeerError> {
         match code {
+            option::STARTTLS => return Ok(self.start_tls(data, output)),
+            option::EXPORT_NAME if self.tls == Tls::Required => {
+                return Err(PeerError::TlsRequired);
+            }
+            _ if self.tls == Tls::Required && code != option::ABORT => {
+                error_reply(output, code, rep::ERR_TLS_REQD, "this server requires TLS");
+            }
             option::EXPORT_NAME => return self.export_name(exports, data, output),
             option::ABORT => {
                 reply(output, code, rep::ACK, &[]);
@@ -188,6 +214,26 @@ impl Handshake {
             _ => error_reply(output, code, rep::ERR_UNSUP, "this option is not supported"),
         }
         Ok(Outcome::Continue)
+    }
+
+    /// What was negotiated before is forgotten but for the flags, and that there were options: somebody else
+    /// may have sent it.
+    fn start_tls(&mut self, data: &[u8], output: &mut Vec<u8>) -> Outcome {
+        let code = option::STARTTLS;
+        match self.tls {
+            _ if !data.is_empty() => {
+                error_reply(output, code, rep::ERR_INVALID, "this option has no data");
+            }
+            Tls::Off => error_reply(output, code, rep::ERR_UNSUP, "this server has no TLS"),
+            Tls::Begun => error_reply(output, code, rep::ERR_INVALID, "TLS has begun before"),
+            Tls::Required => {
+                reply(output, code, rep::ACK, &[]);
+                let Self { client_flags, option_count, .. } = *self;
+                *self = Self { client_flags, option_count, tls: Tls::Begun, ..Self::default() };
+                return Outcome::BeginTls;
+            }
+        }
+        Outcome::Continue
     }
 
     fn session(&self, exports: &[Export], export_index: usize, asked: &[u8]) -> Session {

@@ -4,8 +4,8 @@
 //! The specification is
 //! <https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md> ("the spec" below).
 //! Spoken: fixed newstyle negotiation, structured replies, the `base:allocation` context, block
-//! size limits, and every command but the experimental ones. What is not spoken is refused as the
-//! spec says, and the connection goes on.
+//! size limits, STARTTLS, and every command but the experimental ones. What is not spoken is refused as
+//! the spec says, and the connection goes on.
 //!
 //! ```text
 //!            Handshake::advance            RequestHeader::parse     validate
@@ -27,6 +27,6 @@ pub mod wire;
 pub use client::{ClientHandshake, ClientStep, Connected};
 pub use error::PeerError;
 pub use export::{BlockSizes, Export};
-pub use handshake::{Handshake, Progress, Session, greeting};
+pub use handshake::{Handshake, Progress, Session, Tls, greeting};
 pub use request::{Command, PAYLOAD_ACCEPTED_MAX, Refusal, RequestHeader, validate};
 pub use wire::Errno;

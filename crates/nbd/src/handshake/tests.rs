@@ -42,7 +42,14 @@ fn set_meta(name: &[u8], queries: &[&[u8]]) -> Vec<u8> {
 /// Runs a whole conversation; returns how it ended and the codes of the option replies.
 fn talk(flags: u32, options: &[Vec<u8>]) -> (Result<Progress, PeerError>, Vec<u32>, Vec<u8>) {
     let input = [&flags.to_be_bytes()[..], &options.concat()].concat();
-    let (mut handshake, mut input, mut output) = (Handshake::new(), &input[..], Vec::new());
+    talk_on(&mut Handshake::new(Tls::Off), &input)
+}
+
+fn talk_on(
+    handshake: &mut Handshake,
+    mut input: &[u8],
+) -> (Result<Progress, PeerError>, Vec<u32>, Vec<u8>) {
+    let mut output = Vec::new();
     let end = loop {
         let mut portion = Vec::new();
         let end = handshake.advance(&exports(), input, &mut portion);
@@ -122,6 +129,60 @@ fn what_is_not_spoken_is_refused_and_negotiation_goes_on() {
 }
 
 #[test]
+fn without_tls_a_client_gets_nothing_where_it_is_required() {
+    let begins = |options: &[Vec<u8>]| {
+        let input = [&3_u32.to_be_bytes()[..], &options.concat()].concat();
+        let mut handshake = Handshake::new(Tls::Required);
+        let (end, codes, _) = talk_on(&mut handshake, &input);
+        (end, codes, handshake, input.len())
+    };
+    let (structured, start) =
+        (option(option::STRUCTURED_REPLY, &[]), option(option::STARTTLS, &[]));
+    for refused in [
+        structured.clone(),
+        option(option::LIST, &[]),
+        option(option::LIST, b"x"),
+        go(b"disk"),
+        go(b"nonesuch"),
+        set_meta(b"disk", &[b"base:allocation"]),
+        option(77, b"unknown"),
+    ] {
+        let (end, codes, ..) = begins(std::slice::from_ref(&refused));
+        assert!(matches!(end, Ok(Progress::NeedMore(_))), "{end:?}");
+        assert_eq!(codes, [rep::ERR_TLS_REQD], "{refused:x?}");
+    }
+    let name = option(option::EXPORT_NAME, b"disk");
+    assert!(matches!(begins(&[name]).0, Err(PeerError::TlsRequired)));
+    assert!(matches!(begins(&[option(option::ABORT, &[])]).0, Ok(Progress::Close(_))));
+    let (_, codes, ..) = begins(&[option(option::STARTTLS, b"x"), option(option::LIST, &[])]);
+    assert_eq!(codes, [rep::ERR_INVALID, rep::ERR_TLS_REQD]);
+
+    // What follows before TLS is left to whoever begins it.
+    let (end, codes, mut handshake, sent) = begins(&[start.clone(), go(b"disk")]);
+    assert!(
+        matches!(end, Ok(Progress::BeginTls(consumed)) if consumed == 4 + start.len() && consumed < sent)
+    );
+    assert_eq!(codes, [rep::ACK]);
+    // The flags hold, and it begins once.
+    let meta = set_meta(b"disk", &[b"base:allocation"]);
+    let (end, codes, _) = talk_on(&mut handshake, &[start, meta, go(b"disk")].concat());
+    let plain = Session { export_index: 0, structured: false, base_allocation: false };
+    assert!(matches!(end, Ok(Progress::Begin(_, session)) if session == plain));
+    assert_eq!(codes[..2], [rep::ERR_INVALID, rep::ERR_INVALID]);
+}
+
+#[test]
+fn however_often_it_begins_options_are_counted() {
+    let mut handshake = Handshake::new(Tls::Required);
+    let flood = vec![option(option::LIST, &[]); OPTION_COUNT_MAX as usize - 1];
+    let before =
+        [&3_u32.to_be_bytes()[..], &flood.concat(), &option(option::STARTTLS, &[])].concat();
+    assert!(matches!(talk_on(&mut handshake, &before).0, Ok(Progress::BeginTls(_))));
+    let after = option(option::LIST, &[]);
+    assert!(matches!(talk_on(&mut handshake, &after).0, Err(PeerError::TooManyOptions { .. })));
+}
+
+#[test]
 fn listing_and_good_bye() {
     let (end, codes, output) = talk(3, &[option(option::LIST, &[]), option(option::ABORT, b"?")]);
     assert!(matches!(end, Ok(Progress::Close(_))));
@@ -146,7 +207,7 @@ fn replies_to_many_options_at_once_come_in_portions() {
     let mut input = 3_u32.to_be_bytes().to_vec();
     input.extend(option(option::LIST, &[]).repeat(OPTION_COUNT_MAX as usize - 1));
     input.extend(option(option::ABORT, &[]));
-    let (mut handshake, mut rest, mut sent) = (Handshake::new(), &input[..], 0);
+    let (mut handshake, mut rest, mut sent) = (Handshake::new(Tls::Off), &input[..], 0);
     loop {
         let mut output = Vec::new();
         let progress = handshake.advance(&exports(), rest, &mut output).unwrap();
@@ -179,7 +240,7 @@ proptest! {
         let input = [&3_u32.to_be_bytes()[..], &options.concat()].concat();
         let whole = talk(3, &options).2;
 
-        let mut handshake = Handshake::new();
+        let mut handshake = Handshake::new(Tls::Off);
         let (mut output, mut buffer, mut rest) = (Vec::new(), Vec::new(), &input[..]);
         let mut cuts = cuts.into_iter().chain(std::iter::repeat(997));
         let session = loop {
@@ -201,6 +262,7 @@ proptest! {
     #[test]
     fn survives_anything(
         flags in 0_u32..4,
+        tls in prop::sample::select(vec![Tls::Off, Tls::Required, Tls::Begun]),
         options in prop::collection::vec((0_u32..13, prop::collection::vec(any::<u8>(), 0..64)), 0..8),
         tail in prop::collection::vec(any::<u8>(), 0..64),
     ) {
@@ -210,8 +272,13 @@ proptest! {
         }
         input.extend(tail);
         let mut output = Vec::new();
-        if let Ok(Progress::NeedMore(n) | Progress::Begin(n, _) | Progress::Close(n)) =
-            Handshake::new().advance(&exports(), &input, &mut output)
+        if let Ok(
+            Progress::NeedMore(n)
+            | Progress::Send(n)
+            | Progress::Begin(n, _)
+            | Progress::BeginTls(n)
+            | Progress::Close(n),
+        ) = Handshake::new(tls).advance(&exports(), &input, &mut output)
         {
             prop_assert!(n <= input.len());
         }
