@@ -143,6 +143,19 @@ impl Inbox {
     /// Reads once from `stream`, making room for at least `wanted` unconsumed bytes in all. The
     /// number of bytes read; 0 at the end of the stream.
     pub(crate) fn fill(&mut self, stream: &Stream, wanted: usize) -> io::Result<usize> {
+        self.fill_by(wanted, |buffer| stream.read(buffer))
+    }
+
+    /// The same without waiting.
+    pub(crate) fn try_fill(&mut self, stream: &Stream, wanted: usize) -> io::Result<usize> {
+        self.fill_by(wanted, |buffer| stream.try_read(buffer))
+    }
+
+    fn fill_by(
+        &mut self,
+        wanted: usize,
+        read: impl FnOnce(&mut [u8]) -> io::Result<usize>,
+    ) -> io::Result<usize> {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
             if wanted <= BATCH_LEN {
@@ -162,7 +175,7 @@ impl Inbox {
             (self.start, self.end) = (0, self.end - self.start);
         }
         self.buffer.grow(len, self.end)?;
-        let count = stream.read(&mut self.buffer[self.end..len])?;
+        let count = read(&mut self.buffer[self.end..len])?;
         self.end += count;
         Ok(count)
     }
@@ -267,7 +280,7 @@ mod tests {
                 client.write_all(piece).unwrap();
             }
         });
-        let (stream, mut got) = (Stream::Unix(server), Vec::new());
+        let (stream, mut got) = (Stream::from(server), Vec::new());
         let mut inbox = Inbox::new(&Arc::default());
         for wanted in [28, 32796, 28, 1_500_000, 5, 300_000].into_iter().cycle() {
             let wanted = wanted.min(sent.len() - got.len());
@@ -287,7 +300,7 @@ mod tests {
     #[test]
     fn what_a_long_request_took_is_given_back() {
         let (mut client, server) = UnixStream::pair().unwrap();
-        let (stream, pool) = (Stream::Unix(server), Arc::default());
+        let (stream, pool) = (Stream::from(server), Arc::default());
         let mut inbox = Inbox::new(&pool);
         let writer =
             std::thread::spawn(move || client.write_all(&vec![7; (3 << 20) + 28]).unwrap());

@@ -27,13 +27,14 @@
 //!   off. A connection without requests gives its buffers back, and who idles within one has them of that
 //!   memory.
 //!
-//! Read on in this order: `listener`, `stream`, `server`, `clients`, `memory`, `negotiation`, `connection`,
-//! `job`, `peer`, `pool`, `buffers`, `background`, `load`.
+//! Read on in this order: `listener`, `stream`, `tls`, `certificates`, `server`, `clients`, `memory`,
+//! `negotiation`, `connection`, `job`, `peer`, `pool`, `buffers`, `background`, `load`.
 #![forbid(unsafe_code)]
 
 mod background;
 mod batch;
 mod buffers;
+mod certificates;
 mod clients;
 mod connection;
 mod job;
@@ -45,8 +46,10 @@ mod peer;
 mod pool;
 mod server;
 mod stream;
+mod tls;
 
 pub use background::OnWorkqueue;
+pub use certificates::{CertificateError, Certificates, VerifyPeer};
 pub use listener::{Endpoint, ListenError};
 pub use peer::IN_FLIGHT_BYTES_MAX;
 pub use pool::CONNECTION_BYTES_MAX;

@@ -17,7 +17,8 @@ const BACKLOG: i32 = 4096;
 pub enum Endpoint {
     /// A Unix socket at a path; only its owner may connect (mode 0600).
     Unix(PathBuf),
-    /// A TCP address. Traffic is not encrypted: use it on trusted networks only.
+    /// A TCP address. Without [TLS](crate::ServerOptions::tls) traffic is not encrypted: then it is for
+    /// trusted networks only.
     Tcp(SocketAddr),
 }
 
@@ -87,8 +88,8 @@ impl Listener {
 
     pub(crate) fn accept(&self) -> io::Result<Stream> {
         match self {
-            Self::Unix(listener) => Ok(Stream::Unix(listener.accept()?)),
-            Self::Tcp(listener) => Ok(Stream::Tcp(listener.accept()?.0)),
+            Self::Unix(listener) => Ok(listener.accept()?.into()),
+            Self::Tcp(listener) => Ok(listener.accept()?.0.into()),
         }
     }
 

@@ -4,9 +4,10 @@ use std::io;
 use std::io::ErrorKind::{TimedOut, WouldBlock};
 use std::time::{Duration, Instant};
 
-use homing_nbd::{Handshake, PeerError, Progress, Session, greeting};
+use homing_nbd::{Handshake, PeerError, Progress, Session, Tls, greeting};
 
 use crate::buffers::Inbox;
+use crate::certificates::Certificates;
 use crate::peer::Peer;
 use crate::server::Shared;
 
@@ -21,10 +22,23 @@ pub(crate) enum End {
     Peer(#[from] PeerError),
     #[error("the connection broke: {0}")]
     Stream(io::Error),
+    #[error("TLS did not begin: {0}")]
+    Tls(io::Error),
+    #[error("{0} bytes came after TLS was asked for and before it began: they may be anybody's")]
+    Injected(usize),
     #[error(transparent)]
     NoMemory(io::Error),
     #[error("the client has not negotiated within {0:?}")]
     TooSlow(Duration),
+}
+
+impl End {
+    fn of_tls(error: io::Error) -> Self {
+        match error.kind() {
+            WouldBlock | TimedOut => Self::Stream(error),
+            _ => Self::Tls(error),
+        }
+    }
 }
 
 impl From<io::Error> for End {
@@ -58,11 +72,15 @@ fn try_to_negotiate(
     deadline: Instant,
 ) -> Result<Option<Session>, End> {
     let limit = || {
-        // A timeout of zero would mean none.
         let left = deadline.saturating_duration_since(Instant::now());
-        peer.stream.set_timeouts(Some(left.max(Duration::from_millis(1))))
+        if left.is_zero() {
+            // As a timeout it would mean none.
+            return Err(TimedOut.into());
+        }
+        peer.stream.set_timeouts(Some(left))
     };
-    let mut handshake = Handshake::new();
+    let tls = if shared.tls.is_some() { Tls::Required } else { Tls::Off };
+    let mut handshake = Handshake::new(tls);
     let mut output = greeting().to_vec();
     loop {
         let progress = handshake.advance(&shared.told, inbox.bytes(), &mut output)?;
@@ -81,15 +99,22 @@ fn try_to_negotiate(
                 continue;
             }
             Progress::NeedMore(consumed) => inbox.consume(consumed),
+            Progress::BeginTls(consumed) => {
+                inbox.consume(consumed);
+                if inbox.len() > 0 {
+                    return Err(End::Injected(inbox.len()));
+                }
+                let config = shared.tls.as_ref().map(Certificates::current);
+                let config = config.expect("TLS begins where it is required");
+                peer.stream.accept_tls(config, limit).map_err(End::of_tls)?;
+                continue;
+            }
             Progress::Close(_) => return Ok(None),
             Progress::Begin(consumed, session) => {
                 inbox.consume(consumed);
                 peer.stream.set_idle_after(IDLE_AFTER)?;
                 return Ok(Some(session));
             }
-        }
-        if Instant::now() >= deadline {
-            return Err(io::Error::from(TimedOut).into());
         }
         limit()?;
         let wanted = inbox.len() + 1;

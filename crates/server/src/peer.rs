@@ -230,7 +230,7 @@ impl Peer {
                     if self.stream.wait(room, again)? {
                         // The end is found again by the next read, after the replies.
                         let wanted = (inbox.len() + BATCH_LEN).min(AHEAD_MAX);
-                        match inbox.fill(&self.stream, wanted) {
+                        match inbox.try_fill(&self.stream, wanted) {
                             Ok(0) => ended = true,
                             Ok(count) => self.came(count),
                             // There was nothing after all.

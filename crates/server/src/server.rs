@@ -15,6 +15,7 @@ use homing_nbd::{BlockSizes, Export};
 use homing_socket::RateLimit;
 use homing_volume::Block;
 
+use crate::certificates::Certificates;
 use crate::clients::Clients;
 use crate::connection;
 use crate::listener::{Endpoint, ListenError, Listener};
@@ -54,8 +55,10 @@ pub enum CryptOn {
 }
 
 /// How to serve.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct ServerOptions {
+    /// TLS, which all clients have to speak then (NBD's STARTTLS), or none.
+    pub tls: Option<Certificates>,
     /// Clients at one time; more are turned away at once.
     pub connections_max: usize,
     /// How long a client may take to negotiate.
@@ -84,6 +87,7 @@ pub struct ServerOptions {
 impl Default for ServerOptions {
     fn default() -> Self {
         Self {
+            tls: None,
             connections_max: 16_384,
             handshake_timeout: Duration::from_secs(30),
             request_memory_max: 1 << 30,
@@ -108,6 +112,7 @@ pub(crate) struct Shared {
     pub(crate) crypt_on: CryptOn,
     pub(crate) pool: Arc<Pool>,
     pub(crate) handshake_timeout: Duration,
+    pub(crate) tls: Option<Certificates>,
     clients: Arc<Clients>,
 }
 
@@ -161,6 +166,7 @@ impl Server {
                 crypt_on: options.crypt_on,
                 pool: Arc::default(),
                 handshake_timeout: options.handshake_timeout,
+                tls: options.tls.clone(),
                 clients: Arc::new(Clients::new(
                     options.connections_max,
                     options.request_memory_max,

@@ -1,14 +1,18 @@
-//! A client's byte stream: a Unix socket or TCP.
+//! A client's byte stream: a Unix socket or TCP, plain or with TLS.
 
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::net::{SendFlags, sockopt};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, sockopt};
+use rustls::ServerConfig;
+
+use crate::tls::Session;
 
 /// When to find out that a silent TCP peer has vanished: after 60 s, every 10 s, 6 times.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
@@ -18,32 +22,53 @@ const KEEPALIVE_COUNT: u32 = 6;
 /// Replies that may be on their way before sending waits.
 const SEND_BUFFER_LEN: usize = 1 << 20;
 
-/// A connected socket. Reading and writing need only a shared reference.
+/// A client's connection: a socket, and TLS on it once that has begun. Reading and writing need only a
+/// shared reference.
 #[derive(Debug)]
-pub(crate) enum Stream {
+pub(crate) struct Stream {
+    socket: Socket,
+    tls: OnceLock<Session>,
+}
+
+/// A connected socket.
+#[derive(Debug)]
+pub(crate) enum Socket {
     Unix(UnixStream),
     Tcp(TcpStream),
 }
 
+impl From<UnixStream> for Stream {
+    fn from(stream: UnixStream) -> Self {
+        Self { socket: Socket::Unix(stream), tls: OnceLock::new() }
+    }
+}
+
+impl From<TcpStream> for Stream {
+    fn from(stream: TcpStream) -> Self {
+        Self { socket: Socket::Tcp(stream), tls: OnceLock::new() }
+    }
+}
+
 impl Stream {
     pub(crate) fn connect_unix(path: &std::path::Path) -> io::Result<Self> {
-        UnixStream::connect(path).map(Self::Unix)
+        UnixStream::connect(path).map(Self::from)
     }
 
     pub(crate) fn connect_tcp(address: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
-        Ok(Self::Tcp(stream))
+        Ok(stream.into())
     }
 
     /// Settings of an accepted connection. A socket that refuses one of them still works.
     pub(crate) fn tune(&self) {
-        let force = sockopt::set_socket_send_buffer_size_force(self.as_fd(), SEND_BUFFER_LEN);
+        let fd = self.socket.as_fd();
+        let force = sockopt::set_socket_send_buffer_size_force(fd, SEND_BUFFER_LEN);
         if force.is_err() {
             // Without privileges: as much as the system lets us have.
-            let _ = sockopt::set_socket_send_buffer_size(self.as_fd(), SEND_BUFFER_LEN);
+            let _ = sockopt::set_socket_send_buffer_size(fd, SEND_BUFFER_LEN);
         }
-        if let Self::Tcp(stream) = self {
+        if let Socket::Tcp(stream) = &self.socket {
             let _ = stream.set_nodelay(true);
             let _ = sockopt::set_socket_keepalive(stream, true);
             let _ = sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE);
@@ -52,7 +77,118 @@ impl Stream {
         }
     }
 
+    /// Goes on with TLS, which the client is to begin. `limit`: to be called before it is waited for.
+    pub(crate) fn accept_tls(
+        &self,
+        config: Arc<ServerConfig>,
+        limit: impl FnMut() -> io::Result<()>,
+    ) -> io::Result<()> {
+        let session = Session::accept(config, &self.socket, limit)?;
+        self.tls.set(session).map_err(|_| io::Error::other("TLS has begun before"))
+    }
+
     /// Reads what there is, waiting for at least a byte; 0 at the end. Interruptions are retried.
+    pub(crate) fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self.tls.get() {
+            None => self.socket.read(buffer),
+            Some(tls) => tls.read(buffer, |buffer| self.socket.read(buffer)),
+        }
+    }
+
+    /// The same without waiting: `WouldBlock` where there is nothing.
+    pub(crate) fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self.tls.get() {
+            None => self.socket.try_read(buffer),
+            Some(tls) => tls.read(buffer, |buffer| self.socket.try_read(buffer)),
+        }
+    }
+
+    /// Writes all of it, where no other thread writes; each time that it waits, for as long as is
+    /// [set](Self::set_timeouts).
+    pub(crate) fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
+        let Some(tls) = self.tls.get() else { return self.socket.write_all(bytes) };
+        while !bytes.is_empty() {
+            match tls.try_write(&self.socket, bytes) {
+                Ok(count) => bytes = &bytes[count..],
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let timeout = self.socket.write_timeout()?;
+                    if !self.socket.wait(PollFlags::OUT, timeout)?.contains(PollFlags::OUT) {
+                        return Err(io::ErrorKind::TimedOut.into());
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what fits without waiting; `WouldBlock` where nothing does. Then the same bytes are to be
+    /// written next: with TLS some may be on their way.
+    pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self.tls.get() {
+            None => self.socket.try_write(bytes),
+            Some(tls) => tls.try_write(&self.socket, bytes),
+        }
+    }
+
+    /// How long reading waits where nothing comes: then it fails with `WouldBlock`. Writing takes its time.
+    pub(crate) fn set_idle_after(&self, timeout: Duration) -> io::Result<()> {
+        self.set_timeouts(None)?;
+        match &self.socket {
+            Socket::Unix(stream) => stream.set_read_timeout(Some(timeout)),
+            Socket::Tcp(stream) => stream.set_read_timeout(Some(timeout)),
+        }
+    }
+
+    /// Waits until there is something to read (the end of the stream is), without a buffer for it.
+    pub(crate) fn wait_for_input(&self) -> io::Result<()> {
+        if self.has_more() {
+            return Ok(());
+        }
+        self.socket.wait(PollFlags::IN, None).map(drop)
+    }
+
+    /// Waits until something can be read or written, or for so long; `read`: whether reading counts.
+    /// Whether there may be something to read (the end of the stream is).
+    pub(crate) fn wait(&self, read: bool, timeout: Option<Duration>) -> io::Result<bool> {
+        if read && self.has_more() {
+            return Ok(true);
+        }
+        let wanted = if read { PollFlags::IN | PollFlags::OUT } else { PollFlags::OUT };
+        let came = self.socket.wait(wanted, timeout)?;
+        Ok(read && came.contains(PollFlags::IN))
+    }
+
+    fn has_more(&self) -> bool {
+        self.tls.get().is_some_and(Session::has_more)
+    }
+
+    pub(crate) fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        if let (Some(tls), Shutdown::Both) = (self.tls.get(), how) {
+            tls.say_good_bye(&self.socket);
+        }
+        match &self.socket {
+            Socket::Unix(stream) => stream.shutdown(how),
+            Socket::Tcp(stream) => stream.shutdown(how),
+        }
+    }
+
+    /// How long a read, and a write, may wait.
+    pub(crate) fn set_timeouts(&self, timeout: Option<Duration>) -> io::Result<()> {
+        match &self.socket {
+            Socket::Unix(stream) => {
+                stream.set_read_timeout(timeout)?;
+                stream.set_write_timeout(timeout)
+            }
+            Socket::Tcp(stream) => {
+                stream.set_read_timeout(timeout)?;
+                stream.set_write_timeout(timeout)
+            }
+        }
+    }
+}
+
+impl Socket {
     pub(crate) fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             let result = match self {
@@ -66,14 +202,29 @@ impl Stream {
         }
     }
 
-    pub(crate) fn write_all(&self, bytes: &[u8]) -> io::Result<()> {
+    fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match rustix::net::recv(self.as_fd(), &mut *buffer, RecvFlags::DONTWAIT) {
+                Err(Errno::INTR) => {}
+                other => return Ok(other?.0),
+            }
+        }
+    }
+
+    pub(crate) fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Unix(stream) => (&mut &*stream).write(bytes),
+            Self::Tcp(stream) => (&mut &*stream).write(bytes),
+        }
+    }
+
+    fn write_all(&self, bytes: &[u8]) -> io::Result<()> {
         match self {
             Self::Unix(stream) => (&mut &*stream).write_all(bytes),
             Self::Tcp(stream) => (&mut &*stream).write_all(bytes),
         }
     }
 
-    /// Writes what fits without waiting; `WouldBlock` where nothing does.
     pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         loop {
@@ -84,30 +235,27 @@ impl Stream {
         }
     }
 
-    /// How long reading waits where nothing comes: then it fails with `WouldBlock`. Writing takes its time.
-    pub(crate) fn set_idle_after(&self, timeout: Duration) -> io::Result<()> {
-        self.set_timeouts(None)?;
-        match self {
-            Self::Unix(stream) => stream.set_read_timeout(Some(timeout)),
-            Self::Tcp(stream) => stream.set_read_timeout(Some(timeout)),
-        }
-    }
-
-    /// Waits until there is something to read (the end of the stream is), without a buffer for it.
-    pub(crate) fn wait_for_input(&self) -> io::Result<()> {
-        let fd = self.as_fd();
+    /// Of several pieces as if they were one.
+    pub(crate) fn try_write_pieces(&self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         loop {
-            match rustix::event::poll(&mut [PollFd::new(&fd, PollFlags::IN)], None) {
+            let mut nothing = SendAncillaryBuffer::default();
+            match rustix::net::sendmsg(self.as_fd(), pieces, &mut nothing, flags) {
                 Err(Errno::INTR) => {}
-                other => return Ok(other.map(drop)?),
+                other => return Ok(other?),
             }
         }
     }
 
-    /// Waits until something can be read or written, or for so long; `read`: whether reading counts.
-    /// Whether there is something to read (the end of the stream is).
-    pub(crate) fn wait(&self, read: bool, timeout: Option<Duration>) -> io::Result<bool> {
-        let wanted = if read { PollFlags::IN | PollFlags::OUT } else { PollFlags::OUT };
+    fn write_timeout(&self) -> io::Result<Option<Duration>> {
+        match self {
+            Self::Unix(stream) => stream.write_timeout(),
+            Self::Tcp(stream) => stream.write_timeout(),
+        }
+    }
+
+    /// What of these has come, within that time.
+    fn wait(&self, wanted: PollFlags, timeout: Option<Duration>) -> io::Result<PollFlags> {
         let fd = self.as_fd();
         let mut fds = [PollFd::new(&fd, wanted)];
         // One that is too long for the system is none.
@@ -117,7 +265,7 @@ impl Stream {
                 Err(Errno::INTR) => {}
                 other => {
                     other?;
-                    return Ok(read && fds[0].revents().contains(PollFlags::IN));
+                    return Ok(fds[0].revents());
                 }
             }
         }
@@ -127,27 +275,6 @@ impl Stream {
         match self {
             Self::Unix(stream) => stream.as_fd(),
             Self::Tcp(stream) => stream.as_fd(),
-        }
-    }
-
-    pub(crate) fn shutdown(&self, how: Shutdown) -> io::Result<()> {
-        match self {
-            Self::Unix(stream) => stream.shutdown(how),
-            Self::Tcp(stream) => stream.shutdown(how),
-        }
-    }
-
-    /// How long a read, and a write, may wait.
-    pub(crate) fn set_timeouts(&self, timeout: Option<Duration>) -> io::Result<()> {
-        match self {
-            Self::Unix(stream) => {
-                stream.set_read_timeout(timeout)?;
-                stream.set_write_timeout(timeout)
-            }
-            Self::Tcp(stream) => {
-                stream.set_read_timeout(timeout)?;
-                stream.set_write_timeout(timeout)
-            }
         }
     }
 }

@@ -11,7 +11,7 @@ use homing_server::Endpoint;
 pub(crate) type Request = (u16, u64, u32, Vec<u8>);
 
 /// A client that sends requests without waiting for replies, and sorts those out afterwards.
-pub(crate) struct Pipelined(pub(crate) UnixStream);
+pub(crate) struct Pipelined<S = UnixStream>(pub(crate) S);
 
 /// A stream on which requests may follow.
 pub(crate) fn shake_hands<S: Read + Write>(mut stream: S) -> S {
@@ -37,12 +37,6 @@ impl Pipelined {
         Self(shake_hands(UnixStream::connect(path).unwrap()))
     }
 
-    /// As [`Pipelined::exchange`], by a client that reads no reply before it has sent all.
-    pub(crate) fn send_all_first(&mut self, requests: &[Request]) -> Vec<(u32, Vec<u8>)> {
-        self.0.write_all(&encode(requests)).unwrap();
-        self.replies(requests)
-    }
-
     /// Sends all at once: the command, where, how much, and what of a write. The error number and
     /// the data of each reply, in the order of the requests.
     pub(crate) fn exchange(&mut self, requests: &[Request]) -> Vec<(u32, Vec<u8>)> {
@@ -51,6 +45,14 @@ impl Pipelined {
             scope.spawn(move || sender.write_all(&encode(requests)).unwrap());
             self.replies(requests)
         })
+    }
+}
+
+impl<S: Read + Write> Pipelined<S> {
+    /// As [`Pipelined::exchange`], by a client that reads no reply before it has sent all.
+    pub(crate) fn send_all_first(&mut self, requests: &[Request]) -> Vec<(u32, Vec<u8>)> {
+        self.0.write_all(&encode(requests)).unwrap();
+        self.replies(requests)
     }
 
     pub(crate) fn replies(&mut self, requests: &[Request]) -> Vec<(u32, Vec<u8>)> {

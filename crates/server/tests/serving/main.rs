@@ -3,7 +3,9 @@
 mod client;
 mod idle;
 mod memory;
+mod pki;
 mod stopping;
+mod tls;
 mod waiting;
 
 use std::io::Write as _;
