@@ -9,7 +9,22 @@ use serde_json::{Value, json};
 use crate::images::export_name;
 use crate::output;
 
-fn uri(endpoint: &Endpoint, export: &str) -> String {
+/// What clients can have, and where.
+pub(crate) struct Offer<'a> {
+    pub(crate) endpoint: &'a Endpoint,
+    /// Whether they have to speak TLS.
+    pub(crate) tls: bool,
+    pub(crate) images: &'a [PathBuf],
+}
+
+impl Offer<'_> {
+    fn uri(&self, image: &Path) -> String {
+        uri(self.endpoint, self.tls, &export_name(image))
+    }
+}
+
+fn uri(endpoint: &Endpoint, tls: bool, export: &str) -> String {
+    let scheme = if tls { "nbds" } else { "nbd" };
     // The characters that RFC 3986 lets stand in both places; all others are escaped.
     let escape = |text: &[u8]| {
         text.iter().fold(String::new(), |mut escaped, byte| {
@@ -28,9 +43,9 @@ fn uri(endpoint: &Endpoint, export: &str) -> String {
     match endpoint {
         Endpoint::Unix(path) => {
             let path = std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str());
-            format!("nbd+unix:///{export}?socket={}", escape(path))
+            format!("{scheme}+unix:///{export}?socket={}", escape(path))
         }
-        Endpoint::Tcp(address) => format!("nbd://{address}/{export}"),
+        Endpoint::Tcp(address) => format!("{scheme}://{address}/{export}"),
     }
 }
 
@@ -54,12 +69,12 @@ fn control_commands(socket: &str) -> String {
 
 /// The exports, for programs. JSON has no bytes that are not text: of paths that have some, only the URI
 /// tells all.
-fn for_programs(endpoint: &Endpoint, images: &[PathBuf], control: Option<&Path>) -> Value {
+fn for_programs(offer: &Offer<'_>, control: Option<&Path>) -> Value {
     let export = |image: &PathBuf| {
         let (name, path) = (export_name(image), image.to_string_lossy());
-        json!({ "name": name, "image": path, "uri": uri(endpoint, &name) })
+        json!({ "name": name, "image": path, "uri": offer.uri(image) })
     };
-    let exports: Vec<_> = images.iter().map(export).collect();
+    let exports: Vec<_> = offer.images.iter().map(export).collect();
     let first = &exports[0]["uri"];
     let mut line = json!({ "uri": first, "pid": std::process::id(), "exports": exports });
     if let Some(control) = control {
@@ -72,25 +87,33 @@ fn for_programs(endpoint: &Endpoint, images: &[PathBuf], control: Option<&Path>)
 /// attributes are offered, if they are.
 pub(crate) fn announce(
     json: bool,
-    endpoint: &Endpoint,
-    images: &[PathBuf],
+    offer: &Offer<'_>,
     control: Option<&Path>,
 ) -> anyhow::Result<()> {
     if json {
-        return output::print_json(&for_programs(endpoint, images, control));
+        return output::print_json(&for_programs(offer, control));
     }
-    let uris: Vec<String> = images.iter().map(|image| uri(endpoint, &export_name(image))).collect();
     let mut text = String::from("Serving:\n");
-    for (image, uri) in images.iter().zip(&uris) {
-        let _ = writeln!(text, "  {uri}    {}", image.display());
+    for image in offer.images {
+        let _ = writeln!(text, "  {}    {}", offer.uri(image), image.display());
     }
-    let first = &uris[0];
+    let mut first = offer.uri(&offer.images[0]);
+    if offer.tls {
+        // Of clients: they may not trust who has signed ours otherwise.
+        first.push(if first.contains('?') { '&' } else { '?' });
+        first.push_str("tls-certificates=DIR");
+    }
     let _ = writeln!(
         text,
         "\nNext, in another terminal:\n  nbdinfo '{first}'\n  nbdcopy --progress some.img '{first}'"
     );
-    let name = shell_word(&export_name(&images[0]));
-    let _ = match endpoint {
+    let name = shell_word(&export_name(&offer.images[0]));
+    let _ = match offer.endpoint {
+        _ if offer.tls => writeln!(
+            text,
+            "\nwhere DIR has the ca-cert.pem that signed this server's certificate, and client-cert.pem and \
+             client-key.pem\nif clients have to show one."
+        ),
         Endpoint::Unix(path) => {
             let path = shell_word(&path.to_string_lossy());
             writeln!(text, "  sudo nbd-client -unix {path} -N {name} -C 4 /dev/nbd0")
@@ -98,7 +121,7 @@ pub(crate) fn announce(
         Endpoint::Tcp(address) => writeln!(
             text,
             "  sudo nbd-client {} {} -N {name} -C 4 /dev/nbd0\n\nTCP is not encrypted: keep it on \
-             a trusted network.",
+             a trusted network, or use --tls-certificates.",
             address.ip(),
             address.port(),
         ),
@@ -119,9 +142,11 @@ mod tests {
     #[test]
     fn uris_escape_what_must_be() {
         let unix = Endpoint::Unix(PathBuf::from("/tmp/a b?.sock"));
-        assert_eq!(uri(&unix, "di#sk"), "nbd+unix:///di%23sk?socket=/tmp/a%20b%3F.sock");
+        assert_eq!(uri(&unix, false, "di#sk"), "nbd+unix:///di%23sk?socket=/tmp/a%20b%3F.sock");
         let tcp = Endpoint::Tcp("[::1]:10809".parse().unwrap());
-        assert_eq!(uri(&tcp, "disk"), "nbd://[::1]:10809/disk");
+        assert_eq!(uri(&tcp, false, "disk"), "nbd://[::1]:10809/disk");
+        assert_eq!(uri(&tcp, true, "disk"), "nbds://[::1]:10809/disk");
+        assert_eq!(uri(&unix, true, "d"), "nbds+unix:///d?socket=/tmp/a%20b%3F.sock");
     }
 
     #[test]
@@ -129,7 +154,8 @@ mod tests {
         let path: &OsStr = std::os::unix::ffi::OsStrExt::from_bytes(&b"n\xff/disk.img"[..]);
         let images = [PathBuf::from(path)];
         let endpoint = Endpoint::Unix(images[0].clone());
-        let line = for_programs(&endpoint, &images, Some(&images[0]));
+        let offer = Offer { endpoint: &endpoint, tls: false, images: &images };
+        let line = for_programs(&offer, Some(&images[0]));
         assert_eq!(line["uri"], "nbd+unix:///disk?socket=n%FF/disk.img");
         assert_eq!(line["exports"][0]["uri"], line["uri"]);
         assert_eq!(line["control"], "n\u{fffd}/disk.img");

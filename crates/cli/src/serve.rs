@@ -13,13 +13,15 @@ use clap::Args;
 use homing::control::{AttributeTree, ControlSocket, Trees};
 use homing::{Runtime, Scope};
 use homing_control::ByteSize;
-use homing_server::{CryptOn, Endpoint, ServedExport, Server, ServerOptions};
+use homing_server::{
+    Certificates, CryptOn, Endpoint, ServedExport, Server, ServerOptions, VerifyPeer,
+};
 use homing_volume::luks::{self, Access, FormatOptions, Kdf};
 use homing_volume::{Block, FILES_EACH, SectorSize};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
-use crate::announce::announce;
+use crate::announce::{Offer, announce};
 use crate::cache::{Cache, CacheArgs};
 use crate::count::count;
 use crate::images::{self, export_name};
@@ -55,9 +57,19 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "PATH", conflicts_with = "listen")]
     socket: Option<PathBuf>,
 
-    /// Listen on this TCP address, without encryption on the way
+    /// Listen on this TCP address; without --tls-certificates nothing is encrypted on the way
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = socket_address)]
     listen: Option<SocketAddr>,
+
+    /// Speak TLS, and with nobody else: a folder with server-cert.pem and server-key.pem. Files that are replaced
+    /// count for who connects after that
+    #[arg(long, value_name = "DIR", conflicts_with = "try_it")]
+    tls_certificates: Option<PathBuf>,
+
+    /// Serve those who show a certificate that ca-cert.pem of that folder has signed, and ca-crl.pem (if there is
+    /// one) does not revoke
+    #[arg(long, requires = "tls_certificates")]
+    tls_verify_peer: bool,
 
     /// Offer the live attributes on this Unix socket, for `homing top`, `ls`, `get`, `set` and `wq`
     #[arg(long, value_name = "PATH")]
@@ -126,6 +138,7 @@ Examples:
   homing serve disk.img --size 10G                 asks for a passphrase, twice
   homing serve disk.img --key-file key             opens what is there
   homing serve a.img b.img --listen 127.0.0.1:10809
+  homing serve disk.img --listen 0.0.0.0:10809 --tls-certificates pki --tls-verify-peer
   homing serve a.img b.img --cache 4G --cache-min a=1G
                                                    b cannot push all of a out of memory
   homing serve disk.img --control disk.control     with a socket for `homing wq monitor`
@@ -169,6 +182,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     let endpoint = endpoint(args, &images)?;
     // Before a passphrase is asked for and an image made that nobody can use.
     check_endpoint(&endpoint, args.control.as_deref(), &images)?;
+    let tls = certificates(args)?;
     if args.try_it {
         try_load::check_size(args.size.unwrap_or(TRY_SIZE))?;
     }
@@ -195,7 +209,9 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     // The terminal is closed; with a cache there may be much that only we have.
     ending.extend((!is_ignored(SIGHUP)).then_some(SIGHUP));
     let signals = Signals::new(ending).context("cannot handle signals")?;
+    let has_tls = tls.is_some();
     let options = ServerOptions {
+        tls,
         connections_max: args.connections_max.get(),
         // More than can be addressed is no limit.
         request_memory_max: usize::try_from(args.request_memory.0).unwrap_or(usize::MAX),
@@ -240,8 +256,16 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
         let setting = try_load::Setting { image, sector_size, endpoint: &endpoint };
         return try_load::print(&rows?, &setting, args.json);
     }
-    announce(args.json, &endpoint, &images, control.as_ref().map(ControlSocket::path))?;
+    let offer = Offer { endpoint: &endpoint, tls: has_tls, images: &images };
+    announce(args.json, &offer, control.as_ref().map(ControlSocket::path))?;
     report_flush(server.run())
+}
+
+fn certificates(args: &ServeArgs) -> anyhow::Result<Option<Certificates>> {
+    let Some(folder) = &args.tls_certificates else { return Ok(None) };
+    let verify_peer = if args.tls_verify_peer { VerifyPeer::Yes } else { VerifyPeer::No };
+    let certificates = Certificates::load(folder, verify_peer);
+    Ok(Some(certificates.context("--tls-certificates")?))
 }
 
 fn control_socket(
