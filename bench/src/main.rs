@@ -34,6 +34,8 @@ struct Arguments {
 enum Command {
     /// Encrypted NBD servers under fio: homing, nbdkit with its luks filter, qemu-nbd.
     Nbd(nbd::Options),
+    /// The same servers under nbdcopy, with and without TLS.
+    NbdCopy(nbd::CopyOptions),
     /// Executors on small work items: homing, rayon, tokio and others.
     Exec(exec::Options),
     /// What a scheduling decision takes, on machines of up to 1,024 CPUs.
@@ -64,6 +66,7 @@ enum Command {
 fn main() -> anyhow::Result<()> {
     match Arguments::parse().command {
         Command::Nbd(options) => nbd::run(&options),
+        Command::NbdCopy(options) => nbd::run_copy(&options),
         Command::Exec(options) => exec::run(&options),
         Command::Decide(options) => decide::run(&options),
         Command::Cache(options) => cache::run(&options),

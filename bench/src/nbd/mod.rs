@@ -1,6 +1,7 @@
 //! `homing-bench nbd`: encrypted NBD servers side by side. Every round runs every load on every
 //! server, so that what the machine does meanwhile befalls them all.
 
+mod copy;
 mod fill;
 mod fio;
 mod measure;
@@ -17,6 +18,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, ensure};
 use clap::Args;
 
+pub(crate) use self::copy::{CopyOptions, run as run_copy};
 use self::fill::{fill, read_through};
 use self::fio::Fio;
 use self::measure::{Cell, measure};
@@ -98,33 +100,33 @@ impl Options {
         let wanted = |load: &Scenario| self.only.is_empty() || self.only.contains(load);
         Scenario::ALL.into_iter().filter(wanted).collect()
     }
+}
 
-    fn homing(&self) -> anyhow::Result<PathBuf> {
-        match &self.homing {
-            Some(path) => Ok(path.canonicalize()?),
-            None => Ok(env::current_exe()?.with_file_name("homing")),
-        }
+/// Where ours is, unless it is said.
+fn homing(given: Option<&Path>) -> anyhow::Result<PathBuf> {
+    match given {
+        Some(path) => Ok(path.canonicalize()?),
+        None => Ok(env::current_exe()?.with_file_name("homing")),
     }
+}
 
-    /// The folder without links and dots. It becomes part of addresses and option lists, where
-    /// other characters would need an escape of each tool's own.
-    fn folder(&self) -> anyhow::Result<PathBuf> {
-        let given = self.dir.display();
-        let dir =
-            self.dir.canonicalize().with_context(|| format!("--dir {given} cannot be used"))?;
-        let plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
-        ensure!(
-            dir.to_str().is_some_and(|text| text.chars().all(plain)),
-            "--dir {given} cannot be used: only letters, digits and ./_- may be in its path"
-        );
-        Ok(dir)
-    }
+/// A folder without links and dots. It becomes part of addresses and option lists, where other
+/// characters would need an escape of each tool's own.
+fn plain_folder(dir: &Path) -> anyhow::Result<PathBuf> {
+    let given = dir.display();
+    let dir = dir.canonicalize().with_context(|| format!("--dir {given} cannot be used"))?;
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
+    ensure!(
+        dir.to_str().is_some_and(|text| text.chars().all(plain)),
+        "--dir {given} cannot be used: only letters, digits and ./_- may be in its path"
+    );
+    Ok(dir)
 }
 
 /// Measures, and tells on standard output.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     options.check()?;
-    let dir = options.folder()?;
+    let dir = plain_folder(&options.dir)?;
     let interrupt = Interrupt::install()?;
     let machine = Machine::read()?;
     let fio = FIO.find()?;
@@ -134,7 +136,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let mut preparation = Preparation::new(folder.path(), options.size)?;
     preparation.versions.insert(0, Version::of(FIO.program, &fio));
     preparation.write_passphrase()?;
-    let found = preparation.find(&options.homing()?);
+    let found = preparation.find(&homing(options.homing.as_deref())?);
     ensure!(!found.is_empty(), "nothing to measure: {}", preparation.left_out.join("; "));
     eprintln!("{}", preparation.space(found.len(), &dir)?);
 

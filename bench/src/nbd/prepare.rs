@@ -94,6 +94,7 @@ impl Preparation {
                 passphrase: self.passphrase.clone(),
                 socket: self.folder.join(format!("{}.sock", kind.file_stem())),
                 size: self.size,
+                tls: None,
             });
         }
         servers

@@ -100,9 +100,18 @@ pub(crate) struct Server {
     pub(crate) socket: PathBuf,
     /// The size of the export in bytes.
     pub(crate) size: u64,
+    /// The folder with its certificates, where it speaks TLS.
+    pub(crate) tls: Option<PathBuf>,
 }
 
 impl Server {
+    /// The address of its export.
+    pub(crate) fn uri(&self) -> String {
+        let uri = uri(&self.socket);
+        let Some(folder) = &self.tls else { return uri };
+        format!("{}&tls-certificates={}", uri.replacen("nbd", "nbds", 1), folder.display())
+    }
+
     /// Starts the server and waits until it answers.
     pub(crate) fn start(&self, interrupt: &Interrupt) -> anyhow::Result<Running> {
         // nbdkit leaves its socket behind, and will not replace it.
@@ -139,9 +148,17 @@ impl Server {
                     let room = self.size + self.size / 8 + (16 << 20);
                     command.args(["--cache", &room.to_string()]);
                 }
+                if let Some(folder) = &self.tls {
+                    command.arg("--tls-certificates").arg(folder);
+                }
             }
             Kind::Nbdkit => {
-                command.arg("-f").arg("-U").arg(&self.socket).args(["--filter=luks", "file"]);
+                command.arg("-f").arg("-U").arg(&self.socket);
+                if let Some(folder) = &self.tls {
+                    command.arg("--tls=require");
+                    command.arg(format!("--tls-certificates={}", folder.display()));
+                }
+                command.args(["--filter=luks", "file"]);
                 command.arg(&self.image).arg(format!("passphrase=+{passphrase}"));
             }
             Kind::QemuUring | Kind::QemuNative => {
@@ -151,6 +168,13 @@ impl Server {
                     "file.cache.direct=on,file.aio=native"
                 };
                 command.args(["-t", "-e", QEMU_CLIENTS]).arg("-k").arg(&self.socket);
+                if let Some(folder) = &self.tls {
+                    let folder = folder.display();
+                    let tls = format!(
+                        "tls-creds-x509,id=tls,endpoint=server,verify-peer=off,dir={folder}"
+                    );
+                    command.args(["--object", &tls, "--tls-creds", "tls"]);
+                }
                 command.arg("--object").arg(format!("secret,id=key,file={passphrase}"));
                 command.arg("--image-opts").arg(format!(
                     "driver=luks,key-secret=key,file.driver=file,file.filename={image},{access}"
@@ -193,11 +217,16 @@ mod tests {
             passphrase: "/d/pass".into(),
             socket: "/d/socket".into(),
             size: 1 << 20,
+            tls: None,
         }
     }
 
     fn line(kind: Kind) -> String {
-        let command = server(kind).command();
+        line_of(&server(kind))
+    }
+
+    fn line_of(server: &Server) -> String {
+        let command = server.command();
         let words = command.get_args().map(|word| word.to_str().unwrap().to_owned());
         words.collect::<Vec<_>>().join(" ")
     }
@@ -215,6 +244,16 @@ mod tests {
         );
         assert!(line(Kind::QemuUring).ends_with("file.filename=/d/image,file.aio=io_uring"));
         assert!(line(Kind::QemuNative).ends_with("file.cache.direct=on,file.aio=native"));
+    }
+
+    #[test]
+    fn each_speaks_tls_its_own_way() {
+        let line = |kind| line_of(&Server { tls: Some("/d/pki".into()), ..server(kind) });
+        assert!(line(Kind::Homing).ends_with(" --tls-certificates /d/pki"));
+        assert!(line(Kind::Nbdkit).contains(" --tls=require --tls-certificates=/d/pki --filter"));
+        assert!(line(Kind::QemuUring).contains("dir=/d/pki --tls-creds tls --object secret"));
+        let server = Server { tls: Some("/d/pki".into()), ..server(Kind::Homing) };
+        assert_eq!(server.uri(), "nbds+unix:///?socket=/d/socket&tls-certificates=/d/pki");
     }
 
     #[test]
