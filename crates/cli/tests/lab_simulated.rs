@@ -123,6 +123,24 @@ fn parts_of_a_comparison_make_the_whole() {
 }
 
 /// By whatever a batch system sends when the time is over.
+/// A machine that stood out can be looked at again, alone.
+#[test]
+fn a_drawn_machine_is_the_same_alone_and_among_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let brief = ["--seeds", "1", "--milliseconds", "10", "--host", "cfs", "--json", "--draw", "7"];
+    let rates = |which: &[&str]| -> Value {
+        let text = succeeds(folder.path(), &[&["compare"], which, &brief].concat());
+        serde_json::from_str::<Value>(&text).unwrap()["default"].take()
+    };
+    let alone = rates(&["--machine", "random:1"]);
+    let name = alone[0]["machine"].as_str().unwrap();
+    assert!(name.starts_with("random 1 of draw 7 ("), "{name}");
+    let both = rates(&["--random", "2"]);
+    let among: Vec<_> =
+        both.as_array().unwrap().iter().filter(|place| place["machine"] == *name).collect();
+    assert!(among.len() == 3 && among.iter().all(|of| alone.as_array().unwrap().contains(of)));
+}
+
 #[test]
 fn a_part_that_is_stopped_keeps_what_has_ended_and_goes_on() {
     for signal in [Signal::INT, Signal::TERM] {
@@ -216,7 +234,7 @@ fn what_cannot_be_simulated_is_named_with_the_way_out() {
     fs::write(folder.path().join("load.json"), r#"{"depth": 0}"#).unwrap();
     fs::write(folder.path().join("bad.json"), r#"{"depth": -1}"#).unwrap();
     fs::write(folder.path().join("list.json"), "[]").unwrap();
-    let cases: [(&[&str], &[&str]); 14] = [
+    let cases: [(&[&str], &[&str]); 15] = [
         (&["run", "nonesuch"], &["nonesuch", "wq-latency"]),
         (&["run", "wq", "--machine", "ryzen"], &["\"ryzen\"", "ryzen-9-3900x", "4x3x2"]),
         (&["run", "wq", "--seconds", "0"], &["\"0\"", "0.01"]),
@@ -226,6 +244,7 @@ fn what_cannot_be_simulated_is_named_with_the_way_out() {
         (&["compare", "--host", "bsd"], &["bsd", "near-newidle"]),
         (&["compare", "--random", "0"], &["'0'", "--random"]),
         (&["compare", "--machine", "random:x"], &["--machine random:x", "1000000"]),
+        (&["compare", "--machine", "2x2x2x2", "--draw", "3"], &["--draw 3", "--machine random:"]),
         (&["recommend", "--workload", "load.json"], &["load.json: depth is 0", "65536"]),
         (&["recommend", "--workload", "bad.json"], &["bad.json", "`-1`", "an example: {"]),
         (&["recommend", "--workload", "list.json"], &["list.json holds a list", "{\"issuers\""]),

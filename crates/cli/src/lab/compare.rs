@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use clap::Args;
 use homing_lab::experiments::{Comparison, MachineSet, Measure, NamedMachine, Sweep, Worst};
 use serde_json::{Value, json};
@@ -49,9 +49,9 @@ pub(crate) struct CompareArgs {
         value_parser = clap::value_parser!(u64).range(1..=RANDOM_MAX as u64))]
     random: Option<u64>,
 
-    /// Which draw random machines are of: with another number they are others
-    #[arg(long, value_name = "SEED", default_value_t = 1)]
-    draw: u64,
+    /// Which draw random machines are of: with another number they are others [default: 1]
+    #[arg(long, value_name = "SEED")]
+    draw: Option<u64>,
 
     /// How many seeds
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=10_000))]
@@ -78,8 +78,14 @@ pub(crate) struct CompareArgs {
 
 impl CompareArgs {
     fn set(&self) -> anyhow::Result<MachineSet> {
+        let draw = self.draw.unwrap_or(1);
         if let Some(count) = self.random {
-            return Ok(MachineSet::random(usize::try_from(count)?, self.draw));
+            return Ok(MachineSet::random(usize::try_from(count)?, draw));
+        }
+        if self.draw.is_some() && !self.machines.iter().any(|name| name.starts_with(RANDOM)) {
+            bail!(
+                "--draw {draw}: no machine is drawn; give --random N, or --machine {RANDOM}NUMBER"
+            );
         }
         let mut names = self.machines.clone();
         if names.is_empty() {
@@ -91,21 +97,22 @@ impl CompareArgs {
         }
         let mut set = MachineSet::named(Vec::new());
         for name in &names {
-            set.append(self.machine(name)?);
+            set.append(machine(name, draw)?);
         }
         Ok(set)
     }
+}
 
-    fn machine(&self, name: &str) -> anyhow::Result<MachineSet> {
-        let Some(number) = name.strip_prefix(RANDOM) else {
-            return Ok(MachineSet::named(vec![NamedMachine::find(name)?]));
-        };
-        let number = number.parse().ok().filter(|&number| number < RANDOM_MAX);
-        let number = number.with_context(|| {
-            format!("--machine {name}: {RANDOM} is followed by a number below {RANDOM_MAX}")
-        })?;
-        Ok(MachineSet::random_one(number, self.draw))
-    }
+/// A machine by its name, or of a draw by its number.
+fn machine(name: &str, draw: u64) -> anyhow::Result<MachineSet> {
+    let Some(number) = name.strip_prefix(RANDOM) else {
+        return Ok(MachineSet::named(vec![NamedMachine::find(name)?]));
+    };
+    let number = number.parse().ok().filter(|&number| number < RANDOM_MAX);
+    let number = number.with_context(|| {
+        format!("--machine {name}: {RANDOM} is followed by a number below {RANDOM_MAX}")
+    })?;
+    Ok(MachineSet::random_one(number, draw))
 }
 
 pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {

@@ -102,10 +102,10 @@ impl Variant {
     /// One after the other.
     fn draw(seed: u64) -> impl Iterator<Item = Self> {
         let mut rng = Rng::new(seed);
-        (0..).map(move |number| Self::random(number, &mut rng))
+        (0..).map(move |number| Self::random(number, seed, &mut rng))
     }
 
-    fn random(number: usize, rng: &mut Rng) -> Self {
+    fn random(number: usize, seed: u64, rng: &mut Rng) -> Self {
         let one_of =
             |rng: &mut Rng, choices: &[u64]| choices[rng.below(choices.len() as u64) as usize];
         let nodes = one_of(rng, &[1, 1, 2]);
@@ -145,7 +145,9 @@ impl Variant {
             ssd,
             ..CryptLoad::published(1)
         };
-        let name = format!("random {number} ({grid})");
+        // The first draw is what everybody looks at.
+        let of_draw = if seed == 1 { String::new() } else { format!(" of draw {seed}") };
+        let name = format!("random {number}{of_draw} ({grid})");
         Self { machine: NamedMachine { name, machine }, costs, load }
     }
 }
