@@ -18,6 +18,7 @@ use homing_server::{
 };
 use homing_volume::luks::{self, Access, FormatOptions, Kdf};
 use homing_volume::{Block, FILES_EACH, SectorSize};
+use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
@@ -258,6 +259,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     }
     let offer = Offer { endpoint: &endpoint, tls: has_tls, images: &images };
     announce(args.json, &offer, control.as_ref().map(ControlSocket::path))?;
+    tell_systemd(&NotifyState::Ready);
     report_flush(server.run())
 }
 
@@ -436,12 +438,20 @@ fn is_ignored(signal: i32) -> bool {
 fn stop_on_signal(signals: Signals, server: &homing_server::ServerHandle, stopped: &AtomicBool) {
     let stop = || {
         stopped.store(true, Ordering::SeqCst);
+        tell_systemd(&NotifyState::Stopping);
         tracing::info!("stopping: finishing requests and flushing; once more to stop at once");
         server.stop();
     };
     stop_then_end(signals, stop, || {
         tracing::warn!("stopped at once on a second signal: unflushed writes may be lost");
     });
+}
+
+/// Where we are a service of type notify.
+fn tell_systemd(state: &NotifyState<'_>) {
+    if let Err(error) = sd_notify::notify(std::slice::from_ref(state)) {
+        tracing::warn!(%error, ?state, "systemd could not be told");
+    }
 }
 
 fn log_to_stderr() {

@@ -5,13 +5,14 @@ mod support;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
 use rustix::process::Signal;
 use support::nbd::{self, Client, EPERM, OK};
-use support::{LoopDevice, Scratch, Server, hears_of_hang_ups, noise, wait_for};
+use support::{DEADLINE, LoopDevice, Scratch, Server, hears_of_hang_ups, noise, wait_for};
 
 #[test]
 fn when_the_uri_is_printed_the_socket_accepts() {
@@ -27,6 +28,25 @@ fn when_the_uri_is_printed_the_socket_accepts() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(printed && served.unwrap() == 1 << 20 && mode.unwrap() == 0o600);
+}
+
+#[test]
+fn systemd_is_told_when_clients_can_come_and_when_it_ends() {
+    let scratch = Scratch::new();
+    let systemd = UnixDatagram::bind(scratch.path("notify")).unwrap();
+    systemd.set_read_timeout(Some(DEADLINE)).unwrap();
+    let told = || {
+        let mut message = [0; 100];
+        let length = systemd.recv(&mut message).unwrap();
+        String::from_utf8(message[..length].to_vec()).unwrap()
+    };
+    let mut command = scratch.command(&["disk.img", "--size", "1M", "--socket", "socket"]);
+    command.env("NOTIFY_SOCKET", scratch.path("notify"));
+    let server = Server::start(&mut command, Some(scratch.path("socket")));
+    assert_eq!(told(), "READY=1\n");
+    assert_eq!(Client::new(server.socket()).flush(), OK);
+    server.stop();
+    assert_eq!(told(), "STOPPING=1\n");
 }
 
 #[test]
