@@ -97,12 +97,18 @@ pub(crate) fn announce(
     for image in offer.images {
         let _ = writeln!(text, "  {}    {}", offer.uri(image), image.display());
     }
-    let mut first = offer.uri(&offer.images[0]);
-    if offer.tls {
-        // Of clients: they may not trust who has signed ours otherwise.
-        first.push(if first.contains('?') { '&' } else { '?' });
-        first.push_str("tls-certificates=DIR");
-    }
+    let first = match offer.endpoint {
+        // Clients look for the name in the certificate, and may not trust who has signed it otherwise.
+        Endpoint::Tcp(address) if offer.tls => {
+            let uri = offer.uri(&offer.images[0]);
+            let host = format!("HOST:{}", address.port());
+            format!("{}?tls-certificates=DIR", uri.replacen(&address.to_string(), &host, 1))
+        }
+        Endpoint::Unix(_) if offer.tls => {
+            format!("{}&tls-certificates=DIR", offer.uri(&offer.images[0]))
+        }
+        _ => offer.uri(&offer.images[0]),
+    };
     let _ = writeln!(
         text,
         "\nNext, in another terminal:\n  nbdinfo '{first}'\n  nbdcopy --progress some.img '{first}'"
@@ -112,7 +118,7 @@ pub(crate) fn announce(
         _ if offer.tls => writeln!(
             text,
             "\nwhere DIR has the ca-cert.pem that signed this server's certificate, and client-cert.pem and \
-             client-key.pem\nif clients have to show one."
+             client-key.pem\nif clients have to show one, and HOST is a name that the certificate has."
         ),
         Endpoint::Unix(path) => {
             let path = shell_word(&path.to_string_lossy());

@@ -2,6 +2,8 @@
 //! that nbdkit and qemu use.
 
 use std::fmt;
+use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +13,8 @@ use homing_socket::RateLimit;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
-use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier};
+use rustls::version::TLS13;
 use rustls::{RootCertStore, ServerConfig};
 
 /// The chain that the server shows, its own certificate first.
@@ -22,6 +25,7 @@ const KEY: &str = "server-key.pem";
 const CLIENTS_CA: &str = "ca-cert.pem";
 /// Which of these do not count any more; there need be none.
 const REVOKED: &str = "ca-crl.pem";
+const LIST: &str = "list of revoked certificates";
 
 /// Whether clients have to show a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +44,9 @@ pub struct Certificates(Arc<Folder>);
 struct Folder {
     path: PathBuf,
     verify_peer: VerifyPeer,
-    read: Mutex<(Stamps, Arc<ServerConfig>)>,
+    config: Mutex<Arc<ServerConfig>>,
+    /// Of the files that it was read from. Locked while they are looked at, which may take long.
+    stamps: Mutex<Stamps>,
 }
 
 /// Which file each is, and when it was changed last.
@@ -51,7 +57,7 @@ type Stamps = [Option<(u64, SystemTime)>; 4];
 #[non_exhaustive]
 pub enum CertificateError {
     /// A file is missing, or is not what it should be.
-    #[error("cannot take {what} from {}: {source}", path.display())]
+    #[error("cannot take a {what} from {}: {source}", path.display())]
     File {
         /// What was to be in it.
         what: &'static str,
@@ -61,8 +67,20 @@ pub enum CertificateError {
         source: pem::Error,
     },
     /// A file has nothing of what it should have.
-    #[error("{} has no certificate: it needs one in PEM, from BEGIN CERTIFICATE to END CERTIFICATE", path.display())]
+    #[error("{} has no {what} in PEM, from BEGIN to END", path.display())]
     Empty {
+        /// What was to be in it.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+    },
+    /// A key that takes a passphrase.
+    #[error(
+        "{} is encrypted, and nobody is asked for its passphrase: store it without, as by `openssl pkey -in OLD -out \
+         NEW`, readable for its owner alone",
+        path.display()
+    )]
+    Encrypted {
         /// The file.
         path: PathBuf,
     },
@@ -92,27 +110,38 @@ impl Certificates {
     pub fn load(folder: &Path, verify_peer: VerifyPeer) -> Result<Self, CertificateError> {
         let stamps = stamps(folder);
         let config = Arc::new(config(folder, verify_peer)?);
-        let (path, read) = (folder.to_owned(), Mutex::new((stamps, config)));
-        Ok(Self(Arc::new(Folder { path, verify_peer, read })))
+        warn_of_readers(&folder.join(KEY));
+        let (path, config, stamps) = (folder.to_owned(), Mutex::new(config), Mutex::new(stamps));
+        Ok(Self(Arc::new(Folder { path, verify_peer, config, stamps })))
     }
 
     /// What holds for a client that comes now. Where files were replaced by some that are of no use, those
     /// before hold: one is replaced after the other, and nobody may be there to mend it.
     pub(crate) fn current(&self) -> Arc<ServerConfig> {
-        let Folder { path, verify_peer, read } = &*self.0;
-        let mut read = read.lock().unwrap_or_else(PoisonError::into_inner);
-        let stamps = stamps(path);
-        if read.0 != stamps {
-            match config(path, *verify_peer) {
-                Ok(config) => *read = (stamps, Arc::new(config)),
-                Err(error) => {
+        let Folder { path, verify_peer, config, stamps } = &*self.0;
+        let config = || config.lock().unwrap_or_else(PoisonError::into_inner);
+        // Whoever comes while others look at them does not wait for that.
+        if let Ok(mut read) = stamps.try_lock() {
+            let now = self::stamps(path);
+            // Without the list those would be served whom it revoked.
+            let is_list_gone = read[3].is_some() && now[3].is_none();
+            let new = (*read != now).then(|| {
+                if is_list_gone {
+                    return Err(CertificateError::Empty { what: LIST, path: path.join(REVOKED) });
+                }
+                self::config(path, *verify_peer)
+            });
+            match new {
+                None => {}
+                Some(Ok(new)) => (*read, *config()) = (now, Arc::new(new)),
+                Some(Err(error)) => {
                     static FAILURES: RateLimit = RateLimit::new();
                     let what = "new certificates cannot be used: those before still hold";
                     FAILURES.log(|left_out| tracing::warn!(%error, left_out, "{what}"));
                 }
             }
         }
-        Arc::clone(&read.1)
+        Arc::clone(&config())
     }
 }
 
@@ -135,31 +164,36 @@ fn stamps(folder: &Path) -> Stamps {
 
 fn config(folder: &Path, verify_peer: VerifyPeer) -> Result<ServerConfig, CertificateError> {
     let provider = Arc::new(aws_lc_rs::default_provider());
+    // 1.3 alone: with keys of 1.2 a connection is over after 2^24 records, and that is hours.
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
-        .with_safe_default_protocol_versions()
-        .expect("the provider has what these versions need");
+        .with_protocol_versions(&[&TLS13])
+        .expect("the provider has what this version needs");
     let builder = match verify_peer {
         VerifyPeer::No => builder.with_no_client_auth(),
         VerifyPeer::Yes => {
             let path = folder.join(CLIENTS_CA);
-            let refused = |message| CertificateError::Clients { path: path.clone(), message };
+            let refused =
+                |path: &Path, message| CertificateError::Clients { path: path.to_owned(), message };
             let mut roots = RootCertStore::empty();
             for certificate in certificates(&path)? {
-                roots.add(certificate).map_err(|error| refused(error.to_string()))?;
+                roots.add(certificate).map_err(|error| refused(&path, error.to_string()))?;
             }
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
                 .with_crls(revoked(folder)?)
+                // There may be a list of some of those who sign.
+                .allow_unknown_revocation_status()
                 .build();
-            builder.with_client_cert_verifier(verifier.map_err(|error| refused(error.to_string()))?)
+            let verifier = verifier.map_err(|error| match error {
+                VerifierBuilderError::InvalidCrl(_) => {
+                    refused(&folder.join(REVOKED), error.to_string())
+                }
+                _ => refused(&path, error.to_string()),
+            })?;
+            builder.with_client_cert_verifier(verifier)
         }
     };
     let chain = certificates(&folder.join(CERTIFICATE))?;
-    let path = folder.join(KEY);
-    let key = PrivateKeyDer::from_pem_file(&path).map_err(|source| CertificateError::File {
-        what: "a key",
-        path,
-        source,
-    })?;
+    let key = key(&folder.join(KEY))?;
     let identity = |source| CertificateError::Identity { folder: folder.to_owned(), source };
     let mut config = builder.with_single_cert(chain, key).map_err(identity)?;
     // Clients stay for long, and come seldom: nothing is kept for the next time.
@@ -169,22 +203,54 @@ fn config(folder: &Path, verify_peer: VerifyPeer) -> Result<ServerConfig, Certif
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
-    let what = "a certificate";
-    let file = |source| CertificateError::File { what, path: path.to_owned(), source };
-    let all = CertificateDer::pem_file_iter(path).map_err(file)?;
-    let all = all.collect::<Result<Vec<_>, _>>().map_err(file)?;
-    if all.is_empty() {
-        return Err(CertificateError::Empty { path: path.to_owned() });
-    }
-    Ok(all)
+    all_of("certificate", path)
 }
 
 fn revoked(folder: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, CertificateError> {
     let path = folder.join(REVOKED);
-    if !path.exists() {
-        return Ok(Vec::new());
+    match path.symlink_metadata() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        // One that says nothing would be no list: all would be served.
+        _ => all_of(LIST, &path),
     }
-    let lists = CertificateRevocationListDer::pem_file_iter(&path)
-        .and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    lists.map_err(|source| CertificateError::File { what: "revocations", path, source })
+}
+
+/// All items of a kind in a file, which must have some.
+fn all_of<T: PemObject>(what: &'static str, path: &Path) -> Result<Vec<T>, CertificateError> {
+    let file = |source| CertificateError::File { what, path: path.to_owned(), source };
+    check_kind(path).map_err(file)?;
+    let all = T::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let all = all.map_err(file)?;
+    if all.is_empty() {
+        return Err(CertificateError::Empty { what, path: path.to_owned() });
+    }
+    Ok(all)
+}
+
+fn key(path: &Path) -> Result<PrivateKeyDer<'static>, CertificateError> {
+    let (what, path) = ("key", path.to_owned());
+    let read = check_kind(&path).and_then(|()| PrivateKeyDer::from_pem_file(&path));
+    read.map_err(|source| match source {
+        pem::Error::Io(_) => CertificateError::File { what, path, source },
+        _ if is_encrypted(&path) => CertificateError::Encrypted { path },
+        pem::Error::NoItemsFound => CertificateError::Empty { what, path },
+        _ => CertificateError::File { what, path, source },
+    })
+}
+
+/// A pipe would be waited for.
+fn check_kind(path: &Path) -> Result<(), pem::Error> {
+    let is_file = path.metadata().map_err(pem::Error::Io)?.is_file();
+    let error = || pem::Error::Io(io::Error::other("it is no plain file"));
+    is_file.then_some(()).ok_or_else(error)
+}
+
+fn is_encrypted(path: &Path) -> bool {
+    fs::read(path).is_ok_and(|bytes| bytes.windows(9).any(|word| word == b"ENCRYPTED"))
+}
+
+fn warn_of_readers(key: &Path) {
+    if key.metadata().is_ok_and(|file| file.mode() & 0o077 != 0) {
+        tracing::warn!("{} is not for its owner alone: chmod 600 it", key.display());
+    }
 }

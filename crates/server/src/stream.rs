@@ -91,7 +91,9 @@ impl Stream {
     pub(crate) fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         match self.tls.get() {
             None => self.socket.read(buffer),
-            Some(tls) => tls.read(buffer, |buffer| self.socket.read(buffer)),
+            Some(tls) => {
+                tls.read(buffer, |buffer| self.socket.read(buffer), || self.socket.read_timeout())
+            }
         }
     }
 
@@ -99,7 +101,7 @@ impl Stream {
     pub(crate) fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         match self.tls.get() {
             None => self.socket.try_read(buffer),
-            Some(tls) => tls.read(buffer, |buffer| self.socket.try_read(buffer)),
+            Some(tls) => tls.read(buffer, |buffer| self.socket.try_read(buffer), || Ok(None)),
         }
     }
 
@@ -244,6 +246,13 @@ impl Socket {
                 Err(Errno::INTR) => {}
                 other => return Ok(other?),
             }
+        }
+    }
+
+    fn read_timeout(&self) -> io::Result<Option<Duration>> {
+        match self {
+            Self::Unix(stream) => stream.read_timeout(),
+            Self::Tcp(stream) => stream.read_timeout(),
         }
     }
 

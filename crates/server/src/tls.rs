@@ -8,6 +8,7 @@ use std::io::{self, IoSlice, Read, Write};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use rustls::{ServerConfig, ServerConnection};
 
@@ -79,11 +80,14 @@ impl Session {
     }
 
     /// Reads what there is; 0 at the end. `receive`: reads from the socket, and waits, or says that it would.
+    /// `patience`: how long that may wait; who sends less than a record in that time has sent nothing.
     pub(crate) fn read(
         &self,
         buffer: &mut [u8],
         receive: impl Fn(&mut [u8]) -> io::Result<usize>,
+        patience: impl Fn() -> io::Result<Option<Duration>>,
     ) -> io::Result<usize> {
+        let mut began = None;
         let mut incoming = self.incoming.lock().unwrap_or_else(PoisonError::into_inner);
         self.has_more.store(false, Relaxed);
         loop {
@@ -92,10 +96,16 @@ impl Session {
                 self.has_more.store(count == buffer.len(), Relaxed);
                 return Ok(count);
             }
-            match incoming.receive(&receive) {
+            let received = match began {
+                Some(began) if patience()?.is_some_and(|most| Instant::elapsed(&began) >= most) => {
+                    Err(io::ErrorKind::WouldBlock.into())
+                }
+                _ => incoming.receive(&receive),
+            };
+            match received {
                 // Somebody else may have ended it without a word: NBD has its own.
                 Ok(0) => return Ok(0),
-                Ok(_) => {}
+                Ok(_) => began = began.or_else(|| Some(Instant::now())),
                 Err(error) => {
                     // Who idles has no buffer.
                     *incoming = Incoming::default();
@@ -118,6 +128,11 @@ impl Session {
         if state.begun == 0 {
             let piece = &bytes[..bytes.len().min(PIECE)];
             state.begun = state.connection.writer().write(piece)?;
+            if !state.connection.wants_write() && !bytes.is_empty() {
+                // It says so, too, of what it will not encipher any more.
+                state.begun = 0;
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
         }
         if state.begun > bytes.len() {
             // Of another reply, which failed: nothing may follow what was sent of it.

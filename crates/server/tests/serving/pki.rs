@@ -11,6 +11,8 @@ use rcgen::{
     KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams, date_time_ymd,
 };
 
+static COUNT: AtomicU64 = AtomicU64::new(0);
+
 pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
     certificate: String,
@@ -20,7 +22,9 @@ pub(crate) struct Authority {
 impl Authority {
     pub(crate) fn new() -> Self {
         let mut params = CertificateParams::default();
-        params.distinguished_name.push(DnType::CommonName, "a test's authority");
+        // By their names they are known in lists of what is revoked.
+        let name = format!("authority {}", COUNT.fetch_add(1, Ordering::Relaxed));
+        params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let key = KeyPair::generate().unwrap();

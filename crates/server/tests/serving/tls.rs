@@ -219,6 +219,20 @@ fn nonsense_in_place_of_tls_ends_the_connection_and_a_stalled_one_ends_in_time()
         }
         assert!(began.elapsed() >= handshake_timeout, "cut off for another reason");
 
+        // The same within TLS: of a record, and of the option in it.
+        let name = ServerName::try_from("localhost").unwrap();
+        let client = config(&setting.client(), false);
+        let connection = ClientConnection::new(client, name).unwrap();
+        let mut tls = StreamOwned::new(connection, asked_for_tls(endpoint, &[]));
+        tls.flush().unwrap();
+        let began = Instant::now();
+        let mut record = [&[23, 3, 3, 0x40, 0][..], &[0; 2000]].concat().into_iter();
+        while tls.sock.write_all(&[record.next().unwrap()]).is_ok() {
+            assert!(began.elapsed() < Duration::from_secs(20), "it is let go on");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert!(began.elapsed() >= handshake_timeout / 2, "cut off for another reason");
+
         // Others are served all the while.
         connect(endpoint, &config(&setting.client(), false)).unwrap();
     });
@@ -250,7 +264,7 @@ fn a_record_that_was_changed_ends_the_connection() {
 fn clients_show_a_certificate_where_they_are_verified() {
     let setting = Setting::new();
     let (client, stranger) = (setting.client(), setting.folder.path().join("stranger"));
-    // Signed by somebody else, who is called the same.
+    // Signed by somebody else.
     Authority::new().certify("client", &stranger);
     setting.authority.be_known_to(&stranger);
     let revoked = setting.folder.path().join("revoked");
@@ -262,6 +276,22 @@ fn clients_show_a_certificate_where_they_are_verified() {
         assert!(!served(&client, false) && !served(&stranger, true));
         setting.authority.revoke(serial, &setting.server());
         assert!(served(&client, true) && !served(&revoked, true));
+        // A list that is emptied, or taken away, still holds; and others may sign, of whom there is none.
+        let list = setting.server().join("ca-crl.pem");
+        let text = std::fs::read(&list).unwrap();
+        std::fs::write(&list, "").unwrap();
+        assert!(served(&client, true) && !served(&revoked, true));
+        std::fs::remove_file(&list).unwrap();
+        assert!(served(&client, true) && !served(&revoked, true));
+        std::fs::write(&list, text).unwrap();
+        let other = Authority::new();
+        other.certify("client", &stranger);
+        let both =
+            ["client", "stranger"].map(|name| setting.folder.path().join(name).join("ca-cert.pem"));
+        let both = both.map(|path| std::fs::read_to_string(path).unwrap()).concat();
+        std::fs::write(setting.server().join("ca-cert.pem"), both).unwrap();
+        setting.authority.be_known_to(&stranger);
+        assert!(served(&client, true) && served(&stranger, true) && !served(&revoked, true));
     });
 }
 
@@ -298,6 +328,12 @@ fn what_is_wrong_with_a_folder_is_said_and_where() {
     let put = |name: &str, text: &str| std::fs::write(folder.join(name), text).unwrap();
     put("ca-crl.pem", "-----BEGIN X509 CRL-----\n!\n-----END X509 CRL-----\n");
     fails("ca-crl.pem");
+    for useless in ["", "rubbish"] {
+        put("ca-crl.pem", useless);
+        assert!(matches!(fails("ca-crl.pem"), CertificateError::Empty { .. }));
+    }
+    put("ca-crl.pem", "-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n");
+    assert!(matches!(fails("ca-crl.pem"), CertificateError::Clients { .. }));
     std::fs::remove_file(folder.join("ca-crl.pem")).unwrap();
     put("ca-cert.pem", "");
     assert!(matches!(fails("ca-cert.pem"), CertificateError::Empty { .. }));
@@ -308,7 +344,16 @@ fn what_is_wrong_with_a_folder_is_said_and_where() {
     std::fs::copy(setting.client().join("server-key.pem"), folder.join("server-key.pem")).unwrap();
     assert!(matches!(fails("server-key.pem"), CertificateError::Identity { .. }));
     put("server-key.pem", "");
-    fails("server-key.pem");
+    assert!(matches!(fails("server-key.pem"), CertificateError::Empty { .. }));
+    let encrypted =
+        "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n";
+    put("server-key.pem", encrypted);
+    assert!(matches!(fails("server-key.pem"), CertificateError::Encrypted { .. }));
+    std::fs::remove_file(folder.join("server-key.pem")).unwrap();
+    // Which would be waited for.
+    let made = std::process::Command::new("mkfifo").arg(folder.join("server-key.pem")).status();
+    assert!(made.unwrap().success());
+    assert!(fails("server-key.pem").to_string().contains("no plain file"));
     std::fs::remove_file(folder.join("server-cert.pem")).unwrap();
     assert!(matches!(fails("server-cert.pem"), CertificateError::File { .. }));
 }
