@@ -3,31 +3,29 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::time::Instant;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use serde::Serialize;
 
+use super::fill::copy;
+use super::measure::{GIB, MIB, Times};
 use super::prepare::Preparation;
 use super::server::{Kind, Server};
-use super::{SIZE_MIN, SIZE_UNIT, homing, plain_folder, prepare};
-use crate::child::Running;
+use super::table::show;
+use super::{Exports, prepare, temporary_in};
 use crate::interrupt::Interrupt;
 use crate::machine::Machine;
-use crate::procfs::{MachineTime, ProcessTime};
+use crate::page::Form;
 use crate::progress::bar;
-use crate::size;
-use crate::spread::{Spread, figure};
+use crate::spread::Spread;
 
-/// How long a copy may take before a server is taken to hang.
-const LIMIT: Duration = Duration::from_secs(600);
-
-const MIB: f64 = 1024.0 * 1024.0;
+/// What nbdcopy is told each time. All that is zero is copied, too.
+const HOW: [&str; 4] = ["--connections=4", "--requests=16", "--allocated", "--flush"];
 
 /// What to measure.
 #[derive(Args, Debug)]
@@ -36,17 +34,8 @@ pub(crate) struct CopyOptions {
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
 
-    /// The size of every export, as in 512M or 1G.
-    #[arg(long, default_value = "1G", value_parser = size::parse)]
-    size: u64,
-
-    /// The folder for the containers. It needs a little more than the size for each server, and once more.
-    #[arg(long, default_value = "/dev/shm")]
-    dir: PathBuf,
-
-    /// The homing to measure [default: the one beside this program].
-    #[arg(long, value_name = "PATH")]
-    homing: Option<PathBuf>,
+    #[command(flatten)]
+    exports: Exports,
 
     /// Print every measurement as JSON.
     #[arg(long)]
@@ -68,19 +57,14 @@ struct Cell {
 
 /// Measures, and tells on standard output.
 pub(crate) fn run(options: &CopyOptions) -> anyhow::Result<()> {
-    ensure!(
-        options.size >= SIZE_MIN && options.size.is_multiple_of(SIZE_UNIT),
-        "--size {} cannot be used: it must be whole MiB, and at least {}",
-        options.size,
-        size::show(SIZE_MIN)
-    );
-    let dir = plain_folder(&options.dir)?;
+    let exports = &options.exports;
+    exports.check()?;
+    let dir = exports.folder()?;
     let interrupt = Interrupt::install()?;
-    let folder = tempfile::Builder::new().prefix("homing-bench-").tempdir_in(&dir);
-    let folder = folder.with_context(|| format!("cannot write in {}", dir.display()))?;
-    let mut preparation = Preparation::new(folder.path(), options.size)?;
+    let folder = temporary_in(&dir)?;
+    let mut preparation = Preparation::new(folder.path(), exports.size)?;
     preparation.write_passphrase()?;
-    let found = preparation.find(&homing(options.homing.as_deref())?);
+    let found = preparation.find(&exports.homing()?);
     // A cache that holds all of it is another matter, and so is a disk.
     let compared = |server: &Server| !matches!(server.kind, Kind::HomingCache | Kind::QemuNative);
     let found: Vec<Server> = found.into_iter().filter(compared).collect();
@@ -89,7 +73,11 @@ pub(crate) fn run(options: &CopyOptions) -> anyhow::Result<()> {
     let certificates = folder.path().join("pki");
     certify(&certificates)?;
 
-    let source = folder.path().join("source");
+    // What they were filled with: noise.
+    let source = folder.path().join("source").display().to_string();
+    let filled = servers[0].start(&interrupt)?;
+    copy(&preparation.nbdcopy, &servers[0], &[&servers[0].uri(), &source], &interrupt)?;
+    filled.stop()?;
     let count = u64::from(options.rounds) * 4 * servers.len() as u64;
     let bar = bar(count, "{wide_bar} {pos}/{len} {msg}, {eta} left")?;
     let mut cells = Vec::new();
@@ -100,43 +88,35 @@ pub(crate) fn run(options: &CopyOptions) -> anyhow::Result<()> {
                 let server = &servers[(turn + round as usize - 1) % servers.len()];
                 let tls_folder = tls.then(|| certificates.clone());
                 let server = Server { tls: tls_folder, ..server.clone() };
-                let running = server.start(&interrupt)?;
                 let (uri, name) = (server.uri(), server.kind.name());
+                let started = [(&server, server.start(&interrupt)?)];
                 bar.set_message(name);
-                if !source.exists() {
-                    // What it was filled with: noise.
+                for (into, from, to) in [(true, &*source, &*uri), (false, &uri, "null:")] {
+                    let before = Times::read(&started, 0)?;
+                    let began = Instant::now();
                     copy(
                         &preparation.nbdcopy,
-                        &uri,
-                        &source.display().to_string(),
                         &server,
+                        &[&HOW[..], &[from, to]].concat(),
                         &interrupt,
-                    )?;
-                }
-                let file = source.display().to_string();
-                for (into, from, to) in [(true, &*file, &*uri), (false, &uri, "null:")] {
-                    let before = Times::read(&running)?;
-                    let began = Instant::now();
-                    copy(&preparation.nbdcopy, from, to, &server, &interrupt)
-                        .with_context(|| format!("{name} last said: {}", running.last_words()))?;
+                    )
+                    .with_context(|| format!("{name} last said: {}", started[0].1.last_words()))?;
                     let seconds = began.elapsed().as_secs_f64();
-                    let after = Times::read(&running)?;
-                    let took = |of: fn(&Times) -> f64| of(&after) - of(&before);
-                    let gib = options.size as f64 / MIB / 1024.0;
-                    let (ours, theirs) = (took(|t| t.server), took(|t| t.client));
-                    let others = (took(|t| t.busy) - ours - theirs).max(0.0);
+                    let took = Times::read(&started, 0)? - before;
+                    let gib = exports.size as f64 / GIB;
                     cells.push(Cell {
                         round,
                         server: server.kind,
                         tls,
                         into,
-                        mib_per_s: options.size as f64 / MIB / seconds,
-                        server_cpu_s_per_gib: ours / gib,
-                        client_cpu_s_per_gib: theirs / gib,
-                        others_percent: 100.0 * others / took(|t| t.machine),
+                        mib_per_s: exports.size as f64 / MIB / seconds,
+                        server_cpu_s_per_gib: took.server / gib,
+                        client_cpu_s_per_gib: took.children / gib,
+                        others_percent: took.others_percent(),
                     });
                     bar.inc(1);
                 }
+                let [(_, running)] = started;
                 running.stop()?;
             }
         }
@@ -152,40 +132,6 @@ pub(crate) fn run(options: &CopyOptions) -> anyhow::Result<()> {
     }
     println!("\n{}", table(&cells));
     Ok(())
-}
-
-fn copy(
-    nbdcopy: &Path,
-    from: &str,
-    to: &str,
-    server: &Server,
-    interrupt: &Interrupt,
-) -> anyhow::Result<()> {
-    let mut command = Command::new(nbdcopy);
-    // All that is zero is written, too.
-    command.args(["--connections=4", "--requests=16", "--allocated", "--flush"]).args([from, to]);
-    let log = server.socket.with_extension("copy.log");
-    Running::start("nbdcopy", &mut command, Stdio::null(), &log)?.finish(LIMIT, interrupt)
-}
-
-/// CPU seconds: of the server, of our children that have ended, and of the machine.
-struct Times {
-    server: f64,
-    client: f64,
-    busy: f64,
-    machine: f64,
-}
-
-impl Times {
-    fn read(server: &Running) -> anyhow::Result<Self> {
-        let machine = MachineTime::now()?;
-        Ok(Self {
-            server: ProcessTime::of(server.id())?.own,
-            client: ProcessTime::of(std::process::id())?.children,
-            busy: machine.busy,
-            machine: machine.total,
-        })
-    }
 }
 
 /// Makes a folder of certificates for a server and its clients. Their keys guard nothing.
@@ -224,9 +170,7 @@ fn table(cells: &[Cell]) -> Table {
     }
     for ((tls, out, kind), of) in &rows {
         let show = |spread: Option<Spread>| {
-            let Some(Spread { median, min, max }) = spread else { return "-".to_owned() };
-            let [median, min, max] = [median, min, max].map(figure);
-            format!("{median} ({min}–{max})")
+            spread.map_or_else(|| "-".to_owned(), |spread| show(&spread, Form::Markdown))
         };
         let all = |figure: fn(&Cell) -> f64| show(Spread::of(of.iter().map(|cell| figure(cell))));
         let ours = rows.get(&(*tls, *out, 0)).into_iter().flatten();

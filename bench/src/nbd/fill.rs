@@ -87,9 +87,19 @@ pub(crate) fn read_through(
     server: &Server,
     interrupt: &Interrupt,
 ) -> anyhow::Result<()> {
+    copy(nbdcopy, server, &[&server.uri(), "null:"], interrupt)
+}
+
+/// Runs nbdcopy to or from a server.
+pub(crate) fn copy(
+    nbdcopy: &Path,
+    server: &Server,
+    args: &[&str],
+    interrupt: &Interrupt,
+) -> anyhow::Result<()> {
     let mut command = Command::new(nbdcopy);
-    command.arg(uri(&server.socket)).arg("null:");
-    let log = server.socket.with_extension("read.log");
+    command.args(args);
+    let log = server.socket.with_extension("copy.log");
     Running::start("nbdcopy", &mut command, Stdio::null(), &log)?.finish(LIMIT, interrupt)
 }
 

@@ -11,8 +11,8 @@ use crate::child::Running;
 use crate::interrupt::Interrupt;
 use crate::procfs::{self, MachineTime, ProcessTime};
 
-const MIB: f64 = 1024.0 * 1024.0;
-const GIB: f64 = 1024.0 * MIB;
+pub(crate) const MIB: f64 = 1024.0 * 1024.0;
+pub(crate) const GIB: f64 = 1024.0 * MIB;
 
 /// The finest that the machine's clock tells, in seconds.
 const TICK: f64 = 0.01;
@@ -70,9 +70,6 @@ pub(crate) fn measure(
     let moved = fio.run(scenario, &server.socket, interrupt)?;
     let took = Times::read(servers, index)? - before;
     let gib = moved.bytes as f64 / GIB;
-    // Below half a tick it is rounding, which may be negative as well.
-    let others = (took.busy - took.server - took.children).max(0.0);
-    let others = if others < TICK / 2.0 { 0.0 } else { others };
     Ok(Cell {
         round,
         scenario,
@@ -84,7 +81,7 @@ pub(crate) fn measure(
         client_cpu_s_per_gib: moved.cpu_seconds / gib,
         peak_rss_mib: procfs::peak_memory(process.id())? as f64 / MIB,
         peak_is_of_this_load,
-        others_percent: 100.0 * others / took.machine,
+        others_percent: took.others_percent(),
         idle_servers_percent: 100.0 * took.idle_servers / moved.seconds,
         seconds: moved.seconds,
         bytes: moved.bytes,
@@ -94,13 +91,13 @@ pub(crate) fn measure(
 
 /// CPU seconds.
 #[derive(Clone, Copy)]
-struct Times {
+pub(crate) struct Times {
     /// The server under load.
-    server: f64,
+    pub(crate) server: f64,
     /// The servers without.
     idle_servers: f64,
-    /// Our children that have ended: between two readings, fio with its start.
-    children: f64,
+    /// Our children that have ended: between two readings, the client with its start.
+    pub(crate) children: f64,
     /// Everything on the machine.
     busy: f64,
     /// All there is.
@@ -108,7 +105,15 @@ struct Times {
 }
 
 impl Times {
-    fn read(servers: &[(&Server, Running)], index: usize) -> anyhow::Result<Self> {
+    /// The share of the machine that went neither to the server nor to its client.
+    pub(crate) fn others_percent(&self) -> f64 {
+        // Below half a tick it is rounding, which may be negative as well.
+        let others = (self.busy - self.server - self.children).max(0.0);
+        100.0 * if others < TICK / 2.0 { 0.0 } else { others } / self.machine
+    }
+
+    /// Of the server at `index`, beside the others.
+    pub(crate) fn read(servers: &[(&Server, Running)], index: usize) -> anyhow::Result<Self> {
         let times = servers.iter().map(|(_, process)| ProcessTime::of(process.id()));
         let times: Vec<ProcessTime> = times.collect::<Result<_, _>>()?;
         let all: f64 = times.iter().map(|time| time.own).sum();

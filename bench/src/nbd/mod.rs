@@ -41,17 +41,9 @@ const SIZE_MIN: u64 = 64 << 20;
 /// Containers hold whole sectors, and copies go in whole pieces.
 const SIZE_UNIT: u64 = 1 << 20;
 
-/// What to measure, and where to write the results.
+/// The exports that are compared.
 #[derive(Args, Debug)]
-pub(crate) struct Options {
-    /// How often everything is measured.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
-    rounds: u32,
-
-    /// How long each load lasts.
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
-    seconds: u32,
-
+struct Exports {
     /// The size of every export, as in 512M or 1G.
     #[arg(long, default_value = "1G", value_parser = size::parse)]
     size: u64,
@@ -63,6 +55,21 @@ pub(crate) struct Options {
     /// The homing to measure [default: the one beside this program].
     #[arg(long, value_name = "PATH")]
     homing: Option<PathBuf>,
+}
+
+/// What to measure, and where to write the results.
+#[derive(Args, Debug)]
+pub(crate) struct Options {
+    /// How often everything is measured.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+
+    /// How long each load lasts.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
+    seconds: u32,
+
+    #[command(flatten)]
+    exports: Exports,
 
     /// Only these loads.
     #[arg(long, value_name = "LOAD", value_delimiter = ',')]
@@ -79,19 +86,11 @@ pub(crate) struct Options {
 
 impl Options {
     fn check(&self) -> anyhow::Result<()> {
-        ensure!(
-            self.size >= SIZE_MIN && self.size.is_multiple_of(SIZE_UNIT),
-            "--size {} cannot be used: it must be whole MiB, and at least {}",
-            self.size,
-            size::show(SIZE_MIN)
-        );
+        self.exports.check()?;
         // Better now than when the figures are there.
         for path in self.json.iter().chain(&self.markdown) {
             let opened = OpenOptions::new().create(true).append(true).open(path);
             opened.with_context(|| format!("cannot write {}", path.display()))?;
-        }
-        if let Some(path) = &self.homing {
-            ensure!(is_program(path), "--homing {}: there is no such program", path.display());
         }
         Ok(())
     }
@@ -102,41 +101,62 @@ impl Options {
     }
 }
 
-/// Where ours is, unless it is said.
-fn homing(given: Option<&Path>) -> anyhow::Result<PathBuf> {
-    match given {
-        Some(path) => Ok(path.canonicalize()?),
-        None => Ok(env::current_exe()?.with_file_name("homing")),
+impl Exports {
+    fn check(&self) -> anyhow::Result<()> {
+        ensure!(
+            self.size >= SIZE_MIN && self.size.is_multiple_of(SIZE_UNIT),
+            "--size {} cannot be used: it must be whole MiB, and at least {}",
+            self.size,
+            size::show(SIZE_MIN)
+        );
+        if let Some(path) = &self.homing {
+            ensure!(is_program(path), "--homing {}: there is no such program", path.display());
+        }
+        Ok(())
+    }
+
+    fn homing(&self) -> anyhow::Result<PathBuf> {
+        match &self.homing {
+            Some(path) => Ok(path.canonicalize()?),
+            None => Ok(env::current_exe()?.with_file_name("homing")),
+        }
+    }
+
+    /// The folder without links and dots. It becomes part of addresses and option lists, where
+    /// other characters would need an escape of each tool's own.
+    fn folder(&self) -> anyhow::Result<PathBuf> {
+        let given = self.dir.display();
+        let dir =
+            self.dir.canonicalize().with_context(|| format!("--dir {given} cannot be used"))?;
+        let plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
+        ensure!(
+            dir.to_str().is_some_and(|text| text.chars().all(plain)),
+            "--dir {given} cannot be used: only letters, digits and ./_- may be in its path"
+        );
+        Ok(dir)
     }
 }
 
-/// A folder without links and dots. It becomes part of addresses and option lists, where other
-/// characters would need an escape of each tool's own.
-fn plain_folder(dir: &Path) -> anyhow::Result<PathBuf> {
-    let given = dir.display();
-    let dir = dir.canonicalize().with_context(|| format!("--dir {given} cannot be used"))?;
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
-    ensure!(
-        dir.to_str().is_some_and(|text| text.chars().all(plain)),
-        "--dir {given} cannot be used: only letters, digits and ./_- may be in its path"
-    );
-    Ok(dir)
+/// A folder of our own in that one, which is gone with us.
+fn temporary_in(dir: &Path) -> anyhow::Result<tempfile::TempDir> {
+    let folder = tempfile::Builder::new().prefix("homing-bench-").tempdir_in(dir);
+    folder.with_context(|| format!("cannot write in {}", dir.display()))
 }
 
 /// Measures, and tells on standard output.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     options.check()?;
-    let dir = plain_folder(&options.dir)?;
+    let exports = &options.exports;
+    let dir = exports.folder()?;
     let interrupt = Interrupt::install()?;
     let machine = Machine::read()?;
     let fio = FIO.find()?;
 
-    let folder = tempfile::Builder::new().prefix("homing-bench-").tempdir_in(&dir);
-    let folder = folder.with_context(|| format!("cannot write in {}", dir.display()))?;
-    let mut preparation = Preparation::new(folder.path(), options.size)?;
+    let folder = temporary_in(&dir)?;
+    let mut preparation = Preparation::new(folder.path(), exports.size)?;
     preparation.versions.insert(0, Version::of(FIO.program, &fio));
     preparation.write_passphrase()?;
-    let found = preparation.find(&homing(options.homing.as_deref())?);
+    let found = preparation.find(&exports.homing()?);
     ensure!(!found.is_empty(), "nothing to measure: {}", preparation.left_out.join("; "));
     eprintln!("{}", preparation.space(found.len(), &dir)?);
 
@@ -145,14 +165,14 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         program: fio,
         folder: folder.path().to_owned(),
         seconds: options.seconds,
-        size: options.size,
+        size: exports.size,
     };
     let cells = measure_all(options, &fio, &preparation.nbdcopy, &servers, &interrupt)?;
 
     let setup = Setup {
         rounds: options.rounds,
         seconds: options.seconds,
-        size: options.size,
+        size: exports.size,
         dir: dir.display().to_string(),
     };
     let Preparation { versions, left_out, .. } = preparation;

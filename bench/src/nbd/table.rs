@@ -79,7 +79,8 @@ fn table(rows: &[Row], metrics: &[&Metric], server: &str, form: Form) -> String 
     table.trim_fmt()
 }
 
-fn show(spread: &Spread, form: Form) -> String {
+/// A median with its range, where there is one.
+pub(crate) fn show(spread: &Spread, form: Form) -> String {
     let [median, min, max] = [spread.median, spread.min, spread.max].map(figure);
     if min == max {
         return median;
