@@ -104,14 +104,10 @@ impl ClientHandshake {
 
     fn hello(&self) -> Vec<u8> {
         let flags = u32::from(wire::FLAG_FIXED_NEWSTYLE | wire::FLAG_NO_ZEROES);
-        let mut bytes = flags.to_be_bytes().to_vec();
-        bytes.extend(wire::OPTION_MAGIC.to_be_bytes());
-        bytes.extend(option::GO.to_be_bytes());
-        bytes.extend((self.export.len() as u32 + 6).to_be_bytes());
-        bytes.extend((self.export.len() as u32).to_be_bytes());
-        bytes.extend(self.export.as_bytes());
-        bytes.extend(0_u16.to_be_bytes());
-        bytes
+        let mut data = (self.export.len() as u32).to_be_bytes().to_vec();
+        data.extend(self.export.as_bytes());
+        data.extend(0_u16.to_be_bytes());
+        [&flags.to_be_bytes()[..], &wire::option_request(option::GO, &data)].concat()
     }
 }
 

@@ -18,6 +18,15 @@ pub const FLAG_FIXED_NEWSTYLE: u16 = 1 << 0;
 /// Handshake flag, both directions: no 124 zero bytes after `EXPORT_NAME`.
 pub const FLAG_NO_ZEROES: u16 = 1 << 1;
 
+/// An option as a client sends it.
+pub fn option_request(code: u32, data: &[u8]) -> Vec<u8> {
+    let mut bytes = OPTION_MAGIC.to_be_bytes().to_vec();
+    bytes.extend(code.to_be_bytes());
+    bytes.extend((data.len() as u32).to_be_bytes());
+    bytes.extend(data);
+    bytes
+}
+
 /// Option codes.
 pub mod option {
     #![allow(missing_docs)] // the names are the spec's

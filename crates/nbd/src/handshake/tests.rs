@@ -2,6 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::export::BlockSizes;
+use crate::wire::option_request as option;
 
 fn exports() -> Vec<Export> {
     let export = |name: &str, read_only| Export {
@@ -12,14 +13,6 @@ fn exports() -> Vec<Export> {
         block_sizes: BlockSizes { minimum: 1, preferred: 4096, payload_max: 32 << 20 },
     };
     vec![export("disk", false), export("other", true)]
-}
-
-fn option(code: u32, data: &[u8]) -> Vec<u8> {
-    let mut bytes = wire::OPTION_MAGIC.to_be_bytes().to_vec();
-    bytes.extend(code.to_be_bytes());
-    bytes.extend((data.len() as u32).to_be_bytes());
-    bytes.extend(data);
-    bytes
 }
 
 fn named(name: &[u8]) -> Vec<u8> {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use homing_nbd::wire::{self, command, option, option_reply};
+use homing_nbd::wire::{command, option, option_reply, option_request};
 use homing_server::{CertificateError, Certificates, CryptOn, Endpoint, ServerOptions, VerifyPeer};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -66,14 +66,6 @@ fn dial(endpoint: &Endpoint) -> UnixStream {
     stream
 }
 
-fn option(code: u32, data: &[u8]) -> Vec<u8> {
-    let mut bytes = wire::OPTION_MAGIC.to_be_bytes().to_vec();
-    bytes.extend(code.to_be_bytes());
-    bytes.extend((data.len() as u32).to_be_bytes());
-    bytes.extend(data);
-    bytes
-}
-
 /// The code of the reply to an option.
 fn reply(stream: &mut impl Read) -> io::Result<u32> {
     let mut header = [0; 20];
@@ -87,14 +79,14 @@ fn reply(stream: &mut impl Read) -> io::Result<u32> {
 fn asked_for_tls(endpoint: &Endpoint, more: &[u8]) -> UnixStream {
     let mut stream = dial(endpoint);
     stream.read_exact(&mut [0; 18]).unwrap();
-    let start = option(option::STARTTLS, &[]);
+    let start = option_request(option::STARTTLS, &[]);
     stream.write_all(&[&3_u32.to_be_bytes()[..], &start, more].concat()).unwrap();
     assert_eq!(reply(&mut stream).unwrap(), option_reply::ACK);
     stream
 }
 
 fn go(tls: &mut Tls) -> io::Result<()> {
-    tls.write_all(&option(option::GO, b"\0\0\0\x04disk\0\0"))?;
+    tls.write_all(&option_request(option::GO, b"\0\0\0\x04disk\0\0"))?;
     while reply(tls)? != option_reply::ACK {}
     Ok(())
 }
@@ -174,13 +166,13 @@ fn without_tls_there_is_nothing_to_be_had() {
     with_server_of(&device(), &setting.options(VerifyPeer::No), |endpoint| {
         let mut stream = dial(endpoint);
         stream.read_exact(&mut [0; 18]).unwrap();
-        let list = option(option::LIST, &[]);
-        let go = option(option::GO, b"\0\0\0\x04disk\0\0");
+        let list = option_request(option::LIST, &[]);
+        let go = option_request(option::GO, b"\0\0\0\x04disk\0\0");
         stream.write_all(&[&3_u32.to_be_bytes()[..], &list, &go].concat()).unwrap();
         assert_eq!(reply(&mut stream).unwrap(), option_reply::ERR_TLS_REQD);
         assert_eq!(reply(&mut stream).unwrap(), option_reply::ERR_TLS_REQD);
         // And by the option that knows no error it is hung up on.
-        stream.write_all(&option(option::EXPORT_NAME, b"disk")).unwrap();
+        stream.write_all(&option_request(option::EXPORT_NAME, b"disk")).unwrap();
         assert_eq!(stream.read(&mut [0; 8]).unwrap(), 0);
     });
 }
@@ -190,7 +182,7 @@ fn without_tls_there_is_nothing_to_be_had() {
 fn what_was_sent_before_tls_is_not_taken_for_what_follows() {
     let setting = Setting::new();
     with_server_of(&device(), &setting.options(VerifyPeer::No), |endpoint| {
-        let injected = option(option::STRUCTURED_REPLY, &[]);
+        let injected = option_request(option::STRUCTURED_REPLY, &[]);
         let mut stream = asked_for_tls(endpoint, &injected);
         assert!(stream.read(&mut [0; 8]).map_or(true, |count| count == 0));
     });
@@ -308,6 +300,15 @@ fn certificates_that_are_replaced_count_for_the_next_client() {
         next.be_known_to(&setting.client());
         let new = config(&setting.client(), false);
         assert!(connect(endpoint, &new).is_ok() && connect(endpoint, &old).is_err());
+        // Where nobody is verified no list counts, nor that there is none any more.
+        next.revoke(99, &setting.server());
+        assert!(connect(endpoint, &new).is_ok());
+        std::fs::remove_file(setting.server().join("ca-crl.pem")).unwrap();
+        let last = Authority::new();
+        last.certify("server", &setting.server());
+        last.be_known_to(&setting.client());
+        let new = config(&setting.client(), false);
+        assert!(connect(endpoint, &new).is_ok());
         // Of no use: those before hold on.
         std::fs::write(setting.server().join("server-key.pem"), "nonsense").unwrap();
         assert!(connect(endpoint, &new).is_ok());
