@@ -25,6 +25,7 @@ const KEY: &str = "server-key.pem";
 const CLIENTS_CA: &str = "ca-cert.pem";
 /// Which of these do not count any more; there need be none.
 const REVOKED: &str = "ca-crl.pem";
+/// What that is.
 const LIST: &str = "list of revoked certificates";
 
 /// Whether clients have to show a certificate.
@@ -124,7 +125,8 @@ impl Certificates {
         if let Ok(mut read) = stamps.try_lock() {
             let now = self::stamps(path);
             // Without the list those would be served whom it revoked.
-            let is_list_gone = read[3].is_some() && now[3].is_none();
+            let is_list_gone =
+                *verify_peer == VerifyPeer::Yes && read[3].is_some() && now[3].is_none();
             let new = (*read != now).then(|| {
                 if is_list_gone {
                     return Err(CertificateError::Empty { what: LIST, path: path.join(REVOKED) });

@@ -87,7 +87,7 @@ impl Session {
         receive: impl Fn(&mut [u8]) -> io::Result<usize>,
         patience: impl Fn() -> io::Result<Option<Duration>>,
     ) -> io::Result<usize> {
-        let mut began = None;
+        let mut began: Option<Instant> = None;
         let mut incoming = self.incoming.lock().unwrap_or_else(PoisonError::into_inner);
         self.has_more.store(false, Relaxed);
         loop {
@@ -97,7 +97,7 @@ impl Session {
                 return Ok(count);
             }
             let received = match began {
-                Some(began) if patience()?.is_some_and(|most| Instant::elapsed(&began) >= most) => {
+                Some(began) if patience()?.is_some_and(|most| began.elapsed() >= most) => {
                     Err(io::ErrorKind::WouldBlock.into())
                 }
                 _ => incoming.receive(&receive),
