@@ -97,28 +97,30 @@ pub(crate) fn announce(
     for image in offer.images {
         let _ = writeln!(text, "  {}    {}", offer.uri(image), image.display());
     }
-    let first = match offer.endpoint {
-        // Clients look for the name in the certificate, and may not trust who has signed it otherwise.
-        Endpoint::Tcp(address) if offer.tls => {
-            let uri = offer.uri(&offer.images[0]);
+    let mut first = offer.uri(&offer.images[0]);
+    // Clients look for the name in the certificate, and may not trust who has signed it otherwise.
+    match offer.endpoint {
+        _ if !offer.tls => {}
+        Endpoint::Tcp(address) => {
             let host = format!("HOST:{}", address.port());
-            format!("{}?tls-certificates=DIR", uri.replacen(&address.to_string(), &host, 1))
+            first = first.replacen(&address.to_string(), &host, 1) + "?tls-certificates=DIR";
         }
-        Endpoint::Unix(_) if offer.tls => {
-            format!("{}&tls-certificates=DIR", offer.uri(&offer.images[0]))
-        }
-        _ => offer.uri(&offer.images[0]),
-    };
+        Endpoint::Unix(_) => first.push_str("&tls-certificates=DIR"),
+    }
     let _ = writeln!(
         text,
         "\nNext, in another terminal:\n  nbdinfo '{first}'\n  nbdcopy --progress some.img '{first}'"
     );
     let name = shell_word(&export_name(&offer.images[0]));
     let _ = match offer.endpoint {
-        _ if offer.tls => writeln!(
+        endpoint if offer.tls => writeln!(
             text,
             "\nwhere DIR has the ca-cert.pem that signed this server's certificate, and client-cert.pem and \
-             client-key.pem\nif clients have to show one, and HOST is a name that the certificate has."
+             client-key.pem\nif clients have to show one{}.",
+            match endpoint {
+                Endpoint::Tcp(_) => "; HOST is a name that the certificate has",
+                Endpoint::Unix(_) => "",
+            }
         ),
         Endpoint::Unix(path) => {
             let path = shell_word(&path.to_string_lossy());
