@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 use std::{fs, io};
 
 use anyhow::{Context, bail};
@@ -109,6 +110,11 @@ pub(crate) struct ServeArgs {
     /// Who encrypts and decrypts
     #[arg(long, value_enum, default_value_t = CryptOnArg::Auto, help_heading = "Scheduling")]
     crypt_on: CryptOnArg,
+
+    /// How many microseconds to look for a client's next request before sleeping, if its last one came so soon. 0: never
+    #[arg(long, value_name = "MICROSECONDS", default_value_t = 50, help_heading = "Scheduling",
+        value_parser = clap::value_parser!(u64).range(..=1_000_000))]
+    busy_poll: u64,
 
     #[command(flatten)]
     cache: CacheArgs,
@@ -218,6 +224,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
         request_memory_max: usize::try_from(args.request_memory.0).unwrap_or(usize::MAX),
         affinity_scope: args.affinity_scope,
         affinity_strict: args.affinity_strict,
+        busy_poll: Duration::from_micros(args.busy_poll),
         crypt_on: match args.crypt_on {
             CryptOnArg::Auto => CryptOn::Auto,
             CryptOnArg::Connection => CryptOn::Connection,

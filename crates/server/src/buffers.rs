@@ -151,7 +151,8 @@ impl Inbox {
         self.fill_by(wanted, |buffer| stream.try_read(buffer))
     }
 
-    fn fill_by(
+    /// The same by `read`, which is given room.
+    pub(crate) fn fill_by(
         &mut self,
         wanted: usize,
         read: impl FnOnce(&mut [u8]) -> io::Result<usize>,

@@ -13,6 +13,7 @@ use homing_volume::{Block, BlockError, Done, Durability};
 
 use crate::batch::Batch;
 use crate::buffers::{Inbox, Outbox};
+use crate::busy_poll::BusyPoll;
 use crate::job::{Job, answer, no_memory};
 use crate::memory::{Account, Lease};
 use crate::negotiation::{End, negotiate};
@@ -48,6 +49,7 @@ pub(crate) fn serve(shared: &Arc<Shared>, peer: &Arc<Peer>) -> Result<(), End> {
         batch: Batch::default(),
         spare: None,
         sends: 0,
+        polls: BusyPoll::default(),
     };
     let ended = connection.transmit();
     // Where no request followed but rubbish: what came before it is done, as ever.
@@ -74,6 +76,7 @@ struct Connection {
     spare: Option<Lease>,
     /// Since other threads were let go first.
     sends: u32,
+    polls: BusyPoll,
 }
 
 impl Connection {
@@ -148,7 +151,17 @@ impl Connection {
             if has_lease {
                 self.peer.receives.begin(&self.peer.clients);
             }
-            match self.inbox.fill(&self.peer.stream, count) {
+            let (stream, polls, pollers) =
+                (&self.peer.stream, &mut self.polls, &self.shared.pollers);
+            let filled = self.inbox.fill_by(count, |buffer| {
+                polls.read(
+                    pollers,
+                    buffer,
+                    |buffer| stream.try_read(buffer),
+                    |buffer| stream.read(buffer),
+                )
+            });
+            match filled {
                 Ok(0) => return Ok(false),
                 Ok(count) => self.peer.came(count),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {

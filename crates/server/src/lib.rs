@@ -34,6 +34,7 @@
 mod background;
 mod batch;
 mod buffers;
+mod busy_poll;
 mod certificates;
 mod clients;
 mod connection;

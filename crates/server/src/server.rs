@@ -15,6 +15,7 @@ use homing_nbd::{BlockSizes, Export};
 use homing_socket::RateLimit;
 use homing_volume::Block;
 
+use crate::busy_poll::Pollers;
 use crate::certificates::Certificates;
 use crate::clients::Clients;
 use crate::connection;
@@ -82,6 +83,9 @@ pub struct ServerOptions {
     pub affinity_strict: bool,
     /// Which thread encrypts and decrypts.
     pub crypt_on: CryptOn,
+    /// How long a connection whose last request came within that time looks for the next one before it sleeps. It
+    /// yields its CPU to whoever is to run there; half of the CPUs at most are looked on.
+    pub busy_poll: Duration,
 }
 
 impl Default for ServerOptions {
@@ -96,6 +100,7 @@ impl Default for ServerOptions {
             affinity_scope: Scope::Cache,
             affinity_strict: false,
             crypt_on: CryptOn::Auto,
+            busy_poll: Duration::from_micros(50),
         }
     }
 }
@@ -110,6 +115,7 @@ pub(crate) struct Shared {
     pub(crate) durable: Durable,
     pub(crate) draining: AtomicBool,
     pub(crate) crypt_on: CryptOn,
+    pub(crate) pollers: Pollers,
     pub(crate) pool: Arc<Pool>,
     pub(crate) handshake_timeout: Duration,
     pub(crate) tls: Option<Certificates>,
@@ -164,6 +170,7 @@ impl Server {
                 durable: Durable::of(runtime),
                 draining: AtomicBool::new(false),
                 crypt_on: options.crypt_on,
+                pollers: Pollers::new(options.busy_poll),
                 pool: Arc::default(),
                 handshake_timeout: options.handshake_timeout,
                 tls: options.tls.clone(),
