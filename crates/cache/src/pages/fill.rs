@@ -116,15 +116,15 @@ impl Core {
         file: &FileState,
         wanted: Range<u64>,
     ) -> Option<Range<u64>> {
-        if table.claimants.contains(&file.number)
-            || !table.is_scarce(&file.group, Self::watermarks(table).1)
-        {
+        if !table.is_scarce(&file.group, Self::watermarks(table).1) {
             return None;
         }
         let first = wanted.start;
         let is_missing = |page: &u64| {
             let key = Key::new(file.number, *page);
-            table.find(key).is_none() && !table.is_busy(key)
+            table.find(key).is_none()
+                && !table.is_busy(key)
+                && !table.is_claimed(file.number, &(*page..*page + 1), u64::MAX)
         };
         let end = first + wanted.take_while(is_missing).count() as u64;
         let keys = (first..end).map(|page| Key::new(file.number, page));

@@ -49,7 +49,7 @@ impl Drop for AtIt<'_> {
 impl Core {
     /// Has a range read.
     pub(super) fn prefetch(&self, file: &FileState, pages: Range<u64>) {
-        if Self::want(file, pages, false) {
+        if Self::want(file, pages, false) || Self::is_behind(file) {
             self.wake_reader(&file.group);
         }
     }
@@ -62,6 +62,11 @@ impl Core {
             wanted.waiting.push_back((file.number, pages, for_reader));
         }
         has_room
+    }
+
+    /// Whether ranges wait; jobs that were asked for them may have been dropped.
+    fn is_behind(file: &FileState) -> bool {
+        !lock(&file.group.wanted).waiting.is_empty()
     }
 
     /// Has read ahead what the reader of these pages wants next, if it reads in order.
@@ -86,7 +91,7 @@ impl Core {
             wants
         });
         // When the streams are not locked: who runs jobs is the program's, and may do so at once.
-        if wants {
+        if wants || Self::is_behind(file) {
             self.wake_reader(&file.group);
         }
     }

@@ -131,28 +131,26 @@ impl Core {
         let mut table = shard.write();
         // Reads past the cache may always have some of them: as long as somebody waits there are no new
         // ones.
-        table.claimants.push(file.number);
+        let turn = table.queue(file.number, pages.clone());
         loop {
             let meets = |(other, range): &(u16, Range<u64>)| {
                 *other == file.number && range.start < pages.end && pages.start < range.end
             };
-            let ticket = if table.busy.iter().any(meets) {
-                shard.ticket()
-            } else if let Some(ticket) = skims_ticket() {
-                // Else one of these could tell of what is done here before pages that are still there go,
-                // and a later read find those.
-                ticket
-            } else {
-                let own = table.claimants.iter().position(|&other| other == file.number);
-                if let Some(own) = own {
-                    table.claimants.swap_remove(own);
-                }
-                let busy = Busy::new(shard, &mut table, file, pages.clone());
-                drop(table);
-                // Those who let us go first may go on.
-                shard.wake();
-                return busy;
-            };
+            let ticket =
+                if table.busy.iter().any(meets) || table.is_claimed(file.number, pages, turn) {
+                    shard.ticket()
+                } else if let Some(ticket) = skims_ticket() {
+                    // Else one of these could tell of what is done here before pages that are still there go,
+                    // and a later read find those.
+                    ticket
+                } else {
+                    table.leave_queue(turn);
+                    let busy = Busy::new(shard, &mut table, file, pages.clone());
+                    drop(table);
+                    // Those who let us go first may go on.
+                    shard.wake();
+                    return busy;
+                };
             drop(table);
             ticket.wait();
             table = shard.write();

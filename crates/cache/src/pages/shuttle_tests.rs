@@ -2,10 +2,12 @@
 //! randomized scheduler: `cargo xtask shuttle`. Who waits for ever is a deadlock, which is reported.
 
 use std::io;
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex};
 
 use shuttle::thread;
 
+use super::frame::{Flags, Key};
 use super::{Background, Backing, BuildError, CachedFile, Job, PageCache};
 
 const PAGE: usize = 512;
@@ -382,5 +384,77 @@ fn who_reads_in_order_sees_what_was_written_while_others_read_ahead() {
         let spawned = std::mem::take(&mut *threads.0.lock().unwrap());
         spawned.into_iter().for_each(|thread| thread.join().unwrap());
         assert_eq!((cache.stats().used, group.usage()), (0, 0));
+    });
+}
+
+struct Panics(Arc<Disk>);
+
+impl Backing for Panics {
+    fn size(&self) -> u64 {
+        self.0.size()
+    }
+    fn read(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        self.0.read(offset, data)
+    }
+    fn write(&self, _: u64, _: &mut [u8]) -> io::Result<()> {
+        std::panic::resume_unwind(Box::new(()))
+    }
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[derive(Clone)]
+struct NoJobs;
+
+impl Background for NoJobs {
+    fn spawn(&self, job: Job) {
+        drop(job);
+    }
+}
+
+/// A write of what is nominated panics, and what is left of it goes back to its lists; meanwhile a file is closed, and
+/// another one gets its number, in another group.
+#[test]
+fn what_a_panic_leaves_is_not_taken_for_another_files() {
+    check(|| {
+        let cache = PageCache::builder(4 << 20)
+            .page_size(PAGE)
+            .shards(1)
+            .background(NoJobs)
+            .dirty(100, 100)
+            .build()
+            .unwrap();
+        cache.set_readahead(false);
+        let (ours, others) = (cache.group("ours").build(), cache.group("others").build());
+        let bad = cache.open(Arc::new(Panics(Disk::fast(2, 0))), &ours).unwrap();
+        let closed = cache.open(Disk::fast(2, 0), &ours).unwrap();
+        let other = cache.open(Disk::fast(2, 0), &others).unwrap();
+        for file in [&bad, &closed, &other] {
+            put(file, 0, 1);
+        }
+        let writer = {
+            let cache = cache.clone();
+            thread::spawn(move || {
+                let keys = vec![Key::new(0, 0), Key::new(1, 0)];
+                let run = AssertUnwindSafe(|| cache.core().write_ahead(keys));
+                std::mem::forget(std::panic::catch_unwind(run));
+            })
+        };
+        closed.close().unwrap();
+        let reopened = cache.open(Disk::fast(2, 0), &others).unwrap();
+        put(&reopened, 0, 7);
+        let core = cache.core();
+        core.shards[0].write().evict_down_to(0, true, &core.habits);
+        writer.join().unwrap();
+        let mut table = core.shards[0].write();
+        let (frame, flags) = table.find(Key::new(1, 0)).unwrap();
+        if !flags.has(Flags::OUT) {
+            let local = table.known_local(&ours.0).unwrap();
+            let victims = std::iter::from_fn(|| table.policy.evict(local));
+            assert!(!victims.map(|victim| victim.frame).any(|victim| victim == frame));
+        }
+        drop(table);
+        std::mem::forget((bad, other, reopened));
     });
 }

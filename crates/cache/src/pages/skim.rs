@@ -55,7 +55,7 @@ impl Core {
         wanted: Range<u64>,
     ) -> Option<Skim<'a>> {
         // Somebody may wait for the end of such reads.
-        if !file.backing.reads_may_meet_writes() || table.claimants.contains(&file.number) {
+        if !file.backing.reads_may_meet_writes() || table.has_claimants(file.number) {
             return None;
         }
         let local = table.known_local(&file.group)?;

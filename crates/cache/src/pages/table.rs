@@ -1,6 +1,7 @@
 //! The pages of a shard: all that its lock guards. One state of one page is changed at a time; what
 //! comes of it, and when, is up to the callers. `README.md` has the states.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use homing_mglru::density::{Ghosts, Shard as Policy};
@@ -52,10 +53,11 @@ pub(super) struct Table {
     pub(super) cookie: usize,
     /// Dirty pages that would have been victims, to be written before others: each with its group's number.
     pub(super) nominated: Vec<(u32, u32)>,
-    /// Files of those who wait until pages of theirs are not busy.
-    pub(super) claimants: Vec<u16>,
+    /// Those who wait until pages are not busy: by turn, file and pages.
+    claimants: Vec<(u64, u16, Range<u64>)>,
+    turns: u64,
     /// Ranges of pages that are not to be loaded now.
-    pub(super) busy: Vec<(u16, std::ops::Range<u64>)>,
+    pub(super) busy: Vec<(u16, Range<u64>)>,
     /// The frame up to which dirty ones were looked for.
     hand: usize,
 }
@@ -100,6 +102,7 @@ impl Table {
             cookie: 0,
             nominated: Vec::new(),
             claimants: Vec::new(),
+            turns: 0,
             busy: Vec::new(),
             hand: 0,
         };
@@ -282,10 +285,33 @@ impl Table {
 
     /// Whether this page must not be loaded now.
     pub(super) fn is_busy(&self, key: Key) -> bool {
-        let covers = |(file, pages): &(u16, std::ops::Range<u64>)| {
-            *file == key.file() && pages.contains(&key.page())
-        };
+        let covers =
+            |(file, pages): &(u16, Range<u64>)| *file == key.file() && pages.contains(&key.page());
         self.busy.iter().any(covers)
+    }
+
+    /// Takes a turn to have pages for oneself.
+    pub(super) fn queue(&mut self, file: u16, pages: Range<u64>) -> u64 {
+        self.turns += 1;
+        self.claimants.push((self.turns, file, pages));
+        self.turns
+    }
+
+    pub(super) fn leave_queue(&mut self, turn: u64) {
+        self.claimants.retain(|(other, ..)| *other != turn);
+    }
+
+    /// Whether somebody waits for some of these pages whose turn is before this one.
+    pub(super) fn is_claimed(&self, file: u16, pages: &Range<u64>, before: u64) -> bool {
+        let meets = |(turn, other, range): &(u64, u16, Range<u64>)| {
+            *turn < before && *other == file && range.start < pages.end && pages.start < range.end
+        };
+        self.claimants.iter().any(meets)
+    }
+
+    /// Whether somebody waits for pages of this file.
+    pub(super) fn has_claimants(&self, file: u16) -> bool {
+        self.claimants.iter().any(|(_, other, _)| *other == file)
     }
 
     pub(super) fn set_flags(&mut self, local: usize, frame: u32, flags: Flags) {
@@ -507,7 +533,7 @@ impl Table {
     }
 
     /// Pages of a range of a file that are dirty or being written, in no order.
-    pub(super) fn unwritten_in(&self, file: u16, pages: &std::ops::Range<u64>) -> Vec<u64> {
+    pub(super) fn unwritten_in(&self, file: u16, pages: &Range<u64>) -> Vec<u64> {
         let all = (0..self.unwritten.len()).flat_map(|word| self.unwritten_of(word));
         let keys = all.map(|frame| self.key(frame));
         let wanted = keys.filter(|key| key.file() == file && pages.contains(&key.page()));

@@ -221,13 +221,22 @@ impl Core {
             return None;
         }
         // Who waits for pages that are busy could do so for ever, if there were new ones meanwhile.
-        if table.is_busy(key) || table.claimants.contains(&file.number) {
+        let pages = page..page + 1;
+        let turn = table.queue(file.number, pages.clone());
+        while table.is_busy(key) || table.is_claimed(file.number, &pages, turn) {
             let ticket = shard.ticket();
             drop(table);
             ticket.wait();
-            return None;
+            table = shard.write();
+            if table.find(key).is_some() {
+                table.leave_queue(turn);
+                drop(table);
+                shard.wake();
+                return None;
+            }
         }
-        Some(Busy::new(shard, &mut table, file, page..page + 1))
+        table.leave_queue(turn);
+        Some(Busy::new(shard, &mut table, file, pages))
     }
 
     /// Makes room for the next try, or writes the page past the cache.

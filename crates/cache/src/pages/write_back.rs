@@ -66,7 +66,8 @@ impl Drop for Left<'_> {
         for key in self.keys.by_ref() {
             let Some(file) = self.core.file(key.file()) else { continue };
             let mut table = self.core.shard_of(&file, key.page()).write();
-            if let Some((frame, flags)) = table.find(key)
+            if !file.is_closed()
+                && let Some((frame, flags)) = table.find(key)
                 && !flags.has(Flags::WRITING.or(Flags::LOADING))
                 && let Some(local) = table.known_local(&file.group)
             {

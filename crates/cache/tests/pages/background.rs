@@ -160,3 +160,27 @@ fn after_a_job_was_dropped_there_is_another() {
     file.prefetch(PAGE as u64, PAGE as u64);
     assert_eq!((jobs.run(), disk.counts.reads.load(SeqCst)), (1, 2));
 }
+
+/// Loses its first 64 jobs: as many as ranges may wait.
+struct Loses(ByHand, std::sync::atomic::AtomicUsize);
+
+impl Background for Loses {
+    fn spawn(&self, job: Job) {
+        if self.1.fetch_add(1, SeqCst) >= 64 {
+            self.0.spawn(job);
+        }
+    }
+}
+
+#[test]
+fn after_as_many_jobs_as_ranges_may_wait_were_dropped_there_is_another() {
+    let jobs = ByHand::default();
+    let (_, disk, file) = open(Loses(jobs.clone(), 0.into()));
+    (0..64).for_each(|page| file.prefetch(page * PAGE as u64, PAGE as u64));
+    assert_eq!(jobs.run(), 0);
+    for _ in 0..10 {
+        file.prefetch(100 * PAGE as u64, PAGE as u64);
+    }
+    assert!(jobs.run() > 0, "nobody asks for a job any more");
+    assert!(disk.counts.reads.load(SeqCst) > 0);
+}
