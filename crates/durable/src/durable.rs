@@ -391,7 +391,7 @@ impl Durable {
             }
             Ok(Asked::Failed(error)) => Synced::done(&engine.failed(Err(error))),
             // Out of descriptors, for one: then the asker's own will do, and the asker waits.
-            Err(_) => Synced::done(&engine.sync_here(file.file(), kind)),
+            Err(_) => Synced::done(&engine.sync_here(file, kind)),
         }
     }
 

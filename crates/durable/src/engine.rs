@@ -17,7 +17,7 @@ use crate::durable::Kind;
 use crate::error::DurabilityError;
 use crate::file_id::{FileId, Is};
 use crate::files::{Asked, Ended, Files, Job, Sync};
-use crate::filesystem::{Alone, Work};
+use crate::filesystem::Work;
 use crate::policy::{Crowd, Policy, Settings};
 use crate::sync::{
     AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, lock, wait_briefly,
@@ -33,7 +33,7 @@ pub(crate) struct Engine {
     pub(crate) system: Box<dyn System>,
     workqueue: Workqueue,
     pub(crate) settings: Settings,
-    crowd: Crowd,
+    pub(crate) crowd: Crowd,
     /// The device that was met last, if it can be committed, to be asked nothing more.
     met: AtomicU64,
     backend: Mutex<Chosen>,
@@ -102,114 +102,10 @@ impl Engine {
     }
 
     /// Tells those who wait for a sync that will not be; not under the lock, as its file is closed.
-    fn tell(&self, sync: Option<Box<Sync>>, verdict: &Verdict) {
+    pub(crate) fn tell(&self, sync: Option<Box<Sync>>, verdict: &Verdict) {
         if let Some(sync) = sync {
             sync.outcome.set(&self.failed(verdict.clone()));
         }
-    }
-
-    /// Syncs a file on this thread if nothing of its filesystem is under way: it takes no longer
-    /// than the system call. Who `waits` anyway does so also beside what it can be beside. `None`
-    /// otherwise.
-    pub(crate) fn alone(
-        self: &Arc<Self>,
-        file: &impl Description,
-        kind: Kind,
-        waits: bool,
-    ) -> Option<Verdict> {
-        let Ok(id) = FileId::of(file.file()) else {
-            return Some(self.sync_here(file.file(), kind));
-        };
-        self.meet(id.device, file.file());
-        let policy = self.policy();
-        let begun = self.files().begin_alone(id, policy, waits);
-        if !matches!(begun, Ok(None)) {
-            add(&self.counts.asked, 1);
-        }
-        let Alone { beside, since } = match begun {
-            Err(error) => return Some(self.failed(Err(error))),
-            Ok(None) => return None,
-            Ok(Some(alone)) => alone,
-        };
-        add(&self.counts.files, 1);
-        let began = Instant::now();
-        let synced = blocking(|| commit::file(&*self.system, id, file.file(), kind));
-        let verdict = synced.map_err(|failure| commit::error(id, file.file(), kind, &failure));
-        let took = began.elapsed();
-        self.counts.latency_ns.note(nanoseconds(took));
-        self.counts.batches.note(1);
-        let (Ended { verdict, in_vain }, more) = {
-            let mut files = self.files();
-            let (was_commit, by_caller) = (false, true);
-            let work = Work { was_commit, files: 1, askers: 1, callers: 1, waved: 0, by_caller };
-            let verdict = commit::unless_lost(&files, since, (id, file.file(), kind), verdict);
-            let ended = files.end(id, verdict, || file.keep().ok());
-            files.end_job(id.device, work, took, policy);
-            (ended, files.waits())
-        };
-        self.tell(in_vain, &verdict);
-        if beside {
-            self.crowd.look(&*self.system);
-        }
-        if more {
-            self.go_on();
-        }
-        Some(self.failed(verdict))
-    }
-
-    /// Syncs a file that the engine cannot keep, on the caller's thread, when nobody else does. A
-    /// failure is sticky all the same.
-    pub(crate) fn sync_here(self: &Arc<Self>, file: &File, kind: Kind) -> Verdict {
-        let since = self.losses();
-        add(&self.counts.files, 1);
-        let known = FileId::of(file);
-        let Ok(id) = known else {
-            // Nobody knows which file failed: it cannot be kept for it. Nor is all known to be well then.
-            let nameless = FileId { device: 0, inode: 0, is: Is::Other };
-            let unknown = known.map_err(|error| Failure { operation: "statx", error }).map(drop);
-            let synced = blocking(|| self.system.sync(file, kind)).and(unknown);
-            return self.failed(synced.map_err(|e| commit::error(nameless, file, kind, &e)));
-        };
-        // Beside another sync of it, one of the two would hear of what fails, and not the other. It may be
-        // one of the caller's own batch, which has not begun.
-        self.go_on();
-        while !self.files().begin_here(id) {
-            blocking(|| std::thread::sleep(Duration::from_millis(1)));
-        }
-        let synced = blocking(|| commit::file(&*self.system, id, file, kind));
-        let verdict = synced.map_err(|failure| commit::error(id, file, kind, &failure));
-        let verdict = commit::unless_lost(&self.files(), since, (id, file, kind), verdict);
-        let Ended { verdict, in_vain } = self.files().end(id, verdict, || None);
-        self.tell(in_vain, &verdict);
-        self.go_on();
-        self.failed(verdict)
-    }
-
-    /// Syncs a file through a description that nobody else syncs through meanwhile, on the caller's
-    /// thread, beside whatever else is under way, for those who have asked since so many
-    /// [`Engine::losses`].
-    pub(crate) fn sync_own(&self, id: FileId, file: &Arc<File>, since: u64) -> Verdict {
-        if let Some(error) = self.files().failure(id) {
-            return self.failed(Err(error));
-        }
-        add(&self.counts.files, 1);
-        let synced = blocking(|| self.system.sync(file, Kind::Data));
-        let verdict = synced.map_err(|failure| commit::error(id, file, Kind::Data, &failure));
-        let verdict = commit::unless_lost(&self.files(), since, (id, file, Kind::Data), verdict);
-        let verdict = self.end_own(id, verdict, || Some(Arc::clone(file)));
-        self.failed(verdict)
-    }
-
-    /// As [`Files::end_own`], and tells those who wait in vain.
-    fn end_own(
-        &self,
-        id: FileId,
-        verdict: Verdict,
-        keep: impl FnOnce() -> Option<Arc<File>>,
-    ) -> Verdict {
-        let Ended { verdict, in_vain } = self.files().end_own(id, verdict, keep);
-        self.tell(in_vain, &verdict);
-        verdict
     }
 
     /// How many flushes of devices have failed. Whoever asks now is told of those that fail before his
@@ -359,7 +255,7 @@ impl Engine {
     }
 
     /// Finds out, once, whether a filesystem can be committed.
-    fn meet(&self, device: u64, file: &File) {
+    pub(crate) fn meet(&self, device: u64, file: &File) {
         if self.met.load(Ordering::Relaxed) == device || self.files().knows(device) {
             return;
         }
@@ -422,6 +318,9 @@ impl Engine {
         let commits = self.system.commits(&first.file);
         if commits == Commits::Unknown {
             self.note_commits(device, false, true);
+            for sync in &mut syncs {
+                sync.is_known = false;
+            }
             add(&self.counts.files, syncs.len() as u64);
             let verdicts = syncs.iter().map(|sync| commit::one(&*self.system, sync)).collect();
             return (syncs, verdicts);

@@ -36,16 +36,21 @@ impl FileId {
     /// to write where the data alone would have done. Measured, 4 KiB overwritten and synced: with
     /// the times two flushes of the device each, on XFS and ext4; without them one.
     ///
+    /// Nor is a filesystem in user space, or on another machine, asked: neither changes while a file is open, whoever asks
+    /// is not to wait for it, and where it cannot answer a failure would be kept for no file.
+    ///
     /// Whoever has but its path open (`O_PATH`) is refused here: he can sync nothing, and must not
     /// share what others do, nor have the file fail for it.
     #[cfg(target_os = "linux")]
     pub(crate) fn of(file: &File) -> io::Result<Self> {
         use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags, fcntl_getfl, statx};
+        use rustix::io::retry_on_intr;
         if fcntl_getfl(file)?.contains(OFlags::PATH) {
             return Err(rustix::io::Errno::BADF.into());
         }
         let wanted = StatxFlags::INO | StatxFlags::TYPE;
-        let Ok(found) = statx(file, c"", AtFlags::EMPTY_PATH, wanted) else {
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let Ok(found) = retry_on_intr(|| statx(file, c"", flags, wanted)) else {
             return Self::by_metadata(file);
         };
         let is = match FileType::from_raw_mode(found.stx_mode.into()) {

@@ -80,7 +80,8 @@ struct Entry {
     /// It is being synced: what was asked for since has to wait.
     running: bool,
     next: Option<Box<Sync>>,
-    /// Kept with the description that heard of it: its inode is not used for another file.
+    /// Kept with the description that heard of it, unless the process was out of them: its inode is not used for
+    /// another file.
     failed: Option<Box<Failed>>,
 }
 
@@ -386,7 +387,7 @@ impl Files {
         let mut next = entry.next.take()?;
         entry.running = true;
         if let Some(filesystem) = self.filesystems.get_mut(&id.device) {
-            next.is_known = filesystem.may_commit();
+            next.is_known = filesystem.may_commit() && id.is.is_of_filesystem();
             filesystem.begin(next.callers);
         }
         Some(next)

@@ -47,6 +47,7 @@
 mod attributes;
 mod backend;
 mod batch;
+mod by_caller;
 mod choice;
 mod commit;
 mod commits;

@@ -281,6 +281,21 @@ fn other_descriptions_are_synced_where_it_is_not_known_what_they_hear() {
 }
 
 /// A pipe has nothing to sync; a device's node is on a filesystem that does not have its data.
+/// As where its device's number has become another's since.
+#[test]
+fn other_descriptions_are_synced_where_a_commit_finds_another_filesystem() {
+    let world = World::new();
+    // So often it says that it can be committed, and then no more.
+    world.disk.commits(1);
+    world.durable.set_strategy(Strategy::Filesystem);
+    let file = world.file("file");
+    let other = File::open(world.folder.path().join("file")).unwrap();
+    let mut batch = world.durable.batch();
+    batch.fsync(&file).fsync(&other);
+    assert!(batch.begin().wait().iter().all(Result::is_ok));
+    assert_eq!(world.disk.calls(&file), [FSYNC; 2]);
+}
+
 #[test]
 fn what_is_no_file_of_the_filesystem_is_no_part_of_a_commit() {
     let world = World::new();

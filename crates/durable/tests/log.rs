@@ -258,6 +258,18 @@ fn who_commits_and_who_cuts_share_a_write() {
 }
 
 #[test]
+fn records_that_are_being_read_stay_when_the_log_is_opened_again() {
+    let world = World::new();
+    let path = world.folder.path().join("log");
+    let log = ten(&world, &path);
+    let records = log.records();
+    drop(log);
+    let (_again, recovery) = open(&world.durable, &path);
+    assert_eq!((recovery.records, recovery.dropped_bytes), (10, 0));
+    assert_eq!(records.map(Result::unwrap).count(), 10);
+}
+
+#[test]
 fn a_cut_that_fails_closes_the_log_and_loses_nothing_that_is_needed() {
     let world = World::new();
     let path = world.folder.path().join("log");

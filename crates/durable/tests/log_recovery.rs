@@ -3,15 +3,18 @@
 
 mod support;
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use homing_durable::{Durable, Log, LogError};
+use homing_durable::{Commits, Durable, Failure, Kind, Log, LogError, Strategy, System};
 use homing_runtime::Runtime;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
-use support::segments;
+use support::{Call, Disk, segments};
 
 const HEADER: u64 = 40;
 
@@ -77,7 +80,7 @@ fn written(world: &World, writes: &[Vec<Vec<u8>>], cut: Option<Index>) -> Vec<Pl
     places
 }
 
-fn writes() -> impl Strategy<Value = Vec<Vec<Vec<u8>>>> {
+fn writes() -> impl proptest::strategy::Strategy<Value = Vec<Vec<Vec<u8>>>> {
     vec(vec(vec(any::<u8>(), 0..60), 1..4), 1..12)
 }
 
@@ -329,4 +332,57 @@ fn crc32c(bytes: &[u8]) -> u32 {
     let bit = |crc: u32| if crc & 1 == 1 { crc >> 1 ^ 0x82F6_3B78 } else { crc >> 1 };
     let byte = |crc: u32, byte: &u8| (0..8).fold(crc ^ u32::from(*byte), |crc, _| bit(crc));
     !bytes.iter().fold(!0, byte)
+}
+
+/// A disk of which, while a log's new segment is being synced, a commit loses a flush.
+struct Beside {
+    disk: Disk,
+    armed: Arc<AtomicBool>,
+    others: Arc<OnceLock<(Durable, Vec<File>)>>,
+}
+
+impl System for Beside {
+    fn commits(&self, file: &File) -> Commits {
+        System::commits(&self.disk, file)
+    }
+    fn sync(&self, file: &File, kind: Kind) -> Result<(), Failure> {
+        let path = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap();
+        if path.ends_with("segment.new") && self.armed.swap(false, Ordering::SeqCst) {
+            let (durable, files) = self.others.get().unwrap();
+            assert!(durable.fsync_many(files).wait().iter().all(Result::is_err));
+        }
+        System::sync(&self.disk, file, kind)
+    }
+    fn sync_filesystem(&self, file: &File) -> Result<(), Failure> {
+        self.disk.sync_filesystem(file)
+    }
+    fn check(&self, file: &File) -> Result<(), Failure> {
+        self.disk.check(file)
+    }
+    fn flush_device(&self, file: &File) -> Result<(), Failure> {
+        self.disk.flush_device(file)
+    }
+}
+
+/// The commit may have written the segment back, so that its own sync has nothing to flush.
+#[test]
+fn what_a_flush_has_lost_beside_the_opening_is_not_said_to_be_durable() {
+    let (runtime, disk) = (Runtime::new().unwrap(), Disk::default());
+    let (armed, others) = (Arc::<AtomicBool>::default(), Arc::<OnceLock<_>>::default());
+    let system = Beside { disk: disk.clone(), armed: armed.clone(), others: others.clone() };
+    let durable = Durable::with_system(&runtime, system).unwrap();
+    durable.set_strategy(Strategy::Filesystem);
+    let folder = tempfile::tempdir().unwrap();
+    let file = |n: u32| File::create(folder.path().join(n.to_string())).unwrap();
+    let files: Vec<_> = (0..3).map(file).collect();
+    disk.fail(Call::Flush, &files[0], 1);
+    assert!(others.set((durable.clone(), files)).is_ok());
+    let path = folder.path().join("log");
+    let (log, _) = Log::open(&durable, &path).unwrap();
+    log.commit_and_wait(log.append(b"record").unwrap()).unwrap();
+    drop(log);
+    armed.store(true, Ordering::SeqCst);
+    let error = Log::open(&durable, &path).err().unwrap();
+    assert!(error.to_string().contains("flush the device of"), "{error}");
+    assert_eq!(Log::open(&durable, &path).unwrap().1.records, 1);
 }

@@ -47,12 +47,10 @@ impl Folder {
             _ if !path.is_dir() => return Err(LogError::NotALog { path: path.to_owned() }),
             _ => {}
         }
-        // Also where it was there: who made it may not have got so far.
-        if fs::read_dir(path).map_err(io("read"))?.next().is_none() {
-            let parent = crate::batch::parent(path).map_err(io("open the parent of"))?;
-            let synced = commit::directory(system, &parent, Kind::All);
-            synced.map_err(|failure| io("sync the parent of")(failure.error))?;
-        }
+        // Also where it was there: who made it may not have got so far, or not have been told that it is durable.
+        let parent = crate::batch::parent(path).map_err(io("open the parent of"))?;
+        let synced = commit::directory(system, &parent, Kind::All);
+        synced.map_err(|failure| io("sync the parent of")(failure.error))?;
         let file = File::open(path).map_err(io("open"))?;
         match file.try_lock() {
             Ok(()) => Ok(Self { path: path.to_owned(), file }),

@@ -152,11 +152,18 @@ impl Log {
         segment_length: u64,
     ) -> Result<(Self, Recovery), LogError> {
         let engine = Arc::clone(&durable.engine);
+        let since = engine.losses();
         let opened = recovery::open(&*engine.system, path.as_ref())?;
         let id = FileId::of(&opened.folder.file).map_err(|source| {
             let (action, path) = ("examine", opened.folder.path.clone());
             LogError::Io { action, path, source }
         })?;
+        // A commit of its filesystem may have written back what was synced here, and the device then lost it.
+        if let Some(failure) = engine.files().lost_since(id, since) {
+            let source = std::io::Error::new(failure.error.kind(), failure.error.to_string());
+            let (action, path) = ("flush the device of", opened.folder.path.clone());
+            return Err(LogError::Io { action, path, source });
+        }
         let recovery = opened.recovery();
         let state = Mutex::new(State::new(&opened));
         let (folder, log) = (opened.folder, opened.log);
@@ -207,10 +214,11 @@ impl Log {
                 if !std::mem::replace(&mut state.led, true) {
                     drop(state);
                     let (more, told) = blocking(|| self.shared.lead_once());
-                    told.tell();
+                    // First who leads on: whoever is told may commit, and wait.
                     if more {
                         self.shared.lead_later();
                     }
+                    told.tell();
                     // What this thread has just written had its record in it.
                     return Synced::of(outcome).wait();
                 }

@@ -129,9 +129,8 @@ fn open_last(
     let created = folder.create(system, &header, &write);
     let file = created.map_err(|failure| io("write anew the end of")(failure.error))?;
     if first > of.first {
+        // What is behind in the one before is not needed any more, but who reads may have it open.
         segments.push(first);
-        // What is behind is not needed any more. It may stay.
-        let _ = old.set_len(write_at);
     }
     let tail = Tail::of(file, &write);
     Ok(Opened { log: of.log, kept: of.kept, segments, tail, last, dropped_bytes, folder })
