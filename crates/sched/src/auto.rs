@@ -444,8 +444,12 @@ mod tests {
     use super::*;
 
     fn window(length_ns: u64, window_ns: u64) -> Window {
+        window_of(1000, length_ns, window_ns)
+    }
+
+    fn window_of(items: u64, length_ns: u64, window_ns: u64) -> Window {
         let mut window = Window { elapsed_ns: window_ns, ..Window::default() };
-        window.taken[0] = Taken { items: 1000, ran_ns: length_ns * 1000 };
+        window.taken[0] = Taken { items, ran_ns: length_ns * items };
         window
     }
 
@@ -459,6 +463,32 @@ mod tests {
             auto.note(&window(cost(scope, number), auto.window_ns()));
         }
         used
+    }
+
+    /// The same where scopes differ in the items a millisecond too.
+    fn drive_at(auto: &mut Auto, at: impl Fn(Scope) -> (u64, u64)) -> [u64; 6] {
+        let mut used = [0; 6];
+        for _ in 0..3_000 {
+            let (scope, window_ns) = (auto.scope(), auto.window_ns());
+            used[scope.index()] += window_ns;
+            let (a_ms, length_ns) = at(scope);
+            auto.note(&window_of(a_ms * window_ns / 1_000_000, length_ns, window_ns));
+        }
+        used
+    }
+
+    #[test]
+    fn more_items_a_second_are_better_whatever_one_costs() {
+        let used = drive_at(&mut auto(), |scope| match scope {
+            Scope::Cache => (110, 21_000),
+            _ => (100, 20_000),
+        });
+        assert!(share(&used, Scope::Cache) > 0.8, "{used:?}");
+        let used = drive_at(&mut auto(), |scope| match scope {
+            Scope::Cache => (90, 18_000),
+            _ => (100, 20_000),
+        });
+        assert!(share(&used, Scope::CacheShard) > 0.8, "{used:?}");
     }
 
     fn share(used: &[u64; 6], scope: Scope) -> f64 {

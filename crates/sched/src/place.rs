@@ -49,14 +49,18 @@ pub struct Placement {
 }
 
 /// The queue in which an item for `cpu` waits: its issuer's CPU, or the one that was named
-/// (`SCHED-1`). Where it has no worker, that of its nearest neighbour that has one.
+/// (`SCHED-1`). Where it has no worker, that of its nearest neighbour that has one, in its pod if there is one.
 pub fn home(layout: &Layout, facts: &impl Facts, cpu: CpuId, pool: PoolId) -> QueueId {
     let mut active = facts.active();
     if let Some(mask) = facts.cpumask(pool).filter(|mask| mask.intersects(&active)) {
         active = active.and(mask);
     }
-    let near = layout.nearest_active(cpu, &active);
-    layout.queue(pool, facts.attributes(pool), near)
+    let attributes = facts.attributes(pool);
+    let pod = layout.pod(attributes.affinity.scope, cpu);
+    if !active.contains(cpu) && pod.intersects(&active) {
+        active = active.and(pod);
+    }
+    layout.queue(pool, attributes, layout.nearest_active(cpu, &active))
 }
 
 /// Decides where an item for `cpu` waits, and whom to wake for it (`SCHED-1`, `SCHED-2`).
@@ -258,6 +262,21 @@ mod tests {
             facts.active.remove(cpu_id(7));
         };
         assert_eq!(wake("1,6", cache, inactive), Some(6), "7 has no worker that could be busy");
+    }
+
+    #[test]
+    fn work_of_a_cpu_without_a_worker_stays_in_its_pod() {
+        let pod_of = |grid, cpu, active, mask, scope| {
+            let layout = layout(grid);
+            let mut facts = Given::new(&layout, &[strict(scope)]);
+            facts.active = cpus(active);
+            facts.masks = vec![mask];
+            home(&layout, &facts, cpu_id(cpu), PoolId(0)).leader.index()
+        };
+        assert_eq!(pod_of("1x1x4x2", 1, "0,2-7", None, Scope::Smt), 0);
+        assert_eq!(pod_of("1x1x4x2", 1, "0-7", Some(cpus("0,2-7")), Scope::Smt), 0);
+        assert_eq!(pod_of("1x1x16x1", 7, "0-6,8-15", None, Scope::CacheShard), 0);
+        assert_eq!(pod_of("1x1x16x1", 7, "8-15", None, Scope::CacheShard), 8, "nobody is there");
     }
 
     #[test]

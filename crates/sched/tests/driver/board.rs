@@ -12,6 +12,7 @@ use homing_topology::{CPU_COUNT_MAX, CpuId, CpuSet};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Item {
     pub(crate) number: u32,
+    pub(crate) issued_ns: u64,
     pub(crate) length_ns: u64,
     /// How many items it issues as it begins.
     pub(crate) children: u32,

@@ -1,12 +1,14 @@
 //! What must hold while a scenario runs.
 //!
 //! A queue is *exposed* while items wait in it and a CPU that may serve it is idle: parked, and
-//! not woken. It stops being so when somebody takes from it. How long that may last:
+//! not woken. In prompt and patient scenarios that is so for as long as an item waits; where ticks are to
+//! end it, until somebody takes from the queue. How long it may last:
 //!
 //! * Prompt scenarios (see [`Scenario::prompt`]): `PULL_AGE_MAX_NS` by what fetching is taken to cost,
-//!   `IDLE_PATIENCE_NS` at most, and two wake delays. Each insertion wakes an idle CPU, if there is one, which takes the item or something else whose
-//!   own CPU has been woken too; whoever parks beside an item that is not ripe comes back when it
-//!   is, and then takes whatever there is.
+//!   `IDLE_PATIENCE_NS` at most, or as many wake delays as items come at once, and two wake delays. Each insertion
+//!   wakes an idle CPU, if there is one, which takes the item or something else whose own CPU has been woken too,
+//!   and wakes the next as it begins; whoever parks beside an item that is not ripe comes back when it is, and then
+//!   takes whatever there is.
 //! * Patient ones (see [`Scenario::patient`]): [`PATIENT_NS`] more. Some are left to workers of the pod that
 //!   are awake, and these come by when their item is over, and that of each other pool that they serve.
 //! * All others: ticks. The first that looks at the queue notes since when it has seen the item
@@ -91,14 +93,16 @@ impl Checks {
         let percents = scenario.pools.iter().map(|pool| pool.pull_cost.percent());
         let dearest = percents.max().unwrap_or(100);
         let ripe_ns = (PULL_AGE_MAX_NS * dearest / 100).min(IDLE_PATIENCE_NS);
-        let patient_ns = if scenario.knows_delay { PATIENT_NS } else { 0 };
+        let chain_ns = u64::from(scenario.burst_max) * scenario.wake_ns;
+        let more_ns =
+            if scenario.knows_delay { ripe_ns + PATIENT_NS } else { ripe_ns.max(chain_ns) };
         Self {
             occasions: 0,
             wakes: 0,
             extra_looks: 0,
             is_fresh: scenario.stale_ns == 0,
             ticks_ns: 2 * TICK_NS + scenario.wake_ns + 2 * stale_ns,
-            prompt_ns: is_prompt.then_some(ripe_ns + 2 * scenario.wake_ns + patient_ns),
+            prompt_ns: is_prompt.then_some(more_ns + 2 * scenario.wake_ns),
             exposed: BTreeMap::new(),
             exposed_max_ns: 0,
             passes: Passes::new(board),
@@ -146,6 +150,12 @@ impl Checks {
         for number in board.filled.iter().filter(|number| is_exposed(number)) {
             self.exposed.entry(*number).or_insert(fresh);
         }
+        if self.prompt_ns.is_some() {
+            for (number, found) in &mut self.exposed {
+                let oldest_ns = board.queues[*number].items[0].issued_ns;
+                found.since_ns = found.since_ns.max(oldest_ns);
+            }
+        }
         let rivals = (self.exposed.len() as u64).saturating_sub(1);
         self.exposed.values_mut().for_each(|found| found.rivals = found.rivals.max(rivals));
     }
@@ -156,11 +166,26 @@ impl Checks {
         if self.is_fresh {
             self.passes.taken(layout, board, cpu, queue);
         }
-        if self.exposed.remove(&board.number_of(queue)).is_some() {
+        let was_exposed = if self.prompt_ns.is_some() {
+            // What stays in it has waited as long.
+            self.exposed.contains_key(&board.number_of(queue))
+        } else {
+            self.exposed.remove(&board.number_of(queue)).is_some()
+        };
+        if was_exposed {
             self.exposed.values_mut().for_each(|rival| rival.rival_takes += 1);
         }
         let may = servers(layout, board, queue).contains(cpu);
         assert!(may, "CPU {cpu} has taken from {queue:?}, which it may not serve");
+    }
+
+    /// Work stays in the pod that it came from while that has a worker.
+    pub(crate) fn at_home(layout: &Layout, board: &Board, cpu: CpuId, queue: QueueId) {
+        let mask = board.cpumask(queue.pool).filter(|mask| mask.intersects(&board.active));
+        let active = mask.map_or(board.active, |mask| board.active.and(mask));
+        let pod = layout.pod(board.attributes(queue.pool).affinity.scope, cpu);
+        let is_home = pod.contains(queue.leader) || !pod.intersects(&active);
+        assert!(is_home, "work of CPU {cpu} is at home in {queue:?}");
     }
 
     pub(crate) fn begins(&mut self, item: Item) {

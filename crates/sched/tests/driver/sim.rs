@@ -152,6 +152,7 @@ impl Sim<'_> {
         self.board.look_as_seen();
         let pool = PoolId(pool);
         let queue = home(self.layout, &self.board, cpu, pool);
+        Checks::at_home(self.layout, &self.board, cpu, queue);
         let first = self.issued;
         let mut waiting = 0;
         for _ in 0..count {
@@ -176,6 +177,7 @@ impl Sim<'_> {
         self.issued += 1;
         Item {
             number: self.issued - 1,
+            issued_ns: self.board.now_ns,
             length_ns: typical_ns + self.rng.below(typical_ns / 10 + 1),
             children: if is_parent { 1 + self.rng.below(3) as u32 } else { 0 },
         }
@@ -232,7 +234,6 @@ impl Sim<'_> {
 
     fn tick(&mut self) {
         self.checks.occasions += 1;
-        self.board.occupied = homing_topology::CpuSet::EMPTY;
         for number in 0..self.workers.len() {
             let worker = &mut self.workers[number];
             let long = self.board.now_ns - worker.item_began_ns >= RESCUE_NS;
@@ -257,6 +258,7 @@ impl Sim<'_> {
             self.claim(cpu, None);
             self.note(format_args!("overdue {cpu}"));
         }
+        self.board.occupied = homing_topology::CpuSet::EMPTY;
         self.after(TICK_NS, Event::Tick);
     }
 }
