@@ -11,6 +11,7 @@ use homing_topology::{CpuId, CpuSet};
 use crate::affinity::NOWHERE;
 use crate::help::Asked;
 use crate::item::Hand;
+use crate::laps::Away;
 use crate::shared::Shared;
 use crate::sleeper::Sleeper;
 use crate::slot::ThreadId;
@@ -29,6 +30,7 @@ pub(crate) struct Member {
     pub(crate) workqueue: AtomicU32,
     /// A workqueue of whose items some have ended since the others last heard of it; 0: none.
     pub(crate) unsettled: AtomicU32,
+    pub(crate) away: Away,
     /// The kernel's number for it; 0 where there is none.
     pub(crate) kernel_tid: AtomicU32,
     /// The CPU that the thread was last pinned to, by number; or see [`affinity`](crate::affinity).
@@ -310,6 +312,7 @@ impl Member {
             running_since_ns: AtomicU64::new(0),
             workqueue: AtomicU32::new(0),
             unsettled: AtomicU32::new(0),
+            away: Away::default(),
             kernel_tid: AtomicU32::new(0),
             pinned_to: AtomicU32::new(NOWHERE),
             asked: Asked::default(),

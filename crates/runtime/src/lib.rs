@@ -69,6 +69,7 @@ mod handle;
 mod help;
 mod lanes;
 #[cfg(not(loom))]
+mod laps;
 mod latency;
 #[cfg(not(loom))]
 mod live;

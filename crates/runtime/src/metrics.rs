@@ -60,11 +60,23 @@ impl Runtime {
         }
         for (cpu, counters) in self.cpu_counters() {
             let cpu = || cpu.to_string();
-            counter!("homing_cpu_items_total", "cpu" => cpu()).absolute(counters.items);
-            counter!("homing_cpu_busy_nanoseconds_total", "cpu" => cpu())
-                .absolute(counters.busy_ns);
-            counter!("homing_cpu_parked_nanoseconds_total", "cpu" => cpu())
-                .absolute(counters.parked_ns);
+            let totals = [
+                ("homing_cpu_items_total", counters.items),
+                ("homing_cpu_busy_nanoseconds_total", counters.busy_ns),
+                ("homing_cpu_cpu_nanoseconds_total", counters.cpu_time_ns),
+                ("homing_cpu_parked_nanoseconds_total", counters.parked_ns),
+                ("homing_cpu_searched_nanoseconds_total", counters.searched_ns),
+                ("homing_cpu_parks_total", counters.parks),
+                ("homing_cpu_wakes_total", counters.wakes),
+                ("homing_cpu_repatriated_total", counters.repatriated),
+            ];
+            for (metric, total) in totals {
+                counter!(metric, "cpu" => cpu()).absolute(total);
+            }
+            for (reach, pulls) in Reach::ALL.into_iter().zip(counters.pulls) {
+                let labels = [("cpu", cpu()), ("distance", distance(reach).to_owned())];
+                counter!("homing_cpu_pulls_total", &labels).absolute(pulls);
+            }
         }
         gauge!("homing_threads").set(self.thread_count() as f64);
         counter!("homing_threads_refused_total").absolute(self.threads_refused());
@@ -98,7 +110,16 @@ fn describe() {
         ("homing_workqueue_cpu_nanoseconds_total", "CPU time of items"),
         ("homing_cpu_items_total", "items run on a CPU"),
         ("homing_cpu_busy_nanoseconds_total", "time a CPU's worker ran items"),
+        ("homing_cpu_cpu_nanoseconds_total", "CPU time of the items that a CPU's worker ran"),
         ("homing_cpu_parked_nanoseconds_total", "time a CPU's worker slept"),
+        ("homing_cpu_searched_nanoseconds_total", "time a CPU's worker was awake without work"),
+        ("homing_cpu_parks_total", "times that a CPU's worker slept"),
+        ("homing_cpu_wakes_total", "times that a CPU's worker was woken"),
+        ("homing_cpu_repatriated_total", "items that a CPU's worker had taken and that went back"),
+        (
+            "homing_cpu_pulls_total",
+            "batches that a CPU's worker took, by the distance of their home",
+        ),
         ("homing_threads_refused_total", "threads that the system refused to create"),
         ("homing_stalls_total", "queues that the watchdog found standing still"),
     ];

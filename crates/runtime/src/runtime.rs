@@ -378,6 +378,12 @@ impl Runtime {
         let running = self.shared.crew.running();
         self.shared.cancel_all();
         let cancelled = self.shared.cancelled.load(Ordering::Relaxed) - before;
+        if cancelled == 0 && running == 0 {
+            // Only threads had not ended yet, which have nothing to do.
+            blocking(|| self.shared.wait_closed(None));
+            self.end_stop();
+            return Ok(());
+        }
         Err(ShutdownError { cancelled, running })
     }
 

@@ -10,21 +10,14 @@ use homing_topology::CpuId;
 
 use crate::affinity::MOVED;
 use crate::books::WorkqueueBooks;
-use crate::clock::{now_ns, thread_cpu_ns};
+use crate::clock::now_ns;
 use crate::crew::{Member, Orders};
 use crate::dispatch::{Announced, Taken};
 use crate::item::{Books, Item, Ran};
+use crate::laps::{Laps, Moment};
 use crate::local::{self, Nested};
 use crate::shared::Shared;
 use crate::state::WorkqueueState;
-
-/// Of items at least this long the CPU time is read from the thread's own clock, which is a system
-/// call; of shorter ones the elapsed time counts.
-const CPU_CLOCK_ITEM_NS: u64 = 50_000;
-
-/// Of items at least this long it is always read; of shorter ones of every so many, for all.
-const CPU_CLOCK_ALWAYS_NS: u64 = 500_000;
-const CPU_CLOCK_EVERY: u64 = 8;
 
 /// The life of a thread of the runtime.
 pub(crate) fn main(shared: &Arc<Shared>, member: &Arc<Member>, assigned: Option<CpuId>) {
@@ -79,6 +72,8 @@ impl<'a> Worker<'a> {
         shared.monitor.somebody_works();
         let slot = shared.dispatch.slot(self.cpu);
         slot.books.changes_hands();
+        // Whoever offered the slot may have done so after it was claimed for us, or for the one before.
+        shared.dispatch.unannounce(self.cpu);
         while slot.is_owned_by(self.me.id) {
             if shared.is_stopping_now() || !shared.dispatch.is_active(self.cpu) {
                 self.give_up();
@@ -118,6 +113,7 @@ impl<'a> Worker<'a> {
         shared.monitor.somebody_works();
         let slot = shared.dispatch.slot(self.cpu);
         slot.books.changes_hands();
+        shared.dispatch.unannounce(self.cpu);
         while goes_on() && slot.is_owned_by(self.me.id) && !shared.is_stopping_now() {
             let taken = shared.dispatch.take(&**shared, self.cpu, Idle::Any, &self.shares);
             let Ok(taken) = taken else { break };
@@ -144,14 +140,13 @@ impl<'a> Worker<'a> {
             }
         }
         let home = self.shared.dispatch.pools.queue(queue);
-        let weight = self.cpu_clock_weight(home.length().mean_ns());
         let began_ns = self.now_ns;
+        let mut laps = Laps::begin(home.length().mean_ns(), self.turn, began_ns);
         let slot = self.shared.dispatch.slot(self.cpu);
         slot.begin(began_ns);
         slot.books.begins();
         self.me.running_since_ns.store(began_ns, Ordering::Relaxed);
-        let cpu_began_ns = weight.filter(|weight| *weight > 0).map(|_| thread_cpu_ns());
-        let mut items = 0;
+        let (mut items, mut of_lap, mut cpu_ns) = (0, 0, 0);
         let mut next = Some(first);
         let mut number = 0;
         // Of the workqueue of the last item: the colours of those that have ended.
@@ -160,6 +155,11 @@ impl<'a> Worker<'a> {
             let (tag, slot) = (item.tag(), item.slot());
             if tag.workqueue() != number {
                 self.settle(number, std::mem::take(&mut ended));
+                if of_lap > 0 {
+                    let lap_ns = laps.lap(&self.me.away, std::mem::take(&mut of_lap), false);
+                    self.books.of(self.shared, self.me, number).books.ran(reach, lap_ns);
+                    cpu_ns += lap_ns;
+                }
                 number = tag.workqueue();
                 self.me.workqueue.store(number, Ordering::Relaxed);
             }
@@ -175,6 +175,7 @@ impl<'a> Worker<'a> {
                 run_on_a_line(item, &*known.books)
             };
             items += 1;
+            of_lap += 1;
             next = match ran {
                 Ran::Over => None,
                 Ran::Then(item) => Some(item),
@@ -205,19 +206,20 @@ impl<'a> Worker<'a> {
             // To where it is cancelled.
             self.shared.rescue(self.me, Some(self.cpu));
         }
-        self.now_ns = now_ns();
+        let slot = self.shared.dispatch.slot(self.cpu);
+        let is_ours = slot.is_owned_by(self.me.id);
+        let lap_ns = laps.lap(&self.me.away, of_lap, !is_ours);
+        self.books.of(self.shared, self.me, number).books.ran(reach, lap_ns);
+        cpu_ns += lap_ns;
+        self.now_ns = laps.ns;
         let elapsed_ns = self.now_ns.saturating_sub(began_ns);
         home.complete(elapsed_ns, items);
-        let cpu_ns = cpu_began_ns.map(|began| thread_cpu_ns().saturating_sub(began));
-        let cpu_ns = weight.map_or(elapsed_ns, |weight| weight * cpu_ns.unwrap_or(0));
-        self.books.of(self.shared, self.me, number).books.ran(reach, cpu_ns);
         let nice = self.shared.dispatch.pools.attributes(queue.pool).nice;
         self.shares.ran(queue.pool, nice, elapsed_ns);
-        let slot = self.shared.dispatch.slot(self.cpu);
-        if slot.is_owned_by(self.me.id) {
-            slot.books.ran(reach, items, elapsed_ns, cpu_ns);
+        if is_ours {
+            slot.books.ran(reach, items, elapsed_ns.saturating_sub(laps.away_ns), cpu_ns);
         } else {
-            slot.books.ran_elsewhere(items);
+            slot.books.ran_elsewhere(reach, items, cpu_ns);
         }
         self.idle = Idle::out_of_work(self.now_ns, self.slept_ns);
     }
@@ -241,20 +243,6 @@ impl<'a> Worker<'a> {
     fn release(&mut self, number: u32, slot: u16) {
         if let Some(state) = &self.books.of(self.shared, self.me, number).state {
             self.shared.release(state, slot);
-        }
-    }
-
-    /// For how many batches like the next one its CPU time stands, by the length of its items;
-    /// `None`: elapsed time will do.
-    fn cpu_clock_weight(&self, item_ns: u64) -> Option<u64> {
-        match item_ns {
-            _ if cfg!(homing_uncounted) => None,
-            0 | CPU_CLOCK_ALWAYS_NS.. => Some(1),
-            CPU_CLOCK_ITEM_NS.. if self.turn.is_multiple_of(CPU_CLOCK_EVERY) => {
-                Some(CPU_CLOCK_EVERY)
-            }
-            CPU_CLOCK_ITEM_NS.. => Some(0),
-            _ => None,
         }
     }
 
@@ -411,9 +399,8 @@ pub(crate) fn help(shared: &Arc<Shared>, me: &Arc<Member>, cpu: CpuId, is_over: 
         return;
     }
     let (item_of, served) = (me.workqueue.load(Ordering::Relaxed), local::current_cpu());
-    local::nest(Nested::Beneath(item_of), || {
-        Worker::new(shared, me, cpu).serve_while(|| !is_over());
-    });
+    let help = || Worker::new(shared, me, cpu).serve_while(|| !is_over());
+    local::nest(Nested::Beneath(item_of), || me.away.beneath(help));
     me.workqueue.store(item_of, Ordering::Relaxed);
     local::move_to(shared, served);
 }
@@ -422,6 +409,7 @@ pub(crate) fn help(shared: &Arc<Shared>, me: &Arc<Member>, cpu: CpuId, is_over: 
 struct Lent {
     local: local::Local,
     cpu: CpuId,
+    since: Moment,
 }
 
 impl Lent {
@@ -440,11 +428,12 @@ impl Lent {
         {
             workqueue.settle(!0);
         }
+        let since = Moment::now();
         if !dispatch.slot(cpu).vacate(me.id) {
             return None;
         }
         dispatch.offer(&**shared, cpu);
-        Some(Self { local, cpu })
+        Some(Self { local, cpu, since })
     }
 }
 
@@ -452,6 +441,7 @@ impl Drop for Lent {
     fn drop(&mut self) {
         let dispatch = &self.local.shared.dispatch;
         let me = &self.local.member;
+        me.away.slept_since(self.since);
         me.running_since_ns.store(now_ns(), Ordering::Relaxed);
         // Fails where a thread has the slot already: then it stays there.
         if dispatch.take_offer_back(self.cpu, me.id) {

@@ -1,5 +1,5 @@
-//! How often queueing an item and running it allocates: once at most, or not at all where the item
-//! is the caller's own.
+//! How often queueing an item and running it allocates: once at most, and not at all where its memory is kept for the
+//! next one, or the item is the caller's own.
 
 #[path = "../../sched/tests/counting/mod.rs"]
 mod counting;
@@ -38,14 +38,18 @@ fn an_item_is_allocated_once_and_nothing_else_is() {
     let few = |count: u64| count < ITEMS / 100;
 
     let (issuing, running) = allocated(&items, |q| several(&|_| q.execute(|| ())));
-    assert!(issuing <= ITEMS && few(running), "execute: {issuing} and {running}");
+    // Most of a usual size are in memory of those before: not one each.
+    let most_kept = |count: u64| count < ITEMS / 2;
+    assert!(most_kept(issuing) && few(running), "execute: {issuing} and {running}");
     let (issuing, running) = allocated(&items, |q| several(&|_| drop(q.queue(|| [1_u64; 4]))));
-    assert!(issuing <= ITEMS && few(running), "queue: {issuing} and {running}");
+    assert!(most_kept(issuing) && few(running), "queue: {issuing} and {running}");
+    let (issuing, running) = allocated(&items, |q| several(&|_| drop(q.queue(|| [1_u64; 400]))));
+    assert!(issuing <= ITEMS && few(running), "queue of long ones: {issuing} and {running}");
     let (issuing, running) = allocated(&items, |q| several(&|_| drop(q.spawn(async { 1 }))));
     assert!(issuing <= ITEMS + 10 && few(running), "spawn: {issuing} and {running}");
     let (issuing, running) =
         allocated(&items, |q| several(&|_| drop(q.queue_on(first, || ()).unwrap())));
-    assert!(issuing <= ITEMS && few(running), "queue_on: {issuing} and {running}");
+    assert!(most_kept(issuing) && few(running), "queue_on: {issuing} and {running}");
     let (issuing, running) = allocated(&items, |q| q.execute_batch((0..ITEMS).map(|_| || ())));
     assert!(issuing <= ITEMS + 10 && few(running), "execute_batch: {issuing} and {running}");
     let (issuing, running) = allocated(&items, |q| {

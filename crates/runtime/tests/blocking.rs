@@ -35,6 +35,17 @@ fn wait_until(what: &str, condition: impl Fn() -> bool) {
 }
 
 #[test]
+fn an_idle_runtime_is_shut_down_at_once() {
+    for _ in 0..20 {
+        let runtime = Runtime::new().unwrap();
+        runtime.queue(|| ()).join().unwrap();
+        // Somebody may still be on the way from the item to sleep.
+        thread::sleep(Duration::from_millis(5));
+        runtime.shutdown(Duration::ZERO).unwrap();
+    }
+}
+
+#[test]
 fn work_goes_on_while_an_item_says_that_it_blocks() {
     let runtime = Runtime::builder().cpus(one_cpu()).build().unwrap();
     let (from, mut to) = pipe().unwrap();

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use homing_runtime::{Counters, CpuCounters, CpuId, CpuSet, Reach, Runtime, Scope};
+use homing_runtime::{Counters, CpuCounters, CpuId, CpuSet, Reach, Runtime, Scope, blocking};
 use homing_topology::Machine;
 
 /// Far longer than anything here takes.
@@ -125,4 +125,64 @@ fn cpus_are_told_by_their_numbers() {
     let runtime = Runtime::new().unwrap();
     let told: Vec<CpuId> = runtime.cpu_counters().iter().map(|(cpu, _)| *cpu).collect();
     assert!(runtime.cpus().iter().all(|cpu| told.contains(&cpu)));
+}
+
+fn one_cpu() -> Runtime {
+    let first = Runtime::new().unwrap().cpus().first().unwrap();
+    Runtime::builder().cpus(CpuSet::of(first)).build().unwrap()
+}
+
+/// Of work for which the elapsed time counts.
+#[test]
+fn time_asleep_in_blocking_is_no_cpu_time() {
+    let runtime = one_cpu();
+    let short = runtime.workqueue("short").build().unwrap();
+    short.execute_batch((0..10_000).map(|_| || spin(1)));
+    short.flush();
+    let before = short.counters().cpu_time_ns;
+    short.queue(|| blocking(|| std::thread::sleep(Duration::from_millis(300)))).join().unwrap();
+    wait_until("booking", || runtime.cpu_counters()[0].1.items == 10_001);
+    let slept = short.counters().cpu_time_ns - before;
+    assert!(slept < 150_000_000, "{slept}");
+    let cpu = runtime.cpu_counters()[0].1;
+    assert!(cpu.cpu_time_ns < 150_000_000 + before, "{cpu:?}");
+}
+
+#[test]
+fn each_workqueue_of_a_batch_has_its_own_time() {
+    let runtime = one_cpu();
+    let [heavy, light] = ["heavy", "light"].map(|name| runtime.workqueue(name).build().unwrap());
+    // They wait meanwhile, so that batches have both.
+    for _ in 0..10 {
+        let gate = runtime.queue(|| spin(2_000));
+        for _ in 0..1_000 {
+            heavy.execute(|| spin(5));
+            light.execute(|| ());
+        }
+        gate.join().unwrap();
+        heavy.flush();
+        light.flush();
+    }
+    wait_until("booking", || runtime.cpu_counters()[0].1.items >= 20_000);
+    let [heavy, light] = [heavy, light].map(|workqueue| workqueue.counters().cpu_time_ns);
+    // Whatever else ran on the machine counts as well.
+    assert!(heavy > 45_000_000 && light < heavy / 3, "{heavy} and {light}");
+}
+
+/// A monitor gives its CPU to another thread.
+#[test]
+fn who_loses_his_cpu_keeps_his_time() {
+    let runtime = one_cpu();
+    let items = runtime.workqueue("items").build().unwrap();
+    for _ in 0..10 {
+        items
+            .queue(|| (spin(2_000), std::thread::sleep(Duration::from_millis(20))))
+            .join()
+            .unwrap();
+    }
+    wait_until("booking", || runtime.cpu_counters()[0].1.pulls.iter().sum::<u64>() >= 10);
+    let (cpu, own) = (runtime.cpu_counters()[0].1, items.counters());
+    // On a machine that does something else meanwhile they do not get all of their 2 ms.
+    assert!(own.cpu_time_ns > 2_000_000 && own.cpu_time_ns < 100_000_000, "{own:?}");
+    assert_eq!(cpu.cpu_time_ns, own.cpu_time_ns, "{cpu:?}");
 }
