@@ -157,7 +157,7 @@ impl Connection {
                 polls.read(
                     pollers,
                     buffer,
-                    |buffer| stream.try_read(buffer),
+                    |buffer| stream.poll(buffer),
                     |buffer| stream.read(buffer),
                 )
             });

@@ -105,6 +105,19 @@ impl Stream {
         }
     }
 
+    /// The same, for who asks again and again: with TLS nothing is made ready where nothing has come.
+    pub(crate) fn poll(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        let is_plain = self.tls.get().is_none();
+        if is_plain
+            || self.has_more()
+            || !self.socket.wait(PollFlags::IN, Some(Duration::ZERO))?.is_empty()
+        {
+            self.try_read(buffer)
+        } else {
+            Err(io::ErrorKind::WouldBlock.into())
+        }
+    }
+
     /// Writes all of it, where no other thread writes; each time that it waits, for as long as is
     /// [set](Self::set_timeouts).
     pub(crate) fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
