@@ -69,6 +69,7 @@ pub enum RuntimeError {
 ///     .thread_name("storage")
 ///     .pinned(true)
 ///     .keep_alive(Duration::from_secs(1))
+///     .stack_size(4 << 20)
 ///     .cpu_intensive_thresh(Duration::from_millis(30))
 ///     .build()?;
 /// assert!(!runtime.cpus().is_empty());
@@ -78,6 +79,7 @@ pub enum RuntimeError {
 #[must_use = "a builder does nothing until `build` is called"]
 pub struct Builder {
     cpus: Option<CpuSet>,
+    stack_size: usize,
     pinned: bool,
     thread_name: String,
     keep_alive: Duration,
@@ -109,6 +111,7 @@ impl Default for Builder {
     fn default() -> Self {
         Self {
             cpus: None,
+            stack_size: default_stack_size(),
             pinned: true,
             thread_name: "homing".to_owned(),
             keep_alive: Duration::from_secs(10),
@@ -146,6 +149,13 @@ impl Builder {
     /// What threads are called, before `/` and a number. Default: `homing`.
     pub fn thread_name(mut self, name: &str) -> Self {
         name.clone_into(&mut self.thread_name);
+        self
+    }
+
+    /// The stack of each thread that runs items, in bytes. Default: `RUST_MIN_STACK`, else 2 MiB, as of all threads.
+    /// Who waits for an item runs others on its own stack meanwhile, up to three quarters of it.
+    pub fn stack_size(mut self, stack_size: usize) -> Self {
+        self.stack_size = stack_size.max(1);
         self
     }
 
@@ -337,6 +347,7 @@ impl Builder {
         let no_cpu = || RuntimeError::NoCpu { wanted: String::new(), usable: String::new() };
         let layout = Layout::new(machine).ok_or_else(no_cpu)?;
         let settings = Settings {
+            stack_size: self.stack_size,
             pinned: self.pinned && self.machine.is_none(),
             wanted: self.cpus,
             mask_is_fixed: self.machine.is_some(),
@@ -365,6 +376,12 @@ impl Builder {
         };
         runtime.start_monitor(&self.thread_name)
     }
+}
+
+/// That of the standard library.
+fn default_stack_size() -> usize {
+    let chosen = std::env::var("RUST_MIN_STACK").ok().and_then(|size| size.parse().ok());
+    chosen.unwrap_or(2 << 20)
 }
 
 impl Runtime {

@@ -164,7 +164,8 @@ impl Crew {
             move || worker::main(&shared, &member, assigned)
         };
         let created = shared.hooks.create_thread(|| {
-            thread::Builder::new().name(format!("{}/{id}", self.name)).spawn(body)
+            let named = thread::Builder::new().name(format!("{}/{id}", self.name));
+            named.stack_size(shared.settings.stack_size).spawn(body)
         });
         let mut roll = lock(&self.roll);
         match created {

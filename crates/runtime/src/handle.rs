@@ -15,9 +15,8 @@ use crate::state::Mode;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock, thread};
 use crate::worker::blocking;
 
-/// Who has used so many bytes of its stack lets others run what it waits for: half of what threads have as a
-/// rule.
-const STACK_MAX: usize = 1 << 20;
+/// Who has used so many quarters of its stack lets others run what it waits for.
+const STACK_QUARTERS_MAX: usize = 2;
 
 /// Waits for an item or a future and hands over its result: `await` it, or [`JoinHandle::join`].
 ///
@@ -194,7 +193,7 @@ impl<T: Send> JoinHandle<T> {
     /// On a worker of the item's runtime: runs it, unless somebody else has begun it.
     fn run_here(&self) {
         let Of::Closure(joined) = &self.of else { return };
-        if joined.is_done() || local::stack_used() >= STACK_MAX {
+        if joined.is_done() || local::stack_quarters() >= STACK_QUARTERS_MAX {
             return;
         }
         let Some(known) = local::known(joined.tag().workqueue()) else { return };

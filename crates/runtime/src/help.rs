@@ -29,10 +29,9 @@ use crate::shared::Shared;
 use crate::sync::{AtomicU32, Ordering};
 use crate::worker;
 
-/// Who has used so many bytes of its stack runs nothing more on top of it. Three quarters of what threads
-/// have as a rule: who waits for an item runs it on its own stack up to half of that
-/// ([`JoinHandle::join`](crate::JoinHandle::join)), so that some is left for helping out.
-const STACK_MAX: usize = 3 << 19;
+/// Who has used so many quarters of its stack runs nothing more on top of it. Who waits for an item runs it on its own
+/// stack up to half of that ([`JoinHandle::join`](crate::JoinHandle::join)), so that some is left for helping out.
+const STACK_QUARTERS_MAX: usize = 3;
 
 const WAITS: u32 = 1;
 /// A CPU's number and this.
@@ -65,7 +64,7 @@ impl Waits {
     /// `None` on other threads, and where there is too much on the stack already.
     pub(crate) fn begin() -> Option<Self> {
         let local::Local { shared, member } = local::current()?;
-        (local::stack_used() < STACK_MAX).then_some(Self { shared, member })
+        (local::stack_quarters() < STACK_QUARTERS_MAX).then_some(Self { shared, member })
     }
 
     /// To be called before each sleep: whether something was run instead, until there was nothing

@@ -52,6 +52,7 @@ thread_local! {
     static BUDGET: Cell<Option<u32>> = const { Cell::new(None) };
     static KNOWN: RefCell<Option<Rc<Known>>> = const { RefCell::new(None) };
     static STACK_BEGINS: Cell<usize> = const { Cell::new(0) };
+    static STACK_SIZE: Cell<usize> = const { Cell::new(1) };
 }
 
 /// A workqueue of the runtime that a thread belongs to, and the counters of it that the thread writes.
@@ -108,10 +109,11 @@ pub(crate) fn runs_nested(what: Nested) -> bool {
     NESTED.try_with(|nested| nested.borrow().contains(&what)).unwrap_or(false)
 }
 
-/// How many bytes of its stack this thread of a runtime uses, about: items may run on top of each other,
+/// How many quarters of its stack this thread of a runtime uses, about: items may run on top of each other,
 /// and a stack has an end.
-pub(crate) fn stack_used() -> usize {
-    STACK_BEGINS.try_with(Cell::get).map_or(0, |begins| begins.abs_diff(stack_place()))
+pub(crate) fn stack_quarters() -> usize {
+    let stack = STACK_BEGINS.try_with(Cell::get).ok().zip(STACK_SIZE.try_with(Cell::get).ok());
+    stack.map_or(0, |(begins, size)| begins.abs_diff(stack_place()).saturating_mul(4) / size)
 }
 
 fn stack_place() -> usize {
@@ -145,6 +147,7 @@ pub(crate) fn nest<T>(what: Nested, run: impl FnOnce() -> T) -> T {
 pub(crate) fn enter(shared: &Arc<Shared>, member: &Arc<Member>) {
     let local = Local { shared: Arc::clone(shared), member: Arc::clone(member) };
     STACK_BEGINS.with(|place| place.set(stack_place()));
+    STACK_SIZE.with(|place| place.set(shared.settings.stack_size));
     LOCAL.with(|place| *place.borrow_mut() = Some(local));
 }
 

@@ -61,7 +61,8 @@ impl Rescuer {
             let workqueue = Arc::clone(workqueue);
             move || main(&shared, &workqueue, &bed)
         };
-        let create = || thread::Builder::new().name(name).spawn(body);
+        let named = thread::Builder::new().name(name).stack_size(shared.settings.stack_size);
+        let create = || named.spawn(body);
         let thread = shared.hooks.create_thread(create)?;
         Ok(Self { bed, thread: Mutex::new(Some(thread)) })
     }

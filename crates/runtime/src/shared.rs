@@ -67,6 +67,8 @@ pub(crate) struct Shared {
 
 /// What was chosen when the runtime was built, or can be changed since.
 pub(crate) struct Settings {
+    /// Of each thread that runs items, in bytes.
+    pub(crate) stack_size: usize,
     /// Whether workers stay on their CPU.
     pub(crate) pinned: bool,
     /// The CPUs that the user named; `None`: all that are allowed.
