@@ -56,21 +56,23 @@ struct Found {
 
 impl Found {
     fn read(&mut self, file: &str, text: &str) {
-        let (mut in_example, mut has_own, mut is_hidden, mut of_tests) =
-            (false, false, false, false);
+        let (mut has_own, mut is_hidden, mut of_tests) = (false, false, false);
+        // Between fences; whether what is there is an example.
+        let mut within = None;
         let mut in_attribute = false;
         for (number, line) in text.lines().map(str::trim).enumerate() {
             let doc = line.strip_prefix("///").or_else(|| line.strip_prefix("//!"));
             if let Some(doc) = doc.map(str::trim) {
                 if let Some(kind) = doc.strip_prefix("```") {
-                    in_example = !in_example && kind != "text";
-                    has_own |= in_example;
-                } else if in_example {
-                    self.examples.push_str(doc);
+                    within = if within.is_some() { None } else { Some(kind != "text") };
+                    has_own |= within == Some(true);
+                } else if within == Some(true) {
+                    self.examples.push_str(&code(doc));
                     self.examples.push('\n');
                 }
                 continue;
             }
+            within = None;
             if in_attribute || line.starts_with("#[") {
                 in_attribute = !line.ends_with(']');
                 is_hidden |= line == "#[doc(hidden)]";
@@ -106,6 +108,14 @@ fn item(line: &str) -> Option<&str> {
         .take_while(|word| ["const", "unsafe", "async"].contains(word) || is_kind(word))
         .find(is_kind)?;
     words.next()
+}
+
+/// A line without its strings and its comment.
+fn code(line: &str) -> String {
+    let parts = line.split('"').enumerate().filter(|(number, _)| number % 2 == 0);
+    let code: Vec<&str> = parts.map(|(_, part)| part).collect();
+    let code = code.join("\"");
+    code.split("//").next().unwrap_or_default().to_owned()
 }
 
 fn words(text: &str) -> impl Iterator<Item = &str> {

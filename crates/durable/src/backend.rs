@@ -35,6 +35,10 @@ impl Backend {
     pub const ALL: [Self; 2] = [Self::Threads, Self::IoUring];
 
     /// As the attribute `durable/backend` has it.
+    ///
+    /// ```
+    /// assert_eq!(homing_durable::Backend::IoUring.name(), "io_uring");
+    /// ```
     pub fn name(self) -> &'static str {
         match self {
             Self::Threads => "threads",

@@ -40,6 +40,10 @@ impl WriteBack {
     pub const ALL: [Self; 3] = [Self::Auto, Self::Early, Self::Late];
 
     /// As the attribute `durable/write_back` has it.
+    ///
+    /// ```
+    /// assert_eq!(homing_durable::WriteBack::Early.name(), "early");
+    /// ```
     pub fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",

@@ -47,6 +47,10 @@ impl Sharing {
     pub const ALL: [Self; 3] = [Self::Auto, Self::Beside, Self::Together];
 
     /// As the attribute `durable/sharing` has it.
+    ///
+    /// ```
+    /// assert_eq!(homing_durable::Sharing::Together.name(), "together");
+    /// ```
     pub fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",

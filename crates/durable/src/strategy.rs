@@ -34,6 +34,10 @@ impl Strategy {
     pub const ALL: [Self; 3] = [Self::Auto, Self::Files, Self::Filesystem];
 
     /// As the attribute `durable/strategy` has it.
+    ///
+    /// ```
+    /// assert_eq!(homing_durable::Strategy::Files.name(), "files");
+    /// ```
     pub fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",

@@ -194,6 +194,15 @@ impl Layout {
     }
 
     /// The pods of a scope.
+    ///
+    /// ```
+    /// use homing_sched::Layout;
+    /// use homing_topology::{Machine, Scope};
+    ///
+    /// let layout = Layout::new(&Machine::from_grid("2x2x1")?).ok_or("no CPU")?;
+    /// assert_eq!(layout.pods(Scope::Cache).len(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn pods(&self, scope: Scope) -> &Pods {
         &self.pods[scope.index()]
     }

@@ -50,6 +50,18 @@ pub struct Placement {
 
 /// The queue in which an item for `cpu` waits: its issuer's CPU, or the one that was named
 /// (`SCHED-1`). Where it has no worker, that of its nearest neighbour that has one, in its pod if there is one.
+///
+/// ```
+/// use homing_sched::{Affinity, Attributes, Layout, PoolId, Snapshot, home};
+/// use homing_topology::{CpuId, Machine, Scope};
+///
+/// let layout = Layout::new(&Machine::from_grid("2x2x2")?).ok_or("no CPU")?;
+/// let attributes = Attributes::new(Affinity { scope: Scope::Smt, strict: true });
+/// let facts = Snapshot::new(&layout, &[attributes]);
+/// let queue = home(&layout, &facts, CpuId::new(5).ok_or("?")?, PoolId(0));
+/// assert_eq!(queue.leader.index(), 4, "of the core of the CPUs 4-5");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn home(layout: &Layout, facts: &impl Facts, cpu: CpuId, pool: PoolId) -> QueueId {
     let mut active = facts.active();
     if let Some(mask) = facts.cpumask(pool).filter(|mask| mask.intersects(&active)) {

@@ -104,6 +104,10 @@ pub enum Decided {
 
 impl Asked {
     /// The function that decides.
+    ///
+    /// ```
+    /// assert_eq!(homing_sched::Asked::Overdue.name(), "overdue");
+    /// ```
     pub const fn name(self) -> &'static str {
         match self {
             Self::Submit(..) => "submit",
