@@ -70,6 +70,18 @@ impl Pool for CbDeque {
             self.0.wake_one();
         }
     }
+
+    /// From a worker: all of them, and then one look for sleepers.
+    fn fan_out(&'static self, items: impl Iterator<Item = impl FnOnce() + Send + 'static>) {
+        LOCAL.with(|local| {
+            let deque = local.get().expect("an item fans out");
+            items.for_each(|item| deque.push(Box::new(item)));
+        });
+        fence(Ordering::SeqCst);
+        while self.0.to_wake.load(Ordering::Relaxed) > 0 {
+            self.0.wake_one();
+        }
+    }
 }
 
 impl Shared {

@@ -1,5 +1,7 @@
 //! Peers that take closures.
 
+use rayon::iter::{IntoParallelIterator, ParallelIterator};
+
 use super::Pool;
 
 /// A rayon pool of its own. `spawn` goes to the worker's deque where the caller is one.
@@ -12,6 +14,11 @@ impl Pool for Rayon {
 
     fn submit(&'static self, work: impl FnOnce() + Send + 'static) {
         self.0.spawn(work);
+    }
+
+    /// Called on a worker, which runs some of them and waits for the others.
+    fn fan_out(&'static self, items: impl Iterator<Item = impl FnOnce() + Send + 'static>) {
+        items.collect::<Vec<_>>().into_par_iter().for_each(|item| item());
     }
 }
 

@@ -53,11 +53,11 @@ impl Pool for TokioBlocking {
 }
 
 /// async-executor, run by plain threads as its documentation has it.
-pub(crate) struct AsyncExecutor(&'static async_executor::Executor<'static>);
+pub(crate) struct AsyncExecutor(&'static async_executor::StaticExecutor);
 
 impl Pool for AsyncExecutor {
     fn start(workers: usize) -> anyhow::Result<Self> {
-        let executor: &'static _ = Box::leak(Box::new(async_executor::Executor::new()));
+        let executor = async_executor::Executor::new().leak();
         for _ in 0..workers {
             let run = || futures_lite::future::block_on(executor.run(future::pending::<()>()));
             thread::Builder::new().spawn(run)?;
