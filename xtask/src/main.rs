@@ -126,7 +126,8 @@ fn unit(root: &Path) -> anyhow::Result<()> {
         "metrics",
         "--test",
         "spans",
-    ]))
+    ]))?;
+    run(cargo(root).args(features).arg("--doc"))
 }
 
 fn loom(root: &Path) -> anyhow::Result<()> {

@@ -197,7 +197,8 @@ impl Builder {
     /// Whether a worker that would sleep drives the reactor of the crate async-io (timers, sockets,
     /// child processes) instead: a future that waits for I/O is then queued by the worker that
     /// sees it ready, without a hop through another thread. Default, with that feature: true.
-    /// Without it async-io's own thread drives the reactor.
+    /// Without it, and at moments when no worker sleeps, async-io's own thread drives the reactor, until the next
+    /// event: of the wake-ups of 200 timers on two CPUs it had 6 to 105.
     ///
     /// ```
     /// use std::time::Duration;

@@ -198,7 +198,8 @@ impl WorkqueueBuilder {
         self
     }
 
-    /// Whether items wait at the issuing CPU before the rest of their pod. Default: false.
+    /// Whether items wait at the issuing CPU before the rest of their pod: it is woken first where it is idle, unless the
+    /// issuer, which is no worker, runs there. Default: false.
     pub fn localize(mut self, localize: bool) -> Self {
         self.chosen.attributes.localize = localize;
         self

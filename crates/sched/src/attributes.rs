@@ -56,7 +56,8 @@ impl Affinity {
 pub struct Attributes {
     /// Scope and strictness.
     pub affinity: Affinity,
-    /// Try the issuing CPU before the rest of the pod: the published `+LOCAL` variant.
+    /// Try the issuing CPU before the rest of the pod: the published `+LOCAL` variant. Not where its issuer, which is no
+    /// worker, occupies it.
     pub localize: bool,
     /// The share of a CPU's time (`SCHED-6`).
     pub nice: Nice,

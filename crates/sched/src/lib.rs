@@ -20,7 +20,8 @@
 //! * `SCHED-1` An item stands in exactly one queue: that of the CPU it is meant for, in the home
 //!   pod of its scope.
 //! * `SCHED-2` Only a CPU that is idle is woken: a whole idle core of the pod, an idle sibling
-//!   there (an issuer's last), then (not strict) outward by distance; a CPU on which an issuer runs
+//!   there (an issuer's last), then (not strict) outward by distance; for items of 20 us and more a whole
+//!   idle core elsewhere comes before a sibling at home; a CPU on which an issuer runs
 //!   comes last, and only for more than the awake have to do, or for long items.
 //!   Where none is idle, nobody is woken; nor where workers that are awake, and sure to come by, get
 //!   all that waits done in about the time that a wake-up takes.

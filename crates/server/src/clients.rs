@@ -1,13 +1,14 @@
 //! All clients that are connected, and what they have together.
 
 use std::collections::HashMap;
-use std::net::Shutdown;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use homing_socket::RateLimit;
+use rustix::event::{EventfdFlags, eventfd};
 
 use crate::memory::{Account, Memory};
 use crate::peer::Peer;
@@ -33,6 +34,8 @@ pub(crate) struct Clients {
     began: Instant,
     /// When it was last looked for some that do not go on, in milliseconds.
     looked_ms: AtomicU64,
+    /// Can be read once the server stops; `None` where the process was out of files when it began.
+    stops: Option<OwnedFd>,
     peers: Mutex<Peers>,
     peer_left: Condvar,
 }
@@ -58,6 +61,7 @@ impl Clients {
             ahead: Memory::new(memory_max / AHEAD),
             began: Instant::now(),
             looked_ms: AtomicU64::new(0),
+            stops: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok(),
             peers: Mutex::default(),
             peer_left: Condvar::new(),
         }
@@ -68,6 +72,11 @@ impl Clients {
             Account::Requests => &self.for_requests,
             Account::Ahead => &self.ahead,
         }
+    }
+
+    /// For those who wait for clients to be woken when the server stops.
+    pub(crate) fn stops(&self) -> Option<BorrowedFd<'_>> {
+        self.stops.as_ref().map(AsFd::as_fd)
     }
 
     fn peers(&self) -> MutexGuard<'_, Peers> {
@@ -125,8 +134,13 @@ impl Clients {
     /// waited for. Whether all have left: those that have not wait for a disk.
     pub(crate) fn drain(&self) -> bool {
         let peers = self.peers();
-        peers.connected.values().for_each(|peer| peer.shutdown(Shutdown::Read));
+        peers.connected.values().for_each(|peer| peer.drain(self.stops.is_some()));
         drop(peers);
+        // Afterwards: who is woken sees that it is to leave.
+        if let Some(stops) = &self.stops {
+            // It cannot be full.
+            let _ = rustix::io::write(stops, &1_u64.to_ne_bytes());
+        }
         let deadline = Instant::now() + self.drain_timeout;
         if self.wait_until_gone(deadline) {
             return true;

@@ -5,6 +5,7 @@ use std::net::Shutdown;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
+use std::time::Duration;
 
 use homing::{HandOff, blocking};
 use homing_nbd::wire::{self, Errno};
@@ -20,6 +21,9 @@ use crate::negotiation::{End, negotiate};
 use crate::peer::Peer;
 use crate::pool::{BATCH_LEN, Payload, SHORT_LEN, SHORT_MAX};
 use crate::server::{CryptOn, Shared};
+
+/// How long a client that has been answered may take to end its side. Guessed: a way around the world, several times.
+const LINGER: Duration = Duration::from_secs(2);
 
 /// What a queued request weighs besides its payload.
 const IN_FLIGHT_BASE: usize = 4096;
@@ -37,6 +41,7 @@ pub(crate) fn serve(shared: &Arc<Shared>, peer: &Arc<Peer>) -> Result<(), End> {
     let Some(session) = negotiate(shared, peer, &mut inbox)? else { return Ok(()) };
     let export = &shared.told[session.export_index];
     let device = Arc::clone(&shared.devices[session.export_index]);
+    peer.transmits.store(true, Ordering::Relaxed);
     tracing::debug!(export = export.name, ?session, "transmission begins");
     let mut connection = Connection {
         shared: Arc::clone(shared),
@@ -60,6 +65,7 @@ pub(crate) fn serve(shared: &Arc<Shared>, peer: &Arc<Peer>) -> Result<(), End> {
     }
     // Whatever ended it: requests that workers have are finished, and answered if possible.
     peer.wait_until_landed();
+    peer.stream.linger(LINGER);
     result
 }
 
@@ -169,7 +175,7 @@ impl Connection {
                     self.inbox.release();
                     self.shared.pool.rest();
                     if self.inbox.len() == 0 || has_lease {
-                        self.peer.stream.wait_for_input()?;
+                        self.peer.stream.wait_for_input(self.peer.clients.stops())?;
                         continue;
                     }
                     // Within a request: it keeps what it has for itself while others do not need it.

@@ -47,6 +47,8 @@ pub(crate) struct Peer {
     sends: Waiting,
     /// Nothing more is taken in from it.
     leaves: AtomicBool,
+    /// Its requests are carried out; before, it negotiates.
+    pub(crate) transmits: AtomicBool,
     outgoing: Mutex<Outgoing>,
     /// `sending` has become false, or `slow` true.
     idle: Condvar,
@@ -119,6 +121,7 @@ impl Peer {
             receives: Waiting::default(),
             sends: Waiting::default(),
             leaves: AtomicBool::new(false),
+            transmits: AtomicBool::new(false),
             outgoing: Mutex::default(),
             idle: Condvar::new(),
             in_flight: Mutex::default(),
@@ -325,6 +328,16 @@ impl Peer {
         let is_late = |waiting: &Waiting| waiting.lasts_ms(now_ms) > patience.as_millis() as u64;
         let has_some = self.leased.iter().any(|leased| leased.load(Relaxed) > 0);
         has_some && (is_late(&self.receives) || is_late(&self.sends))
+    }
+
+    /// The server stops: takes in nothing more from it than has come. Where ending the reading would cost replies, its
+    /// thread is to be woken.
+    pub(crate) fn drain(&self, may_be_woken: bool) {
+        if may_be_woken && self.stream.forgets() && self.transmits.load(Relaxed) {
+            self.let_leave();
+        } else {
+            self.shutdown(Shutdown::Read);
+        }
     }
 
     /// Takes in nothing more from it; what it has asked for is answered. Ending the reading is not

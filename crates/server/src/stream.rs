@@ -5,7 +5,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -155,12 +155,49 @@ impl Stream {
         }
     }
 
-    /// Waits until there is something to read (the end of the stream is), without a buffer for it.
-    pub(crate) fn wait_for_input(&self) -> io::Result<()> {
+    /// Waits until there is something to read (the end of the stream is), without a buffer for it, or `or` can be
+    /// read.
+    pub(crate) fn wait_for_input(&self, or: Option<BorrowedFd<'_>>) -> io::Result<()> {
         if self.has_more() {
             return Ok(());
         }
-        self.socket.wait(PollFlags::IN, None).map(drop)
+        let fd = self.socket.as_fd();
+        let or = or.unwrap_or(fd);
+        let mut fds = [PollFd::new(&fd, PollFlags::IN), PollFd::new(&or, PollFlags::IN)];
+        loop {
+            match rustix::event::poll(&mut fds, None) {
+                Err(Errno::INTR) => {}
+                other => return Ok(other.map(drop)?),
+            }
+        }
+    }
+
+    /// Whether closing it, or ending the reading, may cost what was sent: TCP answers what comes after that by a
+    /// reset, and whoever is reset forgets what he has not read.
+    pub(crate) fn forgets(&self) -> bool {
+        matches!(self.socket, Socket::Tcp(_))
+    }
+
+    /// Where it [forgets](Self::forgets): ends the writing, and takes what still comes until the client has ended its
+    /// own, for so long at most.
+    pub(crate) fn linger(&self, at_most: Duration) {
+        let Socket::Tcp(stream) = &self.socket else { return };
+        if let Some(tls) = self.tls.get() {
+            tls.say_good_bye(&self.socket);
+        }
+        if stream.shutdown(Shutdown::Write).is_err() {
+            return;
+        }
+        let (deadline, mut rest) = (Instant::now() + at_most, [0; 4096]);
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || stream.set_read_timeout(Some(left)).is_err() {
+                return;
+            }
+            if !self.socket.read(&mut rest).is_ok_and(|count| count > 0) {
+                return;
+            }
+        }
     }
 
     /// Waits until something can be read or written, or for so long; `read`: whether reading counts.

@@ -1,10 +1,9 @@
 //! Peers that take closures.
 
-use rayon::iter::{IntoParallelIterator, ParallelIterator};
-
 use super::Pool;
 
-/// A rayon pool of its own. `spawn` goes to the worker's deque where the caller is one.
+/// A rayon pool of its own. `spawn` goes to the worker's deque where the caller is one. Its parallel iterators, and its
+/// scopes, make who calls them wait, on whose stack other roots then begin: with those the stack overflowed.
 pub(crate) struct Rayon(rayon::ThreadPool);
 
 impl Pool for Rayon {
@@ -14,11 +13,6 @@ impl Pool for Rayon {
 
     fn submit(&'static self, work: impl FnOnce() + Send + 'static) {
         self.0.spawn(work);
-    }
-
-    /// Called on a worker, which runs some of them and waits for the others.
-    fn fan_out(&'static self, items: impl Iterator<Item = impl FnOnce() + Send + 'static>) {
-        items.collect::<Vec<_>>().into_par_iter().for_each(|item| item());
     }
 }
 

@@ -1,5 +1,5 @@
 //! Real threads, real sleeping and waking: every item runs exactly once and nobody is left asleep
-//! beside waiting work. A lost wake-up shows as a hang, which the time limit turns into a failure.
+//! beside waiting work.
 
 use std::fs;
 use std::sync::Arc;

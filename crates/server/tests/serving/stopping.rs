@@ -1,6 +1,6 @@
 //! A server that is told to stop finishes what has begun, and one disk keeps no other from that.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -176,5 +176,51 @@ fn who_goes_on_sending_does_not_keep_a_server_from_ending() {
             }
             assert!(has_ended, "it still runs");
         });
+    });
+}
+
+/// What was answered when the server stopped comes, also where the client, which cannot know, has sent one request
+/// more.
+#[test]
+fn a_request_that_comes_too_late_costs_no_reply() {
+    let device = Hangs::new(false);
+    let endpoint = Endpoint::Tcp(([127, 0, 0, 1], 0).into());
+    serve(&endpoint, &[("disk", &device)], &ServerOptions::default(), |served| {
+        let Endpoint::Tcp(address) = served.endpoint else { unreachable!() };
+        // Of a narrow window, as where there is a long way between.
+        let stream = TcpStream::connect(address).unwrap();
+        rustix::net::sockopt::set_socket_recv_buffer_size(&stream, 16 << 10).unwrap();
+        let mut client = shake_hands(stream);
+        let requests = vec![(command::READ, 0, 256 << 10, Vec::new()); 3];
+        client.write_all(&encode(&requests)).unwrap();
+        wait_until("reads", || device.begun.load(Ordering::Relaxed) == 3);
+        thread::sleep(Duration::from_millis(200));
+        served.handle.stop();
+        thread::sleep(Duration::from_millis(300));
+        let late = client.write_all(&encode(&requests[..1]));
+        thread::sleep(Duration::from_millis(100));
+        let mut got = Vec::new();
+        let end = client.read_to_end(&mut got);
+        // That one is answered, too, with an error, if it is still taken.
+        let all = 3 * (16 + (256 << 10));
+        assert!([all, all + 16].contains(&got.len()), "{}: {end:?} {late:?}", got.len());
+    });
+}
+
+/// It is woken where it waits without a buffer.
+#[test]
+fn an_idle_client_over_tcp_is_let_go_at_once() {
+    let device = Hangs::new(false);
+    let endpoint = Endpoint::Tcp(([127, 0, 0, 1], 0).into());
+    serve(&endpoint, &[("disk", &device)], &ServerOptions::default(), |served| {
+        let Endpoint::Tcp(address) = served.endpoint else { unreachable!() };
+        let mut client = shake_hands(TcpStream::connect(address).unwrap());
+        thread::sleep(Duration::from_millis(1_500));
+        let began = Instant::now();
+        served.handle.stop();
+        assert_eq!(client.read_to_end(&mut Vec::new()).unwrap(), 0);
+        drop(client);
+        wait_until("the end", || served.has_ended.load(Ordering::Acquire));
+        assert!(began.elapsed() < Duration::from_millis(900), "{:?}", began.elapsed());
     });
 }
