@@ -4,67 +4,65 @@
 //! on a virtual machine. So who got a request soon after the one before looks for the next without sleeping, and stops
 //! once one did not come so soon; the kernel's `net.core.busy_poll` and its haltpoll governor
 //! (drivers/cpuidle/governors/haltpoll.c) do alike. No CPU is kept from anyone: whoever is to run there runs between
-//! two looks, and his time counts.
+//! two looks, and his time counts; and where more clients are as lively as half of the CPUs, nobody looks.
 
 use std::io;
 use std::num::NonZero;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How many connections look at a time.
+/// What all connections have together.
 #[derive(Debug)]
 pub(crate) struct Pollers {
     window: Duration,
-    count: AtomicUsize,
-    max: usize,
+    /// Connections whose last request came soon. Who idles counts until he has waited for a second.
+    lively: AtomicUsize,
+    /// Where there are more each has others to wait for.
+    lively_max: usize,
 }
 
 impl Pollers {
-    /// Each looks for `window` at most. Half of the CPUs are for those with something to do.
+    /// Each looks for `window` at most.
     pub(crate) fn new(window: Duration) -> Self {
         let cpus = thread::available_parallelism().map_or(1, NonZero::get);
-        Self { window, count: AtomicUsize::new(0), max: (cpus / 2).max(1) }
-    }
-
-    fn enter(&self) -> Option<Poller<'_>> {
-        // Counted before it is known, and given back: one may be turned away for another that is. It sleeps, as ever.
-        let poller = Poller(self);
-        (self.count.fetch_add(1, Ordering::Relaxed) < self.max).then_some(poller)
+        Self { window, lively: AtomicUsize::new(0), lively_max: (cpus / 2).max(1) }
     }
 }
 
-struct Poller<'a>(&'a Pollers);
-
-impl Drop for Poller<'_> {
-    fn drop(&mut self) {
-        self.0.count.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Whether a connection's next request is likely to come soon.
-#[derive(Debug, Default)]
+/// Of a connection: whether its next request is likely to come soon.
+#[derive(Debug)]
 pub(crate) struct BusyPoll {
+    pollers: Arc<Pollers>,
     soon: bool,
 }
 
+impl Drop for BusyPoll {
+    fn drop(&mut self) {
+        self.note(false);
+    }
+}
+
 impl BusyPoll {
+    pub(crate) fn new(pollers: &Arc<Pollers>) -> Self {
+        Self { pollers: Arc::clone(pollers), soon: false }
+    }
+
     /// Reads by `try_read` while that says `WouldBlock` and it is worth it, else by `read`, which sleeps.
     pub(crate) fn read(
         &mut self,
-        pollers: &Pollers,
         buffer: &mut [u8],
         try_read: impl Fn(&mut [u8]) -> io::Result<usize>,
         read: impl FnOnce(&mut [u8]) -> io::Result<usize>,
     ) -> io::Result<usize> {
-        if pollers.window.is_zero() {
+        let Pollers { window, ref lively, lively_max } = *self.pollers;
+        if window.is_zero() {
             return read(buffer);
         }
         let began = Instant::now();
-        if self.soon
-            && let Some(_poller) = pollers.enter()
-        {
-            while began.elapsed() < pollers.window {
+        if self.soon && lively.load(Ordering::Relaxed) <= lively_max {
+            while began.elapsed() < window {
                 match try_read(buffer) {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::yield_now(),
                     read => return read,
@@ -72,8 +70,16 @@ impl BusyPoll {
             }
         }
         let read = read(buffer);
-        self.soon = began.elapsed() < pollers.window;
+        self.note(began.elapsed() < window);
         read
+    }
+
+    fn note(&mut self, soon: bool) {
+        match (std::mem::replace(&mut self.soon, soon), soon) {
+            (false, true) => self.pollers.lively.fetch_add(1, Ordering::Relaxed),
+            (true, false) => self.pollers.lively.fetch_sub(1, Ordering::Relaxed),
+            _ => return,
+        };
     }
 }
 
@@ -84,7 +90,7 @@ mod tests {
     use super::*;
 
     /// Whether a read slept, where polls find nothing `empty` times.
-    fn sleeps(poll: &mut BusyPoll, pollers: &Pollers, empty: u32) -> bool {
+    fn sleeps(poll: &mut BusyPoll, empty: u32) -> bool {
         let (left, slept) = (Cell::new(empty), Cell::new(false));
         let try_read = |_: &mut [u8]| match left.get() {
             0 => Ok(1),
@@ -97,45 +103,55 @@ mod tests {
             slept.set(true);
             Ok(1)
         };
-        assert_eq!(poll.read(pollers, &mut [0], try_read, read).unwrap(), 1);
+        assert_eq!(poll.read(&mut [0], try_read, read).unwrap(), 1);
         slept.get()
+    }
+
+    fn pollers(window: Duration) -> Arc<Pollers> {
+        Arc::new(Pollers { lively_max: 1, ..Pollers::new(window) })
     }
 
     #[test]
     fn who_got_a_request_soon_does_not_sleep() {
-        let (pollers, mut poll) = (Pollers::new(Duration::MAX), BusyPoll::default());
-        assert!(sleeps(&mut poll, &pollers, 0), "nothing is known of it");
-        assert!(!sleeps(&mut poll, &pollers, 3));
-        assert!(!sleeps(&mut poll, &pollers, 0));
+        let mut poll = BusyPoll::new(&pollers(Duration::MAX));
+        assert!(sleeps(&mut poll, 0), "nothing is known of it");
+        assert!(!sleeps(&mut poll, 3));
+        assert!(!sleeps(&mut poll, 0));
     }
 
     #[test]
     fn who_waited_long_sleeps() {
-        let (pollers, mut poll) = (Pollers::new(Duration::from_nanos(1)), BusyPoll { soon: true });
-        assert!(sleeps(&mut poll, &pollers, u32::MAX));
-        assert!(!poll.soon);
+        let pollers = pollers(Duration::from_nanos(1));
+        let mut poll = BusyPoll::new(&pollers);
+        poll.note(true);
+        assert!(sleeps(&mut poll, u32::MAX));
+        assert_eq!((poll.soon, pollers.lively.load(Ordering::Relaxed)), (false, 0));
     }
 
     #[test]
-    fn only_so_many_look_at_a_time() {
-        let pollers = Pollers { max: 1, ..Pollers::new(Duration::MAX) };
-        let one = pollers.enter();
-        assert!(sleeps(&mut BusyPoll { soon: true }, &pollers, 0));
+    fn where_more_are_lively_nobody_looks() {
+        let pollers = pollers(Duration::MAX);
+        let (mut one, mut other) = (BusyPoll::new(&pollers), BusyPoll::new(&pollers));
+        assert!(sleeps(&mut one, 0) && sleeps(&mut other, 0));
+        assert!(sleeps(&mut one, 0) && sleeps(&mut other, 0));
+        drop(other);
+        assert!(!sleeps(&mut one, 0));
         drop(one);
-        assert!(!sleeps(&mut BusyPoll { soon: true }, &pollers, 0));
-        assert_eq!(pollers.count.into_inner(), 0);
+        assert_eq!(pollers.lively.load(Ordering::Relaxed), 0);
     }
 
     #[test]
     fn an_error_is_no_reason_to_look_on() {
-        let (pollers, mut poll) = (Pollers::new(Duration::MAX), BusyPoll { soon: true });
+        let mut poll = BusyPoll::new(&pollers(Duration::MAX));
+        poll.note(true);
         let reset = |_: &mut [u8]| Err(io::ErrorKind::ConnectionReset.into());
-        let error = poll.read(&pollers, &mut [0], reset, |_| unreachable!()).unwrap_err();
+        let error = poll.read(&mut [0], reset, |_| unreachable!()).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
     }
 
     #[test]
     fn without_a_window_nobody_looks() {
-        assert!(sleeps(&mut BusyPoll { soon: true }, &Pollers::new(Duration::ZERO), 0));
+        let mut poll = BusyPoll::new(&pollers(Duration::ZERO));
+        assert!(sleeps(&mut poll, 0) && sleeps(&mut poll, 0));
     }
 }

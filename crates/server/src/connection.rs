@@ -54,7 +54,7 @@ pub(crate) fn serve(shared: &Arc<Shared>, peer: &Arc<Peer>) -> Result<(), End> {
         batch: Batch::default(),
         spare: None,
         sends: 0,
-        polls: BusyPoll::default(),
+        polls: BusyPoll::new(&shared.pollers),
     };
     let ended = connection.transmit();
     // Where no request followed but rubbish: what came before it is done, as ever.
@@ -157,15 +157,9 @@ impl Connection {
             if has_lease {
                 self.peer.receives.begin(&self.peer.clients);
             }
-            let (stream, polls, pollers) =
-                (&self.peer.stream, &mut self.polls, &self.shared.pollers);
+            let (stream, polls) = (&self.peer.stream, &mut self.polls);
             let filled = self.inbox.fill_by(count, |buffer| {
-                polls.read(
-                    pollers,
-                    buffer,
-                    |buffer| stream.poll(buffer),
-                    |buffer| stream.read(buffer),
-                )
+                polls.read(buffer, |buffer| stream.poll(buffer), |buffer| stream.read(buffer))
             });
             match filled {
                 Ok(0) => return Ok(false),

@@ -84,7 +84,8 @@ pub struct ServerOptions {
     /// Which thread encrypts and decrypts.
     pub crypt_on: CryptOn,
     /// How long a connection whose last request came within that time looks for the next one before it sleeps. It
-    /// yields its CPU to whoever is to run there; half of the CPUs at most are looked on.
+    /// yields its CPU to whoever is to run there, and does not look where more connections than half of the CPUs are as
+    /// lively.
     pub busy_poll: Duration,
 }
 
@@ -115,7 +116,7 @@ pub(crate) struct Shared {
     pub(crate) durable: Durable,
     pub(crate) draining: AtomicBool,
     pub(crate) crypt_on: CryptOn,
-    pub(crate) pollers: Pollers,
+    pub(crate) pollers: Arc<Pollers>,
     pub(crate) pool: Arc<Pool>,
     pub(crate) handshake_timeout: Duration,
     pub(crate) tls: Option<Certificates>,
@@ -170,7 +171,7 @@ impl Server {
                 durable: Durable::of(runtime),
                 draining: AtomicBool::new(false),
                 crypt_on: options.crypt_on,
-                pollers: Pollers::new(options.busy_poll),
+                pollers: Arc::new(Pollers::new(options.busy_poll)),
                 pool: Arc::default(),
                 handshake_timeout: options.handshake_timeout,
                 tls: options.tls.clone(),
