@@ -1,6 +1,6 @@
 //! The files that are being synced, or wait to be, or have failed: one entry for each, by device and
 //! inode. What is asked and what ends goes through here, under one lock; of system calls none but those
-//! which duplicate a descriptor, or compare two.
+//! which duplicate a descriptor, or compare two, or name a file that a failed flush has lost.
 
 use std::collections::{BTreeMap, HashMap, hash_map};
 use std::fs::File;

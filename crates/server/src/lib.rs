@@ -28,7 +28,7 @@
 //!   memory.
 //!
 //! Read on in this order: `listener`, `stream`, `tls`, `certificates`, `server`, `clients`, `memory`,
-//! `negotiation`, `connection`, `job`, `peer`, `pool`, `buffers`, `background`, `load`.
+//! `negotiation`, `connection`, `busy_poll`, `job`, `peer`, `pool`, `buffers`, `background`, `load`.
 #![forbid(unsafe_code)]
 
 mod background;
