@@ -70,6 +70,7 @@ mod help;
 mod lanes;
 #[cfg(not(loom))]
 mod laps;
+#[cfg(not(loom))]
 mod latency;
 #[cfg(not(loom))]
 mod live;
@@ -113,6 +114,8 @@ mod workqueue_builder;
 mod loom_bed;
 #[cfg(all(loom, test))]
 mod loom_flush_tests;
+#[cfg(all(loom, test))]
+mod loom_sleeper_tests;
 #[cfg(all(loom, test))]
 mod loom_tests;
 #[cfg(all(loom, test))]

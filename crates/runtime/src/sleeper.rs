@@ -1,19 +1,19 @@
 //! Where one worker sleeps: a token that a waker leaves and the worker takes.
 //!
-//! On Linux a futex; under the model checkers, miri and on other systems a condition variable.
+//! On Linux a futex; under the model checkers, miri and on other systems a condition variable. What the futex's word says is a
+//! [`Token`], of which loom has models of its own (`loom_sleeper_tests.rs`).
 
 use std::time::Duration;
 #[cfg(not(any(loom, shuttle)))]
 use std::time::Instant;
 
 pub(crate) use place::Sleeper;
+#[cfg(any(all(loom, test), all(target_os = "linux", not(any(loom, shuttle, miri)))))]
+pub(crate) use token::{Token, Wakes};
 
-#[cfg(all(target_os = "linux", not(any(loom, shuttle, miri))))]
-mod place {
-    use rustix::io::Errno;
-    use rustix::thread::futex;
-
-    use super::{Duration, Instant};
+/// The word that a sleeper waits at.
+#[cfg(any(all(loom, test), all(target_os = "linux", not(any(loom, shuttle, miri)))))]
+mod token {
     use crate::sync::{AtomicU32, Ordering};
 
     const EMPTY: u32 = 0;
@@ -23,10 +23,87 @@ mod place {
     #[cfg(feature = "async-io")]
     const DRIVING: u32 = 3;
 
+    #[derive(Debug)]
+    pub(crate) struct Token(AtomicU32);
+
+    /// Whom the one who leaves a token has to wake.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) enum Wakes {
+        Nobody,
+        /// Who waits at the word.
+        Sleeper,
+        #[cfg(feature = "async-io")]
+        Driver,
+    }
+
+    impl Token {
+        /// What the word is while somebody waits at it.
+        pub(crate) const ASLEEP: u32 = ASLEEP;
+
+        pub(crate) fn none() -> Self {
+            Self(AtomicU32::new(EMPTY))
+        }
+
+        pub(crate) fn word(&self) -> &AtomicU32 {
+            &self.0
+        }
+
+        /// Takes the token, and calls `wait` until there is one, or it says that the time is up. Whether there was.
+        pub(crate) fn take(&self, mut wait: impl FnMut() -> bool) -> bool {
+            // `Acquire` pairs with the `Release` of `leave`.
+            let go = self.0.compare_exchange(EMPTY, ASLEEP, Ordering::Acquire, Ordering::Acquire);
+            if go.is_err() {
+                // A swap, because another token may have come since: what its waker wrote before is
+                // looked at after this.
+                self.0.swap(EMPTY, Ordering::Acquire);
+                return true;
+            }
+            loop {
+                let is_over = wait();
+                // One swap tells whether a token came, also at the last moment.
+                if self.0.load(Ordering::Relaxed) == TOKEN || is_over {
+                    return self.0.swap(EMPTY, Ordering::Acquire) == TOKEN;
+                }
+            }
+        }
+
+        /// Leaves the token.
+        #[must_use = "somebody may have to be woken"]
+        pub(crate) fn leave(&self) -> Wakes {
+            match self.0.swap(TOKEN, Ordering::AcqRel) {
+                ASLEEP => Wakes::Sleeper,
+                #[cfg(feature = "async-io")]
+                DRIVING => Wakes::Driver,
+                _ => Wakes::Nobody,
+            }
+        }
+
+        /// Is about to wait in the reactor, or goes on to. False: there is a token.
+        #[cfg(feature = "async-io")]
+        pub(crate) fn begin_driving(&self) -> bool {
+            let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
+            self.0.compare_exchange(EMPTY, DRIVING, success, failure) != Err(TOKEN)
+        }
+
+        /// Whether there was a token, also at the last moment.
+        #[cfg(feature = "async-io")]
+        pub(crate) fn end_driving(&self) -> bool {
+            self.0.swap(EMPTY, Ordering::AcqRel) == TOKEN
+        }
+    }
+}
+
+#[cfg(all(target_os = "linux", not(any(loom, shuttle, miri))))]
+mod place {
+    use rustix::io::Errno;
+    use rustix::thread::futex;
+
+    use super::{Duration, Instant, Token, Wakes};
+
     /// One worker's bed. A wake-up that comes before the sleep is kept.
     #[derive(Debug)]
     pub(crate) struct Sleeper {
-        state: AtomicU32,
+        token: Token,
         #[cfg(feature = "async-io")]
         waker: atomic_waker::AtomicWaker,
     }
@@ -34,7 +111,7 @@ mod place {
     impl Sleeper {
         pub(crate) fn new() -> Self {
             Self {
-                state: AtomicU32::new(EMPTY),
+                token: Token::none(),
                 #[cfg(feature = "async-io")]
                 waker: atomic_waker::AtomicWaker::new(),
             }
@@ -51,13 +128,7 @@ mod place {
             async_io::block_on(std::future::poll_fn(|context| {
                 // The waker first: who leaves the token after this finds it.
                 self.waker.register(context.waker());
-                let go = self.state.compare_exchange(
-                    EMPTY,
-                    DRIVING,
-                    Ordering::AcqRel,
-                    Ordering::Acquire,
-                );
-                if go == Err(TOKEN) {
+                if !self.token.begin_driving() {
                     return Poll::Ready(());
                 }
                 match &mut timer {
@@ -65,50 +136,38 @@ mod place {
                     None => Poll::Pending,
                 }
             }));
-            // One swap tells whether a token came, also at the last moment.
-            self.state.swap(EMPTY, Ordering::AcqRel) == TOKEN
+            self.token.end_driving()
         }
 
         /// Sleeps until [`Sleeper::wake`] was called, and takes its token; or until the time is
         /// up. Whether there was a token.
         pub(crate) fn sleep(&self, at_most: Option<Duration>) -> bool {
-            // `Acquire` pairs with the `Release` of `wake`.
-            let go =
-                self.state.compare_exchange(EMPTY, ASLEEP, Ordering::Acquire, Ordering::Acquire);
-            if go.is_err() {
-                // A swap, because another token may have come since: what its waker wrote before is
-                // looked at after this.
-                self.state.swap(EMPTY, Ordering::Acquire);
-                return true;
-            }
-            let began = at_most.map(|_| Instant::now());
-            loop {
+            let mut began = None;
+            self.token.take(|| {
                 // A signal or a stray wake-up ends the call: then only the rest is slept.
-                let left = at_most.zip(began);
-                let left = left.map(|(time, began)| time.saturating_sub(began.elapsed()));
+                let left = at_most.map(|time| {
+                    time.saturating_sub(began.get_or_insert_with(Instant::now).elapsed())
+                });
                 let timeout = left.map(|left| futex::Timespec {
                     tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
                     tv_nsec: i64::from(left.subsec_nanos()),
                 });
-                let ended =
-                    futex::wait(&self.state, futex::Flags::PRIVATE, ASLEEP, timeout.as_ref());
-                // One swap tells whether a token came, also at the last moment.
-                if self.state.load(Ordering::Relaxed) == TOKEN || ended == Err(Errno::TIMEDOUT) {
-                    return self.state.swap(EMPTY, Ordering::Acquire) == TOKEN;
-                }
-            }
+                let (word, private) = (self.token.word(), futex::Flags::PRIVATE);
+                let ended = futex::wait(word, private, Token::ASLEEP, timeout.as_ref());
+                ended == Err(Errno::TIMEDOUT)
+            })
         }
 
         /// Leaves the token, and ends a sleep if there is one.
         pub(crate) fn wake(&self) {
-            match self.state.swap(TOKEN, Ordering::AcqRel) {
-                ASLEEP => {
+            match self.token.leave() {
+                Wakes::Sleeper => {
                     // Fails only on bad addresses.
-                    let _ = futex::wake(&self.state, futex::Flags::PRIVATE, 1);
+                    let _ = futex::wake(self.token.word(), futex::Flags::PRIVATE, 1);
                 }
                 #[cfg(feature = "async-io")]
-                DRIVING => self.waker.wake(),
-                _ => {}
+                Wakes::Driver => self.waker.wake(),
+                Wakes::Nobody => {}
             }
         }
     }
@@ -127,7 +186,7 @@ mod place {
                 let slept = scope.spawn(|| sleeper.sleep(Some(Duration::from_millis(50))));
                 // As signals do that the sleeping thread handles.
                 while !slept.is_finished() {
-                    let _ = futex::wake(&sleeper.state, futex::Flags::PRIVATE, 1);
+                    let _ = futex::wake(sleeper.token.word(), futex::Flags::PRIVATE, 1);
                     thread::sleep(Duration::from_millis(1));
                     assert!(began.elapsed() < Duration::from_secs(20), "it sleeps for ever");
                 }

@@ -1,0 +1,106 @@
+//! The word that a worker sleeps at under the model checker: `cargo xtask loom`. The kernel's part is that who waits
+//! compares the word and lies down in one step.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use loom::sync::atomic::AtomicBool;
+use loom::sync::{Arc, Condvar, Mutex};
+use loom::thread;
+
+use crate::loom_bed::check;
+use crate::sleeper::{Token, Wakes};
+use crate::sync::Ordering;
+
+struct Bed {
+    token: Token,
+    kernel: Mutex<()>,
+    woken: Condvar,
+}
+
+impl Bed {
+    fn new() -> Arc<Self> {
+        Arc::new(Self { token: Token::none(), kernel: Mutex::new(()), woken: Condvar::new() })
+    }
+
+    /// `futex_wait`, without a time limit.
+    fn wait(&self) {
+        let kernel = self.kernel.lock().unwrap();
+        if self.token.word().load(Ordering::Relaxed) == Token::ASLEEP {
+            drop(self.woken.wait(kernel).unwrap());
+        }
+    }
+
+    fn sleep(&self) -> bool {
+        self.token.take(|| {
+            self.wait();
+            false
+        })
+    }
+
+    fn wake(&self) {
+        if self.token.leave() == Wakes::Sleeper {
+            let _kernel = self.kernel.lock().unwrap();
+            self.woken.notify_one();
+        }
+    }
+}
+
+#[test]
+fn a_sleeper_is_woken_and_sees_what_was_written_before() {
+    check(3, || {
+        let (bed, written) = (Bed::new(), Arc::new(AtomicBool::new(false)));
+        let waker = {
+            let (bed, written) = (bed.clone(), written.clone());
+            thread::spawn(move || {
+                written.store(true, Relaxed);
+                bed.wake();
+            })
+        };
+        assert!(bed.sleep());
+        assert!(written.load(Relaxed));
+        waker.join().unwrap();
+    });
+}
+
+/// Tokens of several are one; who takes it looks at what each of them wrote.
+#[test]
+fn of_two_wakers_none_is_missed() {
+    check(3, || {
+        let bed = Bed::new();
+        let written = Arc::new([AtomicBool::new(false), AtomicBool::new(false)]);
+        let wakers = [0, 1].map(|number| {
+            let (bed, written) = (bed.clone(), written.clone());
+            thread::spawn(move || {
+                written[number].store(true, Relaxed);
+                bed.wake();
+            })
+        });
+        while !written.iter().all(|written| written.load(Relaxed)) {
+            assert!(bed.sleep());
+        }
+        for waker in wakers {
+            waker.join().unwrap();
+        }
+    });
+}
+
+/// The time is up at any moment, also as the token comes.
+#[test]
+fn a_token_that_comes_as_the_time_is_up_is_taken_now_or_kept() {
+    check(3, || {
+        let (bed, written) = (Bed::new(), Arc::new(AtomicBool::new(false)));
+        let waker = {
+            let (bed, written) = (bed.clone(), written.clone());
+            thread::spawn(move || {
+                written.store(true, Relaxed);
+                bed.wake();
+            })
+        };
+        let taken = bed.token.take(|| true);
+        if !taken {
+            assert!(bed.sleep());
+        }
+        assert!(written.load(Relaxed));
+        waker.join().unwrap();
+    });
+}
