@@ -118,7 +118,7 @@ impl Engine {
         synced.map_err(|failure| commit::error(id, file, kind, &failure))
     }
 
-    /// As [`Files::end_own`], and tells those who wait in vain.
+    /// As [`Files::end_own`](crate::files::Files::end_own), and tells those who wait in vain.
     pub(crate) fn end_own(
         &self,
         id: FileId,

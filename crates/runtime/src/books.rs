@@ -359,9 +359,9 @@ impl CpuBooks {
 
     pub(crate) fn ran(&self, reach: Reach, items: u32, busy_ns: u64, cpu_time_ns: u64) {
         add(&self.items, items.into());
-        add(&self.pulls[reach as usize], 1);
         add(&self.busy_ns, busy_ns);
         add(&self.cpu_time_ns, cpu_time_ns);
+        add(&self.pulls[reach as usize], 1);
         // Release: who sees that it is over sees what it came to.
         self.running.store(0, Ordering::Release);
     }
@@ -369,8 +369,8 @@ impl CpuBooks {
     /// The thread that took them has lost the CPU meanwhile.
     pub(crate) fn ran_elsewhere(&self, reach: Reach, items: u32, cpu_time_ns: u64) {
         self.items_elsewhere.fetch_add(items.into(), Ordering::Relaxed);
-        self.pulls_elsewhere[reach as usize].fetch_add(1, Ordering::Relaxed);
         self.cpu_time_elsewhere_ns.fetch_add(cpu_time_ns, Ordering::Relaxed);
+        self.pulls_elsewhere[reach as usize].fetch_add(1, Ordering::Release);
     }
 
     /// Somebody else serves the CPU from now on.

@@ -11,6 +11,7 @@ use pin_project_lite::pin_project;
 use slab::Slab;
 
 use crate::item::{self, Place, Runnable, drop_quietly, quietly};
+use crate::local;
 use crate::queueing::Origin;
 use crate::shared::Shared;
 use crate::state::WorkqueueState;
@@ -64,7 +65,7 @@ impl<F: Future> Future for Spawned<F> {
         let polled = catch_unwind(AssertUnwindSafe(|| {
             let future =
                 this.future.as_mut().as_pin_mut().expect("it is polled until it has ended");
-            let polled = future.poll(context);
+            let polled = local::polling(context, |context| future.poll(context));
             if polled.is_ready() {
                 this.future.set(None);
             }

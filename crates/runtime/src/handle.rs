@@ -257,17 +257,25 @@ impl<T> Future for JoinHandle<T> {
             Of::Future(task, _, awaited_by) => {
                 let task = task.get_mut().unwrap_or_else(PoisonError::into_inner);
                 let Some(task) = task else { return Poll::Ready(Err(JoinError::Cancelled)) };
+                if local::is_own_waker(context.waker()) {
+                    *awaited_by = None;
+                    return Pin::new(task).poll(context).map(outcome);
+                }
                 let known = awaited_by.take().filter(|quiet| quiet.0.will_wake(context.waker()));
                 let quiet = known.unwrap_or_else(|| Arc::new(Quiet(context.waker().clone())));
                 let waker = Waker::from(Arc::clone(awaited_by.insert(quiet)));
                 let ended = Pin::new(task).poll(&mut Context::from_waker(&waker));
-                ended.map(|ended| match ended.and_then(Outcome::take) {
-                    Some(Ok(output)) => Ok(output),
-                    Some(Err(panic)) => Err(JoinError::Panicked(panic)),
-                    None => Err(JoinError::Cancelled),
-                })
+                ended.map(outcome)
             }
         }
+    }
+}
+
+fn outcome<T>(ended: Option<Outcome<T>>) -> Result<T, JoinError> {
+    match ended.and_then(Outcome::take) {
+        Some(Ok(output)) => Ok(output),
+        Some(Err(panic)) => Err(JoinError::Panicked(panic)),
+        None => Err(JoinError::Cancelled),
     }
 }
 

@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
+use std::task::{Context, RawWakerVTable, Waker};
 
 use homing_sched::IssuerClock;
 use homing_topology::CpuId;
@@ -51,6 +52,8 @@ thread_local! {
     static CLOCK: Cell<IssuerClock> = Cell::default();
     static BUDGET: Cell<Option<u32>> = const { Cell::new(None) };
     static KNOWN: RefCell<Option<Rc<Known>>> = const { RefCell::new(None) };
+    /// The waker of the future of ours that is being polled.
+    static POLLED: Cell<Option<(*const (), &'static RawWakerVTable)>> = const { Cell::new(None) };
     static STACK_BEGINS: Cell<usize> = const { Cell::new(0) };
     static STACK_SIZE: Cell<usize> = const { Cell::new(1) };
 }
@@ -128,6 +131,26 @@ fn taken() -> Option<u32> {
         local.as_ref().map(|local| local.member.workqueue.load(Ordering::Relaxed))
     });
     taken.ok().flatten()
+}
+
+/// Polls a future of ours.
+pub(crate) fn polling<T>(context: &mut Context<'_>, poll: impl FnOnce(&mut Context<'_>) -> T) -> T {
+    struct Before(Option<(*const (), &'static RawWakerVTable)>);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            POLLED.with(|polled| polled.set(self.0));
+        }
+    }
+    let own = Some((context.waker().data(), context.waker().vtable()));
+    let _before = Before(POLLED.with(|polled| polled.replace(own)));
+    poll(context)
+}
+
+/// Whether it is that of the future of ours that is being polled: it does not panic.
+pub(crate) fn is_own_waker(waker: &Waker) -> bool {
+    let polled = POLLED.try_with(Cell::get).ok().flatten();
+    polled
+        .is_some_and(|(data, vtable)| data == waker.data() && std::ptr::eq(vtable, waker.vtable()))
 }
 
 /// Calls `run`, which runs this.
