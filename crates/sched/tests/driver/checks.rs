@@ -1,11 +1,11 @@
 //! What must hold while a scenario runs.
 //!
 //! A queue is *exposed* while items wait in it and a CPU that may serve it is idle: parked, and
-//! not woken. In prompt and patient scenarios that is so for as long as an item waits; where ticks are to
-//! end it, until somebody takes from the queue. How long it may last:
+//! not woken. In the scenarios `prompt` and `patient` that is so for as long as an item waits; in others until
+//! somebody takes from the queue. How long it may last:
 //!
 //! * Prompt scenarios (see [`Scenario::prompt`]): `PULL_AGE_MAX_NS` by what fetching is taken to cost,
-//!   `IDLE_PATIENCE_NS` at most, or as many wake delays as items come at once, and two wake delays. Each insertion
+//!   `IDLE_PATIENCE_NS` at most unless all issuers are busy, or as many wake delays as items come at once, and two wake delays. Each insertion
 //!   wakes an idle CPU, if there is one, which takes the item or something else whose own CPU has been woken too,
 //!   and wakes the next as it begins; whoever parks beside an item that is not ripe comes back when it is, and then
 //!   takes whatever there is.
@@ -72,6 +72,8 @@ pub(crate) struct Checks {
     is_fresh: bool,
     ticks_ns: u64,
     prompt_ns: Option<u64>,
+    /// For how long an item waits is looked at, not for how long nobody takes any.
+    by_item: bool,
     exposed: BTreeMap<usize, Exposed>,
     exposed_max_ns: u64,
     passes: Passes,
@@ -92,7 +94,10 @@ impl Checks {
         let is_prompt = calm && all_on && !strict && !tiny && alike;
         let percents = scenario.pools.iter().map(|pool| pool.pull_cost.percent());
         let dearest = percents.max().unwrap_or(100);
-        let ripe_ns = (PULL_AGE_MAX_NS * dearest / 100).min(IDLE_PATIENCE_NS);
+        let ripe_ns = PULL_AGE_MAX_NS * dearest / 100;
+        // Where all issuers are busy nobody takes from another cache for having been idle for long.
+        let ripe_ns =
+            if scenario.issuers_are_busy { ripe_ns } else { ripe_ns.min(IDLE_PATIENCE_NS) };
         let chain_ns = u64::from(scenario.burst_max) * scenario.wake_ns;
         let more_ns =
             if scenario.knows_delay { ripe_ns + PATIENT_NS } else { ripe_ns.max(chain_ns) };
@@ -103,6 +108,7 @@ impl Checks {
             is_fresh: scenario.stale_ns == 0,
             ticks_ns: 2 * TICK_NS + scenario.wake_ns + 2 * stale_ns,
             prompt_ns: is_prompt.then_some(more_ns + 2 * scenario.wake_ns),
+            by_item: scenario.by_item && is_prompt,
             exposed: BTreeMap::new(),
             exposed_max_ns: 0,
             passes: Passes::new(board),
@@ -150,7 +156,7 @@ impl Checks {
         for number in board.filled.iter().filter(|number| is_exposed(number)) {
             self.exposed.entry(*number).or_insert(fresh);
         }
-        if self.prompt_ns.is_some() {
+        if self.by_item {
             for (number, found) in &mut self.exposed {
                 let oldest_ns = board.queues[*number].items[0].issued_ns;
                 found.since_ns = found.since_ns.max(oldest_ns);
@@ -166,7 +172,7 @@ impl Checks {
         if self.is_fresh {
             self.passes.taken(layout, board, cpu, queue);
         }
-        let was_exposed = if self.prompt_ns.is_some() {
+        let was_exposed = if self.by_item {
             // What stays in it has waited as long.
             self.exposed.contains_key(&board.number_of(queue))
         } else {

@@ -61,6 +61,8 @@ pub(crate) struct Scenario {
     /// How long workers believe that they are without work: where that is short they search before they
     /// park.
     pub(crate) gap_ns: u64,
+    /// Each item is to be taken soon, not only one of its queue.
+    pub(crate) by_item: bool,
     /// From when on which CPUs have workers. Before the first: all.
     pub(crate) masks: Vec<(u64, CpuSet)>,
 }
@@ -88,6 +90,7 @@ impl Scenario {
             knows_delay: false,
             issuers_are_busy: false,
             gap_ns: 1_000_000,
+            by_item: true,
             masks: Vec::new(),
         }
     }
@@ -160,6 +163,7 @@ impl Scenario {
             knows_delay: rng.below(2) == 0,
             issuers_are_busy: rng.below(2) == 0,
             gap_ns: *rng.pick(&[1_000_000, 1_000_000, 2_000]),
+            by_item: false,
             masks,
             seed,
         }
