@@ -64,6 +64,8 @@ mod futures;
 #[cfg(not(loom))]
 mod gate;
 #[cfg(not(loom))]
+mod giving_way;
+#[cfg(not(loom))]
 mod handle;
 #[cfg(not(loom))]
 mod help;
@@ -140,6 +142,7 @@ pub use attributes::RuntimeAttributes;
 pub use {
     books::{Counters, CpuCounters, QueueAges},
     builder::{Builder, RuntimeError},
+    giving_way::{consume_budget, yield_now},
     handle::JoinHandle,
     homing_sched::{Affinity, Features, HandOff, Nice, ParseFeaturesError, PullCost, Reach},
     homing_topology::{CpuId, CpuSet, NodeId, ParseScopeError, Scope},

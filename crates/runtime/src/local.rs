@@ -300,7 +300,8 @@ pub(crate) fn running_on() -> CpuId {
     FALLBACK
 }
 
-/// How many handles a future may find finished at one go before it gives way to other items.
+/// How many handles a future may find finished at one go, or how often it may call `consume_budget`, before
+/// it gives way to other items.
 const BUDGET_MAX: u32 = 128;
 
 /// Calls `go` with a full budget, or with none to keep to. Only futures of a runtime have one:

@@ -7,7 +7,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use homing_runtime::{CpuSet, JoinError, JoinHandle, Runtime, Scope, Workqueue};
+use homing_runtime::{
+    CpuSet, JoinError, JoinHandle, Runtime, Scope, Workqueue, consume_budget, yield_now,
+};
 
 fn queue_of(runtime: &Runtime) -> Workqueue {
     runtime.workqueue("test").build().unwrap()
@@ -272,6 +274,35 @@ fn other_executors_may_poll_any_number_of_handles() {
         thread::sleep(Duration::from_millis(1));
     }
     assert!(foreign.join().unwrap() && within.into_iter().all(|item| item.join().unwrap()));
+}
+
+#[test]
+fn a_future_that_never_waits_gives_way() {
+    let one = Runtime::new().unwrap().cpus().first().into_iter().collect();
+    let runtime = Runtime::builder().cpus(one).build().unwrap();
+    let queue = queue_of(&runtime);
+    let begun = Arc::new(Barrier::new(2));
+    let holds = Arc::clone(&begun);
+    queue.execute(move || _ = holds.wait());
+    // Nobody else has the only CPU until it lets go of it.
+    let goes = [true, false].map(|by_budget| {
+        let told = Arc::new(AtomicUsize::new(0));
+        let heard = Arc::clone(&told);
+        let looks = queue.spawn(async move {
+            let mut looked = 0_usize;
+            while heard.load(Ordering::Relaxed) == 0 && looked < 1_000_000 {
+                looked += 1;
+                if by_budget { consume_budget().await } else { yield_now().await }
+            }
+            looked
+        });
+        queue.execute(move || _ = told.fetch_add(1, Ordering::Relaxed));
+        looks
+    });
+    begun.wait();
+    let [by_budget, at_once] = goes.map(|looks| looks.join().unwrap());
+    assert!((129..=10 * 129).contains(&by_budget), "gave way after {by_budget}");
+    assert!((1..10).contains(&at_once), "gave way after {at_once}");
 }
 
 /// The last of its queue to be dropped is dropped by the abort itself.
