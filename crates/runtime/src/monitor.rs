@@ -449,17 +449,51 @@ impl Monitor<'_> {
     }
 }
 
+/// A tick of `stat`: a hundredth of a second in the interface of all systems that we run on.
+const TICK_NS: u64 = 10_000_000;
+
 impl Usage {
     /// Reads `schedstat`, which counts nanoseconds but stands still while the thread runs, and
     /// the state in `stat`, which tells whether it does.
     fn read(tid: u32) -> Option<Self> {
-        let schedstat = fs::read_to_string(format!("/proc/self/task/{tid}/schedstat")).ok()?;
-        let mut numbers = schedstat.split_ascii_whitespace().map_while(|word| word.parse().ok());
-        let (on_cpu_ns, ready_ns) = (numbers.next()?, numbers.next()?);
-        let stat = fs::read_to_string(format!("/proc/self/task/{tid}/stat")).ok()?;
+        let told = |file| fs::read_to_string(format!("/proc/self/task/{tid}/{file}")).ok();
+        Self::parse(told("schedstat").as_deref(), &told("stat")?)
+    }
+
+    fn parse(schedstat: Option<&str>, stat: &str) -> Option<Self> {
         // The name before it may hold anything, also brackets.
         let (_, after_name) = stat.rsplit_once(')')?;
-        let asleep_now = matches!(after_name.trim_start().chars().next(), Some('S' | 'D' | 'T'));
+        let mut words = after_name.split_ascii_whitespace();
+        let asleep_now = matches!(words.next()?, "S" | "D" | "T");
+        let mut numbers = schedstat.unwrap_or_default().split_ascii_whitespace();
+        let mut number = || numbers.next()?.parse().ok();
+        let nanoseconds = number().zip(number()).filter(|(on_cpu_ns, _)| *on_cpu_ns > 0);
+        // Kernels without CONFIG_SCHED_INFO have zeroes there: user and system time in ticks, then, and
+        // nothing of the time when it was ready, at which it does not sleep.
+        let (on_cpu_ns, ready_ns) = nanoseconds.or_else(|| {
+            let mut ticks = words.skip(10).map_while(|word| word.parse::<u64>().ok());
+            Some(((ticks.next()? + ticks.next()?) * TICK_NS, 0))
+        })?;
         Some(Self { on_cpu_ns, ready_ns, asleep_now })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_that_count_no_nanoseconds_have_ticks() {
+        let stat = "7 (a) b) S 1 7 7 0 -1 64 19 0 0 0 250 30 0 0 20 0 1 0 99";
+        let read = |schedstat| {
+            let usage = Usage::parse(schedstat, stat).unwrap();
+            assert!(usage.asleep_now);
+            (usage.on_cpu_ns, usage.ready_ns)
+        };
+        assert_eq!(read(Some("1234 56 7\n")), (1234, 56));
+        assert_eq!(read(Some("0 0 0\n")), (2_800_000_000, 0));
+        assert_eq!(read(None), (2_800_000_000, 0));
+        assert!(Usage::parse(None, "7 (a) R 1").is_none());
+        assert!(!Usage::parse(Some("1 2 3"), "7 (a) R 1").unwrap().asleep_now);
     }
 }
