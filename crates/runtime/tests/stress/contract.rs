@@ -6,10 +6,10 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use homing_runtime::{CpuId, CpuSet, JoinHandle, Nice, Runtime, Scope, Work, blocking};
+use homing_runtime::{Builder, CpuId, CpuSet, JoinHandle, Nice, Runtime, Scope, Work, blocking};
 
 use crate::accounts::{ISSUERS, Kind, LIMIT, Ledger, Life, Place, add, die, until};
-use crate::{Random, duration, quiet_panics, wait};
+use crate::{Random, duration, each_machine, quiet_panics, wait};
 
 /// Work items of each life in each workqueue.
 const WORKS: usize = 4;
@@ -48,8 +48,12 @@ fn goes_on() -> impl Fn(u64) -> bool + Clone + Send {
 #[test]
 fn every_instance_is_accounted_for() {
     quiet_panics();
+    each_machine(account_for_every_instance);
+}
+
+fn account_for_every_instance(builder: Builder) {
     let (refuse, over) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-    let runtime = Runtime::builder()
+    let runtime = builder
         .keep_alive(Duration::from_millis(5))
         .refuse_threads(Arc::clone(&refuse))
         .thread_name("contract")

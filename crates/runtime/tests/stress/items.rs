@@ -7,13 +7,16 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use homing_runtime::{CpuSet, JoinHandle, Nice, Runtime, Scope, Workqueue, blocking};
+use homing_runtime::{Builder, CpuSet, JoinHandle, Nice, Runtime, Scope, Workqueue, blocking};
 
-use crate::{Random, duration, quiet_panics, wait};
+use crate::{Random, duration, each_machine, quiet_panics, wait};
 
 #[test]
 fn no_wake_up_is_lost_between_bursts() {
-    let runtime = Runtime::new().unwrap();
+    each_machine(|builder| bursts(&builder.build().unwrap()));
+}
+
+fn bursts(runtime: &Runtime) {
     let queues: Vec<_> = Scope::ALL
         .into_iter()
         .map(|scope| {
@@ -112,8 +115,12 @@ fn queue_something(
 #[test]
 fn everything_at_once_loses_nothing() {
     quiet_panics();
+    each_machine(everything_at_once);
+}
+
+fn everything_at_once(builder: Builder) {
     let refuse = Arc::new(AtomicBool::new(false));
-    let runtime = Runtime::builder()
+    let runtime = builder
         .keep_alive(Duration::from_millis(5))
         .refuse_threads(Arc::clone(&refuse))
         .thread_name("chaos")

@@ -2,7 +2,7 @@
 //! that is left is a hang, which a time limit turns into a failure. A single lost wake-up need not be: the monitor looks for
 //! items that are overdue. That there is none is for the models (`cargo xtask loom`, `shuttle`), where it does not.
 //!
-//! `HOMING_STRESS_SECONDS` makes it longer (default 2 for each test); `HOMING_STRESS_ITEMS` lets the
+//! `HOMING_STRESS_SECONDS` makes it longer (default 2 for each test and machine); `HOMING_STRESS_ITEMS` lets the
 //! test of the contract go on until so many items have run, however long that takes.
 
 mod accounts;
@@ -12,9 +12,18 @@ mod items;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use homing_runtime::{JoinError, JoinHandle};
+use homing_runtime::{Builder, JoinError, JoinHandle, Runtime};
+use homing_topology::Machine;
 
-/// How long each test lasts.
+/// Runtimes of this machine's caches, and of many: two nodes of two caches of two CPUs, whose threads the
+/// kernel places.
+pub(crate) fn each_machine(mut test: impl FnMut(Builder)) {
+    test(Runtime::builder());
+    let caches = Machine::from_grid("2x2x2x1").expect("a grid");
+    test(Runtime::builder().on_machine(caches));
+}
+
+/// How long each test lasts, on each machine.
 pub(crate) fn duration() -> Duration {
     let given = std::env::var("HOMING_STRESS_SECONDS").ok();
     Duration::from_secs(given.and_then(|text| text.parse().ok()).unwrap_or(2))
