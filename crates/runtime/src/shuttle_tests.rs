@@ -30,26 +30,42 @@ pub(crate) fn runtime(grid: &str) -> Runtime {
 
 #[test]
 fn everything_that_is_queued_runs_and_the_runtime_ends() {
-    check(|| {
-        let runtime = runtime("1x2x1");
-        let ran = Arc::new(AtomicUsize::new(0));
-        let queues = [Scope::Cpu, Scope::System]
-            .map(|scope| runtime.workqueue("test").affinity_scope(scope).build().unwrap());
-        let issuers = [0, 1].map(|issuer: usize| {
-            let (queue, ran) = (queues[issuer].clone(), Arc::clone(&ran));
-            thread::spawn(move || {
-                for _ in 0..3 {
-                    let ran = Arc::clone(&ran);
-                    queue.execute(move || {
-                        ran.fetch_add(1, Ordering::SeqCst);
-                    });
-                }
-            })
-        });
-        issuers.into_iter().for_each(|issuer| issuer.join().unwrap());
-        drop(runtime);
-        assert_eq!(ran.load(Ordering::SeqCst), 6);
+    check(|| everything_runs("1x2x1"));
+}
+
+#[test]
+fn everything_runs_that_waits_in_another_cache() {
+    check(|| everything_runs("2x1x1"));
+}
+
+#[test]
+fn everything_runs_that_waits_on_another_node() {
+    check(|| everything_runs("2x1x1x1"));
+}
+
+/// On the CPUs of this grid, whoever is awake, and strict work on its own.
+fn everything_runs(grid: &str) {
+    let runtime = runtime(grid);
+    let ran = Arc::new(AtomicUsize::new(0));
+    let queues = [(Scope::Cpu, false), (Scope::System, false), (Scope::Cache, true)];
+    let queues = queues.map(|(scope, strict)| {
+        runtime.workqueue("test").affinity_scope(scope).affinity_strict(strict).build().unwrap()
     });
+    let cpus: Vec<_> = runtime.cpus().iter().collect();
+    let issuers = [0, 1].map(|issuer: usize| {
+        let (queues, ran, cpu) = (queues.clone(), Arc::clone(&ran), cpus[issuer]);
+        thread::spawn(move || {
+            for item in 0..3 {
+                let ran = Arc::clone(&ran);
+                let run = move || _ = ran.fetch_add(1, Ordering::SeqCst);
+                let queue = &queues[(issuer + item) % queues.len()];
+                drop(queue.queue_on(cpu, run).unwrap());
+            }
+        })
+    });
+    issuers.into_iter().for_each(|issuer| issuer.join().unwrap());
+    drop(runtime);
+    assert_eq!(ran.load(Ordering::SeqCst), 6);
 }
 
 #[test]
