@@ -110,7 +110,7 @@ impl Variant {
             |rng: &mut Rng, choices: &[u64]| choices[rng.below(choices.len() as u64) as usize];
         let nodes = one_of(rng, &[1, 1, 2]);
         let caches = one_of(rng, &[1, 2, 3, 4, 6, 8]);
-        let cores = one_of(rng, &[2, 3, 4, 6, 8, 12]);
+        let cores = one_of(rng, &[1, 2, 3, 4, 6, 8, 12]);
         let threads = one_of(rng, &[1, 2, 2]);
         // Large ones take long and tell nothing new.
         let caches = caches.min((64 / (nodes * cores * threads)).max(1));

@@ -382,6 +382,7 @@ impl Host {
         core.stamp = core.stamp.wrapping_add(1);
         core.queue.push(thread);
         self.threads[thread.0 as usize].state = super::State::Queued;
+        self.threads[thread.0 as usize].queued_ns = self.now_ns();
         self.dequeue(thread);
         self.enqueue(thread, to);
         self.want_schedule(from);

@@ -214,18 +214,23 @@ impl Host {
     fn resume(&mut self, cpu: CpuIndex, thread: ThreadId) {
         self.account_waiting(thread);
         self.unlist(thread);
+        self.count_issuer_wait(thread);
         let order = self.next_order();
-        let now_ns = self.now_ns();
         let own = &mut self.threads[thread.0 as usize];
-        if own.kind == Kind::Issuer {
-            self.counts.issuer_wait_ns += now_ns - own.queued_ns;
-        }
         own.state = State::Running;
         own.order = order;
         let core = &mut self.cpus[cpu];
         let place = core.queue.iter().position(|id| *id == thread).expect("it was queued");
         core.queue.swap_remove(place);
         core.current = Some(thread);
+    }
+
+    /// Of a thread that leaves a queue.
+    fn count_issuer_wait(&mut self, thread: ThreadId) {
+        let own = &self.threads[thread.0 as usize];
+        if own.kind == Kind::Issuer {
+            self.counts.issuer_wait_ns += self.now_ns() - own.queued_ns;
+        }
     }
 
     fn next_order(&mut self) -> u64 {
@@ -345,6 +350,7 @@ impl Host {
         self.account(cpu);
         self.account_waiting(thread);
         self.unlist(thread);
+        self.count_issuer_wait(thread);
         let own = &self.threads[thread.0 as usize];
         let (weight, estimate) = (own.weight, own.estimate);
         let core = &mut self.cpus[cpu];
