@@ -35,15 +35,17 @@ pub(crate) fn directory(system: &dyn System, file: &File, kind: Kind) -> Result<
 
 /// What becomes of a file that has been synced, or not.
 pub(crate) fn verdict(system: &dyn System, sync: &Sync, synced: Result<(), Failure>) -> Verdict {
-    let checked = synced.and_then(|()| others(system, sync));
-    checked.map_err(|failure| error(sync.id, &sync.file, sync.kind, &failure))
+    let heard = synced.and(others(system, sync));
+    heard.map_err(|failure| error(sync.id, &sync.file, sync.kind, &failure))
 }
 
+/// Asks all of them, whatever one says: what is not heard now is heard by a later sync, of other data.
 fn others(system: &dyn System, sync: &Sync) -> Result<(), Failure> {
-    sync.others.iter().try_for_each(|other| {
+    let ask = |other| {
         // A filesystem over another one, or in user space, may tell by a sync alone.
         if sync.is_known { system.check(other) } else { system.sync(other, sync.kind) }
-    })
+    };
+    sync.others.iter().map(|other| ask(other)).fold(Ok(()), Result::and)
 }
 
 /// What came of a commit.
@@ -66,8 +68,8 @@ impl Committed {
 pub(crate) fn all(system: &dyn System, syncs: &[Sync], early: bool, commits: Commits) -> Committed {
     let Some(first) = syncs.first() else { return Committed::of(Vec::new()) };
     let check = |sync: &Sync| {
-        let checked = system.check(&sync.file).and_then(|()| others(system, sync));
-        checked.map_err(|failure| error(sync.id, &sync.file, sync.kind, &failure))
+        let heard = system.check(&sync.file).and(others(system, sync));
+        heard.map_err(|failure| error(sync.id, &sync.file, sync.kind, &failure))
     };
     let mut verdicts: Vec<Verdict> = vec![Ok(()); syncs.len()];
     if early {
@@ -77,6 +79,8 @@ pub(crate) fn all(system: &dyn System, syncs: &[Sync], early: bool, commits: Com
         });
         hear(&mut verdicts, syncs, check);
     }
+    let tells_of_data = commits == Commits::ThenFlush;
+    let witness = if tells_of_data { None } else { system.witness(&first.file) };
     let committed = system.sync_filesystem(&first.file);
     let errno = committed.as_ref().err().and_then(|failure| failure.error.raw_os_error());
     // Each file knows of its own data.
@@ -86,8 +90,12 @@ pub(crate) fn all(system: &dyn System, syncs: &[Sync], early: bool, commits: Com
         let is_forbidden = matches!(errno, Some(libc::EPERM | libc::ENOSYS));
         let is_no_flush = is_forbidden || matches!(errno, Some(libc::ENOSPC | libc::EDQUOT));
         // What nobody's data explains was the flush, or the journal: their first failure may be all that is
-        // heard of it. Of XFS each sync of a file hears of them,
-        let is_told = lost_data > 0 || is_no_flush || commits == Commits::ThenFlush;
+        // heard of it. Of XFS each sync of a plain file hears of them,
+        let is_others = || {
+            let any_plain = syncs.iter().any(|sync| sync.id.is == Is::Plain);
+            any_plain && witness.is_some_and(|saw_data_fail| saw_data_fail())
+        };
+        let is_told = lost_data > 0 || is_no_flush || tells_of_data || is_others();
         // and that is nobody's data either.
         let mut has_heard = || hear(&mut verdicts, syncs, |sync| one(system, sync)) > lost_data;
         let is_lost = !is_told || (has_heard() && !is_no_flush);

@@ -97,4 +97,4 @@ pub use shared_file::SharedFile;
 pub use strategy::Strategy;
 pub use synced::{Synced, SyncedMany};
 #[doc(hidden)]
-pub use system::{Failure, Linux, System};
+pub use system::{Failure, Linux, System, Witness};

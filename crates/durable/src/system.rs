@@ -19,6 +19,9 @@ pub struct Failure {
     pub error: io::Error,
 }
 
+/// Says, once, whether it was data that failed.
+pub type Witness = Box<dyn FnOnce() -> bool>;
+
 fn named(operation: &'static str) -> impl Fn(rustix::io::Errno) -> Failure {
     move |errno| Failure { operation, error: errno.into() }
 }
@@ -37,6 +40,13 @@ pub trait System: Send + Sync + 'static {
     /// Writes everything of the file's filesystem out, data and metadata, and waits for it. Fails
     /// where nothing can be written there any more.
     fn sync_filesystem(&self, file: &File) -> Result<(), Failure>;
+
+    /// Before [`System::sync_filesystem`]: who can tell, where that fails, whether any data of the
+    /// filesystem failed, be it a stranger's, and the journal lives. `None`: nobody can.
+    fn witness(&self, file: &File) -> Option<Witness> {
+        let _ = file;
+        None
+    }
 
     /// Whether write-back of this file's data has failed since its description last heard of it.
     fn check(&self, file: &File) -> Result<(), Failure>;
@@ -102,7 +112,7 @@ impl System for Linux {
 
     fn sync_filesystem(&self, file: &File) -> Result<(), Failure> {
         // By a description of its own: one that has been open for long also tells of what failed of
-        // other people's files since, once each.
+        // other people's files since, once each. (Of what nobody has been told yet a new one does, too.)
         #[cfg(target_os = "linux")]
         {
             let folder = folder_of(file);
@@ -111,6 +121,17 @@ impl System for Linux {
         }
         #[cfg(not(target_os = "linux"))]
         return self.sync(file, Kind::All);
+    }
+
+    /// A second description hears of data, too, whichever call the first one's failure came from; but not of
+    /// a flush, which the second call sends anew. A journal that has failed may fail both.
+    #[cfg(target_os = "linux")]
+    fn witness(&self, file: &File) -> Option<Witness> {
+        let folder = folder_of(file)?;
+        Some(Box::new(move || {
+            let heard = retry_on_intr(|| rustix::fs::syncfs(&folder)).is_err();
+            heard && journal_lives(&folder)
+        }))
     }
 
     fn check(&self, file: &File) -> Result<(), Failure> {
@@ -156,6 +177,14 @@ fn folder_of(file: &File) -> Option<File> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::DIRECTORY;
     let folder = rustix::fs::open(path.parent()?, flags, Mode::empty()).ok().map(File::from)?;
     (device(&folder)? == device(file)?).then_some(folder)
+}
+
+/// Whether a file can still be made in a folder: one without a name, which goes at once.
+#[cfg(target_os = "linux")]
+fn journal_lives(folder: &File) -> bool {
+    use rustix::fs::{Mode, OFlags};
+    let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
+    rustix::fs::openat(folder, ".", flags, Mode::RUSR).is_ok()
 }
 
 /// Whether a write-back that fails so may have dropped data: ext4, for one, drops what it finds no

@@ -11,6 +11,7 @@ use std::time::Duration;
 use homing_durable::{Backend, DurabilityError, Durable, SharedFile, Sharing, Strategy, WriteBack};
 use homing_faultdisk::{BAD, Disk, Filesystem, Image, Served, Volume, unavailable};
 use homing_runtime::Runtime;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const EIO: i32 = 5;
 const LENGTH: usize = 256 << 10;
@@ -124,6 +125,104 @@ fn sharers_of_a_file_on_bad_sectors_are_all_told() {
         }
         (0..12).for_each(|_| is_lost(receiver.recv().unwrap()));
     });
+}
+
+/// Of what failed while nobody looked ext4 tells whoever commits next, be it a stranger's data.
+#[test]
+fn what_a_stranger_has_lost_is_nobody_elses() {
+    on_each(|disk, volume, durable| {
+        let files: Vec<File> = (0..40).map(|number| open(volume, &number.to_string())).collect();
+        let around = ["before", "stranger", "after"].map(|name| open(volume, name));
+        for file in files.iter().chain(&around) {
+            dirty(file, 1);
+            file.sync_all().unwrap();
+        }
+        disk.set_bad_sectors(true);
+        dirty(&around[1], BAD);
+        around[1].sync_all().unwrap_err();
+        let write_and_sync = |byte| {
+            files.iter().for_each(|file| dirty(file, byte));
+            durable.fsync_many(&files).wait().into_iter().for_each(Result::unwrap);
+        };
+        write_and_sync(2);
+        // Nor what a commit itself finds to be lost of it.
+        dirty(&around[1], BAD);
+        write_and_sync(3);
+        disk.set_bad_sectors(false);
+        write_and_sync(4);
+    });
+}
+
+/// So many that they begin with a commit before the bad one has been asked for.
+#[test]
+fn one_bad_file_of_thousands_fails_alone() {
+    const FILES: usize = 4100;
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current.is_some_and(|current| current < 3 * FILES as u64) {
+        setrlimit(Resource::Nofile, Rlimit { current: Some(3 * FILES as u64), ..limit }).unwrap();
+    }
+    for filesystem in Filesystem::ALL {
+        if let Some(reason) = unavailable(filesystem) {
+            eprintln!("skipped: no {} here: {reason}", filesystem.name());
+            continue;
+        }
+        let disk = Arc::new(Disk::new(Image::new(filesystem.size_min()), Duration::ZERO));
+        let volume = Volume::make(&disk, filesystem, "").unwrap();
+        let (runtime, bad) = (Runtime::new().unwrap(), open(&volume, "bad"));
+        let durable = Durable::new(&runtime).unwrap();
+        let mut files: Vec<File> =
+            (0..FILES).map(|number| open(&volume, &number.to_string())).collect();
+        dirty(&bad, 1);
+        rustix::fs::syncfs(&bad).unwrap();
+        disk.set_bad_sectors(true);
+        dirty(&bad, BAD);
+        files.iter().for_each(|file| file.write_all_at(&[2; 4096], 0).unwrap());
+        files.insert(FILES / 2, bad);
+        for (place, verdict) in durable.fsync_many(&files).wait().into_iter().enumerate() {
+            if place == FILES / 2 { is_lost(verdict) } else { verdict.unwrap() }
+        }
+        disk.set_bad_sectors(false);
+        drop((files, durable, runtime));
+        volume.unmount().unwrap();
+    }
+}
+
+/// By another description, too: what it has not heard of is old when the file is written anew.
+#[test]
+fn an_acknowledged_loss_is_heard_of_no_more() {
+    on_each(|disk, volume, durable| {
+        let both = [open(volume, "bad"), open(volume, "bad")];
+        dirty(&both[0], 1);
+        durable.fsync(&both[0]).wait().unwrap();
+        disk.set_bad_sectors(true);
+        dirty(&both[0], BAD);
+        durable.fsync_many(&both).wait().into_iter().for_each(is_lost);
+        durable.acknowledge_loss(&both[1]).unwrap();
+        disk.set_bad_sectors(false);
+        dirty(&both[0], 2);
+        both.iter().for_each(|file| durable.fsync(file).wait().unwrap());
+    });
+}
+
+/// A flush that fails once, with the journal's commit or after it; the disk has lost what it was to flush.
+#[test]
+fn a_flush_that_fails_once_is_everybodys() {
+    for changes_names in [false, true] {
+        on_each(|disk, volume, durable| {
+            let files: Vec<File> =
+                (0..40).map(|number| open(volume, &number.to_string())).collect();
+            files.iter().for_each(|file| dirty(file, 1));
+            durable.fsync_many(&files).wait().into_iter().for_each(Result::unwrap);
+            files.iter().for_each(|file| dirty(file, 2));
+            let _new = changes_names.then(|| open(volume, "new"));
+            disk.fail_flushes(1);
+            let failed =
+                durable.fsync_many(&files).wait().iter().filter(|one| one.is_err()).count();
+            // A sync of one file alone hears of its own flush.
+            let least = if durable.strategy() == Strategy::Filesystem { 40 } else { 1 };
+            assert!(failed >= least, "{failed} of 40, new names: {changes_names}");
+        });
+    }
 }
 
 /// Of a flush that fails nobody can tell whose data it was: nobody is told that all is well.
