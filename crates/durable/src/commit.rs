@@ -108,7 +108,13 @@ pub(crate) fn all(system: &dyn System, syncs: &[Sync], early: bool, commits: Com
     }
     // By a plain file, since XFS only forces its log for a directory.
     let plain = syncs.iter().find(|sync| sync.id.is == Is::Plain);
-    let lost = system.flush_device(&plain.unwrap_or(first).file).err();
+    let mut lost = system.flush_device(&plain.unwrap_or(first).file).err();
+    // What was written to that file meanwhile, and no flush: each has one by himself, then.
+    let errno = lost.as_ref().and_then(|failure| failure.error.raw_os_error());
+    if matches!(errno, Some(libc::ENOSPC | libc::EDQUOT)) {
+        lost = None;
+        hear(&mut verdicts, syncs, |sync| one(system, sync));
+    }
     Committed { lost, ..Committed::of(verdicts) }
 }
 

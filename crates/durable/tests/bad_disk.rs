@@ -204,27 +204,6 @@ fn an_acknowledged_loss_is_heard_of_no_more() {
     });
 }
 
-/// A flush that fails once, with the journal's commit or after it; the disk has lost what it was to flush.
-#[test]
-fn a_flush_that_fails_once_is_everybodys() {
-    for changes_names in [false, true] {
-        on_each(|disk, volume, durable| {
-            let files: Vec<File> =
-                (0..40).map(|number| open(volume, &number.to_string())).collect();
-            files.iter().for_each(|file| dirty(file, 1));
-            durable.fsync_many(&files).wait().into_iter().for_each(Result::unwrap);
-            files.iter().for_each(|file| dirty(file, 2));
-            let _new = changes_names.then(|| open(volume, "new"));
-            disk.fail_flushes(1);
-            let failed =
-                durable.fsync_many(&files).wait().iter().filter(|one| one.is_err()).count();
-            // A sync of one file alone hears of its own flush.
-            let least = if durable.strategy() == Strategy::Filesystem { 40 } else { 1 };
-            assert!(failed >= least, "{failed} of 40, new names: {changes_names}");
-        });
-    }
-}
-
 /// Of a flush that fails nobody can tell whose data it was: nobody is told that all is well.
 #[test]
 fn a_flush_that_fails_is_everybodys() {

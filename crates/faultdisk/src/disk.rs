@@ -7,7 +7,10 @@ use std::thread;
 use std::time::Duration;
 
 use crate::image::Image;
-use crate::record::{Event, Record, SECTOR};
+use crate::record::{Event, Record};
+
+/// What is bad is so many bytes at least.
+const SECTOR: usize = 512;
 
 /// A sector of these bytes alone stands on bad ground, where a disk has any ([`Disk::set_bad_sectors`]).
 pub const BAD: u8 = 0xBD;
@@ -23,7 +26,6 @@ pub struct Disk {
     flush_delay: Duration,
     bad_sectors: AtomicBool,
     bad_flushes: AtomicBool,
-    flushes_to_fail: AtomicU32,
     interrupted_flushes: AtomicU32,
 }
 
@@ -42,7 +44,6 @@ impl Disk {
             flush_delay,
             bad_sectors: AtomicBool::new(false),
             bad_flushes: AtomicBool::new(false),
-            flushes_to_fail: AtomicU32::new(0),
             interrupted_flushes: AtomicU32::new(0),
         }
     }
@@ -58,11 +59,6 @@ impl Disk {
         self.bad_flushes.store(bad, Ordering::Relaxed);
     }
 
-    /// The next so many flushes fail, and make nothing durable.
-    pub fn fail_flushes(&self, count: u32) {
-        self.flushes_to_fail.store(count, Ordering::Relaxed);
-    }
-
     /// The next so many flushes are interrupted: whoever serves them says so before they begin.
     pub fn interrupt_flushes(&self, count: u32) {
         self.interrupted_flushes.store(count, Ordering::Relaxed);
@@ -70,7 +66,9 @@ impl Disk {
 
     /// Whether this flush is one of them.
     pub(crate) fn is_interrupted(&self) -> bool {
-        takes_one(&self.interrupted_flushes)
+        let one_less = |count: u32| count.checked_sub(1);
+        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+        self.interrupted_flushes.fetch_update(set, fetch, one_less).is_ok()
     }
 
     /// How many bytes it has.
@@ -126,7 +124,7 @@ impl Disk {
         if !self.flush_delay.is_zero() {
             thread::sleep(self.flush_delay);
         }
-        if self.bad_flushes.load(Ordering::Relaxed) || takes_one(&self.flushes_to_fail) {
+        if self.bad_flushes.load(Ordering::Relaxed) {
             return Err(Broken);
         }
         if let Some(record) = &mut self.state().record {
@@ -138,11 +136,6 @@ impl Disk {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn takes_one(of: &AtomicU32) -> bool {
-    let one_less = |count: u32| count.checked_sub(1);
-    of.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok()
 }
 
 #[cfg(test)]

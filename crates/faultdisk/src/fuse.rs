@@ -28,6 +28,7 @@ const FLAGS: u32 = 1 | 1 << 5 | 1 << 15 | 1 << 22;
 const OPEN_FLAGS: u32 = 1 | 1 << 6;
 const MODE: u32 = 0o100_600;
 const ENOSYS: i32 = 38;
+const ENODEV: i32 = 19;
 const EINVAL: i32 = 22;
 const EIO: i32 = 5;
 const EINTR: i32 = 4;
@@ -72,9 +73,10 @@ fn serve(device: &File, disk: &Disk) {
     loop {
         let length = match (&*device).read(&mut request) {
             Ok(length) => length,
-            // A request that was taken back, or a signal.
-            Err(error) if matches!(error.raw_os_error(), Some(2 | 4 | 11)) => continue,
-            Err(_) => return,
+            // It is unmounted.
+            Err(error) if error.raw_os_error() == Some(ENODEV) => return,
+            // A request that was taken back, a signal, want of memory.
+            Err(_) => continue,
         };
         let Some(Answer { unique, outcome }) = answer(disk, &request[..length]) else { continue };
         let (errno, body) = match &outcome {

@@ -2,15 +2,13 @@
 //!
 //! A write that has been answered is in the disk's cache. A flush makes durable all writes that were
 //! answered before the flush was asked for, and nothing else does. At a cut each of the other
-//! writes is there, or not, or some of its sectors are: no order among them is kept. A sector is
-//! never torn.
+//! writes is there, or not, or some of its blocks are: no order among them is kept. A block is
+//! never torn: half of ext4's superblock, or of XFS's metadata, cannot be mounted, and both rely on disks that
+//! write four KiB whole, as all have for long.
 
 use std::sync::Arc;
 
-use crate::image::Image;
-
-/// Bytes of a sector: what a disk writes whole or not at all.
-pub const SECTOR: usize = 512;
+use crate::image::{BLOCK, Image};
 
 /// Something that came to the disk.
 #[derive(Clone, Debug)]
@@ -87,9 +85,9 @@ impl Cut<'_> {
         for (offset, bytes) in self.unflushed() {
             let torn = random.below(4) == 0;
             let whole = random.below(100) < kept_percent;
-            for (number, sector) in bytes.chunks(SECTOR).enumerate() {
+            for (number, block) in bytes.chunks(BLOCK).enumerate() {
                 if if torn { random.below(100) < kept_percent } else { whole } {
-                    image.write(offset + (number * SECTOR) as u64, sector);
+                    image.write(offset + (number * BLOCK) as u64, block);
                 }
             }
         }
@@ -133,13 +131,13 @@ mod tests {
     use super::*;
 
     fn write(sector: usize, value: u8) -> Event {
-        Event::Write { offset: (sector * SECTOR) as u64, bytes: [value; 2 * SECTOR].into() }
+        Event::Write { offset: (sector * BLOCK) as u64, bytes: [value; 2 * BLOCK].into() }
     }
 
     fn sectors(image: &Image) -> Vec<u8> {
         let at = |sector: usize| {
-            let mut bytes = [0; SECTOR];
-            image.read((sector * SECTOR) as u64, &mut bytes);
+            let mut bytes = [0; BLOCK];
+            image.read((sector * BLOCK) as u64, &mut bytes);
             assert!(bytes.iter().all(|byte| *byte == bytes[0]), "a sector is torn");
             bytes[0]
         };
@@ -150,7 +148,7 @@ mod tests {
     fn only_what_was_answered_before_a_flush_began_is_sure_to_stay() {
         let events =
             vec![write(0, 1), write(2, 2), Event::Flush { covers: 1 }, write(4, 3), write(0, 4)];
-        let record = Record { base: Image::new(8 * SECTOR as u64), events };
+        let record = Record { base: Image::new(8 * BLOCK as u64), events };
         let mut cut = record.cuts();
         cut.move_to(2);
         assert_eq!(cut.volatile(), 2);

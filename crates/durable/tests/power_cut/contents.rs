@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use homing_durable::Durable;
-use homing_faultdisk::{Random, SECTOR};
+use homing_faultdisk::Random;
 
 use crate::history::History;
 
@@ -47,6 +47,8 @@ impl Shape {
     }
 }
 
+/// Bytes by which files grow; each tells of itself.
+const SECTOR: usize = 512;
 /// What each issuer does, one after the other.
 const STEPS: usize = 40;
 /// Files that are overwritten.
