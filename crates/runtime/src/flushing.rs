@@ -181,11 +181,17 @@ impl Workqueue {
         }
         let gate = self.gate();
         gate.set_frozen(true);
-        let mut idle = Waiting(gate.wait_idle());
         let deadline = Instant::now().checked_add(at_most);
-        let over = blocking(|| block_on_until(&mut idle, deadline)).is_some();
-        if over && gate.is_frozen() {
-            return Ok(());
+        loop {
+            let mut idle = Waiting(gate.wait_idle());
+            let over = blocking(|| block_on_until(&mut idle, deadline)).is_some();
+            if !over || !gate.is_frozen() {
+                break;
+            }
+            // Somebody may have thawed it meanwhile, and somebody frozen it again.
+            if gate.active() == 0 {
+                return Ok(());
+            }
         }
         let active = gate.active();
         self.thaw();

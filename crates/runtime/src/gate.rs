@@ -246,7 +246,9 @@ impl Gate {
                 Kind::Ordered => 1,
                 Kind::Nodes if number < nodes && !no_limit => {
                     let cpus = limits.cpus.get(number).copied().unwrap_or(0);
-                    node_max_active(max, limits.min_active, cpus, all)
+                    let limit = node_max_active(max, limits.min_active, cpus, all);
+                    // What waits in the line of a node that has lost its CPUs is served elsewhere.
+                    if cpus == 0 { limit.max(1) } else { limit }
                 }
                 Kind::PerCpu | Kind::Nodes => max,
             };

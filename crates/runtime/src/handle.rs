@@ -123,12 +123,16 @@ impl<T: Send> JoinHandle<T> {
 
     /// Mostly there is nothing to wait for.
     fn join_finished(mut self) -> Result<T, JoinError> {
-        let mut nobody = Context::from_waker(Waker::noop());
-        match local::with_budget(false, || Pin::new(&mut self).poll(&mut nobody)) {
+        match self.poll_once() {
             Poll::Ready(result) => result,
             // A future that was aborted goes on to its next `await`.
-            Poll::Pending => block_on(&mut self),
+            Poll::Pending => blocking(|| block_on(&mut self)),
         }
+    }
+
+    fn poll_once(&mut self) -> Poll<Result<T, JoinError>> {
+        let mut nobody = Context::from_waker(Waker::noop());
+        local::with_budget(false, || Pin::new(self).poll(&mut nobody))
     }
 
     /// The result if it is there, else the handle again. Never blocks.
@@ -149,8 +153,15 @@ impl<T: Send> JoinHandle<T> {
     /// assert_eq!(answer, 42);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn try_join(self) -> Result<Result<T, JoinError>, Self> {
-        if self.is_finished() { Ok(self.join_finished()) } else { Err(self) }
+    pub fn try_join(mut self) -> Result<Result<T, JoinError>, Self> {
+        if !self.is_finished() {
+            return Err(self);
+        }
+        match self.poll_once() {
+            Poll::Ready(result) => Ok(result),
+            // It has been aborted, and is being dropped elsewhere.
+            Poll::Pending => Err(self),
+        }
     }
 
     /// Ends the item unless it has begun; of a future, drops it at its next `await`. Its result is

@@ -380,9 +380,13 @@ impl Runtime {
         let cancelled = self.shared.cancelled.load(Ordering::Relaxed) - before;
         if cancelled == 0 && running == 0 {
             // Only threads had not ended yet, which have nothing to do.
-            blocking(|| self.shared.wait_closed(None));
-            self.end_stop();
-            return Ok(());
+            let grace = Instant::now().checked_add(Duration::from_millis(100));
+            if blocking(|| self.shared.wait_closed(grace)) {
+                self.end_stop();
+                return Ok(());
+            }
+            // An item had just begun, or a rescuer runs one.
+            return Err(ShutdownError { cancelled, running: self.shared.crew.running().max(1) });
         }
         Err(ShutdownError { cancelled, running })
     }

@@ -126,6 +126,8 @@ impl<'scope> WorkScope<'scope, '_> {
     }
 
     fn wait_for_all(&self) -> Option<JoinError> {
+        // Items that are left would go on with what the unwinding frees.
+        let guard = AbortOnUnwind;
         loop {
             // Items may queue more while we wait.
             let Some(joined) = lock(&self.queued).handles.pop() else { break };
@@ -133,7 +135,18 @@ impl<'scope> WorkScope<'scope, '_> {
                 lock(&self.queued).note(error);
             }
         }
+        std::mem::forget(guard);
         lock(&self.queued).failed.take()
+    }
+}
+
+/// No item's panic gets here; what a subscriber of `tracing` panics with does.
+struct AbortOnUnwind;
+
+impl Drop for AbortOnUnwind {
+    fn drop(&mut self) {
+        eprintln!("homing: a panic while a scope waits for items that borrow from it");
+        std::process::abort();
     }
 }
 

@@ -17,7 +17,13 @@ impl Waits {
     /// Joins those who wait, unless what is waited for is over.
     pub(crate) fn begin(&self, pending: &Pending, awaited: Awaited) -> Option<Arc<Wait>> {
         let wait = Arc::new(Wait::default());
-        lock(&self.0).push(Arc::clone(&wait));
+        {
+            let mut all = lock(&self.0);
+            if all.len() == all.capacity() {
+                all.retain(|other| Arc::strong_count(other) > 1);
+            }
+            all.push(Arc::clone(&wait));
+        }
         if pending.wait(awaited) {
             return Some(wait);
         }

@@ -403,6 +403,7 @@ pub(crate) fn help(shared: &Arc<Shared>, me: &Arc<Member>, cpu: CpuId, is_over: 
     local::nest(Nested::Beneath(item_of), || me.away.beneath(help));
     me.workqueue.store(item_of, Ordering::Relaxed);
     local::move_to(shared, served);
+    shared.place(me, served);
 }
 
 /// A slot that its owner has offered to others; taken back at the end if nobody wanted it.

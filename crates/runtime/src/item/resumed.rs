@@ -5,7 +5,7 @@
 //! owns the item, as the `Runnable` that it holds does.
 #![allow(unsafe_code)]
 
-use std::cell::UnsafeCell;
+use std::cell::{Cell, RefCell, UnsafeCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 
@@ -79,8 +79,39 @@ unsafe fn cancel(header: NonNull<Header>) -> bool {
     // SAFETY: as in `run`.
     let runnable = unsafe { take(header) };
     // It drops the future, which may panic; that is not our caller's business.
-    drop_quietly(runnable);
+    end(runnable);
     true
+}
+
+/// Ending a future may wake another one, whose item is refused and ended in turn: so deep on the stack, and the
+/// rest one after the other.
+const DEPTH_MAX: u32 = 32;
+
+thread_local! {
+    /// How many are being ended on this thread, each by the one before.
+    static ENDING: Cell<u32> = const { Cell::new(0) };
+    /// What is to be ended by the deepest of them.
+    static LATER: RefCell<Vec<Runnable>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Drops a future whose item is refused.
+fn end(runnable: Option<Runnable>) {
+    let Some(runnable) = runnable else { return };
+    let depth = ENDING.get();
+    if depth >= DEPTH_MAX {
+        let mut left = Some(runnable);
+        let _ = LATER.try_with(|later| later.borrow_mut().extend(left.take()));
+        drop_quietly(left);
+        return;
+    }
+    ENDING.set(depth + 1);
+    drop_quietly(runnable);
+    if depth + 1 == DEPTH_MAX {
+        while let Some(next) = LATER.try_with(|later| later.borrow_mut().pop()).ok().flatten() {
+            drop_quietly(next);
+        }
+    }
+    ENDING.set(depth);
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
