@@ -9,6 +9,7 @@ mod images;
 mod lab;
 mod output;
 mod passphrase;
+mod prompt;
 mod serve;
 mod source;
 mod spans;

@@ -5,8 +5,10 @@ use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, Error, anyhow, bail};
 use zeroize::Zeroizing;
+
+use crate::prompt;
 
 /// `cryptsetup`'s limit for key files.
 const KEY_FILE_LEN_MAX: u64 = 8 << 20;
@@ -54,9 +56,11 @@ pub(crate) fn ask_twice(image: &Path) -> anyhow::Result<Passphrase> {
 }
 
 fn prompt(question: &str) -> anyhow::Result<Passphrase> {
-    let answer = rpassword::prompt_password(question)
-        .context("there is no terminal to ask for a passphrase: use --key-file FILE")?;
-    Ok(Zeroizing::new(answer.into_bytes()))
+    prompt::hidden(question).map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => anyhow!("no passphrase was given"),
+        _ => Error::new(error)
+            .context("cannot ask for a passphrase at a terminal: use --key-file FILE"),
+    })
 }
 
 /// A random key, for containers that nobody opens again.

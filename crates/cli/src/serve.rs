@@ -28,6 +28,7 @@ use crate::cache::{Cache, CacheArgs};
 use crate::count::count;
 use crate::images::{self, export_name};
 use crate::passphrase::{self, Passphrase};
+use crate::prompt;
 use crate::stop::stop_then_end;
 use crate::try_load;
 
@@ -216,6 +217,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     // The terminal is closed; with a cache there may be much that only we have.
     ending.extend((!is_ignored(SIGHUP)).then_some(SIGHUP));
     let signals = Signals::new(ending).context("cannot handle signals")?;
+    prompt::leave_signals_to_others();
     let has_tls = tls.is_some();
     let options = ServerOptions {
         tls,
@@ -435,7 +437,7 @@ fn report_flush(
 }
 
 /// As by nohup. Where that cannot be told nobody has asked for it.
-fn is_ignored(signal: i32) -> bool {
+pub(crate) fn is_ignored(signal: i32) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let ignored = ignored.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());

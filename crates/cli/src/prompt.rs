@@ -1,0 +1,103 @@
+//! Asks at the terminal for a line that is not shown, and takes its bytes as they are, as `cryptsetup` does. Whatever
+//! signal ends us meanwhile, the terminal is left as it was.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, Once, PoisonError};
+use std::thread;
+
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::iterator::Signals;
+use signal_hook::low_level::emulate_default_handler;
+use zeroize::Zeroizing;
+
+/// The longest line that a terminal hands over, with its end.
+const LINE_MAX: usize = 4096;
+
+/// The terminal that is being asked at, and how it was.
+static ASKED: Mutex<Option<(File, Termios)>> = Mutex::new(None);
+/// Signals are others' business by now.
+static LEFT_TO_OTHERS: AtomicBool = AtomicBool::new(false);
+
+/// The line, without its end.
+///
+/// # Errors
+/// Where there is no terminal, or its input has ended.
+pub(crate) fn hidden(question: &str) -> io::Result<Zeroizing<Vec<u8>>> {
+    watch_signals()?;
+    let mut terminal = OpenOptions::new().read(true).write(true).open("/dev/tty")?;
+    let as_it_was = tcgetattr(&terminal)?;
+    let mut hidden = as_it_was.clone();
+    hidden.local_modes.remove(LocalModes::ECHO);
+    hidden.local_modes.insert(LocalModes::ECHONL | LocalModes::ICANON | LocalModes::ISIG);
+    let _restore = Restore;
+    *asked() = Some((terminal.try_clone()?, as_it_was));
+    // What was typed before the question is no answer to it.
+    tcsetattr(&terminal, OptionalActions::Flush, &hidden)?;
+    terminal.write_all(question.as_bytes())?;
+    // As much as it may become: where it grew it would leave copies behind.
+    let mut line = Zeroizing::new(Vec::with_capacity(LINE_MAX));
+    let mut byte = Zeroizing::new([0]);
+    loop {
+        match terminal.read(&mut *byte) {
+            Ok(0) if line.is_empty() => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(0) => return Ok(line),
+            Ok(_) if byte[0] == b'\n' => return Ok(line),
+            Ok(_) if line.len() == LINE_MAX => {
+                return Err(io::Error::other(format!("it is longer than {LINE_MAX} bytes")));
+            }
+            Ok(_) => line.push(byte[0]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Who handles signals himself says so: until then they end us.
+pub(crate) fn leave_signals_to_others() {
+    LEFT_TO_OTHERS.store(true, Ordering::SeqCst);
+}
+
+struct Restore;
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        restore();
+    }
+}
+
+fn restore() {
+    if let Some((terminal, as_it_was)) = asked().take() {
+        // A terminal that is gone needs nothing.
+        let _ = tcsetattr(&terminal, OptionalActions::Now, &as_it_was);
+    }
+}
+
+fn asked() -> std::sync::MutexGuard<'static, Option<(File, Termios)>> {
+    ASKED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// From the first question on, since a handler that was taken away again would leave signals without effect.
+fn watch_signals() -> io::Result<()> {
+    static WATCHED: Once = Once::new();
+    let mut outcome = Ok(());
+    WATCHED.call_once(|| {
+        let mut all = vec![SIGINT, SIGTERM, SIGQUIT];
+        all.extend((!crate::serve::is_ignored(SIGHUP)).then_some(SIGHUP));
+        let watch = Signals::new(all).map(|mut signals| {
+            thread::spawn(move || {
+                for signal in signals.forever() {
+                    restore();
+                    if !LEFT_TO_OTHERS.load(Ordering::SeqCst) || signal == SIGQUIT {
+                        // It does not come back.
+                        let _ = emulate_default_handler(signal);
+                    }
+                }
+            });
+        });
+        outcome = watch;
+    });
+    outcome
+}
