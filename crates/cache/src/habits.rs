@@ -274,6 +274,9 @@ impl Habits {
         let mut learner = lock(&self.learner);
         learner.set_capacity(pages.max(1));
         self.now.batch.store(batch(&learner), Relaxed);
+        // Not after what would have been an epoch of a cache without a limit.
+        let ends = self.clock.requests.load(Relaxed).saturating_add(learner.epoch_length());
+        self.clock.epoch_ends.fetch_min(ends, Relaxed);
     }
 
     /// Remembers a page that a shard evicts. How far its shadows reach is how far all pasts do.

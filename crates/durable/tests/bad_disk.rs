@@ -141,7 +141,9 @@ fn what_a_stranger_has_lost_is_nobody_elses() {
         dirty(&around[1], BAD);
         around[1].sync_all().unwrap_err();
         let write_and_sync = |byte| {
-            files.iter().for_each(|file| dirty(file, byte));
+            for file in &files {
+                dirty(file, byte);
+            }
             durable.fsync_many(&files).wait().into_iter().for_each(Result::unwrap);
         };
         write_and_sync(2);
@@ -176,7 +178,9 @@ fn one_bad_file_of_thousands_fails_alone() {
         rustix::fs::syncfs(&bad).unwrap();
         disk.set_bad_sectors(true);
         dirty(&bad, BAD);
-        files.iter().for_each(|file| file.write_all_at(&[2; 4096], 0).unwrap());
+        for file in &files {
+            file.write_all_at(&[2; 4096], 0).unwrap();
+        }
         files.insert(FILES / 2, bad);
         for (place, verdict) in durable.fsync_many(&files).wait().into_iter().enumerate() {
             if place == FILES / 2 { is_lost(verdict) } else { verdict.unwrap() }
@@ -200,7 +204,9 @@ fn an_acknowledged_loss_is_heard_of_no_more() {
         durable.acknowledge_loss(&both[1]).unwrap();
         disk.set_bad_sectors(false);
         dirty(&both[0], 2);
-        both.iter().for_each(|file| durable.fsync(file).wait().unwrap());
+        for file in &both {
+            durable.fsync(file).wait().unwrap();
+        }
     });
 }
 

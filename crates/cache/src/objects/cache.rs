@@ -216,20 +216,21 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let common = &self.inner.common;
-        let hash = common.hash(key);
-        let mut shard = self.inner.part(hash).shard.write();
-        let frame = shard.find(hash, key)?;
-        if over(&shard, frame, common) {
+        let inner = &*self.inner;
+        let hash = inner.common.hash(key);
+        let finds = inner.finds();
+        let mut shard = inner.part(hash).shard.write();
+        let found = shard.find(hash, key).filter(|&frame| inner.hit_with_care(&shard, frame));
+        let Some(frame) = found else {
+            drop(shard);
+            inner.missed(finds, hash);
             return None;
-        }
-        shard.entry(frame).mark.used(common.habits.epoch());
-        if let Some(now) = common.now() {
-            shard.times.read(frame, now);
-        }
+        };
+        let first = inner.common.habits.hit(shard.entry(frame).mark);
         let value = shard.entry(frame).value.clone();
         let id = shard.pin(frame);
         drop(shard);
+        inner.count_hit(finds, hash, first);
         Some(Pinned::new(self.clone(), hash, frame, id, value))
     }
 

@@ -147,6 +147,11 @@ impl Group {
         self.weight.load(Relaxed).saturating_add(weight) <= self.limits.max()
     }
 
+    /// Whether it may have so much, if it had nothing else.
+    pub(super) fn may_have(&self, weight: u64) -> bool {
+        weight <= self.limits.max()
+    }
+
     /// How soon what it has goes.
     pub(super) fn claim(&self) -> Claim {
         self.limits.claim(self.weight.load(Relaxed))

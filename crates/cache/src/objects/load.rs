@@ -216,6 +216,9 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
 /// keys that are not there must not be able to fill the memory.
 const ERRORS_MAX: usize = 1024;
 
+/// Fewer than this are looked through each time that they have doubled, more when the time of one is over.
+const ERRORS_FEW: usize = 64;
+
 /// What a caller finds that missed.
 enum Joined<'a, K: Hash + Eq + Borrow<Q>, V: Clone, S: BuildHasher, Q: ToOwned<Owned = K> + ?Sized>
 {
@@ -247,7 +250,8 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
         let is_it = |it: &InFlight<K, V>| it.hash == hash && it.key.borrow() == key;
         let many = shard.flights.len();
         if let Some(now) = now
-            && (many.is_power_of_two() || many > ERRORS_MAX && shard.errors_over <= now)
+            && (many < ERRORS_FEW && many.is_power_of_two()
+                || many >= ERRORS_FEW && shard.errors_over <= now)
         {
             shard.forget_errors(now, &mut stale);
         }

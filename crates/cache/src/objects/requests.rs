@@ -30,7 +30,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let finds = &self.finds[thread_number() & (self.finds.len() - 1)];
+        let finds = self.finds();
         let shard = self.part(hash).shard.read();
         let found = shard.find_entry(hash, key).filter(|&(frame, _)| {
             !(self.common.expires || shard.counts_groups) || self.hit_with_care(&shard, frame)
@@ -43,6 +43,19 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
         let value = entry.value.clone();
         let first = self.common.habits.hit(entry.mark);
         drop(shard);
+        self.count_hit(finds, hash, first);
+        Some(value)
+    }
+
+    /// Those of the thread.
+    #[inline]
+    pub(super) fn finds(&self) -> &Finds {
+        &self.finds[thread_number() & (self.finds.len() - 1)]
+    }
+
+    /// What a hit leaves beside its mark, be it the `first` in its epoch or not.
+    #[inline]
+    pub(super) fn count_hit(&self, finds: &Finds, hash: u64, first: bool) {
         if first {
             self.common.habits.used(hash, false);
         }
@@ -51,12 +64,11 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
         if self.is_batch(hits) {
             self.common.habits.passed(self.common.habits.batch() as u64);
         }
-        Some(value)
     }
 
     /// Does for a hit what few caches need. Whether it is one: its time is not over.
     #[cold]
-    fn hit_with_care(&self, shard: &Shard<K, V>, frame: u32) -> bool {
+    pub(super) fn hit_with_care(&self, shard: &Shard<K, V>, frame: u32) -> bool {
         if let Some(now) = self.common.now() {
             if shard.times.is_over(frame, now, self.common.lifetimes) {
                 return false;
@@ -70,7 +82,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
     }
 
     #[cold]
-    fn missed(&self, finds: &Finds, hash: u64) -> Option<V> {
+    pub(super) fn missed(&self, finds: &Finds, hash: u64) -> Option<V> {
         let misses = finds.misses.load(Relaxed) + 1;
         finds.misses.store(misses, Relaxed);
         self.common.habits.used(hash, false);

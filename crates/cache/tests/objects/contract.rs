@@ -91,6 +91,8 @@ fn a_pinned_entry_stays_and_can_be_removed() {
 #[test]
 fn where_all_is_pinned_what_is_new_is_turned_away() {
     let (cache, told) = listened(2);
+    // By what it learns it might turn the new one away later, too: the others have been used.
+    cache.set_learning(false);
     cache.insert(1, "one");
     cache.insert(2, "two");
     let pins = [cache.pin(&1), cache.pin(&2)];
@@ -268,6 +270,36 @@ fn nothing_is_evicted_for_what_does_not_fit_beside_pinned_entries() {
     drop(pinned);
     cache.insert(101, 100);
     assert!(cache.contains_key(&101) && cache.len() == 1);
+}
+
+fn hits_of_a_loop(cache: &Cache<u64, u64>, read: impl Fn(u64) -> bool) -> usize {
+    let once = |at: u64| {
+        let key = at % 1500;
+        let hit = read(key);
+        if !hit {
+            cache.insert(key, key);
+        }
+        hit
+    };
+    (0..200_000).filter(|at| once(*at)).count()
+}
+
+/// Of a loop that does not fit a part stays, once that has been learnt.
+#[test]
+fn what_was_made_without_a_limit_learns_when_it_is_made_small() {
+    let cache: Cache<u64, u64> = Cache::builder().capacity(1 << 40).shards(4).build().unwrap();
+    cache.set_capacity(1000);
+    let hits = hits_of_a_loop(&cache, |key| cache.get(&key).is_some());
+    assert!(hits > 80_000, "{hits} of 200,000");
+}
+
+#[test]
+fn reading_by_pins_is_reading() {
+    let cache: Cache<u64, u64> = Cache::builder().capacity(1000).shards(1).build().unwrap();
+    let hits = hits_of_a_loop(&cache, |key| cache.pin(&key).is_some());
+    assert!(hits > 80_000, "{hits} of 200,000");
+    let stats = cache.stats();
+    assert_eq!((stats.hits, stats.misses), (hits as u64, 200_000 - hits as u64));
 }
 
 /// Long after anything was missed it still knows what was used long ago.

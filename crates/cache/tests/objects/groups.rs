@@ -299,3 +299,20 @@ fn a_smaller_capacity_holds_whatever_is_guaranteed() {
     assert_eq!((first.stats().weight, second.stats().weight), (50, 50));
     assert!(pin.is_some() && cache.contains_key(&0));
 }
+
+/// Nor one after the other, in each shard.
+#[test]
+fn an_entry_above_a_maximum_is_not_kept_and_pushes_nothing_out() {
+    let builder = Cache::<u64, u32>::builder().capacity(1_000_000).shards(4);
+    let cache = builder.weigher(|_, weight| *weight).build().unwrap();
+    let (small, off) = (cache.group("small"), cache.group("off"));
+    small.set_max(100);
+    off.set_max(0);
+    (0..10).for_each(|key| _ = cache.insert_in(&small, key, 10));
+    for key in 100..200 {
+        cache.insert_in(&small, key, 200_000);
+        cache.insert_in(&off, key + 100, 10);
+    }
+    assert_eq!((small.stats().weight, off.stats().weight), (100, 0));
+    assert!((0..10).all(|key| cache.contains_key(&key)));
+}

@@ -35,7 +35,7 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         let weight = weight as u64;
         // Before anything is evicted in vain.
         let Some(left) = self.capacity.checked_sub(weight) else { return Room::None };
-        if self.pinned > left {
+        if self.pinned > left || self.counted(group).is_some_and(|group| !group.may_have(weight)) {
             return Room::None;
         }
         if self.is_full(group, weight) {
