@@ -200,7 +200,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
     }
 
     /// Keeps the entry of a key from eviction until the guard is dropped. It can be removed and
-    /// replaced meanwhile.
+    /// replaced meanwhile. Counts as a use and a hit, as [`Cache::get`] does; or as a miss.
     ///
     /// ```
     /// # use homing_cache::Cache;
@@ -437,6 +437,8 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
 
     /// Lets the policy learn which entries to keep (as it does unless told otherwise), or evicts what
     /// was used longest ago, give or take a hundredth of what there is: a switch to rule it out as a cause, with nothing moved or lost.
+    /// Of what is used while next to nothing is missed only a ninth is noted: where much is evicted at once after that,
+    /// as by a smaller capacity, what was used last may go with it.
     ///
     /// ```
     /// # use homing_cache::Cache;
