@@ -86,18 +86,17 @@ fn watch_signals() -> io::Result<()> {
     WATCHED.call_once(|| {
         let mut all = vec![SIGINT, SIGTERM, SIGQUIT];
         all.extend((!crate::serve::is_ignored(SIGHUP)).then_some(SIGHUP));
-        let watch = Signals::new(all).map(|mut signals| {
-            thread::spawn(move || {
-                for signal in signals.forever() {
-                    restore();
-                    if !LEFT_TO_OTHERS.load(Ordering::SeqCst) || signal == SIGQUIT {
-                        // It does not come back.
-                        let _ = emulate_default_handler(signal);
-                    }
-                }
-            });
-        });
-        outcome = watch;
+        outcome = Signals::new(all).map(|signals| _ = thread::spawn(|| end_by(signals)));
     });
     outcome
+}
+
+fn end_by(mut signals: Signals) {
+    for signal in signals.forever() {
+        restore();
+        if !LEFT_TO_OTHERS.load(Ordering::SeqCst) || signal == SIGQUIT {
+            // It does not come back.
+            let _ = emulate_default_handler(signal);
+        }
+    }
 }

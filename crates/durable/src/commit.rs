@@ -67,10 +67,8 @@ impl Committed {
 /// back first.
 pub(crate) fn all(system: &dyn System, syncs: &[Sync], early: bool, commits: Commits) -> Committed {
     let Some(first) = syncs.first() else { return Committed::of(Vec::new()) };
-    let check = |sync: &Sync| {
-        let heard = system.check(&sync.file).and(others(system, sync));
-        heard.map_err(|failure| error(sync.id, &sync.file, sync.kind, &failure))
-    };
+    let plain = syncs.iter().find(|sync| sync.id.is == Is::Plain);
+    let check = |sync: &Sync| verdict(system, sync, system.check(&sync.file));
     let mut verdicts: Vec<Verdict> = vec![Ok(()); syncs.len()];
     if early {
         hear(&mut verdicts, syncs, |sync| {
@@ -82,20 +80,17 @@ pub(crate) fn all(system: &dyn System, syncs: &[Sync], early: bool, commits: Com
     let tells_of_data = commits == Commits::ThenFlush;
     let witness = if tells_of_data { None } else { system.witness(&first.file) };
     let committed = system.sync_filesystem(&first.file);
-    let errno = committed.as_ref().err().and_then(|failure| failure.error.raw_os_error());
     // Each file knows of its own data.
     let lost_data = hear(&mut verdicts, syncs, check);
     if let Err(failure) = committed {
         // Then nothing has been begun.
-        let is_forbidden = matches!(errno, Some(libc::EPERM | libc::ENOSYS));
-        let is_no_flush = is_forbidden || matches!(errno, Some(libc::ENOSPC | libc::EDQUOT));
+        let is_forbidden = matches!(failure.error.raw_os_error(), Some(libc::EPERM | libc::ENOSYS));
+        let is_no_flush = is_forbidden || is_for_want_of_space(&failure);
+        let is_a_strangers =
+            || plain.is_some() && witness.is_some_and(|saw_data_fail| saw_data_fail());
         // What nobody's data explains was the flush, or the journal: their first failure may be all that is
         // heard of it. Of XFS each sync of a plain file hears of them,
-        let is_others = || {
-            let any_plain = syncs.iter().any(|sync| sync.id.is == Is::Plain);
-            any_plain && witness.is_some_and(|saw_data_fail| saw_data_fail())
-        };
-        let is_told = lost_data > 0 || is_no_flush || tells_of_data || is_others();
+        let is_told = lost_data > 0 || is_no_flush || tells_of_data || is_a_strangers();
         // and that is nobody's data either.
         let mut has_heard = || hear(&mut verdicts, syncs, |sync| one(system, sync)) > lost_data;
         let is_lost = !is_told || (has_heard() && !is_no_flush);
@@ -107,15 +102,19 @@ pub(crate) fn all(system: &dyn System, syncs: &[Sync], early: bool, commits: Com
         return Committed::of(verdicts);
     }
     // By a plain file, since XFS only forces its log for a directory.
-    let plain = syncs.iter().find(|sync| sync.id.is == Is::Plain);
-    let mut lost = system.flush_device(&plain.unwrap_or(first).file).err();
-    // What was written to that file meanwhile, and no flush: each has one by himself, then.
-    let errno = lost.as_ref().and_then(|failure| failure.error.raw_os_error());
-    if matches!(errno, Some(libc::ENOSPC | libc::EDQUOT)) {
-        lost = None;
+    let flushed = system.flush_device(&plain.unwrap_or(first).file);
+    let is_no_flush = flushed.as_ref().is_err_and(is_for_want_of_space);
+    if is_no_flush {
+        // Of what was written to that file meanwhile: each has a flush of his own, then.
         hear(&mut verdicts, syncs, |sync| one(system, sync));
     }
+    let lost = flushed.err().filter(|_| !is_no_flush);
     Committed { lost, ..Committed::of(verdicts) }
+}
+
+/// Some data found no place: of a flush there is nothing to be told by that.
+fn is_for_want_of_space(failure: &Failure) -> bool {
+    matches!(failure.error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
 }
 
 /// Asks each, and keeps what it hears, since nobody hears it again. How many have failed by now.

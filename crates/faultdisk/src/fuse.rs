@@ -28,10 +28,12 @@ const FLAGS: u32 = 1 | 1 << 5 | 1 << 15 | 1 << 22;
 const OPEN_FLAGS: u32 = 1 | 1 << 6;
 const MODE: u32 = 0o100_600;
 const ENOSYS: i32 = 38;
+const ECONNABORTED: i32 = 103;
 const ENODEV: i32 = 19;
 const EINVAL: i32 = 22;
 const EIO: i32 = 5;
 const EINTR: i32 = 4;
+const EPERM: i32 = 1;
 
 /// A disk that is served. Unmounted when dropped.
 #[derive(Debug)]
@@ -73,8 +75,10 @@ fn serve(device: &File, disk: &Disk) {
     loop {
         let length = match (&*device).read(&mut request) {
             Ok(length) => length,
-            // It is unmounted.
-            Err(error) if error.raw_os_error() == Some(ENODEV) => return,
+            // It is unmounted, or somebody has aborted it.
+            Err(error) if matches!(error.raw_os_error(), Some(ENODEV | ECONNABORTED | EPERM)) => {
+                return;
+            }
             // A request that was taken back, a signal, want of memory.
             Err(_) => continue,
         };
