@@ -1,13 +1,16 @@
 //! Ends: of the runtime, of what panics when it is dropped. Nothing hangs, nothing is forgotten.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use homing_runtime::Nice;
+use homing_runtime::{Nice, Runtime, blocking};
 
 use crate::helpers::{Door, SOON, on, panic_of, until};
+
+/// Futures that await one another: more than fit on a stack of 2 MiB one in the other.
+const CHAIN: usize = 20_000;
 
 struct Bomb;
 
@@ -169,4 +172,59 @@ fn a_runtime_that_a_timer_drops_ends() {
     work.queue_delayed(Duration::from_millis(20));
     drop((work, runtime));
     until("it is gone", || Arc::strong_count(&ended) == 1);
+}
+
+#[test]
+fn a_chain_of_futures_ends_with_the_runtime() {
+    let runtime = Runtime::new().unwrap();
+    let mut last = runtime.spawn(std::future::pending::<()>());
+    for _ in 0..CHAIN {
+        let before = last;
+        last = runtime.spawn(async move { _ = before.await });
+    }
+    runtime.events().flush();
+    drop(runtime);
+    assert!(last.is_finished());
+}
+
+#[test]
+fn a_chain_of_futures_ends_with_its_workqueue() {
+    let runtime = Runtime::new().unwrap();
+    let chain = runtime.workqueue("chain").build().unwrap();
+    let holds = runtime.workqueue("holds").freezable().build().unwrap();
+    holds.freeze(Duration::from_secs(1)).unwrap();
+    let first = holds.queue(|| ());
+    let mut last = chain.spawn(async move { _ = first.await });
+    for _ in 0..CHAIN {
+        let before = last;
+        last = chain.spawn(async move { _ = before.await });
+    }
+    chain.destroy();
+    holds.thaw();
+    last.join().unwrap_err();
+}
+
+#[test]
+fn a_shutdown_keeps_its_deadline_beside_a_rescuer() {
+    let refuse = Arc::new(AtomicBool::new(false));
+    let runtime = on("1x1x1").refuse_threads(Arc::clone(&refuse)).build().unwrap();
+    let reclaim = runtime.workqueue("reclaim").mem_reclaim().build().unwrap();
+    refuse.store(true, Ordering::SeqCst);
+    let (go, goes) = mpsc::channel::<()>();
+    let blocks = runtime.queue(move || blocking(|| _ = goes.recv()));
+    thread::sleep(Duration::from_millis(20));
+    let (began, begins) = mpsc::channel();
+    let (end, ends) = mpsc::channel::<()>();
+    reclaim.execute(move || {
+        began.send(()).unwrap();
+        _ = ends.recv_timeout(Duration::from_secs(20));
+    });
+    begins.recv_timeout(Duration::from_secs(10)).expect("the rescuer runs it");
+    drop(go);
+    blocks.join().unwrap();
+    let since = Instant::now();
+    let error = runtime.shutdown(Duration::from_millis(100)).unwrap_err();
+    assert!(since.elapsed() < Duration::from_secs(5), "{:?}", since.elapsed());
+    assert!(error.running >= 1, "{error}");
+    drop(end);
 }

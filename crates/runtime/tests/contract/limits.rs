@@ -1,7 +1,7 @@
 //! Order, `max_active`, freezing.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -299,4 +299,45 @@ fn what_waits_behind_a_limit_at_shutdown_is_run_or_cancelled_and_never_forgotten
         assert!(now || ran == 100, "{ran}");
         assert_eq!(queue.counters().in_flight(), 0);
     }
+}
+
+#[test]
+fn what_waits_on_a_node_that_has_lost_its_cpus_runs() {
+    let runtime = on("2x1x2x1").build().unwrap();
+    let queue = runtime.workqueue("limited").max_active(2).affinity_scope(Scope::Numa);
+    let queue = queue.build().unwrap();
+    queue.set_min_active(0).unwrap();
+    let cpu = |number| CpuId::new(number).unwrap();
+    let (go, goes) = mpsc::channel::<()>();
+    // Node 1 may have one at a time.
+    let first = queue.queue_on(cpu(2), move || _ = goes.recv()).unwrap();
+    let second = queue.queue_on(cpu(2), || ()).unwrap();
+    queue.set_cpumask(Some(CpuSet::of(cpu(0)))).unwrap();
+    drop(go);
+    first.join().unwrap();
+    queue.queue(|| ()).join().unwrap();
+    until("the second one runs", || second.is_finished());
+}
+
+#[test]
+fn frozen_means_that_nothing_runs_also_where_it_was_thawed_in_between() {
+    let runtime = Runtime::new().unwrap();
+    let queue = runtime.workqueue("freezes").freezable().build().unwrap();
+    let (go, goes) = mpsc::channel::<()>();
+    let item = queue.queue(move || blocking(|| _ = goes.recv()));
+    thread::sleep(Duration::from_millis(20));
+    let froze_beside = {
+        let queue = queue.clone();
+        thread::spawn(move || queue.freeze(Duration::from_secs(2)))
+    };
+    thread::sleep(Duration::from_millis(50));
+    queue.thaw();
+    let again = {
+        let queue = queue.clone();
+        thread::spawn(move || queue.freeze(Duration::from_secs(1)))
+    };
+    let said = froze_beside.join().unwrap();
+    assert!(said.is_err() || item.is_finished(), "it is frozen, and an item runs");
+    drop(go);
+    _ = again.join().unwrap();
 }

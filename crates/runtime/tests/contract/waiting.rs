@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
@@ -256,4 +257,29 @@ fn flush_waits_for_a_run_that_blocked_and_not_for_the_one_behind_it() {
     doors[1].open();
     work.flush();
     assert_eq!(runs.load(Ordering::SeqCst), 2);
+}
+
+struct Counted(AtomicUsize);
+
+impl Wake for Counted {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_flush_that_is_given_up_leaves_nothing() {
+    let runtime = Runtime::new().unwrap();
+    let queue = runtime.workqueue("flushed").build().unwrap();
+    let work = queue.work(|_| ());
+    work.queue_delayed(Duration::from_secs(3600));
+    let counted = Arc::new(Counted(AtomicUsize::new(0)));
+    for _ in 0..1000 {
+        let waker = Waker::from(Arc::clone(&counted));
+        let mut flushed = Box::pin(work.flushed());
+        assert!(flushed.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    }
+    let kept = Arc::strong_count(&counted) - 1;
+    work.cancel();
+    assert!(kept < 100, "{kept} wakers of futures that are gone");
 }
