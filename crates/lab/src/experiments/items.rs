@@ -1,12 +1,14 @@
 //! Items of known lengths on this machine: really run, and simulated on its topology.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use homing::{JoinHandle, Runtime, Workqueue};
-use homing_sim::{Costs, HomingSettings, HostModel, Items, Policy, Rules};
+use homing_sim::{Cost, Costs, HomingSettings, HostModel, Items, Policy, Rules, Source};
+use rustix::time::{ClockId, clock_gettime};
 
 use super::{Cell, Key, NamedMachine, Plan, common, named};
 use crate::cpu_time::cpu_time;
@@ -47,7 +49,7 @@ pub(super) fn cells(plan: &Plan) -> Vec<Cell> {
             let real = setup.clone();
             cells.push(Cell::new(key("simulated", seed), move || {
                 let rules = Rules::new(HostModel::Cfs, topology.cpus().len());
-                common(&setup.run(&topology, &Costs::default(), &rules, seed))
+                common(&setup.run(&topology, &costs(), &rules, seed))
             }));
             let run = move || run_really(&real, measured).unwrap_or_default();
             cells.push(Cell::alone(key("real", seed), run));
@@ -56,16 +58,21 @@ pub(super) fn cells(plan: &Plan) -> Vec<Cell> {
     cells
 }
 
+/// As everywhere, but that an item takes its time whatever runs beside it on its core, as it does really.
+fn costs() -> Costs {
+    let as_alone = Cost { value: 1_000, source: Source::Measured("by the thread's own CPU time") };
+    Costs { smt_per_mille: as_alone, ..Costs::default() }
+}
+
 /// The same on this machine's threads; `None` where no runtime can be started.
 fn run_really(setup: &Items, measured: Duration) -> Option<BTreeMap<String, f64>> {
     let runtime = Runtime::new().ok()?;
     let workqueue = runtime.workqueue("lab").build().ok()?;
-    let work = Spin::calibrated();
     let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
     let figures = thread::scope(|scope| {
         for _ in 0..setup.issuers {
             let (workqueue, stop, done) = (&workqueue, &stop, &done);
-            scope.spawn(move || issue(setup, workqueue, work, stop, done));
+            scope.spawn(move || issue(setup, workqueue, stop, done));
         }
         thread::sleep(Duration::from_millis(100)); // warm
         let cpus = runtime.cpus().len() as f64;
@@ -91,12 +98,12 @@ fn run_really(setup: &Items, measured: Duration) -> Option<BTreeMap<String, f64>
     Some(figures)
 }
 
-fn issue(setup: &Items, workqueue: &Workqueue, work: Spin, stop: &AtomicBool, done: &AtomicU64) {
+fn issue(setup: &Items, workqueue: &Workqueue, stop: &AtomicBool, done: &AtomicU64) {
     let mut on_way: VecDeque<JoinHandle<()>> = VecDeque::new();
     while !stop.load(Ordering::Relaxed) {
-        work.run(setup.issuer_ns);
+        work(setup.issuer_ns);
         let item_ns = setup.item_ns;
-        on_way.push_back(workqueue.queue(move || work.run(item_ns)));
+        on_way.push_back(workqueue.queue(move || work(item_ns)));
         if on_way.len() == setup.depth
             && let Some(oldest) = on_way.pop_front()
             && oldest.join().is_ok()
@@ -109,33 +116,17 @@ fn issue(setup: &Items, workqueue: &Workqueue, work: Spin, stop: &AtomicBool, do
     }
 }
 
-/// Work of a known length: additions, counted once against the clock.
-#[derive(Clone, Copy)]
-struct Spin {
-    rounds_per_us: u64,
-}
-
-impl Spin {
-    fn calibrated() -> Self {
-        const ROUNDS: u64 = 100_000;
-        // The best of many that are shorter than a time slice: the others were disturbed.
-        let round = |_| {
-            let began = Instant::now();
-            spin(ROUNDS);
-            began.elapsed().as_nanos() as u64
-        };
-        let best_ns = (0..100).map(round).min().unwrap_or(1).max(1);
-        Self { rounds_per_us: (ROUNDS * 1_000 / best_ns).max(1) }
-    }
-
-    fn run(self, ns: u64) {
-        spin(self.rounds_per_us * ns / 1_000);
-    }
-}
-
-fn spin(rounds: u64) {
-    let mut sum = 1_u64;
-    for round in 0..rounds {
-        sum = std::hint::black_box(sum.wrapping_mul(31).wrapping_add(round));
+/// Uses as much CPU time as it is told, to the microsecond: however fast the CPU is just then, and whatever else
+/// runs beside it on its core.
+fn work(ns: u64) {
+    let used = || {
+        let time = clock_gettime(ClockId::ThreadCPUTime);
+        time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
+    };
+    let end = used() + ns;
+    while used() < end {
+        for round in 0..500_u64 {
+            black_box(round);
+        }
     }
 }
