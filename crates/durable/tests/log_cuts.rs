@@ -101,6 +101,10 @@ impl State {
     /// The power fails, here.
     fn cut(&mut self) {
         let now = self.listing();
+        for name in now.keys() {
+            // Spare segments are made by nobody who asks.
+            self.know(&File::open(self.folder.join(name)).unwrap());
+        }
         let names: BTreeSet<&String> = now.keys().chain(self.names.keys()).collect();
         let mut files = Vec::new();
         for name in names {

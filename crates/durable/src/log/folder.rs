@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use super::error::LogError;
 use super::format::{HEADER_LEN, Header};
+use super::lead::Tail;
 use crate::commit;
 use crate::durable::Kind;
 use crate::system::{Failure, System};
@@ -18,6 +19,13 @@ const BUFFER_LEN: usize = 256 << 10;
 
 /// A segment that is being made.
 const UNBORN: &str = "segment.new";
+
+/// Space for segments where the disk is full: to open a log takes one, and to cut it off then the other.
+const SPARES: [&str; 2] = ["segment.spare-1", "segment.spare-2"];
+
+/// So much space each has, in bytes, but no more than a segment. Guessed: many a commit, and a small part of the
+/// 64 MiB of a segment.
+const SPARE_LEN: u64 = 256 << 10;
 
 /// A log's folder, locked as long as this lives.
 #[derive(Debug)]
@@ -73,7 +81,7 @@ impl Folder {
             let name = entry.map_err(io)?.file_name();
             match name.to_str().and_then(first_of) {
                 Some(first) => all.push(first),
-                None => others |= name != UNBORN,
+                None => others |= name != UNBORN && !SPARES.iter().any(|spare| name == *spare),
             }
         }
         if all.is_empty() && others {
@@ -85,23 +93,43 @@ impl Folder {
 
     /// Makes a segment with these records, durably, in the place of one of the same name, if there is
     /// one: then those in it are not needed, or among these. Where this fails it may be there or not.
+    /// Where the disk is full, a spare one becomes it if `with_spare`.
     pub(super) fn create(
         &self,
         system: &dyn System,
         header: &Header,
         records: &[u8],
-    ) -> Result<File, Failure> {
+        with_spare: bool,
+    ) -> Result<Tail, Failure> {
         let unborn = self.path.join(UNBORN);
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(true);
-        let opened = options.open(&unborn);
-        let file = opened.map_err(|error| Failure { operation: "open", error })?;
-        system.write(&file, &header.to_bytes(), 0)?;
-        system.write(&file, records, HEADER_LEN as u64)?;
-        system.sync(&file, Kind::All)?;
+        let mut made = write_unborn(system, &unborn, true, header, records);
+        for spare in SPARES.map(|name| self.path.join(name)) {
+            let is_full = made.as_ref().is_err_and(|failure| is_full(&failure.error));
+            // What was begun goes first: that may be what it takes.
+            if !is_full || !with_spare || fs::rename(spare, &unborn).is_err() {
+                continue;
+            }
+            made = write_unborn(system, &unborn, false, header, records);
+        }
+        let tail = made?;
         system.rename(&unborn, &self.segment(header.first))?;
         self.sync(system)?;
-        Ok(file)
+        Ok(tail)
+    }
+
+    /// Sees that there are spare segments that have their space, as long as a segment at most. Where the disk is
+    /// full already there are none, and nothing but that depends on them.
+    pub(super) fn make_spares(&self, segment_length: u64) {
+        for name in SPARES {
+            let made = open_or_make(&self.path.join(name), false).and_then(|file| {
+                let (length, enough) = (file.metadata()?.len(), SPARE_LEN.min(segment_length));
+                let zeroes = vec![0; enough.saturating_sub(length) as usize];
+                file.write_all_at(&zeroes, length)
+            });
+            if made.is_err() {
+                return;
+            }
+        }
     }
 
     /// Removes segments, in any order as far as a crash is concerned: a later segment says that
@@ -120,6 +148,40 @@ impl Folder {
     pub(super) fn sync(&self, system: &dyn System) -> Result<(), Failure> {
         commit::directory(system, &self.file, Kind::All)
     }
+}
+
+fn open_or_make(path: &Path, truncate: bool) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(truncate).open(path)
+}
+
+/// Writes a segment and syncs it, over what is there if not `truncate`: with as much space as that has.
+fn write_unborn(
+    system: &dyn System,
+    path: &Path,
+    truncate: bool,
+    header: &Header,
+    records: &[u8],
+) -> Result<Tail, Failure> {
+    let opened = open_or_make(path, truncate).and_then(|file| {
+        let length = file.metadata()?.len();
+        Ok((file, length))
+    });
+    let (file, length) = opened.map_err(|error| Failure { operation: "open", error })?;
+    system.write(&file, &header.to_bytes(), 0)?;
+    system.write(&file, records, HEADER_LEN as u64)?;
+    let end = (HEADER_LEN + records.len()) as u64;
+    if end < length {
+        // Nothing of what was there: it might look like records behind these.
+        system.write(&file, &vec![0; (length - end) as usize], end)?;
+    }
+    system.sync(&file, Kind::All)?;
+    Ok(Tail { file: Arc::new(file), end, allocated: end.max(length) })
+}
+
+pub(super) fn is_full(error: &io::Error) -> bool {
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
 }
 
 fn first_of(name: &str) -> Option<u64> {

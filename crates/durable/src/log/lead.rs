@@ -3,13 +3,12 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io;
 use std::sync::Arc;
 
 use homing_runtime::blocking;
 
 use super::Sequence;
-use super::folder::Folder;
+use super::folder::{Folder, is_full};
 use super::format::{HEADER_LEN, Header};
 use super::recovery::Opened;
 use crate::commit;
@@ -69,14 +68,6 @@ pub(super) struct Tail {
     pub(super) end: u64,
     /// Up to where there is space whose allocation is durable.
     pub(super) allocated: u64,
-}
-
-impl Tail {
-    /// That of a new one, with these records.
-    pub(super) fn of(file: File, records: &[u8]) -> Self {
-        let end = (HEADER_LEN + records.len()) as u64;
-        Self { file: Arc::new(file), end, allocated: end }
-    }
 }
 
 /// What is being written: up to which record, and who waits.
@@ -237,13 +228,18 @@ impl Shared {
         let of_folder =
             |failure: Failure| commit::error(self.id, &self.folder.file, Kind::All, &failure);
         if let Some(header) = &plan.begins {
-            let file = self.folder.create(system, header, bytes).map_err(of_folder)?;
-            *tail = Tail::of(file, bytes);
+            // The spare ones are not for going on until nothing is left to cut the log off with.
+            let cuts = !plan.removes.is_empty();
+            *tail = self.folder.create(system, header, bytes, cuts).map_err(of_folder)?;
         } else if !bytes.is_empty() {
             let written = self.write(bytes, tail);
             written.map_err(|failure| commit::error(self.id, &tail.file, Kind::Data, &failure))?;
         }
-        self.folder.remove(system, &plan.removes).map_err(of_folder)
+        self.folder.remove(system, &plan.removes).map_err(of_folder)?;
+        if plan.begins.is_some() {
+            self.folder.make_spares(self.segment_length);
+        }
+        Ok(())
     }
 
     fn write(&self, bytes: &[u8], tail: &mut Tail) -> Result<(), Failure> {
@@ -269,11 +265,6 @@ impl Shared {
         let lead = Lead { shared: Some(Arc::clone(self)) };
         self.engine.execute(move || lead.run());
     }
-}
-
-fn is_full(error: &io::Error) -> bool {
-    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
-    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
 }
 
 /// A worker's turn to write, or, if the runtime drops it, word for those who wait.

@@ -117,7 +117,8 @@ impl Log {
     /// Opens a log, or makes one: a folder, in one that is there. Records are kept up to the first
     /// that is not whole, if it may never have been durable; what comes after is gone, and
     /// [`Recovery`] tells how much. Reads all of the log that is needed, and writes the last write
-    /// anew, which takes that much room on the disk: what it has found is durable then.
+    /// anew: what it has found is durable then. On a disk that is full the log has space of its own for that, and for
+    /// one [`truncate_before`](Log::truncate_before), as long as that write has no more than 256 KiB.
     ///
     /// # Errors
     /// [`LogError`], with the path; [`LogError::Damaged`] where a record that was durable is not
@@ -165,6 +166,7 @@ impl Log {
             return Err(LogError::Io { action, path, source });
         }
         let recovery = opened.recovery();
+        opened.folder.make_spares(segment_length);
         let state = Mutex::new(State::new(&opened));
         let (folder, log) = (opened.folder, opened.log);
         let shared = Shared { engine, folder, log, id, segment_length, state };

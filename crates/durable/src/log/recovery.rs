@@ -83,27 +83,20 @@ pub(super) fn open(system: &dyn System, path: &Path) -> Result<Opened, LogError>
             }
         }
     }
-    let mut opened = open_last(system, folder, segments, &newest)?;
-    let (folder, unneeded) = (&mut opened.folder, &unneeded);
-    let finished = folder.remove(system, unneeded);
-    finished.map_err(|failure| LogError::Io {
-        action: "clear",
-        path: path.to_owned(),
-        source: failure.error,
-    })?;
-    Ok(opened)
+    open_last(system, folder, segments, &newest, &unneeded)
 }
 
 /// The segment that was written to, in which a record may be torn.
 ///
 /// Its last write may be in memory only; and if a flush of it has failed, the kernel holds it for
 /// clean, and ext4 may lose it even if it is written again in its place. All before it was durable. So
-/// the last write goes to a segment of its own, and nothing else is changed.
+/// the last write goes to a segment of its own, and nothing else is changed but that segments which are not needed go.
 fn open_last(
     system: &dyn System,
     folder: Folder,
     mut segments: Vec<u64>,
     of: &Header,
+    unneeded: &[u64],
 ) -> Result<Opened, LogError> {
     let io = |action| {
         let path = folder.segment(of.first);
@@ -125,14 +118,23 @@ fn open_last(
     let (write_at, first) = scan.write;
     let mut write = vec![0; (end - write_at) as usize];
     old.read_exact_at(&mut write, write_at).map_err(io("read"))?;
+    // Before anything is written: the disk may be full. Who renamed the newest segment, which says that these are
+    // not needed, may not have got so far as to make its name durable.
+    if !unneeded.is_empty() {
+        let cleared = folder.sync(system).and_then(|()| folder.remove(system, unneeded));
+        cleared.map_err(|failure| LogError::Io {
+            action: "clear",
+            path: folder.path.clone(),
+            source: failure.error,
+        })?;
+    }
     let header = Header { first, ..*of };
-    let created = folder.create(system, &header, &write);
-    let file = created.map_err(|failure| io("write anew the end of")(failure.error))?;
+    let created = folder.create(system, &header, &write, true);
+    let tail = created.map_err(|failure| io("write anew the end of")(failure.error))?;
     if first > of.first {
         // What is behind in the one before is not needed any more, but who reads may have it open.
         segments.push(first);
     }
-    let tail = Tail::of(file, &write);
     Ok(Opened { log: of.log, kept: of.kept, segments, tail, last, dropped_bytes, folder })
 }
 
@@ -151,12 +153,11 @@ fn create(system: &dyn System, folder: Folder) -> Result<Opened, LogError> {
     // The standard library draws it.
     let log = RandomState::new().hash_one(&folder.path);
     let first = Header { log, first: 1, kept: 1 };
-    let file = folder.create(system, &first, &[]).map_err(|failure| LogError::Io {
+    let tail = folder.create(system, &first, &[], true).map_err(|failure| LogError::Io {
         action: "make a segment",
         path: folder.path.clone(),
         source: failure.error,
     })?;
-    let tail = Tail::of(file, &[]);
     Ok(Opened { folder, log, kept: 1, segments: vec![1], tail, last: 0, dropped_bytes: 0 })
 }
 
