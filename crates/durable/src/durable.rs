@@ -11,6 +11,7 @@ use homing_runtime::{Runtime, WorkqueueError};
 
 use crate::backend::Backend;
 use crate::batch::{Batch, parent};
+use crate::calls::{Call, tell};
 use crate::counters::{Counters, add};
 use crate::description::Description;
 use crate::early::WriteBack;
@@ -217,7 +218,7 @@ impl Durable {
     /// `done` with what came of it. Where nothing else is under way this thread does the sync, as in
     /// [`Durable::fdatasync_and_wait`], and then the call; otherwise this returns at once, and the
     /// worker that did the sync calls. `done` holds up those who are told after it: it should not
-    /// block.
+    /// block. It may sync again, in this way too: what that calls is called after it has returned.
     ///
     /// ```
     /// # use homing_durable::Durable;
@@ -236,7 +237,7 @@ impl Durable {
         done: impl FnOnce(Result<(), DurabilityError>) + Send + 'static,
     ) {
         match self.engine.alone(file, Kind::Data, false) {
-            Some(verdict) => done(verdict),
+            Some(verdict) => tell([Box::new(done) as Call], &verdict),
             None => self.begin(file, Kind::Data).outcome.call(done),
         }
     }

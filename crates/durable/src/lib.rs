@@ -48,6 +48,7 @@ mod attributes;
 mod backend;
 mod batch;
 mod by_caller;
+mod calls;
 mod choice;
 mod commit;
 mod commits;

@@ -4,12 +4,12 @@ use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use homing_runtime::blocking;
 
+use crate::calls::{Call, tell};
 use crate::counters::add;
 use crate::durable::{Durable, Kind};
 use crate::engine::{Engine, nanoseconds, runtime_ended};
@@ -18,8 +18,6 @@ use crate::files::is_of;
 use crate::pace::{Pace, Way};
 use crate::sync::{Condvar, Mutex, MutexGuard, lock, wait_briefly};
 use crate::synced::Verdict;
-
-type Call = Box<dyn FnOnce(Verdict) + Send>;
 
 /// A sync waits for those whom the last one answered for one part in so many of what it takes.
 const GATHERS: u32 = 8;
@@ -207,7 +205,7 @@ impl Shared {
         state.expected = state.under_way + 1;
         state.pace.answered(1, ended);
         drop(state);
-        tell(vec![call], &verdict);
+        tell([call], &verdict);
     }
 
     /// Does the shared sync, for all who wait. Whether others do then: whoever called leads them,
@@ -299,13 +297,6 @@ impl Drop for Lead {
         drop(state);
         let verdict = Err(runtime_ended(self.shared.id, &self.shared.own, Kind::Data));
         tell(waiting, &verdict);
-    }
-}
-
-fn tell(calls: Vec<Call>, verdict: &Verdict) {
-    for call in calls {
-        // One that panics has said so, and takes nothing from those behind it.
-        let _ = catch_unwind(AssertUnwindSafe(|| call(verdict.clone())));
     }
 }
 

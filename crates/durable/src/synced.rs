@@ -9,14 +9,12 @@ use std::task::{Context, Poll, Waker};
 
 use homing_runtime::blocking;
 
+use crate::calls::{Call, tell};
 use crate::error::DurabilityError;
 use crate::sync::{Condvar, Mutex, MutexGuard, lock};
 
 /// What came of a sync.
 pub(crate) type Verdict = Result<(), DurabilityError>;
-
-/// What is called with the verdict.
-type Call = Box<dyn FnOnce(Verdict) + Send>;
 
 /// Where the verdict of a sync comes in, for all who share it.
 #[derive(Default)]
@@ -66,13 +64,10 @@ impl Outcome {
             self.changed.notify_all();
         }
         for (_, waker) in wakers {
-            // As of calls, below.
+            // As of calls.
             let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
         }
-        for call in calls {
-            // One that panics has said so, and takes nothing from those behind it.
-            let _ = catch_unwind(AssertUnwindSafe(|| call(verdict.clone())));
-        }
+        tell(calls, verdict);
     }
 
     /// Calls this with the verdict: now, if it is there, or whoever brings it does.
@@ -80,7 +75,7 @@ impl Outcome {
         let mut state = self.state();
         if let Some(verdict) = state.verdict.clone() {
             drop(state);
-            call(verdict);
+            tell([Box::new(call) as Call], &verdict);
         } else {
             state.calls.push(Box::new(call));
         }

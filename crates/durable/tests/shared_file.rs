@@ -266,3 +266,28 @@ fn descriptions_are_of_one_file() {
         assert!(error.to_string().contains("several times"), "{error}");
     }
 }
+
+/// Each call asks for the next sync, which has its verdict at once where nobody else syncs.
+#[test]
+fn a_call_may_sync_again_however_often() {
+    fn again(durable: Durable, file: SharedFile, left: u32, end: mpsc::Sender<()>) {
+        let (next, same) = (durable.clone(), file.clone());
+        let done = move |verdict: Result<(), DurabilityError>| {
+            verdict.unwrap();
+            match left {
+                0 => end.send(()).unwrap(),
+                _ => again(next, same, left - 1, end),
+            }
+        };
+        match left % 2 {
+            0 => durable.fdatasync_shared(&file, done),
+            _ => durable.fdatasync_and_then(&Arc::new(tempfile::tempfile().unwrap()), done),
+        }
+    }
+    let (runtime, folder) = (Runtime::new().unwrap(), tempfile::tempdir().unwrap());
+    let durable = Durable::with_system(&runtime, World::new().disk).unwrap();
+    let file = SharedFile::new(descriptions(&folder.path().join("shared"), 2)).unwrap();
+    let (end, ended) = mpsc::channel();
+    again(durable, file, 20_000, end);
+    ended.recv().unwrap();
+}
