@@ -12,8 +12,8 @@
 //! * Patient ones (see [`Scenario::patient`]): [`PATIENT_NS`] more. Some are left to workers of the pod that
 //!   are awake, and these come by when their item is over, and that of each other pool that they serve.
 //! * All others: ticks. The first that looks at the queue notes since when it has seen the item
-//!   wait, the next one is more than `TICK_AGE_NS` later and wakes a CPU for it: two ticks, a wake
-//!   delay, and as much as facts may be stale, rounded up to ticks, twice. A tick wakes one CPU
+//!   wait, the next one is more than `TICK_AGE_NS` later and wakes a CPU for it (where issuers occupy CPUs, the one
+//!   that is `OCCUPIED_TICK_AGE_NS` later): two ticks, or three, a wake delay, and as much as facts may be stale, rounded up to ticks, twice. A tick wakes one CPU
 //!   for the first overdue queue that it finds, so for each other queue that is exposed at the time
 //!   it takes two ticks more; and whoever is woken takes what it finds first, so one tick more for
 //!   each batch taken from one of those.
@@ -27,8 +27,8 @@
 use std::collections::BTreeMap;
 
 use homing_sched::{
-    Attributes, Facts, Features, IDLE_PATIENCE_NS, Layout, PULL_AGE_MAX_NS, PoolId, QueueId,
-    SLEEP_COST_NS, TICK_AGE_NS, TINY_ITEM_NS,
+    Attributes, Facts, Features, IDLE_PATIENCE_NS, Layout, OCCUPIED_TICK_AGE_NS, PULL_AGE_MAX_NS,
+    PoolId, QueueId, SLEEP_COST_NS, TICK_AGE_NS, TINY_ITEM_NS,
 };
 use homing_topology::{CpuId, CpuSet};
 
@@ -92,6 +92,9 @@ impl Checks {
         let all_on = board.features == Features::ALL && scenario.masks.is_empty();
         let alike = !scenario.knows_delay || scenario.lengths_ns.len() == 1;
         let is_prompt = calm && all_on && !strict && !tiny && alike;
+        // The CPU may be an issuer's, who is spared for longer.
+        let age_ns = if scenario.occupy { OCCUPIED_TICK_AGE_NS } else { TICK_AGE_NS };
+        let late_ns = age_ns.div_ceil(TICK_NS) * TICK_NS;
         let percents = scenario.pools.iter().map(|pool| pool.pull_cost.percent());
         let dearest = percents.max().unwrap_or(100);
         let ripe_ns = PULL_AGE_MAX_NS * dearest / 100;
@@ -106,7 +109,7 @@ impl Checks {
             wakes: 0,
             extra_looks: 0,
             is_fresh: scenario.stale_ns == 0,
-            ticks_ns: 2 * TICK_NS + scenario.wake_ns + 2 * stale_ns,
+            ticks_ns: TICK_NS + late_ns + scenario.wake_ns + 2 * stale_ns,
             prompt_ns: is_prompt.then_some(more_ns + 2 * scenario.wake_ns),
             by_item: scenario.by_item && is_prompt,
             exposed: BTreeMap::new(),
