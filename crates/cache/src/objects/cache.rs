@@ -194,9 +194,9 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         let frame = found?;
         let expired = over(&shard, frame, common);
         let (key, value) = shard.remove(hash, frame);
-        let live = (!expired).then(|| value.clone());
-        gone.push(key, value, if expired { Cause::Expired } else { Cause::Removed });
-        live
+        // First what the listener is told: the user's code may panic.
+        let at = gone.push(key, value, if expired { Cause::Expired } else { Cause::Removed });
+        (!expired).then(|| gone.value(at).clone())
     }
 
     /// Keeps the entry of a key from eviction until the guard is dropped. It can be removed and

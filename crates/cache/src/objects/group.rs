@@ -102,7 +102,8 @@ impl Group {
         self.limits.high.store(weight, Relaxed);
     }
 
-    /// Allows it so much. As shards evict on their own, it may be exceeded by one entry for each shard.
+    /// Allows it so much. As shards evict on their own, it may be exceeded by one entry for each shard. What it has
+    /// above that goes with what it gets next, up to 16 entries for each.
     pub fn set_max(&self, weight: u64) {
         self.limits.max.store(weight, Relaxed);
     }

@@ -53,13 +53,21 @@ impl<'a, K, V> Departures<'a, K, V> {
         Self { listener, first: None, more: Vec::new() }
     }
 
-    pub(super) fn push(&mut self, key: K, value: V, cause: Cause) {
+    /// Which one of them it is.
+    pub(super) fn push(&mut self, key: K, value: V, cause: Cause) -> usize {
         let departure = Departure { key, value, cause };
         if self.first.is_none() {
             self.first = Some(departure);
-        } else {
-            self.more.push(departure);
+            return 0;
         }
+        self.more.push(departure);
+        self.more.len()
+    }
+
+    /// The value of one of them.
+    pub(super) fn value(&self, at: usize) -> &V {
+        let departure = if at == 0 { self.first.as_ref() } else { self.more.get(at - 1) };
+        &departure.expect("it was pushed").value
     }
 }
 

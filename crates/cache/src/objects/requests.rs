@@ -125,7 +125,10 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
     ) -> Option<V> {
         let common = &self.common;
         shard.catch_up(common);
-        let mut old = None;
+        if let Some(now) = now {
+            // First, so that what comes has their places.
+            shard.expire_some(now, common, gone);
+        }
         let mut frame = shard.find(insertion.hash, &insertion.key);
         if let (Some(at), Some(now)) = (frame, now)
             && shard.times.is_over(at, now, common.lifetimes)
@@ -133,35 +136,33 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
             shard.expire(at, now, common, gone);
             frame = None;
         }
-        if let Some(at) = frame {
-            let Insertion { hash, key, value, weight, .. } = insertion;
-            if !shard.may_hold(weight) {
-                old = Some(shard.entry(at).value.clone());
-                let (key_was, was) = shard.remove(hash, at);
-                gone.push(key_was, was, Cause::Replaced);
-                gone.push(key, value, Cause::Capacity);
-                shard.counts.rejections += 1;
-                return old;
+        let Some(at) = frame else {
+            frame = shard.insert(insertion, common, gone);
+            if let (Some(at), Some(now)) = (frame, now) {
+                shard.times.write(at, now);
             }
-            old = Some(shard.entry(at).value.clone());
+            return None;
+        };
+        let Insertion { hash, key, value, weight, .. } = insertion;
+        let old = if shard.may_hold(weight) {
             let was = shard.replace(at, value, weight, common);
             shard.entry(at).mark.used(common.habits.epoch());
-            gone.push(key, was, Cause::Replaced);
+            let old = gone.push(key, was, Cause::Replaced);
             if let Some(now) = now {
                 shard.times.write(at, now);
             }
             // Whoever inserts it, it is for the group that the entry is in.
             shard.shrink_to_fit(shard.group_of(at), common, gone);
+            old
         } else {
-            frame = shard.insert(insertion, common, gone);
-            if let (Some(at), Some(now)) = (frame, now) {
-                shard.times.write(at, now);
-            }
-        }
-        if let Some(now) = now {
-            shard.expire_some(now, common, gone);
-        }
-        old
+            let (key_was, was) = shard.remove(hash, at);
+            let old = gone.push(key_was, was, Cause::Replaced);
+            gone.push(key, value, Cause::Capacity);
+            shard.counts.rejections += 1;
+            old
+        };
+        // Last, as the user's code may panic.
+        Some(gone.value(old).clone())
     }
 }
 

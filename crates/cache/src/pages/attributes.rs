@@ -3,7 +3,7 @@
 //! ```text
 //! cache/{size,memory,frames,used}                     sizes may be set as 64M or 1G, too
 //! cache/dirty_background_ratio, cache/dirty_ratio     hundredths of the cache
-//! cache/lru_gen/enabled                               whether the policy learns
+//! cache/lru_gen/enabled                               whether the policy learns (the kernel's bit 1; others do nothing)
 //! cache/lru_gen/min_ttl_ms                            what was used so short a time ago stays; 0: off
 //! cache/readahead/{enabled,max_kb}                    for who reads in order; KiB at a time at most
 //! cache/group/NAME/{min,low,high,max,stat}            bytes, or `max` for no limit
@@ -14,6 +14,7 @@
 
 use homing_control::{Attribute, AttributeError, AttributeTree, ByteSize};
 use homing_mglru::density::Swappiness;
+use homing_mglru::kernel::Enabled;
 
 use super::command::Refused;
 use super::{Group, GroupStats, PageCache};
@@ -206,7 +207,10 @@ impl AttributeTree for PageCacheAttributes {
                 self.0.set_dirty(target as u8, wanted.ok_or_else(|| refused(&accepted))?);
             }
             (_, "lru_gen/enabled") => {
-                self.0.set_learning(switch(value).ok_or_else(|| refused("y or n"))?);
+                let enabled = value.parse::<Enabled>();
+                let enabled = enabled.map_err(|_| refused("y, n or a number from 0 to 7"))?;
+                // The sweeps, which the other bits are for, it does not need.
+                self.0.set_learning(enabled.has(Enabled::MAIN));
             }
             (_, "readahead/enabled") => {
                 self.0.set_readahead(switch(value).ok_or_else(|| refused("y or n"))?);
@@ -308,7 +312,9 @@ mod tests {
         assert!(refused("cache/dirty_background_ratio", "21").contains("0 to 20"));
         assert!(refused("cache/size", "1").contains("too small"));
         assert!(refused("cache/size", "large").contains("a number of bytes"));
-        assert!(refused("cache/lru_gen/enabled", "perhaps").contains("y or n"));
+        assert!(
+            refused("cache/lru_gen/enabled", "perhaps").contains("y, n or a number from 0 to 7")
+        );
         assert!(refused("cache/lru_gen/min_ttl_ms", "-1").contains("a number of milliseconds"));
         assert!(refused("cache/group/nobody/max", "1").contains("no attribute"));
         assert!(refused("cache/memory", "1").contains("can be read, not set"));

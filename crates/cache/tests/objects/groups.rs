@@ -316,3 +316,21 @@ fn an_entry_above_a_maximum_is_not_kept_and_pushes_nothing_out() {
     assert_eq!((small.stats().weight, off.stats().weight), (100, 0));
     assert!((0..10).all(|key| cache.contains_key(&key)));
 }
+
+/// New entries would be turned away for the sake of old ones, which are too many.
+#[test]
+fn a_lowered_maximum_is_met_though_nothing_new_is_worth_its_place() {
+    let cache: Cache<u64, u64> = Cache::new(3_000);
+    let small = cache.group("small");
+    for round in 1..60_u64 {
+        scan(&cache, &small, 0..1_000);
+        scan(&cache, &small, 0..1_000);
+        scan(&cache, &small, round * 10_000..round * 10_000 + 3_000);
+    }
+    scan(&cache, &small, 0..1_000);
+    assert!(small.stats().declined > 0, "it knows what is not worth its place");
+    small.set_max(100);
+    scan(&cache, &small, 1_000_000..1_000_400);
+    let weight = small.stats().weight;
+    assert!(weight <= 100 + 64, "{weight}");
+}

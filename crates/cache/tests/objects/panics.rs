@@ -9,7 +9,7 @@ use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
-use homing_cache::Cache;
+use homing_cache::{Cache, Cause};
 
 /// Panics at its second clone, and no other.
 #[derive(Debug)]
@@ -175,4 +175,43 @@ fn what_went_before_a_victim_that_cannot_be_hashed_is_told_of() {
     assert!(catch_unwind(AssertUnwindSafe(|| cache.insert(Key(100), 2))).is_err());
     HASHES.set(u32::MAX);
     assert_eq!((cache.len(), told.load(SeqCst)), (9, 1));
+}
+
+/// Uses its cache as it goes, which waits for ever where that is locked; and panics where it is cloned.
+struct Meddler(Cache<u32, Arc<Meddler>>, u32);
+
+impl Drop for Meddler {
+    fn drop(&mut self) {
+        assert!(self.0.get(&self.1).is_none());
+    }
+}
+
+struct Handle(Arc<Meddler>);
+
+impl Clone for Handle {
+    fn clone(&self) -> Self {
+        panic!("it is not to be cloned");
+    }
+}
+
+/// Of what a cache gives back where the value cannot be cloned: the listener hears of it, nothing is dropped under a
+/// lock, and the cache goes on.
+#[test]
+fn what_cannot_be_cloned_leaves_all_the_same() {
+    let other: Cache<u32, Arc<Meddler>> = Cache::new(10);
+    let (tell, told) = mpsc::channel();
+    let listener = move |key: u32, _: Handle, cause| tell.send((key, cause)).unwrap();
+    let weigher = |_: &u32, it: &Handle| it.0.1;
+    let cache = Cache::builder().capacity(10).weigher(weigher).listener(listener).build().unwrap();
+    let value = |weight| Handle(Arc::new(Meddler(other.clone(), weight)));
+    let panics = |it: &dyn Fn()| assert!(catch_unwind(AssertUnwindSafe(it)).is_err());
+    cache.insert(1, value(1));
+    panics(&|| drop(cache.insert(1, value(2))));
+    assert_eq!((told.recv().unwrap(), cache.weight()), ((1, Cause::Replaced), 2));
+    panics(&|| drop(cache.insert(1, value(11))));
+    let heard = (told.recv().unwrap(), told.recv().unwrap());
+    assert_eq!(heard, ((1, Cause::Replaced), (1, Cause::Capacity)));
+    cache.insert(2, value(3));
+    panics(&|| drop(cache.remove(&2)));
+    assert_eq!((told.recv().unwrap(), cache.len()), ((2, Cause::Removed), 0));
 }

@@ -14,6 +14,10 @@ use crate::sync::atomic::Ordering::Relaxed;
 /// How many groups an eviction looks at, at most.
 const CANDIDATES: usize = 8;
 
+/// How many entries above its limit, where that was lowered, a group gives for each that comes: as other shards do
+/// meanwhile, it goes evenly.
+const TRIMMED: usize = 16;
+
 /// What became of room for a new entry.
 pub(super) enum Room {
     Made,
@@ -38,11 +42,14 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         if self.pinned > left || self.counted(group).is_some_and(|group| !group.may_have(weight)) {
             return Room::None;
         }
+        let is_trimmed = !self.is_full(group, 0) || self.trim(group, common, gone);
         if self.is_full(group, weight) {
             if self.declines(hash, group, common) {
                 return Room::Declined;
             }
-            self.make_room_in(group, weight, common, gone);
+            if is_trimmed {
+                self.make_room_in(group, weight, common, gone);
+            }
         }
         // One entry may be too much for each shard; but not one after the other, where none goes.
         if self.is_full(group, weight)
@@ -81,6 +88,21 @@ impl<K: Hash + Eq, V> Shard<K, V> {
             }
         }
         declined
+    }
+
+    /// Evicts some of what a group has above its limit. Whether nothing is left of that.
+    fn trim<S: BuildHasher>(
+        &mut self,
+        group: usize,
+        common: &Common<K, V, S>,
+        gone: &mut Departures<K, V>,
+    ) -> bool {
+        for _ in 0..TRIMMED {
+            if !self.is_full(group, 0) || !self.evict_from(group, true, common, gone) {
+                break;
+            }
+        }
+        !self.is_full(group, 0)
     }
 
     /// Evicts of a group what it may not have beside so much, as far as that is in this shard.
