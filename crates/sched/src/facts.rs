@@ -58,7 +58,7 @@ pub trait Facts {
 
     /// The CPUs on which threads that are not workers have issued items a moment ago, and that are to be
     /// left to them rather than used for an item of this length: a worker woken there would compete with its
-    /// issuer. Where the issuer waits for its items, only if it does so more briefly than that
+    /// issuer. Where the issuer waits for its items, only if it does so more briefly than half of that
     /// ([`crate::IssuerWait`]).
     fn occupied(&self, item_ns: u64) -> CpuSet;
 

@@ -12,7 +12,7 @@ use crate::nice::Shares;
 use crate::pull::{Next, before_park};
 
 /// Decides whether somebody who has issued on `cpu`, and waits from now on, leaves it to its worker: `cpu`
-/// where that one is idle, would find something, and issuers do not wait more briefly than that takes. Nothing
+/// where that one is idle, would find something, and issuers wait for at least half of what that takes. Nothing
 /// depends on it but how soon: what is left waits for a worker that is awake, or for a tick.
 ///
 /// ```
@@ -80,9 +80,10 @@ impl IssuerWait {
         Self { mean_ns: self.mean_ns - self.mean_ns.div_ceil(WEIGHT) + wait_ns / WEIGHT + 1 }
     }
 
-    /// Whether issuers are called again before an item of this length would be over.
+    /// Whether issuers are called again before an item of this length would be half over: then it takes more of their time
+    /// than it uses of what they leave.
     pub const fn is_brief(self, item_ns: u64) -> bool {
-        self.mean_ns != 0 && self.mean_ns < item_ns
+        self.mean_ns != 0 && self.mean_ns < item_ns / 2
     }
 }
 
@@ -117,7 +118,7 @@ mod tests {
         assert!(!IssuerWait::default().is_brief(u64::MAX), "nothing is known");
         let noted = (0..200).fold(IssuerWait::default(), |wait, _| wait.note(10_000));
         assert!((9_000..=10_100).contains(&noted.mean_ns()), "{}", noted.mean_ns());
-        assert!(noted.is_brief(50_000) && !noted.is_brief(9_000));
+        assert!(noted.is_brief(50_000) && !noted.is_brief(19_000));
         let long = (0..16).fold(noted, |wait, _| wait.note(u64::MAX));
         assert!(!long.is_brief(500_000), "{}", long.mean_ns());
         assert!((0..100).fold(long, |wait, _| wait.note(0)).is_brief(50_000), "and brief again");

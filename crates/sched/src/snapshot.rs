@@ -61,8 +61,8 @@ pub struct Snapshot {
     pub searching: CpuSet,
     /// CPUs on which others issue,
     pub occupied: CpuSet,
-    /// and those whose issuer waits for its items: left to it only where it does so more briefly than an item
-    /// runs.
+    /// and those whose issuer waits for its items: left to it only where it does so more briefly than half an
+    /// item runs.
     pub waits: CpuSet,
     /// How long issuers wait.
     pub issuer_wait: IssuerWait,

@@ -288,9 +288,9 @@ fn an_issuer_that_waits_briefly_keeps_its_cpu() {
         }
     };
     let pod = strict(Scope::Cache);
-    assert_eq!(wake("3", pod, wait(10_000, 9_000)), Some(3), "it is free for longer");
-    assert_eq!(wake("3", pod, wait(10_000, 20_000)), None, "the issuer would be held up");
-    assert_eq!(wake("2,3", pod, wait(10_000, 20_000)), Some(2));
+    assert_eq!(wake("3", pod, wait(10_000, 20_000)), Some(3), "it is free for half of that");
+    assert_eq!(wake("3", pod, wait(10_000, 21_000)), None, "the issuer would be held up");
+    assert_eq!(wake("2,3", pod, wait(10_000, 21_000)), Some(2));
     assert_eq!(wake("3", pod, wait(0, 20_000)), Some(3), "nothing is known");
 }
 
