@@ -162,20 +162,24 @@ impl HomeQueue {
         Some((taken, age))
     }
 
-    /// Takes the first items of one workqueue, at most so many: for its rescuer.
-    pub(crate) fn extract(&self, workqueue: u32, at_most: u32) -> Option<Sealed> {
+    /// Takes the first item of one workqueue: for its rescuer.
+    pub(crate) fn extract(&self, workqueue: u32) -> Option<Item> {
         let mut items = lock(&self.items);
-        let mut taken = Batch::default();
+        let mut taken = None;
         items.lanes.sift(|mut all| {
+            if taken.is_some() {
+                return (all, 0);
+            }
             let (mut kept, mut rest) = (Batches::default(), Batch::default());
-            while taken.len() < at_most {
-                let Some(batch) = all.pop_front() else { break };
+            while taken.is_none()
+                && let Some(batch) = all.pop_front()
+            {
                 for item in batch {
-                    if item.tag().workqueue() == workqueue && taken.len() < at_most {
-                        taken.push(item);
-                    } else {
-                        rest.push(item);
+                    if taken.is_none() && item.tag().workqueue() == workqueue {
+                        taken = Some(item);
+                        continue;
                     }
+                    rest.push(item);
                     if rest.len() >= BATCH_ITEMS_MAX {
                         rest.seal().into_iter().for_each(|batch| kept.push_back(batch));
                     }
@@ -184,12 +188,12 @@ impl HomeQueue {
             rest.seal().into_iter().for_each(|batch| kept.push_back(batch));
             // What was not looked at stays as it is.
             kept.append(all);
-            kept
+            (kept, u64::from(taken.is_some()))
         });
-        items.len -= taken.len();
-        items.popped += u64::from(taken.len());
+        items.len -= u32::from(taken.is_some());
+        items.popped += u64::from(taken.is_some());
         self.publish(items.len);
-        taken.seal()
+        taken
     }
 
     /// Whether items wait: under the lock.
@@ -209,7 +213,7 @@ impl HomeQueue {
         let mut left = Batches::default();
         items.lanes.sift(|all| {
             left.append(all);
-            Batches::default()
+            (Batches::default(), 0)
         });
         items.len = 0;
         items.sample = None;
@@ -313,8 +317,7 @@ mod tests {
             let cpu = Some(number as usize % 4).filter(|cpu| *cpu < 3);
             assert!(queue.push(cpu, item(number % 2)).is_ok());
         }
-        assert_eq!(queue.extract(1, 9).map(|batch| batch.len()), Some(4));
-        assert_eq!(queue.extract(1, 9).map(|batch| batch.len()), None);
+        assert_eq!((0..9).filter_map(|_| queue.extract(1)).count(), 4);
         let (taken, _) = queue.take(Some(1)).unwrap_or_else(|| panic!("5 are left"));
         assert!(queue.put_back(taken).is_ok());
         assert_eq!(queue.waiting(), 5);
@@ -342,11 +345,10 @@ mod tests {
         for _ in 0..3 {
             assert!(queue.push_all(Some(0), items(0..4)).is_ok());
         }
-        let numbers = |batch: Option<Sealed>| -> Vec<u32> {
-            batch.into_iter().flatten().map(|item| item.tag().workqueue()).collect()
-        };
-        assert_eq!(numbers(queue.extract(2, 2)), [2, 2]);
-        assert!(numbers(queue.extract(7, 2)).is_empty());
+        for _ in 0..2 {
+            assert_eq!(queue.extract(2).map(|item| item.tag().workqueue()), Some(2));
+        }
+        assert!(queue.extract(7).is_none());
         assert_eq!(queue.waiting(), 10);
         let rest: Vec<_> =
             std::iter::from_fn(|| queue.take(Some(0))).flat_map(|(b, _)| b).collect();

@@ -171,12 +171,14 @@ impl Lanes {
     }
 
     /// Takes all that waits, lane by lane, and leaves in each what `keep` does of it.
-    pub(crate) fn sift(&mut self, mut keep: impl FnMut(Batches) -> Batches) {
+    pub(crate) fn sift(&mut self, mut keep: impl FnMut(Batches) -> (Batches, u64)) {
         for place in bits(self.filled) {
             let lane = &mut self.lanes[place];
             let mut all = std::mem::take(&mut lane.full);
             lane.open.seal().into_iter().for_each(|batch| all.push_back(batch));
-            lane.full = keep(all);
+            let (kept, gone) = keep(all);
+            lane.full = kept;
+            lane.popped += gone;
             if lane.is_empty() {
                 self.filled &= !(1 << place);
             }
@@ -366,7 +368,7 @@ mod tests {
                     Step::Sift => {
                         let mut odd = Vec::new();
                         lanes.sift(|all| {
-                            let mut kept = Batches::default();
+                            let (mut kept, before) = (Batches::default(), odd.len());
                             for number in numbers(all) {
                                 let mut one = Batch::default();
                                 one.push(item(number));
@@ -375,7 +377,7 @@ mod tests {
                                     _ => odd.push(number),
                                 }
                             }
-                            kept
+                            (kept, (odd.len() - before) as u64)
                         });
                         let all = model.iter().flatten();
                         prop_assert!(odd.iter().eq(all.filter(|number| *number % 2 == 1)));

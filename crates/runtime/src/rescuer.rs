@@ -18,9 +18,6 @@ use crate::sleeper::Sleeper;
 use crate::state::WorkqueueState;
 use crate::sync::{Mutex, lock, thread};
 
-/// Items taken at a time: the kernel's `RESCUER_BATCH`.
-const BATCH: u32 = 16;
-
 /// A CPU must have waited for a thread for so long, in nanoseconds: the kernel's
 /// `MAYDAY_INITIAL_TIMEOUT`.
 pub(crate) const MAYDAY_NS: u64 = 10_000_000;
@@ -123,10 +120,9 @@ fn rescue(shared: &Arc<Shared>, workqueue: &Arc<WorkqueueState>, member: &Arc<Me
         let mut found = false;
         for queue in dispatch.queue_ids() {
             shared.holding_items(|| {
-                let Some(batch) = dispatch.pools.queue(queue).extract(workqueue.number, BATCH)
-                else {
-                    return;
-                };
+                // One at a time, not as in the kernel: it may wait for the next, which somebody has to run.
+                let item = dispatch.pools.queue(queue).extract(workqueue.number);
+                let Some(item) = item else { return };
                 found = true;
                 if shared.settings.pinned {
                     // Strict items stay in their pod here too.
@@ -135,7 +131,7 @@ fn rescue(shared: &Arc<Shared>, workqueue: &Arc<WorkqueueState>, member: &Arc<Me
                     let _ = pin_to(if home.is_empty() { &active } else { &home });
                 }
                 local::move_to(shared, queue.leader);
-                batch.into_iter().for_each(|item| run(shared, workqueue, member, item));
+                run(shared, workqueue, member, item);
             });
         }
         if !found {

@@ -14,6 +14,7 @@ use crate::flushing::Waiting;
 use crate::item::{Awaited, Call, Cancelled, Context, Instance, Item, Node, SharedNode};
 use crate::local::{self, Nested};
 use crate::queueing::Origin;
+use crate::state::Mode;
 use crate::sync::{Mutex, lock};
 use crate::timers::{Fire, Timer, TimerKey};
 use crate::waits::Waits;
@@ -417,8 +418,10 @@ impl Work {
         let what = Box::new(self.clone());
         let cpu = cpu.unwrap_or_else(|| local::issuing_cpu(shared));
         let timer = Timer { what, generation: instance.generation, cpu };
-        let Ok(key) = shared.timers.set(at_ns, timer) else {
-            // The runtime has ended.
+        let is_over = self.workqueue().state().mode().has(Mode::DESTROYED);
+        let set = if is_over { None } else { shared.timers.set(at_ns, timer).ok() };
+        let Some(key) = set else {
+            // The workqueue has been destroyed, or the runtime has ended.
             let cancelled = self.node.pending.cancel_instance(instance.generation);
             if cancelled.is_some_and(|cancelled| cancelled.waiters) {
                 self.node.context.wake();

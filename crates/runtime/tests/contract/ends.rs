@@ -57,6 +57,17 @@ fn what_is_queued_after_the_end_is_refused_whatever_its_attributes() {
 }
 
 #[test]
+fn a_destroyed_workqueue_takes_nothing_for_later_either() {
+    let runtime = on("1x1x1").build().unwrap();
+    let gone = runtime.workqueue("gone").build().unwrap();
+    let work = gone.work(|_| unreachable!());
+    gone.destroy();
+    assert!(!work.queue() && !work.queue_delayed(Duration::from_millis(1)));
+    assert!(!work.mod_delayed(SOON) && !work.is_pending());
+    work.flush_delayed();
+}
+
+#[test]
 fn thresholds_have_no_largest_value() {
     let stalls = Arc::new(AtomicUsize::new(0));
     let heard = Arc::clone(&stalls);

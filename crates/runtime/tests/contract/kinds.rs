@@ -216,3 +216,32 @@ fn a_runtime_that_is_not_stuck_is_not_reported() {
     }
     assert_eq!(runtime.stalls(), 0);
 }
+
+/// Where the first of two that a rescuer could take waits for the second.
+#[test]
+fn what_a_rescuer_runs_may_wait_for_what_is_behind_it() {
+    let refuse = Arc::new(AtomicBool::new(false));
+    let runtime = on("1x1x1").refuse_threads(Arc::clone(&refuse)).build().unwrap();
+    let reclaim = runtime.workqueue("reclaim").mem_reclaim().build().unwrap();
+    refuse.store(true, Ordering::Relaxed);
+    let door = Door::default();
+    let at = door.clone();
+    let blocked = runtime.queue(move || at.pass());
+    until("it blocks", || runtime.events().counters().started == 1);
+    let second = Arc::new(Mutex::new(None));
+    let waited_for = Arc::clone(&second);
+    let first = reclaim.queue(move || {
+        loop {
+            let handle: Option<homing_runtime::JoinHandle<u32>> = waited_for.lock().unwrap().take();
+            match handle {
+                Some(handle) => return handle.join().unwrap(),
+                None => thread::yield_now(),
+            }
+        }
+    });
+    *second.lock().unwrap() = Some(reclaim.queue(|| 7));
+    assert_eq!(first.join().unwrap(), 7);
+    door.open();
+    blocked.join().unwrap();
+    refuse.store(false, Ordering::Relaxed);
+}
