@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 /// Lines of a source file, tests included. May only fall.
 const FILE_LINES_MAX: usize = 600;
 /// The only files that may hold unsafe code; ARCHITECTURE.md says why.
-const UNSAFE_ISLANDS: [&str; 16] = [
+const UNSAFE_ISLANDS: [&str; 17] = [
     "bench/src/fsync/queue/io_uring.rs",
     "bench/src/fsync/queue/linux_aio.rs",
     "bench/src/fsync/queue/posix_aio.rs",
@@ -26,6 +26,7 @@ const UNSAFE_ISLANDS: [&str; 16] = [
     "crates/runtime/src/item/work.rs",
     "crates/runtime/src/scope.rs",
     "crates/sched/tests/counting/mod.rs",
+    "crates/volume/src/luks/hold.rs",
     "crates/volume/src/xts/aws_lc.rs",
 ];
 /// Prefixes of rules (`WORD-n`) that are defined in a crate's page or a README and cited in code.

@@ -298,6 +298,20 @@ fn an_image_that_is_being_served_is_refused() {
     still_serves(&scratch);
 }
 
+/// Whichever of the two is served first.
+#[test]
+fn a_file_and_a_loop_device_over_it_are_not_both_served() {
+    let scratch = with_a_container();
+    let first = scratch.serve(&["disk.img", "--socket", "first"]);
+    let Some(device) = LoopDevice::new(&scratch.path("disk.img"), &[]) else { return };
+    refused(&scratch, &[&device.path], &[&device.path, "in use by another program"]);
+    first.stop();
+    refused(&scratch, &["disk.img"], &["disk.img", &device.path, "losetup -d"]);
+    scratch.serve(&[&device.path]).stop();
+    drop(device);
+    still_serves(&scratch);
+}
+
 /// A mount has it as exclusively, and so have dm-crypt, md, and we.
 #[test]
 fn a_block_device_that_somebody_has_is_refused() {

@@ -38,6 +38,8 @@ pub struct File {
     forced: Arc<Forced>,
     /// Held while writing: see [`File::turn`].
     writing: Mutex<()>,
+    /// What is locked as long as this lives, beside the file.
+    held: Option<fs::File>,
 }
 
 impl File {
@@ -49,7 +51,13 @@ impl File {
         assert!(block_size.is_power_of_two() && whole(start) && whole(size));
         let forced = Arc::new(Forced::new(Pace::new(Way::Beside)));
         let (syncs, writing) = (Syncs::new(&file), Mutex::new(()));
-        Self { file, start, size, block_size, syncs, forced, writing }
+        Self { file, start, size, block_size, syncs, forced, writing, held: None }
+    }
+
+    /// Keeps another file open, and so locked, as long as this one is.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn hold(&mut self, other: fs::File) {
+        self.held = Some(other);
     }
 
     /// Waits for its turn to write. The kernel writes to a file by one thread at a time, and lets

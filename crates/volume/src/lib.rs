@@ -22,7 +22,7 @@
 //! ```
 //!
 //! Read on in this order: `block`, `file`, `syncs`, `forced`, `xts`, `crypt`, `bytes`, `cached`, `luks`. Unsafe code is in
-//! `xts/aws_lc.rs` alone.
+//! `xts/aws_lc.rs` and `luks/hold.rs` alone.
 
 mod block;
 mod bytes;

@@ -36,8 +36,17 @@ pub enum LuksError {
     InUse {
         /// The file.
         path: PathBuf,
-        /// Its inode, to find who (`/proc/locks`).
-        inode: u64,
+    },
+    /// A loop device is over it, by which others may write to it.
+    #[error(
+        "{} is in use by {device}: detach that (losetup -d {device}), or give it instead", path.display(),
+        device = device.display()
+    )]
+    HasLoopDevice {
+        /// The file.
+        path: PathBuf,
+        /// The device.
+        device: PathBuf,
     },
     /// It is no container, or both copies of its header are damaged.
     #[error(

@@ -4,8 +4,10 @@
 //! the same folder, made durable, and then linked.
 
 use std::fs;
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use libcryptsetup_rs::consts::flags::{CryptActivate, CryptPbkdf, CryptVolumeKey};
@@ -191,12 +193,13 @@ impl Draft {
         match rustix::fs::open(folder, flags, Mode::from_raw_mode(0o600)) {
             Ok(file) => Ok(Self { file: file.into(), name: None }),
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
+                // One that nobody has left behind: the standard library draws it.
+                let drawn = RandomState::new().hash_one(std::process::id());
                 let mut name = path.as_os_str().to_owned();
-                name.push(format!(".{}.new", std::process::id()));
-                let options =
-                    fs::OpenOptions::new().read(true).write(true).create_new(true).clone();
+                name.push(format!(".{drawn:016x}.new"));
+                let mut options = fs::OpenOptions::new();
+                options.read(true).write(true).create_new(true).mode(0o600);
                 let file = options.open(&name)?;
-                fs::set_permissions(&name, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
                 Ok(Self { file, name: Some(name.into()) })
             }
             Err(errno) => Err(errno.into()),

@@ -86,7 +86,11 @@ pub(super) fn read(path: &Path, file: &fs::File, length: u64) -> Result<Header, 
 pub(super) fn is_repaired(path: &Path, file: &fs::File, length: u64) -> Result<bool, LuksError> {
     let copy = copy_header(path, file, length)?;
     let loaded = library::with(|| describe(&mut load(&copy)?));
+    let has_copies = matches!(loaded, Ok(Described::Luks2(_)));
     check(path, length, loaded)?;
+    if !has_copies {
+        return Ok(false);
+    }
     let read = |source| LuksError::io("read the header of", path, source);
     let mut pieces = [vec![0; 1 << 20], vec![0; 1 << 20]];
     let end = header_len(file).min(length);

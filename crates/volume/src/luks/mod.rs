@@ -5,21 +5,21 @@
 //! it gets a copy of the header area in memory, so that opening writes nothing, waits for no lock
 //! and needs no path. Key slots are managed with `cryptsetup luksAddKey` and its like.
 //!
-//! Read on in this order: `error`, `library`, `header`, `format`.
+//! Read on in this order: `error`, `hold`, `library`, `header`, `format`.
 
 mod error;
 mod format;
 mod header;
+mod hold;
 mod library;
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
 
 use homing_cache::pages::{Group, PageCache};
-use rustix::fs::{FlockOperation, OFlags};
 
 pub use error::LuksError;
 pub use format::{FormatOptions, Kdf, format};
@@ -54,7 +54,7 @@ pub fn open(
     passphrase: &[u8],
     access: Access,
 ) -> Result<Bytes<Crypt<File>>, LuksError> {
-    let file = open_file(path, access)?;
+    let (file, below) = hold::open(path, access)?;
     let length = length_of(path, &file)?;
     let (header, key) = header::unlock(path, &file, length, passphrase)?;
     let size = header.data_size(path, length)?;
@@ -63,44 +63,9 @@ pub fn open(
     })?;
     let cipher = Cipher::new(&key, header.sector_size);
     let sector = header.sector_size.bytes();
-    let file = File::new(Arc::new(file), header.data_offset, size, sector);
+    let mut file = File::new(Arc::new(file), header.data_offset, size, sector);
+    below.into_iter().for_each(|below| file.hold(below));
     Ok(Bytes::new(Crypt::new(file, cipher, header.allow_discards)))
-}
-
-/// Opens and locks the file: a container that two programs write to is a lost container.
-fn open_file(path: &Path, access: Access) -> Result<fs::File, LuksError> {
-    let write = access == Access::ReadWrite;
-    let found = check_kind(path)?;
-    // Of a block device the kernel knows who has it, by whatever node: a mount, dm-crypt, md, or one of us.
-    // A record lock tells of none of these.
-    let exclusive = write && found.file_type().is_block_device();
-    let flags = if exclusive { OFlags::EXCL } else { OFlags::empty() };
-    let mut options = fs::OpenOptions::new();
-    options.read(true).write(write).custom_flags(flags.bits().cast_signed());
-    let file = options.open(path).map_err(|source| match source.kind() {
-        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem if write => {
-            LuksError::ReadOnly { path: path.to_owned(), source }
-        }
-        io::ErrorKind::ResourceBusy if exclusive => {
-            LuksError::InUse { path: path.to_owned(), inode: found.ino() }
-        }
-        _ => LuksError::io("open", path, source),
-    })?;
-    let metadata = file.metadata().map_err(|source| LuksError::io("examine", path, source))?;
-    // A record lock, not flock(2): cryptsetup takes that one to read the header, and would wait
-    // for ever. QEMU's tools respect this one.
-    let operation = if write {
-        FlockOperation::NonBlockingLockExclusive
-    } else {
-        FlockOperation::NonBlockingLockShared
-    };
-    match rustix::fs::fcntl_lock(&file, operation) {
-        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::ACCESS) => {
-            Err(LuksError::InUse { path: path.to_owned(), inode: metadata.ino() })
-        }
-        // File systems without locks: as good as it gets.
-        Ok(()) | Err(_) => Ok(file),
-    }
 }
 
 /// Opening a pipe would wait for its other end, so look before.

@@ -1,0 +1,124 @@
+//! Keeping a container from other programs, and from other parts of this one: what two write to is lost.
+//!
+//! * A *block device* is opened exclusively: of it the kernel knows who has it, by whatever node, be it a mount,
+//!   dm-crypt, md or one of us.
+//! * A file has a *record lock of its open file description* (`F_OFD_SETLK`). Not flock(2): cryptsetup takes that one
+//!   to read the header, and would wait for ever. Nor a lock of the process, which goes when any descriptor of the
+//!   file is closed, and does not keep two volumes of one process apart. QEMU's tools respect this one.
+//! * A *loop device* is a block device and a file: the file is locked with it, and is not opened while a device that
+//!   can be written is over it.
+//!
+//! An unsafe island, of one call: the safe wrappers do not have these locks.
+#![allow(unsafe_code)]
+
+use std::fs;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+
+use super::{Access, LuksError, check_kind};
+
+/// Opens a container's file, and holds it; and the file below it, where it is a loop device.
+pub(super) fn open(path: &Path, access: Access) -> Result<(fs::File, Option<fs::File>), LuksError> {
+    let write = access == Access::ReadWrite;
+    let found = check_kind(path)?;
+    let is_device = found.file_type().is_block_device();
+    let exclusive = write && is_device;
+    let flags = if exclusive { OFlags::EXCL } else { OFlags::empty() };
+    let mut options = fs::OpenOptions::new();
+    options.read(true).write(write).custom_flags(flags.bits().cast_signed());
+    let in_use = || LuksError::InUse { path: path.to_owned() };
+    let file = options.open(path).map_err(|source| match source.kind() {
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem if write => {
+            LuksError::ReadOnly { path: path.to_owned(), source }
+        }
+        io::ErrorKind::ResourceBusy if exclusive => in_use(),
+        _ => LuksError::io("open", path, source),
+    })?;
+    if is_locked_by_others(&file, write) {
+        return Err(in_use());
+    }
+    if is_device {
+        // Whoever may not open it cannot serve it either.
+        let below = file_below(&found).and_then(|below| options.custom_flags(0).open(below).ok());
+        if below.as_ref().is_some_and(|below| is_locked_by_others(below, write)) {
+            return Err(in_use());
+        }
+        return Ok((file, below));
+    }
+    if write && let Some(device) = loop_device_over(&found) {
+        return Err(LuksError::HasLoopDevice { path: path.to_owned(), device });
+    }
+    Ok((file, None))
+}
+
+/// Takes the lock, unless somebody has it. Filesystems without locks: as good as it gets.
+fn is_locked_by_others(file: &fs::File, exclusive: bool) -> bool {
+    let kind = if exclusive { libc::F_WRLCK } else { libc::F_RDLCK };
+    // All of the file: from 0 on, however long. The rest is for answers.
+    let lock = libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    };
+    // SAFETY: the descriptor is open, and the kernel only reads what it is given.
+    let locked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &lock) };
+    let errno = io::Error::last_os_error().raw_os_error();
+    locked == -1 && matches!(errno, Some(libc::EAGAIN | libc::EACCES))
+}
+
+/// The file that a loop device shows.
+fn file_below(device: &fs::Metadata) -> Option<PathBuf> {
+    let number = device.rdev();
+    let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+    backing_file(Path::new(&format!("/sys/dev/block/{major}:{minor}")))
+}
+
+/// A loop device over this file, by which it can be written.
+fn loop_device_over(file: &fs::Metadata) -> Option<PathBuf> {
+    let devices = fs::read_dir("/sys/block").ok()?.map_while(Result::ok);
+    let over = devices.filter(|device| {
+        let folder = device.path();
+        let is_same = |path| {
+            fs::metadata(path).is_ok_and(|it| (it.dev(), it.ino()) == (file.dev(), file.ino()))
+        };
+        let is_read_only =
+            || fs::read_to_string(folder.join("ro")).is_ok_and(|ro| ro.trim() == "1");
+        backing_file(&folder).is_some_and(is_same) && !is_read_only()
+    });
+    let mut names = over.map(|device| Path::new("/dev").join(device.file_name()));
+    names.next()
+}
+
+fn backing_file(device: &Path) -> Option<PathBuf> {
+    let path = fs::read_to_string(device.join("loop/backing_file")).ok()?;
+    Some(path.trim_end_matches('\n').into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Also in one process, and where a descriptor of the file is closed meanwhile.
+    #[test]
+    fn what_is_held_is_refused_to_others_until_it_is_let_go() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("disk");
+        fs::write(&path, "not looked at").unwrap();
+        let held = open(&path, Access::ReadWrite).unwrap();
+        drop(fs::File::open(&path).unwrap());
+        for access in [Access::ReadWrite, Access::ReadOnly] {
+            assert!(matches!(open(&path, access), Err(LuksError::InUse { .. })));
+        }
+        drop(held);
+        let readers = [(); 2].map(|()| open(&path, Access::ReadOnly).unwrap());
+        assert!(matches!(open(&path, Access::ReadWrite), Err(LuksError::InUse { .. })));
+        drop(readers);
+        open(&path, Access::ReadWrite).unwrap();
+    }
+}
