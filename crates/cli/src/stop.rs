@@ -46,7 +46,7 @@ impl Stop {
 
     fn register() -> io::Result<Self> {
         let (signalled, signal) = UnixStream::pair()?;
-        let signals = Signals::new([SIGINT, SIGTERM])?;
+        let signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
         thread::spawn(move || {
             // The second one ends us at once: a server that does not answer takes its time.
             stop_then_end(signals, || drop((&signal).write_all(&[0])), || {});

@@ -57,7 +57,13 @@ fn what_a_program_decides_is_recorded_and_decided_again() {
     assert!((1..=500).contains(&count), "{answer}");
     assert_eq!(answer["differences"], Value::Array(Vec::new()));
 
+    tree.set("module/record_decisions", "7").unwrap();
     let args = ["wq", "record", "--socket", "control", "-o", "-", "--seconds", "0"];
+    let refused = homing(&scratch, &args);
+    assert!(!refused.status.success());
+    assert!(text(&refused.stderr).contains("homing set module/record_decisions 0"));
+    assert_eq!(tree.get("module/record_decisions").unwrap(), "7");
+    tree.set("module/record_decisions", "0").unwrap();
     let told = text(&homing(&scratch, &args).stdout);
     assert!(told.starts_with("{\"decisions_version\""), "{told}");
     assert!(!scratch.path("-").exists());

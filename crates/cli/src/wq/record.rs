@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::Args;
 use homing_control::Client;
 
@@ -47,11 +47,18 @@ pub(crate) fn run(args: &RecordArgs) -> anyhow::Result<()> {
     let stop = Stop::on_signals()?;
     let mut client = args.control.connect()?;
     let before = client.get(LIMIT)?;
+    if before != "0" {
+        bail!(
+            "somebody records already, the latest {before} decisions: wait for him, or end it with `homing set \
+             {LIMIT} 0`"
+        );
+    }
     client.set(LIMIT, &args.decisions.to_string())?;
-    let recorded = record(args, &stop, &mut client);
-    // Whatever has become of the recording: it costs.
-    client.set(LIMIT, &before)?;
+    let recorded = record(args, &stop, client);
+    // Whatever has become of the recording: it costs. By a new connection, as one that rests is closed.
+    let ended = args.control.connect().and_then(|mut client| client.set(LIMIT, "0"));
     let recorded = recorded?;
+    ended?;
     if args.out == Path::new("-") {
         return output::print(recorded.as_bytes());
     }
@@ -61,8 +68,9 @@ pub(crate) fn run(args: &RecordArgs) -> anyhow::Result<()> {
     output::print_line(&format!("{file}: {count} decisions; homing lab replay {file}"))
 }
 
-fn record(args: &RecordArgs, stop: &Stop, client: &mut Client) -> anyhow::Result<String> {
+fn record(args: &RecordArgs, stop: &Stop, mut client: Client) -> anyhow::Result<String> {
     client.get("module/decisions")?; // those of whoever recorded before
+    drop(client);
     stop.within(args.seconds)?;
-    Ok(client.get("module/decisions")?)
+    Ok(args.control.connect()?.get("module/decisions")?)
 }
