@@ -121,9 +121,17 @@ fn what_cannot_be_put_together_is_named() {
     let path = write(folder.path(), shard, &sweep(1, 20), Vec::new());
     let head = std::fs::read_to_string(path).unwrap();
     assert!(error(&format!("{head}{line}\n{other}\n")).contains("differs"));
-    std::fs::write(folder.path().join("1-of-1.jsonl"), "").unwrap();
-    std::fs::write(folder.path().join("3-of-3.jsonl"), "").unwrap();
-    assert!(merge(folder.path()).unwrap_err().to_string().contains("part 1 of 3 is missing"));
+    assert!(error(&format!("{head}{line}\n")).contains("has been cut off or changed"));
+    std::fs::remove_file(folder.path().join("1-of-1.jsonl")).unwrap();
+    let third = write(folder.path(), "3/3".parse().unwrap(), &sweep(1, 20), Vec::new());
+    let missing = |what| {
+        let error = merge(folder.path()).unwrap_err().to_string();
+        assert!(error.contains(what), "{error}");
+    };
+    missing("part 1 of 3 is missing");
+    // Its name says nothing.
+    std::fs::rename(third, folder.path().join("1-of-1.jsonl")).unwrap();
+    missing("part 1 of 3 is missing");
     for text in ["0/3", "4/3", "1", "a/b", "1/0"] {
         let error = text.parse::<Shard>().unwrap_err().to_string();
         assert!(error.contains(text), "{error}");

@@ -2,7 +2,8 @@
 //!
 //! A part that runs is `2-of-8.jsonl.part`: the sweep, then a line for each run as it ends. Whoever
 //! is asked for the same part later, goes on behind it. When all have ended, `2-of-8.jsonl` takes
-//! its place.
+//! its place, whose last line tells which part it is and how many runs stand before it: so what was cut off, or has
+//! another part's name, is not taken for whole.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -11,13 +12,37 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
 
+use serde::{Deserialize, Serialize};
+
 use super::{Cell, Key, Measure, Sweep};
 
 /// One of several equal parts, counted from 1: `2/8`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shard {
     number: usize,
     of: usize,
+}
+
+/// The last line of a part that is whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct End {
+    part: Shard,
+    runs: usize,
+}
+
+/// A line behind the first.
+enum Line {
+    Run(Measure),
+    End(End),
+}
+
+impl Line {
+    fn of(text: &str) -> Result<Self, String> {
+        if let Ok(end) = serde_json::from_str(text) {
+            return Ok(Self::End(end));
+        }
+        serde_json::from_str(text).map(Self::Run).map_err(|error| error.to_string())
+    }
 }
 
 /// Parts that cannot be read, written or put together.
@@ -60,6 +85,15 @@ pub enum ShardError {
     Unfinished {
         /// The file.
         path: PathBuf,
+    },
+    /// A part has not all of its lines.
+    #[error("{path} has been cut off or changed: it is to end with how many runs it has, and has {runs}",
+        path = path.display())]
+    Cut {
+        /// The file.
+        path: PathBuf,
+        /// So many runs stand in it.
+        runs: usize,
     },
     /// A part is not there.
     #[error("{path}: part {number} of {of} is missing", path = path.display())]
@@ -132,6 +166,7 @@ impl Shard {
 pub struct Part {
     path: PathBuf,
     unfinished: PathBuf,
+    shard: Shard,
     sweep: Sweep,
     known: BTreeMap<Key, BTreeMap<String, f64>>,
     file: Mutex<(File, io::Result<()>)>,
@@ -161,7 +196,7 @@ impl Part {
         fs::write(&next, text).map_err(at(&next))?;
         fs::rename(&next, &unfinished).map_err(at(&unfinished))?;
         let file = OpenOptions::new().append(true).open(&unfinished).map_err(at(&unfinished))?;
-        Ok(Self { path, unfinished, sweep, known, file: Mutex::new((file, Ok(()))) })
+        Ok(Self { path, unfinished, shard, sweep, known, file: Mutex::new((file, Ok(()))) })
     }
 
     /// The file that will be whole.
@@ -204,7 +239,10 @@ impl Part {
         written.map_err(at(&self.unfinished))?;
         let mut all = self.known;
         all.extend(measures.into_iter().map(|measure| (measure.key, measure.values)));
-        fs::write(&self.unfinished, text_of(&self.sweep, &all)).map_err(at(&self.unfinished))?;
+        let end = End { part: self.shard, runs: all.len() };
+        let end = serde_json::to_string(&end).expect("numbers") + "\n";
+        let text = text_of(&self.sweep, &all) + &end;
+        fs::write(&self.unfinished, text).map_err(at(&self.unfinished))?;
         fs::rename(&self.unfinished, &self.path).map_err(at(&self.path))?;
         Ok(all.len())
     }
@@ -242,11 +280,13 @@ fn kept(
     }
     let mut known = BTreeMap::new();
     for (index, line) in lines.enumerate() {
-        let measure: Measure = serde_json::from_str(line).map_err(|error| {
-            let (path, problem) = (path.to_owned(), error.to_string());
+        let line = Line::of(line).map_err(|problem| {
+            let path = path.to_owned();
             ShardError::Line { path, line: index + 2, problem }
         })?;
-        known.insert(measure.key, measure.values);
+        if let Line::Run(measure) = line {
+            known.insert(measure.key, measure.values);
+        }
     }
     Ok(known)
 }
@@ -265,58 +305,69 @@ pub fn merge(folder: &Path) -> Result<Vec<Measure>, ShardError> {
         }
     }
     paths.sort();
-    let whole = if paths.is_empty() {
-        Err(ShardError::Empty { path: folder.to_owned() })
-    } else {
-        check_whole(folder, &paths)
-    };
-    whole.map_err(|error| match (error, unfinished) {
+    let merged = merge_files(folder, &paths);
+    merged.map_err(|error| match (error, unfinished) {
         (ShardError::Empty { .. } | ShardError::Missing { .. }, Some(path)) => {
             ShardError::Unfinished { path }
         }
         (error, _) => error,
-    })?;
+    })
+}
+
+fn merge_files(folder: &Path, paths: &[PathBuf]) -> Result<Vec<Measure>, ShardError> {
+    if paths.is_empty() {
+        return Err(ShardError::Empty { path: folder.to_owned() });
+    }
     let mut all: BTreeMap<Key, BTreeMap<String, f64>> = BTreeMap::new();
     let mut first: Option<Sweep> = None;
+    let mut parts = Vec::new();
     for path in paths {
-        let text = fs::read_to_string(&path).map_err(at(&path))?;
-        let broken = |index: usize, error: serde_json::Error| {
-            let problem = error.to_string();
-            ShardError::Line { path: path.clone(), line: index + 1, problem }
+        let text = fs::read_to_string(path).map_err(at(path))?;
+        let broken = |index: usize, problem: String| {
+            let path = path.clone();
+            ShardError::Line { path, line: index + 1, problem }
         };
         let mut lines = text.lines().enumerate();
         let head = lines.next().map_or("", |(_, line)| line);
-        let sweep: Sweep = serde_json::from_str(head).map_err(|error| broken(0, error))?;
+        let sweep: Sweep =
+            serde_json::from_str(head).map_err(|error| broken(0, error.to_string()))?;
         let first = first.get_or_insert_with(|| sweep.clone());
         if sweep != *first {
-            return Err(ShardError::Foreign { path, sweep: sweep.line(), first: first.line() });
+            let (path, sweep) = (path.clone(), sweep.line());
+            return Err(ShardError::Foreign { path, sweep, first: first.line() });
         }
+        let (mut runs, mut end) = (0, None);
         for (index, line) in lines {
-            let measure: Measure =
-                serde_json::from_str(line).map_err(|error| broken(index, error))?;
+            let measure = match Line::of(line).map_err(|problem| broken(index, problem))? {
+                Line::Run(measure) => measure,
+                Line::End(at) => {
+                    end = Some(at);
+                    continue;
+                }
+            };
+            runs += 1;
             match all.get(&measure.key) {
                 Some(known) if *known != measure.values => {
                     let key = format!("{:?}", measure.key);
-                    return Err(ShardError::Conflict { path, key });
+                    return Err(ShardError::Conflict { path: path.clone(), key });
                 }
                 _ => all.insert(measure.key, measure.values),
             };
         }
+        let end = end.filter(|end| end.runs == runs);
+        let Some(end) = end else { return Err(ShardError::Cut { path: path.clone(), runs }) };
+        parts.push(end.part);
     }
+    check_whole(folder, &parts)?;
     Ok(all.into_iter().map(|(key, values)| Measure { key, values }).collect())
 }
 
-/// Of each number of parts that a file's name tells, all must be there.
-fn check_whole(folder: &Path, paths: &[PathBuf]) -> Result<(), ShardError> {
-    let part = |path: &PathBuf| {
-        let (number, of) = path.file_stem()?.to_str()?.split_once("-of-")?;
-        Some((number.parse::<usize>().ok()?, of.parse::<usize>().ok()?))
-    };
-    let parts: Vec<(usize, usize)> = paths.iter().filter_map(part).collect();
-    for (_, of) in &parts {
-        let missing = (1..=*of).find(|number| !parts.contains(&(*number, *of)));
+/// Of each number of parts all must be there.
+fn check_whole(folder: &Path, parts: &[Shard]) -> Result<(), ShardError> {
+    for &Shard { of, .. } in parts {
+        let missing = (1..=of).find(|&number| !parts.contains(&Shard { number, of }));
         if let Some(number) = missing {
-            return Err(ShardError::Missing { path: folder.to_owned(), number, of: *of });
+            return Err(ShardError::Missing { path: folder.to_owned(), number, of });
         }
     }
     Ok(())
