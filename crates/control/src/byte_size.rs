@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A number of bytes. Suffixes are powers of 1024, as `qemu-img` and `truncate` have them.
+/// A number of bytes. Suffixes are powers of 1024, or with a B of 1000, as `truncate` has them.
 ///
 /// ```
 /// use homing_control::ByteSize;
@@ -19,7 +19,7 @@ pub struct ByteSize(
 
 impl ByteSize {
     /// How one is written, for errors.
-    pub const FORM: &str = "a number of bytes, or one with K, M, G or T, as in 10G";
+    pub const FORM: &str = "a number of bytes, or one with K, M, G or T, as in 10G or 1.5G";
 }
 
 const UNITS: [&str; 6] = ["", "K", "M", "G", "T", "P"];
@@ -28,16 +28,31 @@ impl FromStr for ByteSize {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let bad = || format!("{text:?} is not a size: write {}", Self::FORM);
-        let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-        let (number, suffix) = text.split_at(digits);
-        let suffix = suffix.trim().to_ascii_uppercase();
-        let suffix = suffix.strip_suffix("IB").or(suffix.strip_suffix('B')).unwrap_or(&suffix);
-        let power = UNITS.iter().position(|unit| *unit == suffix).ok_or_else(bad)?;
-        let number: u64 = number.parse().map_err(|_| bad())?;
-        let bytes = number.checked_mul(1 << (10 * power)).ok_or_else(bad)?;
-        Ok(Self(bytes))
+        parse(text).map(Self).ok_or_else(|| format!("{text:?} is not a size: write {}", Self::FORM))
     }
+}
+
+fn parse(text: &str) -> Option<u64> {
+    let digits = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
+    let (number, suffix) = text.split_at(digits);
+    let suffix = suffix.trim().to_ascii_uppercase();
+    // 10G and 10GiB are powers of 1024, 10GB one of 1000; B alone is none.
+    let (name, base) = match suffix.strip_suffix('B') {
+        Some("") => ("", 1),
+        Some(name) => name.strip_suffix('I').map_or((name, 1000_u64), |name| (name, 1024)),
+        None => (suffix.as_str(), 1024),
+    };
+    let power = UNITS.iter().position(|unit| *unit == name)?;
+    let unit = base.pow(u32::try_from(power).ok()?);
+    let Some((whole, fraction)) = number.split_once('.') else {
+        return number.parse::<u64>().ok()?.checked_mul(unit);
+    };
+    if power == 0 || fraction.is_empty() || fraction.len() > 15 {
+        return None;
+    }
+    let part = u128::from(unit) * u128::from(fraction.parse::<u64>().ok()?);
+    let part = u64::try_from(part / 10_u128.pow(fraction.len() as u32)).ok()?;
+    whole.parse::<u64>().ok()?.checked_mul(unit)?.checked_add(part)
 }
 
 impl fmt::Display for ByteSize {
@@ -60,7 +75,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_a_size_or_named(text in prop_oneof![any::<String>(), "[0-9]{0,22} ?[kMGTPiB]{0,4}"]) {
+        fn any_text_is_a_size_or_named(text in prop_oneof![any::<String>(), "[0-9]{0,22} ?[kMGTPiB.0-9]{0,6}"]) {
             match text.parse::<ByteSize>() {
                 Ok(size) => prop_assert!(!size.to_string().is_empty()),
                 Err(error) => {
@@ -79,11 +94,14 @@ mod tests {
             ("1536m", 1536 << 20, "1.5 GiB"),
             ("64KiB", 64 << 10, "64 KiB"),
             ("100b", 100, "100 bytes"),
+            ("10GB", 10_000_000_000, "9.3 GiB"),
+            ("21.6 GiB", 23_192_823_398, "21.6 GiB"),
+            ("1.5k", 1536, "1.5 KiB"),
         ] {
             assert_eq!(text.parse(), Ok(ByteSize(bytes)));
             assert_eq!(ByteSize(bytes).to_string(), shown);
         }
-        for bad in ["", "G", "ten", "-1", "1.5G", "99999999999P", "5X"] {
+        for bad in ["", "G", "ten", "-1", "1.5", "1.G", ".5G", "1.2.3G", "99999999999P", "5X"] {
             let error = bad.parse::<ByteSize>().unwrap_err();
             assert!(error.contains(bad), "{error}");
         }
