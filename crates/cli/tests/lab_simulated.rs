@@ -192,6 +192,20 @@ fn a_part_that_is_stopped_keeps_what_has_ended_and_goes_on() {
 }
 
 #[test]
+fn a_comparison_in_parts_has_a_report() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut args = vec!["compare", "--machine", "1x2x2x1", "--host", "cfs", "--milliseconds", "20"];
+    args.extend(["--seeds", "1", "--shard", "1/1", "--out", "parts"]);
+    succeeds(folder.path(), &args);
+    let told = succeeds(folder.path(), &["merge", "parts", "--report", "page.html"]);
+    assert!(told.contains("1x2x2x1") && told.contains("one seed tells nothing of noise"), "{told}");
+    let page = fs::read_to_string(folder.path().join("page.html")).unwrap();
+    for part in ["<h2>compare</h2>", "<td>HIGH</td><td>1</td>", "<td>1x2x2x1</td>", "<svg "] {
+        assert!(page.contains(part), "no {part}");
+    }
+}
+
+#[test]
 fn advice_names_the_attributes_and_gives_the_evidence() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("load.json"), r#"{"issuers": 1, "item_us": 60}"#).unwrap();
@@ -234,13 +248,18 @@ fn what_cannot_be_simulated_is_named_with_the_way_out() {
     fs::write(folder.path().join("load.json"), r#"{"depth": 0}"#).unwrap();
     fs::write(folder.path().join("bad.json"), r#"{"depth": -1}"#).unwrap();
     fs::write(folder.path().join("list.json"), "[]").unwrap();
-    let cases: [(&[&str], &[&str]); 15] = [
+    let cases: [(&[&str], &[&str]); 17] = [
         (&["run", "nonesuch"], &["nonesuch", "wq-latency"]),
         (&["run", "wq", "--machine", "ryzen"], &["\"ryzen\"", "ryzen-9-3900x", "4x3x2"]),
         (&["run", "wq", "--seconds", "0"], &["\"0\"", "0.01"]),
         (&["run", "wq", "--shard", "3/2", "--out", "x"], &["\"3/2\"", "2/8"]),
         (&["run", "wq", "--features", "FAST"], &["FAST", "SWQUEUE"]),
         (&["run", "wq", "--seeds", "-1"], &["'-1'", "--seeds"]),
+        (
+            &["run", "wq", "aio-fsync", "--machine", "2x2x1"],
+            &["--machine means nothing to aio-fsync: only to wq,"],
+        ),
+        (&["run", "compile", "--host", "cfs"], &["--host", "compile", "only to wq, wq-latency"]),
         (&["compare", "--host", "bsd"], &["bsd", "near-newidle"]),
         (&["compare", "--random", "0"], &["'0'", "--random"]),
         (&["compare", "--machine", "random:x"], &["--machine random:x", "1000000"]),

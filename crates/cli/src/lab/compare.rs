@@ -5,15 +5,14 @@ use std::fmt::Write as _;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use homing_lab::experiments::{Comparison, MachineSet, Measure, NamedMachine, Sweep, Worst};
+use homing_lab::experiments::{
+    Comparison, MachineSet, Measure, NOISE_PCT, NamedMachine, Sweep, Worst,
+};
 use serde_json::{Value, json};
 
 use super::experiments::{ModelArgs, ShardArgs, simulate};
 use super::tables::{align, table};
 use crate::output;
-
-/// What counts as noise beside the spread of the seeds, in per cent.
-const NOISE_PCT: f64 = 0.5;
 
 /// The machine of the published workqueue tables.
 const DEFAULT_MACHINE: &str = "ryzen-9-3900x";
@@ -161,6 +160,11 @@ pub(super) fn told(measures: &[Measure]) -> String {
     }
     for (name, comparison) in Comparison::of_parts(measures) {
         parts.push(table_of(&format!("{name} against all of its policy"), &comparison));
+    }
+    if measures.iter().all(|measure| measure.key.seed == 0) {
+        parts.push(format!(
+            "one seed tells nothing of noise: what is behind by {NOISE_PCT} % counts; see --seeds"
+        ));
     }
     parts.join("\n\n")
 }

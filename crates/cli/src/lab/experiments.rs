@@ -14,8 +14,8 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 use homing::Features;
 use homing_lab::experiments::{
-    self, COMPARED, Cell, EXPERIMENTS, Experiment, HOSTS, HostModel, Measure, NamedMachine, Part,
-    Plan, Progress, Shard, Sweep,
+    self, COMPARED, Cell, EXPERIMENTS, Experiment, Follows, HOSTS, HostModel, Measure,
+    NamedMachine, Part, Plan, Progress, Shard, Sweep,
 };
 use homing_lab::fsync as real;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -154,6 +154,24 @@ fn seconds(text: &str) -> Result<f64, String> {
 }
 
 impl PlanArgs {
+    /// What is given and not followed is an error, not passed over.
+    fn check(&self, experiment: &Experiment) -> anyhow::Result<()> {
+        let ModelArgs { hosts, features, stale_ns } = &self.model;
+        let given = [
+            ("--machine", self.machine.is_some(), Follows::Machine),
+            ("--host", !hosts.is_empty(), Follows::All),
+            ("--features", !features.is_empty(), Follows::All),
+            ("--stale-ns", *stale_ns > 0, Follows::All),
+        ];
+        let unused = given.iter().find(|(_, given, needs)| *given && experiment.follows < *needs);
+        if let Some((option, ..)) = unused {
+            let takes = |e: &&Experiment| unused.is_some_and(|(.., needs)| e.follows >= *needs);
+            let takes: Vec<_> = EXPERIMENTS.iter().filter(takes).map(|e| e.name).collect();
+            bail!("{option} means nothing to {}: only to {}", experiment.name, takes.join(", "));
+        }
+        Ok(())
+    }
+
     fn plan(&self) -> anyhow::Result<Plan> {
         let machine = self.machine.as_deref().map(NamedMachine::find).transpose()?;
         let measured_ns = Duration::from_secs_f64(self.seconds).as_nanos() as u64;
@@ -225,6 +243,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
     let mut cells = Vec::new();
     for name in &args.names {
         let experiment = Experiment::find(name).context("clap knows the names")?;
+        args.plan.check(experiment)?;
         cells.extend(experiment.cells(&plan));
     }
     if args.shard.run(|| Sweep::new(&args.names, &plan), &mut cells)? {

@@ -14,6 +14,7 @@ mod machine;
 mod published;
 mod recommend;
 mod report;
+mod report_compared;
 mod run;
 mod shard;
 mod summary;
@@ -32,7 +33,7 @@ use serde::{Deserialize, Serialize};
 pub use homing_sim::HostModel;
 
 pub use compare_machines::MachineSet;
-pub use comparison::{COMPARED, Comparison, Worst};
+pub use comparison::{COMPARED, Comparison, NOISE_PCT, Worst};
 pub use machine::{MachineError, NamedMachine};
 pub use published::{Kind, PUBLISHED, Published, SOURCES, kind_of};
 pub use recommend::{Advice, Load, LoadError, Trial, recommend};
@@ -118,7 +119,20 @@ pub struct Experiment {
     pub metric: (&'static str, &'static str),
     /// Figures that are shown beside it, and what they are.
     pub beside: &'static [(&'static str, &'static str)],
+    /// What of a plan it follows, beside seeds and times.
+    pub follows: Follows,
     cells: fn(&Plan) -> Vec<Cell>,
+}
+
+/// What of a [`Plan`] an experiment follows, beside seeds and times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Follows {
+    /// Nothing: it has a machine of its own.
+    Nothing,
+    /// The machine.
+    Machine,
+    /// The machine, the models of the host's scheduler, and how homing is set.
+    All,
 }
 
 /// Of all the CPUs' time, what is used.
@@ -132,6 +146,7 @@ pub const EXPERIMENTS: [Experiment; 7] = [
         baseline: "SYSTEM",
         metric: ("mib_s", "MiB/s"),
         beside: &[CPU_USE],
+        follows: Follows::All,
         cells: workqueue::throughput,
     },
     Experiment {
@@ -140,6 +155,7 @@ pub const EXPERIMENTS: [Experiment; 7] = [
         baseline: "SYSTEM",
         metric: ("mib_s", "MiB/s"),
         beside: &[CPU_USE],
+        follows: Follows::All,
         cells: workqueue::latency,
     },
     Experiment {
@@ -148,6 +164,7 @@ pub const EXPERIMENTS: [Experiment; 7] = [
         baseline: "off",
         metric: ("rate", "transactions/s"),
         beside: &[("lock_pct", "waiting for the lock, % of CPU time"), CPU_USE],
+        follows: Follows::Machine,
         cells: wakequeue::pairs,
     },
     Experiment {
@@ -156,6 +173,7 @@ pub const EXPERIMENTS: [Experiment; 7] = [
         baseline: "off",
         metric: ("rate", "ms of computing a second"),
         beside: &[CPU_USE],
+        follows: Follows::Machine,
         cells: wakequeue::builds,
     },
     Experiment {
@@ -164,6 +182,7 @@ pub const EXPERIMENTS: [Experiment; 7] = [
         baseline: "sync",
         metric: ("files_per_s", "files/s"),
         beside: &[("aggregation", "commits that a log write carries")],
+        follows: Follows::Nothing,
         cells: commit::cells,
     },
     Experiment {
@@ -177,6 +196,7 @@ pub const EXPERIMENTS: [Experiment; 7] = [
             ("read_hits_pct", "fio's pages found, %"),
             ("written_per_s", "pages written to swap a second"),
         ],
+        follows: Follows::Nothing,
         cells: tenants::cells,
     },
     Experiment {
@@ -190,6 +210,7 @@ pub const EXPERIMENTS: [Experiment; 7] = [
             ("wakes_per_item", "wake-ups for an item"),
             ("pulled_per_item", "share of items pulled"),
         ],
+        follows: Follows::Nothing,
         cells: items::cells,
     },
 ];

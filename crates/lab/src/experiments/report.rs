@@ -7,7 +7,7 @@ use plotters::prelude::*;
 
 use super::{
     EXPERIMENTS, Experiment, Kind, Measure, Row, SOURCES, Stat, bracket, deltas, hosts, places,
-    policies, rms_error, rows,
+    policies, report_compared, rms_error, rows,
 };
 
 /// What the simulation leaves out.
@@ -34,6 +34,7 @@ pub fn report(measures: &[Measure]) -> String {
             section(&mut page, experiment, &rows);
         }
     }
+    report_compared::section(&mut page, measures);
     costs(&mut page);
     page.push_str("<h2>What is not modelled</h2><ul>");
     for what in NOT_MODELLED {
@@ -276,6 +277,6 @@ fn costs(page: &mut String) {
     page.push_str("</table>");
 }
 
-fn escaped(text: &str) -> String {
+pub(super) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
