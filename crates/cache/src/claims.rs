@@ -3,12 +3,15 @@
 //! A claim changes without the shard's doing, too: by what the group gets elsewhere, by another limit. So what
 //! is known of a group is checked when it is used, when the group gets something here, and in turn.
 
+use std::cell::Cell;
 use std::ops::ControlFlow;
 
 use crate::limits::Claim;
 
 /// Groups that are checked in turn for each search.
 const CHECKED: usize = 2;
+/// And so many where none was found that gives: that a group may not give any more is not to be seen otherwise.
+const CHECKED_IN_NEED: usize = 64;
 /// Lists that take more room than this are made shorter.
 const TRIMMED: usize = 16;
 
@@ -91,6 +94,11 @@ impl Claims {
             self.hand = (self.hand + 1) % self.places.len();
             self.set(self.hand, claim_of(self.hand));
         }
+        let found = Cell::new(false);
+        let mut show = |number, claim| {
+            found.set(true);
+            show(number, claim)
+        };
         for class in Claim::ALL.into_iter().take_while(|&class| class < kept) {
             let mut at = start;
             for _ in 0..self.classes[class as usize].len() {
@@ -110,6 +118,17 @@ impl Claims {
                 if self.classes[class as usize].is_empty() {
                     break;
                 }
+            }
+        }
+        if found.get() {
+            return;
+        }
+        for _ in 0..CHECKED_IN_NEED.min(self.places.len()) {
+            self.hand = (self.hand + 1) % self.places.len();
+            let claim = claim_of(self.hand);
+            self.set(self.hand, claim);
+            if claim < kept && show(self.hand, claim).is_break() {
+                return;
             }
         }
     }

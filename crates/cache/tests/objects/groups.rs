@@ -334,3 +334,20 @@ fn a_lowered_maximum_is_met_though_nothing_new_is_worth_its_place() {
     let weight = small.stats().weight;
     assert!(weight <= 100 + 64, "{weight}");
 }
+
+/// At the next insertion, however many groups there are.
+#[test]
+fn what_is_guaranteed_no_more_is_given() {
+    let cache: Cache<u64, u64> = Cache::builder().capacity(300).shards(1).build().unwrap();
+    let groups: Vec<_> = (0..30).map(|number| cache.group(&number.to_string())).collect();
+    for (number, group) in (0..).zip(&groups) {
+        group.set_min(10);
+        scan(&cache, group, number * 10..(number + 1) * 10);
+    }
+    let late = cache.group("late");
+    cache.insert_in(&late, 1_000, 0);
+    assert_eq!(late.stats().weight, 0, "all is guaranteed to others");
+    groups[17].set_min(0);
+    cache.insert_in(&late, 1_001, 0);
+    assert_eq!((late.stats().weight, groups[17].stats().weight), (1, 9));
+}

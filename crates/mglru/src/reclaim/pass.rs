@@ -336,7 +336,7 @@ impl Pass<'_> {
 
 impl Goal {
     fn enough(self) -> u64 {
-        if self.short == 0 { self.pages } else { self.pages.max(self.short + BATCH) }
+        if self.short == 0 { self.pages } else { self.pages.max(self.short.saturating_add(BATCH)) }
     }
 }
 
