@@ -46,7 +46,9 @@ impl Stop {
 
     fn register() -> io::Result<Self> {
         let (signalled, signal) = UnixStream::pair()?;
-        let signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
+        let mut all = vec![SIGINT, SIGTERM];
+        all.extend((!crate::serve::is_ignored(SIGHUP)).then_some(SIGHUP));
+        let signals = Signals::new(all)?;
         thread::spawn(move || {
             // The second one ends us at once: a server that does not answer takes its time.
             stop_then_end(signals, || drop((&signal).write_all(&[0])), || {});

@@ -235,7 +235,7 @@ fn collect(from: impl Read + Send + 'static, log: &Arc<Mutex<String>>) {
 }
 
 /// Foreign programs and the Debian packages they come in.
-const PACKAGES: [(&str, &str); 10] = [
+const PACKAGES: [(&str, &str); 11] = [
     ("cryptsetup", "cryptsetup-bin"),
     ("fio", "fio"),
     ("losetup", "mount"),
@@ -245,6 +245,7 @@ const PACKAGES: [(&str, &str); 10] = [
     ("nbdinfo", "libnbd-bin"),
     ("qemu-img", "qemu-utils"),
     ("qemu-io", "qemu-utils"),
+    ("script", "bsdutils"),
     ("setpriv", "util-linux"),
 ];
 
