@@ -79,7 +79,8 @@ impl Chosen {
 }
 
 fn workers(depth: usize) -> u32 {
-    u32::try_from(depth).unwrap_or(u32::MAX)
+    // The kernel's limit.
+    u32::try_from(depth.min(i32::MAX as usize)).expect("it fits")
 }
 
 /// There is none here.

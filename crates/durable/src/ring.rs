@@ -10,6 +10,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use io_uring::{IoUring, opcode, squeue, types};
 use rustix::event::EventfdFlags;
@@ -208,13 +209,13 @@ impl Loop {
             }
             match self.ring.submit_and_wait(1) {
                 Ok(_) => {}
-                // Busy: what has ended is to be taken first.
-                Err(error)
-                    if matches!(
-                        error.raw_os_error(),
-                        Some(libc::EINTR | libc::EBUSY | libc::EAGAIN)
-                    ) => {}
-                Err(error) => return self.fail(&error),
+                Err(error) => match error.raw_os_error() {
+                    // Busy: what has ended is to be taken first.
+                    Some(libc::EINTR | libc::EBUSY) => {}
+                    // For want of memory: to ask at once again and again takes a CPU, and gives none.
+                    Some(libc::EAGAIN) => thread::sleep(Duration::from_millis(1)),
+                    _ => return self.fail(&error),
+                },
             }
             let ended: Vec<_> =
                 self.ring.completion().map(|entry| (entry.user_data(), entry.result())).collect();
