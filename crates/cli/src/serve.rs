@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -340,6 +341,7 @@ fn volume(
         allow_discards: args.allow_discards,
     };
     options.check()?;
+    check_place(image)?;
     let passphrase: Passphrase = match key {
         Some(key) => key.clone(),
         None if throw_away => passphrase::random()?,
@@ -434,6 +436,21 @@ fn report_flush(
     let Err(failed) = result else { return Ok(()) };
     let lines: Vec<_> = failed.iter().map(|(name, error)| format!("{name}: {error}")).collect();
     bail!("the last flush failed; what was not flushed before may be lost: {}", lines.join("; "))
+}
+
+/// Whether a file can have this name, before anybody is asked for a passphrase and a key is derived.
+fn check_place(image: &Path) -> anyhow::Result<()> {
+    if image.as_os_str().as_bytes().ends_with(b"/") {
+        bail!("{} is a folder's name: give one of a file", image.display());
+    }
+    let folder = image.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new("."));
+    match fs::metadata(folder) {
+        Ok(found) if found.is_dir() => Ok(()),
+        Ok(_) => bail!("{} cannot be made: {} is no folder", image.display(), folder.display()),
+        Err(error) => Err(error)
+            .with_context(|| format!("{} cannot be made in {}", image.display(), folder.display())),
+    }
 }
 
 /// As by nohup. Where that cannot be told nobody has asked for it.

@@ -72,6 +72,22 @@ fn a_negative_number_is_refused_with_what_is_accepted() {
     refused(&scratch, &["disk.img", "--size", "-5"], &["-5", "--size", "as in 10G"]);
 }
 
+/// Before anybody is asked for a passphrase.
+#[test]
+fn a_place_where_no_file_can_be_is_refused_at_once() {
+    let scratch = Scratch::new();
+    for (image, mentions) in [
+        ("nonesuch/disk.img", ["nonesuch/disk.img cannot be made in nonesuch", "No such file"]),
+        ("key/disk.img", ["key/disk.img", "Not a directory"]),
+        ("disk.img/", ["disk.img/ is a folder's name", "give one of a file"]),
+    ] {
+        let mut command = scratch.command(&[image, "--size", "1M", "--key-file", "key"]);
+        let refused = command.args(["--socket", "socket"]).output().unwrap();
+        let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(mentions.iter().all(|mention| told.contains(mention)), "{told}");
+    }
+}
+
 #[test]
 fn no_connections_are_refused_in_words() {
     let args = ["disk.img", "--connections-max", "0"];
@@ -180,7 +196,7 @@ fn a_missing_image_needs_a_size() {
 #[test]
 fn sizes_that_cannot_be_are_refused() {
     let scratch = Scratch::new();
-    for size in ["1000", "0", "-5", "", "12Q", "1.5M", "M", "15E", "99999999999999999999"] {
+    for size in ["1000", "0", "-5", "", "12Q", "1.5.1M", "M", "15E", "99999999999999999999"] {
         refused(&scratch, &["disk.img", &format!("--size={size}")], &[size]);
     }
     refused(&scratch, &["disk.img", "--size", "1M", "--sector-size", "1000"], &["1000"]);

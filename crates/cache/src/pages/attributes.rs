@@ -296,7 +296,7 @@ mod tests {
             attributes.set(path, value).unwrap();
             assert_eq!(attributes.get(path).unwrap(), read, "{path} {value}");
         }
-        for (path, value) in [("cache/size", "1.5G"), ("cache/group/a/low", "5X")] {
+        for (path, value) in [("cache/size", "1.5"), ("cache/group/a/low", "5X")] {
             let refused = attributes.set(path, value).unwrap_err().to_string();
             assert!(refused.contains(value) && refused.contains("as in 10G"), "{refused}");
         }
