@@ -47,7 +47,7 @@ impl Terminal {
             let left = DEADLINE.saturating_sub(began.elapsed());
             match self.shown.recv_timeout(left) {
                 Ok(bytes) => self.text.push_str(&String::from_utf8_lossy(&bytes)),
-                Err(_) => panic!("no {what:?} in {:?}", self.text),
+                Err(error) => panic!("no {what:?} in {:?}: {error}", self.text),
             }
         }
     }

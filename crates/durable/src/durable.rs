@@ -11,7 +11,7 @@ use homing_runtime::{Runtime, WorkqueueError};
 
 use crate::backend::Backend;
 use crate::batch::{Batch, parent};
-use crate::calls::{Call, tell};
+use crate::calls::{Call, is_deep, tell};
 use crate::counters::{Counters, add};
 use crate::description::Description;
 use crate::early::WriteBack;
@@ -218,7 +218,7 @@ impl Durable {
     /// `done` with what came of it. Where nothing else is under way this thread does the sync, as in
     /// [`Durable::fdatasync_and_wait`], and then the call; otherwise this returns at once, and the
     /// worker that did the sync calls. `done` holds up those who are told after it: it should not
-    /// block. It may sync again, in this way too: what that calls is called after it has returned.
+    /// block. It may sync again, in this way too.
     ///
     /// ```
     /// # use homing_durable::Durable;
@@ -236,9 +236,15 @@ impl Durable {
         file: &impl Description,
         done: impl FnOnce(Result<(), DurabilityError>) + Send + 'static,
     ) {
-        match self.engine.alone(file, Kind::Data, false) {
-            Some(verdict) => tell([Box::new(done) as Call], &verdict),
-            None => self.begin(file, Kind::Data).outcome.call(done),
+        let is_deep = is_deep();
+        let alone = if is_deep { None } else { self.engine.alone(file, Kind::Data, false) };
+        if let Some(verdict) = alone {
+            return tell([Box::new(done) as Call], &verdict);
+        }
+        let asks = Asks { synced: self.begin(file, Kind::Data), call: Some(Box::new(done)) };
+        if is_deep {
+            // The verdict may be there already.
+            self.engine.execute(move || drop(asks));
         }
     }
 
@@ -408,5 +414,17 @@ impl fmt::Debug for Durable {
             .field("strategy", &self.strategy())
             .field("counters", &self.counters())
             .finish_non_exhaustive()
+    }
+}
+
+/// Who is to be called with what came of a sync; asks for that by whoever drops it.
+struct Asks {
+    synced: Synced,
+    call: Option<Call>,
+}
+
+impl Drop for Asks {
+    fn drop(&mut self) {
+        self.call.take().into_iter().for_each(|call| self.synced.outcome.call(call));
     }
 }

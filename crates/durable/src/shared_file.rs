@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use homing_runtime::blocking;
 
-use crate::calls::{Call, tell};
+use crate::calls::{Call, is_deep, tell};
 use crate::counters::add;
 use crate::durable::{Durable, Kind};
 use crate::engine::{Engine, nanoseconds, runtime_ended};
@@ -165,7 +165,8 @@ impl Shared {
             let alone = state.expected <= 1;
             state.pace.idle(alone, Instant::now());
         }
-        let beside = if state.pace.way() == Way::Beside { state.free.pop() } else { None };
+        let (is_beside, is_deep) = (state.pace.way() == Way::Beside, is_deep());
+        let beside = if is_beside && !is_deep { state.free.pop() } else { None };
         if let Some(file) = beside {
             state.under_way += 1;
             drop(state);
@@ -185,6 +186,9 @@ impl Shared {
         }
         state.led = true;
         drop(state);
+        if is_deep {
+            return self.hand_over(engine);
+        }
         let (group, verdict, more) = self.sync_together(engine);
         if more {
             self.hand_over(engine);

@@ -267,27 +267,30 @@ fn descriptions_are_of_one_file() {
     }
 }
 
-/// Each call asks for the next sync, which has its verdict at once where nobody else syncs.
+/// Each call asks for the next sync, which has its verdict at once where nobody else syncs, or the file has failed.
 #[test]
 fn a_call_may_sync_again_however_often() {
-    fn again(durable: Durable, file: SharedFile, left: u32, end: mpsc::Sender<()>) {
-        let (next, same) = (durable.clone(), file.clone());
-        let done = move |verdict: Result<(), DurabilityError>| {
-            verdict.unwrap();
-            match left {
-                0 => end.send(()).unwrap(),
-                _ => again(next, same, left - 1, end),
-            }
+    fn again(files: Arc<(Durable, SharedFile, Arc<File>)>, left: u32, end: mpsc::Sender<u32>) {
+        let same = Arc::clone(&files);
+        let done = move |verdict: Result<(), DurabilityError>| match left {
+            0 => end.send(u32::from(verdict.is_err())).unwrap(),
+            _ => again(same, left - 1, end),
         };
-        match left % 2 {
-            0 => durable.fdatasync_shared(&file, done),
-            _ => durable.fdatasync_and_then(&Arc::new(tempfile::tempfile().unwrap()), done),
+        let (durable, shared, file) = &*files;
+        match left % 3 {
+            0 => durable.fdatasync_shared(shared, done),
+            _ => durable.fdatasync_and_then(file, done),
         }
     }
-    let (runtime, folder) = (Runtime::new().unwrap(), tempfile::tempdir().unwrap());
-    let durable = Durable::with_system(&runtime, World::new().disk).unwrap();
-    let file = SharedFile::new(descriptions(&folder.path().join("shared"), 2)).unwrap();
-    let (end, ended) = mpsc::channel();
-    again(durable, file, 20_000, end);
-    ended.recv().unwrap();
+    let world = World::new();
+    let all = descriptions(&world.folder.path().join("shared"), 2);
+    let shared = SharedFile::new(all.clone()).unwrap();
+    let files = Arc::new((world.durable.clone(), shared, all[0].clone()));
+    for failed in 0..=1 {
+        let (end, ended) = mpsc::channel();
+        again(Arc::clone(&files), 20_000, end);
+        assert_eq!(ended.recv().unwrap(), failed);
+        world.disk.fail(FDATASYNC, &all[0], 1);
+        let _ = world.durable.fdatasync_and_wait(&all[0]);
+    }
 }

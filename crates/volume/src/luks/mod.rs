@@ -64,7 +64,9 @@ pub fn open(
     let cipher = Cipher::new(&key, header.sector_size);
     let sector = header.sector_size.bytes();
     let mut file = File::new(Arc::new(file), header.data_offset, size, sector);
-    below.into_iter().for_each(|below| file.hold(below));
+    if let Some(below) = below {
+        file.hold(below);
+    }
     Ok(Bytes::new(Crypt::new(file, cipher, header.allow_discards)))
 }
 
