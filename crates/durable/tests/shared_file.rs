@@ -270,13 +270,13 @@ fn descriptions_are_of_one_file() {
 /// Each call asks for the next sync, which has its verdict at once where nobody else syncs, or the file has failed.
 #[test]
 fn a_call_may_sync_again_however_often() {
-    fn again(files: Arc<(Durable, SharedFile, Arc<File>)>, left: u32, end: mpsc::Sender<u32>) {
-        let same = Arc::clone(&files);
+    fn again(files: &Arc<(Durable, SharedFile, Arc<File>)>, left: u32, end: mpsc::Sender<u32>) {
+        let same = Arc::clone(files);
         let done = move |verdict: Result<(), DurabilityError>| match left {
             0 => end.send(u32::from(verdict.is_err())).unwrap(),
-            _ => again(same, left - 1, end),
+            _ => again(&same, left - 1, end),
         };
-        let (durable, shared, file) = &*files;
+        let (durable, shared, file) = &**files;
         match left % 3 {
             0 => durable.fdatasync_shared(shared, done),
             _ => durable.fdatasync_and_then(file, done),
@@ -288,7 +288,7 @@ fn a_call_may_sync_again_however_often() {
     let files = Arc::new((world.durable.clone(), shared, all[0].clone()));
     for failed in 0..=1 {
         let (end, ended) = mpsc::channel();
-        again(Arc::clone(&files), 20_000, end);
+        again(&files, 20_000, end);
         assert_eq!(ended.recv().unwrap(), failed);
         world.disk.fail(FDATASYNC, &all[0], 1);
         let _ = world.durable.fdatasync_and_wait(&all[0]);
