@@ -72,9 +72,19 @@ fn fill_open_and_cut(path: &Path) {
         // Nothing is left for anybody.
         let rest = path.with_file_name(format!("rest{round}"));
         let _ = fs::write(&rest, vec![1; 1 << 20]);
-        let last = log.durable_sequence();
+        let mut last = log.durable_sequence();
         drop(log);
 
+        // However often it is opened again, and goes on a little.
+        for _ in 0..5 {
+            let (opened, _) = Log::open_with(&durable, path, SEGMENT).unwrap();
+            assert!(opened.durable_sequence() >= last);
+            // There may be a little room.
+            let sequence = opened.append(&[1; 10]).unwrap();
+            if opened.commit_and_wait(sequence).is_ok() {
+                last = sequence;
+            }
+        }
         let (opened, recovery) = Log::open_with(&durable, path, SEGMENT).unwrap();
         assert!(opened.last_sequence() >= last, "{recovery:?}");
         let cut = opened.last_sequence();

@@ -26,6 +26,8 @@ const SPARES: [&str; 2] = ["segment.spare-1", "segment.spare-2"];
 /// So much space each has, in bytes, but no more than a segment. Guessed: many a commit, and a small part of the
 /// 64 MiB of a segment.
 const SPARE_LEN: u64 = 256 << 10;
+/// With less one is of no use: a block, for a header.
+const SPARE_LEN_MIN: u64 = 4 << 10;
 
 /// A log's folder, locked as long as this lives.
 #[derive(Debug)]
@@ -103,10 +105,15 @@ impl Folder {
     ) -> Result<Tail, Failure> {
         let unborn = self.path.join(UNBORN);
         let mut made = write_unborn(system, &unborn, true, header, records);
+        let needed = (HEADER_LEN + records.len()) as u64;
         for spare in SPARES.map(|name| self.path.join(name)) {
             let is_full = made.as_ref().is_err_and(|failure| is_full(&failure.error));
             // What was begun goes first: that may be what it takes.
-            if !is_full || !with_spare || fs::rename(spare, &unborn).is_err() {
+            if !is_full
+                || !with_spare
+                || length_of(&spare) < needed
+                || fs::rename(spare, &unborn).is_err()
+            {
                 continue;
             }
             made = write_unborn(system, &unborn, false, header, records);
@@ -117,19 +124,43 @@ impl Folder {
         Ok(tail)
     }
 
-    /// Sees that there are spare segments that have their space, as long as a segment at most. Where the disk is
-    /// full already there are none, and nothing but that depends on them.
+    /// How much room there is on a disk that is full.
+    pub(super) fn spare_len(&self) -> u64 {
+        SPARES.map(|name| length_of(&self.path.join(name))).into_iter().max().unwrap_or(0)
+    }
+
+    /// Sees that there are spare segments that have their space: as much as a segment at most, and less on a disk that
+    /// is about full. Where it is full already there are none, and nothing but that depends on them.
     pub(super) fn make_spares(&self, segment_length: u64) {
-        for name in SPARES {
-            let made = open_or_make(&self.path.join(name), false).and_then(|file| {
-                let (length, enough) = (file.metadata()?.len(), SPARE_LEN.min(segment_length));
-                let zeroes = vec![0; enough.saturating_sub(length) as usize];
-                file.write_all_at(&zeroes, length)
-            });
-            if made.is_err() {
-                return;
-            }
+        let enough = SPARE_LEN.min(segment_length);
+        let make = |name| self.make_spare(name, enough).is_ok_and(|length| length >= enough);
+        let made = SPARES.map(make);
+        if !made.contains(&false) {
+            return;
         }
+        // Space that was freed may be free only when the journal has been committed.
+        #[cfg(target_os = "linux")]
+        let _ = rustix::fs::syncfs(&self.file);
+        SPARES.into_iter().for_each(|name| _ = make(name));
+    }
+
+    /// How long it is then.
+    fn make_spare(&self, name: &str, enough: u64) -> io::Result<u64> {
+        let file = open_or_make(&self.path.join(name), false)?;
+        let length = file.metadata()?.len();
+        let mut wanted = enough;
+        while wanted > length.max(SPARE_LEN_MIN) {
+            let made = file.write_all_at(&vec![0; (wanted - length) as usize], length);
+            // Or after a power cut it has no space, and others have taken that by then.
+            match made.and_then(|()| file.sync_all()) {
+                Ok(()) => return Ok(wanted),
+                // Its length is what it is worth.
+                Err(error) if is_full(&error) => file.set_len(length)?,
+                Err(error) => return Err(error),
+            }
+            wanted /= 2;
+        }
+        Ok(length)
     }
 
     /// Removes segments, in any order as far as a crash is concerned: a later segment says that
@@ -150,12 +181,17 @@ impl Folder {
     }
 }
 
+/// 0 where there is no such file.
+fn length_of(path: &Path) -> u64 {
+    fs::metadata(path).map_or(0, |found| found.len())
+}
+
 fn open_or_make(path: &Path, truncate: bool) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(truncate).open(path)
 }
 
-/// Writes a segment and syncs it, over what is there if not `truncate`: with as much space as that has.
+/// Writes a segment and syncs it; over what is there if not `truncate`, in the space that has.
 fn write_unborn(
     system: &dyn System,
     path: &Path,
@@ -172,11 +208,12 @@ fn write_unborn(
     system.write(&file, records, HEADER_LEN as u64)?;
     let end = (HEADER_LEN + records.len()) as u64;
     if end < length {
-        // Nothing of what was there: it might look like records behind these.
-        system.write(&file, &vec![0; (length - end) as usize], end)?;
+        // Nothing of what was there: it might look like records behind these. And its space is another spare one's.
+        let cut = file.set_len(end);
+        cut.map_err(|error| Failure { operation: "ftruncate", error })?;
     }
     system.sync(&file, Kind::All)?;
-    Ok(Tail { file: Arc::new(file), end, allocated: end.max(length) })
+    Ok(Tail { file: Arc::new(file), end, allocated: end })
 }
 
 pub(super) fn is_full(error: &io::Error) -> bool {

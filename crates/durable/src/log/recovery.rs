@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::Sequence;
 use super::error::LogError;
-use super::folder::{Folder, read_at, reopen};
+use super::folder::{Folder, is_full, read_at, reopen};
 use super::format::{self, HEADER_LEN, Header, Scan};
 use super::lead::Tail;
 use crate::system::System;
@@ -129,7 +129,19 @@ fn open_last(
         })?;
     }
     let header = Header { first, ..*of };
-    let created = folder.create(system, &header, &write, true);
+    let mut first = first;
+    let mut created = folder.create(system, &header, &write, false);
+    if created.as_ref().is_err_and(|failure| is_full(&failure.error)) {
+        created = if end <= folder.spare_len() {
+            // All of the segment goes into a spare one, and takes its place, so that no space is lost.
+            first = of.first;
+            write.resize(end as usize - HEADER_LEN, 0);
+            old.read_exact_at(&mut write, HEADER_LEN as u64).map_err(io("read"))?;
+            folder.create(system, of, &write, true)
+        } else {
+            folder.create(system, &header, &write, true)
+        };
+    }
     let tail = created.map_err(|failure| io("write anew the end of")(failure.error))?;
     if first > of.first {
         // What is behind in the one before is not needed any more, but who reads may have it open.
