@@ -103,7 +103,7 @@ impl Group {
     }
 
     /// Allows it so much. As shards evict on their own, it may be exceeded by one entry for each shard. What it has
-    /// above that goes with what it gets next, up to 16 entries for each.
+    /// above that goes with what it gets next, 16 entries or twice the weight for each.
     pub fn set_max(&self, weight: u64) {
         self.limits.max.store(weight, Relaxed);
     }

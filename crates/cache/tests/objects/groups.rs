@@ -351,3 +351,20 @@ fn what_is_guaranteed_no_more_is_given() {
     cache.insert_in(&late, 1_001, 0);
     assert_eq!((late.stats().weight, groups[17].stats().weight), (1, 9));
 }
+
+#[test]
+fn what_is_heavy_takes_no_group_that_is_above_its_maximum_further() {
+    let weigher = |_: &u64, weight: &u64| *weight as u32;
+    let cache = Cache::builder().capacity(10_000_000).shards(1).weigher(weigher).build().unwrap();
+    let small = cache.group("small");
+    for key in 0..100_000 {
+        cache.insert_in(&small, key, 1);
+    }
+    small.set_max(10_000);
+    for key in 200_000..200_100 {
+        let before = small.stats().weight;
+        cache.insert_in(&small, key, 1_000);
+        assert!(small.stats().weight <= before.max(10_000));
+    }
+    assert_eq!(small.stats().weight, 10_000);
+}

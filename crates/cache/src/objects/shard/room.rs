@@ -14,8 +14,8 @@ use crate::sync::atomic::Ordering::Relaxed;
 /// How many groups an eviction looks at, at most.
 const CANDIDATES: usize = 8;
 
-/// How many entries above its limit, where that was lowered, a group gives for each that comes: as other shards do
-/// meanwhile, it goes evenly.
+/// How many entries above its limit, where that was lowered, a group gives at least for each that comes: as other
+/// shards do meanwhile, it goes evenly.
 const TRIMMED: usize = 16;
 
 /// What became of room for a new entry.
@@ -42,7 +42,7 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         if self.pinned > left || self.counted(group).is_some_and(|group| !group.may_have(weight)) {
             return Room::None;
         }
-        let is_trimmed = !self.is_full(group, 0) || self.trim(group, common, gone);
+        let is_trimmed = !self.is_full(group, 0) || self.trim(group, weight, common, gone);
         if self.is_full(group, weight) {
             if self.declines(hash, group, common) {
                 return Room::Declined;
@@ -90,17 +90,21 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         declined
     }
 
-    /// Evicts some of what a group has above its limit. Whether nothing is left of that.
+    /// Evicts some of what a group has above its limit, and no less than twice this weight, which comes. Whether
+    /// nothing is left of that.
     fn trim<S: BuildHasher>(
         &mut self,
         group: usize,
+        weight: u64,
         common: &Common<K, V, S>,
         gone: &mut Departures<K, V>,
     ) -> bool {
-        for _ in 0..TRIMMED {
-            if !self.is_full(group, 0) || !self.evict_from(group, true, common, gone) {
-                break;
-            }
+        let (before, mut count) = (self.weight, 0);
+        while self.is_full(group, 0)
+            && (count < TRIMMED || before - self.weight < weight.saturating_mul(2))
+            && self.evict_from(group, true, common, gone)
+        {
+            count += 1;
         }
         !self.is_full(group, 0)
     }
