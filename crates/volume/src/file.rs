@@ -38,9 +38,14 @@ pub struct File {
     forced: Arc<Forced>,
     /// Held while writing: see [`File::turn`].
     writing: Mutex<()>,
-    /// What is locked as long as this lives, beside the file.
-    held: Option<fs::File>,
+    /// What keeps others from the file as long as this lives.
+    held: Option<Box<dyn Held>>,
 }
+
+/// What can be kept beside a file.
+pub(crate) trait Held: std::fmt::Debug + Send + Sync {}
+
+impl<T: std::fmt::Debug + Send + Sync> Held for T {}
 
 impl File {
     /// Uses `size` bytes of `file` from `start` on.
@@ -54,10 +59,10 @@ impl File {
         Self { file, start, size, block_size, syncs, forced, writing, held: None }
     }
 
-    /// Keeps another file open, and so locked, as long as this one is.
+    /// Keeps this as long as the file.
     #[cfg(target_os = "linux")]
-    pub(crate) fn hold(&mut self, other: fs::File) {
-        self.held = Some(other);
+    pub(crate) fn hold(&mut self, what: Box<dyn Held>) {
+        self.held = Some(what);
     }
 
     /// Waits for its turn to write. The kernel writes to a file by one thread at a time, and lets

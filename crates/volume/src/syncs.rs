@@ -11,8 +11,7 @@
 //! * `SYNC-2` A failure poisons the device before the description is let go, so whoever syncs
 //!   through it next finds the device poisoned. The engine keeps it for its own descriptions.
 //!
-//! Descriptions are never closed before all of them are: closing one takes the process's record
-//! lock off the file. For the same reason the engine gets references, never duplicates.
+//! The engine gets references, never duplicates: those would share the description, and what it hears.
 
 use std::fs;
 use std::io;

@@ -100,8 +100,9 @@ pub enum LuksError {
     },
     /// A size that cannot be had.
     #[error(
-        "a volume of {size} bytes cannot be made: use a multiple of {sector_size} bytes, not 0 and less \
-         than 8 EiB"
+        "a volume of {size} bytes cannot be made: use a multiple of {sector_size} bytes, as {whole}, not 0 and \
+         less than 8 EiB",
+        whole = (size / u64::from(*sector_size)).max(1) * u64::from(*sector_size)
     )]
     Size {
         /// The size asked for.

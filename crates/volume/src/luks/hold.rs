@@ -16,13 +16,28 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use rustix::fs::OFlags;
+use rustix::fs::{FlockOperation, OFlags};
 
 use super::{Access, LuksError, check_kind};
 
+/// Holds what is locked, until it is dropped. Closing the files is not enough: a child that another thread has just
+/// begun has them, too, until it runs its program, and with them the locks.
+#[derive(Debug)]
+pub(super) struct Lock(Vec<Arc<fs::File>>);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        for file in &self.0 {
+            // Where this fails closing has to do.
+            let _ = set_lock(file, libc::F_UNLCK);
+        }
+    }
+}
+
 /// Opens a container's file, and holds it; and the file below it, where it is a loop device.
-pub(super) fn open(path: &Path, access: Access) -> Result<(fs::File, Option<fs::File>), LuksError> {
+pub(super) fn open(path: &Path, access: Access) -> Result<(Arc<fs::File>, Lock), LuksError> {
     let write = access == Access::ReadWrite;
     let found = check_kind(path)?;
     let is_device = found.file_type().is_block_device();
@@ -41,23 +56,43 @@ pub(super) fn open(path: &Path, access: Access) -> Result<(fs::File, Option<fs::
     if is_locked_by_others(&file, write) {
         return Err(in_use());
     }
+    let file = Arc::new(file);
+    let mut lock = Lock(vec![Arc::clone(&file)]);
     if is_device {
-        // Whoever may not open it cannot serve it either.
-        let below = file_below(&found).and_then(|below| options.custom_flags(0).open(below).ok());
-        if below.as_ref().is_some_and(|below| is_locked_by_others(below, write)) {
-            return Err(in_use());
+        // Whoever may not open it cannot serve it either. In another namespace it may be anything.
+        options.custom_flags(OFlags::NONBLOCK.bits().cast_signed());
+        let below = file_below(&found).and_then(|below| options.open(below).ok());
+        let is_file = |below: &fs::File| below.metadata().is_ok_and(|below| below.is_file());
+        if let Some(below) = below.filter(is_file) {
+            if is_locked_by_others(&below, write) {
+                return Err(in_use());
+            }
+            lock.0.push(Arc::new(below));
         }
-        return Ok((file, below));
-    }
-    if write && let Some(device) = loop_device_over(&found) {
+    } else if write && let Some(device) = loop_device_over(&found) {
         return Err(LuksError::HasLoopDevice { path: path.to_owned(), device });
     }
-    Ok((file, None))
+    Ok((file, lock))
 }
 
 /// Takes the lock, unless somebody has it. Filesystems without locks: as good as it gets.
 fn is_locked_by_others(file: &fs::File, exclusive: bool) -> bool {
     let kind = if exclusive { libc::F_WRLCK } else { libc::F_RDLCK };
+    let held = |errno: i32| matches!(errno, libc::EAGAIN | libc::EACCES);
+    match set_lock(file, kind) {
+        // A kernel without such locks: one of the process, then.
+        Err(libc::EINVAL) => {
+            let exclusive = FlockOperation::NonBlockingLockExclusive;
+            let shared = FlockOperation::NonBlockingLockShared;
+            let operation = if kind == libc::F_WRLCK { exclusive } else { shared };
+            let locked = rustix::fs::fcntl_lock(file, operation);
+            locked.is_err_and(|errno| held(errno.raw_os_error()))
+        }
+        locked => locked.is_err_and(held),
+    }
+}
+
+fn set_lock(file: &fs::File, kind: libc::c_int) -> Result<(), i32> {
     // All of the file: from 0 on, however long. The rest is for answers.
     let lock = libc::flock {
         l_type: kind as libc::c_short,
@@ -68,8 +103,8 @@ fn is_locked_by_others(file: &fs::File, exclusive: bool) -> bool {
     };
     // SAFETY: the descriptor is open, and the kernel only reads what it is given.
     let locked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &lock) };
-    let errno = io::Error::last_os_error().raw_os_error();
-    locked == -1 && matches!(errno, Some(libc::EAGAIN | libc::EACCES))
+    let errno = || io::Error::last_os_error().raw_os_error().unwrap_or(0);
+    if locked == -1 { Err(errno()) } else { Ok(()) }
 }
 
 /// The file that a loop device shows.

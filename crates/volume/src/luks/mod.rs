@@ -54,7 +54,7 @@ pub fn open(
     passphrase: &[u8],
     access: Access,
 ) -> Result<Bytes<Crypt<File>>, LuksError> {
-    let (file, below) = hold::open(path, access)?;
+    let (file, lock) = hold::open(path, access)?;
     let length = length_of(path, &file)?;
     let (header, key) = header::unlock(path, &file, length, passphrase)?;
     let size = header.data_size(path, length)?;
@@ -63,10 +63,8 @@ pub fn open(
     })?;
     let cipher = Cipher::new(&key, header.sector_size);
     let sector = header.sector_size.bytes();
-    let mut file = File::new(Arc::new(file), header.data_offset, size, sector);
-    if let Some(below) = below {
-        file.hold(below);
-    }
+    let mut file = File::new(file, header.data_offset, size, sector);
+    file.hold(Box::new(lock));
     Ok(Bytes::new(Crypt::new(file, cipher, header.allow_discards)))
 }
 
