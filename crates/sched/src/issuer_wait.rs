@@ -81,7 +81,7 @@ impl IssuerWait {
     }
 
     /// Whether issuers are called again before an item of this length would be half over: then it takes more of their time
-    /// than it uses of what they leave.
+    /// than it uses of what they leave. Always before items of more than twice the longest wait that counts, 1 ms.
     pub const fn is_brief(self, item_ns: u64) -> bool {
         self.mean_ns != 0 && self.mean_ns < item_ns / 2
     }

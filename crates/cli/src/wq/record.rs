@@ -58,12 +58,13 @@ pub(crate) fn run(args: &RecordArgs) -> anyhow::Result<()> {
     // Whatever has become of the recording: it costs. By a new connection, as one that rests is closed.
     let ended = args.control.connect().and_then(|mut client| client.set(LIMIT, "0"));
     let recorded = recorded?;
-    ended?;
     if args.out == Path::new("-") {
-        return output::print(recorded.as_bytes());
+        output::print(recorded.as_bytes())?;
+        return Ok(ended?);
     }
     fs::write(&args.out, &recorded)
         .with_context(|| format!("cannot write {}", args.out.display()))?;
+    ended?;
     let (count, file) = (recorded.lines().count().saturating_sub(1), args.out.display());
     output::print_line(&format!("{file}: {count} decisions; homing lab replay {file}"))
 }

@@ -87,7 +87,8 @@ pub enum ShardError {
         path: PathBuf,
     },
     /// A part has not all of its lines.
-    #[error("{path} has been cut off or changed: it is to end with how many runs it has, and has {runs}",
+    #[error("{path} has been cut off or changed: it is to end with how many runs it has, and has {runs}; \
+        give the command of this part again, and it goes on with the rest",
         path = path.display())]
     Cut {
         /// The file.
