@@ -141,7 +141,7 @@ impl Folder {
         // Space that was freed may be free only when the journal has been committed.
         #[cfg(target_os = "linux")]
         let _ = rustix::fs::syncfs(&self.file);
-        SPARES.into_iter().for_each(|name| _ = make(name));
+        let _ = SPARES.map(make);
     }
 
     /// How long it is then.
