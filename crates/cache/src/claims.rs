@@ -91,8 +91,7 @@ impl Claims {
         mut show: impl FnMut(usize, Claim) -> ControlFlow<()>,
     ) {
         for _ in 0..CHECKED.min(self.places.len()) {
-            self.hand = (self.hand + 1) % self.places.len();
-            self.set(self.hand, claim_of(self.hand));
+            self.check_next(&claim_of);
         }
         let found = Cell::new(false);
         let mut show = |number, claim| {
@@ -124,13 +123,19 @@ impl Claims {
             return;
         }
         for _ in 0..CHECKED_IN_NEED.min(self.places.len()) {
-            self.hand = (self.hand + 1) % self.places.len();
-            let claim = claim_of(self.hand);
-            self.set(self.hand, claim);
-            if claim < kept && show(self.hand, claim).is_break() {
+            let (number, claim) = self.check_next(&claim_of);
+            if claim < kept && show(number, claim).is_break() {
                 return;
             }
         }
+    }
+
+    /// Of the group whose turn it is: its number, and its claim now.
+    fn check_next(&mut self, claim_of: &impl Fn(usize) -> Claim) -> (usize, Claim) {
+        self.hand = (self.hand + 1) % self.places.len();
+        let claim = claim_of(self.hand);
+        self.set(self.hand, claim);
+        (self.hand, claim)
     }
 
     pub(crate) fn memory(&self) -> usize {
