@@ -8,10 +8,12 @@ use std::sync::{Mutex, Once, PoisonError};
 use std::thread;
 
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::consts::SIGQUIT;
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 use zeroize::Zeroizing;
+
+use crate::stop::ending_signals;
 
 /// The longest line that a terminal hands over, with its end.
 const LINE_MAX: usize = 4096;
@@ -84,8 +86,7 @@ fn watch_signals() -> io::Result<()> {
     static WATCHED: Once = Once::new();
     let mut outcome = Ok(());
     WATCHED.call_once(|| {
-        let mut all = vec![SIGINT, SIGTERM, SIGQUIT];
-        all.extend((!crate::serve::is_ignored(SIGHUP)).then_some(SIGHUP));
+        let all = ending_signals().into_iter().chain([SIGQUIT]);
         outcome = Signals::new(all).map(|signals| _ = thread::spawn(|| end_by(signals)));
     });
     outcome

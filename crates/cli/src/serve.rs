@@ -21,7 +21,7 @@ use homing_server::{
 use homing_volume::luks::{self, Access, FormatOptions, Kdf};
 use homing_volume::{Block, FILES_EACH, SectorSize};
 use sd_notify::NotifyState;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::consts::SIGXFSZ;
 use signal_hook::iterator::Signals;
 
 use crate::announce::{Offer, announce};
@@ -30,7 +30,7 @@ use crate::count::count;
 use crate::images::{self, export_name};
 use crate::passphrase::{self, Passphrase};
 use crate::prompt;
-use crate::stop::stop_then_end;
+use crate::stop::{ending_signals, stop_then_end};
 use crate::try_load;
 
 /// The volume of `--try`, unless `--size` says otherwise.
@@ -214,10 +214,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
 
     drop(key);
     // Until here a signal ends us at once: no container is half made, and none has been written to.
-    let mut ending = vec![SIGINT, SIGTERM];
-    // The terminal is closed; with a cache there may be much that only we have.
-    ending.extend((!is_ignored(SIGHUP)).then_some(SIGHUP));
-    let signals = Signals::new(ending).context("cannot handle signals")?;
+    let signals = Signals::new(ending_signals()).context("cannot handle signals")?;
     prompt::leave_signals_to_others();
     let has_tls = tls.is_some();
     let options = ServerOptions {
@@ -451,14 +448,6 @@ fn check_place(image: &Path) -> anyhow::Result<()> {
         Err(error) => Err(error)
             .with_context(|| format!("{} cannot be made in {}", image.display(), folder.display())),
     }
-}
-
-/// As by nohup. Where that cannot be told nobody has asked for it.
-pub(crate) fn is_ignored(signal: i32) -> bool {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    let ignored = ignored.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
-    ignored.unwrap_or(0) >> (signal - 1) & 1 == 1
 }
 
 fn stop_on_signal(signals: Signals, server: &homing_server::ServerHandle, stopped: &AtomicBool) {

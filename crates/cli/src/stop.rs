@@ -34,6 +34,21 @@ pub(crate) fn stop_then_end(mut signals: Signals, stop: impl Fn(), before_end: i
     }
 }
 
+/// Those at which a program ends in order: also where its terminal is closed, since there may be much that only we have.
+pub(crate) fn ending_signals() -> Vec<i32> {
+    let mut all = vec![SIGINT, SIGTERM];
+    all.extend((!is_ignored(SIGHUP)).then_some(SIGHUP));
+    all
+}
+
+/// As by nohup. Where that cannot be told nobody has asked for it.
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
+    ignored.unwrap_or(0) >> (signal - 1) & 1 == 1
+}
+
 /// When to stop: on a signal, or when nobody reads our output any more.
 pub(crate) struct Stop {
     signalled: UnixStream,
@@ -46,9 +61,7 @@ impl Stop {
 
     fn register() -> io::Result<Self> {
         let (signalled, signal) = UnixStream::pair()?;
-        let mut all = vec![SIGINT, SIGTERM];
-        all.extend((!crate::serve::is_ignored(SIGHUP)).then_some(SIGHUP));
-        let signals = Signals::new(all)?;
+        let signals = Signals::new(ending_signals())?;
         thread::spawn(move || {
             // The second one ends us at once: a server that does not answer takes its time.
             stop_then_end(signals, || drop((&signal).write_all(&[0])), || {});
