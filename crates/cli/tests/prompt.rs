@@ -23,6 +23,8 @@ impl Terminal {
     fn run(scratch: &Scratch, command: &str) -> Option<Self> {
         let mut script = tool("script")?.command();
         script.args(["-q", "-e", "-c", command, "/dev/null"]).current_dir(scratch.path("."));
+        // That which `script` gives the command to, which is told of a Ctrl-C as well.
+        script.env("SHELL", "/bin/sh");
         let mut child = script.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (mut stdout, (sender, shown)) = (child.stdout.take().unwrap(), channel());
         thread::spawn(move || {
@@ -74,8 +76,11 @@ fn homing() -> String {
 #[test]
 fn a_passphrase_is_asked_for_twice_taken_as_it_is_typed_and_not_shown() {
     let scratch = Scratch::new();
-    let make =
-        format!("{} serve disk.img --size 1M --socket socket {}", homing(), CHEAP_KEYS.join(" "));
+    let make = format!(
+        "exec {} serve disk.img --size 1M --socket socket {}",
+        homing(),
+        CHEAP_KEYS.join(" ")
+    );
     let Some(mut terminal) = Terminal::run(&scratch, &make) else { return };
     let secret = "  tr\u{fc}b, with\ta tab ";
     let mut shown = String::new();
@@ -93,7 +98,7 @@ fn a_passphrase_is_asked_for_twice_taken_as_it_is_typed_and_not_shown() {
     assert!(!shown.contains("a tab"), "{shown}");
     // What was typed is what a file of the same bytes holds.
     fs::write(scratch.path("key"), secret).unwrap();
-    let keyed = format!("{} serve disk.img --socket socket --key-file key", homing());
+    let keyed = format!("exec {} serve disk.img --socket socket --key-file key", homing());
     let mut terminal = Terminal::run(&scratch, &keyed).unwrap();
     terminal.until("socket");
     terminal.type_in(b"\x03");
