@@ -1,5 +1,7 @@
 //! What is known before the first item: the queues there can be, and what is near what.
 
+use std::iter;
+
 use homing_topology::{CPU_COUNT_MAX, CpuId, CpuSet, Distance, Machine, Pods, Scope};
 use serde::{Deserialize, Serialize};
 
@@ -116,6 +118,8 @@ pub struct Layout {
     rings_of: Vec<u16>,
     /// CPUs by distance: those of the LLC, of the rest of the node, then node by node.
     rings: Vec<Vec<CpuSet>>,
+    /// For each CPU and each of its rings where it begins to search it.
+    starts: Vec<Vec<CpuId>>,
     /// For each possible CPU the CPUs of its core.
     cores: Vec<CpuSet>,
     has_siblings: bool,
@@ -131,6 +135,7 @@ impl Layout {
             leaders: Level::ALL.map(|_| CpuSet::EMPTY),
             rings_of: vec![0; CPU_COUNT_MAX],
             rings: Vec::new(),
+            starts: vec![Vec::new(); CPU_COUNT_MAX],
             cores: vec![CpuSet::EMPTY; CPU_COUNT_MAX],
             has_siblings: false,
             machine: machine.clone(),
@@ -183,8 +188,13 @@ impl Layout {
             }
             by_distance.sort_by_key(|(distance, _)| *distance);
             let index = self.rings.len() as u16;
-            cache.iter().for_each(|cpu| self.rings_of[cpu.index()] = index);
-            self.rings.push(by_distance.into_iter().map(|(_, ring)| ring).collect());
+            let rings: Vec<CpuSet> = by_distance.into_iter().map(|(_, ring)| ring).collect();
+            for (rank, cpu) in cache.iter().enumerate() {
+                self.rings_of[cpu.index()] = index;
+                let start = |ring: &CpuSet| spread(ring, cpu, rank, cache.len());
+                self.starts[cpu.index()] = rings.iter().map(start).collect();
+            }
+            self.rings.push(rings);
         }
     }
 
@@ -229,6 +239,13 @@ impl Layout {
         &self.rings[usize::from(self.rings_of[cpu.index()])]
     }
 
+    /// The rings of `cpu`, each with the CPU at which it begins to search it: CPUs of one cache begin all around a
+    /// ring, so that they do not stampede for the same work.
+    pub(crate) fn searches(&self, cpu: CpuId) -> impl Iterator<Item = (&CpuSet, CpuId)> {
+        let starts = self.starts[cpu.index()].iter().copied().chain(iter::repeat(cpu));
+        self.rings(cpu).iter().zip(starts)
+    }
+
     /// Where an item named for `cpu` is at home: `cpu` itself, or the nearest CPU with a worker.
     pub fn nearest_active(&self, cpu: CpuId, active: &CpuSet) -> CpuId {
         if active.contains(cpu) {
@@ -260,6 +277,17 @@ impl Layout {
     pub fn queue(&self, pool: PoolId, attributes: Attributes, cpu: CpuId) -> QueueId {
         QueueId { pool, leader: self.leader(attributes.level(), cpu) }
     }
+}
+
+/// Where `cpu`, which is the `rank`th of `count` in its cache, begins to search a ring: behind itself, and as far
+/// behind as spreads all of them evenly.
+fn spread(ring: &CpuSet, cpu: CpuId, rank: usize, count: usize) -> CpuId {
+    if ring.contains(cpu) {
+        return cpu;
+    }
+    let behind = ring.iter().position(|other| other > cpu).unwrap_or(0);
+    let at = (behind + rank * ring.len() / count) % ring.len();
+    ring.iter().nth(at).unwrap_or(cpu)
 }
 
 #[cfg(test)]
@@ -294,6 +322,25 @@ mod tests {
             let total: usize = rings.iter().map(CpuSet::len).sum();
             let union = rings.iter().fold(CpuSet::EMPTY, |set, ring| set.or(ring));
             assert_eq!((total, union), (machine.online().len(), *machine.online()));
+        }
+    }
+
+    #[test]
+    fn cpus_of_one_cache_begin_to_search_all_around() {
+        for (grid, different) in [("1x12x8x1", 8), ("1x4x8x1", 3), ("4x2x4x2", 6), ("1x2x4x1", 1)] {
+            let machine = Machine::from_grid(grid).unwrap();
+            let layout = Layout::new(&machine).unwrap();
+            for cache in layout.pods(Scope::Cache).iter() {
+                let first = |cpu| {
+                    let (ring, start) = layout.searches(cpu).last().unwrap();
+                    layout.leaders(Level::Shard).and(ring).first_from(start).unwrap()
+                };
+                let victims: CpuSet = cache.iter().map(first).collect();
+                assert_eq!(victims.len(), different, "{grid}: {victims}");
+                assert!(cache.iter().all(|cpu| layout.searches(cpu).next().unwrap().1 == cpu));
+            }
+            let offline = layout.searches(cpu(1000)).count();
+            assert_eq!(offline, layout.rings(cpu(1000)).len());
         }
     }
 

@@ -109,8 +109,8 @@ pub fn before_park(
     if let Some(queue) = own.min_by_key(|queue| shares.had_ns(queue.pool)) {
         return Next::Take { queue, reach: Reach::Home };
     }
-    for ring in layout.rings(cpu) {
-        let around = pools().filter_map(|pool| scan.around(pool, ring));
+    for (ring, start) in layout.searches(cpu) {
+        let around = pools().filter_map(|pool| scan.around(pool, ring, start));
         if let Some((queue, reach)) = around.min_by_key(|(queue, _)| shares.had_ns(queue.pool)) {
             return Next::Take { queue, reach };
         }
@@ -172,12 +172,11 @@ impl<F: Facts> Scan<'_, F> {
         serves.then_some(queue)
     }
 
-    /// The next queue of a pool in a ring that this CPU may take from now.
-    fn around(&mut self, pool: PoolId, ring: &CpuSet) -> Option<(QueueId, Reach)> {
+    /// The next queue of a pool in a ring that this CPU may take from now, from `start` on.
+    fn around(&mut self, pool: PoolId, ring: &CpuSet, start: CpuId) -> Option<(QueueId, Reach)> {
         let attributes = self.facts.attributes(pool);
         let mut leaders = self.layout.leaders(attributes.level()).and(ring);
-        // Different CPUs begin with different victims, so that thieves do not stampede.
-        while let Some(leader) = leaders.first_from(self.cpu) {
+        while let Some(leader) = leaders.first_from(start) {
             leaders.remove(leader);
             let queue = QueueId { pool, leader };
             let waiting = self.facts.waiting(queue);
@@ -490,7 +489,7 @@ mod tests {
         assert_eq!(take(Features::SWQUEUE, 6), Ok((4, Reach::Llc)));
         assert_eq!(take(Features::SWQUEUE, 12), Err(0));
         assert_eq!(take(Features::XSTEAL, 12), Ok((8, Reach::Node)));
-        assert_eq!(take(Features::XSTEAL, 6), Ok((0, Reach::Node)), "over the cache's own");
+        assert_eq!(take(Features::XSTEAL, 6), Ok((2, Reach::Node)), "over the cache's own");
     }
 
     #[test]
