@@ -124,6 +124,8 @@ impl Futures {
 struct Entry {
     shared: Arc<Shared>,
     place: (usize, usize),
+    /// Its workqueue, where that counts its futures.
+    counted: Option<Arc<WorkqueueState>>,
 }
 
 impl Drop for Entry {
@@ -132,6 +134,9 @@ impl Drop for Entry {
         let waker = lock(&self.shared.futures.shards[shard]).try_remove(key);
         // Outside the lock: it may be the last thing that keeps the future's allocation.
         drop(waker);
+        if let Some(workqueue) = &self.counted {
+            workqueue.futures.fetch_sub(1, Ordering::Release);
+        }
     }
 }
 
@@ -146,7 +151,11 @@ where
     F::Output: Send + 'static,
 {
     let place = shared.futures.enter();
-    let entry = Entry { shared: Arc::clone(shared), place };
+    let counted = workqueue.rescuer.get().is_some().then(|| {
+        workqueue.futures.fetch_add(1, Ordering::Relaxed);
+        Arc::clone(workqueue)
+    });
+    let entry = Entry { shared: Arc::clone(shared), place, counted };
     let whole = Spawned { future: Some(future), entry };
     let schedule = {
         let (shared, workqueue) = (Arc::clone(shared), Arc::clone(workqueue));

@@ -75,7 +75,7 @@ impl Rescuer {
         self.bed.sleeper.wake();
     }
 
-    /// Ends the thread when the workqueue has no item any more: nobody can queue one.
+    /// Ends the thread when the workqueue has no item and no future any more: nobody can queue one.
     pub(crate) fn let_go(&self) {
         self.bed.let_go.store(true, Ordering::Release);
         self.bed.sleeper.wake();
@@ -102,7 +102,7 @@ fn main(shared: &Arc<Shared>, workqueue: &Arc<WorkqueueState>, bed: &Bed) {
     bed.kernel_tid.store(member.kernel_tid.load(Ordering::Relaxed), Ordering::Relaxed);
     loop {
         let let_go = bed.let_go.load(Ordering::Acquire);
-        if bed.stopped.load(Ordering::Acquire) || (let_go && workqueue.is_empty()) {
+        if bed.stopped.load(Ordering::Acquire) || (let_go && workqueue.is_over()) {
             break;
         }
         bed.sleeper.sleep(let_go.then_some(LAST_ITEMS));

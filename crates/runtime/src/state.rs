@@ -1,7 +1,7 @@
 //! What the runtime knows of one workqueue.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use homing_sched::{Attributes, Auto, Layout, MIN_ACTIVE, PoolId, PullCost, Reach, Taken, Window};
@@ -88,6 +88,8 @@ pub(crate) struct WorkqueueState {
     /// Made when there is first something to hold back.
     gate: OnceLock<Gate>,
     pub(crate) rescuer: OnceLock<Rescuer>,
+    /// Futures that have not ended; counted where there is a rescuer, which must be there when they are woken.
+    pub(crate) futures: AtomicUsize,
     /// How many drain it.
     drainers: Mutex<u32>,
     pub(crate) queued: Spread,
@@ -149,6 +151,7 @@ impl WorkqueueState {
             flushes: Flushes::new(number),
             gate: OnceLock::new(),
             rescuer: OnceLock::new(),
+            futures: AtomicUsize::new(0),
             drainers: Mutex::new(0),
             queued: Spread::new(cpus),
             cancelled: AtomicU64::new(0),
@@ -274,6 +277,12 @@ impl WorkqueueState {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.in_flight().iter().all(|count| *count == 0)
+    }
+
+    /// Whether it has no item and nobody can bring one, once no handle is left.
+    pub(crate) fn is_over(&self) -> bool {
+        // Its items bring futures and its futures items: no item is between two looks, lest either was missed.
+        self.is_empty() && self.futures.load(Ordering::Acquire) == 0 && self.is_empty()
     }
 
     /// The part of the counters that a thread writes.

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::{Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -215,6 +216,35 @@ fn a_runtime_that_is_not_stuck_is_not_reported() {
         blocking(|| thread::sleep(Duration::from_millis(1)));
     }
     assert_eq!(runtime.stalls(), 0);
+}
+
+/// A future that sleeps when the last handle goes is rescued when it is woken.
+#[test]
+fn a_rescuer_stays_for_the_futures_of_its_workqueue() {
+    let refuse = Arc::new(AtomicBool::new(false));
+    let runtime = on("1x1x1").refuse_threads(Arc::clone(&refuse)).build().unwrap();
+    let reclaim = runtime.workqueue("reclaim").mem_reclaim().build().unwrap();
+    let sleeper: Arc<Mutex<Option<Waker>>> = Arc::default();
+    let asleep = Arc::clone(&sleeper);
+    let mut polls = 0..3;
+    let future = reclaim.spawn(std::future::poll_fn(move |context| {
+        *asleep.lock().unwrap() = Some(context.waker().clone());
+        polls.next().filter(|poll| *poll > 0).map_or(Poll::Pending, Poll::Ready)
+    }));
+    reclaim.flush();
+    drop(reclaim);
+    // For longer than it takes a rescuer to see that nothing is in flight.
+    thread::sleep(Duration::from_millis(300));
+    refuse.store(true, Ordering::Relaxed);
+    let door = Door::default();
+    let at = door.clone();
+    let blocked = runtime.queue(move || at.pass());
+    until("it blocks", || runtime.events().counters().started == 1);
+    sleeper.lock().unwrap().take().unwrap().wake();
+    assert_eq!(future.join().unwrap(), 1);
+    door.open();
+    blocked.join().unwrap();
+    refuse.store(false, Ordering::Relaxed);
 }
 
 /// Where the first of two that a rescuer could take waits for the second.
