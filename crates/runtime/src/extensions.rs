@@ -7,15 +7,12 @@ use std::sync::Arc;
 use crate::sync::{Mutex, lock};
 
 /// Few: looked through one by one.
+#[derive(Default)]
 pub(crate) struct Extensions {
     kept: Mutex<Vec<Arc<dyn Any + Send + Sync>>>,
 }
 
 impl Extensions {
-    pub(crate) fn new() -> Self {
-        Self { kept: Mutex::new(Vec::new()) }
-    }
-
     /// The value of this type; made under the lock, so that there is one.
     pub(crate) fn get_or_make<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> Arc<T> {
         let mut kept = lock(&self.kept);

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::mem;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -29,6 +30,10 @@ use crate::workqueue_builder::WorkqueueBuilder;
 /// are cancelled. Who queues itself without end keeps it waiting. [`Runtime::shutdown`] does the same with a deadline,
 /// [`Runtime::shutdown_now`] runs nothing more. Where an item drops the runtime that runs it,
 /// nobody waits: its threads end when there is nothing left to do.
+///
+/// What has not ended by then is dropped one after the other: a `Drop` in it that waits for another item or
+/// future of the same runtime may wait for ever. A process that forks keeps no worker in the child: make runtimes
+/// after `fork`, or have the child do nothing but `exec`.
 pub struct Runtime {
     shared: Arc<Shared>,
     monitor: Option<thread::JoinHandle<()>>,
@@ -123,7 +128,7 @@ impl Runtime {
             return None;
         }
         let events = WorkqueueBuilder::new(Arc::clone(&shared), EVENTS).build().ok()?;
-        let extensions = Extensions::new();
+        let extensions = Extensions::default();
         Some(Self { shared, monitor: None, events, extensions, stopped: false })
     }
 
@@ -447,15 +452,15 @@ impl Runtime {
 
 impl Drop for Runtime {
     fn drop(&mut self) {
-        if self.stopped {
-            return;
+        if !self.stopped {
+            self.begin_stop(false);
+            if !self.is_own_worker() {
+                // It may be an item of another runtime that drops this one.
+                blocking(|| self.shared.wait_closed(None));
+                self.end_stop();
+            }
         }
-        self.begin_stop(false);
-        if !self.is_own_worker() {
-            // It may be an item of another runtime that drops this one.
-            blocking(|| self.shared.wait_closed(None));
-            self.end_stop();
-        }
+        self.shared.drop_with_the_last(mem::take(&mut self.extensions));
     }
 }
 

@@ -13,6 +13,7 @@ use crate::affinity::{Mask, NOWHERE, pin_to, read_mask};
 use crate::books::CpuCounters;
 use crate::crew::{Crew, Member};
 use crate::dispatch::{Dispatch, Fill};
+use crate::extensions::Extensions;
 use crate::futures::Futures;
 use crate::gate::Gate;
 use crate::issuers::Issuers;
@@ -63,6 +64,8 @@ pub(crate) struct Shared {
     pub(crate) mask: Mutex<Option<Mask>>,
     closed: Mutex<bool>,
     closed_changed: Condvar,
+    /// Those of a runtime that nobody holds any more, but whose items run. Locked within `closed`.
+    extensions: Mutex<Option<Extensions>>,
 }
 
 /// What was chosen when the runtime was built, or can be changed since.
@@ -213,6 +216,7 @@ impl Shared {
             mask: Mutex::new(read_mask()),
             closed: Mutex::new(false),
             closed_changed: Condvar::new(),
+            extensions: Mutex::new(None),
         })
     }
 
@@ -333,6 +337,18 @@ impl Shared {
         self.monitor.close();
         *lock(&self.closed) = true;
         self.closed_changed.notify_all();
+        let extensions = lock(&self.extensions).take();
+        quietly(|| drop(extensions));
+    }
+
+    /// Drops them now, or when the last items have ended.
+    pub(crate) fn drop_with_the_last(&self, extensions: Extensions) {
+        let closed = lock(&self.closed);
+        if *closed {
+            drop(closed);
+            return drop(extensions);
+        }
+        *lock(&self.extensions) = Some(extensions);
     }
 
     /// Whether the queues take nothing any more.

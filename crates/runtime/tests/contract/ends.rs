@@ -186,6 +186,41 @@ fn a_runtime_that_a_timer_drops_ends() {
 }
 
 #[test]
+fn an_extension_outlives_every_item_whoever_drops_the_runtime() {
+    struct Told(Arc<AtomicBool>);
+    impl Drop for Told {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+    for by_an_item in [true, false] {
+        let (runtime, gone) = (on("1x1x1").build().unwrap(), Arc::new(AtomicBool::new(false)));
+        drop(runtime.extension(|| Told(Arc::clone(&gone))));
+        let ((go_on, goes_on), (end, ended)) = (mpsc::channel::<()>(), mpsc::channel());
+        let seen = Arc::clone(&gone);
+        let last = move || {
+            _ = goes_on.recv();
+            _ = end.send(seen.load(Ordering::SeqCst));
+        };
+        let events = runtime.events().clone();
+        if by_an_item {
+            let own = events.clone();
+            events.execute(move || {
+                own.execute(last);
+                drop(runtime);
+            });
+        } else {
+            events.execute(last);
+            until("it runs", || events.counters().started == 1);
+            runtime.shutdown(Duration::ZERO).unwrap_err();
+        }
+        go_on.send(()).unwrap();
+        assert!(!ended.recv_timeout(Duration::from_secs(10)).unwrap(), "an item may use it");
+        until("it is dropped in the end", || gone.load(Ordering::SeqCst));
+    }
+}
+
+#[test]
 fn a_chain_of_futures_ends_with_the_runtime() {
     let runtime = Runtime::new().unwrap();
     let mut last = runtime.spawn(std::future::pending::<()>());
