@@ -68,8 +68,8 @@ impl<K, V, S> Common<K, V, S> {
         }
     }
 
-    /// A full shard has so many entries, more than it was thought to.
-    pub(super) fn entries_grew(&self, of_one: usize) {
+    /// A full shard has so many entries, far more or far fewer than it was thought to.
+    pub(super) fn entries_are(&self, of_one: usize) {
         let entries = of_one * self.shards;
         if self.weigher.is_some() && self.expected.swap(entries, Relaxed) != entries {
             self.habits.set_capacity(entries);

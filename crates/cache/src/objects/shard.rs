@@ -24,6 +24,8 @@ use crate::sync::atomic::Ordering::Relaxed;
 
 /// Evicted entries that are remembered for each one that is held.
 const GHOSTS: usize = 3;
+/// For how many entries, at least, there may be ghosts.
+const GHOSTS_FOR: usize = 32;
 /// Frames that each insertion looks at for entries whose time is over.
 const LOOKS: usize = 2;
 
@@ -324,9 +326,11 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         if !given {
             return false;
         }
-        if self.ghosts.capacity() < self.len() * GHOSTS / 2 {
+        // Where entries weigh more than they did, or are fewer, what is known of their time is of another scale.
+        let fits = self.len() * GHOSTS / 2..=self.len().max(GHOSTS_FOR) * GHOSTS * 2;
+        if !fits.contains(&self.ghosts.capacity()) {
             self.ghosts = Ghosts::new(self.len() * GHOSTS);
-            common.entries_grew(self.len());
+            common.entries_are(self.len());
         }
         self.ghosts.prefetch(by_other_bits(hash));
         self.counts.evictions += 1;

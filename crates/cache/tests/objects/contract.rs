@@ -47,6 +47,40 @@ fn it_never_holds_more_than_its_capacity() {
     }
 }
 
+/// Entries become 1,024 times as heavy: of the few that there is room for then, those are kept that are used again.
+#[test]
+fn what_is_worth_keeping_is_learnt_again_when_entries_become_heavier() {
+    const HEAVY: u64 = 1 << 10;
+    let new = || {
+        let builder = Cache::builder().capacity(HEAVY << 10).shards(1);
+        builder.weigher(|_, &weight: &u32| weight).build().unwrap()
+    };
+    // Half of the requests are for 700 keys, others every 8,000 requests; the rest are for keys that do not come again.
+    let hits_of = |cache: &Cache<u64, u32>| {
+        let (mut random, mut hits) = (7_u64, 0);
+        for request in 0..400_000_u64 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let hot = request % 2 == 0;
+            let key =
+                if hot { (random >> 33) % 700 + request / 8000 * 700 } else { (1 << 40) + request };
+            let hit = cache.get(&key).is_some();
+            hits += u64::from(hit && request >= 200_000);
+            if !hit {
+                cache.insert(key, HEAVY as u32);
+            }
+        }
+        hits
+    };
+    let (fresh, used) = (new(), new());
+    for key in 0..3 * HEAVY << 10 {
+        used.insert((1 << 50) + key, 1);
+    }
+    let (as_new, again) = (hits_of(&fresh), hits_of(&used));
+    assert!(again > as_new * 95 / 100, "{again} hits where a new cache has {as_new}");
+    let ghosts = [&fresh, &used].map(|cache| cache.stats().ghost_bytes);
+    assert!(ghosts[1] <= 2 * ghosts[0], "{ghosts:?}");
+}
+
 #[test]
 fn entries_weigh_what_the_weigher_says() {
     let weigher = |_: &u32, value: &String| value.len() as u32;
