@@ -5,19 +5,37 @@
 
 use homing_cache::Cache;
 
-/// Bytes of the process's address space, used or not.
-fn mapped() -> usize {
+/// Bytes of the process's address space, used or not, and of its memory.
+fn taken() -> [usize; 2] {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-    let pages: usize = statm.split_whitespace().next().unwrap().parse().unwrap();
-    pages * 4096
+    let mut pages = statm.split_whitespace().map(|pages| pages.parse::<usize>().unwrap() * 4096);
+    [(); 2].map(|()| pages.next().unwrap())
 }
 
 #[test]
-fn a_capacity_that_is_never_reached_takes_no_memory() {
-    let before = mapped();
+fn only_what_is_held_takes_memory() {
+    let [mapped, _] = taken();
     let cache = Cache::new(100_000_000);
-    (0..1000).for_each(|key| _ = cache.insert(key, key));
+    (0..1000).for_each(|key| _ = cache.insert(key, [key; 8]));
     assert_eq!(cache.len(), 1000);
-    let taken = mapped() - before;
-    assert!(taken < 16 << 20, "{taken} bytes");
+    let [now_mapped, before] = taken();
+    let more = now_mapped - mapped;
+    assert!(more < 16 << 20, "{more} bytes where next to nothing is held");
+
+    const MANY: u64 = 1_000_000;
+    type Shrink = fn(&Cache<u64, [u64; 8]>);
+    let shrinks: [Shrink; 2] = [|cache| cache.set_capacity(MANY / 100), Cache::clear];
+    for shrink in shrinks {
+        cache.set_capacity(MANY);
+        (0..2 * MANY).for_each(|key| _ = cache.insert(key, [key; 8]));
+        let full = taken()[1] - before;
+        assert!(full > 70 << 20, "{full} bytes of {MANY} entries");
+        shrink(&cache);
+        let left = taken()[1].saturating_sub(before);
+        // A tenth of that is in use by then: the allocator keeps some, too.
+        assert!(left < full / 3, "{left} bytes of {full}");
+        let held: Vec<_> = cache.iter().collect();
+        assert_eq!(held.len(), cache.len());
+        assert!(held.iter().all(|(key, value)| cache.get(key) == Some(*value)));
+    }
 }

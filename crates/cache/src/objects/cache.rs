@@ -234,7 +234,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         Some(Pinned::new(self.clone(), hash, frame, id, value))
     }
 
-    /// Takes all entries out. Loads under way are not cached any more.
+    /// Takes all entries out, and gives their memory back. Loads under way are not cached any more.
     pub fn clear(&self) {
         self.for_each_part(|part| {
             let mut gone = self.inner.common.departures();
@@ -242,6 +242,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
             let mut shard = part.shard.write();
             _flights = std::mem::take(&mut shard.flights);
             shard.remove_all(&self.inner.common, &mut gone);
+            shard.compact(&self.inner.common);
         });
     }
 
@@ -308,7 +309,8 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
     }
 
     /// Sets what the cache may hold. What is too much, and not pinned, is evicted before this returns, even of what
-    /// groups are guaranteed; shard by shard, so others can use the cache meanwhile.
+    /// groups are guaranteed; shard by shard, so others can use the cache meanwhile. A shard that has none pinned
+    /// gives the memory of what has left back.
     ///
     /// # Panics
     ///
@@ -338,6 +340,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
             shard.catch_up(common);
             shard.shrink_to_fit(0, common, &mut gone);
             shard.shrink_in_any_case(common, &mut gone);
+            shard.compact(common);
         });
     }
 

@@ -56,6 +56,17 @@ impl Times {
         over(*written, lifetimes.live) || over(used.load(Relaxed), lifetimes.idle)
     }
 
+    pub(super) fn move_entry(&mut self, from: u32, to: u32) {
+        if (from as usize) < self.frames.len() {
+            self.frames.swap(from as usize, to as usize);
+        }
+    }
+
+    pub(super) fn truncate(&mut self, frames: usize) {
+        self.frames.truncate(frames);
+        self.frames.shrink_to_fit();
+    }
+
     /// The next frame to look at, in turn.
     pub(super) fn next(&mut self) -> Option<u32> {
         self.hand = if self.hand + 1 < self.frames.len() { self.hand + 1 } else { 0 };

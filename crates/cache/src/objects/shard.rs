@@ -1,5 +1,6 @@
 //! A part of a cache with a lock of its own.
 
+mod compact;
 mod room;
 
 use std::collections::BTreeMap;
@@ -327,9 +328,7 @@ impl<K: Hash + Eq, V> Shard<K, V> {
             return false;
         }
         // Where entries weigh more than they did, or are fewer, what is known of their time is of another scale.
-        let fits = self.len() * GHOSTS / 2..=self.len().max(GHOSTS_FOR) * GHOSTS * 2;
-        if !fits.contains(&self.ghosts.capacity()) {
-            self.ghosts = Ghosts::new(self.len() * GHOSTS);
+        if self.fit_ghosts() {
             common.entries_are(self.len());
         }
         self.ghosts.prefetch(by_other_bits(hash));
@@ -342,6 +341,16 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         common.habits.evicted(ranking, ghosts, by_other_bits(hash), victim.shadow);
         gone.push(key, value, Cause::Capacity);
         true
+    }
+
+    /// Begins with other ghosts where there are far too few for the entries, or too many. Whether it does.
+    fn fit_ghosts(&mut self) -> bool {
+        let fits = self.len() * GHOSTS / 2..=self.len().max(GHOSTS_FOR) * GHOSTS * 2;
+        let other = !fits.contains(&self.ghosts.capacity());
+        if other {
+            self.ghosts = Ghosts::new(self.len() * GHOSTS);
+        }
+        other
     }
 
     /// Empties a frame of which the policy does not know any more, nor the group's count.

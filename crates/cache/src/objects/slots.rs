@@ -79,6 +79,19 @@ impl<K, V> Slots<K, V> {
         frame
     }
 
+    /// Moves an entry, with its mark, to a free frame. To be [truncated](Self::truncate) then: free frames are not
+    /// known until that.
+    pub(super) fn move_entry(&mut self, from: u32, to: u32) {
+        self.slots.swap(from as usize, to as usize);
+    }
+
+    /// Leaves so many frames, all of which are held.
+    pub(super) fn truncate(&mut self, frames: usize) {
+        self.slots.truncate(frames);
+        self.slots.shrink_to_fit();
+        self.free = NONE;
+    }
+
     /// Frees a frame.
     ///
     /// # Panics

@@ -1,0 +1,56 @@
+//! Memory that is given back: the last entries move into frames that have become free.
+
+use std::hash::{BuildHasher, Hash};
+
+use super::Shard;
+use crate::objects::common::Common;
+use crate::objects::index::Index;
+
+impl<K: Hash + Eq, V> Shard<K, V> {
+    /// Leaves as many frames as there are entries, where that gives back an eighth of them. Not where some are pinned:
+    /// guards know their frames.
+    pub(in crate::objects) fn compact<S: BuildHasher>(&mut self, common: &Common<K, V, S>) {
+        let len = self.len();
+        let frames = self.slots.frames() as usize;
+        if (frames - len) * 8 < frames || !self.pins.is_empty() {
+            return;
+        }
+        // First what calls the user's hasher, which may panic.
+        let hashes = self.slots.iter().map(|(frame, entry)| (common.hash(entry.key), frame));
+        let hashes: Vec<(u64, u32)> = hashes.collect();
+        let free = (0..len as u32).filter(|&frame| self.slots.get(frame).is_none());
+        let mut free = free.collect::<Vec<u32>>().into_iter();
+        self.index = Index::with_capacity(len);
+        for (hash, from) in hashes {
+            let mut frame = from;
+            if from as usize >= len {
+                frame = free.next().expect("there are as many frames as entries");
+                self.move_entry(from, frame);
+            }
+            self.index.insert(hash, frame);
+        }
+        self.slots.truncate(len);
+        self.ranking.set_frames(len);
+        self.times.truncate(len);
+        self.fit_ghosts();
+        for by_frame in [&mut self.weights, &mut self.members] {
+            by_frame.truncate(len);
+            by_frame.shrink_to_fit();
+        }
+    }
+
+    fn move_entry(&mut self, from: u32, to: u32) {
+        let group = self.group_of(from);
+        self.ranking.remove(group, from);
+        self.ranking.move_page(from, to);
+        self.slots.move_entry(from, to);
+        self.ranking.put_back(group, to, &self.slots);
+        self.times.move_entry(from, to);
+        for by_frame in [&mut self.weights, &mut self.members] {
+            // Where one of them is known, so are those before it.
+            if let Some(&of) = by_frame.get(from as usize) {
+                by_frame[to as usize] = of;
+            }
+        }
+    }
+}
