@@ -147,7 +147,7 @@ impl<P: Pages> Groups<P> {
         let mut pass = Pass::new(priority, now_ms);
         pass.enough = enough;
         pass.low_reclaim = low_reclaim;
-        if !self.any_reclaimable(priority, now_ms) {
+        if !self.any_reclaimable(now_ms) {
             pass.outcome.thrashing = true;
             return (pass.outcome, false);
         }
@@ -164,14 +164,14 @@ impl<P: Pages> Groups<P> {
         (pass.outcome, pass.low_skipped)
     }
 
-    /// Whether there is a group whose oldest pages are older than `min_ttl_ms`.
-    fn any_reclaimable(&self, priority: u32, now_ms: u64) -> bool {
+    /// Whether there is a group whose oldest pages are older than `min_ttl_ms`, or a dead one. Also one that is
+    /// too small to give something at the present priority: unlike in the kernel there may be no others.
+    fn any_reclaimable(&self, now_ms: u64) -> bool {
         self.min_ttl_ms == 0
             || self.iter().any(|(_, group)| {
                 let birth_ms = group.pages.oldest_birth_ms(group.limits.swappiness);
-                !group.within_min()
-                    && group.evictable() >> priority > 0
-                    && birth_ms.saturating_add(self.min_ttl_ms) <= now_ms
+                let is_open = birth_ms.saturating_add(self.min_ttl_ms) <= now_ms;
+                group.evictable() > 0 && (group.is_dead() || is_open && !group.within_min())
             })
     }
 

@@ -179,6 +179,26 @@ fn nothing_is_taken_while_everything_is_young() {
     assert!(groups.run_background(&mut run, goal, 6000).reclaimed >= 100);
 }
 
+#[test]
+fn small_groups_and_dead_ones_give_what_is_old_enough_and_all_they_have() {
+    let goal = Goal { pages: 100, short: 0 };
+    let mut groups = Groups::new();
+    groups.min_ttl_ms = 1000;
+    for _ in 0..8 {
+        add(&mut groups, clean(500), Limits::default());
+    }
+    let outcome = groups.run_background(&mut Background::new(Flags::V14), goal, 1000);
+    assert!(outcome.reclaimed >= 100 && !outcome.thrashing, "{outcome:?}");
+
+    let mut groups = Groups::new();
+    groups.min_ttl_ms = 1000;
+    let young = Numbers { birth_ms: 5000, ..clean(500) };
+    let id = add(&mut groups, young, Limits { min: 600, ..Limits::default() });
+    groups.group_mut(id).unwrap().kill();
+    let outcome = groups.run_background(&mut Background::new(Flags::V14), goal, 5001);
+    assert_eq!((outcome.reclaimed, outcome.thrashing), (500, false));
+}
+
 /// Groups of clean pages, dirty ones, and such that have to be aged, by letters.
 fn of_letters(letters: &str) -> Groups<Numbers> {
     let mut groups = Groups::new();
