@@ -1,5 +1,7 @@
 //! The figures that were published, and by whom.
 
+use homing_sim::HostModel;
+
 /// Who has published what.
 pub const SOURCES: [(&str, &str); 6] = [
     (
@@ -221,12 +223,13 @@ pub fn kind_of(key: &super::Key, metric: &str) -> Kind {
     if Published::find(key, metric).is_none() {
         return Kind::New;
     }
+    // Where hosts differ, one of them was fitted: what the others come to follows.
+    let on_cfs = key.host == HostModel::Cfs.name();
     let fitted = match (key.experiment.as_str(), key.policy.as_str(), key.scenario.as_str()) {
-        ("compile", "sis_node", _) => key.machine == "epyc-bergamo-88c",
-        ("wq", "SYSTEM", "HIGH") => metric == "mib_s",
-        ("wq", "SYSTEM", "LOW")
-        | ("aio-fsync", _, "8 issuers")
-        | ("mglru-mixed", "patch 1-7", _) => true,
+        ("compile", "sis_node", _) => on_cfs && key.machine == "epyc-bergamo-88c",
+        ("wq", "SYSTEM", "HIGH") => on_cfs && metric == "mib_s",
+        ("wq", "SYSTEM", "LOW") => on_cfs,
+        ("aio-fsync", _, "8 issuers") | ("mglru-mixed", "patch 1-7", _) => true,
         ("aio-fsync", _, "1 issuer") => metric == "files_per_s",
         ("mglru-mixed", "patch 1-8", _) => metric == "uses_per_s",
         _ => false,

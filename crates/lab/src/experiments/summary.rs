@@ -222,6 +222,8 @@ mod tests {
             on("cfs", "homing", 110.0),
         ];
         let rows = rows(Experiment::find("wq").unwrap(), &measures);
+        let kinds: Vec<Kind> = rows.iter().map(|row| row.kind).collect();
+        assert_eq!(kinds[..3], [Kind::Fitted, Kind::Predicted, Kind::Predicted], "on one host");
         let rows: Vec<&Row> = rows.iter().collect();
         let (low, high) = bracket(&rows, "CACHE").unwrap();
         assert!((low + 10.0).abs() < 1e-9 && (high - 3.0).abs() < 1e-9, "{low}..{high}");
