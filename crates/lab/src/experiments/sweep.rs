@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use homing_sim::{
-    Costs, CryptLoad, DmCrypt, HomingSettings, HostModel, KernelSettings, Policy, Rules,
+    Build, Costs, CryptLoad, DmCrypt, Flags, GroupCommit, HomingSettings, HostModel,
+    KernelSettings, MemoryModel, Pairs, Policy, Rules, SwQueue, Tenants,
 };
 
 use super::{MachineSet, NamedMachine, Plan};
@@ -28,11 +29,15 @@ pub struct Sweep {
 impl Sweep {
     /// Of these experiments.
     pub fn new(experiments: &[String], plan: &Plan) -> Self {
+        let mut machines: Vec<String> = plan.machine.iter().map(fingerprint_of).collect();
+        if experiments.iter().any(|name| name == "items") {
+            machines.extend(this_machine());
+        }
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             model: model(),
             experiments: experiments.to_vec(),
-            machines: plan.machine.iter().map(fingerprint_of).collect(),
+            machines,
             hosts: plan.hosts.iter().copied().map(HostModel::name).map(str::to_owned).collect(),
             seeds: plan.seeds,
             measured_ns: plan.measured_ns,
@@ -56,24 +61,46 @@ fn fingerprint_of(machine: &NamedMachine) -> String {
     format!("{}: {}", machine.name, fingerprint(&format!("{:?}", machine.machine)))
 }
 
+/// The machine that is really measured: its topology and its kind of CPU. Those of a cluster may be alike.
+fn this_machine() -> Option<String> {
+    let here = NamedMachine::find("here").ok()?;
+    let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let kind = cpus.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
+    Some(format!("{}{kind}", fingerprint_of(&here)))
+}
+
 /// FNV-1a: it need not keep anybody from making two that are alike.
 pub(super) fn fingerprint(text: &str) -> String {
     let fold = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     format!("{:016x}", text.bytes().fold(0xcbf2_9ce4_8422_2325, fold))
 }
 
-/// A few milliseconds of each kind of crew on a small machine.
+/// A few milliseconds of each workload, and each kind of crew, on a small machine.
 fn model() -> String {
+    const WARM_UP_NS: u64 = 2_000_000;
+    const MEASURED_NS: u64 = 20_000_000;
     let machine = homing_sim::Machine::from_grid_siblings_last("1x2x2x2").expect("it is a grid");
     let homing = HomingSettings { hand_off: false, auto: true, ..HomingSettings::default() };
     let [system, ..] = KernelSettings::PUBLISHED;
     let policies = [Policy::Kernel(system), Policy::Homing(homing)];
     let reports = policies.map(|policy| {
         let load = CryptLoad::published(2);
-        let run = DmCrypt { load, policy, warm_up_ns: 2_000_000, measured_ns: 20_000_000 };
+        let run = DmCrypt { load, policy, warm_up_ns: WARM_UP_NS, measured_ns: MEASURED_NS };
         run.run(&machine, &Costs::default(), &Rules::new(HostModel::Cfs, 8), 1)
     });
-    fingerprint(&format!("{reports:?}"))
+    let swqueue = Some(SwQueue::Sharded(2));
+    let rules = Rules { swqueue, sis_node: true, ..Rules::new(HostModel::Cfs, 8) };
+    let build = Build { warm_up_ns: WARM_UP_NS, measured_ns: MEASURED_NS, ..Build::new(8) };
+    let pairs = Pairs { warm_up_ns: WARM_UP_NS, measured_ns: MEASURED_NS, ..Pairs::new(8) };
+    let wakequeue = [
+        build.run(&machine, &Costs::default(), &rules, 1),
+        pairs.run(&machine, &Costs::default(), &rules, 1),
+    ];
+    let commits = GroupCommit::published(1, false).run(MEASURED_NS, 1);
+    let tenants = [MemoryModel::Kernel(Flags::V8), MemoryModel::HitDensity].map(|model| {
+        Tenants { warm_up_ns: WARM_UP_NS, ..Tenants::published(model) }.run(MEASURED_NS, 1)
+    });
+    fingerprint(&format!("{reports:?}{wakequeue:?}{commits:?}{tenants:?}"))
 }
 
 #[cfg(test)]
@@ -95,6 +122,8 @@ mod tests {
         };
         let of = |plan: &Plan| Sweep::new(&["wq".to_owned()], plan);
         assert_eq!(of(&plan("2x2x1")), of(&plan("2x2x1")), "the same model each time");
+        let real = Sweep::new(&["items".to_owned()], &Plan { machine: None, ..plan("2x2x1") });
+        assert_eq!(real.machines.len(), usize::from(NamedMachine::find("here").is_ok()));
         assert_ne!(of(&plan("2x2x1")), of(&plan("2x1x2")), "of the same name");
         assert_ne!(of(&plan("2x2x1")), of(&Plan { stale_ns: 1, ..plan("2x2x1") }));
         let features = vec![homing_sim::Features::NONE];
