@@ -9,6 +9,7 @@
 mod bulk;
 mod contents;
 mod history;
+mod log;
 mod wrong;
 
 use std::env;
@@ -199,6 +200,17 @@ fn every_completed_sync_survives() {
         }
         let lost = losses(filesystem, cuts, &settings, || Linux);
         assert!(lost.is_empty(), "{}", lost.join("\n"));
+    });
+}
+
+#[test]
+fn a_log_has_every_record_that_was_durable_and_none_that_was_gone() {
+    let seed = number("HOMING_POWER_CUT_SEED", 1);
+    let cuts = number("HOMING_POWER_CUTS", 60).div_ceil(3) as usize;
+    with_each_filesystem(|filesystem| {
+        let lost = log::losses(filesystem, Linux, cuts, seed);
+        assert!(lost.is_empty(), "{}", lost.join("\n"));
+        assert!(!log::losses(filesystem, Nothing, 10, seed).is_empty(), "nothing was lost");
     });
 }
 

@@ -1,0 +1,168 @@
+//! A log that several commit to and that is cut off, and what must be in it after a power cut.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use homing_durable::{Durable, Log, Record as LogRecord, System};
+use homing_faultdisk::{Disk, Filesystem, Image, Random, Record, Volume};
+use homing_runtime::Runtime;
+
+/// Short segments, so that many begin and go.
+const SEGMENT: u64 = 64 << 10;
+const COMMITTERS: u64 = 3;
+/// Of each committer.
+const RECORDS: u64 = 120;
+/// Of one committer, between two cuts of the log.
+const BETWEEN_CUTS: u64 = 10;
+
+/// What was said of the log, and by when.
+#[derive(Default)]
+struct Promises {
+    /// By record: whose it is, and when it was known to be durable.
+    durable: BTreeMap<u64, ((u64, u64), usize)>,
+    /// From which record on the log was asked to keep, before it was, and was said to, after.
+    asked: Vec<(u64, usize)>,
+    gone: Vec<(u64, usize)>,
+}
+
+/// What a record holds: its committer and that one's count, with a length of its own.
+fn content((committer, count): (u64, u64)) -> Vec<u8> {
+    let length = (count * 37 + committer * 11) % 5000;
+    [format!("{committer} {count} ").into_bytes(), vec![committer as u8; length as usize]].concat()
+}
+
+/// Commits and cuts off on a disk; what the disk had, and what was promised.
+fn run(filesystem: Filesystem, system: impl System) -> io::Result<(Record, Promises)> {
+    let image = Image::new(filesystem.size_min());
+    let disk = Arc::new(Disk::new(image, Duration::ZERO));
+    let volume = Volume::make(&disk, filesystem, "")?;
+    disk.start_recording();
+    let runtime = Runtime::new().map_err(io::Error::other)?;
+    let durable = Durable::with_system(&runtime, system).map_err(io::Error::other)?;
+    let (log, _) = Log::open_with(&durable, volume.path().join("log"), SEGMENT).unwrap();
+    let promises = Mutex::new(Promises::default());
+    thread::scope(|scope| {
+        for committer in 0..COMMITTERS {
+            let (log, disk, promises) = (&log, &disk, &promises);
+            scope.spawn(move || commit(committer, log, disk, promises));
+        }
+    });
+    drop((log, durable, runtime));
+    let record = disk.stop_recording().unwrap();
+    volume.unmount()?;
+    Ok((record, promises.into_inner().unwrap()))
+}
+
+fn commit(committer: u64, log: &Log, disk: &Disk, promises: &Mutex<Promises>) {
+    for count in 0..RECORDS {
+        let sequence = log.append(&content((committer, count))).unwrap();
+        // One's thread does it, or another's, or a worker.
+        if committer % 2 == 0 {
+            log.commit_and_wait(sequence).unwrap();
+        } else {
+            log.commit(sequence).wait().unwrap();
+        }
+        let durable = ((committer, count), disk.moment());
+        promises.lock().unwrap().durable.insert(sequence.get(), durable);
+        if committer == 0 && count % BETWEEN_CUTS == BETWEEN_CUTS - 1 {
+            let last = log.durable_sequence().get();
+            let first = last + 1 - (count % 3) * 20.min(last);
+            promises.lock().unwrap().asked.push((first, disk.moment()));
+            log.truncate_before(first.into()).wait().unwrap();
+            let gone = (log.first_sequence().get(), disk.moment());
+            promises.lock().unwrap().gone.push(gone);
+        }
+    }
+}
+
+impl Promises {
+    fn moments(&self) -> Vec<usize> {
+        let durable = self.durable.values().map(|(_, moment)| *moment);
+        durable.chain(self.gone.iter().map(|(_, moment)| *moment)).collect()
+    }
+
+    /// What is wrong with the log in this folder after a cut at this moment, if anything. It goes on, too.
+    fn verify(&self, path: &Path, moment: usize) -> Result<(), String> {
+        let runtime = Runtime::new().map_err(|error| error.to_string())?;
+        let durable = Durable::new(&runtime).map_err(|error| error.to_string())?;
+        let open = || Log::open_with(&durable, path, SEGMENT).map_err(|error| error.to_string());
+        let (log, recovery) = open()?;
+        let records = read(&log)?;
+        let first = recovery.first.get();
+        let latest = |said: &[(u64, usize)]| {
+            said.iter().filter(|(_, when)| *when <= moment).map(|(first, _)| *first).max()
+        };
+        let (gone, asked) = (latest(&self.gone).unwrap_or(1), latest(&self.asked).unwrap_or(1));
+        if !(gone..=asked).contains(&first) {
+            return Err(format!("it begins with {first}, and not with one of {gone}..={asked}"));
+        }
+        for (at, record) in records.iter().enumerate() {
+            if record.sequence.get() != first + at as u64 {
+                return Err(format!("record {} is the {at}th from {first} on", record.sequence));
+            }
+        }
+        let mut promised = self.durable.range(first..).filter(|(_, (_, when))| *when <= moment);
+        let lost = promised.find(|(sequence, (whose, _))| {
+            let found = records.get((**sequence - first) as usize);
+            found.is_none_or(|record| record.data != content(*whose))
+        });
+        if let Some((sequence, (whose, _))) = lost {
+            let left = records.len();
+            return Err(format!("record {sequence} of {whose:?} of {left} from {first} on"));
+        }
+        let added = log.append(b"goes on").map_err(|error| error.to_string())?;
+        log.commit_and_wait(added).map_err(|error| error.to_string())?;
+        drop(log);
+        let again = read(&open()?.0)?;
+        let goes_on = again.last().is_some_and(|record| record.data == b"goes on");
+        (goes_on && again[..again.len() - 1] == records)
+            .then_some(())
+            .ok_or_else(|| "it is not the same when it is opened again".to_owned())
+    }
+}
+
+fn read(log: &Log) -> Result<Vec<LogRecord>, String> {
+    log.records().map(|record| record.map_err(|error| error.to_string())).collect()
+}
+
+/// Runs and cuts so many times. What was wrong.
+pub(crate) fn losses(
+    filesystem: Filesystem,
+    system: impl System,
+    cuts: usize,
+    seed: u64,
+) -> Vec<String> {
+    let mut random = Random::new(seed);
+    let (record, promises) = run(filesystem, system).unwrap();
+    let told = promises.moments();
+    let mut moment = || match random.below(2) {
+        0 => told[random.below(told.len())],
+        _ => random.below(record.events.len() + 1),
+    };
+    let mut moments: Vec<usize> = (0..cuts).map(|_| moment()).collect();
+    moments.sort_unstable();
+    let mut cut = record.cuts();
+    let mut after = |moment| {
+        cut.move_to(moment);
+        let disk = Arc::new(Disk::new(cut.image(&mut random), Duration::ZERO));
+        let verified = match Volume::open(&disk, filesystem, "") {
+            Ok(volume) => promises.verify(&volume.path().join("log"), moment),
+            Err(error) => Err(format!("it cannot be mounted: {error}")),
+        };
+        let all = record.events.len();
+        verified.err().map(|lost| format!("cut at {moment} of {all}: {lost}"))
+    };
+    let lost: Vec<String> = moments.into_iter().filter_map(&mut after).collect();
+    eprintln!(
+        "{}: {cuts} cuts of a log of {} records that was cut off {} times, {} with a loss",
+        filesystem.name(),
+        promises.durable.len(),
+        promises.gone.len(),
+        lost.len()
+    );
+    lost
+}
