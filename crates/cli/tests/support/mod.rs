@@ -3,6 +3,7 @@
 #![allow(dead_code)] // every test file uses its part
 
 pub(crate) mod nbd;
+pub(crate) mod units;
 
 use std::collections::BTreeMap;
 use std::env;
