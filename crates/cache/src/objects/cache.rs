@@ -1,6 +1,7 @@
 //! The cache of objects: what programs call.
 
 use std::borrow::Borrow;
+use std::fmt;
 use std::hash::{BuildHasher, Hash};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -50,6 +51,14 @@ pub struct Cache<K, V, S = foldhash::quality::RandomState> {
 impl<K, V, S> Clone for Cache<K, V, S> {
     fn clone(&self) -> Self {
         Self { inner: Arc::clone(&self.inner) }
+    }
+}
+
+/// Takes no lock.
+impl<K, V, S> fmt::Debug for Cache<K, V, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let capacity = self.inner.common.capacity.load(Relaxed);
+        f.debug_struct("Cache").field("capacity", &capacity).finish_non_exhaustive()
     }
 }
 
@@ -112,6 +121,27 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         Q: Hash + Eq + ?Sized,
     {
         self.inner.get(self.inner.common.hash(key), key)
+    }
+
+    /// The value of a key, as it is now. This is no use of it: neither the policy nor [`stats`](Self::stats) hear of it.
+    ///
+    /// ```
+    /// # use homing_cache::Cache;
+    /// let cache = Cache::new(100);
+    /// cache.insert("one", 1);
+    /// assert_eq!((cache.peek("one"), cache.peek("two")), (Some(1), None));
+    /// assert_eq!(cache.stats().hits + cache.stats().misses, 0);
+    /// ```
+    pub fn peek<Q>(&self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let common = &self.inner.common;
+        let hash = common.hash(key);
+        let shard = self.inner.part(hash).shard.read();
+        let frame = shard.find(hash, key).filter(|&frame| !over(&shard, frame, common))?;
+        Some(shard.entry(frame).value.clone())
     }
 
     /// Whether a key has a value now. This is no use of it: the policy does not hear of it.
@@ -241,9 +271,33 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
             let _flights;
             let mut shard = part.shard.write();
             _flights = std::mem::take(&mut shard.flights);
-            shard.remove_all(&self.inner.common, &mut gone);
+            shard.retain(None, &mut |_, _| false, &self.inner.common, &mut gone);
             shard.compact(&self.inner.common);
         });
+    }
+
+    /// Takes all entries out of which `keep` says no. It is asked under the lock of a shard: it must not use this
+    /// cache. Takes as long as looking at all entries; others can use the cache meanwhile, and what they
+    /// put in may not have been asked for. Loads under way are cached.
+    ///
+    /// # Panics
+    ///
+    /// If `keep` does, or a listener: what was not looked at by then stays.
+    ///
+    /// ```
+    /// # use homing_cache::Cache;
+    /// let cache = Cache::new(100);
+    /// (0..10).for_each(|key| _ = cache.insert(key, key));
+    /// cache.retain(|key, _| key % 2 == 0);
+    /// assert_eq!((cache.len(), cache.peek(&3), cache.peek(&4)), (5, None, Some(4)));
+    /// ```
+    pub fn retain(&self, mut keep: impl FnMut(&K, &V) -> bool) {
+        let common = &self.inner.common;
+        let now = common.now();
+        for part in &self.inner.shards {
+            let mut gone = common.departures();
+            part.shard.write().retain(now, &mut keep, common, &mut gone);
+        }
     }
 
     /// Does this for each shard, also for those after one for which a listener panics.

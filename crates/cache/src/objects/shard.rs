@@ -426,14 +426,21 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         }
     }
 
-    /// Takes all entries out.
-    pub(super) fn remove_all<S: BuildHasher>(
+    /// Takes all entries out but those that are to be kept.
+    pub(super) fn retain<S: BuildHasher>(
         &mut self,
+        now: Option<Duration>,
+        keep: &mut impl FnMut(&K, &V) -> bool,
         common: &Common<K, V, S>,
         gone: &mut Departures<K, V>,
     ) {
         for frame in 0..self.slots.frames() {
-            if let Some(entry) = self.slots.get(frame) {
+            if let Some(now) = now {
+                self.expire(frame, now, common, gone);
+            }
+            if let Some(entry) = self.slots.get(frame)
+                && !keep(entry.key, entry.value)
+            {
                 let hash = common.hash(entry.key);
                 let (key, value) = self.remove(hash, frame);
                 gone.push(key, value, Cause::Removed);

@@ -20,6 +20,7 @@ enum Call {
     SetMax(u8, u8),
     SetMin(u8, u8),
     SetLearning(bool),
+    Retain(u8),
     Clear,
 }
 
@@ -38,6 +39,7 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
         1 => (0..3u8, 0..40u8).prop_map(|(group, max)| Call::SetMax(group, max)),
         1 => (0..3u8, 0..40u8).prop_map(|(group, min)| Call::SetMin(group, min)),
         1 => any::<bool>().prop_map(Call::SetLearning),
+        1 => (2..6u8).prop_map(Call::Retain),
         1 => Just(Call::Clear),
     ];
     proptest::collection::vec(call, 0..250)
@@ -69,7 +71,10 @@ proptest! {
         for call in calls {
             let mut put = None;
             match call {
-                Call::Get(key) => prop_assert_eq!(cache.get(&key), model.get(&key).copied()),
+                Call::Get(key) => {
+                    prop_assert_eq!(cache.peek(&key), model.get(&key).copied());
+                    prop_assert_eq!(cache.get(&key), model.get(&key).copied());
+                }
                 Call::Insert(key, value) => {
                     prop_assert_eq!(cache.insert(key, value), model.get(&key).copied());
                     put = Some((key, value));
@@ -94,6 +99,11 @@ proptest! {
                 Call::SetMax(group, max) => groups[group as usize].set_max(max as u64),
                 Call::SetMin(group, min) => groups[group as usize].set_min(min as u64),
                 Call::SetLearning(learning) => cache.set_learning(learning),
+                Call::Retain(divisor) => {
+                    cache.retain(|key, value| u16::from(*key).wrapping_add(*value) % u16::from(divisor) != 0);
+                    let left = |(key, value): (u8, u16)| (u16::from(key).wrapping_add(value)) % u16::from(divisor) != 0;
+                    prop_assert!(cache.iter().all(left));
+                }
                 Call::Clear => cache.clear(),
             }
             for (key, value, cause) in told.lock().unwrap().drain(..) {
