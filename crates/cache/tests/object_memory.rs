@@ -12,6 +12,9 @@ fn taken() -> [usize; 2] {
     [(); 2].map(|()| pages.next().unwrap())
 }
 
+const MANY: u64 = 1_000_000;
+type Shrink = fn(&Cache<u64, [u64; 8]>);
+
 #[test]
 fn only_what_is_held_takes_memory() {
     let [mapped, _] = taken();
@@ -22,8 +25,6 @@ fn only_what_is_held_takes_memory() {
     let more = now_mapped - mapped;
     assert!(more < 16 << 20, "{more} bytes where next to nothing is held");
 
-    const MANY: u64 = 1_000_000;
-    type Shrink = fn(&Cache<u64, [u64; 8]>);
     let shrinks: [Shrink; 2] = [|cache| cache.set_capacity(MANY / 100), Cache::clear];
     for shrink in shrinks {
         cache.set_capacity(MANY);

@@ -72,7 +72,7 @@ fn what_is_worth_keeping_is_learnt_again_when_entries_become_heavier() {
         hits
     };
     let (fresh, used) = (new(), new());
-    for key in 0..3 * HEAVY << 10 {
+    for key in 0..3 * (HEAVY << 10) {
         used.insert((1 << 50) + key, 1);
     }
     let (as_new, again) = (hits_of(&fresh), hits_of(&used));

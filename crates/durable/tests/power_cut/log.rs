@@ -61,7 +61,7 @@ fn commit(committer: u64, log: &Log, disk: &Disk, promises: &Mutex<Promises>) {
     for count in 0..RECORDS {
         let sequence = log.append(&content((committer, count))).unwrap();
         // One's thread does it, or another's, or a worker.
-        if committer % 2 == 0 {
+        if committer.is_multiple_of(2) {
             log.commit_and_wait(sequence).unwrap();
         } else {
             log.commit(sequence).wait().unwrap();
