@@ -18,6 +18,7 @@ type Shrink = fn(&Cache<u64, [u64; 8]>);
 #[test]
 fn only_what_is_held_takes_memory() {
     let [mapped, _] = taken();
+    let _large: Cache<u64, [u64; 512]> = Cache::new(1 << 20);
     let cache = Cache::new(100_000_000);
     (0..1000).for_each(|key| _ = cache.insert(key, [key; 8]));
     assert_eq!(cache.len(), 1000);

@@ -24,6 +24,9 @@ pub(super) const MIN_SHARD: u64 = 256;
 /// room is made as entries come.
 const EXPECTED_MAX: u64 = 1 << 20;
 
+/// The most bytes of keys and values for which that is done.
+const EXPECTED_BYTES_MAX: u64 = 64 << 20;
+
 /// The most counters of hits.
 const FINDS_MAX: usize = 64;
 
@@ -103,7 +106,10 @@ impl<K: Hash + Eq, V: Clone> Cache<K, V> {
 impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
     /// On so many CPUs.
     pub(super) fn from_common(common: Common<K, V, S>, number: usize, cpus: usize) -> Self {
-        let expects = common.weigher.is_none() && common.capacity.load(Relaxed) <= EXPECTED_MAX;
+        let capacity = common.capacity.load(Relaxed);
+        let bytes = capacity.saturating_mul(size_of::<(K, V)>() as u64);
+        let few = capacity <= EXPECTED_MAX && bytes <= EXPECTED_BYTES_MAX;
+        let expects = few && common.weigher.is_none();
         let entries = if expects { common.shard_capacity(common.shards - 1) as usize } else { 0 };
         let part = |number| Part {
             shard: BiasedRwLock::new(Shard::new(common.shard_capacity(number), entries)),
