@@ -6,6 +6,24 @@ fn scan(cache: &Cache<u64, u64>, group: &homing_cache::Group, keys: std::ops::Ra
     keys.for_each(|key| _ = cache.insert_in(group, key, key));
 }
 
+/// Entries that came before there were groups move into a frame that one of a group had.
+#[test]
+fn entries_keep_their_group_where_memory_is_given_back() {
+    let cache = Cache::builder().capacity(100).shards(1).build().unwrap();
+    (0..100).for_each(|key| _ = cache.insert(key, key));
+    let tenant = cache.group("tenant");
+    cache.remove(&30);
+    cache.insert_in(&tenant, 1000, 1000);
+    assert_eq!(tenant.stats().weight, 1);
+    cache.remove(&1000);
+    (0..60).for_each(|key| _ = cache.remove(&key));
+    cache.set_capacity(90);
+    let default = cache.group("default");
+    assert_eq!((default.stats().weight, tenant.stats().weight), (40, 0));
+    (60..100).for_each(|key| assert_eq!(cache.remove(&key), Some(key)));
+    assert_eq!((default.stats().weight, tenant.stats().weight), (0, 0));
+}
+
 #[test]
 fn what_is_guaranteed_to_a_group_no_other_takes() {
     let cache = Cache::builder().capacity(1000).shards(2).build().unwrap();

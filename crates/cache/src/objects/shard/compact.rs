@@ -46,11 +46,12 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         self.slots.move_entry(from, to);
         self.ranking.put_back(group, to, &self.slots);
         self.times.move_entry(from, to);
-        for by_frame in [&mut self.weights, &mut self.members] {
-            // Where one of them is known, so are those before it.
-            if let Some(&of) = by_frame.get(from as usize) {
-                by_frame[to as usize] = of;
-            }
+        if let Some(&weight) = self.weights.get(from as usize) {
+            self.weights[to as usize] = weight;
+        }
+        // Not known of those that came before there were groups; another one may have been in that frame.
+        if let Some(place) = self.members.get_mut(to as usize) {
+            *place = group as u32;
         }
     }
 }
