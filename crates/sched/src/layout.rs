@@ -189,10 +189,16 @@ impl Layout {
             by_distance.sort_by_key(|(distance, _)| *distance);
             let index = self.rings.len() as u16;
             let rings: Vec<CpuSet> = by_distance.into_iter().map(|(_, ring)| ring).collect();
-            for (rank, cpu) in cache.iter().enumerate() {
+            // Core by core: siblings may have numbers far apart, and most queues have a core's first CPU as leader.
+            let core = |cpu: &CpuId| (self.cores[cpu.index()].first(), *cpu);
+            let mut cpus: Vec<CpuId> = cache.iter().collect();
+            cpus.sort_unstable_by_key(core);
+            let first_cpus = *self.leaders(Level::Smt);
+            for (rank, cpu) in cpus.into_iter().enumerate() {
                 self.rings_of[cpu.index()] = index;
-                let start = |ring: &CpuSet| spread(ring, cpu, rank, cache.len());
-                self.starts[cpu.index()] = rings.iter().map(start).collect();
+                let others = rings[1..].iter().map(|ring| ring.and(&first_cpus));
+                let starts = others.map(|ring| spread(&ring, center, rank, cache.len()));
+                self.starts[cpu.index()] = iter::once(cpu).chain(starts).collect();
             }
             self.rings.push(rings);
         }
@@ -239,7 +245,7 @@ impl Layout {
         &self.rings[usize::from(self.rings_of[cpu.index()])]
     }
 
-    /// The rings of `cpu`, each with the CPU at which it begins to search it: CPUs of one cache begin all around a
+    /// The rings of `cpu`, each with the CPU from which it searches it: CPUs of one cache begin all around a
     /// ring, so that they do not stampede for the same work.
     pub(crate) fn searches(&self, cpu: CpuId) -> impl Iterator<Item = (&CpuSet, CpuId)> {
         let starts = self.starts[cpu.index()].iter().copied().chain(iter::repeat(cpu));
@@ -279,15 +285,12 @@ impl Layout {
     }
 }
 
-/// Where `cpu`, which is the `rank`th of `count` in its cache, begins to search a ring: behind itself, and as far
-/// behind as spreads all of them evenly.
-fn spread(ring: &CpuSet, cpu: CpuId, rank: usize, count: usize) -> CpuId {
-    if ring.contains(cpu) {
-        return cpu;
-    }
-    let behind = ring.iter().position(|other| other > cpu).unwrap_or(0);
-    let at = (behind + rank * ring.len() / count) % ring.len();
-    ring.iter().nth(at).unwrap_or(cpu)
+/// Where the `rank`th of `count` CPUs of the cache with this first CPU begins to search a ring: behind that, and as
+/// far behind as spreads all of them evenly.
+fn spread(ring: &CpuSet, first: CpuId, rank: usize, count: usize) -> CpuId {
+    let behind = ring.iter().position(|other| other > first).unwrap_or(0);
+    let at = (behind + rank * ring.len() / count) % ring.len().max(1);
+    ring.iter().nth(at).unwrap_or(first)
 }
 
 #[cfg(test)]
@@ -327,20 +330,31 @@ mod tests {
 
     #[test]
     fn cpus_of_one_cache_begin_to_search_all_around() {
-        for (grid, different) in [("1x12x8x1", 8), ("1x4x8x1", 3), ("4x2x4x2", 6), ("1x2x4x1", 1)] {
-            let machine = Machine::from_grid(grid).unwrap();
-            let layout = Layout::new(&machine).unwrap();
-            for cache in layout.pods(Scope::Cache).iter() {
-                let first = |cpu| {
-                    let (ring, start) = layout.searches(cpu).last().unwrap();
-                    layout.leaders(Level::Shard).and(ring).first_from(start).unwrap()
-                };
-                let victims: CpuSet = cache.iter().map(first).collect();
-                assert_eq!(victims.len(), different, "{grid}: {victims}");
-                assert!(cache.iter().all(|cpu| layout.searches(cpu).next().unwrap().1 == cpu));
+        for (grid, different) in [
+            ("1x12x8x1", 8),
+            ("1x4x8x1", 3),
+            ("4x2x4x2", 6),
+            ("1x2x4x1", 1),
+            ("1x12x8x2", 11),
+            ("1x4x8x2", 3),
+        ] {
+            for machine in [Machine::from_grid, Machine::from_grid_siblings_last] {
+                let layout = Layout::new(&machine(grid).unwrap()).unwrap();
+                for cache in layout.pods(Scope::Cache).iter() {
+                    let mut victims = vec![0; CPU_COUNT_MAX];
+                    for cpu in cache.iter() {
+                        let (ring, start) = layout.searches(cpu).last().unwrap();
+                        let victim = layout.leaders(Level::Shard).and(ring).first_from(start);
+                        victims[victim.unwrap().index()] += 1;
+                        assert_eq!(layout.searches(cpu).next().unwrap().1, cpu);
+                    }
+                    let found = victims.iter().filter(|thieves| **thieves > 0).count();
+                    assert_eq!(found, different, "{grid}");
+                    let most = cache.len().div_ceil(different);
+                    assert!(victims.iter().all(|thieves| *thieves <= most), "{grid}: {victims:?}");
+                }
+                assert_eq!(layout.searches(cpu(1000)).count(), layout.rings(cpu(1000)).len());
             }
-            let offline = layout.searches(cpu(1000)).count();
-            assert_eq!(offline, layout.rings(cpu(1000)).len());
         }
     }
 
