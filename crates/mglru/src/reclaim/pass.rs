@@ -147,8 +147,11 @@ impl<P: Pages> Groups<P> {
         let mut pass = Pass::new(priority, now_ms);
         pass.enough = enough;
         pass.low_reclaim = low_reclaim;
-        if !self.any_reclaimable(now_ms) {
-            pass.outcome.thrashing = true;
+        if !self.any_reclaimable(priority, now_ms) {
+            for group in self.iter_mut().filter(|group| group.is_dead()) {
+                group.evict_wholly(&mut pass);
+            }
+            pass.outcome.thrashing = pass.outcome.reclaimed == 0;
             return (pass.outcome, false);
         }
         if run.begin_round() {
@@ -164,15 +167,20 @@ impl<P: Pages> Groups<P> {
         (pass.outcome, pass.low_skipped)
     }
 
-    /// Whether there is a group whose oldest pages are older than `min_ttl_ms`, or a dead one. Also one that is
-    /// too small to give something at the present priority: unlike in the kernel there may be no others.
-    fn any_reclaimable(&self, now_ms: u64) -> bool {
-        self.min_ttl_ms == 0
-            || self.iter().any(|(_, group)| {
-                let birth_ms = group.pages.oldest_birth_ms(group.limits.swappiness);
-                let is_open = birth_ms.saturating_add(self.min_ttl_ms) <= now_ms;
-                group.evictable() > 0 && (group.is_dead() || is_open && !group.within_min())
-            })
+    /// Whether there is a group whose oldest pages are older than `min_ttl_ms`. As in the kernel one that is too small
+    /// to give something at this priority does not count, unless, as it cannot be there, all are.
+    fn any_reclaimable(&self, priority: u32, now_ms: u64) -> bool {
+        if self.min_ttl_ms == 0 {
+            return true;
+        }
+        let all = || self.iter().map(|(_, group)| group);
+        let live = || all().filter(|group| !group.is_dead() && !group.within_min());
+        let any_large = live().any(|group| group.evictable() >> priority > 0);
+        live().any(|group| {
+            let birth_ms = group.pages.oldest_birth_ms(group.limits.swappiness);
+            let is_open = birth_ms.saturating_add(self.min_ttl_ms) <= now_ms;
+            is_open && group.evictable() >> if any_large { priority } else { 0 } > 0
+        })
     }
 
     /// Visits each group once, from the cookie on, until there is enough.

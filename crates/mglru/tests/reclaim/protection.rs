@@ -195,8 +195,21 @@ fn small_groups_and_dead_ones_give_what_is_old_enough_and_all_they_have() {
     let young = Numbers { birth_ms: 5000, ..clean(500) };
     let id = add(&mut groups, young, Limits { min: 600, ..Limits::default() });
     groups.group_mut(id).unwrap().kill();
+    add(&mut groups, Numbers { birth_ms: 5000, ..clean(1 << 16) }, Limits::default());
     let outcome = groups.run_background(&mut Background::new(Flags::V14), goal, 5001);
     assert_eq!((outcome.reclaimed, outcome.thrashing), (500, false));
+    assert_eq!(usages(&groups), [0, 1 << 16], "a young one gives nothing for a dead one");
+}
+
+#[test]
+fn a_few_old_pages_do_not_open_large_groups_that_are_young() {
+    let mut groups = Groups::new();
+    groups.min_ttl_ms = 1000;
+    add(&mut groups, Numbers { birth_ms: 0, ..clean(1) }, Limits::default());
+    add(&mut groups, Numbers { birth_ms: 5000, ..clean(1 << 16) }, Limits::default());
+    let goal = Goal { pages: 100, short: 0 };
+    let outcome = groups.run_background(&mut Background::new(Flags::V14), goal, 5001);
+    assert_eq!(outcome, Outcome { thrashing: true, ..Outcome::default() });
 }
 
 /// Groups of clean pages, dirty ones, and such that have to be aged, by letters.
