@@ -370,7 +370,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
 
     /// Sets what the cache may hold. What is too much, and not pinned, is evicted before this returns, even of what
     /// groups are guaranteed; shard by shard, so others can use the cache meanwhile. A shard that has none pinned
-    /// gives the memory of what has left back.
+    /// gives the memory of what has left back, where that is an eighth of its own or more.
     ///
     /// # Panics
     ///

@@ -12,7 +12,8 @@ impl<K: Hash + Eq, V> Shard<K, V> {
     pub(in crate::objects) fn compact<S: BuildHasher>(&mut self, common: &Common<K, V, S>) {
         let len = self.len();
         let frames = self.slots.frames() as usize;
-        if (frames - len) * 8 < frames || !self.pins.is_empty() {
+        let free = frames - len;
+        if free == 0 || free * 8 < frames || !self.pins.is_empty() {
             return;
         }
         // First what calls the user's hasher, which may panic.
@@ -32,7 +33,9 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         self.slots.truncate(len);
         self.ranking.set_frames(len);
         self.times.truncate(len);
-        self.fit_ghosts();
+        if self.fit_ghosts() && len > 0 {
+            common.entries_are(len);
+        }
         for by_frame in [&mut self.weights, &mut self.members] {
             by_frame.truncate(len);
             by_frame.shrink_to_fit();
