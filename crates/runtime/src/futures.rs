@@ -13,6 +13,7 @@ use slab::Slab;
 use crate::item::{self, Place, Runnable, drop_quietly, quietly};
 use crate::local;
 use crate::queueing::Origin;
+use crate::rescuer::Rescuer;
 use crate::shared::Shared;
 use crate::state::WorkqueueState;
 use crate::sync::{Mutex, lock};
@@ -134,8 +135,10 @@ impl Drop for Entry {
         let waker = lock(&self.shared.futures.shards[shard]).try_remove(key);
         // Outside the lock: it may be the last thing that keeps the future's allocation.
         drop(waker);
-        if let Some(workqueue) = &self.counted {
-            workqueue.futures.fetch_sub(1, Ordering::Release);
+        if let Some(workqueue) = &self.counted
+            && workqueue.futures.fetch_sub(1, Ordering::SeqCst) == 1
+        {
+            workqueue.rescuer.get().into_iter().for_each(Rescuer::futures_ended);
         }
     }
 }

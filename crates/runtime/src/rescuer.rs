@@ -77,8 +77,16 @@ impl Rescuer {
 
     /// Ends the thread when the workqueue has no item and no future any more: nobody can queue one.
     pub(crate) fn let_go(&self) {
-        self.bed.let_go.store(true, Ordering::Release);
+        self.bed.let_go.store(true, Ordering::SeqCst);
         self.bed.sleeper.wake();
+    }
+
+    /// The workqueue has no future any more: one that was let go need not sleep on.
+    pub(crate) fn futures_ended(&self) {
+        // Pairs with `main`, which reads the count of futures after this: one of the two sees the other.
+        if self.bed.let_go.load(Ordering::SeqCst) {
+            self.bed.sleeper.wake();
+        }
     }
 
     /// Waits for the thread, which has been told to stop; not from itself.
@@ -101,11 +109,13 @@ fn main(shared: &Arc<Shared>, workqueue: &Arc<WorkqueueState>, bed: &Bed) {
     member.note_kernel_tid();
     bed.kernel_tid.store(member.kernel_tid.load(Ordering::Relaxed), Ordering::Relaxed);
     loop {
-        let let_go = bed.let_go.load(Ordering::Acquire);
+        let let_go = bed.let_go.load(Ordering::SeqCst);
         if bed.stopped.load(Ordering::Acquire) || (let_go && workqueue.is_over()) {
             break;
         }
-        bed.sleeper.sleep(let_go.then_some(LAST_ITEMS));
+        // Of the end of items nobody tells, of that of futures somebody does.
+        let looks_again = let_go && workqueue.futures.load(Ordering::SeqCst) == 0;
+        bed.sleeper.sleep(looks_again.then_some(LAST_ITEMS));
         rescue(shared, workqueue, &member);
     }
     local::leave();

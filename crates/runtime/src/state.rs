@@ -282,7 +282,7 @@ impl WorkqueueState {
     /// Whether it has no item and nobody can bring one, once no handle is left.
     pub(crate) fn is_over(&self) -> bool {
         // Its items bring futures and its futures items: no item is between two looks, lest either was missed.
-        self.is_empty() && self.futures.load(Ordering::Acquire) == 0 && self.is_empty()
+        self.is_empty() && self.futures.load(Ordering::SeqCst) == 0 && self.is_empty()
     }
 
     /// The part of the counters that a thread writes.

@@ -241,8 +241,14 @@ fn a_rescuer_stays_for_the_futures_of_its_workqueue() {
     let blocked = runtime.queue(move || at.pass());
     until("it blocks", || runtime.events().counters().started == 1);
     sleeper.lock().unwrap().take().unwrap().wake();
-    assert_eq!(future.join().unwrap(), 1);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !future.is_finished() && Instant::now() < deadline {
+        thread::yield_now();
+    }
+    let rescued = future.is_finished();
     door.open();
+    assert!(rescued, "nobody went on with it");
+    assert_eq!(future.join().unwrap(), 1);
     blocked.join().unwrap();
     refuse.store(false, Ordering::Relaxed);
 }
