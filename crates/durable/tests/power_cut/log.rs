@@ -70,7 +70,7 @@ fn commit(committer: u64, log: &Log, disk: &Disk, promises: &Mutex<Promises>) {
         promises.lock().unwrap().durable.insert(sequence.get(), durable);
         if committer == 0 && count % BETWEEN_CUTS == BETWEEN_CUTS - 1 {
             let last = log.durable_sequence().get();
-            let first = last + 1 - (count % 3) * 20.min(last);
+            let first = last + 1 - ((count % 3) * 20).min(last);
             promises.lock().unwrap().asked.push((first, disk.moment()));
             log.truncate_before(first.into()).wait().unwrap();
             let gone = (log.first_sequence().get(), disk.moment());

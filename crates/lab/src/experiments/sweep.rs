@@ -75,7 +75,7 @@ pub(super) fn fingerprint(text: &str) -> String {
     format!("{:016x}", text.bytes().fold(0xcbf2_9ce4_8422_2325, fold))
 }
 
-/// A few milliseconds of each workload, and each kind of crew, on a small machine.
+/// A short run of each workload, and each kind of crew, on a small machine.
 fn model() -> String {
     const WARM_UP_NS: u64 = 2_000_000;
     const MEASURED_NS: u64 = 20_000_000;
