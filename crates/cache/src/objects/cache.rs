@@ -143,11 +143,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let common = &self.inner.common;
-        let hash = common.hash(key);
-        let shard = self.inner.part(hash).shard.read();
-        let frame = shard.find(hash, key).filter(|&frame| !over(&shard, frame, common))?;
-        Some(shard.entry(frame).value.clone())
+        self.look(key, V::clone)
     }
 
     /// Whether a key has a value now. This is no use of it: the policy does not hear of it.
@@ -156,10 +152,20 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
+        self.look(key, |_| ()).is_some()
+    }
+
+    /// What `at` says of the value of a key, which is no use of it.
+    fn look<Q, T>(&self, key: &Q, at: impl FnOnce(&V) -> T) -> Option<T>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
         let common = &self.inner.common;
         let hash = common.hash(key);
         let shard = self.inner.part(hash).shard.read();
-        shard.find(hash, key).is_some_and(|frame| !over(&shard, frame, common))
+        let frame = shard.find(hash, key).filter(|&frame| !over(&shard, frame, common))?;
+        Some(at(shard.entry(frame).value))
     }
 
     /// Gives a key a value, and returns the one that it had. A load of the key that is under way is
