@@ -9,7 +9,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use homing_durable::{Backend, DurabilityError, Durable, SharedFile, Sharing, Strategy, WriteBack};
-use homing_faultdisk::{BAD, Disk, Filesystem, Image, Served, Volume, unavailable};
+use homing_faultdisk::{BAD, Disk, Filesystem, Image, Served, Volume, available, unavailable};
 use homing_runtime::Runtime;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -18,11 +18,7 @@ const LENGTH: usize = 256 << 10;
 
 /// A filesystem of each kind, with an engine of its own for each way.
 fn on_each(mut test: impl FnMut(&Disk, &Volume, &Durable)) {
-    for filesystem in Filesystem::ALL {
-        if let Some(reason) = unavailable(filesystem) {
-            eprintln!("skipped: no {} here: {reason}", filesystem.name());
-            continue;
-        }
+    for filesystem in available() {
         for (strategy, write_back, backend) in ways() {
             eprintln!("{} by {strategy:?}, {write_back:?}, {backend:?}", filesystem.name());
             let disk = Arc::new(Disk::new(Image::new(filesystem.size_min()), Duration::ZERO));
@@ -163,11 +159,7 @@ fn one_bad_file_of_thousands_fails_alone() {
     if limit.current.is_some_and(|current| current < 3 * FILES as u64) {
         setrlimit(Resource::Nofile, Rlimit { current: Some(3 * FILES as u64), ..limit }).unwrap();
     }
-    for filesystem in Filesystem::ALL {
-        if let Some(reason) = unavailable(filesystem) {
-            eprintln!("skipped: no {} here: {reason}", filesystem.name());
-            continue;
-        }
+    for filesystem in available() {
         let disk = Arc::new(Disk::new(Image::new(filesystem.size_min()), Duration::ZERO));
         let volume = Volume::make(&disk, filesystem, "").unwrap();
         let (runtime, bad) = (Runtime::new().unwrap(), open(&volume, "bad"));

@@ -27,5 +27,5 @@ mod volume;
 pub use disk::{BAD, Broken, Disk};
 pub use fuse::Served;
 pub use image::{BLOCK, Image};
-pub use record::{Cut, Event, Random, Record};
-pub use volume::{Filesystem, Volume, missing, unavailable};
+pub use record::{Cut, Event, Random, Record, number};
+pub use volume::{Filesystem, Volume, available, missing, unavailable};

@@ -126,6 +126,16 @@ impl Random {
     }
 }
 
+/// How many cuts a test is to make, or where its dice begin, by this variable of the environment.
+///
+/// # Panics
+/// Where that is no number.
+pub fn number(variable: &str, default: u64) -> u64 {
+    std::env::var(variable).map_or(default, |value| {
+        value.parse().unwrap_or_else(|_| panic!("{variable}={value} is no number"))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

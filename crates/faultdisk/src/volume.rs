@@ -64,6 +64,20 @@ impl Filesystem {
 /// Everything is written when it is made: nothing goes on in the background.
 const EXT4_OPTIONS: &str = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
 
+/// The filesystems of which volumes can be had here; of the others it is said why they are skipped.
+///
+/// # Panics
+/// As [`unavailable`].
+pub fn available() -> impl Iterator<Item = Filesystem> {
+    Filesystem::ALL.into_iter().filter(|filesystem| {
+        let reason = unavailable(*filesystem);
+        if let Some(reason) = &reason {
+            eprintln!("skipped: no {} here: {reason}", filesystem.name());
+        }
+        reason.is_none()
+    })
+}
+
 /// Why volumes with this filesystem cannot be had here, if so.
 ///
 /// # Panics

@@ -5,17 +5,7 @@ use std::fs::{self, File};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use homing_faultdisk::{Disk, Filesystem, Image, Volume, unavailable};
-
-/// Those that are to be had here.
-fn with_each(test: impl Fn(Filesystem)) {
-    for filesystem in Filesystem::ALL {
-        match unavailable(filesystem) {
-            None => test(filesystem),
-            Some(reason) => eprintln!("skipped: no {} here: {reason}", filesystem.name()),
-        }
-    }
-}
+use homing_faultdisk::{Disk, Filesystem, Image, Volume, available};
 
 fn disk(filesystem: Filesystem, flush_delay: Duration) -> Arc<Disk> {
     Arc::new(Disk::new(Image::new(filesystem.size_min()), flush_delay))
@@ -23,7 +13,7 @@ fn disk(filesystem: Filesystem, flush_delay: Duration) -> Arc<Disk> {
 
 #[test]
 fn files_are_kept_from_one_mount_to_the_next() {
-    with_each(|filesystem| {
+    available().for_each(|filesystem| {
         let disk = disk(filesystem, Duration::ZERO);
         let volume = Volume::make(&disk, filesystem, "").unwrap();
         let contents: Vec<u8> = (0..3_000_000_u32).map(|at| (at % 251) as u8).collect();
@@ -36,7 +26,7 @@ fn files_are_kept_from_one_mount_to_the_next() {
 
 #[test]
 fn a_sync_waits_for_the_flush_and_is_recorded() {
-    with_each(|filesystem| {
+    available().for_each(|filesystem| {
         let disk = disk(filesystem, Duration::from_millis(30));
         let volume = Volume::make(&disk, filesystem, "").unwrap();
         disk.start_recording();
@@ -50,7 +40,7 @@ fn a_sync_waits_for_the_flush_and_is_recorded() {
 
 #[test]
 fn nothing_is_left_behind() {
-    with_each(|filesystem| {
+    available().for_each(|filesystem| {
         let volume = Volume::make(&disk(filesystem, Duration::ZERO), filesystem, "").unwrap();
         let path = volume.path();
         drop(volume);

@@ -12,7 +12,6 @@ mod history;
 mod log;
 mod wrong;
 
-use std::env;
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
@@ -20,7 +19,7 @@ use std::thread;
 use std::time::Duration;
 
 use homing_durable::{Backend, Durable, Linux, Strategy, System, WriteBack};
-use homing_faultdisk::{Disk, Filesystem, Image, Random, Record, Volume, unavailable};
+use homing_faultdisk::{Disk, Filesystem, Image, Random, Record, Volume, available, number};
 use homing_runtime::Runtime;
 
 use bulk::Bulk;
@@ -131,12 +130,6 @@ fn cut(setting: &Setting, run: &Run, cuts: usize, random: &mut Random) -> Vec<Op
     moments.into_iter().map(after).collect()
 }
 
-fn number(variable: &str, default: u64) -> u64 {
-    env::var(variable).map_or(default, |value| {
-        value.parse().unwrap_or_else(|_| panic!("{variable}={value} is no number"))
-    })
-}
-
 /// Runs and cuts until there were so many, with another setting each time. What was lost.
 fn losses<S: System>(
     filesystem: Filesystem,
@@ -163,15 +156,6 @@ fn losses<S: System>(
     lost
 }
 
-fn with_each_filesystem(test: impl Fn(Filesystem)) {
-    for filesystem in Filesystem::ALL {
-        match unavailable(filesystem) {
-            None => test(filesystem),
-            Some(reason) => eprintln!("skipped: no {} here: {reason}", filesystem.name()),
-        }
-    }
-}
-
 #[test]
 fn every_completed_sync_survives() {
     let cuts = number("HOMING_POWER_CUTS", 60) as usize;
@@ -184,7 +168,7 @@ fn every_completed_sync_survives() {
     ];
     // Files by themselves are no bulk that begins early.
     let ways_of_bulks = [ways[0], BY_COMMITS, ways[3]];
-    with_each_filesystem(|filesystem| {
+    available().for_each(|filesystem| {
         let mut settings = Vec::new();
         let all_options: &[_] = match filesystem {
             Filesystem::Xfs => &["", "lazytime"],
@@ -207,7 +191,7 @@ fn every_completed_sync_survives() {
 fn a_log_has_every_record_that_was_durable_and_none_that_was_gone() {
     let seed = number("HOMING_POWER_CUT_SEED", 1);
     let cuts = number("HOMING_POWER_CUTS", 60).div_ceil(3) as usize;
-    with_each_filesystem(|filesystem| {
+    available().for_each(|filesystem| {
         let lost = log::losses(filesystem, Linux, cuts, seed);
         assert!(lost.is_empty(), "{}", lost.join("\n"));
         assert!(!log::losses(filesystem, Nothing, 10, seed).is_empty(), "nothing was lost");
@@ -217,7 +201,7 @@ fn a_log_has_every_record_that_was_durable_and_none_that_was_gone() {
 #[test]
 fn an_engine_that_does_not_flush_the_device_is_found_out() {
     let settings = [(Shape::BesideStranger, BY_COMMITS, "")];
-    with_each_filesystem(|filesystem| {
+    available().for_each(|filesystem| {
         let lost = losses(filesystem, 40, &settings, || NoFlush);
         // ext4 flushes its device itself where its journal has nothing to write.
         assert!(filesystem == Filesystem::Ext4 || !lost.is_empty(), "nothing was lost");
@@ -228,7 +212,7 @@ fn an_engine_that_does_not_flush_the_device_is_found_out() {
 fn an_engine_that_does_nothing_is_found_out() {
     let way = (Strategy::Auto, WriteBack::Auto, Backend::Threads);
     let settings = [(Shape::Mixed, way, "")];
-    with_each_filesystem(|filesystem| {
+    available().for_each(|filesystem| {
         assert!(!losses(filesystem, 20, &settings, || Nothing).is_empty());
     });
 }
@@ -237,7 +221,7 @@ fn an_engine_that_does_nothing_is_found_out() {
 #[test]
 fn a_bulk_that_is_committed_only_once_is_found_out() {
     let settings = [(Shape::BesideBulk, (Strategy::Auto, WriteBack::Late, Backend::Threads), "")];
-    with_each_filesystem(|filesystem| {
+    available().for_each(|filesystem| {
         assert!(!losses(filesystem, 20, &settings, OneCommit::default).is_empty());
     });
 }
