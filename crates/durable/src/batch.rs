@@ -17,7 +17,7 @@ pub(crate) const BULK: usize = 8;
 /// A bulk that is known to have so many files begins with its first ones: their commit writes back what the
 /// others have written, too, while those are still being asked for. Derived: asking for so many takes 5 ms, as long
 /// as the flush that this costs on a slow disk.
-const BEGINS_EARLY: usize = 4000;
+pub(crate) const BEGINS_EARLY: usize = 4000;
 
 /// Syncs of several kinds that begin together: one commit of the filesystem may do for all of them.
 /// They begin when it is dropped, too; then nobody hears what becomes of them but those who sync

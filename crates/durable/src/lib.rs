@@ -74,6 +74,8 @@ mod range;
 mod ring;
 mod shared_file;
 #[cfg(all(shuttle, test))]
+mod shuttle_flush_tests;
+#[cfg(all(shuttle, test))]
 mod shuttle_tests;
 mod strategy;
 mod sync;

@@ -24,11 +24,11 @@ fn iterations() -> usize {
     given.and_then(|text| text.parse().ok()).unwrap_or(1000)
 }
 
-fn check(model: impl Fn() + Send + Sync + 'static) {
+pub(crate) fn check(model: impl Fn() + Send + Sync + 'static) {
     shuttle::check_pct(model, iterations(), 4);
 }
 
-fn runtime() -> Runtime {
+pub(crate) fn runtime() -> Runtime {
     let machine = Machine::from_grid("1x2x1").unwrap();
     Runtime::builder().on_machine(machine).keep_alive(Duration::ZERO).build().unwrap()
 }
@@ -265,12 +265,12 @@ fn a_callback_that_waits_for_the_next_sync() {
 }
 
 /// The same file so many times, each opened by itself.
-fn descriptions(file: &Arc<File>, count: usize) -> Vec<std::sync::Arc<File>> {
+pub(crate) fn descriptions(file: &Arc<File>, count: usize) -> Vec<std::sync::Arc<File>> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     (0..count).map(|_| std::sync::Arc::new(File::open(&path).unwrap())).collect()
 }
 
-fn wait(durable: &Durable, file: &SharedFile) -> Result<(), DurabilityError> {
+pub(crate) fn wait(durable: &Durable, file: &SharedFile) -> Result<(), DurabilityError> {
     let told = Arc::new((Mutex::new(None), Condvar::new()));
     let teller = Arc::clone(&told);
     durable.fdatasync_shared(file, move |verdict| {
