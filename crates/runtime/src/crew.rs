@@ -6,9 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
+use homing_sched::{Facts, Idle};
 use homing_topology::{CpuId, CpuSet};
 
 use crate::affinity::NOWHERE;
+use crate::dispatch::Dispatch;
 use crate::help::Asked;
 use crate::item::Hand;
 use crate::laps::Away;
@@ -57,7 +59,8 @@ pub(crate) enum Orders {
 pub(crate) struct Crew {
     roll: Mutex<Roll>,
     name: String,
-    /// How long a spare waits before it leaves; one always stays.
+    /// How long a spare waits before it leaves; one always stays, and one for each CPU that has no thread: it
+    /// may not be to be had again.
     keep_alive: Duration,
     /// How many threads could not be created.
     pub(crate) refused: AtomicU64,
@@ -73,6 +76,13 @@ struct Roll {
     unfilled: CpuSet,
     last_id: u32,
     closed: bool,
+}
+
+impl Roll {
+    /// Whether a spare may leave: another one stays, and as many threads as there are CPUs.
+    fn has_too_many(&self, shared: &Shared) -> bool {
+        self.spares.len() > 1 && self.members.len() > shared.dispatch.active().len()
+    }
 }
 
 impl Crew {
@@ -211,17 +221,16 @@ impl Crew {
         }
         self.close_if_done(shared);
         loop {
-            // The last one stays however long: it need not look at the clock. One that comes
-            // later does, and leaves instead.
-            let last = lock(&self.roll).spares.len() == 1;
-            let ordered = member.bed.sleep((!last).then_some(self.keep_alive));
+            // Those that stay need not look at the clock. One that comes later does, and leaves instead.
+            let may_leave = lock(&self.roll).has_too_many(shared);
+            let ordered = member.bed.sleep(may_leave.then_some(self.keep_alive));
             if let Some(orders) = lock(&member.orders).take() {
                 return orders;
             }
             let mut roll = lock(&self.roll);
             let place = roll.spares.iter().position(|spare| spare.id == member.id);
             // Not in the list: orders are on their way.
-            if let (false, Some(place), true) = (ordered, place, roll.spares.len() > 1) {
+            if let (false, Some(place), true) = (ordered, place, roll.has_too_many(shared)) {
                 roll.spares.remove(place);
                 return Orders::Leave;
             }
@@ -280,14 +289,23 @@ impl Crew {
         !self.unfilled().is_empty()
     }
 
-    /// Asks a thread that waits for an item to serve a CPU meanwhile, if there is one: the youngest.
-    pub(crate) fn ask_for_help(&self, cpu: CpuId) {
+    /// Whether threads were refused, and a CPU waits for one, where there is something to do that nobody else may.
+    pub(crate) fn needs_thread(&self, dispatch: &Dispatch) -> bool {
+        self.refused.load(Ordering::Relaxed) > 0
+            && self
+                .unfilled()
+                .iter()
+                .any(|cpu| dispatch.slot(cpu).is_vacant() && dispatch.is_ripe(cpu, Idle::Any))
+    }
+
+    /// Asks a thread that waits for an item to serve a CPU meanwhile, if there is one: the youngest. Whether it
+    /// did.
+    pub(crate) fn ask_for_help(&self, cpu: CpuId) -> bool {
         let roll = lock(&self.roll);
         let threads = roll.members.values().rev();
         let mut threads = threads.filter_map(|(member, thread)| Some((member, thread.as_ref()?)));
-        if let Some((_, thread)) = threads.find(|(member, _)| member.asked.ask(cpu)) {
-            thread.thread().unpark();
-        }
+        let asked = threads.find(|(member, _)| member.asked.ask(cpu));
+        asked.map(|(_, thread)| thread.thread().unpark()).is_some()
     }
 
     /// Gives a CPU that waits for a thread to one that helps out. Whether it did wait.

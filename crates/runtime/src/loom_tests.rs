@@ -193,13 +193,42 @@ fn what_is_queued_while_an_item_blocks_finds_the_spare_or_the_owner() {
         assert!(slot.vacate(owner(cpu(0))));
         dispatch.offer(&fill(), cpu(0));
         // ... and goes on.
-        if dispatch.take_offer_back(cpu(0), owner(cpu(0))) {
+        if dispatch.take_offer_back(&fill(), cpu(0), owner(cpu(0))) {
             work(&dispatch, &fill(), cpu(0), &ran, 1);
             fill().bed.wake();
         }
         producer.join().unwrap();
         spare.join().unwrap();
         assert_eq!(ran.load(SeqCst), 1);
+    });
+}
+
+/// As it takes its slot back the owner is robbed of it, by a monitor that takes it to be running still: the bit
+/// that it removes may be the monitor's offer, of a slot that then has nobody.
+#[test]
+fn what_is_queued_while_a_slot_is_taken_back_and_lost_again_finds_the_spare_or_the_owner() {
+    check(3, || {
+        let (dispatch, ran) = (Arc::new(dispatch(1)), Arc::new(AtomicUsize::new(0)));
+        let bed = Arc::new(Sleeper::new());
+        let fill = || OneSpare { dispatch: Arc::clone(&dispatch), bed: Arc::clone(&bed) };
+        // Its item blocks.
+        let slot = dispatch.slot(cpu(0));
+        assert!(slot.vacate(owner(cpu(0))));
+        dispatch.offer(&fill(), cpu(0));
+        let monitor = {
+            let (dispatch, fill) = (Arc::clone(&dispatch), fill());
+            thread::spawn(move || {
+                if dispatch.slot(cpu(0)).vacate(owner(cpu(0))) {
+                    dispatch.offer(&fill, cpu(0));
+                }
+            })
+        };
+        let back = dispatch.take_offer_back(&fill(), cpu(0), owner(cpu(0)));
+        assert!(back, "nobody else wants it");
+        monitor.join().unwrap();
+        put(&dispatch, &fill(), cpu(0), OF_CPU, counting(&ran));
+        // It is for the owner, who is awake, or for the spare, who has been told.
+        assert!(slot.is_owned_by(owner(cpu(0))) || slot.is_owned_by(SPARE), "nobody comes");
     });
 }
 

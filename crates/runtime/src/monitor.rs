@@ -315,7 +315,8 @@ impl Monitor<'_> {
         self.strict_items_wait(cpu, Some(workqueue.mode().pool()), now_ns)
     }
 
-    /// Where no thread can be had, lets one that waits for an item run others: where nobody else can.
+    /// Where no thread can be had, lets one that waits for an item run others: where nobody else can. Where none
+    /// waits, one that is parked leaves its CPU for another ([`Crew::needs_thread`](crate::crew::Crew::needs_thread)).
     fn ask_for_help(&self, now_ns: u64) {
         let (crew, dispatch) = (&self.shared.crew, &self.shared.dispatch);
         let short = crew.unfilled();
@@ -324,7 +325,9 @@ impl Monitor<'_> {
         }
         let alone = dispatch.slots().all(|(_, slot)| slot.owner().is_none());
         for cpu in short.iter().filter(|cpu| alone || self.strict_items_wait(*cpu, None, now_ns)) {
-            crew.ask_for_help(cpu);
+            if !crew.ask_for_help(cpu) && crew.needs_thread(dispatch) {
+                dispatch.wake_any(&**self.shared);
+            }
         }
     }
 

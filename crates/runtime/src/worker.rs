@@ -73,7 +73,7 @@ impl<'a> Worker<'a> {
         let slot = shared.dispatch.slot(self.cpu);
         slot.books.changes_hands();
         // Whoever offered the slot may have done so after it was claimed for us, or for the one before.
-        shared.dispatch.unannounce(self.cpu);
+        shared.dispatch.take_idle_bit(&**shared, self.cpu);
         while slot.is_owned_by(self.me.id) {
             if shared.is_stopping_now() || !shared.dispatch.is_active(self.cpu) {
                 self.give_up();
@@ -113,7 +113,7 @@ impl<'a> Worker<'a> {
         shared.monitor.somebody_works();
         let slot = shared.dispatch.slot(self.cpu);
         slot.books.changes_hands();
-        shared.dispatch.unannounce(self.cpu);
+        shared.dispatch.take_idle_bit(&**shared, self.cpu);
         while goes_on() && slot.is_owned_by(self.me.id) && !shared.is_stopping_now() {
             let taken = shared.dispatch.take(&**shared, self.cpu, Idle::Any, &self.shares);
             let Ok(taken) = taken else { break };
@@ -281,6 +281,10 @@ impl<'a> Worker<'a> {
         if self.searches() {
             return;
         }
+        if shared.crew.needs_thread(&shared.dispatch) {
+            // We shall get that CPU as a spare, if nobody is faster.
+            return self.give_up();
+        }
         let stopping = || shared.is_stopping();
         let announced = shared.dispatch.announce(self.cpu, self.me.id, self.idle, stopping);
         let Announced::Sleep { until_ns } = announced else {
@@ -445,7 +449,7 @@ impl Drop for Lent {
         me.away.slept_since(self.since);
         me.running_since_ns.store(now_ns(), Ordering::Relaxed);
         // Fails where a thread has the slot already: then it stays there.
-        if dispatch.take_offer_back(self.cpu, me.id) {
+        if dispatch.take_offer_back(&*self.local.shared, self.cpu, me.id) {
             self.local.shared.monitor.somebody_works();
         }
     }

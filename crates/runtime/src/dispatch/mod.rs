@@ -377,14 +377,23 @@ impl Dispatch {
     }
 
     /// Takes an offered slot back, unless another thread has got it. Whether it did.
-    pub(crate) fn take_offer_back(&self, cpu: CpuId, thread: ThreadId) -> bool {
+    pub(crate) fn take_offer_back(&self, fill: &impl Fill, cpu: CpuId, thread: ThreadId) -> bool {
         // The slot first: the idle bit of a slot that has an owner is that owner's. Who claims the
         // bit in between finds an owner and leaves a token, which is harmless.
         let taken = self.slot(cpu).assign(thread);
         if taken {
-            self.idle.remove(cpu);
+            self.take_idle_bit(fill, cpu);
         }
         taken
+    }
+
+    /// Whoever has got the slot of `cpu` is not idle. It may have lost the slot since, to the monitor: then
+    /// this was the bit of the next offer, which is made anew.
+    pub(crate) fn take_idle_bit(&self, fill: &impl Fill, cpu: CpuId) {
+        // The change of the bit pairs with that of `offer`, before which the slot was vacated.
+        if self.unannounce(cpu) && self.slot(cpu).is_vacant() {
+            self.offer(fill, cpu);
+        }
     }
 
     /// Whether there is something that the worker of `cpu` may take now.
@@ -501,6 +510,13 @@ impl Dispatch {
             None => overdue(&self.layout, self),
             Some(tape) => tape.wake(&self.layout, self, Asked::Overdue),
         })
+    }
+
+    /// Wakes a worker that is parked, whatever for. Whether there was one.
+    pub(crate) fn wake_any(&self, fill: &impl Fill) -> bool {
+        let idle = self.idle.snapshot();
+        let mut parked = idle.iter().filter(|cpu| !self.slot(*cpu).is_vacant());
+        parked.any(|cpu| self.claim(fill, cpu, Reach::Remote))
     }
 
     /// Wakes every idle worker: at shutdown, after the flag that they look at is set.

@@ -140,6 +140,58 @@ fn a_mem_reclaim_workqueue_gets_on_when_no_thread_can_be_created() {
     refuse.store(false, Ordering::Relaxed);
 }
 
+/// One thread is left for two CPUs, and items that may run nowhere else wait at both by turns.
+#[test]
+fn where_threads_are_refused_one_that_is_idle_serves_the_cpu_where_items_wait() {
+    let refuse = Arc::new(AtomicBool::new(false));
+    let runtime = on("1x2x1").refuse_threads(Arc::clone(&refuse)).build().unwrap();
+    let bound = runtime.workqueue("bound").per_cpu().build().unwrap();
+    refuse.store(true, Ordering::Relaxed);
+    let (first, door) = (Door::default(), Door::default());
+    let mut blocked = Vec::new();
+    while blocked.len() < runtime.thread_count() {
+        let at = if blocked.is_empty() { first.clone() } else { door.clone() };
+        blocked.push(runtime.queue(move || at.pass()));
+        until("it blocks", || runtime.events().counters().started == blocked.len() as u64);
+    }
+    first.open();
+    blocked.swap_remove(0).join().unwrap();
+    for cpu in (0..8).map(|turn| CpuId::new(turn % 2).unwrap()) {
+        let item = bound.queue_on(cpu, || ()).unwrap();
+        until("the one that is left comes", || item.is_finished());
+    }
+    assert!(runtime.threads_refused() > 0, "or this shows nothing");
+    door.open();
+    for handle in blocked {
+        handle.join().unwrap();
+    }
+    refuse.store(false, Ordering::Relaxed);
+}
+
+/// Spares that retire may not be had again.
+#[test]
+fn as_many_threads_stay_as_there_are_cpus() {
+    let refuse = Arc::new(AtomicBool::new(false));
+    let builder = on("1x2x1").keep_alive(Duration::ZERO).refuse_threads(Arc::clone(&refuse));
+    let runtime = builder.build().unwrap();
+    let bound = runtime.workqueue("bound").per_cpu().build().unwrap();
+    let cpus = || [0, 1].map(|cpu| CpuId::new(cpu).unwrap());
+    let sleep = || std::thread::sleep(Duration::from_millis(50));
+    // Undeclared: the monitor gives their CPUs to others.
+    let sleeping = cpus().map(|cpu| bound.queue_on(cpu, sleep).unwrap());
+    for item in sleeping {
+        item.join().unwrap();
+    }
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(runtime.thread_count() >= 2, "{}", runtime.thread_count());
+    refuse.store(true, Ordering::Relaxed);
+    for cpu in cpus() {
+        let item = bound.queue_on(cpu, || ()).unwrap();
+        until("it runs", || item.is_finished());
+    }
+    refuse.store(false, Ordering::Relaxed);
+}
+
 #[test]
 fn a_rescuer_works_through_limits_and_orders() {
     let refuse = Arc::new(AtomicBool::new(false));
