@@ -71,10 +71,11 @@ impl Workqueue {
     /// ```
     pub fn set_affinity_scope(&self, scope: Scope) -> Result<(), WorkqueueError> {
         self.unbound("affinity_scope")?;
-        self.state().set_auto(None);
-        self.change(|chosen| {
-            chosen.attributes.affinity.scope = scope;
-            chosen.scope_is_default = false;
+        self.state().end_auto(|| {
+            self.change(|chosen| {
+                chosen.attributes.affinity.scope = scope;
+                chosen.scope_is_default = false;
+            })
         })
     }
 
@@ -96,8 +97,7 @@ impl Workqueue {
     /// ```
     pub fn set_affinity_default(&self) -> Result<(), WorkqueueError> {
         self.unbound("affinity_scope")?;
-        self.state().set_auto(None);
-        self.change(|chosen| chosen.scope_is_default = true)
+        self.state().end_auto(|| self.change(|chosen| chosen.scope_is_default = true))
     }
 
     /// Leaves the choice of scope and pull cost to what is measured, or fixes both as they are.
@@ -210,8 +210,7 @@ impl Workqueue {
     /// ```
     pub fn set_pull_cost(&self, cost: PullCost) -> Result<(), WorkqueueError> {
         self.unbound("pull_cost")?;
-        self.state().set_auto(None);
-        self.change(|chosen| chosen.attributes.pull_cost = cost)
+        self.state().end_auto(|| self.change(|chosen| chosen.attributes.pull_cost = cost))
     }
 
     /// Changes the share of a CPU's time.

@@ -53,6 +53,9 @@ impl Workqueue {
     /// At the end the calling thread, if it is a worker, runs those of the scope's items that
     /// nobody has begun, latest first, while other workers take them from the other side.
     ///
+    /// In an item of a workqueue with a [limit](crate::WorkqueueBuilder::max_active) it waits for others of that
+    /// workqueue, and keeps its own place there: where there is only one, for ever.
+    ///
     /// # Panics
     /// In an item of the same [ordered](crate::WorkqueueBuilder::ordered) workqueue, at once.
     /// If an item panicked, with the first such panic, after all have ended; or if the runtime was

@@ -313,6 +313,15 @@ impl WorkqueueState {
         *lock(&self.auto) = chooser;
     }
 
+    /// No longer, if this change succeeds.
+    pub(crate) fn end_auto<T, E>(&self, change: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+        let chooser = lock(&self.auto).take();
+        change().inspect_err(|_| {
+            let mut auto = lock(&self.auto);
+            *auto = auto.take().or(chooser);
+        })
+    }
+
     pub(crate) fn is_auto(&self) -> bool {
         lock(&self.auto).is_some()
     }

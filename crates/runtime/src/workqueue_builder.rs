@@ -99,7 +99,7 @@ pub enum WorkqueueError {
     },
     /// More combinations of attributes have been in use than the runtime can tell apart.
     #[error(
-        "workqueue {name} stays as it is: this runtime has used 255 combinations of scope, \
+        "workqueue {name} stays as it is: this runtime has used 255 combinations of scope, pull cost, \
          strictness, nice, localization and mask, and cannot have more; use one of before"
     )]
     TooManyPools {
@@ -236,6 +236,9 @@ impl WorkqueueBuilder {
     /// turns. The number is shared by the NUMA nodes by their CPUs, but each node has at least
     /// [`min_active`](Workqueue::set_min_active); of a [per-CPU](Self::per_cpu) workqueue it is
     /// each CPU's. Default: no limit.
+    ///
+    /// An item that waits for others of its own workqueue ([`join`](crate::JoinHandle::join), a scope, a
+    /// flush) keeps its place meanwhile: as many such items as may be active wait for ever.
     pub fn max_active(mut self, max_active: u32) -> Self {
         self.chosen.max_active = Some(max_active);
         self

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use homing_runtime::{CpuId, CpuSet, Nice, Runtime, Scope, WorkqueueError};
+use homing_runtime::{CpuId, CpuSet, Nice, PullCost, Runtime, Scope, WorkqueueError};
 
 use crate::helpers::{Door, on, until};
 
@@ -203,4 +203,21 @@ fn contradictory_kinds_are_refused_by_name() {
     let ordered = make().ordered().build().unwrap();
     assert!(ordered.set_max_active(Some(2)).is_err());
     assert_eq!(ordered.max_active(), Some(1));
+}
+
+#[test]
+fn a_setter_that_is_refused_leaves_the_choice_to_what_is_measured() {
+    let runtime = on("1x8x1").build().unwrap();
+    let chosen = runtime.workqueue("chosen").affinity_auto(true).build().unwrap();
+    let other = runtime.workqueue("other").build().unwrap();
+    let mask = |bits: u32| {
+        (0..8).filter(move |bit| bits >> bit & 1 == 1).filter_map(CpuId::new).collect::<CpuSet>()
+    };
+    let refused = (1..256).find_map(|bits| other.set_cpumask(Some(mask(bits))).err());
+    let text = refused.expect("a runtime has 255 pools").to_string();
+    assert!(text.contains("workqueue other") && text.contains("pull cost"), "{text}");
+    chosen.set_affinity_scope(Scope::Cpu).unwrap_err();
+    let dearest = PullCost::ALL.into_iter().next_back().unwrap();
+    chosen.set_pull_cost(dearest).unwrap_err();
+    assert!(chosen.affinity_auto(), "nothing has changed");
 }
