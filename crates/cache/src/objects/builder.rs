@@ -116,7 +116,8 @@ impl<K, V, S> Builder<K, V, S> {
     }
 
     /// Is told of each entry that leaves, on the thread that caused it, after all locks are let go: it
-    /// may use the cache.
+    /// may use the cache. What leaves by what it does is told it from within itself: one that puts back each
+    /// entry that left for want of room does not end, but for want of stack.
     ///
     /// ```
     /// # use homing_cache::{Cache, Cause};

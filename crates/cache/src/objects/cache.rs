@@ -45,7 +45,8 @@ const FINDS_MAX: usize = 64;
 /// assert_eq!(two, 2);
 /// ```
 ///
-/// Equality, hash and clones of keys and values run under locks of the cache: they must not use it.
+/// Equality, hash and clones of keys and values, and the [clock](Builder::clock), run under locks of the cache: they
+/// must not use it.
 /// Listeners, weighers, loaders and drops run without, and may.
 pub struct Cache<K, V, S = foldhash::quality::RandomState> {
     pub(super) inner: Arc<Inner<K, V, S>>,
@@ -229,12 +230,13 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         let _detached;
         let mut shard = self.inner.part(hash).shard.write();
         let found = shard.find(hash, key);
-        if found.is_some_and(|frame| !condition(shard.entry(frame).value)) {
+        // What is over is not there any more, to be asked about.
+        let expired = found.is_some_and(|frame| over(&shard, frame, common));
+        if !expired && found.is_some_and(|frame| !condition(shard.entry(frame).value)) {
             return None;
         }
         _detached = shard.detach(hash, key);
         let frame = found?;
-        let expired = over(&shard, frame, common);
         let (key, value) = shard.remove(hash, frame);
         // First what the listener is told: the user's code may panic.
         let at = gone.push(key, value, if expired { Cause::Expired } else { Cause::Removed });

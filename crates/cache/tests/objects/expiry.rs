@@ -113,6 +113,16 @@ fn a_condition_that_says_no_changes_nothing() {
 }
 
 #[test]
+fn a_condition_is_not_asked_of_what_is_over() {
+    let clock = Clock::default();
+    let cache = clock.cache(Cache::builder().time_to_live(Duration::from_secs(10)));
+    cache.insert(1, 1);
+    clock.advance(10);
+    assert_eq!(cache.remove_if(&1, |value| panic!("asked about {value}")), None);
+    assert_eq!(cache.get(&1), None);
+}
+
+#[test]
 fn errors_may_be_remembered_for_ever() {
     let clock = Clock::default();
     clock.advance(1);
