@@ -53,7 +53,12 @@ impl Machine {
         let objects = || root.descendants().filter(|node| node.has_tag_name("object"));
         let mut nodes = BTreeMap::new();
         for node in objects().filter(|node| matches!(kind(node), "NUMANode" | "Node")) {
-            nodes.insert(NodeId(number(&node, "os_index")? as u32), cpu_set(&node)?);
+            let index = number(&node, "os_index")?;
+            let id = u32::try_from(index)
+                .map_err(|_| broken(format!("there is no NUMA node {index}")))?;
+            if nodes.insert(NodeId(id), cpu_set(&node)?).is_some() {
+                return Err(broken(format!("it has NUMA node {index} twice")));
+            }
         }
         let mut places = Vec::new();
         for object in root.children().filter(|node| node.has_tag_name("object")) {
@@ -170,6 +175,15 @@ mod tests {
             ("<topology><object type=\"PU\"/></topology>", "os_index"),
             ("<topology><object type=\"PU\" os_index=\"5000\"/></topology>", "5000"),
             ("<topology><object type=\"Core\" cpuset=\"zz\"/></topology>", "zz"),
+            (
+                "<topology><object type=\"NUMANode\" os_index=\"4294967296\" cpuset=\"0x1\"/></topology>",
+                "4294967296",
+            ),
+            (
+                "<topology><object type=\"NUMANode\" os_index=\"3\" cpuset=\"0x1\"/>\
+                 <object type=\"NUMANode\" os_index=\"3\" cpuset=\"0x2\"/></topology>",
+                "node 3 twice",
+            ),
         ] {
             let error = Machine::from_hwloc_xml(xml).unwrap_err().to_string();
             assert!(error.contains(reason), "{xml}: {error}");
