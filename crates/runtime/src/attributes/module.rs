@@ -93,10 +93,9 @@ fn seconds(ns: u64) -> String {
 pub(super) fn set(shared: &Shared, name: &str, value: &str) -> Result<(), Refused> {
     match name {
         "cpu_intensive_thresh_us" => {
-            let us: u64 = value
-                .parse()
-                .map_err(|_| Refused::value("a number of microseconds, or 0 for none"))?;
-            let ns = us.saturating_mul(1000);
+            let us: Option<u64> = value.parse().ok();
+            let ns = us.and_then(|us| us.checked_mul(1000));
+            let ns = ns.ok_or(Refused::value("a number of microseconds, or 0 for none"))?;
             shared.settings.cpu_intensive_ns.store(ns, Ordering::Relaxed);
         }
         "watchdog_thresh" => {
@@ -108,8 +107,9 @@ pub(super) fn set(shared: &Shared, name: &str, value: &str) -> Result<(), Refuse
         }
         "default_affinity_scope" => shared.set_default_scope(scope(value, "")?),
         "features" => {
-            let features = value.parse();
-            let features = features.map_err(|_| {
+            // Nothing at all is more likely an oversight than all of it switched off.
+            let features = Some(value).filter(|value| !value.trim().is_empty());
+            let features = features.and_then(|value| value.parse().ok()).ok_or_else(|| {
                 Refused::value("names out of SWQUEUE XSTEAL SIS_NODE SMT_AWARE, or NONE")
             })?;
             shared.dispatch.set_features(features);
