@@ -85,7 +85,9 @@ pub type Done = Box<dyn FnOnce(Result<(), BlockError>) + Send>;
 /// Offsets and lengths are multiples of [`Block::block_size`] and lie inside the device: callers
 /// see to that, layers assert it. What a write that was cut short by a crash or an error leaves in
 /// its range is any mixture of old and new sectors; bytes outside its range never change. Reads
-/// and writes that overlap in time may see such a mixture too, as on a disk.
+/// and writes that overlap in time may see such a mixture too, as on a disk. Where what is below is a file it may
+/// be one within a sector (ext4 copies without a lock), and where it is encrypted, 16 bytes of which a part is old and a
+/// part new read as neither, until they are read again.
 pub trait Block: Send + Sync {
     /// The size in bytes.
     fn size(&self) -> u64;
