@@ -136,7 +136,11 @@ impl Comparison {
             round_down(bottom)..(round_down(top) + 5.0).min(100.0).max(round_down(bottom) + 5.0);
         let mut chart = ChartBuilder::on(area)
             .margin(MARGIN)
-            .caption(&self.traces()[trace], ("sans-serif", CAPTION * 2 / 3))
+            // In XML they must not stand.
+            .caption(
+                self.traces()[trace].replace(char::is_control, "\u{fffd}"),
+                ("sans-serif", CAPTION * 2 / 3),
+            )
             .x_label_area_size(BOTTOM)
             .y_label_area_size(LEFT)
             .build_cartesian_2d(across, up)

@@ -122,6 +122,9 @@ fn what_cannot_be_put_together_is_named() {
     let head = std::fs::read_to_string(path).unwrap();
     assert!(error(&format!("{head}{line}\n{other}\n")).contains("differs"));
     assert!(error(&format!("{head}{line}\n")).contains("has been cut off or changed"));
+    let begin = head.lines().next().unwrap();
+    let none = r#"{"part":{"number":0,"of":0},"runs":0}"#;
+    assert!(error(&format!("{begin}\n{none}\n")).contains("line 2"));
     std::fs::remove_file(folder.path().join("1-of-1.jsonl")).unwrap();
     let third = write(folder.path(), "3/3".parse().unwrap(), &sweep(1, 20), Vec::new());
     let missing = |what| {
@@ -136,6 +139,18 @@ fn what_cannot_be_put_together_is_named() {
         let error = text.parse::<Shard>().unwrap_err().to_string();
         assert!(error.contains(text), "{error}");
     }
+}
+
+/// Where the baseline did nothing there is no change to be told, nor to be drawn.
+#[test]
+fn a_report_of_nothing_ends() {
+    let mut measures = simulate(&cells(&["aio-fsync"], &plan(1, 10)));
+    let baseline = Experiment::find("aio-fsync").unwrap().baseline;
+    for measure in measures.iter_mut().filter(|measure| measure.key.policy == baseline) {
+        measure.values.values_mut().for_each(|value| *value = 0.0);
+    }
+    let page = homing_lab::experiments::report(&measures);
+    assert!(page.ends_with("</html>\n") && !page.contains("+inf") && !page.contains("NaN"));
 }
 
 #[test]

@@ -90,6 +90,9 @@ impl Comparison {
             let (Some((_, own)), Some((best, other))) = (best_of(&policy), best_of(&others)) else {
                 continue;
             };
+            if other.mean <= 0.0 {
+                continue; // nothing was done there, by whatever setting: no part of that can be told
+            }
             let noise = own.sd.hypot(other.sd) / other.mean * 100.0;
             places.push(Worst {
                 machine,

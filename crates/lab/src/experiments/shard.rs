@@ -18,9 +18,27 @@ use super::{Cell, Key, Measure, Sweep};
 
 /// One of several equal parts, counted from 1: `2/8`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Numbers")]
 pub struct Shard {
     number: usize,
     of: usize,
+}
+
+/// As it stands in a file.
+#[derive(Deserialize)]
+struct Numbers {
+    number: usize,
+    of: usize,
+}
+
+impl TryFrom<Numbers> for Shard {
+    type Error = ShardError;
+
+    fn try_from(Numbers { number, of }: Numbers) -> Result<Self, ShardError> {
+        let fits = (1..=of).contains(&number);
+        fits.then_some(Self { number, of })
+            .ok_or_else(|| ShardError::Parse { text: format!("{number}/{of}") })
+    }
 }
 
 /// The last line of a part that is whole.
@@ -143,11 +161,11 @@ impl FromStr for Shard {
     type Err = ShardError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let parts = text.split_once('/').and_then(|(number, of)| {
-            Some(Self { number: number.parse().ok()?, of: of.parse().ok()? })
+        let numbers = text.split_once('/').and_then(|(number, of)| {
+            Some(Numbers { number: number.parse().ok()?, of: of.parse().ok()? })
         });
-        let fits = |shard: &Self| (1..=shard.of).contains(&shard.number);
-        parts.filter(fits).ok_or_else(|| ShardError::Parse { text: text.to_owned() })
+        let parse = || ShardError::Parse { text: text.to_owned() };
+        numbers.ok_or_else(parse)?.try_into().map_err(|_: ShardError| parse())
     }
 }
 

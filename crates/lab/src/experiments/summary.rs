@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 
 use super::{Experiment, Key, Kind, Measure, Published, kind_of};
 
+/// What changes by as many per cent was nothing before: that is no change to be told, or drawn.
+const CHANGE_MAX: f64 = 1e9;
+
 /// A figure over several seeds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stat {
@@ -112,7 +115,9 @@ pub fn rows(experiment: &Experiment, measures: &[Measure]) -> Vec<Row> {
             key: key.clone(),
             value,
             beside,
-            delta_pct: stat(&base, metric).map(|base| change(value.mean, base.mean)),
+            delta_pct: stat(&base, metric)
+                .map(|base| change(value.mean, base.mean))
+                .filter(|change| change.abs() < CHANGE_MAX),
             published,
             published_delta_pct: told.or_else(|| Some(change(published?, published_base?))),
             kind,
