@@ -18,6 +18,7 @@ mod top;
 mod topo;
 mod try_load;
 mod wq;
+mod written;
 
 use std::io::Write;
 use std::process::ExitCode;

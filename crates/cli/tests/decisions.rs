@@ -57,6 +57,11 @@ fn what_a_program_decides_is_recorded_and_decided_again() {
     assert!((1..=500).contains(&count), "{answer}");
     assert_eq!(answer["differences"], Value::Array(Vec::new()));
 
+    let args = ["wq", "record", "--socket", "control", "-o", "no/log", "--seconds", "3600"];
+    let refused = homing(&scratch, &args);
+    assert!(text(&refused.stderr).contains("cannot write no/log"), "before it records");
+    assert_eq!(tree.get("module/record_decisions").unwrap(), "0");
+
     tree.set("module/record_decisions", "7").unwrap();
     let args = ["wq", "record", "--socket", "control", "-o", "-", "--seconds", "0"];
     let refused = homing(&scratch, &args);

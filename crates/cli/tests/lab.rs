@@ -155,7 +155,8 @@ fn what_cannot_be_done_is_named_with_the_way_out() {
     container(folder.path(), "empty.ctr", &[]);
     fs::write(folder.path().join("text.ctr"), "no trace").unwrap();
     fs::write(folder.path().join("a.csv"), "time,obj_id\n1,7\n2\n").unwrap();
-    let cases: [(&[&str], &[&str]); 16] = [
+    fs::create_dir(folder.path().join("folder.svg")).unwrap();
+    let cases: [(&[&str], &[&str]); 17] = [
         (&[], &["<FILE>"]),
         (&["gone.ctr"], &["gone.ctr", "No such file"]),
         (&["text.ctr"], &["text.ctr", "\"no t\"", "CTR1", "--trace-type txt"]),
@@ -171,6 +172,7 @@ fn what_cannot_be_done_is_named_with_the_way_out() {
         (&["a.ctr", "--policy", "lirz"], &["lirz", "lirs"]),
         (&["a.ctr", "--plot", "a.png"], &["a.png", ".svg"]),
         (&["a.ctr", "--plot", "no/a.svg"], &["no/a.svg", "no folder no"]),
+        (&["a.ctr", "--plot", "folder.svg"], &["folder.svg is a folder"]),
         (&["a.ctr", "--requests-max", "100"], &["a.ctr", "100 requests", "--requests-max"]),
     ];
     for (args, mentions) in cases {
@@ -183,5 +185,5 @@ fn what_cannot_be_done_is_named_with_the_way_out() {
         }
     }
     let names: Vec<_> = fs::read_dir(folder.path()).unwrap().collect();
-    assert_eq!(names.len(), 4);
+    assert_eq!(names.len(), 5);
 }

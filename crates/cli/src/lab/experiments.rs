@@ -1,9 +1,8 @@
 //! `homing lab list`, `run`, `merge` and `report`: what is asked for, run with a bar, and shown by
 //! `experiment_tables`.
 
-use std::fs::{self, File};
-use std::io::{self, IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::io::IsTerminal;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -21,11 +20,10 @@ use homing_lab::fsync as real;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use tempfile::NamedTempFile;
 
 use super::{compare, experiment_tables, fsync};
-use crate::output;
 use crate::stop::stop_then_end;
+use crate::{output, written};
 
 #[derive(Args)]
 pub(crate) struct ListArgs {
@@ -258,60 +256,22 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
 pub(crate) fn merge(args: &MergeArgs) -> anyhow::Result<()> {
     let measures = experiments::merge(&args.folder)?;
     if let Some(path) = &args.report {
-        write_report(path, &measures)?;
+        written::write(path, &experiments::report(&measures))?;
     }
     show(&measures, args.json)
 }
 
 pub(crate) fn report(args: &ReportArgs) -> anyhow::Result<()> {
     let plan = args.plan.plan()?;
-    check_folder(&args.output)?;
+    written::check(&args.output)?;
     let cells: Vec<Cell> = EXPERIMENTS.iter().flat_map(|e| e.cells(&plan)).collect();
     let (measures, whole) = simulate(&cells, |_| {})?;
     if !whole && args.output.exists() {
         bail!("stopped: {} is left as it is", args.output.display());
     }
-    write_report(&args.output, &measures)?;
+    written::write(&args.output, &experiments::report(&measures))?;
     note_if_stopped(whole);
     output::print_line(&format!("{}: {} runs", args.output.display(), measures.len()))
-}
-
-/// A report is written beside the one that may be there, and takes its place when it is whole.
-fn write_report(path: &Path, measures: &[Measure]) -> anyhow::Result<()> {
-    let text = experiments::report(measures);
-    let written = || -> io::Result<()> {
-        if path.exists() && !path.is_file() {
-            // A pipe, or a terminal.
-            return fs::write(path, text);
-        }
-        let mut file = beside(path)?;
-        file.write_all(text.as_bytes())?;
-        file.persist(path)?;
-        Ok(())
-    };
-    written().with_context(|| format!("cannot write {}", path.display()))
-}
-
-/// A temporary file beside one. Errors do not tell its name, which nobody gave.
-fn beside(path: &Path) -> io::Result<NamedTempFile> {
-    let made = |name: &Path| File::options().write(true).create_new(true).open(name);
-    tempfile::Builder::new().make_in(folder(path), made)
-}
-
-/// Before it has taken long to find out what to write: whether a file can be made there.
-fn check_folder(of: &Path) -> anyhow::Result<()> {
-    if of.is_dir() {
-        bail!("{} is a folder: give the name of a file in it", of.display());
-    }
-    if of.exists() && !of.is_file() {
-        return Ok(());
-    }
-    beside(of).with_context(|| format!("cannot write {}", of.display()))?;
-    Ok(())
-}
-
-fn folder(of: &Path) -> &Path {
-    of.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 fn show(measures: &[Measure], json: bool) -> anyhow::Result<()> {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::Args;
 use homing_control::ByteSize;
 use homing_lab::fsync::{Report, Setup};
@@ -108,6 +108,9 @@ pub(crate) fn run(args: &FsyncArgs) -> anyhow::Result<()> {
         output::print(lines(&report)?.as_bytes())?;
     } else if !report.rows.is_empty() {
         output::print_line(&fsync_table::told(&setup, &report))?;
+    }
+    if report.rows.is_empty() {
+        bail!(stopped(&report, setup.rounds));
     }
     if !report.is_whole {
         eprintln!("{}", stopped(&report, setup.rounds));

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::io::IsTerminal;
 
 use comfy_table::{Attribute, CellAlignment, LineStyle, Table, TableStyle};
+use homing_control::printable_name;
 use homing_lab::compare::{Cell, Comparison, Summary};
 use homing_lab::{Trace, policies};
 
@@ -31,7 +32,7 @@ pub(super) fn cells(cells: &[Cell], traces: &[Trace], files: &[String]) -> Strin
     for cell in cells {
         let outcome = &cell.outcome;
         table.add_row([
-            cell.trace.clone(),
+            printable_name(&cell.trace),
             cell.policy.clone(),
             cell.size.to_string(),
             grouped(cell.capacity as u64),
@@ -121,7 +122,9 @@ fn summaries(comparison: &Comparison) -> Table {
     for name in comparison.policies() {
         let Some(summary) = comparison.summary(name) else { continue };
         let at = summary.worst.as_ref();
-        let at = at.map(|worst| format!("{} {}", worst.trace, worst.size)).unwrap_or_default();
+        let at = at
+            .map(|worst| format!("{} {}", printable_name(&worst.trace), worst.size))
+            .unwrap_or_default();
         let [share, worst] = summary_cells(&summary);
         table.add_row([name.clone(), share, worst, at]);
     }
@@ -158,7 +161,7 @@ fn told(trace: &Trace) -> String {
         0 => "all of them reads".to_owned(),
         writes => format!("{} of them writes", grouped(writes)),
     };
-    format!("{}: {requests} requests for {pages} pages, {writes}", trace.name())
+    format!("{}: {requests} requests for {pages} pages, {writes}", printable_name(trace.name()))
 }
 
 pub(super) fn table<T: ToString>(header: &[T]) -> Table {

@@ -1,12 +1,11 @@
 //! `homing lab trace`: what is asked for, read, replayed, and shown by `tables` or `json`.
 
-use std::fs;
 use std::io::IsTerminal;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::thread;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{anyhow, bail};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use homing_lab::compare::{Candidate, Plan, Progress};
@@ -15,7 +14,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::{json, tables};
 use crate::count::count;
-use crate::output;
+use crate::{output, written};
 
 /// Sizes where none are given: to look at one policy, to compare many, to draw curves.
 const ONE_SIZE: [&str; 1] = ["5%"];
@@ -160,8 +159,7 @@ pub(crate) fn run(args: &TraceArgs) -> anyhow::Result<()> {
         bar.finish_and_clear();
         if let Some(path) = &args.plot {
             let plot = comparison.plot()?;
-            plotted =
-                fs::write(path, plot).with_context(|| format!("cannot write {}", path.display()));
+            plotted = written::write(path, &plot);
         }
         if args.json {
             json::comparison(&comparison)?
@@ -271,7 +269,7 @@ fn check_plot(path: &Path) -> anyhow::Result<()> {
     if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
         bail!("--plot {}: there is no folder {}", path.display(), folder.display());
     }
-    Ok(())
+    written::check(path)
 }
 
 fn default_threads(compare: bool) -> usize {

@@ -1,17 +1,16 @@
 //! `homing wq record`: what a running program decides, with all that it decides from.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::Args;
 use homing_control::Client;
 
 use crate::attributes::ControlArgs;
-use crate::output;
 use crate::spans::seconds;
 use crate::stop::Stop;
+use crate::{output, written};
 
 const LIMIT: &str = "module/record_decisions";
 
@@ -53,17 +52,20 @@ pub(crate) fn run(args: &RecordArgs) -> anyhow::Result<()> {
              {LIMIT} 0`"
         );
     }
+    let to_file = args.out != Path::new("-");
+    if to_file {
+        written::check(&args.out)?;
+    }
     client.set(LIMIT, &args.decisions.to_string())?;
     let recorded = record(args, &stop, client);
     // Whatever has become of the recording: it costs. By a new connection, as one that rests is closed.
     let ended = args.control.connect().and_then(|mut client| client.set(LIMIT, "0"));
     let recorded = recorded?;
-    if args.out == Path::new("-") {
+    if !to_file {
         output::print(recorded.as_bytes())?;
         return Ok(ended?);
     }
-    fs::write(&args.out, &recorded)
-        .with_context(|| format!("cannot write {}", args.out.display()))?;
+    written::write(&args.out, &recorded)?;
     ended?;
     let (count, file) = (recorded.lines().count().saturating_sub(1), args.out.display());
     output::print_line(&format!("{file}: {count} decisions; homing lab replay {file}"))
