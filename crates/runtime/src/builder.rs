@@ -159,7 +159,8 @@ impl Builder {
         self
     }
 
-    /// How long a spare thread waits for the next item that blocks before it ends. Default: 10 s.
+    /// How long a spare thread waits for the next item that blocks before it ends. Default: 10 s. One stays,
+    /// and as many threads as there are CPUs.
     pub fn keep_alive(mut self, keep_alive: Duration) -> Self {
         self.keep_alive = keep_alive;
         self

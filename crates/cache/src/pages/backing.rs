@@ -44,7 +44,7 @@ pub trait Backing: Send + Sync {
     fn size(&self) -> u64;
 
     /// Whether a page may be read while it is written, zeroed or discarded. What the read gives then is
-    /// any mixture of before and after. Only who reads and writes a page of the cache at the same time
+    /// any mixture of before and after, or over encryption what comes of deciphering one. Only who reads and writes a page of the cache at the same time
     /// gets that, and misses cost less where reading is fast.
     fn reads_may_meet_writes(&self) -> bool {
         false
