@@ -15,10 +15,32 @@ pub(crate) fn nanoseconds(duration: std::time::Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The model checkers have no time: it stands still.
-#[cfg(any(loom, shuttle))]
+/// loom has no time: it stands still.
+#[cfg(loom)]
 pub(crate) fn now_ns() -> u64 {
     1
+}
+
+#[cfg(shuttle)]
+pub(crate) use model::{now_ns, pass_until};
+
+/// Under shuttle time stands still but for sleeps: whoever sleeps until a time finds that it is over.
+#[cfg(shuttle)]
+mod model {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    shuttle::lazy_static! {
+        /// Of each schedule its own. No atomic of shuttle's: reading the clock gives nobody else a turn.
+        static ref NOW_NS: AtomicU64 = AtomicU64::new(1);
+    }
+
+    pub(crate) fn now_ns() -> u64 {
+        NOW_NS.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn pass_until(ns: u64) {
+        NOW_NS.fetch_max(ns, Ordering::Relaxed);
+    }
 }
 
 /// How long this thread has been on a CPU: a system call.

@@ -76,10 +76,9 @@ pub(crate) fn main(shared: &Arc<Shared>) {
     };
     // What a timer runs may drop the runtime: nobody waits for this thread then.
     local::enter(shared, &Arc::new(shared.crew.outsider()));
-    let (mut look_at_ns, mut slept_until_ns) = (0, 0);
+    let mut look_at_ns = 0;
     while !shared.monitor.closed.load(Ordering::Acquire) {
-        // Where time stands still, as in a model, a sleep that nobody ended makes it go on.
-        let now_ns = now_ns().max(slept_until_ns);
+        let now_ns = now_ns();
         while let Some(timer) = shared.timers.due(now_ns) {
             // It may be the last reference to what the user's function holds.
             quietly(|| timer.what.fire(timer.generation, timer.cpu));
@@ -96,9 +95,9 @@ pub(crate) fn main(shared: &Arc<Shared>) {
         if shared.monitor.sleeps_until(next_ns, next_timer_ns) {
             continue;
         }
-        let sleep_ns = next_ns.saturating_sub(crate::clock::now_ns().max(slept_until_ns));
-        if sleep_ns > 0 && !shared.monitor.bed.sleep(Some(Duration::from_nanos(sleep_ns))) {
-            slept_until_ns = next_ns;
+        let sleep_ns = next_ns.saturating_sub(crate::clock::now_ns());
+        if sleep_ns > 0 {
+            shared.monitor.bed.sleep(Some(Duration::from_nanos(sleep_ns)));
         }
     }
     local::leave();

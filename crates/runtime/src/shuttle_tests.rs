@@ -1,5 +1,5 @@
 //! The whole runtime under a randomized scheduler: `cargo xtask shuttle`. Threads are simulated
-//! and there is no time, so whoever sleeps without being woken is a deadlock, which is reported.
+//! and time passes only in short sleeps, so whoever sleeps without being woken is a deadlock, which is reported.
 
 use std::sync::atomic::AtomicUsize as Plain;
 use std::sync::atomic::Ordering::Relaxed;

@@ -226,10 +226,12 @@ mod place {
         pub(crate) fn sleep(&self, at_most: Option<Duration>) -> bool {
             let mut woken = lock(&self.woken);
             #[cfg(shuttle)]
-            if !*woken && at_most.is_some_and(|time| !time.is_zero() && time < SHORT) {
-                // Others may go first, then it is over.
+            if let Some(time) = at_most.filter(|time| !*woken && !time.is_zero() && *time < SHORT) {
+                let until_ns = crate::clock::now_ns() + time.as_nanos() as u64;
                 drop(woken);
+                // Others may go first, then it is over.
                 crate::sync::thread::yield_now();
+                crate::clock::pass_until(until_ns);
                 return std::mem::take(&mut *lock(&self.woken));
             }
             #[cfg(not(any(loom, shuttle)))]
