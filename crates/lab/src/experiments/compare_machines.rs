@@ -1,5 +1,7 @@
 //! homing's policy and the kernel's settings on many machines.
 
+use std::sync::Arc;
+
 use homing_sim::{Cost, Costs, CryptLoad, IssuerPlaces, KernelSettings, Policy, Rng, Source, Ssd};
 
 use super::comparison::COMPARED;
@@ -18,7 +20,7 @@ pub struct MachineSet {
 #[derive(Clone, Debug)]
 struct Variant {
     machine: NamedMachine,
-    costs: Costs,
+    costs: Arc<Costs>,
     load: CryptLoad,
 }
 
@@ -30,7 +32,7 @@ impl MachineSet {
     pub fn named(machines: Vec<NamedMachine>) -> Self {
         let variant = |machine: NamedMachine| {
             let load = CryptLoad::published(1);
-            Variant { machine, costs: Costs::default(), load }
+            Variant { machine, costs: Arc::default(), load }
         };
         Self { machines: machines.into_iter().map(variant).collect() }
     }
@@ -148,7 +150,8 @@ impl Variant {
         // The first draw is what everybody looks at.
         let of_draw = if seed == 1 { String::new() } else { format!(" of draw {seed}") };
         let name = format!("random {number}{of_draw} ({grid})");
-        Self { machine: NamedMachine { name, machine }, costs, load }
+        let machine = NamedMachine { name, machine: Arc::new(machine) };
+        Self { machine, costs: Arc::new(costs), load }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use homing_sim::{Machine, PRESETS, Preset};
 
@@ -11,8 +12,8 @@ use homing_sim::{Machine, PRESETS, Preset};
 pub struct NamedMachine {
     /// As it was given.
     pub name: String,
-    /// The machine.
-    pub machine: Machine,
+    /// The machine: many runs share it.
+    pub machine: Arc<Machine>,
 }
 
 /// No machine.
@@ -51,7 +52,7 @@ impl NamedMachine {
     /// A preset, a grid, an hwloc XML file, a captured `/sys` tree, or `here`: of this machine the
     /// CPUs that this process may use.
     pub fn find(name: &str) -> Result<Self, MachineError> {
-        let named = |machine| Self { name: name.to_owned(), machine };
+        let named = |machine| Self { name: name.to_owned(), machine: Arc::new(machine) };
         let topology = |source| MachineError::Topology { name: name.to_owned(), source };
         if let Some(preset) = Preset::find(name) {
             return Ok(named(preset.machine()));
@@ -83,7 +84,7 @@ impl NamedMachine {
     pub(crate) fn presets(names: &[&str]) -> Vec<Self> {
         let of = |name: &&str| {
             let machine = Preset::find(name).expect("it is a preset").machine();
-            Self { name: (*name).to_owned(), machine }
+            Self { name: (*name).to_owned(), machine: Arc::new(machine) }
         };
         names.iter().map(of).collect()
     }

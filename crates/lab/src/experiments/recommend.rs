@@ -3,12 +3,13 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use homing::RuntimeError;
 use homing_sim::{
-    Affinity, Costs, CryptLoad, HomingSettings, HostModel, IssuerPlaces, Policy, PullCost, Ssd,
+    Affinity, CryptLoad, HomingSettings, HostModel, IssuerPlaces, Policy, PullCost, Ssd,
 };
 use serde::Deserialize;
 
@@ -229,7 +230,7 @@ impl Trial {
                     load: self.load.crypt_load(self.machine.machine.cpus().len()),
                     policy: Policy::Homing(settings.clone()),
                     host: self.host,
-                    costs: Costs::default(),
+                    costs: Arc::default(),
                     warm_up_ns: self.measured_ns / 4,
                     measured_ns: self.measured_ns,
                     seed,

@@ -112,7 +112,7 @@ mod tests {
         let plan = |grid: &str| Plan {
             machine: Some(NamedMachine {
                 name: "mine".to_owned(),
-                machine: homing_sim::Machine::from_grid(grid).unwrap(),
+                machine: homing_sim::Machine::from_grid(grid).unwrap().into(),
             }),
             hosts: vec![HostModel::Cfs],
             seeds: 1,

@@ -1,6 +1,7 @@
 //! dm-crypt: the workqueue tables.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use homing_sim::{
     Affinity, Costs, CryptLoad, DmCrypt, Features, HomingSettings, HostModel, IssuerPlaces,
@@ -65,7 +66,7 @@ pub(super) struct CryptRun {
     pub(super) load: CryptLoad,
     pub(super) policy: Policy,
     pub(super) host: HostModel,
-    pub(super) costs: Costs,
+    pub(super) costs: Arc<Costs>,
     pub(super) warm_up_ns: u64,
     pub(super) measured_ns: u64,
     pub(super) seed: u64,
@@ -133,7 +134,7 @@ fn runs(
                     load: load.clone(),
                     policy: policy.clone(),
                     host: *host,
-                    costs: Costs::default(),
+                    costs: Arc::default(),
                     warm_up_ns: WARM_UP_NS,
                     measured_ns: plan.measured_ns,
                     seed,
