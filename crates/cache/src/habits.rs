@@ -3,6 +3,9 @@
 //! Requests are the clock. Shards count them and tell them in batches; whoever completes an epoch
 //! ends it, on the way. A shard hears of it when somebody next changes it.
 //!
+//! Of groups is learnt apart, where there are few: what one does says nothing of another. Those beyond share what is
+//! learnt of the last one that is.
+//!
 //! Where next to nothing is missed a cache of objects rests: it evicts next to nothing, so hits leave no marks, nothing
 //! is learnt, and no epoch ends, until some have been missed again. Now and then it wakes by itself, so that it
 //! knows what was used lately if something happens, as another capacity.
@@ -15,7 +18,7 @@ use homing_mglru::density::{
     Classes, ERA, Ghosts, Learner, Mark, Marks, Ranking, Shadow, Use, Worth,
 };
 
-use crate::heard::Heard;
+use crate::heard::{GROUPS_MAX, Heard};
 use crate::min_ttl::MinTtl;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
@@ -23,6 +26,11 @@ use crate::sync::{Arc, Mutex, MutexGuard, lock, unless_taken};
 
 /// Keys that the smallest cache follows.
 const SAMPLE_MIN: usize = 1 << 12;
+/// Groups are learnt of apart where the cache has so many pages for each, and no more than so many: each takes
+/// 115 KB, and as much time in each lesson as all did together.
+const PAGES_EACH: usize = 1 << 14;
+const APART_MAX: usize = 8;
+const _: () = assert!(APART_MAX <= GROUPS_MAX);
 
 /// Epochs, and requests, without a batch of misses after which a cache rests: less than one request in 512 is
 /// missed then.
@@ -40,7 +48,10 @@ pub(crate) struct Habits {
     held: [AtomicU64; std::mem::size_of::<Classes>() / 8],
     heard: Heard,
     learner: Mutex<Learner>,
-    worth: Mutex<std::sync::Arc<Worth>>,
+    /// By the learner's groups. Taken after the learner, if both are.
+    worth: Mutex<Vec<std::sync::Arc<Worth>>>,
+    /// How many groups of the learner there may be.
+    apart: usize,
 }
 
 /// Read for each hit, and changed seldom: on lines of its own.
@@ -75,7 +86,7 @@ struct Clock {
 impl Habits {
     /// For a cache that has room for about so many pages.
     pub(crate) fn new(pages: usize) -> Arc<Self> {
-        Self::following(pages, Self::sample(pages))
+        Self::following(pages, Self::sample(pages), Self::apart(pages))
     }
 
     /// How many keys are followed in a cache of so many pages: what small ones take for it stays small.
@@ -83,8 +94,13 @@ impl Habits {
         Learner::sample_for(pages).min(pages.saturating_mul(2).max(SAMPLE_MIN))
     }
 
-    /// The same, where at most so many keys are followed.
-    pub(crate) fn following(pages: usize, keys: usize) -> Arc<Self> {
+    /// Of how many groups is learnt apart in a cache of so many pages.
+    pub(crate) fn apart(pages: usize) -> usize {
+        (pages / PAGES_EACH).clamp(1, APART_MAX)
+    }
+
+    /// The same, where at most so many keys are followed of at most so many groups.
+    pub(crate) fn following(pages: usize, keys: usize, apart: usize) -> Arc<Self> {
         let learner = Learner::with_sample(pages.max(1), keys);
         Arc::new(Self {
             now: Now {
@@ -105,8 +121,9 @@ impl Habits {
             },
             held: std::array::from_fn(|_| AtomicU64::new(0)),
             heard: Heard::new(),
-            worth: Mutex::new(learner.worth()),
+            worth: Mutex::new(vec![learner.worth(0)]),
             learner: Mutex::new(learner),
+            apart,
         })
     }
 
@@ -120,9 +137,32 @@ impl Habits {
         self.now.batch.load(Relaxed)
     }
 
-    /// What pages are worth, for a new group.
-    pub(crate) fn worth(&self) -> std::sync::Arc<Worth> {
-        std::sync::Arc::clone(&lock(&self.worth))
+    /// The learner's group for one of this number in the cache. The first ones have their own, and what comes
+    /// after them has the last one together.
+    fn learners(&self, group: usize) -> u8 {
+        group.min(self.apart - 1) as u8
+    }
+
+    /// There is a group of this number from now on.
+    pub(crate) fn add_group(&self, group: usize) {
+        let mut learner = lock(&self.learner);
+        while learner.groups().len() <= self.learners(group).into() {
+            learner.add_group();
+        }
+        self.tell_worth(&learner);
+    }
+
+    /// The group is gone, and nothing is to be told of it any more: the next one of its number is another.
+    pub(crate) fn forget_group(&self, group: usize) {
+        if group + 1 < self.apart {
+            lock(&self.learner).reset_group(group as u8);
+        }
+    }
+
+    /// What the pages of a group are worth.
+    pub(crate) fn worth(&self, group: usize) -> std::sync::Arc<Worth> {
+        let all = lock(&self.worth);
+        std::sync::Arc::clone(&all[usize::from(self.learners(group))])
     }
 
     /// Leaves the mark of a hit. Whether [`used`](Self::used) is to hear of it.
@@ -131,12 +171,12 @@ impl Habits {
         !self.now.resting.load(Relaxed) && mark.used(self.epoch())
     }
 
-    /// A page was used for the first time in this epoch, or was missed. May be left out by shards for
-    /// further uses.
+    /// A page of this group was used for the first time in this epoch, or was missed: then nobody may know
+    /// whose it is. May be left out by shards for further uses.
     #[inline]
-    pub(crate) fn used(&self, hash: u64, write: bool) {
+    pub(crate) fn used(&self, hash: u64, group: Option<usize>, write: bool) {
         if self.follows(hash) {
-            self.note(Use { hash, epoch: self.epoch(), write, met: false });
+            self.note(hash, group, write, false);
         }
     }
 
@@ -145,17 +185,18 @@ impl Habits {
         hash.trailing_zeros() >= self.now.level.load(Relaxed) && self.now.learning.load(Relaxed)
     }
 
-    /// A page was put in, maybe without having been asked for.
+    /// A page of this group was put in, maybe without having been asked for.
     #[inline]
-    pub(crate) fn met(&self, hash: u64, write: bool) {
+    pub(crate) fn met(&self, hash: u64, group: usize, write: bool) {
         if self.follows(hash) {
-            self.note(Use { hash, epoch: self.epoch(), write, met: true });
+            self.note(hash, Some(group), write, true);
         }
     }
 
     #[cold]
-    fn note(&self, heard: Use) {
-        if self.heard.note(heard)
+    fn note(&self, hash: u64, group: Option<usize>, write: bool, met: bool) {
+        let group = group.map(|group| self.learners(group));
+        if self.heard.note(Use { hash, group, epoch: self.epoch(), write, met })
             && let Some(mut learner) = self.try_learner()
         {
             self.tell_learner(&mut learner);
@@ -176,9 +217,14 @@ impl Habits {
     pub(crate) fn set_learning(&self, learning: bool) {
         let learner = lock(&self.learner);
         self.now.learning.store(learning, Relaxed);
-        let worth = if learning { learner.worth() } else { Worth::recency().into() };
-        *lock(&self.worth) = worth;
+        self.tell_worth(&learner);
         self.now.lessons.fetch_add(1, Release);
+    }
+
+    fn tell_worth(&self, learner: &Learner) {
+        let recency = (!self.now.learning.load(Relaxed)).then(|| Worth::recency().into());
+        let worth = |group| recency.clone().unwrap_or_else(|| learner.worth(group));
+        *lock(&self.worth) = learner.groups().map(worth).collect();
     }
 
     /// Whether it learns.
@@ -259,11 +305,10 @@ impl Habits {
             self.min_ttl.turn_back(ERA);
         }
         let held = |class: usize| self.held[class / 64].load(Relaxed) >> (class % 64) & 1 == 1;
-        let worth = learner.end_epoch(epoch, now, held);
+        let learnt = learner.end_epoch(epoch, now, held);
         self.now.epoch.store(epoch, Release);
         self.min_ttl.epoch_began(epoch);
-        if let Some(worth) = worth.filter(|_| self.now.learning.load(Relaxed)) {
-            *lock(&self.worth) = worth;
+        if learnt && self.now.learning.load(Relaxed) {
             self.now.lessons.fetch_add(1, Release);
             self.held.iter().for_each(|classes| classes.store(0, Relaxed));
         }
@@ -295,12 +340,13 @@ impl Habits {
         }
     }
 
-    /// Brings a shard up to date that knows what was learnt in so many lessons, under its lock.
+    /// Brings a shard up to date that knows what was learnt in so many lessons, under its lock. Its groups
+    /// have these numbers in the cache.
     pub(crate) fn tell(
         &self,
         ranking: &mut Ranking,
         marks: &(impl Marks + ?Sized),
-        groups: usize,
+        groups: impl Iterator<Item = usize>,
         lessons: &mut u32,
     ) {
         let epoch = self.now.epoch.load(Acquire);
@@ -316,10 +362,7 @@ impl Habits {
         let taught = self.now.lessons.load(Acquire);
         if *lessons != taught {
             *lessons = taught;
-            let worth = self.worth();
-            for group in 0..groups {
-                ranking.learn(group, std::sync::Arc::clone(&worth));
-            }
+            groups.enumerate().for_each(|(local, group)| ranking.learn(local, self.worth(group)));
         }
     }
 
@@ -345,21 +388,49 @@ mod tests {
         let habits = Habits::new(100);
         habits.now.epoch.store(2 * ERA - 5, Relaxed);
         let mut ranking = Ranking::default();
-        let (group, marks) = (ranking.add_group(habits.worth()), [Mark::new(2 * ERA - 5)]);
+        let (group, marks) = (ranking.add_group(habits.worth(0)), [Mark::new(2 * ERA - 5)]);
         let mut lessons = 0;
-        habits.tell(&mut ranking, &marks[..], 1, &mut lessons);
+        habits.tell(&mut ranking, &marks[..], 0..1, &mut lessons);
         ranking.insert(group, 0, false, None);
-        habits.used(1 << 40, false);
+        habits.used(1 << 40, None, false);
         for _ in 0..40 {
             habits.passed(1);
-            habits.tell(&mut ranking, &marks[..], 1, &mut lessons);
+            habits.tell(&mut ranking, &marks[..], 0..1, &mut lessons);
             assert_eq!(ranking.epoch(), habits.epoch());
         }
         assert_eq!(habits.epoch(), ERA + 35);
         // Its age is 40; lists are as exact as their buckets.
         let generations = ranking.generations(group);
         assert!(generations.len() == 1 && (24..64).contains(&generations[0].age));
-        habits.used(1 << 40, false);
+        habits.used(1 << 40, None, false);
+    }
+
+    #[test]
+    fn the_first_groups_are_learnt_of_apart_and_the_others_together() {
+        let habits = Habits::following(1 << 16, 1 << 14, 3);
+        let is_one = |one, other| std::sync::Arc::ptr_eq(&habits.worth(one), &habits.worth(other));
+        (0..5).for_each(|group| habits.add_group(group));
+        assert!(!is_one(0, 1) && !is_one(1, 2) && !is_one(0, 2));
+        assert!(is_one(2, 3) && is_one(2, 4));
+        habits.set_learning(false);
+        habits.add_group(1);
+        assert!(is_one(0, 1) && is_one(1, 2), "recency counts");
+        habits.set_learning(true);
+        let groups = |habits: &Habits| {
+            lock(&habits.learner).hear(habits.heard.take(0, &mut Heard::room()));
+            format!("{:?}", lock(&habits.learner))
+        };
+        habits.used(1 << 40, Some(1), false);
+        habits.met(3 << 40, 4, true);
+        let told = groups(&habits);
+        assert!(told.contains(&format!("hash: {}", 1_u64 << 40)));
+        // Those that share counts are not told apart: what is known of one that is gone stays.
+        habits.forget_group(4);
+        assert_eq!(groups(&habits), told);
+        habits.forget_group(1);
+        let left = groups(&habits);
+        assert!(!left.contains(&format!("hash: {}", 1_u64 << 40)));
+        assert!(left.contains(&format!("hash: {}", 3_u64 << 40)));
     }
 
     #[test]

@@ -9,8 +9,13 @@ use crate::sync::atomic::{AtomicU32, AtomicU64};
 const BATCH: usize = 16;
 /// So many are kept: some come while it is told of others.
 const RING: usize = 2 * BATCH;
-/// Bits of a kind that are not the epoch's. When the clock is turned back, what was noted before still fits.
-const FLAGS: u32 = 2;
+/// Bits of a kind that are not the epoch's: whether it was put in, whether it was written, and whose it is. When
+/// the clock is turned back, what was noted before still fits.
+const FLAGS: u32 = 6;
+/// The number of a group, and one that says that it is not known.
+const NOBODY: u32 = 0xf;
+/// Groups that can be told apart.
+pub(crate) const GROUPS_MAX: usize = NOBODY as usize;
 const _: () = assert!(ERA.is_multiple_of(1 << (u32::BITS - FLAGS)));
 
 /// The last few uses. Where threads overtake each other some are lost, or told with the epoch of another one:
@@ -36,13 +41,14 @@ impl Heard {
 
     /// Room for what is [taken](Self::take).
     pub(crate) fn room() -> [Use; RING] {
-        [Use { hash: 0, epoch: 0, write: false, met: false }; RING]
+        [Use { hash: 0, group: None, epoch: 0, write: false, met: false }; RING]
     }
 
     /// Takes note of a use. Whether it is time to tell the learner.
-    pub(crate) fn note(&self, Use { hash, epoch, write, met }: Use) -> bool {
+    pub(crate) fn note(&self, Use { hash, group, epoch, write, met }: Use) -> bool {
         let next = self.next.fetch_add(1, Relaxed) as usize;
-        let kind = epoch << FLAGS | u32::from(met) << 1 | u32::from(write);
+        let group = group.map_or(NOBODY, u32::from);
+        let kind = epoch << FLAGS | group << 2 | u32::from(met) << 1 | u32::from(write);
         self.kinds[next % RING].store(kind, Relaxed);
         self.hashes[next % RING].store(hash, Relaxed);
         next % BATCH == BATCH - 1
@@ -62,8 +68,15 @@ impl Heard {
             // The uppermost bits are gone: they are those of the epoch that runs.
             let age = epoch.wrapping_sub(kind >> FLAGS) << FLAGS;
             let age = age.cast_signed() >> FLAGS;
+            let group = kind >> 2 & NOBODY;
             let (met, write) = (kind & 2 != 0, kind & 1 != 0);
-            room[count] = Use { hash, epoch: epoch.saturating_add_signed(-age), write, met };
+            room[count] = Use {
+                hash,
+                group: (group != NOBODY).then_some(group as u8),
+                epoch: epoch.saturating_add_signed(-age),
+                write,
+                met,
+            };
             count += 1;
         }
         &room[..count]
@@ -75,7 +88,8 @@ mod tests {
     use super::*;
 
     fn heard(hash: u64, epoch: u32) -> Use {
-        Use { hash, epoch, write: hash.is_multiple_of(2), met: hash.is_multiple_of(3) }
+        let group = hash.checked_sub(8).map(|group| (group % GROUPS_MAX as u64) as u8);
+        Use { hash, group, epoch, write: hash.is_multiple_of(2), met: hash.is_multiple_of(3) }
     }
 
     #[test]
@@ -90,6 +104,7 @@ mod tests {
         for told in told {
             let noted = heard(told.hash, 7);
             assert_eq!((told.epoch, told.write, told.met), (7, noted.write, noted.met));
+            assert_eq!(told.group, noted.group);
         }
         assert!(some.take(9, &mut room).is_empty());
     }
@@ -103,11 +118,11 @@ mod tests {
         assert!(some.take(1, &mut room).iter().map(|heard| heard.hash).eq(last));
     }
 
-    /// Of the epoch the lowest 30 bits are kept.
+    /// Of the epoch the lowest 26 bits are kept.
     #[test]
     fn epochs_are_those_about_the_one_that_runs() {
         for (noted, runs) in
-            [(0, 0), (5, 3), ((1 << 30) - 1, (1 << 30) + 2), (u32::MAX / 2, u32::MAX / 2)]
+            [(0, 0), (5, 3), ((1 << 26) - 1, (1 << 26) + 2), (u32::MAX / 2, u32::MAX / 2)]
         {
             let some = Heard::new();
             some.note(heard(1, noted));

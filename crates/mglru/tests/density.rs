@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use homing_mglru::density::{HitDensity, Learner, Savings, Shadow, Shard};
+use homing_mglru::density::{HitDensity, Learner, Savings, Shadow, Shard, Use};
 use proptest::prelude::*;
 
 /// A cache of keys around the policy, with shadows for ever.
@@ -22,7 +22,7 @@ impl Cache {
     }
 
     fn request(&mut self, key: u64) -> bool {
-        self.policy.request(hash(key), false);
+        self.policy.request(0, hash(key), false);
         if let Some(&frame) = self.frames.get(&key) {
             self.policy.access(frame);
             return true;
@@ -33,7 +33,7 @@ impl Cache {
         let frame = self.keys.iter().position(Option::is_none).unwrap();
         self.keys[frame] = Some(key);
         self.frames.insert(key, frame as u32);
-        self.policy.insert(frame as u32, false, self.shadows.remove(&key));
+        self.policy.insert(0, frame as u32, false, self.shadows.remove(&key));
         false
     }
 
@@ -48,7 +48,7 @@ impl Cache {
     fn remove(&mut self, key: u64) {
         if let Some(frame) = self.frames.remove(&key) {
             self.keys[frame as usize] = None;
-            self.policy.remove(frame);
+            self.policy.remove(0, frame);
         }
     }
 
@@ -129,11 +129,11 @@ fn a_clean_page_that_will_be_overwritten_goes_before_a_dirty_one() {
     let mut policy = HitDensity::new(100);
     policy.set_savings(Savings { read: 1.0, write: 0.0, rewrite: 1.0 });
     for frame in 0..100 {
-        policy.insert(frame, true, None);
+        policy.insert(0, frame, true, None);
     }
     for _ in 0..100 {
         for frame in 0..100 {
-            policy.request(hash(frame.into()), true);
+            policy.request(0, hash(frame.into()), true);
             policy.access(frame);
             policy.set_dirty(frame);
         }
@@ -224,13 +224,13 @@ proptest! {
 fn a_page_that_is_moved_keeps_its_place_and_frames_take_what_they_need() {
     let mut learner = Learner::new(8);
     let mut shard = Shard::new();
-    let group = shard.add_group(learner.worth());
+    let group = shard.add_group(learner.worth(0));
     shard.set_frames(4);
     let memory = shard.memory();
     for frame in 0..4 {
         shard.insert(group, frame, false, None);
     }
-    learner.used(hash(1), 0, false);
+    learner.used(Use { hash: hash(1), group: None, epoch: 0, write: false, met: false });
     shard.evict(group).unwrap();
     shard.move_page(group, 3, 0);
     // The classes of the group have got their lists, no frame has got more room.

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use homing_mglru::density::{Learner, Ranking, Shard, Swappiness, Worth};
+use homing_mglru::density::{Learner, Ranking, Shard, Swappiness, Use, Worth};
 
 /// One group whose pages are worth less the older they are.
 fn shard(frames: u32) -> Shard {
@@ -126,7 +126,7 @@ fn the_last_group_takes_the_number_of_one_that_goes() {
 
 #[test]
 fn groups_that_go_give_their_memory_back() {
-    let worth = Learner::new(1000).worth();
+    let worth = Learner::new(1000).worth(0);
     let mut ranking = Ranking::new();
     let none = ranking.memory();
     (0..1000).for_each(|_| _ = ranking.add_group(Arc::clone(&worth)));
@@ -173,10 +173,13 @@ fn in_a_loop() -> Arc<Worth> {
     let mut learner = Learner::new(128);
     for epoch in 0..2000_u32 {
         // Each key once in 200 epochs.
-        (0..8).for_each(|key| learner.used(hash(epoch % 200 * 8 + key), epoch, false));
+        for key in 0..8 {
+            let hash = hash(epoch % 200 * 8 + key);
+            learner.used(Use { hash, group: None, epoch, write: false, met: false });
+        }
         learner.end_epoch(epoch + 1, u64::from(epoch + 1) * 8, |_| true);
     }
-    learner.worth()
+    learner.worth(0)
 }
 
 fn hash(key: u32) -> u64 {

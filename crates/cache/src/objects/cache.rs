@@ -127,7 +127,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.inner.get(self.inner.common.hash(key), key)
+        self.inner.get(self.inner.common.hash(key), key, None)
     }
 
     /// The value of a key, as it is now. This is no use of it: neither the policy nor [`stats`](Self::stats) hear of it.
@@ -267,10 +267,11 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         let found = shard.find(hash, key).filter(|&frame| inner.hit_with_care(&shard, frame));
         let Some(frame) = found else {
             drop(shard);
-            inner.missed(finds, hash);
+            inner.missed(finds, hash, None);
             return None;
         };
         let first = inner.common.habits.hit(shard.entry(frame).mark);
+        let first = first.then(|| shard.group_of(frame));
         let value = shard.entry(frame).value.clone();
         let id = shard.pin(frame);
         drop(shard);
@@ -466,6 +467,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
                 part.shard.write().replace_group(&group);
             }
         }
+        common.habits.add_group(number);
         common.groups.publish(&group);
         group
     }
@@ -502,6 +504,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
             shard.catch_up(common);
             shard.disband(group.number, common);
         }
+        common.habits.forget_group(group.number);
         free.push(group.number);
         true
     }

@@ -13,7 +13,7 @@ use super::cache::Inner;
 use super::flight::{AnyError, Flight, Landing};
 use super::group::Group;
 use super::removal::Departures;
-use super::shard::{InFlight, Insertion};
+use super::shard::{InFlight, Insertion, Shard};
 use crate::sync::Arc;
 
 impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
@@ -108,7 +108,8 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         E: Send + Sync + 'static,
     {
         let hash = self.inner.common.hash(key);
-        if let Some(value) = self.inner.get(hash, key) {
+        let of = Some(Shard::<K, V>::number_of(group));
+        if let Some(value) = self.inner.get(hash, key, of) {
             return Ok(value);
         }
         loop {
@@ -194,7 +195,8 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         E: Send + Sync + 'static,
     {
         let hash = self.inner.common.hash(key);
-        if let Some(value) = self.inner.get(hash, key) {
+        let of = Some(Shard::<K, V>::number_of(group));
+        if let Some(value) = self.inner.get(hash, key, of) {
             return Ok(value);
         }
         loop {

@@ -24,8 +24,9 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
         assert!(group.cache == self.number, "{} is a group of another cache", group.name);
     }
 
+    /// `group`: that of what is put in if it is missed, where that is known.
     #[inline]
-    pub(super) fn get<Q>(&self, hash: u64, key: &Q) -> Option<V>
+    pub(super) fn get<Q>(&self, hash: u64, key: &Q, group: Option<usize>) -> Option<V>
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -35,13 +36,13 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
         let found = shard.find_entry(hash, key).filter(|&(frame, _)| {
             !(self.common.expires || shard.counts_groups) || self.hit_with_care(&shard, frame)
         });
-        let Some((_, entry)) = found else {
+        let Some((frame, entry)) = found else {
             shard.prefetch(hash);
             drop(shard);
-            return self.missed(finds, hash);
+            return self.missed(finds, hash, group);
         };
         let value = entry.value.clone();
-        let first = self.common.habits.hit(entry.mark);
+        let first = self.common.habits.hit(entry.mark).then(|| shard.group_of(frame));
         drop(shard);
         self.count_hit(finds, hash, first);
         Some(value)
@@ -53,11 +54,11 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
         &self.finds[thread_number() & (self.finds.len() - 1)]
     }
 
-    /// What a hit leaves beside its mark, be it the `first` in its epoch or not.
+    /// What a hit leaves beside its mark: where it is the first in its epoch, of an entry of a group.
     #[inline]
-    pub(super) fn count_hit(&self, finds: &Finds, hash: u64, first: bool) {
-        if first {
-            self.common.habits.used(hash, false);
+    pub(super) fn count_hit(&self, finds: &Finds, hash: u64, first: Option<usize>) {
+        if first.is_some() {
+            self.common.habits.used(hash, first, false);
         }
         let hits = finds.hits.load(Relaxed) + 1;
         finds.hits.store(hits, Relaxed);
@@ -82,10 +83,10 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
     }
 
     #[cold]
-    pub(super) fn missed(&self, finds: &Finds, hash: u64) -> Option<V> {
+    pub(super) fn missed(&self, finds: &Finds, hash: u64, group: Option<usize>) -> Option<V> {
         let misses = finds.misses.load(Relaxed) + 1;
         finds.misses.store(misses, Relaxed);
-        self.common.habits.used(hash, false);
+        self.common.habits.used(hash, group, false);
         if self.is_batch(misses) {
             self.common.habits.missed(self.common.habits.batch() as u64);
         }
@@ -111,7 +112,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
         let insertion = Insertion { hash, key, value, weight, group };
         let old = self.put(&mut shard, insertion, now, &mut gone);
         drop(shard);
-        self.common.habits.met(hash, true);
+        self.common.habits.met(hash, Shard::<K, V>::number_of(group), true);
         old
     }
 

@@ -193,8 +193,8 @@ impl<K: Hash + Eq, V> Shard<K, V> {
     /// Lets the policy hear of what happened elsewhere.
     pub(super) fn catch_up<S>(&mut self, common: &Common<K, V, S>) {
         while self.groups.len() < common.groups.count() {
+            self.ranking.add_group(common.habits.worth(self.groups.len()));
             self.groups.push(common.groups.get(self.groups.len()));
-            self.ranking.add_group(common.habits.worth());
             self.claims.add();
         }
         if !self.counts_groups && common.groups.are_counted() {
@@ -202,7 +202,7 @@ impl<K: Hash + Eq, V> Shard<K, V> {
             self.groups[0].add(self.weight);
         }
         let Self { ranking, slots, lessons, .. } = self;
-        common.habits.tell(ranking, slots, self.groups.len(), lessons);
+        common.habits.tell(ranking, slots, 0..self.groups.len(), lessons);
     }
 
     /// The number of the group that gets what is inserted for this one.
@@ -233,7 +233,7 @@ impl<K: Hash + Eq, V> Shard<K, V> {
             self.groups[number].subtract(weight);
             self.groups[0].add(weight);
         }
-        self.ranking.reset_group(number, common.habits.worth());
+        self.ranking.reset_group(number, common.habits.worth(number));
     }
 
     /// Whether an entry of this weight fits if nothing else is there.

@@ -78,7 +78,7 @@ impl Core {
         Self {
             sizing,
             shards: tables.into_iter().map(Shard::new).collect(),
-            habits: Habits::following(pages, sizing.sample),
+            habits: Habits::following(pages, sizing.sample, sizing.apart),
             files: RwLock::new(Files::default()),
             orphans: Orphans::default(),
             groups: Mutex::new(Vec::new()),
@@ -186,6 +186,7 @@ impl Core {
         let free = groups.iter().position(Option::is_none);
         let number = free.unwrap_or(groups.len());
         let group = StdArc::new(group(number));
+        self.habits.add_group(number);
         match groups.get_mut(number) {
             Some(place) => *place = Some(StdArc::clone(&group)),
             None => groups.push(Some(StdArc::clone(&group))),
@@ -218,6 +219,7 @@ impl Core {
         let mut departed = lock(&self.departed);
         departed.add(group.stats(hits));
         let mut groups = lock(&self.groups);
+        self.habits.forget_group(group.number);
         groups[group.number] = None;
         while let Some(None) = groups.last() {
             groups.pop();

@@ -93,7 +93,7 @@ impl Core {
                 Err(none) => return Begun::Full(none),
             }
             if demand != Demand::Ahead {
-                self.habits.used(table.hash(key), false);
+                self.habits.used(table.hash(key), Some(file.group.number), false);
             }
             end = page + 1;
         }
@@ -132,7 +132,7 @@ impl Core {
         if first == end || !table.decline(&file.group, keys.clone(), price, &self.habits) {
             return None;
         }
-        keys.for_each(|key| self.habits.used(table.hash(key), false));
+        keys.for_each(|key| self.habits.used(table.hash(key), Some(file.group.number), false));
         let Counters { misses, declined, .. } = &file.group.counters;
         for counter in [misses, declined] {
             Counters::add(counter, (end - first) as usize);

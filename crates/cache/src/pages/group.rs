@@ -19,6 +19,10 @@ use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
 /// the cache in each shard where it has pages. Where there is no room for that, what it reads and writes
 /// goes past the cache.
 ///
+/// What a group's pages are worth is learnt from its own requests, so one that reads on and on says nothing of
+/// the others: of the first ones, one for each 16,384 pages that the cache was built with, up to eight. The last of these
+/// and all others are learnt of together.
+///
 /// ```
 /// # use homing_cache::pages::PageCache;
 /// # use std::{fs::File, io::Result, os::unix::fs::FileExt, sync::Arc};

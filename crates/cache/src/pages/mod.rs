@@ -359,8 +359,9 @@ impl Builder {
         let Self { bytes, page_size, shards, background, dirty, size_max } = self;
         let shards = shards.unwrap_or_else(|| Sizing::shards_for(bytes, page_size));
         let sizing = |bytes: usize| {
-            let sample = Habits::sample(bytes / page_size.max(1));
-            Sizing { page_size, shards, sample }
+            let pages = bytes / page_size.max(1);
+            let (sample, apart) = (Habits::sample(pages), Habits::apart(pages));
+            Sizing { page_size, shards, sample, apart }
         };
         let (each, frames) = sizing(bytes).check(bytes).map_err(|mut error| {
             // What more pages have to learn takes more.

@@ -105,7 +105,7 @@ impl Core {
                 break;
             }
             if table.policy.access(frame, epoch) {
-                self.habits.used(table.hash(key), false);
+                self.habits.used(table.hash(key), Some(file.group.number), false);
             }
             frames[hits] = frame;
             hits += 1;

@@ -1,6 +1,6 @@
 //! How many frames a cache of so many bytes has: all that it takes is counted.
 
-use homing_mglru::density::{Learner, Worth};
+use homing_mglru::density::Learner;
 
 use super::error::BuildError;
 use super::index::{FRAMES_MAX, Index};
@@ -29,8 +29,9 @@ pub(super) const HEADROOM: usize = 16 << 10;
 pub(super) struct Sizing {
     pub(super) page_size: usize,
     pub(super) shards: usize,
-    /// How many keys the learner follows.
+    /// How many keys the learner follows, and of how many groups it learns apart.
     pub(super) sample: usize,
+    pub(super) apart: usize,
 }
 
 impl Sizing {
@@ -42,7 +43,6 @@ impl Sizing {
 
     /// What a shard of so many frames takes, where the lists of its groups take so much.
     pub(super) fn shard_memory(self, frames: usize, lists: usize) -> usize {
-        // Each shard may have learnt something else last.
         let fixed = Self::beside_table() + size_of::<Table>() + HEADROOM + lists;
         fixed + frames * self.page_size + Self::beside_pages(frames)
     }
@@ -58,7 +58,7 @@ impl Sizing {
 
     /// What a shard takes beside its table.
     pub(super) fn beside_table() -> usize {
-        size_of::<Shard>() - size_of::<Table>() + Worth::MEMORY
+        size_of::<Shard>() - size_of::<Table>()
     }
 
     /// The frames of a shard that has so many bytes.
@@ -74,7 +74,7 @@ impl Sizing {
 
     /// What is taken for learning.
     pub(super) fn learner_memory(self) -> usize {
-        Learner::memory_max(self.sample)
+        Learner::memory_max(self.sample, self.apart)
     }
 
     /// The bytes of each shard of a cache of so many.
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn a_frame_takes_at_most_32_bytes_beside_its_page_and_a_shadow_8() {
-        let sizing = Sizing { page_size: 4096, shards: 1, sample: 4096 };
+        let sizing = Sizing { page_size: 4096, shards: 1, sample: 4096, apart: 1 };
         let frames = 1 << 18;
         let all = sizing.shard_memory(frames, 0) - sizing.shard_memory(0, 0);
         let ghosts = (frames * GHOSTS).div_ceil(10) * 64;
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn as_many_frames_as_fit_and_no_more() {
         for (bytes, page_size) in [(1 << 20, 512), (10 << 20, 4096), (64 << 30, 4096)] {
-            let sizing = Sizing { page_size, shards: 1, sample: 4096 };
+            let sizing = Sizing { page_size, shards: 1, sample: 4096, apart: 1 };
             let frames = sizing.frames(bytes, 10_000);
             assert!(sizing.shard_memory(frames, 10_000) <= bytes);
             assert!(sizing.shard_memory(frames + 1, 10_000) > bytes, "{bytes} {page_size}");
@@ -136,7 +136,7 @@ mod tests {
         for page_size in (9..=16).map(|bits| 1 << bits) {
             for bytes in [8 << 20, 64 << 20, 1 << 30, 64 << 30] {
                 let shards = Sizing::shards_for(bytes, page_size);
-                let sizing = Sizing { page_size, shards, sample: 4096 };
+                let sizing = Sizing { page_size, shards, sample: 4096, apart: 1 };
                 assert!(sizing.check(bytes).is_ok(), "{bytes} bytes, pages of {page_size}");
             }
         }
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn what_is_too_small_says_what_would_do() {
-        let sizing = Sizing { page_size: 4096, shards: 2, sample: 4096 };
+        let sizing = Sizing { page_size: 4096, shards: 2, sample: 4096, apart: 1 };
         let Err(BuildError::TooSmall { least, .. }) = sizing.check(4096) else { panic!() };
         assert!(sizing.check(least).is_ok());
     }

@@ -80,7 +80,7 @@ impl Core {
             return None;
         }
         for page in pages.clone() {
-            self.habits.used(table.hash(key(page)), false);
+            self.habits.used(table.hash(key(page)), Some(file.group.number), false);
         }
         let Counters { misses, declined, skimmed, .. } = &file.group.counters;
         for counter in [misses, declined, skimmed] {

@@ -334,7 +334,7 @@ impl Table {
         if let Some(local) = self.known_local(group) {
             return local;
         }
-        let local = self.policy.add_group(habits.worth());
+        let local = self.policy.add_group(habits.worth(group.number));
         self.claims.add();
         let group = Arc::clone(group);
         let number = group.number;
@@ -398,7 +398,7 @@ impl Table {
         if habits.epoch() != self.policy.epoch() {
             self.check_bytes();
         }
-        let groups = self.locals.len();
+        let groups = self.locals.iter().map(|local| local.group.number);
         let (ranking, marks) = self.policy.parts();
         habits.tell(ranking, marks, groups, &mut self.lessons);
     }

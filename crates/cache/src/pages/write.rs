@@ -145,7 +145,7 @@ impl Core {
                     table.set_flags(local, frame, flags.or(Flags::DIRTY));
                     table.policy.set_dirty(frame);
                     if table.policy.access(frame, epoch) {
-                        self.habits.used(table.hash(key), true);
+                        self.habits.used(table.hash(key), Some(file.group.number), true);
                     }
                 }
                 None if table.is_busy(key) => break Stop::Wait(shard.ticket()),
@@ -156,7 +156,7 @@ impl Core {
                         Ok((local, frame)) => {
                             table.arena.get_mut(frame)[part].copy_from_slice(bytes);
                             table.enter(local, frame, Demand::Write);
-                            self.habits.used(table.hash(key), true);
+                            self.habits.used(table.hash(key), Some(file.group.number), true);
                             misses += 1;
                         }
                         Err(none) => break Stop::Full(none),

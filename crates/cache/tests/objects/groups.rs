@@ -386,3 +386,35 @@ fn what_is_heavy_takes_no_group_that_is_above_its_maximum_further() {
     }
     assert_eq!(small.stats().weight, 10_000);
 }
+
+/// To one tenant what it asked for once comes again, the other one reads on and on. As one crowd, of what was
+/// asked for once next to nothing comes again.
+#[test]
+fn what_one_group_does_says_nothing_of_another() {
+    let hits = |apart: bool| {
+        let cache: Cache<u64, ()> = Cache::builder().capacity(40_000).shards(1).build().unwrap();
+        let (pairs, scan) = if apart { ("pairs", "scan") } else { ("default", "default") };
+        let (pairs, scan) = (cache.group(pairs), cache.group(scan));
+        let (mut hits, mut read) = (0, 1 << 40);
+        for n in 0..100_000_u64 {
+            // Each key twice, 8,000 requests of its tenant apart.
+            let key = if n % 2 == 0 { n } else { n.wrapping_sub(15_999) };
+            let mut hit = true;
+            let _ = cache.get_or_load_in(&pairs, &key, || {
+                hit = false;
+                Ok::<_, std::convert::Infallible>(())
+            });
+            hits += u32::from(hit && n >= 50_000);
+            for _ in 0..10 {
+                read += 1;
+                let _ =
+                    cache.get_or_load_in(&scan, &read, || Ok::<_, std::convert::Infallible>(()));
+            }
+        }
+        // Of all that there were to be had.
+        f64::from(hits) / 25_000.0
+    };
+    let (apart, together) = (hits(true), hits(false));
+    assert!(apart > 0.9, "{apart}, as one {together}");
+    assert!(together < 0.6, "as one {together}");
+}

@@ -11,6 +11,8 @@ use crate::policy::{Page, Policy, Request, Setup};
 const NONE: u32 = u32::MAX;
 /// Evicted pages that are remembered, for each page that is held.
 const SHADOWS: usize = 6;
+/// Tenants of which is learnt apart; as many as in a cache of some size.
+const GROUPS: usize = 8;
 /// Shadows between the one that is given up and the one that is fetched to be given up soon.
 const AHEAD: usize = 8;
 
@@ -18,6 +20,7 @@ const AHEAD: usize = 8;
 #[derive(Debug)]
 pub struct HitDensity {
     core: Core,
+    groups: Groups,
     known: Vec<Known>,
     /// Which page each frame holds.
     pages: Vec<Page>,
@@ -25,6 +28,36 @@ pub struct HitDensity {
     order: VecDeque<(Page, u32)>,
     evictions: u32,
     capacity: usize,
+}
+
+/// Which group a tenant's pages are of: those that come first have one of their own, and the others the last one
+/// together, as in the caches.
+#[derive(Debug, Default)]
+struct Groups {
+    /// By the tenants' numbers.
+    of: Vec<Option<u8>>,
+    count: usize,
+}
+
+impl Groups {
+    fn of(&mut self, tenant: u16, core: &mut Core) -> u8 {
+        let known = self.of.get(usize::from(tenant)).copied().flatten();
+        known.unwrap_or_else(|| self.add(tenant, core))
+    }
+
+    #[cold]
+    fn add(&mut self, tenant: u16, core: &mut Core) -> u8 {
+        let at = usize::from(tenant);
+        self.of.resize(self.of.len().max(at + 1), None);
+        self.count += 1;
+        // The policy has the first one from the beginning.
+        if (2..=GROUPS).contains(&self.count) {
+            core.add_group();
+        }
+        let group = self.count.min(GROUPS) as u8 - 1;
+        self.of[at] = Some(group);
+        group
+    }
 }
 
 /// What is known of a page.
@@ -50,6 +83,7 @@ impl HitDensity {
     pub fn new(setup: &Setup<'_>) -> Self {
         Self {
             core: Core::new(setup.capacity),
+            groups: Groups::default(),
             known: vec![Known::NOTHING; setup.pages],
             pages: Vec::with_capacity(setup.capacity),
             evictions: 0,
@@ -72,8 +106,8 @@ impl HitDensity {
     }
 
     /// Leaves a page out that is not worth a frame.
-    fn decline(&mut self, page: Page) -> bool {
-        let rest = self.core.decline(self.known[page as usize].shadow());
+    fn decline(&mut self, group: u8, page: Page) -> bool {
+        let rest = self.core.decline(group, self.known[page as usize].shadow());
         rest.inspect(|&rest| self.remember(page, rest)).is_some()
     }
 
@@ -104,17 +138,19 @@ impl HitDensity {
 impl Policy for HitDensity {
     fn request(&mut self, request: Request, evicted: &mut Vec<Page>) -> bool {
         let page = request.page as usize;
+        let group = self.groups.of(request.tenant, &mut self.core);
         let held = self.known[page].frame;
         if held != NONE {
-            self.core.hit(held, hash(request.page), request.write);
+            self.core.hit(group, held, hash(request.page), request.write);
             if request.write {
                 self.core.set_dirty(held);
             }
             return true;
         }
-        self.core.request(hash(request.page), request.write);
+        self.core.request(group, hash(request.page), request.write);
         // What is written has to be held.
-        if self.pages.len() >= self.capacity && !request.write && self.decline(request.page) {
+        if self.pages.len() >= self.capacity && !request.write && self.decline(group, request.page)
+        {
             evicted.push(request.page);
             return false;
         }
@@ -124,7 +160,7 @@ impl Policy for HitDensity {
         let shadow = known.shadow();
         known.eviction = NONE;
         self.pages[frame as usize] = request.page;
-        self.core.insert(frame, request.write, shadow);
+        self.core.insert(group, frame, request.write, shadow);
         false
     }
 

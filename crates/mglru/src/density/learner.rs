@@ -4,6 +4,9 @@
 //! not depend on what was evicted. For each class and age the learner counts uses, and how many keys
 //! could have been used for how long (their exposure): the quotient is the rate of reuse. Both counts fade, so that old habits are forgotten.
 //!
+//! Groups of pages, as those of tenants, have counts of their own, of one sample: what is a loop to one says
+//! nothing of what another one does. All fade as the requests of all go by, so they weigh alike.
+//!
 //! Uses within an epoch of the last one count as one: they would have been hits in any case, and a
 //! burst says nothing of the time after it.
 
@@ -53,7 +56,6 @@ pub struct Learner {
     savings: Savings,
     /// The number of the request before which nothing is learnt.
     lesson_at: u64,
-    worth: Arc<Worth>,
     sample: usize,
     entries: Vec<Entry>,
     /// Where each key's entry is: open addressing by the upper bits of the hashes, at most half
@@ -61,11 +63,41 @@ pub struct Learner {
     places: Vec<u32>,
     /// Keys are followed whose hash ends in so many zeros.
     level: u32,
-    counts: Vec<[Count; BUCKETS]>,
+    groups: Vec<Group>,
     /// The entry that was looked at last.
     hand: usize,
     /// After how many epochs without use the past of a page is forgotten.
     horizon: u32,
+}
+
+/// Keys that are learnt of on their own.
+#[derive(Debug)]
+struct Group {
+    counts: Vec<[Count; BUCKETS]>,
+    worth: Arc<Worth>,
+}
+
+impl Group {
+    fn new(savings: Savings) -> Self {
+        let counts = vec![[Count::default(); BUCKETS]; CLASSES];
+        let group = Self { counts, worth: Arc::new(Worth::nothing()) };
+        group.teach(savings, |_| true);
+        group
+    }
+
+    /// Finds out what pages are worth of the classes of which something is known, or that are held.
+    fn teach(&self, savings: Savings, held: impl Fn(usize) -> bool) {
+        for (class, values) in rates::worth(&self.counts, savings, held) {
+            self.worth.set(class, values);
+        }
+    }
+
+    /// Forgets all but this share of what was counted.
+    fn fade(&mut self, share: f32) {
+        for count in self.counts.iter_mut().flatten() {
+            count.fade(share);
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -73,7 +105,38 @@ struct Entry {
     hash: u64,
     /// The epoch of the last use.
     last: u32,
-    history: History,
+    /// What is known of it: an entry is to take no more than 16 bytes.
+    known: Known,
+}
+
+const _: () = assert!(size_of::<Entry>() == 16);
+
+/// A history, and the number of a group.
+#[derive(Clone, Copy, Debug)]
+struct Known(u32);
+
+impl Known {
+    /// Beyond the bits of a packed history.
+    const DIRTY: u32 = 24;
+    const GROUP: u32 = 25;
+
+    fn new(group: u8, history: History) -> Self {
+        Self(
+            history.pack()
+                | u32::from(history.dirty) << Self::DIRTY
+                | u32::from(group) << Self::GROUP,
+        )
+    }
+
+    fn group(self) -> u8 {
+        (self.0 >> Self::GROUP) as u8
+    }
+
+    fn history(self) -> History {
+        let mut history = History::unpack(self.0 & ((1 << Self::DIRTY) - 1));
+        history.dirty = self.0 >> Self::DIRTY & 1 == 1;
+        history
+    }
 }
 
 /// What a learner may hear of a key.
@@ -81,6 +144,8 @@ struct Entry {
 pub struct Use {
     /// Of the key: all bits must be good.
     pub hash: u64,
+    /// Whose page it is, by the number of [the group](Learner::add_group), if that is known: else whose it was.
+    pub group: Option<u8>,
     /// When it was.
     pub epoch: u32,
     /// Whether the page was written.
@@ -88,6 +153,9 @@ pub struct Use {
     /// Whether the page was only [put in](Learner::met).
     pub met: bool,
 }
+
+/// Groups that a learner may have: their numbers are kept in seven bits.
+const GROUPS_MAX: usize = 1 << (u32::BITS - Known::GROUP);
 
 /// A place without entry.
 const FREE: u32 = u32::MAX;
@@ -119,28 +187,53 @@ impl Learner {
             capacity: 0,
             savings: Savings::TRANSFERS,
             lesson_at: FIRST_LESSON,
-            worth: Arc::new(Worth::nothing()),
             sample: keys,
             entries: Vec::new(),
             places: vec![FREE; 64],
             level: 0,
-            counts: vec![[Count::default(); BUCKETS]; CLASSES],
+            groups: Vec::new(),
             hand: 0,
             horizon: u32::MAX,
         };
         learner.set_capacity(capacity);
-        learner.teach(|_| true);
+        learner.add_group();
         learner
     }
 
-    /// The bytes that a learner takes, at most, that follows at most this many keys, with what it
-    /// tells of the worth of pages.
-    pub fn memory_max(keys: usize) -> usize {
+    /// The bytes that a learner takes, at most, that follows at most this many keys of so many groups, with
+    /// what it tells of the worth of pages.
+    pub fn memory_max(keys: usize, groups: usize) -> usize {
         // Places double until there are two for each key; entries do, too, as they are pushed.
         let places = 2 * keys.max(32).next_power_of_two();
-        places * (size_of::<u32>() + size_of::<Entry>())
-            + CLASSES * BUCKETS * (size_of::<Count>() + 2 * size_of::<f32>())
-            + size_of::<Self>()
+        let group = CLASSES * BUCKETS * size_of::<Count>() + Worth::MEMORY;
+        // Room for groups doubles.
+        let groups = groups * (group + 2 * size_of::<Group>());
+        places * (size_of::<u32>() + size_of::<Entry>()) + groups + size_of::<Self>()
+    }
+
+    /// Adds a group, of which nothing is known, and returns its number: they count from 0, and a learner
+    /// begins with one.
+    ///
+    /// # Panics
+    ///
+    /// If there are 128 already.
+    pub fn add_group(&mut self) -> u8 {
+        assert!(self.groups.len() < GROUPS_MAX, "no number is left for a group");
+        self.groups.push(Group::new(self.savings));
+        (self.groups.len() - 1) as u8
+    }
+
+    /// Makes a group as if it were new: its keys are followed no more.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such group.
+    pub fn reset_group(&mut self, group: u8) {
+        let anew = &mut self.groups[usize::from(group)];
+        anew.fade(0.0);
+        anew.teach(self.savings, |_| true);
+        self.entries.retain(|entry| entry.known.group() != group);
+        self.find_places();
     }
 
     /// Sets how many pages the cache has from now on.
@@ -177,38 +270,34 @@ impl Learner {
         (self.capacity / EPOCHS).max(1)
     }
 
-    /// What pages are worth, as last learnt.
-    pub fn worth(&self) -> Arc<Worth> {
-        Arc::clone(&self.worth)
+    /// The numbers of all groups.
+    pub fn groups(&self) -> std::ops::Range<u8> {
+        0..self.groups.len() as u8
+    }
+
+    /// What pages of a group are worth, as last learnt, and from now on whenever something is.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such group.
+    pub fn worth(&self, group: u8) -> Arc<Worth> {
+        Arc::clone(&self.groups[usize::from(group)].worth)
     }
 
     /// An epoch is over, and this is the next one; there were `now` requests so far, and there are
-    /// pages of such classes. Returns what pages are worth from now on, if it was found out anew.
-    pub fn end_epoch(
-        &mut self,
-        epoch: u32,
-        now: u64,
-        held: impl Fn(usize) -> bool,
-    ) -> Option<Arc<Worth>> {
+    /// pages of such classes. Whether it was found out anew what pages are [worth](Self::worth).
+    pub fn end_epoch(&mut self, epoch: u32, now: u64, held: impl Fn(usize) -> bool) -> bool {
         let looks_max = (self.entries.len() / LOOKS_PART).max(LOOKS_MIN);
         self.count_exposed(epoch, looks_max.min((self.epoch_length() * LOOKS) as usize));
         if now < self.lesson_at {
-            return None;
+            return false;
         }
         let period = (now / 4).min((self.capacity / 4).max(LESSON));
         self.lesson_at = now + period;
-        self.teach(held);
+        self.groups.iter().for_each(|group| group.teach(self.savings, &held));
         let memory = self.capacity.saturating_mul(MEMORY.0).max(MEMORY.1);
         self.fade((-(period as f64) / memory as f64).exp() as f32);
-        Some(self.worth())
-    }
-
-    /// Finds out what pages are worth of the classes of which something is known, or that are held.
-    fn teach(&mut self, held: impl Fn(usize) -> bool) {
-        let worth = Arc::make_mut(&mut self.worth);
-        for (class, values) in rates::worth(&self.counts, self.savings, held) {
-            worth.set(class, values);
-        }
+        true
     }
 
     /// How many of the lowest bits of a hash are zero, at least, where its key is followed.
@@ -235,15 +324,35 @@ impl Learner {
         at
     }
 
-    /// A page was requested, hit or miss. `hash` is that of its key: all bits must be good.
-    pub fn used(&mut self, hash: u64, epoch: u32, write: bool) {
+    /// Hears of a use. That a page was [put in](Use::met) is one of its key, unless it was missed just
+    /// before: then it is only known whose it is.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such group.
+    pub fn used(&mut self, heard: Use) {
+        if heard.met {
+            let at = self.places[self.place(heard.hash)] as usize;
+            if let Some(entry) = self.entries.get_mut(at)
+                && heard.epoch.saturating_sub(entry.last) <= 1
+            {
+                let group = heard.group.unwrap_or(entry.known.group());
+                entry.known = Known::new(group, entry.known.history());
+                return;
+            }
+        }
+        self.count_used(heard);
+    }
+
+    fn count_used(&mut self, Use { hash, group, epoch, write, .. }: Use) {
         if !self.follows(hash) {
             return;
         }
         let at = self.place(hash);
         let Some(entry) = self.entries.get_mut(self.places[at] as usize) else {
             self.places[at] = self.entries.len() as u32;
-            self.entries.push(Entry { hash, last: epoch, history: History::new(write) });
+            let known = Known::new(group.unwrap_or(0), History::new(write));
+            self.entries.push(Entry { hash, last: epoch, known });
             if self.entries.len() * 2 > self.places.len() {
                 self.make_room();
             }
@@ -251,13 +360,16 @@ impl Learner {
         };
         // Threads may come with epochs a little out of order.
         let age = epoch.saturating_sub(entry.last);
+        let mut history = entry.known.history();
+        let group = group.unwrap_or(entry.known.group());
         if age > 0 {
-            let class = entry.history.class();
-            self.counts[class.index()][bucket(age)].used(write);
-            entry.history.used_within(self.horizon, age, 1);
+            let counts = &mut self.groups[usize::from(group)].counts;
+            counts[history.class().index()][bucket(age)].used(write);
+            history.used_within(self.horizon, age, 1);
             entry.last = epoch;
         }
-        entry.history.dirty = write;
+        history.dirty = write;
+        entry.known = Known::new(group, history);
     }
 
     /// Hears of some uses, in this order: faster than one by one, where they are of different keys, as their
@@ -272,21 +384,7 @@ impl Learner {
                 prefetch(entry);
             }
         }
-        for &Use { hash, epoch, write, met } in uses {
-            if met {
-                self.met(hash, epoch, write);
-            } else {
-                self.used(hash, epoch, write);
-            }
-        }
-    }
-
-    /// A page was put in. That is a use of its key, unless it was missed just before.
-    pub fn met(&mut self, hash: u64, epoch: u32, write: bool) {
-        let entry = self.entries.get(self.places[self.place(hash)] as usize);
-        if entry.is_none_or(|entry| epoch.saturating_sub(entry.last) > 1) {
-            self.used(hash, epoch, write);
-        }
+        uses.iter().for_each(|&heard| self.used(heard));
     }
 
     /// Takes more places, or follows half as many keys.
@@ -297,9 +395,13 @@ impl Learner {
             self.level += 1;
             let level = self.level;
             self.entries.retain(|entry| entry.hash.trailing_zeros() >= level);
-            self.places.fill(FREE);
             self.fade(0.5);
         }
+        self.find_places();
+    }
+
+    fn find_places(&mut self) {
+        self.places.fill(FREE);
         for entry in 0..self.entries.len() {
             let at = self.place(self.entries[entry].hash);
             self.places[at] = entry as u32;
@@ -312,18 +414,15 @@ impl Learner {
         let stands_for = self.entries.len() as f32 / some as f32;
         for _ in 0..some {
             self.hand = if self.hand + 1 < self.entries.len() { self.hand + 1 } else { 0 };
-            let entry = &self.entries[self.hand];
-            let class = entry.history.class();
-            self.counts[class.index()][bucket(epoch.saturating_sub(entry.last))]
-                .exposed(stands_for);
+            let Entry { last, known, .. } = self.entries[self.hand];
+            let counts = &mut self.groups[usize::from(known.group())].counts;
+            let class = known.history().class();
+            counts[class.index()][bucket(epoch.saturating_sub(last))].exposed(stands_for);
         }
     }
 
-    /// Forgets all but this share of what was counted.
     fn fade(&mut self, share: f32) {
-        for count in self.counts.iter_mut().flatten() {
-            count.fade(share);
-        }
+        self.groups.iter_mut().for_each(|group| group.fade(share));
     }
 }
 
@@ -331,28 +430,67 @@ impl Learner {
 mod tests {
     use super::*;
 
+    fn key(n: u64) -> u64 {
+        (n * n % 37 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
     #[test]
     fn what_is_heard_together_counts_as_it_does_one_by_one() {
         let (mut together, mut apart) = (Learner::new(100), Learner::new(100));
-        let key = |n: u64| (n * n % 37 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        for learner in [&mut together, &mut apart] {
+            assert_eq!(learner.add_group(), 1);
+        }
         for batch in 0..200 {
             let uses: Vec<Use> = (batch * 16..batch * 16 + 16)
                 .map(|n| Use {
                     hash: key(n),
+                    group: [None, Some(0), Some(1)][n as usize % 3],
                     epoch: n as u32 / 10,
                     write: n % 5 == 0,
                     met: n % 7 == 0,
                 })
                 .collect();
             together.hear(&uses);
-            for &Use { hash, epoch, write, met } in &uses {
-                if met {
-                    apart.met(hash, epoch, write);
-                } else {
-                    apart.used(hash, epoch, write);
-                }
-            }
+            uses.iter().for_each(|&heard| apart.used(heard));
         }
         assert_eq!(format!("{together:?}"), format!("{apart:?}"));
+    }
+
+    /// What one group loops over, the other one never asks for again.
+    #[test]
+    fn each_group_teaches_what_its_own_pages_are_worth() {
+        let (mut learner, mut alone) = (Learner::new(128), Learner::new(128));
+        let other = learner.add_group();
+        for n in 0..10_000_u64 {
+            let epoch = n as u32 / 8;
+            let one = |n: u64, group| {
+                let hash = (n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                Use { hash, group: Some(group), epoch, write: false, met: false }
+            };
+            for learner in [&mut learner, &mut alone] {
+                learner.used(one(n % 100, 0));
+            }
+            learner.used(one(1000 + n, other));
+            if n % 8 == 7 {
+                learner.end_epoch(epoch + 1, 2 * (n + 1), |_| true);
+                alone.end_epoch(epoch + 1, 2 * (n + 1), |_| true);
+            }
+        }
+        let worth = |learner: &Learner, group, history: History| {
+            learner.worth(group).at(history.class().index(), 4)
+        };
+        let (once, often) = (History::new(false), History::of(200, 200));
+        let [loops, scans] = [0, other].map(|group| worth(&learner, group, once));
+        assert!(loops > 10.0 * scans, "{loops} and {scans}");
+        let (loops, without) = (worth(&learner, 0, often), worth(&alone, 0, often));
+        // The other one's keys take most of the looks, so it is less exact.
+        assert!((0.5..2.0).contains(&(loops / without)), "{loops}, alone {without}");
+        learner.reset_group(other);
+        assert!(learner.entries.iter().all(|entry| entry.known.group() == 0));
+        assert_eq!(learner.entries.len(), 100);
+        assert_eq!(worth(&learner, other, once), worth(&Learner::new(128), 0, once), "as new");
+        let found =
+            |n: u64| learner.places[learner.place((n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))];
+        assert!((0..100).all(|n| found(n) != FREE) && (1000..1100).all(|n| found(n) == FREE));
     }
 }

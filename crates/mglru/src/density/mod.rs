@@ -38,20 +38,26 @@ pub use worth::Worth;
 
 /// Which page goes, of the frames of one cache that one thread at a time uses.
 ///
-/// The owner keeps the pages, and calls:
+/// Pages are of groups, as those of tenants: what is learnt of one says nothing of another. There is one
+/// from the beginning, with the number 0. The owner keeps the pages, and calls:
 ///
 /// ```
 /// use homing_mglru::density::HitDensity;
 ///
 /// let mut policy = HitDensity::new(2); // pages
-/// policy.request(0x517c_c1b7_2722_0a95, false); // for each request, the hash of its key
-/// policy.insert(0, false, None); // a miss: the page is in frame 0 now
-/// policy.request(0x2545_f491_4f6c_dd1d, true);
-/// policy.insert(1, true, None);
+/// let other = policy.add_group();
+/// policy.request(0, 0x517c_c1b7_2722_0a95, false); // for each request, the hash of its key
+/// policy.insert(0, 0, false, None); // a miss: the page is in frame 0 now
+/// policy.request(other, 0x2545_f491_4f6c_dd1d, true);
+/// policy.insert(other, 1, true, None);
 /// policy.access(0); // a hit
 /// let victim = policy.evict().unwrap();
 /// assert!(victim.frame < 2);
 /// ```
+///
+/// # Panics
+///
+/// Where no group has the number that is given.
 #[derive(Debug)]
 pub struct HitDensity {
     shard: Shard,
@@ -71,9 +77,20 @@ impl HitDensity {
     pub fn new(capacity: usize) -> Self {
         let learner = Learner::new(capacity);
         let mut shard = Shard::new();
-        shard.add_group(learner.worth());
+        shard.add_group(learner.worth(0));
         let epoch_ends = learner.epoch_length();
         Self { shard, learner, now: 0, epoch: 0, epoch_ends }
+    }
+
+    /// Adds a group of pages, of which nothing is known yet, and returns its number: they count from 0.
+    ///
+    /// # Panics
+    ///
+    /// If there are 128 already.
+    pub fn add_group(&mut self) -> u8 {
+        let group = self.learner.add_group();
+        self.shard.add_group(self.learner.worth(group));
+        group
     }
 
     /// Sets how many pages the cache has from now on; its owner evicts what is too many.
@@ -102,9 +119,9 @@ impl HitDensity {
     }
 
     /// Lets a request pass, hit or miss. `hash` is that of its key: all bits must be good.
-    pub fn request(&mut self, hash: u64, write: bool) {
+    pub fn request(&mut self, group: u8, hash: u64, write: bool) {
         self.now += 1;
-        self.learner.used(hash, self.epoch, write);
+        self.used(group, hash, write);
         if self.now >= self.epoch_ends {
             self.end_epoch();
         }
@@ -116,14 +133,19 @@ impl HitDensity {
     /// # Panics
     ///
     /// If no page was ever inserted into the frame.
-    pub fn hit(&mut self, frame: u32, hash: u64, write: bool) {
+    pub fn hit(&mut self, group: u8, frame: u32, hash: u64, write: bool) {
         self.now += 1;
         if self.shard.access(frame, self.epoch) || write {
-            self.learner.used(hash, self.epoch, write);
+            self.used(group, hash, write);
         }
         if self.now >= self.epoch_ends {
             self.end_epoch();
         }
+    }
+
+    fn used(&mut self, group: u8, hash: u64, write: bool) {
+        let group = Some(group);
+        self.learner.used(Use { hash, group, epoch: self.epoch, write, met: false });
     }
 
     fn end_epoch(&mut self) {
@@ -131,24 +153,33 @@ impl HitDensity {
         self.epoch += 1;
         self.shard.advance(self.epoch);
         let held = |class| self.shard.holds(class);
-        if let Some(worth) = self.learner.end_epoch(self.epoch, self.now, held) {
-            self.shard.learn(0, worth);
+        if self.learner.end_epoch(self.epoch, self.now, held) {
+            for group in self.learner.groups() {
+                self.shard.learn(group.into(), self.learner.worth(group));
+            }
         }
     }
 
     /// Whether a page that was missed is not worth the frame of another: then it is not to be put in, and
     /// this is what to remember of it. To be asked where the cache is full, with the shadow that the owner
     /// still has.
-    pub fn decline(&mut self, shadow: Option<Shadow>) -> Option<Shadow> {
-        let least = self.shard.least(0)?;
-        let mut missed = Missed::default();
-        let rest = self.shard.weigh(0, shadow, &mut missed);
-        self.shard.decline(0, missed, least, 0.0).then_some(rest)
+    pub fn decline(&mut self, group: u8, shadow: Option<Shadow>) -> Option<Shadow> {
+        let (_, least) = self.least()?;
+        let (group, mut missed) = (group.into(), Missed::default());
+        let rest = self.shard.weigh(group, shadow, &mut missed);
+        self.shard.decline(group, missed, least, 0.0).then_some(rest)
+    }
+
+    /// The group whose page is worth least, and what that is worth.
+    fn least(&mut self) -> Option<(usize, f32)> {
+        let all = self.learner.groups().map(usize::from);
+        let least = all.filter_map(|group| Some((group, self.shard.least(group)?)));
+        least.min_by(|(_, one), (_, other)| one.total_cmp(other))
     }
 
     /// Puts a page into a free frame: a new one, or one whose shadow its owner still has.
-    pub fn insert(&mut self, frame: u32, dirty: bool, shadow: Option<Shadow>) {
-        self.shard.insert(0, frame, dirty, shadow);
+    pub fn insert(&mut self, group: u8, frame: u32, dirty: bool, shadow: Option<Shadow>) {
+        self.shard.insert(group.into(), frame, dirty, shadow);
     }
 
     /// The owner gives up this shadow, the oldest that it has.
@@ -168,13 +199,14 @@ impl HitDensity {
         self.shard.set_clean(frame);
     }
 
-    /// The page in this frame is gone: the frame is free.
-    pub fn remove(&mut self, frame: u32) {
-        self.shard.remove(0, frame);
+    /// The page of the group in this frame is gone: the frame is free.
+    pub fn remove(&mut self, group: u8, frame: u32) {
+        self.shard.remove(group.into(), frame);
     }
 
     /// Takes the page out that is worth least, if there is any.
     pub fn evict(&mut self) -> Option<Victim> {
-        self.shard.evict(0)
+        let (group, _) = self.least()?;
+        self.shard.evict(group)
     }
 }

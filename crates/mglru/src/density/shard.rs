@@ -13,12 +13,13 @@ use super::ranking::{Ranking, Shadow, Victim, resize_exact};
 /// marks is the [`Ranking`]'s.
 ///
 /// ```
-/// use homing_mglru::density::{Learner, Shard};
+/// use homing_mglru::density::{Learner, Shard, Use};
 ///
 /// let mut learner = Learner::new(2); // pages
 /// let mut shard = Shard::new();
-/// let group = shard.add_group(learner.worth());
-/// learner.used(0x517c_c1b7_2722_0a95, 0, false); // for each request, the hash of its key
+/// let group = shard.add_group(learner.worth(0));
+/// let hash = 0x517c_c1b7_2722_0a95; // for each request, that of its key
+/// learner.used(Use { hash, group: Some(0), epoch: 0, write: false, met: false });
 /// shard.insert(group, 0, false, None); // a miss: the page is in frame 0 now
 /// shard.access(0, 0); // a hit
 /// assert_eq!(shard.evict(group).unwrap().frame, 0);

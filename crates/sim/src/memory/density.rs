@@ -18,6 +18,7 @@ pub(super) struct Density {
     page_in: Vec<u32>,
     capacity: usize,
     first_of: [u32; 2],
+    group_of: [u8; 2],
 }
 
 impl Density {
@@ -25,6 +26,7 @@ impl Density {
         let all = (pages[0] + pages[1]) as usize;
         let mut policy = HitDensity::new(frames as usize);
         policy.set_savings(savings);
+        let user = policy.add_group();
         Self {
             policy,
             frame_of: vec![NONE; all],
@@ -32,6 +34,7 @@ impl Density {
             page_in: Vec::with_capacity(frames as usize),
             capacity: frames as usize,
             first_of: [0, pages[0]],
+            group_of: [0, user],
         }
     }
 }
@@ -39,21 +42,23 @@ impl Density {
 impl Memory for Density {
     fn access(&mut self, tenant: Tenant, page: u32, _: Ns) -> Work {
         let page = self.first_of[tenant as usize] + page;
+        let group = self.group_of[tenant as usize];
         let (hash, dirty) = (Rng::new(page.into()).bits(), tenant == Tenant::User);
         let held = self.frame_of[page as usize];
         if held != NONE {
-            self.policy.hit(held, hash, dirty);
+            self.policy.hit(group, held, hash, dirty);
             return Work { hit: true, ..Work::default() };
         }
-        self.policy.request(hash, dirty);
+        self.policy.request(group, hash, dirty);
         let mut work = Work::default();
         let frame = if self.page_in.len() < self.capacity {
             self.page_in.push(page);
             self.page_in.len() as u32 - 1
         } else {
             // What is only read may be read past the memory.
-            if !dirty && let Some(rest) = self.policy.decline(self.shadow_of[page as usize]) {
-                self.shadow_of[page as usize] = Some(rest);
+            let shadow = &mut self.shadow_of[page as usize];
+            if !dirty && let Some(rest) = self.policy.decline(group, *shadow) {
+                *shadow = Some(rest);
                 return work;
             }
             let victim = self.policy.evict().expect("a full memory holds pages");
@@ -66,7 +71,7 @@ impl Memory for Density {
         };
         self.frame_of[page as usize] = frame;
         let shadow = self.shadow_of[page as usize].take();
-        self.policy.insert(frame, dirty, shadow);
+        self.policy.insert(group, frame, dirty, shadow);
         work
     }
 
