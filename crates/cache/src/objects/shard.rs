@@ -314,6 +314,7 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         common: &Common<K, V, S>,
         gone: &mut Departures<K, V>,
     ) -> bool {
+        let now = common.now();
         let Some(victim) = self.ranking.evict(group, &self.slots) else { return false };
         // The user's code may panic; and shards do not know of each other: what is taken is counted first.
         let hash = catch_unwind(AssertUnwindSafe(|| common.hash(self.entry(victim.frame).key)));
@@ -332,14 +333,19 @@ impl<K: Hash + Eq, V> Shard<K, V> {
             common.entries_are(self.len());
         }
         self.ghosts.prefetch(by_other_bits(hash));
-        self.counts.evictions += 1;
-        if let Some(group) = self.counted(group) {
-            group.evictions.fetch_add(1, Relaxed);
+        let over = now.is_some_and(|now| self.times.is_over(victim.frame, now, common.lifetimes));
+        if over {
+            self.counts.expirations += 1;
+        } else {
+            self.counts.evictions += 1;
+            if let Some(group) = self.counted(group) {
+                group.evictions.fetch_add(1, Relaxed);
+            }
         }
         let (key, value) = self.vacate(hash, victim.frame);
         let Self { ranking, ghosts, .. } = self;
         common.habits.evicted(ranking, ghosts, by_other_bits(hash), victim.shadow);
-        gone.push(key, value, Cause::Capacity);
+        gone.push(key, value, if over { Cause::Expired } else { Cause::Capacity });
         true
     }
 

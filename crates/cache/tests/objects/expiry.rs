@@ -56,6 +56,30 @@ fn entries_live_for_so_long_after_they_were_used() {
 }
 
 #[test]
+fn what_is_over_and_has_to_go_has_not_gone_for_want_of_room() {
+    let told = Arc::new(Mutex::new([0; 2]));
+    let clock = Clock::default();
+    let tell = Arc::clone(&told);
+    let lifetime = Cache::builder().time_to_live(Duration::from_secs(10));
+    let cache = clock.cache(lifetime.listener(move |_, _, cause| match cause {
+        Cause::Expired => tell.lock().unwrap()[0] += 1,
+        Cause::Capacity => tell.lock().unwrap()[1] += 1,
+        other => panic!("{other:?}"),
+    }));
+    (0..50).for_each(|key| _ = cache.insert(key, key));
+    clock.advance(9);
+    (50..100).for_each(|key| _ = cache.insert(key, key));
+    clock.advance(1);
+    cache.set_capacity(20);
+    let stats = cache.stats();
+    let counted = [stats.expirations, stats.evictions];
+    assert_eq!(*told.lock().unwrap(), counted);
+    assert_eq!((counted[0] + counted[1], cache.len()), (80, 20));
+    // Of the fifty that are over some may be left.
+    assert!((30..=50).contains(&counted[0]), "{counted:?}");
+}
+
+#[test]
 fn what_is_over_leaves_memory_while_others_come_or_when_asked_to() {
     let told = Arc::new(Mutex::new(0));
     let clock = Clock::default();
