@@ -225,9 +225,11 @@ fn one_lock_for_a_large_cache_collapses_and_shards_do_not() {
 fn a_comparison_finds_what_loses() {
     // Where it was published to lose.
     let machines = MachineSet::named(vec![NamedMachine::find("ryzen-9-3900x").unwrap()]);
-    let mut cells = machines.cells(&Plan { hosts: vec![HostModel::Cfs], ..plan(2, 1_000) }, false);
+    let plan = Plan { hosts: vec![HostModel::Cfs], ..plan(2, 1_000) };
     let wanted = ["SYSTEM", "CACHE+STRICT"];
-    cells.retain(|cell| cell.key.scenario == "LOW" && wanted.contains(&cell.key.policy.as_str()));
+    let wanted =
+        |cell: &Cell| cell.key.scenario == "LOW" && wanted.contains(&cell.key.policy.as_str());
+    let cells: Vec<Cell> = machines.cells(&plan, false).filter(wanted).collect();
     let measures = simulate(&cells);
     let strict = Comparison::new(&measures, |name| name == "CACHE+STRICT", |name| name == "SYSTEM");
     let (worst, _, _) = strict.spread("LOW").unwrap();
@@ -239,9 +241,9 @@ fn a_comparison_finds_what_loses() {
 fn auto_stays_close_to_the_best_fixed_scope() {
     let machines = MachineSet::named(vec![NamedMachine::find("ryzen-9-3900x").unwrap()]);
     let hosts = vec![HostModel::Cfs, HostModel::Confined];
-    let cells = machines.cells(&Plan { hosts, ..plan(2, 2_000) }, true);
+    let plan = Plan { hosts, ..plan(2, 2_000) };
     let ours = |cell: &Cell| cell.key.policy.starts_with("homing");
-    let cells: Vec<Cell> = cells.into_iter().filter(ours).collect();
+    let cells: Vec<Cell> = machines.cells(&plan, true).filter(ours).collect();
     for place in Comparison::of_auto(&simulate(&cells)).places {
         let room = 1.0 + 2.0 * place.noise_pct;
         assert!(place.ahead_pct > -room, "{place:?}");

@@ -117,10 +117,10 @@ fn machine(name: &str, draw: u64) -> anyhow::Result<MachineSet> {
 pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
     let set = args.set()?;
     let plan = args.model.plan(None, args.seeds, args.milliseconds * 1_000_000);
-    let mut cells = set.cells(&plan, args.scopes);
-    if args.shard.run(|| Sweep::of_machines(&set, args.scopes, &plan), &mut cells)? {
+    let sweep = || Sweep::of_machines(&set, args.scopes, &plan);
+    let Some(cells) = args.shard.run(sweep, set.cells(&plan, args.scopes))? else {
         return Ok(());
-    }
+    };
     let (measures, whole) = simulate(&cells, |_| {})?;
     if args.json {
         let text = json!({

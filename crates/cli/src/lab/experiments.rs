@@ -199,15 +199,17 @@ impl ModelArgs {
 }
 
 impl ShardArgs {
-    /// Runs the part that is asked for, if one is. Whether one was.
+    /// Runs the part that is asked for, if one is; else these are the runs.
     pub(super) fn run(
         &self,
         sweep: impl FnOnce() -> Sweep,
-        cells: &mut Vec<Cell>,
-    ) -> anyhow::Result<bool> {
-        let (Some(shard), Some(folder)) = (self.shard, &self.out) else { return Ok(false) };
+        cells: impl IntoIterator<Item = Cell>,
+    ) -> anyhow::Result<Option<Vec<Cell>>> {
+        let (Some(shard), Some(folder)) = (self.shard, &self.out) else {
+            return Ok(Some(cells.into_iter().collect()));
+        };
         let part = Part::open(folder, shard, sweep())?;
-        let all = shard.of(std::mem::take(cells));
+        let all = shard.of(cells);
         let (runs, left) = (all.len(), part.left(all));
         let (measures, whole) = simulate(&left, |measure| part.note(measure))?;
         if !whole {
@@ -219,7 +221,7 @@ impl ShardArgs {
         }
         let path = part.path().display().to_string();
         output::print_line(&format!("{path}: {} runs", part.finish(measures)?))?;
-        Ok(true)
+        Ok(None)
     }
 }
 
@@ -244,9 +246,9 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
         args.plan.check(experiment)?;
         cells.extend(experiment.cells(&plan));
     }
-    if args.shard.run(|| Sweep::new(&args.names, &plan), &mut cells)? {
+    let Some(cells) = args.shard.run(|| Sweep::new(&args.names, &plan), cells)? else {
         return Ok(());
-    }
+    };
     let (measures, whole) = simulate(&cells, |_| {})?;
     show(&measures, args.json)?;
     note_if_stopped(whole);

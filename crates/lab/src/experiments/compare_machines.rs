@@ -54,39 +54,15 @@ impl MachineSet {
 
     /// The runs: each machine, load and host of the plan with the kernel's settings, homing, and
     /// `auto`; with each of homing's scopes too, if `scopes`. The plan's machine is not asked for.
-    pub fn cells(&self, plan: &Plan, scopes: bool) -> Vec<Cell> {
+    /// There may be very many: those of a machine are made when they are asked for.
+    pub fn cells<'a>(&'a self, plan: &'a Plan, scopes: bool) -> impl Iterator<Item = Cell> + 'a {
         let mut policies: Vec<Policy> = KernelSettings::PUBLISHED.map(Policy::Kernel).to_vec();
         policies.extend(homing_policies(plan).into_iter().take(2)); // not the one that queues all
         policies.extend(with_features(plan));
         if scopes {
             policies.extend(homing_scopes(plan));
         }
-        let mut cells = Vec::new();
-        for variant in &self.machines {
-            let cpus = variant.machine.machine.cpus().len();
-            for (scenario, each) in LOADS {
-                let (jobs, volumes) = (jobs(cpus, each), volumes(cpus));
-                let load = CryptLoad { jobs, volumes, ..variant.load.clone() };
-                for host in &plan.hosts {
-                    for policy in &policies {
-                        for seed in 0..plan.seeds {
-                            let run = CryptRun {
-                                machine: variant.machine.clone(),
-                                load: load.clone(),
-                                policy: policy.clone(),
-                                host: *host,
-                                costs: variant.costs.clone(),
-                                warm_up_ns: WARM_UP_NS,
-                                measured_ns: plan.measured_ns,
-                                seed,
-                            };
-                            cells.push(run.cell(COMPARED, scenario));
-                        }
-                    }
-                }
-            }
-        }
-        cells
+        self.machines.iter().flat_map(move |variant| variant.cells(plan, &policies))
     }
 }
 
@@ -101,6 +77,33 @@ impl MachineSet {
 }
 
 impl Variant {
+    fn cells(&self, plan: &Plan, policies: &[Policy]) -> Vec<Cell> {
+        let mut cells = Vec::new();
+        let cpus = self.machine.machine.cpus().len();
+        for (scenario, each) in LOADS {
+            let (jobs, volumes) = (jobs(cpus, each), volumes(cpus));
+            let load = CryptLoad { jobs, volumes, ..self.load.clone() };
+            for host in &plan.hosts {
+                for policy in policies {
+                    for seed in 0..plan.seeds {
+                        let run = CryptRun {
+                            machine: self.machine.clone(),
+                            load: load.clone(),
+                            policy: policy.clone(),
+                            host: *host,
+                            costs: Arc::clone(&self.costs),
+                            warm_up_ns: WARM_UP_NS,
+                            measured_ns: plan.measured_ns,
+                            seed,
+                        };
+                        cells.push(run.cell(COMPARED, scenario));
+                    }
+                }
+            }
+        }
+        cells
+    }
+
     /// One after the other.
     fn draw(seed: u64) -> impl Iterator<Item = Self> {
         let mut rng = Rng::new(seed);

@@ -171,7 +171,7 @@ impl FromStr for Shard {
 
 impl Shard {
     /// Its cells: every n-th, so that each part has some of all kinds.
-    pub fn of(&self, cells: Vec<Cell>) -> Vec<Cell> {
+    pub fn of(&self, cells: impl IntoIterator<Item = Cell>) -> Vec<Cell> {
         cells.into_iter().skip(self.number - 1).step_by(self.of).collect()
     }
 
