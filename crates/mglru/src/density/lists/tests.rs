@@ -31,7 +31,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// Some worth for each class and age, many of them equal.
 fn worth(seed: u8) -> Arc<Worth> {
-    let mut worth = Worth::nothing();
+    let worth = Worth::nothing();
     for class in 0..CLASSES {
         worth.set(
             class,
