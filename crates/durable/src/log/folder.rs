@@ -4,7 +4,8 @@
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, BufReader, Read};
 use std::ops::Deref;
-use std::os::unix::fs::FileExt;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -32,7 +33,10 @@ const SPARE_LEN_MIN: u64 = 4 << 10;
 /// A log's folder, locked as long as this lives.
 #[derive(Debug)]
 pub(super) struct Folder {
+    /// As it was given: what it is called.
     pub(super) path: PathBuf,
+    /// Where its files are found, also once it is called something else, or the process works in another folder.
+    inside: PathBuf,
     /// To be locked, and synced.
     pub(super) file: File,
 }
@@ -63,15 +67,23 @@ impl Folder {
         synced.map_err(|failure| io("sync the parent of")(failure.error))?;
         let file = File::open(path).map_err(io("open"))?;
         match file.try_lock() {
-            Ok(()) => Ok(Self { path: path.to_owned(), file }),
+            Ok(()) => {
+                let inside = inside(&file, path).map_err(io("find"))?;
+                Ok(Self { path: path.to_owned(), inside, file })
+            }
             Err(TryLockError::WouldBlock) => Err(LogError::InUse { path: path.to_owned() }),
             Err(TryLockError::Error(source)) => Err(io("lock")(source)),
         }
     }
 
-    /// The segment that begins with this record.
+    /// What the segment is called that begins with this record.
+    pub(super) fn name_of(&self, first: u64) -> PathBuf {
+        self.path.join(segment(first))
+    }
+
+    /// Where it is found.
     pub(super) fn segment(&self, first: u64) -> PathBuf {
-        self.path.join(format!("{first:020}.log"))
+        self.inside.join(segment(first))
     }
 
     /// The first records of the segments, in order. An error where there are none, but something
@@ -79,7 +91,7 @@ impl Folder {
     pub(super) fn segments(&self) -> Result<Vec<u64>, LogError> {
         let io = |source| LogError::Io { action: "read", path: self.path.clone(), source };
         let (mut all, mut others) = (Vec::new(), false);
-        for entry in fs::read_dir(&self.path).map_err(io)? {
+        for entry in fs::read_dir(&self.inside).map_err(io)? {
             let name = entry.map_err(io)?.file_name();
             match name.to_str().and_then(first_of) {
                 Some(first) => all.push(first),
@@ -103,10 +115,10 @@ impl Folder {
         records: &[u8],
         with_spare: bool,
     ) -> Result<Tail, Failure> {
-        let unborn = self.path.join(UNBORN);
+        let unborn = self.inside.join(UNBORN);
         let mut made = write_unborn(system, &unborn, true, header, records);
         let needed = (HEADER_LEN + records.len()) as u64;
-        for spare in SPARES.map(|name| self.path.join(name)) {
+        for spare in SPARES.map(|name| self.inside.join(name)) {
             let is_full = made.as_ref().is_err_and(|failure| is_full(&failure.error));
             // What was begun goes first: that may be what it takes.
             if !is_full
@@ -126,7 +138,7 @@ impl Folder {
 
     /// How much room there is on a disk that is full.
     pub(super) fn spare_len(&self) -> u64 {
-        SPARES.map(|name| length_of(&self.path.join(name))).into_iter().max().unwrap_or(0)
+        SPARES.map(|name| length_of(&self.inside.join(name))).into_iter().max().unwrap_or(0)
     }
 
     /// Sees that there are spare segments that have their space: as much as a segment at most, and less on a disk that
@@ -146,7 +158,7 @@ impl Folder {
 
     /// How long it is then.
     fn make_spare(&self, name: &str, enough: u64) -> io::Result<u64> {
-        let file = open_or_make(&self.path.join(name), false)?;
+        let file = open_or_make(&self.inside.join(name), false)?;
         let length = file.metadata()?.len();
         let mut wanted = enough;
         while wanted > length.max(SPARE_LEN_MIN) {
@@ -179,6 +191,23 @@ impl Folder {
     pub(super) fn sync(&self, system: &dyn System) -> Result<(), Failure> {
         commit::directory(system, &self.file, Kind::All)
     }
+}
+
+/// By the descriptor where the system has such paths, else by a path that does not depend on where the process
+/// works.
+fn inside(file: &File, path: &Path) -> io::Result<PathBuf> {
+    let of_descriptor = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    let is_it = |found: fs::Metadata| {
+        file.metadata().is_ok_and(|own| (own.dev(), own.ino()) == (found.dev(), found.ino()))
+    };
+    if fs::metadata(&of_descriptor).is_ok_and(is_it) {
+        return Ok(of_descriptor);
+    }
+    std::path::absolute(path)
+}
+
+fn segment(first: u64) -> String {
+    format!("{first:020}.log")
 }
 
 /// 0 where there is no such file.
@@ -268,5 +297,24 @@ mod tests {
         drop(folder);
         open().unwrap();
         drop(of_a_child);
+    }
+
+    #[test]
+    fn its_files_are_found_when_it_is_called_something_else() {
+        let parent = tempfile::tempdir().unwrap();
+        let [log, moved] = ["log", "moved"].map(|name| parent.path().join(name));
+        let folder = Folder::open(&Linux, &log).unwrap();
+        if !folder.inside.starts_with("/proc") {
+            println!("skipped: there is no /proc here");
+            return;
+        }
+        fs::rename(&log, &moved).unwrap();
+        fs::create_dir(&log).unwrap();
+        let header = Header { log: 1, first: 1, kept: 1 };
+        folder.create(&Linux, &header, b"", false).unwrap();
+        assert_eq!(folder.segments().unwrap(), [1]);
+        assert_eq!(fs::read_dir(&log).unwrap().count(), 0, "that is another one");
+        folder.remove(&Linux, &[1]).unwrap();
+        assert_eq!(fs::read_dir(&moved).unwrap().count(), 0);
     }
 }

@@ -193,7 +193,10 @@ impl Log {
     }
 
     /// Begins to make everything up to this record durable. Await it, or wait. Dropping it changes
-    /// nothing: the records become durable all the same.
+    /// nothing: the records become durable all the same, and the log stays open, and locked, until they are.
+    ///
+    /// Where it fails the log is closed. What was durable before is there when it is opened again, and perhaps
+    /// more; nothing is to be acknowledged.
     ///
     /// # Panics
     /// Where no such record has been appended.
@@ -251,7 +254,8 @@ impl Log {
         self.records_from(self.first_sequence())
     }
 
-    /// The records that are durable now, from this one on, or from the first that is kept.
+    /// The records that are durable now, from this one on, or from the first that is kept. All segments that have
+    /// some are opened at once: later cutting does not take them away.
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;
@@ -283,6 +287,9 @@ impl Log {
     /// A crash before leaves all of them or none. What has been appended becomes durable by the way.
     /// A failure closes the log, as that of a commit does. Costs three flushes where something
     /// is removed; commits wait for them.
+    ///
+    /// What you keep elsewhere in the place of these records has to be durable before, and who notes there from where
+    /// the log is needed does so one at a time: a note that is older than this call asks for records that are gone.
     ///
     /// # Panics
     /// Where a record before this one is not durable.

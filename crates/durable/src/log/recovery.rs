@@ -99,7 +99,7 @@ fn open_last(
     unneeded: &[u64],
 ) -> Result<Opened, LogError> {
     let io = |action| {
-        let path = folder.segment(of.first);
+        let path = folder.name_of(of.first);
         move |source| LogError::Io { action, path, source }
     };
     let opened = OpenOptions::new().read(true).write(true).open(folder.segment(of.first));
@@ -183,7 +183,7 @@ fn header(folder: &Folder, first: u64) -> Result<Header, LogError> {
         Some(Ok(header)) if header.first == first && (1..=first).contains(&header.kept) => {
             Ok(header)
         }
-        Some(Err(version)) => Err(LogError::Version { path: folder.segment(first), version }),
+        Some(Err(version)) => Err(LogError::Version { path: folder.name_of(first), version }),
         _ => Err(damaged(folder, first, 0, first)),
     }
 }
@@ -193,9 +193,9 @@ fn reopened(folder: &Folder, first: u64) -> Result<(Arc<File>, u64), LogError> {
 }
 
 fn io(folder: &Folder, action: &'static str, first: u64, source: io::Error) -> LogError {
-    LogError::Io { action, path: folder.segment(first), source }
+    LogError::Io { action, path: folder.name_of(first), source }
 }
 
 fn damaged(folder: &Folder, first: u64, offset: u64, sequence: u64) -> LogError {
-    LogError::Damaged { segment: folder.segment(first), offset, sequence }
+    LogError::Damaged { segment: folder.name_of(first), offset, sequence }
 }
