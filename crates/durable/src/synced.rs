@@ -30,8 +30,9 @@ struct State {
     threads: usize,
     calls: Vec<Call>,
     /// By number: a future has one place, whoever polls it.
-    wakers: Vec<(u64, Waker)>,
-    last_number: u64,
+    wakers: Vec<Option<Waker>>,
+    /// Places of futures that are gone.
+    free: Vec<usize>,
 }
 
 impl Outcome {
@@ -63,7 +64,7 @@ impl Outcome {
         if threads > 0 {
             self.changed.notify_all();
         }
-        for (_, waker) in wakers {
+        for waker in wakers.into_iter().flatten() {
             // As of calls.
             let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
         }
@@ -114,12 +115,12 @@ impl fmt::Debug for Outcome {
 #[must_use = "the sync runs on, but only this tells whether it failed; `.detach()` says you know"]
 pub struct Synced {
     pub(crate) outcome: Arc<Outcome>,
-    number: Option<u64>,
+    place: Option<usize>,
 }
 
 impl Synced {
     pub(crate) fn of(outcome: Arc<Outcome>) -> Self {
-        Self { outcome, number: None }
+        Self { outcome, place: None }
     }
 
     pub(crate) fn done(verdict: &Verdict) -> Self {
@@ -167,19 +168,18 @@ impl Future for Synced {
             return Poll::Ready(verdict.clone());
         }
         let waker = context.waker();
-        let number = *this.number.get_or_insert_with(|| {
-            state.last_number += 1;
-            state.last_number
+        let place = *this.place.get_or_insert_with(|| {
+            state.free.pop().unwrap_or_else(|| {
+                state.wakers.push(None);
+                state.wakers.len() - 1
+            })
         });
-        match state.wakers.iter_mut().find(|(known, _)| *known == number) {
-            Some((_, known)) if known.will_wake(waker) => {}
-            Some((_, known)) => {
-                let old = std::mem::replace(known, waker.clone());
-                // Dropping it may come back here.
-                drop(state);
-                drop(old);
-            }
-            None => state.wakers.push((number, waker.clone())),
+        let known = &mut state.wakers[place];
+        if !known.as_ref().is_some_and(|known| known.will_wake(waker)) {
+            let old = known.replace(waker.clone());
+            // Dropping it may come back here.
+            drop(state);
+            drop(old);
         }
         Poll::Pending
     }
@@ -187,10 +187,13 @@ impl Future for Synced {
 
 impl Drop for Synced {
     fn drop(&mut self) {
-        if let Some(number) = self.number {
+        if let Some(place) = self.place {
             let mut state = self.outcome.state();
-            let at = state.wakers.iter().position(|(known, _)| *known == number);
-            let waker = at.map(|at| state.wakers.swap_remove(at));
+            // Once the verdict has been told there is none, and no place is needed any more.
+            let waker = state.wakers.get_mut(place).and_then(Option::take);
+            if state.verdict.is_none() {
+                state.free.push(place);
+            }
             // As above.
             drop(state);
             drop(waker);
@@ -239,5 +242,49 @@ impl Future for SyncedMany {
             this.all.pop_front();
         }
         Poll::Ready(std::mem::take(&mut this.done))
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    use std::task::Wake;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Counting(AtomicUsize);
+
+    impl Wake for Counting {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, SeqCst);
+        }
+    }
+
+    #[test]
+    fn futures_of_one_sync_are_woken_once_each_and_give_their_places_back() {
+        let outcome = Arc::new(Outcome::default());
+        let woken: [Arc<Counting>; 3] = Default::default();
+        let poll = |synced: &mut Synced, by: usize| {
+            let waker = Waker::from(Arc::clone(&woken[by]));
+            Pin::new(synced).poll(&mut Context::from_waker(&waker))
+        };
+        let mut kept: Vec<Synced> = Vec::new();
+        for round in 0..1000 {
+            let mut synced = Synced::of(Arc::clone(&outcome));
+            assert!(poll(&mut synced, 0).is_pending() && poll(&mut synced, 1).is_pending());
+            // Of all but the last ten nobody waits any more.
+            if round >= 990 {
+                kept.push(synced);
+            }
+        }
+        assert_eq!(outcome.state().wakers.len(), 10);
+        assert_eq!(Arc::strong_count(&woken[1]), 11);
+        outcome.set(&Ok(()));
+        let counts = woken.each_ref().map(|woken| woken.0.load(SeqCst));
+        assert_eq!(counts, [0, 10, 0]);
+        assert!(kept.iter_mut().all(|synced| poll(synced, 2).is_ready()));
+        drop(kept);
+        assert_eq!(Arc::strong_count(&woken[2]), 1);
     }
 }
