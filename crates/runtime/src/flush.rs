@@ -62,6 +62,13 @@ impl Wait {
         Poll::Pending
     }
 
+    /// Nobody waits any more.
+    pub(crate) fn forget(&self) {
+        let waker = lock(&self.state).waker.take();
+        // As above.
+        drop(waker);
+    }
+
     pub(crate) fn end(&self) {
         let waker = {
             let mut state = lock(&self.state);
@@ -71,6 +78,14 @@ impl Wait {
         // Whose it is nobody knows: a panic in it goes no further.
         quietly(|| waker.into_iter().for_each(Waker::wake));
     }
+}
+
+/// Joins those who wait. Those who do not any more go where memory would be taken for more.
+pub(crate) fn join(waits: &mut Vec<Arc<Wait>>, wait: Arc<Wait>) {
+    if waits.len() == waits.capacity() {
+        waits.retain(|other| Arc::strong_count(other) > 1);
+    }
+    waits.push(wait);
 }
 
 /// Ends all of these.
@@ -107,7 +122,7 @@ impl Flushes {
             return None;
         }
         let wait = Arc::new(Wait::default());
-        inner.overflow.push(Arc::clone(&wait));
+        join(&mut inner.overflow, Arc::clone(&wait));
         let over = self.go_on(&mut inner, &in_flight);
         drop(inner);
         end_all(&over);
@@ -158,7 +173,7 @@ impl Flushes {
             let same = before[..kept].iter_mut().find(|same| same.colours == *colours);
             match same {
                 _ if *colours == 0 => over.append(waits),
-                Some(same) => same.waits.append(waits),
+                Some(same) => waits.drain(..).for_each(|wait| join(&mut same.waits, wait)),
                 None => {
                     pending.swap(kept, next);
                     kept += 1;
@@ -229,6 +244,21 @@ mod tests {
 
     fn over(wait: &Wait) -> bool {
         wait.poll(&mut Context::from_waker(Waker::noop())).is_ready()
+    }
+
+    #[test]
+    fn who_waits_no_more_takes_no_memory() {
+        let world = World::new();
+        let item = world.queue();
+        let flush = world.flush().unwrap();
+        (0..10_000).for_each(|_| drop(world.flush()));
+        let inner = lock(&world.flushes.inner);
+        let pending = inner.pending.iter().map(|pending| pending.waits.capacity());
+        let room = pending.sum::<usize>() + inner.overflow.capacity();
+        assert!(room < 100, "room for {room}");
+        drop(inner);
+        world.end(item);
+        assert!(over(&flush));
     }
 
     #[test]

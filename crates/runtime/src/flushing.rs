@@ -27,6 +27,12 @@ impl Future for Waiting {
     }
 }
 
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.forget();
+    }
+}
+
 impl Waiting {
     /// Blocks the thread, and lets its CPU go meanwhile where it is a worker.
     pub(crate) fn block(mut self) {
@@ -151,7 +157,8 @@ impl Workqueue {
     }
 
     /// Lets no item begin any more, and waits until those that are active have ended. New ones are
-    /// accepted, and wait for [`Workqueue::thaw`].
+    /// accepted, and wait for [`Workqueue::thaw`]. An item is active a moment longer than its handle says: without
+    /// any time after it was joined this may fail.
     ///
     /// # Errors
     /// [`WorkqueueError::Fixed`] where it is not freezable; [`WorkqueueError::FreezeTimeout`]

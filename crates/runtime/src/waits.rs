@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use crate::flush::{Wait, end_all};
+use crate::flush::{Wait, end_all, join};
 use crate::item::{Awaited, Pending};
 use crate::sync::{Mutex, lock};
 
@@ -17,13 +17,7 @@ impl Waits {
     /// Joins those who wait, unless what is waited for is over.
     pub(crate) fn begin(&self, pending: &Pending, awaited: Awaited) -> Option<Arc<Wait>> {
         let wait = Arc::new(Wait::default());
-        {
-            let mut all = lock(&self.0);
-            if all.len() == all.capacity() {
-                all.retain(|other| Arc::strong_count(other) > 1);
-            }
-            all.push(Arc::clone(&wait));
-        }
+        join(&mut lock(&self.0), Arc::clone(&wait));
         if pending.wait(awaited) {
             return Some(wait);
         }
