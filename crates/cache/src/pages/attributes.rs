@@ -147,8 +147,8 @@ impl AttributeTree for PageCacheAttributes {
             "memory" => self.0.stats().memory.to_string(),
             "frames" => self.0.stats().frames.to_string(),
             "used" => self.0.stats().used.to_string(),
-            "dirty_background_ratio" => core.dirty_target.load(Relaxed).to_string(),
-            "dirty_ratio" => core.dirty_trigger.load(Relaxed).to_string(),
+            "dirty_background_ratio" => core.dirty_shares().0.to_string(),
+            "dirty_ratio" => core.dirty_shares().1.to_string(),
             "lru_gen/enabled" => format!("{:#06x}", u32::from(core.habits.is_learning())),
             "lru_gen/min_ttl_ms" => core.habits.min_ttl.get().to_string(),
             "readahead/enabled" => u8::from(core.reads_ahead.load(Relaxed)).to_string(),
@@ -173,7 +173,6 @@ impl AttributeTree for PageCacheAttributes {
         let failed = |reason: String| AttributeError::Failed { path: path.to_owned(), reason };
         let core = self.0.core();
         let percent = || value.parse().ok().filter(|percent| *percent <= 100);
-        let (target, trigger) = (core.dirty_target.load(Relaxed), core.dirty_trigger.load(Relaxed));
         match (of_group(rest), rest) {
             (Some((group, "swappiness")), _) => {
                 let number = value.parse().ok().filter(|number| *number <= Swappiness::MAX);
@@ -197,14 +196,18 @@ impl AttributeTree for PageCacheAttributes {
                 self.0.set_size(bytes).map_err(|error| failed(error.to_string()))?;
             }
             (_, "dirty_background_ratio") => {
-                let wanted = percent().filter(|percent: &u8| *percent as usize <= trigger);
-                let accepted = format!("0 to {trigger}, the dirty_ratio");
-                self.0.set_dirty(wanted.ok_or_else(|| refused(&accepted))?, trigger as u8);
+                let wanted = percent().unwrap_or(u8::MAX).into();
+                let set = |(_, trigger)| (wanted <= trigger).then_some((wanted, trigger));
+                core.set_dirty_shares(set)
+                    .map_err(|(_, trigger)| refused(&format!("0 to {trigger}, the dirty_ratio")))?;
             }
             (_, "dirty_ratio") => {
-                let wanted = percent().filter(|percent: &u8| *percent as usize >= target);
-                let accepted = format!("{target}, the dirty_background_ratio, to 100");
-                self.0.set_dirty(target as u8, wanted.ok_or_else(|| refused(&accepted))?);
+                let wanted = percent().unwrap_or(u8::MAX).into();
+                let set =
+                    |(target, _)| (target..=100).contains(&wanted).then_some((target, wanted));
+                core.set_dirty_shares(set).map_err(|(target, _)| {
+                    refused(&format!("{target}, the dirty_background_ratio, to 100"))
+                })?;
             }
             (_, "lru_gen/enabled") => {
                 let enabled = value.parse::<Enabled>();

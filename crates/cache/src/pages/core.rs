@@ -48,8 +48,8 @@ pub(super) struct Core {
     pub(super) pages: AtomicUsize,
     /// Hundredths of the cache that a group may have dirty: what is aimed at, and from where on
     /// writers have to write back as much as they write.
-    pub(super) dirty_target: AtomicUsize,
-    pub(super) dirty_trigger: AtomicUsize,
+    /// See [`Core::dirty_shares`].
+    dirty_shares: AtomicUsize,
     /// Where those begin to look who go through all shards.
     pub(super) next_shard: AtomicUsize,
     /// Whether pages are read ahead for who reads in order, and at most how many bytes.
@@ -91,8 +91,7 @@ impl Core {
             resizer: Mutex::new(None),
             bytes_max: AtomicUsize::new(usize::MAX),
             pages: AtomicUsize::new(pages),
-            dirty_target: AtomicUsize::new(5),
-            dirty_trigger: AtomicUsize::new(20),
+            dirty_shares: AtomicUsize::new(together((5, 20))),
             next_shard: AtomicUsize::new(0),
             reads_ahead: AtomicBool::new(true),
             ahead_max: AtomicUsize::new(AHEAD_MAX),
@@ -228,6 +227,20 @@ impl Core {
         true
     }
 
+    /// The shares of the cache that a group may have dirty, in hundredths: target and trigger.
+    pub(super) fn dirty_shares(&self) -> (usize, usize) {
+        apart(self.dirty_shares.load(Relaxed))
+    }
+
+    /// Sets them to what comes of them, both at once; else they are these.
+    pub(super) fn set_dirty_shares(
+        &self,
+        change: impl Fn((usize, usize)) -> Option<(usize, usize)>,
+    ) -> Result<(), (usize, usize)> {
+        let change = |both| change(apart(both)).map(together);
+        self.dirty_shares.fetch_update(Relaxed, Relaxed, change).map(|_| ()).map_err(apart)
+    }
+
     /// How many pages of a group may be dirty, for a share of the cache in hundredths.
     pub(super) fn dirty_limit(&self, group: &GroupState, hundredths: usize) -> usize {
         let pages = self.pages.load(Relaxed).min(group.max());
@@ -245,4 +258,13 @@ impl Core {
         };
         group.counters.hits.load(Relaxed) + self.shards.iter().map(hits).sum::<u64>()
     }
+}
+
+/// Two shares in hundredths as one number.
+fn together((target, trigger): (usize, usize)) -> usize {
+    target << 8 | trigger
+}
+
+fn apart(both: usize) -> (usize, usize) {
+    (both >> 8, both & 0xff)
 }

@@ -241,8 +241,8 @@ impl PageCache {
     pub fn set_dirty(&self, target: u8, trigger: u8) {
         assert!(target <= trigger, "a target of {target} % is above the trigger of {trigger} %");
         assert!(trigger <= 100, "a trigger of {trigger} % is above 100");
-        self.core().dirty_target.store(target as usize, Relaxed);
-        self.core().dirty_trigger.store(trigger as usize, Relaxed);
+        let both = (target.into(), trigger.into());
+        self.core().set_dirty_shares(|_| Some(both)).expect("whatever they were");
     }
 
     /// Lets the policy learn which pages to keep (as it does unless told otherwise), or evicts what was

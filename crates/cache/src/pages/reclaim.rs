@@ -103,7 +103,7 @@ impl Core {
             // They can go now.
             self.wake_service();
         }
-        let target = self.dirty_limit(group, self.dirty_target.load(Relaxed));
+        let target = self.dirty_limit(group, self.dirty_shares().0);
         loop {
             let excess = group.unwritten.load(Relaxed).saturating_sub(target);
             if excess == 0 || self.write_some(group, excess.min(4 * CHUNK as usize)) == 0 {
@@ -179,12 +179,13 @@ impl Core {
     pub(super) fn throttle(&self, file: &FileState, pages: Range<u64>) -> bool {
         let group = &file.group;
         let dirty = group.unwritten.load(Relaxed);
-        let target = self.dirty_limit(group, self.dirty_target.load(Relaxed));
+        let shares = self.dirty_shares();
+        let target = self.dirty_limit(group, shares.0);
         if dirty <= target {
             return false;
         }
         self.wake_writer(group);
-        let trigger = self.dirty_limit(group, self.dirty_trigger.load(Relaxed)).max(target + 1);
+        let trigger = self.dirty_limit(group, shares.1).max(target + 1);
         // As much as it writes where it is at the trigger, and at most twice as much.
         let share = ((dirty - target) * 256 / (trigger - target)).min(512) as u64;
         let owed = (pages.end - pages.start) * share;
