@@ -185,7 +185,7 @@ impl<K, V, S> Builder<K, V, S> {
         self
     }
 
-    /// Failed loads are remembered so long, and told to whoever asks. Without this they are told only
+    /// Failed loads are remembered so long, and told to whoever asks with the same type of error. Without this they are told only
     /// to those who waited for the same load. Each shard remembers about a thousand; more are not
     /// remembered.
     ///

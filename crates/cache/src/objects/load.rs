@@ -23,7 +23,8 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
     /// the loader panics, one of those who wait loads. A value that was being loaded when its key was
     /// inserted or removed is returned, but not cached: it may be stale.
     ///
-    /// A loader that asks the cache for its own key waits for itself.
+    /// A loader that asks for its own key, by way of others too, waits for itself; so does a thread that waits here
+    /// for a future which only it would poll.
     ///
     /// ```
     /// # use homing_cache::Cache;

@@ -5,6 +5,9 @@ use std::io;
 /// Where the pages of a file are read from and written to. Many threads use it at a time, but never
 /// two for the same page if one of them writes, unless it [allows that](Self::reads_may_meet_writes).
 ///
+/// A page may be written at any time after it was changed. Who keeps a write-ahead log of the changes waits here until
+/// that is durable: it may block.
+///
 /// Offsets are those of whole pages; lengths, too, but where the file ends within its last page.
 ///
 /// ```

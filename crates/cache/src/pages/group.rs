@@ -41,7 +41,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
 /// group.set_min(32 << 10); // never taken for others
 /// group.set_low(64 << 10); // taken only if nobody has more than their `low`
 /// group.set_high(96 << 10); // what is above goes before what others have below theirs
-/// group.set_max(128 << 10); // it never has more
+/// group.set_max(128 << 10); // it never gets more
 /// group.set_swappiness(150); // gives dirty pages rather than clean ones
 /// let file = cache.open(disk, &group)?;
 /// (0..256).try_for_each(|page| file.read(page << 12, &mut [0; 4096]))?;
@@ -294,7 +294,7 @@ impl Group {
         self.0.set(|limits| &limits.high, bytes);
     }
 
-    /// Sets how many bytes it has at most, even if there is room. If it has more at the time, these
+    /// Sets how many bytes it gets at most, even if there is room. If it has more at the time, these
     /// go as frames are needed.
     pub fn set_max(&self, bytes: u64) {
         self.0.set(|limits| &limits.max, bytes);
