@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -22,9 +22,18 @@ const LOOK_MS: u64 = 300;
 /// The part of memory for what is taken in ahead of requests: one in so many.
 const AHEAD: usize = 4;
 
+/// Mappings that a client's thread takes, as measured (its stack, the one for signals, the guards of both, and
+/// what is allocated within a request), and those for all else: a thread that begins where there are no more
+/// ends the whole process.
+const MAPPINGS_EACH: usize = 5;
+const MAPPINGS_ELSE: usize = 8192;
+
 #[derive(Debug)]
 pub(crate) struct Clients {
     count_max: usize,
+    /// Threads that there may be for clients, and those beside that of each connection.
+    threads_max: usize,
+    threads_beside: AtomicUsize,
     /// How long one may keep memory that others wait for without going on.
     patience: Duration,
     /// How long a draining server waits for them before it hangs up.
@@ -53,8 +62,15 @@ impl Clients {
         patience: Duration,
         drain_timeout: Duration,
     ) -> Self {
+        let threads_max = threads_max();
+        if threads_max < count_max {
+            let what = "more clients than there can be threads: raise the sysctl vm.max_map_count";
+            tracing::warn!(connections_max = count_max, threads_max, "{what}");
+        }
         Self {
             count_max,
+            threads_max,
+            threads_beside: AtomicUsize::new(0),
             patience,
             drain_timeout,
             for_requests: Memory::new(memory_max - memory_max / AHEAD),
@@ -91,9 +107,10 @@ impl Clients {
     /// Enters a client; `None` where there are too many.
     pub(crate) fn register(&self, peer: &Arc<Peer>) -> Option<u64> {
         let mut peers = self.peers();
-        if peers.connected.len() >= self.count_max {
+        let for_threads = self.threads_max.saturating_sub(self.threads_beside.load(Relaxed));
+        let limit = self.count_max.min(for_threads);
+        if peers.connected.len() >= limit {
             static REFUSALS: RateLimit = RateLimit::new();
-            let limit = self.count_max;
             REFUSALS.log(|left_out| tracing::warn!(limit, left_out, "too many connections"));
             return None;
         }
@@ -101,6 +118,15 @@ impl Clients {
         let id = peers.next_id;
         peers.connected.insert(id, Arc::clone(peer));
         Some(id)
+    }
+
+    /// Counts a thread beside those of the connections; `None` where there are too many.
+    pub(crate) fn count_thread(self: &Arc<Self>) -> Option<ThreadBeside> {
+        let connected = self.peers().connected.len();
+        let one_more =
+            |beside: usize| (connected + beside < self.threads_max).then_some(beside + 1);
+        self.threads_beside.fetch_update(Relaxed, Relaxed, one_more).ok()?;
+        Some(ThreadBeside(Arc::clone(self)))
     }
 
     pub(crate) fn unregister(&self, id: u64) {
@@ -117,7 +143,9 @@ impl Clients {
         }
         for (id, peer) in &self.peers().connected {
             if peer.is_stalled(now_ms, self.patience) {
-                tracing::warn!(id, "a client keeps memory that others wait for: it is cut off");
+                static STALLED: RateLimit = RateLimit::new();
+                let what = "a client keeps memory that others wait for: it is cut off";
+                STALLED.log(|left_out| tracing::warn!(id, left_out, "{what}"));
                 peer.give_up();
             }
         }
@@ -169,12 +197,15 @@ impl Clients {
         true
     }
 
-    /// On those who do not take their replies: what is being done for the others is answered, but what
+    /// On those who do not take their replies, and those whose requests have not begun, as they wait for memory: one
+    /// after the other would keep it from the next. What is being done for the others is answered, but what
     /// they go on to send is not.
     fn hang_up(&self) {
         for (id, peer) in &self.peers().connected {
-            if peer.is_waited_for() {
-                tracing::warn!(id, "a client does not read: hanging up");
+            if peer.is_waited_for() || peer.waits_for_memory() {
+                static HUNG_UP: RateLimit = RateLimit::new();
+                let what = "a client does not read, or waits for memory: hanging up";
+                HUNG_UP.log(|left_out| tracing::warn!(id, left_out, "{what}"));
                 peer.give_up();
             } else {
                 peer.let_leave();
@@ -183,9 +214,38 @@ impl Clients {
     }
 }
 
+/// A thread beside those of the connections, as long as this lives.
+#[derive(Debug)]
+pub(crate) struct ThreadBeside(Arc<Clients>);
+
+impl Drop for ThreadBeside {
+    fn drop(&mut self) {
+        self.0.threads_beside.fetch_sub(1, Relaxed);
+    }
+}
+
+/// How many threads there may be for clients.
+fn threads_max() -> usize {
+    let text = std::fs::read_to_string("/proc/sys/vm/max_map_count");
+    let mappings = text.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(usize::MAX);
+    mappings.saturating_sub(MAPPINGS_ELSE) / MAPPINGS_EACH
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn threads_beside_those_of_connections_are_counted() {
+        let mut clients = Clients::new(1, 1, Duration::ZERO, Duration::ZERO);
+        clients.threads_max = 2;
+        let clients = Arc::new(clients);
+        let both = (clients.count_thread(), clients.count_thread());
+        assert!(both.0.is_some() && both.1.is_some() && clients.count_thread().is_none());
+        drop(both);
+        assert!(clients.count_thread().is_some());
+        assert!(threads_max() > 1000, "{}", threads_max());
+    }
 
     #[test]
     fn however_often_somebody_asks_it_is_looked_now_and_then() {

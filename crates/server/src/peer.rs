@@ -23,6 +23,7 @@ use crate::clients::Clients;
 use crate::memory::{Account, Lease};
 use crate::pool::{BATCH_LEN, OWN_REPLIES_MAX, Payload};
 use crate::stream::Stream;
+use homing_socket::RateLimit;
 
 /// Requests, with their replies, that one connection may have with workers (`SERVE-3`), in bytes.
 /// Derived: the longest request and as much again.
@@ -47,6 +48,8 @@ pub(crate) struct Peer {
     sends: Waiting,
     /// Nothing more is taken in from it.
     leaves: AtomicBool,
+    /// A request of its waits for memory.
+    asks: AtomicBool,
     /// Its requests are carried out; before, it negotiates.
     pub(crate) transmits: AtomicBool,
     outgoing: Mutex<Outgoing>,
@@ -121,6 +124,7 @@ impl Peer {
             receives: Waiting::default(),
             sends: Waiting::default(),
             leaves: AtomicBool::new(false),
+            asks: AtomicBool::new(false),
             transmits: AtomicBool::new(false),
             outgoing: Mutex::default(),
             idle: Condvar::new(),
@@ -323,6 +327,11 @@ impl Peer {
         [&self.receives, &self.sends].into_iter().any(Waiting::lasts)
     }
 
+    /// Whether a request of its waits for memory that others have.
+    pub(crate) fn waits_for_memory(&self) -> bool {
+        self.asks.load(Relaxed)
+    }
+
     /// Whether memory has been lent for it, and it has been waited for longer than this.
     pub(crate) fn is_stalled(&self, now_ms: u64, patience: Duration) -> bool {
         let is_late = |waiting: &Waiting| waiting.lasts_ms(now_ms) > patience.as_millis() as u64;
@@ -375,10 +384,19 @@ impl Peer {
             }
         };
         let builder = thread::Builder::new().name("nbd/slow".to_owned()).stack_size(STACK_LEN);
-        if builder.spawn(patient).is_err() {
+        let counted = self.clients.count_thread();
+        let begun = counted.map(|counted| {
+            builder.spawn(move || {
+                patient();
+                drop(counted);
+            })
+        });
+        if !matches!(begun, Some(Ok(_))) {
             // Without a thread the client cannot be waited for: it is cut off, and what it was
             // owed is let go.
-            tracing::warn!("no thread to wait for a slow client: it is cut off");
+            static FAILURES: RateLimit = RateLimit::new();
+            let what = "no thread to wait for a slow client: it is cut off";
+            FAILURES.log(|left_out| tracing::warn!(left_out, "{what}"));
             self.shutdown(Shutdown::Both);
             while let Some(reply) = self.next_waiting() {
                 drop(reply);
@@ -436,7 +454,9 @@ impl Peer {
 
     fn lease_beside(self: &Arc<Self>, bytes: usize, own: impl Fn() -> usize) -> Lease {
         let memory = self.clients.memory(Account::Requests);
+        self.asks.store(true, Relaxed);
         memory.take(bytes, own, || self.clients.hang_up_on_stalled());
+        self.asks.store(false, Relaxed);
         Lease::new(self, Account::Requests, bytes)
     }
 

@@ -93,7 +93,7 @@ impl Default for ServerOptions {
     fn default() -> Self {
         Self {
             tls: None,
-            connections_max: 16_384,
+            connections_max: 10_000,
             handshake_timeout: Duration::from_secs(30),
             request_memory_max: 1 << 30,
             stall_timeout: Duration::from_secs(10),
