@@ -238,14 +238,17 @@ impl<B: Block> Block for Cached<B> {
         self.file.prefetch(offset, length);
     }
 
-    /// What is in the cache only is written back first: it is no hole.
+    /// What is in the cache only is written back first: it is no hole. Where that fails, as on a full disk, all is
+    /// called allocated, or nobody could copy what is left.
     fn extents(
         &self,
         offset: u64,
         length: u64,
         count_max: usize,
     ) -> Result<Vec<Extent>, BlockError> {
-        self.file.write_back(offset, length).map_err(unwrap)?;
+        if self.file.write_back(offset, length).is_err() {
+            return Ok(vec![Extent { length, allocated: true }]);
+        }
         self.below.extents(offset, length, count_max)
     }
 

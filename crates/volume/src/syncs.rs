@@ -19,7 +19,7 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
-use homing_durable::{Durable, SharedFile};
+use homing_durable::{DurabilityError, Durable, SharedFile};
 use rustix::fs::OFlags;
 
 use crate::block::{BlockError, Done};
@@ -78,7 +78,9 @@ impl Syncs {
             if verdict.is_err() {
                 poisoned.store(true, Ordering::Release);
             }
-            done(verdict.map_err(|error| BlockError::Flush(error.into())));
+            // What else the engine says, and how to go on with it, is not for who uses the device.
+            let system = |error: DurabilityError| io::Error::from_raw_os_error(error.errno);
+            done(verdict.map_err(|error| BlockError::Flush(system(error))));
         });
     }
 
