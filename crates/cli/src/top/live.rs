@@ -1,5 +1,8 @@
 //! The terminal: drawn again at each look and each key, and as it was before when we end.
 
+use std::fs::File;
+use std::io::{self, IsTerminal};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender, TryRecvError};
@@ -10,7 +13,10 @@ use anyhow::{Context, anyhow};
 use homing_control::ClientError;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::{DefaultTerminal, crossterm};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
 use super::TopArgs;
 use super::rates::Rates;
@@ -19,19 +25,20 @@ use super::screen::{View, draw};
 
 /// How late a new look may be drawn, or a signal be noticed.
 const LATE: Duration = Duration::from_millis(50);
+/// How long after a signal we end in any case.
+const LATEST: Duration = Duration::from_secs(1);
 
 pub(super) fn run(args: &TopArgs, first: Sample) -> anyhow::Result<()> {
     let ended = Arc::new(AtomicBool::new(false));
-    for signal in [SIGHUP, SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&ended)).context("cannot handle signals")?;
-    }
+    end_on_signals(&ended)?;
     let looks = begin_to_look(args)?;
+    let keyboard = Keyboard::open().context("cannot read the keyboard")?;
     let terminal = ratatui::try_init();
     // Also after half of it.
     let restored = Restored;
     let mut terminal = terminal.context("cannot draw on this terminal")?;
     let mut live = Live::new(args, first);
-    let result = live.go_on(&mut terminal, &looks, &ended);
+    let result = live.go_on(&mut terminal, &keyboard, &looks, &ended);
     drop(restored);
     result
 }
@@ -42,6 +49,48 @@ struct Restored;
 impl Drop for Restored {
     fn drop(&mut self) {
         ratatui::restore();
+    }
+}
+
+/// Sets the flag at a signal. Whoever reads the keyboard may be held by a terminal that is gone, and not see it: then
+/// we end without it.
+fn end_on_signals(ended: &Arc<AtomicBool>) -> anyhow::Result<()> {
+    let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("cannot handle signals")?;
+    let ended = Arc::clone(ended);
+    let end = move |mut signals: Signals| {
+        let Some(signal) = signals.forever().next() else { return };
+        ended.store(true, Ordering::Relaxed);
+        thread::sleep(LATEST);
+        ratatui::restore();
+        std::process::exit(128 + signal);
+    };
+    let named = thread::Builder::new().name("top signals".to_owned());
+    named.spawn(move || end(signals)).context("cannot start a thread")?;
+    Ok(())
+}
+
+/// Where keys come from: the terminal that crossterm reads, which it would read for ever once that is gone.
+struct Keyboard(Option<File>);
+
+impl Keyboard {
+    fn open() -> io::Result<Self> {
+        let other = if io::stdin().is_terminal() { None } else { Some(File::open("/dev/tty")?) };
+        Ok(Self(other))
+    }
+
+    /// Waits for keys for a while. Whether the terminal is still there.
+    fn wait(&self, at_most: Duration) -> io::Result<bool> {
+        let stdin = io::stdin();
+        let keys = self.0.as_ref().map_or_else(|| stdin.as_fd(), AsFd::as_fd);
+        let mut polled = [PollFd::from_borrowed_fd(keys, PollFlags::IN)];
+        let at_most = Timespec::try_from(at_most).expect("it is short");
+        match poll(&mut polled, Some(&at_most)) {
+            // As by the window's new size.
+            Err(Errno::INTR) => return Ok(true),
+            polled => polled?,
+        };
+        let gone = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
+        Ok(!polled[0].revents().intersects(gone))
     }
 }
 
@@ -68,6 +117,13 @@ fn look_until_nobody_sees(send: &SyncSender<Look>, interval: Duration, look: imp
     }
 }
 
+/// What a key does.
+enum Pressed {
+    End,
+    Changed,
+    Nothing,
+}
+
 struct Live {
     view: View,
     before: Sample,
@@ -88,6 +144,7 @@ impl Live {
     fn go_on(
         &mut self,
         terminal: &mut DefaultTerminal,
+        keyboard: &Keyboard,
         looks: &Receiver<Look>,
         ended: &AtomicBool,
     ) -> anyhow::Result<()> {
@@ -97,13 +154,17 @@ impl Live {
                 terminal.draw(|frame| draw(frame, &self.view)).context("cannot draw")?;
             }
             changed = false;
-            if event::poll(LATE).context("cannot read the keyboard")? {
+            if !keyboard.wait(LATE).context("cannot read the keyboard")? {
+                return Ok(());
+            }
+            while event::poll(Duration::ZERO).context("cannot read the keyboard")? {
                 match event::read().context("cannot read the keyboard")? {
                     Event::Key(key) if key.kind != KeyEventKind::Release => {
-                        if !self.pressed(key) {
-                            return Ok(());
+                        match self.pressed(key) {
+                            Pressed::End => return Ok(()),
+                            Pressed::Changed => changed = true,
+                            Pressed::Nothing => {}
                         }
-                        changed = true;
                     }
                     Event::Resize(..) => changed = true,
                     _ => {}
@@ -120,17 +181,16 @@ impl Live {
         Ok(())
     }
 
-    /// Whether to go on.
-    fn pressed(&mut self, key: crossterm::event::KeyEvent) -> bool {
+    fn pressed(&mut self, key: crossterm::event::KeyEvent) -> Pressed {
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
         match key.code {
-            KeyCode::Char('q') | KeyCode::Esc => return false,
-            KeyCode::Char('c' | 'd') if control => return false,
+            KeyCode::Char('q') | KeyCode::Esc => return Pressed::End,
+            KeyCode::Char('c' | 'd') if control => return Pressed::End,
             KeyCode::Char(' ') => self.view.paused = !self.view.paused,
             KeyCode::Char('s') => self.view.order = self.view.order.next(),
-            _ => {}
+            _ => return Pressed::Nothing,
         }
-        true
+        Pressed::Changed
     }
 
     /// Whether there is something new to draw.
