@@ -92,7 +92,7 @@ pub(crate) struct ServeArgs {
     json: bool,
 
     /// Clients at one time; more are turned away. One that is idle costs about 25 KiB, with TLS 80
-    #[arg(long, value_name = "COUNT", default_value = "16384", value_parser = count)]
+    #[arg(long, value_name = "COUNT", default_value = "10000", value_parser = count)]
     connections_max: NonZeroUsize,
 
     /// What requests of all clients may take together, beyond 640 KiB for each client at work: a fourth of
@@ -130,11 +130,11 @@ pub(crate) struct ServeArgs {
     iter_time: u32,
 
     /// Most memory for trying a passphrase, in KiB [default: 1 GiB, or half of the machine's]
-    #[arg(long, value_name = "KIB", help_heading = "New volumes")]
+    #[arg(long, value_name = "KIB", value_parser = clap::value_parser!(u32).range(32..=4 << 20), help_heading = "New volumes")]
     pbkdf_memory: Option<u32>,
 
     /// Passes of the key derivation, instead of measuring; only for keys that are random
-    #[arg(long, value_name = "COUNT", requires = "pbkdf_memory", help_heading = "New volumes")]
+    #[arg(long, value_name = "COUNT", requires = "pbkdf_memory", value_parser = clap::value_parser!(u32).range(4..), help_heading = "New volumes")]
     pbkdf_force_iterations: Option<u32>,
 
     /// Let discards reach the file: frees space, shows which parts are in use
@@ -182,6 +182,9 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     log_to_stderr();
     forbid_core_dumps();
     outlive_file_limits()?;
+    let handled = || Signals::new(ending_signals()).context("cannot handle signals");
+    // Before there are files that must not be left behind: a signal from here on is seen when it serves.
+    let seen_later = if args.try_it || args.ephemeral { Some(handled()?) } else { None };
     let folder = if args.try_it { Some(tempfile::tempdir()?) } else { None };
     let mut images = args.images.clone();
     if let (Some(folder), true) = (&folder, images.is_empty()) {
@@ -213,8 +216,8 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     }
 
     drop(key);
-    // Until here a signal ends us at once: no container is half made, and none has been written to.
-    let signals = Signals::new(ending_signals()).context("cannot handle signals")?;
+    // Until here a signal ends us at once where volumes stay: no container is half made, and none has been written to.
+    let signals = seen_later.map_or_else(handled, Ok)?;
     prompt::leave_signals_to_others();
     let has_tls = tls.is_some();
     let options = ServerOptions {
