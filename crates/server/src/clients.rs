@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use homing_socket::RateLimit;
@@ -18,6 +19,9 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Between two looks for clients that do not go on.
 const LOOK_MS: u64 = 300;
+
+/// Stack of a thread beside those of the connections.
+const STACK_BESIDE: usize = 64 << 10;
 
 /// The part of memory for what is taken in ahead of requests: one in so many.
 const AHEAD: usize = 4;
@@ -120,8 +124,23 @@ impl Clients {
         Some(id)
     }
 
-    /// Counts a thread beside those of the connections; `None` where there are too many.
-    pub(crate) fn count_thread(self: &Arc<Self>) -> Option<ThreadBeside> {
+    /// Runs this, which needs little of a stack, on a thread beside those of the connections, if there can be one. Whether there is.
+    pub(crate) fn run_beside(
+        self: &Arc<Self>,
+        name: &str,
+        work: impl FnOnce() + Send + 'static,
+    ) -> bool {
+        let Some(counted) = self.count_thread() else { return false };
+        let builder = thread::Builder::new().name(name.to_owned()).stack_size(STACK_BESIDE);
+        let begun = builder.spawn(move || {
+            work();
+            drop(counted);
+        });
+        begun.is_ok()
+    }
+
+    /// Counts such a thread; `None` where there are too many.
+    fn count_thread(self: &Arc<Self>) -> Option<ThreadBeside> {
         let connected = self.peers().connected.len();
         let one_more =
             |beside: usize| (connected + beside < self.threads_max).then_some(beside + 1);
@@ -216,7 +235,7 @@ impl Clients {
 
 /// A thread beside those of the connections, as long as this lives.
 #[derive(Debug)]
-pub(crate) struct ThreadBeside(Arc<Clients>);
+struct ThreadBeside(Arc<Clients>);
 
 impl Drop for ThreadBeside {
     fn drop(&mut self) {

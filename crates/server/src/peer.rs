@@ -15,7 +15,6 @@ use std::net::Shutdown;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::Duration;
 
 use crate::buffers::{AHEAD_MAX, AHEAD_WEIGHT, Inbox};
@@ -34,8 +33,6 @@ const WAITING_KEPT: usize = 64;
 const REPLY_BASE: usize = 128;
 /// How soon it is tried again to take in more, where there was no memory for it.
 const TRY_AGAIN: Duration = Duration::from_millis(100);
-/// Stack of a thread that waits for a slow client.
-const STACK_LEN: usize = 64 << 10;
 
 #[derive(Debug)]
 pub(crate) struct Peer {
@@ -383,15 +380,7 @@ impl Peer {
                 }
             }
         };
-        let builder = thread::Builder::new().name("nbd/slow".to_owned()).stack_size(STACK_LEN);
-        let counted = self.clients.count_thread();
-        let begun = counted.map(|counted| {
-            builder.spawn(move || {
-                patient();
-                drop(counted);
-            })
-        });
-        if !matches!(begun, Some(Ok(_))) {
+        if !self.clients.run_beside("nbd/slow", patient) {
             // Without a thread the client cannot be waited for: it is cut off, and what it was
             // owed is let go.
             static FAILURES: RateLimit = RateLimit::new();
