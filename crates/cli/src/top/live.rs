@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, IsTerminal};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender, TryRecvError};
@@ -15,6 +15,7 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers
 use ratatui::{DefaultTerminal, crossterm};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::termios::{QueueSelector, tcflush};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -78,19 +79,27 @@ impl Keyboard {
         Ok(Self(other))
     }
 
-    /// Waits for keys for a while. Whether the terminal is still there.
-    fn wait(&self, at_most: Duration) -> io::Result<bool> {
-        let stdin = io::stdin();
-        let keys = self.0.as_ref().map_or_else(|| stdin.as_fd(), AsFd::as_fd);
-        let mut polled = [PollFd::from_borrowed_fd(keys, PollFlags::IN)];
+    fn terminal(&self) -> BorrowedFd<'_> {
+        self.0.as_ref().map_or(rustix::stdio::stdin(), AsFd::as_fd)
+    }
+
+    /// Waits for keys for a while. Whether there are some; `None` where the terminal is gone.
+    fn wait(&self, at_most: Duration) -> io::Result<Option<bool>> {
+        let mut polled = [PollFd::from_borrowed_fd(self.terminal(), PollFlags::IN)];
         let at_most = Timespec::try_from(at_most).expect("it is short");
         match poll(&mut polled, Some(&at_most)) {
             // As by the window's new size.
-            Err(Errno::INTR) => return Ok(true),
+            Err(Errno::INTR) => return Ok(Some(false)),
             polled => polled?,
         };
-        let gone = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
-        Ok(!polled[0].revents().intersects(gone))
+        let (seen, gone) = (polled[0].revents(), PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL);
+        Ok((!seen.intersects(gone)).then_some(seen.contains(PollFlags::IN)))
+    }
+
+    /// Drops what crossterm does not see: of more than a kilobyte at a time, as of a text that was pasted, the rest.
+    fn drop_rest(&self) {
+        // Then it is dropped next time.
+        let _ = tcflush(self.terminal(), QueueSelector::IFlush);
     }
 }
 
@@ -154,10 +163,10 @@ impl Live {
                 terminal.draw(|frame| draw(frame, &self.view)).context("cannot draw")?;
             }
             changed = false;
-            if !keyboard.wait(LATE).context("cannot read the keyboard")? {
-                return Ok(());
-            }
+            let keys = keyboard.wait(LATE).context("cannot read the keyboard")?;
+            let Some(mut unseen) = keys else { return Ok(()) };
             while event::poll(Duration::ZERO).context("cannot read the keyboard")? {
+                unseen = false;
                 match event::read().context("cannot read the keyboard")? {
                     Event::Key(key) if key.kind != KeyEventKind::Release => {
                         match self.pressed(key) {
@@ -169,6 +178,9 @@ impl Live {
                     Event::Resize(..) => changed = true,
                     _ => {}
                 }
+            }
+            if unseen {
+                keyboard.drop_rest();
             }
             match looks.try_recv() {
                 Ok(look) => changed |= self.seen(look),
