@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use homing_socket::dial;
 
@@ -14,6 +14,8 @@ use crate::wire::{self, Answer, Request};
 
 /// How long a server may take to answer.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
+/// The least that is waited: none at all would be no limit.
+const LEAST_TIME: Duration = Duration::from_millis(1);
 /// The longest answer that is read: far beyond a list of every attribute there may be.
 const ANSWER_LENGTH_MAX: usize = 64 << 20;
 
@@ -110,11 +112,7 @@ impl Client {
     /// Connects, and makes sure that a control socket is at the other end.
     pub fn connect(path: impl AsRef<Path>) -> Result<Self, ClientError> {
         let path = path.as_ref().to_owned();
-        let dialled = dial(&path, ANSWER_TIME).and_then(|stream| {
-            stream.set_read_timeout(Some(ANSWER_TIME))?;
-            Ok(stream)
-        });
-        let stream = match dialled {
+        let stream = match dial(&path, ANSWER_TIME) {
             Ok(stream) => stream,
             Err(error) => return Err(ClientError::Io { path, source: told(error) }),
         };
@@ -174,8 +172,10 @@ impl Client {
         }
     }
 
+    /// However its bytes come in.
     fn read_line(&mut self) -> Result<Vec<u8>, ClientError> {
         let mut buffer = [0; 16 << 10];
+        let deadline = Instant::now() + ANSWER_TIME;
         loop {
             match self.lines.next() {
                 Some(Line::Whole(line)) => return Ok(line),
@@ -188,7 +188,10 @@ impl Client {
             if self.lines.first_byte().is_some_and(|byte| byte != b'{') {
                 return Err(self.protocol(wire::NOT_A_CONTROL_SOCKET.to_owned()));
             }
-            match self.stream.read(&mut buffer) {
+            // No time is no timeout.
+            let left = deadline.saturating_duration_since(Instant::now()).max(LEAST_TIME);
+            let read = self.stream.set_read_timeout(Some(left));
+            match read.and_then(|()| self.stream.read(&mut buffer)) {
                 Ok(0) => {
                     let source = io::Error::new(io::ErrorKind::UnexpectedEof, "it hung up");
                     return Err(self.io(source));

@@ -17,7 +17,11 @@
 //! durable: where a marked record is whole all before it were durable once, so where one of those is
 //! not whole now, it was damaged. Where none is, what is not whole may just have been torn.
 
+use std::cell::OnceCell;
 use std::io::{self, Read};
+use std::ops::Range;
+
+use crc32c::crc32c_combine;
 
 pub(crate) const HEADER_LEN: usize = 40;
 pub(crate) const RECORD_LEN: usize = 16;
@@ -110,6 +114,7 @@ impl Head {
 /// Whether a write began behind the record `damaged`, which is not whole: a marked record of a
 /// higher number stands anywhere in `rest`.
 pub(crate) fn was_durable(rest: &[u8], log: u64, damaged: u64) -> bool {
+    let sums = Sums { of: rest, blocks: OnceCell::new() };
     let heads = rest.windows(RECORD_LEN).enumerate();
     let mut heads = heads.filter_map(|(at, bytes)| Some((at, bytes.first_chunk()?)));
     heads.any(|(at, bytes): (usize, &[u8; RECORD_LEN])| {
@@ -118,9 +123,48 @@ pub(crate) fn was_durable(rest: &[u8], log: u64, damaged: u64) -> bool {
         if !is_behind || !head.is_marked {
             return false;
         }
-        let data = rest.get(at + RECORD_LEN..).and_then(|data| data.get(..head.length));
-        data.is_some_and(|data| checksum(log, bytes, data) == head.checksum)
+        let begin = at + RECORD_LEN;
+        let is_there = head.length <= rest.len() - begin;
+        is_there && sums.checksum(log, bytes, begin..begin + head.length) == head.checksum
     })
+}
+
+/// Checksums of many parts of some bytes: by those of what stands before their ends, so that data which looks like
+/// the beginnings of long records does not take as long as all of these.
+struct Sums<'a> {
+    of: &'a [u8],
+    /// The checksums of what stands before each block.
+    blocks: OnceCell<Vec<u32>>,
+}
+
+impl Sums<'_> {
+    const BLOCK_LEN: usize = 4 << 10;
+    /// What is shorter is summed as it stands: that is faster.
+    const LONG: usize = 64 << 10;
+
+    /// As [`checksum`], of a record whose data is this part.
+    fn checksum(&self, log: u64, head: &[u8; RECORD_LEN], data: Range<usize>) -> u32 {
+        if data.len() < Self::LONG {
+            return checksum(log, head, &self.of[data]);
+        }
+        let length = data.len();
+        // A sum of two parts is that of the first, moved by the length of the second, and that of the second.
+        let of_data = self.before(data.end) ^ crc32c_combine(self.before(data.start), 0, length);
+        crc32c_combine(checksum(log, head, &[]), of_data, length)
+    }
+
+    fn before(&self, at: usize) -> u32 {
+        let blocks = self.blocks.get_or_init(|| {
+            let blocks = self.of.chunks(Self::BLOCK_LEN);
+            let sums = blocks.scan(0, |sum, block| {
+                Some(std::mem::replace(sum, crc32c::crc32c_append(*sum, block)))
+            });
+            sums.collect()
+        });
+        // At the end there may be no block any more.
+        let block = (at / Self::BLOCK_LEN).min(blocks.len() - 1);
+        crc32c::crc32c_append(blocks[block], &self.of[block * Self::BLOCK_LEN..at])
+    }
 }
 
 /// Reads records one after the other, as long as they are whole.
@@ -190,4 +234,25 @@ fn u32_of(bytes: &[u8]) -> u32 {
 
 fn u64_of(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(bytes.try_into().expect("8 bytes"))
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_of_parts_are_what_they_are_one_by_one() {
+        let length = 3 * Sums::BLOCK_LEN + 2 * Sums::LONG;
+        let bytes: Vec<u8> = (0..length).map(|n| (n * n % 251) as u8).collect();
+        for end in [length, length - 1, length - Sums::BLOCK_LEN] {
+            let sums = Sums { of: &bytes[..end], blocks: OnceCell::new() };
+            for start in
+                [0, 1, Sums::BLOCK_LEN - 1, Sums::BLOCK_LEN, end - Sums::LONG, end - 1, end]
+            {
+                let head = &[7; RECORD_LEN];
+                let one_by_one = checksum(3, head, &bytes[start..end]);
+                assert_eq!(sums.checksum(3, head, start..end), one_by_one, "{start}..{end}");
+            }
+        }
+    }
 }
