@@ -100,6 +100,10 @@ impl CacheArgs {
         if let Some(limit) = self.max.iter().find(|limit| limit.size.0 < MAX_MIN.0) {
             bail!("--cache-max {} is too little to work with: use at least {MAX_MIN}", limit.size);
         }
+        // Before images are made that nobody asked for so.
+        for export in exports {
+            self.limits(export)?;
+        }
         let promised = exports.iter().filter_map(|export| limit_of(&self.min, export));
         let promised = ByteSize(promised.map(|size| size.0).fold(0, u64::saturating_add));
         if promised.0 > size.0 {
@@ -131,16 +135,22 @@ impl CacheArgs {
         Ok(Some(Cache { pages, policy }))
     }
 
-    /// The group of an export, with its limits.
-    pub(crate) fn group(&self, cache: &Cache, export: &str) -> anyhow::Result<Group> {
-        let (min, max) = (limit_of(&self.min, export), limit_of(&self.max, export));
-        if let (Some(min), Some(max)) = (min, max)
+    /// What an export has at least and at most.
+    fn limits(&self, export: &str) -> anyhow::Result<(Option<ByteSize>, Option<ByteSize>)> {
+        let limits = (limit_of(&self.min, export), limit_of(&self.max, export));
+        if let (Some(min), Some(max)) = limits
             && min.0 > max.0
         {
             bail!(
                 "{export} cannot have at least {min} (--cache-min) and at most {max} (--cache-max)"
             );
         }
+        Ok(limits)
+    }
+
+    /// The group of an export, with its limits.
+    pub(crate) fn group(&self, cache: &Cache, export: &str) -> anyhow::Result<Group> {
+        let (min, max) = self.limits(export)?;
         // It goes with the export.
         let mut group = cache.pages.group(export).until_closed();
         if let Some(min) = min {
