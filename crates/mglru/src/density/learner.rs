@@ -150,7 +150,7 @@ pub struct Use {
     pub epoch: u32,
     /// Whether the page was written.
     pub write: bool,
-    /// Whether the page was only [put in](Learner::met).
+    /// Whether the page was only put in.
     pub met: bool,
 }
 
