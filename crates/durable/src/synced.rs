@@ -29,7 +29,7 @@ struct State {
     /// Threads that wait.
     threads: usize,
     calls: Vec<Call>,
-    /// By number: a future has one place, whoever polls it.
+    /// By place: a future has one, whoever polls it.
     wakers: Vec<Option<Waker>>,
     /// Places of futures that are gone.
     free: Vec<usize>,

@@ -124,7 +124,8 @@ impl Clients {
         Some(id)
     }
 
-    /// Runs this, which needs little of a stack, on a thread beside those of the connections, if there can be one. Whether there is.
+    /// Runs this, which needs little of a stack, on a thread beside those of the connections, if there can
+    /// be one. Whether there is.
     pub(crate) fn run_beside(
         self: &Arc<Self>,
         name: &str,

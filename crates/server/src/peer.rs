@@ -17,12 +17,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use homing_socket::RateLimit;
+
 use crate::buffers::{AHEAD_MAX, AHEAD_WEIGHT, Inbox};
 use crate::clients::Clients;
 use crate::memory::{Account, Lease};
 use crate::pool::{BATCH_LEN, OWN_REPLIES_MAX, Payload};
 use crate::stream::Stream;
-use homing_socket::RateLimit;
 
 /// Requests, with their replies, that one connection may have with workers (`SERVE-3`), in bytes.
 /// Derived: the longest request and as much again.
