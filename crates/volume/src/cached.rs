@@ -302,38 +302,60 @@ mod tests {
         assert_eq!(below(&device, 4094), [0; 5]);
     }
 
-    /// Memory whose flushes fail.
-    struct Bad(Bytes<Memory>);
+    /// Memory whose flushes fail, and its writes if it is full.
+    struct Bad {
+        memory: Bytes<Memory>,
+        is_full: bool,
+    }
 
     impl Block for Bad {
         fn size(&self) -> u64 {
-            self.0.size()
+            self.memory.size()
         }
         fn block_size(&self) -> u32 {
             1
         }
         fn read(&self, offset: u64, data: &mut [u8]) -> Result<(), BlockError> {
-            self.0.read(offset, data)
+            self.memory.read(offset, data)
         }
         fn write(&self, offset: u64, data: &mut [u8], how: Durability) -> Result<(), BlockError> {
-            self.0.write(offset, data, how)
+            if self.is_full {
+                let (action, length) = ("write", data.len() as u64);
+                let source = io::ErrorKind::StorageFull.into();
+                return Err(BlockError::Io { action, offset, length, source });
+            }
+            self.memory.write(offset, data, how)
         }
         fn write_zeroes(&self, at: u64, length: u64, how: Durability) -> Result<(), BlockError> {
-            self.0.write_zeroes(at, length, how)
+            self.memory.write_zeroes(at, length, how)
         }
         fn flush(&self) -> Result<(), BlockError> {
             Err(BlockError::Flush(io::Error::from_raw_os_error(5)))
         }
         fn discard(&self, offset: u64, length: u64) -> Result<(), BlockError> {
-            self.0.discard(offset, length)
+            self.memory.discard(offset, length)
         }
         fn prefetch(&self, _: u64, _: u64) {}
         fn extents(&self, at: u64, length: u64, most: usize) -> Result<Vec<Extent>, BlockError> {
-            self.0.extents(at, length, most)
+            self.memory.extents(at, length, most)
         }
         fn cost_ns(&self, _: u64) -> u64 {
             0
         }
+    }
+
+    #[test]
+    fn on_a_full_disk_all_is_allocated_that_cannot_be_written_back() {
+        let cache = PageCache::builder(16 << 20).build().unwrap();
+        let group = cache.group("test").build();
+        let below = Bad { memory: Bytes::new(Memory::new(1 << 20, 512)), is_full: true };
+        let device = Cached::new(below, &cache, &group, WritePolicy::Back).unwrap();
+        device.write(8192, &mut [7; 4096], Durability::Written).unwrap();
+        let all = Extent { length: 1 << 16, allocated: true };
+        assert_eq!(device.extents(0, 1 << 16, 10).unwrap(), [all]);
+        let mut data = [0; 4096];
+        device.read(8192, &mut data).unwrap();
+        assert_eq!(data, [7; 4096]);
     }
 
     #[test]
@@ -343,7 +365,7 @@ mod tests {
         for through in [false, true] {
             let cache = PageCache::builder(16 << 20).build().unwrap();
             let group = cache.group("test").build();
-            let below = Bad(Bytes::new(Memory::new(1 << 20, 512)));
+            let below = Bad { memory: Bytes::new(Memory::new(1 << 20, 512)), is_full: false };
             let device = Cached::new(below, &cache, &group, WritePolicy::Back).unwrap();
             let write = || device.write(1000, &mut b"data".to_vec(), Durability::Written);
             write().unwrap();
