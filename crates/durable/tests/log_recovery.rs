@@ -4,9 +4,10 @@
 mod support;
 
 use std::fs::{self, File, OpenOptions};
+use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use homing_durable::{Commits, Durable, Failure, Kind, Log, LogError, Strategy, System};
@@ -117,11 +118,17 @@ fn goes_on(world: &World, first: u64, records: &[Vec<u8>], last: u64) {
     assert_eq!(again[found.len()], vec![0xEE; length]);
 }
 
-/// Opens it: this is damaged, and nothing has changed.
-fn is_damaged(world: &World, segment: &Path, offset: u64, sequence: u64) {
+/// Opens it: this is damaged, and nothing has changed. Then it goes on with the records before, and no others.
+fn is_damaged(world: &World, records: &[Vec<u8>], segment: &Path, offset: u64, sequence: u64) {
     let before = content(&world.path);
-    for _ in 0..2 {
-        match Log::open(&world.durable, &world.path) {
+    // Who gives up another one gives up none.
+    let opened = [
+        Log::open(&world.durable, &world.path),
+        Log::open_before(&world.durable, &world.path, (sequence + 1).into()),
+        Log::open_before(&world.durable, &world.path, (sequence - 1).into()),
+    ];
+    for opened in opened {
+        match opened {
             Err(LogError::Damaged { segment: named, offset: at, sequence: record }) => {
                 assert_eq!((&*named, at, record), (segment, offset, sequence));
             }
@@ -129,6 +136,19 @@ fn is_damaged(world: &World, segment: &Path, offset: u64, sequence: u64) {
         }
     }
     assert_eq!(content(&world.path), before);
+    let kept = (!segment.ends_with(before.last().unwrap().0.file_name().unwrap()) || offset > 0)
+        .then(|| first_kept(&segments(&world.path)));
+    let (log, recovery) = Log::open_before(&world.durable, &world.path, sequence.into()).unwrap();
+    let first = recovery.first.get();
+    let last = log.last_sequence().get();
+    // What the newest header says, if it can be read; or less, down to what is there.
+    let is_gone = kept.is_some_and(|kept| kept == sequence && kept < first);
+    assert!(kept.is_none_or(|kept| kept == first) || is_gone, "{kept:?} {first}");
+    assert_eq!(last, (sequence - 1).max(first - 1));
+    assert_eq!(first + recovery.records, last + 1);
+    drop(log);
+    // What was given up does not come back, also if these records are as long.
+    goes_on(world, first, records, last);
 }
 
 /// What comes of a log whose segment is not as it was from this byte on: of the rest of it where
@@ -138,7 +158,7 @@ fn check(world: &World, places: &[Place], records: &[Vec<u8>], segment: usize, a
     let name = &all[segment];
     let begins: u64 = name.file_stem().unwrap().to_str().unwrap().parse().unwrap();
     if at < HEADER {
-        return is_damaged(world, name, 0, begins);
+        return is_damaged(world, records, name, 0, begins);
     }
     let first = first_kept(&all);
     let hit = (0_u64..).zip(places).find(|(_, place)| place.segment == segment && place.end > at);
@@ -148,7 +168,7 @@ fn check(world: &World, places: &[Place], records: &[Vec<u8>], segment: usize, a
     if is_last && (cut || place.last_of_write == last) {
         goes_on(world, first, records, before);
     } else {
-        is_damaged(world, name, place.begin, before + 1);
+        is_damaged(world, records, name, place.begin, before + 1);
     }
 }
 
@@ -239,7 +259,14 @@ proptest! {
             Ok((log, recovery)) => {
                 prop_assert_eq!(log.records().map(Result::unwrap).count() as u64, recovery.records);
             }
-            Err(LogError::Damaged { .. }) => prop_assert_eq!(content(&world.path), before),
+            Err(LogError::Damaged { sequence, .. }) => {
+                prop_assert_eq!(&content(&world.path), &before);
+                let opened = Log::open_before(&world.durable, &world.path, sequence.into());
+                let (log, recovery) = opened.unwrap();
+                prop_assert_eq!(log.records().map(Result::unwrap).count() as u64, recovery.records);
+                drop(log);
+                prop_assert_eq!(Log::open(&world.durable, &world.path).unwrap().1.dropped_bytes, 0);
+            }
             Err(error) => panic!("{error}"),
         }
     }
@@ -258,13 +285,13 @@ fn five(world: &World) -> (Vec<PathBuf>, Vec<Vec<u8>>) {
 fn a_segment_that_is_gone_is_damage_unless_it_is_not_needed() {
     for (gone, sequence) in [(0, 1), (1, 3), (3, 7)] {
         let world = world();
-        let (all, _) = five(&world);
+        let (all, records) = five(&world);
         fs::remove_file(&all[gone]).unwrap();
         // It should be behind what is there, or before all.
         if gone == 0 {
-            is_damaged(&world, &all[1], 0, sequence);
+            is_damaged(&world, &records, &all[1], 0, sequence);
         } else {
-            is_damaged(&world, &all[gone - 1], HEADER + 2 * 76, sequence);
+            is_damaged(&world, &records, &all[gone - 1], HEADER + 2 * 76, sequence);
         }
     }
 }
@@ -299,22 +326,22 @@ fn a_later_write_that_ends_in_zeroes_tells_of_the_damage_before_it() {
     let mut bytes = fs::read(&name).unwrap();
     bytes[places[0].end as usize - 1] ^= 1;
     fs::write(&name, bytes).unwrap();
-    is_damaged(&world, &name, HEADER, 1);
+    is_damaged(&world, &[vec![7; 9], vec![0; 30]], &name, HEADER, 1);
 }
 
 #[test]
 fn a_segment_of_another_log_or_of_another_version_is_not_taken() {
     let (world, other) = (world(), self::world());
-    let (all, _) = five(&world);
+    let (all, ours_records) = five(&world);
     let (others, records) = five(&other);
     let ours = all[4].clone();
     fs::copy(&others[2], &all[2]).unwrap();
-    is_damaged(&world, &all[2], 0, 5);
     // Nor its records: not even as a sign that those before them were durable.
     let mut bytes = fs::read(&others[4]).unwrap();
     bytes[HEADER as usize..].copy_from_slice(&fs::read(&ours).unwrap()[HEADER as usize..]);
     fs::write(&others[4], bytes).unwrap();
     goes_on(&other, 1, &records, 8);
+    is_damaged(&world, &ours_records, &all[2], 0, 5);
 
     let newest = self::world();
     let (all, _) = five(&newest);
@@ -385,4 +412,62 @@ fn what_a_flush_has_lost_beside_the_opening_is_not_said_to_be_durable() {
     let error = Log::open(&durable, &path).err().unwrap();
     assert!(error.to_string().contains("flush the device of"), "{error}");
     assert_eq!(Log::open(&durable, &path).unwrap().1.records, 1);
+}
+
+/// A disk that removes so many files more.
+struct Keeps {
+    disk: Disk,
+    left: AtomicUsize,
+}
+
+impl System for Keeps {
+    fn commits(&self, file: &File) -> Commits {
+        System::commits(&self.disk, file)
+    }
+    fn sync(&self, file: &File, kind: Kind) -> Result<(), Failure> {
+        System::sync(&self.disk, file, kind)
+    }
+    fn sync_filesystem(&self, file: &File) -> Result<(), Failure> {
+        self.disk.sync_filesystem(file)
+    }
+    fn check(&self, file: &File) -> Result<(), Failure> {
+        self.disk.check(file)
+    }
+    fn flush_device(&self, file: &File) -> Result<(), Failure> {
+        self.disk.flush_device(file)
+    }
+    fn remove(&self, path: &Path) -> Result<(), Failure> {
+        let one_less = |left: usize| left.checked_sub(1);
+        match self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less) {
+            Ok(_) => self.disk.remove(path),
+            Err(_) => Err(Failure { operation: "unlink", error: io::ErrorKind::Other.into() }),
+        }
+    }
+}
+
+/// As after a crash: what is left to be given up is found again, and what was cut off stays so.
+#[test]
+fn to_give_up_may_be_begun_anew() {
+    for left in 0..4 {
+        let world = world();
+        let (all, records) = five(&world);
+        let (log, _) = Log::open_with(&world.durable, &world.path, 200).unwrap();
+        log.truncate_before(4.into()).wait().unwrap();
+        drop(log);
+        // Behind 5 are those of 7 and 9, and what opening and cutting have made.
+        let mut bytes = fs::read(&all[2]).unwrap();
+        bytes[HEADER as usize + 20] ^= 1;
+        fs::write(&all[2], bytes).unwrap();
+        let keeps = Keeps { disk: Disk::default(), left: AtomicUsize::new(left) };
+        let durable = Durable::with_system(&Runtime::new().unwrap(), keeps).unwrap();
+        let error = Log::open_before(&durable, &world.path, 5.into()).unwrap_err();
+        assert!(matches!(error, LogError::Io { action: "clear", .. }), "{left}: {error}");
+        let error = Log::open(&world.durable, &world.path).unwrap_err();
+        assert!(matches!(error, LogError::Damaged { sequence: 5, .. }), "{left}: {error}");
+        let (log, _) = Log::open_before(&world.durable, &world.path, 5.into()).unwrap();
+        drop(log);
+        goes_on(&world, 4, &records, 4);
+        let (log, _) = Log::open_before(&world.durable, &world.path, 5.into()).unwrap();
+        assert_eq!(log.last_sequence().get(), 5, "nothing is damaged now");
+    }
 }

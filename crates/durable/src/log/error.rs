@@ -53,9 +53,7 @@ pub enum LogError {
         version: u32,
     },
     /// A record that was durable is not there, or not whole. Nothing was changed. What to do is to
-    /// restore the log. Where it was never [cut off](crate::Log::truncate_before), and the offset is not 0, this
-    /// record and all behind it can be given up: by cutting this segment at the offset, and removing those
-    /// behind it, in a copy.
+    /// restore the log; or to give up this record and all behind it, by [`Log::open_before`](crate::Log::open_before).
     #[error(
         "record {sequence} of the log was durable and is damaged or gone: at {offset} of {}",
         segment.display()

@@ -86,6 +86,11 @@ impl Folder {
         self.inside.join(segment(first))
     }
 
+    /// In bytes, 0 where there is none.
+    pub(super) fn length_of(&self, first: u64) -> u64 {
+        length_of(&self.segment(first))
+    }
+
     /// The first records of the segments, in order. An error where there are none, but something
     /// else is.
     pub(super) fn segments(&self) -> Result<Vec<u64>, LogError> {

@@ -127,6 +127,51 @@ impl Log {
         Self::open_with(durable, path, SEGMENT_LENGTH)
     }
 
+    /// [`Log::open`] of a damaged log, without what is damaged: gives up this record, which [`LogError::Damaged`] has
+    /// named, and **all behind it**, for good; what is before, and not cut off, is kept. Best of a copy, or with
+    /// one at hand. Where another record is damaged nothing is changed and that one is named; where none is, nothing is
+    /// given up. So it may be called again after a crash in between.
+    ///
+    /// The numbers that were given up are given to others: what has noted one of them elsewhere is to forget it.
+    /// [`Recovery::dropped_bytes`] has the length of the segments that are gone in it. Where nothing that
+    /// is kept is before the record the log is empty then; where the header of the newest segment was damaged, records may
+    /// be back that it said were cut off.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// ```
+    /// use homing_durable::{Log, LogError};
+    ///
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// # let durable = homing_durable::Durable::new(&runtime)?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("log");
+    /// # {
+    /// #     use std::os::unix::fs::FileExt;
+    /// #     let (log, _) = Log::open(&durable, &path)?;
+    /// #     for data in [b"one", b"two", b"six"] {
+    /// #         log.commit_and_wait(log.append(data)?)?;
+    /// #     }
+    /// #     drop(log);
+    /// #     let segment = path.join(format!("{:020}.log", 1));
+    /// #     std::fs::OpenOptions::new().write(true).open(segment)?.write_all_at(b"?", 80)?;
+    /// # }
+    /// let log = match Log::open(&durable, &path) {
+    ///     Err(LogError::Damaged { sequence, .. }) => Log::open_before(&durable, &path, sequence.into())?.0,
+    ///     opened => opened?.0,
+    /// };
+    /// # assert_eq!(log.records().map(|record| record.unwrap().data).collect::<Vec<_>>(), [b"one", b"two"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn open_before(
+        durable: &Durable,
+        path: impl AsRef<Path>,
+        damaged: Sequence,
+    ) -> Result<(Self, Recovery), LogError> {
+        Self::open_as(durable, path.as_ref(), SEGMENT_LENGTH, Some(damaged))
+    }
+
     /// [`Log::open`] with segments of about so many bytes instead of 64 MiB: a segment that is as
     /// long, or would become longer by a write, is followed by another. A write is never divided.
     /// It may be another length each time.
@@ -152,9 +197,18 @@ impl Log {
         path: impl AsRef<Path>,
         segment_length: u64,
     ) -> Result<(Self, Recovery), LogError> {
+        Self::open_as(durable, path.as_ref(), segment_length, None)
+    }
+
+    fn open_as(
+        durable: &Durable,
+        path: &Path,
+        segment_length: u64,
+        given_up: Option<Sequence>,
+    ) -> Result<(Self, Recovery), LogError> {
         let engine = Arc::clone(&durable.engine);
         let since = engine.losses();
-        let opened = recovery::open(&*engine.system, path.as_ref())?;
+        let opened = recovery::open(&*engine.system, path, given_up)?;
         let id = FileId::of(&opened.folder.file).map_err(|source| {
             let (action, path) = ("examine", opened.folder.path.clone());
             LogError::Io { action, path, source }

@@ -13,7 +13,7 @@ use super::error::LogError;
 use super::folder::{Folder, is_full, read_at, reopen};
 use super::format::{self, HEADER_LEN, Header, Scan};
 use super::lead::Tail;
-use crate::system::System;
+use crate::system::{Failure, System};
 
 /// What opening a log has found.
 ///
@@ -58,96 +58,208 @@ pub(super) struct Opened {
     pub(super) dropped_bytes: u64,
 }
 
-pub(super) fn open(system: &dyn System, path: &Path) -> Result<Opened, LogError> {
+pub(super) fn open(
+    system: &dyn System,
+    path: &Path,
+    given_up: Option<Sequence>,
+) -> Result<Opened, LogError> {
     let folder = Folder::open(system, path)?;
-    let mut segments = folder.segments()?;
-    let Some(last) = segments.last() else { return create(system, folder) };
-    let newest = header(&folder, *last)?;
-    let Header { log, kept, .. } = newest;
-    // Of those that end before it the removal was under way.
-    let unneeded = segments.windows(2).take_while(|both| both[1] <= kept).count();
-    let unneeded: Vec<_> = segments.drain(..unneeded).collect();
+    let segments = folder.segments()?;
+    if segments.is_empty() {
+        return create(system, folder);
+    }
+    match whole(&folder, segments.clone()) {
+        Ok(found) => go_on(system, folder, found),
+        Err(LogError::Damaged { sequence, .. }) if given_up == Some(Sequence(sequence)) => {
+            give_up(system, folder, &segments, sequence)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// A log whose records are whole, up to the end of one of its segments.
+struct Found {
+    /// The first records of its segments, to the one that ends it,
+    segments: Vec<u64>,
+    /// of those before, which are not needed,
+    unneeded: Vec<u64>,
+    /// and of those behind, which are given up.
+    behind: Vec<u64>,
+    /// Of the segment that ends it, but for what is kept: that counts for all.
+    header: Header,
+    end: End,
+}
+
+/// Where the records of a segment end that are whole.
+struct End {
+    file: File,
+    /// Its last record, and where that ends.
+    last: u64,
+    at: u64,
+    /// Where the write begins that it was in, or the first record that is kept; and the number of that record.
+    write: (u64, u64),
+    /// What is behind.
+    rest: Vec<u8>,
+}
+
+impl End {
+    /// Up to the last that is not zero.
+    fn dropped_bytes(&self) -> u64 {
+        self.rest.iter().rposition(|byte| *byte != 0).map_or(0, |last| last as u64 + 1)
+    }
+}
+
+/// All of the log; an error where that is damaged.
+fn whole(folder: &Folder, mut segments: Vec<u64>) -> Result<Found, LogError> {
+    let newest = segments[segments.len() - 1];
+    let header = header_of(folder, newest)?;
+    let Header { log, kept, .. } = header;
+    let unneeded = drain_unneeded(&mut segments, kept);
     if kept < segments[0] {
-        return Err(damaged(&folder, segments[0], 0, kept));
+        return Err(damaged(folder, segments[0], 0, kept));
     }
     for both in segments.windows(2) {
-        let of = header(&folder, both[0])?;
+        let of = header_of(folder, both[0])?;
         if of.log != log {
-            return Err(damaged(&folder, both[0], 0, both[0]));
+            return Err(damaged(folder, both[0], 0, both[0]));
         }
-        let (file, length) = reopened(&folder, both[0])?;
+        let (file, length) = reopened(folder, both[0])?;
         let mut scan = Scan::new(read_at(&*file, HEADER_LEN as u64), &of, length);
         while scan.sequence + 1 < both[1] {
-            if scan.next().map_err(|source| io(&folder, "read", both[0], source))?.is_none() {
-                return Err(damaged(&folder, both[0], scan.at, scan.sequence + 1));
+            if scan.next().map_err(|source| io(folder, "read", both[0], source))?.is_none() {
+                return Err(damaged(folder, both[0], scan.at, scan.sequence + 1));
             }
         }
     }
-    open_last(system, folder, segments, &newest, &unneeded)
+    let end = end_of(folder, &header)?;
+    if end.dropped_bytes() > 0 && format::was_durable(&end.rest, log, end.last + 1) {
+        return Err(damaged(folder, newest, end.at, end.last + 1));
+    }
+    Ok(Found { segments, unneeded, behind: Vec::new(), header, end })
 }
 
-/// The segment that was written to, in which a record may be torn.
+/// Of segments that end before what is kept the removal was under way.
+fn drain_unneeded(segments: &mut Vec<u64>, kept: u64) -> Vec<u64> {
+    let unneeded = segments.windows(2).take_while(|both| both[1] <= kept).count();
+    segments.drain(..unneeded).collect()
+}
+
+fn end_of(folder: &Folder, of: &Header) -> Result<End, LogError> {
+    let io = |action| move |source| io(folder, action, of.first, source);
+    let file = OpenOptions::new().read(true).write(true).open(folder.segment(of.first));
+    let file = file.map_err(io("open"))?;
+    let length = file.metadata().map_err(io("examine"))?.len();
+    let mut scan = Scan::new(read_at(&file, HEADER_LEN as u64), of, length);
+    let mut kept_at = None;
+    loop {
+        if scan.sequence + 1 == of.kept {
+            kept_at = Some((scan.at, of.kept));
+        }
+        if scan.next().map_err(io("read"))?.is_none() {
+            break;
+        }
+    }
+    let (last, at) = (scan.sequence, scan.at);
+    // A segment begins with nothing that is cut off.
+    let write = kept_at.map_or(scan.write, |kept_at| kept_at.max(scan.write));
+    // Not much: what was not committed, which somebody had in memory as a whole, and zeroes.
+    let mut rest = Vec::new();
+    read_at(&file, at).read_to_end(&mut rest).map_err(io("read"))?;
+    Ok(End { file, last, at, write, rest })
+}
+
+/// Opens the log with the records before this one, which is the first that is damaged.
+fn give_up(
+    system: &dyn System,
+    folder: Folder,
+    all: &[u64],
+    sequence: u64,
+) -> Result<Opened, LogError> {
+    // The newest one that can be read says most; where none can, it is another log.
+    let mut newest = Header { log: draw(&folder), first: sequence, kept: sequence };
+    for first in all {
+        match header_of(&folder, *first) {
+            Ok(header) => newest = header,
+            Err(LogError::Damaged { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let Header { log, kept, .. } = newest;
+    let mut segments = all.to_vec();
+    let unneeded = drain_unneeded(&mut segments, kept);
+    // Where the newest one cannot be read, it was the one to say so.
+    let kept = kept.max(segments[0]);
+    let behind = segments.split_off(segments.partition_point(|first| *first < sequence));
+    let Some(&last) = segments.last().filter(|_| kept < sequence) else {
+        // Nothing is left that is needed.
+        let first = kept.max(sequence);
+        let header = Header { log, first, kept: first };
+        let tail = folder.create(system, &header, &[], true);
+        let tail = tail.map_err(|failure| io(&folder, "make", first, failure.error))?;
+        let others: Vec<_> = all.iter().copied().filter(|other| *other != first).collect();
+        remove_behind(system, &folder, &others)?;
+        let dropped_bytes = 0;
+        let (kept, segments, last) = (first, vec![first], first - 1);
+        return Ok(Opened { folder, log, kept, segments, tail, last, dropped_bytes });
+    };
+    let header = Header { log, first: last, kept };
+    let end = end_of(&folder, &header)?;
+    go_on(system, folder, Found { segments, unneeded, behind, header, end })
+}
+
+/// Those of whom the newest one says what is kept: that one at last, or what was cut off would be missed if the rest
+/// of them were found alone.
+fn remove_behind(system: &dyn System, folder: &Folder, behind: &[u64]) -> Result<(), LogError> {
+    let Some((newest, others)) = behind.split_last() else { return Ok(()) };
+    let removed = folder.remove(system, others).and_then(|()| folder.remove(system, &[*newest]));
+    removed.map_err(|failure| cannot_clear(folder, failure))
+}
+
+/// Behind the end of what was found, in which a record may be torn.
 ///
 /// Its last write may be in memory only; and if a flush of it has failed, the kernel holds it for
 /// clean, and ext4 may lose it even if it is written again in its place. All before it was durable. So
 /// the last write goes to a segment of its own, and nothing else is changed but that segments which are not needed go.
-fn open_last(
-    system: &dyn System,
-    folder: Folder,
-    mut segments: Vec<u64>,
-    of: &Header,
-    unneeded: &[u64],
-) -> Result<Opened, LogError> {
+fn go_on(system: &dyn System, folder: Folder, found: Found) -> Result<Opened, LogError> {
+    let Found { mut segments, unneeded, mut behind, header: of, end } = found;
     let io = |action| {
         let path = folder.name_of(of.first);
         move |source| LogError::Io { action, path, source }
     };
-    let opened = OpenOptions::new().read(true).write(true).open(folder.segment(of.first));
-    let old = opened.map_err(io("open"))?;
-    let length = old.metadata().map_err(io("examine"))?.len();
-    let mut scan = Scan::new(read_at(&old, HEADER_LEN as u64), of, length);
-    while scan.next().map_err(io("read"))?.is_some() {}
-    let (end, last) = (scan.at, scan.sequence);
-    // Not much: what was not committed, which somebody had in memory as a whole, and zeroes.
-    let mut rest = Vec::new();
-    read_at(&old, end).read_to_end(&mut rest).map_err(io("read"))?;
-    let dropped_bytes = rest.iter().rposition(|byte| *byte != 0).map_or(0, |last| last as u64 + 1);
-    if dropped_bytes > 0 && format::was_durable(&rest, of.log, last + 1) {
-        return Err(damaged(&folder, of.first, end, last + 1));
-    }
-    let (write_at, first) = scan.write;
-    let mut write = vec![0; (end - write_at) as usize];
-    old.read_exact_at(&mut write, write_at).map_err(io("read"))?;
+    let (write_at, mut first) = end.write;
+    let mut write = vec![0; (end.at - write_at) as usize];
+    end.file.read_exact_at(&mut write, write_at).map_err(io("read"))?;
+    let lengths: u64 = behind.iter().map(|first| folder.length_of(*first)).sum();
     // Before anything is written: the disk may be full. Who renamed the newest segment, which says that these are
     // not needed, may not have got so far as to make its name durable.
     if !unneeded.is_empty() {
-        let cleared = folder.sync(system).and_then(|()| folder.remove(system, unneeded));
-        cleared.map_err(|failure| LogError::Io {
-            action: "clear",
-            path: folder.path.clone(),
-            source: failure.error,
-        })?;
+        let cleared = folder.sync(system).and_then(|()| folder.remove(system, &unneeded));
+        cleared.map_err(|failure| cannot_clear(&folder, failure))?;
     }
-    let header = Header { first, ..*of };
-    let mut first = first;
+    let header = Header { first, ..of };
     let mut created = folder.create(system, &header, &write, false);
     if created.as_ref().is_err_and(|failure| is_full(&failure.error)) {
-        created = if end <= folder.spare_len() {
+        created = if end.at <= folder.spare_len() && of.kept <= of.first {
             // All of the segment goes into a spare one, and takes its place, so that no space is lost.
             first = of.first;
-            write.resize(end as usize - HEADER_LEN, 0);
-            old.read_exact_at(&mut write, HEADER_LEN as u64).map_err(io("read"))?;
-            folder.create(system, of, &write, true)
+            write.resize(end.at as usize - HEADER_LEN, 0);
+            end.file.read_exact_at(&mut write, HEADER_LEN as u64).map_err(io("read"))?;
+            folder.create(system, &of, &write, true)
         } else {
             folder.create(system, &header, &write, true)
         };
     }
     let tail = created.map_err(|failure| io("write anew the end of")(failure.error))?;
+    let dropped_bytes = end.dropped_bytes() + lengths;
+    // It may have taken the place of one.
+    behind.retain(|other| *other != first);
+    remove_behind(system, &folder, &behind)?;
     if first > of.first {
         // What is behind in the one before is not needed any more, but who reads may have it open.
         segments.push(first);
     }
-    Ok(Opened { log: of.log, kept: of.kept, segments, tail, last, dropped_bytes, folder })
+    let Header { log, kept, .. } = of;
+    Ok(Opened { log, kept, segments, tail, last: end.last, dropped_bytes, folder })
 }
 
 impl Opened {
@@ -162,8 +274,7 @@ impl Opened {
 
 /// A new log.
 fn create(system: &dyn System, folder: Folder) -> Result<Opened, LogError> {
-    // The standard library draws it.
-    let log = RandomState::new().hash_one(&folder.path);
+    let log = draw(&folder);
     let first = Header { log, first: 1, kept: 1 };
     let tail = folder.create(system, &first, &[], true).map_err(|failure| LogError::Io {
         action: "make a segment",
@@ -173,7 +284,12 @@ fn create(system: &dyn System, folder: Folder) -> Result<Opened, LogError> {
     Ok(Opened { folder, log, kept: 1, segments: vec![1], tail, last: 0, dropped_bytes: 0 })
 }
 
-fn header(folder: &Folder, first: u64) -> Result<Header, LogError> {
+/// The standard library draws the number of a log.
+fn draw(folder: &Folder) -> u64 {
+    RandomState::new().hash_one(&folder.path)
+}
+
+fn header_of(folder: &Folder, first: u64) -> Result<Header, LogError> {
     let (file, _) = reopened(folder, first)?;
     let mut bytes = Vec::with_capacity(HEADER_LEN);
     let read = read_at(&*file, 0).take(HEADER_LEN as u64).read_to_end(&mut bytes);
@@ -194,6 +310,10 @@ fn reopened(folder: &Folder, first: u64) -> Result<(Arc<File>, u64), LogError> {
 
 fn io(folder: &Folder, action: &'static str, first: u64, source: io::Error) -> LogError {
     LogError::Io { action, path: folder.name_of(first), source }
+}
+
+fn cannot_clear(folder: &Folder, failure: Failure) -> LogError {
+    LogError::Io { action: "clear", path: folder.path.clone(), source: failure.error }
 }
 
 fn damaged(folder: &Folder, first: u64, offset: u64, sequence: u64) -> LogError {
