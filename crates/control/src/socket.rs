@@ -63,7 +63,7 @@ pub struct ControlSocket {
 
 impl ControlSocket {
     /// Listens at `path`. Replaces the socket file of a server that is dead, and nothing else: the
-    /// error says what is in the way.
+    /// error says what is in the way. Its thread takes over the CPUs of the caller's.
     pub fn listen(path: impl AsRef<Path>, tree: Arc<dyn AttributeTree>) -> io::Result<Self> {
         let path = path.as_ref();
         let listener = Listener::bind(path, BACKLOG)?;

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use homing_runtime::unpinned;
 use io_uring::{IoUring, opcode, squeue, types};
 use rustix::event::EventfdFlags;
 
@@ -99,7 +100,8 @@ impl Ring {
             let (under_way, waiting) = (HashMap::new(), VecDeque::new());
             Loop { ring, shared: for_thread, under_way, waiting, last: BELL }.run();
         };
-        let thread = thread::Builder::new().name("durable ring".to_owned()).spawn(body)?;
+        let named = thread::Builder::new().name("durable ring".to_owned());
+        let thread = unpinned(|| named.spawn(body))?;
         Ok(Self { shared, thread: Some(thread) })
     }
 

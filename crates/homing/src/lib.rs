@@ -45,7 +45,7 @@ pub use homing_runtime::{
     Affinity, Builder, Counters, CpuCounters, Features, HandOff, JoinError, JoinHandle,
     LatencyMatrix, Nice, ParseFeaturesError, PullCost, QueueAges, Reach, Runtime, RuntimeError,
     ShutdownError, Stall, Work, WorkScope, Workqueue, WorkqueueBuilder, WorkqueueError, blocking,
-    consume_budget, core_to_core, yield_now,
+    consume_budget, core_to_core, unpinned, yield_now,
 };
 pub use homing_topology::{
     Allowed, CPU_COUNT_MAX, Cpu, CpuId, CpuQuota, CpuSet, Distance, Machine, Memory, NodeId,

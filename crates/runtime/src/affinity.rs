@@ -53,6 +53,23 @@ pub(crate) fn pin_to(_: &CpuSet) -> io::Result<()> {
     Ok(())
 }
 
+/// Runs `make` on the CPUs that the whole runtime may use. A thread takes over the CPUs of whoever creates it, and a
+/// worker has but one: what creates threads within an item does so in here, or all of them share that CPU.
+/// For short work: meanwhile the kernel may move the worker away. Anywhere else it is a plain call.
+///
+/// ```
+/// let runtime = homing_runtime::Runtime::new()?;
+/// let cpus = || rustix::thread::sched_getaffinity(None).map(|cpus| cpus.count());
+/// let of_a_thread = move || std::thread::spawn(cpus).join().unwrap();
+/// let item = runtime.queue(move || homing_runtime::unpinned(of_a_thread));
+/// assert_eq!(item.join()??, cpus()?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn unpinned<T>(make: impl FnOnce() -> T) -> T {
+    let _unpinned = Unpinned::begin();
+    make()
+}
+
 /// A worker that is pinned, and for as long as this lives is not: the threads that it creates would
 /// take over its one CPU.
 pub(crate) struct Unpinned(Local);
@@ -61,18 +78,20 @@ impl Unpinned {
     /// Where the calling thread is such a worker.
     pub(crate) fn begin() -> Option<Self> {
         let local = local::current().filter(|local| local.shared.settings.pinned)?;
-        if !local::is_worker_of(&local.shared) {
+        let is_pinned = local.member.pinned_to.load(Ordering::Relaxed) != NOWHERE;
+        if !is_pinned || !local::is_worker_of(&local.shared) {
             return None;
         }
         let mask = (*lock(&local.shared.mask))?;
-        set_mask(&mask).is_ok().then_some(Self(local))
+        set_mask(&mask).ok()?;
+        local.member.pinned_to.store(NOWHERE, Ordering::Relaxed);
+        Some(Self(local))
     }
 }
 
 impl Drop for Unpinned {
     fn drop(&mut self) {
         let Local { shared, member } = &self.0;
-        member.pinned_to.store(NOWHERE, Ordering::Relaxed);
         shared.place(member, local::current_cpu());
     }
 }

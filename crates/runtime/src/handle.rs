@@ -22,6 +22,7 @@ const STACK_QUARTERS_MAX: usize = 2;
 ///
 /// Dropping the handle neither cancels nor delays the item. As a future it is cancel-safe:
 /// dropping it loses nothing but the result; and it may be polled from any executor.
+/// Once it has given its result it is not to be polled any more: it panics, or says `Cancelled`.
 ///
 /// ```
 /// # let runtime = homing_runtime::Runtime::new()?;

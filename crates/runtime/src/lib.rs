@@ -140,6 +140,7 @@ pub mod recorded {
 pub use attributes::RuntimeAttributes;
 #[cfg(not(loom))]
 pub use {
+    affinity::unpinned,
     books::{Counters, CpuCounters, QueueAges},
     builder::{Builder, RuntimeError},
     giving_way::{consume_budget, yield_now},

@@ -335,7 +335,8 @@ impl Builder {
         self
     }
 
-    /// Who runs what is done in the background: a thread of the cache's own, unless set.
+    /// Who runs what is done in the background: threads of the cache's own, unless set. They take over the CPUs of
+    /// whoever needs them first: where that is an item of a runtime, its one CPU, so have the runtime run it.
     pub fn background(mut self, background: impl Background + 'static) -> Self {
         self.background = Box::new(background);
         self
