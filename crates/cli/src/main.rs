@@ -17,6 +17,7 @@ mod stop;
 mod top;
 mod topo;
 mod try_load;
+mod volumes;
 mod wq;
 mod written;
 
@@ -127,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_cause_is_told_once() {
-        let missing = homing_volume::luks::volume_size("no/such.img".as_ref()).unwrap_err();
+        let missing = homing_volume::luks::look_at("no/such.img".as_ref()).unwrap_err();
         let expected = "cannot open no/such.img: No such file or directory (os error 2)";
         assert_eq!(with_causes(&missing.into()), expected);
         let error = anyhow::Error::new(std::io::Error::other("it is gone")).context("no luck");

@@ -1,14 +1,13 @@
 //! `homing serve`: opens or makes volumes and serves them until told to stop.
 
+use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
-use std::{fs, io};
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -18,23 +17,23 @@ use homing_control::ByteSize;
 use homing_server::{
     Certificates, CryptOn, Endpoint, ServedExport, Server, ServerOptions, VerifyPeer,
 };
-use homing_volume::luks::{self, Access, FormatOptions, Kdf};
-use homing_volume::{Block, FILES_EACH, SectorSize};
+use homing_volume::FILES_EACH;
 use sd_notify::NotifyState;
 use signal_hook::consts::SIGXFSZ;
 use signal_hook::iterator::Signals;
 
 use crate::announce::{Offer, announce};
-use crate::cache::{Cache, CacheArgs};
+use crate::cache::CacheArgs;
 use crate::count::count;
 use crate::images::{self, export_name};
-use crate::passphrase::{self, Passphrase};
+use crate::passphrase;
 use crate::prompt;
 use crate::stop::{ending_signals, stop_then_end};
 use crate::try_load;
+use crate::volumes::{self, NewVolumeArgs};
 
 /// The volume of `--try`, unless `--size` says otherwise.
-const TRY_SIZE: ByteSize = ByteSize(256 << 20);
+pub(crate) const TRY_SIZE: ByteSize = ByteSize(256 << 20);
 
 // Each is a switch of its own on the command line.
 #[allow(clippy::struct_excessive_bools)]
@@ -47,7 +46,7 @@ pub(crate) struct ServeArgs {
 
     /// What a new volume holds: bytes, or with K, M, G, T
     #[arg(long, value_name = "SIZE")]
-    size: Option<ByteSize>,
+    pub(crate) size: Option<ByteSize>,
 
     /// Take the passphrase from a file, all of it, as cryptsetup does; - is standard input
     #[arg(long, value_name = "FILE")]
@@ -55,7 +54,7 @@ pub(crate) struct ServeArgs {
 
     /// Make a throw-away volume under a random key that nobody ever sees
     #[arg(long, conflicts_with = "key_file")]
-    ephemeral: bool,
+    pub(crate) ephemeral: bool,
 
     /// Listen on this Unix socket [default: IMAGE.sock]
     #[arg(long, value_name = "PATH", conflicts_with = "listen")]
@@ -81,11 +80,11 @@ pub(crate) struct ServeArgs {
 
     /// Refuse writes; the file may be read-only too
     #[arg(long)]
-    read_only: bool,
+    pub(crate) read_only: bool,
 
     /// Make a volume, put a short client load on it, print a table, leave nothing behind
     #[arg(long = "try", conflicts_with_all = ["read_only", "key_file", "ephemeral"])]
-    try_it: bool,
+    pub(crate) try_it: bool,
 
     /// Print for programs
     #[arg(long)]
@@ -119,27 +118,10 @@ pub(crate) struct ServeArgs {
     busy_poll: u64,
 
     #[command(flatten)]
-    cache: CacheArgs,
+    pub(crate) cache: CacheArgs,
 
-    /// Sectors of a new volume: 4096, or 512 for clients that cannot do with more
-    #[arg(long, value_name = "BYTES", default_value = "4096", value_parser = sector_size, help_heading = "New volumes")]
-    sector_size: SectorSize,
-
-    /// What trying a passphrase may take, in milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..), help_heading = "New volumes")]
-    iter_time: u32,
-
-    /// Most memory for trying a passphrase, in KiB [default: 1 GiB, or half of the machine's]
-    #[arg(long, value_name = "KIB", value_parser = clap::value_parser!(u32).range(32..=4 << 20), help_heading = "New volumes")]
-    pbkdf_memory: Option<u32>,
-
-    /// Passes of the key derivation, instead of measuring; only for keys that are random
-    #[arg(long, value_name = "COUNT", requires = "pbkdf_memory", value_parser = clap::value_parser!(u32).range(4..), help_heading = "New volumes")]
-    pbkdf_force_iterations: Option<u32>,
-
-    /// Let discards reach the file: frees space, shows which parts are in use
-    #[arg(long, help_heading = "New volumes")]
-    allow_discards: bool,
+    #[command(flatten)]
+    pub(crate) new: NewVolumeArgs,
 }
 
 const EXAMPLES: &str = "\
@@ -166,11 +148,6 @@ enum CryptOnArg {
     Connection,
     /// A worker of the crypt workqueue
     Workqueue,
-}
-
-fn sector_size(text: &str) -> Result<SectorSize, String> {
-    let size = text.parse().ok().and_then(SectorSize::from_bytes);
-    size.ok_or_else(|| format!("{text:?} is not a sector size: use 512 or 4096"))
 }
 
 fn socket_address(text: &str) -> Result<SocketAddr, String> {
@@ -208,7 +185,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     let mut served = images::Served::default();
     for image in &images {
         served.check(image)?;
-        let device = volume(args, image, key.as_ref(), cache.as_ref())?;
+        let device = volumes::open_or_make(args, image, key.as_ref(), cache.as_ref())?;
         served.add(image);
         let description = format!("{} on {}", ByteSize(device.size()), image.display());
         let (name, read_only) = (export_name(image), args.read_only);
@@ -263,7 +240,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
             // The load tells of a server that went away.
             bail!("stopped before the load had ended: the volume is gone");
         }
-        let (image, sector_size) = (images[0].as_path(), args.sector_size);
+        let (image, sector_size) = (images[0].as_path(), args.new.sector_size_or_default());
         let setting = try_load::Setting { image, sector_size, endpoint: &endpoint };
         return try_load::print(&rows?, &setting, args.json);
     }
@@ -288,102 +265,6 @@ fn control_socket(
     std::path::absolute(path)
         .and_then(|path| ControlSocket::listen(path, Arc::new(Trees::new(trees))))
         .with_context(|| format!("cannot offer the attributes on {}", path.display()))
-}
-
-/// Opens or makes a volume. `key`: what the key file holds, if there is one.
-fn volume(
-    args: &ServeArgs,
-    image: &Path,
-    key: Option<&Passphrase>,
-    cache: Option<&Cache>,
-) -> anyhow::Result<Arc<dyn Block>> {
-    let exists = match image.symlink_metadata() {
-        Ok(_) => true,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => false,
-        Err(error) => {
-            return Err(error).with_context(|| format!("cannot look at {}", image.display()));
-        }
-    };
-    let throw_away = args.ephemeral || args.try_it;
-    if exists && throw_away {
-        bail!("{} exists: a throw-away volume needs a name that is free", image.display());
-    }
-    if exists {
-        // Before anybody is asked for a passphrase.
-        let size = luks::volume_size(image)?;
-        if luks::has_damaged_header(image)? {
-            tracing::warn!(
-                "one of the two copies of the header of {image} is damaged, and the other one is used: stop the \
-                 server and repair it with `cryptsetup repair {image}`",
-                image = image.display()
-            );
-        }
-        if let Some(wanted) = args.size.filter(|wanted| wanted.0 != size) {
-            bail!(
-                "{} holds {size} bytes, not {}: leave --size away to serve it as it is",
-                image.display(),
-                wanted.0
-            );
-        }
-        return match key {
-            Some(key) => open(args, image, key, cache),
-            None => open(args, image, &passphrase::ask(image)?, cache),
-        };
-    }
-
-    let Some(size) = args.size.or(args.try_it.then_some(TRY_SIZE)) else {
-        bail!("{} does not exist: give --size to make a new volume", image.display());
-    };
-    let options = FormatOptions {
-        size: size.0,
-        sector_size: args.sector_size,
-        kdf: kdf(args, throw_away),
-        allow_discards: args.allow_discards,
-    };
-    options.check()?;
-    check_place(image)?;
-    let passphrase: Passphrase = match key {
-        Some(key) => key.clone(),
-        None if throw_away => passphrase::random()?,
-        None => passphrase::ask_twice(image)?,
-    };
-    if !throw_away && args.pbkdf_force_iterations.is_none() {
-        tracing::info!("making {}: measuring the key derivation takes a while", image.display());
-    }
-    luks::format(image, &options, &passphrase)?;
-    let opened = open(args, image, &passphrase, cache);
-    if throw_away {
-        // It lives on without a name, and is gone with us, however we end.
-        fs::remove_file(image).with_context(|| format!("cannot remove {}", image.display()))?;
-    }
-    opened
-}
-
-fn open(
-    args: &ServeArgs,
-    image: &Path,
-    passphrase: &Passphrase,
-    cache: Option<&Cache>,
-) -> anyhow::Result<Arc<dyn Block>> {
-    let Some(cache) = cache else {
-        return Ok(luks::open_boxed(image, passphrase, access(args))?);
-    };
-    let group = args.cache.group(cache, &export_name(image))?;
-    let pages = (&cache.pages, &group);
-    Ok(luks::open_cached(image, passphrase, access(args), pages, cache.policy)?)
-}
-
-fn access(args: &ServeArgs) -> Access {
-    if args.read_only { Access::ReadOnly } else { Access::ReadWrite }
-}
-
-fn kdf(args: &ServeArgs, random_key: bool) -> Kdf {
-    match (args.pbkdf_memory, args.pbkdf_force_iterations) {
-        (Some(memory_kib), Some(iterations)) => Kdf::Fixed { memory_kib, iterations },
-        // 256 random bits need no stretching: the least that the format allows.
-        _ if random_key => Kdf::Fixed { memory_kib: 32, iterations: 4 },
-        (memory_kib, _) => Kdf::Measured { time_ms: args.iter_time, memory_kib },
-    }
 }
 
 fn endpoint(args: &ServeArgs, images: &[PathBuf]) -> anyhow::Result<Endpoint> {
@@ -436,21 +317,6 @@ fn report_flush(
     let Err(failed) = result else { return Ok(()) };
     let lines: Vec<_> = failed.iter().map(|(name, error)| format!("{name}: {error}")).collect();
     bail!("the last flush failed; what was not flushed before may be lost: {}", lines.join("; "))
-}
-
-/// Whether a file can have this name, before anybody is asked for a passphrase and a key is derived.
-fn check_place(image: &Path) -> anyhow::Result<()> {
-    if image.as_os_str().as_bytes().ends_with(b"/") {
-        bail!("{} is a folder's name: give one of a file", image.display());
-    }
-    let folder = image.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let folder = folder.unwrap_or(Path::new("."));
-    match fs::metadata(folder) {
-        Ok(found) if found.is_dir() => Ok(()),
-        Ok(_) => bail!("{} cannot be made: {} is no folder", image.display(), folder.display()),
-        Err(error) => Err(error)
-            .with_context(|| format!("{} cannot be made in {}", image.display(), folder.display())),
-    }
 }
 
 fn stop_on_signal(signals: Signals, server: &homing_server::ServerHandle, stopped: &AtomicBool) {

@@ -205,11 +205,14 @@ fn sizes_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn a_size_that_is_not_the_images_is_refused() {
+fn what_an_image_is_not_is_refused() {
     let scratch = with_a_container();
     for size in ["4M", "16M"] {
         refused(&scratch, &["disk.img", "--size", size], &["disk.img"]);
     }
+    let sectors = ["disk.img", "4096", "512", "--sector-size"];
+    refused(&scratch, &["disk.img", "--sector-size", "512"], &sectors);
+    refused(&scratch, &["disk.img", "--allow-discards"], &["disk.img", "--allow-discards"]);
     still_serves(&scratch);
 }
 

@@ -110,6 +110,14 @@ pub enum LuksError {
         /// The sector size it must be a multiple of.
         sector_size: u32,
     },
+    /// The file system has no files that long.
+    #[error("{} cannot be made: its file system has no files of {length} bytes", path.display())]
+    TooLong {
+        /// The file.
+        path: PathBuf,
+        /// How long it would be, in bytes.
+        length: u64,
+    },
     /// `libcryptsetup` failed in a way it should not.
     #[error("libcryptsetup could not {action} {}: {message}", path.display())]
     Library {

@@ -15,7 +15,7 @@ use libcryptsetup_rs::consts::vals::{CryptKdf, EncryptionFormat};
 use libcryptsetup_rs::{
     CryptInit, CryptParamsLuks2, CryptParamsLuks2Ref, CryptPbkdfType, Either, LibcryptErr,
 };
-use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
 use super::error::LuksError;
@@ -100,7 +100,10 @@ pub fn format(path: &Path, options: &FormatOptions, passphrase: &[u8]) -> Result
     }
     let create = |source| LuksError::io("create", path, source);
     let mut draft = Draft::new(path).map_err(create)?;
-    draft.file.set_len(length).map_err(create)?;
+    draft.file.set_len(length).map_err(|source| match source.kind() {
+        io::ErrorKind::FileTooLarge => LuksError::TooLong { path: path.to_owned(), length },
+        _ => create(source),
+    })?;
     library::with(|| write_header(&draft.file, options, passphrase)).map_err(|failed| {
         let Failed { errno, message } = failed;
         match errno.filter(|_| disk_is_full(&draft.file)) {
@@ -212,7 +215,13 @@ impl Draft {
             None => {
                 rustix::fs::linkat(CWD, fd_path(&self.file), CWD, path, AtFlags::SYMLINK_FOLLOW)
             }
-            Some(name) => rustix::fs::linkat(CWD, name, CWD, path, AtFlags::empty()),
+            // Not all file systems have both.
+            Some(name) => match renameat_with(CWD, name, CWD, path, RenameFlags::NOREPLACE) {
+                Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+                    rustix::fs::linkat(CWD, name, CWD, path, AtFlags::empty())
+                }
+                renamed => renamed,
+            },
         };
         match linked {
             Ok(()) => {}
@@ -241,5 +250,26 @@ fn folder_of(path: &Path) -> &Path {
     match path.parent() {
         Some(folder) if folder != Path::new("") => folder,
         _ => Path::new("."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_draft_with_a_name_gets_another_one_that_is_free() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("disk.img");
+        let draft = |number: u8| {
+            let name = folder.path().join(format!("{number}.new"));
+            let file = fs::File::create(&name).unwrap();
+            Draft { file, name: Some(name) }
+        };
+        draft(1).publish(&path).unwrap();
+        let taken = draft(2).publish(&path);
+        assert!(matches!(taken, Err(LuksError::Exists { .. })), "{taken:?}");
+        let names = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        assert_eq!(names.collect::<Vec<_>>(), ["disk.img"]);
     }
 }

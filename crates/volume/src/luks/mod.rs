@@ -29,7 +29,7 @@ use crate::bytes::Bytes;
 use crate::cached::{Cached, WritePolicy};
 use crate::crypt::Crypt;
 use crate::file::File;
-use crate::xts::{Cipher, XtsKey};
+use crate::xts::{Cipher, SectorSize, XtsKey};
 
 /// What an opened container may be used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,15 +87,28 @@ fn length_of(path: &Path, file: &fs::File) -> Result<u64, LuksError> {
     end.map_err(|errno| LuksError::io("examine", path, errno.into()))
 }
 
-/// The size in bytes of what the container at `path` holds, without opening it.
+/// What a container says of itself without a passphrase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Container {
+    /// The size of what it holds, in bytes.
+    pub size: u64,
+    /// What it encrypts at a time.
+    pub sector_size: SectorSize,
+    /// Whether discards reach the file.
+    pub allows_discards: bool,
+}
+
+/// Looks at the container at `path`, without opening it.
 ///
 /// # Errors
 /// [`LuksError`] where there is no usable container.
-pub fn volume_size(path: &Path) -> Result<u64, LuksError> {
+pub fn look_at(path: &Path) -> Result<Container, LuksError> {
     check_kind(path)?;
     let file = fs::File::open(path).map_err(|source| LuksError::io("open", path, source))?;
     let length = length_of(path, &file)?;
-    header::read(path, &file, length)?.data_size(path, length)
+    let header = header::read(path, &file, length)?;
+    let (sector_size, allows_discards) = (header.sector_size, header.allow_discards);
+    Ok(Container { size: header.data_size(path, length)?, sector_size, allows_discards })
 }
 
 /// Whether one of the two copies of a header is damaged, so that the other one is all there is. [`open`] does

@@ -5,7 +5,6 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::block::Durability;
-use crate::xts::SectorSize;
 
 fn options(sector_size: SectorSize) -> FormatOptions {
     let kdf = Kdf::Fixed { memory_kib: 32, iterations: 4 };
@@ -122,10 +121,9 @@ fn flags_in_the_header_are_found_again() {
     let path = folder.path().join("disk.img");
     let with = FormatOptions { allow_discards: true, ..options(SectorSize::B512) };
     format(&path, &with, b"secret").unwrap();
-    assert_eq!(volume_size(&path).unwrap(), 1 << 20);
-    let file = fs::File::open(&path).unwrap();
-    let header = header::read(&path, &file, file.metadata().unwrap().len()).unwrap();
-    assert!(header.allow_discards && header.sector_size == SectorSize::B512);
+    let expected =
+        Container { size: 1 << 20, sector_size: SectorSize::B512, allows_discards: true };
+    assert_eq!(look_at(&path).unwrap(), expected);
 }
 
 /// The metadata of a container as `cryptsetup` makes them.

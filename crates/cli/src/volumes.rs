@@ -1,0 +1,182 @@
+//! The volumes that `homing serve` is asked for: opened where they are there, else made.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::{fs, io};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use homing_volume::luks::{self, Access, Container, FormatOptions, Kdf};
+use homing_volume::{Block, SectorSize};
+
+use crate::cache::Cache;
+use crate::images::export_name;
+use crate::passphrase::{self, Passphrase};
+use crate::serve::{ServeArgs, TRY_SIZE};
+
+/// What is asked of volumes that are made.
+#[derive(Args)]
+#[command(next_help_heading = "New volumes")]
+pub(crate) struct NewVolumeArgs {
+    /// Sectors of a new volume: 4096, or 512 for clients that cannot do with more [default: 4096]
+    #[arg(long, value_name = "BYTES", value_parser = sector_size)]
+    sector_size: Option<SectorSize>,
+
+    /// What trying a passphrase may take, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..))]
+    iter_time: u32,
+
+    /// Most memory for trying a passphrase, in KiB [default: 1 GiB, or half of the machine's]
+    #[arg(long, value_name = "KIB", value_parser = clap::value_parser!(u32).range(32..=4 << 20))]
+    pbkdf_memory: Option<u32>,
+
+    /// Passes of the key derivation, instead of measuring; only for keys that are random
+    #[arg(long, value_name = "COUNT", requires = "pbkdf_memory", value_parser = clap::value_parser!(u32).range(4..))]
+    pbkdf_force_iterations: Option<u32>,
+
+    /// Let discards reach the file: frees space, shows which parts are in use
+    #[arg(long)]
+    allow_discards: bool,
+}
+
+impl NewVolumeArgs {
+    pub(crate) fn sector_size_or_default(&self) -> SectorSize {
+        self.sector_size.unwrap_or(SectorSize::B4096)
+    }
+}
+
+fn sector_size(text: &str) -> Result<SectorSize, String> {
+    let size = text.parse().ok().and_then(SectorSize::from_bytes);
+    size.ok_or_else(|| format!("{text:?} is not a sector size: use 512 or 4096"))
+}
+
+/// Opens or makes a volume. `key`: what the key file holds, if there is one.
+pub(crate) fn open_or_make(
+    args: &ServeArgs,
+    image: &Path,
+    key: Option<&Passphrase>,
+    cache: Option<&Cache>,
+) -> anyhow::Result<Arc<dyn Block>> {
+    let exists = match image.symlink_metadata() {
+        Ok(_) => true,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+        Err(error) => {
+            return Err(error).with_context(|| format!("cannot look at {}", image.display()));
+        }
+    };
+    let throw_away = args.ephemeral || args.try_it;
+    if exists && throw_away {
+        bail!("{} exists: a throw-away volume needs a name that is free", image.display());
+    }
+    if exists {
+        // Before anybody is asked for a passphrase.
+        let found = luks::look_at(image)?;
+        if luks::has_damaged_header(image)? {
+            tracing::warn!(
+                "one of the two copies of the header of {image} is damaged, and the other one is used: stop the \
+                 server and repair it with `cryptsetup repair {image}`",
+                image = image.display()
+            );
+        }
+        check_is_as_wanted(args, image, &found)?;
+        return match key {
+            Some(key) => open(args, image, key, cache),
+            None => open(args, image, &passphrase::ask(image)?, cache),
+        };
+    }
+
+    let Some(size) = args.size.or(args.try_it.then_some(TRY_SIZE)) else {
+        bail!("{} does not exist: give --size to make a new volume", image.display());
+    };
+    let options = FormatOptions {
+        size: size.0,
+        sector_size: args.new.sector_size_or_default(),
+        kdf: kdf(args, throw_away),
+        allow_discards: args.new.allow_discards,
+    };
+    options.check()?;
+    check_place(image)?;
+    let passphrase: Passphrase = match key {
+        Some(key) => key.clone(),
+        None if throw_away => passphrase::random()?,
+        None => passphrase::ask_twice(image)?,
+    };
+    if !throw_away && args.new.pbkdf_force_iterations.is_none() {
+        tracing::info!("making {}: measuring the key derivation takes a while", image.display());
+    }
+    luks::format(image, &options, &passphrase)?;
+    let opened = open(args, image, &passphrase, cache);
+    if throw_away {
+        // It lives on without a name, and is gone with us, however we end.
+        fs::remove_file(image).with_context(|| format!("cannot remove {}", image.display()))?;
+    }
+    opened
+}
+
+/// What is asked of a new volume is to be so of one that is there.
+fn check_is_as_wanted(args: &ServeArgs, image: &Path, found: &Container) -> anyhow::Result<()> {
+    let image = image.display();
+    if let Some(wanted) = args.size.filter(|wanted| wanted.0 != found.size) {
+        let size = found.size;
+        bail!(
+            "{image} holds {size} bytes, not {}: leave --size away to serve it as it is",
+            wanted.0
+        );
+    }
+    if let Some(wanted) = args.new.sector_size.filter(|wanted| *wanted != found.sector_size) {
+        bail!(
+            "{image} has sectors of {} bytes, not {}: leave --sector-size away to serve it as it is",
+            found.sector_size.bytes(),
+            wanted.bytes()
+        );
+    }
+    if args.new.allow_discards && !found.allows_discards {
+        bail!(
+            "{image} was made to let no discards through: leave --allow-discards away to serve it as it is"
+        );
+    }
+    Ok(())
+}
+
+fn open(
+    args: &ServeArgs,
+    image: &Path,
+    passphrase: &Passphrase,
+    cache: Option<&Cache>,
+) -> anyhow::Result<Arc<dyn Block>> {
+    let Some(cache) = cache else {
+        return Ok(luks::open_boxed(image, passphrase, access(args))?);
+    };
+    let group = args.cache.group(cache, &export_name(image))?;
+    let pages = (&cache.pages, &group);
+    Ok(luks::open_cached(image, passphrase, access(args), pages, cache.policy)?)
+}
+
+fn access(args: &ServeArgs) -> Access {
+    if args.read_only { Access::ReadOnly } else { Access::ReadWrite }
+}
+
+fn kdf(args: &ServeArgs, random_key: bool) -> Kdf {
+    match (args.new.pbkdf_memory, args.new.pbkdf_force_iterations) {
+        (Some(memory_kib), Some(iterations)) => Kdf::Fixed { memory_kib, iterations },
+        // 256 random bits need no stretching: the least that the format allows.
+        _ if random_key => Kdf::Fixed { memory_kib: 32, iterations: 4 },
+        (memory_kib, _) => Kdf::Measured { time_ms: args.new.iter_time, memory_kib },
+    }
+}
+
+/// Whether a file can have this name, before anybody is asked for a passphrase and a key is derived.
+fn check_place(image: &Path) -> anyhow::Result<()> {
+    if image.as_os_str().as_bytes().ends_with(b"/") {
+        bail!("{} is a folder's name: give one of a file", image.display());
+    }
+    let folder = image.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new("."));
+    match fs::metadata(folder) {
+        Ok(found) if found.is_dir() => Ok(()),
+        Ok(_) => bail!("{} cannot be made: {} is no folder", image.display(), folder.display()),
+        Err(error) => Err(error)
+            .with_context(|| format!("{} cannot be made in {}", image.display(), folder.display())),
+    }
+}
