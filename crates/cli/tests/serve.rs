@@ -352,6 +352,27 @@ fn a_try_tells_what_it_has_measured() {
     }
 }
 
+/// Whenever it comes.
+#[test]
+fn a_try_that_a_signal_ends_leaves_nothing_behind() {
+    let scratch = Scratch::new();
+    fs::create_dir(scratch.path("tmp")).unwrap();
+    let before = scratch.snapshot();
+    for milliseconds in [1, 2, 4, 8, 16, 32, 64, 128, 256] {
+        let args = ["my.img", "--try", "--size", "16M", "--socket", "socket"];
+        let mut command = scratch.command(&args);
+        command.env("TMPDIR", scratch.path("tmp")).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        thread::sleep(Duration::from_millis(milliseconds));
+        support::signal(&child, Signal::TERM);
+        let status = wait_for(&mut child);
+        let _ = child.kill();
+        assert!(status.is_some_and(|status| !status.success()), "{milliseconds}: {status:?}");
+        assert_eq!(scratch.snapshot(), before, "{milliseconds}");
+        assert_eq!(fs::read_dir(scratch.path("tmp")).unwrap().count(), 0, "{milliseconds}");
+    }
+}
+
 #[test]
 fn a_try_that_is_stopped_says_so() {
     let scratch = Scratch::new();

@@ -145,6 +145,25 @@ fn a_key_and_a_signal_end_it_and_a_program_that_goes_is_waited_for() {
     }
 }
 
+#[test]
+fn it_ends_with_its_terminal() {
+    let program = program();
+    let Some(mut terminal) = program.on_a_terminal("-i 0.1") else { return };
+    terminal.wait_until("Workqueues");
+    let top = terminal.top();
+    // Nobody is left behind the terminal.
+    terminal.child.kill().unwrap();
+    terminal.child.wait().unwrap();
+    let deadline = Instant::now() + DEADLINE;
+    // Whoever is to take its status may not.
+    let stat = format!("/proc/{}/stat", top.as_raw_nonzero());
+    while fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z ")) {
+        assert!(Instant::now() < deadline, "it goes on");
+        thread::sleep(Duration::from_millis(10));
+    }
+    terminal.end();
+}
+
 /// `homing top` on a terminal.
 struct Terminal {
     child: Child,
@@ -176,13 +195,16 @@ impl Terminal {
         }
     }
 
-    /// To `script`'s only child.
     fn signal(&self, signal: Signal) {
+        kill_process(self.top(), signal).unwrap();
+    }
+
+    /// `script`'s only child.
+    fn top(&self) -> Pid {
         let script = self.child.id();
         let children =
             fs::read_to_string(format!("/proc/{script}/task/{script}/children")).unwrap();
-        let top = Pid::from_raw(children.trim().parse().unwrap()).unwrap();
-        kill_process(top, signal).unwrap();
+        Pid::from_raw(children.trim().parse().unwrap()).unwrap()
     }
 
     fn end(self) -> String {
