@@ -77,6 +77,40 @@ fn a_client_that_keeps_memory_and_others_waiting_is_cut_off() {
     });
 }
 
+/// Not one after the other, each with a time of its own.
+#[test]
+fn those_who_wait_for_memory_are_let_go_when_the_server_ends() {
+    const LONG: u32 = 4 << 20;
+    let options = ServerOptions {
+        request_memory_max: 5 << 20,
+        stall_timeout: Duration::from_secs(60),
+        drain_timeout: Duration::from_secs(1),
+        ..ServerOptions::default()
+    };
+    let mut stopped = None;
+    let mut waiting = Vec::new();
+    with_server_of(&device(), &options, |endpoint| {
+        for _ in 0..20 {
+            let mut client = Pipelined::connect(endpoint);
+            let request = RequestHeader {
+                flags: 0,
+                command: command::WRITE,
+                cookie: 7,
+                offset: 0,
+                length: LONG,
+            };
+            client.0.write_all(&request.encode()).unwrap();
+            client.0.write_all(&[1; 4096]).unwrap();
+            waiting.push(client);
+        }
+        // Until the server has come to them.
+        std::thread::sleep(Duration::from_millis(300));
+        stopped = Some(Instant::now());
+    });
+    let took = stopped.unwrap().elapsed();
+    assert!(took < Duration::from_secs(10), "{took:?}");
+}
+
 /// They keep what they have sent of it, however short it is: together no more than all requests may take.
 #[test]
 fn clients_that_idle_within_a_request_keep_no_more_than_requests_may() {
