@@ -340,8 +340,12 @@ fn tell_systemd(state: &NotifyState<'_>) {
 
 fn log_to_stderr() {
     use std::io::IsTerminal;
-    let filter = tracing_subscriber::EnvFilter::try_from_env("HOMING_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    use tracing_subscriber::EnvFilter;
+    let wanted = std::env::var_os("HOMING_LOG").map(|wanted| wanted.to_string_lossy().into_owned());
+    let wanted = wanted.filter(|wanted| !wanted.is_empty());
+    let parsed = wanted.as_deref().map(EnvFilter::try_new).transpose();
+    let problem = parsed.as_ref().err().map(ToString::to_string);
+    let filter = parsed.ok().flatten().unwrap_or_else(|| EnvFilter::new("info"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         // A log that nobody reads is no reason to stop serving.
@@ -349,6 +353,12 @@ fn log_to_stderr() {
         .with_writer(|| Log)
         .with_ansi(std::io::stderr().is_terminal())
         .init();
+    if let Some(problem) = problem {
+        let wanted = wanted.unwrap_or_default();
+        tracing::warn!(
+            "HOMING_LOG={wanted} does not count: {problem}; write error, warn, info, debug or trace"
+        );
+    }
 }
 
 /// Standard error, as far as somebody takes it: a pipe that is full and that nobody reads would hold up

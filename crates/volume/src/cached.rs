@@ -1,6 +1,7 @@
 //! The layer that keeps pages in memory: plaintext above, and below whatever encrypts.
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -238,24 +239,55 @@ impl<B: Block> Block for Cached<B> {
         self.file.prefetch(offset, length);
     }
 
-    /// What is in the cache only is written back first: it is no hole. Where that fails, as on a full disk, all is
-    /// called allocated, or nobody could copy what is left.
+    /// What is in the cache only is no hole, wherever it will be.
     fn extents(
         &self,
         offset: u64,
         length: u64,
         count_max: usize,
     ) -> Result<Vec<Extent>, BlockError> {
-        if self.file.write_back(offset, length).is_err() {
-            return Ok(vec![Extent { length, allocated: true }]);
-        }
-        self.below.extents(offset, length, count_max)
+        // First: what is written back after that is called allocated, be it by both.
+        let unwritten = self.file.unwritten(offset, length).map_err(unwrap)?;
+        let below = self.below.extents(offset, length, count_max)?;
+        Ok(overlaid(offset, &below, &unwritten, count_max))
     }
 
     /// That of a hit.
     fn cost_ns(&self, length: u64) -> u64 {
         CALL_NS + length / COPY_BYTES_PER_NS
     }
+}
+
+/// The extents from `offset` on, of which some parts are allocated in any case: the first `count_max`.
+fn overlaid(
+    offset: u64,
+    below: &[Extent],
+    allocated: &[Range<u64>],
+    count_max: usize,
+) -> Vec<Extent> {
+    let mut all: Vec<Extent> = Vec::new();
+    let mut parts = allocated.iter().peekable();
+    let mut at = offset;
+    for extent in below {
+        let end = at + extent.length;
+        while at < end {
+            while parts.next_if(|part| part.end <= at).is_some() {}
+            let (until, within) = match parts.peek() {
+                Some(part) if part.start <= at => (part.end, true),
+                Some(part) => (part.start, false),
+                None => (end, false),
+            };
+            let (length, allocated) = (until.min(end) - at, within || extent.allocated);
+            at += length;
+            let count = all.len();
+            match all.last_mut() {
+                Some(last) if last.allocated == allocated => last.length += length,
+                _ if count == count_max => return all,
+                _ => all.push(Extent { length, allocated }),
+            }
+        }
+    }
+    all
 }
 
 #[cfg(test)]
@@ -336,8 +368,8 @@ mod tests {
             self.memory.discard(offset, length)
         }
         fn prefetch(&self, _: u64, _: u64) {}
-        fn extents(&self, at: u64, length: u64, most: usize) -> Result<Vec<Extent>, BlockError> {
-            self.memory.extents(at, length, most)
+        fn extents(&self, _: u64, length: u64, _: usize) -> Result<Vec<Extent>, BlockError> {
+            Ok(vec![Extent { length, allocated: false }])
         }
         fn cost_ns(&self, _: u64) -> u64 {
             0
@@ -345,14 +377,20 @@ mod tests {
     }
 
     #[test]
-    fn on_a_full_disk_all_is_allocated_that_cannot_be_written_back() {
+    fn what_is_not_written_back_is_allocated_and_stays_where_it_is() {
         let cache = PageCache::builder(16 << 20).build().unwrap();
         let group = cache.group("test").build();
         let below = Bad { memory: Bytes::new(Memory::new(1 << 20, 512)), is_full: true };
         let device = Cached::new(below, &cache, &group, WritePolicy::Back).unwrap();
         device.write(8192, &mut [7; 4096], Durability::Written).unwrap();
-        let all = Extent { length: 1 << 16, allocated: true };
-        assert_eq!(device.extents(0, 1 << 16, 10).unwrap(), [all]);
+        let extents = |at, length, most| {
+            let extents = device.extents(at, length, most).unwrap();
+            extents.iter().map(|extent| (extent.length, extent.allocated)).collect::<Vec<_>>()
+        };
+        assert_eq!(extents(0, 16384, 10), [(8192, false), (4096, true), (4096, false)]);
+        assert_eq!(extents(512, 16384, 2), [(7680, false), (4096, true)]);
+        assert_eq!(extents(8704, 1024, 2), [(1024, true)]);
+        assert_eq!(extents(9216, 8192, 2), [(3072, true), (5120, false)]);
         let mut data = [0; 4096];
         device.read(8192, &mut data).unwrap();
         assert_eq!(data, [7; 4096]);

@@ -1,6 +1,7 @@
 //! Files in the cache: opened, used, closed.
 
 use std::fmt;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 
@@ -441,6 +442,52 @@ impl CachedFile {
         let (core, file) = self.parts();
         Core::check_range(file, offset, length)?;
         core.write_range(file, &core.pages_of(offset, length))
+    }
+
+    /// The parts of a range, in bytes, that may differ from what its backing has: of pages that are dirty, or just
+    /// being written back. In order, and not next to each other. All that writes that have returned have written is
+    /// there, or had been written back by the time of the call.
+    ///
+    /// # Errors
+    /// [`FileError::OutOfRange`] where it is not within the file.
+    ///
+    /// ```
+    /// # use homing_cache::pages::PageCache;
+    /// # use std::{fs::File, io::Result, os::unix::fs::FileExt, sync::Arc};
+    /// # struct Disk(File);
+    /// # impl homing_cache::pages::Backing for Disk {
+    /// #     fn size(&self) -> u64 { 1 << 20 }
+    /// #     fn read(&self, at: u64, data: &mut [u8]) -> Result<()> { self.0.read_exact_at(data, at) }
+    /// #     fn write(&self, at: u64, data: &mut [u8]) -> Result<()> { self.0.write_all_at(data, at) }
+    /// #     fn flush(&self) -> Result<()> { self.0.sync_data() }
+    /// # }
+    /// # let temporary = tempfile::tempfile()?;
+    /// # temporary.set_len(1 << 20)?;
+    /// # let cache = PageCache::builder(1 << 20).build()?;
+    /// # let group = cache.group("group").build();
+    /// # let file = cache.open(Arc::new(Disk(temporary)), &group)?;
+    /// file.write(5000, b"not there yet")?;
+    /// assert_eq!(file.unwritten(0, 1 << 20)?, [4096..8192]);
+    /// file.flush_all()?;
+    /// assert_eq!(file.unwritten(0, 1 << 20)?, []);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn unwritten(&self, offset: u64, length: u64) -> Result<Vec<Range<u64>>, FileError> {
+        let (core, file) = self.parts();
+        Core::check_range(file, offset, length)?;
+        let mut parts: Vec<Range<u64>> = Vec::new();
+        if length == 0 {
+            return Ok(parts);
+        }
+        for page in core.unwritten_in(file, &core.pages_of(offset, length)) {
+            let begin = page * core.page_size() as u64;
+            let end = (begin + core.page_size() as u64).min(offset + length);
+            match parts.last_mut() {
+                Some(last) if last.end == begin => last.end = end,
+                _ => parts.push(begin.max(offset)..end),
+            }
+        }
+        Ok(parts)
     }
 
     /// Makes durable what was written to a range by writes that have returned.

@@ -270,7 +270,7 @@ impl Core {
     }
 
     /// Dirty pages of a range, and those that are being written, in order.
-    fn unwritten_in(&self, file: &FileState, pages: &Range<u64>) -> Vec<u64> {
+    pub(super) fn unwritten_in(&self, file: &FileState, pages: &Range<u64>) -> Vec<u64> {
         let first = pages.start / CHUNK;
         let chunks = (pages.end.saturating_sub(1) / CHUNK + 1).saturating_sub(first);
         let shards = chunks.min(self.shards.len() as u64);
