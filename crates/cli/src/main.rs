@@ -40,6 +40,7 @@ First steps:
   homing serve disk.img --size 10G       make an encrypted volume and serve it
   homing topo                            the machine and its cache domains
   homing top --socket CONTROL            what a running server does now
+  homing lab recommend                   which affinity scope to choose, with the evidence
   homing lab trace FILE --compare        which cache policy is worth what on a trace";
 
 #[derive(Subcommand)]
@@ -58,7 +59,7 @@ enum Command {
     Set(attributes::SetArgs),
     /// Look into the workqueues of a running program
     Wq(wq::WqArgs),
-    /// Experiments without a server: access traces against cache policies
+    /// Experiments: published ones on simulated machines and this one, cache policies on traces
     Lab(lab::LabArgs),
     /// Print a completion script for a shell
     #[command(
