@@ -98,7 +98,7 @@ impl<K, V, S> Builder<K, V, S> {
     }
 
     /// What entries weigh, in units of the capacity: their bytes, often. It is asked once for each
-    /// value, without any lock. What weighs more than a shard holds is turned away; what weighs nothing
+    /// value, without any lock but by [`Cache::compute`]. What weighs more than a shard holds is turned away; what weighs nothing
     /// takes no room, so nothing bounds how many of these there are.
     ///
     /// ```

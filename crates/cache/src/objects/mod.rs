@@ -1,6 +1,6 @@
 //! Caches of objects by key.
 //!
-//! Read on in this order: `cache` (what programs call), `requests`, `shard` (a part with a lock of its own),
+//! Read on in this order: `cache` (what programs call), `requests`, `compute`, `shard` (a part with a lock of its own),
 //! `load` and `flight` (one loads, all wait), `group`, `expiry`, `index`, `slots`.
 
 mod builder;
@@ -8,6 +8,7 @@ mod builder;
 mod bytes;
 mod cache;
 mod common;
+mod compute;
 mod expiry;
 mod flight;
 mod group;

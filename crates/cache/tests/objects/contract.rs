@@ -377,3 +377,47 @@ fn a_full_cache_turns_away_what_never_comes_back_unless_it_does_not_learn() {
     cache.set_learning(true);
     assert!(held.iter().all(|&key| cache.insert(key, 0).is_some() && cache.get(&key) == Some(0)));
 }
+
+#[test]
+fn no_change_is_lost_that_is_computed() {
+    let cache = Cache::builder().capacity(1000).shards(2).build().unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for round in 0..20_000 {
+                    cache.compute(round % 4, |count: Option<&u32>| {
+                        Some(count.map_or(1, |count| count + 1))
+                    });
+                }
+            });
+        }
+    });
+    assert_eq!([0, 1, 2, 3].map(|key| cache.peek(&key)), [Some(20_000); 4]);
+}
+
+#[test]
+fn what_computes_and_panics_changes_nothing() {
+    let weigh = |_: &u32, value: &u32| if *value == 13 { panic!("thirteen") } else { 1 };
+    let cache = Cache::builder().capacity(10).weigher(weigh).build().unwrap();
+    cache.insert(1, 7);
+    let compute = |change: fn(Option<&u32>) -> Option<u32>| {
+        catch_unwind(AssertUnwindSafe(|| cache.compute(1, change)))
+    };
+    assert!(compute(|_| panic!("no")).is_err());
+    assert!(compute(|_| Some(13)).is_err());
+    assert_eq!((cache.peek(&1), cache.weight()), (Some(7), 1));
+    assert_eq!(compute(|old| old.map(|old| old + 1)).unwrap(), Some(8));
+}
+
+#[test]
+fn a_load_under_way_is_not_cached_over_what_is_computed() {
+    let cache = Cache::new(10);
+    for made in [Some(2), None] {
+        let loaded = cache.get_or_insert_with(&1, || {
+            assert_eq!(cache.compute(1, |held| held.copied().or(made)), made);
+            1
+        });
+        assert_eq!((loaded, cache.peek(&1)), (1, made));
+        cache.clear();
+    }
+}

@@ -13,6 +13,8 @@ enum Call {
     Insert(u8, u16),
     InsertIn(u8, u8, u16),
     Remove(u8),
+    /// To twice what it is and this more, or none where that is a multiple of five.
+    Compute(u8, u16),
     Load(u8, Result<u16, u8>),
     Pin(u8),
     Unpin,
@@ -32,6 +34,7 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
         6 => (key.clone(), any::<u16>()).prop_map(|(key, value)| Call::Insert(key, value)),
         4 => (0..3u8, key.clone(), any::<u16>()).prop_map(|(group, key, value)| Call::InsertIn(group, key, value)),
         3 => key.clone().prop_map(Call::Remove),
+        4 => (key.clone(), any::<u16>()).prop_map(|(key, value)| Call::Compute(key, value)),
         5 => (key.clone(), loaded).prop_map(|(key, value)| Call::Load(key, value)),
         2 => key.prop_map(Call::Pin),
         2 => Just(Call::Unpin),
@@ -85,6 +88,17 @@ proptest! {
                     put = Some((key, value));
                 }
                 Call::Remove(key) => prop_assert_eq!(cache.remove(&key), model.get(&key).copied()),
+                Call::Compute(key, more) => {
+                    let held = model.get(&key).copied();
+                    let value = held.unwrap_or_default().wrapping_mul(2).wrapping_add(more);
+                    let expected = (value % 5 != 0).then_some(value);
+                    let change = |old: Option<&u16>| {
+                        assert_eq!(old.copied(), held);
+                        expected
+                    };
+                    prop_assert_eq!(cache.compute(key, change), expected);
+                    put = expected.map(|value| (key, value));
+                }
                 Call::Load(key, loaded) => match (cache.get_or_load(&key, || loaded), model.get(&key)) {
                     (Ok(value), Some(&held)) => prop_assert_eq!(value, held),
                     (result, held) => {

@@ -1,0 +1,95 @@
+//! Values that are found from those they replace.
+
+use std::hash::{BuildHasher, Hash};
+
+use super::Cache;
+use super::cache::Inner;
+use super::group::Group;
+use super::removal::Cause;
+use super::requests::over;
+use super::shard::{Insertion, Shard};
+
+impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
+    /// Gives a key the value that `change` makes of the one it has, if it has one; takes it out where that makes none.
+    /// Returns the new value. Nobody sees or changes the key's value in between. Else as [`insert`](Self::insert)
+    /// and [`remove`](Self::remove): a load of the key that is under way is not cached any more, a full cache may turn
+    /// a new key away, and it counts neither as a hit nor as a miss.
+    ///
+    /// `change` is asked under the lock of a shard, and so is the weigher: they must not use this cache, and are to be
+    /// short. What takes long is done by [`get_or_load`](Self::get_or_load).
+    ///
+    /// # Panics
+    ///
+    /// If `change` does, or the weigher: then nothing has changed.
+    ///
+    /// ```
+    /// # use homing_cache::Cache;
+    /// let cache = Cache::new(100);
+    /// let count = |word| cache.compute(word, |count| Some(count.map_or(1, |count| count + 1)));
+    /// assert_eq!([count("to"), count("be"), count("to")], [Some(1), Some(1), Some(2)]);
+    /// assert_eq!(cache.compute("to", |_| None), None);
+    /// assert_eq!((cache.get("to"), cache.get("be")), (None, Some(1)));
+    /// ```
+    pub fn compute(&self, key: K, change: impl FnOnce(Option<&V>) -> Option<V>) -> Option<V> {
+        self.inner.compute(key, change, None)
+    }
+
+    /// [`compute`](Self::compute) for a group. An entry that is there stays in its group.
+    ///
+    /// # Panics
+    ///
+    /// As there, and if the group is another cache's.
+    ///
+    /// ```
+    /// # use homing_cache::Cache;
+    /// let cache = Cache::new(100);
+    /// let tenant = cache.group("tenant");
+    /// assert_eq!(cache.compute_in(&tenant, "key", |old| old.copied().or(Some(7))), Some(7));
+    /// assert_eq!(tenant.stats().weight, 1);
+    /// ```
+    pub fn compute_in(
+        &self,
+        group: &Group,
+        key: K,
+        change: impl FnOnce(Option<&V>) -> Option<V>,
+    ) -> Option<V> {
+        self.inner.check(group);
+        self.inner.compute(key, change, Some(group))
+    }
+}
+
+impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
+    fn compute(
+        &self,
+        key: K,
+        change: impl FnOnce(Option<&V>) -> Option<V>,
+        group: Option<&Group>,
+    ) -> Option<V> {
+        let common = &self.common;
+        let hash = common.hash(&key);
+        let now = common.now();
+        let mut gone = common.departures();
+        // What is declared before the guard goes after it, also where the user's code panics.
+        let _detached;
+        let mut shard = self.part(hash).shard.write();
+        let found = shard.find(hash, &key);
+        let held = found.filter(|frame| !over(&shard, *frame, common));
+        let Some(value) = change(held.map(|frame| shard.entry(frame).value)) else {
+            _detached = shard.detach(hash, &key);
+            if let Some(frame) = found {
+                let (key, value) = shard.remove(hash, frame);
+                let cause = if held.is_some() { Cause::Removed } else { Cause::Expired };
+                gone.push(key, value, cause);
+            }
+            return None;
+        };
+        let (weight, new) = (common.weigh(&key, &value), value.clone());
+        _detached = shard.detach(hash, &key);
+        let old =
+            self.put(&mut shard, Insertion { hash, key, value, weight, group }, now, &mut gone);
+        drop(shard);
+        drop(old);
+        common.habits.met(hash, Shard::<K, V>::number_of(group), true);
+        Some(new)
+    }
+}
