@@ -28,8 +28,8 @@ pub(crate) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
             return fs::write(path, text);
         }
         let mut file = beside(path)?;
-        file.write_all(text.as_bytes())?;
-        file.persist(path)?;
+        file.as_file_mut().write_all(text.as_bytes())?;
+        file.persist(path).map_err(|failed| failed.error)?;
         Ok(())
     };
     written().with_context(|| format!("cannot write {}", path.display()))

@@ -41,6 +41,11 @@ pub struct TenantOutcome {
 }
 
 impl Outcome {
+    /// Those tenants that made requests, by their numbers.
+    pub fn asking_tenants(&self) -> impl Iterator<Item = (usize, &TenantOutcome)> {
+        self.tenants.iter().enumerate().filter(|(_, own)| own.requests > 0)
+    }
+
     /// Hits by requests; 0 if there was no request.
     pub fn hit_ratio(&self) -> f64 {
         ratio(self.hits, self.requests)

@@ -65,8 +65,9 @@ fn a_part_that_was_stopped_goes_on_where_it_was() {
     let part = open();
     assert_eq!((part.known(), part.left(all()).len()), (0, all().len()));
     for measure in &whole[..3] {
-        part.note(measure);
+        part.note(measure).unwrap();
     }
+    assert_eq!(part.kept(), 3);
     let unfinished = part.unfinished().to_owned();
     drop(part);
     let error = merge(folder.path()).unwrap_err().to_string();
@@ -78,7 +79,7 @@ fn a_part_that_was_stopped_goes_on_where_it_was() {
     assert_eq!((part.known(), left.len()), (2, all().len() - 2), "the third was cut off");
     let again = simulate(&left);
     for measure in &again {
-        part.note(measure);
+        part.note(measure).unwrap();
     }
     assert_eq!(part.finish(again).unwrap(), all().len());
     assert!(merge(folder.path()).unwrap() == whole && !unfinished.exists());
@@ -149,7 +150,7 @@ fn a_report_of_nothing_ends() {
     for measure in measures.iter_mut().filter(|measure| measure.key.policy == baseline) {
         measure.values.values_mut().for_each(|value| *value = 0.0);
     }
-    let page = homing_lab::experiments::report(&measures);
+    let page = homing_lab::experiments::report(&measures, true);
     assert!(page.ends_with("</html>\n") && !page.contains("+inf") && !page.contains("NaN"));
 }
 
@@ -254,7 +255,7 @@ fn auto_stays_close_to_the_best_fixed_scope() {
 fn the_report_is_whole_and_needs_nothing_else() {
     let plan = plan(1, 20);
     let names: Vec<&str> = EXPERIMENTS.iter().map(|e| e.name).filter(|n| *n != "items").collect();
-    let page = report(&simulate(&cells(&names, &plan)));
+    let page = report(&simulate(&cells(&names, &plan)), true);
     for name in names {
         assert!(page.contains(&format!("<h2>{name}</h2>")), "{name}");
     }

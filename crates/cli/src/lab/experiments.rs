@@ -2,9 +2,9 @@
 //! `experiment_tables`.
 
 use std::io::IsTerminal;
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -18,12 +18,15 @@ use homing_lab::experiments::{
 };
 use homing_lab::fsync as real;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use super::trace::once;
 use super::{compare, experiment_tables, fsync};
-use crate::stop::stop_then_end;
+use crate::stop::{ending_signals, stop_then_end};
 use crate::{output, written};
+
+/// More are not run at a time: each takes memory before the first one begins.
+const RUNS_MAX: usize = 4_000_000;
 
 #[derive(Args)]
 pub(crate) struct ListArgs {
@@ -192,7 +195,8 @@ impl ModelArgs {
             hosts: HOSTS.into_iter().filter(chosen).collect(),
             seeds,
             measured_ns,
-            features: self.features.clone(),
+            // Twice the same would count as other seeds.
+            features: once(self.features.clone()),
             stale_ns: self.stale_ns,
         }
     }
@@ -206,16 +210,38 @@ impl ShardArgs {
         cells: impl IntoIterator<Item = Cell>,
     ) -> anyhow::Result<Option<Vec<Cell>>> {
         let (Some(shard), Some(folder)) = (self.shard, &self.out) else {
-            return Ok(Some(cells.into_iter().collect()));
+            let all: Vec<_> = cells.into_iter().take(RUNS_MAX + 1).collect();
+            if all.len() > RUNS_MAX {
+                bail!(
+                    "these are more than {RUNS_MAX} runs, which is more than are run at a time: ask for fewer machines \
+                     or --seeds, or for one part of them after the other with --shard"
+                );
+            }
+            return Ok(Some(all));
         };
         let part = Part::open(folder, shard, sweep())?;
         let all = shard.of(cells);
         let (runs, left) = (all.len(), part.left(all));
-        let (measures, whole) = simulate(&left, |measure| part.note(measure))?;
+        let failed = Mutex::new(None);
+        let (measures, whole) = simulate(&left, |measure| {
+            let noted = part.note(measure);
+            let goes_on = noted.is_ok();
+            if let Err(error) = noted {
+                *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+            }
+            goes_on
+        })?;
+        let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+        if let (Some(error), false) = (&failed, whole) {
+            bail!(
+                "{error}; {} of {runs} runs are kept, and the same command goes on with the rest when there is room",
+                part.kept(),
+            );
+        }
         if !whole {
             bail!(
                 "stopped: {} of {runs} runs are kept in {}, and the same command goes on with the rest",
-                part.known() + measures.len(),
+                part.kept(),
                 part.unfinished().display(),
             );
         }
@@ -241,24 +267,23 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
     }
     let plan = args.plan.plan()?;
     let mut cells = Vec::new();
-    for name in &args.names {
-        let experiment = Experiment::find(name).context("clap knows the names")?;
+    for name in once(args.names.clone()) {
+        let experiment = Experiment::find(&name).context("clap knows the names")?;
         args.plan.check(experiment)?;
         cells.extend(experiment.cells(&plan));
     }
     let Some(cells) = args.shard.run(|| Sweep::new(&args.names, &plan), cells)? else {
         return Ok(());
     };
-    let (measures, whole) = simulate(&cells, |_| {})?;
+    let (measures, whole) = simulate(&cells, |_| true)?;
     show(&measures, args.json)?;
-    note_if_stopped(whole);
-    Ok(())
+    fail_if_stopped(whole)
 }
 
 pub(crate) fn merge(args: &MergeArgs) -> anyhow::Result<()> {
     let measures = experiments::merge(&args.folder)?;
     if let Some(path) = &args.report {
-        written::write(path, &experiments::report(&measures))?;
+        write_report(path, &measures, true)?;
     }
     show(&measures, args.json)
 }
@@ -267,13 +292,22 @@ pub(crate) fn report(args: &ReportArgs) -> anyhow::Result<()> {
     let plan = args.plan.plan()?;
     written::check(&args.output)?;
     let cells: Vec<Cell> = EXPERIMENTS.iter().flat_map(|e| e.cells(&plan)).collect();
-    let (measures, whole) = simulate(&cells, |_| {})?;
+    let (measures, whole) = simulate(&cells, |_| true)?;
     if !whole && args.output.exists() {
         bail!("stopped: {} is left as it is", args.output.display());
     }
-    written::write(&args.output, &experiments::report(&measures))?;
-    note_if_stopped(whole);
-    output::print_line(&format!("{}: {} runs", args.output.display(), measures.len()))
+    write_report(&args.output, &measures, whole)?;
+    output::print_line(&format!("{}: {} runs", args.output.display(), measures.len()))?;
+    fail_if_stopped(whole)
+}
+
+/// Where it cannot be written what it would have told is shown.
+fn write_report(path: &Path, measures: &[Measure], whole: bool) -> anyhow::Result<()> {
+    let written = written::write(path, &experiments::report(measures, whole));
+    if written.is_err() {
+        show(measures, false)?;
+    }
+    written
 }
 
 fn show(measures: &[Measure], json: bool) -> anyhow::Result<()> {
@@ -296,21 +330,26 @@ fn show(measures: &[Measure], json: bool) -> anyhow::Result<()> {
     output::print(text.as_bytes())
 }
 
-fn note_if_stopped(whole: bool) {
+/// Whoever reads what was printed, and no message, is to learn of it too.
+pub(super) fn fail_if_stopped(whole: bool) -> anyhow::Result<()> {
     if !whole {
-        eprintln!("stopped: these are the runs that had ended");
+        bail!("stopped: these are the runs that had ended");
     }
+    Ok(())
 }
 
-/// Runs the cells with a bar. Ctrl-C keeps what has ended; a second one ends the program.
+/// Runs the cells with a bar. Ctrl-C keeps what has ended; a second one ends the program. `ended` says whether to go
+/// on.
 pub(super) fn simulate(
     cells: &[Cell],
-    ended: impl Fn(&Measure) + Sync,
+    ended: impl Fn(&Measure) -> bool + Sync,
 ) -> anyhow::Result<(Vec<Measure>, bool)> {
     let stop = stop_flag()?;
     let bar = bar("simulating", cells.len());
     let measures = experiments::run(cells, &stop, |measure: &Measure, progress: Progress| {
-        ended(measure);
+        if !ended(measure) {
+            stop.store(true, Ordering::SeqCst);
+        }
         bar.set_position(progress.done as u64);
     })?;
     bar.finish_and_clear();
@@ -321,7 +360,7 @@ pub(super) fn simulate(
 pub(super) fn stop_flag() -> anyhow::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     // Batch systems send SIGTERM when a job's time is over.
-    let signals = Signals::new([SIGINT, SIGTERM]).context("cannot handle Ctrl-C")?;
+    let signals = Signals::new(ending_signals()).context("cannot handle Ctrl-C")?;
     let stopped = Arc::clone(&stop);
     thread::spawn(move || stop_then_end(signals, || stopped.store(true, Ordering::SeqCst), || {}));
     Ok(stop)

@@ -34,7 +34,7 @@ pub(crate) struct FsyncArgs {
     size: ByteSize,
 
     /// How many issuers share the files, each number by itself
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [1, 4, 8, 16, 32],
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,4,8,16,32",
         value_parser = clap::value_parser!(u32).range(1..=4096))]
     issuers: Vec<u32>,
 

@@ -39,7 +39,7 @@ struct Tenant<'a> {
 
 impl<'a> Replay<'a> {
     fn new(cell: &'a Cell, files: &'a [String]) -> Self {
-        let tenants = cell.outcome.tenants.iter().enumerate().map(|(index, own)| Tenant {
+        let tenants = cell.outcome.asking_tenants().map(|(index, own)| Tenant {
             tenant: index,
             file: files.get(index).map(String::as_str),
             requests: own.requests,

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use anyhow::bail;
 use clap::Args;
@@ -49,14 +50,18 @@ pub(crate) struct RecommendArgs {
 /// The scope that chooses itself.
 const AUTO: &str = "auto";
 
-/// What is measured of each run.
+/// What is measured of each run, at least,
 const MEASURED_NS: u64 = 300_000_000;
+/// and as long as so many items take, one after the other.
+const ITEMS_MIN: f64 = 200.0;
 
 pub(crate) fn run(args: &RecommendArgs) -> anyhow::Result<()> {
     let machine = NamedMachine::find(&args.machine)?;
     let load = args.load.as_deref().map(Load::read).transpose()?.unwrap_or_default();
     let host = HOSTS.into_iter().find(|host| host.name() == args.host).unwrap_or(HostModel::Cfs);
-    let trial = Trial { machine, load, host, seeds: args.seeds, measured_ns: MEASURED_NS };
+    let items = Duration::from_secs_f64(ITEMS_MIN * (load.item_us + load.issuer_us) / 1e6);
+    let measured_ns = MEASURED_NS.max(items.as_nanos() as u64);
+    let trial = Trial { machine, load, host, seeds: args.seeds, measured_ns };
     let stop = stop_flag()?;
     let bar = bar("simulating", 0);
     let advice = recommend(&trial, &stop, |progress| {

@@ -55,7 +55,7 @@ pub(super) fn cells(cells: &[Cell], traces: &[Trace], files: &[String]) -> Strin
 fn tenants(cells: &[Cell], files: &[String]) -> Table {
     let mut table = table(&["tenant", "policy", "size", "requests", "hits, %"]);
     for cell in cells {
-        for (index, own) in cell.outcome.tenants.iter().enumerate() {
+        for (index, own) in cell.outcome.asking_tenants() {
             table.add_row([
                 files.get(index).map_or_else(|| index.to_string(), |f| format!("{index}: {f}")),
                 cell.policy.clone(),

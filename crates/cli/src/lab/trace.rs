@@ -75,8 +75,8 @@ pub(crate) struct TraceArgs {
     #[arg(long, short = 'j', value_name = "N", value_parser = count)]
     threads: Option<NonZeroUsize>,
 
-    /// Refuse traces of more requests: each takes 4 bytes of memory, and a few bytes of a file can
-    /// stand for very many
+    /// Refuse traces of more requests: each takes 4 bytes of memory, and up to 64 if its key is
+    /// new, and a few bytes of a file can stand for very many
     #[arg(long, value_name = "N", default_value_t = REQUESTS_MAX)]
     requests_max: u64,
 }
@@ -182,6 +182,10 @@ pub(crate) fn run(args: &TraceArgs) -> anyhow::Result<()> {
 }
 
 fn load(args: &TraceArgs, bar: &ProgressBar) -> anyhow::Result<Vec<Trace>> {
+    let is_csv = |path: &PathBuf| type_of(args, path) == TraceType::Csv;
+    if args.obj_id_col.is_some() && !args.files.iter().any(is_csv) {
+        bail!("--obj-id-col means nothing where no file is CSV: say --trace-type csv if they are");
+    }
     let mut traces = Vec::new();
     for path in &args.files {
         bar.set_message(format!("reading {}", path.display()));
@@ -195,9 +199,12 @@ fn load(args: &TraceArgs, bar: &ProgressBar) -> anyhow::Result<Vec<Trace>> {
     Ok(if args.mix { vec![Trace::interleave(&traces)?] } else { traces })
 }
 
+fn type_of(args: &TraceArgs, path: &Path) -> TraceType {
+    args.trace_type.unwrap_or_else(|| TraceType::of(path))
+}
+
 fn format(args: &TraceArgs, path: &Path) -> anyhow::Result<Format> {
-    let trace_type = args.trace_type.unwrap_or_else(|| TraceType::of(path));
-    Ok(match (trace_type, &args.obj_id_col) {
+    Ok(match (type_of(args, path), &args.obj_id_col) {
         (TraceType::Ctr, _) => Format::Ctr,
         (TraceType::Txt, _) => Format::Txt,
         (TraceType::Csv, Some(column)) => Format::Csv(column.clone()),
@@ -244,7 +251,7 @@ fn candidates(args: &TraceArgs, compare: bool) -> Vec<Candidate> {
 }
 
 /// Each of these, where it first stands.
-fn once<T: PartialEq>(all: Vec<T>) -> Vec<T> {
+pub(super) fn once<T: PartialEq>(all: Vec<T>) -> Vec<T> {
     let mut some = Vec::new();
     for one in all {
         if !some.contains(&one) {

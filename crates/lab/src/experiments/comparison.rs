@@ -115,7 +115,8 @@ impl Comparison {
             .filter(|place| place.scenario == scenario)
             .map(|place| place.ahead_pct)
             .collect();
-        Some((*ahead.first()?, ahead[ahead.len() / 2], *ahead.last()?))
+        let all = Stat::of(&ahead);
+        (all.count > 0).then_some((all.min, all.median, all.max))
     }
 
     /// How many places there are, and in how many it is behind by more than `pct` and the noise.
@@ -172,5 +173,20 @@ mod tests {
         assert!((found.places[1].ahead_pct - 5.0).abs() < 1e-9);
         assert_eq!(found.behind("LOW", 0.5), (1, 1));
         assert_eq!(found.behind("HIGH", 0.5), (1, 0));
+    }
+
+    #[test]
+    fn the_median_of_an_even_number_is_between_the_middle_two() {
+        let place = |ahead_pct| Worst {
+            machine: String::new(),
+            scenario: "LOW".to_owned(),
+            host: String::new(),
+            best: String::new(),
+            ahead_pct,
+            noise_pct: 0.0,
+        };
+        let comparison = Comparison { places: [-11.0, 1.0, 2.0, 13.0].map(place).into() };
+        assert_eq!(comparison.spread("LOW"), Some((-11.0, 1.5, 13.0)));
+        assert_eq!(comparison.spread("HIGH"), None);
     }
 }

@@ -100,7 +100,7 @@ impl Load {
     fn check(&self, path: &Path) -> Result<(), LoadError> {
         for (name, value, low, high) in [
             ("issuers", self.issuers as f64, 0.0, 4096.0),
-            ("depth", self.depth as f64, 1.0, 65_536.0),
+            ("depth", self.depth as f64, 1.0, 1024.0),
             ("item_us", self.item_us, 0.05, 1e6),
             ("issuer_us", self.issuer_us, 0.05, 1e6),
             ("bytes", self.bytes as f64, 0.0, f64::from(1 << 30)),

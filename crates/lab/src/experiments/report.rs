@@ -1,6 +1,7 @@
 //! One page with everything: tables beside the published ones, plots, what was fitted, what is
 //! predicted, what is not modelled. It needs nothing else, neither files nor scripts.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use plotters::prelude::*;
@@ -26,8 +27,26 @@ const NOT_MODELLED: [&str; 9] = [
 ];
 
 /// Writes the page.
-pub fn report(measures: &[Measure]) -> String {
+///
+/// `whole`: none of the runs that were asked for is missing.
+pub fn report(measures: &[Measure], whole: bool) -> String {
     let mut page = String::from(HEAD);
+    let seeds: BTreeSet<u64> = measures.iter().map(|measure| measure.key.seed).collect();
+    let _ = write!(
+        page,
+        "<p>{} runs; seeds: {}. homing {}.</p>",
+        measures.len(),
+        seeds.len(),
+        env!("CARGO_PKG_VERSION")
+    );
+    if seeds.len() == 1 {
+        page.push_str(
+            "<p>One seed tells nothing of deviations: those that are shown as 0 are not known.</p>",
+        );
+    }
+    if !whole {
+        page.push_str("<p><strong>Stopped before the end: runs are missing, and means may be of fewer seeds.</strong></p>");
+    }
     for experiment in &EXPERIMENTS {
         let rows = rows(experiment, measures);
         if !rows.is_empty() {

@@ -10,7 +10,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
@@ -180,6 +180,15 @@ impl Shard {
     }
 }
 
+/// The file that is not whole, and what is in it.
+#[derive(Debug)]
+struct Kept {
+    file: File,
+    runs: usize,
+    /// A line could not be written: half of it may be there.
+    broken: bool,
+}
+
 /// A part that is being run.
 #[derive(Debug)]
 pub struct Part {
@@ -188,7 +197,7 @@ pub struct Part {
     shard: Shard,
     sweep: Sweep,
     known: BTreeMap<Key, BTreeMap<String, f64>>,
-    file: Mutex<(File, io::Result<()>)>,
+    file: Mutex<Kept>,
 }
 
 impl Part {
@@ -210,12 +219,10 @@ impl Part {
             }
         }
         // Anew, since its last line may be half of one.
-        let text = text_of(&sweep, &known);
-        let next = folder.join(format!("{}.next", shard.file_name()));
-        fs::write(&next, text).map_err(at(&next))?;
-        fs::rename(&next, &unfinished).map_err(at(&unfinished))?;
+        replace(&unfinished, &text_of(&sweep, &known))?;
         let file = OpenOptions::new().append(true).open(&unfinished).map_err(at(&unfinished))?;
-        Ok(Self { path, unfinished, shard, sweep, known, file: Mutex::new((file, Ok(()))) })
+        let file = Mutex::new(Kept { file, runs: known.len(), broken: false });
+        Ok(Self { path, unfinished, shard, sweep, known, file })
     }
 
     /// The file that will be whole.
@@ -239,32 +246,59 @@ impl Part {
         cells
     }
 
-    /// A run has ended. An error is told when the part ends.
-    pub fn note(&self, measure: &Measure) {
-        let mut guard = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        let (file, written) = &mut *guard;
-        if written.is_ok() {
-            *written = file.write_all(line_of(measure).as_bytes());
+    /// How many runs its file has by now.
+    pub fn kept(&self) -> usize {
+        self.lock().runs
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A run has ended.
+    ///
+    /// # Errors
+    /// Where it could not be written, as on a full disk: then no other one is, until the part is opened again or ends.
+    pub fn note(&self, measure: &Measure) -> Result<(), ShardError> {
+        let mut kept = self.lock();
+        if kept.broken {
+            return Ok(()); // it has been told
         }
+        let written = kept.file.write_all(line_of(measure).as_bytes());
+        kept.broken = written.is_err();
+        kept.runs += usize::from(written.is_ok());
+        written.map_err(at(&self.unfinished))
     }
 
     /// All have ended: the part becomes whole. How many runs it has.
     ///
     /// # Errors
-    /// Where it could not be written, now or before.
+    /// Where it could not be written: what was noted stays.
     pub fn finish(self, measures: Vec<Measure>) -> Result<usize, ShardError> {
-        let (file, written) = self.file.into_inner().unwrap_or_else(PoisonError::into_inner);
-        drop(file);
-        written.map_err(at(&self.unfinished))?;
         let mut all = self.known;
         all.extend(measures.into_iter().map(|measure| (measure.key, measure.values)));
         let end = End { part: self.shard, runs: all.len() };
         let end = serde_json::to_string(&end).expect("numbers") + "\n";
         let text = text_of(&self.sweep, &all) + &end;
-        fs::write(&self.unfinished, text).map_err(at(&self.unfinished))?;
+        replace(&self.unfinished, &text)?;
         fs::rename(&self.unfinished, &self.path).map_err(at(&self.path))?;
         Ok(all.len())
     }
+}
+
+/// Writes a file beside it, which takes its place when it is whole.
+fn replace(path: &Path, text: &str) -> Result<(), ShardError> {
+    let next = path.with_extension("next");
+    let written = File::create(&next).and_then(|mut file| {
+        file.write_all(text.as_bytes())?;
+        file.sync_data()
+    });
+    if written.is_err() {
+        // It takes room, of which there may be none.
+        let _ = fs::remove_file(&next);
+    }
+    written.map_err(at(&next))?;
+    fs::rename(&next, path).map_err(at(path))
 }
 
 fn at(path: &Path) -> impl FnOnce(io::Error) -> ShardError + use<> {
@@ -390,4 +424,45 @@ fn check_whole(folder: &Path, parts: &[Shard]) -> Result<(), ShardError> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{HOSTS, Plan};
+    use super::*;
+
+    /// On a disk that is full for a while.
+    #[test]
+    fn what_cannot_be_noted_is_not_called_kept_and_is_there_in_the_end() {
+        let Ok(full) = OpenOptions::new().write(true).open("/dev/full") else {
+            println!("skipped: there is no /dev/full");
+            return;
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let (hosts, features) = (HOSTS.to_vec(), Vec::new());
+        let plan = Plan { machine: None, hosts, seeds: 1, measured_ns: 1, features, stale_ns: 0 };
+        let sweep = Sweep::new(&["wq".to_owned()], &plan);
+        let part = Part::open(folder.path(), "1/1".parse().unwrap(), sweep).unwrap();
+        let measure = |seed| Measure {
+            key: Key {
+                experiment: "wq".to_owned(),
+                machine: "m".to_owned(),
+                scenario: "HIGH".to_owned(),
+                policy: "p".to_owned(),
+                host: "cfs".to_owned(),
+                seed,
+            },
+            values: BTreeMap::new(),
+        };
+        part.note(&measure(1)).unwrap();
+        let disk = std::mem::replace(&mut part.lock().file, full);
+        let error = part.note(&measure(2)).unwrap_err().to_string();
+        assert!(error.contains("1-of-1.jsonl.part"), "{error}");
+        part.lock().file = disk;
+        // Not behind what may be half a line.
+        part.note(&measure(3)).unwrap();
+        assert_eq!(part.kept(), 1);
+        assert_eq!(part.finish([1, 2, 3].map(measure).into()).unwrap(), 3);
+        assert_eq!(super::super::merge(folder.path()).unwrap().len(), 3);
+    }
 }

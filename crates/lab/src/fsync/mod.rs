@@ -38,4 +38,4 @@ pub const NAME: &str = "fsync";
 
 /// What it is.
 pub const ABOUT: &str =
-    "the same on real files of this machine: fsync waited for, by threads, by homing";
+    "aio-fsync on real files of this machine: fsync waited for, by threads, by homing";

@@ -150,15 +150,6 @@ pub enum TraceError {
         /// The file, or the name of the trace.
         file: PathBuf,
     },
-    /// Traces that cannot be mixed, since their keys do not fit beside each other.
-    #[error(
-        "the keys of {name:?} do not fit behind those of the traces before it: their ranges \
-         together are larger than 64 bits"
-    )]
-    KeysTooFarApart {
-        /// The first trace that does not fit.
-        name: String,
-    },
     /// More traces than there are numbers for tenants.
     #[error("{count} traces cannot be mixed: a tenant is one of {}", 1 << 16)]
     TooManyTenants {

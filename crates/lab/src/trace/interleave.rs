@@ -18,7 +18,7 @@ impl Trace {
         if traces.len() > usize::from(u16::MAX) + 1 {
             return Err(TraceError::TooManyTenants { count: traces.len() });
         }
-        let offsets = key_offsets(traces)?;
+        let keys = keys_of(traces);
         let names: Vec<&str> = traces.iter().map(Trace::name).collect();
         let mut builder = Builder::new(names.join(" + "));
         let mut taken = vec![0_usize; traces.len()];
@@ -34,7 +34,10 @@ impl Trace {
             let index = next.expect("as many requests as the traces have together");
             let request = traces[index].request(taken[index]);
             taken[index] += 1;
-            let key = traces[index].keys[request.page as usize].wrapping_add(offsets[index]);
+            let key = match keys[index] {
+                Keys::From(base) => base + u64::from(request.page),
+                Keys::Moved(by) => traces[index].keys[request.page as usize].wrapping_add(by),
+            };
             if !builder.push(key, request.write, index as u16) {
                 return Err(TraceError::TooManyPages { file: names.join(" + ").into() });
             }
@@ -43,28 +46,31 @@ impl Trace {
     }
 }
 
-/// What to add to the keys of each trace, modulo 2^64, so that none has a key of another.
-fn key_offsets(traces: &[Trace]) -> Result<Vec<u64>, TraceError> {
+/// The keys of a trace in a mix.
+enum Keys {
+    /// Its own and this more, modulo 2^64: neighbours stay neighbours.
+    Moved(u64),
+    /// Those from here on, in the order in which its pages came: its own, as those of words, are strewn over a range
+    /// that leaves no room for others.
+    From(u64),
+}
+
+/// Keys for each trace of which no other one has any.
+fn keys_of(traces: &[Trace]) -> Vec<Keys> {
+    let share = u64::MAX / traces.len().max(1) as u64 - 2 * ALIGNMENT;
     let mut base = 0_u64;
-    let mut full = false;
-    let mut offsets = Vec::with_capacity(traces.len());
-    for trace in traces {
-        let (Some(lowest), Some(highest)) = (trace.keys.iter().min(), trace.keys.iter().max())
-        else {
-            offsets.push(0);
-            continue;
-        };
-        let too_far = || TraceError::KeysTooFarApart { name: trace.name.clone() };
-        if full {
-            return Err(too_far());
-        }
+    let keys = |trace: &Trace| {
+        let lowest = trace.keys.iter().min().copied().unwrap_or_default();
         let lowest = lowest - lowest % ALIGNMENT;
-        let last = base.checked_add(highest - lowest).ok_or_else(too_far)?;
-        offsets.push(base.wrapping_sub(lowest));
-        match (last - last % ALIGNMENT).checked_add(ALIGNMENT) {
-            Some(next) => base = next,
-            None => full = true,
-        }
-    }
-    Ok(offsets)
+        let span = trace.keys.iter().max().copied().unwrap_or_default() - lowest;
+        let begin = base;
+        let (span, keys) = if span <= share {
+            (span, Keys::Moved(begin.wrapping_sub(lowest)))
+        } else {
+            (trace.keys.len() as u64, Keys::From(begin))
+        };
+        base += span - span % ALIGNMENT + ALIGNMENT;
+        keys
+    };
+    traces.iter().map(keys).collect()
 }
