@@ -28,18 +28,26 @@ pub(crate) fn printable(text: &str) -> String {
     text.split('\n').map(printable_name).collect::<Vec<_>>().join("\n")
 }
 
-/// Prints a line of JSON. Control characters that JSON lets stand are escaped, too: a terminal heeds some of them.
+/// Prints a line of JSON.
 pub(crate) fn print_json(json: &impl Serialize) -> anyhow::Result<()> {
-    let text = serde_json::to_string(json)?;
-    let line = text.chars().fold(String::with_capacity(text.len()), |mut line, c| {
-        if c.is_control() {
+    print_line(&printable_json(&serde_json::to_string(json)?))
+}
+
+/// JSON in which control characters that it lets stand are escaped, too: a terminal heeds some of them. Its lines stay.
+pub(crate) fn printable_json(text: &str) -> String {
+    text.chars().fold(String::with_capacity(text.len()), |mut line, c| {
+        if c.is_control() && c != '\n' {
             let _ = write!(line, "\\u{:04x}", u32::from(c));
         } else {
             line.push(c);
         }
         line
-    });
-    print_line(&line)
+    })
+}
+
+/// Whether a terminal is to show colours: https://no-color.org.
+pub(crate) fn has_colors() -> bool {
+    std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty())
 }
 
 /// Prints a line.

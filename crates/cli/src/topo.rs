@@ -56,7 +56,7 @@ pub(crate) fn run(args: &TopoArgs) -> anyhow::Result<()> {
         text.push_str(&limits(&machine, &allowed));
     }
     if let Some(latency) = latency {
-        text.push_str(&heat_map(&latency, std::io::stdout().is_terminal()));
+        text.push_str(&heat_map(&latency, std::io::stdout().is_terminal() && output::has_colors()));
     }
     output::print(text.as_bytes())
 }

@@ -136,7 +136,7 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
         output::print_json(&text)?;
         return fail_if_stopped(whole);
     }
-    output::print_line(&told(&measures))?;
+    output::print_text(&(told(&measures) + "\n"))?;
     fail_if_stopped(whole)
 }
 

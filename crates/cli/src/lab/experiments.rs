@@ -315,16 +315,16 @@ fn show(measures: &[Measure], json: bool) -> anyhow::Result<()> {
         let (compared, others): (Vec<_>, Vec<_>) =
             measures.iter().cloned().partition(|measure| measure.key.experiment == COMPARED);
         if !others.is_empty() || compared.is_empty() {
-            output::print_line(&experiment_tables::measures(&others))?;
+            output::print_text(&(experiment_tables::measures(&others) + "\n"))?;
         }
         if !compared.is_empty() {
-            output::print_line(&compare::told(&compared))?;
+            output::print_text(&(compare::told(&compared) + "\n"))?;
         }
         return Ok(());
     }
     let mut text = String::new();
     for measure in measures {
-        text.push_str(&serde_json::to_string(measure)?);
+        text.push_str(&output::printable_json(&serde_json::to_string(measure)?));
         text.push('\n');
     }
     output::print(text.as_bytes())

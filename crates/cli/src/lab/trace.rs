@@ -176,6 +176,7 @@ pub(crate) fn run(args: &TraceArgs) -> anyhow::Result<()> {
             tables::cells(&cells, &traces, &tenants)
         }
     };
+    let text = if args.json { output::printable_json(&text) } else { output::printable(&text) };
     output::print_line(&text)?;
     // The table has been told by now.
     plotted
@@ -188,7 +189,7 @@ fn load(args: &TraceArgs, bar: &ProgressBar) -> anyhow::Result<Vec<Trace>> {
     }
     let mut traces = Vec::new();
     for path in &args.files {
-        bar.set_message(format!("reading {}", path.display()));
+        bar.set_message(format!("reading {}", output::printable(&path.display().to_string())));
         let format = format(args, path)?;
         let trace = Trace::load_as(path, &format, args.requests_max).map_err(with_advice)?;
         if trace.is_empty() {

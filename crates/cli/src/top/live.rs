@@ -144,7 +144,7 @@ impl Live {
         let view = View {
             program: args.control.socket.display().to_string(),
             rates: Rates::between(None, &first),
-            colors: std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty()),
+            colors: crate::output::has_colors(),
             ..View::default()
         };
         Self { view, before: first, left: args.count.unwrap_or(u64::MAX) }
