@@ -57,7 +57,10 @@ fn tenants(cells: &[Cell], files: &[String]) -> Table {
     for cell in cells {
         for (index, own) in cell.outcome.asking_tenants() {
             table.add_row([
-                files.get(index).map_or_else(|| index.to_string(), |f| format!("{index}: {f}")),
+                files.get(index).map_or_else(
+                    || index.to_string(),
+                    |name| format!("{index}: {}", printable_name(name)),
+                ),
                 cell.policy.clone(),
                 cell.size.to_string(),
                 grouped(own.requests),

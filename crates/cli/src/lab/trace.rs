@@ -176,8 +176,7 @@ pub(crate) fn run(args: &TraceArgs) -> anyhow::Result<()> {
             tables::cells(&cells, &traces, &tenants)
         }
     };
-    let text = if args.json { output::printable_json(&text) } else { output::printable(&text) };
-    output::print_line(&text)?;
+    output::print_line(&if args.json { output::printable_json(&text) } else { text })?;
     // The table has been told by now.
     plotted
 }
