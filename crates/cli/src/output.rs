@@ -45,7 +45,7 @@ pub(crate) fn printable_json(text: &str) -> String {
     })
 }
 
-/// Whether a terminal is to show colours: https://no-color.org.
+/// Whether a terminal is to show colours: <https://no-color.org>.
 pub(crate) fn has_colors() -> bool {
     std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty())
 }
