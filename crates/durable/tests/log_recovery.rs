@@ -414,6 +414,20 @@ fn what_a_flush_has_lost_beside_the_opening_is_not_said_to_be_durable() {
     assert_eq!(Log::open(&durable, &path).unwrap().1.records, 1);
 }
 
+/// To open a log writes its last write anew: the copy that is left where it was is not found instead.
+#[test]
+fn old_copies_of_what_is_given_up_do_not_come_back() {
+    let world = world();
+    let records = [vec![1; 9], vec![2; 9], vec![3; 9]];
+    written(&world, &[records[..1].to_vec(), records[1..].to_vec()], None);
+    drop(Log::open(&world.durable, &world.path).unwrap());
+    let all = segments(&world.path);
+    let mut bytes = fs::read(&all[1]).unwrap();
+    bytes[20] ^= 1;
+    fs::write(&all[1], bytes).unwrap();
+    is_damaged(&world, &records, &all[1], 0, 2);
+}
+
 /// A disk that removes so many files more.
 struct Keeps {
     disk: Disk,

@@ -131,7 +131,7 @@ fn whole(folder: &Folder, mut segments: Vec<u64>) -> Result<Found, LogError> {
             }
         }
     }
-    let end = end_of(folder, &header)?;
+    let end = end_of(folder, &header, u64::MAX)?;
     if end.dropped_bytes() > 0 && format::was_durable(&end.rest, log, end.last + 1) {
         return Err(damaged(folder, newest, end.at, end.last + 1));
     }
@@ -144,7 +144,8 @@ fn drain_unneeded(segments: &mut Vec<u64>, kept: u64) -> Vec<u64> {
     segments.drain(..unneeded).collect()
 }
 
-fn end_of(folder: &Folder, of: &Header) -> Result<End, LogError> {
+/// Of records before this one: a segment may have old copies of those of the next.
+fn end_of(folder: &Folder, of: &Header, before: u64) -> Result<End, LogError> {
     let io = |action| move |source| io(folder, action, of.first, source);
     let file = OpenOptions::new().read(true).write(true).open(folder.segment(of.first));
     let file = file.map_err(io("open"))?;
@@ -155,7 +156,7 @@ fn end_of(folder: &Folder, of: &Header) -> Result<End, LogError> {
         if scan.sequence + 1 == of.kept {
             kept_at = Some((scan.at, of.kept));
         }
-        if scan.next().map_err(io("read"))?.is_none() {
+        if scan.sequence + 1 == before || scan.next().map_err(io("read"))?.is_none() {
             break;
         }
     }
@@ -203,7 +204,7 @@ fn give_up(
         return Ok(Opened { folder, log, kept, segments, tail, last, dropped_bytes });
     };
     let header = Header { log, first: last, kept };
-    let end = end_of(&folder, &header)?;
+    let end = end_of(&folder, &header, sequence)?;
     go_on(system, folder, Found { segments, unneeded, behind, header, end })
 }
 
