@@ -428,6 +428,29 @@ fn old_copies_of_what_is_given_up_do_not_come_back() {
     is_damaged(&world, &records, &all[1], 0, 2);
 }
 
+/// What is damaged behind is found first where it is the newest header.
+#[test]
+fn what_is_damaged_before_what_is_given_up_is_named_and_changes_nothing() {
+    let world = world();
+    let (all, records) = five(&world);
+    for (segment, at) in [(1, HEADER + 20), (4, 20)] {
+        let mut bytes = fs::read(&all[segment]).unwrap();
+        bytes[at as usize] ^= 1;
+        fs::write(&all[segment], bytes).unwrap();
+    }
+    let before = content(&world.path);
+    for (given_up, named) in [(0, 9), (9, 3), (2, 9), (4, 9)] {
+        let error = Log::open_before(&world.durable, &world.path, given_up.into()).unwrap_err();
+        assert!(
+            matches!(error, LogError::Damaged { sequence, .. } if sequence == named),
+            "{error}"
+        );
+    }
+    assert_eq!(content(&world.path), before);
+    drop(Log::open_before(&world.durable, &world.path, 3.into()).unwrap());
+    goes_on(&world, 1, &records, 2);
+}
+
 /// A disk that removes so many files more.
 struct Keeps {
     disk: Disk,

@@ -129,8 +129,8 @@ impl Log {
 
     /// [`Log::open`] of a damaged log, without what is damaged: gives up this record, which [`LogError::Damaged`] has
     /// named, and **all behind it**, for good; what is before, and not cut off, is kept. Best of a copy, or with
-    /// one at hand. Where another record is damaged nothing is changed and that one is named; where none is, nothing is
-    /// given up. So it may be called again after a crash in between.
+    /// one at hand. Where another record is damaged, as one before it that was not come to, nothing is changed and that
+    /// one is named; where none is, nothing is given up. So it may be called again after a crash in between.
     ///
     /// The numbers that were given up are given to others: what has noted one of them elsewhere is to forget it.
     /// [`Recovery::dropped_bytes`] has the length of the segments that are gone in it. Where nothing that
@@ -157,10 +157,11 @@ impl Log {
     /// #     let segment = path.join(format!("{:020}.log", 1));
     /// #     std::fs::OpenOptions::new().write(true).open(segment)?.write_all_at(b"?", 80)?;
     /// # }
-    /// let log = match Log::open(&durable, &path) {
-    ///     Err(LogError::Damaged { sequence, .. }) => Log::open_before(&durable, &path, sequence.into())?.0,
-    ///     opened => opened?.0,
-    /// };
+    /// let mut opened = Log::open(&durable, &path);
+    /// while let Err(LogError::Damaged { sequence, .. }) = opened {
+    ///     opened = Log::open_before(&durable, &path, sequence.into()); // or ask somebody
+    /// }
+    /// let (log, _) = opened?;
     /// # assert_eq!(log.records().map(|record| record.unwrap().data).collect::<Vec<_>>(), [b"one", b"two"]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

@@ -70,10 +70,13 @@ pub(super) fn open(
     }
     match whole(&folder, segments.clone()) {
         Ok(found) => go_on(system, folder, found),
-        Err(LogError::Damaged { sequence, .. }) if given_up == Some(Sequence(sequence)) => {
-            give_up(system, folder, &segments, sequence)
-        }
-        Err(error) => Err(error),
+        Err(error) => match given_up {
+            None => Err(error),
+            Some(Sequence(given_up)) => match left(&folder, &segments, error, given_up)? {
+                Left::Some(found) => go_on(system, folder, found),
+                Left::Nothing(header) => begin_anew(system, folder, &segments, header),
+            },
+        },
     }
 }
 
@@ -118,6 +121,15 @@ fn whole(folder: &Folder, mut segments: Vec<u64>) -> Result<Found, LogError> {
     if kept < segments[0] {
         return Err(damaged(folder, segments[0], 0, kept));
     }
+    check_all_but_last(folder, &segments, log)?;
+    let end = end_of(folder, &header, u64::MAX)?;
+    if end.dropped_bytes() > 0 && format::was_durable(&end.rest, log, end.last + 1) {
+        return Err(damaged(folder, newest, end.at, end.last + 1));
+    }
+    Ok(Found { segments, unneeded, behind: Vec::new(), header, end })
+}
+
+fn check_all_but_last(folder: &Folder, segments: &[u64], log: u64) -> Result<(), LogError> {
     for both in segments.windows(2) {
         let of = header_of(folder, both[0])?;
         if of.log != log {
@@ -131,11 +143,7 @@ fn whole(folder: &Folder, mut segments: Vec<u64>) -> Result<Found, LogError> {
             }
         }
     }
-    let end = end_of(folder, &header, u64::MAX)?;
-    if end.dropped_bytes() > 0 && format::was_durable(&end.rest, log, end.last + 1) {
-        return Err(damaged(folder, newest, end.at, end.last + 1));
-    }
-    Ok(Found { segments, unneeded, behind: Vec::new(), header, end })
+    Ok(())
 }
 
 /// Of segments that end before what is kept the removal was under way.
@@ -169,17 +177,33 @@ fn end_of(folder: &Folder, of: &Header, before: u64) -> Result<End, LogError> {
     Ok(End { file, last, at, write, rest })
 }
 
-/// Opens the log with the records before this one, which is the first that is damaged.
-fn give_up(
-    system: &dyn System,
-    folder: Folder,
-    all: &[u64],
-    sequence: u64,
-) -> Result<Opened, LogError> {
+/// What is left of a damaged log.
+enum Left {
+    Some(Found),
+    /// Nothing that is needed: it goes on with this.
+    Nothing(Header),
+}
+
+/// What is left without the record that is given up, if that is damaged and none before it is. `error` says which
+/// damage was found first: there may be another before it, which was not come to.
+fn left(folder: &Folder, all: &[u64], error: LogError, given_up: u64) -> Result<Left, LogError> {
+    let LogError::Damaged { mut sequence, .. } = error else { return Err(error) };
+    while sequence > given_up {
+        match left_before(folder, all, sequence) {
+            Err(LogError::Damaged { sequence: earlier, .. }) => sequence = earlier,
+            Err(error) => return Err(error),
+            Ok(_) => break,
+        }
+    }
+    if sequence == given_up { left_before(folder, all, sequence) } else { Err(error) }
+}
+
+/// What is before this record; an error where another one there is damaged.
+fn left_before(folder: &Folder, all: &[u64], sequence: u64) -> Result<Left, LogError> {
     // The newest one that can be read says most; where none can, it is another log.
-    let mut newest = Header { log: draw(&folder), first: sequence, kept: sequence };
+    let mut newest = Header { log: draw(folder), first: sequence, kept: sequence };
     for first in all {
-        match header_of(&folder, *first) {
+        match header_of(folder, *first) {
             Ok(header) => newest = header,
             Err(LogError::Damaged { .. }) => {}
             Err(error) => return Err(error),
@@ -192,20 +216,37 @@ fn give_up(
     let kept = kept.max(segments[0]);
     let behind = segments.split_off(segments.partition_point(|first| *first < sequence));
     let Some(&last) = segments.last().filter(|_| kept < sequence) else {
-        // Nothing is left that is needed.
         let first = kept.max(sequence);
-        let header = Header { log, first, kept: first };
-        let tail = folder.create(system, &header, &[], true);
-        let tail = tail.map_err(|failure| io(&folder, "make", first, failure.error))?;
-        let others: Vec<_> = all.iter().copied().filter(|other| *other != first).collect();
-        remove_behind(system, &folder, &others)?;
-        let dropped_bytes = 0;
-        let (kept, segments, last) = (first, vec![first], first - 1);
-        return Ok(Opened { folder, log, kept, segments, tail, last, dropped_bytes });
+        return Ok(Left::Nothing(Header { log, first, kept: first }));
     };
+    check_all_but_last(folder, &segments, log)?;
+    if header_of(folder, last)?.log != log {
+        return Err(damaged(folder, last, 0, last));
+    }
     let header = Header { log, first: last, kept };
-    let end = end_of(&folder, &header, sequence)?;
-    go_on(system, folder, Found { segments, unneeded, behind, header, end })
+    let end = end_of(folder, &header, sequence)?;
+    if end.last + 1 < sequence {
+        return Err(damaged(folder, last, end.at, end.last + 1));
+    }
+    Ok(Left::Some(Found { segments, unneeded, behind, header, end }))
+}
+
+/// A log of which nothing is left.
+fn begin_anew(
+    system: &dyn System,
+    folder: Folder,
+    all: &[u64],
+    header: Header,
+) -> Result<Opened, LogError> {
+    let Header { log, first, kept } = header;
+    let tail = folder.create(system, &header, &[], true);
+    let tail = tail.map_err(|failure| io(&folder, "make", first, failure.error))?;
+    let others: Vec<_> = all.iter().copied().filter(|other| *other != first).collect();
+    let lengths = others.iter().map(|other| folder.length_of(*other));
+    let dropped_bytes = lengths.sum();
+    remove_behind(system, &folder, &others)?;
+    let (segments, last) = (vec![first], first - 1);
+    Ok(Opened { folder, log, kept, segments, tail, last, dropped_bytes })
 }
 
 /// Those of whom the newest one says what is kept: that one at last, or what was cut off would be missed if the rest
