@@ -451,6 +451,24 @@ fn what_is_damaged_before_what_is_given_up_is_named_and_changes_nothing() {
     goes_on(&world, 1, &records, 2);
 }
 
+/// Nothing says then what is kept: all that is there may be.
+#[test]
+fn where_no_header_can_be_read_nothing_goes_that_was_not_named() {
+    let world = world();
+    let (all, records) = five(&world);
+    for path in &all {
+        let mut bytes = fs::read(path).unwrap();
+        bytes[20] ^= 1;
+        fs::write(path, bytes).unwrap();
+    }
+    let before = content(&world.path);
+    let error = Log::open_before(&world.durable, &world.path, 9.into()).unwrap_err();
+    assert!(matches!(error, LogError::Damaged { sequence: 1, .. }), "{error}");
+    assert_eq!(content(&world.path), before);
+    drop(Log::open_before(&world.durable, &world.path, 1.into()).unwrap());
+    goes_on(&world, 1, &records, 0);
+}
+
 /// A disk that removes so many files more.
 struct Keeps {
     disk: Disk,

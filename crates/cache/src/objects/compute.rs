@@ -6,7 +6,6 @@ use super::Cache;
 use super::cache::Inner;
 use super::group::Group;
 use super::removal::Cause;
-use super::requests::over;
 use super::shard::{Insertion, Shard};
 
 impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
@@ -20,7 +19,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
     ///
     /// # Panics
     ///
-    /// If `change` does, or the weigher: then nothing has changed.
+    /// If `change` does, the weigher, or what clones a value: then nothing has changed.
     ///
     /// ```
     /// # use homing_cache::Cache;
@@ -67,14 +66,18 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
     ) -> Option<V> {
         let common = &self.common;
         let hash = common.hash(&key);
-        let now = common.now();
         let mut gone = common.departures();
         // What is declared before the guard goes after it, also where the user's code panics.
         let _detached;
+        let (value, new);
         let mut shard = self.part(hash).shard.write();
         let found = shard.find(hash, &key);
-        let held = found.filter(|frame| !over(&shard, *frame, common));
-        let Some(value) = change(held.map(|frame| shard.entry(frame).value)) else {
+        // Once for all: what is over by now is not to be replaced as if it were not.
+        let now = common.now();
+        let is_over =
+            |frame| now.is_some_and(|now| shard.times.is_over(frame, now, common.lifetimes));
+        let held = found.filter(|frame| !is_over(*frame));
+        let Some(made) = change(held.map(|frame| shard.entry(frame).value)) else {
             _detached = shard.detach(hash, &key);
             if let Some(frame) = found {
                 let (key, value) = shard.remove(hash, frame);
@@ -83,7 +86,9 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
             }
             return None;
         };
-        let (weight, new) = (common.weigh(&key, &value), value.clone());
+        value = made;
+        let weight = common.weigh(&key, &value);
+        new = value.clone();
         _detached = shard.detach(hash, &key);
         let old =
             self.put(&mut shard, Insertion { hash, key, value, weight, group }, now, &mut gone);

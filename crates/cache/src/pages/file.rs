@@ -446,7 +446,7 @@ impl CachedFile {
 
     /// The parts of a range, in bytes, that may differ from what its backing has: of pages that are dirty, or just
     /// being written back. In order, and not next to each other. All that writes that have returned have written is
-    /// there, or had been written back by the time of the call.
+    /// there, or had been written back when it returns.
     ///
     /// # Errors
     /// [`FileError::OutOfRange`] where it is not within the file.

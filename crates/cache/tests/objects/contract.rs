@@ -1,9 +1,10 @@
 //! Each call by itself.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use homing_cache::{BuildError, Cache, Cause};
 
@@ -420,4 +421,49 @@ fn a_load_under_way_is_not_cached_over_what_is_computed() {
         assert_eq!((loaded, cache.peek(&1)), (1, made));
         cache.clear();
     }
+}
+
+#[test]
+fn what_is_over_is_not_computed_from() {
+    static NOW: AtomicU64 = AtomicU64::new(0);
+    let told = Told::default();
+    let tell = Arc::clone(&told);
+    let cache = Cache::builder()
+        .capacity(10)
+        .time_to_live(Duration::from_secs(60))
+        .clock(|| Duration::from_secs(NOW.load(Relaxed)))
+        .listener(move |key, value, cause| tell.lock().unwrap().push((key, value, cause)))
+        .build()
+        .unwrap();
+    for made in [Some("new"), None] {
+        cache.insert(1, "old");
+        told.lock().unwrap().clear();
+        NOW.fetch_add(60, Relaxed);
+        let change = |held: Option<&&'static str>| {
+            assert_eq!(held, None);
+            made
+        };
+        assert_eq!(cache.compute(1, change), made);
+        assert_eq!(*told.lock().unwrap(), [(1, "old", Cause::Expired)]);
+    }
+}
+
+/// Uses the cache when it goes.
+#[derive(Clone)]
+struct Uses(Cache<u32, Option<Arc<Uses>>>);
+
+impl Drop for Uses {
+    fn drop(&mut self) {
+        self.0.peek(&1);
+    }
+}
+
+#[test]
+fn what_was_made_where_computing_panics_goes_without_the_lock() {
+    let weigh = |_: &u32, value: &Option<Arc<Uses>>| if value.is_some() { panic!("no") } else { 1 };
+    let cache = Cache::builder().capacity(10).shards(1).weigher(weigh).build().unwrap();
+    let made = Some(Arc::new(Uses(cache.clone())));
+    let computed = catch_unwind(AssertUnwindSafe(|| cache.compute(1, |_| Some(made))));
+    assert!(computed.is_err());
+    assert!(cache.is_empty());
 }

@@ -283,7 +283,9 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
 pub(crate) fn merge(args: &MergeArgs) -> anyhow::Result<()> {
     let measures = experiments::merge(&args.folder)?;
     if let Some(path) = &args.report {
-        write_report(path, &measures, true)?;
+        let written = written::write(path, &experiments::report(&measures, true));
+        show(&measures, args.json)?;
+        return written;
     }
     show(&measures, args.json)
 }

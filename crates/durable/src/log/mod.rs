@@ -130,7 +130,9 @@ impl Log {
     /// [`Log::open`] of a damaged log, without what is damaged: gives up this record, which [`LogError::Damaged`] has
     /// named, and **all behind it**, for good; what is before, and not cut off, is kept. Best of a copy, or with
     /// one at hand. Where another record is damaged, as one before it that was not come to, nothing is changed and that
-    /// one is named; where none is, nothing is given up. So it may be called again after a crash in between.
+    /// one is named; where none is, nothing is given up. So it may be called again after a crash in between,
+    /// with the record that is named then. What the disk cannot read is an error, and no damage: copy the files first,
+    /// with zeroes in its place.
     ///
     /// The numbers that were given up are given to others: what has noted one of them elsewhere is to forget it.
     /// [`Recovery::dropped_bytes`] has the length of the segments that are gone in it. Where nothing that
@@ -155,14 +157,12 @@ impl Log {
     /// #     }
     /// #     drop(log);
     /// #     let segment = path.join(format!("{:020}.log", 1));
-    /// #     std::fs::OpenOptions::new().write(true).open(segment)?.write_all_at(b"?", 80)?;
+    /// #     std::fs::OpenOptions::new().write(true).open(segment)?.write_all_at(b"?", 60)?;
     /// # }
-    /// let mut opened = Log::open(&durable, &path);
-    /// while let Err(LogError::Damaged { sequence, .. }) = opened {
-    ///     opened = Log::open_before(&durable, &path, sequence.into()); // or ask somebody
-    /// }
-    /// let (log, _) = opened?;
-    /// # assert_eq!(log.records().map(|record| record.unwrap().data).collect::<Vec<_>>(), [b"one", b"two"]);
+    /// let Err(LogError::Damaged { sequence, .. }) = Log::open(&durable, &path) else { panic!() };
+    /// // Somebody has been asked, and there is a copy.
+    /// let (log, _) = Log::open_before(&durable, &path, sequence.into())?;
+    /// # assert_eq!(log.records().map(|record| record.unwrap().data).collect::<Vec<_>>(), [b"one"]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn open_before(

@@ -171,7 +171,7 @@ fn end_of(folder: &Folder, of: &Header, before: u64) -> Result<End, LogError> {
     let (last, at) = (scan.sequence, scan.at);
     // A segment begins with nothing that is cut off.
     let write = kept_at.map_or(scan.write, |kept_at| kept_at.max(scan.write));
-    // Not much: what was not committed, which somebody had in memory as a whole, and zeroes.
+    // Not much: what was not committed, which somebody had in memory as a whole, and zeroes; or what is given up.
     let mut rest = Vec::new();
     read_at(&file, at).read_to_end(&mut rest).map_err(io("read"))?;
     Ok(End { file, last, at, write, rest })
@@ -201,7 +201,7 @@ fn left(folder: &Folder, all: &[u64], error: LogError, given_up: u64) -> Result<
 /// What is before this record; an error where another one there is damaged.
 fn left_before(folder: &Folder, all: &[u64], sequence: u64) -> Result<Left, LogError> {
     // The newest one that can be read says most; where none can, it is another log.
-    let mut newest = Header { log: draw(folder), first: sequence, kept: sequence };
+    let mut newest = Header { log: draw(folder), first: sequence, kept: 1 };
     for first in all {
         match header_of(folder, *first) {
             Ok(header) => newest = header,
@@ -263,7 +263,7 @@ fn remove_behind(system: &dyn System, folder: &Folder, behind: &[u64]) -> Result
 /// clean, and ext4 may lose it even if it is written again in its place. All before it was durable. So
 /// the last write goes to a segment of its own, and nothing else is changed but that segments which are not needed go.
 fn go_on(system: &dyn System, folder: Folder, found: Found) -> Result<Opened, LogError> {
-    let Found { mut segments, unneeded, mut behind, header: of, end } = found;
+    let Found { mut segments, unneeded, behind, header: of, end } = found;
     let io = |action| {
         let path = folder.name_of(of.first);
         move |source| LogError::Io { action, path, source }
@@ -293,8 +293,6 @@ fn go_on(system: &dyn System, folder: Folder, found: Found) -> Result<Opened, Lo
     }
     let tail = created.map_err(|failure| io("write anew the end of")(failure.error))?;
     let dropped_bytes = end.dropped_bytes() + lengths;
-    // It may have taken the place of one.
-    behind.retain(|other| *other != first);
     remove_behind(system, &folder, &behind)?;
     if first > of.first {
         // What is behind in the one before is not needed any more, but who reads may have it open.

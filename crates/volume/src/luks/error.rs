@@ -110,8 +110,11 @@ pub enum LuksError {
         /// The sector size it must be a multiple of.
         sector_size: u32,
     },
-    /// The file system has no files that long.
-    #[error("{} cannot be made: its file system has no files of {length} bytes", path.display())]
+    /// No file may be that long.
+    #[error(
+        "{} cannot be made: its file system, or `ulimit -f`, allows no files of {length} bytes",
+        path.display()
+    )]
     TooLong {
         /// The file.
         path: PathBuf,
