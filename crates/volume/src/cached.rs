@@ -248,6 +248,10 @@ impl<B: Block> Block for Cached<B> {
     ) -> Result<Vec<Extent>, BlockError> {
         // First: what is written back after that is called allocated, be it by both.
         let unwritten = self.file.unwritten(offset, length).map_err(unwrap)?;
+        if unwritten.len() > STREWN {
+            // Who goes on asking would have all of them looked through each time. What fails here is tried again.
+            let _ = self.file.write_back(offset, length);
+        }
         let below = self.below.extents(offset, length, count_max)?;
         Ok(overlaid(offset, &below, &unwritten, count_max))
     }
@@ -257,6 +261,9 @@ impl<B: Block> Block for Cached<B> {
         CALL_NS + length / COPY_BYTES_PER_NS
     }
 }
+
+/// Parts of a range that are not written back, of which more are, before it is told what is allocated. Guessed.
+const STREWN: usize = 256;
 
 /// The extents from `offset` on, of which some parts are allocated in any case: the first `count_max`.
 fn overlaid(
@@ -394,6 +401,23 @@ mod tests {
         let mut data = [0; 4096];
         device.read(8192, &mut data).unwrap();
         assert_eq!(data, [7; 4096]);
+    }
+
+    #[test]
+    fn what_is_strewn_is_written_back_before_it_is_told_of() {
+        let cache = PageCache::builder(64 << 20).build().unwrap();
+        let group = cache.group("test").build();
+        let below = Bytes::new(Memory::new(8 << 20, 512));
+        let device = Cached::new(below, &cache, &group, WritePolicy::Back).unwrap();
+        let unwritten = || device.file.unwritten(0, 8 << 20).unwrap().len();
+        for parts in [STREWN, 2 * STREWN] {
+            for part in 0..parts as u64 {
+                device.write(part * 8192, &mut [7; 4096], Durability::Written).unwrap();
+            }
+            assert_eq!(unwritten(), parts);
+            device.extents(0, 8 << 20, 10).unwrap();
+            assert_eq!(unwritten(), if parts > STREWN { 0 } else { parts });
+        }
     }
 
     #[test]
