@@ -104,6 +104,8 @@ mod state;
 #[cfg(not(loom))]
 mod timers;
 #[cfg(not(loom))]
+mod usage;
+#[cfg(not(loom))]
 mod work;
 #[cfg(not(loom))]
 mod worker;

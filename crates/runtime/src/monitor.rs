@@ -3,7 +3,6 @@
 //! stalls. Between its looks it fires timers.
 
 use std::collections::HashMap;
-use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,6 +24,7 @@ use crate::slot::ThreadId;
 use crate::stall::Stalls;
 use crate::state::{Chosen, WorkqueueState};
 use crate::sync::lock;
+use crate::usage::Usage;
 
 /// Between two looks while items run for long.
 const INTERVAL_NS: u64 = 1_000_000;
@@ -130,20 +130,28 @@ struct Monitor<'a> {
 }
 
 /// What was seen of a thread whose item runs for long.
+#[derive(Clone, Copy)]
 struct Seen {
     running_since_ns: u64,
     at_ns: u64,
     usage: Usage,
+    /// When it was seen first, and what it had used by then.
+    first_ns: u64,
+    first_on_cpu_ns: u64,
     /// It has been counted as CPU-intensive.
     counted: bool,
 }
 
-/// A thread's use of CPUs, as the kernel tells.
-#[derive(Clone, Copy)]
-struct Usage {
-    on_cpu_ns: u64,
-    ready_ns: u64,
-    asleep_now: bool,
+impl Seen {
+    /// For how long its item has used a CPU by now. What it did before it was seen is taken to be like what it did
+    /// since, for as long as that.
+    fn used_ns(&self, on_cpu_ns: u64, now_ns: u64) -> u64 {
+        let seen_ns = on_cpu_ns.saturating_sub(self.first_on_cpu_ns);
+        let unseen_for_ns = self.first_ns.saturating_sub(self.running_since_ns);
+        let seen_for_ns = now_ns.saturating_sub(self.first_ns).max(1);
+        let before_ns = u128::from(seen_ns) * u128::from(unseen_for_ns) / u128::from(seen_for_ns);
+        seen_ns + seen_ns.min(before_ns as u64)
+    }
 }
 
 impl Monitor<'_> {
@@ -259,16 +267,26 @@ impl Monitor<'_> {
     fn look_at(&mut self, member: &Member, cpu: CpuId, running_since_ns: u64, now_ns: u64) {
         let tid = member.kernel_tid.load(Ordering::Relaxed);
         let Some(usage) = Usage::read(tid) else { return };
-        let before = self.seen.get(&member.id);
+        let before = self.seen.get(&member.id).copied();
         let before = before.filter(|seen| seen.running_since_ns == running_since_ns);
-        let mut counted = before.is_some_and(|seen| seen.counted);
+        let mut seen = before.unwrap_or(Seen {
+            running_since_ns,
+            at_ns: now_ns,
+            usage,
+            first_ns: now_ns,
+            first_on_cpu_ns: usage.on_cpu_ns,
+            counted: false,
+        });
         if let Some(before) = before {
+            let elapsed_ns = now_ns.saturating_sub(before.at_ns);
+            let since = usage.since(&before.usage, elapsed_ns);
             let verdict = tick(&Running {
                 running_for_ns: now_ns.saturating_sub(running_since_ns),
-                elapsed_ns: now_ns.saturating_sub(before.at_ns),
-                on_cpu_ns: usage.on_cpu_ns.saturating_sub(before.usage.on_cpu_ns),
-                ready_ns: usage.ready_ns.saturating_sub(before.usage.ready_ns),
-                asleep_now: usage.asleep_now,
+                used_ns: seen.used_ns(usage.on_cpu_ns, now_ns),
+                elapsed_ns,
+                on_cpu_ns: since.on_cpu_ns,
+                ready_ns: since.ready_ns,
+                asleep_now: since.asleep_now,
                 cpu_intensive_ns: self.shared.settings.cpu_intensive_ns.load(Ordering::Relaxed),
             });
             match verdict {
@@ -278,7 +296,7 @@ impl Monitor<'_> {
                     }
                 }
                 Verdict::CpuIntensive => {
-                    if !std::mem::replace(&mut counted, true) {
+                    if !std::mem::replace(&mut seen.counted, true) {
                         self.count(member, |workqueue| &workqueue.cpu_intensive);
                     }
                     if self.is_in_the_way(member, cpu, now_ns) {
@@ -288,7 +306,9 @@ impl Monitor<'_> {
                 Verdict::Fine => {}
             }
         }
-        let seen = Seen { running_since_ns, at_ns: now_ns, usage, counted };
+        if usage.tells_more(&seen.usage) {
+            (seen.at_ns, seen.usage) = (now_ns, usage);
+        }
         self.seen.insert(member.id, seen);
     }
 
@@ -451,51 +471,32 @@ impl Monitor<'_> {
     }
 }
 
-/// A tick of `stat`: a hundredth of a second in the interface of all systems that we run on.
-const TICK_NS: u64 = 10_000_000;
-
-impl Usage {
-    /// Reads `schedstat`, which counts nanoseconds but stands still while the thread runs, and
-    /// the state in `stat`, which tells whether it does.
-    fn read(tid: u32) -> Option<Self> {
-        let told = |file| fs::read_to_string(format!("/proc/self/task/{tid}/{file}")).ok();
-        Self::parse(told("schedstat").as_deref(), &told("stat")?)
-    }
-
-    fn parse(schedstat: Option<&str>, stat: &str) -> Option<Self> {
-        // The name before it may hold anything, also brackets.
-        let (_, after_name) = stat.rsplit_once(')')?;
-        let mut words = after_name.split_ascii_whitespace();
-        let asleep_now = matches!(words.next()?, "S" | "D" | "T");
-        let mut numbers = schedstat.unwrap_or_default().split_ascii_whitespace();
-        let mut number = || numbers.next()?.parse().ok();
-        let nanoseconds = number().zip(number()).filter(|(on_cpu_ns, _)| *on_cpu_ns > 0);
-        // Kernels without CONFIG_SCHED_INFO have zeroes there: user and system time in ticks, then, and
-        // nothing of the time when it was ready, at which it does not sleep.
-        let (on_cpu_ns, ready_ns) = nanoseconds.or_else(|| {
-            let mut ticks = words.skip(10).map_while(|word| word.parse::<u64>().ok());
-            Some(((ticks.next()? + ticks.next()?) * TICK_NS, 0))
-        })?;
-        Some(Self { on_cpu_ns, ready_ns, asleep_now })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn kernels_that_count_no_nanoseconds_have_ticks() {
-        let stat = "7 (a) b) S 1 7 7 0 -1 64 19 0 0 0 250 30 0 0 20 0 1 0 99";
-        let read = |schedstat| {
-            let usage = Usage::parse(schedstat, stat).unwrap();
-            assert!(usage.asleep_now);
-            (usage.on_cpu_ns, usage.ready_ns)
+    fn what_an_item_used_before_it_was_seen_is_taken_to_be_like_what_it_used_since() {
+        const MS: u64 = 1_000_000;
+        let seen = |first_ns| {
+            let usage = Usage::default();
+            let running_since_ns = 100 * MS;
+            Seen {
+                running_since_ns,
+                at_ns: first_ns,
+                usage,
+                first_ns,
+                first_on_cpu_ns: 0,
+                counted: false,
+            }
         };
-        assert_eq!(read(Some("1234 56 7\n")), (1234, 56));
-        assert_eq!(read(Some("0 0 0\n")), (2_800_000_000, 0));
-        assert_eq!(read(None), (2_800_000_000, 0));
-        assert!(Usage::parse(None, "7 (a) R 1").is_none());
-        assert!(!Usage::parse(Some("1 2 3"), "7 (a) R 1").unwrap().asleep_now);
+        let used = |unseen: u64, for_ms: u64, on_cpu: u64| {
+            let first_ns = (100 + unseen) * MS;
+            seen(first_ns).used_ns(on_cpu * MS, first_ns + for_ms * MS) / MS
+        };
+        assert_eq!(used(4, 6, 6), 10, "it ran all the time");
+        assert_eq!(used(4, 12, 3), 4, "others ran, too");
+        assert_eq!(used(20, 2, 2), 4, "no more than was seen");
+        assert_eq!(used(4, 0, 0), 0);
     }
 }

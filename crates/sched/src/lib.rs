@@ -94,7 +94,7 @@ pub use record::{Asked, Decided, Record, Recording};
 pub use search::{SLEEP_COST_NS, Search};
 pub use snapshot::{Snapshot, Waiting};
 pub use tick::{
-    BLOCKED_NS, CPU_INTENSIVE_NS, OCCUPIED_TICK_AGE_NS, Running, TICK_AGE_NS, Verdict, overdue,
-    tick,
+    BLOCKED_NS, CPU_INTENSIVE_NS, OCCUPIED_TICK_AGE_NS, Running, TICK_AGE_NS, Verdict, is_stranded,
+    overdue, tick,
 };
 pub use wake_delay::WakeDelays;

@@ -26,6 +26,8 @@ pub const OCCUPIED_TICK_AGE_NS: u64 = 4 * TICK_AGE_NS;
 pub struct Running {
     /// How long ago the item began.
     pub running_for_ns: u64,
+    /// For how long it has used a CPU since, about.
+    pub used_ns: u64,
     /// Between the last tick and this one: how long that was,
     pub elapsed_ns: u64,
     /// how long the thread was on a CPU,
@@ -57,6 +59,7 @@ pub enum Verdict {
 /// // In the last millisecond the thread was on no CPU, did not want one, and sleeps now.
 /// let asleep = Running {
 ///     running_for_ns: 3_000_000,
+///     used_ns: 2_000_000,
 ///     elapsed_ns: 1_000_000,
 ///     on_cpu_ns: 0,
 ///     ready_ns: 0,
@@ -66,7 +69,7 @@ pub enum Verdict {
 /// assert_eq!(tick(&asleep), Verdict::Blocked);
 /// let busy = Running { on_cpu_ns: 1_000_000, asleep_now: false, ..asleep };
 /// assert_eq!(tick(&busy), Verdict::Fine);
-/// assert_eq!(tick(&Running { running_for_ns: 10_000_000, ..busy }), Verdict::CpuIntensive);
+/// assert_eq!(tick(&Running { used_ns: 10_000_000, ..busy }), Verdict::CpuIntensive);
 /// ```
 pub fn tick(running: &Running) -> Verdict {
     let asleep_ns = running.elapsed_ns.saturating_sub(running.on_cpu_ns + running.ready_ns);
@@ -75,7 +78,7 @@ pub fn tick(running: &Running) -> Verdict {
     if still && running.running_for_ns >= BLOCKED_NS {
         return Verdict::Blocked;
     }
-    if running.cpu_intensive_ns > 0 && running.running_for_ns >= running.cpu_intensive_ns {
+    if running.cpu_intensive_ns > 0 && running.used_ns >= running.cpu_intensive_ns {
         return Verdict::CpuIntensive;
     }
     Verdict::Fine
@@ -129,6 +132,28 @@ pub fn overdue(layout: &Layout, facts: &impl Facts) -> Option<CpuId> {
             at_home.or_else(|| nearest(&pullers(layout, facts, queue, &pod, &idle)))
         })
     })
+}
+
+/// Whether none of the CPUs of `staffed`, which have a thread, may take the items of a queue: where no thread can be had
+/// for the others, one of those has to leave its CPU for them.
+///
+/// ```
+/// use homing_sched::{Affinity, Attributes, Features, Layout, PoolId, QueueId, Snapshot, is_stranded};
+/// use homing_topology::{CpuId, Machine, Scope};
+///
+/// let layout = Layout::new(&Machine::from_grid("1x2x1")?).ok_or("no CPU")?;
+/// let attributes = Attributes::new(Affinity { scope: Scope::Cpu, strict: false });
+/// let mut facts = Snapshot::new(&layout, &[attributes]);
+/// let queue = QueueId { pool: PoolId(0), leader: CpuId::new(0).ok_or("?")? };
+/// assert!(!is_stranded(&layout, &facts, queue, &"1".parse()?), "CPU 1 pulls");
+/// facts.features = Features::ALL.without(Features::SWQUEUE);
+/// assert!(is_stranded(&layout, &facts, queue, &"1".parse()?));
+/// assert!(!is_stranded(&layout, &facts, queue, &"0-1".parse()?));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn is_stranded(layout: &Layout, facts: &impl Facts, queue: QueueId, staffed: &CpuSet) -> bool {
+    let pod = Pod::of(layout, facts, queue);
+    !pod.cpus().intersects(staffed) && pullers(layout, facts, queue, &pod, staffed).is_empty()
 }
 
 #[cfg(test)]
@@ -196,6 +221,7 @@ mod tests {
     fn tells_blocked_from_starved_from_busy() {
         let base = Running {
             running_for_ns: 3_000_000,
+            used_ns: 2_000_000,
             elapsed_ns: 1_000_000,
             on_cpu_ns: 0,
             ready_ns: 0,
@@ -208,8 +234,10 @@ mod tests {
         assert_eq!(tick(&Running { asleep_now: false, ..base }), Verdict::Fine, "it runs");
         let busy = Running { on_cpu_ns: 990_000, ..base };
         assert_eq!(tick(&busy), Verdict::Fine);
-        let long = Running { running_for_ns: 10_000_000, ..busy };
+        let long = Running { used_ns: 10_000_000, ..busy };
         assert_eq!(tick(&long), Verdict::CpuIntensive);
+        let mostly_starved = Running { running_for_ns: 60_000_000, ..busy };
+        assert_eq!(tick(&mostly_starved), Verdict::Fine);
         assert_eq!(tick(&Running { cpu_intensive_ns: 0, ..long }), Verdict::Fine);
     }
 }

@@ -66,6 +66,7 @@ fn decide(layout: &Layout, facts: &Snapshot, queue: QueueId, cpu: CpuId, shares:
     });
     tick(&Running {
         running_for_ns: 20_000_000,
+        used_ns: 15_000_000,
         elapsed_ns: 2_000_000,
         on_cpu_ns: 0,
         ready_ns: 0,
