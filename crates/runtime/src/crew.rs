@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::time::Duration;
 
 use homing_sched::{Facts, Idle};
 use homing_topology::{CpuId, CpuSet};
 
 use crate::affinity::NOWHERE;
+use crate::clock::now_ns;
 use crate::dispatch::Dispatch;
 use crate::help::Asked;
 use crate::item::Hand;
@@ -30,6 +31,8 @@ pub(crate) struct Member {
     pub(crate) running_since_ns: AtomicU64,
     /// The workqueue whose item it runs.
     pub(crate) workqueue: AtomicU32,
+    /// The address of the item that it runs, or has run last.
+    pub(crate) item: AtomicUsize,
     /// A workqueue of whose items some have ended since the others last heard of it; 0: none.
     pub(crate) unsettled: AtomicU32,
     pub(crate) away: Away,
@@ -74,11 +77,29 @@ struct Roll {
     spares: Vec<Arc<Member>>,
     /// Claimed CPUs for which there was no thread.
     unfilled: CpuSet,
+    refusals: Option<Refusals>,
     last_id: u32,
     closed: bool,
 }
 
+/// Threads have been refused since, and lately.
+#[derive(Clone, Copy, Debug)]
+struct Refusals {
+    since_ns: u64,
+    last_ns: u64,
+}
+
+/// After so long without one, another refusal is the first one again.
+const REFUSALS_NS: u64 = 1_000_000_000;
+
 impl Roll {
+    fn is_refused(&mut self) {
+        let last_ns = now_ns();
+        let before = self.refusals.filter(|it| last_ns.saturating_sub(it.last_ns) < REFUSALS_NS);
+        let since_ns = before.map_or(last_ns, |it| it.since_ns);
+        self.refusals = Some(Refusals { since_ns, last_ns });
+    }
+
     /// Whether a spare may leave: another one stays, and as many threads as there are CPUs.
     fn has_too_many(&self, shared: &Shared) -> bool {
         self.spares.len() > 1 && self.members.len() > shared.dispatch.active().len()
@@ -180,6 +201,7 @@ impl Crew {
         let mut roll = lock(&self.roll);
         match created {
             Ok(handle) => {
+                roll.refusals = None;
                 // It may have left already.
                 if let Some((_, place)) = roll.members.get_mut(&id) {
                     *place = Some(handle);
@@ -188,6 +210,7 @@ impl Crew {
             }
             Err(error) => {
                 roll.members.remove(&id);
+                roll.is_refused();
                 drop(roll);
                 self.refused.fetch_add(1, Ordering::Relaxed);
                 if let Some(cpu) = assigned {
@@ -298,14 +321,22 @@ impl Crew {
                 .any(|cpu| dispatch.slot(cpu).is_vacant() && dispatch.is_ripe(cpu, Idle::Any))
     }
 
-    /// Asks a thread that waits for an item to serve a CPU meanwhile, if there is one: the youngest. Whether it
-    /// did.
+    /// Asks a thread that waits for an item to serve a CPU meanwhile, if there is one: the youngest, of those that
+    /// have stack left for anything if there are such. Whether it did.
     pub(crate) fn ask_for_help(&self, cpu: CpuId) -> bool {
         let roll = lock(&self.roll);
         let threads = roll.members.values().rev();
-        let mut threads = threads.filter_map(|(member, thread)| Some((member, thread.as_ref()?)));
-        let asked = threads.find(|(member, _)| member.asked.ask(cpu));
+        let threads = threads.filter_map(|(member, thread)| Some((member, thread.as_ref()?)));
+        let ask = |narrow| threads.clone().find(|(member, _)| member.asked.ask(cpu, narrow));
+        let asked = ask(false).or_else(|| ask(true));
         asked.map(|(_, thread)| thread.thread().unpark()).is_some()
+    }
+
+    /// For how long no thread could be created, in nanoseconds; `None` where one could, or nobody has tried lately.
+    pub(crate) fn refused_for_ns(&self, now_ns: u64) -> Option<u64> {
+        let refusals = lock(&self.roll).refusals?;
+        let lately = now_ns.saturating_sub(refusals.last_ns) < REFUSALS_NS;
+        lately.then(|| now_ns.saturating_sub(refusals.since_ns))
     }
 
     /// Gives a CPU that waits for a thread to one that helps out. Whether it did wait.
@@ -330,6 +361,7 @@ impl Member {
             hand: Hand::new(),
             running_since_ns: AtomicU64::new(0),
             workqueue: AtomicU32::new(0),
+            item: AtomicUsize::new(0),
             unsettled: AtomicU32::new(0),
             away: Away::default(),
             kernel_tid: AtomicU32::new(0),

@@ -15,8 +15,8 @@ use crate::state::Mode;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock, thread};
 use crate::worker::blocking;
 
-/// Who has used so many quarters of its stack lets others run what it waits for.
-const STACK_QUARTERS_MAX: usize = 2;
+/// Who has used so many eighths of its stack lets others run what it waits for.
+const STACK_EIGHTHS_MAX: usize = 4;
 
 /// Waits for an item or a future and hands over its result: `await` it, or [`JoinHandle::join`].
 ///
@@ -87,8 +87,8 @@ impl<T: Send> JoinHandle<T> {
     /// workqueue drained or ended, or the runtime shut down before it had run.
     ///
     /// # Panics
-    /// From an item of the same [ordered](crate::WorkqueueBuilder::ordered) workqueue, if this one
-    /// has not ended: it would wait for itself.
+    /// From this item itself, or from one of the same [ordered](crate::WorkqueueBuilder::ordered) workqueue, if this
+    /// one has not ended: it would wait for itself. So would one that is run on top of this one, for want of threads.
     pub fn join(self) -> Result<T, JoinError> {
         self.check_may_wait();
         self.join_anyway()
@@ -102,13 +102,21 @@ impl<T: Send> JoinHandle<T> {
         if self.is_finished() || !local::runs_item_of(number) {
             return;
         }
+        if let Of::Closure(joined) = &self.of {
+            assert!(
+                !local::runs_item_at(joined.address()),
+                "an item waits for itself{}",
+                local::beneath_note()
+            );
+        }
         let Some(local) = local::current() else { return };
         let workqueue = local.shared.workqueues.find(number);
         if let Some(workqueue) = workqueue.filter(|workqueue| workqueue.kinds.ordered) {
             panic!(
                 "an item of the ordered workqueue {} waits for another one of it, which waits for \
-                 the first to end",
-                workqueue.name
+                 the first to end{}",
+                workqueue.name,
+                local::beneath_note()
             );
         }
     }
@@ -205,7 +213,7 @@ impl<T: Send> JoinHandle<T> {
     /// On a worker of the item's runtime: runs it, unless somebody else has begun it.
     fn run_here(&self) {
         let Of::Closure(joined) = &self.of else { return };
-        if joined.is_done() || local::stack_quarters() >= STACK_QUARTERS_MAX {
+        if joined.is_done() || local::stack_eighths() >= STACK_EIGHTHS_MAX {
             return;
         }
         let Some(known) = local::known(joined.tag().workqueue()) else { return };
@@ -215,7 +223,8 @@ impl<T: Send> JoinHandle<T> {
             return;
         }
         // Whoever comes to what is left of it in the queue notes that it has ended.
-        local::nest(Nested::Item(workqueue.number), || joined.run_here(&*known.books));
+        let own = Nested::Item(workqueue.number, joined.address());
+        local::nest(own, || joined.run_here(&*known.books));
     }
 }
 

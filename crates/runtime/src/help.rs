@@ -1,23 +1,26 @@
 //! What a thread does that waits for an item of its runtime when no thread can be had to run it.
 //!
-//! While it waits its CPU is free, and a spare thread serves it. Where there is none, and none can
-//! be created, the monitor asks one of those that wait: that one serves the CPU on top of the item
+//! While it waits its CPU is free, and a spare thread serves it. Where there is none, and none could
+//! be created for a while, the monitor asks one of those that wait: that one serves the CPU on top of the item
 //! that waits, until what it waits for is there or nothing is left to do. Else items that wait for
 //! others could hold all threads there are, for ever.
 //!
 //! Only where nobody else can, because an item that is run on top of another one must not wait for
-//! what that one holds.
+//! that one, or for what it holds: neither would ever go on, also when threads can be had again. Who does by
+//! [`JoinHandle::join`](crate::JoinHandle::join) or a flush panics; the rest nobody can see. So a single refusal is not
+//! enough; and what somebody waits for, and steps of futures, which seldom wait, are run first. Where a stack is used up for the
+//! most part, nothing else is.
 //!
 //! One word for each thread says how it stands:
 //!
 //! ```text
-//! 0 --the thread begins to wait--> WAITS --the monitor asks--> CPU --the thread takes it--> WAITS
-//!                                  WAITS, CPU --the waiting is over--> 0
+//! 0 --the thread begins to wait--> WAITS, NARROW --the monitor asks--> CPU --the thread takes it--> WAITS, NARROW
+//!                                  WAITS, NARROW, CPU --the waiting is over--> 0
 //! ```
 //!
-//! Who asks unparks the thread after the change; who waits looks after each poll, before it parks:
-//! so a request is not slept through. One that comes as the waiting ends is dropped: the monitor
-//! asks again as long as there is need.
+//! `NARROW`: it runs only what somebody waits for. Who asks unparks the thread after the change; who waits looks after
+//! each poll, before it parks: so a request is not slept through. One that comes as the waiting ends is dropped: the
+//! monitor asks again as long as there is need.
 
 use std::sync::Arc;
 
@@ -27,29 +30,34 @@ use crate::crew::Member;
 use crate::local;
 use crate::shared::Shared;
 use crate::sync::{AtomicU32, Ordering};
-use crate::worker;
+use crate::worker::{self, Serves};
 
-/// Who has used so many quarters of its stack runs nothing more on top of it. Who waits for an item runs it on its own
-/// stack up to half of that ([`JoinHandle::join`](crate::JoinHandle::join)), so that some is left for helping out.
-const STACK_QUARTERS_MAX: usize = 3;
+/// Who has used so many eighths of its stack runs only what somebody waits for on top of it. Who waits for an item runs
+/// it on its own stack up to half of that ([`JoinHandle::join`](crate::JoinHandle::join)), so that some is left for
+/// helping out.
+const STACK_EIGHTHS_NARROW: usize = 6;
+
+/// Who has used so many runs nothing more.
+const STACK_EIGHTHS_MAX: usize = 7;
 
 const WAITS: u32 = 1;
+const NARROW: u32 = 2;
 /// A CPU's number and this.
-const ASKED: u32 = 2;
+const ASKED: u32 = 3;
 
 /// A member's word.
 #[derive(Debug, Default)]
 pub(crate) struct Asked(AtomicU32);
 
 impl Asked {
-    /// Asks the thread to serve a CPU, if it waits and was not asked yet. Whether it does.
-    pub(crate) fn ask(&self, cpu: CpuId) -> bool {
-        let asked = ASKED + cpu.index() as u32;
-        self.0.compare_exchange(WAITS, asked, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    /// Asks the thread to serve a CPU, if it waits, that way, and was not asked yet. Whether it does.
+    pub(crate) fn ask(&self, cpu: CpuId, narrow: bool) -> bool {
+        let (waits, asked) = (if narrow { NARROW } else { WAITS }, ASKED + cpu.index() as u32);
+        self.0.compare_exchange(waits, asked, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    fn take(&self) -> Option<CpuId> {
-        let word = self.0.swap(WAITS, Ordering::AcqRel);
+    fn take(&self, waits: u32) -> Option<CpuId> {
+        let word = self.0.swap(waits, Ordering::AcqRel);
         word.checked_sub(ASKED).and_then(|number| CpuId::new(number as usize))
     }
 }
@@ -58,26 +66,36 @@ impl Asked {
 pub(crate) struct Waits {
     shared: Arc<Shared>,
     member: Arc<Member>,
+    /// The word while it waits; 0: there is too much on the stack already.
+    word: u32,
 }
 
 impl Waits {
-    /// `None` on other threads, and where there is too much on the stack already.
+    /// `None` on other threads.
     pub(crate) fn begin() -> Option<Self> {
         let local::Local { shared, member } = local::current()?;
-        (local::stack_quarters() < STACK_QUARTERS_MAX).then_some(Self { shared, member })
+        let word = match local::stack_eighths() {
+            STACK_EIGHTHS_MAX.. => 0,
+            STACK_EIGHTHS_NARROW.. => NARROW,
+            _ => WAITS,
+        };
+        Some(Self { shared, member, word })
     }
 
     /// To be called before each sleep: whether something was run instead, until there was nothing
     /// left or `is_over`.
     pub(crate) fn helped(&self, is_over: impl Fn() -> bool) -> bool {
-        let (crew, asked) = (&self.shared.crew, self.member.asked.take());
-        if let Some(cpu) = asked {
-            worker::help(&self.shared, &self.member, cpu, is_over);
-        } else if crew.refused.load(Ordering::Relaxed) > 0 && crew.is_short() {
+        let (crew, asked) = (&self.shared.crew, self.member.asked.take(self.word));
+        if let Some(cpu) = asked.filter(|_| self.word != 0) {
+            let what = if self.word == NARROW { Serves::Wanted } else { Serves::Anything };
+            worker::help(&self.shared, &self.member, cpu, what, is_over);
+            return true;
+        }
+        if crew.refused.load(Ordering::Relaxed) > 0 && crew.is_short() {
             // The monitor may have looked for one that waits just before.
             self.shared.monitor.call();
         }
-        asked.is_some()
+        false
     }
 }
 

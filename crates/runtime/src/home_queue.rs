@@ -162,8 +162,8 @@ impl HomeQueue {
         Some((taken, age))
     }
 
-    /// Takes the first item of one workqueue: for its rescuer.
-    pub(crate) fn extract(&self, workqueue: u32) -> Option<Item> {
+    /// Takes the first item that is one of those.
+    pub(crate) fn extract(&self, is_one: impl Fn(&Item) -> bool) -> Option<Item> {
         let mut items = lock(&self.items);
         let mut taken = None;
         items.lanes.sift(|mut all| {
@@ -175,7 +175,7 @@ impl HomeQueue {
                 && let Some(batch) = all.pop_front()
             {
                 for item in batch {
-                    if taken.is_none() && item.tag().workqueue() == workqueue {
+                    if taken.is_none() && is_one(&item) {
                         taken = Some(item);
                         continue;
                     }
@@ -263,6 +263,10 @@ mod tests {
         lone(Tag::new(number, 0), || ())
     }
 
+    fn of(number: u32) -> impl Fn(&Item) -> bool {
+        move |item| item.tag().workqueue() == number
+    }
+
     fn items(numbers: std::ops::Range<u32>) -> Sealed {
         let mut batch = Batch::default();
         numbers.for_each(|number| batch.push(item(number)));
@@ -317,7 +321,7 @@ mod tests {
             let cpu = Some(number as usize % 4).filter(|cpu| *cpu < 3);
             assert!(queue.push(cpu, item(number % 2)).is_ok());
         }
-        assert_eq!((0..9).filter_map(|_| queue.extract(1)).count(), 4);
+        assert_eq!((0..9).filter_map(|_| queue.extract(of(1))).count(), 4);
         let (taken, _) = queue.take(Some(1)).unwrap_or_else(|| panic!("5 are left"));
         assert!(queue.put_back(taken).is_ok());
         assert_eq!(queue.waiting(), 5);
@@ -346,9 +350,9 @@ mod tests {
             assert!(queue.push_all(Some(0), items(0..4)).is_ok());
         }
         for _ in 0..2 {
-            assert_eq!(queue.extract(2).map(|item| item.tag().workqueue()), Some(2));
+            assert_eq!(queue.extract(of(2)).map(|item| item.tag().workqueue()), Some(2));
         }
-        assert!(queue.extract(7).is_none());
+        assert!(queue.extract(of(7)).is_none());
         assert_eq!(queue.waiting(), 10);
         let rest: Vec<_> =
             std::iter::from_fn(|| queue.take(Some(0))).flat_map(|(b, _)| b).collect();

@@ -81,21 +81,33 @@ pub(crate) fn known(number: u32) -> Option<Rc<Known>> {
 /// What runs on this thread within the item that its worker took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Nested {
-    /// An item of this workqueue, which an item runs because it waits for it.
-    Item(u32),
+    /// An item of this workqueue, at this address, which an item runs because it waits for it.
+    Item(u32, usize),
     /// The work item at this address.
     Work(usize),
-    /// An item of this workqueue, beneath items that it does not wait for: its thread helps out.
-    Beneath(u32),
+    /// An item of this workqueue, at this address, beneath items that it does not wait for: its thread helps out.
+    Beneath(u32, usize),
+}
+
+impl Nested {
+    /// The item, by its workqueue and its address.
+    fn item(self) -> Option<(u32, usize)> {
+        match self {
+            Self::Item(workqueue, address) | Self::Beneath(workqueue, address) => {
+                Some((workqueue, address))
+            }
+            Self::Work(_) => None,
+        }
+    }
 }
 
 /// The workqueue of the item that this thread runs, and of those that wait for that one.
 pub(crate) fn on_top() -> Vec<u32> {
     let nested = NESTED.try_with(|nested| nested.borrow().clone()).unwrap_or_default();
-    let on_top = nested.rsplit(|nested| matches!(nested, Nested::Beneath(_))).next();
+    let on_top = nested.rsplit(|nested| matches!(nested, Nested::Beneath(..))).next();
     let on_top = on_top.unwrap_or_default().iter().filter_map(|nested| match nested {
-        Nested::Item(workqueue) => Some(*workqueue),
-        Nested::Work(_) | Nested::Beneath(_) => None,
+        Nested::Item(workqueue, _) => Some(*workqueue),
+        Nested::Work(_) | Nested::Beneath(..) => None,
     });
     taken().into_iter().filter(|number| *number != 0).chain(on_top).collect()
 }
@@ -103,20 +115,42 @@ pub(crate) fn on_top() -> Vec<u32> {
 /// Whether there is an item of the workqueue on this thread's stack: one that cannot end before what
 /// runs now.
 pub(crate) fn runs_item_of(workqueue: u32) -> bool {
-    let nested = |kind: fn(u32) -> Nested| runs_nested(kind(workqueue));
-    taken() == Some(workqueue) || nested(Nested::Item) || nested(Nested::Beneath)
+    taken() == Some(workqueue)
+        || runs_nested(|nested| nested.item().is_some_and(|it| it.0 == workqueue))
 }
 
-/// Whether this thread runs this within the item that it has taken.
-pub(crate) fn runs_nested(what: Nested) -> bool {
-    NESTED.try_with(|nested| nested.borrow().contains(&what)).unwrap_or(false)
+/// Whether the item at this address is on this thread's stack.
+pub(crate) fn runs_item_at(address: usize) -> bool {
+    let taken = LOCAL.try_with(|local| {
+        let local = local.borrow();
+        // The workqueue tells whether it runs one at all.
+        let running = local.as_ref().filter(|it| it.member.workqueue.load(Ordering::Relaxed) != 0);
+        running.map(|it| it.member.item.load(Ordering::Relaxed))
+    });
+    taken.ok().flatten() == Some(address)
+        || runs_nested(|nested| nested.item().is_some_and(|it| it.1 == address))
 }
 
-/// How many quarters of its stack this thread of a runtime uses, about: items may run on top of each other,
+/// What to add to a complaint that an item would wait for itself: it may know nothing of the other one.
+pub(crate) fn beneath_note() -> &'static str {
+    if runs_nested(|nested| matches!(nested, Nested::Beneath(..))) {
+        "; it may be that of an item beneath this one, which waits and whose thread helps out, as no thread can be \
+         created"
+    } else {
+        ""
+    }
+}
+
+/// Whether this thread runs such a thing within the item that it has taken.
+pub(crate) fn runs_nested(what: impl Fn(Nested) -> bool) -> bool {
+    NESTED.try_with(|nested| nested.borrow().iter().any(|it| what(*it))).unwrap_or(false)
+}
+
+/// How many eighths of its stack this thread of a runtime uses, about: items may run on top of each other,
 /// and a stack has an end.
-pub(crate) fn stack_quarters() -> usize {
+pub(crate) fn stack_eighths() -> usize {
     let stack = STACK_BEGINS.try_with(Cell::get).ok().zip(STACK_SIZE.try_with(Cell::get).ok());
-    stack.map_or(0, |(begins, size)| begins.abs_diff(stack_place()).saturating_mul(4) / size)
+    stack.map_or(0, |(begins, size)| begins.abs_diff(stack_place()).saturating_mul(8) / size)
 }
 
 fn stack_place() -> usize {

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use homing_sched::{
-    Attributes, BLOCKED_NS, Facts, PoolId, PoolSet, Running, TRIAL_NS, Verdict, WINDOW_NS, tick,
+    Attributes, BLOCKED_NS, Facts, PoolId, PoolSet, QueueId, Running, TRIAL_NS, Verdict, WINDOW_NS,
+    is_stranded, tick,
 };
 use homing_topology::{Allowed, CpuId, CpuSet};
 
@@ -50,6 +51,10 @@ const QUOTA_NS: u64 = 1_000_000_000;
 
 /// The most CPUs woken at a look for items that are overdue.
 const WAKES_MAX: usize = 8;
+
+/// For so long no thread must have been to be had before others than its own are run on top of an item. Model time does
+/// not pass while the monitor sleeps.
+const PATIENCE_NS: u64 = if cfg!(shuttle) { 0 } else { MAYDAY_NS };
 
 /// Items that run for longer are watched, and what was taken with them goes back.
 const LONG_NS: u64 = BLOCKED_NS / 2;
@@ -331,36 +336,49 @@ impl Monitor<'_> {
         if workqueue.kinds.per_cpu {
             return true;
         }
-        self.strict_items_wait(cpu, Some(workqueue.mode().pool()), now_ns)
+        self.bound_items_wait(cpu, Some(workqueue.mode().pool()), now_ns, |_| false)
     }
 
-    /// Where no thread can be had, lets one that waits for an item run others: where nobody else can. Where none
-    /// waits, one that is parked leaves its CPU for another ([`Crew::needs_thread`](crate::crew::Crew::needs_thread)).
+    /// Where no thread can be had, lets one that waits for an item run others: where nobody else can, and not at once. Where
+    /// none waits, one that is parked leaves its CPU for another ([`Crew::needs_thread`](crate::crew::Crew::needs_thread)).
     fn ask_for_help(&self, now_ns: u64) {
         let (crew, dispatch) = (&self.shared.crew, &self.shared.dispatch);
         let short = crew.unfilled();
         if short.is_empty() {
             return;
         }
-        let alone = dispatch.slots().all(|(_, slot)| slot.owner().is_none());
-        for cpu in short.iter().filter(|cpu| alone || self.strict_items_wait(*cpu, None, now_ns)) {
-            if !crew.ask_for_help(cpu) && crew.needs_thread(dispatch) {
+        let for_long = crew.refused_for_ns(now_ns).is_some_and(|ns| ns >= PATIENCE_NS);
+        let owned = dispatch.slots().filter(|(_, slot)| slot.owner().is_some());
+        let staffed: CpuSet = owned.map(|(cpu, _)| cpu).collect();
+        let alone = |queue| is_stranded(dispatch.layout(), dispatch, queue, &staffed);
+        for cpu in short
+            .iter()
+            .filter(|cpu| staffed.is_empty() || self.bound_items_wait(*cpu, None, now_ns, alone))
+        {
+            let asked = for_long && crew.ask_for_help(cpu);
+            if !asked && crew.needs_thread(dispatch) {
                 dispatch.wake_any(&**self.shared);
             }
         }
     }
 
-    /// Whether strict items, of other pools than this one, have waited for a CPU for as long as an
-    /// item may run before it counts as CPU-intensive.
-    fn strict_items_wait(&self, cpu: CpuId, but: Option<PoolId>, now_ns: u64) -> bool {
+    /// Whether items, of other pools than this one, have waited for a CPU for as long as an item may run before it counts
+    /// as CPU-intensive: strict ones, or of a queue that is `alone`.
+    fn bound_items_wait(
+        &self,
+        cpu: CpuId,
+        but: Option<PoolId>,
+        now_ns: u64,
+        alone: impl Fn(QueueId) -> bool,
+    ) -> bool {
         let dispatch = &self.shared.dispatch;
         let patience_ns = self.shared.settings.cpu_intensive_ns.load(Ordering::Relaxed);
         Facts::pools(dispatch).iter().filter(|pool| Some(*pool) != but).any(|pool| {
             let attributes = dispatch.attributes(pool);
             let queue = dispatch.layout().queue(pool, attributes, cpu);
-            attributes.affinity.strict
-                && dispatch.waiting(queue) > 0
+            dispatch.waiting(queue) > 0
                 && now_ns.saturating_sub(dispatch.head_since_ns(queue)) >= patience_ns
+                && (attributes.affinity.strict || alone(queue))
         })
     }
 

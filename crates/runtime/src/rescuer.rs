@@ -131,7 +131,8 @@ fn rescue(shared: &Arc<Shared>, workqueue: &Arc<WorkqueueState>, member: &Arc<Me
         for queue in dispatch.queue_ids() {
             shared.holding_items(|| {
                 // One at a time, not as in the kernel: it may wait for the next, which somebody has to run.
-                let item = dispatch.pools.queue(queue).extract(workqueue.number);
+                let own = |item: &Item| item.tag().workqueue() == workqueue.number;
+                let item = dispatch.pools.queue(queue).extract(own);
                 let Some(item) = item else { return };
                 found = true;
                 if shared.settings.pinned {
@@ -163,6 +164,7 @@ fn run(shared: &Arc<Shared>, workqueue: &Arc<WorkqueueState>, member: &Arc<Membe
         }
         let (tag, slot) = (item.tag(), item.slot());
         member.workqueue.store(workqueue.number, Ordering::Relaxed);
+        member.item.store(item.address(), Ordering::Relaxed);
         member.running_since_ns.store(now_ns(), Ordering::Relaxed);
         let ran = item.run(&Rescued { workqueue, books: &books });
         member.running_since_ns.store(0, Ordering::Relaxed);

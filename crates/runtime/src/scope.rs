@@ -81,8 +81,9 @@ impl Workqueue {
         let state = self.state();
         assert!(
             !(state.kinds.ordered && local::runs_item_of(state.number)),
-            "a scope of the ordered workqueue {} in one of its own items: it would wait for itself",
-            self.name()
+            "a scope of the ordered workqueue {} in one of its own items: it would wait for itself{}",
+            self.name(),
+            local::beneath_note()
         );
         let scope = WorkScope {
             workqueue: self,

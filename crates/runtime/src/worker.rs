@@ -19,6 +19,17 @@ use crate::local::{self, Nested};
 use crate::shared::Shared;
 use crate::state::WorkqueueState;
 
+/// What a thread runs that helps out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Serves {
+    Anything,
+    /// What somebody waits for.
+    Wanted,
+}
+
+/// Who helps out, and has found nothing that somebody waits for, looks again after so many batches.
+const WANTED_EVERY: u64 = 16;
+
 /// The life of a thread of the runtime.
 pub(crate) fn main(shared: &Arc<Shared>, member: &Arc<Member>, assigned: Option<CpuId>) {
     local::enter(shared, member);
@@ -105,8 +116,8 @@ impl<'a> Worker<'a> {
     }
 
     /// Works until the slot is lost, nothing is left to do, or `goes_on` says no; then the slot is free
-    /// again.
-    fn serve_while(mut self, goes_on: impl Fn() -> bool) {
+    /// again. What somebody waits for comes first, lest this stack be used up by items that wait in their turn.
+    fn serve_while(mut self, what: Serves, goes_on: impl Fn() -> bool) {
         let shared = self.shared;
         shared.place(self.me, self.cpu);
         local::move_to(shared, self.cpu);
@@ -114,9 +125,20 @@ impl<'a> Worker<'a> {
         let slot = shared.dispatch.slot(self.cpu);
         slot.books.changes_hands();
         shared.dispatch.take_idle_bit(&**shared, self.cpu);
+        let mut wanted = true;
         while goes_on() && slot.is_owned_by(self.me.id) && !shared.is_stopping_now() {
-            let taken = shared.dispatch.take(&**shared, self.cpu, Idle::Any, &self.shares);
-            let Ok(taken) = taken else { break };
+            // It means to look at all that wait: not each time in vain.
+            let looks = std::mem::take(&mut wanted) || self.turn.is_multiple_of(WANTED_EVERY);
+            let taken = looks.then(|| shared.dispatch.take_wanted(self.cpu)).flatten();
+            wanted = taken.is_some();
+            self.turn = self.turn.wrapping_add(1);
+            let taken = taken.or_else(|| match what {
+                Serves::Anything => {
+                    shared.dispatch.take(&**shared, self.cpu, Idle::Any, &self.shares).ok()
+                }
+                Serves::Wanted => None,
+            });
+            let Some(taken) = taken else { break };
             self.run(taken);
         }
         self.me.running_since_ns.store(0, Ordering::Relaxed);
@@ -168,6 +190,7 @@ impl<'a> Worker<'a> {
             #[cfg(feature = "tracing")]
             let _span =
                 tracing::trace_span!("item", workqueue = known.books.name(), ?reach).entered();
+            self.me.item.store(item.address(), Ordering::Relaxed);
             let ran = if known.lends() {
                 let books = Arc::clone(&known.books);
                 blocking(|| run_on_a_line(item, &*books))
@@ -398,14 +421,22 @@ pub fn blocking<T>(work: impl FnOnce() -> T) -> T {
 
 /// Serves `cpu` on top of the item that this thread runs, while it has no other thread, until there
 /// is nothing to do there, or `is_over`.
-pub(crate) fn help(shared: &Arc<Shared>, me: &Arc<Member>, cpu: CpuId, is_over: impl Fn() -> bool) {
+pub(crate) fn help(
+    shared: &Arc<Shared>,
+    me: &Arc<Member>,
+    cpu: CpuId,
+    what: Serves,
+    is_over: impl Fn() -> bool,
+) {
     if !shared.crew.serve(shared, me, cpu) {
         return;
     }
-    let (item_of, served) = (me.workqueue.load(Ordering::Relaxed), local::current_cpu());
-    let help = || Worker::new(shared, me, cpu).serve_while(|| !is_over());
-    local::nest(Nested::Beneath(item_of), || me.away.beneath(help));
+    let (item_of, item) = (me.workqueue.load(Ordering::Relaxed), me.item.load(Ordering::Relaxed));
+    let served = local::current_cpu();
+    let help = || Worker::new(shared, me, cpu).serve_while(what, || !is_over());
+    local::nest(Nested::Beneath(item_of, item), || me.away.beneath(help));
     me.workqueue.store(item_of, Ordering::Relaxed);
+    me.item.store(item, Ordering::Relaxed);
     local::move_to(shared, served);
     shared.place(me, served);
 }

@@ -289,6 +289,20 @@ impl Dispatch {
         }
     }
 
+    /// Takes an item that somebody may wait for, of those that the worker of `cpu` may run.
+    pub(crate) fn take_wanted(&self, cpu: CpuId) -> Option<Taken> {
+        self.queue_ids().find_map(|queue| {
+            let strict = self.pools.attributes(queue.pool).affinity.strict;
+            let home = self.pools.queue(queue);
+            if home.waiting() == 0 || strict && !self.pod(queue).contains(cpu) {
+                return None;
+            }
+            let batch = home.extract(Item::is_wanted)?.into();
+            let reach = reach(&self.layout, self, queue, cpu);
+            Some(Taken { batch, age: None, queue, reach, woken: false })
+        })
+    }
+
     /// Announces that the worker of `cpu` is idle, and looks once more.
     pub(crate) fn announce(
         &self,

@@ -73,6 +73,16 @@ pub(crate) struct Sealed {
 // SAFETY: it owns its items, which are `Send`.
 unsafe impl Send for Sealed {}
 
+impl From<Item> for Sealed {
+    fn from(item: Item) -> Self {
+        let first = item.into_header();
+        // SAFETY: we own the item.
+        let link = unsafe { link(first) };
+        (link.next, link.next_batch, link.batch_len) = (None, None, 1);
+        Self { first }
+    }
+}
+
 impl Sealed {
     pub(crate) fn len(&self) -> u32 {
         // SAFETY: we own the item.

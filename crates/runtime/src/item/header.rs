@@ -72,6 +72,8 @@ pub(super) struct VTable {
     /// Ends the item without running it. Whether it counts as cancelled: it would have run, or it
     /// had been aborted.
     pub(super) cancel: unsafe fn(NonNull<Header>) -> bool,
+    /// [`Item::is_wanted`]
+    pub(super) wanted: fn(&Header) -> bool,
 }
 
 /// The beginning of every item's allocation.
@@ -162,6 +164,16 @@ impl Item {
     /// Its workqueue and colour.
     pub(crate) fn tag(&self) -> Tag {
         self.header().tag()
+    }
+
+    /// Whether somebody may wait for it: for its result, or it goes on with a future.
+    pub(crate) fn is_wanted(&self) -> bool {
+        (self.header().vtable.wanted)(self.header())
+    }
+
+    /// Where it is: while it lives no other item is there.
+    pub(crate) fn address(&self) -> usize {
+        self.header.addr().get()
     }
 
     /// The slot of its workqueue's gate that it has.

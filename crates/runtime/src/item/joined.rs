@@ -19,7 +19,7 @@ use std::task::{Poll, Waker};
 use super::header::{Books, Header, Item, Ran, Tag, VTable};
 use super::memory;
 use super::quiet::{drop_quietly, quietly};
-use crate::sync::Ordering::{AcqRel, Acquire};
+use crate::sync::Ordering::{AcqRel, Acquire, Relaxed};
 
 /// The closure belongs to whoever set this bit.
 const CLAIMED: u32 = 1;
@@ -125,7 +125,7 @@ where
 {
     struct For<F, T>(PhantomData<(F, T)>);
     impl<F: FnOnce() -> T + Send, T: Send> For<F, T> {
-        const VTABLE: VTable = VTable { run: run::<F, T>, cancel: cancel::<F, T> };
+        const VTABLE: VTable = VTable { run: run::<F, T>, cancel: cancel::<F, T>, wanted };
         const OPERATIONS: Operations =
             Operations { run: execute::<F, T>, discard: discard::<F, T>, free: free::<F, T> };
     }
@@ -184,6 +184,11 @@ where
             before & ABORTED != 0
         }
     }
+}
+
+/// Somebody has asked for its result in vain.
+fn wanted(header: &Header) -> bool {
+    header.state.load(Relaxed) & (WAITER | CLAIMED) == WAITER
 }
 
 /// Runs the closure and keeps its result. Whether it panicked.
@@ -307,6 +312,11 @@ impl<T> Joined<T> {
     /// Its workqueue and colour.
     pub(crate) fn tag(&self) -> Tag {
         self.front().header.tag()
+    }
+
+    /// Where its item is, or was: [`Item::address`].
+    pub(crate) fn address(&self) -> usize {
+        self.header.addr().get()
     }
 
     /// Runs the item here and now, unless somebody else has begun it. Whether this call did.

@@ -30,7 +30,7 @@ unsafe impl Send for Place {}
 // SAFETY: as above.
 unsafe impl Sync for Place {}
 
-const VTABLE: VTable = VTable { run, cancel };
+const VTABLE: VTable = VTable { run, cancel, wanted: |_| true };
 
 impl Place {
     pub(crate) fn new(tag: Tag) -> Self {

@@ -71,7 +71,8 @@ struct StandIn<C: Context> {
 }
 
 impl<C: Context, F: Call<C>> Node<C, F> {
-    const VTABLE: VTable = VTable { run: run_node::<C, F>, cancel: cancel_node::<C, F> };
+    const VTABLE: VTable =
+        VTable { run: run_node::<C, F>, cancel: cancel_node::<C, F>, wanted: |_| false };
 
     pub(crate) fn new(tag: Tag, context: C, call: F) -> Arc<Self> {
         Arc::new(Self {
@@ -218,7 +219,8 @@ unsafe fn cancel_node<C: Context, F: Call<C>>(header: NonNull<Header>) -> bool {
 fn stand_in<C: Context>(tag: Tag, node: SharedNode<C>, generation: u32) -> Item {
     struct For<C>(C);
     impl<C: Context> For<C> {
-        const VTABLE: VTable = VTable { run: run_stand_in::<C>, cancel: cancel_stand_in::<C> };
+        const VTABLE: VTable =
+            VTable { run: run_stand_in::<C>, cancel: cancel_stand_in::<C>, wanted: |_| false };
     }
     let header = Header::new(&For::<C>::VTABLE, 0, tag);
     let cell = memory::place(StandIn { header, node, generation });

@@ -2,6 +2,7 @@
 
 mod ends;
 mod helpers;
+mod helping;
 mod kinds;
 mod limits;
 mod live;
