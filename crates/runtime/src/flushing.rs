@@ -95,7 +95,8 @@ impl Workqueue {
     }
 
     /// Waits until the workqueue is empty, and lets only its own items queue more meanwhile: those
-    /// that others queue are refused. Futures that have been accepted go on.
+    /// that others queue are refused. Futures that have been accepted go on, and work items whose time comes run; neither
+    /// is waited for while it waits.
     ///
     /// # Panics
     /// As [`Workqueue::flush`].
@@ -126,7 +127,8 @@ impl Workqueue {
     }
 
     /// Drains the workqueue and ends it: from now on everything is refused, and it is no longer in
-    /// the attribute tree. Work items that wait for a timer are not waited for; cancel them first.
+    /// the attribute tree. Work items that wait for a timer are not waited for; cancel them first. A future that waits is
+    /// dropped when it is woken next: its handle says `Cancelled`.
     ///
     /// # Panics
     /// As [`Workqueue::flush`].
@@ -163,7 +165,7 @@ impl Workqueue {
     /// # Errors
     /// [`WorkqueueError::Fixed`] where it is not freezable; [`WorkqueueError::FreezeTimeout`]
     /// where items are still active after `at_most`, or when somebody thaws it meanwhile: it is
-    /// thawed then.
+    /// thawed then. [`WorkqueueError::ShuttingDown`] once [`Runtime::shutdown`] has begun, which thaws all.
     ///
     /// # Panics
     /// As [`Workqueue::flush`].
@@ -187,7 +189,9 @@ impl Workqueue {
             return Err(WorkqueueError::Fixed { name: name(), kind, attribute });
         }
         let gate = self.gate();
-        gate.set_frozen(true);
+        if !gate.freeze(|| self.shared().may_freeze()) {
+            return Err(WorkqueueError::ShuttingDown { name: name() });
+        }
         let deadline = Instant::now().checked_add(at_most);
         loop {
             let mut idle = Waiting(gate.wait_idle());
@@ -215,7 +219,7 @@ impl Workqueue {
         self.state().gate().is_some_and(crate::gate::Gate::is_frozen)
     }
 
-    /// Whether items wait because of `max_active`: advice, true a moment ago.
+    /// Whether items wait because of `max_active`, or as it is frozen: advice, true a moment ago.
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;
@@ -239,7 +243,8 @@ impl Workqueue {
         let name = self.name();
         assert!(
             !local::runs_item_of(self.state().number),
-            "{what} of workqueue {name} from one of its own items: it would wait for itself"
+            "{what} of workqueue {name} from one of its own items: it would wait for itself{}",
+            local::beneath_note()
         );
         if self.state().kinds.mem_reclaim {
             return;
@@ -285,7 +290,7 @@ impl Runtime {
         self.shared().frozen.store(true, Ordering::SeqCst);
         let all = self.freezable();
         for workqueue in &all {
-            workqueue.gate().set_frozen(true);
+            workqueue.gate().freeze(|| self.shared().may_freeze());
         }
         for workqueue in &all {
             let frozen = workqueue.freeze(at_most.saturating_sub(began.elapsed()));

@@ -163,12 +163,24 @@ impl Gate {
         lock(&self.limits).min_active
     }
 
-    /// Lets nothing become active any more, or again: then [`Gate::activate`].
-    pub(crate) fn set_frozen(&self, frozen: bool) {
+    /// Lets nothing become active any more, if it may. Asked under the lock: who sees to it that nobody may any more,
+    /// and thaws then, need not look again.
+    pub(crate) fn freeze(&self, may: impl FnOnce() -> bool) -> bool {
         let mut limits = lock(&self.limits);
-        limits.frozen = frozen;
+        let may = may();
+        if may {
+            limits.frozen = true;
+            self.apply(&limits);
+        }
+        may
+    }
+
+    /// Lets items become active again: then [`Gate::activate`].
+    pub(crate) fn thaw(&self) {
+        let mut limits = lock(&self.limits);
+        limits.frozen = false;
         self.apply(&limits);
-        let in_vain = if frozen { Vec::new() } else { std::mem::take(&mut limits.idle) };
+        let in_vain = std::mem::take(&mut limits.idle);
         drop(limits);
         end_all(&in_vain);
     }
@@ -300,13 +312,13 @@ mod tests {
     fn who_waits_for_a_gate_that_was_thawed_meanwhile_goes_on() {
         let gate = Gate::new(Kind::Nodes, 2, None, vec![4]);
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-        gate.set_frozen(false);
+        gate.thaw();
         gate.admit(0, cpu(0), cpu(0), item(0)).unwrap();
         assert!(gate.wait_idle().poll(&mut context).is_ready());
-        gate.set_frozen(true);
+        assert!(gate.freeze(|| true));
         let frozen = gate.wait_idle();
         assert!(frozen.poll(&mut context).is_pending());
-        gate.set_frozen(false);
+        gate.thaw();
         assert!(frozen.poll(&mut context).is_ready());
     }
 
@@ -350,14 +362,15 @@ mod tests {
         gate.take_over(|| (Some(1), vec![2]));
         assert!((0..3).all(|_| gate.release(0).is_none()), "4 were active");
         assert_eq!(number(gate.release(0)), Some(4));
-        gate.set_frozen(true);
+        assert!(gate.freeze(|| true));
         assert!(!queue(5) && gate.is_frozen());
         let idle = gate.wait_idle();
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         assert!(idle.poll(&mut context).is_pending());
         assert!(gate.release(0).is_none());
         assert!(idle.poll(&mut context).is_ready());
-        gate.set_frozen(false);
+        gate.thaw();
+        assert!(!gate.freeze(|| false));
         assert_eq!(number(gate.activate()), Some(5));
     }
 

@@ -16,7 +16,7 @@ use crate::state::{Chosen, Mode, WorkqueueState};
 pub(crate) enum Origin {
     /// Anybody.
     New,
-    /// A future that has been accepted goes on: also while its workqueue drains.
+    /// A future that has been accepted goes on, or the time of a work item has come: also while its workqueue drains.
     GoesOn,
 }
 
@@ -149,7 +149,7 @@ impl Shared {
     /// Lets items of a workqueue begin again that was frozen.
     pub(crate) fn thaw(&self, workqueue: &WorkqueueState) {
         if let Some(gate) = workqueue.gate() {
-            gate.set_frozen(false);
+            gate.thaw();
             self.activate(workqueue);
         }
     }
@@ -165,12 +165,16 @@ impl Shared {
     /// A freezable workqueue has been made.
     pub(crate) fn freeze_if_all_are(&self, workqueue: &WorkqueueState) {
         if let Some(gate) = workqueue.gate().filter(|_| self.frozen.load(Ordering::SeqCst)) {
-            gate.set_frozen(true);
+            gate.freeze(|| self.may_freeze());
             // Whoever has thawed all meanwhile may have been too early for this one.
             if !self.frozen.load(Ordering::SeqCst) {
                 self.thaw(workqueue);
             }
         }
+    }
+
+    pub(crate) fn may_freeze(&self) -> bool {
+        !self.ending.load(Ordering::SeqCst)
     }
 
     /// How many CPUs each node has for a workqueue: what its limits are shared by.

@@ -62,11 +62,12 @@ pub struct Runtime {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the deadline passed: {cancelled} queued items were cancelled, {running} still run and end by \
-     themselves"
+    "the deadline passed: {cancelled} items that were queued, or futures that waited, were cancelled, {running} still \
+     run and end by themselves"
 )]
 pub struct ShutdownError {
-    /// Items that had not begun and were cancelled, those counted in that had been aborted.
+    /// Items that had not begun and futures that had not ended: they were cancelled. Those are counted in that had been
+    /// aborted.
     pub cancelled: u64,
     /// Items that still run: their threads end with them.
     pub running: u64,
@@ -418,6 +419,7 @@ impl Runtime {
         }
         if !now {
             // What is queued is to run. Before the threads end where they find nothing.
+            self.shared.ending.store(true, Ordering::SeqCst);
             self.shared.thaw_all();
         }
         self.shared.stopping.store(true, Ordering::Release);

@@ -40,6 +40,8 @@ pub(crate) struct Shared {
     pub(crate) stopping: AtomicBool,
     /// Workers end after the item they run.
     pub(crate) stopping_now: AtomicBool,
+    /// What is queued is to run, so nothing may be frozen any more.
+    pub(crate) ending: AtomicBool,
     pub(crate) monitor: MonitorBed,
     pub(crate) futures: Futures,
     pub(crate) timers: Timers,
@@ -203,6 +205,7 @@ impl Shared {
             hooks,
             stopping: AtomicBool::new(false),
             stopping_now: AtomicBool::new(false),
+            ending: AtomicBool::new(false),
             monitor: MonitorBed::new(),
             futures: Futures::new(cpus),
             timers: Timers::default(),

@@ -76,7 +76,8 @@ impl Context for Target {
 impl Fire for Work {
     fn fire(&self, generation: u32, cpu: CpuId) {
         if let Some(instance) = self.node.pending.fire(generation) {
-            self.put(instance, Some(cpu));
+            // It has been accepted, also where the workqueue drains by now.
+            self.put_as(instance, Some(cpu), Origin::GoesOn);
         }
     }
 
@@ -273,7 +274,7 @@ impl Work {
             }
             fired
         };
-        let queued = fired.is_some_and(|instance| self.put(instance, None));
+        let queued = fired.is_some_and(|instance| self.put_as(instance, None, Origin::GoesOn));
         self.flush() || queued
     }
 
@@ -400,9 +401,13 @@ impl Work {
 
     /// Puts an instance, which we have made, in its queue.
     fn put(&self, instance: Instance, cpu: Option<CpuId>) -> bool {
+        self.put_as(instance, cpu, Origin::New)
+    }
+
+    fn put_as(&self, instance: Instance, cpu: Option<CpuId>, origin: Origin) -> bool {
         let workqueue = self.workqueue();
         let item = self.node.item(workqueue.tag(), instance);
-        workqueue.shared().push(workqueue.state(), cpu, item, Origin::New)
+        workqueue.shared().push(workqueue.state(), cpu, item, origin)
     }
 
     fn set_timer(
@@ -466,8 +471,9 @@ impl Work {
 
     fn check_may_wait(&self, what: &str) {
         assert!(
-            !local::runs_nested(self.nested()),
-            "{what} of {self} from itself: it would wait for itself"
+            !local::runs_nested(|nested| nested == self.nested()),
+            "{what} of {self} from itself: it would wait for itself{}",
+            local::beneath_note()
         );
         let state = self.workqueue().state();
         if !local::runs_item_of(state.number) {
@@ -477,7 +483,8 @@ impl Work {
         // Other items of its workqueue may wait for it, unless it comes after them.
         assert!(
             !state.kinds.ordered || !self.is_pending() || what != "flush",
-            "{what} of {self} from another item of that ordered workqueue: it would wait for itself"
+            "{what} of {self} from another item of that ordered workqueue: it would wait for itself{}",
+            local::beneath_note()
         );
     }
 }

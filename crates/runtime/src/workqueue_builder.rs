@@ -124,6 +124,14 @@ pub enum WorkqueueError {
         /// How many items had not ended.
         active: u64,
     },
+    /// The runtime is shutting down: what is queued is to run first.
+    #[error(
+        "workqueue {name} cannot be frozen: its runtime is shutting down, and runs what is queued"
+    )]
+    ShuttingDown {
+        /// The workqueue.
+        name: String,
+    },
 }
 
 /// How to make a workqueue. What can be changed afterwards has a setter of the same name.

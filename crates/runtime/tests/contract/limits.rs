@@ -251,6 +251,25 @@ fn a_freeze_that_is_refused_freezes_none() {
 }
 
 #[test]
+fn nothing_is_frozen_any_more_once_the_runtime_ends() {
+    let runtime = on("1x2x1").build().unwrap();
+    let queue = runtime.workqueue("frozen").freezable().max_active(1).build().unwrap();
+    let door = Door::default();
+    let at = door.clone();
+    let running = queue.queue(move || at.pass());
+    let waits: Vec<_> = (0..10).map(|number| queue.queue(move || number)).collect();
+    let stopper = thread::spawn(move || runtime.shutdown(Duration::from_secs(20)));
+    until("it ends", || match queue.freeze(Duration::ZERO).unwrap_err() {
+        WorkqueueError::ShuttingDown { name } => name == "frozen",
+        _ => false,
+    });
+    door.open();
+    stopper.join().unwrap().unwrap();
+    running.join().unwrap();
+    assert!(waits.into_iter().map(|wait| wait.join().unwrap()).eq(0..10));
+}
+
+#[test]
 fn what_is_frozen_is_thawed_and_run_when_the_runtime_ends() {
     let runtime = on("1x2x1").build().unwrap();
     let queue = runtime.workqueue("frozen").freezable().build().unwrap();

@@ -101,6 +101,8 @@ fn drain_accepts_chains_and_refuses_others() {
         at.pass();
         link(&chain, &count, 50);
     });
+    let late = queue.work(|_| ());
+    assert!(late.queue_delayed(Duration::from_millis(30)));
     let drainer = {
         let queue = queue.clone();
         thread::spawn(move || queue.drain())
@@ -108,6 +110,8 @@ fn drain_accepts_chains_and_refuses_others() {
     until("others are refused", || matches!(queue.queue(|| ()).join(), Err(JoinError::Cancelled)));
     let work = queue.work(|_| ());
     assert!(!work.queue() && !work.is_pending(), "PENDING is given back");
+    until("what had been accepted runs when its time comes", || queue.counters().completed == 1);
+    assert!(late.flush() || !late.is_pending());
     door.open();
     drainer.join().unwrap();
     assert_eq!(ran.load(Ordering::Relaxed), 50);
