@@ -45,7 +45,7 @@ pub enum RuntimeError {
         usable: String,
     },
     /// Not a single worker thread could be created, or not the monitor.
-    #[error("no worker thread could be created: {0}")]
+    #[error("no worker thread, or not the monitor's, could be created: {0}")]
     Thread(#[source] io::Error),
     /// The system cannot have a thread of this name.
     #[error("{name:?} does not do as a thread name: leave out the NUL")]
@@ -53,6 +53,13 @@ pub enum RuntimeError {
         /// The name given.
         name: String,
     },
+    /// The reactor of async-io, which needs a thread of its own and file descriptors, could not be started.
+    #[cfg(feature = "async-io")]
+    #[error(
+        "async-io's reactor cannot be started ({0}): let this process have more threads or file descriptors, or do \
+         without it: Builder::drive_io(false)"
+    )]
+    Reactor(String),
     /// [`Builder::build_global`] came too late.
     #[error("the process-wide runtime has been started already")]
     GlobalStarted,
@@ -220,7 +227,7 @@ impl Builder {
         self
     }
 
-    /// Lets futures use tokio's I/O and timers: `handle` is entered whenever one is polled.
+    /// Lets futures use tokio's I/O and timers: `handle` is entered whenever one is polled or dropped.
     ///
     /// ```
     /// use std::time::Duration;
@@ -361,6 +368,10 @@ impl Builder {
             #[cfg(feature = "tokio")]
             tokio: self.tokio,
         };
+        #[cfg(feature = "async-io")]
+        if settings.drives_io {
+            crate::sleeper::start_reactor().map_err(RuntimeError::Reactor)?;
+        }
         let crew = Crew::new(self.thread_name.clone(), self.keep_alive);
         let hooks = Hooks { refuse_threads: self.refuse_threads };
         let dispatch = Dispatch::new(layout, &active);

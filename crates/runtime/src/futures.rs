@@ -49,6 +49,9 @@ pin_project! {
     impl<F> PinnedDrop for Spawned<F> {
         fn drop(this: Pin<&mut Self>) {
             let mut this = this.project();
+            // Sockets and timers of tokio may be in it.
+            #[cfg(feature = "tokio")]
+            let _entered = this.entry.enter();
             quietly(|| this.future.set(None));
         }
     }
@@ -61,7 +64,7 @@ impl<F: Future> Future for Spawned<F> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         #[cfg(feature = "tokio")]
-        let _entered = this.entry.shared.settings.tokio.as_ref().map(tokio::runtime::Handle::enter);
+        let _entered = this.entry.enter();
         // After a panic the future is not polled again: nothing half-changed is seen.
         let polled = catch_unwind(AssertUnwindSafe(|| {
             let future =
@@ -127,6 +130,14 @@ struct Entry {
     place: (usize, usize),
     /// Its workqueue, where that counts its futures.
     counted: Option<Arc<WorkqueueState>>,
+}
+
+#[cfg(feature = "tokio")]
+impl Entry {
+    /// Lets the future use tokio, where the runtime was built with a handle.
+    fn enter(&self) -> Option<tokio::runtime::EnterGuard<'_>> {
+        self.shared.settings.tokio.as_ref().map(tokio::runtime::Handle::enter)
+    }
 }
 
 impl Drop for Entry {

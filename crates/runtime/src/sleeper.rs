@@ -11,6 +11,22 @@ pub(crate) use place::Sleeper;
 #[cfg(any(all(loom, test), all(target_os = "linux", not(any(loom, shuttle, miri)))))]
 pub(crate) use token::{Token, Wakes};
 
+/// Starts the reactor of async-io, if nobody has yet. It panics where it cannot start: of a worker that would be the
+/// end of the process, so it is done before there are any.
+#[cfg(feature = "async-io")]
+pub(crate) fn start_reactor() -> Result<(), String> {
+    use std::pin::Pin;
+    use std::task::{Context, Waker};
+
+    let mut timer = async_io::Timer::after(Duration::from_secs(3600));
+    let mut nobody = Context::from_waker(Waker::noop());
+    let polled = std::panic::AssertUnwindSafe(|| Pin::new(&mut timer).poll(&mut nobody));
+    std::panic::catch_unwind(polled).map(drop).map_err(|panic| match panic.downcast::<String>() {
+        Ok(message) => *message,
+        Err(_) => "it panicked".to_owned(),
+    })
+}
+
 /// The word that a sleeper waits at.
 #[cfg(any(all(loom, test), all(target_os = "linux", not(any(loom, shuttle, miri)))))]
 mod token {

@@ -46,6 +46,29 @@ fn our_futures_use_tokio() {
     assert_eq!(&echoed.join().unwrap().unwrap(), b"homing");
 }
 
+#[cfg(feature = "tokio")]
+#[test]
+fn our_futures_have_tokio_also_when_they_are_dropped() {
+    use std::sync::mpsc::{Sender, channel};
+
+    struct Asks(Sender<bool>);
+    impl Drop for Asks {
+        fn drop(&mut self) {
+            self.0.send(tokio::runtime::Handle::try_current().is_ok()).unwrap();
+        }
+    }
+    let tokio = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let runtime = Runtime::builder().tokio(tokio.handle().clone()).build().unwrap();
+    let (sender, told) = channel();
+    let asks = Asks(sender);
+    let never = runtime.spawn(async move {
+        std::future::pending::<()>().await;
+        drop(asks);
+    });
+    runtime.events().flush();
+    assert!(never.abort() && told.recv().unwrap());
+}
+
 #[cfg(feature = "async-io")]
 #[test]
 fn our_futures_use_async_io_whoever_drives_it() {

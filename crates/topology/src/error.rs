@@ -17,7 +17,7 @@ use crate::cpu_set::CPU_COUNT_MAX;
 #[non_exhaustive]
 pub enum TopologyError {
     /// A file or folder that must be there could not be read.
-    #[error("{} cannot be read", path.display())]
+    #[error("{} cannot be read: {source}", path.display())]
     Unreadable {
         /// The file or folder.
         path: PathBuf,
