@@ -89,8 +89,10 @@ impl AttributeTree for RuntimeAttributes {
             _ => false,
         };
         if !writable {
-            // Or not there at all.
-            self.get(path)?;
+            // Or not there at all. Not by reading it: who reads `module/decisions` takes them.
+            if !self.list().iter().any(|attribute| attribute.path == path) {
+                return Err(AttributeError::NotFound { path: path.to_owned() });
+            }
             return Err(AttributeError::ReadOnly { path: path.to_owned() });
         }
         let set = match words[..] {

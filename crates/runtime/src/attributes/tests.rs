@@ -158,6 +158,10 @@ fn decisions_are_recorded_while_somebody_wants_them() {
     assert_eq!(decisions(), 0);
     tree.set("module/record_decisions", "20").unwrap();
     assert_eq!(tree.get("module/record_decisions").unwrap(), "20");
+    runtime.queue(|| ()).join().unwrap();
+    let refused = tree.set("module/decisions", "1").unwrap_err();
+    assert!(matches!(refused, AttributeError::ReadOnly { .. }), "{refused}");
+    assert!(decisions() > 0, "they are still there");
     while decisions() == 0 {
         work();
     }

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -297,8 +298,11 @@ fn futures_wait_for_items_without_blocking_anybody() {
     let work = runtime.events().work(move |_| at.pass());
     work.queue();
     let (waits, queue) = (work.clone(), runtime.events().clone());
+    let mut had = Box::pin(async move { work.flushed().await });
+    // It waits from here on, whenever the future gets its turn.
+    assert!(had.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     let waiter = runtime.spawn(async move {
-        let had = waits.flushed().await;
+        let had = had.await;
         queue.flushed().await;
         (had, waits.flushed().await)
     });
