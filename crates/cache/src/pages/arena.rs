@@ -7,9 +7,11 @@ use std::io;
 
 use memmap2::MmapMut;
 
-/// Bytes of a mapping: large enough for huge pages, small enough for the last one to be made anew
-/// when the size changes.
-const MAPPING: usize = 16 << 20;
+/// A mapping has so many bytes at most, a power of two, and at least; and no more than one in so many of the frames that
+/// there are at first: the last one is made anew, and copied, when the size changes. The system joins neighbours, and has
+/// huge pages for them.
+const MAPPING: std::ops::RangeInclusive<usize> = 256 << 10..=16 << 20;
+const MAPPINGS: usize = 128;
 /// Bytes that are copied at a time, unless they are these: a page of the system's, or a part of one.
 static ZEROES: [u8; 4096] = [0; 4096];
 
@@ -25,13 +27,16 @@ pub(super) struct Arena {
     /// As powers of two: bytes of a page, frames of a mapping.
     page: u32,
     per_mapping: u32,
+    /// The most bytes that were taken at a time.
+    #[cfg(test)]
+    most: usize,
 }
 
 impl Arena {
     /// For frames of this many bytes, a power of two.
     pub(super) fn new(page_size: usize, frames: usize) -> io::Result<Self> {
         let page = page_size.ilog2();
-        let mut arena = Self { mappings: Vec::new(), page, per_mapping: MAPPING.ilog2() - page };
+        let mut arena = Self { page, ..Self::default() };
         arena.set_frames(frames)?;
         Ok(arena)
     }
@@ -40,11 +45,17 @@ impl Arena {
     /// as before.
     pub(super) fn set_frames(&mut self, frames: usize) -> io::Result<()> {
         let bytes = frames << self.page;
-        let (whole, rest) = (bytes / MAPPING, bytes % MAPPING);
+        if self.mappings.is_empty() {
+            let (least, most) = (*MAPPING.start(), *MAPPING.end());
+            let each = (bytes / MAPPINGS).next_power_of_two().clamp(least, most);
+            self.per_mapping = each.ilog2().saturating_sub(self.page);
+        }
+        let mapping = 1 << (self.per_mapping + self.page);
+        let (whole, rest) = (bytes / mapping, bytes % mapping);
         let count = whole + usize::from(rest > 0);
         let mut made = Vec::new();
         for at in 0..count {
-            let len = if at < whole { MAPPING } else { rest };
+            let len = if at < whole { mapping } else { rest };
             if self.mappings.get(at).is_some_and(|old| old.len() == len) {
                 continue;
             }
@@ -56,6 +67,11 @@ impl Arena {
         }
         // Nothing fails from here on.
         self.mappings.truncate(count);
+        #[cfg(test)]
+        {
+            let new: usize = made.iter().map(|(_, new)| new.len()).sum();
+            self.most = self.most.max(self.memory() + new);
+        }
         for (at, mut new) in made {
             if let Some(old) = self.mappings.get_mut(at) {
                 // What was never used is zero, and is to take no memory after this either.
@@ -114,7 +130,7 @@ mod tests {
 
     #[test]
     fn frames_keep_their_contents_when_others_come_and_go() {
-        let frames = MAPPING / 4096 + 3;
+        let frames = MAPPING.start() / 4096 + 3;
         let mut arena = Arena::new(4096, frames).unwrap();
         assert_eq!(arena.memory(), frames * 4096);
         for frame in [0, frames / 2, frames - 1] {
@@ -127,5 +143,18 @@ mod tests {
         assert!(arena.get(0).iter().all(|&byte| byte == 0));
         assert!(arena.get(1).iter().all(|&byte| byte == (frames - 1) as u8));
         assert_eq!(arena.get(frames as u32)[0], 0);
+    }
+
+    #[test]
+    fn a_change_takes_little_more_than_there_is() {
+        for (bytes, step) in [(24 << 20, 1 << 20), (31 << 20, 64 << 10), (1 << 30, 1 << 20)] {
+            let frames = |bytes: usize| bytes / 4096;
+            let mut arena = Arena::new(4096, frames(bytes)).unwrap();
+            for down in 1..20 {
+                arena.set_frames(frames(bytes - down * step)).unwrap();
+            }
+            arena.set_frames(frames(bytes)).unwrap();
+            assert!(arena.most <= bytes + bytes / MAPPINGS * 2, "{} of {bytes}", arena.most);
+        }
     }
 }
