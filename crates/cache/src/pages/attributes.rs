@@ -79,8 +79,19 @@ impl PageCache {
 
     /// Groups have names of their own in the tree: one whose name was taken is not in it.
     fn named(&self, name: &str) -> Option<Group> {
-        let groups = self.core().groups();
-        groups.into_iter().find(|group| group.name == name).map(Group)
+        self.core().group_named(name).map(Group)
+    }
+
+    /// Whether there is such an attribute.
+    fn has_attribute(&self, path: &str) -> bool {
+        let Some(rest) = path.strip_prefix("cache/") else { return false };
+        match of_group(rest) {
+            Some((group, name)) => {
+                let known = LIMITS.contains(&name) || ["stat", "swappiness"].contains(&name);
+                known && self.named(group).is_some()
+            }
+            None => OF_CACHE.iter().any(|(name, _)| *name == rest),
+        }
     }
 }
 
@@ -167,7 +178,7 @@ impl AttributeTree for PageCacheAttributes {
             accepted: accepted.to_owned(),
         };
         let missing = || AttributeError::NotFound { path: path.to_owned() };
-        if !self.list().iter().any(|attribute| attribute.path == path) {
+        if !self.0.has_attribute(path) {
             return Err(missing());
         }
         let failed = |reason: String| AttributeError::Failed { path: path.to_owned(), reason };

@@ -66,6 +66,13 @@ pub(super) struct Piece {
     pub(super) bytes: Range<usize>,
 }
 
+impl Drop for Core {
+    /// The last handle is gone, and with it what cannot be written even now.
+    fn drop(&mut self) {
+        self.close_all_orphans();
+    }
+}
+
 impl Core {
     pub(super) fn new(
         this: &Weak<Self>,
@@ -195,6 +202,11 @@ impl Core {
 
     pub(super) fn groups(&self) -> Vec<StdArc<GroupState>> {
         lock(&self.groups).iter().flatten().cloned().collect()
+    }
+
+    #[cfg(feature = "control")]
+    pub(super) fn group_named(&self, name: &str) -> Option<StdArc<GroupState>> {
+        lock(&self.groups).iter().flatten().find(|group| group.name == name).cloned()
     }
 
     /// Whether it is a group of this cache.

@@ -162,6 +162,11 @@ impl Core {
         }
     }
 
+    /// Closes what is left of the files of all groups: nobody will try again.
+    pub(super) fn close_all_orphans(&self) {
+        self.orphans.groups().iter().for_each(|group| self.close_orphans(group));
+    }
+
     /// Closes a file, where nobody is there who could be told why not. A backing that panics has failed.
     fn try_close(&self, file: &FileState) -> bool {
         if cfg!(shuttle) {
@@ -279,7 +284,8 @@ impl Core {
 /// time is not ordered, but aligned words are never torn in the cache.
 ///
 /// When it is dropped, it is closed; where that fails, what is dirty stays in the cache and is written
-/// when it can be: that is tried again as requests go on. Who wants to know calls [`close`](Self::close).
+/// when it can be: that is tried again as requests go on, and once more as the cache goes with its last handle; what
+/// cannot be written even then is lost. Who wants to know calls [`close`](Self::close).
 ///
 /// ```
 /// use std::sync::{Arc, Mutex};

@@ -412,3 +412,20 @@ fn a_file_whose_backing_panics_as_it_is_closed_is_written_later() {
         cache.remove_group(&group).expect("no file of it is open");
     }
 }
+
+/// Nobody would write it later, however well the disk is by then.
+#[test]
+fn a_file_dropped_while_its_disk_was_full_is_written_when_the_cache_goes() {
+    let (disk, jobs) = (Disk::new(64 * PAGE), ByHand::default());
+    let builder = PageCache::builder(4 << 20).page_size(PAGE).background(jobs.clone());
+    let cache = builder.build().unwrap();
+    let group = cache.group("all").build();
+    let file = cache.open(disk.clone(), &group).unwrap();
+    file.write(0, &[7; 10 * PAGE]).unwrap();
+    disk.failing.writes.store(1, SeqCst);
+    drop(file);
+    disk.failing.writes.store(0, SeqCst);
+    assert_eq!(group.dirty(), 10 * PAGE as u64);
+    drop((cache, group, jobs));
+    assert_eq!(disk.durable()[..10 * PAGE], [7; 10 * PAGE]);
+}
