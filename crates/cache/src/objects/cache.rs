@@ -240,7 +240,11 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         let (key, value) = shard.remove(hash, frame);
         // First what the listener is told: the user's code may panic.
         let at = gone.push(key, value, if expired { Cause::Expired } else { Cause::Removed });
-        (!expired).then(|| gone.value(at).clone())
+        let value = (!expired).then(|| gone.value(at).clone());
+        // Before it is returned: a value is not dropped, where a listener panics, once it has been.
+        drop(shard);
+        drop(gone);
+        value
     }
 
     /// Keeps the entry of a key from eviction until the guard is dropped. It can be removed and

@@ -95,6 +95,8 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
         drop(shard);
         drop(old);
         common.habits.met(hash, Shard::<K, V>::number_of(group), true);
+        // Before it is returned: a value is not dropped, where a listener panics, once it has been.
+        drop(gone);
         Some(new)
     }
 }

@@ -113,6 +113,8 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
         let old = self.put(&mut shard, insertion, now, &mut gone);
         drop(shard);
         self.common.habits.met(hash, Shard::<K, V>::number_of(group), true);
+        // Before it is returned: a value is not dropped, where a listener panics, once it has been.
+        drop(gone);
         old
     }
 

@@ -215,3 +215,29 @@ fn what_cannot_be_cloned_leaves_all_the_same() {
     panics(&|| drop(cache.remove(&2)));
     assert_eq!((told.recv().unwrap(), cache.len()), ((2, Cause::Removed), 0));
 }
+
+/// A value that was to be returned is dropped.
+#[test]
+fn nothing_leaks_where_the_listener_panics() {
+    let value = Arc::new(());
+    let listener = |_: u32, _: Arc<()>, _: Cause| panic!("a listener");
+    let cache = Cache::builder().capacity(4).listener(listener).build().unwrap();
+    let calls: [&dyn Fn(u32); 6] = [
+        &|key| drop(cache.insert(key % 4, Arc::clone(&value))),
+        &|key| drop(cache.insert(key, Arc::clone(&value))),
+        &|key| drop(cache.remove(&(key % 4))),
+        &|key| drop(cache.compute(key % 4, |_| Some(Arc::clone(&value)))),
+        &|key| drop(cache.compute(key % 4, |_| None)),
+        &|key| drop(cache.get_or_insert_with(&key, || Arc::clone(&value))),
+    ];
+    for (number, call) in calls.into_iter().enumerate() {
+        for key in 0..100 {
+            let _ = catch_unwind(AssertUnwindSafe(|| call(key)));
+            let held = cache.len();
+            assert_eq!(Arc::strong_count(&value), 1 + held, "call {number}, key {key}");
+        }
+        for key in 0..4 {
+            let _ = catch_unwind(AssertUnwindSafe(|| cache.insert(key, Arc::clone(&value))));
+        }
+    }
+}
