@@ -56,6 +56,8 @@ pub(super) struct Shard<K, V> {
     pub(super) times: Times,
     /// Frames that must not be evicted, and by how many guards each.
     pins: BTreeMap<u32, Pin>,
+    /// How many each group has of these, where it has any.
+    pins_of: BTreeMap<usize, u32>,
     /// What these weigh.
     pinned: u64,
     pins_made: u64,
@@ -118,6 +120,7 @@ impl<K: Hash + Eq, V> Shard<K, V> {
             members: Vec::new(),
             times: Times::default(),
             pins: BTreeMap::new(),
+            pins_of: BTreeMap::new(),
             pinned: 0,
             pins_made: 0,
             flights: HashTable::new(),
@@ -232,6 +235,10 @@ impl<K: Hash + Eq, V> Shard<K, V> {
             let weight = self.weight_of(frame) as u64;
             self.groups[number].subtract(weight);
             self.groups[0].add(weight);
+        }
+        let pins = self.pins_of.remove(&number).unwrap_or(0);
+        if pins > 0 {
+            *self.pins_of.entry(0).or_default() += pins;
         }
         self.ranking.reset_group(number, common.habits.worth(number));
     }
@@ -369,8 +376,8 @@ impl<K: Hash + Eq, V> Shard<K, V> {
 
     /// Takes an entry out that was found.
     pub(super) fn remove(&mut self, hash: u64, frame: u32) -> (K, V) {
-        if self.pins.remove(&frame).is_some() {
-            self.pinned -= self.weight_of(frame) as u64;
+        if self.pins.contains_key(&frame) {
+            self.forget_pin(frame);
         } else {
             self.ranking.remove(self.group_of(frame), frame);
         }
@@ -507,7 +514,21 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         self.pinned += self.weight_of(frame) as u64;
         self.pins_made += 1;
         self.pins.insert(frame, Pin { id: self.pins_made, guards: 1 });
+        *self.pins_of.entry(self.group_of(frame)).or_default() += 1;
         self.pins_made
+    }
+
+    /// The entry in this frame is not kept any more.
+    fn forget_pin(&mut self, frame: u32) {
+        self.pins.remove(&frame);
+        self.pinned -= self.weight_of(frame) as u64;
+        let group = self.group_of(frame);
+        if let Some(pins) = self.pins_of.get_mut(&group) {
+            *pins -= 1;
+            if *pins == 0 {
+                self.pins_of.remove(&group);
+            }
+        }
     }
 
     /// One guard is gone. What the shard has too much goes: nothing could while this was pinned. Nothing
@@ -522,8 +543,7 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         let Some(pin) = self.pins.get_mut(&frame).filter(|pin| pin.id == id) else { return };
         pin.guards -= 1;
         if pin.guards == 0 {
-            self.pins.remove(&frame);
-            self.pinned -= self.weight_of(frame) as u64;
+            self.forget_pin(frame);
             let group = self.group_of(frame);
             self.ranking.put_back(group, frame, &self.slots);
             self.shrink_to_fit(group, common, gone);

@@ -418,3 +418,31 @@ fn what_one_group_does_says_nothing_of_another() {
     assert!(apart > 0.9, "{apart}, as one {together}");
     assert!(together < 0.6, "as one {together}");
 }
+
+#[test]
+fn a_group_whose_entries_are_pinned_gets_no_more_than_it_may_have() {
+    let cache = Cache::builder().capacity(100).shards(1).build().unwrap();
+    // It takes all that comes.
+    cache.set_learning(false);
+    let (full, other) = (cache.group("full"), cache.group("other"));
+    full.set_max(2);
+    (0..2).for_each(|key| _ = cache.insert_in(&full, key, key));
+    (10..20).for_each(|key| _ = cache.insert_in(&other, key, key));
+    let others: Vec<_> = (10..20).map(|key| cache.pin(&key).unwrap()).collect();
+    let own: Vec<_> = (0..2).map(|key| cache.pin(&key).unwrap()).collect();
+    cache.insert_in(&full, 2, 2);
+    assert_eq!((full.stats().weight, cache.contains_key(&2)), (2, false));
+    drop(own);
+    cache.insert_in(&full, 3, 3);
+    assert!(cache.contains_key(&3));
+    assert_eq!(full.stats().weight, 2);
+    // What is pinned of a group that goes is the default one's.
+    let kept = cache.pin(&3).unwrap();
+    cache.remove_group(&full);
+    let full = cache.group("full");
+    full.set_max(1);
+    (4..8).for_each(|key| _ = cache.insert_in(&full, key, key));
+    assert_eq!((full.stats().weight, cache.contains_key(&7)), (1, true));
+    drop((kept, others));
+    assert_eq!(cache.len(), 13);
+}

@@ -52,9 +52,7 @@ impl<K: Hash + Eq, V> Shard<K, V> {
             }
         }
         // One entry may be too much for each shard; but not one after the other, where none goes.
-        if self.is_full(group, weight)
-            && self.pins.keys().any(|&frame| self.group_of(frame) == group)
-        {
+        if self.is_full(group, weight) && self.pins_of.contains_key(&group) {
             return Room::None;
         }
         if self.weight <= left {
