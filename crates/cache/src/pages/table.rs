@@ -30,6 +30,7 @@ pub(super) struct Table {
     frames: Vec<Frame>,
     /// Frames with pages that are dirty or being written, a bit for each.
     unwritten: Vec<u64>,
+    unwritten_count: usize,
     free: u32,
     used: usize,
     /// How many frames may be used: fewer than there are while the cache is made smaller.
@@ -85,6 +86,7 @@ impl Table {
             index: Index::new(0),
             frames: Vec::new(),
             unwritten: Vec::new(),
+            unwritten_count: 0,
             free: NONE,
             used: 0,
             limit: frames,
@@ -322,8 +324,10 @@ impl Table {
             self.unwritten[frame as usize / 64] ^= 1 << (frame % 64);
             let unwritten = &self.locals[local].group.unwritten;
             if is {
+                self.unwritten_count += 1;
                 unwritten.fetch_add(1, Relaxed)
             } else {
+                self.unwritten_count -= 1;
                 unwritten.fetch_sub(1, Relaxed)
             };
         }
@@ -532,6 +536,18 @@ impl Table {
         frames.filter(|(_, frame)| !frame.is_free()).map(|(frame, _)| frame as u32)
     }
 
+    /// Which of these pages of a file are dirty or being written.
+    pub(super) fn unwritten_of_pages(
+        &self,
+        file: u16,
+        pages: impl Iterator<Item = u64>,
+    ) -> impl Iterator<Item = u64> {
+        let is_unwritten = |flags: Flags| flags.has(Flags::UNWRITTEN);
+        pages.filter(move |page| {
+            self.find(Key::new(file, *page)).is_some_and(|(_, flags)| is_unwritten(flags))
+        })
+    }
+
     /// Pages of a range of a file that are dirty or being written, in no order.
     pub(super) fn unwritten_in(&self, file: u16, pages: &Range<u64>) -> Vec<u64> {
         let all = (0..self.unwritten.len()).flat_map(|word| self.unwritten_of(word));
@@ -565,7 +581,7 @@ impl Table {
 
     /// How many pages are dirty or being written.
     pub(super) fn unwritten_count(&self) -> usize {
-        self.unwritten.iter().map(|word| word.count_ones() as usize).sum()
+        self.unwritten_count
     }
 
     /// Goes round the frames, and returns up to so many dirty pages of files that are wanted: those

@@ -271,13 +271,29 @@ impl Core {
 
     /// Dirty pages of a range, and those that are being written, in order.
     pub(super) fn unwritten_in(&self, file: &FileState, pages: &Range<u64>) -> Vec<u64> {
+        // Whatever a write that has returned left dirty is counted.
+        if pages.is_empty() || file.group.unwritten.load(Relaxed) == 0 {
+            return Vec::new();
+        }
         let first = pages.start / CHUNK;
         let chunks = (pages.end.saturating_sub(1) / CHUNK + 1).saturating_sub(first);
         let shards = chunks.min(self.shards.len() as u64);
         // Chunks go round the shards: those of the first few are all that there are.
-        let shards = (first..first + shards).map(|chunk| self.shard_of(file, chunk * CHUNK));
-        let mut unwritten: Vec<_> =
-            shards.flat_map(|shard| shard.read().unwritten_in(file.number, pages)).collect();
+        let shards = first..first + shards;
+        let mut unwritten = Vec::new();
+        for (chunk, shard) in shards.map(|chunk| (chunk, self.shard_of(file, chunk * CHUNK))) {
+            let table = shard.read();
+            // Few pages are looked for one by one, lest it take longer the more others have written.
+            if chunks / self.shards.len() as u64 * CHUNK >= table.unwritten_count() as u64 {
+                unwritten.extend(table.unwritten_in(file.number, pages));
+                continue;
+            }
+            let own = (chunk..first + chunks).step_by(self.shards.len());
+            let own = own.flat_map(|chunk| {
+                pages.start.max(chunk * CHUNK)..pages.end.min((chunk + 1) * CHUNK)
+            });
+            unwritten.extend(table.unwritten_of_pages(file.number, own));
+        }
         unwritten.sort_unstable();
         unwritten
     }

@@ -148,3 +148,34 @@ fn the_last_page_of_the_largest_file_is_written_back() {
     jobs.run();
     assert_eq!(group.dirty(), 0);
 }
+
+/// Whether they are looked for one by one or among all that are dirty.
+#[test]
+fn pages_that_are_not_written_are_found_beside_those_of_others() {
+    let jobs = ByHand::default();
+    let cache = PageCache::builder(16 << 20).dirty(100, 100).background(jobs).build().unwrap();
+    cache.set_readahead(false);
+    let group = cache.group("all").build();
+    let files = [(); 2].map(|()| cache.open(Disk::new(2000 * PAGE), &group).unwrap());
+    let is_dirty =
+        |file: usize, page: u64| file == 0 && page % 7 == 1 || file == 1 && !page.is_multiple_of(3);
+    for (number, file) in files.iter().enumerate() {
+        for page in (0..2000).filter(|page| is_dirty(number, *page)) {
+            file.write(page * PAGE as u64, &[1; PAGE]).unwrap();
+        }
+    }
+    for first in (0..2000).step_by(13) {
+        for count in
+            [0, 1, 5, 63, 64, 65, 200, 1500].into_iter().filter(|count| first + count <= 2000)
+        {
+            let found = files[0].unwritten(first * PAGE as u64, count * PAGE as u64).unwrap();
+            let found: Vec<_> = found.into_iter().flat_map(|range| range.step_by(PAGE)).collect();
+            let pages = (first..first + count).filter(|page| is_dirty(0, *page));
+            assert!(pages.map(|page| page * PAGE as u64).eq(found), "{count} from {first}");
+        }
+    }
+    files[0].flush_all().unwrap();
+    assert_eq!(files[0].unwritten(0, 2000 * PAGE as u64).unwrap(), []);
+    files[1].flush_all().unwrap();
+    assert_eq!((files[1].unwritten(0, 2000 * PAGE as u64).unwrap(), group.dirty()), (vec![], 0));
+}
