@@ -54,6 +54,13 @@ pub(crate) struct Habits {
     apart: usize,
 }
 
+/// What a shard has been told: how many lessons, and after how many changes of tables.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Told {
+    lessons: u32,
+    tables: u32,
+}
+
 /// Read for each hit, and changed seldom: on lines of its own.
 #[derive(Debug)]
 #[repr(align(128))]
@@ -63,8 +70,9 @@ struct Now {
     level: AtomicU32,
     /// Whether recency alone decides.
     learning: AtomicBool,
-    /// How often it was found out what pages are worth.
+    /// How often it was found out what pages are worth, and how often that was put in other tables.
     lessons: AtomicU32,
+    tables: AtomicU32,
     /// How many requests shards tell at a time.
     batch: AtomicU32,
     /// Next to nothing is missed.
@@ -108,6 +116,7 @@ impl Habits {
                 level: AtomicU32::new(learner.level()),
                 learning: AtomicBool::new(true),
                 lessons: AtomicU32::new(0),
+                tables: AtomicU32::new(0),
                 batch: AtomicU32::new(batch(&learner)),
                 resting: AtomicBool::new(false),
             },
@@ -218,6 +227,7 @@ impl Habits {
         let learner = lock(&self.learner);
         self.now.learning.store(learning, Relaxed);
         self.tell_worth(&learner);
+        self.now.tables.fetch_add(1, Release);
         self.now.lessons.fetch_add(1, Release);
     }
 
@@ -309,8 +319,9 @@ impl Habits {
         self.now.epoch.store(epoch, Release);
         self.min_ttl.epoch_began(epoch);
         if learnt && self.now.learning.load(Relaxed) {
-            self.now.lessons.fetch_add(1, Release);
+            // First: who has heard of the lesson tells all that it holds.
             self.held.iter().for_each(|classes| classes.store(0, Relaxed));
+            self.now.lessons.fetch_add(1, Release);
         }
     }
 
@@ -340,14 +351,14 @@ impl Habits {
         }
     }
 
-    /// Brings a shard up to date that knows what was learnt in so many lessons, under its lock. Its groups
+    /// Brings a shard up to date that was told this, under its lock. Its groups
     /// have these numbers in the cache.
     pub(crate) fn tell(
         &self,
         ranking: &mut Ranking,
         marks: &(impl Marks + ?Sized),
         groups: impl Iterator<Item = usize>,
-        lessons: &mut u32,
+        told: &mut Told,
     ) {
         let epoch = self.now.epoch.load(Acquire);
         if ranking.epoch() > epoch {
@@ -355,14 +366,28 @@ impl Habits {
         }
         if ranking.epoch() < epoch {
             ranking.advance(epoch, marks);
-            for (held, classes) in self.held.iter().zip(ranking.classes()) {
-                held.fetch_or(classes, Relaxed);
+            self.tell_held(ranking.changed_classes());
+        }
+        let lessons = self.now.lessons.load(Acquire);
+        if told.lessons != lessons {
+            // Written before the lesson.
+            let now = Told { lessons, tables: self.now.tables.load(Acquire) };
+            let before = std::mem::replace(told, now);
+            ranking.note_lesson();
+            // From here on groups that change will do.
+            self.tell_held(ranking.classes());
+            // Mostly the tables are the same, and only what is in them another.
+            if before.tables != now.tables {
+                groups
+                    .enumerate()
+                    .for_each(|(local, group)| ranking.learn(local, self.worth(group)));
             }
         }
-        let taught = self.now.lessons.load(Acquire);
-        if *lessons != taught {
-            *lessons = taught;
-            groups.enumerate().for_each(|(local, group)| ranking.learn(local, self.worth(group)));
+    }
+
+    fn tell_held(&self, classes: Classes) {
+        for (held, classes) in self.held.iter().zip(classes) {
+            held.fetch_or(classes, Relaxed);
         }
     }
 
@@ -389,13 +414,13 @@ mod tests {
         habits.now.epoch.store(2 * ERA - 5, Relaxed);
         let mut ranking = Ranking::default();
         let (group, marks) = (ranking.add_group(habits.worth(0)), [Mark::new(2 * ERA - 5)]);
-        let mut lessons = 0;
-        habits.tell(&mut ranking, &marks[..], 0..1, &mut lessons);
+        let mut told = Told::default();
+        habits.tell(&mut ranking, &marks[..], 0..1, &mut told);
         ranking.insert(group, 0, false, None);
         habits.used(1 << 40, None, false);
         for _ in 0..40 {
             habits.passed(1);
-            habits.tell(&mut ranking, &marks[..], 0..1, &mut lessons);
+            habits.tell(&mut ranking, &marks[..], 0..1, &mut told);
             assert_eq!(ranking.epoch(), habits.epoch());
         }
         assert_eq!(habits.epoch(), ERA + 35);

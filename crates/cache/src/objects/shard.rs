@@ -20,6 +20,7 @@ use super::index::Index;
 use super::removal::{Cause, Departures};
 use super::slots::{Entry, Slots};
 use crate::claims::Claims;
+use crate::habits::Told;
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering::Relaxed;
 
@@ -37,8 +38,8 @@ pub(super) struct Shard<K, V> {
     slots: Slots<K, V>,
     ranking: Ranking,
     ghosts: Ghosts,
-    /// Lessons of which the policy knows.
-    lessons: u32,
+    /// What the policy was told.
+    told: Told,
     /// Groups of which the policy knows.
     groups: Vec<Arc<Group>>,
     /// Their figures are kept: there are several, or somebody has asked for the first.
@@ -110,7 +111,7 @@ impl<K: Hash + Eq, V> Shard<K, V> {
             slots: Slots::with_capacity(entries),
             ranking: Ranking::default(),
             ghosts: Ghosts::new(0),
-            lessons: 0,
+            told: Told::default(),
             groups: Vec::new(),
             counts_groups: false,
             claims: Claims::default(),
@@ -204,8 +205,8 @@ impl<K: Hash + Eq, V> Shard<K, V> {
             self.counts_groups = true;
             self.groups[0].add(self.weight);
         }
-        let Self { ranking, slots, lessons, .. } = self;
-        common.habits.tell(ranking, slots, 0..self.groups.len(), lessons);
+        let Self { ranking, slots, told, .. } = self;
+        common.habits.tell(ranking, slots, 0..self.groups.len(), told);
     }
 
     /// The number of the group that gets what is inserted for this one.

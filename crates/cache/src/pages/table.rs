@@ -11,12 +11,14 @@ use super::fill::Demand;
 use super::frame::{Flags, Frame, Key};
 use super::group::{Counters, GroupState};
 use super::index::Index;
+use super::local::Local;
 use super::recent::Recent;
 use super::sizing::{HEADROOM, Sizing};
 use crate::claims::{Claims, push, trim};
-use crate::habits::Habits;
-use crate::sync::atomic::AtomicU64;
+use crate::habits::{Habits, Told};
 use crate::sync::atomic::Ordering::Relaxed;
+
+mod unwritten;
 
 /// No frame: the end of the list of free ones.
 const NONE: u32 = u32::MAX;
@@ -43,7 +45,7 @@ pub(super) struct Table {
     pub(super) arena: Arena,
     pub(super) policy: Policy,
     pub(super) ghosts: Ghosts,
-    lessons: u32,
+    told: Told,
     pub(super) recent: Recent,
     /// Groups that have or had pages here, by the policy's numbers.
     pub(super) locals: Vec<Local>,
@@ -61,16 +63,6 @@ pub(super) struct Table {
     pub(super) busy: Vec<(u16, Range<u64>)>,
     /// The frame up to which dirty ones were looked for.
     hand: usize,
-}
-
-/// What a group has in a shard.
-#[derive(Debug)]
-pub(super) struct Local {
-    pub(super) group: Arc<GroupState>,
-    pub(super) pages: usize,
-    pub(super) hits: AtomicU64,
-    /// How many of its pages are nominated.
-    pub(super) nominated: u32,
 }
 
 impl Table {
@@ -96,7 +88,7 @@ impl Table {
             arena: Arena::new(page_size, 0)?,
             policy: Policy::new(),
             ghosts: Ghosts::new(0),
-            lessons: 0,
+            told: Told::default(),
             recent: Recent::new(0),
             locals: Vec::new(),
             numbers: Vec::new(),
@@ -322,13 +314,15 @@ impl Table {
         let (was, is) = (old.flags().has(Flags::UNWRITTEN), flags.has(Flags::UNWRITTEN));
         if was != is {
             self.unwritten[frame as usize / 64] ^= 1 << (frame % 64);
-            let unwritten = &self.locals[local].group.unwritten;
+            let Local { group, unwritten, .. } = &mut self.locals[local];
             if is {
                 self.unwritten_count += 1;
-                unwritten.fetch_add(1, Relaxed)
+                unwritten.add(frame);
+                group.unwritten.fetch_add(1, Relaxed)
             } else {
                 self.unwritten_count -= 1;
-                unwritten.fetch_sub(1, Relaxed)
+                unwritten.remove(frame);
+                group.unwritten.fetch_sub(1, Relaxed)
             };
         }
     }
@@ -342,7 +336,7 @@ impl Table {
         self.claims.add();
         let group = Arc::clone(group);
         let number = group.number;
-        push(&mut self.locals, Local { group, pages: 0, hits: AtomicU64::new(0), nominated: 0 });
+        push(&mut self.locals, Local::new(group));
         while self.numbers.len() <= number {
             push(&mut self.numbers, ABSENT);
         }
@@ -404,7 +398,7 @@ impl Table {
         }
         let groups = self.locals.iter().map(|local| local.group.number);
         let (ranking, marks) = self.policy.parts();
-        habits.tell(ranking, marks, groups, &mut self.lessons);
+        habits.tell(ranking, marks, groups, &mut self.told);
     }
 
     /// Takes a free frame, if there is one.
@@ -536,35 +530,6 @@ impl Table {
         frames.filter(|(_, frame)| !frame.is_free()).map(|(frame, _)| frame as u32)
     }
 
-    /// Which of these pages of a file are dirty or being written.
-    pub(super) fn unwritten_of_pages(
-        &self,
-        file: u16,
-        pages: impl Iterator<Item = u64>,
-    ) -> impl Iterator<Item = u64> {
-        let is_unwritten = |flags: Flags| flags.has(Flags::UNWRITTEN);
-        pages.filter(move |page| {
-            self.find(Key::new(file, *page)).is_some_and(|(_, flags)| is_unwritten(flags))
-        })
-    }
-
-    /// Pages of a range of a file that are dirty or being written, in no order.
-    pub(super) fn unwritten_in(&self, file: u16, pages: &Range<u64>) -> Vec<u64> {
-        let all = (0..self.unwritten.len()).flat_map(|word| self.unwritten_of(word));
-        let keys = all.map(|frame| self.key(frame));
-        let wanted = keys.filter(|key| key.file() == file && pages.contains(&key.page()));
-        wanted.map(Key::page).collect()
-    }
-
-    fn unwritten_of(&self, word: usize) -> impl Iterator<Item = u32> {
-        let mut bits = self.unwritten[word];
-        std::iter::from_fn(move || {
-            let bit = (bits != 0).then(|| bits.trailing_zeros())?;
-            bits &= bits - 1;
-            Some((word * 64) as u32 + bit)
-        })
-    }
-
     /// Whether there are pages that can go, or be tried again, when somebody's disk has answered. It looks from
     /// this frame on, round, and leaves it where there is one: who asks again and again goes round once.
     pub(super) fn is_at_work(&self, from: &mut usize) -> bool {
@@ -577,29 +542,5 @@ impl Table {
         let found = after.iter().chain(before).position(at_work);
         *from = (*from + found.unwrap_or(0)) % self.frames.len();
         found.is_some()
-    }
-
-    /// How many pages are dirty or being written.
-    pub(super) fn unwritten_count(&self) -> usize {
-        self.unwritten_count
-    }
-
-    /// Goes round the frames, and returns up to so many dirty pages of files that are wanted: those
-    /// that were not returned for the longest time.
-    pub(super) fn next_dirty(&mut self, count: usize, wanted: impl Fn(u16) -> bool) -> Vec<Key> {
-        let mut keys = Vec::new();
-        for _ in 0..self.unwritten.len() {
-            self.hand = (self.hand + 1) % self.unwritten.len();
-            for frame in self.unwritten_of(self.hand) {
-                let key = self.key(frame);
-                if self.flags(frame).has(Flags::DIRTY) && wanted(key.file()) {
-                    keys.push(key);
-                }
-            }
-            if keys.len() >= count {
-                break;
-            }
-        }
-        keys
     }
 }

@@ -1,6 +1,7 @@
 //! Frames in lists, one for each class and age: the list that is worth least gives the victims.
 //!
-//! As time passes a list joins that of the next age, whole: two links, however many frames. A group
+//! As time passes a list joins that of the next age, whole: two links, however many frames. It does when somebody next
+//! needs it: of thousands of groups most are idle. A group
 //! has memory for classes of which it ever had frames, so a small group takes little.
 
 use std::cmp::Ordering;
@@ -8,7 +9,7 @@ use std::sync::Arc;
 
 use super::Worth;
 use super::admission::Declined;
-use super::age::{BUCKETS, bucket};
+use super::age::{BUCKETS, bucket, bucket_after};
 use super::history::{CLASSES, Class, PASTS};
 use super::ranking::{Classes, resize_exact};
 use super::tiers::{Feedback, Swappiness};
@@ -79,6 +80,8 @@ pub(super) struct Lists {
     held: Vec<u32>,
     ends: Vec<[Ends; BUCKETS]>,
     feedback: Vec<Feedback>,
+    /// The classes of which there are frames.
+    classes: Classes,
     worth: Arc<Worth>,
     swappiness: Swappiness,
     /// Victims come from lists of these ages only, a bit for each bucket.
@@ -88,6 +91,12 @@ pub(super) struct Lists {
     declined: Declined,
     /// It took more memory, and its owner has not asked since.
     grown: bool,
+    /// The epoch and the lesson that it has reached.
+    epoch: u32,
+    lesson: u32,
+    /// The bytes that its owner has counted; and whether it is noted that these may be others since, and the classes.
+    pub(super) counted: usize,
+    pub(super) is_noted: bool,
 }
 
 /// What is known of a row.
@@ -128,9 +137,15 @@ impl Ends {
 /// The list that is worth least, and what that is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Victim {
-    row: usize,
-    bucket: usize,
+    row: u8,
+    bucket: u8,
     worth: f32,
+}
+
+impl Victim {
+    fn list(self) -> (usize, usize) {
+        (self.row.into(), self.bucket.into())
+    }
 }
 
 /// The buckets whose lists join the next ones as this epoch begins, a bit for each: those whose width divides it.
@@ -141,14 +156,20 @@ pub(super) fn due(epoch: u32) -> u32 {
 }
 
 impl Lists {
-    pub(super) fn new(worth: Arc<Worth>) -> Self {
+    /// Without frames, in this epoch and after so many lessons.
+    pub(super) fn new(worth: Arc<Worth>, epoch: u32, lesson: u32) -> Self {
         Self {
+            epoch,
+            lesson,
+            counted: 0,
+            is_noted: false,
             rows: Box::default(),
             heads: Vec::new(),
             keys: Vec::new(),
             held: Vec::new(),
             ends: Vec::new(),
             feedback: Vec::new(),
+            classes: Classes::default(),
             worth,
             swappiness: Swappiness::default(),
             open: u32::MAX,
@@ -322,14 +343,14 @@ impl Lists {
 
     /// The frame that is worth least: the oldest one of its list.
     pub(super) fn victim(&mut self) -> Option<u32> {
-        let Victim { row, bucket, .. } = self.find_victim()?;
+        let (row, bucket) = self.find_victim()?.list();
         Some(self.ends[row][bucket].head)
     }
 
     /// What the frame that is worth least is worth: to whoever compares groups, so whatever this one
     /// prefers.
     pub(super) fn least(&mut self) -> Option<f32> {
-        let Victim { row, bucket, .. } = self.find_victim()?;
+        let (row, bucket) = self.find_victim()?.list();
         Some(self.worth(self.heads[row].class as usize, bucket))
     }
 
@@ -346,7 +367,7 @@ impl Lists {
     ///
     /// If no victim was asked for.
     pub(super) fn pop_victim(&mut self, links: &mut Links) {
-        let Victim { row, bucket, .. } = self.victim.expect("a victim was asked for");
+        let (row, bucket) = self.victim.expect("a victim was asked for").list();
         self.pop(links, row, bucket);
     }
 
@@ -356,7 +377,7 @@ impl Lists {
     ///
     /// If no victim was asked for.
     pub(super) fn next_victim(&self, links: &Links) -> Option<u32> {
-        let Victim { row, bucket, .. } = self.victim.expect("a victim was asked for");
+        let (row, bucket) = self.victim.expect("a victim was asked for").list();
         let next = links[self.ends[row][bucket].head].next;
         (next != NONE).then_some(next)
     }
@@ -381,35 +402,79 @@ impl Lists {
         self.victim.is_some_and(|victim| self.weighed(class.index(), bucket) > victim.worth)
     }
 
-    /// Whether there are frames of this class.
-    pub(super) fn holds(&self, class: usize) -> bool {
-        let held = self.rows.get(class).and_then(|&row| self.held.get(row as usize));
-        held.is_some_and(|&held| held != 0)
-    }
-
     /// The classes of which there are frames.
     pub(super) fn classes(&self) -> Classes {
-        let mut classes = Classes::default();
-        for (head, _) in self.heads.iter().zip(&self.held).filter(|&(_, &held)| held != 0) {
-            classes[head.class as usize / 64] |= 1 << (head.class % 64);
-        }
-        classes
+        self.classes
     }
 
-    /// Counts the frames of each class and age, as of when they were last sorted.
-    pub(super) fn counts(&self, links: &Links) -> impl Iterator<Item = (usize, usize, u64)> {
+    /// There are frames of a row's class, or none any more.
+    fn set_class(&mut self, row: usize, held: bool) {
+        let class = self.heads[row].class;
+        let (word, bit) = (&mut self.classes[class as usize / 64], 1 << (class % 64));
+        *word = if held { *word | bit } else { *word & !bit };
+    }
+
+    /// Counts the frames of each class and age in this epoch, as of when they were last sorted.
+    pub(super) fn counts(
+        &self,
+        links: &Links,
+        epoch: u32,
+    ) -> impl Iterator<Item = (usize, usize, u64)> {
         let rows = self.heads.iter().zip(&self.held).zip(&self.ends);
         rows.flat_map(move |((head, &held), ends)| {
             ones(held as u64).map(move |bucket| {
                 let first = Some(ends[bucket].head);
                 let next = |&frame: &u32| Some(links[frame].next).filter(|&next| next != NONE);
-                (head.class as usize, bucket, std::iter::successors(first, next).count() as u64)
+                let count = std::iter::successors(first, next).count() as u64;
+                (head.class as usize, bucket_after(bucket, self.epoch, epoch), count)
             })
         })
     }
 
+    /// Lets the epochs pass up to this one, and hears of lessons.
+    #[inline]
+    pub(super) fn catch_up(&mut self, links: &mut Links, epoch: u32, lesson: u32) {
+        if self.epoch != epoch {
+            if self.epoch + 1 == epoch {
+                self.tick(links, due(epoch));
+            } else {
+                self.pass(links, epoch);
+            }
+            self.epoch = epoch;
+        }
+        if self.lesson != lesson {
+            self.lesson = lesson;
+            self.look_again();
+        }
+    }
+
+    /// The clock is turned back by an era.
+    pub(super) fn turn_back(&mut self) {
+        self.epoch = self.epoch.saturating_sub(super::ERA);
+    }
+
+    /// Lets many epochs pass.
+    fn pass(&mut self, links: &mut Links, epoch: u32) {
+        for row in 0..self.held.len() {
+            let (mut left, mut moved) = (self.held[row], false);
+            // The oldest first: what is younger comes behind it.
+            while let Some(bucket) = left.checked_ilog2() {
+                left ^= 1 << bucket;
+                let after = bucket_after(bucket as usize, self.epoch, epoch);
+                if after != bucket as usize {
+                    self.join(links, row, bucket as usize, after);
+                    moved = true;
+                }
+            }
+            if moved {
+                self.find_least(row);
+            }
+        }
+        self.victim = None;
+    }
+
     /// Lets an epoch pass, in which the lists of these buckets are [`due`].
-    pub(super) fn tick(&mut self, links: &mut Links, due: u32) {
+    fn tick(&mut self, links: &mut Links, due: u32) {
         // Few rows have any that young: they are looked for by some at a time.
         for some in (0..self.held.len()).step_by(LANES) {
             let rows = some..self.held.len().min(some + LANES);
@@ -427,7 +492,7 @@ impl Lists {
         // The oldest first: each has to be gone before the next one comes.
         while let Some(bucket) = moving.checked_ilog2() {
             moving ^= 1 << bucket;
-            self.join(links, row, bucket as usize);
+            self.join(links, row, bucket as usize, bucket as usize + 1);
         }
         if moved >> self.heads[row].bucket & 1 == 1 {
             self.find_least(row);
@@ -438,10 +503,10 @@ impl Lists {
         }
     }
 
-    /// Appends a list to that of the next age.
-    fn join(&mut self, links: &mut Links, row: usize, bucket: usize) {
+    /// Appends a list to that of another age.
+    fn join(&mut self, links: &mut Links, row: usize, bucket: usize, to: usize) {
         let younger = std::mem::replace(&mut self.ends[row][bucket], Ends::EMPTY);
-        let older = &mut self.ends[row][bucket + 1];
+        let older = &mut self.ends[row][to];
         if older.tail == NONE {
             *older = younger;
         } else {
@@ -450,23 +515,29 @@ impl Lists {
             older.tail = younger.tail;
         }
         let held = &mut self.held[row];
-        *held = *held & !(1 << bucket) | 1 << (bucket + 1);
+        *held = *held & !(1 << bucket) | 1 << to;
     }
 
     fn filled(&mut self, row: usize, bucket: usize) {
+        if self.held[row] == 0 {
+            self.set_class(row, true);
+        }
         self.held[row] |= 1 << bucket;
         let Some(worth) = self.offer(row, bucket) else { return };
         if self.victim.is_some_and(|victim| worth < victim.worth) {
-            self.victim = Some(Victim { row, bucket, worth });
+            self.victim = Some(Victim { row: row as u8, bucket: bucket as u8, worth });
         }
     }
 
     fn emptied(&mut self, row: usize, bucket: usize) {
         self.held[row] &= !(1 << bucket);
+        if self.held[row] == 0 {
+            self.set_class(row, false);
+        }
         if self.heads[row].bucket as usize == bucket {
             self.find_least(row);
         }
-        if self.victim.is_some_and(|victim| victim.row == row && victim.bucket == bucket) {
+        if self.victim.is_some_and(|victim| victim.list() == (row, bucket)) {
             self.victim = None;
         }
     }
@@ -512,9 +583,9 @@ impl Lists {
         if self.victim.is_none() {
             let least = self.keys.iter().fold(NO_KEY, |least, &key| least.min(key));
             if least != NO_KEY {
-                let row = self.rows[least.cast_unsigned() as usize & 0xff] as usize;
-                let Head { bucket, least: worth, .. } = self.heads[row];
-                self.victim = Some(Victim { row, bucket: bucket as usize, worth });
+                let row = self.rows[least.cast_unsigned() as usize & 0xff];
+                let Head { bucket, least: worth, .. } = self.heads[row as usize];
+                self.victim = Some(Victim { row, bucket, worth });
             }
         }
         self.victim

@@ -152,11 +152,10 @@ impl HitDensity {
         self.epoch_ends += self.learner.epoch_length();
         self.epoch += 1;
         self.shard.advance(self.epoch);
-        let held = |class| self.shard.holds(class);
+        let classes = self.shard.classes();
+        let held = |class: usize| classes[class / 64] >> (class % 64) & 1 == 1;
         if self.learner.end_epoch(self.epoch, self.now, held) {
-            for group in self.learner.groups() {
-                self.shard.learn(group.into(), self.learner.worth(group));
-            }
+            self.shard.note_lesson();
         }
     }
 

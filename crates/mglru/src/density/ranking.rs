@@ -6,7 +6,7 @@ use super::Worth;
 use super::admission::{self, Missed};
 use super::age;
 use super::history::{Class, History, TIERS};
-use super::lists::{Links, Lists, due};
+use super::lists::{Links, Lists};
 use super::mark::{Marks, UNUSED, before};
 use super::tiers::{Generation, Swappiness, Tiers, tier_of};
 use crate::prefetch::prefetch;
@@ -29,6 +29,14 @@ pub struct Ranking {
     links: Links,
     groups: Vec<Lists>,
     epoch: u32,
+    /// How often what pages are worth has changed in place.
+    lesson: u32,
+    /// Groups that may be other than what was counted of them.
+    noted: Vec<u32>,
+    /// The classes that those had which have been counted.
+    changed: Classes,
+    /// The bytes of all lists.
+    lists_memory: usize,
     horizon: Option<u32>,
     /// Ages of which pages may be victims, a bit for each bucket.
     open: u32,
@@ -36,8 +44,18 @@ pub struct Ranking {
 
 impl Default for Ranking {
     fn default() -> Self {
-        let (frames, links, groups) = (Vec::new(), Links::default(), Vec::new());
-        Self { frames, links, groups, epoch: 0, horizon: None, open: u32::MAX }
+        Self {
+            frames: Vec::new(),
+            links: Links::default(),
+            groups: Vec::new(),
+            epoch: 0,
+            lesson: 0,
+            noted: Vec::new(),
+            changed: Classes::default(),
+            lists_memory: 0,
+            horizon: None,
+            open: u32::MAX,
+        }
     }
 }
 
@@ -94,15 +112,45 @@ impl Ranking {
         if self.groups.len() == self.groups.capacity() {
             self.groups.reserve_exact((self.groups.len() / 8).clamp(1, 16));
         }
-        let mut lists = Lists::new(worth);
-        lists.set_open(self.open);
+        let lists = self.new_lists(worth);
         self.groups.push(lists);
         self.groups.len() - 1
+    }
+
+    fn new_lists(&self, worth: Arc<Worth>) -> Lists {
+        let mut lists = Lists::new(worth, self.epoch, self.lesson);
+        lists.set_open(self.open);
+        lists
+    }
+
+    /// The lists of a group as they are now, to be changed.
+    #[inline]
+    fn lists(&mut self, group: usize) -> (&mut Lists, &mut Links) {
+        let lists = &mut self.groups[group];
+        lists.catch_up(&mut self.links, self.epoch, self.lesson);
+        if !lists.is_noted {
+            lists.is_noted = true;
+            self.noted.push(group as u32);
+        }
+        (lists, &mut self.links)
+    }
+
+    /// Counts what has changed.
+    fn count(&mut self) {
+        for group in self.noted.drain(..) {
+            let lists = &mut self.groups[group as usize];
+            let memory = lists.memory();
+            let before = std::mem::replace(&mut lists.counted, memory);
+            self.lists_memory = self.lists_memory - before + memory;
+            lists.is_noted = false;
+            add(&mut self.changed, lists.classes());
+        }
     }
 
     /// Takes out a group that has no pages. The last group takes its number.
     pub fn remove_group(&mut self, group: usize) {
         debug_assert!(self.groups[group].classes() == Classes::default(), "it has pages");
+        self.forget(group);
         self.groups.swap_remove(group);
         if self.groups.len() + self.groups.len() / 4 + 2 < self.groups.capacity() {
             self.groups.shrink_to(self.groups.len() + self.groups.len() / 8);
@@ -112,8 +160,14 @@ impl Ranking {
     /// Makes a group that has no pages as if it were new, but for its number.
     pub fn reset_group(&mut self, group: usize, worth: Arc<Worth>) {
         debug_assert!(self.groups[group].classes() == Classes::default(), "it has pages");
-        self.groups[group] = Lists::new(worth);
-        self.groups[group].set_open(self.open);
+        self.forget(group);
+        self.groups[group] = self.new_lists(worth);
+    }
+
+    /// A group goes, or begins anew.
+    fn forget(&mut self, group: usize) {
+        self.count();
+        self.lists_memory -= self.groups[group].counted;
     }
 
     /// Sets which of clean and dirty pages a group gives first.
@@ -154,7 +208,15 @@ impl Ranking {
         self.frames.capacity() * size_of::<Frame>()
             + self.links.memory()
             + self.groups.capacity() * size_of::<Lists>()
-            + self.groups.iter().map(Lists::memory).sum::<usize>()
+            + self.noted.capacity() * size_of::<u32>()
+            + self.lists_memory
+            + self.growth()
+    }
+
+    /// The bytes that lists have taken since they were counted.
+    fn growth(&self) -> usize {
+        let noted = self.noted.iter().map(|group| &self.groups[*group as usize]);
+        noted.map(|lists| lists.memory() - lists.counted).sum()
     }
 
     /// The page in the frame `from` is in the free frame `to` from now on, and so is its mark; it was
@@ -200,7 +262,7 @@ impl Ranking {
     fn past(&mut self, group: usize, dirty: bool, shadow: Option<Shadow>) -> History {
         let Some(shadow) = shadow else { return History::new(dirty) };
         let mut history = History::unpack(shadow.history);
-        self.groups[group].feedback(history.class()).refaulted += 1;
+        self.lists(group).0.feedback(history.class()).refaulted += 1;
         history.used(self.epoch.saturating_sub(shadow.epoch), 1);
         history.dirty = dirty;
         history
@@ -217,7 +279,8 @@ impl Ranking {
     /// others are. Nobody else would meet them soon.
     pub fn sort_ahead(&mut self, group: usize, count: usize, marks: &(impl Marks + ?Sized)) {
         for _ in 0..count {
-            let Some(frame) = self.groups[group].pop_ahead(&mut self.links) else { return };
+            let (lists, links) = self.lists(group);
+            let Some(frame) = lists.pop_ahead(links) else { return };
             self.put_back(group, frame, marks);
         }
     }
@@ -230,7 +293,8 @@ impl Ranking {
             self.links.grow(at + 1);
         }
         self.frames[at] = known;
-        self.groups[group].push(&mut self.links, frame, class, 0);
+        let (lists, links) = self.lists(group);
+        lists.push(links, frame, class, 0);
     }
 
     /// The page in this frame was written to.
@@ -246,7 +310,9 @@ impl Ranking {
     /// The page in this frame of the group is not to be evicted: it is gone, and the frame free, or
     /// it stays until [`put_back`](Self::put_back).
     pub fn remove(&mut self, group: usize, frame: u32) {
-        self.groups[group].remove(&mut self.links, frame, self.frames[frame as usize].class);
+        let class = self.frames[frame as usize].class;
+        let (lists, links) = self.lists(group);
+        lists.remove(links, frame, class);
     }
 
     /// The page in this frame, taken out by [`remove`](Self::remove) or [`evict`](Self::evict), may
@@ -254,12 +320,13 @@ impl Ranking {
     pub fn put_back(&mut self, group: usize, frame: u32, marks: &(impl Marks + ?Sized)) {
         let bucket = self.sort(frame, marks).0;
         let class = self.frames[frame as usize].class;
-        self.groups[group].push(&mut self.links, frame, class, bucket);
+        let (lists, links) = self.lists(group);
+        lists.push(links, frame, class, bucket);
     }
 
     /// What the page is worth that the group would give next, if it has any.
     pub fn least(&mut self, group: usize) -> Option<f32> {
-        self.groups[group].least()
+        self.lists(group).0.least()
     }
 
     /// Takes the group's page out that is worth least, if it has any that is not
@@ -267,7 +334,7 @@ impl Ranking {
     pub fn evict(&mut self, group: usize, marks: &(impl Marks + ?Sized)) -> Option<Victim> {
         let mut sorted = 0;
         loop {
-            let frame = self.groups[group].victim()?;
+            let frame = self.lists(group).0.victim()?;
             // Looked at next, here or by the next eviction.
             if let Some(next) = self.groups[group].next_victim(&self.links) {
                 prefetch(&self.frames[next as usize]);
@@ -339,17 +406,22 @@ impl Ranking {
         self.groups[group].learn(worth);
     }
 
-    /// Whether there are frames of this class in any group.
-    pub(super) fn holds(&self, class: usize) -> bool {
-        self.groups.iter().any(|lists| lists.holds(class))
+    /// What pages are worth has changed, in the tables that groups have.
+    pub fn note_lesson(&mut self) {
+        self.lesson = self.lesson.wrapping_add(1);
     }
 
     /// Classes of which there are frames in any group, a bit for each.
     pub fn classes(&self) -> Classes {
-        let some = self.groups.iter().map(Lists::classes);
-        some.fold(Classes::default(), |all, some| {
-            std::array::from_fn(|word| all[word] | some[word])
-        })
+        let mut classes = Classes::default();
+        self.groups.iter().for_each(|lists| add(&mut classes, lists.classes()));
+        classes
+    }
+
+    /// The same of those groups that have changed since this was asked last, and maybe of some others.
+    pub fn changed_classes(&mut self) -> Classes {
+        self.count();
+        std::mem::take(&mut self.changed)
     }
 
     /// How many pages of each age and tier a group has that may be evicted, the oldest ages first; ages
@@ -357,7 +429,7 @@ impl Ranking {
     /// looked at are counted as what they were then.
     pub fn generations(&self, group: usize) -> Vec<Generation> {
         let mut ages = [[[0; 2]; TIERS]; age::BUCKETS];
-        for (class, bucket, count) in self.groups[group].counts(&self.links) {
+        for (class, bucket, count) in self.groups[group].counts(&self.links, self.epoch) {
             let (tier, of) = tier_of(class);
             ages[bucket][tier][of] += count;
         }
@@ -384,6 +456,7 @@ impl Ranking {
     /// Turns the clock back by an [`ERA`](super::ERA).
     pub fn turn_back(&mut self) {
         self.epoch = self.epoch.saturating_sub(super::ERA);
+        self.groups.iter_mut().for_each(Lists::turn_back);
     }
 
     /// Lets time pass until this epoch has begun.
@@ -393,16 +466,12 @@ impl Ranking {
             self.epoch += skipped;
             self.keep_ages_in_range(marks, skipped);
         }
-        for epoch in self.epoch + 1..=epoch {
-            self.epoch = epoch;
-            let due = due(epoch);
-            for lists in &mut self.groups {
-                lists.tick(&mut self.links, due);
-            }
-            if epoch.is_multiple_of(SWEEP) {
-                self.keep_ages_in_range(marks, 0);
-            }
+        // Lists hear of it when they are needed.
+        for sweep in self.epoch / SWEEP + 1..=epoch / SWEEP {
+            self.epoch = sweep * SWEEP;
+            self.keep_ages_in_range(marks, 0);
         }
+        self.epoch = epoch.max(self.epoch);
     }
 
     /// Epochs of frames are kept in 16 bits: none may fall behind by more. So many were skipped.
@@ -423,6 +492,10 @@ impl Ranking {
 
 /// A set of classes, a bit for each.
 pub type Classes = [u64; super::history::CLASSES / 64];
+
+fn add(all: &mut Classes, some: Classes) {
+    all.iter_mut().zip(some).for_each(|(all, some)| *all |= some);
+}
 
 /// Resizes a vector without room for more.
 pub(super) fn resize_exact<T>(vector: &mut Vec<T>, len: usize, value: impl FnMut() -> T) {
