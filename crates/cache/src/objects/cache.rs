@@ -165,7 +165,8 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         let common = &self.inner.common;
         let hash = common.hash(key);
         let shard = self.inner.part(hash).shard.read();
-        let frame = shard.find(hash, key).filter(|&frame| !over(&shard, frame, common))?;
+        let frame =
+            shard.find(hash, key).filter(|&frame| !over(&shard, frame, common.now(), common))?;
         Some(at(shard.entry(frame).value))
     }
 
@@ -231,7 +232,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         let mut shard = self.inner.part(hash).shard.write();
         let found = shard.find(hash, key);
         // What is over is not there any more, to be asked about.
-        let expired = found.is_some_and(|frame| over(&shard, frame, common));
+        let expired = found.is_some_and(|frame| over(&shard, frame, common.now(), common));
         if !expired && found.is_some_and(|frame| !condition(shard.entry(frame).value)) {
             return None;
         }
@@ -435,9 +436,9 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         K: Clone,
     {
         self.inner.shards.iter().flat_map(|part| {
-            let shard = part.shard.read();
+            let (shard, now) = (part.shard.read(), self.inner.common.now());
             let live =
-                shard.entries().filter(|&(frame, _)| !over(&shard, frame, &self.inner.common));
+                shard.entries().filter(|&(frame, _)| !over(&shard, frame, now, &self.inner.common));
             live.map(|(_, entry)| (entry.key.clone(), entry.value.clone())).collect::<Vec<_>>()
         })
     }

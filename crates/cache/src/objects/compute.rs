@@ -6,6 +6,7 @@ use super::Cache;
 use super::cache::Inner;
 use super::group::Group;
 use super::removal::Cause;
+use super::requests::over;
 use super::shard::{Insertion, Shard};
 
 impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
@@ -74,9 +75,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
         let found = shard.find(hash, &key);
         // Once for all: what is over by now is not to be replaced as if it were not.
         let now = common.now();
-        let is_over =
-            |frame| now.is_some_and(|now| shard.times.is_over(frame, now, common.lifetimes));
-        let held = found.filter(|frame| !is_over(*frame));
+        let held = found.filter(|&frame| !over(&shard, frame, now, common));
         let Some(made) = change(held.map(|frame| shard.entry(frame).value)) else {
             _detached = shard.detach(hash, &key);
             if let Some(frame) = found {

@@ -169,14 +169,15 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
     }
 }
 
-/// Whether the time of the entry in this frame is over.
+/// Whether the time of the entry in this frame is over by now, where there are such times at all.
 #[inline]
 pub(super) fn over<K: Hash + Eq, V, S>(
     shard: &Shard<K, V>,
     frame: u32,
+    now: Option<Duration>,
     common: &Common<K, V, S>,
 ) -> bool {
-    common.now().is_some_and(|now| shard.times.is_over(frame, now, common.lifetimes))
+    now.is_some_and(|now| shard.times.is_over(frame, now, common.lifetimes))
 }
 
 #[cfg(all(test, not(shuttle)))]

@@ -11,7 +11,8 @@ use homing_mglru::density::{Missed, Swappiness, Victim};
 use super::fill::Demand;
 use super::frame::{Flags, Key};
 use super::group::{Counters, GroupState};
-use super::table::{Local, Table};
+use super::local::Local;
+use super::table::Table;
 use crate::habits::Habits;
 use crate::limits::Claim;
 

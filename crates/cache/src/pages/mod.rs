@@ -27,6 +27,7 @@ mod fill;
 mod frame;
 mod group;
 mod index;
+mod local;
 mod prefetch;
 mod punch;
 mod read;

@@ -284,8 +284,9 @@ impl Core {
         for (chunk, shard) in shards.map(|chunk| (chunk, self.shard_of(file, chunk * CHUNK))) {
             let table = shard.read();
             // Few pages are looked for one by one, lest it take longer the more others have written.
-            if chunks / self.shards.len() as u64 * CHUNK >= table.unwritten_count() as u64 {
-                unwritten.extend(table.unwritten_in(file.number, pages));
+            let many = chunks / self.shards.len() as u64 * CHUNK >= table.unwritten_count() as u64;
+            if many || table.has_few_unwritten(&file.group) {
+                unwritten.extend(table.unwritten_in(&file.group, file.number, pages));
                 continue;
             }
             let own = (chunk..first + chunks).step_by(self.shards.len());
