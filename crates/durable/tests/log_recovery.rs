@@ -361,23 +361,19 @@ fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, byte)
 }
 
-/// A disk of which, while a log's new segment is being synced, a commit loses a flush.
-struct Beside {
+/// A disk, with something to do before each sync, and to ask before each removal.
+struct Around {
     disk: Disk,
-    armed: Arc<AtomicBool>,
-    others: Arc<OnceLock<(Durable, Vec<File>)>>,
+    sync: Box<dyn Fn(&File) + Send + Sync>,
+    may_remove: Box<dyn Fn() -> bool + Send + Sync>,
 }
 
-impl System for Beside {
+impl System for Around {
     fn commits(&self, file: &File) -> Commits {
         System::commits(&self.disk, file)
     }
     fn sync(&self, file: &File, kind: Kind) -> Result<(), Failure> {
-        let path = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap();
-        if path.ends_with("segment.new") && self.armed.swap(false, Ordering::SeqCst) {
-            let (durable, files) = self.others.get().unwrap();
-            assert!(durable.fsync_many(files).wait().iter().all(Result::is_err));
-        }
+        (self.sync)(file);
         System::sync(&self.disk, file, kind)
     }
     fn sync_filesystem(&self, file: &File) -> Result<(), Failure> {
@@ -389,14 +385,30 @@ impl System for Beside {
     fn flush_device(&self, file: &File) -> Result<(), Failure> {
         self.disk.flush_device(file)
     }
+    fn remove(&self, path: &Path) -> Result<(), Failure> {
+        if (self.may_remove)() {
+            return self.disk.remove(path);
+        }
+        Err(Failure { operation: "unlink", error: io::ErrorKind::Other.into() })
+    }
 }
 
 /// The commit may have written the segment back, so that its own sync has nothing to flush.
 #[test]
 fn what_a_flush_has_lost_beside_the_opening_is_not_said_to_be_durable() {
     let (runtime, disk) = (Runtime::new().unwrap(), Disk::default());
-    let (armed, others) = (Arc::<AtomicBool>::default(), Arc::<OnceLock<_>>::default());
-    let system = Beside { disk: disk.clone(), armed: armed.clone(), others: others.clone() };
+    let (armed, others) =
+        (Arc::<AtomicBool>::default(), Arc::<OnceLock<(Durable, Vec<File>)>>::default());
+    let (set, known) = (Arc::clone(&armed), Arc::clone(&others));
+    // As the segment is synced for the first time, others have the filesystem committed, and that is lost.
+    let sync = move |file: &File| {
+        let path = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap();
+        if path.ends_with("segment.new") && set.swap(false, Ordering::SeqCst) {
+            let (durable, files) = known.get().unwrap();
+            assert!(durable.fsync_many(files).wait().iter().all(Result::is_err));
+        }
+    };
+    let system = Around { disk: disk.clone(), sync: Box::new(sync), may_remove: Box::new(|| true) };
     let durable = Durable::with_system(&runtime, system).unwrap();
     durable.set_strategy(Strategy::Filesystem);
     let folder = tempfile::tempdir().unwrap();
@@ -469,37 +481,6 @@ fn where_no_header_can_be_read_nothing_goes_that_was_not_named() {
     goes_on(&world, 1, &records, 0);
 }
 
-/// A disk that removes so many files more.
-struct Keeps {
-    disk: Disk,
-    left: AtomicUsize,
-}
-
-impl System for Keeps {
-    fn commits(&self, file: &File) -> Commits {
-        System::commits(&self.disk, file)
-    }
-    fn sync(&self, file: &File, kind: Kind) -> Result<(), Failure> {
-        System::sync(&self.disk, file, kind)
-    }
-    fn sync_filesystem(&self, file: &File) -> Result<(), Failure> {
-        self.disk.sync_filesystem(file)
-    }
-    fn check(&self, file: &File) -> Result<(), Failure> {
-        self.disk.check(file)
-    }
-    fn flush_device(&self, file: &File) -> Result<(), Failure> {
-        self.disk.flush_device(file)
-    }
-    fn remove(&self, path: &Path) -> Result<(), Failure> {
-        let one_less = |left: usize| left.checked_sub(1);
-        match self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less) {
-            Ok(_) => self.disk.remove(path),
-            Err(_) => Err(Failure { operation: "unlink", error: io::ErrorKind::Other.into() }),
-        }
-    }
-}
-
 /// As after a crash: what is left to be given up is found again, and what was cut off stays so.
 #[test]
 fn to_give_up_may_be_begun_anew() {
@@ -513,8 +494,16 @@ fn to_give_up_may_be_begun_anew() {
         let mut bytes = fs::read(&all[2]).unwrap();
         bytes[HEADER as usize + 20] ^= 1;
         fs::write(&all[2], bytes).unwrap();
-        let keeps = Keeps { disk: Disk::default(), left: AtomicUsize::new(left) };
-        let durable = Durable::with_system(&Runtime::new().unwrap(), keeps).unwrap();
+        let files = AtomicUsize::new(left);
+        let one_less = |left: usize| left.checked_sub(1);
+        let may_remove =
+            move || files.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok();
+        let system = Around {
+            disk: Disk::default(),
+            sync: Box::new(|_| ()),
+            may_remove: Box::new(may_remove),
+        };
+        let durable = Durable::with_system(&Runtime::new().unwrap(), system).unwrap();
         let error = Log::open_before(&durable, &world.path, 5.into()).unwrap_err();
         assert!(matches!(error, LogError::Io { action: "clear", .. }), "{left}: {error}");
         let error = Log::open(&world.durable, &world.path).unwrap_err();

@@ -11,8 +11,8 @@ use homing_lab::experiments::{
 use serde_json::{Value, json};
 
 use super::experiments::{ModelArgs, ShardArgs, fail_if_stopped, simulate};
+use super::once;
 use super::tables::{align, table};
-use super::trace::once;
 use crate::output;
 
 /// The machine of the published workqueue tables.

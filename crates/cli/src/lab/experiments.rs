@@ -20,7 +20,7 @@ use homing_lab::fsync as real;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use signal_hook::iterator::Signals;
 
-use super::trace::once;
+use super::once;
 use super::{compare, experiment_tables, fsync};
 use crate::stop::{ending_signals, stop_then_end};
 use crate::{output, written};

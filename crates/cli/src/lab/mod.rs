@@ -52,3 +52,14 @@ pub(crate) fn run(args: &LabArgs) -> anyhow::Result<()> {
         LabCommand::Trace(args) => trace::run(args),
     }
 }
+
+/// Each of these, where it first stands.
+fn once<T: PartialEq>(all: Vec<T>) -> Vec<T> {
+    let mut some = Vec::new();
+    for one in all {
+        if !some.contains(&one) {
+            some.push(one);
+        }
+    }
+    some
+}

@@ -12,7 +12,7 @@ use homing_lab::compare::{Candidate, Plan, Progress};
 use homing_lab::{Column, Format, REQUESTS_MAX, Size, Trace, TraceError, policies};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::{json, tables};
+use super::{json, once, tables};
 use crate::count::count;
 use crate::{output, written};
 
@@ -248,17 +248,6 @@ fn candidates(args: &TraceArgs, compare: bool) -> Vec<Candidate> {
     };
     let named = |name: &String| Candidate::named(name).expect("clap knows the names");
     names.iter().map(named).collect()
-}
-
-/// Each of these, where it first stands.
-pub(super) fn once<T: PartialEq>(all: Vec<T>) -> Vec<T> {
-    let mut some = Vec::new();
-    for one in all {
-        if !some.contains(&one) {
-            some.push(one);
-        }
-    }
-    some
 }
 
 /// What the tenants of a mix are called.

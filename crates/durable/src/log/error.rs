@@ -55,7 +55,8 @@ pub enum LogError {
     /// A record that was durable is not there, or not whole. Nothing was changed. What to do is to
     /// restore the log; or to give up this record and all behind it, by [`Log::open_before`](crate::Log::open_before).
     #[error(
-        "record {sequence} of the log was durable and is damaged or gone: at {offset} of {}",
+        "record {sequence} of the log was durable and is damaged or gone: at {offset} of {}; restore the log, or give up \
+         this record and all behind it: Log::open_before",
         segment.display()
     )]
     Damaged {
