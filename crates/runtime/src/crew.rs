@@ -322,13 +322,13 @@ impl Crew {
     }
 
     /// Asks a thread that waits for an item to serve a CPU meanwhile, if there is one: the youngest, of those that
-    /// have stack left for anything if there are such. Whether it did.
-    pub(crate) fn ask_for_help(&self, cpu: CpuId) -> bool {
+    /// have stack left for anything if there are such; of others if that may be. Whether it did.
+    pub(crate) fn ask_for_help(&self, cpu: CpuId, others: bool) -> bool {
         let roll = lock(&self.roll);
         let threads = roll.members.values().rev();
         let threads = threads.filter_map(|(member, thread)| Some((member, thread.as_ref()?)));
         let ask = |narrow| threads.clone().find(|(member, _)| member.asked.ask(cpu, narrow));
-        let asked = ask(false).or_else(|| ask(true));
+        let asked = ask(false).or_else(|| others.then(|| ask(true)).flatten());
         asked.map(|(_, thread)| thread.thread().unpark()).is_some()
     }
 

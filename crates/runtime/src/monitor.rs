@@ -75,6 +75,7 @@ pub(crate) fn main(shared: &Arc<Shared>) {
         chosen_ns: now_ns(),
         any_auto: false,
         short_since_ns: None,
+        others_asked_ns: 0,
         stalls: Stalls::default(),
         flushes_begun: 0,
         flushes_left: false,
@@ -128,6 +129,8 @@ struct Monitor<'a> {
     mask: Option<Mask>,
     /// Since when CPUs have waited for threads, and when rescuers were called last.
     short_since_ns: Option<(u64, Option<u64>)>,
+    /// When threads were asked to help that run only what somebody waits for.
+    others_asked_ns: u64,
     stalls: Stalls,
     /// Flushes that had begun at the last look, and whether any was not over.
     flushes_begun: u64,
@@ -341,8 +344,9 @@ impl Monitor<'_> {
 
     /// Where no thread can be had, lets one that waits for an item run others: where nobody else can, and not at once. Where
     /// none waits, one that is parked leaves its CPU for another ([`Crew::needs_thread`](crate::crew::Crew::needs_thread)).
-    fn ask_for_help(&self, now_ns: u64) {
-        let (crew, dispatch) = (&self.shared.crew, &self.shared.dispatch);
+    fn ask_for_help(&mut self, now_ns: u64) {
+        let shared = self.shared;
+        let (crew, dispatch) = (&shared.crew, &shared.dispatch);
         let short = crew.unfilled();
         if short.is_empty() {
             return;
@@ -351,13 +355,18 @@ impl Monitor<'_> {
         let owned = dispatch.slots().filter(|(_, slot)| slot.owner().is_some());
         let staffed: CpuSet = owned.map(|(cpu, _)| cpu).collect();
         let alone = |queue| is_stranded(dispatch.layout(), dispatch, queue, &staffed);
+        // Those may find nothing that they run, and then are not to be asked again at once.
+        let others = for_long && now_ns.saturating_sub(self.others_asked_ns) >= INTERVAL_NS;
+        if others {
+            self.others_asked_ns = now_ns;
+        }
         for cpu in short
             .iter()
             .filter(|cpu| staffed.is_empty() || self.bound_items_wait(*cpu, None, now_ns, alone))
         {
-            let asked = for_long && crew.ask_for_help(cpu);
+            let asked = for_long && crew.ask_for_help(cpu, others);
             if !asked && crew.needs_thread(dispatch) {
-                dispatch.wake_any(&**self.shared);
+                dispatch.wake_any(&**shared);
             }
         }
     }
