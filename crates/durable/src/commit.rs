@@ -144,6 +144,12 @@ pub(crate) fn unless_lost(
 
 pub(crate) fn error(id: FileId, file: &File, kind: Kind, failure: &Failure) -> DurabilityError {
     let errno = failure.error.raw_os_error().unwrap_or(0);
+    let refused = match id.is {
+        Is::Other => matches!(errno, libc::EINVAL | libc::EBADF),
+        // This may be what a write-back came to, which is told once; or the kernel has no such operation for it, as
+        // for files of /proc.
+        _ => errno == libc::EINVAL && rustix::fs::fsync(file) == Err(rustix::io::Errno::INVAL),
+    };
     DurabilityError {
         file: name(id, file),
         // Of a file that cannot even be asked: anywhere.
@@ -154,8 +160,7 @@ pub(crate) fn error(id: FileId, file: &File, kind: Kind, failure: &Failure) -> D
         kind,
         first_seen: SystemTime::now(),
         id,
-        // Of a file these may be what its write-back came to.
-        refused: id.is == Is::Other && matches!(errno, libc::EINVAL | libc::EBADF),
+        refused,
     }
 }
 

@@ -74,6 +74,11 @@ fn what_cannot_be_synced_is_refused_and_not_kept_open() {
         assert_eq!(real.durable.fsync(&writer).wait().unwrap_err().errno, EINVAL);
         assert_eq!(real.durable.fsync_and_wait(&writer).unwrap_err().errno, EINVAL);
     }
+    // The kernel has no such operation for these.
+    for path in ["/proc/self/stat", "/proc", "/proc/self/ns/mnt"] {
+        let Ok(file) = File::open(path) else { continue };
+        assert_eq!(real.durable.fsync(&file).wait().unwrap_err().errno, EINVAL, "{path}");
+    }
     assert_eq!(real.durable.failures(), [], "it has nothing to lose");
     drop(writer);
     let (tell, told) = std::sync::mpsc::channel();

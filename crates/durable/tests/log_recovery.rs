@@ -430,7 +430,8 @@ fn what_a_flush_has_lost_beside_the_opening_is_not_said_to_be_durable() {
 #[test]
 fn old_copies_of_what_is_given_up_do_not_come_back() {
     let world = world();
-    let records = [vec![1; 9], vec![2; 9], vec![3; 9]];
+    // Of a short segment all is written anew, and takes its place.
+    let records = [vec![1; 300 << 10], vec![2; 9], vec![3; 9]];
     written(&world, &[records[..1].to_vec(), records[1..].to_vec()], None);
     drop(Log::open(&world.durable, &world.path).unwrap());
     let all = segments(&world.path);
@@ -514,4 +515,28 @@ fn to_give_up_may_be_begun_anew() {
         let (log, _) = Log::open_before(&world.durable, &world.path, 5.into()).unwrap();
         assert_eq!(log.last_sequence().get(), 5, "nothing is damaged now");
     }
+}
+
+#[test]
+fn who_opens_a_log_again_and_again_takes_no_room_for_it() {
+    let world = world();
+    let mut payload = 0;
+    for (opens, length) in [(100, 14), (20, 300_000)] {
+        for _ in 0..opens {
+            let (log, _) = Log::open(&world.durable, &world.path).unwrap();
+            let record = vec![7; length];
+            log.commit_and_wait(log.append(&record).unwrap()).unwrap();
+            payload += length as u64;
+        }
+        let files =
+            fs::read_dir(&world.path).unwrap().map(|entry| entry.unwrap().metadata().unwrap());
+        let (count, bytes) = files.fold((0, 0), |(count, bytes), it| (count + 1, bytes + it.len()));
+        // The newest segment is longer, and a spare one may be there.
+        assert!(bytes < payload + (3 << 20), "{bytes} bytes for {payload}");
+        assert!(count < 5 || length > 100_000, "{count} files");
+    }
+    let (log, recovery) = Log::open(&world.durable, &world.path).unwrap();
+    assert_eq!((recovery.records, recovery.dropped_bytes), (120, 0));
+    let lengths = log.records().map(|record| record.unwrap().data.len());
+    assert_eq!(lengths.sum::<usize>() as u64, payload);
 }

@@ -257,18 +257,27 @@ fn remove_behind(system: &dyn System, folder: &Folder, behind: &[u64]) -> Result
     removed.map_err(|failure| cannot_clear(folder, failure))
 }
 
+/// Bytes of a short segment.
+const SHORT: u64 = 256 << 10;
+
 /// Behind the end of what was found, in which a record may be torn.
 ///
 /// Its last write may be in memory only; and if a flush of it has failed, the kernel holds it for
 /// clean, and ext4 may lose it even if it is written again in its place. All before it was durable. So
-/// the last write goes to a segment of its own, and nothing else is changed but that segments which are not needed go.
+/// the last write goes to a segment of its own, and nothing else is changed but that segments which are not needed go,
+/// and so does what is behind in the one before. A short segment is written anew as a whole and takes its own place: who
+/// opens a log again and again would have one for each time.
 fn go_on(system: &dyn System, folder: Folder, found: Found) -> Result<Opened, LogError> {
     let Found { mut segments, unneeded, behind, header: of, end } = found;
     let io = |action| {
         let path = folder.name_of(of.first);
         move |source| LogError::Io { action, path, source }
     };
-    let (write_at, mut first) = end.write;
+    let (mut write_at, mut first) = end.write;
+    let begins_it = (HEADER_LEN as u64, of.first);
+    if of.kept <= of.first && end.at <= SHORT {
+        (write_at, first) = begins_it;
+    }
     let mut write = vec![0; (end.at - write_at) as usize];
     end.file.read_exact_at(&mut write, write_at).map_err(io("read"))?;
     let lengths: u64 = behind.iter().map(|first| folder.length_of(*first)).sum();
@@ -283,9 +292,9 @@ fn go_on(system: &dyn System, folder: Folder, found: Found) -> Result<Opened, Lo
     if created.as_ref().is_err_and(|failure| is_full(&failure.error)) {
         created = if end.at <= folder.spare_len() && of.kept <= of.first {
             // All of the segment goes into a spare one, and takes its place, so that no space is lost.
-            first = of.first;
-            write.resize(end.at as usize - HEADER_LEN, 0);
-            end.file.read_exact_at(&mut write, HEADER_LEN as u64).map_err(io("read"))?;
+            (write_at, first) = begins_it;
+            write.resize((end.at - write_at) as usize, 0);
+            end.file.read_exact_at(&mut write, write_at).map_err(io("read"))?;
             folder.create(system, &of, &write, true)
         } else {
             folder.create(system, &header, &write, true)
@@ -295,7 +304,8 @@ fn go_on(system: &dyn System, folder: Folder, found: Found) -> Result<Opened, Lo
     let dropped_bytes = end.dropped_bytes() + lengths;
     remove_behind(system, &folder, &behind)?;
     if first > of.first {
-        // What is behind in the one before is not needed any more, but who reads may have it open.
+        // What is behind in the one before is durable in this one. Where it cannot be given back it only takes room.
+        let _ = end.file.set_len(write_at);
         segments.push(first);
     }
     let Header { log, kept, .. } = of;
