@@ -21,6 +21,7 @@ use crate::negotiation::{End, negotiate};
 use crate::peer::Peer;
 use crate::pool::{BATCH_LEN, Payload, SHORT_LEN, SHORT_MAX};
 use crate::server::{CryptOn, Shared};
+use crate::zeroes::{self, Zeroes};
 
 /// How long a client that has been answered may take to end its side. Guessed: a way around the world, several times.
 const LINGER: Duration = Duration::from_secs(2);
@@ -259,14 +260,7 @@ impl Connection {
                 self.refuse(cookie, Errno::NotSupported, "zeroes are written, which is not fast")?;
             }
             Command::WriteZeroes { offset, length, fua, .. } => {
-                let work = move |device: &dyn Block| {
-                    device.write_zeroes(offset, length.into(), Durability::Written)
-                };
-                if fua {
-                    self.flush_after(cookie, work)?;
-                } else {
-                    self.run(cookie, length, work)?;
-                }
+                self.write_zeroes(cookie, offset, length, fua)?;
             }
             Command::Trim { offset, length, fua: true } => {
                 let work = move |device: &dyn Block| device.discard(offset, length.into());
@@ -307,11 +301,8 @@ impl Connection {
     /// Memory for what another thread is to hold: of what the request has been lent, or what is left.
     fn lease_held(&mut self, held: u32) -> Result<Option<Lease>, End> {
         let bytes = IN_FLIGHT_BASE + Payload::weight(held as usize);
-        if self.peer.is_full(IN_FLIGHT_BASE + held as usize) {
-            // It will wait for others; what is done already is not to wait with it. Here, while it has no
-            // memory that was not lent before.
-            self.send()?;
-        }
+        // Here, while it has no memory that was not lent before.
+        self.send_if_full(held)?;
         let spared = self.spare.as_mut().and_then(|spare| spare.split(bytes));
         Ok(spared.or_else(|| self.peer.try_lease(Account::Requests, bytes)))
     }
@@ -424,17 +415,36 @@ impl Connection {
         Ok(())
     }
 
-    /// Runs `work` on this thread or on a worker, and answers.
-    fn run<F>(&mut self, cookie: u64, length: u32, work: F) -> Result<(), End>
-    where
-        F: FnOnce(&dyn Block) -> Result<(), BlockError> + Send + 'static,
-    {
-        if let Some(lease) = self.hand_off(length, 0, 0)? {
-            self.queue(cookie, 0, lease, work);
-            return Ok(());
+    /// Writes zeroes, on this thread or on workers, and answers.
+    fn write_zeroes(
+        &mut self,
+        cookie: u64,
+        offset: u64,
+        length: u32,
+        fua: bool,
+    ) -> Result<(), End> {
+        let weight = length.min(zeroes::WEIGHT_MAX);
+        self.send_if_full(weight)?;
+        let lease = if fua { self.lease_held(0)? } else { self.hand_off(length, 0, 0)? };
+        let Some(lease) = lease else {
+            let written = self.device.write_zeroes(offset, length.into(), Durability::Written);
+            let result = written.and_then(|()| if fua { self.device.flush() } else { Ok(()) });
+            return self.answer(cookie, result);
+        };
+        let job = self.job(cookie, weight, lease);
+        let (device, shared) = (Arc::clone(&self.device), Arc::clone(&self.shared));
+        let export = self.session.export_index;
+        let (next, end) = (offset, offset + u64::from(length));
+        Zeroes { job, device, shared, export, next, end, fua }.queue();
+        Ok(())
+    }
+
+    /// Where a request of this weight will wait for others, what is done already is not to wait with it.
+    fn send_if_full(&mut self, weight: u32) -> Result<(), End> {
+        if self.peer.is_full(IN_FLIGHT_BASE + weight as usize) {
+            self.send()?;
         }
-        let result = work(&*self.device);
-        self.answer(cookie, result)
+        Ok(())
     }
 
     fn queue<F>(&mut self, cookie: u64, length: u32, lease: Lease, work: F)

@@ -28,6 +28,11 @@ impl Job {
         Self { session: *told.0, export: told.1.to_owned(), cookie, counted: Some(counted) }
     }
 
+    /// Whether nobody will hear of it.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        self.counted.as_ref().is_none_or(|counted| counted.peer().is_cut_off())
+    }
+
     pub(crate) fn answer(self, result: Result<(), BlockError>) {
         let mut bytes = Vec::new();
         encode(&mut bytes, (&self.session, &self.export), self.cookie, result);

@@ -48,6 +48,7 @@ mod pool;
 mod server;
 mod stream;
 mod tls;
+mod zeroes;
 
 pub use background::OnWorkqueue;
 pub use certificates::{CertificateError, Certificates, VerifyPeer};

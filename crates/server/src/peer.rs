@@ -46,6 +46,7 @@ pub(crate) struct Peer {
     sends: Waiting,
     /// Nothing more is taken in from it.
     leaves: AtomicBool,
+    cut_off: AtomicBool,
     /// A request of its waits for memory.
     asks: AtomicBool,
     /// Its requests are carried out; before, it negotiates.
@@ -122,6 +123,7 @@ impl Peer {
             receives: Waiting::default(),
             sends: Waiting::default(),
             leaves: AtomicBool::new(false),
+            cut_off: AtomicBool::new(false),
             asks: AtomicBool::new(false),
             transmits: AtomicBool::new(false),
             outgoing: Mutex::default(),
@@ -353,6 +355,11 @@ impl Peer {
         self.leaves.store(true, Relaxed);
     }
 
+    /// Whether nobody will hear its replies.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        self.cut_off.load(Relaxed)
+    }
+
     pub(crate) fn is_leaving(&self) -> bool {
         self.leaves.load(Relaxed)
     }
@@ -396,6 +403,9 @@ impl Peer {
 
     /// Ends reading, or everything; a connection that is gone is as good.
     pub(crate) fn shutdown(&self, how: Shutdown) {
+        if how == Shutdown::Both {
+            self.cut_off.store(true, Relaxed);
+        }
         let _ = self.stream.shutdown(how);
     }
 

@@ -1,10 +1,11 @@
 //! What waits for the device, or for memory, keeps nobody waiting who could go on.
 
 use std::io::{Read, Write};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use homing_nbd::wire::command;
+use homing_nbd::wire::{command, command_flag};
 use homing_server::{CryptOn, ServerOptions};
 use homing_volume::{Block, BlockError, Durability, Extent};
 
@@ -72,6 +73,55 @@ impl Block for Slow {
     }
 }
 
+/// A device that takes a millisecond for each MiB of zeroes, and knows how many it was to write at a time.
+#[derive(Default)]
+struct Zeroed {
+    longest: AtomicU64,
+}
+
+impl Block for Zeroed {
+    fn size(&self) -> u64 {
+        1 << 30
+    }
+
+    fn block_size(&self) -> u32 {
+        1
+    }
+
+    fn read(&self, _: u64, data: &mut [u8]) -> Result<(), BlockError> {
+        data.fill(0);
+        Ok(())
+    }
+
+    fn write(&self, _: u64, _: &mut [u8], _: Durability) -> Result<(), BlockError> {
+        Ok(())
+    }
+
+    fn write_zeroes(&self, _: u64, length: u64, _: Durability) -> Result<(), BlockError> {
+        self.longest.fetch_max(length, SeqCst);
+        std::thread::sleep(Duration::from_micros(length >> 10));
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), BlockError> {
+        Ok(())
+    }
+
+    fn discard(&self, _: u64, _: u64) -> Result<(), BlockError> {
+        Ok(())
+    }
+
+    fn prefetch(&self, _: u64, _: u64) {}
+
+    fn extents(&self, _: u64, length: u64, _: usize) -> Result<Vec<Extent>, BlockError> {
+        Ok(vec![Extent { length, allocated: true }])
+    }
+
+    fn cost_ns(&self, length: u64) -> u64 {
+        length
+    }
+}
+
 /// Lets everything go at the end, also where the test fails.
 struct AtEnd<'a>(&'a Slow);
 
@@ -117,6 +167,42 @@ fn zeroing_much_holds_up_no_other_request_of_its_client() {
     let short = [(command::READ, 0, 4096, Vec::new()), (command::FLUSH, 0, 0, Vec::new())];
     let zeroes = (command::WRITE_ZEROES, 0, 200 << 20, Vec::new());
     assert_eq!(answered_first(&[&[zeroes], &short[..]].concat(), 2), [1, 2]);
+}
+
+/// Nor does it the flushes and reads of others, however much it asks for; and who goes leaves little of it.
+#[test]
+fn zeroing_without_end_holds_up_nobody_else() {
+    for (crypt_on, flag) in [
+        (CryptOn::Auto, command_flag::FUA),
+        (CryptOn::Workqueue, command_flag::FUA),
+        (CryptOn::Workqueue, 0),
+    ] {
+        let zeroed = Arc::new(Zeroed::default());
+        let options = ServerOptions { crypt_on, ..ServerOptions::default() };
+        let began = Instant::now();
+        with_server_of(&zeroed, &options, |endpoint| {
+            let mut client = Pipelined::connect(endpoint);
+            // 2 TB: for hours.
+            let zeroes = vec![(command::WRITE_ZEROES, 0, 1 << 30, Vec::new()); 2000];
+            let mut bytes = encode(&zeroes);
+            // The flags come after the magic.
+            bytes
+                .chunks_mut(28)
+                .for_each(|request| request[4..6].copy_from_slice(&flag.to_be_bytes()));
+            client.0.write_all(&bytes).unwrap();
+            let mut other = Pipelined::connect(endpoint);
+            other.0.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            for _ in 0..5 {
+                let requests =
+                    [(command::READ, 0, 4096, Vec::new()), (command::FLUSH, 0, 0, Vec::new())];
+                assert!(other.exchange(&requests).iter().all(|(errno, _)| *errno == 0));
+            }
+            // Those that are under way: of the others nobody will hear.
+            drop(client);
+        });
+        assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
+        assert!(zeroed.longest.load(SeqCst) <= 8 << 20);
+    }
 }
 
 #[test]
