@@ -55,6 +55,15 @@ pub enum FileError {
     },
 }
 
+impl FileError {
+    /// Whether the backing had no room for what was to be written, which is still in the cache.
+    pub(super) fn is_full(&self) -> bool {
+        use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+        matches!(self, Self::Write { source, .. }
+            if matches!(source.kind(), StorageFull | QuotaExceeded | FileTooLarge))
+    }
+}
+
 /// Why a file could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

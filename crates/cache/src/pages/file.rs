@@ -40,7 +40,11 @@ pub(super) struct FileState {
 
 impl FileState {
     pub(super) fn keep_error(&self, error: FileError) {
-        lock(&self.error).get_or_insert(error);
+        let mut kept = lock(&self.error);
+        // That there was no room may be over, and forgotten.
+        if kept.as_ref().is_none_or(FileError::is_full) {
+            *kept = Some(error);
+        }
     }
 
     pub(super) fn take_error(&self) -> Option<FileError> {
@@ -75,9 +79,20 @@ impl Files {
         self.slots.get(number as usize)?.as_ref()
     }
 
+    /// A file takes its place.
+    fn add(&mut self, file: &Arc<FileState>) {
+        file.group.files.fetch_add(1, Relaxed);
+        self.slots[file.number as usize] = Some(Arc::clone(file));
+    }
+
+    fn remove(&mut self, file: &FileState) {
+        file.group.files.fetch_sub(1, Relaxed);
+        self.slots[file.number as usize] = None;
+    }
+
     /// How many are of a group.
-    fn of(&self, group: &Arc<GroupState>) -> usize {
-        self.slots.iter().flatten().filter(|file| Arc::ptr_eq(&file.group, group)).count()
+    fn count_of(group: &GroupState) -> usize {
+        group.files.load(Relaxed)
     }
 
     /// Numbers go round, so that what is remembered of a closed file's pages is not soon taken for
@@ -213,7 +228,7 @@ impl Core {
             read_time: ReadTime::default(),
             skims: OnceLock::new(),
         });
-        files.slots[number] = Some(Arc::clone(&file));
+        files.add(&file);
         Ok(file)
     }
 
@@ -252,8 +267,8 @@ impl Core {
         }
         file.closed.store(true, SeqCst);
         let mut files = write(&self.files);
-        files.slots[file.number as usize] = None;
-        let goes = file.group.passing && files.of(&file.group) == 0;
+        files.remove(file);
+        let goes = file.group.passing && Files::count_of(&file.group) == 0;
         let gone = goes && self.forget_group(&file.group);
         drop(files);
         if gone {
@@ -264,7 +279,7 @@ impl Core {
 
     pub(super) fn remove_group(&self, group: &Group) -> Result<(), GroupInUse> {
         let files = write(&self.files);
-        match files.of(&group.0) {
+        match Files::count_of(&group.0) {
             0 => {
                 let gone = self.forget_group(&group.0);
                 drop(files);
@@ -499,7 +514,8 @@ impl CachedFile {
     /// Makes durable what was written to a range by writes that have returned.
     ///
     /// An error of writing back since the last flush is told of, too, once, if this range was meant
-    /// or not: what could not be written is still dirty, and the next flush tries again.
+    /// or not: what could not be written is still dirty, and the next flush tries again. Not that there was no room, where
+    /// there is by now.
     pub fn flush(&self, offset: u64, length: u64) -> Result<(), FileError> {
         let (core, file) = self.parts();
         Core::check_range(file, offset, length)?;
@@ -534,8 +550,7 @@ impl CachedFile {
     /// ```
     pub fn begin_flush(&self) -> Result<(), FileError> {
         let (core, file) = self.parts();
-        let written = core.write_range(file, &core.pages_of(0, file.size));
-        written.and(file.take_error().map_or(Ok(()), Err))
+        Core::with_earlier(file, core.write_range(file, &core.pages_of(0, file.size)))
     }
 
     /// Makes durable whatever writes that have returned have written. Errors are those of

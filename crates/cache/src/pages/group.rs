@@ -66,6 +66,8 @@ pub(super) struct GroupState {
     pages: AtomicUsize,
     /// Of these, dirty or being written.
     pub(super) unwritten: AtomicUsize,
+    /// Files that are open, changed under the lock of all files.
+    pub(super) files: AtomicUsize,
     /// What its writers still have to write back, in 256ths of pages.
     pub(super) debt: AtomicU64,
     /// Its writers were to write back, and nothing of it could be written, nor since.
@@ -166,6 +168,7 @@ impl GroupState {
             limits: Limits::new(limits.map(|bytes| bytes / page_size)),
             swappiness: AtomicU8::new(Swappiness::default().get()),
             pages: AtomicUsize::new(0),
+            files: AtomicUsize::new(0),
             unwritten: AtomicUsize::new(0),
             debt: AtomicU64::new(0),
             stuck: AtomicBool::new(false),

@@ -217,8 +217,17 @@ impl Core {
     pub(super) fn flush(&self, file: &FileState, pages: &Range<u64>) -> Result<(), FileError> {
         let written = self.write_range(file, pages);
         let flushed = file.backing.flush().map_err(FileError::Flush);
-        let earlier = file.take_error().map_or(Ok(()), Err);
-        written.and(earlier).and(flushed)
+        Self::with_earlier(file, written).and(flushed)
+    }
+
+    /// What came of writing a range, or else of a write-back before that. That there was no room then is over where
+    /// there was some now: nothing was lost meanwhile.
+    pub(super) fn with_earlier(
+        file: &FileState,
+        written: Result<(), FileError>,
+    ) -> Result<(), FileError> {
+        let earlier = file.take_error();
+        written.and(earlier.filter(|error| !error.is_full()).map_or(Ok(()), Err))
     }
 
     /// Makes durable what a write has just written to a range.

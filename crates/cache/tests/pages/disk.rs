@@ -14,6 +14,8 @@ pub(crate) struct Disk {
     pub(crate) failing: Failing,
     random: AtomicU64,
     pub(crate) counts: Counts,
+    /// Whether writes fail for want of room.
+    pub(crate) is_full: AtomicBool,
     /// Whether a page may be read while it is written.
     pub(crate) meets: AtomicBool,
     /// Reads from this offset on wait until it is another one.
@@ -52,6 +54,7 @@ impl Disk {
             failing: Failing::default(),
             random: AtomicU64::new(0x2545_f491_4f6c_dd1d),
             counts: Counts::default(),
+            is_full: AtomicBool::new(false),
             meets: AtomicBool::new(false),
             held: Mutex::default(),
             let_go: Condvar::new(),
@@ -143,7 +146,11 @@ impl Backing for Disk {
         self.state.lock().unwrap().now[offset as usize..][..len].copy_from_slice(&data[..len]);
         // As a layer does that encrypts in place.
         data.fill(0xdd);
-        if failed { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+        match failed {
+            true if self.is_full.load(SeqCst) => Err(io::ErrorKind::StorageFull.into()),
+            true => Err(io::Error::from_raw_os_error(5)), // EIO
+            false => Ok(()),
+        }
     }
 
     fn flush(&self) -> io::Result<()> {

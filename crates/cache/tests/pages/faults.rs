@@ -429,3 +429,27 @@ fn a_file_dropped_while_its_disk_was_full_is_written_when_the_cache_goes() {
     drop((cache, group, jobs));
     assert_eq!(disk.durable()[..10 * PAGE], [7; 10 * PAGE]);
 }
+
+/// Nothing was lost.
+#[test]
+fn that_there_was_no_room_is_forgotten_once_there_is() {
+    let part = |file: &CachedFile| file.flush(100 * PAGE as u64, 1);
+    for flush in [CachedFile::flush_all, CachedFile::begin_flush, part] {
+        for is_full in [true, false] {
+            let disk = Disk::new(200 * PAGE);
+            let (cache, file, jobs) = open(disk.clone());
+            cache.set_dirty(0, 100);
+            disk.is_full.store(is_full, SeqCst);
+            disk.failing.writes.store(1, SeqCst);
+            (0..2).for_each(|_| file.write(0, &[7; 10 * PAGE]).unwrap());
+            assert!(jobs.run() > 0 && file.flush(0, PAGE as u64).is_err());
+            (0..2).for_each(|_| file.write(0, &[7; 10 * PAGE]).unwrap());
+            jobs.run();
+            let kept = cache.stats().total.write_back_errors;
+            disk.failing.writes.store(0, SeqCst);
+            assert!(kept > 0 && (flush(&file).is_ok() || !is_full));
+            flush(&file).unwrap();
+            file.close().unwrap();
+        }
+    }
+}
