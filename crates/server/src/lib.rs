@@ -43,6 +43,7 @@ mod listener;
 pub mod load;
 mod memory;
 mod negotiation;
+mod patience;
 mod peer;
 mod pool;
 mod server;

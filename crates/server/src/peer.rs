@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::Shutdown;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -22,6 +22,7 @@ use homing_socket::RateLimit;
 use crate::buffers::{AHEAD_MAX, AHEAD_WEIGHT, Inbox};
 use crate::clients::Clients;
 use crate::memory::{Account, Lease};
+use crate::patience::Waiting;
 use crate::pool::{BATCH_LEN, OWN_REPLIES_MAX, Payload};
 use crate::stream::Stream;
 
@@ -496,113 +497,6 @@ impl Peer {
     }
 }
 
-/// How long a client is waited for.
-#[derive(Debug, Default)]
-pub(crate) struct Waiting {
-    /// Since when, in milliseconds as [`Clients`] count them, times [`BYTES_A_MS`], so that few bytes count too;
-    /// 0: it is not. What it moves meanwhile counts as time that it did not take.
-    since: AtomicU64,
-    /// Bytes that it has moved the other way since it began, or last moved what it is waited for.
-    otherwise: AtomicUsize,
-}
-
-/// Bytes in a millisecond, for which nobody is cut off: 256 KiB/s. Guessed: less than any link is
-/// slow, and more than who sends a byte now and then to look alive.
-const BYTES_A_MS: u64 = 256;
-
-impl Waiting {
-    pub(crate) fn begin(&self, clients: &Clients) {
-        if !self.lasts() {
-            self.otherwise.store(0, Relaxed);
-            self.since.store(clients.now_ms() * BYTES_A_MS, Relaxed);
-        }
-    }
-
-    pub(crate) fn end(&self) {
-        self.since.store(0, Relaxed);
-    }
-
-    fn lasts(&self) -> bool {
-        self.since.load(Relaxed) > 0
-    }
-
-    /// It has moved so much of what it is waited for.
-    pub(crate) fn moved(&self, bytes: usize, clients: &Clients) {
-        if self.lasts() {
-            self.otherwise.store(0, Relaxed);
-            self.advance(bytes, clients);
-        }
-    }
-
-    /// It has moved so much of something else, which counts up to what anybody need have on the way.
-    fn moved_otherwise(&self, bytes: usize, clients: &Clients) {
-        if self.lasts() && self.otherwise.fetch_add(bytes, Relaxed) < IN_FLIGHT_BYTES_MAX {
-            self.advance(bytes, clients);
-        }
-    }
-
-    fn advance(&self, bytes: usize, clients: &Clients) {
-        // Another thread may end it meanwhile: then it stays ended.
-        let now = clients.now_ms() * BYTES_A_MS;
-        let then = |since| (since > 0).then(|| now.min(since + bytes as u64));
-        let _ = self.since.fetch_update(Relaxed, Relaxed, then);
-    }
-
-    fn lasts_ms(&self, now_ms: u64) -> u64 {
-        let since = self.since.load(Relaxed);
-        if since == 0 { 0 } else { now_ms.saturating_sub(since / BYTES_A_MS) }
-    }
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::thread;
-
-    use super::*;
-
-    #[test]
-    fn few_bytes_at_a_time_count_as_many_do() {
-        let clients = Clients::new(1, 1, Duration::ZERO, Duration::ZERO);
-        let (few, many) = (Waiting::default(), Waiting::default());
-        few.begin(&clients);
-        many.begin(&clients);
-        let began = [&few, &many].map(|waiting| waiting.since.load(Relaxed));
-        // More than what is moved counts for.
-        thread::sleep(Duration::from_millis(100));
-        for _ in 0..80 {
-            few.moved(200, &clients);
-        }
-        many.moved(80 * 200, &clients);
-        let gained = [few.since.load(Relaxed) - began[0], many.since.load(Relaxed) - began[1]];
-        assert!(gained[0] == gained[1] && gained[0] > 0, "{gained:?}");
-    }
-    #[test]
-    fn what_moves_the_other_way_counts_for_so_long_and_anew_for_each_wait() {
-        let clients = Clients::new(1, 1, Duration::ZERO, Duration::ZERO);
-        let waiting = Waiting::default();
-        waiting.moved_otherwise(IN_FLIGHT_BYTES_MAX, &clients);
-        assert!(!waiting.lasts(), "it is not waited for");
-        let gained = |bytes| {
-            let before = waiting.since.load(Relaxed);
-            thread::sleep(Duration::from_millis(20));
-            waiting.moved_otherwise(bytes, &clients);
-            waiting.since.load(Relaxed) - before
-        };
-        thread::sleep(Duration::from_millis(20));
-        waiting.begin(&clients);
-        assert!(gained(IN_FLIGHT_BYTES_MAX) > 0, "what came before does not count");
-        assert_eq!(gained(1 << 20), 0);
-        waiting.moved(1, &clients);
-        assert!(gained(IN_FLIGHT_BYTES_MAX) > 0 && gained(1) == 0);
-        waiting.end();
-        waiting.begin(&clients);
-        assert!(gained(1) > 0);
-        waiting.end();
-        waiting.moved(1, &clients);
-        assert!(!waiting.lasts(), "what has ended stays so");
-    }
 }
