@@ -11,11 +11,10 @@ use super::Worth;
 use super::admission::Declined;
 use super::age::{BUCKETS, bucket, bucket_after};
 use super::history::{CLASSES, Class, PASTS};
-use super::ranking::{Classes, resize_exact};
+use super::links::{Link, Links, NONE};
+use super::ranking::Classes;
 use super::tiers::{Feedback, Swappiness};
 
-/// No frame.
-const NONE: u32 = u32::MAX;
 /// The class of pages that were read ahead.
 const AHEAD: usize = Class::AHEAD.index();
 /// Rows that an epoch looks at together: as many as an instruction may.
@@ -25,47 +24,6 @@ const ABSENT: u8 = u8::MAX;
 
 /// For how many epochs pages that were read ahead are waited for: an eighth of a cacheful of requests.
 const AHEAD_EPOCHS: u32 = 16;
-
-/// The neighbours of frames in their lists. A frame stands in one list at most, of whatever group.
-#[derive(Debug, Default)]
-pub(super) struct Links(Vec<Link>);
-
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Link {
-    previous: u32,
-    next: u32,
-}
-
-impl Links {
-    /// Makes room for this many frames.
-    pub(super) fn grow(&mut self, frames: usize) {
-        self.0.resize(frames.max(self.0.len()), Link { previous: NONE, next: NONE });
-    }
-
-    /// Makes room for exactly this many frames.
-    pub(super) fn set_frames(&mut self, frames: usize) {
-        resize_exact(&mut self.0, frames, || Link { previous: NONE, next: NONE });
-    }
-
-    /// The bytes that they take.
-    pub(super) fn memory(&self) -> usize {
-        self.0.capacity() * size_of::<Link>()
-    }
-}
-
-impl std::ops::Index<u32> for Links {
-    type Output = Link;
-
-    fn index(&self, frame: u32) -> &Link {
-        &self.0[frame as usize]
-    }
-}
-
-impl std::ops::IndexMut<u32> for Links {
-    fn index_mut(&mut self, frame: u32) -> &mut Link {
-        &mut self.0[frame as usize]
-    }
-}
 
 /// The lists of one group, and which of them is worth least.
 #[derive(Debug)]

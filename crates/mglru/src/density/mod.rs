@@ -18,6 +18,7 @@ mod ghosts;
 mod history;
 mod index;
 mod learner;
+mod links;
 mod lists;
 mod mark;
 mod ranking;
