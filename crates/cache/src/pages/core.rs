@@ -5,8 +5,9 @@ use std::sync::{Arc as StdArc, Weak};
 
 use super::background::{Background, Service};
 use super::error::FileError;
-use super::file::{FileState, Files, Orphans};
+use super::file::{FileState, Files};
 use super::group::{Counters, GroupState, GroupStats};
+use super::orphans::Orphans;
 use super::shard::{Shard, Skims};
 use super::sizing::Sizing;
 use super::table::Table;

@@ -28,6 +28,7 @@ mod frame;
 mod group;
 mod index;
 mod local;
+mod orphans;
 mod prefetch;
 mod punch;
 mod read;
