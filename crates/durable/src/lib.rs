@@ -64,6 +64,7 @@ mod files;
 mod files_tests;
 mod filesystem;
 mod fsync;
+mod gather;
 mod group;
 mod log;
 mod pace;

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use homing_runtime::blocking;
 
@@ -15,21 +15,10 @@ use crate::durable::{Durable, Kind};
 use crate::engine::{Engine, nanoseconds, runtime_ended};
 use crate::file_id::FileId;
 use crate::files::is_of;
+use crate::gather::Gather;
 use crate::pace::{Pace, Way};
 use crate::sync::{Condvar, Mutex, MutexGuard, lock, wait_briefly};
 use crate::synced::Verdict;
-
-/// A sync waits for those whom the last one answered for one part in so many of what it takes.
-const GATHERS: u32 = 8;
-
-/// Less is not worth waiting for. Derived: the kernel's timers are late by as much.
-const GATHER_MIN: Duration = Duration::from_micros(50);
-
-/// After nobody came so many syncs wait for nobody.
-const GATHERS_AGAIN: u32 = 16;
-
-/// How much a new figure counts: one part in so many.
-const SHARE: u32 = 4;
 
 /// A file and open file descriptions of it, for [`Durable::fdatasync_shared`]. Cheap to clone; clones
 /// are the same.
@@ -77,13 +66,7 @@ struct State {
     since: u64,
     /// Those whose sync is under way.
     under_way: usize,
-    /// Those of the last shared sync, and who waited when it ended: so many may come again.
-    expected: usize,
-    ended_at: Option<Instant>,
-    /// What a shared sync takes.
-    cost: Option<Duration>,
-    /// Syncs that are still to wait for nobody.
-    hurries: u32,
+    gather: Gather,
     pace: Pace,
 }
 
@@ -120,10 +103,7 @@ impl SharedFile {
             asked_at: Instant::now(),
             since: 0,
             under_way: 0,
-            expected: 0,
-            ended_at: None,
-            cost: None,
-            hurries: 0,
+            gather: Gather::default(),
             pace: Pace::new(Way::Together),
         };
         let shared = Shared { id, own, state: Mutex::new(state), changed: Condvar::new() };
@@ -162,7 +142,7 @@ impl Shared {
         let mut state = self.state();
         state.pace.allow(engine.settings.sharing());
         if state.under_way == 0 && state.waiting.is_empty() {
-            let alone = state.expected <= 1;
+            let alone = state.gather.expected <= 1;
             state.pace.idle(alone, Instant::now());
         }
         let (is_beside, is_deep) = (state.pace.way() == Way::Beside, is_deep());
@@ -179,7 +159,7 @@ impl Shared {
         }
         state.waiting.push(call);
         if state.led {
-            if state.waiting.len() >= state.expected {
+            if state.waiting.len() >= state.gather.expected {
                 self.changed.notify_all();
             }
             return;
@@ -206,7 +186,7 @@ impl Shared {
         let mut state = self.state();
         state.free.push(file);
         state.under_way -= 1;
-        state.expected = state.under_way + 1;
+        state.gather.expected = state.under_way + 1;
         state.pace.answered(1, ended);
         drop(state);
         tell([call], &verdict);
@@ -226,41 +206,28 @@ impl Shared {
         engine.counts.latency_ns.note(nanoseconds(ended - asked_at));
         engine.counts.batches.note(group.len() as u64);
         let mut state = self.state();
-        let (cost, now) = (state.cost, ended - began);
-        state.cost = Some(cost.map_or(now, |cost| (cost * (SHARE - 1) + now) / SHARE));
         state.under_way -= group.len();
-        state.expected = group.len() + state.waiting.len();
-        state.ended_at = Some(ended);
+        let waiting = state.waiting.len();
+        state.gather.ended(began, ended, group.len(), waiting);
         state.pace.answered(group.len(), ended);
         let more = !state.waiting.is_empty();
         state.led = more;
         (group, verdict, more)
     }
 
-    /// Waits for those who were there the last time, if that is not long ago: most who sync again
-    /// and again come back at once. A lone caller was alone the last time, and waits for nobody.
+    /// Waits for those who were there the last time, if that is not long ago.
     fn gather<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        let began = Instant::now();
-        let (Some(cost), Some(ended_at)) = (state.cost, state.ended_at) else { return state };
-        let (came, limit) = (state.waiting.len(), cost / GATHERS);
-        let recent = began.saturating_duration_since(ended_at) <= cost;
-        if came >= state.expected || limit < GATHER_MIN || !recent {
-            return state;
-        }
-        if state.hurries > 0 {
-            state.hurries -= 1;
-            return state;
-        }
-        while state.waiting.len() < state.expected {
+        let (began, came) = (Instant::now(), state.waiting.len());
+        let Some(limit) = state.gather.begin(came, began) else { return state };
+        while state.waiting.len() < state.gather.expected {
             let Some(left) = limit.checked_sub(began.elapsed()).filter(|left| !left.is_zero())
             else {
                 break;
             };
             state = wait_briefly(&self.changed, &self.state, state, left);
         }
-        if state.waiting.len() == came {
-            state.hurries = GATHERS_AGAIN;
-        }
+        let more = state.waiting.len() - came;
+        state.gather.over(more);
         state
     }
 
@@ -308,6 +275,7 @@ impl Drop for Lead {
 mod tests {
     use std::sync::mpsc;
     use std::thread;
+    use std::time::Duration;
 
     use homing_runtime::Runtime;
 
@@ -391,13 +359,13 @@ mod tests {
                 disk.until_asked(2 * round + 1);
                 (0..2).for_each(|_| durable.fdatasync_shared(file, ask()));
                 // As if it took so long that he has all the time there is to come back.
-                file.shared.state().cost = Some(GATHERS * 2 * PATIENCE);
+                file.shared.state().gather.set_cost(PATIENCE);
                 disk.hold(false);
             });
             (0..3).for_each(|_| receiver.recv_timeout(PATIENCE).unwrap().unwrap());
             assert_eq!(lock(&disk.0.0).asked, 2 * round + 2, "round {round}");
             // The next one who comes is to wait for nobody.
-            file.shared.state().expected = 0;
+            file.shared.state().gather.expected = 0;
         }
     }
 
@@ -414,7 +382,7 @@ mod tests {
             disk.hold(false);
             held
         });
-        let cost = file.shared.state().cost.unwrap();
+        let cost = file.shared.state().gather.cost().unwrap();
         assert!(held <= cost && cost <= began.elapsed(), "{held:?} {cost:?}");
     }
 }

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::sync::Arc;
+use std::time::Instant;
 
 use homing_runtime::blocking;
 
@@ -16,7 +17,8 @@ use crate::durable::Kind;
 use crate::engine::{Engine, TURNS_MAX, runtime_ended};
 use crate::error::DurabilityError;
 use crate::file_id::FileId;
-use crate::sync::{Mutex, MutexGuard, lock};
+use crate::gather::Gather;
+use crate::sync::{Condvar, Mutex, MutexGuard, lock, wait_briefly};
 use crate::synced::{Outcome, Synced, Verdict};
 use crate::system::Failure;
 
@@ -36,6 +38,8 @@ pub(super) struct Shared {
     pub(super) id: FileId,
     pub(super) segment_length: u64,
     pub(super) state: Mutex<State>,
+    /// All for whom a write waits have come.
+    gathered: Condvar,
 }
 
 pub(super) struct State {
@@ -55,8 +59,10 @@ pub(super) struct State {
     /// Somebody writes, or will in a moment: nobody else may.
     pub(super) led: bool,
     running: Option<Running>,
-    /// Who waits for what is pending.
+    /// Who waits for what is pending, and how many do.
     next: Option<Arc<Outcome>>,
+    waiting: usize,
+    gather: Gather,
     pub(super) failed: Option<DurabilityError>,
 }
 
@@ -99,6 +105,8 @@ impl State {
             led: false,
             running: None,
             next: None,
+            waiting: 0,
+            gather: Gather::default(),
             failed: None,
         }
     }
@@ -121,7 +129,12 @@ impl State {
         {
             return Ok(Synced::of(Arc::clone(&running.outcome)));
         }
-        Err(Arc::clone(self.next.get_or_insert_default()))
+        Err(self.wait_for_next())
+    }
+
+    fn wait_for_next(&mut self) -> Arc<Outcome> {
+        self.waiting += 1;
+        Arc::clone(self.next.get_or_insert_default())
     }
 
     /// What answers a truncation; `Err` where it waits for the next write.
@@ -141,7 +154,7 @@ impl State {
             return Ok(outcome.unwrap_or_else(|| Synced::done(&Ok(()))));
         }
         self.to_keep = self.to_keep.max(sequence.0);
-        Err(Arc::clone(self.next.get_or_insert_default()))
+        Err(self.wait_for_next())
     }
 
     /// How many segments have no record from this one on.
@@ -170,6 +183,17 @@ impl State {
 }
 
 impl Shared {
+    /// The log of this number in a folder, which is this file.
+    pub(super) fn new(
+        engine: Arc<Engine>,
+        (folder, id): (Folder, FileId),
+        log: u64,
+        segment_length: u64,
+        state: Mutex<State>,
+    ) -> Self {
+        Self { engine, folder, log, id, segment_length, state, gathered: Condvar::new() }
+    }
+
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
@@ -177,11 +201,12 @@ impl Shared {
     /// Writes what is pending, for all who wait for it, and who are still to be told; whether more
     /// wait by then. Only for whoever has set `led`.
     pub(super) fn lead_once(&self) -> (bool, Told) {
-        let mut state = self.state();
+        let mut state = self.gather(self.state());
         let Some(outcome) = state.next.take() else {
             state.led = false;
             return (false, Told { outcomes: [None, None], verdict: Ok(()) });
         };
+        let group = std::mem::take(&mut state.waiting);
         let (spare, mut tail) = (std::mem::take(&mut state.spare), state.tail.clone());
         let bytes = std::mem::replace(&mut state.pending, spare);
         let last = state.appended;
@@ -190,12 +215,14 @@ impl Shared {
         state.running = Some(Running { last, removes, outcome: Arc::clone(&outcome) });
         drop(state);
 
-        let since = self.engine.losses();
+        let (began, since) = (Instant::now(), self.engine.losses());
         let verdict = self.carry_out(&plan, &bytes, &mut tail);
         let of = (self.id, &*tail.file, Kind::Data);
         let verdict = commit::unless_lost(&self.engine.files(), since, of, verdict);
 
         let mut state = self.state();
+        let waiting = state.waiting;
+        state.gather.ended(began, Instant::now(), group, waiting);
         state.running = None;
         let mut in_vain = None;
         match &verdict {
@@ -210,7 +237,7 @@ impl Shared {
             }
             Err(error) => {
                 state.failed = Some(error.clone());
-                in_vain = state.next.take();
+                (in_vain, state.waiting) = (state.next.take(), 0);
             }
         }
         if bytes.capacity() <= SPARE_LEN_MAX {
@@ -221,6 +248,32 @@ impl Shared {
         let more = state.led;
         drop(state);
         (more, Told { outcomes: [in_vain, Some(outcome)], verdict })
+    }
+
+    /// Waits for those who were there the last time, if that is not long ago.
+    fn gather<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let (began, came) = (Instant::now(), state.waiting);
+        if came == 0 {
+            return state;
+        }
+        let Some(limit) = state.gather.begin(came, began) else { return state };
+        while state.waiting < state.gather.expected {
+            let Some(left) = limit.checked_sub(began.elapsed()).filter(|left| !left.is_zero())
+            else {
+                break;
+            };
+            state = wait_briefly(&self.gathered, &self.state, state, left);
+        }
+        let more = state.waiting - came;
+        state.gather.over(more);
+        state
+    }
+
+    /// Somebody has come whom a write may wait for.
+    pub(super) fn has_come(&self, state: &State) {
+        if state.led && state.waiting >= state.gather.expected {
+            self.gathered.notify_all();
+        }
     }
 
     fn carry_out(&self, plan: &Plan, bytes: &[u8], tail: &mut Tail) -> Verdict {
@@ -311,7 +364,7 @@ impl Drop for Lead {
         let next = {
             let mut state = shared.state();
             // Whoever waits on a thread of his own can still commit.
-            state.led = false;
+            (state.led, state.waiting) = (false, 0);
             state.next.take()
         };
         if let Some(next) = next {

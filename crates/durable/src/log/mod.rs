@@ -224,7 +224,7 @@ impl Log {
         opened.folder.make_spares(segment_length);
         let state = Mutex::new(State::new(&opened));
         let (folder, log) = (opened.folder, opened.log);
-        let shared = Shared { engine, folder, log, id, segment_length, state };
+        let shared = Shared::new(engine, (folder, id), log, segment_length, state);
         Ok((Self { shared: Arc::new(shared) }, recovery))
     }
 
@@ -271,6 +271,7 @@ impl Log {
         let synced = match state.ask(sequence) {
             Ok(synced) => synced,
             Err(outcome) => {
+                self.shared.has_come(&state);
                 if !std::mem::replace(&mut state.led, true) {
                     drop(state);
                     let (more, told) = blocking(|| self.shared.lead_once());
@@ -357,7 +358,10 @@ impl Log {
         let mut state = self.shared.state();
         let synced = match ask(&mut state) {
             Ok(synced) => return synced,
-            Err(outcome) => Synced::of(outcome),
+            Err(outcome) => {
+                self.shared.has_come(&state);
+                Synced::of(outcome)
+            }
         };
         let leads = !std::mem::replace(&mut state.led, true);
         drop(state);

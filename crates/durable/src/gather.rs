@@ -1,0 +1,94 @@
+//! Waiting for those whom the last sync answered: most who sync again and again come back at once, and would otherwise miss
+//! the next one and wait for two. A lone caller was alone the last time, and waits for nobody.
+
+use std::time::{Duration, Instant};
+
+/// A sync waits for one part in so many of what it takes.
+const GATHERS: u32 = 8;
+
+/// Less is not worth waiting for. Derived: the kernel's timers are late by as much.
+const GATHER_MIN: Duration = Duration::from_micros(50);
+
+/// After nobody came so many syncs wait for nobody.
+const GATHERS_AGAIN: u32 = 16;
+
+/// How much a new figure counts: one part in so many.
+const SHARE: u32 = 4;
+
+/// What is known of the last syncs of a file.
+#[derive(Debug, Default)]
+pub(crate) struct Gather {
+    /// Those of the last one, and who waited when it ended: so many may come again.
+    pub(crate) expected: usize,
+    ended_at: Option<Instant>,
+    /// What one takes.
+    cost: Option<Duration>,
+    /// How many are still to wait for nobody.
+    hurries: u32,
+}
+
+impl Gather {
+    /// How long the next one is to wait for others at most, where so many have come.
+    pub(crate) fn begin(&mut self, came: usize, now: Instant) -> Option<Duration> {
+        let (cost, ended_at) = (self.cost?, self.ended_at?);
+        let limit = cost / GATHERS;
+        let recent = now.saturating_duration_since(ended_at) <= cost;
+        if came >= self.expected || limit < GATHER_MIN || !recent {
+            return None;
+        }
+        if self.hurries > 0 {
+            self.hurries -= 1;
+            return None;
+        }
+        Some(limit)
+    }
+
+    #[cfg(all(test, not(shuttle)))]
+    pub(crate) fn cost(&self) -> Option<Duration> {
+        self.cost
+    }
+
+    /// As if syncs took so long that it is waited for longer than that.
+    #[cfg(all(test, not(shuttle)))]
+    pub(crate) fn set_cost(&mut self, limit: Duration) {
+        self.cost = Some(GATHERS * 2 * limit);
+    }
+
+    /// The waiting is over, in which so many have come.
+    pub(crate) fn over(&mut self, came: usize) {
+        if came == 0 {
+            self.hurries = GATHERS_AGAIN;
+        }
+    }
+
+    /// A sync of so many has ended, while others waited.
+    pub(crate) fn ended(&mut self, began: Instant, at: Instant, group: usize, waiting: usize) {
+        let now = at.saturating_duration_since(began);
+        self.cost = Some(self.cost.map_or(now, |cost| (cost * (SHARE - 1) + now) / SHARE));
+        self.expected = group + waiting;
+        self.ended_at = Some(at);
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sync_waits_for_those_of_the_last_one_as_long_as_that_helps() {
+        let (mut gather, start) = (Gather::default(), Instant::now());
+        assert_eq!(gather.begin(1, start), None, "nothing is known");
+        let after = |ms| start + Duration::from_millis(ms);
+        gather.ended(start, after(8), 5, 2);
+        assert_eq!(gather.begin(7, after(8)), None, "all are there");
+        assert_eq!(gather.begin(3, after(17)), None, "it was long ago");
+        assert_eq!(gather.begin(3, after(9)), Some(Duration::from_millis(1)));
+        gather.over(2);
+        assert!(gather.begin(3, after(9)).is_some());
+        gather.over(0);
+        assert!((0..16).all(|_| gather.begin(3, after(9)).is_none()));
+        assert!(gather.begin(3, after(9)).is_some());
+        gather.ended(start, start + Duration::from_micros(100), 1, 0);
+        assert_eq!(gather.begin(1, start), None, "it was alone");
+    }
+}
