@@ -540,3 +540,15 @@ fn who_opens_a_log_again_and_again_takes_no_room_for_it() {
     let lengths = log.records().map(|record| record.unwrap().data.len());
     assert_eq!(lengths.sum::<usize>() as u64, payload);
 }
+
+/// Numbers do not begin again at the end of them.
+#[test]
+fn a_segment_that_is_named_like_the_last_number_begins_nothing() {
+    let world = world();
+    fs::create_dir(&world.path).unwrap();
+    fs::write(world.path.join(format!("{:020}.log", u64::MAX)), b"garbage").unwrap();
+    assert!(Log::open(&world.durable, &world.path).is_err());
+    let (log, _) = Log::open_before(&world.durable, &world.path, u64::MAX.into()).unwrap();
+    let error = log.append(b"record").unwrap_err();
+    assert!(error.to_string().contains("begin another log"), "{error}");
+}

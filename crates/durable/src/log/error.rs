@@ -67,6 +67,12 @@ pub enum LogError {
         /// The first record that is not whole.
         sequence: u64,
     },
+    /// The numbers of records are used up. No log comes to that by appending: somebody has named a segment so.
+    #[error("no record can follow {last}, the last one that has a number: begin another log")]
+    Exhausted {
+        /// The last record.
+        last: u64,
+    },
     /// The record was not appended.
     #[error("a record of {length} bytes is too long: {RECORD_LENGTH_MAX} is the most")]
     TooLong {

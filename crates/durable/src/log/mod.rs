@@ -41,6 +41,8 @@ use lead::{Shared, State};
 /// How long a segment becomes, in bytes. Guessed: to make and to remove one costs a few flushes, and
 /// is to be seldom; a cut should give back most of what it could.
 const SEGMENT_LENGTH: u64 = 64 << 20;
+/// The number of the last record that there may be: what follows it still has one.
+const SEQUENCE_MAX: u64 = u64::MAX - 1;
 
 /// The number of a record: 1, 2, 3 and so on. 0 is before the first one.
 ///
@@ -232,7 +234,7 @@ impl Log {
     /// Holds what was appended until then, however much that is.
     ///
     /// # Errors
-    /// [`LogError::TooLong`], and [`LogError::Failed`] after a flush has failed.
+    /// [`LogError::TooLong`], [`LogError::Exhausted`], and [`LogError::Failed`] after a flush has failed.
     pub fn append(&self, data: &[u8]) -> Result<Sequence, LogError> {
         if data.len() > RECORD_LENGTH_MAX {
             return Err(LogError::TooLong { length: data.len() });
@@ -240,6 +242,9 @@ impl Log {
         let mut state = self.shared.state();
         if let Some(error) = &state.failed {
             return Err(error.clone().into());
+        }
+        if state.appended >= SEQUENCE_MAX {
+            return Err(LogError::Exhausted { last: state.appended });
         }
         state.appended += 1;
         let sequence = state.appended;
