@@ -53,8 +53,10 @@ impl Few {
         self.count -= 1;
         if self.is_whole {
             let known = &mut self.frames[..=self.count];
-            let at = known.iter().position(|&other| other == frame);
-            known.swap(at.expect("what is removed was added"), self.count);
+            match known.iter().position(|&other| other == frame) {
+                Some(at) => known.swap(at, self.count),
+                None => self.is_whole = false,
+            }
         }
         self.is_whole |= self.count == 0;
     }
