@@ -31,7 +31,7 @@ pub(crate) struct Member {
     pub(crate) running_since_ns: AtomicU64,
     /// The workqueue whose item it runs.
     pub(crate) workqueue: AtomicU32,
-    /// The address of the item that it runs, or has run last.
+    /// Where the item is that it runs, or has run last: [`Item::place`](crate::item::Item::place).
     pub(crate) item: AtomicUsize,
     /// A workqueue of whose items some have ended since the others last heard of it; 0: none.
     pub(crate) unsettled: AtomicU32,

@@ -104,7 +104,7 @@ impl<T: Send> JoinHandle<T> {
         }
         if let Of::Closure(joined) = &self.of {
             assert!(
-                !local::runs_item_at(joined.address()),
+                !local::runs_item_in(joined.place()),
                 "an item waits for itself{}",
                 local::beneath_note()
             );
@@ -223,7 +223,7 @@ impl<T: Send> JoinHandle<T> {
             return;
         }
         // Whoever comes to what is left of it in the queue notes that it has ended.
-        let own = Nested::Item(workqueue.number, joined.address());
+        let own = Nested::Item(workqueue.number, joined.place());
         local::nest(own, || joined.run_here(&*known.books));
     }
 }

@@ -81,20 +81,20 @@ pub(crate) fn known(number: u32) -> Option<Rc<Known>> {
 /// What runs on this thread within the item that its worker took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Nested {
-    /// An item of this workqueue, at this address, which an item runs because it waits for it.
+    /// An item of this workqueue, in this place, which an item runs because it waits for it.
     Item(u32, usize),
     /// The work item at this address.
     Work(usize),
-    /// An item of this workqueue, at this address, beneath items that it does not wait for: its thread helps out.
+    /// An item of this workqueue, in this place, beneath items that it does not wait for: its thread helps out.
     Beneath(u32, usize),
 }
 
 impl Nested {
-    /// The item, by its workqueue and its address.
+    /// The item, by its workqueue and its place.
     fn item(self) -> Option<(u32, usize)> {
         match self {
-            Self::Item(workqueue, address) | Self::Beneath(workqueue, address) => {
-                Some((workqueue, address))
+            Self::Item(workqueue, place) | Self::Beneath(workqueue, place) => {
+                Some((workqueue, place))
             }
             Self::Work(_) => None,
         }
@@ -119,16 +119,16 @@ pub(crate) fn runs_item_of(workqueue: u32) -> bool {
         || runs_nested(|nested| nested.item().is_some_and(|it| it.0 == workqueue))
 }
 
-/// Whether the item at this address is on this thread's stack.
-pub(crate) fn runs_item_at(address: usize) -> bool {
+/// Whether the item in this place, which is not 0, is on this thread's stack.
+pub(crate) fn runs_item_in(place: usize) -> bool {
     let taken = LOCAL.try_with(|local| {
         let local = local.borrow();
         // The workqueue tells whether it runs one at all.
         let running = local.as_ref().filter(|it| it.member.workqueue.load(Ordering::Relaxed) != 0);
         running.map(|it| it.member.item.load(Ordering::Relaxed))
     });
-    taken.ok().flatten() == Some(address)
-        || runs_nested(|nested| nested.item().is_some_and(|it| it.1 == address))
+    taken.ok().flatten() == Some(place)
+        || runs_nested(|nested| nested.item().is_some_and(|it| it.1 == place))
 }
 
 /// What to add to a complaint that an item would wait for itself: it may know nothing of the other one.

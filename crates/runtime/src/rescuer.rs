@@ -164,7 +164,7 @@ fn run(shared: &Arc<Shared>, workqueue: &Arc<WorkqueueState>, member: &Arc<Membe
         }
         let (tag, slot) = (item.tag(), item.slot());
         member.workqueue.store(workqueue.number, Ordering::Relaxed);
-        member.item.store(item.address(), Ordering::Relaxed);
+        member.item.store(item.place(), Ordering::Relaxed);
         member.running_since_ns.store(now_ns(), Ordering::Relaxed);
         let ran = item.run(&Rescued { workqueue, books: &books });
         member.running_since_ns.store(0, Ordering::Relaxed);

@@ -190,7 +190,7 @@ impl<'a> Worker<'a> {
             #[cfg(feature = "tracing")]
             let _span =
                 tracing::trace_span!("item", workqueue = known.books.name(), ?reach).entered();
-            self.me.item.store(item.address(), Ordering::Relaxed);
+            self.me.item.store(item.place(), Ordering::Relaxed);
             let ran = if known.lends() {
                 let books = Arc::clone(&known.books);
                 blocking(|| run_on_a_line(item, &*books))

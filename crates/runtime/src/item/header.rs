@@ -74,6 +74,8 @@ pub(super) struct VTable {
     pub(super) cancel: unsafe fn(NonNull<Header>) -> bool,
     /// [`Item::is_wanted`]
     pub(super) wanted: fn(&Header) -> bool,
+    /// [`Item::place`]
+    pub(super) lasts: bool,
 }
 
 /// The beginning of every item's allocation.
@@ -171,9 +173,10 @@ impl Item {
         (self.header().vtable.wanted)(self.header())
     }
 
-    /// Where it is: while it lives no other item is there.
-    pub(crate) fn address(&self) -> usize {
-        self.header.addr().get()
+    /// Where it is, if that lasts while it runs: so no other one is there as long. Else 0: the memory of an item that
+    /// nobody has a handle of may be another one's before its closure has run.
+    pub(crate) fn place(&self) -> usize {
+        if self.header().vtable.lasts { self.header.addr().get() } else { 0 }
     }
 
     /// The slot of its workqueue's gate that it has.

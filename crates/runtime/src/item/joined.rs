@@ -125,7 +125,8 @@ where
 {
     struct For<F, T>(PhantomData<(F, T)>);
     impl<F: FnOnce() -> T + Send, T: Send> For<F, T> {
-        const VTABLE: VTable = VTable { run: run::<F, T>, cancel: cancel::<F, T>, wanted };
+        const VTABLE: VTable =
+            VTable { run: run::<F, T>, cancel: cancel::<F, T>, wanted, lasts: true };
         const OPERATIONS: Operations =
             Operations { run: execute::<F, T>, discard: discard::<F, T>, free: free::<F, T> };
     }
@@ -314,8 +315,8 @@ impl<T> Joined<T> {
         self.front().header.tag()
     }
 
-    /// Where its item is, or was: [`Item::address`].
-    pub(crate) fn address(&self) -> usize {
+    /// Where its item is, or was: [`Item::place`].
+    pub(crate) fn place(&self) -> usize {
         self.header.addr().get()
     }
 

@@ -18,7 +18,8 @@ struct Lone<F> {
 pub(crate) fn lone<F: FnOnce() + Send + 'static>(tag: Tag, work: F) -> Item {
     struct For<F>(F);
     impl<F: FnOnce() + Send> For<F> {
-        const VTABLE: VTable = VTable { run: run::<F>, cancel: cancel::<F>, wanted: |_| false };
+        const VTABLE: VTable =
+            VTable { run: run::<F>, cancel: cancel::<F>, wanted: |_| false, lasts: false };
     }
     let header = Header::new(&For::<F>::VTABLE, 0, tag);
     let cell = memory::place(Lone { header, work });

@@ -30,7 +30,7 @@ unsafe impl Send for Place {}
 // SAFETY: as above.
 unsafe impl Sync for Place {}
 
-const VTABLE: VTable = VTable { run, cancel, wanted: |_| true };
+const VTABLE: VTable = VTable { run, cancel, wanted: |_| true, lasts: false };
 
 impl Place {
     pub(crate) fn new(tag: Tag) -> Self {

@@ -71,8 +71,12 @@ struct StandIn<C: Context> {
 }
 
 impl<C: Context, F: Call<C>> Node<C, F> {
-    const VTABLE: VTable =
-        VTable { run: run_node::<C, F>, cancel: cancel_node::<C, F>, wanted: |_| false };
+    const VTABLE: VTable = VTable {
+        run: run_node::<C, F>,
+        cancel: cancel_node::<C, F>,
+        wanted: |_| false,
+        lasts: false,
+    };
 
     pub(crate) fn new(tag: Tag, context: C, call: F) -> Arc<Self> {
         Arc::new(Self {
@@ -219,8 +223,12 @@ unsafe fn cancel_node<C: Context, F: Call<C>>(header: NonNull<Header>) -> bool {
 fn stand_in<C: Context>(tag: Tag, node: SharedNode<C>, generation: u32) -> Item {
     struct For<C>(C);
     impl<C: Context> For<C> {
-        const VTABLE: VTable =
-            VTable { run: run_stand_in::<C>, cancel: cancel_stand_in::<C>, wanted: |_| false };
+        const VTABLE: VTable = VTable {
+            run: run_stand_in::<C>,
+            cancel: cancel_stand_in::<C>,
+            wanted: |_| false,
+            lasts: false,
+        };
     }
     let header = Header::new(&For::<C>::VTABLE, 0, tag);
     let cell = memory::place(StandIn { header, node, generation });

@@ -7,7 +7,7 @@ use std::task::{Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use homing_runtime::{CpuId, Features, JoinError, JoinHandle, Runtime, Scope};
+use homing_runtime::{CpuId, Features, JoinError, JoinHandle, Runtime, Scope, Workqueue};
 
 use crate::helpers::{Door, on, until};
 
@@ -155,4 +155,31 @@ fn an_idle_thread_serves_a_cpu_from_which_it_may_not_pull() {
     for item in blocked {
         item.join().unwrap();
     }
+}
+
+/// The memory of an item without a handle is another one's before its closure has run.
+#[test]
+fn an_item_that_waits_for_one_in_its_own_place_is_not_taken_for_that() {
+    fn waits<const WORDS: usize>(queue: &Workqueue, sums: &mpsc::Sender<u64>) {
+        let (own, to, held) = (queue.clone(), sums.clone(), [1; WORDS]);
+        queue.execute(move || {
+            let handle = own.queue(|| 7);
+            _ = to.send(handle.join().unwrap() + held.iter().sum::<u64>() - WORDS as u64);
+        });
+    }
+    let runtime = on("1x1x1").build().unwrap();
+    let (sender, sums) = mpsc::channel();
+    for _ in 0..100 {
+        let queue = runtime.events();
+        waits::<0>(queue, &sender);
+        waits::<2>(queue, &sender);
+        waits::<4>(queue, &sender);
+        waits::<6>(queue, &sender);
+        waits::<8>(queue, &sender);
+        waits::<10>(queue, &sender);
+        waits::<16>(queue, &sender);
+    }
+    drop(sender);
+    runtime.events().flush();
+    assert_eq!(sums.into_iter().collect::<Vec<_>>(), [7; 700]);
 }
