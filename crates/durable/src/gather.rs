@@ -3,6 +3,8 @@
 
 use std::time::{Duration, Instant};
 
+use crate::sync::{Condvar, Mutex, MutexGuard, wait_briefly};
+
 /// A sync waits for one part in so many of what it takes.
 const GATHERS: u32 = 8;
 
@@ -27,13 +29,35 @@ pub(crate) struct Gather {
     hurries: u32,
 }
 
+/// Waits for those who were there the last time, if that is not long ago. `of`: what is known of the last syncs, and how
+/// many wait for the next one; who comes notifies once all of them have.
+pub(crate) fn gather<'a, T>(
+    state: &'a Mutex<T>,
+    come: &Condvar,
+    mut guard: MutexGuard<'a, T>,
+    of: impl Fn(&mut T) -> (&mut Gather, usize),
+) -> MutexGuard<'a, T> {
+    let began = Instant::now();
+    let (known, came) = of(&mut guard);
+    let Some(limit) = known.begin(came, began) else { return guard };
+    loop {
+        let (known, waiting) = of(&mut guard);
+        let left = limit.saturating_sub(began.elapsed());
+        if waiting >= known.expected || left.is_zero() {
+            known.over(waiting - came);
+            return guard;
+        }
+        guard = wait_briefly(come, state, guard, left);
+    }
+}
+
 impl Gather {
     /// How long the next one is to wait for others at most, where so many have come.
-    pub(crate) fn begin(&mut self, came: usize, now: Instant) -> Option<Duration> {
+    fn begin(&mut self, came: usize, now: Instant) -> Option<Duration> {
         let (cost, ended_at) = (self.cost?, self.ended_at?);
         let limit = cost / GATHERS;
         let recent = now.saturating_duration_since(ended_at) <= cost;
-        if came >= self.expected || limit < GATHER_MIN || !recent {
+        if came == 0 || came >= self.expected || limit < GATHER_MIN || !recent {
             return None;
         }
         if self.hurries > 0 {
@@ -55,7 +79,7 @@ impl Gather {
     }
 
     /// The waiting is over, in which so many have come.
-    pub(crate) fn over(&mut self, came: usize) {
+    fn over(&mut self, came: usize) {
         if came == 0 {
             self.hurries = GATHERS_AGAIN;
         }

@@ -15,9 +15,9 @@ use crate::durable::{Durable, Kind};
 use crate::engine::{Engine, nanoseconds, runtime_ended};
 use crate::file_id::FileId;
 use crate::files::is_of;
-use crate::gather::Gather;
+use crate::gather::{Gather, gather};
 use crate::pace::{Pace, Way};
-use crate::sync::{Condvar, Mutex, MutexGuard, lock, wait_briefly};
+use crate::sync::{Condvar, Mutex, MutexGuard, lock};
 use crate::synced::Verdict;
 
 /// A file and open file descriptions of it, for [`Durable::fdatasync_shared`]. Cheap to clone; clones
@@ -195,7 +195,9 @@ impl Shared {
     /// Does the shared sync, for all who wait. Whether others do then: whoever called leads them,
     /// too.
     fn sync_together(&self, engine: &Engine) -> (Vec<Call>, Verdict, bool) {
-        let mut state = self.gather(self.state());
+        let mut state = gather(&self.state, &self.changed, self.state(), |state| {
+            (&mut state.gather, state.waiting.len())
+        });
         let group = std::mem::take(&mut state.waiting);
         let (asked_at, since) = (state.asked_at, state.since);
         state.under_way += group.len();
@@ -213,22 +215,6 @@ impl Shared {
         let more = !state.waiting.is_empty();
         state.led = more;
         (group, verdict, more)
-    }
-
-    /// Waits for those who were there the last time, if that is not long ago.
-    fn gather<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        let (began, came) = (Instant::now(), state.waiting.len());
-        let Some(limit) = state.gather.begin(came, began) else { return state };
-        while state.waiting.len() < state.gather.expected {
-            let Some(left) = limit.checked_sub(began.elapsed()).filter(|left| !left.is_zero())
-            else {
-                break;
-            };
-            state = wait_briefly(&self.changed, &self.state, state, left);
-        }
-        let more = state.waiting.len() - came;
-        state.gather.over(more);
-        state
     }
 
     /// Lets a worker lead.

@@ -26,7 +26,7 @@ const SPARES: [&str; 2] = ["segment.spare-1", "segment.spare-2"];
 
 /// So much space each has, in bytes, but no more than a segment. Guessed: many a commit, and a small part of the
 /// 64 MiB of a segment.
-const SPARE_LEN: u64 = 256 << 10;
+pub(super) const SPARE_LEN: u64 = 256 << 10;
 /// With less one is of no use: a block, for a header.
 const SPARE_LEN_MIN: u64 = 4 << 10;
 

@@ -17,8 +17,8 @@ use crate::durable::Kind;
 use crate::engine::{Engine, TURNS_MAX, runtime_ended};
 use crate::error::DurabilityError;
 use crate::file_id::FileId;
-use crate::gather::Gather;
-use crate::sync::{Condvar, Mutex, MutexGuard, lock, wait_briefly};
+use crate::gather::{Gather, gather};
+use crate::sync::{Condvar, Mutex, MutexGuard, lock};
 use crate::synced::{Outcome, Synced, Verdict};
 use crate::system::Failure;
 
@@ -201,7 +201,9 @@ impl Shared {
     /// Writes what is pending, for all who wait for it, and who are still to be told; whether more
     /// wait by then. Only for whoever has set `led`.
     pub(super) fn lead_once(&self) -> (bool, Told) {
-        let mut state = self.gather(self.state());
+        let mut state = gather(&self.state, &self.gathered, self.state(), |state| {
+            (&mut state.gather, state.waiting)
+        });
         let Some(outcome) = state.next.take() else {
             state.led = false;
             return (false, Told { outcomes: [None, None], verdict: Ok(()) });
@@ -248,25 +250,6 @@ impl Shared {
         let more = state.led;
         drop(state);
         (more, Told { outcomes: [in_vain, Some(outcome)], verdict })
-    }
-
-    /// Waits for those who were there the last time, if that is not long ago.
-    fn gather<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        let (began, came) = (Instant::now(), state.waiting);
-        if came == 0 {
-            return state;
-        }
-        let Some(limit) = state.gather.begin(came, began) else { return state };
-        while state.waiting < state.gather.expected {
-            let Some(left) = limit.checked_sub(began.elapsed()).filter(|left| !left.is_zero())
-            else {
-                break;
-            };
-            state = wait_briefly(&self.gathered, &self.state, state, left);
-        }
-        let more = state.waiting - came;
-        state.gather.over(more);
-        state
     }
 
     /// Somebody has come whom a write may wait for.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::Sequence;
 use super::error::LogError;
-use super::folder::{Folder, is_full, read_at, reopen};
+use super::folder::{Folder, SPARE_LEN, is_full, read_at, reopen};
 use super::format::{self, HEADER_LEN, Header, Scan};
 use super::lead::Tail;
 use crate::system::{Failure, System};
@@ -257,15 +257,12 @@ fn remove_behind(system: &dyn System, folder: &Folder, behind: &[u64]) -> Result
     removed.map_err(|failure| cannot_clear(folder, failure))
 }
 
-/// Bytes of a short segment.
-const SHORT: u64 = 256 << 10;
-
 /// Behind the end of what was found, in which a record may be torn.
 ///
 /// Its last write may be in memory only; and if a flush of it has failed, the kernel holds it for
 /// clean, and ext4 may lose it even if it is written again in its place. All before it was durable. So
 /// the last write goes to a segment of its own, and nothing else is changed but that segments which are not needed go,
-/// and so does what is behind in the one before. A short segment is written anew as a whole and takes its own place: who
+/// and so does what is behind in the one before. A segment no longer than a spare one is written anew as a whole and takes its own place: who
 /// opens a log again and again would have one for each time.
 fn go_on(system: &dyn System, folder: Folder, found: Found) -> Result<Opened, LogError> {
     let Found { mut segments, unneeded, behind, header: of, end } = found;
@@ -275,7 +272,7 @@ fn go_on(system: &dyn System, folder: Folder, found: Found) -> Result<Opened, Lo
     };
     let (mut write_at, mut first) = end.write;
     let begins_it = (HEADER_LEN as u64, of.first);
-    if of.kept <= of.first && end.at <= SHORT {
+    if of.kept <= of.first && end.at <= SPARE_LEN {
         (write_at, first) = begins_it;
     }
     let mut write = vec![0; (end.at - write_at) as usize];
