@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use homing_runtime::{Builder, Runtime, blocking};
+use homing_runtime::{Builder, JoinHandle, Runtime, blocking};
 use homing_topology::Machine;
 
 /// How long something may take on a machine that others use too.
@@ -75,4 +75,18 @@ pub(crate) fn panic_of(run: impl FnOnce()) -> String {
     let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).unwrap_err();
     let text = panic.downcast_ref::<String>().cloned();
     text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap()
+}
+
+/// Blocks all threads of a runtime that gets no more, but one, until the door opens.
+pub(crate) fn all_but_one_blocked(runtime: &Runtime) -> (Door, Vec<JoinHandle<()>>) {
+    let (door, first) = (Door::default(), Door::default());
+    let mut blocked = Vec::new();
+    while blocked.len() < runtime.thread_count() {
+        let at = if blocked.is_empty() { first.clone() } else { door.clone() };
+        blocked.push(runtime.queue(move || at.pass()));
+        until("it blocks", || runtime.events().counters().started == blocked.len() as u64);
+    }
+    first.open();
+    blocked.swap_remove(0).join().unwrap();
+    (door, blocked)
 }

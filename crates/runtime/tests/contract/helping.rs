@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use homing_runtime::{CpuId, Features, JoinError, JoinHandle, Runtime, Scope, Workqueue};
 
-use crate::helpers::{Door, on, until};
+use crate::helpers::{Door, all_but_one_blocked, on, until};
 
 fn refusing(grid: &str) -> (Runtime, Arc<AtomicBool>) {
     let refuse = Arc::new(AtomicBool::new(false));
@@ -137,16 +137,8 @@ fn an_idle_thread_serves_a_cpu_from_which_it_may_not_pull() {
     let (runtime, _refuse) = refusing("1x2x1");
     runtime.set_features(Features::ALL.without(Features::SWQUEUE));
     let own = runtime.workqueue("own").affinity_scope(Scope::Cpu).build().unwrap();
-    let (door, first) = (Door::default(), Door::default());
-    let mut blocked = Vec::new();
-    while blocked.len() < runtime.thread_count() {
-        let at = if blocked.is_empty() { first.clone() } else { door.clone() };
-        blocked.push(runtime.queue(move || at.pass()));
-        until("it blocks", || runtime.events().counters().started == blocked.len() as u64);
-    }
     // One thread is left, and items wait at both CPUs by turns.
-    first.open();
-    blocked.swap_remove(0).join().unwrap();
+    let (door, blocked) = all_but_one_blocked(&runtime);
     for cpu in (0..8).map(|turn| CpuId::new(turn % 2).unwrap()) {
         let item = own.queue_on(cpu, || ()).unwrap();
         until("the one that is left comes", || item.is_finished());

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use homing_runtime::{CpuId, Runtime, Scope, blocking};
 
-use crate::helpers::{Crowd, Door, on, until};
+use crate::helpers::{Crowd, Door, all_but_one_blocked, on, until};
 
 #[test]
 fn a_per_cpu_item_runs_one_at_a_time_until_it_blocks_or_uses_its_cpu_for_long() {
@@ -147,15 +147,7 @@ fn where_threads_are_refused_one_that_is_idle_serves_the_cpu_where_items_wait() 
     let runtime = on("1x2x1").refuse_threads(Arc::clone(&refuse)).build().unwrap();
     let bound = runtime.workqueue("bound").per_cpu().build().unwrap();
     refuse.store(true, Ordering::Relaxed);
-    let (first, door) = (Door::default(), Door::default());
-    let mut blocked = Vec::new();
-    while blocked.len() < runtime.thread_count() {
-        let at = if blocked.is_empty() { first.clone() } else { door.clone() };
-        blocked.push(runtime.queue(move || at.pass()));
-        until("it blocks", || runtime.events().counters().started == blocked.len() as u64);
-    }
-    first.open();
-    blocked.swap_remove(0).join().unwrap();
+    let (door, blocked) = all_but_one_blocked(&runtime);
     for cpu in (0..8).map(|turn| CpuId::new(turn % 2).unwrap()) {
         let item = bound.queue_on(cpu, || ()).unwrap();
         until("the one that is left comes", || item.is_finished());
