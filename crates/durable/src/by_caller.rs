@@ -50,6 +50,7 @@ impl Engine {
         self.counts.batches.note(1);
         let (Ended { verdict, in_vain }, more) = {
             let mut files = self.files();
+            files.note_ended(id, 1, began);
             let (was_commit, by_caller) = (false, true);
             let work = Work { was_commit, files: 1, askers: 1, callers: 1, waved: 0, by_caller };
             let verdict = commit::unless_lost(&files, since, (id, file.file(), kind), verdict);
@@ -88,7 +89,8 @@ impl Engine {
         // Beside another sync of it, one of the two would hear of what fails, and not the other. It may be
         // one of the caller's own batch, which has not begun.
         self.go_on();
-        while !self.files().begin_here(id) {
+        let mut has_claim = false;
+        while !self.files().begin_here(id, &mut has_claim) {
             blocking(|| std::thread::sleep(Duration::from_millis(1)));
         }
         let verdict = self.sync_now(id, file, kind);

@@ -5,9 +5,10 @@ use std::time::SystemTime;
 
 use crate::commits::Commits;
 use crate::durable::Kind;
+use crate::entry::Sync;
 use crate::error::DurabilityError;
 use crate::file_id::{FileId, Is};
-use crate::files::{Files, Sync};
+use crate::files::Files;
 use crate::synced::Verdict;
 use crate::system::{Failure, System};
 

@@ -14,9 +14,10 @@ use crate::commits::Commits;
 use crate::counters::{Counts, add};
 use crate::description::Description;
 use crate::durable::Kind;
+use crate::entry::Sync;
 use crate::error::DurabilityError;
 use crate::file_id::{FileId, Is};
-use crate::files::{Asked, Ended, Files, Job, Sync};
+use crate::files::{Asked, Ended, Files, Job};
 use crate::filesystem::Work;
 use crate::policy::{Crowd, Policy, Settings};
 use crate::sync::{
@@ -247,7 +248,12 @@ impl Engine {
                 return self.go_on_but_for_one();
             }
             Job::Gather(device, limit) => {
-                self.gather(device, began + limit);
+                let gathered = |files: &Files| files.has_gathered(device);
+                self.gather(began + limit, gathered).end_gather(device);
+                return self.go_on_but_for_one();
+            }
+            Job::GatherFile(id, limit) => {
+                self.gather(began + limit, |files| files.has_gathered_of(id)).end_gather_of(id);
                 return self.go_on_but_for_one();
             }
         };
@@ -277,17 +283,17 @@ impl Engine {
         self.hand_over(Job::Gather(device, limit));
     }
 
-    /// Waits until those have come for whom a group was put off, or so long.
-    fn gather(&self, device: u64, until: Instant) {
+    /// Waits until those have come for whom a group or a file's next sync was put off, or until then.
+    fn gather(&self, until: Instant, have_come: impl Fn(&Files) -> bool) -> MutexGuard<'_, Files> {
         let mut files = self.files();
-        while !files.has_gathered(device) {
+        while !have_come(&files) {
             let left = until.saturating_duration_since(Instant::now());
             files = wait_briefly(&self.gathered, &self.files, files, left);
             if left.is_zero() || cfg!(shuttle) {
                 break;
             }
         }
-        files.end_gather(device);
+        files
     }
 
     /// As [`Files::ask`]; what there is to do then is for [`Engine::go_on`].
@@ -359,6 +365,9 @@ impl Engine {
         let policy = self.policy();
         let gathers = {
             let mut files = self.files();
+            if let ([only], false) = (&*syncs, was_commit) {
+                files.note_ended(only.id, only.askers, Instant::now() - took);
+            }
             for (sync, verdict) in syncs.iter().zip(verdicts) {
                 // Also where somebody has acknowledged it meanwhile.
                 let verdict = sync.heard.as_ref().map_or(verdict, |heard| Err((**heard).clone()));
@@ -411,6 +420,7 @@ impl Engine {
             Job::Commit(syncs, _) => (syncs, true),
             Job::WriteBack(device, _) => return self.files().end_beginning(device),
             Job::Gather(device, _) => return self.files().end_gather(device),
+            Job::GatherFile(id, _) => return self.files().end_gather_of(id),
         };
         let policy = self.policy();
         let mut files = self.files();

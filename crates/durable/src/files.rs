@@ -2,7 +2,7 @@
 //! inode. What is asked and what ends goes through here, under one lock; of system calls none but those
 //! which duplicate a descriptor, or compare two, or name a file that a failed flush has lost.
 
-use std::collections::{BTreeMap, HashMap, hash_map};
+use std::collections::{BTreeMap, HashMap, VecDeque, hash_map};
 use std::fs::File;
 use std::io;
 use std::os::fd::RawFd;
@@ -11,13 +11,12 @@ use std::time::{Duration, Instant};
 
 use crate::batch::BULK;
 use crate::durable::Kind;
+use crate::entry::{By, Entry, Failed, Sync};
 use crate::error::DurabilityError;
 use crate::file_id::FileId;
 use crate::filesystem::{Alone, Filesystem, Work};
 use crate::group::Service;
 use crate::policy::Policy;
-#[cfg(target_os = "linux")]
-pub(crate) use crate::range::is_of;
 use crate::strategy::Strategy;
 use crate::synced::{Outcome, Verdict};
 use crate::system::Failure;
@@ -26,64 +25,11 @@ use crate::system::Failure;
 /// come and go with mounts, and each job looks at all of them. Chosen: more than most machines have mounted.
 const FILESYSTEMS_MAX: usize = 64;
 
-/// A sync that is to come, or under way.
-#[derive(Debug)]
-pub(crate) struct Sync {
-    pub(crate) id: FileId,
-    /// The asker's description: one of those who share it.
-    pub(crate) file: Arc<File>,
-    pub(crate) kind: Kind,
-    pub(crate) outcome: Arc<Outcome>,
-    /// When it was asked for first, and how often since.
-    pub(crate) asked_at: Instant,
-    pub(crate) askers: u64,
-    /// Callers who would ask again: of a batch its first file has one, if that is no bulk.
-    pub(crate) callers: usize,
-    /// Other descriptions of it that somebody has asked for: each hears of errors by itself.
-    pub(crate) others: Vec<Arc<File>>,
-    /// The number that its first asker knew `file` by,
-    number: Option<RawFd>,
-    /// and those of the others.
-    numbers: Vec<RawFd>,
-    /// It was one of those that waited when a wave began.
-    pub(crate) in_wave: bool,
-    /// What went wrong as its write-back began.
-    pub(crate) heard: Option<Box<DurabilityError>>,
-    /// What its filesystem does is known.
-    pub(crate) is_known: bool,
-    /// Flushes of devices that had failed when it was asked for first.
-    pub(crate) since: u64,
-}
+/// So many files' syncs are put off at a time, each by a thread that waits: with more there is enough to do.
+const GATHERING_MAX: usize = 4;
 
-impl Sync {
-    /// Whether what has this number now is one of its descriptions. It need not be the one that had it
-    /// before: that may have been closed, and another one duplicated, which has heard of other errors.
-    fn knows(&self, number: RawFd) -> bool {
-        let others = self.numbers.iter().copied().zip(&self.others);
-        let mut all = self.number.map(|known| (known, &self.file)).into_iter().chain(others);
-        all.any(|(known, file)| known == number && is_of(file, number))
-    }
-}
-
-/// Elsewhere the system does not tell.
-#[cfg(not(target_os = "linux"))]
-pub(crate) fn is_of(file: &File, number: RawFd) -> bool {
-    std::os::fd::AsRawFd::as_raw_fd(file) == number
-}
-
-/// How a file failed, and a description of it.
-type Failed = (DurabilityError, Option<Arc<File>>);
-
-/// Small, since there are thousands.
-#[derive(Debug, Default)]
-struct Entry {
-    /// It is being synced: what was asked for since has to wait.
-    running: bool,
-    next: Option<Box<Sync>>,
-    /// Kept with the description that heard of it, unless the process was out of them: its inode is not used for
-    /// another file.
-    failed: Option<Box<Failed>>,
-}
+/// Of so many files it is known who asks for them. Chosen: more than a program has that many wait for.
+const SHARED_MAX: usize = 64;
 
 /// What to do next.
 #[derive(Debug)]
@@ -95,6 +41,8 @@ pub(crate) enum Job {
     WriteBack(u64, Vec<(FileId, Arc<File>)>),
     /// The next group of a filesystem is put off for so long at most (`group`).
     Gather(u64, Duration),
+    /// The next sync of a file is (`gather`).
+    GatherFile(FileId, Duration),
 }
 
 /// What asking for a sync came to.
@@ -128,6 +76,13 @@ pub(crate) struct Files {
     served: u64,
     /// Flushes of devices that have failed.
     losses: u64,
+    /// Files of which several have asked for the same sync, the latest last,
+    shared: VecDeque<FileId>,
+    /// and those of them whose next one is put off: how many, and the jobs that are still to begin.
+    gathering: usize,
+    gathers: Vec<(FileId, Duration)>,
+    /// One of them has those for whom it was.
+    has_come: bool,
 }
 
 impl Files {
@@ -149,12 +104,12 @@ impl Files {
         if let Some(next) = &mut entry.next {
             next.kind = next.kind.max(kind);
             if let Some(number) = number.filter(|number| !next.knows(*number)) {
-                let other = keep()?;
-                next.numbers.push(number);
-                next.others.push(other);
+                next.learn(number, keep()?);
             }
             next.askers += 1;
-            return Ok(Asked::Shares(Arc::clone(&next.outcome)));
+            let outcome = Arc::clone(&next.outcome);
+            self.has_come |= entry.has_just_gathered();
+            return Ok(Asked::Shares(outcome));
         }
         let file = match keep() {
             Ok(file) => file,
@@ -163,30 +118,14 @@ impl Files {
                 return Err(error);
             }
         };
-        let outcome = Arc::new(Outcome::default());
-        let asked = Asked::New(Arc::clone(&outcome));
-        let asked_at = Instant::now();
-        entry.next = Some(Box::new(Sync {
-            id,
-            file,
-            kind,
-            outcome,
-            asked_at,
-            askers: 1,
-            callers,
-            others: Vec::new(),
-            number,
-            numbers: Vec::new(),
-            in_wave: false,
-            heard: None,
-            is_known: false,
-            since: self.losses,
-        }));
-        if !entry.running {
-            let filesystem = self.filesystems.entry(id.device).or_default();
-            filesystem.note_idle(asked_at);
-            filesystem.push(id, callers);
+        let mut sync = Sync::new(id, file, kind);
+        (sync.callers, sync.number, sync.since) = (callers, number, self.losses);
+        let asked = Asked::New(Arc::clone(&sync.outcome));
+        if entry.by == By::Nobody {
+            self.filesystems.entry(id.device).or_default().note_idle(sync.asked_at);
         }
+        entry.next = Some(Box::new(sync));
+        self.go_on_with(id, By::Nobody);
         Ok(asked)
     }
 
@@ -195,7 +134,7 @@ impl Files {
         let Some(entry) = self.entries.get_mut(&id) else { return };
         let Some(next) = &mut entry.next else { return };
         next.callers += 1;
-        if !entry.running {
+        if entry.is_ready {
             self.filesystems.entry(id.device).or_default().callers += 1;
         }
     }
@@ -216,13 +155,14 @@ impl Files {
         let filesystem = self.filesystems.entry(id.device).or_default();
         let idle = filesystem.note_idle(Instant::now());
         let commits = policy.strategy == Strategy::Filesystem && filesystem.may_commit();
-        let alone = !entry.running
+        let alone = entry.is_free()
+            && !entry.would_gather(1)
             && entry.next.is_none()
             && !commits
             && (idle || (waits && filesystem.may_begin_beside(policy)))
             && self.alone < policy.depth;
         if alone {
-            entry.running = true;
+            entry.by = By::Turn;
             filesystem.begin_alone();
             self.alone += 1;
         }
@@ -245,6 +185,9 @@ impl Files {
 
     /// The next thing to do, if there is anything and fewer than `depth` are under way.
     pub(crate) fn next_job(&mut self, policy: Policy) -> Option<Job> {
+        if let Some((id, limit)) = self.gathers.pop() {
+            return Some(Job::GatherFile(id, limit));
+        }
         let Policy { strategy, write_back, depth, .. } = policy;
         if self.running >= depth {
             return None;
@@ -385,7 +328,8 @@ impl Files {
     fn begin(&mut self, id: FileId) -> Option<Box<Sync>> {
         let entry = self.entries.get_mut(&id)?;
         let mut next = entry.next.take()?;
-        entry.running = true;
+        entry.by = By::Turn;
+        entry.is_ready = false;
         if let Some(filesystem) = self.filesystems.get_mut(&id.device) {
             next.is_known = filesystem.may_commit() && id.is.is_of_filesystem();
             filesystem.begin(next.callers);
@@ -400,23 +344,43 @@ impl Files {
         verdict: Verdict,
         keep: impl FnOnce() -> Option<Arc<File>>,
     ) -> Ended {
+        let mut last = By::Nobody;
         if let hash_map::Entry::Occupied(mut entry) = self.entries.entry(id) {
-            entry.get_mut().running = false;
-            let Entry { next, failed, .. } = entry.get();
-            if verdict.is_ok() && next.is_none() && failed.is_none() {
-                // As most do, and there may be thousands.
+            last = std::mem::take(&mut entry.get_mut().by);
+            if verdict.is_ok() && entry.get().is_idle() {
+                // As most are, and there may be thousands.
                 entry.remove();
                 return Ended { verdict, in_vain: None };
             }
         }
         let ended = self.end_own(id, verdict, keep);
-        let next = self.entries.get(&id).and_then(|entry| entry.next.as_ref());
-        if let Some(callers) = next.map(|next| next.callers) {
-            self.filesystems.entry(id.device).or_default().push(id, callers);
-        } else {
-            self.sweep(id);
-        }
+        self.go_on_with(id, last);
         ended
+    }
+
+    /// What waits for a file begins, or waits for those who had its last sync, if it can, where the last turn
+    /// was of these.
+    fn go_on_with(&mut self, id: FileId, last: By) {
+        let Some(entry) = self.entries.get_mut(&id).filter(|entry| entry.can_begin(last)) else {
+            return self.sweep(id);
+        };
+        let is_few = self.gathering < GATHERING_MAX;
+        if let Some(limit) = is_few.then(|| entry.begin_gather()).flatten() {
+            self.gathering += 1;
+            self.gathers.push((id, limit));
+        } else {
+            self.make_ready(id, last);
+        }
+    }
+
+    /// What waits for a file is one of those that can begin, if it can.
+    fn make_ready(&mut self, id: FileId, last: By) {
+        let Some(entry) = self.entries.get_mut(&id).filter(|entry| entry.can_begin(last)) else {
+            return self.sweep(id);
+        };
+        entry.is_ready = true;
+        let callers = entry.next.as_ref().map_or(0, |next| next.callers);
+        self.filesystems.entry(id.device).or_default().push(id, callers);
     }
 
     /// As [`Files::end`], of a sync beside all others, through a description of its own.
@@ -435,6 +399,7 @@ impl Files {
         let entry = self.entries.entry(id).or_default();
         entry.failed.get_or_insert_with(|| Box::new((error.clone(), keep())));
         let in_vain = entry.next.take();
+        entry.is_ready = false;
         if let Some(next) = &in_vain
             && let Some(filesystem) = self.filesystems.get_mut(&id.device)
         {
@@ -447,12 +412,48 @@ impl Files {
     }
 
     /// Whether somebody who cannot be kept waiting for the next sync of a file has it for himself now:
-    /// nobody syncs it. Ended by [`Files::end`].
-    pub(crate) fn begin_here(&mut self, id: FileId) -> bool {
+    /// nobody syncs it, nor is about to. Ended by [`Files::end`]. Otherwise he has a claim, by which he is not
+    /// overtaken again and again.
+    pub(crate) fn begin_here(&mut self, id: FileId, has_claim: &mut bool) -> bool {
         let entry = self.entries.entry(id).or_default();
-        let begins = !entry.running && entry.next.is_none();
-        entry.running |= begins;
+        let begins = entry.by == By::Nobody && !entry.is_ready;
+        entry.claims -= u32::from(begins && *has_claim);
+        entry.claims += u32::from(!begins && !*has_claim);
+        *has_claim = !begins;
+        if begins {
+            entry.by = By::Claim;
+        }
         begins
+    }
+
+    /// A sync of a file for so many is about to end.
+    pub(crate) fn note_ended(&mut self, id: FileId, askers: u64, began: Instant) {
+        let Some(entry) = self.entries.get_mut(&id) else { return };
+        match entry.note_ended(askers as usize, began) {
+            None => {}
+            Some(false) => self.shared.retain(|shared| *shared != id),
+            Some(true) => {
+                self.shared.push_back(id);
+                if self.shared.len() > SHARED_MAX
+                    && let Some(oldest) = self.shared.pop_front()
+                {
+                    self.entries.get_mut(&oldest).into_iter().for_each(Entry::forget_known);
+                    self.sweep(oldest);
+                }
+            }
+        }
+    }
+
+    /// Whether those have come for whom a file's next sync waits.
+    pub(crate) fn has_gathered_of(&self, id: FileId) -> bool {
+        self.entries.get(&id).is_none_or(Entry::has_gathered)
+    }
+
+    /// It waits no longer.
+    pub(crate) fn end_gather_of(&mut self, id: FileId) {
+        self.gathering -= 1;
+        self.entries.get_mut(&id).into_iter().for_each(Entry::end_gather);
+        self.make_ready(id, By::Nobody);
     }
 
     /// How a file failed, if nobody has acknowledged it.
@@ -476,7 +477,8 @@ impl Files {
     /// A sync was never begun: nothing is known of the file.
     pub(crate) fn give_up(&mut self, id: FileId) -> Option<Box<Sync>> {
         let entry = self.entries.get_mut(&id)?;
-        entry.running = false;
+        entry.by = By::Nobody;
+        entry.is_ready = false;
         let next = entry.next.take();
         self.sweep(id);
         next
@@ -484,8 +486,7 @@ impl Files {
 
     /// Forgets a file of which there is nothing to know.
     fn sweep(&mut self, id: FileId) {
-        let idle = |entry: &Entry| !entry.running && entry.next.is_none() && entry.failed.is_none();
-        if self.entries.get(&id).is_some_and(idle) {
+        if self.entries.get(&id).is_some_and(Entry::is_idle) {
             self.entries.remove(&id);
         }
     }
@@ -513,7 +514,7 @@ impl Files {
 
     /// Whether that is so of any of them, and has not been said.
     pub(crate) fn have_gathered(&mut self) -> bool {
-        let mut any = false;
+        let mut any = std::mem::take(&mut self.has_come);
         for filesystem in self.filesystems.values_mut() {
             any |= filesystem.has_gathered() && filesystem.group.say();
         }
@@ -534,7 +535,8 @@ impl Files {
 
     /// Whether anything waits to be begun.
     pub(crate) fn waits(&self) -> bool {
-        self.filesystems.values().any(|filesystem| !filesystem.ready.is_empty())
+        !self.gathers.is_empty()
+            || self.filesystems.values().any(|filesystem| !filesystem.ready.is_empty())
     }
 
     /// What has failed and was not acknowledged, by when it was seen.

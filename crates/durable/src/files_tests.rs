@@ -7,14 +7,17 @@ use std::time::{Duration, Instant};
 
 use homing_runtime::Runtime;
 
+use crate::commit;
 use crate::durable::{Durable, Kind};
 use crate::early::WriteBack;
+use crate::entry::Sync;
 use crate::file_id::{FileId, Is};
-use crate::files::{Asked, Files, Job, Sync};
+use crate::files::{Asked, Files, Job};
 use crate::filesystem::{Filesystem, Work};
 use crate::group::{Group, Service};
 use crate::policy::Policy;
 use crate::strategy::Strategy;
+use crate::system::Failure;
 
 const DEVICE: u64 = 7;
 const TAKES: Duration = Duration::from_millis(4);
@@ -159,17 +162,71 @@ fn where_much_waits_to_be_written_commits_go_on_until_one_is_dear() {
 fn whoever_cannot_be_kept_waits_until_nobody_else_syncs_the_file() {
     let mut files = files();
     ask(&mut files, 1);
-    assert!(!files.begin_here(id(1)), "somebody waits for it");
+    let here = |files: &mut Files, claim: &mut bool| files.begin_here(id(1), claim);
+    let (mut first, mut second) = (false, false);
+    assert!(!here(&mut files, &mut first), "somebody waits for it");
     let job = files.next_job(by(Strategy::Files));
-    assert!(
-        matches!(job, Some(Job::File(Sync { is_known: true, .. }))) && !files.begin_here(id(1))
-    );
-    end(&mut files, &[1]);
-    assert!(files.begin_here(id(1)) && !files.begin_here(id(1)));
+    assert!(matches!(job, Some(Job::File(Sync { is_known: true, .. }))));
+    assert!(!here(&mut files, &mut first));
     ask(&mut files, 1);
-    assert!(files.next_job(by(Strategy::Files)).is_none(), "nor does anybody sync it meanwhile");
+    end(&mut files, &[1]);
+    assert!(files.next_job(by(Strategy::Files)).is_none(), "his claim is older");
+    let alone = files.begin_alone(id(1), by(Strategy::Files), true);
+    assert!(alone.unwrap().is_none(), "nor is he overtaken by who comes now");
+    assert!(here(&mut files, &mut first) && !here(&mut files, &mut second));
     files.end(id(1), Ok(()), || None);
-    assert!(files.next_job(by(Strategy::Files)).is_some());
+    assert!(!here(&mut files, &mut second), "who waited meanwhile comes before another claim");
+    assert!(matches!(files.next_job(by(Strategy::Files)), Some(Job::File(_))));
+    end(&mut files, &[1]);
+    assert!(begins_alone(&mut files, 2, Strategy::Files), "another file is not held up");
+    assert!(here(&mut files, &mut second));
+    files.end(id(1), Ok(()), || None);
+    assert!(!first && !second && begins_alone(&mut files, 1, Strategy::Files));
+}
+
+#[test]
+fn a_files_next_sync_waits_for_those_who_had_the_last_one() {
+    let mut files = files();
+    let next = |files: &mut Files| files.next_job(by(Strategy::Files));
+    let ended = |files: &mut Files, askers| {
+        files.note_ended(id(1), askers, Instant::now() - Duration::from_secs(80));
+        end(files, &[1]);
+    };
+    let shares = |files: &mut Files| {
+        let asked = files.ask(id(1), Kind::All, 1, None, || File::open("/").map(Arc::new));
+        assert!(matches!(asked, Ok(Asked::Shares(_))));
+    };
+    ask(&mut files, 1);
+    assert!(matches!(next(&mut files), Some(Job::File(_))));
+    ended(&mut files, 1);
+    ask(&mut files, 1);
+    assert!(matches!(next(&mut files), Some(Job::File(_))), "nobody else was there");
+    ask(&mut files, 1);
+    ended(&mut files, 2);
+    let Some(Job::GatherFile(_, limit)) = next(&mut files) else { panic!("two come again") };
+    assert!(limit >= Duration::from_secs(10), "{limit:?}");
+    assert!(next(&mut files).is_none() && !files.has_gathered_of(id(1)));
+    shares(&mut files);
+    assert!(!files.have_gathered(), "one is still missing");
+    shares(&mut files);
+    assert!(files.have_gathered() && files.has_gathered_of(id(1)) && !files.have_gathered());
+    files.end_gather_of(id(1));
+    assert!(matches!(next(&mut files), Some(Job::File(_))) && next(&mut files).is_none());
+    ended(&mut files, 3);
+    assert!(!begins_alone(&mut files, 1, Strategy::Files), "nobody waits yet: they may come");
+    // Whoever waits may be told meanwhile that it is in vain.
+    ask(&mut files, 1);
+    assert!(matches!(next(&mut files), Some(Job::GatherFile(..))));
+    let failure =
+        Failure { operation: "fsync", error: std::io::Error::from_raw_os_error(libc::EIO) };
+    let lost = commit::error(id(1), &File::open("/").unwrap(), Kind::All, &failure);
+    let failed = files.end_own(id(1), Err(lost), || None);
+    assert!(failed.in_vain.is_some() && files.has_gathered_of(id(1)));
+    files.end_gather_of(id(1));
+    assert!(next(&mut files).is_none() && files.acknowledge(id(1), |_| true).is_some());
+    // One who was alone again waits for nobody.
+    files.note_ended(id(1), 1, Instant::now());
+    assert!(begins_alone(&mut files, 1, Strategy::Files));
 }
 
 #[test]

@@ -53,18 +53,26 @@ pub(crate) fn gather<'a, T>(
 
 impl Gather {
     /// How long the next one is to wait for others at most, where so many have come.
-    fn begin(&mut self, came: usize, now: Instant) -> Option<Duration> {
-        let (cost, ended_at) = (self.cost?, self.ended_at?);
-        let limit = cost / GATHERS;
-        let recent = now.saturating_duration_since(ended_at) <= cost;
-        if came == 0 || came >= self.expected || limit < GATHER_MIN || !recent {
-            return None;
-        }
+    pub(crate) fn begin(&mut self, came: usize, now: Instant) -> Option<Duration> {
+        let limit = self.limit(came, now)?;
         if self.hurries > 0 {
             self.hurries -= 1;
             return None;
         }
         Some(limit)
+    }
+
+    /// Whether it would.
+    pub(crate) fn would_begin(&self, came: usize, now: Instant) -> bool {
+        self.hurries == 0 && self.limit(came, now).is_some()
+    }
+
+    fn limit(&self, came: usize, now: Instant) -> Option<Duration> {
+        let (cost, ended_at) = (self.cost?, self.ended_at?);
+        let limit = cost / GATHERS;
+        let recent = now.saturating_duration_since(ended_at) <= cost;
+        let worth = came > 0 && came < self.expected && limit >= GATHER_MIN;
+        (worth && recent).then_some(limit)
     }
 
     #[cfg(all(test, not(shuttle)))]
@@ -79,7 +87,7 @@ impl Gather {
     }
 
     /// The waiting is over, in which so many have come.
-    fn over(&mut self, came: usize) {
+    pub(crate) fn over(&mut self, came: usize) {
         if came == 0 {
             self.hurries = GATHERS_AGAIN;
         }

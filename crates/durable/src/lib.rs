@@ -57,6 +57,7 @@ mod description;
 mod durable;
 mod early;
 mod engine;
+mod entry;
 mod error;
 mod file_id;
 mod files;
