@@ -3,8 +3,10 @@
 //! What a connection has anyway is small. What its requests take beyond that is leased here before it
 //! is there: queued requests with their replies, requests that are longer than a buffer, and what is
 //! taken in from a client that does not take its replies. Where none is left, what fits in a buffer is
-//! done by the connection's own thread; who needs more waits, first come first served, and meanwhile sees
-//! to it that nobody keeps it who does not go on ([`Clients`]).
+//! done by the connection's own thread; who needs more waits, and meanwhile sees to it that nobody keeps it
+//! who does not go on ([`Clients`]). Served is who came first, where each is as if he had come later by the time that
+//! his bytes take at [`BYTES_A_US`]: small ones are not behind the long writes of many who do not go on, and no
+//! long one waits for ever.
 //!
 //! There are two accounts: one for requests, and one for what is taken in ahead of them ([`Account`]). No
 //! lease on the first is waited for by a thread that has another one on it, and nobody ever waits for the
@@ -13,6 +15,7 @@
 //!
 //! [`Clients`]: crate::clients::Clients
 
+use std::collections::BTreeSet;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -23,6 +26,10 @@ use crate::peer::Peer;
 /// How often one who waits looks for clients that do not go on.
 const LOOK: Duration = Duration::from_millis(500);
 
+/// Bytes in a microsecond, for which one who waits is behind others. Chosen: the longest of requests by half a
+/// minute, so a few times as long as a client may keep memory without going on.
+const BYTES_A_US: u64 = 1;
+
 #[derive(Debug)]
 pub(crate) struct Memory {
     total: usize,
@@ -32,10 +39,20 @@ pub(crate) struct Memory {
     freed: Condvar,
 }
 
+/// Those who wait, first who is served first; in the order of their coming where that is the same.
 #[derive(Debug, Default)]
 struct Turns {
-    next: u64,
-    now: u64,
+    waiting: BTreeSet<(Instant, u64)>,
+    came: u64,
+}
+
+impl Turns {
+    fn enter(&mut self, bytes: usize) -> (Instant, u64) {
+        self.came += 1;
+        let turn = (Instant::now() + Duration::from_micros(bytes as u64 / BYTES_A_US), self.came);
+        self.waiting.insert(turn);
+        turn
+    }
 }
 
 impl Memory {
@@ -72,10 +89,9 @@ impl Memory {
         // Before we look: who gives something back after that sees us.
         self.waiting.fetch_add(1, SeqCst);
         let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
-        let turn = turns.next;
-        turns.next += 1;
+        let turn = turns.enter(bytes);
         let mut looked = Instant::now();
-        while turns.now != turn || !self.take_if_there(bytes, own()) {
+        while turns.waiting.first() != Some(&turn) || !self.take_if_there(bytes, own()) {
             let waited = self.freed.wait_timeout(turns, LOOK);
             turns = waited.unwrap_or_else(PoisonError::into_inner).0;
             // However often others give some back meanwhile.
@@ -86,7 +102,7 @@ impl Memory {
                 turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
             }
         }
-        turns.now += 1;
+        turns.waiting.remove(&turn);
         self.waiting.fetch_sub(1, SeqCst);
         drop(turns);
         // There may be enough for the next one, too.
@@ -194,6 +210,31 @@ mod tests {
             memory.give_back(100);
             assert!(count < 1000, "it has not looked");
         });
+    }
+
+    #[test]
+    fn small_ones_are_not_behind_long_ones_for_which_there_is_none() {
+        let memory = Memory::new(100);
+        assert!(memory.try_take(90));
+        let waits = |count| {
+            while memory.turns.lock().unwrap().waiting.len() < count {
+                thread::yield_now();
+            }
+        };
+        thread::scope(|scope| {
+            // As long as a request can be.
+            let long = scope.spawn(|| memory.take(32 << 20, || 0, || ()));
+            waits(1);
+            memory.take(10, || 0, || ());
+            assert!(!long.is_finished());
+            memory.give_back(100);
+            long.join().unwrap();
+        });
+        let mut turns = Turns::default();
+        let long = turns.enter(20_000);
+        thread::sleep(Duration::from_millis(20));
+        assert!(turns.enter(1) > long, "it has waited for its length");
+        assert_eq!(turns.waiting.first(), Some(&long));
     }
 
     #[test]
