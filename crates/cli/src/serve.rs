@@ -44,7 +44,7 @@ pub(crate) struct ServeArgs {
     #[arg(required_unless_present = "try_it")]
     images: Vec<PathBuf>,
 
-    /// What a new volume holds: bytes, or with K, M, G, T
+    /// What a new volume holds: bytes, or with K, M, G, T, P
     #[arg(long, value_name = "SIZE")]
     pub(crate) size: Option<ByteSize>,
 

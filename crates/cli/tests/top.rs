@@ -4,7 +4,7 @@
 mod support;
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
@@ -95,6 +95,21 @@ fn programs_are_told_what_happened_since_the_look_before() {
             "{look}"
         );
         assert!(look["cache"].is_null() && look["durability"].is_null(), "it has none: {look}");
+    }
+}
+
+#[test]
+fn a_program_that_ends_is_the_end_for_programs_and_too_early_for_who_counts() {
+    for (count, is_well) in [(&[][..], true), (&["-n", "1000000"], false)] {
+        let mut program = program();
+        let args = [&["top", "--json", "-i", "0.05"], count].concat();
+        let mut top = program.command(env!("CARGO_BIN_EXE_homing"), &args).spawn().unwrap();
+        let mut lines = BufReader::new(top.stdout.take().unwrap()).lines();
+        serde_json::from_str::<Value>(&lines.next().unwrap().unwrap()).unwrap();
+        program.socket = None;
+        let ended = wait_for(&mut top).expect("it goes on");
+        assert_eq!(ended.success(), is_well, "{count:?}");
+        assert!(lines.all(|line| serde_json::from_str::<Value>(&line.unwrap()).is_ok()));
     }
 }
 

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use clap::Args;
+use homing_control::ClientError;
 
 use crate::attributes::ControlArgs;
 use crate::output;
@@ -58,7 +59,8 @@ All figures are of the time since the look before, but for those that say otherw
   cache        each group's memory, and how many of its reads were hits
 
 Keys: s sorts workqueues by CPU time, items or name; space stands still; q ends.
-NO_COLOR is respected. A program that ends is waited for: it may come back. With --json it is the end.";
+NO_COLOR is respected. A program that ends is waited for: it may come back. With --json it is the end, and with
+a count that is an error.";
 
 /// The least time between two looks: more often they are work for the program.
 const INTERVAL_MIN: Duration = Duration::from_millis(50);
@@ -88,12 +90,25 @@ fn print_rates(args: &TopArgs, first: Sample) -> anyhow::Result<()> {
     let mut before = first;
     let mut left = args.count.unwrap_or(u64::MAX);
     while left > 0 && stop.within(args.interval)? {
-        let now = Sample::read(&args.control)?;
+        let now = match Sample::read(&args.control) {
+            // Nobody has said how often.
+            Err(ClientError::Io { source, .. }) if args.count.is_none() && is_gone(&source) => {
+                break;
+            }
+            now => now?,
+        };
         output::print_json(&Rates::between(Some(&before), &now))?;
         before = now;
         left -= 1;
     }
     Ok(())
+}
+
+/// Whether nobody is there any more, as far as this tells.
+fn is_gone(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, NotFound, UnexpectedEof};
+    let gone = [BrokenPipe, ConnectionRefused, ConnectionReset, NotFound, UnexpectedEof];
+    gone.contains(&error.kind())
 }
 
 #[cfg(test)]
