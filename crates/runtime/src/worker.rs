@@ -27,8 +27,10 @@ pub(crate) enum Serves {
     Wanted,
 }
 
-/// Who helps out, and has found nothing that somebody waits for, looks again after so many batches.
+/// Who helps out, and has found nothing that somebody waits for, looks again after so many batches, and after one
+/// for so many items that it looked at.
 const WANTED_EVERY: u64 = 16;
+const WANTED_LOOKS: u64 = 8;
 
 /// The life of a thread of the runtime.
 pub(crate) fn main(shared: &Arc<Shared>, member: &Arc<Member>, assigned: Option<CpuId>) {
@@ -125,13 +127,17 @@ impl<'a> Worker<'a> {
         let slot = shared.dispatch.slot(self.cpu);
         slot.books.changes_hands();
         shared.dispatch.take_idle_bit(&**shared, self.cpu);
-        let mut wanted = true;
+        let mut looks_at = self.turn;
         while goes_on() && slot.is_owned_by(self.me.id) && !shared.is_stopping_now() {
-            // It means to look at all that wait: not each time in vain.
-            let looks = std::mem::take(&mut wanted) || self.turn.is_multiple_of(WANTED_EVERY);
-            let taken = looks.then(|| shared.dispatch.take_wanted(self.cpu)).flatten();
-            wanted = taken.is_some();
-            self.turn = self.turn.wrapping_add(1);
+            let mut taken = None;
+            if self.turn >= looks_at {
+                match shared.dispatch.take_wanted(self.cpu) {
+                    Ok(wanted) => taken = Some(wanted),
+                    // It means to go through all that wait: not each time in vain.
+                    Err(waiting) => looks_at = self.turn + WANTED_EVERY.max(waiting / WANTED_LOOKS),
+                }
+            }
+            self.turn += 1;
             let taken = taken.or_else(|| match what {
                 Serves::Anything => {
                     shared.dispatch.take(&**shared, self.cpu, Idle::Any, &self.shares).ok()

@@ -289,18 +289,24 @@ impl Dispatch {
         }
     }
 
-    /// Takes an item that somebody may wait for, of those that the worker of `cpu` may run.
-    pub(crate) fn take_wanted(&self, cpu: CpuId) -> Option<Taken> {
-        self.queue_ids().find_map(|queue| {
+    /// Takes an item that somebody may wait for, of those that the worker of `cpu` may run; or says how many
+    /// there are, all of which it has looked at.
+    pub(crate) fn take_wanted(&self, cpu: CpuId) -> Result<Taken, u64> {
+        let mut looked = 0;
+        for queue in self.queue_ids() {
             let strict = self.pools.attributes(queue.pool).affinity.strict;
             let home = self.pools.queue(queue);
-            if home.waiting() == 0 || strict && !self.pod(queue).contains(cpu) {
-                return None;
+            let waiting = home.waiting();
+            if waiting == 0 || strict && !self.pod(queue).contains(cpu) {
+                continue;
             }
-            let batch = home.extract(Item::is_wanted)?.into();
-            let reach = reach(&self.layout, self, queue, cpu);
-            Some(Taken { batch, age: None, queue, reach, woken: false })
-        })
+            looked += u64::from(waiting);
+            if let Some(item) = home.extract(Item::is_wanted) {
+                let reach = reach(&self.layout, self, queue, cpu);
+                return Ok(Taken { batch: item.into(), age: None, queue, reach, woken: false });
+            }
+        }
+        Err(looked)
     }
 
     /// Announces that the worker of `cpu` is idle, and looks once more.
