@@ -268,6 +268,24 @@ fn sizes_change_while_pages_are_used() {
     });
 }
 
+#[test]
+fn who_flushes_finds_the_only_dirty_page_though_it_is_moved() {
+    check(|| {
+        let cache = build(20);
+        let (disk, other) = (Disk::fast(4, 0), Disk::fast(80, 0));
+        let filler = open(&cache, &other, 1000);
+        (0..60).for_each(|page| assert_eq!(first(&filler, page), 0));
+        let group = cache.group("alone").build();
+        let file = cache.open(disk.clone(), &group).unwrap();
+        put(&file, 1, 7);
+        let smaller = cache.stats().size - 20 * PAGE;
+        let resizer = thread::spawn(move || _ = cache.set_size(smaller));
+        file.flush_all().unwrap();
+        assert_eq!(disk.durable(1), 7, "it was said to be durable");
+        resizer.join().unwrap();
+    });
+}
+
 /// Threads that can be waited for.
 #[derive(Clone, Default)]
 struct Joined(Arc<Mutex<Vec<thread::JoinHandle<()>>>>);

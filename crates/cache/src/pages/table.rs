@@ -507,10 +507,15 @@ impl Table {
         let flags = held.flags();
         self.index.replace(held.key().hash(self.seed), from, to);
         self.arena.copy(from, to);
+        // Who flushes looks at a group's count without our lock: one page stays counted meanwhile, or the
+        // only one would seem to be on the disk.
+        let group = Arc::clone(&self.locals[local].group);
+        group.unwritten.fetch_add(1, Relaxed);
         self.set_flags(local, from, Flags::NONE);
         self.frames[from as usize] = Frame::free(NONE);
         self.frames[to as usize] = Frame::new(held.key(), Flags::NONE);
         self.set_flags(local, to, flags);
+        group.unwritten.fetch_sub(1, Relaxed);
     }
 
     /// Makes the list of free frames: the first ones first.
