@@ -503,6 +503,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         if group.number == 0 || !group.set_removed() {
             return false;
         }
+        common.groups.forget(group);
         for part in &self.inner.shards {
             // Whoever has the lock after this sees that the group is removed.
             let mut shard = part.shard.write();

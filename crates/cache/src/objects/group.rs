@@ -1,5 +1,7 @@
 //! Groups of entries that share the memory of a cache: tenants.
 
+use std::collections::HashMap;
+
 use crate::limits::{Claim, Limits};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
@@ -170,6 +172,8 @@ impl Group {
 #[derive(Debug)]
 pub(super) struct Groups {
     all: RwLock<Vec<Arc<Group>>>,
+    /// Those that were not removed.
+    by_name: RwLock<HashMap<String, Arc<Group>>>,
     count: AtomicUsize,
     /// Shards keep the groups' figures: hits are cheaper where nobody wants to know.
     counted: AtomicBool,
@@ -179,8 +183,14 @@ pub(super) struct Groups {
 
 impl Groups {
     pub(super) fn new(first: Arc<Group>) -> Self {
-        let (all, count) = (RwLock::new(vec![first]), AtomicUsize::new(1));
-        Self { all, count, counted: AtomicBool::new(false), free: Mutex::new(Vec::new()) }
+        let by_name = HashMap::from([(first.name.clone(), Arc::clone(&first))]);
+        Self {
+            all: RwLock::new(vec![first]),
+            by_name: RwLock::new(by_name),
+            count: AtomicUsize::new(1),
+            counted: AtomicBool::new(false),
+            free: Mutex::new(Vec::new()),
+        }
     }
 
     pub(super) fn count(&self) -> usize {
@@ -203,8 +213,13 @@ impl Groups {
 
     /// The one that has this name.
     pub(super) fn named(&self, name: &str) -> Option<Arc<Group>> {
-        let is_it = |group: &&Arc<Group>| group.name == name && !group.is_removed();
-        read(&self.all).iter().find(is_it).map(Arc::clone)
+        read(&self.by_name).get(name).map(Arc::clone)
+    }
+
+    /// Has one that was removed found by its name no more.
+    pub(super) fn forget(&self, group: &Group) {
+        let forgotten = write(&self.by_name).remove(&group.name);
+        drop(forgotten);
     }
 
     /// Has a group found, where all shards know it that knew of another one with its number.
@@ -215,5 +230,6 @@ impl Groups {
             None => all.push(Arc::clone(group)),
         }
         self.count.store(all.len(), Relaxed);
+        write(&self.by_name).insert(group.name.clone(), Arc::clone(group));
     }
 }
