@@ -83,7 +83,10 @@ fn one_to_a_hundred_waiters() {
         world.durable.acknowledge_loss(&file).unwrap();
         world.disk.hold(true);
         world.disk.fail_after(FSYNC, &file, 1);
+        let before = world.disk.book().calls.len();
         let first = world.durable.fsync(&file);
+        // Or it would wait for those who shared one before.
+        world.disk.until_asked(before + 1);
         let waiting: Vec<_> = (0..count).map(|_| world.durable.fsync(&file)).collect();
         world.disk.hold(false);
         let verdicts: Vec<_> = waiting.into_iter().map(Synced::wait).collect();
