@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use crate::commits::Commits;
 use crate::durable::Kind;
 use crate::entry::Sync;
-use crate::error::DurabilityError;
+use crate::error::{DurabilityError, Loss};
 use crate::file_id::{FileId, Is};
 use crate::files::Files;
 use crate::synced::Verdict;
@@ -161,7 +161,7 @@ pub(crate) fn error(id: FileId, file: &File, kind: Kind, failure: &Failure) -> D
         kind,
         first_seen: SystemTime::now(),
         id,
-        refused,
+        loss: if refused { Loss::Refused } else { Loss::Data },
     }
 }
 

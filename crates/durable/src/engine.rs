@@ -15,7 +15,7 @@ use crate::counters::{Counts, add};
 use crate::description::Description;
 use crate::durable::Kind;
 use crate::entry::Sync;
-use crate::error::DurabilityError;
+use crate::error::{DurabilityError, Loss};
 use crate::file_id::{FileId, Is};
 use crate::files::{Asked, Ended, Files, Job};
 use crate::filesystem::Work;
@@ -450,7 +450,7 @@ fn end_job(files: &mut Files, syncs: &[Sync], was_commit: bool, took: Duration, 
 pub(crate) fn runtime_ended(id: FileId, file: &File, kind: Kind) -> DurabilityError {
     let error = io::Error::from(rustix::io::Errno::CANCELED);
     let failure = Failure { operation: "the runtime, which has ended, before the sync", error };
-    commit::error(id, file, kind, &failure)
+    commit::error(id, file, kind, &failure).with(Loss::NotBegun)
 }
 
 pub(crate) fn nanoseconds(took: Duration) -> u64 {

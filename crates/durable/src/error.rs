@@ -22,7 +22,7 @@ use crate::file_id::FileId;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{operation} of {file} failed: {reason}; {}", advice(range, *refused))]
+#[error("{operation} of {file} failed: {reason}; {}", loss.advice(range))]
 #[non_exhaustive]
 pub struct DurabilityError {
     /// The file: its path when the error was seen, as far as the system tells, else device and
@@ -43,21 +43,57 @@ pub struct DurabilityError {
     pub first_seen: SystemTime,
     /// For [`Durable::acknowledge`](crate::Durable::acknowledge).
     pub(crate) id: FileId,
-    /// Whoever asked had nothing that could be synced: nothing is lost, and it is not kept.
-    pub(crate) refused: bool,
+    pub(crate) loss: Loss,
 }
 
-fn advice(range: &Range<u64>, refused: bool) -> String {
-    if refused {
-        return "it has no data of its own, or only its path is open: give a file that is open for \
-                reading or writing, a directory or a block device"
-            .to_owned();
+/// What a failure means for whoever hears of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Loss {
+    /// Data of a file may be lost.
+    Data,
+    /// Whoever asked had nothing that could be synced: nothing is lost, and it is not kept.
+    Refused,
+    /// Records of a log that were not durable may be lost, and it is closed.
+    Records,
+    /// What a log has cut off still takes room.
+    Room,
+    /// It has not begun.
+    NotBegun,
+}
+
+impl Loss {
+    fn advice(self, range: &Range<u64>) -> String {
+        let advice = match self {
+            Self::Data => {
+                let Range { start, end } = range;
+                return format!(
+                    "what was written to its bytes {start} to {end} since its last successful sync may be \
+                     lost: write it again, then acknowledge the loss"
+                );
+            }
+            Self::Refused => {
+                "it has no data of its own, or only its path is open: give a file that is open for reading or \
+                 writing, a directory or a block device"
+            }
+            Self::Records => {
+                "records that were not durable before may be lost: open the log again, which finds what is there"
+            }
+            Self::Room => {
+                "no record is lost, and its room is free once the log is cut off or opened again"
+            }
+            Self::NotBegun => {
+                "it has not begun, and nothing is known to be lost: a call that waits does it still"
+            }
+        };
+        advice.to_owned()
     }
-    let Range { start, end } = range;
-    format!(
-        "what was written to its bytes {start} to {end} since its last successful sync may be \
-         lost: write it again, then acknowledge the loss"
-    )
+}
+
+impl DurabilityError {
+    /// The same, with another meaning.
+    pub(crate) fn with(self, loss: Loss) -> Self {
+        Self { loss, ..self }
+    }
 }
 
 impl From<DurabilityError> for io::Error {

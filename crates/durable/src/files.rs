@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::batch::BULK;
 use crate::durable::Kind;
 use crate::entry::{By, Entry, Failed, Sync};
-use crate::error::DurabilityError;
+use crate::error::{DurabilityError, Loss};
 use crate::file_id::FileId;
 use crate::filesystem::{Alone, Filesystem, Work};
 use crate::group::Service;
@@ -393,7 +393,7 @@ impl Files {
         let failed = self.failure(id).map_or(verdict, Err);
         // What cannot be synced at all is not kept open for that, either: somebody may wait for a
         // pipe's end.
-        let lost = failed.as_ref().err().filter(|error| !error.refused);
+        let lost = failed.as_ref().err().filter(|error| error.loss != Loss::Refused);
         let Some(error) = lost else { return Ended { verdict: failed, in_vain: None } };
         // `DURABLE-3`
         let entry = self.entries.entry(id).or_default();

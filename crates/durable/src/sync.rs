@@ -23,6 +23,11 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
+/// Waits until somebody notifies.
+pub(crate) fn wait<'a, T>(changed: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+    changed.wait(guard).unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
 /// Waits until somebody notifies, or so long.
 #[cfg(not(shuttle))]
 pub(crate) fn wait_briefly<'a, T>(

@@ -301,3 +301,69 @@ fn to_cut_off_what_is_not_durable_is_a_bug() {
     log.append(b"two").unwrap();
     drop(log.truncate_before(Sequence::from(3)));
 }
+
+#[test]
+fn who_commits_does_not_wait_for_segments_to_be_removed() {
+    let world = World::new();
+    let path = world.folder.path().join("log");
+    let log = ten(&world, &path);
+    world.disk.hold_removals(true);
+    let cut = log.truncate_before(6.into());
+    world.disk.until_removing();
+    let later = log.append(b"eleven").unwrap();
+    log.commit_and_wait(later).unwrap();
+    log.commit(log.append(b"twelve").unwrap()).wait().unwrap();
+    // Nor do those who cut off more, or nothing more, hear that it is done before it is.
+    let cuts = [6, 9, 2].map(|first| log.truncate_before(first.into()));
+    while segments(&path).len() < 7 {
+        std::thread::yield_now();
+    }
+    let finished = cuts.iter().chain([&cut]).filter(|cut| cut.is_finished()).count();
+    let seen = (finished, segments(&path).len(), read(&log).len());
+    world.disk.hold_removals(false);
+    assert_eq!(seen, (0, 7, 4));
+    cut.wait().unwrap();
+    cuts.into_iter().for_each(|cut| cut.wait().unwrap());
+    assert_eq!((segments(&path).len(), read(&log).len()), (3, 4));
+}
+
+#[test]
+fn a_segment_that_cannot_be_removed_closes_nothing_and_is_tried_again() {
+    let world = World::new();
+    let path = world.folder.path().join("log");
+    let log = ten(&world, &path);
+    world.disk.fail_removals(1);
+    let error = log.truncate_before(6.into()).wait().unwrap_err();
+    assert!(error.errno == 5 && error.to_string().contains("no record is lost"), "{error}");
+    log.commit_and_wait(log.append(b"eleven").unwrap()).unwrap();
+    assert_eq!((log.first_sequence().get(), segments(&path).len()), (6, 6));
+    log.truncate_before(6.into()).wait().unwrap();
+    assert_eq!((log.first_sequence().get(), segments(&path).len()), (6, 4));
+    // Or when it is opened again.
+    world.disk.fail_removals(1);
+    log.truncate_before(9.into()).wait().unwrap_err();
+    log.close();
+    let (log, recovery) = open(&world.durable, &path);
+    assert_eq!((recovery.first.get(), recovery.records), (9, 3));
+    assert_eq!(read(&log).len(), 3);
+}
+
+#[test]
+fn who_closes_a_log_waits_for_what_is_under_way_and_can_open_it_again() {
+    let world = World::new();
+    let path = world.folder.path().join("log");
+    for round in 0..20 {
+        let (log, _) = Log::open_with(&world.durable, &path, 300).unwrap();
+        let all = log.durable_sequence();
+        let last = (0..5).map(|number| log.append(&[number; 100]).unwrap()).last().unwrap();
+        if round % 2 == 0 {
+            drop(log.truncate_before(all.next()));
+        }
+        drop(log.commit(last));
+        let other = log.clone();
+        log.close();
+        assert_eq!(other.durable_sequence(), last);
+        assert!(other.append(b"more").unwrap_err().to_string().contains("after it was closed"));
+        assert!(other.truncate_before(last).wait().is_err());
+    }
+}

@@ -45,8 +45,7 @@ impl Drop for Folder {
     /// Closing the file is not enough: a child that another thread has just begun has it, too, until it
     /// runs its program, and with it the lock.
     fn drop(&mut self) {
-        // Where this fails closing has to do.
-        let _ = self.file.unlock();
+        self.unlock();
     }
 }
 
@@ -74,6 +73,12 @@ impl Folder {
             Err(TryLockError::WouldBlock) => Err(LogError::InUse { path: path.to_owned() }),
             Err(TryLockError::Error(source)) => Err(io("lock")(source)),
         }
+    }
+
+    /// Lets others have it. Nothing may be changed in it afterwards.
+    pub(super) fn unlock(&self) {
+        // Where this fails closing has to do.
+        let _ = self.file.unlock();
     }
 
     /// What the segment is called that begins with this record.
@@ -180,16 +185,22 @@ impl Folder {
         Ok(length)
     }
 
-    /// Removes segments, in any order as far as a crash is concerned: a later segment says that
+    /// Removes segments, durably, in any order as far as a crash is concerned: a later segment says that
     /// they are not needed.
     pub(super) fn remove(&self, system: &dyn System, segments: &[u64]) -> Result<(), Failure> {
+        self.unlink(system, segments)?;
+        if segments.is_empty() { Ok(()) } else { self.sync(system) }
+    }
+
+    /// As that, but it need not be durable.
+    pub(super) fn unlink(&self, system: &dyn System, segments: &[u64]) -> Result<(), Failure> {
         for first in segments {
             match system.remove(&self.segment(*first)) {
                 Err(Failure { error, .. }) if error.kind() == io::ErrorKind::NotFound => {}
                 removed => removed?,
             }
         }
-        if segments.is_empty() { Ok(()) } else { self.sync(system) }
+        Ok(())
     }
 
     /// Makes the names in it durable.

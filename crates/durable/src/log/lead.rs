@@ -1,5 +1,4 @@
-//! Who writes: one at a time, for all who wait, the leader. Segments are begun and removed here, too,
-//! between two writes.
+//! Who writes: one at a time, for all who wait, the leader. Segments are begun here, too.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -9,16 +8,17 @@ use std::time::Instant;
 use homing_runtime::blocking;
 
 use super::Sequence;
+use super::cut::Cuts;
 use super::folder::{Folder, is_full};
 use super::format::{HEADER_LEN, Header};
 use super::recovery::Opened;
 use crate::commit;
 use crate::durable::Kind;
 use crate::engine::{Engine, TURNS_MAX, runtime_ended};
-use crate::error::DurabilityError;
+use crate::error::{DurabilityError, Loss};
 use crate::file_id::FileId;
 use crate::gather::{Gather, gather};
-use crate::sync::{Condvar, Mutex, MutexGuard, lock};
+use crate::sync::{Condvar, Mutex, MutexGuard, lock, wait};
 use crate::synced::{Outcome, Synced, Verdict};
 use crate::system::Failure;
 
@@ -40,6 +40,10 @@ pub(super) struct Shared {
     pub(super) state: Mutex<State>,
     /// All for whom a write waits have come.
     gathered: Condvar,
+    /// Nobody writes, or removes, any more.
+    pub(super) quiet: Condvar,
+    /// Held while segments and spare ones are made, or used, and while a removal of some becomes durable.
+    pub(super) names: Mutex<()>,
 }
 
 pub(super) struct State {
@@ -63,6 +67,7 @@ pub(super) struct State {
     next: Option<Arc<Outcome>>,
     waiting: usize,
     gather: Gather,
+    pub(super) cuts: Cuts,
     pub(super) failed: Option<DurabilityError>,
 }
 
@@ -76,11 +81,12 @@ pub(super) struct Tail {
     pub(super) allocated: u64,
 }
 
-/// What is being written: up to which record, and who waits.
+/// What is being written: up to which record, how many bytes, and who waits, for that and for a cut.
 struct Running {
     last: u64,
-    removes: bool,
+    bytes: usize,
     outcome: Arc<Outcome>,
+    cut: Option<Arc<Outcome>>,
 }
 
 /// What is done beside the write.
@@ -107,6 +113,7 @@ impl State {
             next: None,
             waiting: 0,
             gather: Gather::default(),
+            cuts: Cuts::default(),
             failed: None,
         }
     }
@@ -137,7 +144,17 @@ impl State {
         Arc::clone(self.next.get_or_insert_default())
     }
 
-    /// What answers a truncation; `Err` where it waits for the next write.
+    /// Where the records of the last segment end.
+    pub(super) fn records_end(&self) -> u64 {
+        self.tail.end - HEADER_LEN as u64
+    }
+
+    /// Bytes of records that are not durable.
+    pub(super) fn pending_bytes(&self) -> usize {
+        self.pending.len() + self.running.as_ref().map_or(0, |running| running.bytes)
+    }
+
+    /// What answers a truncation; `Err` where a write is to be done for it.
     pub(super) fn cut(&mut self, sequence: Sequence) -> Result<Synced, Arc<Outcome>> {
         let durable = self.durable;
         assert!(
@@ -148,13 +165,15 @@ impl State {
             return Ok(Synced::done(&Err(error.clone())));
         }
         if self.unneeded(sequence.0) == 0 {
-            // Somebody may just be removing them.
-            let removing = self.running.as_ref().filter(|running| running.removes);
-            let outcome = removing.map(|running| Synced::of(Arc::clone(&running.outcome)));
-            return Ok(outcome.unwrap_or_else(|| Synced::done(&Ok(()))));
+            // Somebody may just be about to remove them.
+            let running = self.running.as_ref().and_then(|running| running.cut.clone());
+            let latest = running.or_else(|| self.cuts.latest());
+            return Ok(latest.map_or_else(|| Synced::done(&Ok(())), Synced::of));
         }
         self.to_keep = self.to_keep.max(sequence.0);
-        Err(self.wait_for_next())
+        // Those who want the write would be told when that has been done.
+        self.wait_for_next();
+        Err(Arc::clone(self.cuts.asked.get_or_insert_default()))
     }
 
     /// How many segments have no record from this one on.
@@ -191,7 +210,8 @@ impl Shared {
         segment_length: u64,
         state: Mutex<State>,
     ) -> Self {
-        Self { engine, folder, log, id, segment_length, state, gathered: Condvar::new() }
+        let (gathered, quiet, names) = (Condvar::new(), Condvar::new(), Mutex::new(()));
+        Self { engine, folder, log, id, segment_length, state, gathered, quiet, names }
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
@@ -200,35 +220,40 @@ impl Shared {
 
     /// Writes what is pending, for all who wait for it, and who are still to be told; whether more
     /// wait by then. Only for whoever has set `led`.
-    pub(super) fn lead_once(&self) -> (bool, Told) {
+    pub(super) fn lead_once(self: &Arc<Self>) -> (bool, Told) {
         let mut state = gather(&self.state, &self.gathered, self.state(), |state| {
             (&mut state.gather, state.waiting)
         });
         let Some(outcome) = state.next.take() else {
             state.led = false;
-            return (false, Told { outcomes: [None, None], verdict: Ok(()) });
+            self.quiet.notify_all();
+            return (false, Told { outcomes: Default::default(), verdict: Ok(()) });
         };
         let group = std::mem::take(&mut state.waiting);
         let (spare, mut tail) = (std::mem::take(&mut state.spare), state.tail.clone());
         let bytes = std::mem::replace(&mut state.pending, spare);
         let last = state.appended;
         let plan = state.plan(self.log, bytes.len() as u64, self.segment_length);
-        let removes = !plan.removes.is_empty();
-        state.running = Some(Running { last, removes, outcome: Arc::clone(&outcome) });
+        let cut = state.cuts.asked.take();
+        let running =
+            Running { last, bytes: bytes.len(), outcome: Arc::clone(&outcome), cut: cut.clone() };
+        state.running = Some(running);
         drop(state);
 
         let (began, since) = (Instant::now(), self.engine.losses());
         let verdict = self.carry_out(&plan, &bytes, &mut tail);
         let of = (self.id, &*tail.file, Kind::Data);
         let verdict = commit::unless_lost(&self.engine.files(), since, of, verdict);
+        let verdict = verdict.map_err(|error| error.with(Loss::Records));
 
         let mut state = self.state();
         let waiting = state.waiting;
         state.gather.ended(began, Instant::now(), group, waiting);
         state.running = None;
-        let mut in_vain = None;
+        let mut in_vain = [None, None, None];
         match &verdict {
             Ok(()) => {
+                state.cuts.add(plan.removes, cut);
                 state.durable = last;
                 state.tail = tail;
                 if let Some(Header { first, .. }) = plan.begins
@@ -239,7 +264,8 @@ impl Shared {
             }
             Err(error) => {
                 state.failed = Some(error.clone());
-                (in_vain, state.waiting) = (state.next.take(), 0);
+                in_vain = [state.next.take(), state.cuts.asked.take(), cut];
+                state.waiting = 0;
             }
         }
         if bytes.capacity() <= SPARE_LEN_MAX {
@@ -247,9 +273,28 @@ impl Shared {
             state.spare.clear();
         }
         state.led = state.next.is_some();
-        let more = state.led;
+        let (more, removes) = (state.led, state.cuts.begins());
         drop(state);
-        (more, Told { outcomes: [in_vain, Some(outcome)], verdict })
+        if removes {
+            self.remove_later();
+        }
+        self.quiet.notify_all();
+        let [next, asked, cut] = in_vain;
+        (more, Told { outcomes: [next, asked, cut, Some(outcome)], verdict })
+    }
+
+    /// Refuses everything from now on, waits for what is under way, and unlocks the folder.
+    pub(super) fn close(&self) {
+        let mut state = self.state();
+        state.failed.get_or_insert_with(|| {
+            let error = rustix::io::Errno::BADF.into();
+            let failure = Failure { operation: "a use, after it was closed,", error };
+            commit::error(self.id, &self.folder.file, Kind::Data, &failure).with(Loss::Records)
+        });
+        while state.led || state.cuts.led {
+            state = wait(&self.quiet, state);
+        }
+        self.folder.unlock();
     }
 
     /// Somebody has come whom a write may wait for.
@@ -261,21 +306,28 @@ impl Shared {
 
     fn carry_out(&self, plan: &Plan, bytes: &[u8], tail: &mut Tail) -> Verdict {
         let system = &*self.engine.system;
-        let of_folder =
-            |failure: Failure| commit::error(self.id, &self.folder.file, Kind::All, &failure);
+        let failed =
+            |file: &File, kind, failure: &Failure| commit::error(self.id, file, kind, failure);
         if let Some(header) = &plan.begins {
             // The spare ones are not for going on until nothing is left to cut the log off with.
             let cuts = !plan.removes.is_empty();
-            *tail = self.folder.create(system, header, bytes, cuts).map_err(of_folder)?;
+            let names = lock(&self.names);
+            let created = self.folder.create(system, header, bytes, cuts);
+            drop(names);
+            *tail = created.map_err(|failure| failed(&self.folder.file, Kind::All, &failure))?;
+            if !cuts {
+                self.make_spares();
+            }
         } else if !bytes.is_empty() {
             let written = self.write(bytes, tail);
-            written.map_err(|failure| commit::error(self.id, &tail.file, Kind::Data, &failure))?;
-        }
-        self.folder.remove(system, &plan.removes).map_err(of_folder)?;
-        if plan.begins.is_some() {
-            self.folder.make_spares(self.segment_length);
+            written.map_err(|failure| failed(&tail.file, Kind::Data, &failure))?;
         }
         Ok(())
+    }
+
+    pub(super) fn make_spares(&self) {
+        let _names = lock(&self.names);
+        self.folder.make_spares(self.segment_length);
     }
 
     fn write(&self, bytes: &[u8], tail: &mut Tail) -> Result<(), Failure> {
@@ -329,7 +381,7 @@ impl Lead {
 
 /// Those who are to hear what came of a write.
 pub(super) struct Told {
-    outcomes: [Option<Arc<Outcome>>; 2],
+    outcomes: [Option<Arc<Outcome>>; 4],
     verdict: Verdict,
 }
 
@@ -344,14 +396,14 @@ impl Told {
 impl Drop for Lead {
     fn drop(&mut self) {
         let Some(shared) = self.shared.take() else { return };
-        let next = {
+        let outcomes = {
             let mut state = shared.state();
             // Whoever waits on a thread of his own can still commit.
             (state.led, state.waiting) = (false, 0);
-            state.next.take()
+            [state.next.take(), state.cuts.asked.take()]
         };
-        if let Some(next) = next {
-            next.set(&Err(runtime_ended(shared.id, &shared.folder.file, Kind::Data)));
-        }
+        shared.quiet.notify_all();
+        let ended = Err(runtime_ended(shared.id, &shared.folder.file, Kind::Data));
+        outcomes.into_iter().flatten().for_each(|outcome| outcome.set(&ended));
     }
 }

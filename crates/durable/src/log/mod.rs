@@ -8,11 +8,12 @@
 //!
 //! A log is a folder of segments. The last one is written to, until it is full; those before it are
 //! whole and durable. To cut the log off, a segment is begun whose header says from where on records
-//! are needed; then those before are removed.
+//! are needed; then those before are removed, while others commit.
 //!
 //! After a failed flush nobody knows what of it is there: the log refuses everything until it is
-//! opened anew. Read on in this order: `format`, `folder`, `recovery`, `lead`, `records`, `error`.
+//! opened anew. Read on in this order: `format`, `folder`, `recovery`, `lead`, `cut`, `records`, `error`.
 
+mod cut;
 mod error;
 mod folder;
 mod format;
@@ -256,7 +257,8 @@ impl Log {
     /// nothing: the records become durable all the same, and the log stays open, and locked, until they are.
     ///
     /// Where it fails the log is closed. What was durable before is there when it is opened again, and perhaps
-    /// more; nothing is to be acknowledged.
+    /// more; nothing is to be acknowledged. Only where the runtime had ended before it began
+    /// ([`DurabilityError::errno`] is then `ECANCELED`) is nothing lost, nor closed: [`Log::commit_and_wait`] does it still.
     ///
     /// # Panics
     /// Where no such record has been appended.
@@ -305,6 +307,35 @@ impl Log {
         Sequence(self.shared.state().appended)
     }
 
+    /// How many bytes of records were appended and are not durable: so much memory they take. Who appends faster than
+    /// the disk is should commit, and wait, where that becomes too much.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// # let durable = homing_durable::Durable::new(&runtime)?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("log");
+    /// let (log, _) = homing_durable::Log::open(&durable, &path)?;
+    /// let last = log.append(&[7; 1000])?;
+    /// assert!(log.pending_bytes() >= 1000 && log.kept_bytes() < 1000);
+    /// log.commit_and_wait(last)?;
+    /// assert!(log.pending_bytes() == 0 && log.kept_bytes() >= 1000);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn pending_bytes(&self) -> usize {
+        self.shared.state().pending_bytes()
+    }
+
+    /// How many bytes of records there are on the disk, those included that share a segment with some that are needed:
+    /// what recovery would read, and a reason to cut the log off. Its files take up to 1.5 MiB more.
+    pub fn kept_bytes(&self) -> u64 {
+        let state = self.shared.state();
+        let before = state.segments.iter().rev().skip(1).copied().collect::<Vec<_>>();
+        let last = state.records_end();
+        drop(state);
+        before.into_iter().map(|first| self.shared.folder.length_of(first)).sum::<u64>() + last
+    }
+
     /// The first record that is kept; where there is none, the next one.
     pub fn first_sequence(&self) -> Sequence {
         Sequence(self.shared.state().kept)
@@ -346,8 +377,9 @@ impl Log {
     ///
     /// Await it, or wait: then their space is free, also after a crash. Dropping it changes nothing.
     /// A crash before leaves all of them or none. What has been appended becomes durable by the way.
-    /// A failure closes the log, as that of a commit does. Costs three flushes where something
-    /// is removed; commits wait for them.
+    /// Costs three flushes where something is removed; commits wait for the two by which a segment begins, and not
+    /// while those before it are removed. A failed flush closes the log, as that of a commit does; where one of them
+    /// cannot be removed nothing else happens, and the next cut tries again.
     ///
     /// What you keep elsewhere in the place of these records has to be durable before, and who notes there from where
     /// the log is needed does so one at a time: a note that is older than this call asks for records that are gone.
@@ -358,11 +390,42 @@ impl Log {
         self.begin(|state| state.cut(sequence))
     }
 
+    /// Closes the log, for all clones: waits for what is under way, and unlocks the folder, so that it can be opened again at
+    /// once. To drop a log does the same where nothing is under way, and else once that has ended. What was
+    /// appended and nobody has committed is given up; who uses another clone afterwards is refused as after a failure.
+    ///
+    /// ```
+    /// # let runtime = homing_runtime::Runtime::new()?;
+    /// # let durable = homing_durable::Durable::new(&runtime)?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("log");
+    /// use homing_durable::Log;
+    ///
+    /// let (log, _) = Log::open(&durable, &path)?;
+    /// let other = log.clone();
+    /// drop(log.commit(log.append(b"one")?)); // nobody waits
+    /// log.close();
+    /// assert!(other.append(b"two").is_err());
+    /// let (log, _) = Log::open(&durable, &path)?;
+    /// assert_eq!(log.records().count(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn close(self) {
+        blocking(|| self.shared.close());
+    }
+
     /// Asks under the lock. Where that is still to be done and nobody leads, a worker will.
     fn begin(&self, ask: impl FnOnce(&mut State) -> Result<Synced, Arc<Outcome>>) -> Synced {
         let mut state = self.shared.state();
         let synced = match ask(&mut state) {
-            Ok(synced) => return synced,
+            Ok(synced) => {
+                let removes = state.cuts.begins();
+                drop(state);
+                if removes {
+                    self.shared.remove_later();
+                }
+                return synced;
+            }
             Err(outcome) => {
                 self.shared.has_come(&state);
                 Synced::of(outcome)

@@ -39,6 +39,10 @@ pub struct Book {
     /// What a commit is worth, if not [`Commits::ThenFlush`].
     worth: Option<Commits>,
     asked: usize,
+    /// Removals are held up; one waits for that; so many fail.
+    holds_removals: bool,
+    removing: bool,
+    fails_removals: usize,
 }
 
 impl Disk {
@@ -60,6 +64,21 @@ impl Disk {
             book.held_files.remove(&inode(file));
         }
         self.0.1.notify_all();
+    }
+
+    pub fn hold_removals(&self, held: bool) {
+        self.book().holds_removals = held;
+        self.0.1.notify_all();
+    }
+
+    pub fn until_removing(&self) {
+        let is_not = |book: &mut Book| !book.removing;
+        let waited = self.0.1.wait_timeout_while(self.book(), Duration::from_secs(20), is_not);
+        assert!(!waited.unwrap().1.timed_out(), "nothing is removed");
+    }
+
+    pub fn fail_removals(&self, times: usize) {
+        self.book().fails_removals = times;
     }
 
     /// Says so often that it can be committed, and then that it cannot.
@@ -150,6 +169,19 @@ impl System for Disk {
     }
     fn begin_write_back(&self, file: &File) -> Result<(), Failure> {
         self.call(Call::WriteBack, file)
+    }
+    fn remove(&self, path: &Path) -> Result<(), Failure> {
+        let mut book = self.book();
+        book.removing = true;
+        self.0.1.notify_all();
+        let mut book = self.0.1.wait_while(book, |book| book.holds_removals).unwrap();
+        book.removing = false;
+        let fails = book.fails_removals > 0;
+        book.fails_removals = book.fails_removals.saturating_sub(1);
+        drop(book);
+        let error = io::Error::from_raw_os_error(5);
+        let removed = if fails { Err(error) } else { fs::remove_file(path) };
+        removed.map_err(|error| Failure { operation: "unlink", error })
     }
 }
 
