@@ -84,7 +84,7 @@ impl<T: Send> JoinHandle<T> {
     ///
     /// # Errors
     /// [`JoinError::Panicked`] with the item's panic, [`JoinError::Cancelled`] if it was aborted, its
-    /// workqueue drained or ended, or the runtime shut down before it had run.
+    /// workqueue drained or ended, or the runtime shut down before it had ended: a closure has not begun then, a future may have.
     ///
     /// # Panics
     /// From this item itself, or from one of the same [ordered](crate::WorkqueueBuilder::ordered) workqueue, if this

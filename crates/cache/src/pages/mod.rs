@@ -337,7 +337,8 @@ impl Builder {
         self
     }
 
-    /// Who runs what is done in the background: threads of the cache's own, unless set. They take over the CPUs of
+    /// Who runs what is done in the background: threads of the cache's own, unless set, as many as there are jobs, up
+    /// to 64: each may wait for a disk. They take over the CPUs of
     /// whoever needs them first: where that is an item of a runtime, its one CPU, so have the runtime run it.
     pub fn background(mut self, background: impl Background + 'static) -> Self {
         self.background = Box::new(background);

@@ -85,6 +85,9 @@ impl fmt::Display for Sequence {
 
 /// A write-ahead log in a folder. Cheap to clone; clones are the same log.
 ///
+/// Of logs that are committed by futures, or by several threads, each takes a thread of the runtime while it
+/// writes: as many as commit at the same time, unless `workqueue/durable/max_active` is set.
+///
 /// ```
 /// use homing_durable::{Durable, Log};
 /// use homing_runtime::Runtime;

@@ -51,7 +51,8 @@ const ABORTED: u32 = 32;
 pub enum JoinError {
     /// The item panicked; this is what it panicked with.
     Panicked(Box<dyn Any + Send>),
-    /// The item was aborted, or refused by its workqueue or runtime, which was shut down, before it had run.
+    /// The item was aborted, or refused by its workqueue or runtime, which was shut down, before it had
+    /// ended. A closure has not begun then; of a future any steps may have been done.
     Cancelled,
 }
 
@@ -59,7 +60,7 @@ impl fmt::Display for JoinError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Cancelled => f.write_str(
-                "the item was aborted or refused, or the runtime shut down, before it had run",
+                "the item was aborted or refused, or the runtime shut down, before it had ended",
             ),
             Self::Panicked(payload) => {
                 let text = payload.downcast_ref::<&str>().copied();
