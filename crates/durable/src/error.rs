@@ -55,6 +55,8 @@ pub(crate) enum Loss {
     Refused,
     /// Records of a log that were not durable may be lost, and it is closed.
     Records,
+    /// There was no room for a log's records, which wait.
+    NoRoom,
     /// What a log has cut off still takes room.
     Room,
     /// It has not begun.
@@ -77,6 +79,9 @@ impl Loss {
             }
             Self::Records => {
                 "records that were not durable before may be lost: open the log again, which finds what is there"
+            }
+            Self::NoRoom => {
+                "no record is lost: make room, as by truncate_before, and commit again what has been appended"
             }
             Self::Room => {
                 "no record is lost, and its room is free once the log is cut off or opened again"

@@ -65,6 +65,9 @@ struct State {
     promised: Promised,
     /// The program dies at the call after so many more.
     dies_after: Option<u64>,
+    /// There is no room for the write after so many more, during which somebody appends.
+    full_after: Option<u64>,
+    log: Option<Log>,
     images: Vec<Image>,
 }
 
@@ -194,7 +197,16 @@ impl System for Platter {
             let mut state = self.state();
             let lost = state.lost.entry(inode(file)).or_default();
             lost.retain(|at| !(offset..end).contains(at));
+            let (is_full, part) = (state.full_after == Some(0), state.dice.below(end - offset + 1));
+            state.full_after = state.full_after.and_then(|writes| writes.checked_sub(1));
+            let log = state.log.clone();
             drop(state);
+            if is_full {
+                log.into_iter().for_each(|log| append(&log));
+                Linux.write(file, &bytes[..part as usize], offset)?;
+                let error = io::Error::from_raw_os_error(28);
+                return Err(Failure { operation: "write", error });
+            }
             Linux.write(file, bytes, offset)
         })
     }
@@ -210,6 +222,10 @@ fn record(sequence: u64) -> Vec<u8> {
     vec![sequence as u8; (sequence * 29 % 70) as usize]
 }
 
+fn append(log: &Log) {
+    log.append(&record(log.last_sequence().get() + 1)).unwrap();
+}
+
 /// A life of a log, by these dice.
 fn live(runtime: &Runtime, folder: &Path, seed: u64) -> Vec<Image> {
     let platter = Platter(Arc::new(Mutex::new(State {
@@ -221,17 +237,25 @@ fn live(runtime: &Runtime, folder: &Path, seed: u64) -> Vec<Image> {
         lost: HashMap::new(),
         promised: Promised::default(),
         dies_after: None,
+        full_after: None,
+        log: None,
         images: Vec::new(),
     })));
     let durable = Durable::with_system(runtime, platter.clone()).unwrap();
-    let open = || Log::open_with(&durable, folder, SEGMENT).unwrap().0;
+    // Most writes begin a segment, or few do.
+    let segment = if platter.state().dice.coin() { SEGMENT } else { 5 * SEGMENT };
+    let open = || Log::open_with(&durable, folder, segment).unwrap().0;
     let mut log = open();
+    let mut no_room = 0;
     for _ in 0..40 {
         let choice = platter.state().dice.below(8);
         // What it has just written may be in the page cache only when it begins anew.
         let dies = platter.state().dice.below(4) == 0;
         let calls = platter.state().dice.below(7);
         platter.state().dies_after = dies.then_some(calls);
+        let is_full = platter.state().dice.coin();
+        platter.state().full_after = is_full.then_some(calls / 4);
+        platter.state().log = Some(log.clone());
         let done = match choice {
             1 | 2 => {
                 let limit = log.durable_sequence().get() + 1;
@@ -242,19 +266,27 @@ fn live(runtime: &Runtime, folder: &Path, seed: u64) -> Vec<Image> {
             }
             choice => {
                 for _ in 0..choice.max(3) - 2 {
-                    log.append(&record(log.last_sequence().get() + 1)).unwrap();
+                    append(&log);
                 }
                 log.commit(log.last_sequence()).wait()
             }
         };
-        platter.state().dies_after = None;
-        if choice == 0 || done.is_err() {
+        (platter.state().dies_after, platter.state().full_after) = (None, None);
+        platter.state().log = None;
+        let is_open = match done {
+            Ok(()) => true,
+            Err(error) => error.errno == 28,
+        };
+        no_room +=
+            usize::from(is_open && choice != 0 && log.durable_sequence() < log.last_sequence());
+        if choice == 0 || !is_open {
             drop(log);
             log = open();
         }
         platter.state().promised.gone_before = log.first_sequence().get();
         platter.state().promised.durable = log.durable_sequence().get();
     }
+    assert!(no_room > 0, "the dice are bad");
     let mut state = platter.state();
     std::mem::take(&mut state.images)
 }

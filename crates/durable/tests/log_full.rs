@@ -62,6 +62,22 @@ fn a_log_on_a_disk_that_is_full_is_opened_and_cut_off() {
     }
 }
 
+/// A log whose last record found no room is cut off, and has it durable then.
+fn go_on(log: Log) -> Log {
+    let (durable, appended) = (log.durable_sequence(), log.last_sequence());
+    assert_eq!(durable.next(), appended);
+    assert!(log.commit_and_wait(appended).is_err(), "there is still none");
+    log.append(b"behind it").unwrap();
+    log.truncate_before(durable).wait().unwrap();
+    let last = log.append(b"last").unwrap();
+    log.commit_and_wait(last).unwrap();
+    let records: Vec<_> = log.records_from(durable).map(Result::unwrap).collect();
+    let found: Vec<_> = records.iter().map(|record| (record.sequence, record.data.len())).collect();
+    let behind = appended.next();
+    assert_eq!(found, [(durable, 5_000), (appended, 5_000), (behind, 9), (behind.next(), 4)]);
+    log
+}
+
 fn fill_open_and_cut(path: &Path) {
     let runtime = Runtime::new().unwrap();
     let durable = Durable::new(&runtime).unwrap();
@@ -72,6 +88,12 @@ fn fill_open_and_cut(path: &Path) {
         // Nothing is left for anybody.
         let rest = path.with_file_name(format!("rest{round}"));
         let _ = fs::write(&rest, vec![1; 1 << 20]);
+        if round % 2 == 0 {
+            log = go_on(log);
+            fs::remove_file(&rest).unwrap();
+            let _ = fill(&log, 5_000);
+            let _ = fs::write(&rest, vec![1; 1 << 20]);
+        }
         let mut last = log.durable_sequence();
         drop(log);
 

@@ -59,9 +59,10 @@ impl Cuts {
 
 impl Shared {
     /// A worker removes what is to be removed, and what is by then. Only for whoever [`Cuts::begins`].
-    pub(super) fn remove_later(self: &Arc<Self>) {
-        let remove = Remove { shared: Some(Arc::clone(self)) };
-        self.engine.execute(move || remove.run());
+    pub(super) fn remove_later(self: Arc<Self>) {
+        let engine = Arc::clone(&self.engine);
+        let remove = Remove { shared: Some(self) };
+        engine.execute(move || remove.run());
     }
 
     /// Removes what is to be removed: who is to be told what of it, and whether there is more by then.

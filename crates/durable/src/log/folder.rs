@@ -125,6 +125,19 @@ impl Folder {
         records: &[u8],
         with_spare: bool,
     ) -> Result<Tail, Failure> {
+        let tail = self.make(system, header, records, with_spare)?;
+        self.name(system, header)?;
+        Ok(tail)
+    }
+
+    /// As that, but it has no name yet: where this fails nothing has changed.
+    pub(super) fn make(
+        &self,
+        system: &dyn System,
+        header: &Header,
+        records: &[u8],
+        with_spare: bool,
+    ) -> Result<Tail, Failure> {
         let unborn = self.inside.join(UNBORN);
         let mut made = write_unborn(system, &unborn, true, header, records);
         let needed = (HEADER_LEN + records.len()) as u64;
@@ -140,10 +153,13 @@ impl Folder {
             }
             made = write_unborn(system, &unborn, false, header, records);
         }
-        let tail = made?;
-        system.rename(&unborn, &self.segment(header.first))?;
-        self.sync(system)?;
-        Ok(tail)
+        made
+    }
+
+    /// Gives the segment that was [made](Self::make) its name, durably.
+    pub(super) fn name(&self, system: &dyn System, header: &Header) -> Result<(), Failure> {
+        system.rename(&self.inside.join(UNBORN), &self.segment(header.first))?;
+        self.sync(system)
     }
 
     /// How much room there is on a disk that is full.

@@ -86,6 +86,15 @@ pub(crate) fn push(bytes: &mut Vec<u8>, log: u64, sequence: u64, data: &[u8]) {
     bytes.extend_from_slice(data);
 }
 
+/// The records in `bytes` are not the beginning of a write any more, as others come before them.
+pub(crate) fn unmark(bytes: &mut [u8], log: u64) {
+    let Some((head, rest)) = bytes.split_first_chunk_mut::<RECORD_LEN>() else { return };
+    let length = u32_of(&head[4..8]) & !MARK;
+    head[4..8].copy_from_slice(&length.to_le_bytes());
+    let checksum = checksum(log, head, &rest[..length as usize]);
+    head[..4].copy_from_slice(&checksum.to_le_bytes());
+}
+
 fn checksum(log: u64, head: &[u8; RECORD_LEN], data: &[u8]) -> u32 {
     let of_head = crc32c::crc32c_append(crc32c::crc32c(&log.to_le_bytes()), &head[4..]);
     crc32c::crc32c_append(of_head, data)
@@ -239,6 +248,19 @@ fn u64_of(bytes: &[u8]) -> u64 {
 #[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn records_that_are_no_longer_first_are_as_if_they_had_never_been() {
+        let (mut all, mut first, mut second) = (Vec::new(), Vec::new(), Vec::new());
+        for (sequence, data) in [(5, &b"five"[..]), (6, b""), (7, b"seven")] {
+            push(&mut all, 3, sequence, data);
+            push(if sequence == 5 { &mut first } else { &mut second }, 3, sequence, data);
+        }
+        assert!(was_durable(&second, 3, 5), "a write begins with it");
+        unmark(&mut second, 3);
+        assert_eq!([first, second].concat(), all);
+        unmark(&mut [], 3);
+    }
 
     #[test]
     fn sums_of_parts_are_what_they_are_one_by_one() {

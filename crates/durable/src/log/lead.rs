@@ -10,7 +10,7 @@ use homing_runtime::blocking;
 use super::Sequence;
 use super::cut::Cuts;
 use super::folder::{Folder, is_full};
-use super::format::{HEADER_LEN, Header};
+use super::format::{self, HEADER_LEN, Header};
 use super::recovery::Opened;
 use crate::commit;
 use crate::durable::Kind;
@@ -92,8 +92,17 @@ struct Running {
 /// What is done beside the write.
 struct Plan {
     begins: Option<Header>,
-    /// Segments, by their first records.
+    /// Segments, by their first records,
     removes: Vec<u64>,
+    /// and what was kept before.
+    kept: u64,
+}
+
+/// What came of a write that has failed in nothing but room.
+enum Written {
+    All,
+    /// There was none for the records; the segment that was to begin has.
+    HeaderAlone(DurabilityError),
 }
 
 impl State {
@@ -144,6 +153,13 @@ impl State {
         Arc::clone(self.next.get_or_insert_default())
     }
 
+    fn keep_buffer(&mut self, mut bytes: Vec<u8>) {
+        if bytes.capacity() <= SPARE_LEN_MAX {
+            bytes.clear();
+            self.spare = bytes;
+        }
+    }
+
     /// Where the records of the last segment end.
     pub(super) fn records_end(&self) -> u64 {
         self.tail.end - HEADER_LEN as u64
@@ -187,7 +203,7 @@ impl State {
 
     /// What is to be done beside a write of so many bytes. What will be removed is gone for readers.
     fn plan(&mut self, log: u64, coming: u64, segment_length: u64) -> Plan {
-        let unneeded = self.unneeded(self.to_keep);
+        let (unneeded, kept) = (self.unneeded(self.to_keep), self.kept);
         let removes: Vec<_> = self.segments.drain(..unneeded).collect();
         if !removes.is_empty() {
             self.kept = self.to_keep;
@@ -197,7 +213,23 @@ impl State {
         let header = Header { log, first: self.durable + 1, kept: self.kept };
         // What is removed is removed by the word of a later segment.
         let begins = (is_full || !removes.is_empty()).then_some(header);
-        Plan { begins, removes }
+        Plan { begins, removes, kept }
+    }
+
+    /// What was planned has not been done.
+    fn undo(&mut self, plan: Plan) {
+        let Plan { removes, kept, .. } = plan;
+        removes.into_iter().rev().for_each(|first| self.segments.push_front(first));
+        self.kept = kept;
+    }
+
+    /// Records that were to be written wait before those that have been appended meanwhile.
+    fn put_back(&mut self, mut bytes: Vec<u8>, log: u64) {
+        if !bytes.is_empty() {
+            format::unmark(&mut self.pending, log);
+        }
+        bytes.append(&mut self.pending);
+        self.pending = bytes;
     }
 }
 
@@ -218,16 +250,16 @@ impl Shared {
         lock(&self.state)
     }
 
-    /// Writes what is pending, for all who wait for it, and who are still to be told; whether more
-    /// wait by then. Only for whoever has set `led`.
-    pub(super) fn lead_once(self: &Arc<Self>) -> (bool, Told) {
+    /// Writes what is pending, for all who wait for it. Only for whoever has set `led`.
+    pub(super) fn lead_once(&self) -> Led {
         let mut state = gather(&self.state, &self.gathered, self.state(), |state| {
             (&mut state.gather, state.waiting)
         });
         let Some(outcome) = state.next.take() else {
             state.led = false;
             self.quiet.notify_all();
-            return (false, Told { outcomes: Default::default(), verdict: Ok(()) });
+            let told = Told { outcomes: Default::default(), verdict: Ok(()) };
+            return Led { more: false, removes: false, told };
         };
         let group = std::mem::take(&mut state.waiting);
         let (spare, mut tail) = (std::mem::take(&mut state.spare), state.tail.clone());
@@ -241,46 +273,56 @@ impl Shared {
         drop(state);
 
         let (began, since) = (Instant::now(), self.engine.losses());
-        let verdict = self.carry_out(&plan, &bytes, &mut tail);
+        let written = self.carry_out(&plan, &bytes, &mut tail);
         let of = (self.id, &*tail.file, Kind::Data);
-        let verdict = commit::unless_lost(&self.engine.files(), since, of, verdict);
-        let verdict = verdict.map_err(|error| error.with(Loss::Records));
+        let lost = commit::unless_lost(&self.engine.files(), since, of, Ok(()));
+        let written = lost.map_err(|error| error.with(Loss::Records)).and(written);
 
         let mut state = self.state();
         let waiting = state.waiting;
         state.gather.ended(began, Instant::now(), group, waiting);
         state.running = None;
         let mut in_vain = [None, None, None];
-        match &verdict {
-            Ok(()) => {
+        let mut verdict = Ok(());
+        if written.is_ok() {
+            state.tail = tail;
+            if let Some(Header { first, .. }) = plan.begins
+                && state.segments.back() != Some(&first)
+            {
+                state.segments.push_back(first);
+            }
+        }
+        match written {
+            Ok(Written::All) => {
                 state.cuts.add(plan.removes, cut);
                 state.durable = last;
-                state.tail = tail;
-                if let Some(Header { first, .. }) = plan.begins
-                    && state.segments.back() != Some(&first)
-                {
-                    state.segments.push_back(first);
-                }
+                state.keep_buffer(bytes);
+            }
+            Ok(Written::HeaderAlone(error)) => {
+                state.cuts.add(plan.removes, cut);
+                state.put_back(bytes, self.log);
+                verdict = Err(error);
+            }
+            Err(error) if error.loss == Loss::NoRoom => {
+                state.undo(plan);
+                state.put_back(bytes, self.log);
+                in_vain[2] = cut;
+                verdict = Err(error);
             }
             Err(error) => {
                 state.failed = Some(error.clone());
                 in_vain = [state.next.take(), state.cuts.asked.take(), cut];
                 state.waiting = 0;
+                state.keep_buffer(bytes);
+                verdict = Err(error);
             }
-        }
-        if bytes.capacity() <= SPARE_LEN_MAX {
-            state.spare = bytes;
-            state.spare.clear();
         }
         state.led = state.next.is_some();
         let (more, removes) = (state.led, state.cuts.begins());
         drop(state);
-        if removes {
-            self.remove_later();
-        }
         self.quiet.notify_all();
         let [next, asked, cut] = in_vain;
-        (more, Told { outcomes: [next, asked, cut, Some(outcome)], verdict })
+        Led { more, removes, told: Told { outcomes: [next, asked, cut, Some(outcome)], verdict } }
     }
 
     /// Refuses everything from now on, waits for what is under way, and unlocks the folder.
@@ -304,25 +346,46 @@ impl Shared {
         }
     }
 
-    fn carry_out(&self, plan: &Plan, bytes: &[u8], tail: &mut Tail) -> Verdict {
+    fn carry_out(
+        &self,
+        plan: &Plan,
+        bytes: &[u8],
+        tail: &mut Tail,
+    ) -> Result<Written, DurabilityError> {
         let system = &*self.engine.system;
-        let failed =
-            |file: &File, kind, failure: &Failure| commit::error(self.id, file, kind, failure);
-        if let Some(header) = &plan.begins {
-            // The spare ones are not for going on until nothing is left to cut the log off with.
-            let cuts = !plan.removes.is_empty();
-            let names = lock(&self.names);
-            let created = self.folder.create(system, header, bytes, cuts);
-            drop(names);
-            *tail = created.map_err(|failure| failed(&self.folder.file, Kind::All, &failure))?;
-            if !cuts {
-                self.make_spares();
+        let of_folder = |failure: &Failure, loss| {
+            commit::error(self.id, &self.folder.file, Kind::All, failure).with(loss)
+        };
+        let Some(header) = &plan.begins else {
+            if !bytes.is_empty() {
+                self.write(bytes, tail)?;
             }
-        } else if !bytes.is_empty() {
-            let written = self.write(bytes, tail);
-            written.map_err(|failure| failed(&tail.file, Kind::Data, &failure))?;
+            return Ok(Written::All);
+        };
+        // The spare ones are not for going on until nothing is left to cut the log off with.
+        let cuts = !plan.removes.is_empty();
+        let names = lock(&self.names);
+        let mut made = self.folder.make(system, header, bytes, cuts);
+        let mut written = Written::All;
+        if let Err(failure) = &made
+            && cuts
+            && is_full(&failure.error)
+        {
+            // That gives room for them.
+            written = Written::HeaderAlone(of_folder(failure, Loss::NoRoom));
+            made = self.folder.make(system, header, &[], true);
         }
-        Ok(())
+        *tail = made.map_err(|failure| {
+            let full = is_full(&failure.error);
+            of_folder(&failure, if full { Loss::NoRoom } else { Loss::Records })
+        })?;
+        let named = self.folder.name(system, header);
+        named.map_err(|failure| of_folder(&failure, Loss::Records))?;
+        drop(names);
+        if !cuts {
+            self.make_spares();
+        }
+        Ok(written)
     }
 
     pub(super) fn make_spares(&self) {
@@ -330,20 +393,28 @@ impl Shared {
         self.folder.make_spares(self.segment_length);
     }
 
-    fn write(&self, bytes: &[u8], tail: &mut Tail) -> Result<(), Failure> {
+    fn write(&self, bytes: &[u8], tail: &mut Tail) -> Result<(), DurabilityError> {
         let system = &*self.engine.system;
+        let file = Arc::clone(&tail.file);
+        let failed = |failure: Failure, loss| {
+            Err(commit::error(self.id, &file, Kind::Data, &failure).with(loss))
+        };
         let after = tail.end + bytes.len() as u64;
-        system.write(&tail.file, bytes, tail.end)?;
+        match system.write(&file, bytes, tail.end) {
+            // A part may be there, behind the end: the next write goes over it, or another segment begins.
+            Err(failure) if is_full(&failure.error) => return failed(failure, Loss::NoRoom),
+            written => written.or_else(|failure| failed(failure, Loss::Records))?,
+        }
         if after > tail.allocated {
             let zeroes = PREALLOCATE.min(self.segment_length.saturating_sub(after));
             tail.allocated = after + zeroes;
-            match system.write(&tail.file, &vec![0; zeroes as usize], after) {
+            match system.write(&file, &vec![0; zeroes as usize], after) {
                 // There was room for the records.
                 Err(Failure { error, .. }) if is_full(&error) => {}
-                written => written?,
+                written => written.or_else(|failure| failed(failure, Loss::Records))?,
             }
         }
-        system.sync(&tail.file, Kind::Data)?;
+        system.sync(&file, Kind::Data).or_else(|failure| failed(failure, Loss::Records))?;
         tail.end = after;
         Ok(())
     }
@@ -365,11 +436,18 @@ impl Lead {
         let Some(shared) = self.shared.take() else { return };
         blocking(|| {
             for _ in 0..TURNS_MAX {
-                let (more, told) = shared.lead_once();
+                let Led { more, removes, told } = shared.lead_once();
                 if !more {
-                    // Whoever is told that his commit was the last may close the log, and open it.
-                    drop(shared);
+                    // Whoever is told that his commit was the last, or his cut, may close the log, and open it.
+                    if removes {
+                        shared.remove_later();
+                    } else {
+                        drop(shared);
+                    }
                     return told.tell();
+                }
+                if removes {
+                    Arc::clone(&shared).remove_later();
                 }
                 told.tell();
             }
@@ -377,6 +455,15 @@ impl Lead {
             shared.lead_later();
         });
     }
+}
+
+/// What is left to do after a write.
+pub(super) struct Led {
+    /// More wait by now: somebody is to lead on.
+    pub(super) more: bool,
+    /// Somebody is to remove what was cut off.
+    pub(super) removes: bool,
+    pub(super) told: Told,
 }
 
 /// Those who are to hear what came of a write.

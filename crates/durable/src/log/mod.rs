@@ -10,6 +10,7 @@
 //! whole and durable. To cut the log off, a segment is begun whose header says from where on records
 //! are needed; then those before are removed, while others commit.
 //!
+//! Where there is no room for records they wait in memory, and the log goes on once there is.
 //! After a failed flush nobody knows what of it is there: the log refuses everything until it is
 //! opened anew. Read on in this order: `format`, `folder`, `recovery`, `lead`, `cut`, `records`, `error`.
 
@@ -37,7 +38,7 @@ use crate::error::DurabilityError;
 use crate::file_id::FileId;
 use crate::sync::Mutex;
 use crate::synced::{Outcome, Synced};
-use lead::{Shared, State};
+use lead::{Led, Shared, State};
 
 /// How long a segment becomes, in bytes. Guessed: to make and to remove one costs a few flushes, and
 /// is to be seldom; a cut should give back most of what it could.
@@ -260,8 +261,10 @@ impl Log {
     /// nothing: the records become durable all the same, and the log stays open, and locked, until they are.
     ///
     /// Where it fails the log is closed. What was durable before is there when it is opened again, and perhaps
-    /// more; nothing is to be acknowledged. Only where the runtime had ended before it began
-    /// ([`DurabilityError::errno`] is then `ECANCELED`) is nothing lost, nor closed: [`Log::commit_and_wait`] does it still.
+    /// more; nothing is to be acknowledged. Not so where there was no room ([`DurabilityError::errno`] is `ENOSPC`,
+    /// `EDQUOT` or `EFBIG`, and its text says that no record is lost): what has been appended still is, and a later commit,
+    /// of any of it, makes all of it durable. [`truncate_before`](Log::truncate_before) makes room also then. And where the runtime had ended before it began
+    /// (it is `ECANCELED` then) nothing is lost, nor closed: [`Log::commit_and_wait`] does it still.
     ///
     /// # Panics
     /// Where no such record has been appended.
@@ -284,10 +287,13 @@ impl Log {
                 self.shared.has_come(&state);
                 if !std::mem::replace(&mut state.led, true) {
                     drop(state);
-                    let (more, told) = blocking(|| self.shared.lead_once());
+                    let Led { more, removes, told } = blocking(|| self.shared.lead_once());
                     // First who leads on: whoever is told may commit, and wait.
                     if more {
                         self.shared.lead_later();
+                    }
+                    if removes {
+                        Arc::clone(&self.shared).remove_later();
                     }
                     told.tell();
                     // What this thread has just written had its record in it.
@@ -425,7 +431,7 @@ impl Log {
                 let removes = state.cuts.begins();
                 drop(state);
                 if removes {
-                    self.shared.remove_later();
+                    Arc::clone(&self.shared).remove_later();
                 }
                 return synced;
             }
