@@ -1,0 +1,250 @@
+//! A small database with all that makes one: a write-ahead log, pages in memory over a file, checkpoints in
+//! the background, recovery. Accounts have balances; many threads transfer from one to another, and
+//! after a crash no transfer is there by half, and none is gone of which somebody was told.
+//!
+//! ```sh
+//! cargo run --release -p homing --example bank -- FOLDER 5
+//! ```
+//!
+//! runs for five seconds. Kill it by `kill -9` and run it again: it says how much the log had to tell, and that
+//! the sum is what it was.
+//!
+//! The rules of such a program, and where they are kept:
+//!
+//! 1. A change is appended to the log before a page has it ([`Bank::transfer`]).
+//! 2. A page goes to the file only when the log has on the disk what the page has ([`Accounts::write`]).
+//! 3. Records are cut off only when the pages that they changed are on the disk ([`Bank::checkpoint`]).
+//! 4. To do a record again changes nothing more: it has what balances became, not what was added.
+
+use std::error::Error;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use homing::pages::{Background, Backing, CachedFile, Job, PageCache};
+use homing::{Durable, Log, Runtime, Work, Workqueue, blocking};
+
+const COUNT: u64 = 100_000;
+const SUM: u64 = COUNT * 1000;
+const BALANCE: u64 = 8;
+
+/// Checkpoints begin so often, and the log is cut off by segments of so many bytes: recovery reads what came since
+/// the last one, and up to a segment before.
+const CHECKPOINTS: Duration = Duration::from_millis(500);
+const SEGMENT: u64 = 1 << 20;
+
+/// The file of balances.
+struct Accounts {
+    file: Arc<File>,
+    durable: Durable,
+    log: Log,
+}
+
+impl Backing for Accounts {
+    fn size(&self) -> u64 {
+        COUNT * BALANCE
+    }
+
+    fn read(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(data, offset)
+    }
+
+    fn write(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        // Rule 2. Most of the time it is there already, and this costs a lock.
+        self.log.commit_and_wait(self.log.last_sequence())?;
+        self.file.write_all_at(data, offset)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        // Unlike the system's own call it goes on failing once it has.
+        Ok(self.durable.fdatasync_and_wait(&self.file)?)
+    }
+}
+
+/// What the page cache does in the background is done by the runtime.
+struct OnWorkqueue(Workqueue);
+
+impl Background for OnWorkqueue {
+    fn spawn(&self, job: Job) {
+        self.0.execute(|| blocking(job));
+    }
+}
+
+struct Bank {
+    log: Log,
+    accounts: CachedFile,
+    /// Held while a change is appended and made: both happen in the same order.
+    order: Mutex<()>,
+}
+
+impl Bank {
+    /// Opens it, or makes it. How many records there were to be done again.
+    fn open(runtime: &Runtime, folder: &Path) -> Result<(Arc<Self>, u64), Box<dyn Error>> {
+        let durable = Durable::of(runtime);
+        std::fs::create_dir_all(folder)?;
+        let path = folder.join("accounts");
+        if !path.exists() {
+            // It has its name once it is whole.
+            let (unborn, opening) = (folder.join("accounts.new"), (SUM / COUNT).to_le_bytes());
+            std::fs::write(&unborn, opening.repeat(COUNT as usize))?;
+            durable.fsync_and_wait(&File::open(&unborn)?)?;
+            std::fs::rename(unborn, &path)?;
+            durable.sync_parent(&path)?.wait()?;
+        }
+        let file = Arc::new(File::options().read(true).write(true).open(path)?);
+        let (log, recovery) = Log::open_with(&durable, folder.join("log"), SEGMENT)?;
+
+        // A part of the file has room in memory.
+        let background = OnWorkqueue(runtime.workqueue("pages").mem_reclaim().build()?);
+        let cache = PageCache::builder(2 << 20).background(background).build()?;
+        let backing = Accounts { file, durable, log: log.clone() };
+        let accounts = cache.open(Arc::new(backing), &cache.group("accounts").build())?;
+        let bank = Self { log, accounts, order: Mutex::new(()) };
+        for record in bank.log.records() {
+            bank.apply(&record?.data)?;
+        }
+        bank.checkpoint()?;
+        Ok((Arc::new(bank), recovery.records))
+    }
+
+    fn balance(&self, account: u64) -> Result<u64, Box<dyn Error>> {
+        let mut balance = [0; BALANCE as usize];
+        self.accounts.read(account * BALANCE, &mut balance)?;
+        Ok(u64::from_le_bytes(balance))
+    }
+
+    /// When this has returned the transfer is there, whatever happens.
+    fn transfer(&self, from: u64, to: u64, amount: u64) -> Result<(), Box<dyn Error>> {
+        let sequence = {
+            let _order = self.order.lock().unwrap();
+            let amount = amount.min(self.balance(from)?);
+            if amount == 0 || from == to {
+                return Ok(());
+            }
+            // Rules 1 and 4.
+            let change = [from, self.balance(from)? - amount, to, self.balance(to)? + amount]
+                .map(u64::to_le_bytes);
+            let sequence = self.log.append(change.as_flattened())?;
+            self.apply(change.as_flattened())?;
+            sequence
+        };
+        // Not under the lock: whoever comes meanwhile shares the next flush.
+        Ok(self.log.commit_and_wait(sequence)?)
+    }
+
+    fn apply(&self, change: &[u8]) -> Result<(), Box<dyn Error>> {
+        let numbers =
+            change.chunks_exact(8).map(|number| number.try_into().map(u64::from_le_bytes));
+        let Ok(&[from, of_from, to, of_to]) = numbers.collect::<Result<Vec<_>, _>>().as_deref()
+        else {
+            return Err("a record of another program".into());
+        };
+        for (account, balance) in [(from, of_from), (to, of_to)] {
+            self.accounts.write(account * BALANCE, &balance.to_le_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// Rule 3.
+    fn checkpoint(&self) -> Result<(), Box<dyn Error>> {
+        // Whoever has appended has changed the page, too, once nobody holds this.
+        let last = {
+            let _order = self.order.lock().unwrap();
+            self.log.last_sequence()
+        };
+        self.log.commit_and_wait(last)?;
+        self.accounts.flush_all()?;
+        Ok(self.log.truncate_before(last.next()).wait()?)
+    }
+
+    fn sum(&self) -> Result<u64, Box<dyn Error>> {
+        let _order = self.order.lock().unwrap();
+        (0..COUNT).map(|account| self.balance(account)).sum()
+    }
+}
+
+/// A work item that begins anew after each checkpoint.
+fn checkpoints(runtime: &Runtime, bank: &Arc<Bank>) -> Result<Work, Box<dyn Error>> {
+    let bank = Arc::clone(bank);
+    let work = runtime.workqueue("checkpoints").build()?.work(move |this| {
+        if let Err(error) = blocking(|| bank.checkpoint()) {
+            // The next one may have room; a log that has failed says so to all who transfer.
+            eprintln!("no checkpoint: {error}");
+        }
+        this.queue_delayed(CHECKPOINTS);
+    });
+    work.queue_delayed(CHECKPOINTS);
+    Ok(work)
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let folder = arguments.next().ok_or("which folder?")?;
+    let time = Duration::from_secs(arguments.next().map_or(Ok(5), |seconds| seconds.parse())?);
+    let runtime = Runtime::new()?;
+    let (bank, again) = Bank::open(&runtime, Path::new(&folder))?;
+    let sum = bank.sum()?;
+    println!("{again} transfers done again; the sum is {sum} of {SUM}");
+    let work = checkpoints(&runtime, &bank)?;
+
+    let (stops, done) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        for thread in 1..=16 {
+            let (bank, stops, done) = (&bank, &stops, &done);
+            scope.spawn(move || {
+                let mut next = thread * 0x9E37_79B9_u64;
+                while !stops.load(Ordering::Relaxed) {
+                    next = next.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    let [from, to] = [next >> 40, (next >> 16) & 0xFF_FFFF].map(|n| n % COUNT);
+                    match bank.transfer(from, to, 10) {
+                        Ok(()) => done.fetch_add(1, Ordering::Relaxed),
+                        Err(error) => return eprintln!("{error}"),
+                    };
+                }
+            });
+        }
+        thread::sleep(time);
+        stops.store(true, Ordering::Relaxed);
+    });
+    work.disable_sync();
+    bank.checkpoint()?;
+    let rate = done.into_inner() as f64 / time.as_secs_f64();
+    println!("{rate:.0} transfers a second; the sum is {} of {SUM}", bank.sum()?);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_transferred_is_there_though_no_page_was_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let balances = |bank: &Bank| [1, 2, 70_000].map(|account| bank.balance(account).unwrap());
+        let runtime = Runtime::new().unwrap();
+        let (bank, again) = Bank::open(&runtime, folder.path()).unwrap();
+        assert_eq!((again, balances(&bank), bank.sum().unwrap()), (0, [1000; 3], SUM));
+        let work = checkpoints(&runtime, &bank).unwrap();
+        bank.transfer(1, 70_000, 300).unwrap();
+        work.disable_sync();
+        bank.checkpoint().unwrap();
+        bank.transfer(2, 1, 5000).unwrap();
+        let expected = [1700, 0, 1300];
+        assert_eq!(balances(&bank), expected);
+        // As a crash: another file in place of the one that the pages are written to.
+        let copy = folder.path().join("copy");
+        std::fs::create_dir_all(copy.join("log")).unwrap();
+        std::fs::copy(folder.path().join("accounts"), copy.join("accounts")).unwrap();
+        for segment in std::fs::read_dir(folder.path().join("log")).unwrap() {
+            let segment = segment.unwrap();
+            std::fs::copy(segment.path(), copy.join("log").join(segment.file_name())).unwrap();
+        }
+        let (bank, again) = Bank::open(&runtime, &copy).unwrap();
+        assert_eq!((again, balances(&bank), bank.sum().unwrap()), (1, expected, SUM));
+    }
+}
