@@ -230,7 +230,8 @@ fn plot(experiment: &Experiment, rows: &[&Row]) -> Option<String> {
     }
     let hosts = hosts(&rows);
     let policies = policies(&rows, experiment.baseline);
-    let all = rows.iter().flat_map(|row| [row.delta_pct, row.published_delta_pct]).flatten();
+    let ends = rows.iter().filter_map(|row| bar(row)).flatten();
+    let all = ends.chain(rows.iter().filter_map(|row| row.published_delta_pct));
     let (low, high) =
         all.fold((0.0_f64, 0.0_f64), |(low, high), value| (low.min(value), high.max(value)));
     let margin = (high - low).max(0.5) * 0.12;
@@ -270,9 +271,7 @@ fn plot(experiment: &Experiment, rows: &[&Row]) -> Option<String> {
                     let ends = [(published, place as f64 - 0.4), (published, place as f64 + 0.4)];
                     chart.draw_series([PathElement::new(ends, BLACK.stroke_width(3))]).ok()?;
                 }
-                let delta = row.delta_pct?;
-                let spread = row.value.sd / row.value.mean * 100.0;
-                let ends = [(delta - spread, at), (delta + spread, at)];
+                let (delta, ends) = (row.delta_pct?, bar(row)?.map(|end| (end, at)));
                 let color = COLORS[number % COLORS.len()];
                 chart.draw_series([PathElement::new(ends, color.stroke_width(1))]).ok()?;
                 chart.draw_series([Circle::new((delta, at), 3, color.filled())]).ok()?;
@@ -281,6 +280,12 @@ fn plot(experiment: &Experiment, rows: &[&Row]) -> Option<String> {
         root.present().ok()?;
     }
     Some(svg)
+}
+
+/// From where to where a change is spread.
+fn bar(row: &Row) -> Option<[f64; 2]> {
+    let (delta, spread) = (row.delta_pct?, row.delta_sd?);
+    Some([delta - spread, delta + spread])
 }
 
 fn costs(page: &mut String) {
@@ -298,4 +303,62 @@ fn costs(page: &mut String) {
 
 pub(super) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiments::Key;
+
+    fn measure(policy: &str, seed: u64, mib_s: f64) -> Measure {
+        let key = Key {
+            experiment: "wq".to_owned(),
+            machine: "m".to_owned(),
+            scenario: "HIGH".to_owned(),
+            policy: policy.to_owned(),
+            host: "cfs".to_owned(),
+            seed,
+        };
+        Measure { key, values: [("mib_s".to_owned(), mib_s)].into() }
+    }
+
+    /// The numbers of an attribute, wherever it stands in a line with `mark`.
+    fn numbers(svg: &str, mark: &str, attribute: &str) -> Vec<Vec<f64>> {
+        let of = |line: &str| {
+            let (_, from) = line.split_once(&format!(" {attribute}=\""))?;
+            let (text, _) = from.split_once('"')?;
+            Some(text.split([' ', ',']).filter_map(|number| number.parse().ok()).collect())
+        };
+        svg.lines().filter(|line| line.contains(mark)).filter_map(of).collect()
+    }
+
+    #[test]
+    fn bars_are_in_points_of_the_axis_and_all_within_it() {
+        let runs = [
+            ("SYSTEM", [90.0, 110.0]),
+            ("CACHE", [40.0, 60.0]),
+            ("homing", [200.0, 200.0]),
+            ("homing auto", [150.0, 250.0]),
+        ];
+        let measures: Vec<_> = runs
+            .iter()
+            .flat_map(|(policy, rates)| (0..).zip(rates).map(|(seed, r)| measure(policy, seed, *r)))
+            .collect();
+        let wq = Experiment::find("wq").unwrap();
+        let rows = rows(wq, &measures);
+        let svg = plot(wq, &rows.iter().collect::<Vec<_>>()).unwrap();
+        let dots: Vec<f64> = numbers(&svg, "<circle", "cx").concat();
+        let bars = numbers(&svg, "stroke=\"#C83C3C\"", "points");
+        assert_eq!((dots.len(), bars.len()), (3, 3), "{svg}");
+        // From -50 to 100 per cent.
+        let point = (dots[1] - dots[0]) / 150.0;
+        let sd = 200.0_f64.sqrt();
+        let expected = [sd.hypot(sd / 2.0), 2.0 * sd, (5.0 * sd).hypot(2.0 * sd)];
+        for ((bar, dot), spread) in bars.iter().zip(dots).zip(expected) {
+            let (left, right) = (bar[0], bar[2]);
+            assert!((200.0..870.0).contains(&left) && (200.0..870.0).contains(&right), "{bar:?}");
+            assert!((right - dot - spread * point).abs() < 2.0, "{bar:?} {dot} {spread}");
+            assert!((dot - left - spread * point).abs() < 2.0, "{bar:?} {dot} {spread}");
+        }
+    }
 }

@@ -65,6 +65,8 @@ pub struct Row {
     pub beside: Vec<Beside>,
     /// The figure against the baseline's mean, in per cent.
     pub delta_pct: Option<f64>,
+    /// The standard deviation of that change, in points: both the runs' and the baseline's.
+    pub delta_sd: Option<f64>,
     /// The published figure, and its change against the published baseline.
     pub published: Option<f64>,
     /// See `published`.
@@ -102,6 +104,13 @@ pub fn rows(experiment: &Experiment, measures: &[Measure]) -> Vec<Row> {
         let value = stat(key, metric)?;
         let base = Key { policy: experiment.baseline.to_owned(), ..key.clone() };
         let change = |value: f64, base: f64| (value / base - 1.0) * 100.0;
+        let against = stat(&base, metric);
+        let delta_pct = against
+            .map(|base| change(value.mean, base.mean))
+            .filter(|change| change.abs() < CHANGE_MAX);
+        // Relative deviations of a quotient add up as squares; this way a mean of 0 does no harm.
+        let spread =
+            |base: Stat| value.sd.hypot(value.mean / base.mean * base.sd) / base.mean * 100.0;
         let published = Published::find(key, metric).map(|found| found.value);
         let published_base = Published::find(&base, metric).map(|found| found.value);
         let told = Published::find(key, "delta_pct").map(|found| found.value);
@@ -115,9 +124,8 @@ pub fn rows(experiment: &Experiment, measures: &[Measure]) -> Vec<Row> {
             key: key.clone(),
             value,
             beside,
-            delta_pct: stat(&base, metric)
-                .map(|base| change(value.mean, base.mean))
-                .filter(|change| change.abs() < CHANGE_MAX),
+            delta_pct,
+            delta_sd: delta_pct.and(against).map(spread),
             published,
             published_delta_pct: told.or_else(|| Some(change(published?, published_base?))),
             kind,
@@ -249,6 +257,8 @@ mod tests {
         assert_eq!(rows[0].kind, Kind::Fitted);
         assert_eq!((rows[1].kind, rows[2].kind), (Kind::Predicted, Kind::New));
         assert!((rows[1].delta_pct.unwrap() - 10.0).abs() < 1e-9);
+        let of_baseline = 2.0_f64.sqrt();
+        assert!((rows[1].delta_sd.unwrap() - 1.1 * of_baseline).abs() < 1e-9, "it has one seed");
         assert!((rows[1].published_delta_pct.unwrap() - 0.604).abs() < 0.001);
         assert_eq!((rows[2].published, rows[2].published_delta_pct), (None, None));
         let use_of = |row: &Row| row.beside("CPU use, %").copied().unwrap();
