@@ -141,6 +141,20 @@ fn a_drawn_machine_is_the_same_alone_and_among_others() {
     assert!(among.len() == 3 && among.iter().all(|of| alone.as_array().unwrap().contains(of)));
 }
 
+/// Twice the same machine would count as other seeds.
+#[test]
+fn a_machine_counts_once_however_it_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    // Its one run is of the first machine, and whose sweep has other machines is refused.
+    let first = |machines: &str, of: &str| {
+        let args = ["compare", "--machine", machines, "--milliseconds", "10", "--shard", "1/5000"];
+        succeeds(folder.path(), &[&args, &["--out", of][..]].concat())
+    };
+    let drawn = first("random:9", "drawn");
+    assert!(drawn.contains(": 1 runs"), "{drawn}");
+    assert_eq!(first("random:9,random:09,random:+9,random:9", "drawn"), drawn);
+}
+
 #[test]
 fn a_part_that_is_stopped_keeps_what_has_ended_and_goes_on() {
     for signal in [Signal::INT, Signal::TERM] {

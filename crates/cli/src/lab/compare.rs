@@ -11,7 +11,6 @@ use homing_lab::experiments::{
 use serde_json::{Value, json};
 
 use super::experiments::{ModelArgs, ShardArgs, fail_if_stopped, simulate};
-use super::once;
 use super::tables::{align, table};
 use crate::output;
 
@@ -96,8 +95,7 @@ impl CompareArgs {
             names.splice(place..=place, presets);
         }
         let mut set = MachineSet::named(Vec::new());
-        // Twice the same would count as other seeds.
-        for name in once(names) {
+        for name in names {
             set.append(machine(&name, draw)?);
         }
         Ok(set)

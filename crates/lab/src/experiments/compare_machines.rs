@@ -47,9 +47,14 @@ impl MachineSet {
         Self { machines: Variant::draw(seed).skip(number).take(1).collect() }
     }
 
-    /// Adds the machines of another set.
-    pub fn append(&mut self, mut other: Self) {
-        self.machines.append(&mut other.machines);
+    /// Adds the machines of another set but those whose names it has: twice the same would count as
+    /// other seeds.
+    pub fn append(&mut self, other: Self) {
+        for new in other.machines {
+            if self.machines.iter().all(|known| known.machine.name != new.machine.name) {
+                self.machines.push(new);
+            }
+        }
     }
 
     /// The runs: each machine, load and host of the plan with the kernel's settings, homing, and
@@ -172,6 +177,7 @@ mod tests {
         assert_ne!(names(1), names(2));
         let mut some = MachineSet::random_one(7, 1);
         some.append(MachineSet::random_one(0, 1));
+        some.append(MachineSet::random_one(7, 1)); // it counts once
         let all = MachineSet::random(20, 1).fingerprints();
         assert_eq!(some.fingerprints(), [all[7].clone(), all[0].clone()]);
     }
