@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use homing::Runtime;
+use homing::{Features, Runtime};
 use homing_lab::experiments::{
     Cell, Comparison, EXPERIMENTS, Experiment, HostModel, MachineSet, Measure, NamedMachine,
     PUBLISHED, Part, Plan, Shard, Sweep, deltas, merge, report, rms_error, rows, run,
@@ -220,6 +220,25 @@ fn one_lock_for_a_large_cache_collapses_and_shards_do_not() {
     assert!(change("128 pairs", "swqueue") < -30.0);
     assert!(change("128 pairs", "swqueue, shards") > -2.0);
     assert!(change("1 pair", "swqueue") < 0.0);
+}
+
+/// What runs twice under the same name counts as two seeds.
+#[test]
+fn no_run_is_there_twice() {
+    let features = vec![Features::ALL, Features::SWQUEUE, Features::NONE];
+    let plan = Plan { features, ..plan(2, 10) };
+    let once = |cells: &[Cell], what: &str| {
+        let keys: BTreeSet<_> = cells.iter().map(|cell| &cell.key).collect();
+        assert_eq!(keys.len(), cells.len(), "{what}");
+    };
+    for experiment in &EXPERIMENTS {
+        once(&experiment.cells(&plan), experiment.name);
+    }
+    let machines = MachineSet::named(vec![NamedMachine::find("2x2x1").unwrap()]);
+    let compared: Vec<Cell> = machines.cells(&plan, true).collect();
+    once(&compared, "compare");
+    let parts: BTreeSet<_> = compared.iter().map(|cell| cell.key.policy.as_str()).collect();
+    assert_eq!(parts.iter().filter(|name| name.contains(" (")).count(), 2, "{parts:?}");
 }
 
 #[test]

@@ -63,8 +63,8 @@ pub(crate) struct ModelArgs {
         value_parser = PossibleValuesParser::new(HOSTS.map(HostModel::name)))]
     hosts: Vec<String>,
 
-    /// homing also with only these parts of its policy, as in SWQUEUE,XSTEAL; or none. May be given
-    /// several times (wq, wq-latency, compare)
+    /// homing also with only these parts of its policy, as in SWQUEUE,XSTEAL; or none. With all it runs
+    /// anyway. May be given several times (wq, wq-latency, compare)
     #[arg(long, value_name = "LIST")]
     features: Vec<Features>,
 

@@ -35,10 +35,13 @@ fn homing(plan: &Plan) -> HomingSettings {
     HomingSettings { stale_ns: plan.stale_ns, ..HomingSettings::default() }
 }
 
-/// homing with parts of its policy.
+/// homing with parts of its policy. With all of them it is what runs by default: once more, that would
+/// count as other seeds.
 pub(super) fn with_features(plan: &Plan) -> impl Iterator<Item = Policy> {
+    let default = homing(plan);
+    let parts = plan.features.iter().filter(move |features| **features != default.features);
     let of = |features: &Features| HomingSettings { features: *features, ..homing(plan) };
-    plan.features.iter().map(of).map(Policy::Homing)
+    parts.map(of).map(Policy::Homing)
 }
 
 /// homing with each other scope, loose and strict.
