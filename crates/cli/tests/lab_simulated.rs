@@ -153,6 +153,8 @@ fn a_machine_counts_once_however_it_is_written() {
     let drawn = first("random:9", "drawn");
     assert!(drawn.contains(": 1 runs"), "{drawn}");
     assert_eq!(first("random:9,random:09,random:+9,random:9", "drawn"), drawn);
+    let presets = first("presets", "presets");
+    assert_eq!(first("presets,ryzen-9-3900x,presets", "presets"), presets);
 }
 
 #[test]

@@ -86,24 +86,24 @@ impl CompareArgs {
                 "--draw {draw}: no machine is drawn; give --random N, or --machine {RANDOM}NUMBER"
             );
         }
-        let mut names = self.machines.clone();
+        let mut names: Vec<&str> = self.machines.iter().map(String::as_str).collect();
         if names.is_empty() {
-            names.push(DEFAULT_MACHINE.to_owned());
-        }
-        if let Some(place) = names.iter().position(|name| name == PRESETS) {
-            let presets = NamedMachine::preset_names().map(str::to_owned);
-            names.splice(place..=place, presets);
+            names.push(DEFAULT_MACHINE);
         }
         let mut set = MachineSet::named(Vec::new());
         for name in names {
-            set.append(machine(&name, draw)?);
+            set.append(machines(name, draw)?);
         }
         Ok(set)
     }
 }
 
-/// A machine by its name, or of a draw by its number.
-fn machine(name: &str, draw: u64) -> anyhow::Result<MachineSet> {
+/// All presets, a machine by its name, or of a draw by its number.
+fn machines(name: &str, draw: u64) -> anyhow::Result<MachineSet> {
+    if name == PRESETS {
+        let presets: Result<_, _> = NamedMachine::preset_names().map(NamedMachine::find).collect();
+        return Ok(MachineSet::named(presets?));
+    }
     let Some(number) = name.strip_prefix(RANDOM) else {
         return Ok(MachineSet::named(vec![NamedMachine::find(name)?]));
     };
