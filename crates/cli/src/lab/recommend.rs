@@ -42,13 +42,10 @@ pub(crate) struct RecommendArgs {
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     seeds: u64,
 
-    /// Print for programs: the settings, the best first
+    /// Print for programs: the settings, the best first; what auto chooses itself is null
     #[arg(long)]
     json: bool,
 }
-
-/// The scope that chooses itself.
-const AUTO: &str = "auto";
 
 /// What is measured of each run, at least,
 const MEASURED_NS: u64 = 300_000_000;
@@ -107,7 +104,7 @@ fn told(trial: &Trial, advice: &[Advice]) -> String {
         table.add_row([
             entry.scope.clone(),
             u8::from(entry.strict).to_string(),
-            if entry.scope == AUTO { String::new() } else { entry.pull_cost_pct.to_string() },
+            entry.pull_cost_pct.map_or_else(String::new, |pct| pct.to_string()),
             format!("{:.0}", entry.rate.mean),
             format!("{:.1}", entry.rate.sd / entry.rate.mean * 100.0),
             format!("{:+.1}", (entry.rate.mean / most - 1.0) * 100.0),
@@ -117,10 +114,8 @@ fn told(trial: &Trial, advice: &[Advice]) -> String {
         ]);
     }
     align(&mut table, 1);
-    let threshold = match best.pull_cost_pct {
-        _ if best.scope == AUTO => String::new(),
-        pct => format!(", pull_cost {pct}"),
-    };
+    let threshold = best.pull_cost_pct;
+    let threshold = threshold.map_or_else(String::new, |pct| format!(", pull_cost {pct}"));
     format!(
         "on {machine}: affinity_scope {scope}, affinity_strict {strict}{threshold}\n\
          Simulated, on {host}. Settings within one per cent of the best, or within the noise, count as\n\

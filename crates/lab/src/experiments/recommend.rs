@@ -140,8 +140,9 @@ pub struct Advice {
     pub scope: String,
     /// The attribute `affinity_strict`.
     pub strict: bool,
-    /// The attribute `pull_cost`, in per cent of what is usual; `auto` chooses it as well.
-    pub pull_cost_pct: u64,
+    /// The attribute `pull_cost`, in per cent of what is usual; `None` for `auto`, which chooses it as
+    /// well.
+    pub pull_cost_pct: Option<u64>,
     /// Items a second.
     pub rate: Stat,
     /// CPU time an item, in microseconds.
@@ -250,7 +251,7 @@ impl Trial {
             let advice = Advice {
                 scope: if settings.auto { "auto".to_owned() } else { scope },
                 strict: settings.affinity.strict,
-                pull_cost_pct: settings.pull_cost.percent(),
+                pull_cost_pct: (!settings.auto).then(|| settings.pull_cost.percent()),
                 rate: of("rate"),
                 cpu_us: of("cpu_us").mean,
                 p99_us: of("p99_us").mean,
@@ -319,7 +320,8 @@ mod tests {
         assert_eq!(advice.len(), Affinity::ALL.len() + 1 + PullCost::ALL.len() - 1, "{advice:?}");
         let best = advice.iter().map(|advice| advice.rate.mean).fold(0.0, f64::max);
         assert!(advice[0].rate.mean >= best * 0.95);
-        assert!(advice.iter().any(|advice| advice.scope == "auto"));
+        let chooses = advice.iter().filter(|advice| advice.pull_cost_pct.is_none());
+        assert_eq!(chooses.map(|advice| advice.scope.as_str()).collect::<Vec<_>>(), ["auto"]);
         let strict = advice.iter().find(|advice| advice.scope == "cpu" && advice.strict).unwrap();
         assert!(strict.rate.mean < best * 0.7, "one CPU does it all: {strict:?}");
     }
