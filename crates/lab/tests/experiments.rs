@@ -206,6 +206,17 @@ fn the_workqueue_tables_come_out_as_far_as_is_claimed() {
     }
 }
 
+#[test]
+fn one_cpu_has_one_load_of_pairs() {
+    let loads = |grid: &str| -> BTreeSet<String> {
+        let machine = Some(NamedMachine::find(grid).unwrap());
+        let cells = cells(&["udp-rr"], &Plan { machine, ..plan(1, 10) });
+        cells.into_iter().map(|cell| cell.key.scenario).collect()
+    };
+    assert_eq!(loads("1x1x1"), ["1 pair".to_owned()].into());
+    assert_eq!(loads("1x1x2"), ["1 pair", "2 pairs"].map(str::to_owned).into());
+}
+
 /// What Aaron Lu saw: one lock for 64 CPUs collapses, shards do not.
 #[test]
 fn one_lock_for_a_large_cache_collapses_and_shards_do_not() {
