@@ -2,11 +2,12 @@
 //! to people and to programs, and what stopping keeps.
 
 use std::fs;
+use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use serde_json::Value;
 
 fn command(folder: &Path, args: &[&str]) -> Command {
@@ -205,6 +206,32 @@ fn a_part_that_is_stopped_keeps_what_has_ended_and_goes_on() {
         let runs = lines(&succeeds(folder.path(), &["merge", "sweep", "--json"])).len();
         assert!(told.contains(&format!("{runs} runs")) && runs > before - 1, "{told}");
     }
+}
+
+/// The disk is full when all is put together: here a file may be too short for its last line.
+#[test]
+fn a_part_that_cannot_end_keeps_its_runs_and_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let part = |out| brief(&["run", "aio-fsync", "--shard", "1/1", "--out", out]);
+    let told = succeeds(folder.path(), &part("whole"));
+    let runs = told.trim_end().rsplit(' ').nth(1).unwrap();
+    let length = fs::metadata(folder.path().join("whole/1-of-1.jsonl")).unwrap().len();
+    let ours = command(folder.path(), &part("part"));
+    let mut waiting = Command::new("sh");
+    waiting.args(["-c", "trap '' XFSZ; read -r go; exec \"$@\"", "sh"]).arg(ours.get_program());
+    waiting.args(ours.get_args()).current_dir(folder.path());
+    let mut child = waiting.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let limit = Rlimit { current: Some(length - 1), maximum: Some(length - 1) };
+    prlimit(Some(Pid::from_child(&child)), Resource::Fsize, limit).unwrap();
+    child.stdin.take().unwrap().write_all(b"go\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{errors}");
+    let kept = format!("{runs} of {runs} runs are kept, and the same command goes on");
+    for text in ["File too large", &kept] {
+        assert!(errors.contains(text), "no {text} in {errors}");
+    }
+    assert_eq!(succeeds(folder.path(), &part("part")), told.replace("whole/", "part/"));
 }
 
 #[test]

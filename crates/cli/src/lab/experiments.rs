@@ -8,13 +8,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 use homing::Features;
 use homing_lab::experiments::{
     self, COMPARED, Cell, EXPERIMENTS, Experiment, Follows, HOSTS, HostModel, Measure,
-    NamedMachine, Part, Plan, Progress, Shard, Sweep,
+    NamedMachine, Part, Plan, Progress, Shard, ShardError, Sweep,
 };
 use homing_lab::fsync as real;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -232,21 +232,25 @@ impl ShardArgs {
             goes_on
         })?;
         let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
-        if let (Some(error), false) = (&failed, whole) {
-            bail!(
-                "{error}; {} of {runs} runs are kept, and the same command goes on with the rest when there is room",
-                part.kept(),
-            );
+        let kept = part.kept();
+        let no_room = |error: ShardError| {
+            anyhow!(
+                "{error}; {kept} of {runs} runs are kept, and the same command goes on with the rest when there is room"
+            )
+        };
+        if let (Some(error), false) = (failed, whole) {
+            return Err(no_room(error));
         }
         if !whole {
             bail!(
-                "stopped: {} of {runs} runs are kept in {}, and the same command goes on with the rest",
-                part.kept(),
+                "stopped: {kept} of {runs} runs are kept in {}, and the same command goes on with the rest",
                 part.unfinished().display(),
             );
         }
         let path = part.path().display().to_string();
-        output::print_line(&format!("{path}: {} runs", part.finish(measures)?))?;
+        // What is whole is written beside what was noted: that may be what does not fit.
+        let runs = part.finish(measures).map_err(no_room)?;
+        output::print_line(&format!("{path}: {runs} runs"))?;
         Ok(None)
     }
 }
