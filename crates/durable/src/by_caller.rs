@@ -50,7 +50,7 @@ impl Engine {
         self.counts.batches.note(1);
         let (Ended { verdict, in_vain }, more) = {
             let mut files = self.files();
-            files.note_ended(id, 1, began);
+            files.note_ended(id, 1, took);
             let (was_commit, by_caller) = (false, true);
             let work = Work { was_commit, files: 1, askers: 1, callers: 1, waved: 0, by_caller };
             let verdict = commit::unless_lost(&files, since, (id, file.file(), kind), verdict);

@@ -366,7 +366,7 @@ impl Engine {
         let gathers = {
             let mut files = self.files();
             if let ([only], false) = (&*syncs, was_commit) {
-                files.note_ended(only.id, only.askers, Instant::now() - took);
+                files.note_ended(only.id, only.askers, took);
             }
             for (sync, verdict) in syncs.iter().zip(verdicts) {
                 // Also where somebody has acknowledged it meanwhile.

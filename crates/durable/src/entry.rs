@@ -139,11 +139,11 @@ impl Entry {
 
     /// A sync for so many has ended. Whether it is known from now on that several ask for it, if that has
     /// changed.
-    pub(crate) fn note_ended(&mut self, askers: usize, began: Instant) -> Option<bool> {
+    pub(crate) fn note_ended(&mut self, askers: usize, took: Duration) -> Option<bool> {
         let waiting = self.waiting();
         let (was, is) = (self.known.is_some(), askers + waiting > 1);
         if is {
-            self.known.get_or_insert_default().ended(began, Instant::now(), askers, waiting);
+            self.known.get_or_insert_default().ended(took, Instant::now(), askers, waiting);
         } else {
             self.known = None;
         }

@@ -426,10 +426,10 @@ impl Files {
         begins
     }
 
-    /// A sync of a file for so many is about to end.
-    pub(crate) fn note_ended(&mut self, id: FileId, askers: u64, began: Instant) {
+    /// A sync of a file for so many is about to end, which has taken so long.
+    pub(crate) fn note_ended(&mut self, id: FileId, askers: u64, took: Duration) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
-        match entry.note_ended(askers as usize, began) {
+        match entry.note_ended(askers as usize, took) {
             None => {}
             Some(false) => self.shared.retain(|shared| *shared != id),
             Some(true) => {

@@ -189,7 +189,7 @@ fn a_files_next_sync_waits_for_those_who_had_the_last_one() {
     let mut files = files();
     let next = |files: &mut Files| files.next_job(by(Strategy::Files));
     let ended = |files: &mut Files, askers| {
-        files.note_ended(id(1), askers, Instant::now() - Duration::from_secs(80));
+        files.note_ended(id(1), askers, Duration::from_secs(80));
         end(files, &[1]);
     };
     let shares = |files: &mut Files| {
@@ -225,7 +225,7 @@ fn a_files_next_sync_waits_for_those_who_had_the_last_one() {
     files.end_gather_of(id(1));
     assert!(next(&mut files).is_none() && files.acknowledge(id(1), |_| true).is_some());
     // One who was alone again waits for nobody.
-    files.note_ended(id(1), 1, Instant::now());
+    files.note_ended(id(1), 1, TAKES);
     assert!(begins_alone(&mut files, 1, Strategy::Files));
 }
 

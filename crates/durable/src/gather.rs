@@ -94,9 +94,8 @@ impl Gather {
     }
 
     /// A sync of so many has ended, while others waited.
-    pub(crate) fn ended(&mut self, began: Instant, at: Instant, group: usize, waiting: usize) {
-        let now = at.saturating_duration_since(began);
-        self.cost = Some(self.cost.map_or(now, |cost| (cost * (SHARE - 1) + now) / SHARE));
+    pub(crate) fn ended(&mut self, took: Duration, at: Instant, group: usize, waiting: usize) {
+        self.cost = Some(self.cost.map_or(took, |cost| (cost * (SHARE - 1) + took) / SHARE));
         self.expected = group + waiting;
         self.ended_at = Some(at);
     }
@@ -111,7 +110,7 @@ mod tests {
         let (mut gather, start) = (Gather::default(), Instant::now());
         assert_eq!(gather.begin(1, start), None, "nothing is known");
         let after = |ms| start + Duration::from_millis(ms);
-        gather.ended(start, after(8), 5, 2);
+        gather.ended(after(8) - start, after(8), 5, 2);
         assert_eq!(gather.begin(7, after(8)), None, "all are there");
         assert_eq!(gather.begin(3, after(17)), None, "it was long ago");
         assert_eq!(gather.begin(3, after(9)), Some(Duration::from_millis(1)));
@@ -120,7 +119,7 @@ mod tests {
         gather.over(0);
         assert!((0..16).all(|_| gather.begin(3, after(9)).is_none()));
         assert!(gather.begin(3, after(9)).is_some());
-        gather.ended(start, start + Duration::from_micros(100), 1, 0);
+        gather.ended(Duration::from_micros(100), start + Duration::from_micros(100), 1, 0);
         assert_eq!(gather.begin(1, start), None, "it was alone");
     }
 }

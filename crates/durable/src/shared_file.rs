@@ -210,7 +210,7 @@ impl Shared {
         let mut state = self.state();
         state.under_way -= group.len();
         let waiting = state.waiting.len();
-        state.gather.ended(began, ended, group.len(), waiting);
+        state.gather.ended(ended - began, ended, group.len(), waiting);
         state.pace.answered(group.len(), ended);
         let more = !state.waiting.is_empty();
         state.led = more;

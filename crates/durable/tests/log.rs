@@ -323,7 +323,9 @@ fn who_commits_does_not_wait_for_segments_to_be_removed() {
     world.disk.hold_removals(false);
     assert_eq!(seen, (0, 7, 4));
     cut.wait().unwrap();
-    cuts.into_iter().for_each(|cut| cut.wait().unwrap());
+    for cut in cuts {
+        cut.wait().unwrap();
+    }
     assert_eq!((segments(&path).len(), read(&log).len()), (3, 4));
 }
 
@@ -355,7 +357,7 @@ fn who_closes_a_log_waits_for_what_is_under_way_and_can_open_it_again() {
     for round in 0..20 {
         let (log, _) = Log::open_with(&world.durable, &path, 300).unwrap();
         let all = log.durable_sequence();
-        let last = (0..5).map(|number| log.append(&[number; 100]).unwrap()).last().unwrap();
+        let last = (0..5).map(|number| log.append(&[number; 100]).unwrap()).max().unwrap();
         if round % 2 == 0 {
             drop(log.truncate_before(all.next()));
         }

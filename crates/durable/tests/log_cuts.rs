@@ -202,7 +202,9 @@ impl System for Platter {
             let log = state.log.clone();
             drop(state);
             if is_full {
-                log.into_iter().for_each(|log| append(&log));
+                if let Some(log) = log {
+                    append(&log);
+                }
                 Linux.write(file, &bytes[..part as usize], offset)?;
                 let error = io::Error::from_raw_os_error(28);
                 return Err(Failure { operation: "write", error });

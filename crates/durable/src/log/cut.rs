@@ -76,14 +76,12 @@ impl Shared {
             Err(commit::error(self.id, &self.folder.file, Kind::All, &failure).with(loss))
         };
         let system = &*self.engine.system;
-        let verdict = match self.folder.unlink(system, &segments) {
-            Err(failure) => failed(failure, Loss::Room),
-            Ok(()) => {
-                // Beside that of a name that is made, one of the two would hear of what fails, and not the other.
-                let _names = lock(&self.names);
-                self.folder.sync(system).or_else(|failure| failed(failure, Loss::Records))
-            }
-        };
+        let unlinked = self.folder.unlink(system, &segments);
+        let verdict = unlinked.or_else(|failure| failed(failure, Loss::Room)).and_then(|()| {
+            // Beside that of a name that is made, one of the two would hear of what fails, and not the other.
+            let _names = lock(&self.names);
+            self.folder.sync(system).or_else(|failure| failed(failure, Loss::Records))
+        });
         if verdict.is_ok() {
             self.make_spares();
         }
@@ -139,5 +137,7 @@ impl Drop for Remove {
 }
 
 fn tell(outcomes: Vec<Arc<Outcome>>, verdict: &Verdict) {
-    outcomes.into_iter().for_each(|outcome| outcome.set(verdict));
+    for outcome in outcomes {
+        outcome.set(verdict);
+    }
 }

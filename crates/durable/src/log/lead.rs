@@ -280,7 +280,7 @@ impl Shared {
 
         let mut state = self.state();
         let waiting = state.waiting;
-        state.gather.ended(began, Instant::now(), group, waiting);
+        state.gather.ended(began.elapsed(), Instant::now(), group, waiting);
         state.running = None;
         let mut in_vain = [None, None, None];
         let mut verdict = Ok(());
