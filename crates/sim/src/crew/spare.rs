@@ -19,7 +19,9 @@ pub(super) struct Spare {
     issuers_of_late: Memory,
     /// Behind which of these caches each issued last.
     at: BTreeMap<CpuId, usize>,
-    caches: Vec<CpuSet>,
+    caches: Vec<Cache>,
+    /// From where those of late did: counted only when that changes, but asked for with each item.
+    places: IssuersPlaces,
     /// Whether a worker was idle in this interval, and in the one before.
     idle: [bool; 2],
     ticks: u64,
@@ -28,36 +30,78 @@ pub(super) struct Spare {
     unused_lately: usize,
 }
 
+#[derive(Debug)]
+struct Cache {
+    cpus: CpuSet,
+    cpu_count: usize,
+    /// How many issued of late, from here last.
+    issuers: usize,
+}
+
 /// Threads that issued in an interval, and in the one before.
 #[derive(Debug, Default)]
 struct Memory {
     now: CpuSet,
     before: CpuSet,
+    /// How many they are together.
+    count: usize,
 }
 
 impl Memory {
-    fn all(&self) -> CpuSet {
-        self.now.or(&self.before)
+    fn contains(&self, number: CpuId) -> bool {
+        self.now.contains(number) || self.before.contains(number)
+    }
+
+    fn insert(&mut self, number: CpuId) {
+        self.count += usize::from(!self.contains(number));
+        self.now.insert(number);
     }
 
     fn pass(&mut self) {
         self.before = std::mem::take(&mut self.now);
+        self.count = self.before.len();
     }
 }
 
 impl Spare {
     /// This one issues, or would, from a cache of these CPUs.
     pub(super) fn note(&mut self, issuer: ThreadId, cache: &CpuSet) {
-        if let Some(number) = CpuId::new(issuer.0 as usize % CPU_COUNT_MAX) {
-            let at = self.caches.iter().position(|cpus| cpus == cache);
-            let at = at.unwrap_or(self.caches.len());
-            if at == self.caches.len() {
-                self.caches.push(*cache);
-            }
-            self.at.insert(number, at);
-            self.issuers.now.insert(number);
-            self.issuers_of_late.now.insert(number);
+        let Some(number) = CpuId::new(issuer.0 as usize % CPU_COUNT_MAX) else { return };
+        self.issuers.insert(number);
+        let known = self.issuers_of_late.contains(number);
+        self.issuers_of_late.insert(number);
+        let was = self.at.get(&number).copied();
+        if known && was.is_some_and(|at| self.caches[at].cpus == *cache) {
+            return;
         }
+        if let Some(was) = was.filter(|_| known) {
+            self.caches[was].issuers -= 1;
+        }
+        let at = self.caches.iter().position(|known| known.cpus == *cache);
+        let at = at.unwrap_or(self.caches.len());
+        if at == self.caches.len() {
+            self.caches.push(Cache { cpus: *cache, cpu_count: cache.len(), issuers: 0 });
+        }
+        self.at.insert(number, at);
+        self.caches[at].issuers += 1;
+        self.count_places();
+    }
+
+    fn count_places(&mut self) {
+        self.places = IssuersPlaces::default();
+        for cache in &self.caches {
+            (0..cache.issuers).for_each(|others| self.places.add(cache.cpu_count, others));
+        }
+    }
+
+    /// Those that issued last so long ago are forgotten.
+    fn pass_of_late(&mut self) {
+        self.issuers_of_late.pass();
+        self.caches.iter_mut().for_each(|cache| cache.issuers = 0);
+        for number in self.issuers_of_late.before.iter() {
+            self.caches[self.at[&number]].issuers += 1;
+        }
+        self.count_places();
     }
 
     /// A worker has nothing to do.
@@ -78,26 +122,19 @@ impl Spare {
             self.idle = [idle, self.idle[0]];
         }
         if self.ticks.is_multiple_of(ISSUING_TICKS * ISSUERS_OF_LATE) {
-            self.issuers_of_late.pass();
+            self.pass_of_late();
         }
     }
 
     pub(super) fn facts(&self, item_ns: u64, cpus: usize, idle: bool) -> HandOffFacts {
-        let of_late = self.issuers_of_late.all();
-        let mut places = IssuersPlaces::default();
-        let mut counts = vec![0; self.caches.len()];
-        for at in of_late.iter().filter_map(|number| self.at.get(&number)) {
-            places.add(self.caches[*at].len(), counts[*at]);
-            counts[*at] += 1;
-        }
-        let left_by = |issuers: CpuSet| {
-            self.unused_lately.max(cpus.saturating_sub(places.taken(cpus, issuers.len())))
+        let left_by = |issuers: &Memory| {
+            self.unused_lately.max(cpus.saturating_sub(self.places.taken(cpus, issuers.count)))
         };
         HandOffFacts {
             item_ns,
             issuer_has_more: true,
-            spare_cpu_count: left_by(self.issuers.all()),
-            spare_of_late: left_by(of_late),
+            spare_cpu_count: left_by(&self.issuers),
+            spare_of_late: left_by(&self.issuers_of_late),
             idle_of_late: idle || self.idle != [false; 2],
         }
     }
