@@ -1,5 +1,7 @@
 //! A machine with its CPUs numbered from 0 without gaps, and its scheduling domains.
 
+use std::sync::Arc;
+
 use homing_topology::{CpuId, Distance, Machine};
 
 /// The position of a CPU in [`Machine::cpus`].
@@ -71,7 +73,7 @@ pub struct Geometry {
     node_of: Vec<usize>,
     nodes: Vec<Vec<CpuIndex>>,
     far: Vec<Far>,
-    domains: Vec<Domain>,
+    domains: Vec<Arc<Domain>>,
     /// For each CPU its domains, narrowest first, and the position of its group in each.
     of: Vec<Vec<(usize, usize)>>,
 }
@@ -158,7 +160,8 @@ impl Geometry {
                 }
                 let span = span.clone();
                 let is_top = span.len() == self.len();
-                self.domains.push(Domain { span, groups, kind, prefers_siblings, is_top });
+                let domain = Domain { span, groups, kind, prefers_siblings, is_top };
+                self.domains.push(Arc::new(domain));
             }
             below_kind = Some(kind);
             below = parts;
@@ -214,7 +217,7 @@ impl Geometry {
         self.llc_of[a] == self.llc_of[b]
     }
 
-    pub(crate) fn domain(&self, number: usize) -> &Domain {
+    pub(crate) fn domain(&self, number: usize) -> &Arc<Domain> {
         &self.domains[number]
     }
 

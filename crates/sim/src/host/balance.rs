@@ -1,6 +1,8 @@
 //! Balancing: a CPU that becomes idle, a tick, or a tick on behalf of idle CPUs moves waiting
 //! threads from the busiest group of a domain.
 
+use std::sync::Arc;
+
 use super::load::FULL;
 use super::{Host, ThreadId};
 use crate::agenda::Ns;
@@ -155,7 +157,7 @@ impl Host {
     /// Moves threads to `cpu`.
     fn balance(&mut self, cpu: CpuIndex, level: usize, why: Why) -> Outcome {
         let (number, own) = self.geometry.domains_of(cpu)[level];
-        let domain = self.geometry.domain(number).clone();
+        let domain = Arc::clone(self.geometry.domain(number));
         let outcome = if self.is_chosen(cpu, &domain.groups[own], why) {
             for at in &domain.span {
                 self.account(*at);
@@ -176,14 +178,14 @@ impl Host {
     }
 
     fn group_stats(&self, domain: &Domain, group: &[CpuIndex], pinned: &[CpuIndex]) -> Stats {
-        let sum = |of: &dyn Fn(CpuIndex) -> u64| {
-            group.iter().filter(|at| !pinned.contains(at)).map(|at| of(*at)).sum::<u64>()
-        };
-        let load = sum(&|at| self.cpus[at].average.load());
-        let util = sum(&|at| self.cpu_util(at));
-        let runnable = sum(&|at| self.cpus[at].average.runnable());
-        let running = sum(&|at| self.runnable(at) as u64);
-        let idle = sum(&|at| u64::from(self.is_idle(at)));
+        let (mut load, mut util, mut runnable, mut running, mut idle) = (0, 0, 0, 0, 0);
+        for at in group.iter().copied().filter(|at| !pinned.contains(at)) {
+            load += self.cpus[at].average.load();
+            util += self.cpu_util(at);
+            runnable += self.cpus[at].average.runnable();
+            running += self.runnable(at) as u64;
+            idle += u64::from(self.is_idle(at));
+        }
         let (weight, capacity) = (group.len() as u64, group.len() as u64 * 1024);
         let pct = domain.kind.imbalance_pct();
         let crowded =
