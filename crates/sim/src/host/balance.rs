@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use homing_topology::CpuSet;
+
 use super::load::FULL;
 use super::{Host, ThreadId};
 use crate::agenda::Ns;
@@ -177,9 +179,13 @@ impl Host {
         outcome
     }
 
-    fn group_stats(&self, domain: &Domain, group: &[CpuIndex], pinned: &[CpuIndex]) -> Stats {
+    fn but_for(&self, group: &[CpuIndex], pinned: &CpuSet) -> impl Iterator<Item = CpuIndex> {
+        group.iter().copied().filter(|at| !pinned.contains(self.geometry.id(*at)))
+    }
+
+    fn group_stats(&self, domain: &Domain, group: &[CpuIndex], pinned: &CpuSet) -> Stats {
         let (mut load, mut util, mut runnable, mut running, mut idle) = (0, 0, 0, 0, 0);
-        for at in group.iter().copied().filter(|at| !pinned.contains(at)) {
+        for at in self.but_for(group, pinned) {
             load += self.cpus[at].average.load();
             util += self.cpu_util(at);
             runnable += self.cpus[at].average.runnable();
@@ -234,25 +240,24 @@ impl Host {
         own: usize,
         why: Why,
     ) -> Outcome {
-        let mut pinned: Vec<CpuIndex> = Vec::new();
+        let mut pinned = CpuSet::EMPTY;
+        let mut stats: Vec<Stats> =
+            domain.groups.iter().map(|group| self.group_stats(domain, group, &pinned)).collect();
         loop {
             let nothing = if pinned.is_empty() { Outcome::Balanced } else { Outcome::Pinned };
-            let groups = domain.groups.iter();
-            let stats: Vec<Stats> =
-                groups.map(|group| self.group_stats(domain, group, &pinned)).collect();
             self.note_stats(domain, &stats, cpu, why);
             let Some((busiest, mut amount)) = find_busiest(domain, &stats, own, why) else {
                 return nothing;
             };
-            let mut group = domain.groups[busiest].clone();
-            group.retain(|at| !pinned.contains(at));
-            let Some(from) = self.busiest_queue(&group, amount) else { return nothing };
+            let group = &domain.groups[busiest];
+            let Some(from) = self.busiest_queue(group, &pinned, amount) else { return nothing };
             if self.runnable(from) > 1 {
                 if self.take_from(cpu, level, domain, from, &mut amount, why) > 0 {
                     return Outcome::Moved;
                 }
                 if self.all_pinned(cpu, from) {
-                    pinned.push(from);
+                    pinned.insert(self.geometry.id(from));
+                    stats[busiest] = self.group_stats(domain, group, &pinned);
                     continue;
                 }
             }
@@ -269,7 +274,7 @@ impl Host {
         !threads.any(|thread| self.threads[thread.0 as usize].allowed.contains(id))
     }
 
-    fn busiest_queue(&self, group: &[CpuIndex], amount: Move) -> Option<CpuIndex> {
+    fn busiest_queue(&self, group: &[CpuIndex], pinned: &CpuSet, amount: Move) -> Option<CpuIndex> {
         let measure = |at: CpuIndex| match amount {
             Move::Load(_) => self.cpus[at].average.load(),
             Move::Util(_) => self.cpu_util(at),
@@ -280,8 +285,10 @@ impl Host {
             Move::Util(_) => self.runnable(*at) > 1,
             Move::Tasks(_) => self.runnable(*at) > 0,
         };
-        let candidates = group.iter().copied().filter(eligible);
-        candidates.filter(|at| measure(*at) > 0).max_by_key(|at| (measure(*at), usize::MAX - at))
+        let candidates = self.but_for(group, pinned).filter(eligible);
+        let measured = candidates.map(|at| (measure(at), at)).filter(|(amount, _)| *amount > 0);
+        let busiest = measured.max_by_key(|(amount, at)| (*amount, usize::MAX - at));
+        busiest.map(|(_, at)| at)
     }
 
     fn take_from(
