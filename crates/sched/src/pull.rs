@@ -221,8 +221,7 @@ impl<F: Facts> Scan<'_, F> {
             return true;
         }
         let now_ns = *self.now_ns.get_or_insert_with(|| facts.now_ns());
-        let age_ns = age_ns.max(patience_ns(self.layout, facts, queue, pod, reach));
-        let by_age = facts.head_since_ns(queue).saturating_add(age_ns);
+        let since_ns = facts.head_since_ns(queue);
         // Its own patience is nothing to issuers who do not wait; no item is left for longer than that.
         let for_nobody = reach > Reach::Llc && facts.issuers_are_busy();
         let by_patience = if for_nobody {
@@ -230,6 +229,16 @@ impl<F: Facts> Scan<'_, F> {
         } else {
             idle_since_ns.saturating_add(IDLE_PATIENCE_NS)
         };
+        if now_ns >= by_patience {
+            return true;
+        }
+        // However much patience its pod is given: it takes many looks to know.
+        let earliest = since_ns.saturating_add(age_ns).min(by_patience);
+        if now_ns < earliest && self.until_ns.is_some_and(|known| known <= earliest) {
+            return false;
+        }
+        let age_ns = age_ns.max(patience_ns(self.layout, facts, queue, pod, reach));
+        let by_age = since_ns.saturating_add(age_ns);
         let ripe_at = by_age.min(by_patience);
         if now_ns >= ripe_at {
             return true;
