@@ -4,6 +4,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use homing::{Features, Runtime};
 use homing_lab::experiments::{
@@ -164,6 +166,20 @@ fn stopping_keeps_what_has_ended() {
     });
     let count = measures.unwrap().len();
     assert!((1..cells.len()).contains(&count), "{count}");
+}
+
+#[test]
+fn stopping_does_not_wait_for_the_end_of_a_simulation() {
+    let days = cells(&["wq"], &plan(1, 1_000_000_000));
+    let stop = AtomicBool::new(false);
+    let measures = thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(Duration::from_millis(100));
+            stop.store(true, Ordering::Relaxed);
+        });
+        run(&days[..2], &stop, |_, _| {}).unwrap()
+    });
+    assert!(measures.is_empty(), "{measures:?}");
 }
 
 /// The figures that the lab's page claims, with less simulated time.

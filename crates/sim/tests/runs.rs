@@ -1,5 +1,7 @@
 //! Whole runs: the same bytes for the same seed, homing's promises, and that mistakes are found.
 
+use std::sync::atomic::AtomicBool;
+
 use homing_sched::Affinity;
 use homing_sim::{
     Broken, Costs, CryptLoad, DmCrypt, HomingSettings, HostModel, KernelSettings, Policy, Preset,
@@ -10,7 +12,8 @@ use homing_topology::{Machine, Scope};
 fn run(machine: &Machine, model: HostModel, policy: Policy, load: CryptLoad, seed: u64) -> Report {
     let rules = Rules::new(model, machine.cpus().len());
     let (warm_up_ns, measured_ns) = (50_000_000, 200_000_000);
-    DmCrypt { load, policy, warm_up_ns, measured_ns }.run(machine, &Costs::default(), &rules, seed)
+    let run = DmCrypt { load, policy, warm_up_ns, measured_ns };
+    run.run(machine, &Costs::default(), &rules, seed, &AtomicBool::new(false)).unwrap()
 }
 
 fn ryzen() -> Machine {
@@ -35,6 +38,16 @@ fn the_same_seed_gives_the_same_run() {
             assert_ne!(first, once(2), "the seed matters");
         }
     }
+}
+
+#[test]
+fn a_run_that_is_stopped_tells_nothing() {
+    let rules = Rules::new(HostModel::Cfs, 24);
+    let policy = homing(HomingSettings::default());
+    // Longer than anybody waits.
+    let (warm_up_ns, measured_ns) = (1_000_000_000_000, 1);
+    let run = DmCrypt { load: CryptLoad::published(8), policy, warm_up_ns, measured_ns };
+    assert_eq!(run.run(&ryzen(), &Costs::default(), &rules, 1, &AtomicBool::new(true)), None);
 }
 
 /// Work conservation: what waits beside an idle CPU is fetched soon, and nobody sleeps on.

@@ -47,9 +47,9 @@ pub(super) fn cells(plan: &Plan) -> Vec<Cell> {
             let topology = machine.machine.clone();
             let measured = Duration::from_nanos(plan.measured_ns).min(REAL_MAX);
             let real = setup.clone();
-            cells.push(Cell::new(key("simulated", seed), move || {
+            cells.push(Cell::new(key("simulated", seed), move |stop| {
                 let rules = Rules::new(HostModel::Cfs, topology.cpus().len());
-                common(&setup.run(&topology, &costs(), &rules, seed))
+                setup.run(&topology, &costs(), &rules, seed, stop).as_ref().map(common)
             }));
             let run = move || run_really(&real, measured).unwrap_or_default();
             cells.push(Cell::alone(key("real", seed), run));

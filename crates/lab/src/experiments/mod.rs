@@ -26,6 +26,7 @@ mod workqueue;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use homing_sim::Features;
 use serde::{Deserialize, Serialize};
@@ -73,6 +74,9 @@ pub struct Measure {
     pub values: BTreeMap<String, f64>,
 }
 
+/// Runs, and tells its figures; `None` where it was told to stop before.
+type Run = dyn Fn(&AtomicBool) -> Option<BTreeMap<String, f64>> + Send + Sync;
+
 /// A run to come.
 #[derive(Clone)]
 pub struct Cell {
@@ -80,7 +84,7 @@ pub struct Cell {
     pub key: Key,
     /// It measures this machine: nothing else may run meanwhile.
     alone: bool,
-    run: Arc<dyn Fn() -> BTreeMap<String, f64> + Send + Sync>,
+    run: Arc<Run>,
 }
 
 impl fmt::Debug for Cell {
@@ -228,12 +232,20 @@ impl Experiment {
 }
 
 impl Cell {
-    fn new(key: Key, run: impl Fn() -> BTreeMap<String, f64> + Send + Sync + 'static) -> Self {
+    fn new(
+        key: Key,
+        run: impl Fn(&AtomicBool) -> Option<BTreeMap<String, f64>> + Send + Sync + 'static,
+    ) -> Self {
         Self { key, alone: false, run: Arc::new(run) }
     }
 
+    /// One that goes on to its end even where it is told to stop.
+    fn whole(key: Key, run: impl Fn() -> BTreeMap<String, f64> + Send + Sync + 'static) -> Self {
+        Self::new(key, move |_| Some(run()))
+    }
+
     fn alone(key: Key, run: impl Fn() -> BTreeMap<String, f64> + Send + Sync + 'static) -> Self {
-        Self { alone: true, ..Self::new(key, run) }
+        Self { alone: true, ..Self::whole(key, run) }
     }
 }
 

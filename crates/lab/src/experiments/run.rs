@@ -18,7 +18,7 @@ pub struct Progress {
 }
 
 /// Runs the cells; those that have ended when `stop` is set are what comes back, in the order of
-/// their keys.
+/// their keys. Those of a simulated host that are under way are given up.
 ///
 /// `ended` is called after each cell, by whichever thread ran it, for one at a time.
 pub fn run(
@@ -33,7 +33,7 @@ pub fn run(
         if stop.load(Ordering::Relaxed) {
             return;
         }
-        let values = (cell.run)();
+        let Some(values) = (cell.run)(stop) else { return };
         let mut all = measures.lock().unwrap_or_else(PoisonError::into_inner);
         let measure = Measure { key: cell.key.clone(), values };
         ended(&measure, Progress { done: all.len() + 1, of: cells.len() });

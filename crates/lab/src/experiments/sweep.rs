@@ -1,5 +1,7 @@
 //! What the parts of a sweep have in common.
 
+use std::sync::atomic::AtomicBool;
+
 use serde::{Deserialize, Serialize};
 
 use homing_sim::{
@@ -79,6 +81,8 @@ pub(super) fn fingerprint(text: &str) -> String {
 fn model() -> String {
     const WARM_UP_NS: u64 = 2_000_000;
     const MEASURED_NS: u64 = 20_000_000;
+    const NOT_STOPPED: &str = "nobody stops it";
+    let goes_on = AtomicBool::new(false);
     let machine = homing_sim::Machine::from_grid_siblings_last("1x2x2x2").expect("it is a grid");
     let homing = HomingSettings { hand_off: false, auto: true, ..HomingSettings::default() };
     let [system, ..] = KernelSettings::PUBLISHED;
@@ -86,15 +90,16 @@ fn model() -> String {
     let reports = policies.map(|policy| {
         let load = CryptLoad::published(2);
         let run = DmCrypt { load, policy, warm_up_ns: WARM_UP_NS, measured_ns: MEASURED_NS };
-        run.run(&machine, &Costs::default(), &Rules::new(HostModel::Cfs, 8), 1)
+        run.run(&machine, &Costs::default(), &Rules::new(HostModel::Cfs, 8), 1, &goes_on)
+            .expect(NOT_STOPPED)
     });
     let swqueue = Some(SwQueue::Sharded(2));
     let rules = Rules { swqueue, sis_node: true, ..Rules::new(HostModel::Cfs, 8) };
     let build = Build { warm_up_ns: WARM_UP_NS, measured_ns: MEASURED_NS, ..Build::new(8) };
     let pairs = Pairs { warm_up_ns: WARM_UP_NS, measured_ns: MEASURED_NS, ..Pairs::new(8) };
     let wakequeue = [
-        build.run(&machine, &Costs::default(), &rules, 1),
-        pairs.run(&machine, &Costs::default(), &rules, 1),
+        build.run(&machine, &Costs::default(), &rules, 1, &goes_on).expect(NOT_STOPPED),
+        pairs.run(&machine, &Costs::default(), &rules, 1, &goes_on).expect(NOT_STOPPED),
     ];
     let commits = GroupCommit::published(1, false).run(MEASURED_NS, 1);
     let tenants = [MemoryModel::Kernel(Flags::V8), MemoryModel::HitDensity].map(|model| {

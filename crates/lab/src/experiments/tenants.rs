@@ -24,7 +24,7 @@ pub(super) fn cells(plan: &Plan) -> Vec<Cell> {
             for seed in 0..plan.seeds {
                 let setup = Tenants::published(model).with_memory(percent);
                 let measured_ns = plan.measured_ns / 4;
-                cells.push(Cell::new(key(scenario, policy, seed), move || {
+                cells.push(Cell::whole(key(scenario, policy, seed), move || {
                     let report = setup.run(measured_ns, seed);
                     named([
                         ("uses_per_s", report.uses_per_s),

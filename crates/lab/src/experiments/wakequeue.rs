@@ -50,15 +50,16 @@ pub(super) fn pairs(plan: &Plan) -> Vec<Cell> {
                     let machine = machine.clone();
                     let key = key("udp-rr", &machine, &scenario, policy, seed);
                     let measured_ns = plan.measured_ns / 10;
-                    cells.push(Cell::new(key, move || {
+                    cells.push(Cell::new(key, move |stop| {
                         let rules = Rules { swqueue, ..Rules::new(HostModel::Cfs, cpus) };
                         let load = Pairs { measured_ns, ..Pairs::new(count) };
-                        let report = load.run(&machine.machine, &Costs::default(), &rules, seed);
+                        let (machine, costs) = (&machine.machine, Costs::default());
+                        let report = load.run(machine, &costs, &rules, seed, stop)?;
                         let busy_ns = report.cpu_us * 1e3 * report.rate * measured_ns as f64 / 1e9;
                         let mut values = common(&report);
                         let share = report.host.lock_wait_ns as f64 * 100.0 / busy_ns.max(1.0);
                         values.insert("lock_pct".to_owned(), share);
-                        values
+                        Some(values)
                     }));
                 }
             }
@@ -83,10 +84,11 @@ pub(super) fn builds(plan: &Plan) -> Vec<Cell> {
                 let machine = machine.clone();
                 let key = key("compile", &machine, "make -j", policy, seed);
                 let measured_ns = plan.measured_ns;
-                cells.push(Cell::new(key, move || {
+                cells.push(Cell::new(key, move |stop| {
                     let rules = Rules { swqueue, sis_node, ..Rules::new(HostModel::Cfs, cpus) };
                     let load = Build { measured_ns, ..Build::new(cpus) };
-                    common(&load.run(&machine.machine, &Costs::default(), &rules, seed))
+                    let (machine, costs) = (&machine.machine, Costs::default());
+                    load.run(machine, &costs, &rules, seed, stop).as_ref().map(common)
                 }));
             }
         }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use homing_sim::{
     Affinity, Costs, CryptLoad, DmCrypt, Features, HomingSettings, HostModel, IssuerPlaces,
@@ -76,7 +77,7 @@ pub(super) struct CryptRun {
 }
 
 impl CryptRun {
-    pub(super) fn run(&self) -> BTreeMap<String, f64> {
+    pub(super) fn run(&self, stop: &AtomicBool) -> Option<BTreeMap<String, f64>> {
         let rules = Rules::new(self.host, self.machine.machine.cpus().len());
         let run = DmCrypt {
             load: self.load.clone(),
@@ -84,11 +85,11 @@ impl CryptRun {
             warm_up_ns: self.warm_up_ns,
             measured_ns: self.measured_ns,
         };
-        let report = run.run(&self.machine.machine, &self.costs, &rules, self.seed);
+        let report = run.run(&self.machine.machine, &self.costs, &rules, self.seed, stop)?;
         let mut values = common(&report);
         let mib = self.load.bytes as f64 / f64::from(1 << 20);
         values.insert("mib_s".to_owned(), report.rate * mib);
-        values
+        Some(values)
     }
 
     pub(super) fn cell(self, experiment: &str, scenario: &str) -> Cell {
@@ -100,7 +101,7 @@ impl CryptRun {
             host: self.host.name().to_owned(),
             seed: self.seed,
         };
-        Cell::new(key, move || self.run())
+        Cell::new(key, move |stop| self.run(stop))
     }
 }
 

@@ -1,18 +1,26 @@
 //! Time passes: segments, switches, ticks.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use super::load::{FULL, Input};
 use super::{Event, Host, Kind, Model, State, Step, ThreadId};
 use crate::agenda::Ns;
 use crate::geometry::{CpuIndex, Far};
 
+/// After so many events it is looked whether to stop: some milliseconds, at most.
+const STOP_EVENTS: u64 = 1 << 12;
+
 /// So often a thread may be asked at one instant before that is taken for a mistake of its model.
 const STEPS_MAX: u32 = 10_000;
 
 impl Host {
-    /// Runs until `until_ns`.
-    pub fn run(&mut self, model: &mut impl Model, until_ns: Ns) {
+    /// Runs until `until_ns`; `None` where `stop` was set before.
+    pub fn run(&mut self, model: &mut impl Model, until_ns: Ns, stop: &AtomicBool) -> Option<()> {
         self.settle();
         while let Some(event) = self.agenda.next(until_ns) {
+            if self.agenda.passed().is_multiple_of(STOP_EVENTS) && stop.load(Ordering::Relaxed) {
+                return None;
+            }
             match event {
                 Event::Over(cpu, stamp) => {
                     let cpu = usize::from(cpu);
@@ -25,6 +33,7 @@ impl Host {
             }
             self.settle();
         }
+        Some(())
     }
 
     /// CPUs that are to pick anew do so.

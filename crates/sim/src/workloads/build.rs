@@ -1,6 +1,8 @@
 //! A build: as many compilers at a time as there are CPUs, each of which computes and now and then
 //! waits for a moment: `make -j$(nproc)`.
 
+use std::sync::atomic::AtomicBool;
+
 use homing_topology::Machine;
 
 use super::{Before, Report};
@@ -58,8 +60,16 @@ impl Build {
         }
     }
 
-    /// Runs it: the rate is milliseconds of computing done a second.
-    pub fn run(&self, machine: &Machine, costs: &Costs, rules: &Rules, seed: u64) -> Report {
+    /// Runs it: the rate is milliseconds of computing done a second. `None` where `stop` was set
+    /// before it ended.
+    pub fn run(
+        &self,
+        machine: &Machine,
+        costs: &Costs,
+        rules: &Rules,
+        seed: u64,
+        stop: &AtomicBool,
+    ) -> Option<Report> {
         let mut host = Host::new(machine, costs.clone(), rules.clone(), seed);
         let cpus = host.geometry().len();
         let all = *machine.online();
@@ -80,12 +90,12 @@ impl Build {
             done_ns: vec![0; self.jobs],
             length_ns: vec![0; self.jobs],
         };
-        host.run(&mut run, self.warm_up_ns);
+        host.run(&mut run, self.warm_up_ns, stop)?;
         let before = Before::of(&mut host);
         let done_before: Ns = run.done_ns.iter().sum();
-        host.run(&mut run, self.warm_up_ns + self.measured_ns);
+        host.run(&mut run, self.warm_up_ns + self.measured_ns, stop)?;
         let done_ns = run.done_ns.iter().sum::<Ns>() - done_before;
-        before.report(&mut host, done_ns / 1_000_000, &mut [])
+        Some(before.report(&mut host, done_ns / 1_000_000, &mut []))
     }
 }
 

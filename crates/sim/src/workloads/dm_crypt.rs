@@ -11,6 +11,7 @@
 //! does not write).
 
 use std::collections::VecDeque;
+use std::sync::atomic::AtomicBool;
 
 use homing_sched::HandOff;
 use homing_topology::Machine;
@@ -163,33 +164,40 @@ const WRITER_NS: Ns = 1_500;
 const SUBMIT_NS: Ns = 2_000;
 
 impl DmCrypt {
-    /// Runs it.
-    pub fn run(&self, machine: &Machine, costs: &Costs, rules: &Rules, seed: u64) -> Report {
+    /// Runs it; `None` where `stop` was set before it ended.
+    pub fn run(
+        &self,
+        machine: &Machine,
+        costs: &Costs,
+        rules: &Rules,
+        seed: u64,
+        stop: &AtomicBool,
+    ) -> Option<Report> {
         let mut host = Host::new(machine, costs.clone(), rules.clone(), seed);
         let crew = Crew::new(&self.policy, &mut host, machine);
         let mut run = Run::new(&self.load, crew, &mut host, machine);
-        let began_ns = self.warm_up(&mut host, &mut run);
+        let began_ns = self.warm_up(&mut host, &mut run, stop)?;
         let before = Before::of(&mut host);
         let (crew_before, done_before) = (run.crew.counts(), run.done);
         let inline_before = run.inline;
         run.measuring = true;
-        host.run(&mut run, began_ns + self.measured_ns);
+        host.run(&mut run, began_ns + self.measured_ns, stop)?;
         let report = before.report(&mut host, run.done - done_before, &mut run.latencies);
         let inline = run.inline - inline_before;
-        Report { crew: run.crew.counts().since(&crew_before), inline, ..report }
+        Some(Report { crew: run.crew.counts().since(&crew_before), inline, ..report })
     }
 
     /// Until what all issuers have under way has been done many times: as long as they begin, what is in
     /// flight lies where it does not lie later. The time then.
-    fn warm_up(&self, host: &mut Host, run: &mut Run<'_>) -> Ns {
+    fn warm_up(&self, host: &mut Host, run: &mut Run<'_>, stop: &AtomicBool) -> Option<Ns> {
         let turns = WARM_UP_TURNS * (self.load.jobs * self.load.depth) as u64;
         let mut now_ns = 0;
         // Where nothing gets done there is nothing to wait for.
         while now_ns < self.warm_up_ns || run.done < turns && now_ns < 100 * self.warm_up_ns {
             now_ns += (self.warm_up_ns / 10).max(1_000_000);
-            host.run(run, now_ns);
+            host.run(run, now_ns, stop)?;
         }
-        now_ns
+        Some(now_ns)
     }
 }
 

@@ -2,6 +2,7 @@
 //! can really run beside it.
 
 use std::collections::VecDeque;
+use std::sync::atomic::AtomicBool;
 
 use homing_topology::Machine;
 
@@ -49,8 +50,15 @@ struct Run<'a> {
 }
 
 impl Items {
-    /// Runs it.
-    pub fn run(&self, machine: &Machine, costs: &Costs, rules: &Rules, seed: u64) -> Report {
+    /// Runs it; `None` where `stop` was set before it ended.
+    pub fn run(
+        &self,
+        machine: &Machine,
+        costs: &Costs,
+        rules: &Rules,
+        seed: u64,
+        stop: &AtomicBool,
+    ) -> Option<Report> {
         let mut host = Host::new(machine, costs.clone(), rules.clone(), seed);
         let crew = Crew::new(&self.policy, &mut host, machine);
         let cpus = host.geometry().len();
@@ -76,12 +84,12 @@ impl Items {
             running: Vec::new(),
             done: 0,
         };
-        host.run(&mut run, self.warm_up_ns);
+        host.run(&mut run, self.warm_up_ns, stop)?;
         let before = Before::of(&mut host);
         let (crew_before, done_before) = (run.crew.counts(), run.done);
-        host.run(&mut run, self.warm_up_ns + self.measured_ns);
+        host.run(&mut run, self.warm_up_ns + self.measured_ns, stop)?;
         let report = before.report(&mut host, run.done - done_before, &mut []);
-        Report { crew: run.crew.counts().since(&crew_before), ..report }
+        Some(Report { crew: run.crew.counts().since(&crew_before), ..report })
     }
 }
 

@@ -1,6 +1,8 @@
 //! Requests and responses of many pairs, each of a client and a server that mostly wait for each
 //! other: netperf's `UDP_RR` on the loopback device.
 
+use std::sync::atomic::AtomicBool;
+
 use homing_topology::Machine;
 
 use super::{Before, Report};
@@ -40,8 +42,15 @@ impl Pairs {
         Self { pairs, message_ns: 6_000, warm_up_ns: 20_000_000, measured_ns: 200_000_000 }
     }
 
-    /// Runs it.
-    pub fn run(&self, machine: &Machine, costs: &Costs, rules: &Rules, seed: u64) -> Report {
+    /// Runs it; `None` where `stop` was set before it ended.
+    pub fn run(
+        &self,
+        machine: &Machine,
+        costs: &Costs,
+        rules: &Rules,
+        seed: u64,
+        stop: &AtomicBool,
+    ) -> Option<Report> {
         let mut host = Host::new(machine, costs.clone(), rules.clone(), seed);
         let cpus = host.geometry().len();
         let count = self.pairs * 2;
@@ -65,12 +74,12 @@ impl Pairs {
             latencies_ns: Vec::new(),
             measuring: false,
         };
-        host.run(&mut run, self.warm_up_ns);
+        host.run(&mut run, self.warm_up_ns, stop)?;
         let before = Before::of(&mut host);
         let done_before = run.done;
         run.measuring = true;
-        host.run(&mut run, self.warm_up_ns + self.measured_ns);
-        before.report(&mut host, run.done - done_before, &mut run.latencies_ns)
+        host.run(&mut run, self.warm_up_ns + self.measured_ns, stop)?;
+        Some(before.report(&mut host, run.done - done_before, &mut run.latencies_ns))
     }
 }
 
