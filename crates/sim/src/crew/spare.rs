@@ -139,3 +139,43 @@ impl Spare {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::rng::Rng;
+
+    /// As if all issuers of late were counted each time.
+    #[test]
+    fn places_are_counted_as_issuers_come_move_and_go() {
+        let caches = ["0-1", "2-7", "8"].map(|cpus| cpus.parse::<CpuSet>().unwrap());
+        let (mut spare, mut rng) = (Spare::default(), Rng::new(1));
+        let (mut now, mut before) = (BTreeMap::new(), BTreeMap::new());
+        let mut seen = Vec::new();
+        for step in 0..50_000 {
+            // Of many threads, and of few by turns: so that some are forgotten.
+            let issuer = rng.below(if step / 5_000 % 2 == 0 { 20 } else { 3 }) as u32;
+            let at = rng.below(3) as usize;
+            spare.note(ThreadId(issuer), &caches[at]);
+            now.insert(issuer, at);
+            if rng.below(10) == 0 {
+                spare.tick(false, 0);
+                if spare.ticks.is_multiple_of(ISSUING_TICKS * ISSUERS_OF_LATE) {
+                    before = std::mem::take(&mut now);
+                }
+            }
+            let mut all = before.clone();
+            all.extend(&now);
+            let mut expected = IssuersPlaces::default();
+            for (at, cache) in caches.iter().enumerate() {
+                let issuers = all.values().filter(|last| **last == at).count();
+                (0..issuers).for_each(|others| expected.add(cache.len(), others));
+            }
+            assert_eq!((spare.places, spare.issuers_of_late.count), (expected, all.len()));
+            seen.push(all.len());
+        }
+        assert!(seen.contains(&20) && seen.contains(&3));
+    }
+}
