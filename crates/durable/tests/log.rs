@@ -330,6 +330,31 @@ fn who_commits_does_not_wait_for_segments_to_be_removed() {
 }
 
 #[test]
+fn a_cut_without_room_is_none_and_leaves_nothing_behind() {
+    let world = World::new();
+    let path = world.folder.path().join("log");
+    let log = ten(&world, &path);
+    let bytes = || segments(&path).iter().map(|path| path.metadata().unwrap().len()).sum::<u64>();
+    let before = bytes();
+    world.disk.fill(true);
+    let error = log.truncate_before(6.into()).wait().unwrap_err();
+    assert!(error.errno == 28 && error.to_string().contains("no record is lost"), "{error}");
+    log.commit_and_wait(log.append(&[11; 200]).unwrap()).unwrap_err();
+    assert_eq!((segments(&path).len(), bytes()), (5, before));
+    assert!(!path.join("segment.new").exists());
+    world.disk.fill(false);
+    // Nobody waits for the cut any more: it is not made up for.
+    for number in 12..15 {
+        log.commit_and_wait(log.append(&[number; 100]).unwrap()).unwrap();
+    }
+    assert_eq!((log.first_sequence().get(), read(&log).len()), (1, 14));
+    assert!(path.join(format!("{:020}.log", 3)).exists());
+    log.truncate_before(6.into()).wait().unwrap();
+    assert_eq!((log.first_sequence().get(), read(&log).len()), (6, 9));
+    assert!(!path.join(format!("{:020}.log", 3)).exists());
+}
+
+#[test]
 fn a_segment_that_cannot_be_removed_closes_nothing_and_is_tried_again() {
     let world = World::new();
     let path = world.folder.path().join("log");

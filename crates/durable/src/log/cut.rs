@@ -17,8 +17,8 @@ use crate::system::Failure;
 /// What is cut off.
 #[derive(Default)]
 pub(super) struct Cuts {
-    /// Who waits, since the last write began.
-    pub(super) asked: Option<Arc<Outcome>>,
+    /// From which record on the log is to be kept, since the last write began, and who waits for that.
+    pub(super) asked: Option<(u64, Arc<Outcome>)>,
     /// What can be removed.
     next: Removal,
     /// What is being removed, if anything is.
@@ -35,6 +35,13 @@ struct Removal {
 }
 
 impl Cuts {
+    /// Somebody wants the log to be cut off before this record.
+    pub(super) fn ask(&mut self, sequence: u64) -> Arc<Outcome> {
+        let (kept, outcome) = self.asked.get_or_insert_with(|| (sequence, Arc::default()));
+        *kept = sequence.max(*kept);
+        Arc::clone(outcome)
+    }
+
     /// A segment has been begun that says that these are not needed, for those who wait.
     pub(super) fn add(&mut self, segments: Vec<u64>, outcome: Option<Arc<Outcome>>) {
         self.next.segments.extend(segments);
@@ -75,13 +82,17 @@ impl Shared {
         let failed = |failure: Failure, loss| {
             Err(commit::error(self.id, &self.folder.file, Kind::All, &failure).with(loss))
         };
-        let system = &*self.engine.system;
+        let (system, since) = (&*self.engine.system, self.engine.losses());
         let unlinked = self.folder.unlink(system, &segments);
         let verdict = unlinked.or_else(|failure| failed(failure, Loss::Room)).and_then(|()| {
             // Beside that of a name that is made, one of the two would hear of what fails, and not the other.
             let _names = lock(&self.names);
             self.folder.sync(system).or_else(|failure| failed(failure, Loss::Records))
         });
+        // A commit of the filesystem may have written this back, and the device then lost it.
+        let of = (self.id, &self.folder.file, Kind::All);
+        let lost = commit::unless_lost(&self.engine.files(), since, of, Ok(()));
+        let verdict = verdict.and(lost.map_err(|error| error.with(Loss::Room)));
         if verdict.is_ok() {
             self.make_spares();
         }
@@ -136,7 +147,7 @@ impl Drop for Remove {
     }
 }
 
-fn tell(outcomes: Vec<Arc<Outcome>>, verdict: &Verdict) {
+pub(super) fn tell(outcomes: Vec<Arc<Outcome>>, verdict: &Verdict) {
     for outcome in outcomes {
         outcome.set(verdict);
     }

@@ -153,6 +153,10 @@ impl Folder {
             }
             made = write_unborn(system, &unborn, false, header, records);
         }
+        if made.as_ref().is_err_and(|failure| is_full(&failure.error)) {
+            // It takes what is left of the room.
+            let _ = fs::remove_file(&unborn);
+        }
         made
     }
 

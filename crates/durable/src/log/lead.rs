@@ -8,7 +8,7 @@ use std::time::Instant;
 use homing_runtime::blocking;
 
 use super::Sequence;
-use super::cut::Cuts;
+use super::cut::{Cuts, tell};
 use super::folder::{Folder, is_full};
 use super::format::{self, HEADER_LEN, Header};
 use super::recovery::Opened;
@@ -54,9 +54,8 @@ pub(super) struct State {
     /// The last record appended.
     pub(super) appended: u64,
     pub(super) durable: u64,
-    /// The first record that is kept, and the one that is to be.
+    /// The first record that is kept.
     pub(super) kept: u64,
-    to_keep: u64,
     /// The first records of the segments that are needed.
     pub(super) segments: VecDeque<u64>,
     tail: Tail,
@@ -94,6 +93,8 @@ struct Plan {
     begins: Option<Header>,
     /// Segments, by their first records,
     removes: Vec<u64>,
+    /// who waits for that,
+    cut: Option<Arc<Outcome>>,
     /// and what was kept before.
     kept: u64,
 }
@@ -114,7 +115,6 @@ impl State {
             appended: last,
             durable: last,
             kept,
-            to_keep: kept,
             segments: opened.segments.iter().copied().collect(),
             tail: opened.tail.clone(),
             led: false,
@@ -153,6 +153,13 @@ impl State {
         Arc::clone(self.next.get_or_insert_default())
     }
 
+    /// Who waits for the next write, and will in vain.
+    fn give_up(&mut self) -> Vec<Arc<Outcome>> {
+        self.waiting = 0;
+        let cut = self.cuts.asked.take().map(|(_, cut)| cut);
+        self.next.take().into_iter().chain(cut).collect()
+    }
+
     fn keep_buffer(&mut self, mut bytes: Vec<u8>) {
         if bytes.capacity() <= SPARE_LEN_MAX {
             bytes.clear();
@@ -186,10 +193,9 @@ impl State {
             let latest = running.or_else(|| self.cuts.latest());
             return Ok(latest.map_or_else(|| Synced::done(&Ok(())), Synced::of));
         }
-        self.to_keep = self.to_keep.max(sequence.0);
         // Those who want the write would be told when that has been done.
         self.wait_for_next();
-        Err(Arc::clone(self.cuts.asked.get_or_insert_default()))
+        Err(self.cuts.ask(sequence.0))
     }
 
     /// How many segments have no record from this one on.
@@ -203,24 +209,29 @@ impl State {
 
     /// What is to be done beside a write of so many bytes. What will be removed is gone for readers.
     fn plan(&mut self, log: u64, coming: u64, segment_length: u64) -> Plan {
-        let (unneeded, kept) = (self.unneeded(self.to_keep), self.kept);
+        let (asked, kept) = (self.cuts.asked.take(), self.kept);
+        let (to_keep, cut) = asked.map_or((kept, None), |(to_keep, cut)| (to_keep, Some(cut)));
+        let unneeded = self.unneeded(to_keep);
         let removes: Vec<_> = self.segments.drain(..unneeded).collect();
         if !removes.is_empty() {
-            self.kept = self.to_keep;
+            self.kept = to_keep;
         }
         let end = self.tail.end;
         let is_full = end > HEADER_LEN as u64 && end + coming > segment_length;
         let header = Header { log, first: self.durable + 1, kept: self.kept };
         // What is removed is removed by the word of a later segment.
         let begins = (is_full || !removes.is_empty()).then_some(header);
-        Plan { begins, removes, kept }
+        Plan { begins, removes, cut, kept }
     }
 
-    /// What was planned has not been done.
-    fn undo(&mut self, plan: Plan) {
-        let Plan { removes, kept, .. } = plan;
+    /// There was no room for what was planned: who is to be told.
+    fn undo(&mut self, plan: Plan) -> Option<Arc<Outcome>> {
+        let Plan { removes, kept, cut, .. } = plan;
         removes.into_iter().rev().for_each(|first| self.segments.push_front(first));
         self.kept = kept;
+        // Nothing was left behind the end.
+        self.tail.allocated = self.tail.allocated.min(self.tail.end);
+        cut
     }
 
     /// Records that were to be written wait before those that have been appended meanwhile.
@@ -258,7 +269,7 @@ impl Shared {
         let Some(outcome) = state.next.take() else {
             state.led = false;
             self.quiet.notify_all();
-            let told = Told { outcomes: Default::default(), verdict: Ok(()) };
+            let told = Told { outcomes: Vec::new(), verdict: Ok(()) };
             return Led { more: false, removes: false, told };
         };
         let group = std::mem::take(&mut state.waiting);
@@ -266,10 +277,8 @@ impl Shared {
         let bytes = std::mem::replace(&mut state.pending, spare);
         let last = state.appended;
         let plan = state.plan(self.log, bytes.len() as u64, self.segment_length);
-        let cut = state.cuts.asked.take();
-        let running =
-            Running { last, bytes: bytes.len(), outcome: Arc::clone(&outcome), cut: cut.clone() };
-        state.running = Some(running);
+        let (length, cut) = (bytes.len(), plan.cut.clone());
+        state.running = Some(Running { last, bytes: length, outcome: Arc::clone(&outcome), cut });
         drop(state);
 
         let (began, since) = (Instant::now(), self.engine.losses());
@@ -282,8 +291,7 @@ impl Shared {
         let waiting = state.waiting;
         state.gather.ended(began.elapsed(), Instant::now(), group, waiting);
         state.running = None;
-        let mut in_vain = [None, None, None];
-        let mut verdict = Ok(());
+        let (mut outcomes, mut verdict) = (vec![outcome], Ok(()));
         if written.is_ok() {
             state.tail = tail;
             if let Some(Header { first, .. }) = plan.begins
@@ -294,25 +302,24 @@ impl Shared {
         }
         match written {
             Ok(Written::All) => {
-                state.cuts.add(plan.removes, cut);
+                state.cuts.add(plan.removes, plan.cut);
                 state.durable = last;
                 state.keep_buffer(bytes);
             }
             Ok(Written::HeaderAlone(error)) => {
-                state.cuts.add(plan.removes, cut);
+                state.cuts.add(plan.removes, plan.cut);
                 state.put_back(bytes, self.log);
                 verdict = Err(error);
             }
             Err(error) if error.loss == Loss::NoRoom => {
-                state.undo(plan);
+                outcomes.extend(state.undo(plan));
                 state.put_back(bytes, self.log);
-                in_vain[2] = cut;
                 verdict = Err(error);
             }
             Err(error) => {
                 state.failed = Some(error.clone());
-                in_vain = [state.next.take(), state.cuts.asked.take(), cut];
-                state.waiting = 0;
+                let behind = state.give_up();
+                outcomes.extend(behind.into_iter().chain(plan.cut));
                 state.keep_buffer(bytes);
                 verdict = Err(error);
             }
@@ -321,8 +328,7 @@ impl Shared {
         let (more, removes) = (state.led, state.cuts.begins());
         drop(state);
         self.quiet.notify_all();
-        let [next, asked, cut] = in_vain;
-        Led { more, removes, told: Told { outcomes: [next, asked, cut, Some(outcome)], verdict } }
+        Led { more, removes, told: Told { outcomes, verdict } }
     }
 
     /// Refuses everything from now on, waits for what is under way, and unlocks the folder.
@@ -401,16 +407,19 @@ impl Shared {
         };
         let after = tail.end + bytes.len() as u64;
         match system.write(&file, bytes, tail.end) {
-            // A part may be there, behind the end: the next write goes over it, or another segment begins.
-            Err(failure) if is_full(&failure.error) => return failed(failure, Loss::NoRoom),
+            Err(failure) if is_full(&failure.error) => {
+                // A part may be there, which takes what is left of the room. A crash may bring it back.
+                let _ = file.set_len(tail.end);
+                return failed(failure, Loss::NoRoom);
+            }
             written => written.or_else(|failure| failed(failure, Loss::Records))?,
         }
         if after > tail.allocated {
             let zeroes = PREALLOCATE.min(self.segment_length.saturating_sub(after));
             tail.allocated = after + zeroes;
             match system.write(&file, &vec![0; zeroes as usize], after) {
-                // There was room for the records.
-                Err(Failure { error, .. }) if is_full(&error) => {}
+                // There was room for the records. What is left of it others may need.
+                Err(Failure { error, .. }) if is_full(&error) => _ = file.set_len(after),
                 written => written.or_else(|failure| failed(failure, Loss::Records))?,
             }
         }
@@ -468,15 +477,13 @@ pub(super) struct Led {
 
 /// Those who are to hear what came of a write.
 pub(super) struct Told {
-    outcomes: [Option<Arc<Outcome>>; 4],
+    outcomes: Vec<Arc<Outcome>>,
     verdict: Verdict,
 }
 
 impl Told {
     pub(super) fn tell(self) {
-        for outcome in self.outcomes.into_iter().flatten() {
-            outcome.set(&self.verdict);
-        }
+        tell(self.outcomes, &self.verdict);
     }
 }
 
@@ -486,11 +493,10 @@ impl Drop for Lead {
         let outcomes = {
             let mut state = shared.state();
             // Whoever waits on a thread of his own can still commit.
-            (state.led, state.waiting) = (false, 0);
-            [state.next.take(), state.cuts.asked.take()]
+            state.led = false;
+            state.give_up()
         };
         shared.quiet.notify_all();
-        let ended = Err(runtime_ended(shared.id, &shared.folder.file, Kind::Data));
-        outcomes.into_iter().flatten().for_each(|outcome| outcome.set(&ended));
+        tell(outcomes, &Err(runtime_ended(shared.id, &shared.folder.file, Kind::Data)));
     }
 }

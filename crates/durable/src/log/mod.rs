@@ -387,7 +387,7 @@ impl Log {
     /// Await it, or wait: then their space is free, also after a crash. Dropping it changes nothing.
     /// A crash before leaves all of them or none. What has been appended becomes durable by the way.
     /// Costs three flushes where something is removed; commits wait for the two by which a segment begins, and not
-    /// while those before it are removed. A failed flush closes the log, as that of a commit does; where one of them
+    /// while those before it are removed; but where the disk is about full, while spare segments are made. A failed flush closes the log, as that of a commit does; where one of them
     /// cannot be removed nothing else happens, and the next cut tries again.
     ///
     /// What you keep elsewhere in the place of these records has to be durable before, and who notes there from where
@@ -400,7 +400,8 @@ impl Log {
     }
 
     /// Closes the log, for all clones: waits for what is under way, and unlocks the folder, so that it can be opened again at
-    /// once. To drop a log does the same where nothing is under way, and else once that has ended. What was
+    /// once. To drop a log does the same where nothing is under way, and else once that has ended, which may be a moment
+    /// after a commit or a cut was said to be done. What was
     /// appended and nobody has committed is given up; who uses another clone afterwards is refused as after a failure.
     ///
     /// ```

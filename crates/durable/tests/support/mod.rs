@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -43,6 +43,8 @@ pub struct Book {
     holds_removals: bool,
     removing: bool,
     fails_removals: usize,
+    /// Of what is written a half is there, and then there is no room.
+    full: bool,
 }
 
 impl Disk {
@@ -69,6 +71,10 @@ impl Disk {
     pub fn hold_removals(&self, held: bool) {
         self.book().holds_removals = held;
         self.0.1.notify_all();
+    }
+
+    pub fn fill(&self, full: bool) {
+        self.book().full = full;
     }
 
     pub fn until_removing(&self) {
@@ -169,6 +175,14 @@ impl System for Disk {
     }
     fn begin_write_back(&self, file: &File) -> Result<(), Failure> {
         self.call(Call::WriteBack, file)
+    }
+    fn write(&self, file: &File, bytes: &[u8], offset: u64) -> Result<(), Failure> {
+        let full = self.book().full;
+        let part = if full { &bytes[..bytes.len() / 2] } else { bytes };
+        let no_room = || Err(io::Error::from_raw_os_error(28));
+        let written =
+            file.write_all_at(part, offset).and_then(|()| if full { no_room() } else { Ok(()) });
+        written.map_err(|error| Failure { operation: "write", error })
     }
     fn remove(&self, path: &Path) -> Result<(), Failure> {
         let mut book = self.book();
