@@ -43,8 +43,8 @@ pub struct Book {
     holds_removals: bool,
     removing: bool,
     fails_removals: usize,
-    /// Of what is written a half is there, and then there is no room.
-    full: bool,
+    /// Of what is written a half is there, and then it fails by this.
+    fails_writes: Option<i32>,
 }
 
 impl Disk {
@@ -74,7 +74,7 @@ impl Disk {
     }
 
     pub fn fill(&self, full: bool) {
-        self.book().full = full;
+        self.book().fails_writes = full.then_some(28);
     }
 
     pub fn until_removing(&self) {
@@ -177,11 +177,10 @@ impl System for Disk {
         self.call(Call::WriteBack, file)
     }
     fn write(&self, file: &File, bytes: &[u8], offset: u64) -> Result<(), Failure> {
-        let full = self.book().full;
-        let part = if full { &bytes[..bytes.len() / 2] } else { bytes };
-        let no_room = || Err(io::Error::from_raw_os_error(28));
-        let written =
-            file.write_all_at(part, offset).and_then(|()| if full { no_room() } else { Ok(()) });
+        let errno = self.book().fails_writes;
+        let part = if errno.is_some() { &bytes[..bytes.len() / 2] } else { bytes };
+        let written = file.write_all_at(part, offset);
+        let written = errno.map_or(written, |errno| Err(io::Error::from_raw_os_error(errno)));
         written.map_err(|error| Failure { operation: "write", error })
     }
     fn remove(&self, path: &Path) -> Result<(), Failure> {
