@@ -138,12 +138,11 @@ impl Core {
     /// were written.
     pub(super) fn write_nominated(&self, shard: &Shard, of: Option<&Arc<GroupState>>) -> usize {
         let asked = |group: &Arc<GroupState>| of.is_none_or(|of| Arc::ptr_eq(of, group));
-        if !shard.read().nominators().any(asked) {
+        if !shard.read().has_nominated(of) {
             return 0;
         }
         let mut table = shard.write();
-        // It may be gone by now, and its number another's.
-        if !table.nominators().any(asked) {
+        if !table.has_nominated(of) {
             return 0;
         }
         let nominated = table.take_nominated(of);

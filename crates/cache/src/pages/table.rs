@@ -189,6 +189,13 @@ impl Table {
         self.locals.iter().filter(|local| local.nominated > 0).map(|local| &local.group)
     }
 
+    /// Whether pages are nominated: of any group, or of this one, which may be gone, and its number another's.
+    pub(super) fn has_nominated(&self, of: Option<&Arc<GroupState>>) -> bool {
+        let Some(group) = of else { return !self.nominated.is_empty() };
+        let local = self.known_local(group).map(|local| &self.locals[local]);
+        local.is_some_and(|local| local.nominated > 0 && Arc::ptr_eq(&local.group, group))
+    }
+
     /// A dirty page of this group is to be written before others.
     pub(super) fn nominate(&mut self, local: usize, frame: u32) {
         let room = self.nominated.capacity();
