@@ -112,7 +112,7 @@ impl Bank {
         Ok((Arc::new(bank), recovery.records))
     }
 
-    fn balance(&self, account: u64) -> Result<u64, Box<dyn Error>> {
+    fn balance(&self, account: u64) -> io::Result<u64> {
         let mut balance = [0; BALANCE as usize];
         self.accounts.read(account * BALANCE, &mut balance)?;
         Ok(u64::from_le_bytes(balance))
@@ -137,12 +137,12 @@ impl Bank {
         Ok(self.log.commit_and_wait(sequence)?)
     }
 
-    fn apply(&self, change: &[u8]) -> Result<(), Box<dyn Error>> {
+    fn apply(&self, change: &[u8]) -> io::Result<()> {
         let numbers =
             change.chunks_exact(8).map(|number| number.try_into().map(u64::from_le_bytes));
         let Ok(&[from, of_from, to, of_to]) = numbers.collect::<Result<Vec<_>, _>>().as_deref()
         else {
-            return Err("a record of another program".into());
+            return Err(io::Error::other("a record of another program"));
         };
         for (account, balance) in [(from, of_from), (to, of_to)] {
             self.accounts.write(account * BALANCE, &balance.to_le_bytes())?;
@@ -162,7 +162,7 @@ impl Bank {
         Ok(self.log.truncate_before(last.next()).wait()?)
     }
 
-    fn sum(&self) -> Result<u64, Box<dyn Error>> {
+    fn sum(&self) -> io::Result<u64> {
         let _order = self.order.lock().unwrap();
         (0..COUNT).map(|account| self.balance(account)).sum()
     }

@@ -64,6 +64,20 @@ impl FileError {
     }
 }
 
+/// Of the kind of what the backing said.
+impl From<FileError> for io::Error {
+    fn from(error: FileError) -> Self {
+        let kind = match &error {
+            FileError::OutOfRange { .. } => io::ErrorKind::InvalidInput,
+            FileError::Read { source, .. }
+            | FileError::Write { source, .. }
+            | FileError::Flush(source)
+            | FileError::Punch { source, .. } => source.kind(),
+        };
+        Self::new(kind, error)
+    }
+}
+
 /// Why a file could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -70,6 +70,10 @@ fn a_read_that_fails_leaves_nothing() {
     disk.failing.reads.store(1, SeqCst);
     let error = file.read(10, &mut [0; 3 * PAGE]).unwrap_err();
     assert!(matches!(error, FileError::Read { offset: 0, length: 2048, .. }), "{error}");
+    let FileError::Read { source, .. } = &error else { unreachable!() };
+    let (kind, text) = (source.kind(), error.to_string());
+    let error = std::io::Error::from(error);
+    assert_eq!((error.kind(), error.to_string()), (kind, text), "as those who use files know it");
     assert!(file.write(10, &[1; 10]).is_err(), "a part of a page that cannot be read");
     assert_eq!((cache.stats().used, cache.stats().total.usage), (0, 0));
     disk.failing.reads.store(0, SeqCst);
