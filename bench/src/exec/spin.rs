@@ -11,8 +11,9 @@ const TRIAL: Duration = Duration::from_micros(500);
 const TRIALS: u32 = 400;
 
 /// Takes `steps` steps of a xorshift generator, each on the result of the one before. (A chain of
-/// multiplications and additions will not do: compilers shorten it.)
-#[inline]
+/// multiplications and additions will not do: compilers shorten it.) Never inlined: the same loop is a tenth slower on some
+/// CPUs where it lies elsewhere, so all peers are to run the same one.
+#[inline(never)]
 pub(crate) fn spin(steps: u64) {
     let mut value = black_box(steps | 1);
     for _ in 0..steps {
