@@ -336,7 +336,8 @@ impl Log {
     }
 
     /// How many bytes of records there are on the disk, those included that share a segment with some that are needed:
-    /// what recovery would read, and a reason to cut the log off. Its files take up to 1.5 MiB more.
+    /// what recovery would read, and a reason to cut the log off. Of each segment but the last up to 1 MiB of zeroes counts, too,
+    /// which was made ready behind its records; the last one and the spare ones take up to 1.5 MiB more.
     pub fn kept_bytes(&self) -> u64 {
         let state = self.shared.state();
         let before = state.segments.iter().rev().skip(1).copied().collect::<Vec<_>>();
