@@ -75,6 +75,8 @@ struct Roll {
     /// Threads without a slot or an item. Of those pinned to a CPU already, else of all, the last
     /// one to come in is the first out: its caches are warm.
     spares: Vec<Arc<Member>>,
+    /// How many were spares, and are still members while they end.
+    leaving: usize,
     /// Claimed CPUs for which there was no thread.
     unfilled: CpuSet,
     refusals: Option<Refusals>,
@@ -102,7 +104,8 @@ impl Roll {
 
     /// Whether a spare may leave: another one stays, and as many threads as there are CPUs.
     fn has_too_many(&self, shared: &Shared) -> bool {
-        self.spares.len() > 1 && self.members.len() > shared.dispatch.active().len()
+        let staying = self.members.len() - self.leaving;
+        self.spares.len() > 1 && staying > shared.dispatch.active().len()
     }
 }
 
@@ -255,6 +258,7 @@ impl Crew {
             // Not in the list: orders are on their way.
             if let (false, Some(place), true) = (ordered, place, roll.has_too_many(shared)) {
                 roll.spares.remove(place);
+                roll.leaving += 1;
                 return Orders::Leave;
             }
         }
@@ -277,7 +281,9 @@ impl Crew {
     /// The thread ends.
     pub(crate) fn leave(&self, shared: &Shared, member: &Member) {
         let mut roll = lock(&self.roll);
+        // The roll is not closed while a spare that has retired is a member.
         if !roll.closed {
+            roll.leaving -= 1;
             // Nobody will wait for it: let go of its handle.
             roll.members.remove(&member.id.0);
             drop(roll);
