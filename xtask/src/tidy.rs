@@ -9,11 +9,12 @@ use anyhow::{Context, bail};
 
 /// Lines of a source file, tests included. May only fall.
 const FILE_LINES_MAX: usize = 600;
-/// The only files that may hold unsafe code; ARCHITECTURE.md says why.
-const UNSAFE_ISLANDS: [&str; 17] = [
+/// The only files that may allow unsafe code, their own or a module's; ARCHITECTURE.md says why.
+const UNSAFE_ISLANDS: [&str; 19] = [
     "bench/src/fsync/queue/io_uring.rs",
     "bench/src/fsync/queue/linux_aio.rs",
     "bench/src/fsync/queue/posix_aio.rs",
+    "crates/cache/src/objects/mod.rs",
     "crates/durable/src/range.rs",
     "crates/durable/src/ring.rs",
     "crates/mglru/src/prefetch.rs",
@@ -25,6 +26,7 @@ const UNSAFE_ISLANDS: [&str; 17] = [
     "crates/runtime/src/item/resumed.rs",
     "crates/runtime/src/item/work.rs",
     "crates/runtime/src/scope.rs",
+    "crates/rwlock/src/lib.rs",
     "crates/sched/tests/counting/mod.rs",
     "crates/volume/src/luks/hold.rs",
     "crates/volume/src/xts/aws_lc.rs",
@@ -72,7 +74,8 @@ fn check_source(name: &str, text: &str, problems: &mut Vec<String>) {
         problems.push(format!("{name}: {lines} lines; split it at {FILE_LINES_MAX}"));
     }
     // Spelled in two parts so that this file does not find itself.
-    let allows = text.contains(concat!("allow(", "unsafe_code)"));
+    let allows = [concat!("allow(", "unsafe_code"), concat!("expect(", "unsafe_code")];
+    let allows = allows.iter().any(|allows| text.contains(allows));
     if allows && !UNSAFE_ISLANDS.contains(&name) {
         problems.push(format!("{name}: unsafe code outside the islands {UNSAFE_ISLANDS:?}"));
     }
@@ -150,6 +153,8 @@ mod tests {
         check_source("a.rs", "fn main() {}", &mut problems);
         check_source("b.rs", &format!("//! b\n{}", "\n".repeat(700)), &mut problems);
         check_source("c.rs", concat!("//! c\n#![allow(", "unsafe_code)]"), &mut problems);
-        assert_eq!(problems.len(), 3, "{problems:?}");
+        let of_module = concat!("//! d\n#[allow(", "unsafe_code, reason = \"so\")]\nmod e;");
+        check_source("d.rs", of_module, &mut problems);
+        assert_eq!(problems.len(), 4, "{problems:?}");
     }
 }
