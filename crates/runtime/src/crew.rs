@@ -62,7 +62,7 @@ pub(crate) enum Orders {
 pub(crate) struct Crew {
     roll: Mutex<Roll>,
     name: String,
-    /// How long a spare waits before it leaves; one always stays, and one for each CPU that has no thread: it
+    /// How long a spare waits before it leaves. One always stays, and as many threads as there are CPUs: they
     /// may not be to be had again.
     keep_alive: Duration,
     /// How many threads could not be created.

@@ -14,12 +14,12 @@
 //! workqueue's scope; an idle CPU is woken for it if there is one; a CPU that would go idle comes
 //! and takes it, nearest first. The decisions are `homing-sched`'s; this crate carries them out.
 //!
-//! Read on in this order: `README.md` beside this file (how no wake-up is lost), `item`,
-//! `home_queue`, `pools`, `dispatch` (the protocol); `slot`, `crew`, `worker`, `monitor` (the
+//! Read on in this order: `README.md` beside this folder (how no wake-up is lost), `item`,
+//! `home_queue`, `lanes`, `pools`, `dispatch` (the protocol); `sleeper`, `slot`, `crew`, `worker`, `monitor` (the
 //! threads); `workqueue`, `handle`, `scope`, `futures`, `builder`, `runtime` (what users hold). On
 //! the way from a workqueue to a home queue: `queueing`, `gate` (limits, order, freezing), `flush`
 //! and `flushing`; `work`, `waits` and `timers` (work that is queued again and again). `live` and
-//! `attributes` are what changes, `rescuer` and `stall` are for bad days; `books`, `state`, `registry`, `shared` hold all
+//! `attributes` are what changes, `rescuer`, `help` and `stall` are for bad days; `books`, `state`, `registry`, `shared` hold all
 //! together; `spare` and `latency` stand alone.
 // The models drive the protocol and the items; the rest of these files is idle there.
 #![cfg_attr(loom, allow(dead_code, unused_imports, unreachable_pub))]

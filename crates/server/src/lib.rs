@@ -27,8 +27,8 @@
 //!   off. A connection without requests gives its buffers back, and who idles within one has them of that
 //!   memory.
 //!
-//! Read on in this order: `listener`, `stream`, `tls`, `certificates`, `server`, `clients`, `memory`,
-//! `negotiation`, `connection`, `busy_poll`, `job`, `peer`, `pool`, `buffers`, `background`, `load`.
+//! Read on in this order: `listener`, `stream`, `tls`, `certificates`, `server`, `clients`, `memory`, `patience`,
+//! `negotiation`, `connection`, `busy_poll`, `job`, `batch`, `zeroes`, `peer`, `pool`, `buffers`, `background`, `load`.
 #![forbid(unsafe_code)]
 
 mod background;
