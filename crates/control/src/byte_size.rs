@@ -19,7 +19,7 @@ pub struct ByteSize(
 
 impl ByteSize {
     /// How one is written, for errors.
-    pub const FORM: &str = "a number of bytes, or one with K, M, G or T, as in 10G or 1.5G";
+    pub const FORM: &str = "a number of bytes, or one with K, M, G, T or P, as in 10G or 1.5G";
 }
 
 const UNITS: [&str; 6] = ["", "K", "M", "G", "T", "P"];
