@@ -1,4 +1,5 @@
-//! The program `homing`: the only place that prints, reads arguments and exits.
+//! The program `homing`: the only place that prints results, reads arguments and exits. (Libraries write to standard
+//! error what nobody else could tell: a stall that nobody listens for, or why the process has to end.)
 #![forbid(unsafe_code)]
 
 mod announce;
