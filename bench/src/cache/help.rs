@@ -15,8 +15,8 @@ What is measured:
     memory           resident memory for each entry, after 3 million keys went through 1M entries
 
   Each with 1 and 2 threads, and with 16 where there are as many CPUs. Caches are as they come, with
-  the policy, the hasher and the locks that one gets without asking. All of it takes about 40 minutes
-  on two CPUs; --workloads read --rounds 3 takes 10.
+  the policy, the hasher and the locks that one gets without asking. All of it takes about 40
+  minutes on two CPUs; --workloads read --rounds 3 takes 10.
 
 How to read it:
   CPU ns/op   CPU time of the whole process, the reading of the requests included. The steadiest
@@ -41,9 +41,10 @@ What noise does:
   are medians; where the least and the greatest are far apart, trust ratios of the same run only.
   Others on the machine take from the caches of its CPU: CPU time grows as well. Where they leave
   too few CPUs for all threads, these take turns and are no longer in each other's way: CPU time
-  falls. Such a cell is measured up to three times, and the least disturbed counts. The report says
-  how busy others were. Hits are exact with one thread, as far as the peer's hasher is the same each time,
-  and as good as that with more. Ctrl-C ends the run and tells what was measured until then.
+  falls. Such a cell is measured up to three times, and the least disturbed counts. The report
+  says how busy others were. Hits are exact with one thread, as far as the peer's hasher is the
+  same each time, and as good as that with more. Ctrl-C ends the run and tells what was measured
+  until then.
 
 Examples:
   homing-bench cache --workloads read --threads 1

@@ -50,8 +50,9 @@ pub(crate) struct FsyncArgs {
 
 const HELP: &str = "\
 What is measured: so many new files are written and closed, which leaves them in memory. Then the
-clock starts: each is opened, made durable and closed again (for syncfs one for each issuer is). Every round does this with each strategy
-and number of issuers in turn, in another order; the figures are medians over the rounds.
+clock starts: each is opened, made durable and closed again (for syncfs one for each issuer is).
+Every round does this with each strategy and number of issuers in turn, in another order; the
+figures are medians over the rounds.
 
 Strategies:
   serial        each issuer calls fsync of one of its files after the other
@@ -61,13 +62,14 @@ Strategies:
   homing-many   each issuer awaits one Durable::fsync_many of all its files
 
 The published experiment (D. Chinner, 29 October 2015, XFS on an SSD) stands beside: its sync is
-serial, its async is homing. Its aggregation is of the journal's writes, ours of the device's flushes,
-of which a new file may take two. homing lab run aio-fsync simulates it; homing-bench fsync measures
-more peers and loads, on slower disks, too.
+serial, its async is homing. Its aggregation is of the journal's writes, ours of the device's
+flushes, of which a new file may take two. homing lab run aio-fsync simulates it; homing-bench
+fsync measures more peers and loads, on slower disks, too.
 
-It is the filesystem below DIR that is measured: on tmpfs a sync does nothing, and shows nothing. With
-the defaults a disk that takes 1 ms for a sync is busy for some minutes. After Ctrl-C nothing
-more is begun; what is under way is awaited, the files are removed, and the rounds that have ended are printed.
+It is the filesystem below DIR that is measured: on tmpfs a sync does nothing, and shows nothing.
+With the defaults a disk that takes 1 ms for a sync is busy for some minutes. After Ctrl-C nothing
+more is begun; what is under way is awaited, the files are removed, and the rounds that have ended
+are printed.
 
 Examples:
   homing lab run fsync --dir .
@@ -75,10 +77,11 @@ Examples:
   homing lab run fsync --dir /srv --size 64K --rounds 5
   homing lab run fsync --dir /srv --json | jq -r '[.strategy, .issuers, .files_per_s] | @tsv'
 
-With --json a row has strategy, issuers, files_per_s (with files_per_s_min and files_per_s_max), p50_us
-and p99_us (from asking for a file's sync to knowing of its end; what is asked for together ends
-together), device_writes, device_flushes (of the whole partition and disk, whoever asked; null where the filesystem has no device of its own, such as
-tmpfs and overlays), aggregation (files for each flush) and cpu_s (of this process).";
+With --json a row has strategy, issuers, files_per_s (with files_per_s_min and files_per_s_max),
+p50_us and p99_us (from asking for a file's sync to knowing of its end; what is asked for together
+ends together), device_writes, device_flushes (of the whole partition and disk, whoever asked; null
+where the filesystem has no device of its own, such as tmpfs and overlays), aggregation (files for
+each flush) and cpu_s (of this process).";
 
 fn size(text: &str) -> Result<ByteSize, String> {
     let size: ByteSize = text.parse()?;

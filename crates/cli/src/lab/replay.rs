@@ -30,8 +30,8 @@ pub(crate) struct ReplayArgs {
 
 const EXAMPLES: &str = "\
 Each decision is made again from the answers that it was made from then, by the same code that the
-runtime and the simulator use. That one comes out in another way says that a rule has changed since; it
-is an error, so that a script notices.
+runtime and the simulator use. That one comes out in another way says that a rule has changed
+since; it is an error, so that a script notices.
 
 Examples:
   homing wq record --socket disk.control -o decisions.jsonl

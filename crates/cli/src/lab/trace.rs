@@ -107,9 +107,9 @@ impl TraceType {
     }
 }
 
-const EXAMPLES: &str = r#"A trace is a CTR1 container or text, plain or compressed with zstd. Each access is to one page, and a hit
-if the cache holds it. I/O is what a disk below would have to do: reads that miss, and dirty pages
-that are written back, when they are evicted or at the end.
+const EXAMPLES: &str = r#"A trace is a CTR1 container or text, plain or compressed with zstd. Each access is to one page,
+and a hit if the cache holds it. I/O is what a disk below would have to do: reads that miss, and
+dirty pages that are written back, when they are evicted or at the end.
 
 Examples:
   homing lab trace oltp.ctr.zst --size 5%              one policy, one size
@@ -123,7 +123,8 @@ Examples:
   homing lab trace a.log -t csv --obj-id-col 2         the second column; no header
   homing lab trace --list                              the policies
 
-Keys in text are numbers or any words; all its accesses are reads. Of CSV, fields up to the key may not be quoted.
+Keys in text are numbers or any words; all its accesses are reads. Of CSV, fields up to the key
+may not be quoted.
 
 CTR1 is little-endian: b"CTR1", a u32 version (1), a u64 number of records, and these: a u64 page,
 a u32 run (accesses to so many pages from it on), u16 flags (1: a write), a u16 tenant (0).
