@@ -137,7 +137,8 @@ Examples:
 
 Each image is an export named after its file: disk.img is served as \"disk\". The first also
 answers to the empty name. Containers are LUKS2 and open with cryptsetup; ones made by cryptsetup
-open here. Ctrl-C, SIGTERM or SIGHUP stops the server after making everything durable.
+open here, if they have AES-256 in XTS and no integrity tags. Ctrl-C, SIGTERM or SIGHUP stops the
+server after making everything durable.
 HOMING_LOG=debug tells more on standard error.";
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
