@@ -167,9 +167,9 @@ impl Core {
         for shard in &self.shards {
             loop {
                 let mut table = shard.write();
+                let Some(local) = table.known_local(&file.group) else { break };
                 let frames = Self::frames_in(&table, file.number, &pages);
                 let moving = Flags::LOADING.or(Flags::UNWRITTEN);
-                let Some(local) = table.known_local(&file.group) else { break };
                 let (stay, go): (Vec<_>, Vec<_>) =
                     frames.into_iter().partition(|&frame| table.flags(frame).has(moving));
                 let has_freed = !go.is_empty();

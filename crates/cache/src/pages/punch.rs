@@ -14,6 +14,9 @@ use super::shard::Shard;
 use super::table::Table;
 use super::write::Busy;
 
+/// Frames that are looked at in turn in the time that it takes to find a page, or fewer.
+const LOOKUP: u64 = 8;
+
 /// Pages of a shard that are kept from being written back.
 struct Claimed<'a> {
     shard: &'a Shard,
@@ -182,7 +185,8 @@ impl Core {
 
     /// Frames with pages of a range of a file.
     pub(super) fn frames_in(table: &Table, file: u16, pages: &Range<u64>) -> Vec<u32> {
-        if pages.end - pages.start < table.used() as u64 {
+        // Where few are used, those that are not are looked at, too.
+        if (pages.end - pages.start).saturating_mul(LOOKUP) < table.frame_count() as u64 {
             let found = pages.clone().map(|page| table.find(Key::new(file, page)));
             return found.flatten().map(|(frame, _)| frame).collect();
         }

@@ -186,7 +186,9 @@ impl Table {
 
     /// The groups of which pages are nominated.
     pub(super) fn nominators(&self) -> impl Iterator<Item = &Arc<GroupState>> {
-        self.locals.iter().filter(|local| local.nominated > 0).map(|local| &local.group)
+        // Each request asks, however many groups there are: mostly there are none.
+        let locals = if self.nominated.is_empty() { &[] } else { &*self.locals };
+        locals.iter().filter(|local| local.nominated > 0).map(|local| &local.group)
     }
 
     /// Whether pages are nominated: of any group, or of this one, which may be gone, and its number another's.
