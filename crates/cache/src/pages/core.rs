@@ -184,6 +184,7 @@ impl Core {
     /// Counts a page that was used past the cache. Time passes by that, too: what keeps others out
     /// would else do so for ever.
     pub(super) fn bypassed(&self, shard: &Shard, file: &FileState) {
+        Counters::add(&file.group.counters.misses, 1);
         Counters::add(&file.group.counters.bypasses, 1);
         self.passed(shard, 1);
     }

@@ -437,8 +437,8 @@ impl CachedFile {
     /// Makes durable what was written to a range by writes that have returned.
     ///
     /// An error of writing back since the last flush is told of, too, once, if this range was meant
-    /// or not: what could not be written is still dirty, and the next flush tries again. Not that there was no room, where
-    /// there is by now.
+    /// or not: what could not be written is still dirty, and the next flush tries again. Not that there was no room: a
+    /// flush finds that out for what it writes itself, and what it does not is still in the cache.
     pub fn flush(&self, offset: u64, length: u64) -> Result<(), FileError> {
         let (core, file) = self.parts();
         Core::check_range(file, offset, length)?;

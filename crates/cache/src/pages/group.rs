@@ -118,8 +118,8 @@ pub struct GroupStats {
     pub misses: u64,
     /// Of the misses that were put in, those of pages remembered from before: evicted, or declined.
     pub refaults: u64,
-    /// Pages read or written past the cache, since no frame could be had, or since what is dirty cannot be
-    /// written.
+    /// Of the misses, pages read or written past the cache, since no frame could be had, or since what is dirty
+    /// cannot be written.
     pub bypasses: u64,
     /// Of the misses, pages that were not worth the frames of others: they were read past the cache.
     pub declined: u64,

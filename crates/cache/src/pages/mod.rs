@@ -1,7 +1,7 @@
 //! Pages of files and volumes in memory, with write-back.
 //!
 //! A [`PageCache`] has so many bytes, and takes no more: frames for pages, what is known of each, and
-//! what is remembered of pages that left. Files are opened for a [`Group`]; groups share the memory,
+//! what is remembered of pages that left. Open files come on top, some 1.4 KB each. Files are opened for a [`Group`]; groups share the memory,
 //! with limits to what others can take from them. Which page goes is the default policy's choice
 //! ([`homing_mglru::density`]).
 //!
