@@ -13,7 +13,7 @@ use crate::clock::nanoseconds;
 use crate::shared::Shared;
 
 /// Those of `module`, and whether they can be set.
-const MODULE: [(&str, bool); 8] = [
+const MODULE: [(&str, bool); 9] = [
     ("cpu_intensive_thresh_us", true),
     ("cpumask", false),
     ("decisions", false),
@@ -21,6 +21,7 @@ const MODULE: [(&str, bool); 8] = [
     ("features", true),
     ("record_decisions", true),
     ("stalls", false),
+    ("threads_refused", false),
     ("watchdog_thresh", true),
 ];
 
@@ -67,6 +68,7 @@ fn module(shared: &Shared, name: &str) -> Option<String> {
         "cpu_intensive_thresh_us" => settings.cpu_intensive_ns.load(Ordering::Relaxed) / 1000,
         "watchdog_thresh" => return Some(seconds(settings.watchdog_ns.load(Ordering::Relaxed))),
         "stalls" => shared.stalls.load(Ordering::Relaxed),
+        "threads_refused" => shared.crew.refused.load(Ordering::Relaxed),
         "cpumask" => return Some(shared.dispatch.active().to_string()),
         "default_affinity_scope" => return Some(shared.workqueues.default_scope().to_string()),
         "features" => return Some(shared.dispatch.features().to_string()),

@@ -181,10 +181,19 @@ fn counters_tell_what_has_happened() {
     queue.flush();
     let tree = runtime.attributes();
     let counters = tree.get("workqueue/q/counters").unwrap();
-    for line in ["queued 10", "completed 10", "infl 0", "inactive 0", "mayday -", "cm_wakeup -"] {
+    for line in [
+        "queued 10",
+        "completed 10",
+        "infl 0",
+        "inactive 0",
+        "blocked 0",
+        "mayday -",
+        "cm_wakeup -",
+    ] {
         assert!(counters.lines().any(|known| known == line), "{line} is not in {counters}");
     }
     assert!(tree.get("workqueue/q/active").unwrap().starts_with("N0 0/1 0"));
+    assert_eq!(tree.get("module/threads_refused").unwrap(), "0");
     queue.destroy();
     assert!(tree.get("workqueue/q/counters").is_err(), "it is gone");
 }

@@ -164,6 +164,7 @@ fn counters(state: &WorkqueueState, counters: &Counters) -> String {
         ("inactive", Some(inactive)),
         ("cpu_time_ns", Some(counters.cpu_time_ns)),
         ("cpu_intensive", Some(counters.cpu_intensive)),
+        ("blocked", Some(counters.blocked)),
         ("cm_wakeup", per_cpu.then_some(counters.blocked + counters.cpu_intensive)),
         ("repatriated", (!per_cpu).then_some(counters.repatriated)),
         ("mayday", reclaim(counters.mayday)),
