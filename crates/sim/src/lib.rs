@@ -46,5 +46,5 @@ pub use presets::{PRESETS, Preset};
 pub use rng::Rng;
 pub use workloads::{
     Build, CryptLoad, DmCrypt, GroupCommit, GroupCommitReport, IssuerPlaces, Items, Pairs, Report,
-    Tenants, TenantsReport,
+    Tenants, TenantsReport, Trial,
 };

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use homing_sched::Affinity;
 use homing_sim::{
     Broken, Costs, CryptLoad, DmCrypt, HomingSettings, HostModel, KernelSettings, Policy, Preset,
-    Report, Rules,
+    Report, Rules, Trial,
 };
 use homing_topology::{Machine, Scope};
 
@@ -13,7 +13,8 @@ fn run(machine: &Machine, model: HostModel, policy: Policy, load: CryptLoad, see
     let rules = Rules::new(model, machine.cpus().len());
     let (warm_up_ns, measured_ns) = (50_000_000, 200_000_000);
     let run = DmCrypt { load, policy, warm_up_ns, measured_ns };
-    run.run(machine, &Costs::default(), &rules, seed, &AtomicBool::new(false)).unwrap()
+    let (costs, stop) = (&Costs::default(), &AtomicBool::new(false));
+    run.run(&Trial { machine, costs, rules: &rules, seed, stop }).unwrap()
 }
 
 fn ryzen() -> Machine {
@@ -47,7 +48,8 @@ fn a_run_that_is_stopped_tells_nothing() {
     // Longer than anybody waits.
     let (warm_up_ns, measured_ns) = (1_000_000_000_000, 1);
     let run = DmCrypt { load: CryptLoad::published(8), policy, warm_up_ns, measured_ns };
-    assert_eq!(run.run(&ryzen(), &Costs::default(), &rules, 1, &AtomicBool::new(true)), None);
+    let (machine, costs, stop) = (&ryzen(), &Costs::default(), &AtomicBool::new(true));
+    assert_eq!(run.run(&Trial { machine, costs, rules: &rules, seed: 1, stop }), None);
 }
 
 /// Work conservation: what waits beside an idle CPU is fetched soon, and nobody sleeps on.

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use homing::{JoinHandle, Runtime, Workqueue};
-use homing_sim::{Cost, Costs, HomingSettings, HostModel, Items, Policy, Rules, Source};
+use homing_sim::{Cost, Costs, HomingSettings, HostModel, Items, Policy, Rules, Source, Trial};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::{Cell, Key, NamedMachine, Plan, common, named};
@@ -49,7 +49,9 @@ pub(super) fn cells(plan: &Plan) -> Vec<Cell> {
             let real = setup.clone();
             cells.push(Cell::new(key("simulated", seed), move |stop| {
                 let rules = Rules::new(HostModel::Cfs, topology.cpus().len());
-                setup.run(&topology, &costs(), &rules, seed, stop).as_ref().map(common)
+                let (machine, costs) = (&topology, &costs());
+                let trial = Trial { machine, costs, rules: &rules, seed, stop };
+                setup.run(&trial).as_ref().map(common)
             }));
             let run = move || run_really(&real, measured).unwrap_or_default();
             cells.push(Cell::alone(key("real", seed), run));

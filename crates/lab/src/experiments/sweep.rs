@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use homing_sim::{
     Build, Costs, CryptLoad, DmCrypt, Flags, GroupCommit, HomingSettings, HostModel,
-    KernelSettings, MemoryModel, Pairs, Policy, Rules, SwQueue, Tenants,
+    KernelSettings, MemoryModel, Pairs, Policy, Rules, SwQueue, Tenants, Trial,
 };
 
 use super::{MachineSet, NamedMachine, Plan};
@@ -82,24 +82,25 @@ fn model() -> String {
     const WARM_UP_NS: u64 = 2_000_000;
     const MEASURED_NS: u64 = 20_000_000;
     const NOT_STOPPED: &str = "nobody stops it";
-    let goes_on = AtomicBool::new(false);
     let machine = homing_sim::Machine::from_grid_siblings_last("1x2x2x2").expect("it is a grid");
+    let (costs, plain) = (Costs::default(), Rules::new(HostModel::Cfs, 8));
+    let goes_on = AtomicBool::new(false);
+    let trial = |rules| Trial { machine: &machine, costs: &costs, rules, seed: 1, stop: &goes_on };
     let homing = HomingSettings { hand_off: false, auto: true, ..HomingSettings::default() };
     let [system, ..] = KernelSettings::PUBLISHED;
     let policies = [Policy::Kernel(system), Policy::Homing(homing)];
     let reports = policies.map(|policy| {
         let load = CryptLoad::published(2);
         let run = DmCrypt { load, policy, warm_up_ns: WARM_UP_NS, measured_ns: MEASURED_NS };
-        run.run(&machine, &Costs::default(), &Rules::new(HostModel::Cfs, 8), 1, &goes_on)
-            .expect(NOT_STOPPED)
+        run.run(&trial(&plain)).expect(NOT_STOPPED)
     });
     let swqueue = Some(SwQueue::Sharded(2));
-    let rules = Rules { swqueue, sis_node: true, ..Rules::new(HostModel::Cfs, 8) };
+    let rules = Rules { swqueue, sis_node: true, ..plain.clone() };
     let build = Build { warm_up_ns: WARM_UP_NS, measured_ns: MEASURED_NS, ..Build::new(8) };
     let pairs = Pairs { warm_up_ns: WARM_UP_NS, measured_ns: MEASURED_NS, ..Pairs::new(8) };
     let wakequeue = [
-        build.run(&machine, &Costs::default(), &rules, 1, &goes_on).expect(NOT_STOPPED),
-        pairs.run(&machine, &Costs::default(), &rules, 1, &goes_on).expect(NOT_STOPPED),
+        build.run(&trial(&rules)).expect(NOT_STOPPED),
+        pairs.run(&trial(&rules)).expect(NOT_STOPPED),
     ];
     let commits = GroupCommit::published(1, false).run(MEASURED_NS, 1);
     let tenants = [MemoryModel::Kernel(Flags::V8), MemoryModel::HitDensity].map(|model| {

@@ -1,6 +1,6 @@
 //! The shared wakequeue: request and response, and a build.
 
-use homing_sim::{Build, Costs, HostModel, Pairs, Rules, SwQueue};
+use homing_sim::{Build, Costs, HostModel, Pairs, Rules, SwQueue, Trial};
 
 use super::{Cell, Key, NamedMachine, Plan, common};
 
@@ -53,8 +53,9 @@ pub(super) fn pairs(plan: &Plan) -> Vec<Cell> {
                     cells.push(Cell::new(key, move |stop| {
                         let rules = Rules { swqueue, ..Rules::new(HostModel::Cfs, cpus) };
                         let load = Pairs { measured_ns, ..Pairs::new(count) };
-                        let (machine, costs) = (&machine.machine, Costs::default());
-                        let report = load.run(machine, &costs, &rules, seed, stop)?;
+                        let (machine, costs) = (&machine.machine, &Costs::default());
+                        let trial = Trial { machine, costs, rules: &rules, seed, stop };
+                        let report = load.run(&trial)?;
                         let busy_ns = report.cpu_us * 1e3 * report.rate * measured_ns as f64 / 1e9;
                         let mut values = common(&report);
                         let share = report.host.lock_wait_ns as f64 * 100.0 / busy_ns.max(1.0);
@@ -87,8 +88,9 @@ pub(super) fn builds(plan: &Plan) -> Vec<Cell> {
                 cells.push(Cell::new(key, move |stop| {
                     let rules = Rules { swqueue, sis_node, ..Rules::new(HostModel::Cfs, cpus) };
                     let load = Build { measured_ns, ..Build::new(cpus) };
-                    let (machine, costs) = (&machine.machine, Costs::default());
-                    load.run(machine, &costs, &rules, seed, stop).as_ref().map(common)
+                    let (machine, costs) = (&machine.machine, &Costs::default());
+                    let trial = Trial { machine, costs, rules: &rules, seed, stop };
+                    load.run(&trial).as_ref().map(common)
                 }));
             }
         }

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use homing_sim::{
     Affinity, Costs, CryptLoad, DmCrypt, Features, HomingSettings, HostModel, IssuerPlaces,
-    KernelSettings, Policy, Rules, Scope, Ssd,
+    KernelSettings, Policy, Rules, Scope, Ssd, Trial,
 };
 
 use super::{Cell, Key, NamedMachine, Plan, common};
@@ -85,7 +85,8 @@ impl CryptRun {
             warm_up_ns: self.warm_up_ns,
             measured_ns: self.measured_ns,
         };
-        let report = run.run(&self.machine.machine, &self.costs, &rules, self.seed, stop)?;
+        let (machine, costs, seed) = (&self.machine.machine, &self.costs, self.seed);
+        let report = run.run(&Trial { machine, costs, rules: &rules, seed, stop })?;
         let mut values = common(&report);
         let mib = self.load.bytes as f64 / f64::from(1 << 20);
         values.insert("mib_s".to_owned(), report.rate * mib);

@@ -1,15 +1,10 @@
 //! A build: as many compilers at a time as there are CPUs, each of which computes and now and then
 //! waits for a moment: `make -j$(nproc)`.
 
-use std::sync::atomic::AtomicBool;
-
-use homing_topology::Machine;
-
-use super::{Before, Report};
+use super::{Before, Report, Trial};
 use crate::agenda::Ns;
-use crate::costs::Costs;
 use crate::geometry::CpuIndex;
-use crate::host::{Host, Kind, Model, Rules, Step, ThreadId};
+use crate::host::{Host, Kind, Model, Step, ThreadId};
 
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,17 +57,10 @@ impl Build {
 
     /// Runs it: the rate is milliseconds of computing done a second. `None` where `stop` was set
     /// before it ended.
-    pub fn run(
-        &self,
-        machine: &Machine,
-        costs: &Costs,
-        rules: &Rules,
-        seed: u64,
-        stop: &AtomicBool,
-    ) -> Option<Report> {
-        let mut host = Host::new(machine, costs.clone(), rules.clone(), seed);
+    pub fn run(&self, trial: &Trial<'_>) -> Option<Report> {
+        let mut host = trial.host();
         let cpus = host.geometry().len();
-        let all = *machine.online();
+        let all = *trial.machine.online();
         let threads = (0..self.jobs).map(|number| host.spawn(Kind::Issuer, number % cpus, all));
         let threads: Vec<ThreadId> = threads.collect();
         for number in 0..self.jobs {
@@ -90,10 +78,10 @@ impl Build {
             done_ns: vec![0; self.jobs],
             length_ns: vec![0; self.jobs],
         };
-        host.run(&mut run, self.warm_up_ns, stop)?;
+        host.run(&mut run, self.warm_up_ns, trial.stop)?;
         let before = Before::of(&mut host);
         let done_before: Ns = run.done_ns.iter().sum();
-        host.run(&mut run, self.warm_up_ns + self.measured_ns, stop)?;
+        host.run(&mut run, self.warm_up_ns + self.measured_ns, trial.stop)?;
         let done_ns = run.done_ns.iter().sum::<Ns>() - done_before;
         Some(before.report(&mut host, done_ns / 1_000_000, &mut []))
     }

@@ -16,13 +16,12 @@ use std::sync::atomic::AtomicBool;
 use homing_sched::HandOff;
 use homing_topology::Machine;
 
-use super::{Before, Report};
+use super::{Before, Report, Trial};
 use crate::agenda::Ns;
-use crate::costs::Costs;
 use crate::crew::{CREW_TOKEN, Crew, Item, Next, Policy};
 use crate::device::Ssd;
 use crate::geometry::CpuIndex;
-use crate::host::{Host, Kind, Model, Rules, Step, ThreadId};
+use crate::host::{Host, Kind, Model, Step, ThreadId};
 
 /// Where issuers begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,23 +164,16 @@ const SUBMIT_NS: Ns = 2_000;
 
 impl DmCrypt {
     /// Runs it; `None` where `stop` was set before it ended.
-    pub fn run(
-        &self,
-        machine: &Machine,
-        costs: &Costs,
-        rules: &Rules,
-        seed: u64,
-        stop: &AtomicBool,
-    ) -> Option<Report> {
-        let mut host = Host::new(machine, costs.clone(), rules.clone(), seed);
-        let crew = Crew::new(&self.policy, &mut host, machine);
-        let mut run = Run::new(&self.load, crew, &mut host, machine);
-        let began_ns = self.warm_up(&mut host, &mut run, stop)?;
+    pub fn run(&self, trial: &Trial<'_>) -> Option<Report> {
+        let mut host = trial.host();
+        let crew = Crew::new(&self.policy, &mut host, trial.machine);
+        let mut run = Run::new(&self.load, crew, &mut host, trial.machine);
+        let began_ns = self.warm_up(&mut host, &mut run, trial.stop)?;
         let before = Before::of(&mut host);
         let (crew_before, done_before) = (run.crew.counts(), run.done);
         let inline_before = run.inline;
         run.measuring = true;
-        host.run(&mut run, began_ns + self.measured_ns, stop)?;
+        host.run(&mut run, began_ns + self.measured_ns, trial.stop)?;
         let report = before.report(&mut host, run.done - done_before, &mut run.latencies);
         let inline = run.inline - inline_before;
         Some(Report { crew: run.crew.counts().since(&crew_before), inline, ..report })

@@ -2,15 +2,11 @@
 //! can really run beside it.
 
 use std::collections::VecDeque;
-use std::sync::atomic::AtomicBool;
 
-use homing_topology::Machine;
-
-use super::{Before, Report};
+use super::{Before, Report, Trial};
 use crate::agenda::Ns;
-use crate::costs::Costs;
 use crate::crew::{CREW_TOKEN, Crew, Item, Next, Policy};
-use crate::host::{Host, Kind, Model, Rules, Step, ThreadId};
+use crate::host::{Host, Kind, Model, Step, ThreadId};
 
 /// See the module.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,18 +47,11 @@ struct Run<'a> {
 
 impl Items {
     /// Runs it; `None` where `stop` was set before it ended.
-    pub fn run(
-        &self,
-        machine: &Machine,
-        costs: &Costs,
-        rules: &Rules,
-        seed: u64,
-        stop: &AtomicBool,
-    ) -> Option<Report> {
-        let mut host = Host::new(machine, costs.clone(), rules.clone(), seed);
-        let crew = Crew::new(&self.policy, &mut host, machine);
+    pub fn run(&self, trial: &Trial<'_>) -> Option<Report> {
+        let mut host = trial.host();
+        let crew = Crew::new(&self.policy, &mut host, trial.machine);
         let cpus = host.geometry().len();
-        let all = *machine.online();
+        let all = *trial.machine.online();
         let issuers = (0..self.issuers).map(|number| Issuer {
             thread: host.spawn(Kind::Issuer, number % cpus, all),
             on_way: VecDeque::new(),
@@ -84,10 +73,10 @@ impl Items {
             running: Vec::new(),
             done: 0,
         };
-        host.run(&mut run, self.warm_up_ns, stop)?;
+        host.run(&mut run, self.warm_up_ns, trial.stop)?;
         let before = Before::of(&mut host);
         let (crew_before, done_before) = (run.crew.counts(), run.done);
-        host.run(&mut run, self.warm_up_ns + self.measured_ns, stop)?;
+        host.run(&mut run, self.warm_up_ns + self.measured_ns, trial.stop)?;
         let report = before.report(&mut host, run.done - done_before, &mut []);
         Some(Report { crew: run.crew.counts().since(&crew_before), ..report })
     }

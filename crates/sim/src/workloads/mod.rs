@@ -14,9 +14,35 @@ pub use items::Items;
 pub use pairs::Pairs;
 pub use tenants::{Tenants, TenantsReport};
 
+use std::sync::atomic::AtomicBool;
+
+use homing_topology::Machine;
+
 use crate::agenda::Ns;
+use crate::costs::Costs;
 use crate::crew::CrewCounts;
-use crate::host::{Host, HostCounts};
+use crate::host::{Host, HostCounts, Rules};
+
+/// One run of a workload: where, and until when at most.
+#[derive(Clone, Copy, Debug)]
+pub struct Trial<'a> {
+    /// The machine,
+    pub machine: &'a Machine,
+    /// what things cost there,
+    pub costs: &'a Costs,
+    /// and how its scheduler behaves.
+    pub rules: &'a Rules,
+    /// The same seed gives the same run.
+    pub seed: u64,
+    /// Once set, the run ends with nothing.
+    pub stop: &'a AtomicBool,
+}
+
+impl Trial<'_> {
+    fn host(&self) -> Host {
+        Host::new(self.machine, self.costs.clone(), self.rules.clone(), self.seed)
+    }
+}
 
 /// What a run amounts to. Rates are over the time that was measured.
 #[derive(Clone, Debug, Default, PartialEq)]

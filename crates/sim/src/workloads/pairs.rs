@@ -1,14 +1,9 @@
 //! Requests and responses of many pairs, each of a client and a server that mostly wait for each
 //! other: netperf's `UDP_RR` on the loopback device.
 
-use std::sync::atomic::AtomicBool;
-
-use homing_topology::Machine;
-
-use super::{Before, Report};
+use super::{Before, Report, Trial};
 use crate::agenda::Ns;
-use crate::costs::Costs;
-use crate::host::{Host, Kind, Model, Rules, Step, ThreadId};
+use crate::host::{Host, Kind, Model, Step, ThreadId};
 
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,19 +38,12 @@ impl Pairs {
     }
 
     /// Runs it; `None` where `stop` was set before it ended.
-    pub fn run(
-        &self,
-        machine: &Machine,
-        costs: &Costs,
-        rules: &Rules,
-        seed: u64,
-        stop: &AtomicBool,
-    ) -> Option<Report> {
-        let mut host = Host::new(machine, costs.clone(), rules.clone(), seed);
+    pub fn run(&self, trial: &Trial<'_>) -> Option<Report> {
+        let mut host = trial.host();
         let cpus = host.geometry().len();
         let count = self.pairs * 2;
         let spread = |number: usize| number * cpus / count % cpus;
-        let all = *machine.online();
+        let all = *trial.machine.online();
         let threads = (0..count).map(|number| host.spawn(Kind::Issuer, spread(number), all));
         let threads: Vec<ThreadId> = threads.collect();
         let mut inbox = vec![0; count];
@@ -74,11 +62,11 @@ impl Pairs {
             latencies_ns: Vec::new(),
             measuring: false,
         };
-        host.run(&mut run, self.warm_up_ns, stop)?;
+        host.run(&mut run, self.warm_up_ns, trial.stop)?;
         let before = Before::of(&mut host);
         let done_before = run.done;
         run.measuring = true;
-        host.run(&mut run, self.warm_up_ns + self.measured_ns, stop)?;
+        host.run(&mut run, self.warm_up_ns + self.measured_ns, trial.stop)?;
         Some(before.report(&mut host, run.done - done_before, &mut run.latencies_ns))
     }
 }
