@@ -15,7 +15,6 @@ mod nbd;
 mod page;
 mod procfs;
 mod progress;
-mod size;
 mod spread;
 mod stopwatch;
 mod tool;

@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use clap::Args;
+use homing::control::ByteSize;
 use tempfile::TempDir;
 
 use self::cell::Outcome;
@@ -31,7 +32,6 @@ use crate::interrupt::Interrupt;
 use crate::machine::Machine;
 use crate::page::Form;
 use crate::progress::bar;
-use crate::size;
 
 pub(crate) use self::cell::{Cell, run_cell};
 pub(crate) use self::help::HELP;
@@ -52,14 +52,14 @@ pub(crate) struct Options {
     #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
     dir: PathBuf,
     /// Bytes of the cache.
-    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size::parse)]
-    memory: u64,
+    #[arg(long, value_name = "SIZE", default_value = "256M")]
+    memory: ByteSize,
     /// Bytes of the reader's file [default: twice the memory].
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
-    reader_set: Option<u64>,
+    #[arg(long, value_name = "SIZE")]
+    reader_set: Option<ByteSize>,
     /// Bytes of the dirty tenant's working set [default: three fifths of the memory].
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
-    dirty_set: Option<u64>,
+    #[arg(long, value_name = "SIZE")]
+    dirty_set: Option<ByteSize>,
     /// How many in a hundred of the dirty tenant's operations write.
     #[arg(long, value_name = "PERCENT", default_value_t = 50,
           value_parser = clap::value_parser!(u8).range(..=100))]
@@ -129,10 +129,10 @@ impl Options {
             self.seconds
         );
         ensure!(
-            self.memory >= MEMORY_MIN,
+            self.memory.0 >= MEMORY_MIN,
             "--memory {} cannot be used: it must be at least {}",
             self.memory,
-            size::show(MEMORY_MIN)
+            ByteSize(MEMORY_MIN)
         );
         let threads = self.threads.unwrap_or(cpus);
         let most = threads.saturating_mul(self.reader_depth.iter().copied().max().unwrap_or(1));
@@ -141,17 +141,18 @@ impl Options {
             "--threads {threads} and --reader-depth cannot be used: they must be 1 and more, and \
              their product at most 4096"
         );
-        let whole = |set: Option<u64>, default: u64, option: &str| {
-            let set = set.unwrap_or(default) / PAGE * PAGE;
+        let memory = self.memory.0;
+        let whole = |set: Option<ByteSize>, default: u64, option: &str| {
+            let set = set.map_or(default, |set| set.0) / PAGE * PAGE;
             ensure!(set > 0, "{option} cannot be used: it must be a page or more");
             Ok(set)
         };
         Ok(Setup {
             rounds: self.rounds,
             seconds: self.seconds,
-            memory: self.memory,
-            reader_set: whole(self.reader_set, 2 * self.memory, "--reader-set")?,
-            dirty_set: whole(self.dirty_set, self.memory * 3 / 5, "--dirty-set")?,
+            memory,
+            reader_set: whole(self.reader_set, 2 * memory, "--reader-set")?,
+            dirty_set: whole(self.dirty_set, memory * 3 / 5, "--dirty-set")?,
             threads,
             writes: self.writes,
             dir: self.dir.display().to_string(),
@@ -169,7 +170,7 @@ fn make_files(dir: &Path, reader_set: u64, dirty_set: u64) -> anyhow::Result<Tem
         for at in (0..size).step_by(block.len()) {
             let count = (size - at).min(block.len() as u64);
             let written = file.write_all(&block[..count as usize]);
-            written.with_context(|| format!("no {} in {}", size::show(size), dir.display()))?;
+            written.with_context(|| format!("no {} in {}", ByteSize(size), dir.display()))?;
         }
     }
     Ok(folder)

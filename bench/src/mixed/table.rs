@@ -1,11 +1,11 @@
 //! The report as text: a table for each load, for a terminal or as Markdown, and the published one.
 
 use comfy_table::{CellAlignment, Table, presets};
+use homing::control::ByteSize;
 
 use super::report::{Comparison, Line, Report};
 use super::row::{Case, PUBLISHED};
 use crate::page::{Form, TERMINAL, end, section};
-use crate::size;
 use crate::spread::{Spread, figure};
 
 const LEGEND: [&str; 6] = [
@@ -27,7 +27,7 @@ const LEGEND: [&str; 6] = [
 /// The whole report.
 pub(crate) fn render(report: &Report, form: Form) -> String {
     let setup = &report.setup;
-    let [memory, reader, dirty] = [setup.memory, setup.reader_set, setup.dirty_set].map(size::show);
+    let [memory, reader, dirty] = [setup.memory, setup.reader_set, setup.dirty_set].map(ByteSize);
     let mut text = format!(
         "{}.\n{} round{} of {} s for each cell. {memory} of memory; the reader reads 4 KiB at random \
          from {reader}, the dirty tenant uses {dirty}, and {} in a hundred of its operations write. \

@@ -62,7 +62,7 @@ pub(crate) fn run(options: &CopyOptions) -> anyhow::Result<()> {
     let dir = exports.folder()?;
     let interrupt = Interrupt::install()?;
     let folder = temporary_in(&dir)?;
-    let mut preparation = Preparation::new(folder.path(), exports.size)?;
+    let mut preparation = Preparation::new(folder.path(), exports.size.0)?;
     preparation.write_passphrase()?;
     let found = preparation.find(&exports.homing()?);
     // A cache that holds all of it is another matter, and so is a disk.
@@ -103,13 +103,13 @@ pub(crate) fn run(options: &CopyOptions) -> anyhow::Result<()> {
                     .with_context(|| format!("{name} last said: {}", started[0].1.last_words()))?;
                     let seconds = began.elapsed().as_secs_f64();
                     let took = Times::read(&started, 0)? - before;
-                    let gib = exports.size as f64 / GIB;
+                    let gib = exports.size.0 as f64 / GIB;
                     cells.push(Cell {
                         round,
                         server: server.kind,
                         tls,
                         into,
-                        mib_per_s: exports.size as f64 / MIB / seconds,
+                        mib_per_s: exports.size.0 as f64 / MIB / seconds,
                         server_cpu_s_per_gib: took.server / gib,
                         client_cpu_s_per_gib: took.children / gib,
                         others_percent: took.others_percent(),

@@ -32,8 +32,8 @@ use crate::interrupt::Interrupt;
 use crate::machine::Machine;
 use crate::page::Form;
 use crate::progress::bar;
-use crate::size;
 use crate::tool::{FIO, Version, is_program};
+use homing::control::ByteSize;
 
 /// Every one of the most jobs of a load has a slice of some use from this size on.
 const SIZE_MIN: u64 = 64 << 20;
@@ -45,8 +45,8 @@ const SIZE_UNIT: u64 = 1 << 20;
 #[derive(Args, Debug)]
 struct Exports {
     /// The size of every export, as in 512M or 1G.
-    #[arg(long, default_value = "1G", value_parser = size::parse)]
-    size: u64,
+    #[arg(long, default_value = "1G")]
+    size: ByteSize,
 
     /// The folder for the containers. It needs a little more than the size for each server.
     #[arg(long, default_value = "/dev/shm")]
@@ -104,10 +104,10 @@ impl Options {
 impl Exports {
     fn check(&self) -> anyhow::Result<()> {
         ensure!(
-            self.size >= SIZE_MIN && self.size.is_multiple_of(SIZE_UNIT),
+            self.size.0 >= SIZE_MIN && self.size.0.is_multiple_of(SIZE_UNIT),
             "--size {} cannot be used: it must be whole MiB, and at least {}",
             self.size,
-            size::show(SIZE_MIN)
+            ByteSize(SIZE_MIN)
         );
         if let Some(path) = &self.homing {
             ensure!(is_program(path), "--homing {}: there is no such program", path.display());
@@ -153,7 +153,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let fio = FIO.find()?;
 
     let folder = temporary_in(&dir)?;
-    let mut preparation = Preparation::new(folder.path(), exports.size)?;
+    let mut preparation = Preparation::new(folder.path(), exports.size.0)?;
     preparation.versions.insert(0, Version::of(FIO.program, &fio));
     preparation.write_passphrase()?;
     let found = preparation.find(&exports.homing()?);
@@ -165,14 +165,14 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         program: fio,
         folder: folder.path().to_owned(),
         seconds: options.seconds,
-        size: exports.size,
+        size: exports.size.0,
     };
     let cells = measure_all(options, &fio, &preparation.nbdcopy, &servers, &interrupt)?;
 
     let setup = Setup {
         rounds: options.rounds,
         seconds: options.seconds,
-        size: exports.size,
+        size: exports.size.0,
         dir: dir.display().to_string(),
     };
     let Preparation { versions, left_out, .. } = preparation;

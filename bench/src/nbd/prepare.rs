@@ -6,11 +6,11 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
+use homing::control::ByteSize;
 
 use super::server::{Kind, Server, uri};
 use crate::child::{self, Running};
 use crate::interrupt::Interrupt;
-use crate::size;
 use crate::tool::{CRYPTSETUP, NBDCOPY, NBDINFO, Version, is_program};
 
 /// What a container has beside its content: LUKS2 puts it 16 MiB in, LUKS1 less.
@@ -109,8 +109,8 @@ impl Preparation {
         let free = stat.f_bavail.saturating_mul(stat.f_frsize);
         let needs = format!(
             "{count} containers need {} in {dir}, and {} are free",
-            size::show(needed),
-            size::show(free)
+            ByteSize(needed),
+            ByteSize(free)
         );
         ensure!(free >= needed, "{needs}: choose another --dir or a smaller --size");
         Ok(needs)

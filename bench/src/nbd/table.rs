@@ -1,10 +1,10 @@
 //! The report as text: tables for a terminal, or the same as Markdown.
 
 use comfy_table::{CellAlignment, Table, TableStyle, presets};
+use homing::control::ByteSize;
 
 use super::report::{METRICS, Metric, Report, Row};
 use crate::page::{Form, TERMINAL, end, section};
-use crate::size;
 use crate::spread::{Spread, figure};
 
 /// What the columns mean, wherever they are shown.
@@ -38,7 +38,7 @@ pub(crate) fn render(report: &Report, form: Form) -> String {
             setup.rounds,
             if setup.rounds == 1 { "" } else { "s" },
             setup.seconds,
-            size::show(setup.size),
+            ByteSize(setup.size),
             setup.dir
         ),
     ];
