@@ -87,10 +87,13 @@ fn shutdown_now_cancels_what_has_not_begun() {
     while busy.load(Ordering::Relaxed) < workers {
         thread::yield_now();
     }
-    let late: Vec<_> = (0..10).map(|_| queue.queue(|| ())).collect();
+    let mut late: Vec<_> = (0..10).map(|_| queue.queue(|| ())).collect();
     let stopper = thread::spawn(move || runtime.shutdown_now());
-    // The flag is set before it waits; a worker freed before that may run one of these.
-    thread::sleep(Duration::from_millis(20));
+    // A worker freed before the flag is set may run one of these. Once it is, more are refused.
+    while !late.last().unwrap().is_finished() {
+        thread::sleep(Duration::from_millis(1));
+        late.push(queue.queue(|| ()));
+    }
     release.store(1, Ordering::Relaxed);
     stopper.join().unwrap();
     for handle in late {
