@@ -171,7 +171,7 @@ fn high_priority_is_served_first_and_the_rest_is_not_starved() {
             queue.execute(move || {
                 let began = Instant::now();
                 while began.elapsed() < Duration::from_micros(100) {}
-                order.lock().unwrap().push(nice);
+                order.lock().unwrap().push((nice, Instant::now()));
             });
         }
     };
@@ -179,13 +179,17 @@ fn high_priority_is_served_first_and_the_rest_is_not_starved() {
     let low_nice = Nice::new(1).unwrap();
     queue_all("low", low_nice);
     queue_all("high", Nice::HIGHPRI);
+    let began = Instant::now();
     release.store(true, Ordering::Relaxed);
     drop(runtime);
     let order = order.lock().unwrap();
-    // By weight one item in 108 is of the others while there are both; single items may take long.
-    let last_high = order.iter().rposition(|nice| *nice == Nice::HIGHPRI).unwrap();
-    let low = order[..last_high].iter().filter(|nice| **nice == low_nice).count();
-    assert!((1..=20).contains(&low), "{low} of {last_high}");
+    let last_high = order.iter().rposition(|(nice, _)| *nice == Nice::HIGHPRI).unwrap();
+    let low = order[..last_high].iter().filter(|(nice, _)| *nice == low_nice).count();
+    // By weight the others get one part in 108 of the time while there are both; what else ran on the machine is time
+    // of the item that it interrupted. Single items may take long.
+    let (took, item) = (order[last_high].1 - began, Duration::from_micros(100));
+    let most = 20 + took.as_micros() / (108 * item.as_micros());
+    assert!((1..=most).contains(&(low as u128)), "{low} of {last_high}, in {took:?}");
 }
 
 #[test]
