@@ -298,17 +298,15 @@ impl Monitor<'_> {
                 cpu_intensive_ns: self.shared.settings.cpu_intensive_ns.load(Ordering::Relaxed),
             });
             match verdict {
-                Verdict::Blocked => {
-                    if self.replace(member, cpu) {
-                        self.count(member, |workqueue| &workqueue.blocked);
-                    }
-                }
+                Verdict::Blocked => self.replace(member, cpu, || {
+                    self.count(member, |workqueue| &workqueue.blocked);
+                }),
                 Verdict::CpuIntensive => {
                     if !std::mem::replace(&mut seen.counted, true) {
                         self.count(member, |workqueue| &workqueue.cpu_intensive);
                     }
                     if self.is_in_the_way(member, cpu, now_ns) {
-                        self.replace(member, cpu);
+                        self.replace(member, cpu, || ());
                     }
                 }
                 Verdict::Fine => {}
@@ -320,14 +318,14 @@ impl Monitor<'_> {
         self.seen.insert(member.id, seen);
     }
 
-    /// Gives the CPU of a thread to another one. Whether it had it.
-    fn replace(&self, member: &Member, cpu: CpuId) -> bool {
-        let replaced = self.shared.dispatch.slot(cpu).vacate(member.id);
-        if replaced {
+    /// Gives the CPU of a thread to another one, if it has it: then this is counted first, lest somebody see what the
+    /// other one has done and not that.
+    fn replace(&self, member: &Member, cpu: CpuId, count: impl FnOnce()) {
+        if self.shared.dispatch.slot(cpu).vacate(member.id) {
+            count();
             self.shared.holding_items(|| self.shared.rescue(member, Some(cpu)));
             self.shared.dispatch.offer(&**self.shared, cpu);
         }
-        replaced
     }
 
     /// Whether a CPU-intensive item keeps others from a CPU for which nobody else may come: those
