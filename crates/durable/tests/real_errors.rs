@@ -260,8 +260,17 @@ fn the_log() {
         assert_eq!(log.durable_sequence(), fine);
         drop(log);
         for _ in 0..2 {
-            let error = Log::open(durable, &path).unwrap_err().to_string();
-            assert!(error.contains("cannot write anew the end of"), "{error}");
+            match Log::open(durable, &path) {
+                Err(error) => {
+                    let error = error.to_string();
+                    assert!(error.contains("cannot write anew the end of"), "{error}");
+                }
+                Ok((log, recovery)) => {
+                    // What was in memory alone a kernel that reclaims it ahead of need may have let go.
+                    assert_eq!(log.durable_sequence(), fine, "{recovery:?}");
+                    return println!("not in memory any more: skipped");
+                }
+            }
         }
         fs::remove_file(disk.filler()).unwrap();
         let (log, _) = Log::open(durable, &path).unwrap();

@@ -298,13 +298,6 @@ impl Crew {
         roll.members.values_mut().filter_map(|(_, handle)| handle.take()).collect()
     }
 
-    /// How many threads are in an item.
-    pub(crate) fn running(&self) -> u64 {
-        let roll = lock(&self.roll);
-        let running = |member: &Member| member.running_since_ns.load(Ordering::Relaxed) != 0;
-        roll.members.values().filter(|(member, _)| running(member)).count() as u64
-    }
-
     pub(crate) fn members(&self) -> Vec<Arc<Member>> {
         lock(&self.roll).members.values().map(|(member, _)| Arc::clone(member)).collect()
     }

@@ -157,6 +157,12 @@ impl Registry {
         lock(&self.all).states.values().filter_map(Entry::state).collect()
     }
 
+    /// How many items are being run.
+    pub(crate) fn running(&self) -> u64 {
+        let counters = self.with_items().into_iter().map(|state| state.counters());
+        counters.map(|counters| counters.started.saturating_sub(counters.completed)).sum()
+    }
+
     /// A thread ends, and writes in no books any more.
     pub(crate) fn close_books_of(&self, thread: ThreadId) {
         for state in self.with_items() {

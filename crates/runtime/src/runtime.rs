@@ -76,6 +76,9 @@ pub struct ShutdownError {
 /// The name of the workqueue of [`Runtime::queue`] and [`Runtime::spawn`]: the kernel's.
 const EVENTS: &str = "events";
 
+/// For so long threads that run nothing may be about to end when a deadline has passed.
+const THREADS_GRACE: Duration = Duration::from_secs(1);
+
 static GLOBAL: OnceLock<Runtime> = OnceLock::new();
 static GLOBAL_STARTING: Mutex<()> = Mutex::new(());
 
@@ -381,18 +384,18 @@ impl Runtime {
         let before = self.shared.cancelled.load(Ordering::Relaxed);
         self.begin_stop(true);
         self.stopped = true;
-        let running = self.shared.crew.running();
+        let mut running = self.shared.workqueues.running();
         self.shared.cancel_all();
         let cancelled = self.shared.cancelled.load(Ordering::Relaxed) - before;
-        if cancelled == 0 && running == 0 {
-            // Only threads had not ended yet, which have nothing to do.
-            let grace = Instant::now().checked_add(Duration::from_millis(100));
-            if blocking(|| self.shared.wait_closed(grace)) {
+        // Else only threads have not ended yet, which have nothing to do, but may have to wait for a CPU.
+        let grace = Instant::now() + THREADS_GRACE;
+        while cancelled == 0 && running == 0 {
+            let soon = Instant::now() + Duration::from_millis(10);
+            if blocking(|| self.shared.wait_closed(Some(soon))) {
                 self.end_stop();
                 return Ok(());
             }
-            // An item had just begun, or a rescuer runs one.
-            return Err(ShutdownError { cancelled, running: self.shared.crew.running().max(1) });
+            running = self.shared.workqueues.running() + u64::from(soon > grace);
         }
         Err(ShutdownError { cancelled, running })
     }
