@@ -43,6 +43,8 @@ enum Case {
     SubmitAllBusy,
     SubmitNearIdle,
     SubmitFarIdle,
+    SubmitOthersIdle,
+    SubmitSiblingsIdle,
     StartMoreWait,
     PullOwn,
     PullFar,
@@ -50,10 +52,12 @@ enum Case {
 }
 
 impl Case {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 9] = [
         Self::SubmitAllBusy,
         Self::SubmitNearIdle,
         Self::SubmitFarIdle,
+        Self::SubmitOthersIdle,
+        Self::SubmitSiblingsIdle,
         Self::StartMoreWait,
         Self::PullOwn,
         Self::PullFar,
@@ -65,6 +69,8 @@ impl Case {
             Self::SubmitAllBusy => "submit: nobody is idle",
             Self::SubmitNearIdle => "submit: a CPU of its pod is idle",
             Self::SubmitFarIdle => "submit: the farthest CPU is idle",
+            Self::SubmitOthersIdle => "submit: all but its pod is idle",
+            Self::SubmitSiblingsIdle => "submit: every second CPU is idle",
             Self::StartMoreWait => "start: more wait, the farthest CPU is idle",
             Self::PullOwn => "before_park: work in the own queue",
             Self::PullFar => "before_park: work in the farthest one",
@@ -137,6 +143,8 @@ fn measure(layout: &Layout, case: Case, pools: usize) -> f64 {
         Case::SubmitAllBusy | Case::PullOwn => (CpuSet::EMPTY, Some(near)),
         Case::SubmitNearIdle => (near_of(layout, first), Some(near)),
         Case::SubmitFarIdle | Case::StartMoreWait => (CpuSet::of(last), Some(near)),
+        Case::SubmitOthersIdle => (online.minus(layout.pod(Scope::Cache, first)), Some(near)),
+        Case::SubmitSiblingsIdle => (online.iter().skip(1).step_by(2).collect(), Some(near)),
         Case::PullFar => (CpuSet::EMPTY, Some(far)),
         Case::PullNothing => (CpuSet::EMPTY, None),
     };
@@ -147,7 +155,11 @@ fn measure(layout: &Layout, case: Case, pools: usize) -> f64 {
     for _ in 0..DECISIONS {
         let facts = black_box(&facts);
         match case {
-            Case::SubmitAllBusy | Case::SubmitNearIdle | Case::SubmitFarIdle => {
+            Case::SubmitAllBusy
+            | Case::SubmitNearIdle
+            | Case::SubmitFarIdle
+            | Case::SubmitOthersIdle
+            | Case::SubmitSiblingsIdle => {
                 black_box(submit(layout, facts, first, pool));
             }
             Case::StartMoreWait => {

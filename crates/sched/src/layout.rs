@@ -99,10 +99,6 @@ pub struct QueueId {
 /// assert_eq!(rings, ["4-7", "0-3"], "nearest first");
 /// // Where CPUs have no workers, or are busy.
 /// assert_eq!(layout.nearest_active(five, &"0,7".parse()?).index(), 7);
-/// let idle = layout.whole_cores(&"0-2".parse()?, layout.machine().online());
-/// assert_eq!(idle.to_string(), "0,1", "2 has a busy sibling");
-/// let apart = layout.apart(&"0-3".parse()?, &"1".parse()?);
-/// assert_eq!(apart.to_string(), "2,3", "0 shares a core with 1");
 /// assert_eq!(layout.leaders(Level::Shard).to_string(), "0,4");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -121,8 +117,7 @@ pub struct Layout {
     /// For each CPU and each of its rings where it begins to search it.
     starts: Vec<Vec<CpuId>>,
     /// For each possible CPU the CPUs of its core.
-    cores: Vec<CpuSet>,
-    has_siblings: bool,
+    cores: Vec<Box<[CpuId]>>,
 }
 
 impl Layout {
@@ -136,8 +131,7 @@ impl Layout {
             rings_of: vec![0; CPU_COUNT_MAX],
             rings: Vec::new(),
             starts: vec![Vec::new(); CPU_COUNT_MAX],
-            cores: vec![CpuSet::EMPTY; CPU_COUNT_MAX],
-            has_siblings: false,
+            cores: vec![Box::default(); CPU_COUNT_MAX],
             machine: machine.clone(),
             pods,
         };
@@ -168,8 +162,7 @@ impl Layout {
 
     fn fill_cores(&mut self) {
         for core in self.pods(Scope::Smt).clone().iter() {
-            self.has_siblings |= core.len() > 1;
-            core.iter().for_each(|cpu| self.cores[cpu.index()] = *core);
+            core.iter().for_each(|cpu| self.cores[cpu.index()] = core.iter().collect());
         }
     }
 
@@ -190,7 +183,7 @@ impl Layout {
             let index = self.rings.len() as u16;
             let rings: Vec<CpuSet> = by_distance.into_iter().map(|(_, ring)| ring).collect();
             // Core by core: siblings may have numbers far apart, and most queues have a core's first CPU as leader.
-            let core = |cpu: &CpuId| (self.cores[cpu.index()].first(), *cpu);
+            let core = |cpu: &CpuId| (self.cores[cpu.index()].first().copied(), *cpu);
             let mut cpus: Vec<CpuId> = cache.iter().collect();
             cpus.sort_unstable_by_key(core);
             let first_cpus = *self.leaders(Level::Smt);
@@ -261,22 +254,22 @@ impl Layout {
         self.rings(cpu).iter().find_map(nearest).unwrap_or(cpu)
     }
 
-    /// Those of the idle CPUs whose whole core is idle, as far as it is `active`.
-    #[must_use]
-    pub fn whole_cores(&self, idle: &CpuSet, active: &CpuSet) -> CpuSet {
-        if !self.has_siblings {
-            return *idle;
+    /// The first of `cpus`, from `from` on, of whose core all CPUs fit.
+    pub(crate) fn first_core(
+        &self,
+        cpus: &CpuSet,
+        from: CpuId,
+        fits: impl Fn(CpuId) -> bool,
+    ) -> Option<CpuId> {
+        let mut rest = *cpus;
+        while let Some(cpu) = rest.first_from(from) {
+            let core = &self.cores[cpu.index()];
+            if core.iter().all(|sibling| fits(*sibling)) {
+                return Some(cpu);
+            }
+            core.iter().for_each(|sibling| rest.remove(*sibling));
         }
-        let whole = |cpu: &CpuId| self.cores[cpu.index()].and(active).is_subset(idle);
-        idle.iter().filter(whole).collect()
-    }
-
-    /// Those of `cpus` in whose core none of `others` is.
-    pub fn apart(&self, cpus: &CpuSet, others: &CpuSet) -> CpuSet {
-        if !self.has_siblings || others.is_empty() {
-            return cpus.minus(others);
-        }
-        cpus.iter().filter(|cpu| !self.cores[cpu.index()].intersects(others)).collect()
+        None
     }
 
     /// The queue of a pool that `cpu` uses.

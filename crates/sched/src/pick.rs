@@ -32,38 +32,41 @@ impl<F: Facts> Search<'_, F> {
             return Some(self.near);
         }
         let smt_aware = features.has(Features::SMT_AWARE);
-        let whole =
-            if smt_aware { self.layout.whole_cores(idle, self.active) } else { CpuSet::EMPTY };
-        let rings = self.layout.rings(self.near);
-        let nearest = |among: &CpuSet| {
-            if among.is_empty() {
-                return None;
-            }
-            rings.iter().find_map(|ring| ring.and(among).first_from(self.near))
+        // None of whose siblings is busy.
+        let whole = |cpus: &CpuSet| {
+            let rests = |cpu| idle.contains(cpu) || !self.active.contains(cpu);
+            if smt_aware { self.layout.first_core(cpus, self.near, rests) } else { None }
         };
-        if let Some(cpu) = nearest(&whole.and(self.pod.cpus())) {
+        let rings = self.layout.rings(self.near);
+        let at_home = idle.and(self.pod.cpus());
+        let home_rings = if at_home.is_empty() { &[] } else { rings };
+        let near_home = || home_rings.iter().map(|ring| ring.and(&at_home));
+        if let Some(cpu) = near_home().find_map(|there| whole(&there)) {
             return Some(cpu);
         }
         // Whoever may not take the item is not woken for it.
         let away = pullers(self.layout, self.facts, self.queue, self.pod, idle);
         let beyond = features.has(Features::SIS_NODE);
         let reach = if beyond { rings } else { &rings[..1] };
-        let core = |ring: &CpuSet| ring.and(&away).and(&whole).first_from(self.near);
-        if self.item_ns >= WHOLE_CORE_ITEM_NS
-            && let Some(cpu) = reach.iter().find_map(core)
-        {
+        let near_away = || reach.iter().map(|ring| ring.and(&away));
+        let long = self.item_ns >= WHOLE_CORE_ITEM_NS;
+        if long && let Some(cpu) = near_away().find_map(|there| whole(&there)) {
             return Some(cpu);
         }
         // All items come from issuers: rather a worker's sibling than one of theirs.
-        let at_home = idle.and(self.pod.cpus());
-        let apart = if smt_aware { self.layout.apart(&at_home, self.occupied) } else { at_home };
-        if let Some(cpu) = nearest(&apart).or_else(|| nearest(&at_home)) {
+        let apart = |cpus: &CpuSet| {
+            let is_free = |cpu| !self.occupied.contains(cpu);
+            if smt_aware { self.layout.first_core(cpus, self.near, is_free) } else { None }
+        };
+        let any = |there: CpuSet| there.first_from(self.near);
+        if let Some(cpu) =
+            near_home().find_map(|there| apart(&there)).or_else(|| near_home().find_map(any))
+        {
             return Some(cpu);
         }
-        reach.iter().find_map(|ring| {
-            let there = ring.and(&away);
-            let core = there.and(&whole).first_from(self.near);
-            core.or_else(|| there.first_from(self.near))
+        near_away().find_map(|there| {
+            let core = if long { None } else { whole(&there) };
+            core.or_else(|| any(there))
         })
     }
 }

@@ -175,9 +175,8 @@ impl<F: Facts> Scan<'_, F> {
     /// The next queue of a pool in a ring that this CPU may take from now, from `start` on.
     fn around(&mut self, pool: PoolId, ring: &CpuSet, start: CpuId) -> Option<(QueueId, Reach)> {
         let attributes = self.facts.attributes(pool);
-        let mut leaders = self.layout.leaders(attributes.level()).and(ring);
-        while let Some(leader) = leaders.first_from(start) {
-            leaders.remove(leader);
+        let leaders = self.layout.leaders(attributes.level()).and(ring);
+        for leader in leaders.iter_from(start) {
             let queue = QueueId { pool, leader };
             let waiting = self.facts.waiting(queue);
             if waiting == 0 {

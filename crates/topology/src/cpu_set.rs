@@ -181,13 +181,28 @@ impl CpuSet {
 
     /// The members, lowest first.
     pub fn iter(&self) -> impl Iterator<Item = CpuId> + '_ {
-        self.words.iter().enumerate().flat_map(|(index, word)| {
-            let mut rest = *word;
-            std::iter::from_fn(move || {
-                let bit = (rest != 0).then(|| rest.trailing_zeros())?;
-                rest &= rest - 1;
-                CpuId::new(index * 64 + bit as usize)
-            })
+        self.words.iter().enumerate().flat_map(|(index, word)| members(index, *word))
+    }
+
+    /// The members at and after `from`, and then those before it.
+    ///
+    /// ```
+    /// # use homing_topology::{CpuId, CpuSet};
+    /// let set: CpuSet = "1,4,70".parse()?;
+    /// let around: Vec<_> = set.iter_from(CpuId::new(4).ok_or("?")?).map(CpuId::index).collect();
+    /// assert_eq!(around, [4, 70, 1]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn iter_from(&self, from: CpuId) -> impl Iterator<Item = CpuId> + '_ {
+        let (start, later) = (from.index() / 64, u64::MAX << (from.index() % 64));
+        (0..=WORD_COUNT).flat_map(move |step| {
+            let index = (start + step) % WORD_COUNT;
+            let these = match step {
+                0 => later,
+                WORD_COUNT => !later,
+                _ => u64::MAX,
+            };
+            members(index, self.words[index] & these)
         })
     }
 
@@ -242,6 +257,16 @@ impl CpuSet {
     fn zip(&self, other: &Self, join: impl Fn(u64, u64) -> u64) -> Self {
         Self { words: std::array::from_fn(|i| join(self.words[i], other.words[i])) }
     }
+}
+
+/// The CPUs of a set's word.
+fn members(index: usize, word: u64) -> impl Iterator<Item = CpuId> {
+    let mut rest = word;
+    std::iter::from_fn(move || {
+        let bit = (rest != 0).then(|| rest.trailing_zeros())?;
+        rest &= rest - 1;
+        CpuId::new(index * 64 + bit as usize)
+    })
 }
 
 impl FromIterator<CpuId> for CpuSet {
@@ -387,6 +412,8 @@ mod tests {
             prop_assert_eq!(sa.len(), a.len());
             let expected = a.range(from..).next().or(a.first());
             prop_assert_eq!(sa.first_from(cpu(from)).map(CpuId::index), expected.copied());
+            let around = a.range(from..).chain(a.range(..from)).copied();
+            prop_assert!(sa.iter_from(cpu(from)).map(CpuId::index).eq(around));
             prop_assert_eq!(sa.to_string().parse::<CpuSet>().unwrap(), sa);
         }
     }
