@@ -2,7 +2,7 @@
 //! inode. What is asked and what ends goes through here, under one lock; of system calls none but those
 //! which duplicate a descriptor, or compare two, or name a file that a failed flush has lost.
 
-use std::collections::{BTreeMap, HashMap, VecDeque, hash_map};
+use std::collections::{BTreeMap, HashMap, hash_map};
 use std::fs::File;
 use std::io;
 use std::os::fd::RawFd;
@@ -15,6 +15,7 @@ use crate::entry::{By, Entry, Failed, Sync};
 use crate::error::{DurabilityError, Loss};
 use crate::file_id::FileId;
 use crate::filesystem::{Alone, Filesystem, Work};
+use crate::gathers::Gathers;
 use crate::group::Service;
 use crate::policy::Policy;
 use crate::strategy::Strategy;
@@ -24,12 +25,6 @@ use crate::system::Failure;
 /// Of more filesystems than this nothing is kept but of those where something is wanted: numbers of devices
 /// come and go with mounts, and each job looks at all of them. Chosen: more than most machines have mounted.
 const FILESYSTEMS_MAX: usize = 64;
-
-/// So many files' syncs are put off at a time, each by a thread that waits: with more there is enough to do.
-const GATHERING_MAX: usize = 4;
-
-/// Of so many files it is known who asks for them. Chosen: more than a program has that many wait for.
-const SHARED_MAX: usize = 64;
 
 /// What to do next.
 #[derive(Debug)]
@@ -76,13 +71,8 @@ pub(crate) struct Files {
     served: u64,
     /// Flushes of devices that have failed.
     losses: u64,
-    /// Files of which several have asked for the same sync, the latest last,
-    shared: VecDeque<FileId>,
-    /// and those of them whose next one is put off: how many, and the jobs that are still to begin.
-    gathering: usize,
-    gathers: Vec<(FileId, Duration)>,
-    /// One of them has those for whom it was.
-    has_come: bool,
+    /// Of which several ask for the same sync.
+    gathers: Gathers,
 }
 
 impl Files {
@@ -108,7 +98,7 @@ impl Files {
             }
             next.askers += 1;
             let outcome = Arc::clone(&next.outcome);
-            self.has_come |= entry.has_just_gathered();
+            self.gathers.note_come(entry.has_just_gathered());
             return Ok(Asked::Shares(outcome));
         }
         let file = match keep() {
@@ -185,7 +175,7 @@ impl Files {
 
     /// The next thing to do, if there is anything and fewer than `depth` are under way.
     pub(crate) fn next_job(&mut self, policy: Policy) -> Option<Job> {
-        if let Some((id, limit)) = self.gathers.pop() {
+        if let Some((id, limit)) = self.gathers.next_job() {
             return Some(Job::GatherFile(id, limit));
         }
         let Policy { strategy, write_back, depth, .. } = policy;
@@ -364,10 +354,9 @@ impl Files {
         let Some(entry) = self.entries.get_mut(&id).filter(|entry| entry.can_begin(last)) else {
             return self.sweep(id);
         };
-        let is_few = self.gathering < GATHERING_MAX;
-        if let Some(limit) = is_few.then(|| entry.begin_gather()).flatten() {
-            self.gathering += 1;
-            self.gathers.push((id, limit));
+        let may = self.gathers.may_put_off();
+        if let Some(limit) = may.then(|| entry.begin_gather()).flatten() {
+            self.gathers.put_off(id, limit);
         } else {
             self.make_ready(id, last);
         }
@@ -429,18 +418,10 @@ impl Files {
     /// A sync of a file for so many is about to end, which has taken so long.
     pub(crate) fn note_ended(&mut self, id: FileId, askers: u64, took: Duration) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
-        match entry.note_ended(askers as usize, took) {
-            None => {}
-            Some(false) => self.shared.retain(|shared| *shared != id),
-            Some(true) => {
-                self.shared.push_back(id);
-                if self.shared.len() > SHARED_MAX
-                    && let Some(oldest) = self.shared.pop_front()
-                {
-                    self.entries.get_mut(&oldest).into_iter().for_each(Entry::forget_known);
-                    self.sweep(oldest);
-                }
-            }
+        let changed = entry.note_ended(askers as usize, took);
+        if let Some(oldest) = changed.and_then(|is_shared| self.gathers.note(id, is_shared)) {
+            self.entries.get_mut(&oldest).into_iter().for_each(Entry::forget_known);
+            self.sweep(oldest);
         }
     }
 
@@ -451,7 +432,7 @@ impl Files {
 
     /// It waits no longer.
     pub(crate) fn end_gather_of(&mut self, id: FileId) {
-        self.gathering -= 1;
+        self.gathers.end();
         self.entries.get_mut(&id).into_iter().for_each(Entry::end_gather);
         self.make_ready(id, By::Nobody);
     }
@@ -514,7 +495,7 @@ impl Files {
 
     /// Whether that is so of any of them, and has not been said.
     pub(crate) fn have_gathered(&mut self) -> bool {
-        let mut any = std::mem::take(&mut self.has_come);
+        let mut any = self.gathers.say();
         for filesystem in self.filesystems.values_mut() {
             any |= filesystem.has_gathered() && filesystem.group.say();
         }
@@ -535,7 +516,7 @@ impl Files {
 
     /// Whether anything waits to be begun.
     pub(crate) fn waits(&self) -> bool {
-        !self.gathers.is_empty()
+        self.gathers.has_job()
             || self.filesystems.values().any(|filesystem| !filesystem.ready.is_empty())
     }
 

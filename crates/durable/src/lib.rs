@@ -66,6 +66,7 @@ mod files_tests;
 mod filesystem;
 mod fsync;
 mod gather;
+mod gathers;
 mod group;
 mod log;
 mod pace;
