@@ -381,22 +381,29 @@ impl Runtime {
             return Ok(());
         }
         // Not left to the last thread to become free: items may go on running.
-        let before = self.shared.cancelled.load(Ordering::Relaxed);
+        let shared = Arc::clone(&self.shared);
+        let before = shared.cancelled.load(Ordering::Relaxed);
+        // A thread may have taken some a moment before, and cancel them itself later.
+        let cancelled = || shared.cancelled.load(Ordering::Relaxed) - before;
         self.begin_stop(true);
         self.stopped = true;
-        let mut running = self.shared.workqueues.running();
-        self.shared.cancel_all();
-        let cancelled = self.shared.cancelled.load(Ordering::Relaxed) - before;
+        let mut running = shared.workqueues.running();
+        shared.cancel_all();
         // Else only threads have not ended yet, which have nothing to do, but may have to wait for a CPU.
         let grace = Instant::now() + THREADS_GRACE;
-        while cancelled == 0 && running == 0 {
+        while cancelled() == 0 && running == 0 {
             let soon = Instant::now() + Duration::from_millis(10);
-            if blocking(|| self.shared.wait_closed(Some(soon))) {
+            if blocking(|| shared.wait_closed(Some(soon))) {
                 self.end_stop();
+                let cancelled = cancelled();
+                if cancelled > 0 {
+                    return Err(ShutdownError { cancelled, running });
+                }
                 return Ok(());
             }
-            running = self.shared.workqueues.running() + u64::from(soon > grace);
+            running = shared.workqueues.running() + u64::from(soon > grace);
         }
+        let cancelled = cancelled();
         Err(ShutdownError { cancelled, running })
     }
 

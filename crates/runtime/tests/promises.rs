@@ -355,3 +355,42 @@ fn however_many_items_wait_for_each_other_the_stack_suffices() {
     let first = handles[0].lock().unwrap().take().unwrap();
     assert_eq!(first.join().unwrap(), COUNT);
 }
+
+#[test]
+fn shutdown_tells_of_what_a_thread_cancels_as_it_ends() {
+    struct Slow(Arc<AtomicUsize>);
+    impl Drop for Slow {
+        fn drop(&mut self) {
+            self.0.store(1, Ordering::Relaxed);
+            thread::sleep(Duration::from_millis(100));
+        }
+    }
+    let runtime = Runtime::new().unwrap();
+    let [runs, again, drops] = std::array::from_fn(|_| Arc::new(AtomicUsize::new(0)));
+    let wait_for = |count: &AtomicUsize| {
+        while count.load(Ordering::Relaxed) == 0 {
+            thread::yield_now();
+        }
+    };
+    let work = {
+        let [runs, again, drops] = [&runs, &again, &drops].map(Arc::clone);
+        queue_of(&runtime).work(move |_| {
+            runs.fetch_add(1, Ordering::Relaxed);
+            while again.load(Ordering::Relaxed) == 0 {
+                thread::yield_now();
+            }
+            std::panic::resume_unwind(Box::new(Slow(Arc::clone(&drops))));
+        })
+    };
+    assert!(work.queue());
+    wait_for(&runs);
+    assert!(work.queue(), "once more");
+    // Another worker, if there is one, finds that it runs, and leaves it to that thread.
+    thread::sleep(Duration::from_millis(50));
+    again.store(1, Ordering::Relaxed);
+    wait_for(&drops);
+    // The first time is over by the counters, and the second one nobody finds but the thread.
+    let error = runtime.shutdown(Duration::ZERO).unwrap_err();
+    assert_eq!(error.cancelled, 1, "{error}");
+    assert_eq!(runs.load(Ordering::Relaxed), 1);
+}
