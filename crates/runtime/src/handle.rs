@@ -222,9 +222,12 @@ impl<T: Send> JoinHandle<T> {
         if workqueue.mode().has(Mode::GATED | Mode::BOUND) {
             return;
         }
-        // Whoever comes to what is left of it in the queue notes that it has ended.
         let own = Nested::Item(workqueue.number, joined.place());
-        local::nest(own, || joined.run_here(&*known.books));
+        let (_, left) = local::nest(own, || joined.run_here(&*known.books));
+        // Else whoever comes to what is left of it in the queue notes that it has ended.
+        if let Some((item, local)) = left.zip(local::current()) {
+            local.shared.cancel(item);
+        }
     }
 }
 

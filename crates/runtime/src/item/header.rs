@@ -60,8 +60,8 @@ pub(crate) enum Ran {
     Over,
     /// It has ended, and the caller is to run this one next, which waited for it.
     Then(Item),
-    /// Another worker runs the same work at present, and has it; the caller is to run this one
-    /// now, if there is one.
+    /// Somebody else runs the same work or item at present, and notes its end; the caller is to run this
+    /// one now, if there is one.
     Kept(Option<Item>),
 }
 

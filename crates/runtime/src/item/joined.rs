@@ -6,6 +6,9 @@
 //! ITEM|HANDLE --claim--> +CLAIMED --run, write the result--> +DONE --release--> -ITEM
 //!                                        the handle, at any time: +WAITER, -WAITER, -HANDLE
 //! ```
+//!
+//! Who waits for an item may run it while it stands in its queue. A worker that comes to what is left of it there
+//! notes its end, or, before `DONE`, sets `LEFT`: then whoever runs it does, and has the worker's reference.
 #![allow(unsafe_code)]
 
 use std::any::Any;
@@ -33,6 +36,8 @@ const ITEM: u32 = 8;
 const WAITER: u32 = 16;
 /// It was aborted through the handle: for the books.
 const ABORTED: u32 = 32;
+/// Whoever sets `DONE` owns the item's reference.
+const LEFT: u32 = 64;
 
 /// Why there is no result.
 ///
@@ -162,6 +167,8 @@ where
         } else {
             if before & ABORTED != 0 {
                 books.aborted();
+            } else if header.as_ref().state.fetch_or(LEFT, AcqRel) & DONE == 0 {
+                return Ran::Kept(None);
             }
             release(header, ITEM, HANDLE, free::<F, T>);
         }
@@ -321,36 +328,43 @@ impl<T> Joined<T> {
         self.header.addr().get()
     }
 
-    /// Runs the item here and now, unless somebody else has begun it. Whether this call did.
-    pub(crate) fn run_here(&self, books: &dyn Books) -> bool {
-        self.end_here(0, |header| {
+    /// Runs the item here and now, unless somebody else has begun it. Whether this call did, and what is left of
+    /// it if a worker has come to it meanwhile: the caller notes that it has ended.
+    pub(crate) fn run_here(&self, books: &dyn Books) -> (bool, Option<Item>) {
+        let before = self.end_here(0, |header| {
             books.started();
             // SAFETY: `end_here` has claimed.
             let panicked = unsafe { (self.front().operations.run)(header) };
             books.completed(panicked);
-        })
+        });
+        let is_left = before.is_some_and(|before| before & LEFT != 0);
+        // SAFETY: who set `LEFT` has left its reference to whoever set `DONE`: us.
+        (before.is_some(), is_left.then(|| unsafe { Item::from_header(self.header) }))
     }
 
     /// Drops the item's closure, unless somebody has begun it. Whether this call did.
     pub(crate) fn abort(&self) -> bool {
         // SAFETY: `end_here` has claimed.
-        self.end_here(ABORTED, |header| unsafe { (self.front().operations.discard)(header) })
+        let discard = |header| unsafe { (self.front().operations.discard)(header) };
+        self.end_here(ABORTED, discard).is_some()
     }
 
-    fn end_here(&self, how: u32, end: impl FnOnce(NonNull<Header>)) -> bool {
+    /// The state before `DONE`, if this call ends the item.
+    fn end_here(&self, how: u32, end: impl FnOnce(NonNull<Header>)) -> Option<u32> {
         let state = &self.front().header.state;
         if state.load(Acquire) & CLAIMED != 0
             || state.fetch_or(CLAIMED | how, AcqRel) & CLAIMED != 0
         {
-            return false;
+            return None;
         }
         end(self.header);
-        if state.fetch_or(DONE, AcqRel) & WAITER != 0 {
+        let before = state.fetch_or(DONE, AcqRel);
+        if before & WAITER != 0 {
             // SAFETY: with `WAITER` set the waker belongs to whoever sets `DONE`: us.
             let waker = unsafe { (*self.front().waiter.get()).take() };
             quietly(|| waker.into_iter().for_each(Waker::wake));
         }
-        true
+        Some(before)
     }
 
     /// Takes the result if it is there, else leaves `waker` to be woken when it is.
@@ -439,11 +453,26 @@ mod tests {
         let runs = Arc::new(AtomicUsize::new(0));
         let counter = Arc::clone(&runs);
         let (item, mut handle) = make(move || counter.fetch_add(1, Ordering::Relaxed));
-        assert!(handle.run_here(&NoBooks));
+        assert!(matches!(handle.run_here(&NoBooks), (true, None)));
         assert!(!handle.abort() && handle.is_done());
         let _ = item.run(&NoBooks);
         assert!(matches!(result(&mut handle), Some(Ok(0))));
         assert_eq!(runs.load(Ordering::Relaxed), 1);
+
+        // A worker comes to it while it runs.
+        let (item, handle) = make(|| 2);
+        let worker = std::sync::Mutex::new(Some(item));
+        let ran = handle.end_here(0, |header| {
+            let item = worker.lock().unwrap().take().unwrap();
+            assert!(matches!(item.run(&NoBooks), Ran::Kept(None)));
+            // SAFETY: `end_here` has claimed.
+            unsafe { (handle.front().operations.run)(header) };
+        });
+        assert_eq!(ran.map(|before| before & LEFT), Some(LEFT));
+        // SAFETY: with `LEFT` the item's reference is ours.
+        drop(unsafe { Item::from_header(handle.header) });
+        let mut handle = handle;
+        assert!(matches!(result(&mut handle), Some(Ok(2))));
 
         let (item, mut handle) = make(|| 1);
         assert!(handle.abort());

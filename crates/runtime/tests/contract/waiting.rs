@@ -37,6 +37,38 @@ fn flush_waits_for_what_was_queued_before_and_not_for_newcomers() {
     newcomers.join().unwrap();
 }
 
+/// The other worker comes to what is left of it in the queue while it runs.
+#[test]
+fn flush_waits_for_what_somebody_runs_because_he_waits_for_it() {
+    let runtime = on("1x2x1").build().unwrap();
+    let [outer, inner] = ["outer", "inner"].map(|name| runtime.workqueue(name).build().unwrap());
+    for _ in 0..20 {
+        let (door, ended) = (Door::default(), Arc::new(AtomicBool::new(false)));
+        let (at, ending, queue) = (door.clone(), Arc::clone(&ended), inner.clone());
+        let before = inner.counters().started;
+        let handle = outer.queue(move || {
+            let item = queue.queue(move || {
+                at.pass();
+                ending.store(true, Ordering::Relaxed);
+            });
+            item.join().unwrap();
+        });
+        until("it runs", || inner.counters().started > before);
+        let flusher = {
+            let (queue, ended) = (inner.clone(), Arc::clone(&ended));
+            thread::spawn(move || {
+                queue.flush();
+                ended.load(Ordering::Relaxed)
+            })
+        };
+        thread::sleep(Duration::from_millis(5));
+        door.open();
+        assert!(flusher.join().unwrap(), "flushed before it had ended");
+        handle.join().unwrap();
+    }
+    runtime.shutdown(Duration::from_secs(10)).unwrap();
+}
+
 /// An item queued after a flush began may wait for whoever flushes.
 #[test]
 fn a_newcomer_that_waits_for_the_flusher_does_not_hold_it_up() {
