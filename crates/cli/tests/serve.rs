@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::ffi::OsString;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::MetadataExt;
@@ -33,7 +34,21 @@ fn when_the_uri_is_printed_the_socket_accepts() {
 #[test]
 fn systemd_is_told_when_clients_can_come_and_when_it_ends() {
     let scratch = Scratch::new();
-    let systemd = UnixDatagram::bind(scratch.path("notify")).unwrap();
+    let path = scratch.path("notify");
+    tells_systemd(&scratch, &UnixDatagram::bind(&path).unwrap(), path.into_os_string());
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn systemd_is_told_in_the_abstract_namespace_too() {
+    use std::os::linux::net::SocketAddrExt as _;
+    let name = format!("homing-notify-{}", std::process::id());
+    let address = std::os::unix::net::SocketAddr::from_abstract_name(&name).unwrap();
+    let systemd = UnixDatagram::bind_addr(&address).unwrap();
+    tells_systemd(&Scratch::new(), &systemd, format!("@{name}").into());
+}
+
+fn tells_systemd(scratch: &Scratch, systemd: &UnixDatagram, address: OsString) {
     systemd.set_read_timeout(Some(DEADLINE)).unwrap();
     let told = || {
         let mut message = [0; 100];
@@ -41,7 +56,7 @@ fn systemd_is_told_when_clients_can_come_and_when_it_ends() {
         String::from_utf8(message[..length].to_vec()).unwrap()
     };
     let mut command = scratch.command(&["disk.img", "--size", "1M", "--socket", "socket"]);
-    command.env("NOTIFY_SOCKET", scratch.path("notify"));
+    command.env("NOTIFY_SOCKET", address);
     let server = Server::start(&mut command, Some(scratch.path("socket")));
     assert_eq!(told(), "READY=1\n");
     assert_eq!(Client::new(server.socket()).flush(), OK);

@@ -136,7 +136,13 @@ impl Block for File {
     fn read(&self, offset: u64, data: &mut [u8]) -> Result<(), BlockError> {
         check_range(self, offset, data.len() as u64);
         let result = self.file.read_exact_at(data, self.start + offset);
-        result.map_err(|error| io_error("read", offset, data.len(), error))
+        let error = |error: io::Error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => {
+                io::Error::new(error.kind(), "the file has become shorter than the volume")
+            }
+            _ => error,
+        };
+        result.map_err(|of| io_error("read", offset, data.len(), error(of)))
     }
 
     fn write(
