@@ -10,7 +10,7 @@ use loom::sync::atomic::{AtomicBool, AtomicUsize};
 use loom::thread;
 
 use crate::dispatch::{Announced, Dispatch, Fill};
-use crate::item::{self, Batch, Books, Hand, Item, JoinError, Tag};
+use crate::item::{self, Batch, Books, Hand, Item, JoinError, Ran, Tag};
 use crate::loom_bed::check;
 use crate::sleeper::Sleeper;
 use crate::slot::ThreadId;
@@ -255,6 +255,30 @@ fn an_item_ends_once_and_whoever_waits_hears_of_it() {
         worker.join().unwrap();
         assert_eq!(matches!(result, Err(JoinError::Cancelled)), aborted);
         assert_eq!(ran.load(SeqCst), usize::from(!aborted));
+    });
+}
+
+/// A worker comes to it while who waits for it runs it: one of the two notes its end, once it has run.
+#[test]
+fn the_end_of_an_item_that_its_waiter_runs_is_noted_once() {
+    check(3, || {
+        let ran = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&ran);
+        let (item, handle) = item::joined(Tag::new(0, 0), move || count.fetch_add(1, SeqCst));
+        let worker = {
+            let ran = Arc::clone(&ran);
+            thread::spawn(move || {
+                let notes = matches!(item.run(&NoBooks), Ran::Over);
+                assert!(!notes || ran.load(SeqCst) == 1);
+                notes
+            })
+        };
+        let (_, left) = handle.run_here(&NoBooks);
+        let notes = left.is_some();
+        assert!(!notes || ran.load(SeqCst) == 1);
+        drop(left);
+        assert!(notes ^ worker.join().unwrap());
+        assert_eq!(ran.load(SeqCst), 1);
     });
 }
 
