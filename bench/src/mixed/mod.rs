@@ -257,7 +257,7 @@ mod tests {
     fn what_cannot_be_used_is_named() {
         for (line, named) in [
             ("--seconds 0", "--seconds 0"),
-            ("--memory 1M", "--memory 1048576"),
+            ("--memory 1M", "--memory 1 MiB"),
             ("--memory much", "\"much\""),
             ("--dirty-set 4095", "--dirty-set"),
             ("--threads 0", "--threads 0"),

@@ -194,7 +194,7 @@ mod tests {
     fn too_little_space_is_told_in_figures() {
         let folder = tempfile::tempdir().unwrap();
         let error = preparation(folder.path(), 1 << 60).space(4, folder.path()).unwrap_err();
-        assert!(error.to_string().contains("4 containers need 4294967296.1 GiB"), "{error}");
+        assert!(error.to_string().contains("4 containers need 4096.0 PiB"), "{error}");
     }
 
     #[test]
