@@ -82,6 +82,11 @@ impl Counters {
     pub fn in_flight(&self) -> u64 {
         self.queued.saturating_sub(self.completed + self.cancelled)
     }
+
+    /// Items that are being run.
+    pub(crate) fn running(&self) -> u64 {
+        self.started.saturating_sub(self.completed)
+    }
 }
 
 /// How long sampled items waited: a histogram whose buckets double.

@@ -124,8 +124,8 @@ impl Shared {
         });
     }
 
-    /// Ends an item that will not run, and those that would take its slot where the queues are
-    /// closed.
+    /// Ends an item that will not run, or notes the end of one that somebody has run before, and ends those that
+    /// would take its slot where the queues are closed.
     pub(crate) fn cancel(&self, item: Item) {
         let mut left = Some(item);
         while let Some(item) = left.take() {

@@ -159,8 +159,7 @@ impl Registry {
 
     /// How many items are being run.
     pub(crate) fn running(&self) -> u64 {
-        let counters = self.with_items().into_iter().map(|state| state.counters());
-        counters.map(|counters| counters.started.saturating_sub(counters.completed)).sum()
+        self.with_items().iter().map(|state| state.counters().running()).sum()
     }
 
     /// A thread ends, and writes in no books any more.

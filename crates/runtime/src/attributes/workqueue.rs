@@ -151,8 +151,6 @@ fn counters(state: &WorkqueueState, counters: &Counters) -> String {
     let age = |quantile| counters.queue_age.quantile_ns(quantile);
     let [home, llc, node, remote] = counters.taken;
     let inactive = state.gate().map_or(0, crate::gate::Gate::inactive);
-    // In execution, as in the kernel's monitor: not those that wait.
-    let infl = counters.started.saturating_sub(counters.completed);
     let per_cpu = state.kinds.per_cpu;
     let all = [
         ("queued", Some(counters.queued)),
@@ -160,7 +158,8 @@ fn counters(state: &WorkqueueState, counters: &Counters) -> String {
         ("completed", Some(counters.completed)),
         ("cancelled", Some(counters.cancelled)),
         ("panicked", Some(counters.panicked)),
-        ("infl", Some(infl)),
+        // In execution, as in the kernel's monitor: not those that wait.
+        ("infl", Some(counters.running())),
         ("inactive", Some(inactive)),
         ("cpu_time_ns", Some(counters.cpu_time_ns)),
         ("cpu_intensive", Some(counters.cpu_intensive)),
