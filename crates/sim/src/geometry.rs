@@ -221,6 +221,10 @@ impl Geometry {
         &self.domains[number]
     }
 
+    pub(crate) fn domains(&self) -> &[Arc<Domain>] {
+        &self.domains
+    }
+
     /// A CPU's domains, narrowest first, with the position of its group.
     pub(crate) fn domains_of(&self, cpu: CpuIndex) -> &[(usize, usize)] {
         &self.of[cpu]

@@ -3,8 +3,7 @@
 
 use std::sync::Arc;
 
-use homing_topology::CpuSet;
-
+use super::busiest::{Group, GroupType, Move, Sums, find_busiest, idle_scan};
 use super::load::FULL;
 use super::{Host, ThreadId};
 use crate::agenda::Ns;
@@ -13,7 +12,7 @@ use crate::geometry::{CpuIndex, Domain, DomainKind};
 const MS: Ns = 1_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Why {
+pub(super) enum Why {
     NewIdle,
     Idle,
     Busy,
@@ -37,38 +36,6 @@ enum Outcome {
 
 /// To this an interval may grow where all is pinned (`MAX_PINNED_INTERVAL`).
 const PINNED_INTERVAL_NS: Ns = 512 * MS;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum GroupType {
-    HasSpare,
-    FullyBusy,
-    Imbalanced,
-    Overloaded,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Stats {
-    kind: GroupType,
-    load: u64,
-    util: u64,
-    capacity: u64,
-    running: u64,
-    idle: u64,
-    weight: u64,
-}
-
-impl Stats {
-    fn average_load(&self) -> u64 {
-        self.load * 1024 / self.capacity
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Move {
-    Load(u64),
-    Util(u64),
-    Tasks(u64),
-}
 
 impl Host {
     /// A CPU with nothing to run looks around (`newidle_balance`).
@@ -99,11 +66,14 @@ impl Host {
     /// A tick of a CPU that is busy: its own domains, and those of idle CPUs where one is wanted.
     pub(super) fn balance_at_tick(&mut self, cpu: CpuIndex) {
         self.balance_domains(cpu, Why::Busy);
-        let cache = &self.geometry.llcs()[self.geometry.llc_of(cpu)];
-        let busy = cache.iter().filter(|at| !self.is_idle(**at)).count();
         let now_ns = self.now_ns();
+        if now_ns < self.next_idle_balance_ns {
+            return;
+        }
+        let cache = &self.geometry.llcs()[self.geometry.llc_of(cpu)];
+        let mut busy = cache.iter().filter(|at| !self.is_idle(**at));
         // Several runnable here, or several CPUs of the cache busy, while others are idle.
-        if (self.runnable(cpu) >= 2 || busy > 1) && now_ns >= self.next_idle_balance_ns {
+        if self.runnable(cpu) >= 2 || busy.nth(1).is_some() {
             self.next_idle_balance_ns = now_ns + MS;
             for at in 0..self.cpus.len() {
                 if self.is_idle(at) {
@@ -161,9 +131,6 @@ impl Host {
         let (number, own) = self.geometry.domains_of(cpu)[level];
         let domain = Arc::clone(self.geometry.domain(number));
         let outcome = if self.is_chosen(cpu, &domain.groups[own], why) {
-            for at in &domain.span {
-                self.account(*at);
-            }
             self.look(cpu, level, &domain, own, why)
         } else {
             Outcome::NotChosen
@@ -179,31 +146,19 @@ impl Host {
         outcome
     }
 
-    fn but_for(&self, group: &[CpuIndex], pinned: &CpuSet) -> impl Iterator<Item = CpuIndex> {
-        group.iter().copied().filter(|at| !pinned.contains(self.geometry.id(*at)))
+    /// The averages of a group's CPUs.
+    fn sums(&mut self, group: &[CpuIndex]) -> Sums {
+        let mut sums = Sums::default();
+        for at in group {
+            self.account(*at);
+            sums.add(self.sums_of(*at));
+        }
+        sums
     }
 
-    fn group_stats(&self, domain: &Domain, group: &[CpuIndex], pinned: &CpuSet) -> Stats {
-        let (mut load, mut util, mut runnable, mut running, mut idle) = (0, 0, 0, 0, 0);
-        for at in self.but_for(group, pinned) {
-            load += self.cpus[at].average.load();
-            util += self.cpu_util(at);
-            runnable += self.cpus[at].average.runnable();
-            running += self.runnable(at) as u64;
-            idle += u64::from(self.is_idle(at));
-        }
-        let (weight, capacity) = (group.len() as u64, group.len() as u64 * 1024);
-        let pct = domain.kind.imbalance_pct();
-        let crowded =
-            running > weight && (capacity * 100 < util * pct || capacity * pct < runnable * 100);
-        let spare =
-            running < weight || (capacity * pct >= runnable * 100 && capacity * 100 > util * pct);
-        let kind = match (crowded, spare) {
-            (true, _) => GroupType::Overloaded,
-            (_, true) => GroupType::HasSpare,
-            _ => GroupType::FullyBusy,
-        };
-        Stats { kind, load, util, capacity, running, idle, weight }
+    fn sums_of(&self, cpu: CpuIndex) -> Sums {
+        let average = &self.cpus[cpu].average;
+        Sums { load: average.load(), util: self.cpu_util(cpu), runnable: average.runnable() }
     }
 
     /// How much of a CPU is used: at least what is runnable is estimated to use (`cpu_util_cfs`).
@@ -214,21 +169,31 @@ impl Host {
         util.min(FULL)
     }
 
-    /// What a look at all groups tells: how far to search for idle CPUs, whether any is crowded.
-    fn note_stats(&mut self, domain: &Domain, stats: &[Stats], cpu: CpuIndex, why: Why) {
-        if domain.is_top {
-            self.overloaded = domain.span.iter().any(|at| self.runnable(*at) > 1);
+    /// The groups of a domain. What their CPUs are loaded with is looked at only where something goes by
+    /// that: it takes most of the time.
+    fn groups(
+        &mut self,
+        number: usize,
+        domain: &Domain,
+        own: usize,
+        notes_use: bool,
+    ) -> Vec<Group> {
+        let mut groups = Vec::with_capacity(domain.groups.len());
+        for (position, cpus) in domain.groups.iter().enumerate() {
+            let mut group = Group::new(self.tallies.group(number, position), cpus.len());
+            if group.may_be_busy() {
+                group.load(self.sums(cpus), domain.kind);
+            }
+            groups.push(group);
         }
-        let cache = self.geometry.llc_of(cpu);
-        let weight = self.geometry.llcs()[cache].len() as u64;
-        if why == Why::NewIdle || domain.span.len() as u64 != weight {
-            return;
+        let all = notes_use || groups[own].kind != GroupType::HasSpare;
+        let some = groups.iter().any(|group| group.kind == GroupType::Overloaded);
+        for (position, group) in groups.iter_mut().enumerate() {
+            if group.sums.is_none() && (all || some && position == own) {
+                group.load(self.sums(&domain.groups[position]), domain.kind);
+            }
         }
-        let util: u64 = stats.iter().map(|group| group.util).sum();
-        let x = util / weight;
-        let pct = domain.kind.imbalance_pct();
-        let used = (x * x * pct * pct / (10_000 * 1024)).min(1024);
-        self.idle_scan[cache] = (1024 - used) * weight / 1024;
+        groups
     }
 
     /// Looks for a CPU to take from; those whose threads may none of them come here do not count.
@@ -240,24 +205,38 @@ impl Host {
         own: usize,
         why: Why,
     ) -> Outcome {
-        let mut pinned = CpuSet::EMPTY;
-        let mut stats: Vec<Stats> =
-            domain.groups.iter().map(|group| self.group_stats(domain, group, &pinned)).collect();
+        let (number, _) = self.geometry.domains_of(cpu)[level];
+        let cache = self.geometry.llc_of(cpu);
+        let weight = self.geometry.llcs()[cache].len();
+        let notes_use = why != Why::NewIdle && domain.span.len() == weight;
+        let mut groups = self.groups(number, domain, own, notes_use);
+        let (mut pinned, mut crowded) = (Vec::new(), (usize::MAX, Vec::new()));
         loop {
+            if domain.is_top {
+                self.overloaded = self.tallies.is_any_crowded();
+            }
+            if notes_use {
+                self.idle_scan[cache] = idle_scan(&groups, weight as u64, domain.kind);
+            }
             let nothing = if pinned.is_empty() { Outcome::Balanced } else { Outcome::Pinned };
-            self.note_stats(domain, &stats, cpu, why);
-            let Some((busiest, mut amount)) = find_busiest(domain, &stats, own, why) else {
+            let Some((busiest, mut amount)) = find_busiest(domain, &groups, own, why) else {
                 return nothing;
             };
             let group = &domain.groups[busiest];
-            let Some(from) = self.busiest_queue(group, &pinned, amount) else { return nothing };
+            if crowded.0 != busiest {
+                let several = |at: &CpuIndex| self.runnable(*at) > 1 && !pinned.contains(at);
+                crowded = (busiest, group.iter().copied().filter(several).collect());
+            }
+            let Some(from) = self.busiest_queue(group, &crowded.1, amount) else { return nothing };
             if self.runnable(from) > 1 {
                 if self.take_from(cpu, level, domain, from, &mut amount, why) > 0 {
                     return Outcome::Moved;
                 }
                 if self.all_pinned(cpu, from) {
-                    pinned.insert(self.geometry.id(from));
-                    stats[busiest] = self.group_stats(domain, group, &pinned);
+                    pinned.push(from);
+                    crowded.1.retain(|at| *at != from);
+                    let running = self.runnable(from) as u64;
+                    groups[busiest].exclude(running, self.sums_of(from), domain.kind);
                     continue;
                 }
             }
@@ -274,21 +253,32 @@ impl Host {
         !threads.any(|thread| self.threads[thread.0 as usize].allowed.contains(id))
     }
 
-    fn busiest_queue(&self, group: &[CpuIndex], pinned: &CpuSet, amount: Move) -> Option<CpuIndex> {
-        let measure = |at: CpuIndex| match amount {
-            Move::Load(_) => self.cpus[at].average.load(),
-            Move::Util(_) => self.cpu_util(at),
-            Move::Tasks(_) => self.runnable(at) as u64,
+    /// The CPU of a group that has most, the first of several. `crowded`: those with more than one thread
+    /// that are not pinned.
+    fn busiest_queue(
+        &self,
+        group: &[CpuIndex],
+        crowded: &[CpuIndex],
+        amount: Move,
+    ) -> Option<CpuIndex> {
+        let first_most = |(amount, at): &(u64, CpuIndex)| (*amount, usize::MAX - at);
+        let load = |at: CpuIndex| (self.cpus[at].average.load(), at);
+        let group = group.iter().copied();
+        let crowded = crowded.iter().copied();
+        let busiest = match amount {
+            Move::Load(most) => {
+                let others = group.filter(|at| self.runnable(*at) <= 1).map(load);
+                let others = others.filter(|(load, _)| *load <= most);
+                crowded.map(load).chain(others).max_by_key(first_most)
+            }
+            Move::Util(_) => crowded.map(|at| (self.cpu_util(at), at)).max_by_key(first_most),
+            Move::Tasks(_) => {
+                let most = crowded.map(|at| (self.runnable(at) as u64, at)).max_by_key(first_most);
+                let single = |at: &CpuIndex| self.runnable(*at) == 1;
+                most.or_else(|| group.clone().find(single).map(|at| (1, at)))
+            }
         };
-        let eligible = |at: &CpuIndex| match amount {
-            Move::Load(most) => self.runnable(*at) > 1 || measure(*at) <= most,
-            Move::Util(_) => self.runnable(*at) > 1,
-            Move::Tasks(_) => self.runnable(*at) > 0,
-        };
-        let candidates = self.but_for(group, pinned).filter(eligible);
-        let measured = candidates.map(|at| (measure(at), at)).filter(|(amount, _)| *amount > 0);
-        let busiest = measured.max_by_key(|(amount, at)| (*amount, usize::MAX - at));
-        busiest.map(|(_, at)| at)
+        busiest.filter(|(amount, _)| *amount > 0).map(|(_, at)| at)
     }
 
     fn take_from(
@@ -397,104 +387,4 @@ impl Host {
         self.want_schedule(from);
         self.want_schedule(to);
     }
-}
-
-/// The group to take from, and how much.
-fn find_busiest(domain: &Domain, stats: &[Stats], own: usize, why: Why) -> Option<(usize, Move)> {
-    let mut busiest: Option<usize> = None;
-    // From one's own group on, all around.
-    for index in (0..stats.len()).map(|step| (own + step) % stats.len()) {
-        let group = &stats[index];
-        if index == own || group.running == 0 {
-            continue;
-        }
-        let Some(best) = busiest else {
-            busiest = Some(index);
-            continue;
-        };
-        let best = &stats[best];
-        let better = match group.kind.cmp(&best.kind) {
-            std::cmp::Ordering::Greater => true,
-            std::cmp::Ordering::Less => false,
-            std::cmp::Ordering::Equal => match group.kind {
-                GroupType::Overloaded => group.average_load() > best.average_load(),
-                GroupType::FullyBusy | GroupType::Imbalanced => false,
-                GroupType::HasSpare => {
-                    group.idle < best.idle
-                        || (group.idle == best.idle && group.running > best.running)
-                }
-            },
-        };
-        if better {
-            busiest = Some(index);
-        }
-    }
-    let index = busiest?;
-    let (busy, local) = (&stats[index], &stats[own]);
-    if busy.kind == GroupType::Imbalanced {
-        return Some((index, Move::Tasks(1)));
-    }
-    if local.kind > busy.kind {
-        return None;
-    }
-    if local.kind == GroupType::Overloaded {
-        let all = |of: fn(&Stats) -> u64| stats.iter().map(of).sum::<u64>();
-        let mean = all(|s| s.load) * 1024 / all(|s| s.capacity);
-        let (mine, theirs) = (local.average_load(), busy.average_load());
-        if mine >= theirs || mine >= mean || 100 * theirs <= domain.kind.imbalance_pct() * mine {
-            return None;
-        }
-        return imbalance(domain, stats, index, own, why);
-    }
-    if domain.prefers_siblings
-        && local.kind == GroupType::HasSpare
-        && busy.running > local.running + 1
-    {
-        return imbalance(domain, stats, index, own, why);
-    }
-    if busy.kind != GroupType::Overloaded {
-        let even = busy.weight > 1 && local.idle <= busy.idle + 1;
-        if why == Why::Busy || even || busy.running == 1 {
-            return None;
-        }
-    }
-    imbalance(domain, stats, index, own, why)
-}
-
-/// How much to move (`calculate_imbalance`).
-fn imbalance(
-    domain: &Domain,
-    stats: &[Stats],
-    index: usize,
-    own: usize,
-    why: Why,
-) -> Option<(usize, Move)> {
-    let (busy, local) = (&stats[index], &stats[own]);
-    if local.kind == GroupType::HasSpare {
-        let in_cache = matches!(domain.kind, DomainKind::Smt | DomainKind::Llc);
-        if busy.kind > GroupType::FullyBusy && !in_cache {
-            let amount = local.capacity.max(local.util) - local.util;
-            if amount == 0 && why != Why::Busy {
-                return Some((index, Move::Tasks(1)));
-            }
-            return (amount > 0).then_some((index, Move::Util(amount)));
-        }
-        let tasks = if busy.weight == 1 || domain.prefers_siblings {
-            busy.running.saturating_sub(local.running) / 2
-        } else {
-            local.idle.saturating_sub(busy.idle) / 2
-        };
-        return (tasks > 0).then_some((index, Move::Tasks(tasks)));
-    }
-    let all = |of: fn(&Stats) -> u64| stats.iter().map(of).sum::<u64>();
-    let mean = all(|s| s.load) * 1024 / all(|s| s.capacity);
-    let (mine, theirs) = (local.average_load(), busy.average_load());
-    // Of a group that is not crowded the load is not known, and counts as none.
-    if busy.kind < GroupType::Overloaded || local.kind < GroupType::Overloaded && mine >= mean {
-        return None;
-    }
-    let surplus = theirs.saturating_sub(mean) * busy.capacity;
-    let lack = mean.saturating_sub(mine) * local.capacity;
-    let load = surplus.min(lack) / 1024;
-    (load > 0).then_some((index, Move::Load(load)))
 }

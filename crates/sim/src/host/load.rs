@@ -79,11 +79,8 @@ impl Average {
         let keep = decay(elapsed_ns);
         let mix = |old: u64, input: u64| {
             let input = input << FINE;
-            if input >= old {
-                input - (((input - old) as u128 * keep as u128) >> 32) as u64
-            } else {
-                input + (((old - input) as u128 * keep as u128) >> 32) as u64
-            }
+            let apart = ((u128::from(input.abs_diff(old)) * u128::from(keep)) >> 32) as u64;
+            if input >= old { input - apart } else { input + apart }
         };
         self.load = mix(self.load, input.load);
         self.runnable = mix(self.runnable, input.runnable);

@@ -12,10 +12,12 @@
 //! from its published rules (`placement`, `balance`, `load`).
 
 mod balance;
+mod busiest;
 mod load;
 mod placement;
 mod rules;
 mod run;
+mod tally;
 mod wake_list;
 
 use homing_topology::{CpuSet, Machine};
@@ -28,6 +30,7 @@ use crate::costs::Costs;
 use crate::geometry::{CpuIndex, Geometry};
 use crate::rng::Rng;
 use load::Average;
+use tally::Tallies;
 use wake_list::WakeLists;
 
 /// A thread, by its number.
@@ -194,6 +197,7 @@ pub struct Host {
     pub counts: HostCounts,
     threads: Vec<Thread>,
     cpus: Vec<Cpu>,
+    tallies: Tallies,
     /// CPUs that are to pick anew.
     to_schedule: Vec<CpuIndex>,
     /// Whether some CPU has had more than one runnable thread lately.
@@ -245,6 +249,7 @@ impl Host {
         let mut host = Self {
             agenda: Agenda::default(),
             wake_lists: WakeLists::default(),
+            tallies: Tallies::new(&geometry),
             geometry,
             costs,
             rules,
@@ -366,7 +371,7 @@ impl Host {
 
     /// Whether nothing runs on a CPU, and nothing waits for it.
     pub fn is_idle(&self, cpu: CpuIndex) -> bool {
-        self.cpus[cpu].current.is_none() && self.cpus[cpu].queue.is_empty()
+        self.tallies.runnable(cpu) == 0
     }
 
     /// What runs on a CPU.
@@ -376,12 +381,12 @@ impl Host {
 
     /// How many CPUs are idle.
     pub fn idle_count(&self) -> usize {
-        (0..self.cpus.len()).filter(|cpu| self.is_idle(*cpu)).count()
+        self.tallies.idle()
     }
 
     /// How many threads a CPU has to run, with the one that runs.
     pub fn runnable(&self, cpu: CpuIndex) -> usize {
-        self.cpus[cpu].queue.len() + usize::from(self.cpus[cpu].current.is_some())
+        self.tallies.runnable(cpu)
     }
 
     /// Hands `token` to the model after a while.

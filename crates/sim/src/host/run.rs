@@ -60,7 +60,7 @@ impl Host {
             return;
         }
         core.since_ns = now_ns;
-        let runnable = core.queue.len() as u64 + u64::from(core.current.is_some());
+        let runnable = self.tallies.runnable(cpu) as u64;
         let util = if core.current.is_some() { self.rules.full_util } else { 0 };
         let input = Input { load: core.weight, runnable: runnable * FULL, util };
         core.average.advance(now_ns, input);
@@ -73,7 +73,9 @@ impl Host {
         thread.average.advance(now_ns, input);
         thread.warm_since_ns = Some(now_ns);
         thread.ran_ns += elapsed_ns;
-        thread.vruntime += (elapsed_ns * 1024 / thread.weight).cast_signed();
+        let vruntime_ns =
+            if thread.weight == 1024 { elapsed_ns } else { elapsed_ns * 1024 / thread.weight };
+        thread.vruntime += vruntime_ns.cast_signed();
         let paid_ns = done_ns.min(thread.debt_ns);
         thread.debt_ns -= paid_ns;
         if let Some(left_ns) = &mut thread.left_ns {
@@ -102,7 +104,9 @@ impl Host {
         let Some(thread) = core.current else { return };
         let thread = &self.threads[thread.0 as usize];
         let work_ns = thread.debt_ns + thread.left_ns.unwrap_or(0);
-        let takes_ns = (work_ns * 1000).div_ceil(core.speed);
+        // Most run at full speed: a division is dear.
+        let takes_ns =
+            if core.speed == 1000 { work_ns } else { (work_ns * 1000).div_ceil(core.speed) };
         let event = Event::Over(cpu as u16, core.stamp);
         let at_ns = self.agenda.now_ns() + takes_ns;
         self.agenda.at(at_ns, event);
@@ -172,6 +176,7 @@ impl Host {
         core.weight -= self.threads[index].weight;
         core.current = None;
         core.stamp = core.stamp.wrapping_add(1);
+        self.tallies.remove(cpu);
         self.want_schedule(cpu);
     }
 
@@ -309,6 +314,7 @@ impl Host {
         self.cpus[cpu].weight += own.weight;
         self.cpus[cpu].estimate += own.estimate;
         self.cpus[cpu].queue.push(thread);
+        self.tallies.add(cpu);
         if self.runnable(cpu) > 1 {
             self.overloaded = true;
         }
@@ -367,6 +373,7 @@ impl Host {
         core.queue.swap_remove(place);
         core.weight -= weight;
         core.estimate -= estimate;
+        self.tallies.remove(cpu);
     }
 
     fn start_ticking(&mut self, cpu: CpuIndex) {
