@@ -57,14 +57,19 @@ pub(crate) fn patience_ns(
     let waiting: u64 = leaders.iter().map(waiting).sum();
     // With so many of them an item each would take just as long.
     let enough = item_ns.saturating_mul(waiting) / patience_ns;
-    let awake = pod.allowed(&facts.active().minus(&facts.idle())).and(own);
-    if awake.len() as u64 <= enough || others_wait(layout, facts, queue, own) {
+    if own.len() as u64 <= enough || others_wait(layout, facts, queue, own) {
         return 0;
     }
     let now_ns = facts.now_ns();
     let busy_max_ns = patience_ns + 2 * item_ns;
-    let comes = |cpu: &CpuId| now_ns.saturating_sub(facts.busy_since_ns(*cpu)) <= busy_max_ns;
-    let more_than_enough = awake.iter().filter(comes).nth(enough as usize).is_some();
+    let (active, idle) = (facts.active(), facts.idle());
+    let comes = |cpu: &CpuId| {
+        active.contains(*cpu)
+            && !idle.contains(*cpu)
+            && pod.allows(*cpu)
+            && now_ns.saturating_sub(facts.busy_since_ns(*cpu)) <= busy_max_ns
+    };
+    let more_than_enough = own.iter().filter(comes).nth(enough as usize).is_some();
     if more_than_enough { patience_ns } else { 0 }
 }
 
