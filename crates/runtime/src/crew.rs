@@ -15,6 +15,7 @@ use crate::dispatch::Dispatch;
 use crate::help::Asked;
 use crate::item::Hand;
 use crate::laps::Away;
+use crate::registry::Writer;
 use crate::shared::Shared;
 use crate::sleeper::Sleeper;
 use crate::slot::ThreadId;
@@ -25,6 +26,7 @@ use crate::worker;
 #[derive(Debug)]
 pub(crate) struct Member {
     pub(crate) id: ThreadId,
+    pub(crate) writer: Writer,
     /// What it has taken and not begun.
     pub(crate) hand: Hand,
     /// Since when it has been running its present batch; 0: it runs none.
@@ -357,6 +359,7 @@ impl Member {
     fn new(id: ThreadId) -> Self {
         Self {
             id,
+            writer: Writer::new(id),
             hand: Hand::new(),
             running_since_ns: AtomicU64::new(0),
             workqueue: AtomicU32::new(0),

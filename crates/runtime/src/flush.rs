@@ -84,6 +84,8 @@ impl Wait {
 pub(crate) fn join(waits: &mut Vec<Arc<Wait>>, wait: Arc<Wait>) {
     if waits.len() == waits.capacity() {
         waits.retain(|other| Arc::strong_count(other) > 1);
+        // As many again before they are looked through again.
+        waits.reserve(waits.len() + 1);
     }
     waits.push(wait);
 }

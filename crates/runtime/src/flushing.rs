@@ -90,7 +90,7 @@ impl Workqueue {
         let state = self.state();
         let waiting = state.flushes.begin(|| state.in_flight()).map(Waiting)?;
         // Then the monitor looks, too.
-        self.shared().flushes_begun.fetch_add(1, Ordering::Relaxed);
+        self.shared().flushing.add(state, |state| &state.flush_is_watched);
         Some(waiting)
     }
 
@@ -143,7 +143,7 @@ impl Workqueue {
     pub fn destroy(&self) {
         self.check_may_wait("destroy");
         let state = self.state();
-        state.let_go.store(true, Ordering::Release);
+        self.shared().workqueues.let_go(state);
         state.set_draining(true);
         self.drain();
         state.set_mode(Mode::DESTROYED, true);

@@ -106,6 +106,8 @@ mod timers;
 #[cfg(not(loom))]
 mod usage;
 #[cfg(not(loom))]
+mod watched;
+#[cfg(not(loom))]
 mod work;
 #[cfg(not(loom))]
 mod worker;

@@ -71,11 +71,9 @@ impl Workqueue {
     /// ```
     pub fn set_affinity_scope(&self, scope: Scope) -> Result<(), WorkqueueError> {
         self.unbound("affinity_scope")?;
-        self.state().end_auto(|| {
-            self.change(|chosen| {
-                chosen.attributes.affinity.scope = scope;
-                chosen.scope_is_default = false;
-            })
+        self.end_auto(|chosen| {
+            chosen.attributes.affinity.scope = scope;
+            chosen.scope_is_default = false;
         })
     }
 
@@ -97,7 +95,7 @@ impl Workqueue {
     /// ```
     pub fn set_affinity_default(&self) -> Result<(), WorkqueueError> {
         self.unbound("affinity_scope")?;
-        self.state().end_auto(|| self.change(|chosen| chosen.scope_is_default = true))
+        self.end_auto(|chosen| chosen.scope_is_default = true)
     }
 
     /// Leaves the choice of scope and pull cost to what is measured, or fixes both as they are.
@@ -131,7 +129,21 @@ impl Workqueue {
         let machine = self.shared().dispatch.layout().machine();
         self.change(|chosen| chosen.scope_is_default = false)?;
         self.state().set_auto(auto.then(|| Auto::new(machine, self.affinity().scope)));
+        self.watch_if_auto();
         Ok(())
+    }
+
+    /// Changes what is left to nobody else any more, if that succeeds.
+    fn end_auto(&self, change: impl FnOnce(&mut Chosen)) -> Result<(), WorkqueueError> {
+        let changed = self.state().end_auto(|| self.change(change));
+        self.watch_if_auto();
+        changed
+    }
+
+    fn watch_if_auto(&self) {
+        if self.affinity_auto() {
+            self.shared().auto.add(self.state(), |state| &state.auto_is_watched);
+        }
     }
 
     /// Changes the strictness.
@@ -210,7 +222,7 @@ impl Workqueue {
     /// ```
     pub fn set_pull_cost(&self, cost: PullCost) -> Result<(), WorkqueueError> {
         self.unbound("pull_cost")?;
-        self.state().end_auto(|| self.change(|chosen| chosen.attributes.pull_cost = cost))
+        self.end_auto(|chosen| chosen.attributes.pull_cost = cost)
     }
 
     /// Changes the share of a CPU's time.

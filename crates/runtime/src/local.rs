@@ -71,7 +71,7 @@ pub(crate) fn known(number: u32) -> Option<Rc<Known>> {
     at_hand.filter(|known| known.workqueue.number == number).or_else(|| {
         let Local { shared, member } = current()?;
         let workqueue = shared.workqueues.find(number)?;
-        let books = workqueue.books_of(member.id);
+        let books = shared.workqueues.books_of(&workqueue, &member.writer);
         let found = Rc::new(Known { workqueue, books });
         drop(KNOWN.try_with(|known| known.replace(Some(Rc::clone(&found)))));
         Some(found)

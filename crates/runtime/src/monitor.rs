@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use homing_sched::{
-    Attributes, BLOCKED_NS, Facts, PoolId, PoolSet, QueueId, Running, TRIAL_NS, Verdict, WINDOW_NS,
+    Attributes, BLOCKED_NS, Facts, PoolId, QueueId, Running, TRIAL_NS, Verdict, WINDOW_NS,
     is_stranded, tick,
 };
 use homing_topology::{Allowed, CpuId, CpuSet};
@@ -77,8 +77,6 @@ pub(crate) fn main(shared: &Arc<Shared>) {
         short_since_ns: None,
         others_asked_ns: 0,
         stalls: Stalls::default(),
-        flushes_begun: 0,
-        flushes_left: false,
     };
     // What a timer runs may drop the runtime: nobody waits for this thread then.
     local::enter(shared, &Arc::new(shared.crew.outsider()));
@@ -132,9 +130,6 @@ struct Monitor<'a> {
     /// When threads were asked to help that run only what somebody waits for.
     others_asked_ns: u64,
     stalls: Stalls,
-    /// Flushes that had begun at the last look, and whether any was not over.
-    flushes_begun: u64,
-    flushes_left: bool,
 }
 
 /// What was seen of a thread whose item runs for long.
@@ -183,6 +178,7 @@ impl Monitor<'_> {
         }
         if now_ns.saturating_sub(self.pools_seen_ns) >= WINDOW_NS {
             self.pools_seen_ns = now_ns;
+            shared.workqueues.sweep_if_many();
             self.leave_pools_out();
         }
         self.settle_flushes();
@@ -214,17 +210,13 @@ impl Monitor<'_> {
         self.interval_ns
     }
 
-    /// Ends flushes whose items have ended in batches that are not over yet. There are any only if
-    /// there were at the last look, or one has begun since.
+    /// Ends flushes whose items have ended in batches that are not over yet.
     fn settle_flushes(&mut self) {
-        let begun = self.shared.flushes_begun.load(Ordering::Relaxed);
-        if std::mem::replace(&mut self.flushes_begun, begun) == begun && !self.flushes_left {
-            return;
-        }
-        self.flushes_left = false;
-        for workqueue in self.shared.workqueues.with_items() {
+        for workqueue in self.shared.flushing.take(|state| &state.flush_is_watched) {
             workqueue.settle(!0);
-            self.flushes_left |= workqueue.flushes.awaits(!0);
+            if workqueue.flushes.awaits(!0) {
+                self.shared.flushing.add(&workqueue, |state| &state.flush_is_watched);
+            }
         }
     }
 
@@ -406,8 +398,11 @@ impl Monitor<'_> {
             (cpus.len() as u64, busy_ns)
         };
         let mut any = false;
-        for workqueue in self.shared.workqueues.all() {
-            any |= workqueue.choose(now_ns, busy, |scope, pull_cost| {
+        for workqueue in self.shared.auto.take(|state| &state.auto_is_watched) {
+            if workqueue.let_go.load(Ordering::Acquire) {
+                continue;
+            }
+            let chosen = workqueue.choose(now_ns, busy, |scope, pull_cost| {
                 let Attributes { affinity, pull_cost: before, .. } = workqueue.attributes();
                 if (affinity.scope, before) == (scope, pull_cost) {
                     return;
@@ -419,16 +414,17 @@ impl Monitor<'_> {
                 // Where there are too many pools it stays as it is.
                 let _ = workqueue.change(set, |chosen| self.shared.pool_with(chosen));
             });
+            if chosen {
+                self.shared.auto.add(&workqueue, |state| &state.auto_is_watched);
+                any = true;
+            }
         }
         any
     }
 
     /// Lets workers pass over the pools of attributes that no workqueue has any more.
     fn leave_pools_out(&self) {
-        let mut wanted = PoolSet::default();
-        for workqueue in self.shared.workqueues.with_items() {
-            wanted.insert(workqueue.mode().pool());
-        }
+        let wanted = self.shared.workqueues.used_pools();
         self.shared.dispatch.pools.leave_out_all_but(&wanted);
     }
 

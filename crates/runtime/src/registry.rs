@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
-use homing_sched::PoolId;
+use homing_sched::{PoolId, PoolSet};
 use homing_topology::Scope;
 
+use crate::books::WorkqueueBooks;
 use crate::item::Tag;
 use crate::slot::ThreadId;
-use crate::state::{Chosen, Kinds, WorkqueueState};
+use crate::state::{Chosen, Kinds, PoolUsers, WorkqueueState};
 use crate::sync::{Mutex, lock};
 
 static LAST_NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -19,6 +20,7 @@ static LAST_NUMBER: AtomicU32 = AtomicU32::new(0);
 #[derive(Debug)]
 pub(crate) struct Registry {
     cpus: usize,
+    pool_users: Arc<PoolUsers>,
     all: Mutex<All>,
 }
 
@@ -27,8 +29,11 @@ struct All {
     states: BTreeMap<u32, Entry>,
     /// By name, the last one that had it.
     names: HashMap<String, u32>,
-    /// At this number of entries those that nobody needs are thrown out.
+    /// At this number of entries those that nobody needs are thrown out,
     sweep_at: usize,
+    /// and at this number of those that have been let go, of which some may still have items.
+    sweep_let_go_at: usize,
+    let_go: usize,
     /// The scope of those that follow it.
     default_scope: Scope,
 }
@@ -48,16 +53,30 @@ impl Entry {
     fn state(&self) -> Option<Arc<WorkqueueState>> {
         self.kept.clone().or_else(|| self.held.upgrade())
     }
-
-    /// Lets go of one that nobody can queue to and that is empty. Whether somebody still holds it.
-    fn sweep(&mut self) -> bool {
-        let done = |state: &mut Arc<WorkqueueState>| is_let_go(state) && state.is_empty();
-        drop(self.kept.take_if(done));
-        self.held.strong_count() > 0
-    }
 }
 
 impl All {
+    /// Forgets those that nobody can queue to and that are empty: to be dropped when the lock is no longer
+    /// held, as what they hold is anybody's. Those that somebody still holds can be found.
+    fn sweep(&mut self) -> Vec<Arc<WorkqueueState>> {
+        let mut swept = Vec::new();
+        self.let_go = 0;
+        self.states.retain(|_, entry| {
+            let done = |state: &mut Arc<WorkqueueState>| is_let_go(state) && state.is_empty();
+            let Some(state) = entry.kept.take_if(done) else {
+                self.let_go += usize::from(entry.kept.as_deref().is_some_and(is_let_go));
+                return entry.kept.is_some() || entry.held.strong_count() > 0;
+            };
+            let held = Arc::strong_count(&state) > 1;
+            swept.push(state);
+            held
+        });
+        self.names.retain(|_, number| self.states.contains_key(number));
+        self.sweep_at = SWEEP_AT_LEAST.max(self.states.len() * 2);
+        self.sweep_let_go_at = SWEEP_AT_LEAST.max(self.states.len() / 2).max(self.let_go * 2);
+        swept
+    }
+
     fn named(&self, name: &str) -> Option<Arc<WorkqueueState>> {
         let kept = self.states.get(self.names.get(name)?)?.kept.as_ref();
         kept.filter(|state| !is_let_go(state)).cloned()
@@ -75,9 +94,11 @@ impl Registry {
             states: BTreeMap::new(),
             names: HashMap::new(),
             sweep_at: 0,
+            sweep_let_go_at: SWEEP_AT_LEAST,
+            let_go: 0,
             default_scope: Scope::CacheShard,
         };
-        Self { cpus, all: Mutex::new(all) }
+        Self { cpus, pool_users: Arc::new(PoolUsers::new()), all: Mutex::new(all) }
     }
 
     pub(crate) fn default_scope(&self) -> Scope {
@@ -109,13 +130,12 @@ impl Registry {
         mut chosen: Chosen,
         pool_with: impl FnOnce(&Chosen) -> Option<PoolId>,
     ) -> Option<Arc<WorkqueueState>> {
+        // Dropped last, when the lock is not held any more.
+        let _swept;
         let mut all = lock(&self.all);
         // Those that nobody can use any more go now, so that nothing grows without end.
         if all.states.len() >= all.sweep_at {
-            let All { states, names, .. } = &mut *all;
-            states.retain(|_, entry| entry.sweep());
-            names.retain(|_, number| states.contains_key(number));
-            all.sweep_at = SWEEP_AT_LEAST.max(all.states.len() * 2);
+            _swept = all.sweep();
         }
         if chosen.scope_is_default {
             chosen.attributes.affinity.scope = all.default_scope;
@@ -128,11 +148,39 @@ impl Registry {
         let taken = all.named(name).is_some();
         let unique = if taken { format!("{name}~{number}") } else { name.to_owned() };
         all.names.insert(unique.clone(), number);
-        let state = WorkqueueState::new(number, &unique, kinds, chosen, pool, self.cpus);
+        let users = Arc::clone(&self.pool_users);
+        let state = WorkqueueState::new(number, &unique, kinds, chosen, pool, self.cpus, users);
         let state = Arc::new(state);
         let entry = Entry { held: Arc::downgrade(&state), kept: Some(Arc::clone(&state)) };
         all.states.insert(number, entry);
         Some(state)
+    }
+
+    /// Nobody has a handle of it any more, or it has been destroyed: it is forgotten some time after its
+    /// last item has ended.
+    pub(crate) fn let_go(&self, state: &WorkqueueState) {
+        if state.let_go.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let mut all = lock(&self.all);
+        all.let_go += 1;
+        let swept = if all.let_go >= all.sweep_let_go_at { all.sweep() } else { Vec::new() };
+        drop(all);
+        drop(swept);
+    }
+
+    /// Forgets those that had items when they were let go, where they are many: to be called now and then.
+    pub(crate) fn sweep_if_many(&self) {
+        let mut all = lock(&self.all);
+        let many = all.let_go >= SWEEP_AT_LEAST.max(all.states.len() / 2);
+        let swept = if many { all.sweep() } else { Vec::new() };
+        drop(all);
+        drop(swept);
+    }
+
+    /// The pools of their attributes.
+    pub(crate) fn used_pools(&self) -> PoolSet {
+        self.pool_users.used()
     }
 
     /// The one in use that has this name.
@@ -162,27 +210,50 @@ impl Registry {
         self.with_items().iter().map(|state| state.counters().running()).sum()
     }
 
-    /// A thread ends, and writes in no books any more.
-    pub(crate) fn close_books_of(&self, thread: ThreadId) {
-        for state in self.with_items() {
-            state.close_books_of(thread);
+    /// The part of a workqueue's counters that a thread writes.
+    pub(crate) fn books_of(&self, state: &WorkqueueState, by: &Writer) -> Arc<WorkqueueBooks> {
+        let mut opened = false;
+        let books = state.books_of(by.thread, || opened = true);
+        if opened {
+            let mut numbers = lock(&by.opened);
+            if numbers.len() == numbers.capacity() {
+                // Workqueues come and go, for as long as the thread lives.
+                let all = lock(&self.all);
+                numbers.retain(|number| all.states.contains_key(number));
+                let more = numbers.len().max(SWEEP_AT_LEAST);
+                numbers.reserve(more);
+            }
+            numbers.push(state.number);
         }
+        books
     }
 
-    /// The part of a workqueue's counters that a thread writes.
-    #[cfg(all(test, not(any(loom, shuttle))))]
-    pub(crate) fn books_of(
-        &self,
-        number: u32,
-        thread: ThreadId,
-    ) -> Arc<crate::books::WorkqueueBooks> {
-        self.find(number).map_or_else(Arc::default, |state| state.books_of(thread))
+    /// A thread ends, and writes in no books any more.
+    pub(crate) fn close_books_of(&self, by: &Writer) {
+        let opened = std::mem::take(&mut *lock(&by.opened));
+        for state in opened.into_iter().filter_map(|number| self.find(number)) {
+            state.close_books_of(by.thread);
+        }
+    }
+}
+
+/// A thread, and in which workqueues' books it writes: by number.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    thread: ThreadId,
+    opened: Mutex<Vec<u32>>,
+}
+
+impl Writer {
+    pub(crate) fn new(thread: ThreadId) -> Self {
+        Self { thread, opened: Mutex::default() }
     }
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use homing_sched::{Affinity, Attributes};
+    use homing_topology::CpuId;
 
     use super::*;
     use crate::item::Books;
@@ -196,21 +267,57 @@ mod tests {
         let pool = |_: &Chosen| Some(PoolId(0));
         let state = registry.add("test", Kinds::default(), chosen.clone(), pool).unwrap();
         for number in 1..=100 {
-            let thread = ThreadId(number);
-            let books = registry.books_of(state.number, thread);
+            let writer = Writer::new(ThreadId(number));
+            let books = registry.books_of(&state, &writer);
             books.started();
             books.completed(true);
             books.waited(100);
-            registry.close_books_of(thread);
+            assert!(Arc::ptr_eq(&books, &registry.books_of(&state, &writer)));
+            registry.close_books_of(&writer);
             // One that never wrote anything.
-            registry.close_books_of(ThreadId(1000 + number));
+            registry.close_books_of(&Writer::new(ThreadId(1000 + number)));
         }
-        registry.books_of(state.number, ThreadId(101)).started();
+        registry.books_of(&state, &Writer::new(ThreadId(101))).started();
         let counters = state.counters();
         assert_eq!((counters.started, counters.completed, counters.panicked), (101, 100, 100));
         assert_eq!(counters.queue_age.count(), 100);
         assert_eq!(state.open_books(), 1);
         let twin = registry.add("test", Kinds::default(), chosen, pool).unwrap();
         assert_eq!(*twin.name, format!("test~{}", twin.number));
+    }
+
+    #[test]
+    fn those_that_were_let_go_are_forgotten_in_time_and_none_with_items() {
+        let registry = Registry::new(1);
+        let chosen = Chosen {
+            attributes: Attributes::new(Affinity { scope: Scope::Cache, strict: false }),
+            scope_is_default: false,
+            cpumask: None,
+            max_active: None,
+        };
+        let pool = |number: usize| move |_: &Chosen| Some(PoolId((number % 3) as u8));
+        let add = |number: usize| {
+            registry.add("test", Kinds::default(), chosen.clone(), pool(number)).unwrap()
+        };
+        let states: Vec<_> = (0..1000).map(add).collect();
+        let last = Arc::clone(&states[999]);
+        last.queued.add(CpuId::new(0).unwrap(), last.tag(), 1);
+        assert_eq!(registry.used_pools(), PoolSet::first(3));
+        for state in states {
+            registry.let_go(&state);
+            registry.let_go(&state);
+        }
+        assert!(registry.with_items().len() <= 2 * SWEEP_AT_LEAST, "the others went meanwhile");
+        assert!(registry.all().is_empty());
+        lock(&registry.all).sweep();
+        let left = registry.with_items();
+        assert!(left.len() == 1 && Arc::ptr_eq(&left[0], &last), "it has an item");
+        assert!(registry.used_pools().iter().eq([PoolId(0)]));
+        last.count_unrun(last.tag(), true);
+        lock(&registry.all).sweep();
+        assert!(registry.find(last.number).is_some(), "somebody holds it");
+        drop((left, last));
+        lock(&registry.all).sweep();
+        assert!(registry.with_items().is_empty() && registry.used_pools().iter().eq([]));
     }
 }

@@ -120,7 +120,7 @@ fn main(shared: &Arc<Shared>, workqueue: &Arc<WorkqueueState>, bed: &Bed) {
     }
     local::leave();
     // Also those of items that its items have waited for.
-    shared.workqueues.close_books_of(member.id);
+    shared.workqueues.close_books_of(&member.writer);
 }
 
 /// Runs items of the workqueue while there are any and threads are missing.
@@ -155,7 +155,7 @@ fn rescue(shared: &Arc<Shared>, workqueue: &Arc<WorkqueueState>, member: &Arc<Me
 }
 
 fn run(shared: &Arc<Shared>, workqueue: &Arc<WorkqueueState>, member: &Arc<Member>, item: Item) {
-    let books = workqueue.books_of(member.id);
+    let books = shared.workqueues.books_of(workqueue, &member.writer);
     let mut next = Some(item);
     while let Some(item) = next.take() {
         if shared.is_stopping_now() {

@@ -26,6 +26,7 @@ use crate::spare::SpareCpus;
 use crate::stall::OnStall;
 use crate::sync::{Condvar, Mutex, lock};
 use crate::timers::Timers;
+use crate::watched::Watched;
 
 /// See the module.
 pub(crate) struct Shared {
@@ -51,7 +52,9 @@ pub(crate) struct Shared {
     /// For threads that come back to it later.
     pub(crate) me: Weak<Self>,
     /// Flushes that have begun, ever.
-    pub(crate) flushes_begun: AtomicU64,
+    /// Workqueues that somebody flushes, and those whose scope is left to the monitor.
+    pub(crate) flushing: Watched,
+    pub(crate) auto: Watched,
     /// Stalls that the watchdog has found.
     pub(crate) stalls: AtomicU64,
     /// Items that did not run.
@@ -210,7 +213,8 @@ impl Shared {
             futures: Futures::new(cpus),
             timers: Timers::default(),
             spare,
-            flushes_begun: AtomicU64::new(0),
+            flushing: Watched::default(),
+            auto: Watched::default(),
             stalls: AtomicU64::new(0),
             cancelled: AtomicU64::new(0),
             node_turn: AtomicU32::new(0),

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use homing_sched::{Attributes, Auto, Layout, MIN_ACTIVE, PoolId, PullCost, Reach, Taken, Window};
+use homing_sched::{
+    Attributes, Auto, Layout, MIN_ACTIVE, PoolId, PoolSet, PullCost, Reach, Taken, Window,
+};
 use homing_topology::{CpuId, CpuSet, Scope};
 
 use crate::books::{ByColour, Counters, Spread, WorkqueueBooks};
@@ -14,6 +16,7 @@ use crate::item::Tag;
 use crate::rescuer::Rescuer;
 use crate::slot::ThreadId;
 use crate::sync::{Mutex, lock};
+use crate::watched::IsWatched;
 
 /// What a workqueue is, once and for all.
 // The kernel's flags, each by itself.
@@ -107,6 +110,42 @@ pub(crate) struct WorkqueueState {
     books: Mutex<AllBooks>,
     /// No handle is left: once nothing is in flight it can be forgotten.
     pub(crate) let_go: AtomicBool,
+    pub(crate) flush_is_watched: IsWatched,
+    pub(crate) auto_is_watched: IsWatched,
+    pool_users: Arc<PoolUsers>,
+}
+
+impl Drop for WorkqueueState {
+    fn drop(&mut self) {
+        self.pool_users.leave(self.mode().pool());
+    }
+}
+
+/// How many workqueues use each pool.
+#[derive(Debug)]
+pub(crate) struct PoolUsers(Box<[AtomicUsize]>);
+
+impl PoolUsers {
+    pub(crate) fn new() -> Self {
+        Self((0..PoolSet::WORDS * 64).map(|_| AtomicUsize::new(0)).collect())
+    }
+
+    fn join(&self, pool: PoolId) {
+        self.0[usize::from(pool.0)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn leave(&self, pool: PoolId) {
+        self.0[usize::from(pool.0)].fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Those that any uses.
+    pub(crate) fn used(&self) -> PoolSet {
+        let users = self.0.iter().zip(0..=u8::MAX);
+        let used = users.filter(|(users, _)| users.load(Ordering::Relaxed) > 0);
+        let mut set = PoolSet::default();
+        used.for_each(|(_, pool)| set.insert(PoolId(pool)));
+        set
+    }
 }
 
 /// The parts of the counters that threads write.
@@ -141,7 +180,9 @@ impl WorkqueueState {
         chosen: Chosen,
         pool: PoolId,
         cpus: usize,
+        pool_users: Arc<PoolUsers>,
     ) -> Self {
+        pool_users.join(pool);
         Self {
             number,
             name: name.into(),
@@ -165,6 +206,9 @@ impl WorkqueueState {
             auto: Mutex::new(None),
             books: Mutex::default(),
             let_go: AtomicBool::new(false),
+            flush_is_watched: IsWatched::default(),
+            auto_is_watched: IsWatched::default(),
+            pool_users,
         }
     }
 
@@ -208,8 +252,12 @@ impl WorkqueueState {
         *chosen = changed;
         let bound = Mode::bound(&chosen);
         let with_pool = |mode| Some(mode & !(Mode::POOL | Mode::BOUND) | u32::from(pool.0) | bound);
+        self.pool_users.join(pool);
         // It always changes.
-        let _ = self.mode.fetch_update(Ordering::SeqCst, Ordering::SeqCst, with_pool);
+        let before = self.mode.fetch_update(Ordering::SeqCst, Ordering::SeqCst, with_pool);
+        if let Ok(before) = before {
+            self.pool_users.leave(Mode(before).pool());
+        }
         Some(())
     }
 
@@ -285,11 +333,13 @@ impl WorkqueueState {
         self.is_empty() && self.futures.load(Ordering::SeqCst) == 0 && self.is_empty()
     }
 
-    /// The part of the counters that a thread writes.
-    pub(crate) fn books_of(&self, thread: ThreadId) -> Arc<WorkqueueBooks> {
+    /// The part of the counters that a thread writes. `opened`: what is to be done where it wrote none so far.
+    pub(crate) fn books_of(&self, thread: ThreadId, opened: impl FnOnce()) -> Arc<WorkqueueBooks> {
         let mut books = lock(&self.books);
-        let books = books.of.entry(thread);
-        Arc::clone(books.or_insert_with(|| Arc::new(WorkqueueBooks::of(&self.name))))
+        Arc::clone(books.of.entry(thread).or_insert_with(|| {
+            opened();
+            Arc::new(WorkqueueBooks::of(&self.name))
+        }))
     }
 
     /// Adds up what a thread has written that writes no more: threads come and go without end.

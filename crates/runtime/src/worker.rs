@@ -48,7 +48,7 @@ pub(crate) fn main(shared: &Arc<Shared>, member: &Arc<Member>, assigned: Option<
         }
     }
     local::leave();
-    shared.workqueues.close_books_of(member.id);
+    shared.workqueues.close_books_of(&member.writer);
     shared.crew.leave(shared, member);
 }
 
@@ -396,7 +396,8 @@ impl BooksCache {
             }
             let state = shared.workqueues.find(workqueue);
             // A workqueue is not forgotten while it has items in flight.
-            let books = state.as_ref().map_or_else(Arc::default, |state| state.books_of(me.id));
+            let books = |state| shared.workqueues.books_of(state, &me.writer);
+            let books = state.as_deref().map_or_else(Arc::default, books);
             self.known.push(Known { number: workqueue, books, state });
             self.known.len() - 1
         });

@@ -4,7 +4,6 @@ use std::cell::LazyCell;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use homing_sched::{Facts, HandOff, HandOffFacts, hand_off};
 use homing_topology::{CpuId, NodeId};
@@ -58,7 +57,7 @@ impl Drop for Of {
         if !self.owns {
             return;
         }
-        self.state.let_go.store(true, Ordering::Release);
+        self.shared.workqueues.let_go(&self.state);
         self.state.rescuer.get().into_iter().for_each(Rescuer::let_go);
     }
 }
