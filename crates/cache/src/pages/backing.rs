@@ -46,6 +46,13 @@ pub trait Backing: Send + Sync {
     /// The size in bytes. It does not change while the file is open.
     fn size(&self) -> u64;
 
+    /// What it is that this reads and writes, where that can be told: device and inode of a file, say. Two with the
+    /// same identity are two ways to the same bytes. [`open`](super::PageCache::open) asks, to find what a handle
+    /// that was dropped could not write.
+    fn identity(&self) -> Option<(u64, u64)> {
+        None
+    }
+
     /// Whether a page may be read while it is written, zeroed or discarded. What the read gives then is
     /// any mixture of before and after, or over encryption what comes of deciphering one. Only who reads and writes a page of the cache at the same time
     /// gets that, and misses cost less where reading is fast.

@@ -95,6 +95,13 @@ pub enum OpenError {
     /// As many files are open as may be.
     #[error("{0} files are open, as many as may be: close one")]
     TooManyFiles(usize),
+    /// A handle of the same backing was dropped, and what it could not write cannot be written now either. It
+    /// would go over what the new handle writes.
+    #[error(
+        "what was written to this file by a handle that was dropped cannot be written back: {0}; \
+         open it again when it can, or abandon it (PageCache::abandon_dropped)"
+    )]
+    Unwritten(#[source] FileError),
     /// The group is another cache's, or was removed.
     #[error("the group {0} is not of this cache: it was removed, or is another cache's")]
     ForeignGroup(String),

@@ -28,6 +28,8 @@ pub(super) struct FileState {
     /// The first error of a write-back that no flush has told of.
     error: Mutex<Option<FileError>>,
     closing: AtomicBool,
+    /// Held by who closes it after its handle was dropped.
+    pub(super) orphan: Mutex<()>,
     /// Its number may be another file's.
     closed: AtomicBool,
     pub(super) streams: Streams,
@@ -127,6 +129,7 @@ impl Core {
 
     fn open(&self, backing: Arc<dyn Backing>, group: &Group) -> Result<Arc<FileState>, OpenError> {
         let Group(group) = group;
+        self.close_orphans_like(&*backing, group).map_err(OpenError::Unwritten)?;
         let (size, page_size) = (backing.size(), self.page_size());
         let max = PAGES_MAX * page_size as u64;
         if size > max {
@@ -146,6 +149,7 @@ impl Core {
             backing,
             error: Mutex::new(None),
             closing: AtomicBool::new(false),
+            orphan: Mutex::new(()),
             closed: AtomicBool::new(false),
             streams: Streams::default(),
             read_time: ReadTime::default(),
@@ -156,7 +160,7 @@ impl Core {
     }
 
     /// Writes all of a file back and drops its pages; it must not be used meanwhile.
-    fn close(&self, file: &FileState) -> Result<(), FileError> {
+    pub(super) fn close(&self, file: &FileState) -> Result<(), FileError> {
         let pages = self.pages_of(0, file.size);
         file.closing.store(true, SeqCst);
         let flushed = self.flush(file, &pages);
@@ -164,11 +168,26 @@ impl Core {
             file.closing.store(false, SeqCst);
             return Err(error);
         }
+        self.drop_pages(file, &pages);
+        Ok(())
+    }
+
+    /// Drops all pages of a file, whatever has not been written; it must not be used meanwhile.
+    pub(super) fn abandon(&self, file: &FileState) {
+        let pages = self.pages_of(0, file.size);
+        file.closing.store(true, SeqCst);
+        // Nothing is done there: this cannot fail.
+        let _ = self.punch(file, &pages, "abandoning", |_, _| Ok(()));
+        self.drop_pages(file, &pages);
+    }
+
+    /// The end of a file of which nothing is left to be written.
+    fn drop_pages(&self, file: &FileState, pages: &Range<u64>) {
         for shard in &self.shards {
             loop {
                 let mut table = shard.write();
                 let Some(local) = table.known_local(&file.group) else { break };
-                let frames = Self::frames_in(&table, file.number, &pages);
+                let frames = Self::frames_in(&table, file.number, pages);
                 let moving = Flags::LOADING.or(Flags::UNWRITTEN);
                 let (stay, go): (Vec<_>, Vec<_>) =
                     frames.into_iter().partition(|&frame| table.flags(frame).has(moving));
@@ -197,7 +216,6 @@ impl Core {
         if gone {
             self.use_spare_memory();
         }
-        Ok(())
     }
 
     pub(super) fn remove_group(&self, group: &Group) -> Result<(), GroupInUse> {
@@ -334,7 +352,11 @@ pub struct CloseError {
 
 impl PageCache {
     /// Opens a file, for a group. What another handle of the same backing has in the cache is not
-    /// known to this one.
+    /// known to this one, and may be written over what this one writes: have one at a time.
+    ///
+    /// What a handle that was dropped could not write is written first, and where that cannot be done, the file is
+    /// not opened. That it is the same file is known where it is the same backing, or one of the same
+    /// [identity](Backing::identity); of others without one that are of this group and size it is tried.
     pub fn open(&self, backing: Arc<dyn Backing>, group: &Group) -> Result<CachedFile, OpenError> {
         let state = self.core().open(backing, group)?;
         Ok(CachedFile { cache: self.clone(), state: Some(state) })
@@ -512,6 +534,38 @@ impl CachedFile {
                 Ok(())
             }
             Err(source) => Err(CloseError { file: self, source }),
+        }
+    }
+}
+
+impl CachedFile {
+    /// Drops the pages without writing what has not been written: that is lost. What is being written is waited
+    /// for.
+    ///
+    /// ```
+    /// use homing_cache::pages::PageCache;
+    /// # use std::{fs::File, io::Result, os::unix::fs::FileExt, sync::Arc};
+    /// # struct Disk(File);
+    /// # impl homing_cache::pages::Backing for Disk {
+    /// #     fn size(&self) -> u64 { 1 << 20 }
+    /// #     fn read(&self, at: u64, data: &mut [u8]) -> Result<()> { self.0.read_exact_at(data, at) }
+    /// #     fn write(&self, at: u64, data: &mut [u8]) -> Result<()> { self.0.write_all_at(data, at) }
+    /// #     fn flush(&self) -> Result<()> { self.0.sync_data() }
+    /// # }
+    /// # let cache = PageCache::builder(4 << 20).build()?;
+    /// # let group = cache.group("tenant").build();
+    /// # let temporary = tempfile::NamedTempFile::new()?;
+    ///
+    /// let read_only = Disk(File::open(temporary.path())?);
+    /// let file = cache.open(Arc::new(read_only), &group)?;
+    /// file.write(0, &[7; 4096])?;
+    /// file.close().unwrap_err().file.abandon();
+    /// assert_eq!(group.dirty(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn abandon(mut self) {
+        if let Some(file) = self.state.take() {
+            self.cache.core().abandon(&file);
         }
     }
 }

@@ -4,9 +4,12 @@ use std::sync::Arc;
 
 use homing_mglru::density::EPOCHS;
 
+use super::PageCache;
+use super::backing::Backing;
 use super::core::Core;
+use super::error::FileError;
 use super::file::FileState;
-use super::group::GroupState;
+use super::group::{Group, GroupState};
 use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
 use crate::sync::atomic::{AtomicU32, AtomicUsize};
 use crate::sync::{Mutex, lock};
@@ -48,11 +51,40 @@ impl Orphans {
     }
 
     fn of(&self, group: &Arc<GroupState>) -> Vec<Arc<FileState>> {
+        self.which(|file| Arc::ptr_eq(&file.group, group))
+    }
+
+    fn which(&self, wanted: impl Fn(&FileState) -> bool) -> Vec<Arc<FileState>> {
         if self.count.load(SeqCst) == 0 {
             return Vec::new();
         }
-        let files = lock(&self.files);
-        files.iter().filter(|file| Arc::ptr_eq(&file.group, group)).cloned().collect()
+        lock(&self.files).iter().filter(|file| wanted(file)).cloned().collect()
+    }
+
+    fn has(&self, file: &Arc<FileState>) -> bool {
+        lock(&self.files).iter().any(|other| Arc::ptr_eq(other, file))
+    }
+
+    /// Does something with a file that is still there, which takes it away or leaves it. One at a time does.
+    fn with<T>(&self, file: &Arc<FileState>, act: impl FnOnce() -> (bool, T)) -> Option<T> {
+        let _one = lock(&file.orphan);
+        if !self.has(file) {
+            return None;
+        }
+        let (over, result) = act();
+        if over {
+            self.remove(file);
+        }
+        Some(result)
+    }
+}
+
+/// Whether these are the same file for sure, or may be.
+fn likeness(file: &FileState, backing: &dyn Backing, group: &Arc<GroupState>) -> (bool, bool) {
+    let same = std::ptr::addr_eq(Arc::as_ptr(&file.backing), backing);
+    match (file.backing.identity(), backing.identity()) {
+        (Some(a), Some(b)) => (same || a == b, same || a == b),
+        _ => (same, same || Arc::ptr_eq(&file.group, group) && file.size == backing.size()),
     }
 }
 
@@ -72,18 +104,83 @@ impl Core {
     }
 
     /// Closes files of a group that could not be closed when they were dropped, as far as that can be done by now.
-    /// There is one at a time who does: the job of the group.
     pub(super) fn close_orphans(&self, group: &Arc<GroupState>) {
         for file in self.orphans.of(group) {
-            drop(file.take_error());
-            if self.try_close(&file) {
-                self.orphans.remove(&file);
+            self.orphans.with(&file, || {
+                drop(file.take_error());
+                (self.try_close(&file), ())
+            });
+        }
+    }
+
+    /// Closes those that are, or may be, the file that is being opened: later they would write over what that
+    /// one writes. The error of one that is for sure.
+    pub(super) fn close_orphans_like(
+        &self,
+        backing: &dyn Backing,
+        group: &Arc<GroupState>,
+    ) -> Result<(), FileError> {
+        for file in self.orphans.which(|file| likeness(file, backing, group).1) {
+            let closed = self.orphans.with(&file, || {
+                // An error that was kept is told once: all may be written by now.
+                let closed = self.close(&file).or_else(|_| self.close(&file));
+                (closed.is_ok(), closed)
+            });
+            if let Some(Err(error)) = closed
+                && likeness(&file, backing, group).0
+            {
+                return Err(error);
             }
         }
+        Ok(())
+    }
+
+    /// Gives up those of a group. How many there were.
+    pub(super) fn abandon_orphans(&self, group: &Arc<GroupState>) -> usize {
+        let files = self.orphans.of(group);
+        let abandoned = files.iter().filter_map(|file| {
+            self.orphans.with(file, || {
+                self.abandon(file);
+                (true, ())
+            })
+        });
+        abandoned.count()
     }
 
     /// Closes what is left of the files of all groups: nobody will try again.
     pub(super) fn close_all_orphans(&self) {
         self.orphans.groups().iter().for_each(|group| self.close_orphans(group));
+    }
+}
+
+impl PageCache {
+    /// Gives up what files of a group that were dropped could not write: it is lost, and the files are
+    /// closed. How many there were. Else it is tried again and again until it can be written.
+    ///
+    /// ```
+    /// use homing_cache::pages::PageCache;
+    /// # use std::{fs::File, io::Result, os::unix::fs::FileExt, sync::Arc};
+    /// # struct Disk(File);
+    /// # impl homing_cache::pages::Backing for Disk {
+    /// #     fn size(&self) -> u64 { 1 << 20 }
+    /// #     fn read(&self, at: u64, data: &mut [u8]) -> Result<()> { self.0.read_exact_at(data, at) }
+    /// #     fn write(&self, at: u64, data: &mut [u8]) -> Result<()> { self.0.write_all_at(data, at) }
+    /// #     fn flush(&self) -> Result<()> { self.0.sync_data() }
+    /// # }
+    /// # let cache = PageCache::builder(4 << 20).build()?;
+    /// # let temporary = tempfile::NamedTempFile::new()?;
+    ///
+    /// let group = cache.group("tenant").build();
+    /// let read_only = Disk(File::open(temporary.path())?);
+    /// let file = cache.open(Arc::new(read_only), &group)?;
+    /// file.write(0, &[7; 4096])?;
+    /// drop(file);
+    /// assert!(cache.remove_group(&group).is_err());
+    /// assert_eq!(cache.abandon_dropped(&group), 1);
+    /// cache.remove_group(&group)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn abandon_dropped(&self, group: &Group) -> usize {
+        self.core().abandon_orphans(&group.0)
     }
 }

@@ -99,7 +99,7 @@ impl Core {
         start..end.max(start)
     }
 
-    fn punch(
+    pub(super) fn punch(
         &self,
         file: &FileState,
         pages: &Range<u64>,

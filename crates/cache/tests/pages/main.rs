@@ -6,6 +6,7 @@ mod control;
 mod crowds;
 mod declined;
 mod disk;
+mod dropped;
 mod faults;
 mod groups;
 mod memory;
