@@ -18,6 +18,9 @@ use crate::filesystem::{Alone, Work};
 use crate::synced::Verdict;
 use crate::system::Failure;
 
+/// The longest between two looks whether a file that cannot be kept is free.
+const LOOK_AGAIN_MAX: Duration = Duration::from_millis(16);
+
 impl Engine {
     /// Syncs a file on this thread if nothing of its filesystem is under way: it takes no longer
     /// than the system call. Who `waits` anyway does so also beside what it can be beside. `None`
@@ -89,9 +92,11 @@ impl Engine {
         // Beside another sync of it, one of the two would hear of what fails, and not the other. It may be
         // one of the caller's own batch, which has not begun.
         self.go_on();
-        let mut has_claim = false;
+        let (mut has_claim, mut rest) = (false, Duration::from_millis(1));
         while !self.files().begin_here(id, &mut has_claim) {
-            blocking(|| std::thread::sleep(Duration::from_millis(1)));
+            // Many may wait for a disk that is slow.
+            blocking(|| std::thread::sleep(rest));
+            rest = (2 * rest).min(LOOK_AGAIN_MAX);
         }
         let verdict = self.sync_now(id, file, kind);
         let verdict = commit::unless_lost(&self.files(), since, (id, file, kind), verdict);

@@ -404,7 +404,12 @@ impl Durable {
 
     fn wait_for(&self, file: &impl Description, kind: Kind) -> Result<(), DurabilityError> {
         let alone = self.engine.alone(file, kind, true);
-        alone.unwrap_or_else(|| self.begin(file, kind).wait())
+        let verdict = alone.unwrap_or_else(|| self.begin(file, kind).wait());
+        if verdict.as_ref().is_err_and(DurabilityError::has_not_begun) {
+            // A worker was to do it, and the runtime has ended.
+            return self.engine.sync_here(file, kind);
+        }
+        verdict
     }
 }
 

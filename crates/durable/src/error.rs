@@ -81,7 +81,8 @@ impl Loss {
                 "records that were not durable before may be lost: open the log again, which finds what is there"
             }
             Self::NoRoom => {
-                "no record is lost: make room, as by truncate_before, and commit again what has been appended"
+                "no record is lost: make room, as by truncate_before (or close files, where no more can be opened), \
+                 and commit again what has been appended"
             }
             Self::Room => {
                 "no record is lost, and its room is free once the log is cut off or opened again"
@@ -95,6 +96,11 @@ impl Loss {
 }
 
 impl DurabilityError {
+    /// Whether nothing was done, as the runtime has ended.
+    pub(crate) fn has_not_begun(&self) -> bool {
+        self.loss == Loss::NotBegun
+    }
+
     /// The same, with another meaning.
     pub(crate) fn with(self, loss: Loss) -> Self {
         Self { loss, ..self }

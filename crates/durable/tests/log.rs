@@ -2,10 +2,11 @@
 
 mod support;
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::Path;
 use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 
 use homing_durable::{Durable, Kind, Log, LogError, Recovery, Sequence, Synced};
 use support::{Call, World, segments};
@@ -159,6 +160,29 @@ fn where_the_runtime_has_ended_a_future_says_so_and_a_thread_still_commits() {
     assert!(error.operation.contains("runtime"), "{error}");
     log.commit_and_wait(sequence).unwrap();
     assert_eq!(read(&log).len(), 1);
+}
+
+/// Whoever waits, and for whose record a worker was to write that the runtime drops, writes it himself.
+#[test]
+fn threads_that_commit_while_the_runtime_ends_are_not_refused() {
+    for round in 0..100 {
+        let World { runtime, durable, folder, .. } = World::new();
+        let (log, _) = open(&durable, &folder.path().join("log"));
+        let file = File::create(folder.path().join("file")).unwrap();
+        thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        log.commit_and_wait(log.append(b"one").unwrap()).unwrap();
+                        durable.fsync_and_wait(&file).unwrap();
+                    }
+                });
+            }
+            thread::sleep(Duration::from_micros(round * 20));
+            runtime.shutdown_now();
+        });
+        assert_eq!(log.durable_sequence().get(), 150);
+    }
 }
 
 /// A log of ten records, a hundred bytes each, two in a segment.

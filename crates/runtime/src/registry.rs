@@ -194,6 +194,7 @@ impl Registry {
     }
 
     /// All that are in use.
+    #[cfg(any(test, feature = "control", feature = "metrics"))]
     pub(crate) fn all(&self) -> Vec<Arc<WorkqueueState>> {
         let mut all = self.with_items();
         all.retain(|state| !is_let_go(state));

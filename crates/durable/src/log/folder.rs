@@ -286,6 +286,13 @@ pub(super) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
 }
 
+/// Whether no file can be opened, as too many are.
+pub(super) fn opens_none(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let errno = error.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(errno, Some(Errno::MFILE | Errno::NFILE))
+}
+
 fn first_of(name: &str) -> Option<u64> {
     let digits = name.strip_suffix(".log")?;
     let is_number = digits.len() == 20 && digits.bytes().all(|digit| digit.is_ascii_digit());

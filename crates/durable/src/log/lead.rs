@@ -9,7 +9,7 @@ use homing_runtime::blocking;
 
 use super::Sequence;
 use super::cut::{Cuts, tell};
-use super::folder::{Folder, is_full};
+use super::folder::{Folder, is_full, opens_none};
 use super::format::{self, HEADER_LEN, Header};
 use super::recovery::Opened;
 use crate::commit;
@@ -382,8 +382,8 @@ impl Shared {
             made = self.folder.make(system, header, &[], true);
         }
         *tail = made.map_err(|failure| {
-            let full = is_full(&failure.error);
-            of_folder(&failure, if full { Loss::NoRoom } else { Loss::Records })
+            let none = is_full(&failure.error) || opens_none(&failure.error);
+            of_folder(&failure, if none { Loss::NoRoom } else { Loss::Records })
         })?;
         let named = self.folder.name(system, header);
         named.map_err(|failure| of_folder(&failure, Loss::Records))?;

@@ -261,9 +261,9 @@ impl Log {
     /// nothing: the records become durable all the same, and the log stays open, and locked, until they are.
     ///
     /// Where it fails the log is closed. What was durable before is there when it is opened again, and perhaps
-    /// more; nothing is to be acknowledged. Not so where there was no room ([`DurabilityError::errno`] is `ENOSPC`,
-    /// `EDQUOT` or `EFBIG`, and its text says that no record is lost): what has been appended still is, and a later commit,
-    /// of any of it, makes all of it durable. [`truncate_before`](Log::truncate_before) makes room also then. And where the runtime had ended before it began
+    /// more; nothing is to be acknowledged. Not so where there was no room, or no descriptor for a new segment
+    /// ([`DurabilityError::errno`] is `ENOSPC`, `EDQUOT`, `EFBIG`, `EMFILE` or `ENFILE`, and its text says that no record is
+    /// lost): what has been appended still is, and a later commit, of any of it, makes all of it durable. [`truncate_before`](Log::truncate_before) makes room also then. And where the runtime had ended before it began
     /// (it is `ECANCELED` then) nothing is lost, nor closed: [`Log::commit_and_wait`] does it still.
     ///
     /// # Panics
@@ -280,6 +280,16 @@ impl Log {
     /// # Panics
     /// As there.
     pub fn commit_and_wait(&self, sequence: Sequence) -> Result<(), DurabilityError> {
+        loop {
+            let verdict = self.try_commit(sequence);
+            // A worker was to write it, and the runtime has ended.
+            if !verdict.as_ref().is_err_and(DurabilityError::has_not_begun) {
+                return verdict;
+            }
+        }
+    }
+
+    fn try_commit(&self, sequence: Sequence) -> Result<(), DurabilityError> {
         let mut state = self.shared.state();
         let synced = match state.ask(sequence) {
             Ok(synced) => synced,
