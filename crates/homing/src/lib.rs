@@ -42,7 +42,7 @@ pub use homing_runtime::RuntimeAttributes;
 #[doc(inline)]
 pub use homing_runtime::recorded;
 pub use homing_runtime::{
-    Affinity, Builder, Counters, CpuCounters, Features, HandOff, JoinError, JoinHandle,
+    Affinity, Builder, Counters, CpuCounters, Features, HandOff, ItemPanic, JoinError, JoinHandle,
     LatencyMatrix, Nice, ParseFeaturesError, PullCost, QueueAges, Reach, Runtime, RuntimeError,
     ShutdownError, Stall, Work, WorkScope, Workqueue, WorkqueueBuilder, WorkqueueError, blocking,
     consume_budget, core_to_core, unpinned, yield_now,

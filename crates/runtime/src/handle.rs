@@ -298,7 +298,7 @@ impl<T> Future for JoinHandle<T> {
 fn outcome<T>(ended: Option<Outcome<T>>) -> Result<T, JoinError> {
     match ended.and_then(Outcome::take) {
         Some(Ok(output)) => Ok(output),
-        Some(Err(panic)) => Err(JoinError::Panicked(panic)),
+        Some(Err(panic)) => Err(JoinError::panicked(panic)),
         None => Err(JoinError::Cancelled),
     }
 }

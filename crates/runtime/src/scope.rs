@@ -101,7 +101,7 @@ impl Workqueue {
             }
             (Ok(result), Some(JoinError::Panicked(panic))) => {
                 drop_quietly(result);
-                resume_unwind(panic)
+                resume_unwind(panic.into_payload())
             }
             (Ok(_), Some(JoinError::Cancelled)) => {
                 panic!(

@@ -11,15 +11,14 @@
 //! notes its end, or, before `DONE`, sets `LEFT`: then whoever runs it does, and has the worker's reference.
 #![allow(unsafe_code)]
 
-use std::any::Any;
 use std::cell::UnsafeCell;
-use std::fmt;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::task::{Poll, Waker};
 
 use super::header::{Books, Header, Item, Ran, Tag, VTable};
+use super::join_error::JoinError;
 use super::memory;
 use super::quiet::{drop_quietly, quietly};
 use crate::sync::Ordering::{AcqRel, Acquire, Relaxed};
@@ -38,51 +37,6 @@ const WAITER: u32 = 16;
 const ABORTED: u32 = 32;
 /// Whoever sets `DONE` owns the item's reference.
 const LEFT: u32 = 64;
-
-/// Why there is no result.
-///
-/// ```
-/// # let runtime = homing_runtime::Runtime::new()?;
-/// use homing_runtime::JoinError;
-///
-/// let error = runtime.queue(|| -> u32 { panic!("no disk") }).join().unwrap_err();
-/// assert_eq!(error.to_string(), "the item panicked: no disk");
-/// let never = runtime.spawn(std::future::pending::<u32>());
-/// never.abort();
-/// assert!(matches!(never.join(), Err(JoinError::Cancelled)));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[non_exhaustive]
-pub enum JoinError {
-    /// The item panicked; this is what it panicked with.
-    Panicked(Box<dyn Any + Send>),
-    /// The item was aborted, or refused by its workqueue or runtime, which was shut down, before it had
-    /// ended. A closure has not begun then; of a future any steps may have been done.
-    Cancelled,
-}
-
-impl fmt::Display for JoinError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Cancelled => f.write_str(
-                "the item was aborted or refused, or the runtime shut down, before it had ended",
-            ),
-            Self::Panicked(payload) => {
-                let text = payload.downcast_ref::<&str>().copied();
-                let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
-                write!(f, "the item panicked: {}", text.unwrap_or("(no message)"))
-            }
-        }
-    }
-}
-
-impl fmt::Debug for JoinError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "JoinError({self})")
-    }
-}
-
-impl std::error::Error for JoinError {}
 
 /// What the handle knows of the allocation: its beginning.
 #[repr(C)]
@@ -215,7 +169,7 @@ where
         let work = (*cell.work.get()).take();
         let outcome = work.map(|work| {
             // The closure is gone whether it returns or panics: nothing half-changed is seen.
-            catch_unwind(AssertUnwindSafe(work)).map_err(JoinError::Panicked)
+            catch_unwind(AssertUnwindSafe(work)).map_err(JoinError::panicked)
         });
         let panicked = matches!(outcome, Some(Err(_)));
         *cell.front.result.get() = outcome;
@@ -236,7 +190,7 @@ where
         let work = (*cell.work.get()).take();
         // What the closure holds is dropped here; that it panics must not reach the caller.
         let dropped = catch_unwind(AssertUnwindSafe(|| drop(work)));
-        let error = dropped.map_or_else(JoinError::Panicked, |()| JoinError::Cancelled);
+        let error = dropped.map_or_else(JoinError::panicked, |()| JoinError::Cancelled);
         *cell.front.result.get() = Some(Err(error));
     }
 }

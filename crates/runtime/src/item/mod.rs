@@ -18,6 +18,7 @@
 
 mod batch;
 mod header;
+mod join_error;
 mod joined;
 mod lone;
 mod memory;
@@ -29,7 +30,7 @@ mod work;
 
 pub(crate) use batch::{Batch, Batches, Hand, Sealed};
 pub(crate) use header::{Books, Item, Ran, Tag};
-pub use joined::JoinError;
+pub use join_error::{ItemPanic, JoinError};
 pub(crate) use joined::{Joined, joined, joined_borrowing};
 pub(crate) use lone::lone;
 pub(crate) use pending::{Awaited, Cancelled, Instance, Pending};

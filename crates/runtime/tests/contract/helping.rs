@@ -77,7 +77,7 @@ fn an_item_that_would_wait_for_the_one_beneath_it_is_told() {
     let door = Door::default();
     let second = one_waits_for_the_other(&runtime, &door);
     let Err(JoinError::Panicked(panic)) = second.join() else { panic!("it cannot end otherwise") };
-    let message = panic.downcast_ref::<String>().unwrap();
+    let message = panic.message().unwrap();
     assert!(message.contains("waits for itself; it may be that of an item beneath"), "{message}");
     door.open();
     runtime.events().flush();
