@@ -226,6 +226,12 @@ pub(crate) fn current() -> Option<Local> {
     LOCAL.try_with(|local| local.borrow().clone()).ok().flatten()
 }
 
+/// Whether this thread is a runtime's own, whatever it does.
+pub(crate) fn belongs_to(shared: &Shared) -> bool {
+    let own = |local: &Local| std::ptr::eq(&raw const *local.shared, shared);
+    LOCAL.try_with(|local| local.borrow().as_ref().is_some_and(own)).unwrap_or(false)
+}
+
 /// Whether this thread works for a runtime.
 pub(crate) fn is_worker_of(shared: &Shared) -> bool {
     PLACE.try_with(Cell::get).is_ok_and(|place| place.runtime == shared.id)

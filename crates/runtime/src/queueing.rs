@@ -66,13 +66,16 @@ impl Shared {
         item: Item,
         origin: Origin,
     ) -> bool {
-        let chained = || origin == Origin::GoesOn || local::on_top().contains(&workqueue.number);
-        if mode.has(Mode::DESTROYED) || (mode.has(Mode::DRAINING) && !chained()) {
+        let is_new = origin == Origin::New;
+        let refused = mode.has(Mode::DESTROYED)
+            || mode.has(Mode::DRAINING) && is_new && !local::on_top().contains(&workqueue.number)
+            || mode.has(Mode::ENDING) && is_new && !local::belongs_to(self);
+        if refused {
             tracing_event!(
                 workqueue = &*workqueue.name,
-                "refused: the workqueue drains or has ended"
+                "refused: the workqueue drains, or it or its runtime ends"
             );
-            self.cancel(item);
+            self.end_unrun(item, false);
             return false;
         }
         let Some(gate) = workqueue.gate().filter(|_| mode.has(Mode::GATED)) else {
@@ -124,16 +127,39 @@ impl Shared {
         });
     }
 
+    /// Refuses what threads that are not its own queue from now on, also to workqueues that are made later: who
+    /// waits for the end would else wait for as long as there are clients.
+    pub(crate) fn refuse_outsiders(&self) {
+        self.ending.store(true, Ordering::SeqCst);
+        self.workqueues
+            .with_items()
+            .iter()
+            .for_each(|state| self.refuse_outsiders_if_ending(state));
+    }
+
+    /// A workqueue has been made.
+    pub(crate) fn refuse_outsiders_if_ending(&self, workqueue: &WorkqueueState) {
+        if self.ending.load(Ordering::SeqCst) {
+            workqueue.set_mode(Mode::ENDING, true);
+        }
+    }
+
     /// Ends an item that will not run, or notes the end of one that somebody has run before, and ends those that
     /// would take its slot where the queues are closed.
     pub(crate) fn cancel(&self, item: Item) {
-        let mut left = Some(item);
+        self.end_unrun(item, true);
+    }
+
+    /// [`Shared::cancel`]; `was_accepted`: the item counts among those that the runtime has cancelled.
+    fn end_unrun(&self, item: Item, was_accepted: bool) {
+        let (mut left, mut was_accepted) = (Some(item), was_accepted);
         while let Some(item) = left.take() {
+            let is_accepted = std::mem::replace(&mut was_accepted, true);
             let (tag, slot) = (item.tag(), item.slot());
             let workqueue = self.workqueues.find(tag.workqueue());
             let counts = item.cancel();
             let Some(workqueue) = workqueue else { continue };
-            if counts {
+            if counts && is_accepted {
                 self.cancelled.fetch_add(1, Ordering::Relaxed);
             }
             workqueue.count_unrun(tag, counts);

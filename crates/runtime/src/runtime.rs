@@ -26,8 +26,9 @@ use crate::workqueue_builder::WorkqueueBuilder;
 /// Worker threads and their queues. Several runtimes can stand side by side in one process.
 ///
 /// Dropping it waits for everything that is queued, and for items that run: frozen workqueues are
-/// thawed. Futures that wait for something outside are dropped, and work items that wait for a timer
-/// are cancelled. Who queues itself without end keeps it waiting. [`Runtime::shutdown`] does the same with a deadline,
+/// thawed. What threads that are not its own queue from then on is refused; what its items queue runs, so one that
+/// queues itself without end keeps it waiting. Futures that wait for something outside are dropped, and work items that wait for a timer
+/// are cancelled. [`Runtime::shutdown`] does the same with a deadline,
 /// [`Runtime::shutdown_now`] runs nothing more. Where an item drops the runtime that runs it,
 /// nobody waits: its threads end when there is nothing left to do.
 ///
@@ -429,7 +430,7 @@ impl Runtime {
         }
         if !now {
             // What is queued is to run. Before the threads end where they find nothing.
-            self.shared.ending.store(true, Ordering::SeqCst);
+            self.shared.refuse_outsiders();
             self.shared.thaw_all();
         }
         self.shared.stopping.store(true, Ordering::Release);
@@ -458,7 +459,7 @@ impl Runtime {
 
     /// Whether an item of this runtime calls: its own thread cannot wait for itself.
     fn is_own_worker(&self) -> bool {
-        local::current().is_some_and(|local| Arc::ptr_eq(&local.shared, &self.shared))
+        local::belongs_to(&self.shared)
     }
 }
 

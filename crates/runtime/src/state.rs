@@ -55,6 +55,8 @@ impl Mode {
     /// Items may not run wherever somebody waits for them: the pool is strict or has a mask. Not
     /// looked at by those who queue.
     pub(crate) const BOUND: u32 = 1 << 11;
+    /// The runtime ends: only its own threads may queue more.
+    pub(crate) const ENDING: u32 = 1 << 12;
     const POOL: u32 = 0xff;
 
     pub(crate) fn pool(self) -> PoolId {

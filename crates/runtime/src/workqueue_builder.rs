@@ -375,6 +375,7 @@ impl WorkqueueBuilder {
             return Err(WorkqueueError::TooManyPools { name: self.name });
         };
         let workqueue = Workqueue::new(Arc::clone(&shared), Arc::clone(&state));
+        shared.refuse_outsiders_if_ending(&state);
         if gated {
             workqueue.gate();
         }

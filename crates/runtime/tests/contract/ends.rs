@@ -5,7 +5,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use homing_runtime::{Nice, Runtime, blocking};
+use homing_runtime::{Nice, Runtime, Workqueue, blocking};
 
 use crate::helpers::{Door, SOON, on, panic_of, until};
 
@@ -54,6 +54,53 @@ fn what_is_queued_after_the_end_is_refused_whatever_its_attributes() {
     assert!(late.queue(|| ()).join().is_err());
     late.flush();
     late.destroy();
+}
+
+/// Queues one that queues the next, and so on.
+fn link(queue: &Workqueue, left: usize, counts: Arc<AtomicUsize>) {
+    let next = queue.clone();
+    counts.fetch_add(1, Ordering::Relaxed);
+    if left > 0 {
+        queue.execute(move || link(&next, left - 1, counts));
+    }
+}
+
+/// Clients do not stop because the server is about to.
+#[test]
+fn a_runtime_ends_beside_threads_that_go_on_queueing() {
+    for has_deadline in [false, true] {
+        let runtime = on("1x2x1").build().unwrap();
+        let queue = runtime.workqueue("requests").build().unwrap();
+        let (ran, told) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let end = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    while !end.load(Ordering::Relaxed) {
+                        let request = queue.queue(|| blocking(|| thread::sleep(SOON / 20)));
+                        ran.fetch_add(usize::from(request.join().is_ok()), Ordering::Relaxed);
+                        told.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+            until("they are at it", || ran.load(Ordering::Relaxed) > 20);
+            // What its own items queue is accepted all the while.
+            let (chain, chained) = (queue.clone(), Arc::new(AtomicUsize::new(0)));
+            let counts = Arc::clone(&chained);
+            runtime.events().execute(move || link(&chain, 200, counts));
+            if has_deadline {
+                runtime.shutdown(Duration::from_secs(60)).unwrap();
+            } else {
+                drop(runtime);
+            }
+            assert_eq!(chained.load(Ordering::Relaxed), 201);
+            let before = told.load(Ordering::Relaxed);
+            until("they are refused", || told.load(Ordering::Relaxed) > before + 20);
+            end.store(true, Ordering::Relaxed);
+        });
+        let counters = queue.counters();
+        assert_eq!(counters.completed, ran.load(Ordering::Relaxed) as u64 + 200);
+    }
 }
 
 #[test]
