@@ -103,8 +103,9 @@ impl Allowed {
     /// The CPUs to put workers on: all that are allowed, or as many of them as the quota keeps
     /// busy. Those are chosen close together: cache by cache, one thread of each core first.
     pub fn worker_cpus(&self, machine: &Machine) -> CpuSet {
-        let places = machine.cpus().iter().filter(|place| self.cpus.contains(place.cpu));
-        let mut places: Vec<_> = places.collect();
+        // There a core goes by the lowest of its CPUs that are allowed.
+        let Some(allowed) = machine.restricted(&self.cpus) else { return CpuSet::EMPTY };
+        let mut places: Vec<_> = allowed.cpus().iter().collect();
         places.sort_by_key(|place| (place.cache_domain(), place.cpu != place.core, place.cpu));
         places.iter().take(self.cpu_count()).map(|place| place.cpu).collect()
     }
@@ -122,11 +123,20 @@ fn affinity(root: &Path) -> Result<Option<CpuSet>, TopologyError> {
             (0..bits).filter(|n| set.is_set(*n)).filter_map(crate::CpuId::new).collect(),
         ));
     }
-    let Some(status) = text(&root.join("proc/self/status"))? else {
+    let path = root.join("proc/self/status");
+    let Some(status) = text(&path)? else {
         return Ok(None);
     };
     let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-    Ok(line.and_then(|list| list.parse().ok()))
+    let list = line.map(str::trim).filter(|list| !list.is_empty());
+    let parsed = list.map(|list| {
+        list.parse().map_err(|_| TopologyError::Malformed {
+            path,
+            value: list.to_owned(),
+            expected: "a list of CPUs behind Cpus_allowed_list, as in 0-3,8",
+        })
+    });
+    parsed.transpose()
 }
 
 /// The cgroups this process is in, for each controller, from its own outward.
@@ -154,6 +164,7 @@ impl Cgroups {
                     continue;
                 }
                 for mount in mount_points(&mounts, controller, version_2) {
+                    let mount = unescaped(mount);
                     let mount = root.join(mount.trim_start_matches('/'));
                     folders.extend(outward(&mount, path).map(|f| (controller.to_owned(), f)));
                 }
@@ -187,6 +198,23 @@ fn mount_points<'a>(
     })
 }
 
+/// A mount point as it is: spaces and the like are written as `\040`, octal.
+fn unescaped(point: &str) -> String {
+    let mut parts = point.split('\\');
+    let mut whole = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let octal = part.get(..3).and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        if let Some(byte) = octal.filter(u8::is_ascii) {
+            whole.push(byte.into());
+            whole.push_str(&part[3..]);
+        } else {
+            whole.push('\\');
+            whole.push_str(part);
+        }
+    }
+    whole
+}
+
 /// `mount/path`, then its ancestors down to `mount`. In a container the path may be that of the
 /// host; what does not exist is passed over, so that the mount itself is what remains.
 fn outward(mount: &Path, path: &str) -> impl Iterator<Item = PathBuf> {
@@ -198,19 +226,34 @@ fn outward(mount: &Path, path: &str) -> impl Iterator<Item = PathBuf> {
 }
 
 fn read_quota(folder: &Path) -> Result<Option<CpuQuota>, TopologyError> {
-    let number = |text: Option<String>| text.and_then(|text| text.parse::<u64>().ok());
-    let (quota, period) = match text(&folder.join("cpu.max"))? {
-        Some(line) => {
-            let mut words = line.split_whitespace().map(str::to_owned);
-            (number(words.next()), number(words.next()))
-        }
-        None => (
-            // Version 1 writes -1 for "no limit", which is no u64.
-            number(text(&folder.join("cpu.cfs_quota_us"))?),
-            number(text(&folder.join("cpu.cfs_period_us"))?),
-        ),
+    let path = folder.join("cpu.max");
+    if let Some(line) = text(&path)? {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let quota = match words[..] {
+            ["max", ..] => return Ok(None),
+            [quota, period] => quota.parse().ok().zip(period.parse().ok()),
+            _ => None,
+        };
+        let (quota_us, period_us) = quota.ok_or(TopologyError::Malformed {
+            path,
+            value: line,
+            expected: "max, or a number of microseconds, and another one",
+        })?;
+        return Ok(Some(CpuQuota { quota_us, period_us }));
+    }
+    let number = |name: &str, expected: &'static str| -> Result<Option<i64>, TopologyError> {
+        let path = folder.join(name);
+        let number = text(&path)?.map(|value| {
+            value.parse().map_err(|_| TopologyError::Malformed { path, value, expected })
+        });
+        number.transpose()
     };
-    Ok(quota.zip(period).map(|(quota_us, period_us)| CpuQuota { quota_us, period_us }))
+    // Version 1: -1 is no limit.
+    let quota = number("cpu.cfs_quota_us", "a number of microseconds, or -1")?;
+    let period = number("cpu.cfs_period_us", "a number of microseconds")?;
+    let positive = |number: i64| u64::try_from(number).ok();
+    let both = quota.and_then(positive).zip(period.and_then(positive));
+    Ok(both.map(|(quota_us, period_us)| CpuQuota { quota_us, period_us }))
 }
 
 #[cfg(test)]
@@ -267,6 +310,51 @@ mod tests {
         ]);
         assert_eq!(found.cpus.to_string(), "1,3");
         assert_eq!(found.cpu_count(), 1);
+    }
+
+    #[test]
+    fn a_quota_takes_other_cores_before_the_siblings_of_those_it_has() {
+        // Siblings are 0 and 4, 1 and 5.
+        let machine = Machine::from_grid_siblings_last("1x4x2").unwrap();
+        let quota = Some(CpuQuota { quota_us: 200_000, period_us: 100_000 });
+        for (cpus, taken) in [("0,4,5", "0,5"), ("4-6", "4,5"), ("0-1,4-5", "0-1"), ("2,6", "2,6")]
+        {
+            let allowed = Allowed { cpus: cpus.parse().unwrap(), quota };
+            assert_eq!(
+                allowed.worker_cpus(&machine).to_string(),
+                taken.parse::<CpuSet>().unwrap().to_string()
+            );
+        }
+    }
+
+    #[test]
+    fn a_mount_point_may_have_spaces() {
+        let found = allowed(&[
+            ("proc/self/cgroup", "0::/x\n"),
+            ("proc/mounts", "cgroup2 /my\\040cg\\x cgroup2 rw 0 0\n"),
+            ("my cg\\x/x/cpuset.cpus.effective", "1-2\n"),
+        ]);
+        assert_eq!(found.cpus.to_string(), "1,2");
+    }
+
+    #[test]
+    fn limits_that_cannot_be_read_are_not_taken_for_none() {
+        let machine = Machine::from_grid("1x8x1").unwrap();
+        let group = [
+            ("proc/self/cgroup", "0::/\n1:cpu:/\n"),
+            ("proc/mounts", "cgroup2 /cg cgroup2 rw 0 0\nx /v1 cgroup rw,cpu 0 0\n"),
+        ];
+        for (path, text) in [
+            ("cg/cpu.max", "abc 100000\n"),
+            ("cg/cpu.max", "100000\n"),
+            ("v1/cpu.cfs_quota_us", "much\n"),
+            ("proc/self/status", "Cpus_allowed_list:\t0-x\n"),
+        ] {
+            let files: Vec<_> = group.into_iter().chain([(path, text)]).collect();
+            let error = Allowed::read(root_with(&files).path(), &machine).unwrap_err().to_string();
+            let value = text.trim().rsplit('\t').next().unwrap();
+            assert!(error.contains(path) && error.contains(value), "{error}");
+        }
     }
 
     #[test]

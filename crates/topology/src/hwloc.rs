@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use roxmltree::{Document, Node, ParsingOptions};
 
-use crate::cpu_set::{CpuId, CpuSet};
+use crate::cpu_set::{CPU_COUNT_MAX, CpuId, CpuSet};
 use crate::error::TopologyError;
 use crate::machine::{Cpu, Machine, NodeId};
 
@@ -65,8 +65,15 @@ impl Machine {
             collect_pus(object, Surroundings::default(), DEPTH_MAX, &mut places)?;
         }
         let online: CpuSet = places.iter().map(|(cpu, _)| *cpu).collect();
-        if online.is_empty() || online.len() != places.len() {
-            return Err(broken("it has no PU object, or the same one twice".to_owned()));
+        if online.is_empty() {
+            return Err(broken("it has no PU object".to_owned()));
+        }
+        let mut known = CpuSet::EMPTY;
+        for (cpu, _) in &places {
+            if known.contains(*cpu) {
+                return Err(broken(format!("it has the PU object of CPU {cpu} twice")));
+            }
+            known.insert(*cpu);
         }
         let cpus = places.iter().map(|(cpu, around)| {
             let first =
@@ -83,7 +90,7 @@ impl Machine {
                 package: first(around.package.or(Some(online))).unwrap_or(*cpu),
             }
         });
-        Ok(Self::new(cpus.collect(), node_distances(&root)))
+        Ok(Self::named_anew(cpus.collect(), node_distances(&root)))
     }
 }
 
@@ -123,9 +130,13 @@ fn collect_pus(
 }
 
 fn number(object: &Node<'_, '_>, attribute: &str) -> Result<usize, TopologyError> {
-    let value = object.attribute(attribute).and_then(|value| value.parse().ok());
-    value.ok_or_else(|| TopologyError::Hwloc {
-        problem: format!("a {} object lacks a number as its {attribute}", kind(object)),
+    let broken = |problem: String| TopologyError::Hwloc { problem };
+    let kind = kind(object);
+    let value = object.attribute(attribute);
+    let value = value.ok_or_else(|| broken(format!("a {kind} object lacks its {attribute}")))?;
+    let number = value.parse();
+    number.map_err(|_| {
+        broken(format!("a {kind} object has {value:?} as its {attribute}, not a number"))
     })
 }
 
@@ -133,7 +144,13 @@ fn cpu_set(object: &Node<'_, '_>) -> Result<CpuSet, TopologyError> {
     let mask = object.attribute("cpuset").ok_or_else(|| TopologyError::Hwloc {
         problem: format!("a {} object lacks its cpuset", kind(object)),
     })?;
-    CpuSet::from_mask(mask).map_err(|error| TopologyError::Hwloc { problem: error.to_string() })
+    CpuSet::from_mask(mask).map_err(|_| TopologyError::Hwloc {
+        problem: format!(
+            "a {} object has {mask:?} as its cpuset, not a hexadecimal mask of CPUs below {CPU_COUNT_MAX}, as \
+             0x0000000f",
+            kind(object)
+        ),
+    })
 }
 
 /// Distances between nodes, where the export has them (`distances2` of formats 2 and 3).

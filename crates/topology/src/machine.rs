@@ -159,19 +159,26 @@ impl Machine {
     /// ```
     pub fn restricted(&self, keep: &CpuSet) -> Option<Self> {
         let kept: Vec<&Cpu> = self.cpus.iter().filter(|cpu| keep.contains(cpu.cpu)).collect();
-        // `kept` is in rising order, so the first match is the lowest CPU of the group.
-        let name = |same: &dyn Fn(&Cpu) -> bool| kept.iter().find(|c| same(c)).map(|c| c.cpu);
-        let cpus = kept.iter().map(|cpu| {
-            Some(Cpu {
-                cpu: cpu.cpu,
-                core: name(&|other| other.core == cpu.core)?,
-                llc: cpu.llc.and_then(|llc| name(&|other| other.llc == Some(llc))),
-                numa_nodes: cpu.numa_nodes.clone(),
-                package: name(&|other| other.package == cpu.package)?,
-            })
-        });
-        let cpus: Vec<Cpu> = cpus.collect::<Option<_>>()?;
-        (!cpus.is_empty()).then(|| Self::new(cpus, self.node_distances.clone()))
+        let cpus: Vec<Cpu> = kept.into_iter().cloned().collect();
+        (!cpus.is_empty()).then(|| Self::named_anew(cpus, self.node_distances.clone()))
+    }
+
+    /// One whose groups go by other names: those that share a name are a group, and its lowest CPU will be the
+    /// name.
+    pub(crate) fn named_anew(
+        cpus: Vec<Cpu>,
+        node_distances: BTreeMap<(NodeId, NodeId), u32>,
+    ) -> Self {
+        let mut machine = Self::new(cpus, node_distances);
+        let [mut cores, mut llcs, mut packages] = [(); 3].map(|()| BTreeMap::new());
+        // In rising order: the first one is the lowest of its group.
+        for place in &mut machine.cpus {
+            let cpu = place.cpu;
+            place.core = *cores.entry(place.core).or_insert(cpu);
+            place.llc = place.llc.map(|llc| *llcs.entry(llc).or_insert(cpu));
+            place.package = *packages.entry(place.package).or_insert(cpu);
+        }
+        machine
     }
 }
 

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use crate::cpu_set::{CpuId, CpuSet};
 use crate::error::TopologyError;
@@ -68,7 +69,7 @@ impl Reader<'_> {
         let modules = self.has_compute_units();
         let cpus = online.iter().map(|cpu| describe(&folder, cpu, &online, &nodes, modules));
         let cpus = cpus.collect::<Result<_, _>>()?;
-        Ok(Machine::new(cpus, distances))
+        Ok(Machine::named_anew(cpus, distances))
     }
 
     /// AMD's families 15h and 16h list the two cores of a compute unit as thread siblings.
@@ -93,7 +94,8 @@ impl Reader<'_> {
     /// initiators, else those of the nodes nearest to it, where some are nearer than others.
     fn nodes(&self, online: &CpuSet) -> Result<(Nodes, NodeDistances), TopologyError> {
         let folder = self.node_folder();
-        let numbers = if folder.is_dir() { numbered_entries(&folder, "node")? } else { Vec::new() };
+        let numbers: Vec<u32> =
+            if folder.is_dir() { numbered_entries(&folder, "node")? } else { Vec::new() };
         if numbers.is_empty() {
             // A kernel built without NUMA: all memory is one node.
             return Ok((Nodes::from([(NodeId(0), *online)]), NodeDistances::new()));
@@ -110,7 +112,7 @@ impl Reader<'_> {
             let cpus = cpus.unwrap_or(CpuSet::EMPTY);
             if !cpus.intersects(&taken) {
                 taken = taken.or(&cpus);
-                nodes.insert(NodeId(*number as u32), cpus);
+                nodes.insert(NodeId(*number), cpus);
             }
         }
         let listed = nodes.clone();
@@ -129,12 +131,12 @@ impl Reader<'_> {
         if !folder.is_dir() {
             return Ok(CpuSet::EMPTY);
         }
-        let numbers = numbered_entries(&folder, "node")?;
-        let cpus = numbers.iter().filter_map(|number| nodes.get(&NodeId(*number as u32)));
+        let numbers: Vec<u32> = numbered_entries(&folder, "node")?;
+        let cpus = numbers.iter().filter_map(|number| nodes.get(&NodeId(*number)));
         Ok(cpus.fold(CpuSet::EMPTY, |all, cpus| all.or(cpus)))
     }
 
-    fn node_distances(&self, numbers: &[usize]) -> Result<NodeDistances, TopologyError> {
+    fn node_distances(&self, numbers: &[u32]) -> Result<NodeDistances, TopologyError> {
         let mut distances = NodeDistances::new();
         for from in numbers {
             let path = self.node_folder().join(format!("node{from}/distance"));
@@ -146,7 +148,7 @@ impl Reader<'_> {
                     value: line.clone(),
                     expected: "distances: whole numbers separated by spaces",
                 })?;
-                distances.insert((NodeId(*from as u32), NodeId(*to as u32)), distance);
+                distances.insert((NodeId(*from), NodeId(*to)), distance);
             }
         }
         Ok(distances)
@@ -220,7 +222,7 @@ fn last_level_cache(folder: &Path, cpu: CpuId) -> Result<Option<CpuSet>, Topolog
     if !folder.is_dir() {
         return Ok(None);
     }
-    for index in numbered_entries(folder, "index")? {
+    for index in numbered_entries::<u32>(folder, "index")? {
         let home = folder.join(format!("index{index}"));
         let (Some(level), Some(kind)) = (text(&home.join("level"))?, text(&home.join("type"))?)
         else {
@@ -243,12 +245,15 @@ fn last_level_cache(folder: &Path, cpu: CpuId) -> Result<Option<CpuSet>, Topolog
 }
 
 /// Numbers of the entries named `PREFIXn`, in rising order.
-fn numbered_entries(folder: &Path, prefix: &str) -> Result<Vec<usize>, TopologyError> {
+fn numbered_entries<N: FromStr + Ord>(
+    folder: &Path,
+    prefix: &str,
+) -> Result<Vec<N>, TopologyError> {
     let unreadable = |error| TopologyError::unreadable(folder, error);
     let mut numbers = Vec::new();
     for entry in fs::read_dir(folder).map_err(unreadable)? {
         let name = entry.map_err(unreadable)?.file_name();
-        let number: Option<usize> =
+        let number: Option<N> =
             name.to_str().and_then(|name| name.strip_prefix(prefix)?.parse().ok());
         numbers.extend(number);
     }

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use homing_topology::{Allowed, CpuSet, Machine};
+use homing_topology::{Allowed, CpuId, CpuSet, Machine};
 use promises::check;
 use proptest::prelude::*;
 
@@ -71,11 +71,35 @@ fn content() -> impl Strategy<Value = String> {
 fn read(root: &Path) {
     let Ok(machine) = Machine::read(root) else { return };
     check(&machine);
+    // What is recorded of it can be read elsewhere.
+    let written = serde_json::to_string(&machine).unwrap();
+    assert_eq!(serde_json::from_str::<Machine>(&written).unwrap(), machine);
     if let Ok(allowed) = Allowed::read(root, &machine) {
         assert!(!allowed.cpus.is_empty() && allowed.cpus.is_subset(machine.online()));
         let workers = allowed.worker_cpus(&machine);
         assert!(!workers.is_empty() && workers.is_subset(&allowed.cpus));
     }
+}
+
+/// CPU 0 tells of no cache, the others of one that CPU 0 shares.
+#[test]
+fn a_cache_that_its_first_cpu_does_not_know() {
+    let root = tempfile::tempdir().unwrap();
+    for cpu in 0..4 {
+        let folder = root.path().join(format!("sys/devices/system/cpu/cpu{cpu}"));
+        fs::create_dir_all(folder.join("topology")).unwrap();
+        if cpu > 0 {
+            let cache = folder.join("cache/index3");
+            fs::create_dir_all(&cache).unwrap();
+            for (name, text) in [("level", "3"), ("type", "Unified"), ("shared_cpu_list", "0-3")] {
+                fs::write(cache.join(name), text).unwrap();
+            }
+        }
+    }
+    let machine = Machine::read(root.path()).unwrap();
+    let llcs: Vec<_> = machine.cpus().iter().map(|cpu| cpu.llc.map(CpuId::index)).collect();
+    assert_eq!(llcs, [None, Some(1), Some(1), Some(1)]);
+    read(root.path());
 }
 
 proptest! {
