@@ -126,6 +126,8 @@ fn what_cannot_be_put_together_is_named() {
     assert!(error(&format!("{head}{line}\n{other}\n")).contains("differs"));
     assert!(error(&format!("{head}{line}\n")).contains("has been cut off or changed"));
     let begin = head.lines().next().unwrap();
+    let cut = error(&format!("{begin}\n{line}\n{}", &other[..40]));
+    assert!(cut.contains("has been cut off or changed"), "in the middle of a line: {cut}");
     let none = r#"{"part":{"number":0,"of":0},"runs":0}"#;
     assert!(error(&format!("{begin}\n{none}\n")).contains("line 2"));
     std::fs::remove_file(folder.path().join("1-of-1.jsonl")).unwrap();

@@ -110,7 +110,8 @@ pub struct Layout {
     leader_of: [Vec<CpuId>; Level::ALL.len()],
     /// For each level the leaders.
     leaders: [CpuSet; Level::ALL.len()],
-    /// For each possible CPU the index in `rings`. CPUs of one cache share their rings.
+    /// For each possible CPU the index in `rings`. CPUs of one cache and the same nodes share their
+    /// rings.
     rings_of: Vec<u16>,
     /// CPUs by distance: those of the LLC, of the rest of the node, then node by node.
     rings: Vec<Vec<CpuSet>>,
@@ -168,33 +169,44 @@ impl Layout {
 
     fn fill_rings(&mut self) {
         for cache in self.pods(Scope::Cache).clone().iter() {
-            let Some(center) = cache.first() else {
-                continue;
-            };
-            let mut by_distance: Vec<(Distance, CpuSet)> = Vec::new();
-            for cpu in self.machine.online().iter() {
-                let distance = self.machine.distance(center, cpu).max(Distance::SameLlc);
-                match by_distance.iter_mut().find(|(known, _)| *known == distance) {
-                    Some((_, ring)) => ring.insert(cpu),
-                    None => by_distance.push((distance, CpuSet::of(cpu))),
-                }
-            }
-            by_distance.sort_by_key(|(distance, _)| *distance);
-            let index = self.rings.len() as u16;
-            let rings: Vec<CpuSet> = by_distance.into_iter().map(|(_, ring)| ring).collect();
             // Core by core: siblings may have numbers far apart, and most queues have a core's first CPU as leader.
             let core = |cpu: &CpuId| (self.cores[cpu.index()].first().copied(), *cpu);
             let mut cpus: Vec<CpuId> = cache.iter().collect();
             cpus.sort_unstable_by_key(core);
-            let first_cpus = *self.leaders(Level::Smt);
-            for (rank, cpu) in cpus.into_iter().enumerate() {
-                self.rings_of[cpu.index()] = index;
-                let others = rings[1..].iter().map(|ring| ring.and(&first_cpus));
-                let starts = others.map(|ring| spread(&ring, center, rank, cache.len()));
-                self.starts[cpu.index()] = iter::once(cpu).chain(starts).collect();
+            // It may span nodes, from which others are not equally far.
+            let mut rest = *cache;
+            while let Some(center) = rest.first() {
+                let nodes = |cpu: CpuId| self.machine.cpu(cpu).map(|place| &place.numa_nodes);
+                let share = rest.iter().filter(|cpu| nodes(*cpu) == nodes(center)).collect();
+                self.fill_rings_of(center, &share, &cpus);
+                rest = rest.minus(&share);
             }
-            self.rings.push(rings);
         }
+    }
+
+    /// Of the CPUs of a cache that are of the same nodes as `center`. `cache`: all of them, in the order in which they
+    /// begin to search.
+    fn fill_rings_of(&mut self, center: CpuId, share: &CpuSet, cache: &[CpuId]) {
+        let mut by_distance: Vec<(Distance, CpuSet)> = Vec::new();
+        for cpu in self.machine.online().iter() {
+            let distance = self.machine.distance(center, cpu).max(Distance::SameLlc);
+            match by_distance.iter_mut().find(|(known, _)| *known == distance) {
+                Some((_, ring)) => ring.insert(cpu),
+                None => by_distance.push((distance, CpuSet::of(cpu))),
+            }
+        }
+        by_distance.sort_by_key(|(distance, _)| *distance);
+        let index = self.rings.len() as u16;
+        let rings: Vec<CpuSet> = by_distance.into_iter().map(|(_, ring)| ring).collect();
+        let first_cpus = *self.leaders(Level::Smt);
+        for (rank, cpu) in cache.iter().copied().enumerate().filter(|(_, cpu)| share.contains(*cpu))
+        {
+            self.rings_of[cpu.index()] = index;
+            let others = rings[1..].iter().map(|ring| ring.and(&first_cpus));
+            let starts = others.map(|ring| spread(&ring, center, rank, cache.len()));
+            self.starts[cpu.index()] = iter::once(cpu).chain(starts).collect();
+        }
+        self.rings.push(rings);
     }
 
     /// The machine.
@@ -319,6 +331,24 @@ mod tests {
             let union = rings.iter().fold(CpuSet::EMPTY, |set, ring| set.or(ring));
             assert_eq!((total, union), (machine.online().len(), *machine.online()));
         }
+    }
+
+    /// A cache of nodes 0 and 1, whose CPUs are not equally far from the others.
+    #[test]
+    fn rings_are_nearest_first_for_each_cpu_of_a_cache_that_spans_nodes() {
+        let cpu_of = |cpu: usize, package: usize| {
+            format!(
+                r#"{{"cpu":{cpu},"core":{cpu},"llc":null,"numa_nodes":[{cpu}],"package":{package}}}"#
+            )
+        };
+        let cpus = [cpu_of(0, 0), cpu_of(1, 0), cpu_of(2, 2), cpu_of(3, 3)].join(",");
+        let far = "[0,1,12],[1,0,12],[0,2,17],[0,3,28],[1,2,28],[1,3,17]";
+        let text = format!(r#"{{"cpus":[{cpus}],"node_distances":[{far}]}}"#);
+        let layout = Layout::new(&serde_json::from_str(&text).unwrap()).unwrap();
+        let rings = |number| layout.rings(cpu(number)).iter().map(ToString::to_string);
+        assert!(rings(0).eq(["0,1", "2", "3"]));
+        assert!(rings(1).eq(["0,1", "3", "2"]));
+        assert_eq!(layout.searches(cpu(1)).next().unwrap().1, cpu(1));
     }
 
     #[test]

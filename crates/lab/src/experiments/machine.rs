@@ -64,7 +64,8 @@ impl NamedMachine {
         if path.is_dir() {
             return Machine::read(path).map(named).map_err(topology);
         }
-        if path.is_file() {
+        // Or a pipe.
+        if path.exists() {
             let read = fs::read_to_string(path);
             let xml = read.map_err(|source| MachineError::Io { path: path.to_owned(), source })?;
             return Machine::from_hwloc_xml(&xml).map(named).map_err(topology);

@@ -380,6 +380,7 @@ fn merge_files(folder: &Path, paths: &[PathBuf]) -> Result<Vec<Measure>, ShardEr
             let path = path.clone();
             ShardError::Line { path, line: index + 1, problem }
         };
+        let count = text.lines().count();
         let mut lines = text.lines().enumerate();
         let head = lines.next().map_or("", |(_, line)| line);
         let sweep: Sweep =
@@ -391,12 +392,15 @@ fn merge_files(folder: &Path, paths: &[PathBuf]) -> Result<Vec<Measure>, ShardEr
         }
         let (mut runs, mut end) = (0, None);
         for (index, line) in lines {
-            let measure = match Line::of(line).map_err(|problem| broken(index, problem))? {
-                Line::Run(measure) => measure,
-                Line::End(at) => {
+            let measure = match Line::of(line) {
+                Ok(Line::Run(measure)) => measure,
+                Ok(Line::End(at)) => {
                     end = Some(at);
                     continue;
                 }
+                // In the middle of a line: what comes next is told to be missing.
+                Err(_) if index + 1 == count && !text.ends_with('\n') => break,
+                Err(problem) => return Err(broken(index, problem)),
             };
             runs += 1;
             match all.get(&measure.key) {
