@@ -4,8 +4,8 @@ use std::sync::atomic::AtomicBool;
 
 use homing_sched::Affinity;
 use homing_sim::{
-    Broken, Costs, CryptLoad, DmCrypt, HomingSettings, HostModel, KernelSettings, Policy, Preset,
-    Report, Rules, Trial,
+    Broken, Costs, CryptLoad, DmCrypt, HomingSettings, Host, HostModel, KernelSettings, Kind,
+    Model, Policy, Preset, Report, Rules, Step, ThreadId, Trial,
 };
 use homing_topology::{Machine, Scope};
 
@@ -50,6 +50,47 @@ fn a_run_that_is_stopped_tells_nothing() {
     let run = DmCrypt { load: CryptLoad::published(8), policy, warm_up_ns, measured_ns };
     let (machine, costs, stop) = (&ryzen(), &Costs::default(), &AtomicBool::new(true));
     assert_eq!(run.run(&Trial { machine, costs, rules: &rules, seed: 1, stop }), None);
+}
+
+/// Interrupts each 7 us, each of which wakes a thread that runs for 2.
+struct Interrupted {
+    thread: Option<ThreadId>,
+    wakes: bool,
+}
+
+impl Model for Interrupted {
+    fn step(&mut self, _: &mut Host, _: ThreadId) -> Step {
+        if std::mem::take(&mut self.wakes) { Step::Run(2_000) } else { Step::Sleep }
+    }
+
+    fn event(&mut self, host: &mut Host, _: u64) {
+        host.interrupt(0);
+        self.wakes = true;
+        host.wake_from(self.thread.unwrap(), 0, None);
+        host.after(7_000, 0);
+    }
+}
+
+/// A CPU that was idle is not free while an interrupt uses it.
+#[test]
+fn no_cpu_is_busy_for_longer_than_time_passes() {
+    let machine = Machine::from_grid("1x1x1").unwrap();
+    let costs = Costs::default();
+    let (interrupt_ns, switch_ns) = (costs.interrupt_ns.value, costs.switch_ns.value);
+    assert!(interrupt_ns + switch_ns + 2_000 < 14_000, "it keeps up with every second one");
+    let mut host = Host::new(&machine, costs, Rules::new(HostModel::Cfs, 1), 1);
+    let thread = host.spawn(Kind::Worker, 0, *machine.online());
+    let mut model = Interrupted { thread: Some(thread), wakes: false };
+    host.after(0, 0);
+    let until_ns = 10_000_000;
+    for step in 1..=100 {
+        host.run(&mut model, until_ns * step / 100, &AtomicBool::new(false)).unwrap();
+        let (busy_ns, now_ns) = (host.busy_ns()[0], host.now_ns());
+        assert!(busy_ns <= now_ns + interrupt_ns, "{busy_ns} of {now_ns} ns");
+    }
+    let interrupts = until_ns.div_ceil(7_000);
+    let least = host.ran_ns(thread).max(interrupts * (interrupt_ns + 2_000));
+    assert!(host.busy_ns()[0] >= least * 9 / 10, "what it did counts");
 }
 
 /// Work conservation: what waits beside an idle CPU is fetched soon, and nobody sleeps on.

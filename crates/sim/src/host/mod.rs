@@ -137,6 +137,8 @@ struct Cpu {
     average_idle_ns: Ns,
     ticking: bool,
     busy_ns: Ns,
+    /// Until when interrupts use it that came while it was idle: what is picked begins then.
+    stolen_until_ns: Ns,
     wants_schedule: bool,
     /// For each of its domains.
     balance: Vec<BalanceState>,
@@ -238,6 +240,7 @@ impl Host {
                 average_idle_ns: rules.migration_cost_ns * 2,
                 ticking: false,
                 busy_ns: 0,
+                stolen_until_ns: 0,
                 wants_schedule: false,
                 balance: geometry.domains_of(cpu).iter().map(balance).collect(),
             }
@@ -420,7 +423,12 @@ impl Host {
                 self.threads[thread.0 as usize].debt_ns += ns;
                 self.time_segment(cpu);
             }
-            None => self.cpus[cpu].busy_ns += ns,
+            None => {
+                let now_ns = self.now_ns();
+                let core = &mut self.cpus[cpu];
+                core.stolen_until_ns = core.stolen_until_ns.max(now_ns) + ns;
+                core.busy_ns += ns;
+            }
         }
     }
 

@@ -215,7 +215,11 @@ impl Host {
             core.average_idle_ns = (was + (sample - was) / 8).max(0).cast_unsigned().min(most);
         }
         self.counts.switches += 1;
-        self.threads[thread.0 as usize].debt_ns += self.costs.switch_ns.value;
+        let core = &mut self.cpus[cpu];
+        let stolen_ns = std::mem::take(&mut core.stolen_until_ns).saturating_sub(now_ns);
+        // It counts as it passes.
+        core.busy_ns -= stolen_ns;
+        self.threads[thread.0 as usize].debt_ns += self.costs.switch_ns.value + stolen_ns;
         self.resume(cpu, thread);
         self.cpus[cpu].picked_ns = now_ns;
         self.set_speeds(cpu);
