@@ -78,6 +78,14 @@ impl FromStr for Limit {
     }
 }
 
+/// The first one that comes after another of the same export: only one of them could count.
+fn given_twice(limits: &[Limit]) -> Option<&Limit> {
+    let mut others = limits.iter().enumerate();
+    others
+        .find(|(at, limit)| limits[..*at].iter().any(|other| other.export == limit.export))
+        .map(|(_, limit)| limit)
+}
+
 /// A cache, and how exports use it.
 pub(crate) struct Cache {
     pub(crate) pages: PageCache,
@@ -95,6 +103,12 @@ impl CacheArgs {
         for limit in self.min.iter().chain(&self.max) {
             if let Some(name) = limit.export.as_ref().filter(|name| !exports.contains(name)) {
                 bail!("no export is named {name:?}: there are {}", exports.join(", "));
+            }
+        }
+        for (option, limits) in [("--cache-min", &self.min), ("--cache-max", &self.max)] {
+            if let Some(limit) = given_twice(limits) {
+                let whose = limit.export.as_ref().map_or("all exports", String::as_str);
+                bail!("{option} is given twice for {whose}: give it once");
             }
         }
         if let Some(limit) = self.max.iter().find(|limit| limit.size.0 < MAX_MIN.0) {
@@ -221,5 +235,12 @@ mod tests {
         assert_eq!(limit("disk=4K"), Ok((Some("disk".to_owned()), 4096)));
         assert_eq!(limit("a=b=4K"), Ok((Some("a=b".to_owned()), 4096)));
         assert!(limit("disk").unwrap_err().contains("\"disk\" is not a size"));
+        let twice = |texts: &[&str]| {
+            let limits: Vec<Limit> = texts.iter().map(|text| text.parse().unwrap()).collect();
+            given_twice(&limits).map(|limit| limit.export.clone())
+        };
+        assert_eq!(twice(&["1G", "a=1G", "b=1G"]), None);
+        assert_eq!(twice(&["a=1G", "1G", "a=2G"]), Some(Some("a".to_owned())));
+        assert_eq!(twice(&["1G", "a=1G", "2G"]), Some(None));
     }
 }

@@ -417,19 +417,16 @@ impl Host {
     }
 
     fn steal(&mut self, cpu: CpuIndex, ns: Ns) {
-        match self.cpus[cpu].current {
-            Some(thread) => {
-                self.account(cpu);
-                self.threads[thread.0 as usize].debt_ns += ns;
-                self.time_segment(cpu);
-            }
-            None => {
-                let now_ns = self.now_ns();
-                let core = &mut self.cpus[cpu];
-                core.stolen_until_ns = core.stolen_until_ns.max(now_ns) + ns;
-                core.busy_ns += ns;
-            }
+        if let Some(thread) = self.cpus[cpu].current {
+            self.account(cpu);
+            self.threads[thread.0 as usize].debt_ns += ns;
+            self.time_segment(cpu);
+            return;
         }
+        let now_ns = self.now_ns();
+        let core = &mut self.cpus[cpu];
+        core.stolen_until_ns = core.stolen_until_ns.max(now_ns) + ns;
+        core.busy_ns += ns;
     }
 
     /// For how long each CPU has been busy.
