@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::PageCache;
 use super::backing::Backing;
+use super::bad_pages::BadPages;
 use super::core::Core;
 use super::error::{FileError, GroupInUse, OpenError};
 use super::frame::{FILES_MAX, Flags, PAGES_MAX};
@@ -27,6 +28,7 @@ pub(super) struct FileState {
     pub(super) backing: Arc<dyn Backing>,
     /// The first error of a write-back that no flush has told of.
     error: Mutex<Option<FileError>>,
+    pub(super) bad_pages: BadPages,
     closing: AtomicBool,
     /// Held by who closes it after its handle was dropped.
     pub(super) orphan: Mutex<()>,
@@ -148,6 +150,7 @@ impl Core {
             group: Arc::clone(group),
             backing,
             error: Mutex::new(None),
+            bad_pages: BadPages::default(),
             closing: AtomicBool::new(false),
             orphan: Mutex::new(()),
             closed: AtomicBool::new(false),

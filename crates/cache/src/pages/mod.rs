@@ -15,6 +15,7 @@ mod arena;
 mod attributes;
 mod background;
 mod backing;
+mod bad_pages;
 #[cfg(feature = "control")]
 mod command;
 mod core;

@@ -151,6 +151,7 @@ impl Core {
         drop(table);
         // A frame may have another group's page by now.
         keys.retain(|key| self.file(key.file()).is_some_and(|file| asked(&file.group)));
+        self.let_bad_be(&mut keys);
         self.write_ahead(keys)
     }
 

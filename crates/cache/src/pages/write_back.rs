@@ -159,8 +159,11 @@ impl Core {
             Err(_) => &counters.write_back_errors,
         };
         Counters::add(counter, pages as usize);
-        if result.is_ok() && file.group.stuck.load(Relaxed) {
-            file.group.stuck.store(false, Relaxed);
+        if result.is_ok() {
+            file.bad_pages.forget(writing.pages.clone());
+            if file.group.stuck.load(Relaxed) {
+                file.group.stuck.store(false, Relaxed);
+            }
         }
         writing.end(result.is_ok());
         let failed = |source| FileError::Write { offset, length, source };
@@ -179,15 +182,35 @@ impl Core {
         let first = wanted.start;
         let (pages, result) = self.write_run(file, wanted, buffer, Until::Written, wait);
         if result.is_ok() || pages == 1 {
+            self.note_bad(file, first, &result);
             return (pages, if result.is_ok() { pages } else { 0 }, result);
         }
         let alone = (first..first + pages).map(|page| {
             let (pages, result) =
                 self.write_run(file, page..page + 1, buffer, Until::Written, wait);
+            self.note_bad(file, page, &result);
             if result.is_ok() { pages } else { 0 }
         });
         let written = alone.sum();
         (pages, written, result)
+    }
+
+    /// What came of writing a page by itself. Where there was no room others go as badly, and all may go well soon.
+    fn note_bad(&self, file: &FileState, page: u64, result: &Result<(), FileError>) {
+        if result.as_ref().is_err_and(|error| !error.is_full()) {
+            file.bad_pages.note(page, self.habits.epoch());
+        }
+    }
+
+    /// Takes those away that failed lately: they may be victims again.
+    pub(super) fn let_bad_be(&self, keys: &mut Vec<Key>) {
+        let epoch = self.habits.epoch();
+        let is_bad = |key: &mut Key| {
+            let file = self.file(key.file());
+            file.is_some_and(|file| file.bad_pages.is_let_be(key.page(), epoch))
+        };
+        let bad: Vec<Key> = keys.extract_if(.., is_bad).collect();
+        drop(Left { core: self, keys: bad.into_iter() });
     }
 
     /// Writes back whatever of a range is dirty, and waits for what is being written. Goes on after
@@ -266,7 +289,10 @@ impl Core {
                 continue;
             }
             let Some(file) = self.file(key.file()) else { continue };
-            let wanted = key.page()..self.pages_of(0, file.size).end;
+            let end = self.pages_of(0, file.size).end;
+            // Not into one that would make the run fail.
+            let bad = file.bad_pages.first_from(key.page() + 1);
+            let wanted = key.page()..bad.unwrap_or(end);
             let (tried, done, result) = self.write_run_or_each(&file, wanted, &mut buffer, false);
             written += done as usize;
             // No key: the last page of the largest file has none after it.

@@ -357,6 +357,57 @@ fn a_page_that_cannot_be_written_keeps_no_other_from_the_disk() {
     }
 }
 
+/// Each page whose number these divide is bad.
+struct Every(Arc<Disk>, u64);
+
+impl Backing for Every {
+    fn size(&self) -> u64 {
+        self.0.size()
+    }
+
+    fn read(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        self.0.read(offset, data)
+    }
+
+    fn write(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        let mut pages = offset / PAGE as u64..(offset + data.len() as u64).div_ceil(PAGE as u64);
+        if pages.any(|page| page % self.1 == 0) {
+            return Err(io::Error::from_raw_os_error(5));
+        }
+        self.0.write(offset, data)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+/// A disk takes long over each of them.
+#[test]
+fn bad_pages_are_not_tried_whenever_somebody_wants_a_frame() {
+    const PAGES: u64 = 8192;
+    let disk = Disk::new(PAGES as usize * PAGE);
+    let jobs = ByHand::default();
+    let builder = PageCache::builder(4 << 20).page_size(PAGE).background(jobs.clone());
+    let cache = builder.build().unwrap();
+    let group = cache.group("all").build();
+    let file = cache.open(Arc::new(Every(disk.clone(), 82)), &group).unwrap();
+    let write = |page: u64| {
+        file.write(page * PAGE as u64, &[7; PAGE]).unwrap();
+        jobs.run();
+    };
+    (0..PAGES).step_by(82).for_each(write);
+    // Then four times the others, in a cache of a part of them.
+    (0..4 * PAGES).map(|page| page % PAGES).filter(|page| page % 82 > 0).for_each(write);
+    let total = cache.stats().total;
+    let (good, vain) = (total.write_backs, total.write_back_errors);
+    assert!(good > 3 * PAGES && vain < good / 4, "{good} were written, {vain} tries in vain");
+    drop(file.flush_all().unwrap_err());
+    let now = disk.now();
+    let lost = (0..PAGES).filter(|page| now[*page as usize * PAGE] != 7);
+    assert!(lost.eq((0..PAGES).step_by(82)), "none but these");
+}
+
 #[test]
 fn a_file_dropped_while_its_disk_was_full_is_written_when_there_is_room() {
     let disk = Disk::new(64 * PAGE);
