@@ -32,7 +32,7 @@ impl Engine {
         waits: bool,
     ) -> Option<Verdict> {
         let Ok(id) = FileId::of(file.file()) else {
-            return Some(self.sync_here(file, kind));
+            return Some(self.sync_here(file, kind, self.losses()));
         };
         self.meet(id.device, file.file());
         let policy = self.policy();
@@ -71,15 +71,15 @@ impl Engine {
         Some(self.failed(verdict))
     }
 
-    /// Syncs a file that the engine cannot keep, on the caller's thread, when nobody else does. A
-    /// failure is sticky all the same.
+    /// Syncs a file that the engine cannot keep, on the caller's thread, when nobody else does, for one who has asked
+    /// since so many [`Engine::losses`]. A failure is sticky all the same.
     pub(crate) fn sync_here(
         self: &Arc<Self>,
         description: &impl Description,
         kind: Kind,
+        since: u64,
     ) -> Verdict {
         let file = description.file();
-        let since = self.losses();
         add(&self.counts.files, 1);
         let known = FileId::of(file);
         let Ok(id) = known else {

@@ -398,16 +398,17 @@ impl Durable {
             }
             Ok(Asked::Failed(error)) => Synced::done(&engine.failed(Err(error))),
             // Out of descriptors, for one: then the asker's own will do, and the asker waits.
-            Err(_) => Synced::done(&engine.sync_here(file, kind)),
+            Err(_) => Synced::done(&engine.sync_here(file, kind, engine.losses())),
         }
     }
 
     fn wait_for(&self, file: &impl Description, kind: Kind) -> Result<(), DurabilityError> {
+        let since = self.engine.losses();
         let alone = self.engine.alone(file, kind, true);
         let verdict = alone.unwrap_or_else(|| self.begin(file, kind).wait());
         if verdict.as_ref().is_err_and(DurabilityError::has_not_begun) {
             // A worker was to do it, and the runtime has ended.
-            return self.engine.sync_here(file, kind);
+            return self.engine.sync_here(file, kind, since);
         }
         verdict
     }

@@ -117,7 +117,8 @@ impl Engine {
 
     /// Lets a worker do this; dropped if the runtime has ended.
     pub(crate) fn execute(&self, work: impl FnOnce() + Send + 'static) {
-        self.workqueue.execute(work);
+        // Who happens to be there hands the work of others on, also items' whose runtime ends.
+        self.workqueue.execute_for_accepted(work);
     }
 
     /// Begins whatever can be begun.
@@ -189,7 +190,7 @@ impl Engine {
             }
             (job, _) => {
                 let run = Run { engine: Arc::clone(self), job: Some(job) };
-                self.workqueue.execute(move || run.run());
+                self.execute(move || run.run());
             }
         }
     }
@@ -203,7 +204,7 @@ impl Engine {
                 // The kernel has not even begun: it had no worker for it, or the ring is broken. Or it
                 // was interrupted.
                 let run = Run { engine: Arc::clone(&engine), job: Some(Job::File(sync)) };
-                return engine.workqueue.execute(move || run.run());
+                return engine.execute(move || run.run());
             }
             engine.ended_by_ring(sync, synced, began);
         };

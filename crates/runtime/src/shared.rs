@@ -51,7 +51,6 @@ pub(crate) struct Shared {
     pub(crate) issuers: Issuers,
     /// For threads that come back to it later.
     pub(crate) me: Weak<Self>,
-    /// Flushes that have begun, ever.
     /// Workqueues that somebody flushes, and those whose scope is left to the monitor.
     pub(crate) flushing: Watched,
     pub(crate) auto: Watched,

@@ -423,7 +423,9 @@ impl Work {
         let what = Box::new(self.clone());
         let cpu = cpu.unwrap_or_else(|| local::issuing_cpu(shared));
         let timer = Timer { what, generation: instance.generation, cpu };
-        let is_over = self.workqueue().state().mode().has(Mode::DESTROYED);
+        let mode = self.workqueue().state().mode();
+        let is_over =
+            mode.has(Mode::DESTROYED) || mode.has(Mode::ENDING) && !local::belongs_to(shared);
         let set = if is_over { None } else { shared.timers.set(at_ns, timer).ok() };
         let Some(key) = set else {
             // The workqueue has been destroyed, or the runtime has ended.

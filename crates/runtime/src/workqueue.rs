@@ -95,6 +95,14 @@ impl Workqueue {
         self.push(None, item::lone(self.tag(), work));
     }
 
+    /// [`Workqueue::execute`] of what serves those who were accepted before, whoever calls: also while the runtime
+    /// ends, or the workqueue drains. For libraries over the runtime, which do others' work.
+    #[doc(hidden)]
+    pub fn execute_for_accepted<F: FnOnce() + Send + 'static>(&self, work: F) {
+        let item = item::lone(self.tag(), work);
+        self.of.shared.push(&self.of.state, None, item, Origin::GoesOn);
+    }
+
     /// Queues each of `works`, one behind the other: cheaper than one by one. One idle CPU is
     /// woken for the first, and each that begins one wakes the next.
     ///

@@ -130,13 +130,25 @@ fn affinity(root: &Path) -> Result<Option<CpuSet>, TopologyError> {
     let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
     let list = line.map(str::trim).filter(|list| !list.is_empty());
     let parsed = list.map(|list| {
-        list.parse().map_err(|_| TopologyError::Malformed {
+        clipped(list).ok_or_else(|| TopologyError::Malformed {
             path,
             value: list.to_owned(),
             expected: "a list of CPUs behind Cpus_allowed_list, as in 0-3,8",
         })
     });
     parsed.transpose()
+}
+
+/// A list of CPUs, of which there may be more than can be here: the kernel names all that are possible.
+fn clipped(list: &str) -> Option<CpuSet> {
+    let mut set = CpuSet::EMPTY;
+    for part in list.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+        let within = first..=last.min(crate::CPU_COUNT_MAX - 1);
+        within.filter_map(crate::CpuId::new).for_each(|cpu| set.insert(cpu));
+    }
+    Some(set)
 }
 
 /// The cgroups this process is in, for each controller, from its own outward.
@@ -325,6 +337,13 @@ mod tests {
                 taken.parse::<CpuSet>().unwrap().to_string()
             );
         }
+    }
+
+    #[test]
+    fn a_kernel_may_know_of_more_cpus_than_there_can_be() {
+        let status = |list| allowed(&[("proc/self/status", list)]).cpus.to_string();
+        assert_eq!(status("Cpus_allowed_list:\t2-8191\n"), "2-7");
+        assert_eq!(status("Cpus_allowed_list:\t1,5,4096\n"), "1,5");
     }
 
     #[test]

@@ -95,6 +95,12 @@ pub trait Block: Send + Sync {
     /// What offsets and lengths are multiples of: a power of two.
     fn block_size(&self) -> u32;
 
+    /// What it is that lies below all layers, where that can be told: device and inode of a file, say. Two with the
+    /// same identity hold the same bytes.
+    fn identity(&self) -> Option<(u64, u64)> {
+        None
+    }
+
     /// Fills `data` from `offset`.
     fn read(&self, offset: u64, data: &mut [u8]) -> Result<(), BlockError>;
 

@@ -135,6 +135,10 @@ impl<B: Block> Block for Bytes<B> {
         self.below.size()
     }
 
+    fn identity(&self) -> Option<(u64, u64)> {
+        self.below.identity()
+    }
+
     fn block_size(&self) -> u32 {
         1
     }

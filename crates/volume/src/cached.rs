@@ -94,6 +94,10 @@ impl<B: Block> Backing for Below<B> {
         self.device.size()
     }
 
+    fn identity(&self) -> Option<(u64, u64)> {
+        self.device.identity()
+    }
+
     /// As [`Block`] says.
     fn reads_may_meet_writes(&self) -> bool {
         true
@@ -351,6 +355,9 @@ mod tests {
         fn size(&self) -> u64 {
             self.memory.size()
         }
+        fn identity(&self) -> Option<(u64, u64)> {
+            Some((7, 7))
+        }
         fn block_size(&self) -> u32 {
             1
         }
@@ -401,6 +408,11 @@ mod tests {
         let mut data = [0; 4096];
         device.read(8192, &mut data).unwrap();
         assert_eq!(data, [7; 4096]);
+        // What cannot be written would go over what another handle of the same device writes.
+        drop(device);
+        let below = Bad { memory: Bytes::new(Memory::new(1 << 20, 512)), is_full: false };
+        let refused = Cached::new(below, &cache, &group, WritePolicy::Back).err().unwrap();
+        assert!(matches!(refused, OpenError::Unwritten(_)), "{refused}");
     }
 
     #[test]

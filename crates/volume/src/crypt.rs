@@ -34,6 +34,10 @@ impl<B: Block> Block for Crypt<B> {
         self.below.size()
     }
 
+    fn identity(&self) -> Option<(u64, u64)> {
+        self.below.identity()
+    }
+
     fn block_size(&self) -> u32 {
         self.cipher.sector_size().bytes()
     }

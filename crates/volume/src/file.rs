@@ -129,6 +129,13 @@ impl Block for File {
         self.size
     }
 
+    fn identity(&self) -> Option<(u64, u64)> {
+        let stat = rustix::fs::fstat(&*self.file).ok()?;
+        // Of a device there may be several nodes.
+        let is_device = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_block_device();
+        Some(if is_device { (stat.st_rdev, u64::MAX) } else { (stat.st_dev, stat.st_ino) })
+    }
+
     fn block_size(&self) -> u32 {
         self.block_size
     }

@@ -110,19 +110,16 @@ impl Files {
 
 impl Core {
     /// Closes a file, where nobody is there who could be told why not. A backing that panics has failed.
-    pub(super) fn try_close(&self, file: &FileState) -> bool {
+    pub(super) fn try_close(&self, file: &FileState) -> Result<(), FileError> {
         if cfg!(shuttle) {
             // Panics are what models find.
-            return self.close(file).is_ok();
+            return self.close(file);
         }
-        match catch_unwind(AssertUnwindSafe(|| self.close(file))) {
-            Ok(result) => result.is_ok(),
-            Err(payload) => {
-                // It could panic when it is dropped.
-                std::mem::forget(payload);
-                false
-            }
-        }
+        catch_unwind(AssertUnwindSafe(|| self.close(file))).unwrap_or_else(|payload| {
+            // It could panic when it is dropped.
+            std::mem::forget(payload);
+            Err(FileError::Flush(std::io::Error::other("what it is made of panicked")))
+        })
     }
 
     pub(super) fn file(&self, number: u16) -> Option<Arc<FileState>> {
@@ -359,7 +356,8 @@ impl PageCache {
     ///
     /// What a handle that was dropped could not write is written first, and where that cannot be done, the file is
     /// not opened. That it is the same file is known where it is the same backing, or one of the same
-    /// [identity](Backing::identity); of others without one that are of this group and size it is tried.
+    /// [identity](Backing::identity). Of those without one that are of this group and size it is tried, which may take
+    /// as long as their disk does, and no more: give identities.
     pub fn open(&self, backing: Arc<dyn Backing>, group: &Group) -> Result<CachedFile, OpenError> {
         let state = self.core().open(backing, group)?;
         Ok(CachedFile { cache: self.clone(), state: Some(state) })
@@ -579,7 +577,7 @@ impl Drop for CachedFile {
             // An error that was kept is told once: all may be written by now. What is dirty stays, and
             // so does the file for those who write it.
             let core = self.cache.core();
-            if !core.try_close(file) && !core.try_close(file) {
+            if core.try_close(file).or_else(|_| core.try_close(file)).is_err() {
                 core.orphans.add(file);
             }
         }

@@ -12,7 +12,7 @@ use super::file::FileState;
 use super::group::{Group, GroupState};
 use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
 use crate::sync::atomic::{AtomicU32, AtomicUsize};
-use crate::sync::{Mutex, lock};
+use crate::sync::{Mutex, lock, unless_taken};
 
 /// Files that were dropped and could not be closed. They are closed when all of them can be written, which
 /// their groups' jobs try again and again: after an epoch, two, four, and in the end each cacheful of requests.
@@ -79,12 +79,25 @@ impl Orphans {
     }
 }
 
-/// Whether these are the same file for sure, or may be.
-fn likeness(file: &FileState, backing: &dyn Backing, group: &Arc<GroupState>) -> (bool, bool) {
-    let same = std::ptr::addr_eq(Arc::as_ptr(&file.backing), backing);
-    match (file.backing.identity(), backing.identity()) {
-        (Some(a), Some(b)) => (same || a == b, same || a == b),
-        _ => (same, same || Arc::ptr_eq(&file.group, group) && file.size == backing.size()),
+/// Whether a file is the same as one that is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Likeness {
+    None,
+    /// It may be.
+    Maybe,
+    Sure,
+}
+
+fn likeness(file: &FileState, backing: &dyn Backing, group: &Arc<GroupState>) -> Likeness {
+    let identities = file.backing.identity().zip(backing.identity());
+    let is_same = std::ptr::addr_eq(Arc::as_ptr(&file.backing), backing);
+    if is_same || identities.is_some_and(|(a, b)| a == b) {
+        Likeness::Sure
+    } else if identities.is_none() && Arc::ptr_eq(&file.group, group) && file.size == backing.size()
+    {
+        Likeness::Maybe
+    } else {
+        Likeness::None
     }
 }
 
@@ -108,7 +121,7 @@ impl Core {
         for file in self.orphans.of(group) {
             self.orphans.with(&file, || {
                 drop(file.take_error());
-                (self.try_close(&file), ())
+                (self.try_close(&file).is_ok(), ())
             });
         }
     }
@@ -120,14 +133,19 @@ impl Core {
         backing: &dyn Backing,
         group: &Arc<GroupState>,
     ) -> Result<(), FileError> {
-        for file in self.orphans.which(|file| likeness(file, backing, group).1) {
+        for file in self.orphans.which(|file| likeness(file, backing, group) > Likeness::None) {
+            let is_sure = likeness(&file, backing, group) == Likeness::Sure;
+            if !is_sure && unless_taken(file.orphan.try_lock()).is_none() {
+                // Somebody is at it, who may wait for its disk.
+                continue;
+            }
             let closed = self.orphans.with(&file, || {
                 // An error that was kept is told once: all may be written by now.
-                let closed = self.close(&file).or_else(|_| self.close(&file));
+                let closed = self.try_close(&file).or_else(|_| self.try_close(&file));
                 (closed.is_ok(), closed)
             });
             if let Some(Err(error)) = closed
-                && likeness(&file, backing, group).0
+                && is_sure
             {
                 return Err(error);
             }

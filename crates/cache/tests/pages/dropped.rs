@@ -94,6 +94,47 @@ fn a_file_is_not_opened_before_what_was_written_to_it_is_written_or_given_up() {
     cache.remove_group(&group).unwrap();
 }
 
+/// Fails, or panics, whatever is written.
+struct Broken {
+    panics: AtomicBool,
+}
+
+impl Backing for Broken {
+    fn size(&self) -> u64 {
+        64 * PAGE as u64
+    }
+    fn read(&self, _: u64, data: &mut [u8]) -> io::Result<()> {
+        data.fill(0);
+        Ok(())
+    }
+    fn write(&self, _: u64, _: &mut [u8]) -> io::Result<()> {
+        assert!(!self.panics.load(SeqCst), "on purpose, as it writes");
+        Err(io::ErrorKind::StorageFull.into())
+    }
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Others of its size that are not it are opened whatever becomes of it.
+#[test]
+fn a_file_that_cannot_be_closed_is_told_from_others() {
+    for panics in [false, true] {
+        let cache = PageCache::builder(4 << 20).build().unwrap();
+        let group = cache.group("tenant").build();
+        let broken = Arc::new(Broken { panics: AtomicBool::new(false) });
+        let file = cache.open(broken.clone(), &group).unwrap();
+        file.write(0, b"old").unwrap();
+        drop(file);
+        broken.panics.store(panics, SeqCst);
+        cache.open(Disk::new(64 * PAGE), &group).unwrap().close().unwrap();
+        let refused = cache.open(broken.clone(), &group).unwrap_err();
+        assert!(matches!(refused, OpenError::Unwritten(_)), "{refused}");
+        assert_eq!(cache.abandon_dropped(&group), 1);
+        cache.open(broken, &group).unwrap();
+    }
+}
+
 #[test]
 fn abandoning_loses_what_was_not_written_and_nothing_else() {
     let cache = PageCache::builder(4 << 20).build().unwrap();

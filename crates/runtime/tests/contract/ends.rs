@@ -104,6 +104,28 @@ fn a_runtime_ends_beside_threads_that_go_on_queueing() {
 }
 
 #[test]
+fn a_runtime_ends_beside_threads_that_set_timers_of_work_items() {
+    let runtime = on("1x2x1").build().unwrap();
+    let queue = runtime.workqueue("timed").build().unwrap();
+    let (ran, end) = (AtomicUsize::new(0), AtomicBool::new(false));
+    thread::scope(|scope| {
+        for _ in 0..16 {
+            scope.spawn(|| {
+                while !end.load(Ordering::Relaxed) {
+                    let work = queue.work(|_| blocking(|| thread::sleep(Duration::from_millis(1))));
+                    work.queue_delayed(Duration::from_secs(100));
+                    work.flush_delayed();
+                    ran.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        until("they are at it", || ran.load(Ordering::Relaxed) > 50);
+        runtime.shutdown(Duration::from_secs(60)).unwrap();
+        end.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
 fn a_destroyed_workqueue_takes_nothing_for_later_either() {
     let runtime = on("1x1x1").build().unwrap();
     let gone = runtime.workqueue("gone").build().unwrap();
