@@ -33,6 +33,8 @@ impl JoinError {
     }
 }
 
+// The payload need not be `Sync`, and errors of most programs have to be. In a box: each item that is joined has
+// room for its error.
 /// What an item panicked with.
 ///
 /// ```
@@ -46,8 +48,6 @@ impl JoinError {
 /// assert_eq!(panic.into_payload().downcast_ref(), Some(&7_u32));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-// The payload need not be `Sync`, and errors of most programs have to be. In a box: each item that is joined has
-// room for its error.
 pub struct ItemPanic(Box<Mutex<Box<dyn Any + Send>>>);
 
 impl ItemPanic {
