@@ -15,6 +15,7 @@ mod nbd;
 mod page;
 mod procfs;
 mod progress;
+mod simulate;
 mod spread;
 mod stopwatch;
 mod tool;
@@ -39,6 +40,8 @@ enum Command {
     Exec(exec::Options),
     /// What a scheduling decision takes, on machines of up to 1,024 CPUs.
     Decide(decide::Options),
+    /// How many events of a simulated machine one CPU makes a second.
+    Simulate(simulate::Options),
     /// Concurrent caches of objects: moka, foyer and others.
     #[command(after_long_help = cache::HELP)]
     Cache(cache::Options),
@@ -68,6 +71,7 @@ fn main() -> anyhow::Result<()> {
         Command::NbdCopy(options) => nbd::run_copy(&options),
         Command::Exec(options) => exec::run(&options),
         Command::Decide(options) => decide::run(&options),
+        Command::Simulate(options) => simulate::run(&options),
         Command::Cache(options) => cache::run(&options),
         Command::Fsync(options) => fsync::run(&options),
         Command::Mixed(options) => mixed::run(&options),
