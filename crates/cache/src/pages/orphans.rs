@@ -80,7 +80,7 @@ impl Orphans {
 }
 
 /// Whether a file is the same as one that is opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Likeness {
     None,
     /// It may be.
@@ -133,8 +133,13 @@ impl Core {
         backing: &dyn Backing,
         group: &Arc<GroupState>,
     ) -> Result<(), FileError> {
-        for file in self.orphans.which(|file| likeness(file, backing, group) > Likeness::None) {
-            let is_sure = likeness(&file, backing, group) == Likeness::Sure;
+        // Backings are asked without the lock: they are the user's.
+        for file in self.orphans.which(|_| true) {
+            let likeness = likeness(&file, backing, group);
+            if likeness == Likeness::None {
+                continue;
+            }
+            let is_sure = likeness == Likeness::Sure;
             if !is_sure && unless_taken(file.orphan.try_lock()).is_none() {
                 // Somebody is at it, who may wait for its disk.
                 continue;
