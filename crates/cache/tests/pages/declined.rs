@@ -44,21 +44,25 @@ fn read_at_random(file: &CachedFile, pages: u64, count: u64, seed: u64) {
 
 #[test]
 fn pages_that_are_all_used_as_seldom_do_not_push_out_each_other() {
-    let (cache, file, disk) = open(1 << 16);
-    let frames = cache.stats().frames as u64;
-    let group = cache.group_stats(&file.group());
-    assert_eq!(group.declined, 0);
-    read_at_random(&file, 1 << 16, 40_000, 1);
-    let before = cache.group_stats(&file.group());
-    read_at_random(&file, 1 << 16, 10_000, 2);
-    let after = cache.group_stats(&file.group());
-    let (declined, misses) = (after.declined - before.declined, after.misses - before.misses);
-    assert!(declined > misses / 2, "{declined} of {misses}");
+    // Each cache draws the sample by which it learns: three of them, as one may draw badly.
+    let (mut hits, mut expected) = (0, 0);
+    for _ in 0..3 {
+        let (cache, file, disk) = open(1 << 16);
+        let frames = cache.stats().frames as u64;
+        let group = cache.group_stats(&file.group());
+        assert_eq!(group.declined, 0);
+        read_at_random(&file, 1 << 16, 40_000, 1);
+        let before = cache.group_stats(&file.group());
+        read_at_random(&file, 1 << 16, 10_000, 2);
+        let after = cache.group_stats(&file.group());
+        let (declined, misses) = (after.declined - before.declined, after.misses - before.misses);
+        assert!(declined > misses / 2, "{declined} of {misses}");
+        hits += after.hits - before.hits;
+        expected += (8 * 10_000 * frames) >> 16;
+        write_all(&file, &disk);
+    }
     // As many hits as there would be in any case.
-    let hits = after.hits - before.hits;
-    let expected = (8 * 10_000 * frames) >> 16;
     assert!(hits > expected * 9 / 10, "{hits} of {expected}");
-    write_all(&file, &disk);
 }
 
 /// What is declined can be written to all the same.
