@@ -90,7 +90,7 @@ impl Workqueue {
         let state = self.state();
         let waiting = state.flushes.begin(|| state.in_flight()).map(Waiting)?;
         // Then the monitor looks, too.
-        self.shared().flushing.add(state, |state| &state.flush_is_watched);
+        self.shared().flushing.add(state);
         Some(waiting)
     }
 

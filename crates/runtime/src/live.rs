@@ -142,7 +142,7 @@ impl Workqueue {
 
     fn watch_if_auto(&self) {
         if self.affinity_auto() {
-            self.shared().auto.add(self.state(), |state| &state.auto_is_watched);
+            self.shared().auto.add(self.state());
         }
     }
 

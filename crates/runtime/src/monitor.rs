@@ -212,10 +212,10 @@ impl Monitor<'_> {
 
     /// Ends flushes whose items have ended in batches that are not over yet.
     fn settle_flushes(&mut self) {
-        for workqueue in self.shared.flushing.take(|state| &state.flush_is_watched) {
+        for workqueue in self.shared.flushing.take() {
             workqueue.settle(!0);
             if workqueue.flushes.awaits(!0) {
-                self.shared.flushing.add(&workqueue, |state| &state.flush_is_watched);
+                self.shared.flushing.add(&workqueue);
             }
         }
     }
@@ -398,7 +398,7 @@ impl Monitor<'_> {
             (cpus.len() as u64, busy_ns)
         };
         let mut any = false;
-        for workqueue in self.shared.auto.take(|state| &state.auto_is_watched) {
+        for workqueue in self.shared.auto.take() {
             if workqueue.let_go.load(Ordering::Acquire) {
                 continue;
             }
@@ -415,7 +415,7 @@ impl Monitor<'_> {
                 let _ = workqueue.change(set, |chosen| self.shared.pool_with(chosen));
             });
             if chosen {
-                self.shared.auto.add(&workqueue, |state| &state.auto_is_watched);
+                self.shared.auto.add(&workqueue);
                 any = true;
             }
         }

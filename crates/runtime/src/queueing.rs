@@ -69,7 +69,7 @@ impl Shared {
         let is_new = origin == Origin::New;
         let refused = mode.has(Mode::DESTROYED)
             || mode.has(Mode::DRAINING) && is_new && !local::on_top().contains(&workqueue.number)
-            || mode.has(Mode::ENDING) && is_new && !local::belongs_to(self);
+            || is_new && self.ends_for_caller(mode);
         if refused {
             tracing_event!(
                 workqueue = &*workqueue.name,
@@ -135,6 +135,11 @@ impl Shared {
             .with_items()
             .iter()
             .for_each(|state| self.refuse_outsiders_if_ending(state));
+    }
+
+    /// Whether the runtime ends, and the calling thread is none of its own.
+    pub(crate) fn ends_for_caller(&self, mode: Mode) -> bool {
+        mode.has(Mode::ENDING) && !local::belongs_to(self)
     }
 
     /// A workqueue has been made.

@@ -7,35 +7,36 @@ use crate::state::WorkqueueState;
 use crate::sync::{Mutex, lock};
 
 /// Some workqueues, each at most once.
-#[derive(Debug, Default)]
-pub(crate) struct Watched(Mutex<Vec<Arc<WorkqueueState>>>);
+#[derive(Debug)]
+pub(crate) struct Watched {
+    /// What of a workqueue tells whether it is there.
+    mark: fn(&WorkqueueState) -> &IsWatched,
+    list: Mutex<Vec<Arc<WorkqueueState>>>,
+}
 
 /// Whether a workqueue is among the [`Watched`].
 #[derive(Debug, Default)]
 pub(crate) struct IsWatched(AtomicBool);
 
 impl Watched {
-    /// Adds a workqueue, unless it is there. `of`: its mark for these.
-    pub(crate) fn add(
-        &self,
-        state: &Arc<WorkqueueState>,
-        of: impl FnOnce(&WorkqueueState) -> &IsWatched,
-    ) {
+    pub(crate) fn new(mark: fn(&WorkqueueState) -> &IsWatched) -> Self {
+        Self { mark, list: Mutex::default() }
+    }
+
+    /// Adds a workqueue, unless it is there.
+    pub(crate) fn add(&self, state: &Arc<WorkqueueState>) {
         // Pairs with `take`: whoever finds the mark set is seen by who takes the workqueue away next, with
         // what there is to do for it.
-        if !of(state).0.swap(true, Ordering::AcqRel) {
-            lock(&self.0).push(Arc::clone(state));
+        if !(self.mark)(state).0.swap(true, Ordering::AcqRel) {
+            lock(&self.list).push(Arc::clone(state));
         }
     }
 
     /// Takes all away: whoever still has something to be done is to be added again.
-    pub(crate) fn take(
-        &self,
-        of: impl Fn(&WorkqueueState) -> &IsWatched,
-    ) -> Vec<Arc<WorkqueueState>> {
-        let taken = std::mem::take(&mut *lock(&self.0));
+    pub(crate) fn take(&self) -> Vec<Arc<WorkqueueState>> {
+        let taken = std::mem::take(&mut *lock(&self.list));
         for state in &taken {
-            of(state).0.swap(false, Ordering::AcqRel);
+            (self.mark)(state).0.swap(false, Ordering::AcqRel);
         }
         taken
     }

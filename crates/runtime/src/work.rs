@@ -424,8 +424,7 @@ impl Work {
         let cpu = cpu.unwrap_or_else(|| local::issuing_cpu(shared));
         let timer = Timer { what, generation: instance.generation, cpu };
         let mode = self.workqueue().state().mode();
-        let is_over =
-            mode.has(Mode::DESTROYED) || mode.has(Mode::ENDING) && !local::belongs_to(shared);
+        let is_over = mode.has(Mode::DESTROYED) || shared.ends_for_caller(mode);
         let set = if is_over { None } else { shared.timers.set(at_ns, timer).ok() };
         let Some(key) = set else {
             // The workqueue has been destroyed, or the runtime has ended.
