@@ -160,7 +160,7 @@ impl Core {
     }
 
     /// Writes all of a file back and drops its pages; it must not be used meanwhile.
-    pub(super) fn close(&self, file: &FileState) -> Result<(), FileError> {
+    fn close(&self, file: &FileState) -> Result<(), FileError> {
         let pages = self.pages_of(0, file.size);
         file.closing.store(true, SeqCst);
         let flushed = self.flush(file, &pages);
@@ -537,9 +537,7 @@ impl CachedFile {
             Err(source) => Err(CloseError { file: self, source }),
         }
     }
-}
 
-impl CachedFile {
     /// Drops the pages without writing what has not been written: that is lost. What is being written is waited
     /// for.
     ///

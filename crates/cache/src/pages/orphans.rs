@@ -51,31 +51,34 @@ impl Orphans {
     }
 
     fn of(&self, group: &Arc<GroupState>) -> Vec<Arc<FileState>> {
-        self.which(|file| Arc::ptr_eq(&file.group, group))
+        let mut files = self.all();
+        files.retain(|file| Arc::ptr_eq(&file.group, group));
+        files
     }
 
-    fn which(&self, wanted: impl Fn(&FileState) -> bool) -> Vec<Arc<FileState>> {
-        if self.count.load(SeqCst) == 0 {
-            return Vec::new();
-        }
-        lock(&self.files).iter().filter(|file| wanted(file)).cloned().collect()
+    fn all(&self) -> Vec<Arc<FileState>> {
+        if self.count.load(SeqCst) == 0 { Vec::new() } else { lock(&self.files).clone() }
     }
 
     fn has(&self, file: &Arc<FileState>) -> bool {
         lock(&self.files).iter().any(|other| Arc::ptr_eq(other, file))
     }
 
-    /// Does something with a file that is still there, which takes it away or leaves it. One at a time does.
-    fn with<T>(&self, file: &Arc<FileState>, act: impl FnOnce() -> (bool, T)) -> Option<T> {
+    /// Ends a file that is still there; where that fails it stays. One at a time does.
+    fn end(
+        &self,
+        file: &Arc<FileState>,
+        end: impl FnOnce() -> Result<(), FileError>,
+    ) -> Option<Result<(), FileError>> {
         let _one = lock(&file.orphan);
         if !self.has(file) {
             return None;
         }
-        let (over, result) = act();
-        if over {
+        let ended = end();
+        if ended.is_ok() {
             self.remove(file);
         }
-        Some(result)
+        Some(ended)
     }
 }
 
@@ -119,9 +122,9 @@ impl Core {
     /// Closes files of a group that could not be closed when they were dropped, as far as that can be done by now.
     pub(super) fn close_orphans(&self, group: &Arc<GroupState>) {
         for file in self.orphans.of(group) {
-            self.orphans.with(&file, || {
+            self.orphans.end(&file, || {
                 drop(file.take_error());
-                (self.try_close(&file).is_ok(), ())
+                self.try_close(&file)
             });
         }
     }
@@ -134,7 +137,7 @@ impl Core {
         group: &Arc<GroupState>,
     ) -> Result<(), FileError> {
         // Backings are asked without the lock: they are the user's.
-        for file in self.orphans.which(|_| true) {
+        for file in self.orphans.all() {
             let likeness = likeness(&file, backing, group);
             if likeness == Likeness::None {
                 continue;
@@ -144,11 +147,10 @@ impl Core {
                 // Somebody is at it, who may wait for its disk.
                 continue;
             }
-            let closed = self.orphans.with(&file, || {
-                // An error that was kept is told once: all may be written by now.
-                let closed = self.try_close(&file).or_else(|_| self.try_close(&file));
-                (closed.is_ok(), closed)
-            });
+            // An error that was kept is told once: all may be written by now.
+            let closed = self
+                .orphans
+                .end(&file, || self.try_close(&file).or_else(|_| self.try_close(&file)));
             if let Some(Err(error)) = closed
                 && is_sure
             {
@@ -162,9 +164,9 @@ impl Core {
     pub(super) fn abandon_orphans(&self, group: &Arc<GroupState>) -> usize {
         let files = self.orphans.of(group);
         let abandoned = files.iter().filter_map(|file| {
-            self.orphans.with(file, || {
+            self.orphans.end(file, || {
                 self.abandon(file);
-                (true, ())
+                Ok(())
             })
         });
         abandoned.count()

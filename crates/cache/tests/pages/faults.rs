@@ -314,10 +314,10 @@ fn past_the_cache_no_page_is_read_while_it_is_written() {
     assert!(!backing.met.load(SeqCst));
 }
 
-/// Fails whatever has this page in it, as a whole.
-struct BadPage(Arc<Disk>, u64);
+/// Fails whatever has such a page in it, as a whole.
+struct BadPages(Arc<Disk>, fn(u64) -> bool);
 
-impl Backing for BadPage {
+impl Backing for BadPages {
     fn size(&self) -> u64 {
         self.0.size()
     }
@@ -327,7 +327,8 @@ impl Backing for BadPage {
     }
 
     fn write(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
-        if (offset..offset + data.len() as u64).contains(&(self.1 * PAGE as u64)) {
+        let mut pages = offset / PAGE as u64..(offset + data.len() as u64).div_ceil(PAGE as u64);
+        if pages.any(self.1) {
             return Err(io::Error::from_raw_os_error(5));
         }
         self.0.write(offset, data)
@@ -347,38 +348,13 @@ fn a_page_that_cannot_be_written_keeps_no_other_from_the_disk() {
     };
     for write in [&flush as &dyn Fn(&CachedFile, &ByHand), &in_background] {
         let disk = Disk::new(64 * PAGE);
-        let (cache, file, jobs) = open(Arc::new(BadPage(disk.clone(), 40)));
+        let (cache, file, jobs) = open(Arc::new(BadPages(disk.clone(), |page| page == 40)));
         cache.set_dirty(0, 100);
         file.write(0, &vec![7; 50 * PAGE]).unwrap();
         (0..3).for_each(|_| write(&file, &jobs));
         let now = disk.now();
         let lost: Vec<_> = (0..50).filter(|page| now[page * PAGE] != 7).collect();
         assert_eq!((lost, cache.stats().total.dirty), (vec![40], PAGE as u64));
-    }
-}
-
-/// Each page whose number these divide is bad.
-struct Every(Arc<Disk>, u64);
-
-impl Backing for Every {
-    fn size(&self) -> u64 {
-        self.0.size()
-    }
-
-    fn read(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
-        self.0.read(offset, data)
-    }
-
-    fn write(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
-        let mut pages = offset / PAGE as u64..(offset + data.len() as u64).div_ceil(PAGE as u64);
-        if pages.any(|page| page % self.1 == 0) {
-            return Err(io::Error::from_raw_os_error(5));
-        }
-        self.0.write(offset, data)
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        self.0.flush()
     }
 }
 
@@ -391,7 +367,7 @@ fn bad_pages_are_not_tried_whenever_somebody_wants_a_frame() {
     let builder = PageCache::builder(4 << 20).page_size(PAGE).background(jobs.clone());
     let cache = builder.build().unwrap();
     let group = cache.group("all").build();
-    let file = cache.open(Arc::new(Every(disk.clone(), 82)), &group).unwrap();
+    let file = cache.open(Arc::new(BadPages(disk.clone(), |page| page % 82 == 0)), &group).unwrap();
     let write = |page: u64| {
         file.write(page * PAGE as u64, &[7; PAGE]).unwrap();
         jobs.run();
