@@ -6,7 +6,7 @@ use roxmltree::{Document, Node, ParsingOptions};
 
 use crate::cpu_set::{CPU_COUNT_MAX, CpuId, CpuSet};
 use crate::error::TopologyError;
-use crate::machine::{Cpu, Machine, NodeId};
+use crate::machine::{Cpu, Machine, NodeId, first_twice};
 
 /// Objects within objects, at most. Derived: hwloc's own limit is below; each costs stack.
 const DEPTH_MAX: usize = 128;
@@ -68,12 +68,8 @@ impl Machine {
         if online.is_empty() {
             return Err(broken("it has no PU object".to_owned()));
         }
-        let mut known = CpuSet::EMPTY;
-        for (cpu, _) in &places {
-            if known.contains(*cpu) {
-                return Err(broken(format!("it has the PU object of CPU {cpu} twice")));
-            }
-            known.insert(*cpu);
+        if let Some(cpu) = first_twice(places.iter().map(|(cpu, _)| *cpu)) {
+            return Err(broken(format!("it has the PU object of CPU {cpu} twice")));
         }
         let cpus = places.iter().map(|(cpu, around)| {
             let first =

@@ -206,12 +206,8 @@ impl TryFrom<Parts> for Machine {
         if parts.cpus.is_empty() {
             return refuse("it has no CPU".to_owned());
         }
-        let mut known = CpuSet::EMPTY;
-        for cpu in &parts.cpus {
-            if known.contains(cpu.cpu) {
-                return refuse(format!("CPU {} is there twice", cpu.cpu));
-            }
-            known.insert(cpu.cpu);
+        if let Some(cpu) = first_twice(parts.cpus.iter().map(|place| place.cpu)) {
+            return refuse(format!("CPU {cpu} is there twice"));
         }
         let distances = parts.node_distances.into_iter();
         let distances = distances.map(|(from, to, far)| ((from, to), far)).collect();
@@ -231,6 +227,16 @@ impl TryFrom<Parts> for Machine {
         }
         Ok(machine)
     }
+}
+
+/// The first CPU that has been there before.
+pub(crate) fn first_twice(cpus: impl IntoIterator<Item = CpuId>) -> Option<CpuId> {
+    let mut known = CpuSet::EMPTY;
+    cpus.into_iter().find(|cpu| {
+        let again = known.contains(*cpu);
+        known.insert(*cpu);
+        again
+    })
 }
 
 impl Cpu {
