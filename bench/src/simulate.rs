@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicBool;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 use homing_sim::{
@@ -22,23 +22,15 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// CPU seconds of a simulated run, at least.
-    #[arg(long, default_value_t = 0.5, value_parser = positive)]
+    #[arg(long, default_value_t = 0.5)]
     seconds: f64,
     /// Tell it in JSON.
     #[arg(long)]
     json: bool,
 }
 
-fn positive(text: &str) -> Result<f64, String> {
-    let seconds = text.parse().ok().filter(|seconds| (0.01..=600.0).contains(seconds));
-    seconds.ok_or_else(|| format!("{text:?} is not a number of seconds, 0.01 to 600"))
-}
-
 /// The published machine, and the largest preset.
 const MACHINES: [&str; 2] = ["ryzen-9-3900x", "epyc-9654-2s"];
-
-/// The published loads: a job for each so many CPUs.
-const LOADS: [(&str, usize); 3] = [("HIGH", 1), ("MED", 3), ("LOW", 6)];
 
 /// Simulated at a time.
 const STEP_NS: u64 = 20_000_000;
@@ -66,9 +58,8 @@ fn cells() -> anyhow::Result<Vec<Cell>> {
     let mut cells = Vec::new();
     for machine in MACHINES {
         let cpus = Preset::find(machine).context("no such preset")?.machine().cpus().len();
-        for (load, each) in LOADS {
-            let volumes = cpus.div_ceil(24);
-            let load_of = CryptLoad { volumes, ..CryptLoad::published((cpus / each).max(1)) };
+        for (load, each) in CryptLoad::LOADS {
+            let load_of = CryptLoad::published(1).on(cpus, each);
             for policy in &policies {
                 let (policy, load_of) = (policy.clone(), load_of.clone());
                 cells.push(Cell { machine, load, policy, load_of });
@@ -80,6 +71,11 @@ fn cells() -> anyhow::Result<Vec<Cell>> {
 
 /// Measures, and tells on standard output.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    ensure!(
+        (0.01..=600.0).contains(&options.seconds),
+        "--seconds {} cannot be used: it must be between 0.01 and 600",
+        options.seconds
+    );
     let cells = cells()?;
     let mut rates = vec![Vec::new(); cells.len()];
     for round in 0..options.rounds {
@@ -104,10 +100,11 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     );
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN);
-    table.set_header(["machine", "policy", "HIGH", "MED", "LOW"]);
+    let loads = CryptLoad::LOADS.map(|(load, _)| load);
+    table.set_header(["machine", "policy"].into_iter().chain(loads));
     for machine in MACHINES {
         let of_machine = || rows.iter().filter(|row| row.machine == machine);
-        for first in of_machine().filter(|row| row.load == LOADS[0].0) {
+        for first in of_machine().filter(|row| row.load == CryptLoad::LOADS[0].0) {
             let of_policy = of_machine().filter(|row| row.policy == first.policy);
             let cell = |Spread { median, min, max }: Spread| {
                 format!("{:.2} ({:.2} to {:.2})", median / 1e6, min / 1e6, max / 1e6)

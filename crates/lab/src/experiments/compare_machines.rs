@@ -6,9 +6,7 @@ use homing_sim::{Cost, Costs, CryptLoad, IssuerPlaces, KernelSettings, Policy, R
 
 use super::comparison::COMPARED;
 use super::sweep::fingerprint;
-use super::workqueue::{
-    CryptRun, LOADS, homing_policies, homing_scopes, jobs, volumes, with_features,
-};
+use super::workqueue::{CryptRun, homing_policies, homing_scopes, with_features};
 use super::{Cell, NamedMachine, Plan};
 
 /// Machines with their costs and loads.
@@ -85,9 +83,8 @@ impl Variant {
     fn cells(&self, plan: &Plan, policies: &[Policy]) -> Vec<Cell> {
         let mut cells = Vec::new();
         let cpus = self.machine.machine.cpus().len();
-        for (scenario, each) in LOADS {
-            let (jobs, volumes) = (jobs(cpus, each), volumes(cpus));
-            let load = CryptLoad { jobs, volumes, ..self.load.clone() };
+        for (scenario, each) in CryptLoad::LOADS {
+            let load = self.load.clone().on(cpus, each);
             for host in &plan.hosts {
                 for policy in policies {
                     for seed in 0..plan.seeds {

@@ -11,18 +11,10 @@ use homing_sim::{
 
 use super::{Cell, Key, NamedMachine, Plan, common};
 
-/// The loads of the published tables: jobs for each so many CPUs.
-pub(super) const LOADS: [(&str, usize); 3] = [("HIGH", 1), ("MED", 3), ("LOW", 6)];
-
 /// What is not measured at the beginning.
 const WARM_UP_NS: u64 = 500_000_000;
 
 const RYZEN: [&str; 1] = ["ryzen-9-3900x"];
-
-/// The jobs of a load on a machine of so many CPUs.
-pub(super) fn jobs(cpus: usize, each: usize) -> usize {
-    (cpus / each).max(1)
-}
 
 /// homing as it is by default, choosing its scope, and queueing all that issuers could do.
 pub(super) fn homing_policies(plan: &Plan) -> Vec<Policy> {
@@ -55,12 +47,6 @@ pub(super) fn homing_scopes(plan: &Plan) -> Vec<Policy> {
 
 fn machines(plan: &Plan) -> Vec<NamedMachine> {
     plan.machine.clone().map_or_else(|| NamedMachine::presets(&RYZEN), |machine| vec![machine])
-}
-
-/// One for as many CPUs as the published machine has: the only writer of one volume, or its disk,
-/// would be what limits a large machine.
-pub(super) fn volumes(cpus: usize) -> usize {
-    cpus.div_ceil(24)
 }
 
 /// One simulated run.
@@ -112,10 +98,9 @@ pub(super) fn throughput(plan: &Plan) -> Vec<Cell> {
     policies.extend(with_features(plan));
     let mut cells = Vec::new();
     for machine in machines(plan) {
-        for (scenario, each) in LOADS {
+        for (scenario, each) in CryptLoad::LOADS {
             let cpus = machine.machine.cpus().len();
-            let volumes = volumes(cpus);
-            let load = CryptLoad { volumes, ..CryptLoad::published(jobs(cpus, each)) };
+            let load = CryptLoad::published(1).on(cpus, each);
             cells.extend(runs(plan, &machine, "wq", scenario, &load, &policies));
         }
     }

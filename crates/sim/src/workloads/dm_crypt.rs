@@ -85,6 +85,18 @@ impl CryptLoad {
     }
 }
 
+impl CryptLoad {
+    /// The loads of the published tables: a job for each so many CPUs.
+    pub const LOADS: [(&str, usize); 3] = [("HIGH", 1), ("MED", 3), ("LOW", 6)];
+
+    /// The same for a machine of so many CPUs, with a job for each so many of them; and a volume for as many as
+    /// the published machine has: the only writer of one volume, or its disk, would be what limits a large machine.
+    #[must_use]
+    pub fn on(self, cpus: usize, each: usize) -> Self {
+        Self { jobs: (cpus / each).max(1), volumes: cpus.div_ceil(24), ..self }
+    }
+}
+
 /// The load, and who carries it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DmCrypt {
