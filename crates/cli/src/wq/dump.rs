@@ -35,7 +35,12 @@ Workqueue CPU -> pool: the pool of each workqueue, and the home queue of each CP
 Workqueue -> rescuer: the thread that helps out where no worker can be had, and where it may run.
 Unbound workqueue -> node_nr/max_active: running items against the limit of each node, with +N for
   items held back by it; dfl is for the machine as a whole.
-- stands for what is not known or not there.";
+- stands for what is not known or not there.
+
+With --json one object, null for such: cpumask, default_affinity_scope, affinity_scopes (name, pods, each with cpus and
+node), pools (id, attributes, queues, each with leader, cpus and waiting), and workqueues (name, type, flags,
+affinity_scope, pool, rescuer, min_active, max_active, and active, for each node: slot, active as in 3/8, inactive).
+Sets of CPUs are text, as in 0-3,8.";
 
 pub(crate) fn run(args: &DumpArgs) -> anyhow::Result<()> {
     let dump = Dump::read(&mut Source::connect(&args.control, "")?)?;

@@ -47,7 +47,11 @@ All figures are of the time since the workqueue was made, except infl.
   mayday   calls for the rescuer          rescued  items it ran (both with mem_reclaim only)
   home, llc, node, remote                 items by how far they were pulled
   age_p99  99 of 100 items waited less than this
-- stands for what is not known. With --json, cpu_time is in microseconds, as the kernel's is.";
+- stands for what is not known.
+
+With --json an object has timestamp (seconds since 1970), name, unbound, mem_reclaim, started, completed, cpu_time
+(microseconds, as the kernel's is), cpu_intensive, cm_wakeup, repatriated, mayday, rescued, pulls (an object: home, llc,
+node, remote), and queue_age_p99_ns; null is what is not known.";
 
 pub(crate) fn run(args: &MonitorArgs) -> anyhow::Result<()> {
     // Once is short: there a signal may end us as it ends everybody.
