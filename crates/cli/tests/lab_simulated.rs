@@ -74,9 +74,7 @@ fn a_run_stands_beside_the_published_table_with_its_bracket() {
     ]);
     let measures = lines(&succeeds(folder.path(), &stale));
     let is = |name: &str| measures.iter().any(|measure| measure["policy"] == name);
-    assert!(
-        is("homing cache_shard stale 900 ns") && is("homing cache_shard (SWQUEUE) stale 900 ns")
-    );
+    assert!(is("homing default stale 900 ns") && is("homing default (SWQUEUE) stale 900 ns"));
     assert!(measures.iter().all(|measure| measure["values"]["mib_s"].as_f64().unwrap() > 0.0));
 }
 
@@ -104,7 +102,7 @@ fn parts_of_a_comparison_make_the_whole() {
     for text in [
         "homing against the best of the kernel's settings",
         "homing auto against the best fixed scope of homing",
-        "homing cache_shard (SWQUEUE) against all of its policy",
+        "homing default (SWQUEUE) against all of its policy",
         "the worst places",
     ] {
         assert!(whole.contains(text), "no {text} in\n{whole}");
@@ -118,7 +116,7 @@ fn parts_of_a_comparison_make_the_whole() {
     // Three loads on two hosts.
     assert_eq!(json["default"].as_array().unwrap().len(), 6);
     assert_eq!(json["auto"].as_array().unwrap().len(), 6);
-    assert_eq!(json["features"]["homing cache_shard (SWQUEUE)"].as_array().unwrap().len(), 6);
+    assert_eq!(json["features"]["homing default (SWQUEUE)"].as_array().unwrap().len(), 6);
     let measures = lines(&succeeds(folder.path(), &["merge", "sweep", "--json"]));
     assert!(measures.iter().all(|measure| measure["experiment"] == "compare"));
 }

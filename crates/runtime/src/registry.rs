@@ -88,15 +88,14 @@ fn is_let_go(state: &WorkqueueState) -> bool {
 }
 
 impl Registry {
-    pub(crate) fn new(cpus: usize) -> Self {
-        // The kernel's default since 7.1.
+    pub(crate) fn new(cpus: usize, default_scope: Scope) -> Self {
         let all = All {
             states: BTreeMap::new(),
             names: HashMap::new(),
             sweep_at: 0,
             sweep_let_go_at: SWEEP_AT_LEAST,
             let_go: 0,
-            default_scope: Scope::CacheShard,
+            default_scope,
         };
         Self { cpus, pool_users: Arc::new(PoolUsers::new()), all: Mutex::new(all) }
     }
@@ -261,7 +260,7 @@ mod tests {
 
     #[test]
     fn books_of_threads_that_have_ended_are_added_up_and_let_go() {
-        let registry = Registry::new(1);
+        let registry = Registry::new(1, Scope::CacheShard);
         let attributes = Attributes::new(Affinity { scope: Scope::Cache, strict: false });
         let chosen =
             Chosen { attributes, scope_is_default: false, cpumask: None, max_active: None };
@@ -289,7 +288,7 @@ mod tests {
 
     #[test]
     fn those_that_were_let_go_are_forgotten_in_time_and_none_with_items() {
-        let registry = Registry::new(1);
+        let registry = Registry::new(1, Scope::CacheShard);
         let chosen = Chosen {
             attributes: Attributes::new(Affinity { scope: Scope::Cache, strict: false }),
             scope_is_default: false,

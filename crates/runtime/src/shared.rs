@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use homing_sched::Facts;
+use homing_sched::{Affinity, Facts};
 use homing_topology::{CpuId, CpuSet, NodeId};
 
 use crate::affinity::{Mask, NOWHERE, pin_to, read_mask};
@@ -194,7 +194,8 @@ impl Shared {
         settings: Settings,
         hooks: Hooks,
     ) -> Arc<Self> {
-        let cpus = dispatch.layout().machine().online().len();
+        let machine = dispatch.layout().machine();
+        let (cpus, default) = (machine.online().len(), Affinity::default_on(machine));
         let spare = SpareCpus::new(dispatch.active());
         Arc::new_cyclic(|me| Self {
             me: Weak::clone(me),
@@ -202,7 +203,7 @@ impl Shared {
             id: LAST_ID.fetch_add(1, Ordering::Relaxed) + 1,
             dispatch,
             crew,
-            workqueues: Registry::new(cpus),
+            workqueues: Registry::new(cpus, default.scope),
             settings,
             hooks,
             stopping: AtomicBool::new(false),

@@ -138,7 +138,7 @@ fn broken_policies_are_found() {
 fn strict_work_never_leaves_its_pod_and_the_rest_does_where_it_pays() {
     let pulled = |strict| {
         let affinity = Affinity { scope: Scope::Cache, strict };
-        let settings = HomingSettings { affinity, ..HomingSettings::default() };
+        let settings = HomingSettings { affinity: Some(affinity), ..HomingSettings::default() };
         let report = run(&ryzen(), HostModel::Pinned, homing(settings), CryptLoad::published(2), 3);
         assert!(report.crew.done > 1_000);
         report.crew.pulled

@@ -62,10 +62,13 @@ impl MachineSet {
         let mut policies: Vec<Policy> = KernelSettings::PUBLISHED.map(Policy::Kernel).to_vec();
         policies.extend(homing_policies(plan).into_iter().take(2)); // not the one that queues all
         policies.extend(with_features(plan));
-        if scopes {
-            policies.extend(homing_scopes(plan));
-        }
-        self.machines.iter().flat_map(move |variant| variant.cells(plan, &policies))
+        self.machines.iter().flat_map(move |variant| {
+            let mut policies = policies.clone();
+            if scopes {
+                policies.extend(homing_scopes(plan, &variant.machine.machine));
+            }
+            variant.cells(plan, &policies)
+        })
     }
 }
 

@@ -175,10 +175,8 @@ fn queued() -> HomingSettings {
 
 /// Each scope, loose and strict, and `auto`.
 fn scopes() -> Vec<HomingSettings> {
-    let fixed = Affinity::ALL.iter().map(|affinity| (*affinity, false));
-    let auto = (queued().affinity, true);
-    let of = |(affinity, auto)| HomingSettings { affinity, auto, ..queued() };
-    fixed.chain([auto]).map(of).collect()
+    let fixed = Affinity::ALL.map(|of| HomingSettings { affinity: Some(of), ..queued() });
+    fixed.into_iter().chain([HomingSettings { auto: true, ..queued() }]).collect()
 }
 
 /// A scope with each other threshold.
@@ -203,14 +201,16 @@ pub fn recommend(
     let later = PullCost::ALL.len() - 1;
     let of = (scopes.len() + later) * trial.seeds as usize;
     let (first, ended) = trial.run(scopes, stop, |done| progress(Progress { done, of }))?;
-    let mut advice = ranked(first);
-    let best = advice.iter().find(|(settings, _)| !settings.auto && !settings.affinity.strict);
+    let default = Affinity::default_on(&trial.machine.machine);
+    let mut advice = ranked(first, default);
+    let loose = |of: &Affinity| !of.strict;
+    let best = advice.iter().find(|(settings, _)| settings.affinity.as_ref().is_some_and(loose));
     if let Some((best, _)) = best {
         let more = thresholds(best);
         let done = |done| progress(Progress { done: ended + done, of });
         advice.extend(trial.run(more, stop, done)?.0);
     }
-    Ok(ranked(advice).into_iter().map(|(_, advice)| advice).collect())
+    Ok(ranked(advice, default).into_iter().map(|(_, advice)| advice).collect())
 }
 
 type Tried = (HomingSettings, Advice);
@@ -247,11 +247,11 @@ impl Trial {
                 let values: Vec<f64> = same.filter_map(|m| m.values.get(metric).copied()).collect();
                 Stat::of(&values)
             };
-            let scope = settings.affinity.scope.to_string();
+            let affinity = settings.affinity;
             let advice = Advice {
-                scope: if settings.auto { "auto".to_owned() } else { scope },
-                strict: settings.affinity.strict,
-                pull_cost_pct: (!settings.auto).then(|| settings.pull_cost.percent()),
+                scope: affinity.map_or("auto".to_owned(), |affinity| affinity.scope.to_string()),
+                strict: affinity.is_some_and(|affinity| affinity.strict),
+                pull_cost_pct: affinity.map(|_| settings.pull_cost.percent()),
                 rate: of("rate"),
                 cpu_us: of("cpu_us").mean,
                 p99_us: of("p99_us").mean,
@@ -263,13 +263,15 @@ impl Trial {
     }
 }
 
-fn ranked(mut tried: Vec<Tried>) -> Vec<Tried> {
+fn ranked(mut tried: Vec<Tried>, default: Affinity) -> Vec<Tried> {
+    let default = HomingSettings { affinity: Some(default), ..queued() };
     let best = tried.iter().map(|(_, advice)| advice.rate.mean).fold(0.0, f64::max);
     let rank = |(settings, advice): &Tried| {
         let noise = 2.0 * advice.rate.sd / best.max(f64::MIN_POSITIVE);
         let equal = advice.rate.mean >= best * (1.0 - noise.max(0.01));
-        let odd = settings.affinity.strict || settings.pull_cost != PullCost::USUAL;
-        (!equal, equal && *settings != queued(), equal && odd)
+        let strict = settings.affinity.is_some_and(|affinity| affinity.strict);
+        let odd = strict || settings.pull_cost != PullCost::USUAL;
+        (!equal, equal && *settings != default, equal && odd)
     };
     tried.sort_by(|one, other| {
         rank(one).cmp(&rank(other)).then_with(|| {

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use homing_sim::{
     Affinity, Costs, CryptLoad, DmCrypt, Features, HomingSettings, HostModel, IssuerPlaces,
-    KernelSettings, Policy, Rules, Scope, Ssd, Trial,
+    KernelSettings, Machine, Policy, Rules, Scope, Ssd, Trial,
 };
 
 use super::{Cell, Key, NamedMachine, Plan, common};
@@ -37,12 +37,15 @@ pub(super) fn with_features(plan: &Plan) -> impl Iterator<Item = Policy> {
     parts.map(of).map(Policy::Homing)
 }
 
-/// homing with each other scope, loose and strict.
-pub(super) fn homing_scopes(plan: &Plan) -> Vec<Policy> {
-    let default = homing(plan);
-    let others = Affinity::ALL.iter().filter(|affinity| **affinity != default.affinity);
-    let fixed = |affinity: &Affinity| HomingSettings { affinity: *affinity, ..default.clone() };
-    others.map(|affinity| Policy::Homing(fixed(affinity))).collect()
+/// homing with each scope but the machine's default, loose and strict.
+pub(super) fn homing_scopes<'a>(
+    plan: &'a Plan,
+    machine: &Machine,
+) -> impl Iterator<Item = Policy> + 'a {
+    let default = Affinity::default_on(machine);
+    let others = Affinity::ALL.into_iter().filter(move |affinity| *affinity != default);
+    let fixed = |affinity| HomingSettings { affinity: Some(affinity), ..homing(plan) };
+    others.map(fixed).map(Policy::Homing)
 }
 
 fn machines(plan: &Plan) -> Vec<NamedMachine> {

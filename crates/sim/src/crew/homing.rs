@@ -89,7 +89,8 @@ impl Homing {
     pub(super) fn new(settings: HomingSettings, host: &mut Host, machine: &Machine) -> Self {
         let layout = Layout::new(machine).expect("the machine fits");
         let HomingSettings { localize, pull_cost, .. } = settings;
-        let attributes = Attributes { localize, pull_cost, ..Attributes::new(settings.affinity) };
+        let affinity = settings.affinity.unwrap_or_else(|| Affinity::default_on(machine));
+        let attributes = Attributes { localize, pull_cost, ..Attributes::new(affinity) };
         let mut features = settings.features;
         if settings.broken == Some(Broken::NoFarPull) {
             features = Features::SMT_AWARE;
@@ -120,7 +121,7 @@ impl Homing {
             });
         }
         let first = workers[0].thread.0;
-        let chooser = settings.auto.then(|| Chooser::new(machine, settings.affinity.scope));
+        let chooser = settings.auto.then(|| Chooser::new(machine, affinity.scope));
         let mut crew = Self {
             layout,
             settings,

@@ -3,13 +3,12 @@
 use std::fmt;
 
 use homing_sched::{Affinity, Features, PullCost};
-use homing_topology::Scope;
 
 /// The attributes of its workqueue, and of the simulation of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HomingSettings {
-    /// Scope and strictness.
-    pub affinity: Affinity,
+    /// Scope and strictness; `None`: the machine's default ([`Affinity::default_on`]).
+    pub affinity: Option<Affinity>,
     /// Whether the issuing CPU is tried first.
     pub localize: bool,
     /// Whether the scope is chosen by what is measured, from `affinity` on.
@@ -38,7 +37,7 @@ pub enum Broken {
 impl Default for HomingSettings {
     fn default() -> Self {
         Self {
-            affinity: Affinity { scope: Scope::CacheShard, strict: false },
+            affinity: None,
             localize: false,
             auto: false,
             features: Features::ALL,
@@ -52,12 +51,12 @@ impl Default for HomingSettings {
 
 impl fmt::Display for HomingSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.auto {
-            f.write_str("homing auto")?;
-        } else {
-            write!(f, "homing {}", self.affinity.scope)?;
+        match self.affinity {
+            _ if self.auto => f.write_str("homing auto")?,
+            Some(affinity) => write!(f, "homing {}", affinity.scope)?,
+            None => f.write_str("homing default")?,
         }
-        f.write_str(if self.affinity.strict { "+strict" } else { "" })?;
+        f.write_str(if self.affinity.is_some_and(|of| of.strict) { "+strict" } else { "" })?;
         f.write_str(if self.localize { "+localize" } else { "" })?;
         f.write_str(if self.hand_off { "" } else { ", all queued" })?;
         if self.features != Features::ALL {
