@@ -67,13 +67,6 @@ pub(super) struct Piece {
     pub(super) bytes: Range<usize>,
 }
 
-impl Drop for Core {
-    /// The last handle is gone, and with it what cannot be written even now.
-    fn drop(&mut self) {
-        self.close_all_orphans();
-    }
-}
-
 impl Core {
     pub(super) fn new(
         this: &Weak<Self>,

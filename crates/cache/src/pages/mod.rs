@@ -109,7 +109,17 @@ use table::Table;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
-pub struct PageCache(Arc<Core>);
+pub struct PageCache(Arc<Handles>);
+
+/// What all handles hold, and no job that runs in the background.
+struct Handles(Arc<Core>);
+
+impl Drop for Handles {
+    /// The last handle is gone, and with it what cannot be written even now.
+    fn drop(&mut self) {
+        self.0.close_all_orphans();
+    }
+}
 
 /// Makes a [`PageCache`].
 ///
@@ -193,7 +203,7 @@ impl PageCache {
     }
 
     fn core(&self) -> &Core {
-        &self.0
+        &self.0.0
     }
 
     /// A group of files, without limits unless they are set. Each has a name of its own, or is not among the
@@ -384,7 +394,7 @@ impl Builder {
         let tables = tables.map_err(|source| BuildError::Memory { bytes, source })?;
         let cache =
             Arc::new_cyclic(|this| Core::new(this, bytes, sizing(bytes), tables, background));
-        let cache = PageCache(cache);
+        let cache = PageCache(Arc::new(Handles(cache)));
         cache.core().bytes_max.store(size_max.max(bytes), Relaxed);
         cache.set_dirty(dirty.0, dirty.1);
         Ok(cache)

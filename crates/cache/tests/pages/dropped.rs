@@ -8,7 +8,7 @@ use std::thread;
 
 use homing_cache::pages::{Backing, OpenError, PageCache};
 
-use crate::disk::Disk;
+use crate::disk::{ByHand, Disk};
 
 const PAGE: usize = 4096;
 
@@ -195,4 +195,40 @@ fn one_at_a_time_closes_a_dropped_file() {
     });
     cache.open(disk.clone(), &group).unwrap().close().unwrap();
     assert_eq!(disk.durable()[0], 100);
+}
+
+/// A job that is at it keeps nobody from trying once more, and from waiting for that.
+#[test]
+fn the_last_handle_tries_once_more_beside_a_job() {
+    let jobs = ByHand::default();
+    let cache = PageCache::builder(4 << 20).background(jobs.clone()).build().unwrap();
+    let (disk, other) = (Disk::new(64 * PAGE), Disk::new(2048 * PAGE));
+    let group = cache.group("tenant").build();
+    let file = cache.open(disk.clone(), &group).unwrap();
+    file.write(0, b"kept").unwrap();
+    fill(&disk, true);
+    drop(file);
+    // Epochs pass, until it is to be tried again.
+    let busy = cache.open(other, &group).unwrap();
+    (0..20_000).for_each(|page| busy.read(page % 256 * PAGE as u64, &mut [0; PAGE]).unwrap());
+    busy.close().unwrap();
+    drop(group);
+    disk.hang(true);
+    let before = disk.counts.writes.load(SeqCst);
+    thread::scope(|scope| {
+        scope.spawn(|| jobs.run());
+        while disk.counts.writes.load(SeqCst) == before {
+            thread::yield_now();
+        }
+        let ends = scope.spawn(|| drop(cache));
+        (0..1_000).for_each(|_| thread::yield_now());
+        assert!(!ends.is_finished(), "it waits for who is at it");
+        let begun = disk.log.lock().unwrap().len();
+        disk.hang(false);
+        while disk.log.lock().unwrap().len() == begun {
+            thread::yield_now();
+        }
+        disk.calm(|| ends.join().unwrap());
+        assert_eq!(&disk.now()[..4], b"kept");
+    });
 }
