@@ -184,11 +184,17 @@ impl Table {
             + self.claims.memory()
     }
 
-    /// The groups of which pages are nominated.
+    /// The groups of which pages are nominated; some perhaps more than once.
     pub(super) fn nominators(&self) -> impl Iterator<Item = &Arc<GroupState>> {
-        // Each request asks, however many groups there are: mostly there are none.
-        let locals = if self.nominated.is_empty() { &[] } else { &*self.locals };
-        locals.iter().filter(|local| local.nominated > 0).map(|local| &local.group)
+        // Each request asks, however many groups there are, and pages of one whose disk hangs stay.
+        let (pages, locals) = match &*self.nominated {
+            pages if pages.len() < self.locals.len() => (pages, &[][..]),
+            _ => (&[][..], &*self.locals),
+        };
+        let local = |pages: &[(u32, u32)]| &self.locals[self.numbers[pages[0].0 as usize] as usize];
+        let of_pages = pages.chunk_by(|one, other| one.0 == other.0).map(local);
+        let of_locals = locals.iter().filter(|local| local.nominated > 0);
+        of_pages.chain(of_locals).map(|local| &local.group)
     }
 
     /// Whether pages are nominated: of any group, or of this one, which may be gone, and its number another's.
