@@ -158,19 +158,28 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         // One of these is looked at again: else some groups could stay among themselves.
         *cookie = start.wrapping_add(CANDIDATES - 1);
         let mut best: Option<(Claim, f32, usize)> = None;
-        let mut seen = 0;
+        let (mut seen, mut empty) = (0, Vec::new());
         let claim_of = |number: usize| groups[number].claim();
         claims.search(Claim::Protected, start, claim_of, |number, claim| {
-            if let Some(worth) = ranking.least(number)
-                && (number == to || !barred.contains(&number))
-            {
-                if best.is_none_or(|(other, than, _)| (claim, worth) < (other, than)) {
-                    best = Some((claim, worth, number));
+            if best.is_some_and(|(other, ..)| claim > other) {
+                return ControlFlow::Break(()); // nor is any that follows sooner
+            }
+            match ranking.least(number) {
+                None => empty.push(number),
+                Some(worth) if number == to || !barred.contains(&number) => {
+                    if best.is_none_or(|(other, than, _)| (claim, worth) < (other, than)) {
+                        best = Some((claim, worth, number));
+                    }
+                    seen += 1;
                 }
-                seen += 1;
+                Some(_) => {}
             }
             if seen < CANDIDATES { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
+        // Not in the way of others until they have something here again: there may be thousands.
+        for number in empty {
+            claims.set(number, Claim::Protected);
+        }
         // What is its own it may always give.
         best.map_or_else(|| ranking.least(to).map(|_| to), |(_, _, number)| Some(number))
     }
@@ -192,13 +201,12 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         common: &Common<K, V, S>,
         gone: &mut Departures<K, V>,
     ) {
-        let mut goes_on = true;
-        while goes_on {
-            goes_on = false;
-            for group in 0..self.groups.len() {
-                goes_on |=
-                    self.weight > self.capacity && self.evict_from(group, true, common, gone);
-            }
+        let has_some = |group: &usize| self.ranking.least(*group).is_some();
+        let mut givers: Vec<usize> = (0..self.groups.len()).filter(has_some).collect();
+        while self.weight > self.capacity && !givers.is_empty() {
+            givers.retain(|&group| {
+                self.weight <= self.capacity || self.evict_from(group, true, common, gone)
+            });
         }
     }
 }
