@@ -242,6 +242,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         _detached = shard.detach(hash, key);
         let frame = found?;
         let (key, value) = shard.remove(hash, frame);
+        shard.counts.expirations += u64::from(expired);
         // First what the listener is told: the user's code may panic.
         let at = gone.push(key, value, if expired { Cause::Expired } else { Cause::Removed });
         let value = (!expired).then(|| gone.value(at).clone());

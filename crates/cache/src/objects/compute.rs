@@ -71,6 +71,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
         // What is declared before the guard goes after it, also where the user's code panics.
         let _detached;
         let (value, new);
+        let mut insertion;
         let mut shard = self.part(hash).shard.write();
         let found = shard.find(hash, &key);
         // Once for all: what is over by now is not to be replaced as if it were not.
@@ -81,6 +82,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
             if let Some(frame) = found {
                 let (key, value) = shard.remove(hash, frame);
                 let cause = if held.is_some() { Cause::Removed } else { Cause::Expired };
+                shard.counts.expirations += u64::from(held.is_none());
                 gone.push(key, value, cause);
             }
             return None;
@@ -89,10 +91,9 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
         let weight = common.weigh(&key, &value);
         new = value.clone();
         _detached = shard.detach(hash, &key);
-        let old =
-            self.put(&mut shard, Insertion { hash, key, value, weight, group }, now, &mut gone);
+        insertion = Insertion::new(hash, key, value, weight, group);
+        self.put(&mut shard, &mut insertion, now, &mut gone);
         drop(shard);
-        drop(old);
         common.habits.met(hash, Shard::<K, V>::number_of(group), true);
         // Before it is returned: a value is not dropped, where a listener panics, once it has been.
         drop(gone);

@@ -367,6 +367,8 @@ where
             None => 1,
         };
         let now = common.now();
+        // Before the guard, so that it goes after it, also where the user's code panics.
+        let mut insertion;
         let mut shard = self.inner.part(self.hash).shard.write();
         let flight = shard.take_flight(self.hash, |it| Arc::ptr_eq(&it.flight, &self.flight));
         let Some(InFlight { hash, key, .. }) = flight else {
@@ -374,10 +376,9 @@ where
             drop(shard);
             return;
         };
-        let insertion = Insertion { hash, key, value, weight, group: self.group };
-        let old = self.inner.put(&mut shard, insertion, now, gone);
+        insertion = Insertion::new(hash, key, value, weight, self.group);
+        self.inner.put(&mut shard, &mut insertion, now, gone);
         drop(shard);
-        drop(old);
     }
 
     fn fail(&self) {

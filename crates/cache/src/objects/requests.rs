@@ -105,34 +105,35 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
         let now = self.common.now();
         let mut gone = self.common.departures();
         let part = self.part(hash);
-        // Before the guard, so that it goes after it, also where the user's code panics.
+        // Before the guard, so that they go after it, also where the user's code panics.
+        let mut insertion = Insertion::new(hash, key, value, weight, group);
         let _detached;
         let mut shard = part.shard.write();
-        _detached = shard.detach(hash, &key);
-        let insertion = Insertion { hash, key, value, weight, group };
-        let old = self.put(&mut shard, insertion, now, &mut gone);
+        _detached = shard.detach(hash, insertion.key());
+        let old = self.put(&mut shard, &mut insertion, now, &mut gone);
         drop(shard);
         self.common.habits.met(hash, Shard::<K, V>::number_of(group), true);
+        let old = old.map(|at| gone.value(at).clone());
         // Before it is returned: a value is not dropped, where a listener panics, once it has been.
         drop(gone);
         old
     }
 
-    /// Gives a key its value, whether it had one or not.
+    /// Gives a key its value, whether it had one or not. Where the one that it had is in `gone`.
     pub(super) fn put(
         &self,
         shard: &mut Shard<K, V>,
-        insertion: Insertion<'_, K, V>,
+        insertion: &mut Insertion<'_, K, V>,
         now: Option<Duration>,
         gone: &mut Departures<K, V>,
-    ) -> Option<V> {
+    ) -> Option<usize> {
         let common = &self.common;
         shard.catch_up(common);
         if let Some(now) = now {
             // First, so that what comes has their places.
             shard.expire_some(now, common, gone);
         }
-        let mut frame = shard.find(insertion.hash, &insertion.key);
+        let mut frame = shard.find(insertion.hash, insertion.key());
         if let (Some(at), Some(now)) = (frame, now)
             && shard.times.is_over(at, now, common.lifetimes)
         {
@@ -146,7 +147,8 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
             }
             return None;
         };
-        let Insertion { hash, key, value, weight, .. } = insertion;
+        let Insertion { hash, weight, .. } = *insertion;
+        let (key, value) = insertion.take();
         let old = if shard.may_hold(weight) {
             let was = shard.replace(at, value, weight, common);
             shard.entry(at).mark.used(common.habits.epoch());
@@ -164,8 +166,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
             shard.counts.rejections += 1;
             old
         };
-        // Last, as the user's code may panic.
-        Some(gone.value(old).clone())
+        Some(old)
     }
 }
 

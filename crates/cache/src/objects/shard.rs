@@ -93,14 +93,28 @@ pub(super) struct Counts {
     pub(super) declined: u64,
 }
 
-/// An entry to be.
+/// An entry to be: made before the lock is taken, and dropped after it is let go, also where the user's code panics
+/// before it is in.
 pub(super) struct Insertion<'a, K, V> {
     pub(super) hash: u64,
-    pub(super) key: K,
-    pub(super) value: V,
+    entry: Option<(K, V)>,
     pub(super) weight: u32,
     /// `None` for the default one.
     pub(super) group: Option<&'a Group>,
+}
+
+impl<'a, K, V> Insertion<'a, K, V> {
+    pub(super) fn new(hash: u64, key: K, value: V, weight: u32, group: Option<&'a Group>) -> Self {
+        Self { hash, entry: Some((key, value)), weight, group }
+    }
+
+    pub(super) fn key(&self) -> &K {
+        &self.entry.as_ref().expect("it is not in yet").0
+    }
+
+    pub(super) fn take(&mut self) -> (K, V) {
+        self.entry.take().expect("it is not in yet")
+    }
 }
 
 impl<K: Hash + Eq, V> Shard<K, V> {
@@ -237,6 +251,7 @@ impl<K: Hash + Eq, V> Shard<K, V> {
             self.groups[number].subtract(weight);
             self.groups[0].add(weight);
         }
+        self.claims.set(0, self.groups[0].claim());
         let pins = self.pins_of.remove(&number).unwrap_or(0);
         if pins > 0 {
             *self.pins_of.entry(0).or_default() += pins;
@@ -258,11 +273,11 @@ impl<K: Hash + Eq, V> Shard<K, V> {
     /// is not worth that of another one, it is turned away.
     pub(super) fn insert<S: BuildHasher>(
         &mut self,
-        insertion: Insertion<'_, K, V>,
+        insertion: &mut Insertion<'_, K, V>,
         common: &Common<K, V, S>,
         gone: &mut Departures<K, V>,
     ) -> Option<u32> {
-        let Insertion { hash, key, value, weight, group } = insertion;
+        let Insertion { hash, weight, group, .. } = *insertion;
         let group = Self::number_of(group);
         let counts = match self.make_room(hash, weight, group, common, gone) {
             Room::Made => None,
@@ -271,6 +286,7 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         };
         if let Some(count) = counts {
             *count += 1;
+            let (key, value) = insertion.take();
             gone.push(key, value, Cause::Capacity);
             return None;
         }
@@ -279,6 +295,7 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         let most = if common.weigher.is_none() { self.capacity } else { u64::MAX };
         let Self { index, slots, .. } = self;
         index.reserve(most, |frame| slots.get(frame).map_or(0, |entry| common.hash(entry.key)));
+        let (key, value) = insertion.take();
         let frame = slots.insert(key, value, mark);
         index.insert(hash, frame);
         let shadow = self.ghosts.take(by_other_bits(hash), self.ranking.epoch());
@@ -547,6 +564,7 @@ impl<K: Hash + Eq, V> Shard<K, V> {
             self.forget_pin(frame);
             let group = self.group_of(frame);
             self.ranking.put_back(group, frame, &self.slots);
+            self.claims.set(group, self.groups[group].claim());
             self.shrink_to_fit(group, common, gone);
         }
     }

@@ -173,3 +173,24 @@ fn no_more_errors_are_remembered_than_some() {
     cache.remove_expired();
     assert_eq!(cache.get_or_load(&1, || Ok::<_, &str>(1)), Ok(1));
 }
+
+/// Whoever finds that its time is over.
+#[test]
+fn each_entry_whose_time_is_over_is_counted_as_it_is_told() {
+    let (clock, told) = (Clock::default(), Arc::new(Mutex::new(Vec::new())));
+    let tell = Arc::clone(&told);
+    let listener = move |key, _, cause| tell.lock().unwrap().push((key, cause));
+    let builder = Cache::builder().time_to_live(Duration::from_secs(10)).listener(listener);
+    let cache = clock.cache(builder);
+    (0..4).for_each(|key| _ = cache.insert(key, key));
+    clock.advance(10);
+    assert_eq!(
+        (cache.remove(&0), cache.compute(1, |_| None), cache.insert(2, 2)),
+        (None, None, None)
+    );
+    cache.remove_expired();
+    let mut told = told.lock().unwrap().clone();
+    told.sort_unstable_by_key(|(key, _)| *key);
+    assert_eq!(told, [0, 1, 2, 3].map(|key| (key, Cause::Expired)));
+    assert_eq!(cache.stats().expirations, 4);
+}

@@ -216,6 +216,81 @@ fn what_cannot_be_cloned_leaves_all_the_same() {
     assert_eq!((told.recv().unwrap(), cache.len()), ((2, Cause::Removed), 0));
 }
 
+// Whether keys can be compared.
+thread_local!(static COMPARES: Cell<bool> = const { Cell::new(true) });
+
+#[derive(Clone, Debug)]
+struct Shy(u32);
+
+impl Hash for Shy {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
+
+impl PartialEq for Shy {
+    fn eq(&self, other: &Self) -> bool {
+        assert!(COMPARES.get(), "a key that can be compared");
+        self.0 == other.0
+    }
+}
+
+impl Eq for Shy {}
+
+/// Uses the cache that it was to go to as it goes, which waits for ever where that is locked.
+#[derive(Clone)]
+struct Visitor(Option<Cache<Shy, Visitor>>);
+
+impl Drop for Visitor {
+    fn drop(&mut self) {
+        self.0.take().map(|cache| cache.len());
+    }
+}
+
+#[test]
+fn what_was_not_put_in_is_dropped_without_a_lock() {
+    let cache: Cache<Shy, Visitor> = Cache::builder().capacity(10).shards(1).build().unwrap();
+    cache.insert(Shy(1), Visitor(None));
+    let value = |cache: &Cache<Shy, Visitor>| {
+        COMPARES.set(false);
+        Visitor(Some(cache.clone()))
+    };
+    let (done, over) = mpsc::channel();
+    thread::spawn(move || {
+        let insert = || drop(cache.insert(Shy(1), value(&cache)));
+        let compute = || drop(cache.compute(Shy(1), |_| Some(value(&cache))));
+        let ways: [&dyn Fn(); 2] = [&insert, &compute];
+        for way in ways {
+            let panicked = catch_unwind(AssertUnwindSafe(way));
+            COMPARES.set(true);
+            done.send(panicked.is_err()).unwrap();
+        }
+    });
+    for _ in 0..2 {
+        assert_eq!(over.recv_timeout(Duration::from_secs(60)), Ok(true), "a lock is let go");
+    }
+}
+
+/// What `compute` replaces it does not give back: nor need that be cloned, which could panic when all is done.
+#[test]
+fn compute_does_not_clone_what_it_replaces() {
+    /// Cannot be cloned where it is the first.
+    struct Numbered(u32);
+    impl Clone for Numbered {
+        fn clone(&self) -> Self {
+            assert_ne!(self.0, 1, "the first cannot be cloned");
+            Self(self.0)
+        }
+    }
+    let cache: Cache<&str, Numbered> = Cache::new(10);
+    cache.insert("key", Numbered(1));
+    let second = cache.compute("key", |old| Some(Numbered(old.unwrap().0 + 1)));
+    assert_eq!(second.map(|value| value.0), Some(2));
+    let again = || cache.compute("key", |_| Some(Numbered(1)));
+    assert!(catch_unwind(AssertUnwindSafe(again)).is_err());
+    assert_eq!(cache.get("key").map(|value| value.0), Some(2), "then nothing has changed");
+}
+
 /// A value that was to be returned is dropped.
 #[test]
 fn nothing_leaks_where_the_listener_panics() {
