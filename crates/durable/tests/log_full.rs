@@ -1,6 +1,7 @@
 //! A log on a disk that is full, a real one: it can be opened and cut off, and goes on with the space that gives.
 
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
@@ -16,7 +17,7 @@ fn run(program: &str, arguments: &[&str]) -> Result<(), String> {
     output.status.success().then_some(()).ok_or_else(|| format!("{program}: {told}"))
 }
 
-/// A filesystem of 8 MiB.
+/// A filesystem of 8 MiB, or the least that there is of its kind.
 struct Small<'a>(&'a Path);
 
 impl<'a> Small<'a> {
@@ -25,8 +26,9 @@ impl<'a> Small<'a> {
         if kind == "tmpfs" {
             run("mount", &["-t", "tmpfs", "-o", "size=8m", "homing-test", at_text])?;
         } else {
-            fs::File::create(image).and_then(|file| file.set_len(8 << 20)).unwrap();
-            run("mkfs.ext4", &["-q", image_text])?;
+            let length = if kind == "xfs" { 320 << 20 } else { 8 << 20 };
+            fs::File::create(image).and_then(|file| file.set_len(length)).unwrap();
+            run(&format!("mkfs.{kind}"), &["-q", image_text])?;
             run("mount", &["-o", "loop", image_text, at_text])?;
         }
         Ok(Self(at))
@@ -116,5 +118,53 @@ fn fill_open_and_cut(path: &Path) {
         fs::remove_file(rest).unwrap();
         drop(opened);
         log = Log::open_with(&durable, path, SEGMENT).unwrap().0;
+    }
+}
+
+/// Leaves no byte, and no room for a name, of a disk.
+fn fill_up(filler: &Path) {
+    let mut filler = fs::File::options().create(true).append(true).open(filler).unwrap();
+    for length in [1 << 20, 64 << 10, 4 << 10, 512] {
+        while filler.write(&vec![7; length]).is_ok_and(|written| written > 0) {}
+    }
+    let _ = filler.sync_all();
+}
+
+/// A small folder of XFS is within its inode, and takes a block where one name more does not fit: also that of a spare
+/// segment that is to be the last.
+#[test]
+fn names_of_segments_are_had_where_the_folder_cannot_grow() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mount, image) = (folder.path().join("mount"), folder.path().join("image"));
+    fs::create_dir(&mount).unwrap();
+    let _small = match Small::new("xfs", &mount, &image) {
+        Ok(small) => small,
+        Err(why) => return println!("skipped: no xfs can be mounted: {why}"),
+    };
+    let runtime = Runtime::new().unwrap();
+    let durable = Durable::new(&runtime).unwrap();
+    let (path, filler) = (mount.join("log"), mount.join("filler"));
+    for (segments, other) in [(2, 0), (3, 0), (3, 9), (3, 17), (3, 34), (4, 0), (5, 0), (6, 0)] {
+        let open = || Log::open_with(&durable, &path, 8192).unwrap().0;
+        let log = open();
+        if other > 0 {
+            fs::write(path.join("x".repeat(other)), b"").unwrap();
+        }
+        for _ in 0..segments {
+            let record = log.append(&[1; 8_000]).unwrap();
+            log.commit_and_wait(record).unwrap();
+        }
+        fill_up(&filler);
+        let last = log.append(&[2; 3_000]).unwrap();
+        assert!(log.commit_and_wait(last).unwrap_err().to_string().contains("no record is lost"));
+        let durable_until = log.durable_sequence();
+        log.truncate_before(durable_until.next()).wait().unwrap();
+        drop(log);
+        fill_up(&filler);
+        let log = open();
+        assert!(log.last_sequence() >= durable_until, "{segments} segments");
+        drop(log);
+        fs::remove_file(&filler).unwrap();
+        fs::remove_dir_all(&path).unwrap();
     }
 }

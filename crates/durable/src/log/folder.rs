@@ -24,7 +24,12 @@ const UNBORN: &str = "segment.new";
 /// Space for segments where the disk is full: to open a log takes one, and to cut it off then the other.
 const SPARES: [&str; 2] = ["segment.spare-1", "segment.spare-2"];
 
-/// So much space each has, in bytes, but no more than a segment. Guessed: many a commit, and a small part of the
+/// Takes no space but that for names, in the folder: where that is used up, as in a small one of XFS, which is within
+/// its inode, a rename needs a block of a disk that is full, before the old name goes. Longer than two segments' names:
+/// for each spare one there is another one.
+const NAME: &str = "segment.spare-name-that-goes-where-a-full-disk-has-no-room-for-names";
+
+/// So much space each spare segment has, in bytes, but no more than a segment. Guessed: many a commit, and a small part of the
 /// 64 MiB of a segment.
 pub(super) const SPARE_LEN: u64 = 256 << 10;
 /// With less one is of no use: a block, for a header.
@@ -105,7 +110,7 @@ impl Folder {
             let name = entry.map_err(io)?.file_name();
             match name.to_str().and_then(first_of) {
                 Some(first) => all.push(first),
-                None => others |= name != UNBORN && !SPARES.iter().any(|spare| name == *spare),
+                None => others |= ![UNBORN, NAME].iter().chain(&SPARES).any(|own| name == **own),
             }
         }
         if all.is_empty() && others {
@@ -127,6 +132,7 @@ impl Folder {
     ) -> Result<Tail, Failure> {
         let tail = self.make(system, header, records, with_spare)?;
         self.name(system, header)?;
+        self.sync(system)?;
         Ok(tail)
     }
 
@@ -147,7 +153,7 @@ impl Folder {
             if !is_full
                 || !with_spare
                 || length_of(&spare) < needed
-                || fs::rename(spare, &unborn).is_err()
+                || self.with_name(|| fs::rename(&spare, &unborn), |error| error).is_err()
             {
                 continue;
             }
@@ -160,10 +166,22 @@ impl Folder {
         made
     }
 
-    /// Gives the segment that was [made](Self::make) its name, durably.
+    /// Gives the segment that was [made](Self::make) its name, to be made durable by [`sync`](Self::sync). Where this
+    /// fails nothing has changed.
     pub(super) fn name(&self, system: &dyn System, header: &Header) -> Result<(), Failure> {
-        system.rename(&self.inside.join(UNBORN), &self.segment(header.first))?;
-        self.sync(system)
+        let (unborn, segment) = (self.inside.join(UNBORN), self.segment(header.first));
+        self.with_name(|| system.rename(&unborn, &segment), |failure| &failure.error)
+    }
+
+    /// Where there is no room for a name, once more with that of the one that is kept for this.
+    fn with_name<E>(
+        &self,
+        rename: impl Fn() -> Result<(), E>,
+        error: impl Fn(&E) -> &io::Error,
+    ) -> Result<(), E> {
+        let renamed = rename();
+        let is_full = renamed.as_ref().is_err_and(|failed| is_full(error(failed)));
+        if is_full && fs::remove_file(self.inside.join(NAME)).is_ok() { rename() } else { renamed }
     }
 
     /// How much room there is on a disk that is full.
@@ -174,7 +192,8 @@ impl Folder {
     /// Sees that there are spare segments that have their space: as much as a segment at most, and less on a disk that
     /// is about full. Where it is full already there are none, and nothing but that depends on them.
     pub(super) fn make_spares(&self, segment_length: u64) {
-        let enough = SPARE_LEN.min(segment_length);
+        let _ = open_or_make(&self.inside.join(NAME), false);
+        let enough = segment_length.clamp(SPARE_LEN_MIN, SPARE_LEN);
         let make = |name| self.make_spare(name, enough).is_ok_and(|length| length >= enough);
         let made = SPARES.map(make);
         if !made.contains(&false) {
@@ -191,7 +210,7 @@ impl Folder {
         let file = open_or_make(&self.inside.join(name), false)?;
         let length = file.metadata()?.len();
         let mut wanted = enough;
-        while wanted > length.max(SPARE_LEN_MIN) {
+        while wanted > length && wanted >= SPARE_LEN_MIN {
             let made = file.write_all_at(&vec![0; (wanted - length) as usize], length);
             // Or after a power cut it has no space, and others have taken that by then.
             match made.and_then(|()| file.sync_all()) {

@@ -385,7 +385,11 @@ impl Shared {
             let none = is_full(&failure.error) || opens_none(&failure.error);
             of_folder(&failure, if none { Loss::NoRoom } else { Loss::Records })
         })?;
-        let named = self.folder.name(system, header);
+        self.folder.name(system, header).map_err(|failure| {
+            let none = is_full(&failure.error);
+            of_folder(&failure, if none { Loss::NoRoom } else { Loss::Records })
+        })?;
+        let named = self.folder.sync(system);
         named.map_err(|failure| of_folder(&failure, Loss::Records))?;
         drop(names);
         if !cuts {
