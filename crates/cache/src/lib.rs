@@ -1,7 +1,7 @@
 //! Caches for objects and for pages, under one policy.
 //!
 //! Read on in this order: `habits` (what all shards of a cache share), `heard`, `min_ttl`, `limits` (of groups),
-//! `claims`, `objects`, [`pages`].
+//! `claims`, `panics`, `objects`, [`pages`].
 
 mod claims;
 mod habits;
@@ -10,6 +10,7 @@ mod limits;
 mod min_ttl;
 mod objects;
 pub mod pages;
+mod panics;
 mod sync;
 
 pub use objects::{BuildError, Builder, Cache, Cause, Group, GroupStats, Pinned, Stats};

@@ -4,7 +4,8 @@
 //! Not one after the other on this thread: a call may wait for the next one.
 
 use std::cell::Cell;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use homing_runtime::quietly;
 
 use crate::sync::thread_local;
 use crate::synced::Verdict;
@@ -24,7 +25,7 @@ pub(crate) fn tell(calls: impl IntoIterator<Item = Call>, verdict: &Verdict) {
     let depth = DEPTH.with(Cell::get);
     DEPTH.with(|current| current.set(depth + 1));
     for call in calls {
-        let _ = catch_unwind(AssertUnwindSafe(|| call(verdict.clone())));
+        quietly(|| call(verdict.clone()));
     }
     DEPTH.with(|current| current.set(depth));
 }

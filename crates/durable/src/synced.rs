@@ -2,12 +2,11 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use homing_runtime::blocking;
+use homing_runtime::{blocking, quietly};
 
 use crate::calls::{Call, tell};
 use crate::error::DurabilityError;
@@ -66,7 +65,7 @@ impl Outcome {
         }
         for waker in wakers.into_iter().flatten() {
             // As of calls.
-            let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+            quietly(|| waker.wake());
         }
         tell(calls, verdict);
     }

@@ -142,10 +142,17 @@ fn when_the_runtime_ends_between_commits_nobody_waits_for_ever() {
 /// Whoever is told is told of all, and the next ones are served.
 #[test]
 fn a_waker_that_panics_harms_nobody_else() {
+    /// What is panicked with may panic in turn.
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            assert!(thread::panicking(), "as this test wants it");
+        }
+    }
     struct Panics;
     impl Wake for Panics {
         fn wake(self: Arc<Self>) {
-            panic!("as this test wants it");
+            std::panic::panic_any(Bomb);
         }
     }
     let world = World::new();
@@ -159,6 +166,8 @@ fn a_waker_that_panics_harms_nobody_else() {
     for file in &files {
         world.durable.fsync(file).wait().unwrap();
     }
+    world.durable.fdatasync_and_then(&files[0], |_| std::panic::panic_any(Bomb));
+    world.durable.fdatasync(&files[0]).wait().unwrap();
 }
 
 #[test]

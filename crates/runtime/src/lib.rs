@@ -151,7 +151,7 @@ pub use {
     handle::JoinHandle,
     homing_sched::{Affinity, Features, HandOff, Nice, ParseFeaturesError, PullCost, Reach},
     homing_topology::{CpuId, CpuSet, NodeId, ParseScopeError, Scope},
-    item::{ItemPanic, JoinError},
+    item::{ItemPanic, JoinError, quietly},
     latency::{LatencyMatrix, core_to_core},
     runtime::{Runtime, ShutdownError},
     scope::WorkScope,

@@ -3,7 +3,7 @@
 use std::borrow::Borrow;
 use std::fmt;
 use std::hash::{BuildHasher, Hash};
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::resume_unwind;
 
 use super::builder::Builder;
 use super::common::Common;
@@ -13,6 +13,7 @@ use super::removal::Cause;
 use super::requests::over;
 use super::shard::Shard;
 use super::stats::Stats;
+use crate::panics;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::{Arc, BiasedRwLock, lock};
@@ -326,9 +327,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
 
     /// Does this for each shard, also for those after one for which a listener panics.
     fn for_each_part(&self, each: impl Fn(&Part<K, V>)) {
-        let run = |part| catch_unwind(AssertUnwindSafe(|| each(part))).err();
-        let panicked = self.inner.shards.iter().filter_map(run).reduce(|first, _| first);
-        if let Some(panicked) = panicked {
+        if let Some(panicked) = panics::each(&self.inner.shards, each) {
             resume_unwind(panicked);
         }
     }

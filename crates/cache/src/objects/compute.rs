@@ -20,7 +20,8 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
     ///
     /// # Panics
     ///
-    /// If `change` does, the weigher, or what clones a value: then nothing has changed.
+    /// If `change` does, the weigher, or what clones a value: then nothing has changed. And where a key cannot be hashed
+    /// that has to go for a value which weighs more than the one it replaces: then that is there.
     ///
     /// ```
     /// # use homing_cache::Cache;

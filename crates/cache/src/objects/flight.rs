@@ -9,9 +9,10 @@
 //! A flight is taken out of the shard's table before it lands: nobody joins what has landed.
 
 use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::resume_unwind;
 use std::task::{Context, Poll, Waker};
 
+use crate::panics;
 use crate::sync::{Arc, Condvar, Mutex, lock};
 
 /// An error of any type, shared by all who waited for it.
@@ -73,9 +74,7 @@ impl<V: Clone> Flight<V> {
             self.landed.notify_all();
         }
         // One that panics keeps no other from being woken.
-        let wake = |waker: Waker| catch_unwind(AssertUnwindSafe(|| waker.wake())).err();
-        let panicked = wakers.into_iter().flatten().filter_map(wake).reduce(|first, _| first);
-        if let Some(panicked) = panicked {
+        if let Some(panicked) = panics::each(wakers.into_iter().flatten(), Waker::wake) {
             resume_unwind(panicked);
         }
     }

@@ -1,7 +1,9 @@
 //! Entries that left the cache, and who is told of it.
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::resume_unwind;
 use std::thread::panicking;
+
+use crate::panics;
 
 /// Why an entry left the cache.
 ///
@@ -75,14 +77,13 @@ impl<K, V> Drop for Departures<'_, K, V> {
     /// Tells of all in the order in which they left, also of those after one for which the listener panics.
     fn drop(&mut self) {
         let Some(listener) = self.listener else { return };
-        let tell = |Departure { key, value, cause }| {
-            catch_unwind(AssertUnwindSafe(|| listener(key, value, cause))).err()
-        };
         let all = self.first.take().into_iter().chain(std::mem::take(&mut self.more));
-        let panicked = all.filter_map(tell).reduce(|first, _| first);
-        // One panic goes on; a second one would end the process.
-        if let Some(panicked) = panicked.filter(|_| !panicking()) {
-            resume_unwind(panicked);
+        let tell = |Departure { key, value, cause }| listener(key, value, cause);
+        match panics::each(all, tell) {
+            // One panic goes on; a second one would end the process.
+            Some(panicked) if panicking() => std::mem::forget(panicked),
+            Some(panicked) => resume_unwind(panicked),
+            None => {}
         }
     }
 }

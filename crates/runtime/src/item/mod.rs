@@ -34,7 +34,8 @@ pub use join_error::{ItemPanic, JoinError};
 pub(crate) use joined::{Joined, joined, joined_borrowing};
 pub(crate) use lone::lone;
 pub(crate) use pending::{Awaited, Cancelled, Instance, Pending};
-pub(crate) use quiet::{drop_quietly, quietly};
+pub(crate) use quiet::drop_quietly;
+pub use quiet::quietly;
 #[cfg(not(loom))]
 pub(crate) use resumed::{Place, Runnable, resumed};
 pub(crate) use work::{Call, Context, Node, SharedNode};

@@ -6,7 +6,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 ///
 /// What it panicked with is dropped here too, and may panic in turn: then the rest is leaked.
 /// `let _ = catch_unwind(..)` would let that second panic out.
-pub(crate) fn quietly(foreign: impl FnOnce()) {
+///
+/// Of the crates above, too.
+#[doc(hidden)]
+pub fn quietly(foreign: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(foreign))
         && let Err(of_payload) = catch_unwind(AssertUnwindSafe(|| drop(payload)))
     {
