@@ -52,8 +52,8 @@ impl Mode {
     pub(crate) const DRAINING: u32 = 1 << 9;
     /// Nothing may.
     pub(crate) const DESTROYED: u32 = 1 << 10;
-    /// Items may not run wherever somebody waits for them: the pool is strict or has a mask. Not
-    /// looked at by those who queue.
+    /// Items may not run wherever somebody waits for them: the pool is strict or has a mask, or one that they may
+    /// still wait in was. Not looked at by those who queue.
     pub(crate) const BOUND: u32 = 1 << 11;
     /// The runtime ends: only its own threads may queue more.
     pub(crate) const ENDING: u32 = 1 << 12;
@@ -253,7 +253,7 @@ impl WorkqueueState {
         let pool = pool_with(&changed)?;
         *chosen = changed;
         let bound = Mode::bound(&chosen);
-        let with_pool = |mode| Some(mode & !(Mode::POOL | Mode::BOUND) | u32::from(pool.0) | bound);
+        let with_pool = |mode| Some(mode & !Mode::POOL | u32::from(pool.0) | bound);
         self.pool_users.join(pool);
         // It always changes.
         let before = self.mode.fetch_update(Ordering::SeqCst, Ordering::SeqCst, with_pool);

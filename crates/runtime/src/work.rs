@@ -123,7 +123,8 @@ impl Work {
         self.node.pending.queue(false).is_some_and(|instance| self.put(instance, None))
     }
 
-    /// [`Work::queue`] for the pod of `cpu`.
+    /// [`Work::queue`] for the pod of `cpu`. Where it runs it goes on there, whatever this says, as in the kernel: it must
+    /// not run twice at a time.
     ///
     /// # Errors
     /// [`WorkqueueError::Cpu`] where the machine has no such CPU online; nothing is queued.

@@ -272,7 +272,8 @@ impl WorkqueueBuilder {
     }
 
     /// Items run on the CPU that they are issued from (or queued for), and nowhere else; one at a
-    /// time, unless it blocks or uses its CPU for long. The kernel's `WQ_PERCPU`.
+    /// time, unless it blocks or uses its CPU for long. A [work item](crate::Work) that runs while it is queued for
+    /// another CPU runs once more where it is. The kernel's `WQ_PERCPU`.
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use homing_runtime::{CpuId, CpuSet, Nice, PullCost, Runtime, Scope, WorkqueueError};
+use homing_runtime::{CpuId, CpuSet, Nice, PullCost, Runtime, Scope, Workqueue, WorkqueueError};
 
 use crate::helpers::{Door, on, until};
 
@@ -118,6 +118,37 @@ fn what_was_queued_before_a_change_is_not_held_up_by_it() {
     queue.set_max_active(Some(1)).unwrap();
     queue.flush_others(&door);
     assert_eq!(order.lock().unwrap().len(), 10);
+}
+
+/// Where they are waited for, too: a worker runs what it waits for if it may.
+#[test]
+fn what_was_queued_for_some_cpus_keeps_to_them_when_others_are_allowed() {
+    let runtime = on("1x2x1").build().unwrap();
+    let queue = runtime.workqueue("bound").affinity_scope(Scope::Cpu).build().unwrap();
+    let pinned = runtime.workqueue("pinned").per_cpu().build().unwrap();
+    let [first, second] = [0, 1].map(|cpu| CpuId::new(cpu).unwrap());
+    let bind: [fn(&Workqueue, bool); 2] = [
+        |queue, is| queue.set_affinity_strict(is).unwrap(),
+        |queue, is| queue.set_cpumask(is.then(|| "0".parse().unwrap())).unwrap(),
+    ];
+    for bind in bind {
+        let began = queue.counters().started;
+        bind(&queue, true);
+        // A busy CPU, and not one that waits: another thread would take it.
+        let over = Arc::new(AtomicBool::new(false));
+        let ends = Arc::clone(&over);
+        let busy = queue.queue_on(first, move || while !ends.load(Ordering::Relaxed) {}).unwrap();
+        until("it runs", || queue.counters().started > began);
+        let own = queue.queue_on(first, || thread::current().id()).unwrap();
+        bind(&queue, false);
+        let waits = pinned.queue_on(second, move || (thread::current().id(), own.join().unwrap()));
+        let waits = waits.unwrap();
+        until("it waits", || pinned.counters().in_flight() > 0);
+        over.store(true, Ordering::Relaxed);
+        let (waiter, ran) = waits.join().unwrap();
+        assert_ne!(ran, waiter);
+        busy.join().unwrap();
+    }
 }
 
 trait FlushOthers {
