@@ -49,7 +49,7 @@ impl Affinity {
     /// let of = |grid| Machine::from_grid(grid).map(|machine| Affinity::default_on(&machine).scope);
     /// assert_eq!(of("2x4x8x2")?, Scope::CacheShard);
     /// assert_eq!(of("2x4x1x2")?, Scope::Numa, "caches of one core, four in a node");
-    /// # Ok::<(), homing_topology::GridError>(())
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn default_on(machine: &Machine) -> Self {
         let cores = machine.pods(Scope::Smt);
