@@ -378,6 +378,32 @@ fn a_cut_without_room_is_none_and_leaves_nothing_behind() {
     assert!(!path.join(format!("{:020}.log", 3)).exists());
 }
 
+/// Nor does one for which there is no name, but what it took is there for the next one.
+#[test]
+fn a_cut_without_room_for_a_name_is_none_and_leaves_nothing_behind() {
+    let world = World::new();
+    let path = world.folder.path().join("log");
+    let log = ten(&world, &path);
+    let names = || {
+        let mut names: Vec<_> = fs::read_dir(&path).unwrap().map(|it| it.unwrap().path()).collect();
+        names.sort_unstable();
+        names
+    };
+    let before = names();
+    for spare in ["segment.spare-1", "segment.spare-3"] {
+        // Once more with the room of the name that is kept for that.
+        world.disk.fail_renames(2);
+        // As if it had become the segment.
+        let _ = fs::remove_file(path.join(spare));
+        let error = log.truncate_before(6.into()).wait().unwrap_err();
+        assert!(error.errno == 28 && error.to_string().contains("no record is lost"), "{error}");
+        assert_eq!(names(), before);
+    }
+    log.commit_and_wait(log.append(&[11; 200]).unwrap()).unwrap();
+    log.truncate_before(6.into()).wait().unwrap();
+    assert_eq!((log.first_sequence().get(), read(&log).len()), (6, 6));
+}
+
 #[test]
 fn a_segment_that_cannot_be_removed_closes_nothing_and_is_tried_again() {
     let world = World::new();

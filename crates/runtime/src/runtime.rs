@@ -308,7 +308,7 @@ impl Runtime {
     }
 
     /// Changes it, for them all at once: the kernel's `workqueue.default_affinity_scope`. At first
-    /// it is [`Scope::CacheShard`], or [`Scope::Numa`] where each core has a last-level cache of its own
+    /// it is [`Scope::CacheShard`], or [`Scope::Numa`] where each core has a last-level cache of its own, or a wider one
     /// ([`Affinity::default_on`](crate::Affinity::default_on)).
     ///
     /// ```

@@ -40,7 +40,7 @@ impl Affinity {
     ///
     /// Where cores share no cache that would be a home for one core each, and whatever its issuer's core does not
     /// run would count as fetched: there it is the narrowest of the wider scopes in which cores are together. Simulated:
-    /// 9 % at low load, nothing at high load.
+    /// 3.7 % more at low load, the same at medium and high.
     ///
     /// ```
     /// use homing_sched::Affinity;

@@ -8,6 +8,9 @@ use std::io;
 /// A page may be written at any time after it was changed. Who keeps a write-ahead log of the changes waits here until
 /// that is durable: it may block.
 ///
+/// Whatever it holds, it is not to be who drops the last handle of a cache while that asks it for something: the cache
+/// would wait for its answer.
+///
 /// Offsets are those of whole pages; lengths, too, but where the file ends within its last page.
 ///
 /// ```

@@ -1,10 +1,10 @@
 //! Files that were dropped and could not be closed, and what comes after them.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
-use std::thread;
+use std::sync::{Arc, Mutex};
+use std::thread::{self, ThreadId};
 
 use homing_cache::pages::{Backing, OpenError, PageCache};
 
@@ -197,38 +197,73 @@ fn one_at_a_time_closes_a_dropped_file() {
     assert_eq!(disk.durable()[0], 100);
 }
 
+/// Fails until a job has failed, which waits for a word, and no longer.
+#[derive(Default)]
+struct Stuck {
+    job: AtomicBool,
+    at_it: AtomicBool,
+    goes_on: Arc<AtomicBool>,
+    heals: AtomicBool,
+    /// Who has written.
+    by: Mutex<Option<ThreadId>>,
+}
+
+impl Backing for Stuck {
+    fn size(&self) -> u64 {
+        64 * PAGE as u64
+    }
+    fn read(&self, _: u64, data: &mut [u8]) -> io::Result<()> {
+        data.fill(0);
+        Ok(())
+    }
+    fn write(&self, _: u64, _: &mut [u8]) -> io::Result<()> {
+        if self.heals.load(SeqCst) {
+            *self.by.lock().unwrap() = Some(thread::current().id());
+            return Ok(());
+        }
+        if self.job.load(SeqCst) {
+            self.at_it.store(true, SeqCst);
+            while !self.goes_on.load(SeqCst) {
+                thread::yield_now();
+            }
+            self.heals.store(true, SeqCst);
+        }
+        Err(io::ErrorKind::StorageFull.into())
+    }
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// A job that is at it keeps nobody from trying once more, and from waiting for that.
 #[test]
 fn the_last_handle_tries_once_more_beside_a_job() {
     let jobs = ByHand::default();
     let cache = PageCache::builder(4 << 20).background(jobs.clone()).build().unwrap();
-    let (disk, other) = (Disk::new(64 * PAGE), Disk::new(2048 * PAGE));
+    let (disk, other) = (Arc::new(Stuck::default()), Disk::new(2048 * PAGE));
     let group = cache.group("tenant").build();
     let file = cache.open(disk.clone(), &group).unwrap();
     file.write(0, b"kept").unwrap();
-    fill(&disk, true);
     drop(file);
     // Epochs pass, until it is to be tried again.
     let busy = cache.open(other, &group).unwrap();
     (0..20_000).for_each(|page| busy.read(page % 256 * PAGE as u64, &mut [0; PAGE]).unwrap());
     busy.close().unwrap();
-    drop(group);
-    disk.hang(true);
-    let before = disk.counts.writes.load(SeqCst);
+    disk.job.store(true, SeqCst);
     thread::scope(|scope| {
+        let goes_on = End(Arc::clone(&disk.goes_on));
         scope.spawn(|| jobs.run());
-        while disk.counts.writes.load(SeqCst) == before {
+        while !disk.at_it.load(SeqCst) {
             thread::yield_now();
         }
-        let ends = scope.spawn(|| drop(cache));
+        let ends = scope.spawn(|| {
+            drop(cache);
+            thread::current().id()
+        });
         (0..1_000).for_each(|_| thread::yield_now());
         assert!(!ends.is_finished(), "it waits for who is at it");
-        let begun = disk.log.lock().unwrap().len();
-        disk.hang(false);
-        while disk.log.lock().unwrap().len() == begun {
-            thread::yield_now();
-        }
-        disk.calm(|| ends.join().unwrap());
-        assert_eq!(&disk.now()[..4], b"kept");
+        drop(goes_on);
+        let last = ends.join().unwrap();
+        assert_eq!((*disk.by.lock().unwrap(), group.dirty()), (Some(last), 0));
     });
 }

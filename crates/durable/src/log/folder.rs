@@ -167,10 +167,19 @@ impl Folder {
     }
 
     /// Gives the segment that was [made](Self::make) its name, to be made durable by [`sync`](Self::sync). Where this
-    /// fails nothing has changed.
+    /// fails it is none, and its space a spare one's, if that has been taken, or nobody's.
     pub(super) fn name(&self, system: &dyn System, header: &Header) -> Result<(), Failure> {
         let (unborn, segment) = (self.inside.join(UNBORN), self.segment(header.first));
-        self.with_name(|| system.rename(&unborn, &segment), |failure| &failure.error)
+        let named = self.with_name(|| system.rename(&unborn, &segment), |failure| &failure.error);
+        named.inspect_err(|_| {
+            let mut spares = SPARES.map(|name| self.inside.join(name)).into_iter();
+            let missing = spares.find(|spare| !spare.exists());
+            let cut = || open_or_make(&unborn, false)?.set_len(length_of(&unborn).min(SPARE_LEN));
+            let keep = |spare| cut().and_then(|()| fs::rename(&unborn, spare));
+            if missing.is_none_or(|spare| keep(spare).is_err()) {
+                let _ = fs::remove_file(&unborn);
+            }
+        })
     }
 
     /// Where there is no room for a name, once more with that of the one that is kept for this.

@@ -385,10 +385,15 @@ impl Shared {
             let none = is_full(&failure.error) || opens_none(&failure.error);
             of_folder(&failure, if none { Loss::NoRoom } else { Loss::Records })
         })?;
-        self.folder.name(system, header).map_err(|failure| {
-            let none = is_full(&failure.error);
-            of_folder(&failure, if none { Loss::NoRoom } else { Loss::Records })
-        })?;
+        if let Err(failure) = self.folder.name(system, header) {
+            if !is_full(&failure.error) {
+                return Err(of_folder(&failure, Loss::Records));
+            }
+            drop(names);
+            // One may have been taken for it.
+            self.make_spares();
+            return Err(of_folder(&failure, Loss::NoRoom));
+        }
         let named = self.folder.sync(system);
         named.map_err(|failure| of_folder(&failure, Loss::Records))?;
         drop(names);

@@ -43,6 +43,8 @@ pub struct Book {
     holds_removals: bool,
     removing: bool,
     fails_removals: usize,
+    /// So many times there is no room for a name.
+    fails_renames: usize,
     /// Of what is written a half is there, and then it fails by this.
     fails_writes: Option<i32>,
 }
@@ -85,6 +87,10 @@ impl Disk {
 
     pub fn fail_removals(&self, times: usize) {
         self.book().fails_removals = times;
+    }
+
+    pub fn fail_renames(&self, times: usize) {
+        self.book().fails_renames = times;
     }
 
     /// Says so often that it can be committed, and then that it cannot.
@@ -195,6 +201,16 @@ impl System for Disk {
         let error = io::Error::from_raw_os_error(5);
         let removed = if fails { Err(error) } else { fs::remove_file(path) };
         removed.map_err(|error| Failure { operation: "unlink", error })
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Result<(), Failure> {
+        let mut book = self.book();
+        let fails = book.fails_renames > 0;
+        book.fails_renames = book.fails_renames.saturating_sub(1);
+        drop(book);
+        let error = io::Error::from_raw_os_error(28);
+        let renamed = if fails { Err(error) } else { fs::rename(from, to) };
+        renamed.map_err(|error| Failure { operation: "rename", error })
     }
 }
 

@@ -88,11 +88,17 @@ fn model() -> String {
     let trial = |rules| Trial { machine: &machine, costs: &costs, rules, seed: 1, stop: &goes_on };
     let homing = HomingSettings { hand_off: false, auto: true, ..HomingSettings::default() };
     let [system, ..] = KernelSettings::PUBLISHED;
-    let policies = [Policy::Kernel(system), Policy::Homing(homing)];
-    let reports = policies.map(|policy| {
-        let load = CryptLoad::published(2);
+    // By its name, too: whoever merges parts looks for it.
+    let default = Policy::Homing(HomingSettings::default());
+    let apart = homing_sim::Machine::from_grid_siblings_last("1x2x1x2").expect("it is a grid");
+    let policies =
+        [(Policy::Kernel(system), &machine), (Policy::Homing(homing), &machine), (default, &apart)];
+    let reports = policies.map(|(policy, machine)| {
+        let (name, load) = (policy.to_string(), CryptLoad::published(2));
         let run = DmCrypt { load, policy, warm_up_ns: WARM_UP_NS, measured_ns: MEASURED_NS };
-        run.run(&trial(&plain)).expect(NOT_STOPPED)
+        let rules = Rules::new(HostModel::Cfs, machine.cpus().len());
+        let trial = Trial { machine, rules: &rules, ..trial(&plain) };
+        (name, run.run(&trial).expect(NOT_STOPPED))
     });
     let swqueue = Some(SwQueue::Sharded(2));
     let rules = Rules { swqueue, sis_node: true, ..plain.clone() };

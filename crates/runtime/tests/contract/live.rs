@@ -120,6 +120,16 @@ fn what_was_queued_before_a_change_is_not_held_up_by_it() {
     assert_eq!(order.lock().unwrap().len(), 10);
 }
 
+/// It is over when this goes, whatever happens.
+#[derive(Default)]
+struct Over(Arc<AtomicBool>);
+
+impl Drop for Over {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Where they are waited for, too: a worker runs what it waits for if it may.
 #[test]
 fn what_was_queued_for_some_cpus_keeps_to_them_when_others_are_allowed() {
@@ -132,19 +142,19 @@ fn what_was_queued_for_some_cpus_keeps_to_them_when_others_are_allowed() {
         |queue, is| queue.set_cpumask(is.then(|| "0".parse().unwrap())).unwrap(),
     ];
     for bind in bind {
-        let began = queue.counters().started;
+        let (began, began_to_wait) = (queue.counters().started, pinned.counters().started);
         bind(&queue, true);
         // A busy CPU, and not one that waits: another thread would take it.
-        let over = Arc::new(AtomicBool::new(false));
-        let ends = Arc::clone(&over);
+        let over = Over::default();
+        let ends = Arc::clone(&over.0);
         let busy = queue.queue_on(first, move || while !ends.load(Ordering::Relaxed) {}).unwrap();
         until("it runs", || queue.counters().started > began);
         let own = queue.queue_on(first, || thread::current().id()).unwrap();
         bind(&queue, false);
         let waits = pinned.queue_on(second, move || (thread::current().id(), own.join().unwrap()));
         let waits = waits.unwrap();
-        until("it waits", || pinned.counters().in_flight() > 0);
-        over.store(true, Ordering::Relaxed);
+        until("it waits", || pinned.counters().started > began_to_wait);
+        drop(over);
         let (waiter, ran) = waits.join().unwrap();
         assert_ne!(ran, waiter);
         busy.join().unwrap();

@@ -201,6 +201,9 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         common: &Common<K, V, S>,
         gone: &mut Departures<K, V>,
     ) {
+        if self.weight <= self.capacity {
+            return;
+        }
         let has_some = |group: &usize| self.ranking.least(*group).is_some();
         let mut givers: Vec<usize> = (0..self.groups.len()).filter(has_some).collect();
         while self.weight > self.capacity && !givers.is_empty() {
