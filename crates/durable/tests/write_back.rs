@@ -128,7 +128,9 @@ fn waves_follow_each_other_also_where_files_fail_or_are_committed() {
         let before = world.durable.counters().early;
         let verdicts = world.durable.fsync_many(&files).wait();
         assert_eq!(verdicts.iter().filter(|verdict| verdict.is_err()).count(), 0);
-        assert_eq!(world.durable.counters().early, before + 200);
+        // Who is still at work may have begun with the first ones, before all were asked for.
+        let begun = world.durable.counters().early - before;
+        assert!((100..=200).contains(&begun), "{begun}");
     }
 }
 
