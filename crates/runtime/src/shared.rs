@@ -194,8 +194,8 @@ impl Shared {
         settings: Settings,
         hooks: Hooks,
     ) -> Arc<Self> {
-        let machine = dispatch.layout().machine();
-        let (cpus, default) = (machine.online().len(), Affinity::default_on(machine));
+        let layout = dispatch.layout();
+        let (cpus, default) = (layout.machine().online().len(), Affinity::default_on(layout));
         let spare = SpareCpus::new(dispatch.active());
         Arc::new_cyclic(|me| Self {
             me: Weak::clone(me),

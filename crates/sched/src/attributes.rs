@@ -1,8 +1,9 @@
 //! What a user may say about the items of a workqueue, as far as scheduling goes.
 
-use homing_topology::{Machine, Scope};
+use homing_topology::Scope;
 use serde::{Deserialize, Serialize};
 
+use crate::layout::Layout;
 use crate::nice::Nice;
 use crate::pull_cost::PullCost;
 
@@ -43,17 +44,17 @@ impl Affinity {
     /// 3.7 % more at low load, the same at medium and high.
     ///
     /// ```
-    /// use homing_sched::Affinity;
+    /// use homing_sched::{Affinity, Layout};
     /// use homing_topology::{Machine, Scope};
     ///
-    /// let of = |grid| Machine::from_grid(grid).map(|machine| Affinity::default_on(&machine).scope);
-    /// assert_eq!(of("2x4x8x2")?, Scope::CacheShard);
-    /// assert_eq!(of("2x4x1x2")?, Scope::Numa, "caches of one core, four in a node");
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// let layout = |grid| Layout::new(&Machine::from_grid(grid).ok()?);
+    /// let of = |grid| layout(grid).map(|layout| Affinity::default_on(&layout).scope);
+    /// assert_eq!(of("2x4x8x2"), Some(Scope::CacheShard));
+    /// assert_eq!(of("2x4x1x2"), Some(Scope::Numa), "caches of one core, four in a node");
     /// ```
-    pub fn default_on(machine: &Machine) -> Self {
-        let cores = machine.pods(Scope::Smt);
-        let holds_several = |scope: &Scope| !machine.pods(*scope).iter().eq(cores.iter());
+    pub fn default_on(layout: &Layout) -> Self {
+        let cores = layout.pods(Scope::Smt);
+        let holds_several = |scope: &Scope| !layout.pods(*scope).iter().eq(cores.iter());
         let wide = [Scope::CacheShard, Scope::Numa, Scope::System].into_iter().find(holds_several);
         Self { scope: wide.unwrap_or(Scope::CacheShard), strict: false }
     }

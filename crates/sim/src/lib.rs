@@ -29,7 +29,7 @@ mod rng;
 mod workloads;
 
 pub use homing_mglru::reclaim::Flags;
-pub use homing_sched::{Affinity, Features, PullCost};
+pub use homing_sched::{Affinity, Features, Layout, PullCost};
 pub use homing_topology::{Machine, Scope, TopologyError};
 
 pub use agenda::{Agenda, Ns};

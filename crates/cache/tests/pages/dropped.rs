@@ -94,12 +94,10 @@ fn a_file_is_not_opened_before_what_was_written_to_it_is_written_or_given_up() {
     cache.remove_group(&group).unwrap();
 }
 
-/// Fails, or panics, whatever is written.
-struct Broken {
-    panics: AtomicBool,
-}
+/// Keeps nothing, and answers writes by this.
+struct Answers<W>(W);
 
-impl Backing for Broken {
+impl<W: Fn() -> io::Result<()> + Send + Sync> Backing for Answers<W> {
     fn size(&self) -> u64 {
         64 * PAGE as u64
     }
@@ -108,8 +106,7 @@ impl Backing for Broken {
         Ok(())
     }
     fn write(&self, _: u64, _: &mut [u8]) -> io::Result<()> {
-        assert!(!self.panics.load(SeqCst), "on purpose, as it writes");
-        Err(io::ErrorKind::StorageFull.into())
+        (self.0)()
     }
     fn flush(&self) -> io::Result<()> {
         Ok(())
@@ -122,11 +119,16 @@ fn a_file_that_cannot_be_closed_is_told_from_others() {
     for panics in [false, true] {
         let cache = PageCache::builder(4 << 20).build().unwrap();
         let group = cache.group("tenant").build();
-        let broken = Arc::new(Broken { panics: AtomicBool::new(false) });
+        let now_panics = Arc::new(AtomicBool::new(false));
+        let panic = Arc::clone(&now_panics);
+        let broken = Arc::new(Answers(move || {
+            assert!(!panic.load(SeqCst), "on purpose, as it writes");
+            Err(io::ErrorKind::StorageFull.into())
+        }));
         let file = cache.open(broken.clone(), &group).unwrap();
         file.write(0, b"old").unwrap();
         drop(file);
-        broken.panics.store(panics, SeqCst);
+        now_panics.store(panics, SeqCst);
         cache.open(Disk::new(64 * PAGE), &group).unwrap().close().unwrap();
         let refused = cache.open(broken.clone(), &group).unwrap_err();
         assert!(matches!(refused, OpenError::Unwritten(_)), "{refused}");
@@ -208,15 +210,8 @@ struct Stuck {
     by: Mutex<Option<ThreadId>>,
 }
 
-impl Backing for Stuck {
-    fn size(&self) -> u64 {
-        64 * PAGE as u64
-    }
-    fn read(&self, _: u64, data: &mut [u8]) -> io::Result<()> {
-        data.fill(0);
-        Ok(())
-    }
-    fn write(&self, _: u64, _: &mut [u8]) -> io::Result<()> {
+impl Stuck {
+    fn write(&self) -> io::Result<()> {
         if self.heals.load(SeqCst) {
             *self.by.lock().unwrap() = Some(thread::current().id());
             return Ok(());
@@ -230,9 +225,6 @@ impl Backing for Stuck {
         }
         Err(io::ErrorKind::StorageFull.into())
     }
-    fn flush(&self) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 /// A job that is at it keeps nobody from trying once more, and from waiting for that.
@@ -241,8 +233,9 @@ fn the_last_handle_tries_once_more_beside_a_job() {
     let jobs = ByHand::default();
     let cache = PageCache::builder(4 << 20).background(jobs.clone()).build().unwrap();
     let (disk, other) = (Arc::new(Stuck::default()), Disk::new(2048 * PAGE));
+    let asked = Arc::clone(&disk);
     let group = cache.group("tenant").build();
-    let file = cache.open(disk.clone(), &group).unwrap();
+    let file = cache.open(Arc::new(Answers(move || asked.write())), &group).unwrap();
     file.write(0, b"kept").unwrap();
     drop(file);
     // Epochs pass, until it is to be tried again.

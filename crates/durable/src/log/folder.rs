@@ -172,14 +172,18 @@ impl Folder {
         let (unborn, segment) = (self.inside.join(UNBORN), self.segment(header.first));
         let named = self.with_name(|| system.rename(&unborn, &segment), |failure| &failure.error);
         named.inspect_err(|_| {
-            let mut spares = SPARES.map(|name| self.inside.join(name)).into_iter();
-            let missing = spares.find(|spare| !spare.exists());
-            let cut = || open_or_make(&unborn, false)?.set_len(length_of(&unborn).min(SPARE_LEN));
-            let keep = |spare| cut().and_then(|()| fs::rename(&unborn, spare));
-            if missing.is_none_or(|spare| keep(spare).is_err()) {
+            if self.put_back(&unborn).is_err() {
                 let _ = fs::remove_file(&unborn);
             }
         })
+    }
+
+    /// Makes a spare segment of one that was made, if one is missing.
+    fn put_back(&self, unborn: &Path) -> io::Result<()> {
+        let mut spares = SPARES.map(|name| self.inside.join(name)).into_iter();
+        let missing = spares.find(|spare| !spare.exists()).ok_or(io::ErrorKind::AlreadyExists)?;
+        open_or_make(unborn, false)?.set_len(length_of(unborn).min(SPARE_LEN))?;
+        fs::rename(unborn, missing)
     }
 
     /// Where there is no room for a name, once more with that of the one that is kept for this.

@@ -13,7 +13,7 @@ use homing_sim::{
 };
 use serde::Deserialize;
 
-use super::workqueue::CryptRun;
+use super::workqueue::{CryptRun, default_affinity};
 use super::{NamedMachine, Progress, Stat, run};
 
 /// A load as its user describes it, in JSON; what is not told is as in the published one.
@@ -201,7 +201,7 @@ pub fn recommend(
     let later = PullCost::ALL.len() - 1;
     let of = (scopes.len() + later) * trial.seeds as usize;
     let (first, ended) = trial.run(scopes, stop, |done| progress(Progress { done, of }))?;
-    let default = Affinity::default_on(&trial.machine.machine);
+    let default = default_affinity(&trial.machine.machine);
     let mut advice = ranked(first, default);
     let loose = |of: &Affinity| !of.strict;
     let best = advice.iter().find(|(settings, _)| settings.affinity.as_ref().is_some_and(loose));

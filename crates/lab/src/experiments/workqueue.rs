@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use homing_sim::{
     Affinity, Costs, CryptLoad, DmCrypt, Features, HomingSettings, HostModel, IssuerPlaces,
-    KernelSettings, Machine, Policy, Rules, Scope, Ssd, Trial,
+    KernelSettings, Layout, Machine, Policy, Rules, Scope, Ssd, Trial,
 };
 
 use super::{Cell, Key, NamedMachine, Plan, common};
@@ -37,12 +37,17 @@ pub(super) fn with_features(plan: &Plan) -> impl Iterator<Item = Policy> {
     parts.map(of).map(Policy::Homing)
 }
 
+/// What homing does by default there.
+pub(super) fn default_affinity(machine: &Machine) -> Affinity {
+    Affinity::default_on(&Layout::new(machine).expect("it has a CPU"))
+}
+
 /// homing with each scope but the machine's default, loose and strict.
 pub(super) fn homing_scopes<'a>(
     plan: &'a Plan,
     machine: &Machine,
 ) -> impl Iterator<Item = Policy> + 'a {
-    let default = Affinity::default_on(machine);
+    let default = default_affinity(machine);
     let others = Affinity::ALL.into_iter().filter(move |affinity| *affinity != default);
     let fixed = |affinity| HomingSettings { affinity: Some(affinity), ..homing(plan) };
     others.map(fixed).map(Policy::Homing)

@@ -89,7 +89,7 @@ impl Homing {
     pub(super) fn new(settings: HomingSettings, host: &mut Host, machine: &Machine) -> Self {
         let layout = Layout::new(machine).expect("the machine fits");
         let HomingSettings { localize, pull_cost, .. } = settings;
-        let affinity = settings.affinity.unwrap_or_else(|| Affinity::default_on(machine));
+        let affinity = settings.affinity.unwrap_or_else(|| Affinity::default_on(&layout));
         let attributes = Attributes { localize, pull_cost, ..Attributes::new(affinity) };
         let mut features = settings.features;
         if settings.broken == Some(Broken::NoFarPull) {
