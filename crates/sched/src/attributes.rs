@@ -51,6 +51,7 @@ impl Affinity {
     /// let of = |grid| layout(grid).map(|layout| Affinity::default_on(&layout).scope);
     /// assert_eq!(of("2x4x8x2"), Some(Scope::CacheShard));
     /// assert_eq!(of("2x4x1x2"), Some(Scope::Numa), "caches of one core, four in a node");
+    /// assert_eq!(of("2x1x1x2"), Some(Scope::System), "nodes of one core, too");
     /// ```
     pub fn default_on(layout: &Layout) -> Self {
         let cores = layout.pods(Scope::Smt);
