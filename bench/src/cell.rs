@@ -8,13 +8,22 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 
 use crate::child::Running;
 use crate::interrupt::Interrupt;
 
 /// What a measurement found out, by [`Metric::key`](crate::metric::Metric::key).
 pub(crate) type Figures = BTreeMap<String, f64>;
+
+/// Whether a cell can be measured for so long.
+pub(crate) fn check_seconds(seconds: f64) -> anyhow::Result<()> {
+    ensure!(
+        (0.01..=600.0).contains(&seconds),
+        "--seconds {seconds} cannot be used: it must be between 0.01 and 600"
+    );
+    Ok(())
+}
 
 /// Has `subcommand` measure something called `name`, within `limit`. The child's output goes to a
 /// file in `folder`; `environment` is added to ours.

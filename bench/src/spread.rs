@@ -29,9 +29,14 @@ impl Spread {
         Some(Self { median, min: sorted[0], max: sorted[sorted.len() - 1] })
     }
 
-    /// Of `over` divided by `under`, round by round.
-    pub(crate) fn of_ratios(pairs: impl IntoIterator<Item = (f64, f64)>) -> Option<Self> {
-        Self::of(pairs.into_iter().map(|(over, under)| over / under))
+    /// Of `over` divided by `under`, round by round: the machine's mood is shared by what ran
+    /// together. Both tell rounds and figures.
+    pub(crate) fn of_ratios(
+        over: impl Iterator<Item = (u32, f64)>,
+        under: impl Iterator<Item = (u32, f64)>,
+    ) -> Option<Self> {
+        let under: BTreeMap<_, _> = under.collect();
+        Self::of(over.filter_map(|(round, over)| Some(over / under.get(&round)?)))
     }
 }
 
@@ -90,9 +95,15 @@ mod tests {
     #[test]
     fn ratios_are_taken_round_by_round() {
         // The ratio of the medians would be 2.
-        let ratio = Spread::of_ratios([(10.0, 10.0), (20.0, 5.0), (30.0, 20.0)]).unwrap();
+        let rounds = |figures: &[f64]| (0..).zip(figures.to_vec()).collect::<Vec<(u32, f64)>>();
+        let ratios = |over: &[f64], under: &[f64]| {
+            Spread::of_ratios(rounds(over).into_iter(), rounds(under).into_iter())
+        };
+        let ratio = ratios(&[10.0, 20.0, 30.0], &[10.0, 5.0, 20.0]).unwrap();
         assert_eq!(ratio, Spread { median: 1.5, min: 1.0, max: 4.0 });
-        assert_eq!(Spread::of_ratios([(1.0, 0.0), (0.0, 0.0)]), None);
+        assert_eq!(ratios(&[1.0, 0.0], &[0.0, 0.0]), None);
+        // A round that one of them has not is left out.
+        assert_eq!(ratios(&[4.0, 1.0], &[2.0]), Spread::of([2.0]));
     }
 
     #[test]

@@ -28,6 +28,7 @@ use self::peers::Kind;
 use self::report::{Case, Report, Setup};
 use self::workload::{KEYS, Workload};
 use crate::cell::Figures;
+use crate::cell::check_seconds;
 use crate::interrupt::Interrupt;
 use crate::machine::Machine;
 use crate::progress::bar;
@@ -115,11 +116,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
 impl Plan {
     /// What `options` ask for where `usable` of so many CPUs may be used.
     fn of(options: &Options, usable: usize, cpus: usize) -> anyhow::Result<Self> {
-        ensure!(
-            (0.01..=600.0).contains(&options.seconds),
-            "--seconds {} cannot be used: it must be between 0.01 and 600",
-            options.seconds
-        );
+        check_seconds(options.seconds)?;
         let mut threads = options.threads.clone();
         if threads.is_empty() {
             threads.extend(THREADS.into_iter().filter(|threads| *threads <= usable));

@@ -143,11 +143,7 @@ fn compare(
         let outcomes = outcomes.iter().filter(move |one| of(one) == (case, peer));
         outcomes.filter_map(|one| Some((one.round, *one.figures.get(metric.key)?)))
     };
-    // Rounds are compared with themselves: the machine's mood is shared by what ran together.
-    let ratio = Spread::of_ratios(figures_of(OURS).filter_map(|(round, ours)| {
-        let (_, theirs) = figures_of(best).find(|(other, _)| *other == round)?;
-        Some((ours, theirs))
-    }))?;
+    let ratio = Spread::of_ratios(figures_of(OURS), figures_of(best))?;
     Some(Comparison { case, metric: metric.key, best, ratio })
 }
 

@@ -27,6 +27,7 @@ use self::cell::Outcome;
 use self::peers::Peer;
 use self::report::{Report, Setup};
 use self::workload::Workload;
+use crate::cell::check_seconds;
 use crate::interrupt::Interrupt;
 use crate::machine::Machine;
 use crate::progress::bar;
@@ -68,11 +69,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         "--workers {workers} cannot be used: this process may use {} CPUs",
         machine.usable_cpus
     );
-    ensure!(
-        (0.01..=600.0).contains(&options.seconds),
-        "--seconds {} cannot be used: it must be between 0.01 and 600",
-        options.seconds
-    );
+    check_seconds(options.seconds)?;
     let workloads = Workload::select(&options.workloads).map_err(|error| anyhow!(error))?;
     let wanted = |peer: &Peer| options.peers.is_empty() || options.peers.contains(peer);
     let peers: Vec<Peer> = Peer::ALL.into_iter().filter(wanted).collect();

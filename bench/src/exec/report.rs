@@ -169,11 +169,7 @@ fn ratio(
             .filter(move |one| (one.workload, one.peer) == (workload, peer))
             .filter_map(|one| Some((one.round, *one.figures.get(metric.key)?)))
     };
-    // Rounds are compared with themselves: the machine's mood is shared by what ran together.
-    Spread::of_ratios(of(over).filter_map(|(round, over)| {
-        let (_, under) = of(under).find(|(other, _)| *other == round)?;
-        Some((over, under))
-    }))
+    Spread::of_ratios(of(over), of(under))
 }
 
 #[cfg(test)]

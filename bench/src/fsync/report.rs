@@ -120,12 +120,8 @@ fn rates<'a>(key: &'a Key, outcomes: &'a [Outcome]) -> impl Iterator<Item = (u32
     of_key.filter_map(|one| Some((one.round, *one.figures.get(RATE)?)))
 }
 
-/// Rounds are compared with themselves: the machine's mood is shared by what ran together.
 fn ratio(over: &Key, under: &Key, outcomes: &[Outcome]) -> Option<Spread> {
-    Spread::of_ratios(rates(over, outcomes).filter_map(|(round, over)| {
-        let (_, under) = rates(under, outcomes).find(|(other, _)| *other == round)?;
-        Some((over, under))
-    }))
+    Spread::of_ratios(rates(over, outcomes), rates(under, outcomes))
 }
 
 #[cfg(test)]

@@ -28,6 +28,7 @@ use self::cell::Outcome;
 use self::report::{Report, Setup};
 use self::row::{Case, Row};
 use self::table::render;
+use crate::cell::check_seconds;
 use crate::interrupt::Interrupt;
 use crate::machine::Machine;
 use crate::page::Form;
@@ -123,11 +124,7 @@ fn page(text: &str, before: &str) -> String {
 impl Options {
     /// What is measured where so many CPUs may be used.
     fn setup(&self, cpus: usize) -> anyhow::Result<Setup> {
-        ensure!(
-            (0.01..=600.0).contains(&self.seconds),
-            "--seconds {} cannot be used: it must be between 0.01 and 600",
-            self.seconds
-        );
+        check_seconds(self.seconds)?;
         ensure!(
             self.memory.0 >= MEMORY_MIN,
             "--memory {} cannot be used: it must be at least {}",

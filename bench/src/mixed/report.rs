@@ -128,13 +128,7 @@ fn compare(case: Case, (over, under): (Row, Row), outcomes: &[Outcome]) -> Optio
         let of_row = outcomes.iter().filter(move |one| (one.case, one.row) == (case, row));
         of_row.filter_map(move |one| Some((one.round, *one.figures.get(key)?)))
     };
-    // Rounds are compared with themselves: the machine's mood is shared by what ran together.
-    let ratio = |key| {
-        Spread::of_ratios(figures_of(over, key).filter_map(|(round, over)| {
-            let (_, under) = figures_of(under, key).find(|(other, _)| *other == round)?;
-            Some((over, under))
-        }))
-    };
+    let ratio = |key| Spread::of_ratios(figures_of(over, key), figures_of(under, key));
     let (dirty, reader) = (ratio("dirty_ops_per_s")?, ratio("reader_ops_per_s")?);
     let reached = match under {
         Row::Lru => dirty.median >= GAIN_MIN && reader.median >= KEPT_MIN,

@@ -174,7 +174,7 @@ fn table(cells: &[Cell]) -> Table {
         };
         let all = |figure: fn(&Cell) -> f64| show(Spread::of(of.iter().map(|cell| figure(cell))));
         let ours = rows.get(&(*tls, *out, 0)).into_iter().flatten();
-        let pairs = ours.zip(of).map(|(our, their)| (our.mib_per_s, their.mib_per_s));
+        let rate = |cell: &&Cell| (cell.round, cell.mib_per_s);
         let copied =
             format!("{}{}", if *out { "out" } else { "in" }, if *tls { ", TLS" } else { "" });
         table.add_row([
@@ -184,7 +184,7 @@ fn table(cells: &[Cell]) -> Table {
             all(|cell| cell.server_cpu_s_per_gib),
             all(|cell| cell.client_cpu_s_per_gib),
             all(|cell| cell.others_percent),
-            show(Spread::of_ratios(pairs)),
+            show(Spread::of_ratios(ours.map(rate), of.iter().map(rate))),
         ]);
     }
     for column in table.column_iter_mut().skip(2) {

@@ -136,17 +136,12 @@ fn medians(cells: &[Cell]) -> Vec<Row> {
 fn ratios(cells: &[Cell]) -> Vec<Row> {
     let peers = measured(cells).filter(|(_, kind, _)| *kind != Kind::Homing);
     let row = |(scenario, server, theirs): (Scenario, Kind, Vec<&Cell>)| {
-        // Rounds are compared with themselves: the machine's mood is shared by what ran together.
-        let same_round = theirs.iter().filter_map(|their| {
-            let same = |cell: &&Cell| {
-                (cell.server, cell.scenario, cell.round) == (Kind::Homing, scenario, their.round)
-            };
-            Some((cells.iter().find(same)?, *their))
-        });
-        let pairs: Vec<(&Cell, &Cell)> = same_round.collect();
+        let ours = |cell: &&Cell| (cell.server, cell.scenario) == (Kind::Homing, scenario);
         let figures = METRICS.iter().filter(|metric| metric.compared).filter_map(|metric| {
-            let pairs = pairs.iter().map(|(our, their)| ((metric.of)(our), (metric.of)(their)));
-            Some((metric.key, Spread::of_ratios(pairs)?))
+            let figure = |cell: &Cell| (cell.round, (metric.of)(cell));
+            let ours = cells.iter().filter(ours).map(figure);
+            let theirs = theirs.iter().map(|cell| figure(cell));
+            Some((metric.key, Spread::of_ratios(ours, theirs)?))
         });
         Row { scenario, server, figures: figures.collect() }
     };

@@ -107,31 +107,19 @@ impl AttributeTree for DurableAttributes {
         };
         match path {
             "durable/strategy" => {
-                let names = Strategy::ALL.map(Strategy::name);
-                let strategy = Strategy::ALL.into_iter().find(|known| known.name() == value);
-                let strategy =
-                    strategy.ok_or_else(|| refused(format!("one of {}", names.join(", "))))?;
+                let strategy = named(Strategy::ALL, Strategy::name, value).map_err(refused)?;
                 self.durable.set_strategy(strategy);
             }
             "durable/write_back" => {
-                let names = WriteBack::ALL.map(WriteBack::name);
-                let write_back = WriteBack::ALL.into_iter().find(|known| known.name() == value);
-                let write_back =
-                    write_back.ok_or_else(|| refused(format!("one of {}", names.join(", "))))?;
+                let write_back = named(WriteBack::ALL, WriteBack::name, value).map_err(refused)?;
                 self.durable.set_write_back(write_back);
             }
             "durable/sharing" => {
-                let names = Sharing::ALL.map(Sharing::name);
-                let sharing = Sharing::ALL.into_iter().find(|known| known.name() == value);
-                let sharing =
-                    sharing.ok_or_else(|| refused(format!("one of {}", names.join(", "))))?;
+                let sharing = named(Sharing::ALL, Sharing::name, value).map_err(refused)?;
                 self.durable.set_sharing(sharing);
             }
             "durable/backend" => {
-                let names = Backend::ALL.map(Backend::name);
-                let backend = Backend::ALL.into_iter().find(|known| known.name() == value);
-                let backend =
-                    backend.ok_or_else(|| refused(format!("one of {}", names.join(", "))))?;
+                let backend = named(Backend::ALL, Backend::name, value).map_err(refused)?;
                 self.durable.set_backend(backend).map_err(|error| AttributeError::Failed {
                     path: path.to_owned(),
                     reason: format!("{value} is not to be had here: {error}"),
@@ -151,6 +139,16 @@ impl AttributeTree for DurableAttributes {
         }
         Ok(())
     }
+}
+
+/// Which of `all` has the name `value`; else what is accepted.
+fn named<T: Copy, const N: usize>(
+    all: [T; N],
+    name: fn(T) -> &'static str,
+    value: &str,
+) -> Result<T, String> {
+    let found = all.into_iter().find(|known| name(*known) == value);
+    found.ok_or_else(|| format!("one of {}", all.map(name).join(", ")))
 }
 
 fn counters(counters: &Counters) -> String {

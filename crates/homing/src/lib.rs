@@ -35,7 +35,8 @@ pub use homing_durable::{
     Backend as DurableBackend, Batch as SyncBatch, Counters as DurableCounters, Description,
     DurabilityError, Durable, Fsync, Histogram, Kind as SyncKind, Log, LogError,
     Record as LogRecord, Records as LogRecords, Recovery as LogRecovery, Sequence as LogSequence,
-    SharedFile, Strategy as DurableStrategy, Synced, SyncedMany,
+    SharedFile, Sharing as DurableSharing, Strategy as DurableStrategy, Synced, SyncedMany,
+    WriteBack as DurableWriteBack,
 };
 #[cfg(feature = "control")]
 pub use homing_runtime::RuntimeAttributes;

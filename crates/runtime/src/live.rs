@@ -126,9 +126,9 @@ impl Workqueue {
     /// ```
     pub fn set_affinity_auto(&self, auto: bool) -> Result<(), WorkqueueError> {
         self.unbound("affinity_scope")?;
-        let machine = self.shared().dispatch.layout().machine();
+        let layout = self.shared().dispatch.layout();
         self.change(|chosen| chosen.scope_is_default = false)?;
-        self.state().set_auto(auto.then(|| Auto::new(machine, self.affinity().scope)));
+        self.state().set_auto(auto.then(|| Auto::new(layout, self.affinity().scope)));
         self.watch_if_auto();
         Ok(())
     }

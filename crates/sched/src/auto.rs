@@ -23,8 +23,9 @@
 //! workqueues; where fetched items are longer for another reason than fetching, it takes them to be
 //! dear. It never changes the strictness.
 
-use homing_topology::{Machine, Scope};
+use homing_topology::Scope;
 
+use crate::layout::Layout;
 use crate::pull::Reach;
 use crate::pull_cost::PullCost;
 
@@ -155,10 +156,11 @@ impl Window {
 /// The state of one workqueue.
 ///
 /// ```
-/// use homing_sched::{Auto, Reach, Taken, Window};
+/// use homing_sched::{Auto, Layout, Reach, Taken, Window};
 /// use homing_topology::{Machine, Scope};
 ///
-/// let mut auto = Auto::new(&Machine::from_grid("2x4x2")?, Scope::System);
+/// let layout = Layout::new(&Machine::from_grid("2x4x2")?).ok_or("no CPU")?;
+/// let mut auto = Auto::new(&layout, Scope::System);
 /// for _ in 0..200 {
 ///     // Items that fetch from another cache run for longer; those in pods too small wait.
 ///     let (ran_ns, waited_ns) = match auto.scope() {
@@ -327,11 +329,11 @@ impl Trial {
 
 impl Auto {
     /// Begins with the scope that is nearest to `first`.
-    pub fn new(machine: &Machine, first: Scope) -> Self {
+    pub fn new(layout: &Layout, first: Scope) -> Self {
         let mut candidates: Vec<Candidate> = Vec::new();
         for scope in Scope::ALL {
-            let pods = machine.pods(scope);
-            let known = |known: &Candidate| machine.pods(known.scope).iter().eq(pods.iter());
+            let pods = layout.pods(scope);
+            let known = |known: &Candidate| layout.pods(known.scope).iter().eq(pods.iter());
             if !candidates.iter().any(known) {
                 candidates.push(Candidate { scope, rest: REST_MIN, next_rest: REST_MIN });
             }
@@ -441,6 +443,8 @@ impl Auto {
 
 #[cfg(test)]
 mod tests {
+    use homing_topology::Machine;
+
     use super::*;
 
     fn window(length_ns: u64, window_ns: u64) -> Window {
@@ -495,8 +499,12 @@ mod tests {
         used[scope.index()] as f64 / used.iter().sum::<u64>() as f64
     }
 
+    fn layout(grid: &str) -> Layout {
+        Layout::new(&Machine::from_grid(grid).unwrap()).unwrap()
+    }
+
     fn auto() -> Auto {
-        Auto::new(&Machine::from_grid("2x2x2x24x2").unwrap(), Scope::CacheShard)
+        Auto::new(&layout("2x2x2x24x2"), Scope::CacheShard)
     }
 
     /// From 0 to 1000, and looks drawn.
@@ -588,7 +596,7 @@ mod tests {
 
     #[test]
     fn a_machine_with_one_cpu_has_nothing_to_try() {
-        let mut auto = Auto::new(&Machine::from_grid("1x1x1").unwrap(), Scope::System);
+        let mut auto = Auto::new(&layout("1x1x1"), Scope::System);
         let used = drive(&mut auto, 100, |_, _| 10_000);
         assert!(share(&used, Scope::Cpu) >= 1.0);
     }

@@ -77,7 +77,8 @@ fn decide(layout: &Layout, facts: &Snapshot, queue: QueueId, cpu: CpuId, shares:
 
 #[test]
 fn choosing_a_scope_allocates_nothing_once_it_has_begun() {
-    let mut auto = Auto::new(&Machine::from_grid("8x8x8x2").unwrap(), Scope::Cache);
+    let layout = Layout::new(&Machine::from_grid("8x8x8x2").unwrap()).unwrap();
+    let mut auto = Auto::new(&layout, Scope::Cache);
     let allocated = counting::during(|| {
         for number in 0..1_000 {
             let mut window = Window { elapsed_ns: auto.window_ns(), ..Window::default() };

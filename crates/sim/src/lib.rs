@@ -40,7 +40,7 @@ pub use crew::{
 };
 pub use device::Ssd;
 pub use geometry::{CpuIndex, Far, Geometry};
-pub use host::{Host, HostCounts, HostModel, Kind, Model, Rules, Step, SwQueue, ThreadId};
+pub use host::{Host, HostModel, Kind, Model, Rules, Step, SwQueue, ThreadId};
 pub use memory::MemoryModel;
 pub use presets::{PRESETS, Preset};
 pub use rng::Rng;

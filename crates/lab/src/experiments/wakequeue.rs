@@ -58,7 +58,7 @@ pub(super) fn pairs(plan: &Plan) -> Vec<Cell> {
                         let report = load.run(&trial)?;
                         let busy_ns = report.cpu_us * 1e3 * report.rate * measured_ns as f64 / 1e9;
                         let mut values = common(&report);
-                        let share = report.host.lock_wait_ns as f64 * 100.0 / busy_ns.max(1.0);
+                        let share = report.lock_wait_ns as f64 * 100.0 / busy_ns.max(1.0);
                         values.insert("lock_pct".to_owned(), share);
                         Some(values)
                     }));

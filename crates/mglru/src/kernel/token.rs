@@ -31,16 +31,6 @@ impl Token {
         Self(u32::from(owner) << 16 | seq << 4 | (of as u32) << 3 | workingset << 2 | refs)
     }
 
-    /// As a number, to be stored.
-    pub const fn to_bits(self) -> u32 {
-        self.0
-    }
-
-    /// From such a number. Any is a token; a wrong one is at worst a wrong refault.
-    pub const fn from_bits(bits: u32) -> Self {
-        Self(bits)
-    }
-
     /// The lruvec that the page belonged to.
     pub const fn owner(self) -> u16 {
         (self.0 >> 16) as u16
@@ -92,7 +82,6 @@ mod tests {
             let token = Token::new(65_533, 4097, Type::Clean, frames.marks(0));
             assert_eq!((token.owner(), token.of()), (65_533, Type::Clean));
             assert_eq!(token.tier(), frames.marks(0).tier());
-            assert_eq!(Token::from_bits(token.to_bits()), token);
         }
     }
 

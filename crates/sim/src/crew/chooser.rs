@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use homing_sched::{Auto, PullCost, Reach, Taken, Window};
-use homing_topology::{Machine, Scope};
+use homing_sched::{Auto, Layout, PullCost, Reach, Taken, Window};
+use homing_topology::Scope;
 
 use super::Item;
 
@@ -22,8 +22,8 @@ pub(super) struct Chooser {
 }
 
 impl Chooser {
-    pub(super) fn new(machine: &Machine, first: Scope) -> Self {
-        Self::begin(Auto::new(machine, first), 0)
+    pub(super) fn new(layout: &Layout, first: Scope) -> Self {
+        Self::begin(Auto::new(layout, first), 0)
     }
 
     fn begin(auto: Auto, began_ns: u64) -> Self {

@@ -121,7 +121,7 @@ impl Homing {
             });
         }
         let first = workers[0].thread.0;
-        let chooser = settings.auto.then(|| Chooser::new(machine, affinity.scope));
+        let chooser = settings.auto.then(|| Chooser::new(&layout, affinity.scope));
         let mut crew = Self {
             layout,
             settings,
@@ -195,7 +195,6 @@ impl Homing {
     }
 
     fn put(&mut self, host: &mut Host, item: Item, cpu: CpuIndex, by: Option<ThreadId>) {
-        self.counts.queued += 1;
         self.board.now_ns = host.now_ns().max(1);
         self.tick_on(host);
         let id = host.geometry().id(cpu);

@@ -126,7 +126,6 @@ impl Kernel {
         cpu: CpuIndex,
         by: Option<ThreadId>,
     ) {
-        self.counts.queued += 1;
         host.spend(by, cpu, host.costs.kernel_queue_ns.value);
         let issuing = &mut self.issuing[cpu];
         if issuing.active >= self.max_active || !issuing.inactive.is_empty() {

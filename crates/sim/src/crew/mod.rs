@@ -59,9 +59,7 @@ impl fmt::Display for Policy {
 /// What was done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CrewCounts {
-    /// Items that were queued,
-    pub queued: u64,
-    /// that have been run,
+    /// Items that have been run,
     pub done: u64,
     /// that were run by a CPU outside their home pod.
     pub pulled: u64,
@@ -78,7 +76,6 @@ impl CrewCounts {
     /// What was done since `before`.
     pub(crate) fn since(&self, before: &Self) -> Self {
         Self {
-            queued: self.queued - before.queued,
             done: self.done - before.done,
             pulled: self.pulled - before.pulled,
             wakes: self.wakes - before.wakes,

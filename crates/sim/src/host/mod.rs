@@ -81,7 +81,6 @@ enum State {
 
 #[derive(Debug)]
 struct Thread {
-    kind: Kind,
     allowed: CpuSet,
     /// The only one that is allowed.
     only_cpu: Option<CpuIndex>,
@@ -151,40 +150,6 @@ struct BalanceState {
     failed: u32,
 }
 
-/// What the scheduler has done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct HostCounts {
-    /// Wake-ups of sleeping threads.
-    pub wakes: u64,
-    /// Switches to another thread.
-    pub switches: u64,
-    /// Threads that went on behind another cache.
-    pub far_moves: u64,
-    /// Issuers that did.
-    pub issuer_far_moves: u64,
-    /// Issuers that went on at another CPU of the same cache.
-    pub issuer_near_moves: u64,
-    /// For how long issuers that could run waited for a CPU, all together.
-    pub issuer_wait_ns: u64,
-    /// How long threads waited for locks of shared wakequeues, all together.
-    pub lock_wait_ns: u64,
-}
-
-impl HostCounts {
-    /// What was done since `before`.
-    pub(crate) fn since(&self, before: &Self) -> Self {
-        Self {
-            wakes: self.wakes - before.wakes,
-            switches: self.switches - before.switches,
-            far_moves: self.far_moves - before.far_moves,
-            issuer_far_moves: self.issuer_far_moves - before.issuer_far_moves,
-            issuer_near_moves: self.issuer_near_moves - before.issuer_near_moves,
-            issuer_wait_ns: self.issuer_wait_ns - before.issuer_wait_ns,
-            lock_wait_ns: self.lock_wait_ns - before.lock_wait_ns,
-        }
-    }
-}
-
 /// See the module.
 pub struct Host {
     agenda: Agenda<Event>,
@@ -195,8 +160,8 @@ pub struct Host {
     pub rules: Rules,
     /// For the model; the host itself needs none.
     pub rng: Rng,
-    /// What was done.
-    pub counts: HostCounts,
+    /// How long threads waited for locks of shared wakequeues, all together.
+    pub lock_wait_ns: Ns,
     threads: Vec<Thread>,
     cpus: Vec<Cpu>,
     tallies: Tallies,
@@ -257,7 +222,7 @@ impl Host {
             costs,
             rules,
             rng: Rng::new(seed),
-            counts: HostCounts::default(),
+            lock_wait_ns: 0,
             threads: Vec::new(),
             cpus,
             to_schedule: Vec::new(),
@@ -315,7 +280,6 @@ impl Host {
         };
         let only_cpu = (allowed.len() == 1).then(|| allowed.first()).flatten();
         self.threads.push(Thread {
-            kind,
             allowed,
             only_cpu: only_cpu.map(|cpu| self.geometry.index(cpu)),
             state: State::Asleep,

@@ -30,7 +30,6 @@ impl Host {
             return false;
         }
         own.wake_pending = false;
-        self.counts.wakes += 1;
         let target = self.place(thread, cpu, waker);
         let moved = self.cpu_of(thread) != target;
         self.migrate(thread, target);

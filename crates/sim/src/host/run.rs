@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::load::{FULL, Input};
-use super::{Event, Host, Kind, Model, State, Step, ThreadId};
+use super::{Event, Host, Model, State, Step, ThreadId};
 use crate::agenda::Ns;
-use crate::geometry::{CpuIndex, Far};
+use crate::geometry::CpuIndex;
 
 /// After so many events it is looked whether to stop: some milliseconds, at most.
 const STOP_EVENTS: u64 = 1 << 12;
@@ -214,7 +214,6 @@ impl Host {
             let most = 2 * self.rules.migration_cost_ns;
             core.average_idle_ns = (was + (sample - was) / 8).max(0).cast_unsigned().min(most);
         }
-        self.counts.switches += 1;
         let core = &mut self.cpus[cpu];
         let stolen_ns = std::mem::take(&mut core.stolen_until_ns).saturating_sub(now_ns);
         // It counts as it passes.
@@ -232,7 +231,6 @@ impl Host {
     fn resume(&mut self, cpu: CpuIndex, thread: ThreadId) {
         self.account_waiting(thread);
         self.unlist(thread);
-        self.count_issuer_wait(thread);
         let order = self.next_order();
         let own = &mut self.threads[thread.0 as usize];
         own.state = State::Running;
@@ -241,14 +239,6 @@ impl Host {
         let place = core.queue.iter().position(|id| *id == thread).expect("it was queued");
         core.queue.swap_remove(place);
         core.current = Some(thread);
-    }
-
-    /// Of a thread that leaves a queue.
-    fn count_issuer_wait(&mut self, thread: ThreadId) {
-        let own = &self.threads[thread.0 as usize];
-        if own.kind == Kind::Issuer {
-            self.counts.issuer_wait_ns += self.now_ns() - own.queued_ns;
-        }
     }
 
     fn next_order(&mut self) -> u64 {
@@ -333,13 +323,6 @@ impl Host {
         let far = self.geometry.far(was, cpu);
         let own = &mut self.threads[thread.0 as usize];
         own.debt_ns += self.costs.moving(far);
-        let issuer = u64::from(own.kind == Kind::Issuer);
-        if far >= Far::Node {
-            self.counts.far_moves += 1;
-            self.counts.issuer_far_moves += issuer;
-        } else {
-            self.counts.issuer_near_moves += issuer;
-        }
         self.rehome(thread, cpu);
     }
 
@@ -369,7 +352,6 @@ impl Host {
         self.account(cpu);
         self.account_waiting(thread);
         self.unlist(thread);
-        self.count_issuer_wait(thread);
         let own = &self.threads[thread.0 as usize];
         let (weight, estimate) = (own.weight, own.estimate);
         let core = &mut self.cpus[cpu];

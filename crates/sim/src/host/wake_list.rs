@@ -73,7 +73,7 @@ impl Host {
         let begins_ns = now_ns.max(list.free_at_ns);
         list.free_at_ns = begins_ns + hold_ns + if contended { travel_ns } else { 0 };
         let ns = list.free_at_ns - now_ns;
-        self.counts.lock_wait_ns += begins_ns - now_ns + if contended { travel_ns } else { 0 };
+        self.lock_wait_ns += begins_ns - now_ns + if contended { travel_ns } else { 0 };
         ns
     }
 

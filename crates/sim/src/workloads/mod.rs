@@ -21,7 +21,7 @@ use homing_topology::Machine;
 use crate::agenda::Ns;
 use crate::costs::Costs;
 use crate::crew::CrewCounts;
-use crate::host::{Host, HostCounts, Rules};
+use crate::host::{Host, Rules};
 
 /// One run of a workload: where, and until when at most.
 #[derive(Clone, Copy, Debug)]
@@ -57,8 +57,8 @@ pub struct Report {
     pub p50_us: f64,
     /// See `p50_us`.
     pub p99_us: f64,
-    /// What the host did while measured.
-    pub host: HostCounts,
+    /// How long threads waited for locks of shared wakequeues, all together.
+    pub lock_wait_ns: Ns,
     /// What the crew did while measured.
     pub crew: CrewCounts,
     /// Items that their issuers ran themselves.
@@ -70,14 +70,14 @@ pub struct Report {
 /// What a host had done when measuring began.
 struct Before {
     busy_ns: Ns,
-    counts: HostCounts,
+    lock_wait_ns: Ns,
     at_ns: Ns,
 }
 
 impl Before {
     fn of(host: &mut Host) -> Self {
         let busy_ns = host.busy_ns().iter().sum();
-        Self { busy_ns, counts: host.counts, at_ns: host.now_ns() }
+        Self { busy_ns, lock_wait_ns: host.lock_wait_ns, at_ns: host.now_ns() }
     }
 
     /// What was done since, in `operations` that took so long each.
@@ -95,7 +95,7 @@ impl Before {
             cpu_us: busy_ns as f64 / 1e3 / operations.max(1) as f64,
             p50_us: at(50),
             p99_us: at(99),
-            host: host.counts.since(&self.counts),
+            lock_wait_ns: host.lock_wait_ns - self.lock_wait_ns,
             crew: CrewCounts::default(),
             inline: 0,
             events: host.events(),
