@@ -22,6 +22,14 @@ pub(crate) fn read_mask() -> Option<Mask> {
     rustix::thread::sched_getaffinity(None).ok()
 }
 
+/// Whether the thread that the kernel knows as `tid` may run on another CPU than this one, by number.
+#[cfg(all(target_os = "linux", not(shuttle)))]
+pub(crate) fn may_leave(tid: u32, number: u32) -> bool {
+    let tid = tid.try_into().ok().and_then(rustix::thread::Pid::from_raw);
+    let mask = tid.and_then(|tid| rustix::thread::sched_getaffinity(Some(tid)).ok());
+    mask.is_some_and(|mask| mask.count() != 1 || !mask.is_set(number as usize))
+}
+
 #[cfg(all(target_os = "linux", not(shuttle)))]
 fn set_mask(mask: &Mask) -> io::Result<()> {
     Ok(rustix::thread::sched_setaffinity(None, mask)?)
@@ -41,6 +49,11 @@ pub(crate) type Mask = ();
 #[cfg(not(all(target_os = "linux", not(shuttle))))]
 pub(crate) fn read_mask() -> Option<Mask> {
     None
+}
+
+#[cfg(not(all(target_os = "linux", not(shuttle))))]
+pub(crate) fn may_leave(_tid: u32, _number: u32) -> bool {
+    false
 }
 
 #[cfg(not(all(target_os = "linux", not(shuttle))))]

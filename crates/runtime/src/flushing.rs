@@ -249,9 +249,8 @@ impl Workqueue {
         if self.state().kinds.mem_reclaim {
             return;
         }
-        let of = |number: &u32| self.shared().workqueues.find(*number);
-        let reclaim = local::on_top().iter().filter_map(of).find(|state| state.kinds.mem_reclaim);
-        if let Some(reclaim) = reclaim {
+        let from = local::innermost().and_then(|number| self.shared().workqueues.find(number));
+        if let Some(reclaim) = from.filter(|state| state.kinds.mem_reclaim) {
             panic!(
                 "{what} of workqueue {name}, which is not mem_reclaim, from an item of {}, which \
                  is: its rescuer would wait for threads that cannot be created",

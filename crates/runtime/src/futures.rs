@@ -78,7 +78,10 @@ impl<F: Future> Future for Spawned<F> {
         match polled {
             Ok(Poll::Pending) => Poll::Pending,
             Ok(Poll::Ready(output)) => Poll::Ready(Outcome(Some(Ok(output)))),
-            Err(panic) => Poll::Ready(Outcome(Some(Err(panic)))),
+            Err(panic) => {
+                item::note_panic();
+                Poll::Ready(Outcome(Some(Err(panic))))
+            }
         }
     }
 }

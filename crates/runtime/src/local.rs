@@ -101,15 +101,17 @@ impl Nested {
     }
 }
 
-/// The workqueue of the item that this thread runs, and of those that wait for that one.
-pub(crate) fn on_top() -> Vec<u32> {
-    let nested = NESTED.try_with(|nested| nested.borrow().clone()).unwrap_or_default();
-    let on_top = nested.rsplit(|nested| matches!(nested, Nested::Beneath(..))).next();
-    let on_top = on_top.unwrap_or_default().iter().filter_map(|nested| match nested {
-        Nested::Item(workqueue, _) => Some(*workqueue),
-        Nested::Work(_) | Nested::Beneath(..) => None,
+/// The workqueue of the item that this thread runs: not of those beneath it, which it may or may not be run by.
+pub(crate) fn innermost() -> Option<u32> {
+    let nested = NESTED.try_with(|nested| {
+        let nested = nested.borrow();
+        nested.iter().rfind(|nested| !matches!(nested, Nested::Work(_))).copied()
     });
-    taken().into_iter().filter(|number| *number != 0).chain(on_top).collect()
+    match nested.ok().flatten() {
+        Some(Nested::Item(workqueue, _)) => Some(workqueue),
+        // What stands on top of what is beneath has been taken.
+        _ => taken().filter(|number| *number != 0),
+    }
 }
 
 /// Whether there is an item of the workqueue on this thread's stack: one that cannot end before what

@@ -14,7 +14,7 @@ use homing_sched::{
 };
 use homing_topology::{Allowed, CpuId, CpuSet};
 
-use crate::affinity::{MOVED, Mask, read_mask};
+use crate::affinity::{MOVED, Mask, may_leave, read_mask};
 use crate::clock::now_ns;
 use crate::crew::Member;
 use crate::item::{drop_quietly, quietly};
@@ -170,6 +170,7 @@ impl Monitor<'_> {
         if now_ns.saturating_sub(self.mask_read_ns) >= MASK_NS {
             self.mask_read_ns = now_ns;
             self.follow_mask(now_ns);
+            self.find_moved();
         }
         let choose_ns = if self.any_auto { TRIAL_NS } else { WINDOW_NS };
         if now_ns.saturating_sub(self.chosen_ns) >= choose_ns {
@@ -481,13 +482,19 @@ impl Monitor<'_> {
                 shared.share_limits(&workqueue);
             }
         }
-        if same {
-            return;
-        }
-        // Whoever changed the mask of all threads has moved the workers too. Not before they can see
-        // which CPUs are not to be used any more.
-        for member in shared.crew.members() {
-            member.pinned_to.store(MOVED, Ordering::Relaxed);
+    }
+
+    /// Has workers pin themselves again whom somebody else let run elsewhere: whoever changed the masks of all threads,
+    /// also to what ours was, or of one. Not before they can see which CPUs are not to be used any more.
+    fn find_moved(&self) {
+        for member in self.shared.crew.members() {
+            let number = member.pinned_to.load(Ordering::Relaxed);
+            let pinned = number < MOVED;
+            if pinned && may_leave(member.kernel_tid.load(Ordering::Relaxed), number) {
+                let (order, on_failure) = (Ordering::Relaxed, Ordering::Relaxed);
+                // Else it has been placed anew meanwhile.
+                let _ = member.pinned_to.compare_exchange(number, MOVED, order, on_failure);
+            }
         }
     }
 }

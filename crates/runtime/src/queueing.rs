@@ -66,11 +66,7 @@ impl Shared {
         item: Item,
         origin: Origin,
     ) -> bool {
-        let is_new = origin == Origin::New;
-        let refused = mode.has(Mode::DESTROYED)
-            || mode.has(Mode::DRAINING) && is_new && !local::on_top().contains(&workqueue.number)
-            || is_new && self.ends_for_caller(mode);
-        if refused {
+        if self.refuses(workqueue, mode, origin) {
             tracing_event!(
                 workqueue = &*workqueue.name,
                 "refused: the workqueue drains, or it or its runtime ends"
@@ -135,6 +131,13 @@ impl Shared {
             .with_items()
             .iter()
             .for_each(|state| self.refuse_outsiders_if_ending(state));
+    }
+
+    /// Whether a workqueue refuses what the calling thread queues.
+    pub(crate) fn refuses(&self, workqueue: &WorkqueueState, mode: Mode, origin: Origin) -> bool {
+        let chained = || local::innermost() == Some(workqueue.number);
+        let refuses_new = || mode.has(Mode::DRAINING) && !chained() || self.ends_for_caller(mode);
+        mode.has(Mode::DESTROYED) || origin == Origin::New && refuses_new()
     }
 
     /// Whether the runtime ends, and the calling thread is none of its own.

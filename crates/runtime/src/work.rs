@@ -14,7 +14,6 @@ use crate::flushing::Waiting;
 use crate::item::{Awaited, Call, Cancelled, Context, Instance, Item, Node, SharedNode};
 use crate::local::{self, Nested};
 use crate::queueing::Origin;
-use crate::state::Mode;
 use crate::sync::{Mutex, lock};
 use crate::timers::{Fire, Timer, TimerKey};
 use crate::waits::Waits;
@@ -191,23 +190,31 @@ impl Work {
         }
         let mut timer = lock(&self.node.context.timer);
         let instance = self.node.pending.queue(true);
-        instance.is_some_and(|instance| self.set_timer(&mut timer, instance, delay, cpu))
+        let set = |instance| self.set_timer(&mut timer, instance, delay, cpu, Origin::New);
+        instance.is_some_and(set)
     }
 
     /// Queues it when `delay` has passed from now, whatever it is at: pending on a timer, queued,
-    /// running or idle. Whether it was pending; `false` also where it is disabled, and nothing
-    /// happens.
+    /// running or idle. Whether it was pending; `false` also where it is disabled, or refused as
+    /// [`Work::queue`] is, and nothing happens. What was pending had been accepted, and is not refused
+    /// while its workqueue drains.
     pub fn mod_delayed(&self, delay: Duration) -> bool {
         let mut timer = lock(&self.node.context.timer);
+        let workqueue = self.workqueue();
+        if workqueue.shared().ends_for_caller(workqueue.state().mode()) {
+            // What is queued runs, and what is on a timer is cancelled as all others are.
+            return false;
+        }
         let Some(requeued) = self.node.pending.requeue(!delay.is_zero()) else { return false };
         if requeued.before.is_some_and(|before| before.on_timer) {
             self.clear_timer(&mut timer);
         }
+        let origin = if requeued.before.is_some() { Origin::GoesOn } else { Origin::New };
         if delay.is_zero() {
             drop(timer);
-            self.put(requeued.instance, None);
+            self.put_as(requeued.instance, None, origin);
         } else {
-            self.set_timer(&mut timer, requeued.instance, delay, None);
+            self.set_timer(&mut timer, requeued.instance, delay, None, origin);
             drop(timer);
         }
         if requeued.before.is_some_and(|before| before.waiters) {
@@ -216,8 +223,8 @@ impl Work {
         requeued.before.is_some()
     }
 
-    /// Waits until the last instance queued before the call has ended. Whether there was one to
-    /// wait for. For an instance on a timer it waits as long as that takes: see
+    /// Waits until what was queued before the call has ended: the last instance, and a run that is on
+    /// where that one is taken back. Whether there was anything to wait for. For an instance on a timer it waits as long as that takes: see
     /// [`Work::flush_delayed`].
     ///
     /// # Panics
@@ -225,9 +232,9 @@ impl Work {
     /// of a `mem_reclaim` workqueue.
     pub fn flush(&self) -> bool {
         self.check_may_wait("flush");
-        let Some(awaited) = self.node.pending.last() else { return false };
-        self.wait(awaited);
-        true
+        let (run, last) = (self.node.pending.running(), self.node.pending.last());
+        last.into_iter().chain(run).for_each(|awaited| self.wait(awaited));
+        last.is_some()
     }
 
     /// [`Work::flush`] as a future: dropping it loses nothing.
@@ -242,11 +249,13 @@ impl Work {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub async fn flushed(&self) -> bool {
-        let Some(awaited) = self.node.pending.last() else { return false };
-        while let Some(waiting) = self.begin_wait(awaited) {
-            waiting.await;
+        let (run, last) = (self.node.pending.running(), self.node.pending.last());
+        for awaited in last.into_iter().chain(run) {
+            while let Some(waiting) = self.begin_wait(awaited) {
+                waiting.await;
+            }
         }
-        true
+        last.is_some()
     }
 
     /// Queues it now if it waits for a timer, and then is [`Work::flush`]. Whether there was
@@ -417,18 +426,18 @@ impl Work {
         instance: Instance,
         delay: Duration,
         cpu: Option<CpuId>,
+        origin: Origin,
     ) -> bool {
-        let shared = self.workqueue().shared();
+        let (shared, workqueue) = (self.workqueue().shared(), self.workqueue().state());
         let at_ns = now_ns().saturating_add(nanoseconds(delay));
         self.clear_timer(place);
         let what = Box::new(self.clone());
         let cpu = cpu.unwrap_or_else(|| local::issuing_cpu(shared));
         let timer = Timer { what, generation: instance.generation, cpu };
-        let mode = self.workqueue().state().mode();
-        let is_over = mode.has(Mode::DESTROYED) || shared.ends_for_caller(mode);
-        let set = if is_over { None } else { shared.timers.set(at_ns, timer).ok() };
+        let refused = shared.refuses(workqueue, workqueue.mode(), origin);
+        let set = if refused { None } else { shared.timers.set(at_ns, timer).ok() };
         let Some(key) = set else {
-            // The workqueue has been destroyed, or the runtime has ended.
+            // The workqueue drains or has been destroyed, or the runtime ends.
             let cancelled = self.node.pending.cancel_instance(instance.generation);
             if cancelled.is_some_and(|cancelled| cancelled.waiters) {
                 self.node.context.wake();

@@ -136,3 +136,25 @@ fn a_future_may_panic_when_it_is_dropped() {
     // This one never begins.
     assert!(events.spawn(Explosive::new(false)).join().is_err());
 }
+
+/// A future's panic goes to its handle, and where there is none it shows in the counters alone.
+#[test]
+fn futures_that_panic_are_counted_and_what_runs_on_top_of_them_is_not_mistaken_for_them() {
+    let runtime = Runtime::new().unwrap();
+    let queue = runtime.workqueue("futures").build().unwrap();
+    assert!(matches!(
+        queue.spawn(async { panic!("in a future") }).join(),
+        Err(JoinError::Panicked(_))
+    ));
+    queue.spawn(async { panic!("in a future nobody waits for") }).detach();
+    let bomb = Bomb;
+    let held = queue.spawn(async move { drop(bomb) });
+    assert!(held.join().is_err());
+    wait_until("counting", || queue.counters().panicked == 3);
+    // The first one runs while the second waits for it, mostly on its thread.
+    let inner = queue.clone();
+    let outer = queue.spawn(async move { inner.spawn(async { panic!("within") }).join().is_err() });
+    assert!(outer.join().unwrap());
+    wait_until("counting", || queue.counters().completed == 5);
+    assert_eq!(queue.counters().panicked, 4);
+}

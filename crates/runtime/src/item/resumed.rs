@@ -68,9 +68,11 @@ unsafe fn run(header: NonNull<Header>, books: &dyn Books) -> Ran {
     // SAFETY: the item is ours, and we do not use it again.
     let runnable = unsafe { take(header) };
     books.started();
+    // Those that run on top of this one have taken theirs.
+    PANICKED.set(false);
     let go_on = || local::with_budget(true, || runnable.map(Runnable::run));
     let result = catch_unwind(AssertUnwindSafe(go_on));
-    books.completed(result.is_err());
+    books.completed(PANICKED.take() || result.is_err());
     drop_quietly(result);
     Ran::Over
 }
@@ -87,7 +89,14 @@ unsafe fn cancel(header: NonNull<Header>) -> bool {
 /// rest one after the other.
 const DEPTH_MAX: u32 = 32;
 
+/// Whoever catches the panic of the future that this thread goes on with, for its handle, says so.
+pub(crate) fn note_panic() {
+    PANICKED.set(true);
+}
+
 thread_local! {
+    /// The future panicked that this thread goes on with.
+    static PANICKED: Cell<bool> = const { Cell::new(false) };
     /// How many are being ended on this thread, each by the one before.
     static ENDING: Cell<u32> = const { Cell::new(0) };
     /// What is to be ended by the deepest of them.

@@ -10,6 +10,9 @@ use homing_runtime::{JoinError, Runtime, Workqueue};
 
 use crate::helpers::{Door, on, until};
 
+const MOMENT: Duration = Duration::from_millis(2);
+const DAY: Duration = Duration::from_secs(86_400);
+
 #[test]
 fn flush_waits_for_what_was_queued_before_and_not_for_newcomers() {
     let runtime = Runtime::new().unwrap();
@@ -152,6 +155,86 @@ fn drain_accepts_chains_and_refuses_others() {
     assert_eq!(ran.load(Ordering::Relaxed), 50);
     assert!(queue.queue(|| ()).join().is_ok() && work.queue());
     work.flush();
+}
+
+/// What was accepted keeps its place, moved or not; what is new is refused, at once or for later.
+#[test]
+fn a_work_item_that_is_moved_while_its_workqueue_drains_is_not_lost() {
+    let runtime = Runtime::new().unwrap();
+    let queue = runtime.workqueue("drained").build().unwrap();
+    let (door, runs) = (Door::default(), Arc::new(AtomicUsize::new(0)));
+    let at = door.clone();
+    queue.execute(move || at.pass());
+    let work = |delay| {
+        let runs = Arc::clone(&runs);
+        let work = queue.work(move |_| _ = runs.fetch_add(1, Ordering::Relaxed));
+        assert!(work.queue_delayed(delay));
+        work
+    };
+    let accepted = [DAY; 2].map(work);
+    let drainer = {
+        let queue = queue.clone();
+        thread::spawn(move || queue.drain())
+    };
+    until("it drains", || queue.queue(|| ()).join().is_err());
+    assert!(accepted[0].mod_delayed(Duration::ZERO) && accepted[1].mod_delayed(MOMENT));
+    until("they run", || runs.load(Ordering::Relaxed) == 2);
+    let new = queue.work(|_| unreachable!("it was refused"));
+    for delay in [Duration::ZERO, MOMENT, DAY] {
+        assert!(!new.queue_delayed(delay) && !new.mod_delayed(delay) && !new.is_pending());
+    }
+    door.open();
+    drainer.join().unwrap();
+    assert!(new.queue_delayed(DAY) && new.cancel());
+    assert_eq!(runs.load(Ordering::Relaxed), 2);
+}
+
+#[test]
+fn what_is_queued_when_the_runtime_ends_runs_though_somebody_would_move_it() {
+    let runtime = on("1x1x1").build().unwrap();
+    let queue = runtime.workqueue("ends").ordered().build().unwrap();
+    let (door, runs) = (Door::default(), Arc::new(AtomicUsize::new(0)));
+    let at = door.clone();
+    queue.execute(move || at.pass());
+    let (count, other) = (Arc::clone(&runs), runtime.workqueue("other").build().unwrap());
+    let work = queue.work(move |_| _ = count.fetch_add(1, Ordering::Relaxed));
+    assert!(work.queue());
+    let ends = thread::spawn(move || drop(runtime));
+    until("others are refused", || other.queue(|| ()).join().is_err());
+    for delay in [Duration::ZERO, MOMENT] {
+        assert!(!work.mod_delayed(delay) && work.is_pending());
+    }
+    door.open();
+    ends.join().unwrap();
+    assert_eq!(runs.load(Ordering::Relaxed), 1);
+}
+
+/// Whether an item runs on top of the one that waits for it is chance.
+#[test]
+fn what_an_item_may_do_does_not_depend_on_who_waits_for_it() {
+    let runtime = on("1x1x1").build().unwrap();
+    let reclaim = runtime.workqueue("reclaim").mem_reclaim().build().unwrap();
+    let drained = runtime.workqueue("drained").build().unwrap();
+    let [other, flushed] =
+        ["other", "flushed"].map(|name| runtime.workqueue(name).build().unwrap());
+    let (inner, to) = (other.clone(), flushed.clone());
+    let outer = reclaim.queue(move || inner.queue(move || to.flush()).join());
+    assert_eq!(outer.join().unwrap().map_err(|error| error.to_string()), Ok(()));
+    let door = Door::default();
+    let (at, to) = (door.clone(), drained.clone());
+    let outer = drained.queue(move || {
+        at.pass();
+        let own = to.queue(|| ()).join();
+        (own.is_ok(), other.queue(move || to.queue(|| ()).join()).join().unwrap())
+    });
+    let drainer = {
+        let drained = drained.clone();
+        thread::spawn(move || drained.drain())
+    };
+    until("it drains", || drained.queue(|| ()).join().is_err());
+    door.open();
+    assert!(matches!(outer.join().unwrap(), (true, Err(JoinError::Cancelled))));
+    drainer.join().unwrap();
 }
 
 fn link(queue: &Workqueue, count: &Arc<AtomicUsize>, left: usize) {

@@ -151,6 +151,34 @@ fn cancel_takes_what_is_pending_back_and_lets_what_runs_go_on() {
 }
 
 #[test]
+fn flush_waits_for_a_run_that_is_on_also_where_the_instance_behind_it_is_taken_back() {
+    let runtime = Runtime::new().unwrap();
+    let (door, ended) = (Door::default(), Arc::new(AtomicBool::new(false)));
+    let (at, end) = (door.clone(), Arc::clone(&ended));
+    let work = runtime.events().work(move |_| {
+        at.pass();
+        end.store(true, Ordering::SeqCst);
+    });
+    assert!(work.queue());
+    until("it runs", || work.is_running());
+    assert!(work.queue());
+    let flusher = {
+        let work = work.clone();
+        thread::spawn(move || work.flush())
+    };
+    let mut flushed = Box::pin(work.flushed());
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(flushed.as_mut().poll(&mut context).is_pending());
+    thread::sleep(Duration::from_millis(20));
+    assert!(work.cancel());
+    thread::sleep(Duration::from_millis(20));
+    assert!(!flusher.is_finished() && flushed.as_mut().poll(&mut context).is_pending());
+    door.open();
+    assert!(flusher.join().unwrap() && ended.load(Ordering::SeqCst));
+    assert!(flushed.as_mut().poll(&mut context).is_ready());
+}
+
+#[test]
 fn cancel_sync_ends_an_item_that_queues_itself() {
     let runtime = Runtime::new().unwrap();
     for _ in 0..200 {
