@@ -163,7 +163,14 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     let handled = || Signals::new(ending_signals()).context("cannot handle signals");
     // Before there are files that must not be left behind: a signal from here on is seen when it serves.
     let seen_later = if args.try_it || args.ephemeral { Some(handled()?) } else { None };
-    let folder = if args.try_it { Some(tempfile::tempdir()?) } else { None };
+    let folder = if args.try_it {
+        Some(
+            tempfile::tempdir()
+                .context("there can be no folder for --try; TMPDIR names another place")?,
+        )
+    } else {
+        None
+    };
     let mut images = args.images.clone();
     if let (Some(folder), true) = (&folder, images.is_empty()) {
         images.push(folder.path().join("try.img"));
@@ -184,6 +191,13 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     let key = args.key_file.as_deref().map(passphrase::from_file).transpose()?;
     let mut exports = Vec::new();
     let mut served = images::Served::default();
+    // Before the first one is made, or a passphrase is asked for.
+    let mut there = images::Served::default();
+    for image in &images {
+        there.check(image)?;
+        volumes::check(args, image)?;
+        there.add(image);
+    }
     for image in &images {
         served.check(image)?;
         let device = volumes::open_or_make(args, image, key.as_ref(), cache.as_ref())?;
@@ -246,9 +260,15 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
         return try_load::print(&rows?, &setting, args.json);
     }
     let offer = Offer { endpoint: &endpoint, tls: has_tls, images: &images };
-    announce(args.json, &offer, control.as_ref().map(ControlSocket::path))?;
-    tell_systemd(&NotifyState::Ready);
-    report_flush(server.run())
+    let announced = announce(args.json, &offer, control.as_ref().map(ControlSocket::path));
+    if announced.is_ok() {
+        tell_systemd(&NotifyState::Ready);
+    } else {
+        // Nobody knows of it. It takes its socket away.
+        handle.stop();
+    }
+    report_flush(server.run())?;
+    announced
 }
 
 fn certificates(args: &ServeArgs) -> anyhow::Result<Option<Certificates>> {

@@ -51,27 +51,47 @@ fn sector_size(text: &str) -> Result<SectorSize, String> {
     size.ok_or_else(|| format!("{text:?} is not a sector size: use 512 or 4096"))
 }
 
-/// Opens or makes a volume. `key`: what the key file holds, if there is one.
+/// Refuses what cannot be opened or made, as far as that can be told without a passphrase.
+pub(crate) fn check(args: &ServeArgs, image: &Path) -> anyhow::Result<()> {
+    if !exists(image)? {
+        new_volume(args, image)?.check()?;
+        return check_place(image);
+    }
+    if args.ephemeral || args.try_it {
+        bail!("{} exists: a throw-away volume needs a name that is free", image.display());
+    }
+    check_is_as_wanted(args, image, &luks::look_at(image)?)
+}
+
+fn exists(image: &Path) -> anyhow::Result<bool> {
+    match image.symlink_metadata() {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error).with_context(|| format!("cannot look at {}", image.display())),
+    }
+}
+
+fn new_volume(args: &ServeArgs, image: &Path) -> anyhow::Result<FormatOptions> {
+    let Some(size) = args.size.or(args.try_it.then_some(TRY_SIZE)) else {
+        bail!("{} does not exist: give --size to make a new volume", image.display());
+    };
+    Ok(FormatOptions {
+        size: size.0,
+        sector_size: args.new.sector_size_or_default(),
+        kdf: kdf(args, args.ephemeral || args.try_it),
+        allow_discards: args.new.allow_discards,
+    })
+}
+
+/// Opens or makes a volume that has been [checked](check). `key`: what the key file holds, if there is one.
 pub(crate) fn open_or_make(
     args: &ServeArgs,
     image: &Path,
     key: Option<&Passphrase>,
     cache: Option<&Cache>,
 ) -> anyhow::Result<Arc<dyn Block>> {
-    let exists = match image.symlink_metadata() {
-        Ok(_) => true,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => false,
-        Err(error) => {
-            return Err(error).with_context(|| format!("cannot look at {}", image.display()));
-        }
-    };
     let throw_away = args.ephemeral || args.try_it;
-    if exists && throw_away {
-        bail!("{} exists: a throw-away volume needs a name that is free", image.display());
-    }
-    if exists {
-        // Before anybody is asked for a passphrase.
-        let found = luks::look_at(image)?;
+    if exists(image)? {
         if luks::has_damaged_header(image)? {
             tracing::warn!(
                 "one of the two copies of the header of {image} is damaged, and the other one is used: stop the \
@@ -79,24 +99,13 @@ pub(crate) fn open_or_make(
                 image = image.display()
             );
         }
-        check_is_as_wanted(args, image, &found)?;
         return match key {
             Some(key) => open(args, image, key, cache),
             None => open(args, image, &passphrase::ask(image)?, cache),
         };
     }
 
-    let Some(size) = args.size.or(args.try_it.then_some(TRY_SIZE)) else {
-        bail!("{} does not exist: give --size to make a new volume", image.display());
-    };
-    let options = FormatOptions {
-        size: size.0,
-        sector_size: args.new.sector_size_or_default(),
-        kdf: kdf(args, throw_away),
-        allow_discards: args.new.allow_discards,
-    };
-    options.check()?;
-    check_place(image)?;
+    let options = new_volume(args, image)?;
     let passphrase: Passphrase = match key {
         Some(key) => key.clone(),
         None if throw_away => passphrase::random()?,

@@ -113,6 +113,28 @@ fn what_is_named_twice_is_named_in_the_refusal() {
 }
 
 #[test]
+fn where_one_of_several_images_is_refused_none_is_made() {
+    let scratch = with_a_container();
+    refused(&scratch, &["new.img", "disk.img", "--size", "9M"], &["disk.img", "--size"]);
+    refused(&scratch, &["new.img", "nowhere/other.img", "--size", "9M"], &["nowhere"]);
+    fs::hard_link(scratch.path("disk.img"), scratch.path("again.img")).unwrap();
+    let twice = ["new.img", "disk.img", "again.img", "--size", "8M"];
+    refused(&scratch, &twice, &["disk.img", "again.img"]);
+    assert!(!scratch.path("new.img").exists());
+}
+
+#[test]
+fn a_server_that_can_tell_nobody_leaves_no_socket() {
+    let scratch = with_a_container();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_homing"));
+    command.args(["serve", "disk.img", "--key-file", "key"]).current_dir(scratch.path(""));
+    command.stdout(fs::OpenOptions::new().write(true).open("/dev/full").unwrap());
+    let output = command.stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(!scratch.path("disk.img.sock").exists());
+}
+
+#[test]
 fn without_a_key_file_and_a_terminal_nothing_waits() {
     let scratch = with_a_container();
     let mut command = Command::new(env!("CARGO_BIN_EXE_homing"));

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use homing_runtime::Runtime;
-use homing_topology::Machine;
+use homing_topology::{Allowed, Machine, Memory};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Of what is opened from now on.
@@ -29,6 +29,9 @@ fn without_descriptors_a_runtime_works_on() {
     limit_descriptors(Some(0));
     assert!(std::fs::File::open("/").is_err(), "or this shows nothing");
     assert_eq!(runtime.queue(|| 1).join().unwrap(), 1);
+    // A limit that cannot be read now is not taken for none.
+    let (root, machine) = (std::path::Path::new("/"), Machine::from_grid("1x1x1").unwrap());
+    assert!(Allowed::read(root, &machine).is_err() && Memory::read(root).is_err());
     // It does not say that it blocks, and is found out nevertheless: the other one has no other CPU.
     let (go, wait) = std::sync::mpsc::channel::<()>();
     let blocks = runtime.queue(move || wait.recv());

@@ -114,7 +114,7 @@ pub(crate) struct Shared {
     /// One for each device: one that hangs holds up no other.
     pub(crate) flushes: Vec<Workqueue>,
     pub(crate) durable: Durable,
-    pub(crate) draining: AtomicBool,
+    pub(crate) draining: Arc<AtomicBool>,
     pub(crate) crypt_on: CryptOn,
     pub(crate) pollers: Arc<Pollers>,
     pub(crate) pool: Arc<Pool>,
@@ -129,11 +129,12 @@ pub struct Server {
     shared: Arc<Shared>,
 }
 
-/// Stops a server from another thread.
+/// Stops a server from another thread. It keeps no device open.
 #[derive(Clone)]
 pub struct ServerHandle {
     listener: Arc<Listener>,
-    shared: Arc<Shared>,
+    draining: Arc<AtomicBool>,
+    pool: Arc<Pool>,
 }
 
 impl Server {
@@ -169,7 +170,7 @@ impl Server {
                 crypt: queue("crypt", None).expect("the name is fine"),
                 flushes,
                 durable: Durable::of(runtime),
-                draining: AtomicBool::new(false),
+                draining: Arc::default(),
                 crypt_on: options.crypt_on,
                 pollers: Arc::new(Pollers::new(options.busy_poll)),
                 pool: Arc::default(),
@@ -192,7 +193,12 @@ impl Server {
 
     /// A handle to stop it.
     pub fn handle(&self) -> ServerHandle {
-        ServerHandle { listener: Arc::clone(&self.listener), shared: Arc::clone(&self.shared) }
+        let Shared { draining, pool, .. } = &*self.shared;
+        ServerHandle {
+            listener: Arc::clone(&self.listener),
+            draining: Arc::clone(draining),
+            pool: Arc::clone(pool),
+        }
     }
 
     /// The workqueue that long requests go to; its attributes are live.
@@ -270,14 +276,14 @@ impl Server {
 impl ServerHandle {
     /// Tells the server to stop. Returns at once; [`Server::run`] returns when it is done.
     pub fn stop(&self) {
-        if !self.shared.draining.swap(true, Ordering::AcqRel) {
+        if !self.draining.swap(true, Ordering::AcqRel) {
             self.listener.wake();
         }
     }
 
     /// Bytes of the buffers that all connections have at present.
     pub fn buffer_bytes(&self) -> usize {
-        self.shared.pool.lent()
+        self.pool.lent()
     }
 }
 

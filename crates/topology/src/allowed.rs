@@ -325,6 +325,18 @@ mod tests {
     }
 
     #[test]
+    fn a_mount_whose_name_is_no_text_hides_no_limit() {
+        let root = root_with(&[
+            ("proc/self/cgroup", "0::/a\n"),
+            ("sys/fs/cgroup/a/cpu.max", "100000 100000\n"),
+        ]);
+        let mounts = b"tmpfs /tmp/caf\xe9 tmpfs rw 0 0\ncgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n";
+        fs::write(root.path().join("proc/mounts"), mounts).unwrap();
+        let found = Allowed::read(root.path(), &Machine::from_grid("1x8x1").unwrap()).unwrap();
+        assert_eq!(found.cpu_count(), 1);
+    }
+
+    #[test]
     fn a_quota_takes_other_cores_before_the_siblings_of_those_it_has() {
         // Siblings are 0 and 4, 1 and 5.
         let machine = Machine::from_grid_siblings_last("1x4x2").unwrap();

@@ -153,7 +153,12 @@ fn cpu_set(object: &Node<'_, '_>) -> Result<CpuSet, TopologyError> {
 fn node_distances(root: &Node<'_, '_>) -> BTreeMap<(NodeId, NodeId), u32> {
     let mut distances = BTreeMap::new();
     let tables = root.children().filter(|node| node.has_tag_name("distances2"));
-    for table in tables.filter(|table| kind(table) == "NUMANode") {
+    // hwloc's `HWLOC_DISTANCES_KIND_MEANS_BANDWIDTH`: more of that is nearer.
+    let is_bandwidth = |table: &Node<'_, '_>| {
+        let kinds = table.attribute("kind").and_then(|kinds| kinds.parse().ok());
+        kinds.is_some_and(|kinds: u64| kinds & 8 != 0)
+    };
+    for table in tables.filter(|table| kind(table) == "NUMANode" && !is_bandwidth(table)) {
         let numbers = |tag: &str| -> Vec<u32> {
             let texts = table.children().filter(|node| node.has_tag_name(tag));
             texts
@@ -219,7 +224,9 @@ mod tests {
               <object type="L2Cache" cpuset="0x1" cache_type="0"><object type="PU" os_index="0" cpuset="0x1"/></object>
               <object type="L1iCache" cpuset="0x2" cache_type="2"><object type="PU" os_index="1" cpuset="0x2"/></object>
             </object></object>
-            <distances2 type="NUMANode" nbobjs="2"><indexes length="3">0 7</indexes>
+            <distances2 type="NUMANode" nbobjs="2" kind="9" name="NUMABandwidth"><indexes length="3">0 7</indexes>
+              <u64values length="22">5000 300 300 5000 </u64values></distances2>
+            <distances2 type="NUMANode" nbobjs="2" kind="5"><indexes length="3">0 7</indexes>
               <u64values length="11">10 21 </u64values><u64values length="5">22 10</u64values>
             </distances2></topology>"#;
         let machine = Machine::from_hwloc_xml(xml).unwrap();

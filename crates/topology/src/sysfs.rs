@@ -10,6 +10,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use rustix::io::Errno;
+
 use crate::cpu_set::{CpuId, CpuSet};
 use crate::error::TopologyError;
 use crate::machine::{Cpu, Machine, NodeId};
@@ -264,16 +266,26 @@ fn numbered_entries<N: FromStr + Ord>(
 /// The trimmed content; `None` where there is no such file, or the kernel has nothing to say
 /// (some attributes of offline CPUs exist but fail to read).
 pub(crate) fn text(path: &Path) -> Result<Option<String>, TopologyError> {
-    match fs::read_to_string(path) {
-        // Some kernels end an attribute with a NUL.
+    match fs::read(path) {
         Ok(content) => {
-            Ok(Some(content.trim_matches(|c: char| c.is_whitespace() || c == '\0').to_owned()))
+            // Somewhere something may be mounted whose name is no text; what we look for is.
+            let content = String::from_utf8_lossy(&content);
+            // Some kernels end an attribute with a NUL.
+            let content = content.trim_matches(|c: char| c.is_whitespace() || c == '\0');
+            Ok(Some(content.to_owned()))
         }
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+        Err(error) if says_nothing_of_the_file(&error) => {
             Err(TopologyError::unreadable(path, error))
         }
         Err(_) => Ok(None),
     }
+}
+
+/// The file may be there, and may be read another time, or by another.
+fn says_nothing_of_the_file(error: &io::Error) -> bool {
+    let scarce = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::INTR];
+    let scarce = scarce.map(|errno| Some(errno.raw_os_error())).contains(&error.raw_os_error());
+    scarce || error.kind() == io::ErrorKind::PermissionDenied
 }
 
 /// `NAME_list`, `NAME_map` or `NAME`: kernels differ in which they have.

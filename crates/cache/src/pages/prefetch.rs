@@ -13,21 +13,61 @@ use super::streams::{WINDOW_MIN, Waits};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::lock;
 
-/// Ranges that wait to be read: who has more to say is not heard.
+/// Ranges that wait to be read, of readers and of hints: who has more to say is not heard.
 const WANTED_MAX: usize = 64;
+/// What hints together want at a time is one in so many pages of what the group may have: more would push out
+/// what it has itself fetched, and the working sets of others. A hint may be of a whole disk, and costs its sender
+/// nothing.
+const HINTS_SHARE: usize = 4;
+/// A hint is read so many pages at a time: readers' ranges come between.
+const SLICE: u64 = 4 * CHUNK;
 /// Of what a group may have, a window takes at most one in so many pages: eight streams with two windows
 /// each have a quarter of it. What a loop that does not fit loses in hits is what windows take.
 const SHARE: usize = 64;
 
-/// A range of a file, and whether it is for somebody who reads in order.
-type Wish = (u16, Range<u64>, bool);
+/// A range of a file.
+type Wish = (u16, Range<u64>);
 
 /// What is to be read for a group.
 #[derive(Debug, Default)]
 pub(super) struct Wanted {
-    waiting: VecDeque<Wish>,
-    /// What the background is at.
-    now: Option<Wish>,
+    /// For those who read in order: these come first.
+    readers: VecDeque<Wish>,
+    hints: VecDeque<Wish>,
+    /// What the background is at, and whether it is for a reader.
+    now: Option<(Wish, bool)>,
+}
+
+impl Wanted {
+    fn is_empty(&self) -> bool {
+        self.readers.is_empty() && self.hints.is_empty()
+    }
+
+    /// How many pages hints want.
+    fn hinted(&self) -> u64 {
+        let now = self.now.iter().filter(|(_, for_reader)| !for_reader).map(|(wish, _)| wish);
+        self.hints.iter().chain(now).map(|(_, pages)| pages.end - pages.start).sum()
+    }
+
+    fn next(&mut self) -> Option<(Wish, bool)> {
+        let next = self.readers.pop_front().map(|wish| (wish, true));
+        self.now = next.or_else(|| {
+            let (file, pages) = self.hints.pop_front()?;
+            let end = pages.end.min(pages.start + SLICE);
+            if end < pages.end {
+                self.hints.push_front((file, end..pages.end));
+            }
+            Some(((file, pages.start..end), false))
+        });
+        self.now.clone()
+    }
+
+    /// A slice could not be read: neither will be the rest.
+    fn give_up(&mut self, (file, slice): &Wish) {
+        if self.hints.front().is_some_and(|rest| (rest.0, rest.1.start) == (*file, slice.end)) {
+            self.hints.pop_front();
+        }
+    }
 }
 
 /// Why a range was not read to its end.
@@ -47,26 +87,37 @@ impl Drop for AtIt<'_> {
 }
 
 impl Core {
-    /// Has a range read.
+    /// Has a range read, or as much of its beginning as hints may want.
     pub(super) fn prefetch(&self, file: &FileState, pages: Range<u64>) {
-        if Self::want(file, pages, false) || Self::is_behind(file) {
+        let may_have = self.pages.load(Relaxed).min(file.group.max());
+        let most = (may_have / HINTS_SHARE).max(1) as u64;
+        {
+            let mut wanted = lock(&file.group.wanted);
+            let end = pages.end.min(pages.start + most.saturating_sub(wanted.hinted()));
+            if pages.start < end && wanted.hints.len() < WANTED_MAX {
+                wanted.hints.push_back((file.number, pages.start..end));
+            }
+        }
+        // Jobs that were asked for others may have been dropped.
+        if Self::is_behind(file) {
             self.wake_reader(&file.group);
         }
     }
 
-    /// Says that a range is to be read. Returns whether it will be; then a job is still to be asked for.
-    fn want(file: &FileState, pages: Range<u64>, for_reader: bool) -> bool {
+    /// Says that a range is to be read for a reader. Returns whether it will be; then a job is still to be
+    /// asked for.
+    fn want(file: &FileState, pages: Range<u64>) -> bool {
         let mut wanted = lock(&file.group.wanted);
-        let has_room = wanted.waiting.len() < WANTED_MAX && !pages.is_empty();
+        let has_room = wanted.readers.len() < WANTED_MAX && !pages.is_empty();
         if has_room {
-            wanted.waiting.push_back((file.number, pages, for_reader));
+            wanted.readers.push_back((file.number, pages));
         }
         has_room
     }
 
-    /// Whether ranges wait; jobs that were asked for them may have been dropped.
+    /// Whether ranges wait.
     fn is_behind(file: &FileState) -> bool {
-        !lock(&file.group.wanted).waiting.is_empty()
+        !lock(&file.group.wanted).is_empty()
     }
 
     /// Has read ahead what the reader of these pages wants next, if it reads in order.
@@ -78,16 +129,15 @@ impl Core {
         let end = self.pages_of(0, file.size).end;
         let on_its_way = |page| {
             let wanted = lock(&file.group.wanted);
-            let covers =
-                |(number, range, _): &Wish| *number == file.number && range.contains(&page);
-            if wanted.waiting.iter().any(covers) {
+            let covers = |(number, range): &Wish| *number == file.number && range.contains(&page);
+            if wanted.readers.iter().chain(&wanted.hints).any(covers) {
                 return Some(Waits(true));
             }
-            wanted.now.as_ref().is_some_and(covers).then_some(Waits(false))
+            wanted.now.as_ref().is_some_and(|(now, _)| covers(now)).then_some(Waits(false))
         };
         let mut wants = false;
         file.streams.follow(pages, missed, max, on_its_way, |range| {
-            wants = Self::want(file, range.start..range.end.min(end), true);
+            wants = Self::want(file, range.start..range.end.min(end));
             wants
         });
         // When the streams are not locked: who runs jobs is the program's, and may do so at once.
@@ -109,17 +159,14 @@ impl Core {
     pub(super) fn read_ahead(&self, group: &GroupState) {
         let _at_it = AtIt(group);
         loop {
-            let next = {
-                let mut wanted = lock(&group.wanted);
-                wanted.now = wanted.waiting.pop_front();
-                wanted.now.clone()
-            };
-            let Some((number, pages, for_reader)) = next else { return };
+            let next = lock(&group.wanted).next();
+            let Some((wish, for_reader)) = next else { return };
             // The number may be of another group's file by now.
-            let file = self.file(number).filter(|file| std::ptr::eq(&raw const *file.group, group));
+            let file = self.file(wish.0).filter(|file| std::ptr::eq(&raw const *file.group, group));
             let Some(file) = file else { continue };
-            if let Err(stopped) = self.read_range_ahead(&file, pages.clone(), for_reader) {
-                file.streams.cut(&pages, matches!(stopped, Stopped::Failed));
+            if let Err(stopped) = self.read_range_ahead(&file, wish.1.clone(), for_reader) {
+                lock(&group.wanted).give_up(&wish);
+                file.streams.cut(&wish.1, matches!(stopped, Stopped::Failed));
             }
         }
     }

@@ -96,6 +96,50 @@ fn what_is_wanted_soon_is_read_in_the_background() {
     assert!(file.read((300 * PAGE) as u64, &mut [0; 1]).is_err());
 }
 
+/// A client may say so of a whole disk in one request.
+#[test]
+fn a_hint_takes_a_quarter_at_most_and_nothing_from_those_who_have_what_they_use() {
+    let jobs = ByHand::default();
+    let (cache, _, file) = open(jobs.clone());
+    let tenant = cache.group("tenant").build();
+    let theirs = cache.open(Disk::new(PAGES / 2 * PAGE), &tenant).unwrap();
+    (0..9).for_each(|_| theirs.read(0, &mut vec![0; PAGES / 2 * PAGE]).unwrap());
+    let usage = tenant.usage();
+    for _ in 0..100 {
+        file.prefetch(0, u64::MAX);
+    }
+    jobs.run();
+    let read = cache.stats().total.read_ahead;
+    assert_eq!(read, cache.stats().frames as u64 / 4);
+    assert!(tenant.usage() >= usage * 99 / 100, "{} of {usage}", tenant.usage());
+    // A smaller group may say less.
+    let small = cache.group("small").max(100 * PAGE as u64).build();
+    let small = cache.open(Disk::new(PAGES * PAGE), &small).unwrap();
+    small.prefetch(0, u64::MAX);
+    jobs.run();
+    assert_eq!(cache.stats().total.read_ahead - read, 25);
+}
+
+#[test]
+fn what_is_read_ahead_for_readers_comes_before_hints() {
+    let jobs = ByHand::default();
+    let (cache, disk, file) = open(jobs.clone());
+    let hint = (2 * PAGES * PAGE) as u64;
+    file.prefetch(hint, u64::MAX);
+    (0..8).for_each(|page| file.read(page * PAGE as u64, &mut [0; 1]).unwrap());
+    disk.hold(Some(hint));
+    std::thread::scope(|scope| {
+        scope.spawn(|| jobs.run());
+        let began = std::time::Instant::now();
+        while cache.stats().total.read_ahead == 0 && began.elapsed() < Duration::from_secs(20) {
+            std::thread::yield_now();
+        }
+        let before_hint = cache.stats().total.read_ahead;
+        disk.hold(None);
+        assert!(before_hint > 0, "it waits behind the hint");
+    });
+}
+
 /// Says when it is written to.
 struct Told(Arc<Disk>, std::sync::Mutex<std::sync::mpsc::Sender<()>>);
 

@@ -100,9 +100,9 @@ pub enum LuksError {
     },
     /// A size that cannot be had.
     #[error(
-        "a volume of {size} bytes cannot be made: use a multiple of {sector_size} bytes, as {whole}, not 0 and \
-         less than 8 EiB",
-        whole = (size / u64::from(*sector_size)).max(1) * u64::from(*sector_size)
+        "a volume of {size} bytes cannot be made: use a multiple of {sector_size} bytes{as_whole}, not 0 and less \
+         than 8 EiB",
+        as_whole = whole_example(*size, (*sector_size).into())
     )]
     Size {
         /// The size asked for.
@@ -141,4 +141,12 @@ impl LuksError {
     pub(super) fn unsupported(path: &Path, problem: String) -> Self {
         Self::Unsupported { path: path.to_owned(), problem }
     }
+}
+
+/// A size near `size` that can be had, where it is not too large.
+fn whole_example(size: u64, sector_size: u64) -> String {
+    if size >= 1 << 63 {
+        return String::new();
+    }
+    format!(", as {}", (size / sector_size).max(1) * sector_size)
 }
