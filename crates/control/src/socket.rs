@@ -34,6 +34,8 @@ const BACKLOG: i32 = 64;
 pub const CONNECTIONS_MAX: usize = 16;
 /// What a client may take from the first byte of a line to its last, or to read an answer.
 const LINE_TIME: Duration = Duration::from_secs(10);
+/// Of an answer.
+const SENT_AT_A_TIME: usize = 16 << 10;
 /// How long a client may say nothing.
 const IDLE_TIME: Duration = Duration::from_secs(300);
 
@@ -214,8 +216,7 @@ fn turn_away(mut stream: &UnixStream, kind: &str, message: &str) {
 
 /// Answers a client until it leaves or takes too long.
 fn serve(mut stream: &UnixStream, tree: &dyn AttributeTree) -> io::Result<()> {
-    stream.set_write_timeout(Some(LINE_TIME))?;
-    stream.write_all(&wire::greeting())?;
+    send(stream, &wire::greeting())?;
     let mut lines = Lines::new(REQUEST_LENGTH_MAX);
     let mut deadline = Instant::now() + IDLE_TIME;
     let mut buffer = [0; 4096];
@@ -243,7 +244,7 @@ fn serve(mut stream: &UnixStream, tree: &dyn AttributeTree) -> io::Result<()> {
         lines.push(&buffer[..count]);
         let mut answered = false;
         while let Some(line) = lines.next() {
-            stream.write_all(&answer(&line, tree).line())?;
+            send(stream, &answer(&line, tree).line())?;
             answered = true;
         }
         // Bytes in dribs and drabs do not put the end of their line off.
@@ -253,6 +254,27 @@ fn serve(mut stream: &UnixStream, tree: &dyn AttributeTree) -> io::Result<()> {
             deadline = Instant::now() + LINE_TIME;
         }
     }
+}
+
+/// All of it in [`LINE_TIME`], however slowly it is taken.
+fn send(mut stream: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {
+    let deadline = Instant::now() + LINE_TIME;
+    while !bytes.is_empty() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        // 0 would mean: wait forever.
+        stream.set_write_timeout(Some(left.max(Duration::from_millis(1))))?;
+        // The timeout is of each piece that the kernel makes of what it is given.
+        match stream.write(&bytes[..bytes.len().min(SENT_AT_A_TIME)]) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(sent) => bytes = &bytes[sent..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 fn answer(line: &Line, tree: &dyn AttributeTree) -> Answer {

@@ -34,13 +34,15 @@ struct State {
     image: Image,
     /// While there is one, what comes is recorded.
     record: Option<Record>,
+    /// How many there were.
+    recordings: u64,
 }
 
 impl Disk {
     /// With these contents, and flushes that take so long.
     pub fn new(image: Image, flush_delay: Duration) -> Self {
         Self {
-            state: Mutex::new(State { image, record: None }),
+            state: Mutex::new(State { image, record: None, recordings: 0 }),
             flush_delay,
             bad_sectors: AtomicBool::new(false),
             bad_flushes: AtomicBool::new(false),
@@ -79,6 +81,7 @@ impl Disk {
     /// From now on all that comes is remembered, and what it holds now is taken to be durable.
     pub fn start_recording(&self) {
         let mut state = self.state();
+        state.recordings += 1;
         state.record = Some(Record { base: state.image.clone(), events: Vec::new() });
     }
 
@@ -120,14 +123,20 @@ impl Disk {
     /// # Errors
     /// Where flushes are bad.
     pub fn flush(&self) -> Result<(), Broken> {
-        let covers = self.moment();
+        let (recording, begins) = {
+            let state = self.state();
+            (state.recordings, state.record.as_ref().map_or(0, |record| record.events.len()))
+        };
         if !self.flush_delay.is_zero() {
             thread::sleep(self.flush_delay);
         }
         if self.bad_flushes.load(Ordering::Relaxed) {
             return Err(Broken);
         }
-        if let Some(record) = &mut self.state().record {
+        let mut state = self.state();
+        // What it covers of another recording stands in that.
+        let covers = if recording == state.recordings { begins } else { 0 };
+        if let Some(record) = &mut state.record {
             record.events.push(Event::Flush { covers });
         }
         Ok(())
@@ -159,6 +168,20 @@ mod tests {
         cut.move_to(2);
         assert_eq!(cut.volatile(), 0);
         assert!(disk.stop_recording().is_none());
+    }
+
+    #[test]
+    fn a_flush_of_the_recording_before_covers_nothing_of_this_one() {
+        let disk = Disk::new(Image::new(8192), Duration::from_millis(50));
+        disk.start_recording();
+        disk.write(0, &[1; 512]).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| disk.flush().unwrap());
+            thread::sleep(Duration::from_millis(10));
+            disk.start_recording();
+        });
+        let record = disk.stop_recording().unwrap();
+        record.cuts().move_to(record.events.len());
     }
 
     #[test]

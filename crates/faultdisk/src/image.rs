@@ -51,7 +51,10 @@ impl Image {
 }
 
 /// The blocks that a range touches: number, where in the block, and which part of the range.
-fn parts(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, std::ops::Range<usize>)> {
+pub(crate) fn parts(
+    offset: u64,
+    len: usize,
+) -> impl Iterator<Item = (u64, usize, std::ops::Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {
         if done == len {

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use crate::image::{BLOCK, Image};
+use crate::image::{Image, parts};
 
 /// Something that came to the disk.
 #[derive(Clone, Debug)]
@@ -85,9 +85,10 @@ impl Cut<'_> {
         for (offset, bytes) in self.unflushed() {
             let torn = random.below(4) == 0;
             let whole = random.below(100) < kept_percent;
-            for (number, block) in bytes.chunks(BLOCK).enumerate() {
+            // By the disk's blocks, wherever the write begins.
+            for (_, _, part) in parts(offset, bytes.len()) {
                 if if torn { random.below(100) < kept_percent } else { whole } {
-                    image.write(offset + (number * BLOCK) as u64, block);
+                    image.write(offset + part.start as u64, &bytes[part]);
                 }
             }
         }
@@ -139,6 +140,7 @@ pub fn number(variable: &str, default: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::image::BLOCK;
 
     fn write(sector: usize, value: u8) -> Event {
         Event::Write { offset: (sector * BLOCK) as u64, bytes: [value; 2 * BLOCK].into() }
@@ -173,6 +175,20 @@ mod tests {
             assert!(seen.iter().any(|one| one[sector] != one[sector + 1]), "{sector}: not torn");
         }
         assert!(seen.iter().any(|one| one[2] == 0 && one[4] == 3), "order is not kept");
+    }
+
+    #[test]
+    fn a_block_is_whole_or_not_there_also_where_a_write_begins_within_another() {
+        let events = vec![Event::Write { offset: 512, bytes: [1; 2 * BLOCK].into() }];
+        let record = Record { base: Image::new(8 * BLOCK as u64), events };
+        let mut cut = record.cuts();
+        cut.move_to(1);
+        let mut random = Random::new(1);
+        for _ in 0..200 {
+            let (mut block, image) = ([0; BLOCK], cut.image(&mut random));
+            image.read(BLOCK as u64, &mut block);
+            assert!(block == [block[0]; BLOCK], "a block is torn");
+        }
     }
 
     #[test]

@@ -18,10 +18,6 @@ use homing_mglru::kernel::{Command, CommandError, RunError, parse_commands};
 
 use super::core::Core;
 use super::group::GroupState;
-use crate::sync::atomic::Ordering::Relaxed;
-
-/// Pages that are evicted under one hold of a lock.
-const BATCH: u64 = 32;
 
 /// Why a command was not run. Those before it were.
 #[derive(Debug, thiserror::Error)]
@@ -90,23 +86,8 @@ impl Core {
 
     /// Evicts up to so many pages of a group that were last used so many epochs ago, or before that.
     fn evict_old(&self, group: &Arc<GroupState>, epochs: u32, swappiness: Swappiness, count: u64) {
-        // A budget, fixed at the start: others may put pages in all the time.
-        let mut left = count.min(group.pages() as u64);
-        let mut shards: Vec<_> = self.shards.iter().collect();
-        let at = self.next_shard.fetch_add(1, Relaxed) % shards.len();
-        shards.rotate_left(at);
-        while left > 0 && !shards.is_empty() {
-            shards.retain(|shard| {
-                let evicted = {
-                    let mut table = shard.write();
-                    let Some(local) = table.known_local(group) else { return false };
-                    let one = |_: &u64| table.evict_old(local, epochs, swappiness, &self.habits);
-                    (0..left.min(BATCH)).take_while(one).count() as u64
-                };
-                left -= evicted;
-                // What is dirty has to be written before it can go.
-                evicted > 0 || left > 0 && self.write_nominated(shard, Some(group)) > 0
-            });
-        }
+        self.reclaim(group, count, |table, local| {
+            table.evict_old(local, epochs, swappiness, &self.habits)
+        });
     }
 }

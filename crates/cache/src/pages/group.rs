@@ -1,10 +1,11 @@
 //! Groups of files that share the cache: what each may have, has, and did.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use homing_mglru::density::Swappiness;
 
 use super::background::Service;
+use super::core::Core;
 use super::prefetch::Wanted;
 use crate::limits::{Claim, Limits};
 use crate::sync::Mutex;
@@ -73,6 +74,8 @@ pub(super) struct GroupState {
     /// Its writers were to write back, and nothing of it could be written, nor since.
     pub(super) stuck: AtomicBool,
     pub(super) counters: Counters,
+    /// The cache, if there still is one.
+    core: Weak<Core>,
     /// Who writes its pages back in the background.
     pub(super) writer: Arc<Service>,
     /// What is to be read in the background for it, and by whom.
@@ -159,7 +162,14 @@ impl GroupStats {
 }
 
 impl GroupState {
-    fn new(name: String, number: usize, page_size: u64, limits: [u64; 4], passing: bool) -> Self {
+    fn new(
+        core: Weak<Core>,
+        name: String,
+        number: usize,
+        page_size: u64,
+        limits: [u64; 4],
+        passing: bool,
+    ) -> Self {
         Self {
             name,
             number,
@@ -173,6 +183,7 @@ impl GroupState {
             debt: AtomicU64::new(0),
             stuck: AtomicBool::new(false),
             counters: Counters::default(),
+            core,
             writer: Arc::default(),
             wanted: Mutex::new(Wanted::default()),
             reader: Arc::default(),
@@ -298,9 +309,10 @@ impl Group {
     }
 
     /// Sets how many bytes it gets at most, even if there is room. If it has more at the time, these
-    /// go as frames are needed.
+    /// go in the background: but for what is protected by `min_ttl_ms`, or cannot be written.
     pub fn set_max(&self, bytes: u64) {
         self.0.set(|limits| &limits.max, bytes);
+        self.0.core.upgrade().into_iter().for_each(|core| core.hold_to_max(&self.0));
     }
 
     /// Sets how much dirty pages are preferred when the group has to give some, from 0 to 200; more counts
@@ -396,8 +408,10 @@ impl GroupBuilder<'_> {
     pub fn build(self) -> Group {
         let Self { cache, name, limits, passing } = self;
         let page_size = cache.core().page_size() as u64;
-        let group = |number| GroupState::new(name, number, page_size, limits, passing);
-        Group(cache.core().add_group(group))
+        let core = cache.core();
+        let this = core.this.clone();
+        let group = |number| GroupState::new(this, name, number, page_size, limits, passing);
+        Group(core.add_group(group))
     }
 }
 
@@ -407,7 +421,8 @@ mod tests {
 
     #[test]
     fn no_more_pages_are_given_than_there_are_to_spare() {
-        let group = GroupState::new("all".to_owned(), 0, 1, [40, 0, u64::MAX, 100], false);
+        let group =
+            GroupState::new(Weak::new(), "all".to_owned(), 0, 1, [40, 0, u64::MAX, 100], false);
         assert_eq!((0..200).filter(|_| group.gain()).count(), 100);
         let given = std::thread::scope(|scope| {
             let give = || (0..50).filter(|_| group.give()).count();

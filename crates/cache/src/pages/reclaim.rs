@@ -4,6 +4,7 @@
 //! A shard below its low watermark of free frames is brought up to the high one. A group with more
 //! dirty pages than its target has them written back, until it is there; between target and trigger
 //! its writers write back a share of what they write, which grows to twice as much. Nobody sleeps. Where
+//! A group whose `max` is set to less than it has gives the rest. Where
 //! nothing can be written back, as on a full disk, what is written above the trigger goes past the cache: the
 //! writer gets the error, and the group no more of the memory.
 
@@ -96,8 +97,45 @@ impl Core {
         self.shards.iter().for_each(|shard| self.refill(shard));
     }
 
-    /// What of a group there is to write in the background.
+    /// Has a group give, in the background, what it has beyond its `max`.
+    pub(super) fn hold_to_max(&self, group: &Arc<GroupState>) {
+        if group.pages() > group.max() {
+            self.wake_writer(group);
+        }
+    }
+
+    /// Evicts up to so many pages of a group by `evict`, which takes one of a shard where it can. Writes back what
+    /// is dirty for that.
+    pub(super) fn reclaim(
+        &self,
+        group: &Arc<GroupState>,
+        count: u64,
+        evict: impl Fn(&mut Table, usize) -> bool,
+    ) {
+        // A budget, fixed at the start: others may put pages in all the time.
+        let mut left = count.min(group.pages() as u64);
+        let mut shards: Vec<_> = self.shards.iter().collect();
+        let at = self.next_shard.fetch_add(1, Relaxed) % shards.len();
+        shards.rotate_left(at);
+        while left > 0 && !shards.is_empty() {
+            shards.retain(|shard| {
+                let evicted = {
+                    let mut table = shard.write();
+                    let Some(local) = table.known_local(group) else { return false };
+                    let one = |_: &u64| evict(&mut table, local);
+                    (0..left.min(BATCH as u64)).take_while(one).count() as u64
+                };
+                left -= evicted;
+                // What is dirty has to be written before it can go.
+                evicted > 0 || left > 0 && self.write_nominated(shard, Some(group)) > 0
+            });
+        }
+    }
+
+    /// What of a group there is to do in the background that may have to write.
     fn write_group(&self, group: &Arc<GroupState>) {
+        let excess = group.pages().saturating_sub(group.max());
+        self.reclaim(group, excess as u64, |table, local| table.evict_of(local, &self.habits));
         let nominated = self.shards.iter().map(|shard| self.write_nominated(shard, Some(group)));
         if nominated.sum::<usize>() > 0 {
             // They can go now.

@@ -140,6 +140,35 @@ fn what_is_read_ahead_for_readers_comes_before_hints() {
     });
 }
 
+#[test]
+fn what_a_group_has_beyond_a_smaller_max_goes() {
+    let jobs = ByHand::default();
+    let cache = PageCache::builder(PAGES * PAGE).background(jobs.clone()).build().unwrap();
+    let group = cache.group("tenant").build();
+    let disk = Disk::new(PAGES * PAGE);
+    let file = cache.open(disk.clone(), &group).unwrap();
+    file.read(0, &mut vec![0; 600 * PAGE]).unwrap();
+    // A disk that refuses keeps what is dirty.
+    disk.failing.writes.store(1, SeqCst);
+    file.write(0, &vec![7; 90 * PAGE]).unwrap();
+    group.set_max((20 * PAGE) as u64);
+    jobs.run();
+    assert!(group.usage() >= group.dirty() && group.dirty() > (80 * PAGE) as u64);
+    disk.failing.writes.store(0, SeqCst);
+    assert!(file.flush_all().is_err(), "of the write-back");
+    file.flush_all().unwrap();
+    file.write(0, &vec![7; 15 * PAGE]).unwrap();
+    group.set_max((10 * PAGE) as u64);
+    jobs.run();
+    assert!(group.usage() <= (10 * PAGE) as u64, "{}", group.usage());
+    let mut data = vec![0; 90 * PAGE];
+    file.read(0, &mut data).unwrap();
+    assert!(data.iter().all(|byte| *byte == 7));
+    // Larger: there is nothing to do.
+    group.set_max((500 * PAGE) as u64);
+    assert_eq!(jobs.run(), 0);
+}
+
 /// Says when it is written to.
 struct Told(Arc<Disk>, std::sync::Mutex<std::sync::mpsc::Sender<()>>);
 
