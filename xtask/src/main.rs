@@ -19,6 +19,7 @@ cargo xtask COMMAND
   test     everything: style, layers, lints, licences, docs, tests, models
   style    rustfmt, tidy (file headers, sizes, paths, words), examples of public items, the layer table
   lint     clippy and rustdoc, warnings denied
+  systems  what programs use, compiled for other processors and systems (scripts/setup --test installs what that takes)
   deny     licences and sources of all dependencies (needs cargo-deny)
   unit     all tests, with the clients and peers that are installed
   loom     the wake protocol and the biased lock in all interleavings of a few threads
@@ -32,9 +33,10 @@ cargo xtask COMMAND
 fn main() -> ExitCode {
     let command = env::args().nth(1).unwrap_or_default();
     let steps: &[Step] = match command.as_str() {
-        "test" => &[style, lint, deny, unit, loom, shuttle, miri],
+        "test" => &[style, lint, systems, deny, unit, loom, shuttle, miri],
         "style" => &[style],
         "lint" => &[lint],
+        "systems" => &[systems],
         "deny" => &[deny],
         "unit" => &[unit],
         "loom" => &[loom],
@@ -86,6 +88,24 @@ fn lint(root: &Path) -> anyhow::Result<()> {
     run(cargo(root)
         .args(["doc", "--workspace", "--no-deps", "--document-private-items"])
         .env("RUSTDOCFLAGS", "-D warnings"))
+}
+
+/// Nothing runs there: it compiles, without a warning.
+fn systems(root: &Path) -> anyhow::Result<()> {
+    let wanted = fs::read_to_string(root.join("scripts/other-systems"))?;
+    let mut list = Command::new("rustup");
+    let listed = list.args(["target", "list", "--installed"]).current_dir(root).output();
+    let installed = listed.map_or_else(|_| String::new(), |output| text(&output.stdout));
+    for target in wanted.lines() {
+        if !installed.lines().any(|line| line == target) {
+            println!("skipped: {target} is not installed (rustup target add {target})");
+            continue;
+        }
+        run(cargo(root)
+            .args(["check", "-p", "homing", "--all-features", "--target", target])
+            .env("RUSTFLAGS", "-D warnings"))?;
+    }
+    Ok(())
 }
 
 fn deny(root: &Path) -> anyhow::Result<()> {
