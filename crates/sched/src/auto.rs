@@ -168,9 +168,8 @@ impl Window {
 ///         Scope::Cache | Scope::CacheShard => (10_000, 100),
 ///         Scope::Smt | Scope::Cpu => (10_000, 9_000),
 ///     };
-///     let elapsed_ns = auto.window_ns();
-///     let mut window = Window { elapsed_ns, waited_ns, ..Window::default() };
-///     window.idle_ns = window.elapsed_ns; // one CPU was idle, the others were not
+///     let elapsed_ns = auto.window_ns(); // one CPU was idle, the others were not
+///     let mut window = Window { elapsed_ns, waited_ns, idle_ns: elapsed_ns, ..Window::default() };
 ///     window.taken[Reach::Home as usize] = Taken { items: auto.window_items(), ran_ns: auto.window_items() * ran_ns };
 ///     auto.note(&window);
 /// }
@@ -499,12 +498,9 @@ mod tests {
         used[scope.index()] as f64 / used.iter().sum::<u64>() as f64
     }
 
-    fn layout(grid: &str) -> Layout {
-        Layout::new(&Machine::from_grid(grid).unwrap()).unwrap()
-    }
-
     fn auto() -> Auto {
-        Auto::new(&layout("2x2x2x24x2"), Scope::CacheShard)
+        let layout = Layout::new(&Machine::from_grid("2x2x2x24x2").unwrap());
+        Auto::new(&layout.unwrap(), Scope::CacheShard)
     }
 
     /// From 0 to 1000, and looks drawn.
@@ -596,7 +592,8 @@ mod tests {
 
     #[test]
     fn a_machine_with_one_cpu_has_nothing_to_try() {
-        let mut auto = Auto::new(&layout("1x1x1"), Scope::System);
+        let layout = Layout::new(&Machine::from_grid("1x1x1").unwrap());
+        let mut auto = Auto::new(&layout.unwrap(), Scope::System);
         let used = drive(&mut auto, 100, |_, _| 10_000);
         assert!(share(&used, Scope::Cpu) >= 1.0);
     }
