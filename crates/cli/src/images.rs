@@ -60,6 +60,20 @@ impl Served {
     pub(crate) fn add(&mut self, image: &Path) {
         self.0.extend(identity(image).map(|identity| (identity, image.to_owned())));
     }
+
+    /// Warns of images whose names are not theirs any more: nothing has failed, and yet what clients have written
+    /// is not where it will be looked for.
+    pub(crate) fn warn_of_missing(&self) {
+        for (_, image) in
+            self.0.iter().filter(|(known, image)| identity(image).as_ref() != Some(known))
+        {
+            tracing::warn!(
+                "{} was removed, renamed or replaced while it was served: what was written is in the file that was \
+                 there before",
+                image.display()
+            );
+        }
+    }
 }
 
 fn identity(image: &Path) -> Option<FileIdentity> {

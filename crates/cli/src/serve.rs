@@ -267,8 +267,9 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
         // Nobody knows of it. It takes its socket away.
         handle.stop();
     }
-    report_flush(server.run())?;
-    announced
+    let flushed = report_flush(server.run());
+    served.warn_of_missing();
+    flushed.and(announced)
 }
 
 fn certificates(args: &ServeArgs) -> anyhow::Result<Option<Certificates>> {

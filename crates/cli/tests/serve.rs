@@ -79,6 +79,21 @@ fn an_orderly_end_removes_the_socket() {
 }
 
 #[test]
+fn an_image_that_is_gone_at_the_end_is_told() {
+    let scratch = Scratch::new();
+    let server = scratch.serve(&["disk.img", "--size", "1M"]);
+    fs::remove_file(scratch.path("disk.img")).unwrap();
+    assert_eq!(Client::new(server.socket()).flush(), OK);
+    let log = server.stop_and_tell();
+    assert!(log.contains("disk.img was removed"), "{log}");
+    // Where nothing is amiss nothing is said, nor of a volume that is thrown away.
+    for args in [&["disk.img", "--size", "1M"][..], &["away.img", "--size", "1M", "--ephemeral"]] {
+        let log = scratch.serve(args).stop_and_tell();
+        assert!(!log.contains("removed"), "{log}");
+    }
+}
+
+#[test]
 fn it_ends_also_where_its_socket_was_removed_and_leaves_a_successors_alone() {
     let scratch = Scratch::new();
     scratch.serve(&["disk.img", "--size", "1M"]).stop();

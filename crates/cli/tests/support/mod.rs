@@ -169,6 +169,18 @@ impl Server {
         self.stop_by(Signal::TERM);
     }
 
+    /// [`Self::stop`]; what it has written to stderr, all of it.
+    pub(crate) fn stop_and_tell(self) -> String {
+        let log = Arc::clone(&self.log);
+        self.stop();
+        // Whoever collects it has the other reference until the end of the file.
+        let began = Instant::now();
+        while Arc::strong_count(&log) > 1 && began.elapsed() < DEADLINE {
+            thread::sleep(Duration::from_millis(1));
+        }
+        log.lock().unwrap().clone()
+    }
+
     pub(crate) fn signal(&self, by: Signal) {
         signal(&self.child, by);
     }
