@@ -14,7 +14,7 @@ use homing_sched::{
 };
 use homing_topology::{Allowed, CpuId, CpuSet};
 
-use crate::affinity::{MOVED, Mask, may_leave, read_mask};
+use crate::affinity::{MOVED, Mask, NOWHERE, may_leave, read_mask};
 use crate::clock::now_ns;
 use crate::crew::Member;
 use crate::item::{drop_quietly, quietly};
@@ -485,12 +485,16 @@ impl Monitor<'_> {
     }
 
     /// Has workers pin themselves again whom somebody else let run elsewhere: whoever changed the masks of all threads,
-    /// also to what ours was, or of one. Not before they can see which CPUs are not to be used any more.
+    /// also to what ours was, or of one; and those that could not be pinned, as their CPU was offline. Not before
+    /// they can see which CPUs are not to be used any more.
     fn find_moved(&self) {
+        if !self.shared.settings.pinned {
+            return;
+        }
         for member in self.shared.crew.members() {
             let number = member.pinned_to.load(Ordering::Relaxed);
-            let pinned = number < MOVED;
-            if pinned && may_leave(member.kernel_tid.load(Ordering::Relaxed), number) {
+            let tid = member.kernel_tid.load(Ordering::Relaxed);
+            if number == NOWHERE || number != MOVED && may_leave(tid, number) {
                 let (order, on_failure) = (Ordering::Relaxed, Ordering::Relaxed);
                 // Else it has been placed anew meanwhile.
                 let _ = member.pinned_to.compare_exchange(number, MOVED, order, on_failure);
