@@ -92,6 +92,8 @@ pub(crate) fn open_or_make(
 ) -> anyhow::Result<Arc<dyn Block>> {
     let throw_away = args.ephemeral || args.try_it;
     if exists(image)? {
+        // It may not have been there when it was checked.
+        check_is_as_wanted(args, image, &luks::look_at(image)?)?;
         if luks::has_damaged_header(image)? {
             tracing::warn!(
                 "one of the two copies of the header of {image} is damaged, and the other one is used: stop the \

@@ -14,6 +14,7 @@ use crate::flushing::Waiting;
 use crate::item::{Awaited, Call, Cancelled, Context, Instance, Item, Node, SharedNode};
 use crate::local::{self, Nested};
 use crate::queueing::Origin;
+use crate::state::Mode;
 use crate::sync::{Mutex, lock};
 use crate::timers::{Fire, Timer, TimerKey};
 use crate::waits::Waits;
@@ -200,8 +201,8 @@ impl Work {
     /// while its workqueue drains.
     pub fn mod_delayed(&self, delay: Duration) -> bool {
         let mut timer = lock(&self.node.context.timer);
-        let workqueue = self.workqueue();
-        if workqueue.shared().ends_for_caller(workqueue.state().mode()) {
+        let (shared, mode) = (self.workqueue().shared(), self.workqueue().state().mode());
+        if mode.has(Mode::DESTROYED) || shared.ends_for_caller(mode) {
             // What is queued runs, and what is on a timer is cancelled as all others are.
             return false;
         }
@@ -210,31 +211,32 @@ impl Work {
             self.clear_timer(&mut timer);
         }
         let origin = if requeued.before.is_some() { Origin::GoesOn } else { Origin::New };
-        if delay.is_zero() {
+        let accepted = if delay.is_zero() {
             drop(timer);
-            self.put_as(requeued.instance, None, origin);
+            self.put_as(requeued.instance, None, origin)
         } else {
-            self.set_timer(&mut timer, requeued.instance, delay, None, origin);
+            let set = self.set_timer(&mut timer, requeued.instance, delay, None, origin);
             drop(timer);
-        }
+            set
+        };
         if requeued.before.is_some_and(|before| before.waiters) {
             self.node.context.wake();
         }
-        requeued.before.is_some()
+        accepted && requeued.before.is_some()
     }
 
-    /// Waits until what was queued before the call has ended: the last instance, and a run that is on
-    /// where that one is taken back. Whether there was anything to wait for. For an instance on a timer it waits as long as that takes: see
-    /// [`Work::flush_delayed`].
+    /// Waits until what was queued before the call has ended: a run that is on, and the last instance,
+    /// or until that one is taken back. Whether there was anything to wait for. For an instance on a timer
+    /// it waits as long as that takes: see [`Work::flush_delayed`].
     ///
     /// # Panics
     /// From the item itself, which would wait for itself; and as [`Workqueue::flush`] from an item
     /// of a `mem_reclaim` workqueue.
     pub fn flush(&self) -> bool {
         self.check_may_wait("flush");
-        let (run, last) = (self.node.pending.running(), self.node.pending.last());
-        last.into_iter().chain(run).for_each(|awaited| self.wait(awaited));
-        last.is_some()
+        let queued = self.node.pending.queued();
+        queued.into_iter().flatten().for_each(|awaited| self.wait(awaited));
+        queued != [None, None]
     }
 
     /// [`Work::flush`] as a future: dropping it loses nothing.
@@ -249,13 +251,13 @@ impl Work {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub async fn flushed(&self) -> bool {
-        let (run, last) = (self.node.pending.running(), self.node.pending.last());
-        for awaited in last.into_iter().chain(run) {
+        let queued = self.node.pending.queued();
+        for awaited in queued.into_iter().flatten() {
             while let Some(waiting) = self.begin_wait(awaited) {
                 waiting.await;
             }
         }
-        last.is_some()
+        queued != [None, None]
     }
 
     /// Queues it now if it waits for a timer, and then is [`Work::flush`]. Whether there was

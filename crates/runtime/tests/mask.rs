@@ -79,6 +79,7 @@ fn a_mask_that_shrinks_to_one_pod_and_grows_again_keeps_every_guarantee() {
             queue.flush();
         }
         set_mask(&all);
+        let began = Instant::now();
         while runtime.cpus() != all {
             assert!(began.elapsed() < Duration::from_secs(20), "CPUs did not come back");
             thread::sleep(Duration::from_millis(5));

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use homing_mglru::density::{Missed, Swappiness, Victim};
 
+use super::core::Core;
 use super::fill::Demand;
 use super::frame::{Flags, Key};
 use super::group::{Counters, GroupState};
@@ -79,7 +80,9 @@ impl Table {
             return Err(NoFrame::GroupFull);
         }
         self.claims.set(local, group.claim());
-        let room = self.free_count() > 0 || self.evict(Some(local), demand, habits);
+        // What the background keeps free it takes from all: hints would live off others by that.
+        let kept_free = if demand == Demand::Hint { Core::watermarks(self).1 } else { 0 };
+        let room = self.free_count() > kept_free || self.evict(Some(local), demand, habits);
         if let Some(frame) = room.then(|| self.take_free()).flatten() {
             if self.occupy(local, frame, key, flags) {
                 return Ok((local, frame));
@@ -152,6 +155,7 @@ impl Table {
         let kept = match demand {
             Demand::Read | Demand::Write => Claim::Protected,
             Demand::Ahead => Claim::OverMin,
+            Demand::Hint => Claim::OverLow,
         };
         let none = Donor { claim: Claim::Protected, worth: f32::INFINITY, local: 0 };
         let mut donors = Donors { all: [none; GROUPS_MAX + 1], count: 0 };
@@ -181,7 +185,7 @@ impl Table {
     }
 
     /// Frees a frame, for a group if it is for one. What nobody has asked for yet takes nothing of
-    /// others that is below their `low`. Returns whether it could.
+    /// others that is below their `low`, and a hint only what is above their `high`. Returns whether it could.
     pub(super) fn evict(
         &mut self,
         requester: Option<usize>,

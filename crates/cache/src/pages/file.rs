@@ -520,7 +520,8 @@ impl CachedFile {
 
     /// Says that the contents will be read soon: they are read in the background if frames can be
     /// had. What lies beyond the end is ignored. It is a hint: of what a group is said so at a time that is read
-    /// which comes first, up to a quarter of what the group may have.
+    /// which comes first, up to a quarter of what the group may have, and for it go pages of its own and those
+    /// that other groups have above their `high`.
     pub fn prefetch(&self, offset: u64, length: u64) {
         let (core, file) = self.parts();
         let length = length.min(file.size.saturating_sub(offset));

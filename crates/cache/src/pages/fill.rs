@@ -31,8 +31,16 @@ pub(super) enum Demand {
     Read,
     /// They are changed, so they have to be held.
     Write,
-    /// Nobody has asked for them yet.
+    /// Nobody has asked for them yet: a reader in order will.
     Ahead,
+    /// Nobody has asked for them yet: somebody says that somebody will.
+    Hint,
+}
+
+impl Demand {
+    fn is_ahead(self) -> bool {
+        matches!(self, Self::Ahead | Self::Hint)
+    }
 }
 
 /// What comes of the wish to read missing pages.
@@ -60,7 +68,7 @@ impl Core {
     ) -> Begun<'a> {
         let mut table = shard.write();
         // Under the lock under which closing drops the pages: none may come after that.
-        if demand == Demand::Ahead && file.is_closing() {
+        if demand.is_ahead() && file.is_closing() {
             return Begun::Full(NoFrame::ShardFull);
         }
         table.listen(&self.habits);
@@ -92,7 +100,7 @@ impl Core {
                 Err(_) if end > first => break,
                 Err(none) => return Begun::Full(none),
             }
-            if demand != Demand::Ahead {
+            if !demand.is_ahead() {
                 self.habits.used(table.hash(key), Some(file.group.number), false);
             }
             end = page + 1;
@@ -102,7 +110,7 @@ impl Core {
         let pages = first..end;
         let loading = Loading { core: self, shard, file, pages, frames, demand };
         self.ask_for(&needs);
-        if demand != Demand::Ahead {
+        if !demand.is_ahead() {
             Counters::add(&file.group.counters.misses, (end - first) as usize);
             self.passed(shard, (end - first) as u32);
         }

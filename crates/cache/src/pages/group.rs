@@ -309,7 +309,8 @@ impl Group {
     }
 
     /// Sets how many bytes it gets at most, even if there is room. If it has more at the time, these
-    /// go in the background: but for what is protected by `min_ttl_ms`, or cannot be written.
+    /// go in the background: but for what is protected by `min_ttl_ms`, or cannot be written, which goes as frames
+    /// are needed.
     pub fn set_max(&self, bytes: u64) {
         self.0.set(|limits| &limits.max, bytes);
         self.0.core.upgrade().into_iter().for_each(|core| core.hold_to_max(&self.0));

@@ -16,8 +16,7 @@ use crate::sync::lock;
 /// Ranges that wait to be read, of readers and of hints: who has more to say is not heard.
 const WANTED_MAX: usize = 64;
 /// What hints together want at a time is one in so many pages of what the group may have: more would push out
-/// what it has itself fetched, and the working sets of others. A hint may be of a whole disk, and costs its sender
-/// nothing.
+/// what it has itself fetched. A hint may be of a whole disk, and costs its sender nothing.
 const HINTS_SHARE: usize = 4;
 /// A hint is read so many pages at a time: readers' ranges come between.
 const SLICE: u64 = 4 * CHUNK;
@@ -34,6 +33,8 @@ pub(super) struct Wanted {
     /// For those who read in order: these come first.
     readers: VecDeque<Wish>,
     hints: VecDeque<Wish>,
+    /// The first hint is the rest of the one that the background is at.
+    is_rest: bool,
     /// What the background is at, and whether it is for a reader.
     now: Option<(Wish, bool)>,
 }
@@ -51,20 +52,22 @@ impl Wanted {
 
     fn next(&mut self) -> Option<(Wish, bool)> {
         let next = self.readers.pop_front().map(|wish| (wish, true));
+        self.is_rest = false;
         self.now = next.or_else(|| {
             let (file, pages) = self.hints.pop_front()?;
             let end = pages.end.min(pages.start + SLICE);
             if end < pages.end {
                 self.hints.push_front((file, end..pages.end));
+                self.is_rest = true;
             }
             Some(((file, pages.start..end), false))
         });
         self.now.clone()
     }
 
-    /// A slice could not be read: neither will be the rest.
-    fn give_up(&mut self, (file, slice): &Wish) {
-        if self.hints.front().is_some_and(|rest| (rest.0, rest.1.start) == (*file, slice.end)) {
+    /// What the background is at could not be read: neither will be the rest of it.
+    fn give_up(&mut self) {
+        if std::mem::take(&mut self.is_rest) {
             self.hints.pop_front();
         }
     }
@@ -130,9 +133,10 @@ impl Core {
         let on_its_way = |page| {
             let wanted = lock(&file.group.wanted);
             let covers = |(number, range): &Wish| *number == file.number && range.contains(&page);
-            if wanted.readers.iter().chain(&wanted.hints).any(covers) {
+            if wanted.readers.iter().any(covers) {
                 return Some(Waits(true));
             }
+            // What is hinted comes last: who is there before it has windows of his own.
             wanted.now.as_ref().is_some_and(|(now, _)| covers(now)).then_some(Waits(false))
         };
         let mut wants = false;
@@ -165,7 +169,7 @@ impl Core {
             let file = self.file(wish.0).filter(|file| std::ptr::eq(&raw const *file.group, group));
             let Some(file) = file else { continue };
             if let Err(stopped) = self.read_range_ahead(&file, wish.1.clone(), for_reader) {
-                lock(&group.wanted).give_up(&wish);
+                lock(&group.wanted).give_up();
                 file.streams.cut(&wish.1, matches!(stopped, Stopped::Failed));
             }
         }
@@ -177,6 +181,7 @@ impl Core {
         pages: Range<u64>,
         for_reader: bool,
     ) -> Result<(), Stopped> {
+        let demand = if for_reader { Demand::Ahead } else { Demand::Hint };
         let mut buffer = Vec::new();
         let mut page = pages.start;
         // The number may be another, shorter file's by now.
@@ -190,7 +195,7 @@ impl Core {
                 break;
             }
             let end = pages_end.min((page / CHUNK + 1) * CHUNK);
-            match self.begin(self.shard_of(file, page), file, page..end, Demand::Ahead) {
+            match self.begin(self.shard_of(file, page), file, page..end, demand) {
                 Begun::Full(_) => return Err(Stopped::Full),
                 Begun::Present | Begun::Wait(_) | Begun::Past(_) => page += 1,
                 Begun::Loading(loading) => {

@@ -4,9 +4,9 @@
 //! A shard below its low watermark of free frames is brought up to the high one. A group with more
 //! dirty pages than its target has them written back, until it is there; between target and trigger
 //! its writers write back a share of what they write, which grows to twice as much. Nobody sleeps. Where
-//! A group whose `max` is set to less than it has gives the rest. Where
 //! nothing can be written back, as on a full disk, what is written above the trigger goes past the cache: the
-//! writer gets the error, and the group no more of the memory.
+//! writer gets the error, and the group no more of the memory. What a group has beyond a `max` that was lowered goes
+//! by its job, which is asked for then, when it finds no frame for a page, and when it was flushed.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -134,8 +134,10 @@ impl Core {
 
     /// What of a group there is to do in the background that may have to write.
     fn write_group(&self, group: &Arc<GroupState>) {
-        let excess = group.pages().saturating_sub(group.max());
-        self.reclaim(group, excess as u64, |table, local| table.evict_of(local, &self.habits));
+        let excess = || group.pages().saturating_sub(group.max());
+        self.reclaim(group, excess() as u64, |table, local| {
+            excess() > 0 && table.evict_of(local, &self.habits)
+        });
         let nominated = self.shards.iter().map(|shard| self.write_nominated(shard, Some(group)));
         if nominated.sum::<usize>() > 0 {
             // They can go now.
@@ -242,8 +244,11 @@ impl Core {
 
     /// Tries to make a frame free, for a request that found none. Returns whether it did something.
     pub(super) fn make_room(&self, shard: &Shard, file: &FileState, none: NoFrame) -> bool {
-        if none == NoFrame::GroupFull && self.evict_elsewhere(&file.group) {
-            return true;
+        if none == NoFrame::GroupFull {
+            self.hold_to_max(&file.group);
+            if self.evict_elsewhere(&file.group) {
+                return true;
+            }
         }
         if none == NoFrame::ShardFull && shard.read().crowded {
             self.keep_bound(shard);

@@ -454,7 +454,7 @@ impl Table {
             Counters::add(&self.locals[local].group.counters.refaults, 1);
         }
         match demand {
-            Demand::Ahead => self.policy.insert_ahead(local, frame, shadow),
+            Demand::Ahead | Demand::Hint => self.policy.insert_ahead(local, frame, shadow),
             _ => self.policy.insert(local, frame, flags.has(Flags::DIRTY), shadow),
         }
         self.set_flags(local, frame, flags.without(Flags::OUT));

@@ -120,6 +120,70 @@ fn a_hint_takes_a_quarter_at_most_and_nothing_from_those_who_have_what_they_use(
     assert_eq!(cache.stats().total.read_ahead - read, 25);
 }
 
+/// Each is small enough, and there is no end of them.
+#[test]
+fn hints_one_after_another_push_out_what_is_their_own() {
+    let jobs = ByHand::default();
+    let (cache, _, file) = open(jobs.clone());
+    let tenant = cache.group("tenant").build();
+    let theirs = cache.open(Disk::new(PAGES / 2 * PAGE), &tenant).unwrap();
+    (0..9).for_each(|_| theirs.read(0, &mut vec![0; PAGES / 2 * PAGE]).unwrap());
+    let usage = tenant.usage();
+    for at in 0..80 {
+        file.prefetch(at * 100 * PAGE as u64, (100 * PAGE) as u64);
+        jobs.run();
+    }
+    for number in 0..20 {
+        let group = cache.group(format!("{number}")).build();
+        let other = cache.open(Disk::new(100 * PAGE), &group).unwrap();
+        other.prefetch(0, u64::MAX);
+        jobs.run();
+    }
+    assert!(tenant.usage() >= usage * 99 / 100, "{} of {usage}", tenant.usage());
+    // All that is free but for what is kept so, and then what was hinted before.
+    let stats = cache.stats();
+    assert!(stats.used >= stats.frames * 98 / 100, "{stats:?}");
+}
+
+/// Has a page that cannot be read.
+struct Bad(Arc<Disk>, u64);
+
+impl Backing for Bad {
+    fn size(&self) -> u64 {
+        self.0.size()
+    }
+
+    fn read(&self, offset: u64, data: &mut [u8]) -> std::io::Result<()> {
+        let is_bad = (offset..offset + data.len() as u64).contains(&(self.1 * PAGE as u64));
+        if is_bad { Err(std::io::Error::from_raw_os_error(5)) } else { self.0.read(offset, data) }
+    }
+
+    fn write(&self, offset: u64, data: &mut [u8]) -> std::io::Result<()> {
+        self.0.write(offset, data)
+    }
+
+    fn flush(&self) -> std::io::Result<()> {
+        self.0.flush()
+    }
+}
+
+#[test]
+fn what_cannot_be_read_of_one_hint_takes_no_other_with_it() {
+    let jobs = ByHand::default();
+    let cache = PageCache::builder(4 * PAGES * PAGE).background(jobs.clone()).build().unwrap();
+    let group = cache.group("all").build();
+    let file = cache.open(Arc::new(Bad(Disk::new(4 * PAGES * PAGE), 100)), &group).unwrap();
+    let pages = |count: u64| count * PAGE as u64;
+    file.prefetch(0, pages(128));
+    file.prefetch(pages(128), pages(1000));
+    jobs.run();
+    assert_eq!(cache.stats().total.read_ahead, 64 + 1000, "up to the chunk with the bad page");
+    // What is left of the hint itself is not tried.
+    file.prefetch(pages(64), pages(1500));
+    jobs.run();
+    assert_eq!(cache.stats().total.read_ahead, 64 + 1000);
+}
+
 #[test]
 fn what_is_read_ahead_for_readers_comes_before_hints() {
     let jobs = ByHand::default();

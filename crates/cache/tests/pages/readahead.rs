@@ -165,17 +165,22 @@ fn what_nobody_has_asked_for_takes_nothing_below_low() {
     // The background makes the few frames free that it keeps so.
     world.jobs.run();
     let pages = |group: &Group| group.usage() as usize / PAGE;
-    let prefetch = |page| {
-        let before = pages(&tenant);
-        world.file.prefetch((page * PAGE) as u64, (64 * PAGE) as u64);
-        world.jobs.run();
-        before - pages(&tenant)
+    let reads = |page: usize, hint: bool| {
+        let (before, read_ahead) = (pages(&tenant), world.cache.stats().total.read_ahead);
+        if hint {
+            world.file.prefetch((page * PAGE) as u64, (64 * PAGE) as u64);
+            world.jobs.run();
+        } else {
+            world.read(page..page + 64);
+        }
+        (before - pages(&tenant), world.cache.stats().total.read_ahead - read_ahead)
     };
-    prefetch(6000);
-    assert_eq!((prefetch(6500), prefetch(7000)), (0, 0));
+    assert_eq!((reads(5000, false).0, reads(6000, true).0, reads(7000, false).0), (0, 0, 0));
     // It is because of low.
     tenant.set_low(0);
-    assert!(prefetch(7500) >= 60);
+    assert!(reads(7300, false).0 >= 60);
+    // Hints take nothing of others all the same, and are read where what is their own can go.
+    assert_eq!(reads(7500, true), (0, 64));
 }
 
 #[test]

@@ -276,13 +276,11 @@ impl Pending {
         before.map(|before| depth(before) == 1).map_err(drop)
     }
 
-    /// What a flush has to wait for: the pending instance, else the one that runs.
-    pub(crate) fn last(&self) -> Option<Awaited> {
+    /// What a flush has to wait for: a run that is on, and the pending instance.
+    pub(crate) fn queued(&self) -> [Option<Awaited>; 2] {
         let state = self.0.load(SeqCst);
-        if state & PENDING != 0 {
-            return Some(Awaited::Instance(generation(state)));
-        }
-        (state & RUNNING != 0).then(|| Awaited::Run(run(state)))
+        let running = (state & RUNNING != 0).then(|| Awaited::Run(run(state)));
+        [running, (state & PENDING != 0).then(|| Awaited::Instance(generation(state)))]
     }
 
     /// Says that somebody waits, unless it is over already: then `false`.
@@ -386,14 +384,14 @@ mod tests {
     #[test]
     fn waiters_wait_for_what_there_was() {
         let pending = Pending::new();
-        assert_eq!(pending.last(), None);
+        assert_eq!(pending.queued(), [None, None]);
         queued(&pending);
-        let first = pending.last().unwrap();
+        let [None, Some(first)] = pending.queued() else { panic!("it is pending") };
         assert!(pending.wait(first));
         assert_eq!(pending.start(1, true), Start::Run);
         queued(&pending);
-        let second = pending.last().unwrap();
-        assert!(pending.end().waiters);
+        let [Some(run), Some(second)] = pending.queued() else { panic!("both are there") };
+        assert!(pending.wait(run) && pending.end().waiters);
         assert!(!pending.wait(first) && pending.wait(second));
         assert!(pending.cancel().unwrap().waiters);
         assert!(!pending.wait(second));

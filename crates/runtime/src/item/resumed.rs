@@ -68,11 +68,11 @@ unsafe fn run(header: NonNull<Header>, books: &dyn Books) -> Ran {
     // SAFETY: the item is ours, and we do not use it again.
     let runnable = unsafe { take(header) };
     books.started();
-    // Those that run on top of this one have taken theirs.
-    PANICKED.set(false);
+    // It may run on top of another one.
+    let beneath = PANICKED.take();
     let go_on = || local::with_budget(true, || runnable.map(Runnable::run));
     let result = catch_unwind(AssertUnwindSafe(go_on));
-    books.completed(PANICKED.take() || result.is_err());
+    books.completed(PANICKED.replace(beneath) || result.is_err());
     drop_quietly(result);
     Ran::Over
 }

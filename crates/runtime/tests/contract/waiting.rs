@@ -190,6 +190,18 @@ fn a_work_item_that_is_moved_while_its_workqueue_drains_is_not_lost() {
 }
 
 #[test]
+fn a_work_item_of_a_destroyed_workqueue_is_refused_whatever_it_is_asked() {
+    let runtime = on("1x1x1").build().unwrap();
+    let queue = runtime.workqueue("gone").build().unwrap();
+    let work = queue.work(|_| unreachable!("it was refused"));
+    assert!(work.queue_delayed(DAY));
+    queue.destroy();
+    for delay in [Duration::ZERO, MOMENT] {
+        assert!(!work.mod_delayed(delay) && !work.queue_delayed(delay) && !work.queue());
+    }
+}
+
+#[test]
 fn what_is_queued_when_the_runtime_ends_runs_though_somebody_would_move_it() {
     let runtime = on("1x1x1").build().unwrap();
     let queue = runtime.workqueue("ends").ordered().build().unwrap();
