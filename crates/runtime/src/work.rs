@@ -198,7 +198,7 @@ impl Work {
     /// Queues it when `delay` has passed from now, whatever it is at: pending on a timer, queued,
     /// running or idle. Whether it was pending; `false` also where it is disabled, or refused as
     /// [`Work::queue`] is, and nothing happens. What was pending had been accepted, and is not refused
-    /// while its workqueue drains.
+    /// while its workqueue drains. What is on a timer when the runtime ends is cancelled.
     pub fn mod_delayed(&self, delay: Duration) -> bool {
         let mut timer = lock(&self.node.context.timer);
         let (shared, mode) = (self.workqueue().shared(), self.workqueue().state().mode());
