@@ -44,7 +44,8 @@ pub enum Kind {
     All,
 }
 
-/// Makes files durable without blocking who asks. Cheap to clone; clones are the same engine.
+/// Makes files durable without blocking who asks. Cheap to clone; clones are the same engine. (Where the
+/// process can have no more descriptors a file cannot be kept for later: then whoever asks syncs it himself.)
 ///
 /// The syncs run on a workqueue of the runtime, `durable`. A file may be asked for through any of
 /// its descriptions; of each the error that the kernel has for it is heard, and kept for the file.

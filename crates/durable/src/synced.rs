@@ -101,6 +101,9 @@ impl fmt::Debug for Outcome {
 /// A sync that has begun. Await it, or [`wait`](Synced::wait). Dropping it loses nothing: the sync
 /// runs on, and a failure is kept for the file.
 ///
+/// Its waker is called by whoever goes on with the syncs of others: it must not wait for one, which executors' wakers
+/// never do. A function that waits is for [`Durable::fdatasync_and_then`](crate::Durable::fdatasync_and_then).
+///
 /// ```
 /// # let runtime = homing_runtime::Runtime::new()?;
 /// # let durable = homing_durable::Durable::new(&runtime)?;

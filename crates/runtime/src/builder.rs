@@ -208,6 +208,9 @@ impl Builder {
     /// Without it, and at moments when no worker sleeps, async-io's own thread drives the reactor, until the next
     /// event: of the wake-ups of 200 timers on two CPUs it had 6 to 105.
     ///
+    /// The reactor is the whole process's: a worker that drives it calls the wakers of others, too. Those of executors
+    /// take a moment; where some compute, or wait for this runtime, drive it elsewhere.
+    ///
     /// ```
     /// use std::time::Duration;
     ///

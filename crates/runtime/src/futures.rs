@@ -157,12 +157,12 @@ impl Drop for Entry {
     }
 }
 
-/// Starts a future on a workqueue.
+/// Starts a future on a workqueue. With it the address that [`is_polled_here`](item::is_polled_here) knows it by.
 pub(crate) fn spawn<F>(
     shared: &Arc<Shared>,
     workqueue: &Arc<WorkqueueState>,
     future: F,
-) -> Task<F::Output>
+) -> (Task<F::Output>, usize)
 where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
@@ -186,8 +186,9 @@ where
     let builder = async_task::Builder::new().metadata(Place::new(workqueue.tag()));
     let (runnable, task) = builder.spawn(move |_| whole, schedule);
     shared.futures.set_waker(place, runnable.waker());
+    let address = runnable.metadata().address();
     runnable.schedule();
-    task.fallible()
+    (task.fallible(), address)
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]

@@ -9,7 +9,7 @@ use std::time::Instant;
 use crate::clock::now_ns;
 use crate::futures::{Outcome, Task};
 use crate::help::Waits;
-use crate::item::{JoinError, Joined, drop_quietly, quietly};
+use crate::item::{JoinError, Joined, drop_quietly, is_polled_here, quietly};
 use crate::local::{self, Nested};
 use crate::state::Mode;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock, thread};
@@ -41,8 +41,8 @@ pub struct JoinHandle<T> {
 enum Of<T> {
     Closure(Joined<T>),
     /// `None`: aborted. The lock is never contended: it makes `abort` possible with `&self`. Beside
-    /// it the number of its workqueue, and who awaits it.
-    Future(Mutex<Option<Task<T>>>, u32, Option<Arc<Quiet>>),
+    /// it the number of its workqueue, who awaits it, and its address.
+    Future(Mutex<Option<Task<T>>>, u32, Option<Arc<Quiet>>, usize),
 }
 
 /// A waker of somebody else's that may panic: not on the worker's stack.
@@ -70,8 +70,8 @@ impl<T: Send> JoinHandle<T> {
         Self { of: Of::Closure(joined) }
     }
 
-    pub(crate) fn of_future(task: Task<T>, workqueue: u32) -> Self {
-        Self { of: Of::Future(Mutex::new(Some(task)), workqueue, None) }
+    pub(crate) fn of_future(task: Task<T>, workqueue: u32, address: usize) -> Self {
+        Self { of: Of::Future(Mutex::new(Some(task)), workqueue, None, address) }
     }
 
     /// Blocks until the item has run, and returns its result.
@@ -97,18 +97,17 @@ impl<T: Send> JoinHandle<T> {
     fn check_may_wait(&self) {
         let number = match &self.of {
             Of::Closure(joined) => joined.tag().workqueue(),
-            Of::Future(_, workqueue, _) => *workqueue,
+            Of::Future(_, workqueue, ..) => *workqueue,
         };
         if self.is_finished() || !local::runs_item_of(number) {
             return;
         }
-        if let Of::Closure(joined) = &self.of {
-            assert!(
-                !local::runs_item_in(joined.place()),
-                "an item waits for itself{}",
-                local::beneath_note()
-            );
-        }
+        let is_beneath = match &self.of {
+            Of::Closure(joined) => local::runs_item_in(joined.place()),
+            // While there is a handle no other one has this address.
+            Of::Future(.., address) => is_polled_here(*address),
+        };
+        assert!(!is_beneath, "an item waits for itself{}", local::beneath_note());
         let Some(local) = local::current() else { return };
         let workqueue = local.shared.workqueues.find(number);
         if let Some(workqueue) = workqueue.filter(|workqueue| workqueue.kinds.ordered) {
@@ -278,7 +277,7 @@ impl<T> Future for JoinHandle<T> {
         }
         match &mut self.of {
             Of::Closure(joined) => joined.poll(context.waker()),
-            Of::Future(task, _, awaited_by) => {
+            Of::Future(task, _, awaited_by, _) => {
                 let task = task.get_mut().unwrap_or_else(PoisonError::into_inner);
                 let Some(task) = task else { return Poll::Ready(Err(JoinError::Cancelled)) };
                 if local::is_own_waker(context.waker()) {

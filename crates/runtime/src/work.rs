@@ -250,14 +250,17 @@ impl Work {
     /// assert_eq!(logs.counters().completed, 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub async fn flushed(&self) -> bool {
+    pub fn flushed(&self) -> impl Future<Output = bool> + Send + '_ {
+        // As of the call, not of the first poll.
         let queued = self.node.pending.queued();
-        for awaited in queued.into_iter().flatten() {
-            while let Some(waiting) = self.begin_wait(awaited) {
-                waiting.await;
+        async move {
+            for awaited in queued.into_iter().flatten() {
+                while let Some(waiting) = self.begin_wait(awaited) {
+                    waiting.await;
+                }
             }
+            queued != [None, None]
         }
-        queued != [None, None]
     }
 
     /// Queues it now if it waits for a timer, and then is [`Work::flush`]. Whether there was

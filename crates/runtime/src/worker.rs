@@ -203,6 +203,8 @@ impl<'a> Worker<'a> {
             } else {
                 run_on_a_line(item, &*known.books)
             };
+            // The next item may have its place.
+            self.me.item.store(0, Ordering::Relaxed);
             items += 1;
             of_lap += 1;
             next = match ran {
@@ -231,6 +233,7 @@ impl<'a> Worker<'a> {
             }
         }
         self.settle(number, ended);
+        self.me.workqueue.store(0, Ordering::Relaxed);
         if self.shared.is_stopping_now() {
             // To where it is cancelled.
             self.shared.rescue(self.me, Some(self.cpu));
@@ -263,7 +266,10 @@ impl<'a> Worker<'a> {
         if colours != 0
             && let Some(state) = &self.books.of(self.shared, self.me, number).state
         {
+            // Who is woken is no part of the item, and may wait for others of its workqueue.
+            self.me.workqueue.store(0, Ordering::Relaxed);
             state.settle(colours);
+            self.me.workqueue.store(number, Ordering::Relaxed);
             self.me.unsettled.store(0, Ordering::Relaxed);
         }
     }

@@ -247,8 +247,8 @@ impl Workqueue {
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        let task = futures::spawn(&self.of.shared, &self.of.state, future);
-        JoinHandle::of_future(task, self.of.state.number)
+        let (task, address) = futures::spawn(&self.of.shared, &self.of.state, future);
+        JoinHandle::of_future(task, self.of.state.number, address)
     }
 
     /// Whether an item of about `item_ns` nanoseconds is worth queueing at present, or better run

@@ -9,7 +9,6 @@
 //! A flight is taken out of the shard's table before it lands: nobody joins what has landed.
 
 use std::any::Any;
-use std::panic::resume_unwind;
 use std::task::{Context, Poll, Waker};
 
 use crate::panics;
@@ -73,10 +72,9 @@ impl<V: Clone> Flight<V> {
         if threads {
             self.landed.notify_all();
         }
-        // One that panics keeps no other from being woken.
-        if let Some(panicked) = panics::each(wakers.into_iter().flatten(), Waker::wake) {
-            resume_unwind(panicked);
-        }
+        // One that panics keeps no other from being woken, and is no matter of whoever has loaded: he may be panicking
+        // himself.
+        std::mem::forget(panics::each(wakers.into_iter().flatten(), Waker::wake));
     }
 
     /// Waits until it has landed, on this thread.

@@ -67,25 +67,29 @@ impl Wake for Wakes {
 }
 
 #[test]
-fn a_waker_that_panics_keeps_no_other_from_being_woken() {
-    let cache: Cache<u32, u32> = Cache::new(10);
-    let wakes = [true, false].map(|panics| Arc::new(Wakes(panics, AtomicUsize::new(0))));
-    let never = std::future::pending::<Result<u32, ()>>;
-    let mut waiting = Vec::new();
-    let loaded = catch_unwind(AssertUnwindSafe(|| {
-        cache.get_or_insert_with(&1, || {
-            for waker in &wakes {
-                let mut future = Box::pin(cache.get_or_load_async(&1, never()));
-                let waker = Waker::from(Arc::clone(waker));
-                assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-                waiting.push(future);
-            }
-            7
-        })
-    }));
-    assert!(loaded.is_err(), "its panic is the loader's");
-    assert_eq!(wakes[1].1.load(SeqCst), 1);
-    assert_eq!(cache.get(&1), Some(7));
+fn a_waker_that_panics_is_no_matter_of_others_nor_of_the_loader() {
+    for loader_panics in [false, true] {
+        let cache: Cache<u32, u32> = Cache::new(10);
+        let wakes = [true, false].map(|panics| Arc::new(Wakes(panics, AtomicUsize::new(0))));
+        let never = std::future::pending::<Result<u32, ()>>;
+        let mut waiting = Vec::new();
+        let loaded = catch_unwind(AssertUnwindSafe(|| {
+            cache.get_or_insert_with(&1, || {
+                for waker in &wakes {
+                    let mut future = Box::pin(cache.get_or_load_async(&1, never()));
+                    let waker = Waker::from(Arc::clone(waker));
+                    assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+                    waiting.push(future);
+                }
+                // A second panic within this one would end the process.
+                assert!(!loader_panics, "a loader that panics");
+                7
+            })
+        }));
+        let value = (!loader_panics).then_some(7);
+        assert_eq!((loaded.ok(), cache.get(&1)), (value, value));
+        assert_eq!(wakes[1].1.load(SeqCst), 1);
+    }
 }
 
 // How many keys below 100 can still be hashed.

@@ -13,6 +13,7 @@
 
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::task::{Poll, Waker};
@@ -20,7 +21,7 @@ use std::task::{Poll, Waker};
 use super::header::{Books, Header, Item, Ran, Tag, VTable};
 use super::join_error::JoinError;
 use super::memory;
-use super::quiet::{drop_quietly, quietly};
+use super::quiet::quietly;
 use crate::sync::Ordering::{AcqRel, Acquire, Relaxed};
 
 /// The closure belongs to whoever set this bit.
@@ -239,10 +240,13 @@ unsafe fn release(
 /// # Safety
 /// Nobody else knows the item.
 unsafe fn free<F, T>(header: NonNull<Header>) {
-    // SAFETY: `joined` made this allocation with these types.
-    let cell = unsafe { memory::take(header.cast::<Cell<F, T>>()) };
-    // A result that nobody took may panic when it is dropped: on a worker that ends with it.
-    drop_quietly(cell);
+    let cell = header.cast::<Cell<F, T>>();
+    // A result that nobody took may panic when it is dropped: on a worker that ends with it. It may also make an item
+    // and wait for that, which must not have this one's place by then.
+    // SAFETY: `joined` made this allocation with these types, and what is in it is not used again.
+    quietly(|| unsafe { cell.drop_in_place() });
+    // SAFETY: as above; what is taken out is not initialized any more.
+    let _ = unsafe { memory::take(cell.cast::<MaybeUninit<Cell<F, T>>>()) };
 }
 
 /// The handle's side of an item.

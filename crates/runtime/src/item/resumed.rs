@@ -36,6 +36,11 @@ impl Place {
     pub(crate) fn new(tag: Tag) -> Self {
         Self { header: Header::new(&VTABLE, 0, tag), runnable: UnsafeCell::new(None) }
     }
+
+    /// What tells its future from all others that are there.
+    pub(crate) fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
 }
 
 /// The item that goes on with a future.
@@ -68,11 +73,15 @@ unsafe fn run(header: NonNull<Header>, books: &dyn Books) -> Ran {
     // SAFETY: the item is ours, and we do not use it again.
     let runnable = unsafe { take(header) };
     books.started();
+    let address = header.addr().get();
+    let _ = POLLED.try_with(|polled| polled.borrow_mut().push(address));
     // It may run on top of another one.
-    let beneath = PANICKED.take();
+    let swap = |now| PANICKED.try_with(|panicked| panicked.replace(now)).unwrap_or(false);
+    let beneath = swap(false);
     let go_on = || local::with_budget(true, || runnable.map(Runnable::run));
     let result = catch_unwind(AssertUnwindSafe(go_on));
-    books.completed(PANICKED.replace(beneath) || result.is_err());
+    let _ = POLLED.try_with(|polled| polled.borrow_mut().pop());
+    books.completed(swap(beneath) || result.is_err());
     drop_quietly(result);
     Ran::Over
 }
@@ -91,12 +100,22 @@ const DEPTH_MAX: u32 = 32;
 
 /// Whoever catches the panic of the future that this thread goes on with, for its handle, says so.
 pub(crate) fn note_panic() {
-    PANICKED.set(true);
+    let _ = PANICKED.try_with(|panicked| panicked.set(true));
+}
+
+/// Whether the future with this address is being gone on with on this thread's stack.
+pub(crate) fn is_polled_here(address: usize) -> bool {
+    POLLED.try_with(|polled| polled.borrow().contains(&address)).unwrap_or(false)
+}
+
+crate::sync::thread_local! {
+    /// The addresses of the futures that are being gone on with, each on top of the one before.
+    static POLLED: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    /// The future panicked that this thread goes on with.
+    static PANICKED: Cell<bool> = const { Cell::new(false) };
 }
 
 thread_local! {
-    /// The future panicked that this thread goes on with.
-    static PANICKED: Cell<bool> = const { Cell::new(false) };
     /// How many are being ended on this thread, each by the one before.
     static ENDING: Cell<u32> = const { Cell::new(0) };
     /// What is to be ended by the deepest of them.

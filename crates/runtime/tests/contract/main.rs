@@ -1,5 +1,6 @@
 //! What users of the kernel's workqueues rely on, each promise as a test of its name.
 
+mod between;
 mod ends;
 mod helpers;
 mod helping;

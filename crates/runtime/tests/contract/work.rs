@@ -179,6 +179,19 @@ fn flush_waits_for_a_run_that_is_on_also_where_the_instance_behind_it_is_taken_b
 }
 
 #[test]
+fn a_flush_as_a_future_is_of_what_was_queued_at_the_call() {
+    let runtime = on("1x1x1").build().unwrap();
+    let work = runtime.events().work(|_| ());
+    let mut context = Context::from_waker(Waker::noop());
+    let none = work.flushed();
+    assert!(work.queue_delayed(SOON * 100));
+    assert_eq!(Box::pin(none).as_mut().poll(&mut context), std::task::Poll::Ready(false));
+    let one = work.flushed();
+    assert!(work.cancel());
+    assert_eq!(Box::pin(one).as_mut().poll(&mut context), std::task::Poll::Ready(true));
+}
+
+#[test]
 fn cancel_sync_ends_an_item_that_queues_itself() {
     let runtime = Runtime::new().unwrap();
     for _ in 0..200 {

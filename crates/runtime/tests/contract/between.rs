@@ -1,0 +1,94 @@
+//! What runs between items, or when they are over, is none of them: wakers, and what results do when they are
+//! dropped. And what waits for itself is told.
+
+use std::sync::{Arc, Mutex, mpsc};
+use std::task::{Context, Wake, Waker};
+
+use homing_runtime::{JoinHandle, Runtime, Workqueue};
+
+use crate::helpers::{Door, SOON, on, panic_of};
+
+/// Does it when it is dropped, or woken, and says so.
+struct Calls<F: FnMut() + Send>(Mutex<F>, mpsc::SyncSender<()>);
+
+impl<F: FnMut() + Send> Calls<F> {
+    fn call(&self) {
+        (self.0.lock().unwrap())();
+        let _ = self.1.try_send(());
+    }
+}
+
+struct WhenDropped<F: FnMut() + Send>(Calls<F>);
+
+impl<F: FnMut() + Send> Drop for WhenDropped<F> {
+    fn drop(&mut self) {
+        self.0.call();
+    }
+}
+
+impl<F: FnMut() + Send> Wake for Calls<F> {
+    fn wake(self: Arc<Self>) {
+        self.call();
+    }
+}
+
+fn padded<const WORDS: usize>(queue: &Workqueue) -> usize {
+    let padding = [1_usize; WORDS];
+    queue.queue(move || padding.iter().sum()).join().unwrap()
+}
+
+#[test]
+fn a_result_that_nobody_takes_may_wait_for_others_as_it_goes() {
+    let runtime = Runtime::new().unwrap();
+    let queue = runtime.workqueue("dropped").build().unwrap();
+    for _ in 0..200 {
+        let (tell, told) = mpsc::sync_channel(1);
+        let inner = queue.clone();
+        // Items of all sizes, for one of them has the place that this one had.
+        let call = move || {
+            let sums = [padded::<0>(&inner), padded::<2>(&inner), padded::<4>(&inner)];
+            let more = [padded::<6>(&inner), padded::<8>(&inner), padded::<10>(&inner)];
+            assert_eq!((sums, more), ([0, 2, 4], [6, 8, 10]));
+        };
+        queue.queue(move || WhenDropped(Calls(Mutex::new(call), tell))).detach();
+        told.recv_timeout(SOON).expect("it has run to its end");
+    }
+}
+
+#[test]
+fn whoever_is_woken_may_queue_join_and_flush() {
+    let runtime = on("1x1x1").build().unwrap();
+    let queue = runtime.workqueue("flushed").build().unwrap();
+    for _ in 0..200 {
+        let (tell, told) = mpsc::sync_channel(1);
+        let (door, inner) = (Door::default(), queue.clone());
+        let at = door.clone();
+        queue.execute(move || at.pass());
+        let mut flushed = Box::pin(queue.flushed());
+        let call = move || {
+            assert_eq!(padded::<1>(&inner), 1);
+            inner.flush();
+        };
+        let waker = Waker::from(Arc::new(Calls(Mutex::new(call), tell)));
+        assert!(flushed.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        door.open();
+        told.recv_timeout(SOON).expect("it has run to its end");
+    }
+}
+
+#[test]
+fn a_future_that_joins_itself_is_told() {
+    let runtime = on("1x1x1").build().unwrap();
+    let (give, own) = mpsc::channel::<JoinHandle<()>>();
+    let (say, said) = mpsc::channel();
+    let handle = runtime.spawn(async move {
+        let own = own.recv().unwrap();
+        _ = say.send(panic_of(|| _ = own.join()));
+    });
+    give.send(handle).unwrap();
+    assert_eq!(said.recv_timeout(SOON).unwrap(), "an item waits for itself");
+    // Another one is not mistaken for it.
+    let events = runtime.events().clone();
+    let sum = runtime.spawn(async move { events.spawn(async { 1 }).join().unwrap() + 1 });
+    assert_eq!(sum.join().unwrap(), 2);
+}
