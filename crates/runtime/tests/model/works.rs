@@ -9,8 +9,8 @@ use crate::model::{Instance, ItemId, Model, Who, Work};
 pub(crate) enum Wait {
     Nothing,
     Items(BTreeSet<ItemId>),
-    Instance(usize, u32),
-    Run(usize, ItemId),
+    /// Of a work item, the run that is on and the instance that is pending.
+    Work(usize, Option<ItemId>, Option<u32>),
     /// No run of the work item, which is then enabled again or not.
     NoRun(usize, bool),
     Drained(usize),
@@ -44,8 +44,8 @@ impl Model {
 
     /// With a delay that never ends.
     pub(crate) fn queue_delayed(&mut self, work: usize) -> bool {
-        let Work { pending, disabled, .. } = &self.works[work];
-        let accepts = pending.is_none() && *disabled == 0;
+        let Work { pending, disabled, queue, .. } = &self.works[work];
+        let accepts = pending.is_none() && *disabled == 0 && self.queues[*queue].drains == 0;
         if accepts {
             self.instance(work, true);
         }
@@ -57,10 +57,11 @@ impl Model {
         if self.works[work].disabled > 0 {
             return false;
         }
-        let was_pending = self.works[work].is_pending();
+        let (was_pending, queue) = (self.works[work].is_pending(), self.works[work].queue);
         if at_once {
-            self.push_instance(work, 0, None);
-        } else {
+            // What was pending had been accepted.
+            self.push_instance(work, 0, was_pending.then_some(queue));
+        } else if was_pending || self.queues[queue].drains == 0 {
             self.instance(work, true);
         }
         was_pending
@@ -82,9 +83,10 @@ impl Model {
 
     pub(crate) fn flush_work(&self, work: usize) -> Wait {
         let Work { pending, running, .. } = &self.works[work];
-        let run = running.map(|run| Wait::Run(work, run));
-        let instance = pending.map(|pending| Wait::Instance(work, pending.generation));
-        instance.or(run).unwrap_or(Wait::Nothing)
+        if pending.is_none() && running.is_none() {
+            return Wait::Nothing;
+        }
+        Wait::Work(work, *running, pending.map(|pending| pending.generation))
     }
 
     pub(crate) fn flush(&mut self, queue: usize) -> Wait {
@@ -97,13 +99,14 @@ impl Model {
         match wait {
             Wait::Nothing => true,
             Wait::Items(items) => !items.iter().any(|item| self.items.contains_key(item)),
-            Wait::Instance(work, of) => {
+            Wait::Work(work, run, instance) => {
                 let Work { pending, running, .. } = &self.works[*work];
-                let pending = pending.is_some_and(|pending| pending.generation == *of);
-                let runs = |item: &ItemId| self.items[item].generation == *of;
+                let is_awaited = |of: u32| *instance == Some(of);
+                let pending = pending.is_some_and(|pending| is_awaited(pending.generation));
+                let runs =
+                    |item: &ItemId| *run == Some(*item) || is_awaited(self.items[item].generation);
                 !pending && !running.as_ref().is_some_and(runs)
             }
-            Wait::Run(work, run) => self.works[*work].running != Some(*run),
             Wait::NoRun(work, _) => self.works[*work].running.is_none(),
             Wait::Drained(queue) => self.in_flight(*queue).is_empty(),
             Wait::Frozen(queue) => self.queues[*queue].gate.as_ref().unwrap().active == 0,
