@@ -66,7 +66,7 @@ impl<F: Future> Future for Spawned<F> {
         #[cfg(feature = "tokio")]
         let _entered = this.entry.enter();
         // After a panic the future is not polled again: nothing half-changed is seen.
-        let polled = catch_unwind(AssertUnwindSafe(|| {
+        let poll = || {
             let future =
                 this.future.as_mut().as_pin_mut().expect("it is polled until it has ended");
             let polled = local::polling(context, |context| future.poll(context));
@@ -74,14 +74,11 @@ impl<F: Future> Future for Spawned<F> {
                 this.future.set(None);
             }
             polled
-        }));
-        match polled {
+        };
+        match item::polled(|| catch_unwind(AssertUnwindSafe(poll)), Result::is_err) {
             Ok(Poll::Pending) => Poll::Pending,
             Ok(Poll::Ready(output)) => Poll::Ready(Outcome(Some(Ok(output)))),
-            Err(panic) => {
-                item::note_panic();
-                Poll::Ready(Outcome(Some(Err(panic))))
-            }
+            Err(panic) => Poll::Ready(Outcome(Some(Err(panic)))),
         }
     }
 }

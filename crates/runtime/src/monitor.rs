@@ -326,11 +326,13 @@ impl Monitor<'_> {
     /// an item may run before it counts as CPU-intensive.
     fn is_in_the_way(&self, member: &Member, cpu: CpuId, now_ns: u64) -> bool {
         let number = member.workqueue.load(Ordering::Relaxed);
-        let Some(workqueue) = self.shared.workqueues.find(number) else { return false };
-        if workqueue.kinds.per_cpu {
+        // Between items, at a waker, it is of none.
+        let workqueue = self.shared.workqueues.find(number);
+        if workqueue.as_ref().is_some_and(|workqueue| workqueue.kinds.per_cpu) {
             return true;
         }
-        self.bound_items_wait(cpu, Some(workqueue.mode().pool()), now_ns, |_| false)
+        let pool = workqueue.map(|workqueue| workqueue.mode().pool());
+        self.bound_items_wait(cpu, pool, now_ns, |_| false)
     }
 
     /// Where no thread can be had, lets one that waits for an item run others: where nobody else can, and not at once. Where

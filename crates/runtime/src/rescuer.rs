@@ -168,6 +168,8 @@ fn run(shared: &Arc<Shared>, workqueue: &Arc<WorkqueueState>, member: &Arc<Membe
         member.running_since_ns.store(now_ns(), Ordering::Relaxed);
         let ran = item.run(&Rescued { workqueue, books: &books });
         member.running_since_ns.store(0, Ordering::Relaxed);
+        // The next item may have its place.
+        member.item.store(0, Ordering::Relaxed);
         let over = !matches!(ran, Ran::Kept(_));
         next = match ran {
             Ran::Over => None,

@@ -190,9 +190,10 @@ impl Work {
             return instance.is_some_and(|instance| self.put(instance, cpu));
         }
         let mut timer = lock(&self.node.context.timer);
-        let instance = self.node.pending.queue(true);
-        let set = |instance| self.set_timer(&mut timer, instance, delay, cpu, Origin::New);
-        instance.is_some_and(set)
+        let Some(instance) = self.node.pending.queue(true) else { return false };
+        let set = self.set_timer(&mut timer, instance, delay, cpu, Origin::New);
+        drop(timer);
+        self.wake_unless(set)
     }
 
     /// Queues it when `delay` has passed from now, whatever it is at: pending on a timer, queued,
@@ -217,7 +218,7 @@ impl Work {
         } else {
             let set = self.set_timer(&mut timer, requeued.instance, delay, None, origin);
             drop(timer);
-            set
+            self.wake_unless(set)
         };
         if requeued.before.is_some_and(|before| before.waiters) {
             self.node.context.wake();
@@ -425,6 +426,15 @@ impl Work {
         workqueue.shared().push(workqueue.state(), cpu, item, origin)
     }
 
+    /// Who waits for an instance that was refused is woken, by whoever has let go of the timer. Whether it was not.
+    fn wake_unless(&self, set: Result<(), Option<Cancelled>>) -> bool {
+        if let Err(Some(Cancelled { waiters: true, .. })) = set {
+            self.node.context.wake();
+        }
+        set.is_ok()
+    }
+
+    /// What is cancelled where it is refused: see [`Work::wake_unless`].
     fn set_timer(
         &self,
         place: &mut Option<TimerKey>,
@@ -432,7 +442,7 @@ impl Work {
         delay: Duration,
         cpu: Option<CpuId>,
         origin: Origin,
-    ) -> bool {
+    ) -> Result<(), Option<Cancelled>> {
         let (shared, workqueue) = (self.workqueue().shared(), self.workqueue().state());
         let at_ns = now_ns().saturating_add(nanoseconds(delay));
         self.clear_timer(place);
@@ -443,15 +453,11 @@ impl Work {
         let set = if refused { None } else { shared.timers.set(at_ns, timer).ok() };
         let Some(key) = set else {
             // The workqueue drains or has been destroyed, or the runtime ends.
-            let cancelled = self.node.pending.cancel_instance(instance.generation);
-            if cancelled.is_some_and(|cancelled| cancelled.waiters) {
-                self.node.context.wake();
-            }
-            return false;
+            return Err(self.node.pending.cancel_instance(instance.generation));
         };
         *place = Some(key);
         shared.monitor.timer_set(at_ns);
-        true
+        Ok(())
     }
 
     fn clear_timer(&self, place: &mut Option<TimerKey>) {

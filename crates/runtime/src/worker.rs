@@ -182,6 +182,8 @@ impl<'a> Worker<'a> {
         while let Some(item) = next.take() {
             let (tag, slot) = (item.tag(), item.slot());
             if tag.workqueue() != number {
+                // Who is woken must not wait for what we have in hand.
+                self.me.workqueue.store(tag.workqueue(), Ordering::Relaxed);
                 self.settle(number, std::mem::take(&mut ended));
                 if of_lap > 0 {
                     let lap_ns = laps.lap(&self.me.away, std::mem::take(&mut of_lap), false);
@@ -189,7 +191,6 @@ impl<'a> Worker<'a> {
                     cpu_ns += lap_ns;
                 }
                 number = tag.workqueue();
-                self.me.workqueue.store(number, Ordering::Relaxed);
             }
             let known = self.books.of(self.shared, self.me, number);
             known.books.taken(reach, std::mem::take(&mut woken));
@@ -225,15 +226,19 @@ impl<'a> Worker<'a> {
             }
             next = next.or_else(|| self.next_in_hand());
             // If the next one blocks, who waits for this one must not.
-            if next.is_some() && !self.shared.dispatch.slot(self.cpu).is_owned_by(self.me.id) {
-                // The monitor does not look at us any more.
+            if let Some(next) = &next
+                && !self.shared.dispatch.slot(self.cpu).is_owned_by(self.me.id)
+            {
+                // The monitor does not look at us any more. As above.
+                self.me.workqueue.store(next.tag().workqueue(), Ordering::Relaxed);
                 self.settle(number, std::mem::take(&mut ended));
             } else if next.is_some() {
                 self.me.unsettled.store(number, Ordering::Relaxed);
             }
         }
-        self.settle(number, ended);
+        // Who is woken is no part of the item, and may wait for others of its workqueue.
         self.me.workqueue.store(0, Ordering::Relaxed);
+        self.settle(number, ended);
         if self.shared.is_stopping_now() {
             // To where it is cancelled.
             self.shared.rescue(self.me, Some(self.cpu));
@@ -266,10 +271,7 @@ impl<'a> Worker<'a> {
         if colours != 0
             && let Some(state) = &self.books.of(self.shared, self.me, number).state
         {
-            // Who is woken is no part of the item, and may wait for others of its workqueue.
-            self.me.workqueue.store(0, Ordering::Relaxed);
             state.settle(colours);
-            self.me.workqueue.store(number, Ordering::Relaxed);
             self.me.unsettled.store(0, Ordering::Relaxed);
         }
     }

@@ -465,7 +465,9 @@ impl CachedFile {
     pub fn flush(&self, offset: u64, length: u64) -> Result<(), FileError> {
         let (core, file) = self.parts();
         Core::check_range(file, offset, length)?;
-        core.flush(file, &core.pages_of(offset, length))
+        // What was dirty, or being written, may go now.
+        let flushed = core.flush(file, &core.pages_of(offset, length));
+        flushed.inspect(|()| core.hold_to_max(&file.group))
     }
 
     /// Does of [`flush_all`](Self::flush_all) all but the last step: the backing is not flushed. For
@@ -496,7 +498,8 @@ impl CachedFile {
     /// ```
     pub fn begin_flush(&self) -> Result<(), FileError> {
         let (core, file) = self.parts();
-        Core::with_earlier(file, core.write_range(file, &core.pages_of(0, file.size)))
+        let written = core.write_range(file, &core.pages_of(0, file.size));
+        Core::with_earlier(file, written.inspect(|()| core.hold_to_max(&file.group)))
     }
 
     /// Makes durable whatever writes that have returned have written. Errors are those of

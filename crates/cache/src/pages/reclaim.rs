@@ -6,7 +6,7 @@
 //! its writers write back a share of what they write, which grows to twice as much. Nobody sleeps. Where
 //! nothing can be written back, as on a full disk, what is written above the trigger goes past the cache: the
 //! writer gets the error, and the group no more of the memory. What a group has beyond a `max` that was lowered goes
-//! by its job, which is asked for then, when it finds no frame for a page, and when it was flushed.
+//! by its job, which is asked for then and when somebody has flushed some of it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -244,11 +244,8 @@ impl Core {
 
     /// Tries to make a frame free, for a request that found none. Returns whether it did something.
     pub(super) fn make_room(&self, shard: &Shard, file: &FileState, none: NoFrame) -> bool {
-        if none == NoFrame::GroupFull {
-            self.hold_to_max(&file.group);
-            if self.evict_elsewhere(&file.group) {
-                return true;
-            }
+        if none == NoFrame::GroupFull && self.evict_elsewhere(&file.group) {
+            return true;
         }
         if none == NoFrame::ShardFull && shard.read().crowded {
             self.keep_bound(shard);

@@ -239,10 +239,6 @@ impl Core {
     /// since the last flush, too, is one of this.
     pub(super) fn flush(&self, file: &FileState, pages: &Range<u64>) -> Result<(), FileError> {
         let written = self.write_range(file, pages);
-        if written.is_ok() {
-            // What was dirty, or being written, may go now.
-            self.hold_to_max(&file.group);
-        }
         let flushed = file.backing.flush().map_err(FileError::Flush);
         Self::with_earlier(file, written).and(flushed)
     }

@@ -233,6 +233,25 @@ fn what_a_group_has_beyond_a_smaller_max_goes() {
     assert_eq!(jobs.run(), 0);
 }
 
+#[test]
+fn a_file_that_cannot_be_closed_keeps_no_job_busy_beside_a_full_disk() {
+    let jobs = ByHand::default();
+    let cache = PageCache::builder(PAGES * PAGE).background(jobs.clone()).build().unwrap();
+    let group = cache.group("tenant").build();
+    let [full, bad] = [(); 2].map(|()| Disk::new(PAGES * PAGE));
+    let file = cache.open(full.clone(), &group).unwrap();
+    let dropped = cache.open(bad.clone(), &group).unwrap();
+    full.failing.writes.store(1, SeqCst);
+    bad.failing.flushes.store(1, SeqCst);
+    file.write(0, &vec![7; 32 * PAGE]).unwrap();
+    dropped.write(0, &[7; PAGE]).unwrap();
+    drop(dropped);
+    group.set_max((4 * PAGE) as u64);
+    let (done, is_done) = channel();
+    std::thread::spawn(move || done.send(jobs.run()));
+    is_done.recv_timeout(Duration::from_secs(60)).expect("an end of what there is to do");
+}
+
 /// Says when it is written to.
 struct Told(Arc<Disk>, std::sync::Mutex<std::sync::mpsc::Sender<()>>);
 

@@ -37,5 +37,5 @@ pub(crate) use pending::{Awaited, Cancelled, Instance, Pending};
 pub(crate) use quiet::drop_quietly;
 pub use quiet::quietly;
 #[cfg(not(loom))]
-pub(crate) use resumed::{Place, Runnable, is_polled_here, note_panic, resumed};
+pub(crate) use resumed::{Place, Runnable, is_polled_here, polled, resumed};
 pub(crate) use work::{Call, Context, Node, SharedNode};

@@ -73,15 +73,13 @@ unsafe fn run(header: NonNull<Header>, books: &dyn Books) -> Ran {
     // SAFETY: the item is ours, and we do not use it again.
     let runnable = unsafe { take(header) };
     books.started();
-    let address = header.addr().get();
-    let _ = POLLED.try_with(|polled| polled.borrow_mut().push(address));
     // It may run on top of another one.
-    let swap = |now| PANICKED.try_with(|panicked| panicked.replace(now)).unwrap_or(false);
-    let beneath = swap(false);
+    let swap = |now| AT_HAND.try_with(|at_hand| at_hand.replace(now)).unwrap_or_default();
+    let beneath = swap((header.addr().get(), false));
     let go_on = || local::with_budget(true, || runnable.map(Runnable::run));
     let result = catch_unwind(AssertUnwindSafe(go_on));
-    let _ = POLLED.try_with(|polled| polled.borrow_mut().pop());
-    books.completed(swap(beneath) || result.is_err());
+    let (_, panicked) = swap(beneath);
+    books.completed(panicked || result.is_err());
     drop_quietly(result);
     Ran::Over
 }
@@ -98,21 +96,27 @@ unsafe fn cancel(header: NonNull<Header>) -> bool {
 /// rest one after the other.
 const DEPTH_MAX: u32 = 32;
 
-/// Whoever catches the panic of the future that this thread goes on with, for its handle, says so.
-pub(crate) fn note_panic() {
-    let _ = PANICKED.try_with(|panicked| panicked.set(true));
+/// Polls the future that this thread goes on with. `poll` catches its panic, for its handle, and tells of it. Whoever
+/// is woken after that may have a new future at its address.
+pub(crate) fn polled<T>(poll: impl FnOnce() -> T, panicked: impl FnOnce(&T) -> bool) -> T {
+    let at_hand = AT_HAND.try_with(Cell::get).unwrap_or_default();
+    let _ = POLLED.try_with(|polled| polled.borrow_mut().push(at_hand.0));
+    let polled = poll();
+    let _ = POLLED.try_with(|polled| polled.borrow_mut().pop());
+    let _ = AT_HAND.try_with(|at| at.set((at_hand.0, panicked(&polled))));
+    polled
 }
 
-/// Whether the future with this address is being gone on with on this thread's stack.
+/// Whether the future with this address is being polled on this thread's stack.
 pub(crate) fn is_polled_here(address: usize) -> bool {
     POLLED.try_with(|polled| polled.borrow().contains(&address)).unwrap_or(false)
 }
 
 crate::sync::thread_local! {
-    /// The addresses of the futures that are being gone on with, each on top of the one before.
+    /// The addresses of the futures that are being polled, each on top of the one before.
     static POLLED: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
-    /// The future panicked that this thread goes on with.
-    static PANICKED: Cell<bool> = const { Cell::new(false) };
+    /// The address of the future that this thread goes on with, and whether it has panicked.
+    static AT_HAND: Cell<(usize, bool)> = const { Cell::new((0, false)) };
 }
 
 thread_local! {

@@ -76,6 +76,26 @@ fn whoever_is_woken_may_queue_join_and_flush() {
     }
 }
 
+/// The new one may have the place of the one that has just ended.
+#[test]
+fn whoever_a_future_wakes_at_its_end_may_join_another_one() {
+    let runtime = Runtime::new().unwrap();
+    let queue = runtime.workqueue("futures").build().unwrap();
+    for _ in 0..200 {
+        let (tell, told) = mpsc::sync_channel(1);
+        let (go, wait) = mpsc::channel::<()>();
+        let inner = queue.clone();
+        let call = move || assert_eq!(inner.spawn(async { 1 }).join().unwrap(), 1);
+        let waker = Waker::from(Arc::new(Calls(Mutex::new(call), tell)));
+        let mut first = queue.spawn(async move { wait.recv().map_or(0, |()| 1) });
+        let first = std::pin::Pin::new(&mut first);
+        if first.poll(&mut Context::from_waker(&waker)).is_pending() {
+            go.send(()).unwrap();
+            told.recv_timeout(SOON).expect("it has run to its end");
+        }
+    }
+}
+
 #[test]
 fn a_future_that_joins_itself_is_told() {
     let runtime = on("1x1x1").build().unwrap();
