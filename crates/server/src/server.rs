@@ -216,13 +216,16 @@ impl Server {
     /// # Errors
     /// The names of exports whose last flush failed, with the reason.
     pub fn run(self) -> Result<(), Vec<(String, homing_volume::BlockError)>> {
-        while !self.shared.draining.load(Ordering::Acquire) {
-            match self.listener.accept() {
-                Ok(stream) if !self.shared.draining.load(Ordering::Acquire) => self.admit(stream),
-                Ok(_) => {}
-                Err(_) if self.shared.draining.load(Ordering::Acquire) => {}
+        loop {
+            let accepted = self.listener.accept();
+            let draining = self.shared.draining.load(Ordering::Acquire);
+            match accepted {
+                // Until there is none: who had connected would wait for as long as a handle keeps the listener open.
+                Ok(_) if draining => {}
+                Ok(stream) => self.admit(stream),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(_) if draining => break,
                 Err(error) => {
                     // Out of files or memory: what is connected goes on, and may free some.
                     static FAILURES: RateLimit = RateLimit::new();

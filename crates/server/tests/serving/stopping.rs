@@ -1,7 +1,8 @@
 //! A server that is told to stop finishes what has begun, and one disk keeps no other from that.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
@@ -223,4 +224,24 @@ fn an_idle_client_over_tcp_is_let_go_at_once() {
         wait_until("the end", || served.has_ended.load(Ordering::Acquire));
         assert!(began.elapsed() < Duration::from_millis(900), "{:?}", began.elapsed());
     });
+}
+
+/// Whoever has a handle keeps the listener open.
+#[test]
+fn who_had_connected_and_was_not_accepted_is_hung_up_on() {
+    for _ in 0..20 {
+        let device = Hangs::new(false);
+        let (_folder, endpoint) = socket();
+        serve(&endpoint, &[("disk", &device)], &ServerOptions::default(), |served| {
+            let Endpoint::Unix(path) = &endpoint else { unreachable!() };
+            let clients: Vec<_> = (0..64).map(|_| UnixStream::connect(path).unwrap()).collect();
+            served.handle.stop();
+            for mut client in clients {
+                client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+                let end = client.read_to_end(&mut Vec::new());
+                let waits = |error: &std::io::Error| error.kind() == ErrorKind::WouldBlock;
+                assert!(!end.as_ref().is_err_and(waits), "{end:?}");
+            }
+        });
+    }
 }
