@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use homing_cache::pages::{Background, Backing, CachedFile, Job, PageCache};
+use homing_cache::pages::{Background, Backing, CachedFile, Group, Job, PageCache};
 
 use crate::disk::{ByHand, Disk};
 
@@ -96,14 +96,20 @@ fn what_is_wanted_soon_is_read_in_the_background() {
     assert!(file.read((300 * PAGE) as u64, &mut [0; 1]).is_err());
 }
 
+/// Has used half of the cache again and again.
+fn tenant_of_half(cache: &PageCache) -> (Group, CachedFile) {
+    let tenant = cache.group("tenant").build();
+    let theirs = cache.open(Disk::new(PAGES / 2 * PAGE), &tenant).unwrap();
+    (0..9).for_each(|_| theirs.read(0, &mut vec![0; PAGES / 2 * PAGE]).unwrap());
+    (tenant, theirs)
+}
+
 /// A client may say so of a whole disk in one request.
 #[test]
 fn a_hint_takes_a_quarter_at_most_and_nothing_from_those_who_have_what_they_use() {
     let jobs = ByHand::default();
     let (cache, _, file) = open(jobs.clone());
-    let tenant = cache.group("tenant").build();
-    let theirs = cache.open(Disk::new(PAGES / 2 * PAGE), &tenant).unwrap();
-    (0..9).for_each(|_| theirs.read(0, &mut vec![0; PAGES / 2 * PAGE]).unwrap());
+    let (tenant, _theirs) = tenant_of_half(&cache);
     let usage = tenant.usage();
     for _ in 0..100 {
         file.prefetch(0, u64::MAX);
@@ -125,9 +131,7 @@ fn a_hint_takes_a_quarter_at_most_and_nothing_from_those_who_have_what_they_use(
 fn hints_one_after_another_push_out_what_is_their_own() {
     let jobs = ByHand::default();
     let (cache, _, file) = open(jobs.clone());
-    let tenant = cache.group("tenant").build();
-    let theirs = cache.open(Disk::new(PAGES / 2 * PAGE), &tenant).unwrap();
-    (0..9).for_each(|_| theirs.read(0, &mut vec![0; PAGES / 2 * PAGE]).unwrap());
+    let (tenant, _theirs) = tenant_of_half(&cache);
     let usage = tenant.usage();
     for at in 0..80 {
         file.prefetch(at * 100 * PAGE as u64, (100 * PAGE) as u64);
