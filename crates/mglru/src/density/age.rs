@@ -32,16 +32,15 @@ pub(super) const fn width(bucket: usize) -> u32 {
 /// The bucket in which a list of this one is after the epochs that follow `from`, up to `to`: it joins the next one when
 /// the width of its own divides an epoch.
 pub(super) fn bucket_after(mut bucket: usize, from: u32, to: u32) -> usize {
-    let mut epoch = from;
+    let mut epoch = u64::from(from);
     while bucket < BUCKETS - 1 {
-        let width = width(bucket);
-        // The next multiple; beyond all numbers it does not come.
-        let next = (epoch / width).checked_add(1).and_then(|next| next.checked_mul(width));
-        let Some(next) = next else { break };
-        if next > to {
+        let width = u64::from(width(bucket));
+        // The next multiple, of a power of two.
+        epoch = (epoch | (width - 1)) + 1;
+        if epoch > to.into() {
             break;
         }
-        (bucket, epoch) = (bucket + 1, next);
+        bucket += 1;
     }
     bucket
 }

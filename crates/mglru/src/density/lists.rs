@@ -106,10 +106,11 @@ impl Victim {
     }
 }
 
-/// The buckets whose lists join the next ones as this epoch begins, a bit for each: those whose width divides it.
-pub(super) fn due(epoch: u32) -> u32 {
+/// The buckets whose lists join older ones in the epochs that follow `from`, up to `to`, a bit for each: those of whose
+/// width a multiple is passed.
+pub(super) fn due(from: u32, to: u32) -> u32 {
     // They are powers of two: four buckets have 1, and then two have each.
-    let count = 2 * epoch.trailing_zeros() + 4;
+    let count = (from ^ to).checked_ilog2().map_or(0, |highest| 2 * highest + 4);
     (1 << count.min(BUCKETS as u32 - 1)) - 1
 }
 
@@ -393,12 +394,7 @@ impl Lists {
     #[inline]
     pub(super) fn catch_up(&mut self, links: &mut Links, epoch: u32, lesson: u32) {
         if self.epoch != epoch {
-            if self.epoch + 1 == epoch {
-                self.tick(links, due(epoch));
-            } else {
-                self.pass(links, epoch);
-            }
-            self.epoch = epoch;
+            self.pass(links, epoch);
         }
         if self.lesson != lesson {
             self.lesson = lesson;
@@ -411,52 +407,36 @@ impl Lists {
         self.epoch = self.epoch.saturating_sub(super::ERA);
     }
 
-    /// Lets many epochs pass.
+    /// Lets the epochs pass up to this one.
     fn pass(&mut self, links: &mut Links, epoch: u32) {
-        for row in 0..self.held.len() {
-            let (mut left, mut moved) = (self.held[row], false);
-            // The oldest first: what is younger comes behind it.
-            while let Some(bucket) = left.checked_ilog2() {
-                left ^= 1 << bucket;
-                let after = bucket_after(bucket as usize, self.epoch, epoch);
-                if after != bucket as usize {
-                    self.join(links, row, bucket as usize, after);
-                    moved = true;
-                }
-            }
-            if moved {
-                self.find_least(row);
-            }
-        }
-        self.victim = None;
-    }
-
-    /// Lets an epoch pass, in which the lists of these buckets are [`due`].
-    fn tick(&mut self, links: &mut Links, due: u32) {
+        let due = due(self.epoch, epoch);
         // Few rows have any that young: they are looked for by some at a time.
         for some in (0..self.held.len()).step_by(LANES) {
             let rows = some..self.held.len().min(some + LANES);
             if self.held[rows.clone()].iter().fold(0, |all, held| all | held) & due != 0 {
-                rows.for_each(|row| self.age(links, row, due));
+                rows.for_each(|row| self.age(links, row, due, epoch));
             }
         }
+        self.epoch = epoch;
         self.victim = None;
     }
 
-    /// Lets the lists of these buckets of a row join the next ones.
-    fn age(&mut self, links: &mut Links, row: usize, due: u32) {
+    /// Lets the lists of these buckets of a row, that are [`due`], join those that they are of in this epoch.
+    fn age(&mut self, links: &mut Links, row: usize, due: u32, epoch: u32) {
         let moved = self.held[row] & due;
-        let mut moving = moved;
+        let (mut moving, mut filled) = (moved, 0);
         // The oldest first: each has to be gone before the next one comes.
         while let Some(bucket) = moving.checked_ilog2() {
             moving ^= 1 << bucket;
-            self.join(links, row, bucket as usize, bucket as usize + 1);
+            let after = bucket_after(bucket as usize, self.epoch, epoch);
+            self.join(links, row, bucket as usize, after);
+            filled |= 1 << after;
         }
         if moved >> self.heads[row].bucket & 1 == 1 {
             self.find_least(row);
         } else {
-            for bucket in ones(moved as u64) {
-                self.offer(row, bucket + 1);
+            for bucket in ones(filled) {
+                self.offer(row, bucket);
             }
         }
     }
