@@ -198,7 +198,9 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
         volumes::check(args, image)?;
         there.add(image);
     }
-    for image in &images {
+    // Those first that are there: they may be in use, or have another passphrase.
+    let (old, new): (Vec<_>, _) = images.iter().partition(|image| image.symlink_metadata().is_ok());
+    for image in old.into_iter().chain(new) {
         served.check(image)?;
         let device = volumes::open_or_make(args, image, key.as_ref(), cache.as_ref())?;
         served.add(image);
@@ -206,6 +208,8 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
         let (name, read_only) = (export_name(image), args.read_only);
         exports.push(ServedExport { name, description, read_only, device });
     }
+    // In the order that was asked for: the first one is what clients get that name none.
+    exports.sort_by_key(|export| names.iter().position(|name| *name == export.name));
 
     drop(key);
     // Until here a signal ends us at once where volumes stay: no container is half made, and none has been written to.

@@ -9,6 +9,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use homing_volume::luks::{self, Access, Container, FormatOptions, Kdf};
 use homing_volume::{Block, SectorSize};
+use rustix::fs::Access as FolderAccess;
 
 use crate::cache::Cache;
 use crate::images::export_name;
@@ -184,9 +185,15 @@ fn check_place(image: &Path) -> anyhow::Result<()> {
     }
     let folder = image.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));
-    match fs::metadata(folder) {
-        Ok(found) if found.is_dir() => Ok(()),
-        Ok(_) => bail!("{} cannot be made: {} is no folder", image.display(), folder.display()),
+    let takes_files = fs::metadata(folder).and_then(|found| {
+        if found.is_dir() {
+            rustix::fs::access(folder, FolderAccess::WRITE_OK | FolderAccess::EXEC_OK)?;
+        }
+        Ok(found.is_dir())
+    });
+    match takes_files {
+        Ok(true) => Ok(()),
+        Ok(false) => bail!("{} cannot be made: {} is no folder", image.display(), folder.display()),
         Err(error) => Err(error)
             .with_context(|| format!("{} cannot be made in {}", image.display(), folder.display())),
     }

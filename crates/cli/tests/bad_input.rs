@@ -120,6 +120,12 @@ fn where_one_of_several_images_is_refused_none_is_made() {
     fs::hard_link(scratch.path("disk.img"), scratch.path("again.img")).unwrap();
     let twice = ["new.img", "disk.img", "again.img", "--size", "8M"];
     refused(&scratch, &twice, &["disk.img", "again.img"]);
+    let both = ["new.img", "disk.img", "--size", "8M"];
+    let server = scratch.serve(&["disk.img", "--socket", "elsewhere"]);
+    refused(&scratch, &both, &["disk.img", "in use"]);
+    server.stop();
+    fs::write(scratch.path("key"), "another").unwrap();
+    refused(&scratch, &both, &["disk.img", "passphrase"]);
     assert!(!scratch.path("new.img").exists());
 }
 
@@ -409,6 +415,9 @@ fn files_that_may_not_be_opened_or_made_are_named() {
     let args = ["locked/disk.img", "--size", "8M", "--socket", "socket"];
     let Some(mut command) = unprivileged(&scratch, &args) else { return };
     refused_command(&scratch, &mut command, &["locked"]);
+    let args = ["new.img", "locked/disk.img", "--size", "8M", "--socket", "socket"];
+    refused_command(&scratch, &mut unprivileged(&scratch, &args).unwrap(), &["locked/disk.img"]);
+    assert!(!scratch.path("new.img").exists());
     let args = ["disk.img", "--socket", "locked/socket"];
     refused_command(&scratch, &mut unprivileged(&scratch, &args).unwrap(), &["locked/socket"]);
     assert_eq!(fs::read_dir(scratch.path("locked")).unwrap().count(), 0);
