@@ -168,8 +168,9 @@ fn run(shared: &Arc<Shared>, workqueue: &Arc<WorkqueueState>, member: &Arc<Membe
         member.running_since_ns.store(now_ns(), Ordering::Relaxed);
         let ran = item.run(&Rescued { workqueue, books: &books });
         member.running_since_ns.store(0, Ordering::Relaxed);
-        // The next item may have its place.
+        // Who is woken is no part of the item, and may wait for others of its workqueue.
         member.item.store(0, Ordering::Relaxed);
+        member.workqueue.store(0, Ordering::Relaxed);
         let over = !matches!(ran, Ran::Kept(_));
         next = match ran {
             Ran::Over => None,
@@ -184,7 +185,6 @@ fn run(shared: &Arc<Shared>, workqueue: &Arc<WorkqueueState>, member: &Arc<Membe
             }
         }
     }
-    member.workqueue.store(0, Ordering::Relaxed);
 }
 
 /// Counts those that have run: not husks, nor what somebody else has kept.

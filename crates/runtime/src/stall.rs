@@ -136,8 +136,8 @@ pub(crate) struct ThreadState {
     pub(crate) kernel_tid: u32,
     /// The CPU it works for.
     pub(crate) cpu: Option<usize>,
-    /// The workqueue whose item it runs, and for how long it has been.
-    pub(crate) runs: Option<(String, u64)>,
+    /// The workqueue whose item it runs, where it does, and for how long it has been at work.
+    pub(crate) runs: Option<(Option<String>, u64)>,
 }
 
 impl ThreadState {
@@ -166,7 +166,13 @@ impl fmt::Display for ThreadState {
         }
         write!(line, ": {}", self.word())?;
         if let Some((workqueue, ns)) = &self.runs {
-            write!(line, ", an item of {workqueue} for {:.3} s", *ns as f64 / 1e9)?;
+            line.push_str(", ");
+            match workqueue {
+                Some(workqueue) => write!(line, "an item of {workqueue}")?,
+                // Or items of a workqueue that is no more.
+                None => line.push_str("items, or what they woke"),
+            }
+            write!(line, " for {:.3} s", *ns as f64 / 1e9)?;
             if let Some(place) = self.sleeps_in() {
                 write!(line, ", asleep in {place}")?;
             }
@@ -187,7 +193,7 @@ impl Shared {
             let runs = (since_ns != 0).then(|| {
                 let number = member.workqueue.load(Ordering::Relaxed);
                 let name = self.workqueues.find(number).map(|state| state.name.to_string());
-                (name.unwrap_or_default(), now_ns.saturating_sub(since_ns))
+                (name, now_ns.saturating_sub(since_ns))
             });
             ThreadState {
                 number: member.id.0,
@@ -197,5 +203,20 @@ impl Shared {
             }
         });
         state.collect()
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_says_what_it_does_and_for_how_long() {
+        let with = |runs| ThreadState { number: 3, kernel_tid: 0, cpu: Some(1), runs };
+        let text = |runs| with(runs).to_string();
+        assert_eq!(text(None), "thread 3 (tid 0) on CPU 1: idle");
+        let item = (Some("hog".to_owned()), 1_500_000_000);
+        assert!(text(Some(item)).contains("running, an item of hog for 1.500 s"));
+        assert!(text(Some((None, 2_000_000))).contains("what they woke for 0.002 s"));
     }
 }

@@ -201,10 +201,11 @@ fn pool(shared: &Shared, id: PoolId) -> String {
 fn thread(shared: &Shared, id: u32) -> Option<String> {
     let thread = shared.threads().into_iter().find(|thread| thread.number == id)?;
     let cpu = thread.cpu.map_or_else(|| "-".to_owned(), |cpu| cpu.to_string());
-    let (workqueue, running_ns) = thread.runs.clone().unwrap_or(("-".to_owned(), 0));
+    let state = thread.word();
+    let (workqueue, running_ns) = thread.runs.unwrap_or_default();
+    let workqueue = workqueue.unwrap_or_else(|| "-".to_owned());
     Some(format!(
-        "cpu {cpu}\nworkqueue {workqueue}\nrunning_ns {running_ns}\nstate {}\ntid {}",
-        thread.word(),
+        "cpu {cpu}\nworkqueue {workqueue}\nrunning_ns {running_ns}\nstate {state}\ntid {}",
         thread.kernel_tid
     ))
 }

@@ -1,12 +1,13 @@
 //! What runs between items, or when they are over, is none of them: wakers, and what results do when they are
 //! dropped. And what waits for itself is told.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Wake, Waker};
 
 use homing_runtime::{JoinHandle, Runtime, Workqueue};
 
-use crate::helpers::{Door, SOON, on, panic_of};
+use crate::helpers::{Door, SOON, on, panic_of, until};
 
 /// Does it when it is dropped, or woken, and says so.
 struct Calls<F: FnMut() + Send>(Mutex<F>, mpsc::SyncSender<()>);
@@ -74,6 +75,31 @@ fn whoever_is_woken_may_queue_join_and_flush() {
         door.open();
         told.recv_timeout(SOON).expect("it has run to its end");
     }
+}
+
+#[test]
+fn whoever_a_rescuer_wakes_may_flush() {
+    let refuse = Arc::new(AtomicBool::new(false));
+    let runtime = on("1x1x1").refuse_threads(Arc::clone(&refuse)).build().unwrap();
+    let reclaim = runtime.workqueue("reclaim").mem_reclaim().build().unwrap();
+    refuse.store(true, Ordering::Relaxed);
+    let (blocks, door) = (Door::default(), Door::default());
+    let at = blocks.clone();
+    let blocked = runtime.queue(move || at.pass());
+    until("it blocks", || runtime.events().counters().started == 1);
+    let at = door.clone();
+    reclaim.execute(move || at.pass());
+    let (tell, told) = mpsc::sync_channel(1);
+    let inner = reclaim.clone();
+    let waker = Waker::from(Arc::new(Calls(Mutex::new(move || inner.flush()), tell)));
+    let mut flushed = Box::pin(reclaim.flushed());
+    assert!(flushed.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    door.open();
+    told.recv_timeout(SOON).expect("it waits for no item of its own");
+    assert_eq!(reclaim.counters().rescued, 1);
+    blocks.open();
+    blocked.join().unwrap();
+    refuse.store(false, Ordering::Relaxed);
 }
 
 /// The new one may have the place of the one that has just ended.
