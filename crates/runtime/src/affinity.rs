@@ -10,8 +10,10 @@ use crate::sync::lock;
 
 /// What [`Member::pinned_to`](crate::crew::Member) is of a thread that is pinned to no CPU,
 pub(crate) const NOWHERE: u32 = u32::MAX;
-/// and of one that somebody else may have moved since.
+/// of one that somebody else may have moved since,
 pub(crate) const MOVED: u32 = u32::MAX - 1;
+/// and of one that is [`unpinned`] for a while.
+pub(crate) const LET_GO: u32 = u32::MAX - 2;
 
 #[cfg(all(target_os = "linux", not(shuttle)))]
 pub(crate) type Mask = rustix::thread::CpuSet;
@@ -91,13 +93,13 @@ impl Unpinned {
     /// Where the calling thread is such a worker.
     pub(crate) fn begin() -> Option<Self> {
         let local = local::current().filter(|local| local.shared.settings.pinned)?;
-        let is_pinned = local.member.pinned_to.load(Ordering::Relaxed) != NOWHERE;
-        if !is_pinned || !local::is_worker_of(&local.shared) {
+        let pinned_to = local.member.pinned_to.load(Ordering::Relaxed);
+        if [NOWHERE, LET_GO].contains(&pinned_to) || !local::is_worker_of(&local.shared) {
             return None;
         }
         let mask = (*lock(&local.shared.mask))?;
         set_mask(&mask).ok()?;
-        local.member.pinned_to.store(NOWHERE, Ordering::Relaxed);
+        local.member.pinned_to.store(LET_GO, Ordering::Relaxed);
         Some(Self(local))
     }
 }

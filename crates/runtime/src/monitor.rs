@@ -14,7 +14,7 @@ use homing_sched::{
 };
 use homing_topology::{Allowed, CpuId, CpuSet};
 
-use crate::affinity::{MOVED, Mask, NOWHERE, may_leave, read_mask};
+use crate::affinity::{LET_GO, MOVED, Mask, NOWHERE, may_leave, read_mask};
 use crate::clock::now_ns;
 use crate::crew::Member;
 use crate::item::{drop_quietly, quietly};
@@ -169,8 +169,9 @@ impl Monitor<'_> {
         shared.dispatch.forget_occupied();
         if now_ns.saturating_sub(self.mask_read_ns) >= MASK_NS {
             self.mask_read_ns = now_ns;
-            self.follow_mask(now_ns);
-            self.find_moved();
+            if self.follow_mask(now_ns) {
+                self.find_moved();
+            }
         }
         let choose_ns = if self.any_auto { TRIAL_NS } else { WINDOW_NS };
         if now_ns.saturating_sub(self.chosen_ns) >= choose_ns {
@@ -453,22 +454,22 @@ impl Monitor<'_> {
     }
 
     /// Follows changes of the affinity mask, the cpuset and the quota: CPUs that are gone lose their worker,
-    /// new ones get one.
-    fn follow_mask(&mut self, now_ns: u64) {
+    /// new ones get one. Whether it is known which these are.
+    fn follow_mask(&mut self, now_ns: u64) -> bool {
         let (shared, dispatch) = (self.shared, &self.shared.dispatch);
         let mask = read_mask();
         if shared.settings.mask_is_fixed || mask.is_none() {
-            return;
+            return true;
         }
         // The kernel keeps it within the cpuset: where it is the same, so is all but the quota.
         let same = mask == self.mask;
         if same && now_ns.saturating_sub(self.quota_read_ns) < QUOTA_NS {
-            return;
+            return true;
         }
         self.quota_read_ns = now_ns;
         let machine = dispatch.layout().machine();
         // Tried again at the next look.
-        let Ok(allowed) = Allowed::read(Path::new("/"), machine) else { return };
+        let Ok(allowed) = Allowed::read(Path::new("/"), machine) else { return same };
         *lock(&shared.mask) = mask;
         self.mask = mask;
         let allowed = Allowed {
@@ -484,6 +485,7 @@ impl Monitor<'_> {
                 shared.share_limits(&workqueue);
             }
         }
+        true
     }
 
     /// Has workers pin themselves again whom somebody else let run elsewhere: whoever changed the masks of all threads,
@@ -496,7 +498,12 @@ impl Monitor<'_> {
         for member in self.shared.crew.members() {
             let number = member.pinned_to.load(Ordering::Relaxed);
             let tid = member.kernel_tid.load(Ordering::Relaxed);
-            if number == NOWHERE || number != MOVED && may_leave(tid, number) {
+            let is_moved = match number {
+                NOWHERE => true,
+                MOVED | LET_GO => false,
+                _ => may_leave(tid, number),
+            };
+            if is_moved {
                 let (order, on_failure) = (Ordering::Relaxed, Ordering::Relaxed);
                 // Else it has been placed anew meanwhile.
                 let _ = member.pinned_to.compare_exchange(number, MOVED, order, on_failure);

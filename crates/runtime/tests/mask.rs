@@ -1,29 +1,94 @@
-//! CPUs that come and go while items are queued: every guarantee holds. The mask is the whole
-//! process's, so this is a test of its own.
+//! CPUs that come and go: every guarantee holds. The mask is the whole process's, so these are a program of their own.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use homing_runtime::{CpuId, CpuSet, Runtime, Scope};
+use homing_runtime::{CpuId, CpuSet, Runtime, Scope, unpinned};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::Pid;
+
+fn threads() -> Vec<Pid> {
+    let tasks = fs::read_dir("/proc/self/task").unwrap().filter_map(Result::ok);
+    let tid = |task: fs::DirEntry| task.file_name().to_str()?.parse().ok();
+    tasks.filter_map(tid).filter_map(Pid::from_raw).collect()
+}
 
 /// Gives all threads of the process this mask, as `taskset -a` does; threads come and go
 /// meanwhile.
 fn set_mask(cpus: &CpuSet) {
+    set_mask_of(&threads(), cpus);
+}
+
+fn set_mask_of(threads: &[Pid], cpus: &CpuSet) {
     let mut set = rustix::thread::CpuSet::new();
     cpus.iter().for_each(|cpu| set.set(cpu.index()));
-    for task in fs::read_dir("/proc/self/task").unwrap().filter_map(Result::ok) {
-        let tid = task.file_name().to_str().and_then(|name| name.parse().ok());
-        if let Some(tid) = tid.and_then(rustix::thread::Pid::from_raw) {
-            let _ = rustix::thread::sched_setaffinity(Some(tid), &set);
-        }
+    for &tid in threads {
+        let _ = rustix::thread::sched_setaffinity(Some(tid), &set);
     }
+}
+
+/// Keeps the runtime at work for so long: a monitor that rests looks at no masks.
+fn work_for(runtime: &Runtime, time: Duration) {
+    let began = Instant::now();
+    while began.elapsed() < time {
+        (0..20).for_each(|_| runtime.events().execute(|| ()));
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// One test after the other: the mask is everybody's, and so is the limit of descriptors.
+static ALONE: Mutex<()> = Mutex::new(());
+
+#[test]
+fn no_worker_goes_back_to_a_cpu_that_it_may_not_use_where_nobody_can_tell_which_these_are() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let runtime = Runtime::new().unwrap();
+    let all = runtime.cpus();
+    let bound = runtime.workqueue("bound").per_cpu().build().unwrap();
+    for cpu in all.iter() {
+        bound.queue_on(cpu, || ()).unwrap().join().unwrap();
+    }
+    let (threads, one) = (threads(), CpuSet::of(all.iter().last().unwrap()));
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..limit }).unwrap();
+    set_mask_of(&threads, &one);
+    work_for(&runtime, Duration::from_secs(1));
+    let is_elsewhere = |&tid: &Pid| {
+        let mask = rustix::thread::sched_getaffinity(Some(tid));
+        mask.is_ok_and(|mask| all.iter().any(|cpu| mask.is_set(cpu.index()) && !one.contains(cpu)))
+    };
+    let elsewhere = threads.iter().filter(|tid| is_elsewhere(tid)).count();
+    setrlimit(Resource::Nofile, limit).unwrap();
+    set_mask(&all);
+    assert_eq!(elsewhere, 0, "threads are where the mask does not let them be");
+}
+
+#[test]
+fn an_item_may_build_a_runtime_within_what_it_runs_unpinned() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let runtime = Runtime::new().unwrap();
+    let cpus = || rustix::thread::sched_getaffinity(None).unwrap().count();
+    let inner = runtime.events().clone();
+    let of_a_thread = runtime.queue(move || {
+        unpinned(|| {
+            // The monitor has looked by then.
+            for _ in 0..300 {
+                inner.execute(|| ());
+                thread::sleep(Duration::from_millis(2));
+            }
+            drop(Runtime::new().unwrap());
+            thread::spawn(cpus).join().unwrap()
+        })
+    });
+    assert_eq!(of_a_thread.join().unwrap(), cpus());
 }
 
 #[test]
 fn a_mask_that_shrinks_to_one_pod_and_grows_again_keeps_every_guarantee() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let runtime = Runtime::new().unwrap();
     let all = runtime.cpus();
     if all.len() < 2 {
