@@ -90,8 +90,10 @@ impl<T: Send> JoinHandle<T> {
     /// From this item itself, or from one of the same [ordered](crate::WorkqueueBuilder::ordered) workqueue, if this
     /// one has not ended: it would wait for itself. So would one that is run on top of this one, for want of threads.
     pub fn join(self) -> Result<T, JoinError> {
+        // First, as what this thread has in hand it may run here or there.
+        self.run_here();
         self.check_may_wait();
-        self.join_anyway()
+        self.wait()
     }
 
     fn check_may_wait(&self) {
@@ -121,8 +123,12 @@ impl<T: Send> JoinHandle<T> {
     }
 
     /// [`JoinHandle::join`] that does not panic, come what may.
-    pub(crate) fn join_anyway(mut self) -> Result<T, JoinError> {
+    pub(crate) fn join_anyway(self) -> Result<T, JoinError> {
         self.run_here();
+        self.wait()
+    }
+
+    fn wait(mut self) -> Result<T, JoinError> {
         if self.is_finished() {
             return self.join_finished();
         }

@@ -3,7 +3,6 @@
 use std::any::type_name;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use homing_topology::{CpuId, NodeId};
 
 use crate::clock::{nanoseconds, now_ns};
 use crate::flushing::Waiting;
-use crate::item::{Awaited, Call, Cancelled, Context, Instance, Item, Node, SharedNode};
+use crate::item::{Awaited, Call, Cancelled, Context, Instance, Item, Node, SharedNode, place_of};
 use crate::local::{self, Nested};
 use crate::queueing::Origin;
 use crate::state::Mode;
@@ -64,8 +63,11 @@ pub(crate) struct Target {
 }
 
 impl Context for Target {
-    fn wake(&self) {
-        self.waits.wake();
+    fn wake(&self, in_hand: Option<usize>) {
+        match in_hand {
+            Some(place) => local::nest(Nested::Work(place), || self.waits.wake()),
+            None => self.waits.wake(),
+        }
     }
 
     fn cancel(&self, item: Item) {
@@ -221,7 +223,7 @@ impl Work {
             self.wake_unless(set)
         };
         if requeued.before.is_some_and(|before| before.waiters) {
-            self.node.context.wake();
+            self.node.context.wake(None);
         }
         accepted && requeued.before.is_some()
     }
@@ -412,7 +414,7 @@ impl Work {
 
     /// What a thread notes that runs it.
     fn nested(&self) -> Nested {
-        Nested::Work(Arc::as_ptr(&self.node).cast::<()>().addr())
+        Nested::Work(place_of(&self.node))
     }
 
     /// Puts an instance, which we have made, in its queue.
@@ -429,7 +431,7 @@ impl Work {
     /// Who waits for an instance that was refused is woken, by whoever has let go of the timer. Whether it was not.
     fn wake_unless(&self, set: Result<(), Option<Cancelled>>) -> bool {
         if let Err(Some(Cancelled { waiters: true, .. })) = set {
-            self.node.context.wake();
+            self.node.context.wake(None);
         }
         set.is_ok()
     }
@@ -474,7 +476,7 @@ impl Work {
             }
         }
         if cancelled.waiters {
-            self.node.context.wake();
+            self.node.context.wake(None);
         }
         true
     }

@@ -182,8 +182,7 @@ impl<'a> Worker<'a> {
         while let Some(item) = next.take() {
             let (tag, slot) = (item.tag(), item.slot());
             if tag.workqueue() != number {
-                // Who is woken must not wait for what we have in hand.
-                self.me.workqueue.store(tag.workqueue(), Ordering::Relaxed);
+                self.has_in_hand(&item);
                 self.settle(number, std::mem::take(&mut ended));
                 if of_lap > 0 {
                     let lap_ns = laps.lap(&self.me.away, std::mem::take(&mut of_lap), false);
@@ -229,8 +228,8 @@ impl<'a> Worker<'a> {
             if let Some(next) = &next
                 && !self.shared.dispatch.slot(self.cpu).is_owned_by(self.me.id)
             {
-                // The monitor does not look at us any more. As above.
-                self.me.workqueue.store(next.tag().workqueue(), Ordering::Relaxed);
+                // The monitor does not look at us any more.
+                self.has_in_hand(next);
                 self.settle(number, std::mem::take(&mut ended));
             } else if next.is_some() {
                 self.me.unsettled.store(number, Ordering::Relaxed);
@@ -264,6 +263,12 @@ impl<'a> Worker<'a> {
     /// The next item of the batch, unless it is not to run any more.
     fn next_in_hand(&self) -> Option<Item> {
         if self.shared.is_stopping_now() { None } else { self.me.hand.pop() }
+    }
+
+    /// This is run next: nobody who is woken may wait for it.
+    fn has_in_hand(&self, item: &Item) {
+        self.me.workqueue.store(item.tag().workqueue(), Ordering::Relaxed);
+        self.me.item.store(item.place(), Ordering::Relaxed);
     }
 
     /// Items of a workqueue have ended: who waits for them may go on.

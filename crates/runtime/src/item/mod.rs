@@ -38,4 +38,4 @@ pub(crate) use quiet::drop_quietly;
 pub use quiet::quietly;
 #[cfg(not(loom))]
 pub(crate) use resumed::{Place, Runnable, is_polled_here, polled, resumed};
-pub(crate) use work::{Call, Context, Node, SharedNode};
+pub(crate) use work::{Call, Context, Node, SharedNode, place_of};

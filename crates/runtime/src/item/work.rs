@@ -19,8 +19,9 @@ use crate::sync::{AtomicPtr, AtomicU32, Ordering};
 
 /// What a work item belongs to.
 pub(crate) trait Context: Send + Sync + 'static {
-    /// An instance has ended for which somebody waits.
-    fn wake(&self);
+    /// An instance has ended for which somebody waits. Of the work item in the place `in_hand` this thread is to run
+    /// another one: nobody who is woken may wait for that.
+    fn wake(&self, in_hand: Option<usize>);
 
     /// An item that will not run, to be counted and ended.
     fn cancel(&self, item: Item);
@@ -42,6 +43,11 @@ impl<C, F: FnMut(&SharedNode<C>) + Send + 'static> Call<C> for F {
 
 /// A reference to a work item.
 pub(crate) type SharedNode<C> = Arc<Node<C, dyn Call<C>>>;
+
+/// What tells it from others while it is there.
+pub(crate) fn place_of<C>(node: &SharedNode<C>) -> usize {
+    Arc::as_ptr(node).cast::<()>().addr()
+}
 
 #[repr(C)]
 pub(crate) struct Node<C, F: ?Sized> {
@@ -160,7 +166,7 @@ impl<C: Context> Node<C, dyn Call<C>> {
     fn refused(&self, generation: u32) {
         let cancelled = self.pending.cancel_instance(generation);
         if cancelled.is_some_and(|cancelled| cancelled.waiters) {
-            self.context.wake();
+            self.context.wake(None);
         }
     }
 }
@@ -194,7 +200,7 @@ fn run<C: Context>(
     drop_quietly(result);
     let ended = node.pending.end();
     if ended.waiters {
-        node.context.wake();
+        node.context.wake(ended.deferred.then(|| place_of(&node)));
     }
     let next = if ended.deferred { node.swap_deferred(None) } else { None };
     // The last reference may be this one: what the function holds may panic when it is dropped.
@@ -291,7 +297,7 @@ mod tests {
     }
 
     impl Context for Arc<Counts> {
-        fn wake(&self) {
+        fn wake(&self, _in_hand: Option<usize>) {
             self.woken.fetch_add(1, Relaxed);
         }
         fn cancel(&self, item: Item) {

@@ -1,9 +1,12 @@
 //! What runs between items, or when they are over, is none of them: wakers, and what results do when they are
 //! dropped. And what waits for itself is told.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Wake, Waker};
+use std::thread;
+use std::time::Duration;
 
 use homing_runtime::{JoinHandle, Runtime, Workqueue};
 
@@ -74,6 +77,75 @@ fn whoever_is_woken_may_queue_join_and_flush() {
         assert!(flushed.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         door.open();
         told.recv_timeout(SOON).expect("it has run to its end");
+    }
+}
+
+/// The next instance of a work item is in no queue where another thread came for it during a run: whose that is runs it.
+#[test]
+fn whoever_is_woken_and_flushes_what_his_thread_runs_next_is_told() {
+    let runtime = on("1x2x1").build().unwrap();
+    let mut told = 0;
+    for _ in 0..20 {
+        let door = Door::default();
+        let inside = door.clone();
+        let work = runtime.events().work(move |_| inside.pass());
+        let (say, said) = mpsc::channel();
+        let again = work.clone();
+        let call = move || {
+            let flushed = catch_unwind(AssertUnwindSafe(|| again.flush()));
+            say.send(flushed.is_err()).unwrap();
+        };
+        let waker = Waker::from(Arc::new(Calls(Mutex::new(call), mpsc::sync_channel(1).0)));
+        assert!(work.queue());
+        until("it runs", || work.is_running());
+        let mut flushed = Box::pin(work.flushed());
+        assert!(flushed.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        assert!(work.queue());
+        // Mostly somebody has been there by then.
+        thread::sleep(Duration::from_millis(2));
+        door.open();
+        told += usize::from(said.recv_timeout(SOON).expect("it does not wait for its own thread"));
+        work.flush();
+    }
+    assert!(told > 0, "or this shows nothing");
+}
+
+#[test]
+fn whoever_is_woken_and_joins_what_his_thread_runs_next_is_told_or_runs_it() {
+    for limited in [false, true] {
+        let runtime = on("1x1x1").build().unwrap();
+        let one = runtime.workqueue("one").build().unwrap();
+        let other = runtime.workqueue("other");
+        let other = if limited { other.max_active(5) } else { other }.build().unwrap();
+        for _ in 0..200 {
+            let (door, spins) =
+                (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+            let (at, began) = (Arc::clone(&door), Arc::clone(&spins));
+            let first = runtime.events().queue(move || {
+                began.store(true, Ordering::SeqCst);
+                while !at.load(Ordering::SeqCst) {
+                    std::hint::spin_loop();
+                }
+            });
+            until("it runs", || spins.load(Ordering::SeqCst));
+            one.execute(|| ());
+            let next = Mutex::new(Some(other.queue(|| 7)));
+            let (say, said) = mpsc::channel();
+            let call = move || {
+                let next = next.lock().unwrap().take().unwrap();
+                let joined = catch_unwind(AssertUnwindSafe(|| next.join().unwrap()));
+                say.send(joined.unwrap_or(0)).unwrap();
+            };
+            let waker = Waker::from(Arc::new(Calls(Mutex::new(call), mpsc::sync_channel(1).0)));
+            let mut flushed = Box::pin(one.flushed());
+            assert!(flushed.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+            door.store(true, Ordering::SeqCst);
+            first.join().unwrap();
+            let joined = said.recv_timeout(SOON).expect("it does not wait for its own thread");
+            assert!(joined == 7 || limited);
+            other.flush();
+        }
+        assert_eq!(other.counters().completed, 200);
     }
 }
 

@@ -62,7 +62,7 @@ impl Crowd {
 }
 
 /// Waits until it is so.
-pub(crate) fn until(what: &str, so: impl Fn() -> bool) {
+pub(crate) fn until(what: &str, mut so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !so() {
         assert!(began.elapsed() < SOON, "not in time: {what}");
