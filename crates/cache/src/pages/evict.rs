@@ -232,6 +232,16 @@ impl Table {
     pub(super) fn evict_of(&mut self, local: usize, habits: &Habits) -> bool {
         self.prepare(habits);
         let swappiness = self.locals[local].group.swappiness();
+        self.evict_by(local, swappiness, habits)
+    }
+
+    /// The same, but of dirty pages only if there are no others: some may be such that cannot be written.
+    pub(super) fn evict_clean_of(&mut self, local: usize, habits: &Habits) -> bool {
+        self.prepare(habits);
+        self.evict_by(local, Swappiness::CLEAN_FIRST, habits)
+    }
+
+    fn evict_by(&mut self, local: usize, swappiness: Swappiness, habits: &Habits) -> bool {
         let victim = self.victim(local, swappiness);
         if let Some(victim) = victim {
             self.let_go(local, victim, habits);
@@ -261,12 +271,7 @@ impl Table {
     ) -> bool {
         self.listen(habits);
         self.policy.spare(epochs.checked_sub(1));
-        let victim = self.victim(local, swappiness);
-        if let Some(victim) = victim {
-            self.let_go(local, victim, habits);
-            self.locals[local].group.lose();
-        }
-        victim.is_some()
+        self.evict_by(local, swappiness, habits)
     }
 
     /// Frees the frame of a victim, which is remembered.

@@ -467,7 +467,8 @@ impl CachedFile {
         Core::check_range(file, offset, length)?;
         // What was dirty, or being written, may go now.
         let flushed = core.flush(file, &core.pages_of(offset, length));
-        flushed.inspect(|()| core.hold_to_max(&file.group))
+        core.hold_to_max(&file.group);
+        flushed
     }
 
     /// Does of [`flush_all`](Self::flush_all) all but the last step: the backing is not flushed. For
@@ -499,7 +500,8 @@ impl CachedFile {
     pub fn begin_flush(&self) -> Result<(), FileError> {
         let (core, file) = self.parts();
         let written = core.write_range(file, &core.pages_of(0, file.size));
-        Core::with_earlier(file, written.inspect(|()| core.hold_to_max(&file.group)))
+        core.hold_to_max(&file.group);
+        Core::with_earlier(file, written)
     }
 
     /// Makes durable whatever writes that have returned have written. Errors are those of

@@ -50,7 +50,9 @@ impl Wanted {
         self.hints.iter().chain(now).map(|(_, pages)| pages.end - pages.start).sum()
     }
 
-    fn next(&mut self) -> Option<(Wish, bool)> {
+    /// What is next. Of hints no more is left than these may want now.
+    fn next(&mut self, hints_max: u64) -> Option<(Wish, bool)> {
+        while self.hinted() > hints_max && self.hints.pop_back().is_some() {}
         let next = self.readers.pop_front().map(|wish| (wish, true));
         self.is_rest = false;
         self.now = next.or_else(|| {
@@ -90,10 +92,15 @@ impl Drop for AtIt<'_> {
 }
 
 impl Core {
+    /// How many pages hints of a group may want.
+    fn hints_max(&self, group: &GroupState) -> u64 {
+        let may_have = self.pages.load(Relaxed).min(group.max());
+        (may_have / HINTS_SHARE).max(1) as u64
+    }
+
     /// Has a range read, or as much of its beginning as hints may want.
     pub(super) fn prefetch(&self, file: &FileState, pages: Range<u64>) {
-        let may_have = self.pages.load(Relaxed).min(file.group.max());
-        let most = (may_have / HINTS_SHARE).max(1) as u64;
+        let most = self.hints_max(&file.group);
         {
             let mut wanted = lock(&file.group.wanted);
             let end = pages.end.min(pages.start + most.saturating_sub(wanted.hinted()));
@@ -163,7 +170,7 @@ impl Core {
     pub(super) fn read_ahead(&self, group: &GroupState) {
         let _at_it = AtIt(group);
         loop {
-            let next = lock(&group.wanted).next();
+            let next = lock(&group.wanted).next(self.hints_max(group));
             let Some((wish, for_reader)) = next else { return };
             // The number may be of another group's file by now.
             let file = self.file(wish.0).filter(|file| std::ptr::eq(&raw const *file.group, group));

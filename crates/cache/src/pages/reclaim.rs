@@ -138,6 +138,10 @@ impl Core {
         self.reclaim(group, excess() as u64, |table, local| {
             excess() > 0 && table.evict_of(local, &self.habits)
         });
+        // What cannot be written was in the way of what can go.
+        self.reclaim(group, excess() as u64, |table, local| {
+            excess() > 0 && table.evict_clean_of(local, &self.habits)
+        });
         let nominated = self.shards.iter().map(|shard| self.write_nominated(shard, Some(group)));
         if nominated.sum::<usize>() > 0 {
             // They can go now.

@@ -128,6 +128,23 @@ fn a_hint_takes_a_quarter_at_most_and_nothing_from_those_who_have_what_they_use(
 
 /// Each is small enough, and there is no end of them.
 #[test]
+fn a_hint_is_bounded_by_what_the_group_may_have_when_it_is_read() {
+    let jobs = ByHand::default();
+    let cache = PageCache::builder(PAGES * PAGE).background(jobs.clone()).build().unwrap();
+    let group = cache.group("tenant").build();
+    let file = cache.open(Disk::new(PAGES * PAGE), &group).unwrap();
+    let mut used = vec![0; 80 * PAGE];
+    (0..5).for_each(|_| file.read(0, &mut used).unwrap());
+    file.prefetch((1000 * PAGE) as u64, u64::MAX);
+    group.set_max((100 * PAGE) as u64);
+    jobs.run();
+    let before = cache.stats().total;
+    file.read(0, &mut used).unwrap();
+    let after = cache.stats().total;
+    assert!(before.read_ahead <= 32 && after.misses - before.misses < 20, "{after:?}");
+}
+
+#[test]
 fn hints_one_after_another_push_out_what_is_their_own() {
     let jobs = ByHand::default();
     let (cache, _, file) = open(jobs.clone());
@@ -224,6 +241,8 @@ fn what_a_group_has_beyond_a_smaller_max_goes() {
     assert!(group.usage() >= group.dirty() && group.dirty() > (80 * PAGE) as u64);
     disk.failing.writes.store(0, SeqCst);
     assert!(file.flush_all().is_err(), "of the write-back");
+    jobs.run();
+    assert!(group.usage() <= (20 * PAGE) as u64, "{}", group.usage());
     file.flush_all().unwrap();
     file.write(0, &vec![7; 15 * PAGE]).unwrap();
     group.set_max((10 * PAGE) as u64);
@@ -235,6 +254,32 @@ fn what_a_group_has_beyond_a_smaller_max_goes() {
     // Larger: there is nothing to do.
     group.set_max((500 * PAGE) as u64);
     assert_eq!(jobs.run(), 0);
+}
+
+/// More of them than an eviction looks at, which are to go first or last.
+#[test]
+fn pages_that_cannot_be_written_keep_none_of_the_others_beyond_a_smaller_max() {
+    for (clean, dirty, swappiness) in [(600, 300, 100), (100, 400, 0), (1000, 500, 200)] {
+        let jobs = ByHand::default();
+        let cache = PageCache::builder(PAGES * PAGE).background(jobs.clone()).build().unwrap();
+        let group = cache.group("tenant").build();
+        group.set_swappiness(swappiness);
+        let [good, bad] = [(); 2].map(|()| Disk::new(PAGES * PAGE));
+        let (file, bad_file) =
+            (cache.open(good, &group).unwrap(), cache.open(bad.clone(), &group).unwrap());
+        bad.failing.writes.store(1, SeqCst);
+        // Some fail: a writer pays where there are many.
+        (0..dirty).for_each(|page| drop(bad_file.write((page * PAGE) as u64, &[7; PAGE])));
+        file.read(0, &mut vec![0; clean * PAGE]).unwrap();
+        group.set_max((20 * PAGE) as u64);
+        jobs.run();
+        let (usage, dirty) = (group.usage(), group.dirty());
+        assert!(usage <= dirty.max((20 * PAGE) as u64), "{usage} of them {dirty} dirty");
+        bad.failing.writes.store(0, SeqCst);
+        assert!(bad_file.flush_all().is_err(), "of the write-back");
+        jobs.run();
+        assert!(group.usage() <= (20 * PAGE) as u64, "{}", group.usage());
+    }
 }
 
 #[test]

@@ -72,6 +72,8 @@ pub struct Swappiness(u8);
 impl Swappiness {
     /// The largest value.
     pub const MAX: u8 = 200;
+    /// Dirty pages go if there are no others.
+    pub const CLEAN_FIRST: Self = Self(0);
 
     /// `None` where it is more than 200.
     pub fn new(swappiness: u8) -> Option<Self> {
