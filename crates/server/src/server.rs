@@ -220,12 +220,10 @@ impl Server {
             let accepted = self.listener.accept();
             let draining = self.shared.draining.load(Ordering::Acquire);
             match accepted {
-                // Until there is none: who had connected would wait for as long as a handle keeps the listener open.
-                Ok(_) if draining => {}
+                _ if draining => break,
                 Ok(stream) => self.admit(stream),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
-                Err(_) if draining => break,
                 Err(error) => {
                     // Out of files or memory: what is connected goes on, and may free some.
                     static FAILURES: RateLimit = RateLimit::new();
@@ -238,7 +236,10 @@ impl Server {
         }
         // From here on nobody can connect, nor wait for us to accept.
         self.listener.close();
+        self.hang_up_on_the_waiting();
         let all_left = self.shared.clients.drain();
+        // Clients may have had all files that may be open.
+        self.hang_up_on_the_waiting();
         let mut failed = self.shared.flush_all();
         if !all_left {
             // They waited for their disk, which must not have kept the others from their last flush.
@@ -246,6 +247,14 @@ impl Server {
             failed = self.shared.flush_all();
         }
         if failed.is_empty() { Ok(()) } else { Err(failed) }
+    }
+
+    /// Who had connected and was not accepted would wait for as long as a handle keeps the listener open.
+    fn hang_up_on_the_waiting(&self) {
+        let goes_on = [io::ErrorKind::Interrupted, io::ErrorKind::ConnectionAborted];
+        while self.listener.accept().map_or_else(|error| goes_on.contains(&error.kind()), |_| true)
+        {
+        }
     }
 
     fn admit(&self, stream: Stream) {
