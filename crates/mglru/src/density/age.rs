@@ -24,9 +24,9 @@ pub(super) const fn start(bucket: usize) -> u32 {
     }
 }
 
-/// How many epochs a bucket spans.
+/// How many epochs a bucket spans: a power of two.
 pub(super) const fn width(bucket: usize) -> u32 {
-    start(bucket + 1) - start(bucket)
+    1 << (bucket / 2).saturating_sub(1)
 }
 
 /// The bucket in which a list of this one is after the epochs that follow `from`, up to `to`: it joins the next one when
@@ -35,7 +35,7 @@ pub(super) fn bucket_after(mut bucket: usize, from: u32, to: u32) -> usize {
     let mut epoch = u64::from(from);
     while bucket < BUCKETS - 1 {
         let width = u64::from(width(bucket));
-        // The next multiple, of a power of two.
+        // The next multiple.
         epoch = (epoch | (width - 1)) + 1;
         if epoch > to.into() {
             break;
@@ -48,6 +48,11 @@ pub(super) fn bucket_after(mut bucket: usize, from: u32, to: u32) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn buckets_are_as_wide_as_the_next_one_is_older() {
+        assert!((0..BUCKETS).all(|bucket| start(bucket) + width(bucket) == start(bucket + 1)));
+    }
 
     #[test]
     fn buckets_follow_each_other_without_gap() {

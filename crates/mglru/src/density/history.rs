@@ -72,17 +72,17 @@ impl History {
 
     /// Its class.
     pub(super) fn class(self) -> Class {
-        let tier = (u8::BITS - self.uses.leading_zeros()).min(TIERS as u32 - 1) as u8;
-        let pace = match tier {
-            0 => 0,
-            _ => (u16::BITS - self.distance.leading_zeros()).min(PACES as u32 - 1) as u8,
-        };
-        Class(u8::from(self.dirty) << 7 | tier << 4 | pace)
+        // Without a branch, which would often be guessed wrong: so pages used once are to have no distance.
+        debug_assert!(self.uses > 0 || self.distance == 0, "{self:?}");
+        let octaves = |number: u32| (2 * number + 1).ilog2();
+        let tier = octaves(self.uses.into()).min(TIERS as u32 - 1);
+        let pace = octaves(self.distance.into()).min(PACES as u32 - 1);
+        Class((u32::from(self.dirty) << 7 | tier << 4 | pace) as u8)
     }
 
     /// Of a page used `uses` times after the first one, so far apart.
     pub(super) const fn of(uses: u8, distance: u16) -> Self {
-        Self { uses, distance, dirty: false }
+        Self { uses, distance: if uses > 0 { distance } else { 0 }, dirty: false }
     }
 
     /// Uses after the first one, and their mean distance in sixteenths of an epoch.

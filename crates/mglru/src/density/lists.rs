@@ -17,8 +17,16 @@ use super::tiers::{Feedback, Swappiness};
 
 /// The class of pages that were read ahead.
 const AHEAD: usize = Class::AHEAD.index();
-/// Rows that an epoch looks at together: as many as an instruction may.
-const LANES: usize = 8;
+/// A bit for each of the rows that an epoch looks at together.
+const ROWS: [u32; 32] = {
+    let mut bits = [0; 32];
+    let mut row = 0;
+    while row < 32 {
+        bits[row] = 1 << row;
+        row += 1;
+    }
+    bits
+};
 /// No row: the class never had a frame.
 const ABSENT: u8 = u8::MAX;
 
@@ -410,11 +418,13 @@ impl Lists {
     /// Lets the epochs pass up to this one.
     fn pass(&mut self, links: &mut Links, epoch: u32) {
         let due = due(self.epoch, epoch);
-        // Few rows have any that young: they are looked for by some at a time.
-        for some in (0..self.held.len()).step_by(LANES) {
-            let rows = some..self.held.len().min(some + LANES);
-            if self.held[rows.clone()].iter().fold(0, |all, held| all | held) & due != 0 {
-                rows.for_each(|row| self.age(links, row, due, epoch));
+        for first in (0..self.held.len()).step_by(ROWS.len()) {
+            // Few rows have any that young, and it is hard to foretell which: so there is no branch for each.
+            let rows = self.held[first..].iter().zip(&ROWS);
+            let rows =
+                rows.fold(0, |all, (held, row)| all | if held & due == 0 { 0 } else { *row });
+            for row in ones(rows.into()) {
+                self.age(links, first + row, due, epoch);
             }
         }
         self.epoch = epoch;
