@@ -3,6 +3,7 @@
 
 use std::io;
 use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use shuttle::thread;
@@ -405,7 +406,8 @@ fn who_reads_in_order_sees_what_was_written_while_others_read_ahead() {
     });
 }
 
-struct Panics(Arc<Disk>);
+/// Until it is well.
+struct Panics(Arc<Disk>, AtomicBool);
 
 impl Backing for Panics {
     fn size(&self) -> u64 {
@@ -414,7 +416,10 @@ impl Backing for Panics {
     fn read(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
         self.0.read(offset, data)
     }
-    fn write(&self, _: u64, _: &mut [u8]) -> io::Result<()> {
+    fn write(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        if self.1.load(Ordering::SeqCst) {
+            return self.0.write(offset, data);
+        }
         std::panic::resume_unwind(Box::new(()))
     }
     fn flush(&self) -> io::Result<()> {
@@ -445,7 +450,8 @@ fn what_a_panic_leaves_is_not_taken_for_another_files() {
             .unwrap();
         cache.set_readahead(false);
         let (ours, others) = (cache.group("ours").build(), cache.group("others").build());
-        let bad = cache.open(Arc::new(Panics(Disk::fast(2, 0))), &ours).unwrap();
+        let disk = Arc::new(Panics(Disk::fast(2, 0), AtomicBool::new(false)));
+        let bad = cache.open(disk.clone(), &ours).unwrap();
         let closed = cache.open(Disk::fast(2, 0), &ours).unwrap();
         let other = cache.open(Disk::fast(2, 0), &others).unwrap();
         for file in [&bad, &closed, &other] {
@@ -469,10 +475,13 @@ fn what_a_panic_leaves_is_not_taken_for_another_files() {
         let (frame, flags) = table.find(Key::new(1, 0)).unwrap();
         if !flags.has(Flags::OUT) {
             let local = table.known_local(&ours.0).unwrap();
-            let victims = std::iter::from_fn(|| table.policy.evict(local));
-            assert!(!victims.map(|victim| victim.frame).any(|victim| victim == frame));
+            let victims: Vec<_> = std::iter::from_fn(|| table.policy.evict(local)).collect();
+            assert!(victims.iter().all(|victim| victim.frame != frame));
+            victims.iter().for_each(|victim| table.policy.put_back(local, victim.frame));
         }
         drop(table);
-        std::mem::forget((bad, other, reopened));
+        // Else the cache would stay for ever.
+        disk.1.store(true, Ordering::SeqCst);
+        drop((bad, other, reopened));
     });
 }
