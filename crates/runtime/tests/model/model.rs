@@ -283,14 +283,15 @@ impl Model {
                 Who::Work(of) => {
                     let instance = Instance { generation: item.generation, on_timer: false };
                     let work = &mut self.works[of];
-                    if work.pending != Some(instance) {
-                        self.cancelled(id);
-                    } else if work.running.is_some() {
+                    let is_husk = work.pending != Some(instance);
+                    if work.running.is_some() && (!is_husk || work.kept.is_none()) {
+                        // A husk may be kept, too: whoever came to it saw one or not, as `forget_husk` finds out.
                         item.state = State::Kept;
-                        let husk = work.kept.replace(id);
-                        if let Some(husk) = husk {
+                        if let Some(husk) = work.kept.replace(id) {
                             self.cancelled(husk);
                         }
+                    } else if is_husk {
+                        self.cancelled(id);
                     } else {
                         (work.pending, work.running) = (None, Some(id));
                         self.begin(id);
