@@ -85,6 +85,8 @@ pub(crate) enum Nested {
     Item(u32, usize),
     /// The work item at this address.
     Work(usize),
+    /// Nothing; but the work item at this address is to be run next, its instance of this generation.
+    Next(usize, u32),
     /// An item of this workqueue, in this place, beneath items that it does not wait for: its thread helps out.
     Beneath(u32, usize),
 }
@@ -96,7 +98,7 @@ impl Nested {
             Self::Item(workqueue, place) | Self::Beneath(workqueue, place) => {
                 Some((workqueue, place))
             }
-            Self::Work(_) => None,
+            Self::Work(_) | Self::Next(..) => None,
         }
     }
 }
@@ -105,7 +107,7 @@ impl Nested {
 pub(crate) fn innermost() -> Option<u32> {
     let nested = NESTED.try_with(|nested| {
         let nested = nested.borrow();
-        nested.iter().rfind(|nested| !matches!(nested, Nested::Work(_))).copied()
+        nested.iter().rfind(|nested| nested.item().is_some()).copied()
     });
     match nested.ok().flatten() {
         Some(Nested::Item(workqueue, _)) => Some(workqueue),

@@ -57,7 +57,7 @@ struct World {
 struct Target(Arc<World>);
 
 impl Context for Target {
-    fn wake(&self, _in_hand: Option<usize>) {
+    fn wake(&self, _in_hand: Option<(usize, u32)>) {
         self.0.waits.wake();
     }
     fn cancel(&self, item: Item) {

@@ -168,15 +168,16 @@ fn run(shared: &Arc<Shared>, workqueue: &Arc<WorkqueueState>, member: &Arc<Membe
         member.running_since_ns.store(now_ns(), Ordering::Relaxed);
         let ran = item.run(&Rescued { workqueue, books: &books });
         member.running_since_ns.store(0, Ordering::Relaxed);
-        // Who is woken is no part of the item, and may wait for others of its workqueue.
-        member.item.store(0, Ordering::Relaxed);
-        member.workqueue.store(0, Ordering::Relaxed);
         let over = !matches!(ran, Ran::Kept(_));
         next = match ran {
             Ran::Over => None,
             Ran::Then(item) => Some(item),
             Ran::Kept(item) => item,
         };
+        // Who is woken is no part of the item, and may wait for others of its workqueue; but not for what is run next.
+        let in_hand = next.as_ref().map_or((0, 0), |next| (workqueue.number, next.place()));
+        member.workqueue.store(in_hand.0, Ordering::Relaxed);
+        member.item.store(in_hand.1, Ordering::Relaxed);
         if over {
             books.ended(tag);
             workqueue.settle(1 << tag.colour());

@@ -63,9 +63,9 @@ pub(crate) struct Target {
 }
 
 impl Context for Target {
-    fn wake(&self, in_hand: Option<usize>) {
+    fn wake(&self, in_hand: Option<(usize, u32)>) {
         match in_hand {
-            Some(place) => local::nest(Nested::Work(place), || self.waits.wake()),
+            Some((place, next)) => local::nest(Nested::Next(place, next), || self.waits.wake()),
             None => self.waits.wake(),
         }
     }
@@ -493,9 +493,19 @@ impl Work {
         }
     }
 
+    /// Whether who flushes it would wait for an instance that his thread has in hand.
+    fn is_next_here(&self) -> bool {
+        let [_, queued] = self.node.pending.queued();
+        let Some(Awaited::Instance(generation)) = queued else { return false };
+        let next = Nested::Next(place_of(&self.node), generation);
+        local::runs_nested(|nested| nested == next)
+    }
+
     fn check_may_wait(&self, what: &str) {
+        let waits_for_itself = local::runs_nested(|nested| nested == self.nested())
+            || what == "flush" && self.is_next_here();
         assert!(
-            !local::runs_nested(|nested| nested == self.nested()),
+            !waits_for_itself,
             "{what} of {self} from itself: it would wait for itself{}",
             local::beneath_note()
         );

@@ -19,9 +19,9 @@ use crate::sync::{AtomicPtr, AtomicU32, Ordering};
 
 /// What a work item belongs to.
 pub(crate) trait Context: Send + Sync + 'static {
-    /// An instance has ended for which somebody waits. Of the work item in the place `in_hand` this thread is to run
-    /// another one: nobody who is woken may wait for that.
-    fn wake(&self, in_hand: Option<usize>);
+    /// An instance has ended for which somebody waits. Of the work item in this place this thread is to run another one,
+    /// of this generation: nobody who is woken may wait for that.
+    fn wake(&self, in_hand: Option<(usize, u32)>);
 
     /// An item that will not run, to be counted and ended.
     fn cancel(&self, item: Item);
@@ -199,10 +199,11 @@ fn run<C: Context>(
     books.completed(result.is_err());
     drop_quietly(result);
     let ended = node.pending.end();
-    if ended.waiters {
-        node.context.wake(ended.deferred.then(|| place_of(&node)));
-    }
     let next = if ended.deferred { node.swap_deferred(None) } else { None };
+    if ended.waiters {
+        let in_hand = |item| (place_of(&node), node.generation_of(item));
+        node.context.wake(next.as_ref().map(in_hand));
+    }
     // The last reference may be this one: what the function holds may panic when it is dropped.
     drop_quietly(node);
     next.map_or(Ran::Over, Ran::Then)
@@ -297,7 +298,7 @@ mod tests {
     }
 
     impl Context for Arc<Counts> {
-        fn wake(&self, _in_hand: Option<usize>) {
+        fn wake(&self, _in_hand: Option<(usize, u32)>) {
             self.woken.fetch_add(1, Relaxed);
         }
         fn cancel(&self, item: Item) {

@@ -82,18 +82,18 @@ fn whoever_is_woken_may_queue_join_and_flush() {
 
 /// The next instance of a work item is in no queue where another thread came for it during a run: whose that is runs it.
 #[test]
-fn whoever_is_woken_and_flushes_what_his_thread_runs_next_is_told() {
+fn whoever_is_woken_and_flushes_what_his_thread_runs_next_is_told_and_may_cancel_it() {
     let runtime = on("1x2x1").build().unwrap();
     let mut told = 0;
-    for _ in 0..20 {
+    for cancels in (0..40).map(|round| round % 2 == 1) {
         let door = Door::default();
         let inside = door.clone();
         let work = runtime.events().work(move |_| inside.pass());
         let (say, said) = mpsc::channel();
         let again = work.clone();
         let call = move || {
-            let flushed = catch_unwind(AssertUnwindSafe(|| again.flush()));
-            say.send(flushed.is_err()).unwrap();
+            let wait = || if cancels { again.cancel_sync() } else { again.flush() };
+            say.send(catch_unwind(AssertUnwindSafe(wait)).is_err()).unwrap();
         };
         let waker = Waker::from(Arc::new(Calls(Mutex::new(call), mpsc::sync_channel(1).0)));
         assert!(work.queue());
@@ -104,7 +104,9 @@ fn whoever_is_woken_and_flushes_what_his_thread_runs_next_is_told() {
         // Mostly somebody has been there by then.
         thread::sleep(Duration::from_millis(2));
         door.open();
-        told += usize::from(said.recv_timeout(SOON).expect("it does not wait for its own thread"));
+        let is_told = said.recv_timeout(SOON).expect("it does not wait for its own thread");
+        assert!(!(cancels && is_told), "what is taken back nobody waits for");
+        told += usize::from(is_told);
         work.flush();
     }
     assert!(told > 0, "or this shows nothing");
@@ -149,29 +151,44 @@ fn whoever_is_woken_and_joins_what_his_thread_runs_next_is_told_or_runs_it() {
     }
 }
 
+/// But where it is to run something of it next, which it may hold alone.
 #[test]
 fn whoever_a_rescuer_wakes_may_flush() {
-    let refuse = Arc::new(AtomicBool::new(false));
-    let runtime = on("1x1x1").refuse_threads(Arc::clone(&refuse)).build().unwrap();
-    let reclaim = runtime.workqueue("reclaim").mem_reclaim().build().unwrap();
-    refuse.store(true, Ordering::Relaxed);
-    let (blocks, door) = (Door::default(), Door::default());
-    let at = blocks.clone();
-    let blocked = runtime.queue(move || at.pass());
-    until("it blocks", || runtime.events().counters().started == 1);
-    let at = door.clone();
-    reclaim.execute(move || at.pass());
-    let (tell, told) = mpsc::sync_channel(1);
-    let inner = reclaim.clone();
-    let waker = Waker::from(Arc::new(Calls(Mutex::new(move || inner.flush()), tell)));
-    let mut flushed = Box::pin(reclaim.flushed());
-    assert!(flushed.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-    door.open();
-    told.recv_timeout(SOON).expect("it waits for no item of its own");
-    assert_eq!(reclaim.counters().rescued, 1);
-    blocks.open();
-    blocked.join().unwrap();
-    refuse.store(false, Ordering::Relaxed);
+    for again in [false, true] {
+        let refuse = Arc::new(AtomicBool::new(false));
+        let runtime = on("1x1x1").refuse_threads(Arc::clone(&refuse)).build().unwrap();
+        let reclaim = runtime.workqueue("reclaim").mem_reclaim().build().unwrap();
+        refuse.store(true, Ordering::Relaxed);
+        let (blocks, door) = (Door::default(), Door::default());
+        let at = blocks.clone();
+        let blocked = runtime.queue(move || at.pass());
+        until("it blocks", || runtime.events().counters().started == 1);
+        let at = door.clone();
+        let work = reclaim.work(move |_| at.pass());
+        assert!(work.queue());
+        until("it runs", || work.is_running());
+        let (say, said) = mpsc::channel();
+        let inner = reclaim.clone();
+        let call = move || say.send(catch_unwind(AssertUnwindSafe(|| inner.flush())).is_err());
+        let waker = Waker::from(Arc::new(Calls(
+            Mutex::new(move || call().unwrap()),
+            mpsc::sync_channel(1).0,
+        )));
+        let mut flushed = Box::pin(reclaim.flushed());
+        assert!(flushed.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        blocks.open();
+        blocked.join().unwrap();
+        if again {
+            assert!(work.queue());
+            thread::sleep(Duration::from_millis(20)); // mostly the worker has come to it by then
+        }
+        door.open();
+        let told = said.recv_timeout(SOON).expect("it waits for nothing of its own");
+        assert!(again || !told);
+        work.flush();
+        assert!(reclaim.counters().rescued > 0);
+        refuse.store(false, Ordering::Relaxed);
+    }
 }
 
 /// The new one may have the place of the one that has just ended.
