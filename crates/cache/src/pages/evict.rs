@@ -204,7 +204,7 @@ impl Table {
                 continue;
             }
             let swappiness = self.locals[local].group.swappiness();
-            let Some(victim) = self.victim(local, swappiness) else { continue };
+            let Some(victim) = self.victim(local, swappiness, true) else { continue };
             // Counted before it goes, as others may be at its pages in other shards; and after it was found, as
             // the group may have as many as it may by the time at which the count would be raised again.
             if self.locals[local].group.give() {
@@ -235,14 +235,19 @@ impl Table {
         self.evict_by(local, swappiness, habits)
     }
 
-    /// The same, but of dirty pages only if there are no others: some may be such that cannot be written.
+    /// The same, but of clean pages alone, whatever dirty ones are worth: some may be such that cannot be written.
     pub(super) fn evict_clean_of(&mut self, local: usize, habits: &Habits) -> bool {
         self.prepare(habits);
-        self.evict_by(local, Swappiness::CLEAN_FIRST, habits)
+        let victim = self.victim(local, Swappiness::CLEAN_FIRST, false);
+        self.gives(local, victim, habits)
     }
 
     fn evict_by(&mut self, local: usize, swappiness: Swappiness, habits: &Habits) -> bool {
-        let victim = self.victim(local, swappiness);
+        let victim = self.victim(local, swappiness, true);
+        self.gives(local, victim, habits)
+    }
+
+    fn gives(&mut self, local: usize, victim: Option<Victim>, habits: &Habits) -> bool {
         if let Some(victim) = victim {
             self.let_go(local, victim, habits);
             self.locals[local].group.lose();
@@ -288,8 +293,8 @@ impl Table {
     }
 
     /// The clean page of a group that is worth least, taken from the policy: to be let go or put back. Dirty
-    /// ones that are worth less are nominated to be written.
-    fn victim(&mut self, local: usize, swappiness: Swappiness) -> Option<Victim> {
+    /// ones that are worth less are nominated to be written, or else end it.
+    fn victim(&mut self, local: usize, swappiness: Swappiness, nominates: bool) -> Option<Victim> {
         self.policy.set_swappiness(local, swappiness);
         for _ in 0..ASIDE_MAX {
             // Lists may grow as frames are looked at: where there is no room for that, only by who makes some.
@@ -304,6 +309,10 @@ impl Table {
             self.set_flags(local, victim.frame, flags.or(Flags::OUT));
             if !flags.has(Flags::UNWRITTEN) {
                 return Some(victim);
+            }
+            if !nominates {
+                self.put_back(local, victim.frame);
+                return None;
             }
             // What is being written comes back when that has ended.
             if !flags.has(Flags::WRITING) {

@@ -466,9 +466,7 @@ impl CachedFile {
         let (core, file) = self.parts();
         Core::check_range(file, offset, length)?;
         // What was dirty, or being written, may go now.
-        let flushed = core.flush(file, &core.pages_of(offset, length));
-        core.hold_to_max(&file.group);
-        flushed
+        core.holding_to_max(&file.group, || core.flush(file, &core.pages_of(offset, length)))
     }
 
     /// Does of [`flush_all`](Self::flush_all) all but the last step: the backing is not flushed. For
@@ -499,8 +497,8 @@ impl CachedFile {
     /// ```
     pub fn begin_flush(&self) -> Result<(), FileError> {
         let (core, file) = self.parts();
-        let written = core.write_range(file, &core.pages_of(0, file.size));
-        core.hold_to_max(&file.group);
+        let pages = core.pages_of(0, file.size);
+        let written = core.holding_to_max(&file.group, || core.write_range(file, &pages));
         Core::with_earlier(file, written)
     }
 

@@ -52,7 +52,14 @@ impl Wanted {
 
     /// What is next. Of hints no more is left than these may want now.
     fn next(&mut self, hints_max: u64) -> Option<(Wish, bool)> {
-        while self.hinted() > hints_max && self.hints.pop_back().is_some() {}
+        while let Some(excess) = self.hinted().checked_sub(hints_max + 1)
+            && let Some((_, last)) = self.hints.back_mut()
+        {
+            last.end = last.end.saturating_sub(excess + 1);
+            if last.is_empty() {
+                self.hints.pop_back();
+            }
+        }
         let next = self.readers.pop_front().map(|wish| (wish, true));
         self.is_rest = false;
         self.now = next.or_else(|| {

@@ -104,6 +104,21 @@ impl Core {
         }
     }
 
+    /// What a flush has written may go. One that has written nothing changes nothing: what cannot be written is not to be
+    /// tried again for it.
+    pub(super) fn holding_to_max<T>(
+        &self,
+        group: &Arc<GroupState>,
+        flush: impl FnOnce() -> T,
+    ) -> T {
+        let before = group.unwritten.load(Relaxed);
+        let flushed = flush();
+        if group.unwritten.load(Relaxed) < before {
+            self.hold_to_max(group);
+        }
+        flushed
+    }
+
     /// Evicts up to so many pages of a group by `evict`, which takes one of a shard where it can. Writes back what
     /// is dirty for that.
     pub(super) fn reclaim(
