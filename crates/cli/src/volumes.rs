@@ -9,7 +9,8 @@ use anyhow::{Context, bail};
 use clap::Args;
 use homing_volume::luks::{self, Access, Container, FormatOptions, Kdf};
 use homing_volume::{Block, SectorSize};
-use rustix::fs::Access as FolderAccess;
+use rustix::fs::{Access as FolderAccess, AtFlags, CWD};
+use rustix::io::Errno;
 
 use crate::cache::Cache;
 use crate::images::export_name;
@@ -187,7 +188,7 @@ fn check_place(image: &Path) -> anyhow::Result<()> {
     let folder = folder.unwrap_or(Path::new("."));
     let takes_files = fs::metadata(folder).and_then(|found| {
         if found.is_dir() {
-            rustix::fs::access(folder, FolderAccess::WRITE_OK | FolderAccess::EXEC_OK)?;
+            may_make_files_in(folder)?;
         }
         Ok(found.is_dir())
     });
@@ -196,5 +197,15 @@ fn check_place(image: &Path) -> anyhow::Result<()> {
         Ok(false) => bail!("{} cannot be made: {} is no folder", image.display(), folder.display()),
         Err(error) => Err(error)
             .with_context(|| format!("{} cannot be made in {}", image.display(), folder.display())),
+    }
+}
+
+/// As who we are for the kernel, with the capabilities that we have.
+fn may_make_files_in(folder: &Path) -> io::Result<()> {
+    let to_make_files = FolderAccess::WRITE_OK | FolderAccess::EXEC_OK;
+    match rustix::fs::accessat(CWD, folder, to_make_files, AtFlags::EACCESS) {
+        // Before Linux 5.8 there is no telling.
+        Err(Errno::NOSYS | Errno::INVAL) => Ok(()),
+        may => Ok(may?),
     }
 }

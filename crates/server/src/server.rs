@@ -244,6 +244,7 @@ impl Server {
         if !all_left {
             // They waited for their disk, which must not have kept the others from their last flush.
             self.shared.clients.wait_for_the_rest();
+            self.hang_up_on_the_waiting();
             failed = self.shared.flush_all();
         }
         if failed.is_empty() { Ok(()) } else { Err(failed) }
