@@ -374,7 +374,26 @@ mod tests {
             let write = device.write(0, &mut [0; 4096], Durability::Written);
             assert!(matches!(write, Err(BlockError::Poisoned)));
         }
+        let mut data = [0; 4096];
+        let mut writes = [Write { offset: 0, data: &mut data, result: Ok(()) }];
+        device.write_batch(&mut writes, &mut || false);
+        assert!(matches!(writes[0].result, Err(BlockError::Poisoned)));
         device.read(0, &mut [0; 4096]).unwrap();
+    }
+
+    #[test]
+    fn durable_zeroes_are_synced() {
+        let (_, mut device) = device(8 << 20);
+        device.forced = Arc::new(Forced::new(Pace::new(Way::Together)));
+        for (durability, way) in
+            [(Durability::Written, Way::Beside), (Durability::Flushed, Way::Together)]
+        {
+            device.write_zeroes(0, 8 << 20, durability).unwrap();
+            device.forced.begin(Sharing::Auto, Instant::now());
+            // Beside it only where much is dirty.
+            assert_eq!(device.forced.begin(Sharing::Auto, Instant::now()), way);
+            (0..2).for_each(|_| device.forced.end(Instant::now()));
+        }
     }
 
     /// A disk that says no the second time, and looks at what it is to make durable.

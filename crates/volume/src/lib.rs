@@ -30,6 +30,8 @@ mod cached;
 mod crypt;
 mod file;
 mod forced;
+#[cfg(test)]
+mod layers_tests;
 #[cfg(target_os = "linux")]
 pub mod luks;
 mod syncs;

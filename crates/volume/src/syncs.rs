@@ -207,6 +207,21 @@ mod tests {
     }
 
     #[test]
+    fn what_was_unclear_and_another_description_has_heard_of_was_a_loss() {
+        let (_reader, writer) = io::pipe().unwrap();
+        let mut syncs = Syncs::new(&Arc::new(tempfile::tempfile().unwrap()));
+        // It cannot be synced.
+        syncs.asked =
+            Some(Mutex::new(Arc::new(fs::File::from(std::os::fd::OwnedFd::from(writer)))));
+        let full = || BlockError::Flush(io::ErrorKind::StorageFull.into());
+        let unclear = syncs.run(|_| Err::<(), _>(SyncError::Unclear(full())));
+        assert!(
+            matches!(&unclear, Err(BlockError::Flush(error)) if error.raw_os_error() == Some(22))
+        );
+        assert!(matches!(syncs.check_health(), Err(BlockError::Poisoned)));
+    }
+
+    #[test]
     fn who_waits_for_a_description_that_fails_finds_the_device_poisoned() {
         for _ in 0..200 {
             // As where it cannot be opened anew.

@@ -1,6 +1,7 @@
 //! A server and its load, in one process, on volumes that misbehave on demand.
 
 mod client;
+mod durability;
 mod idle;
 mod memory;
 mod pki;

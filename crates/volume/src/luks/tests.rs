@@ -141,6 +141,29 @@ fn metadata() -> Value {
     })
 }
 
+/// It would read as noise, or be written over something that is needed.
+#[test]
+fn metadata_of_what_we_cannot_do_are_refused_by_name() {
+    header::check_luks2(Path::new("disk.img"), metadata()).unwrap();
+    for (place, value, expected) in [
+        ("/config/requirements/mandatory", json!(["online-reencrypt-v2"]), "re-encryption"),
+        ("/segments/0/offset", json!((16_777_216 + 512).to_string()), "within a sector"),
+        ("/segments/0/offset", json!((16_777_216 - 4096).to_string()), "detached header"),
+        ("/segments/0/iv_tweak", json!("8"), "tweak 8"),
+        ("/segments/0/type", json!("linear"), "type linear"),
+        ("/segments/0/encryption", json!("aes-cbc-essiv:sha256"), "only aes-xts-plain64"),
+        ("/segments/0/sector_size", json!(1024), "not 512 or 4096"),
+        ("/segments/0/integrity", json!({ "type": "hmac(sha256)" }), "integrity tags"),
+        ("/segments/1", metadata()["segments"]["0"].clone(), "2 segments"),
+    ] {
+        let mut metadata = metadata();
+        let (parent, name) = place.rsplit_once('/').unwrap();
+        metadata.pointer_mut(parent).unwrap()[name] = value;
+        let said = header::check_luks2(Path::new("disk.img"), metadata).unwrap_err().to_string();
+        assert!(said.contains(expected), "{place}: {said}");
+    }
+}
+
 #[test]
 fn keys_of_another_size_that_are_no_segments_do_not_matter() {
     let path = Path::new("disk.img");
