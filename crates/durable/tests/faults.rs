@@ -322,6 +322,66 @@ fn what_is_no_file_of_the_filesystem_is_no_part_of_a_commit() {
     assert_eq!(flushed, [Call::Check, Call::Flush], "not by the directory");
 }
 
+/// `DURABLE-4`: also where there is no plain file to do it by.
+#[test]
+fn a_commit_of_directories_alone_flushes_the_device_too() {
+    let world = World::new();
+    world.durable.set_strategy(Strategy::Filesystem);
+    let paths = ["one", "two"].map(|name| world.folder.path().join(name));
+    let directories = paths.map(|path| {
+        std::fs::create_dir(&path).unwrap();
+        File::open(path).unwrap()
+    });
+    let mut batch = world.durable.batch();
+    batch.fsync_dir(&directories[0]).fsync_dir(&directories[1]);
+    assert!(batch.begin().wait().into_iter().all(|verdict| verdict.is_ok()));
+    assert_eq!(world.durable.counters().commits, 1);
+    let flushes = world.disk.book().calls.iter().filter(|(call, _)| *call == Call::Flush).count();
+    assert_eq!(flushes, 1);
+}
+
+/// It has flushed nothing, and what it tells of was written to one of them meanwhile.
+#[test]
+fn where_the_flush_after_a_commit_finds_no_room_each_file_is_synced() {
+    for errno in [28, 122] {
+        let world = World::new();
+        world.durable.set_strategy(Strategy::Filesystem);
+        let files = [world.file("one"), world.file("two")];
+        world.disk.say(errno);
+        world.disk.fail(Call::Flush, &files[0], 1);
+        world.disk.fail(FSYNC, &files[1], 1);
+        let [first, second] = world.durable.fsync_many(&files).wait().try_into().unwrap();
+        first.unwrap();
+        assert_eq!(second.unwrap_err().errno, errno);
+        for file in &files {
+            assert_eq!(world.disk.calls(file).last(), Some(&FSYNC), "nothing else has flushed it");
+        }
+    }
+}
+
+/// What one of them does not hear now it hears later, of other data.
+#[test]
+fn all_descriptions_of_a_file_are_asked_whatever_the_first_ones_say() {
+    for fails in [FSYNC, Call::Check] {
+        let world = World::new();
+        world.durable.set_strategy(Strategy::Files);
+        let file = world.file("file");
+        let others = [(); 2].map(|()| File::open(world.folder.path().join("file")).unwrap());
+        world.disk.hold(true);
+        let first = world.durable.fsync(&file);
+        world.disk.until_asked(1);
+        let next = world.durable.fsync(&file);
+        let with = others.each_ref().map(|other| world.durable.fsync(other));
+        world.disk.fail_after(fails, &file, usize::from(fails == FSYNC));
+        world.disk.hold(false);
+        first.wait().unwrap();
+        for synced in [next].into_iter().chain(with) {
+            is_eio(synced.wait(), "file");
+        }
+        assert_eq!(world.disk.calls(&file)[1..], [FSYNC, Call::Check, Call::Check]);
+    }
+}
+
 #[test]
 fn a_filesystem_that_flushes_its_device_is_not_asked_to_do_it_again() {
     let world = World::new();

@@ -316,6 +316,20 @@ fn a_cut_that_fails_closes_the_log_and_loses_nothing_that_is_needed() {
     }
 }
 
+/// Who made it may have died before that, or may not have been told that it was done.
+#[test]
+fn the_name_of_a_log_that_was_there_is_durable_once_it_is_open() {
+    let world = World::new();
+    let path = world.folder.path().join("log");
+    let parent = fs::File::open(world.folder.path()).unwrap();
+    for fails in [false, true, false] {
+        world.disk.forget_calls();
+        world.disk.fail(Call::Sync(Kind::All), &parent, usize::from(fails));
+        assert_eq!(Log::open(&world.durable, &path).is_err(), fails);
+        assert_eq!(world.disk.calls(&parent), [Call::Sync(Kind::All)]);
+    }
+}
+
 #[test]
 #[should_panic(expected = "records before 3 are needed: the last that is durable is 1")]
 fn to_cut_off_what_is_not_durable_is_a_bug() {
@@ -423,6 +437,43 @@ fn a_segment_that_cannot_be_removed_closes_nothing_and_is_tried_again() {
     let (log, recovery) = open(&world.durable, &path);
     assert_eq!((recovery.first.get(), recovery.records), (9, 3));
     assert_eq!(read(&log).len(), 3);
+}
+
+/// Nothing is removed once somebody else may have the folder.
+#[test]
+fn who_closes_a_log_waits_until_what_is_cut_off_is_removed() {
+    let world = World::new();
+    let path = world.folder.path().join("log");
+    let log = ten(&world, &path);
+    world.disk.hold_removals(true);
+    let cut = log.truncate_before(6.into());
+    world.disk.until_removing();
+    thread::scope(|scope| {
+        let closing = scope.spawn(move || log.close());
+        thread::sleep(Duration::from_millis(100));
+        let is_closed = closing.is_finished();
+        world.disk.hold_removals(false);
+        assert!(!is_closed);
+    });
+    cut.wait().unwrap();
+    assert_eq!(open(&world.durable, &path).1.first.get(), 6);
+}
+
+#[test]
+fn who_cuts_off_what_is_just_being_cut_off_waits_for_it() {
+    let world = World::new();
+    let path = world.folder.path().join("log");
+    let log = ten(&world, &path);
+    world.disk.forget_calls();
+    world.disk.hold(true);
+    let first = log.truncate_before(6.into());
+    world.disk.until_asked(1);
+    let second = log.truncate_before(6.into());
+    let are_over = [first.is_finished(), second.is_finished()];
+    world.disk.fail(Call::Sync(Kind::All), &fs::File::open(&path).unwrap(), 1);
+    world.disk.hold(false);
+    assert_eq!(are_over, [false, false]);
+    assert!(first.wait().is_err() && second.wait().is_err());
 }
 
 #[test]

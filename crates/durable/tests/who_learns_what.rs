@@ -403,6 +403,23 @@ fn who_is_synced_beside_a_commit_whose_flush_fails() {
     world.durable.fsync(&later).wait().unwrap();
 }
 
+/// That may have written back what it has removed.
+#[test]
+fn a_cut_of_a_log_beside_a_commit_whose_flush_fails() {
+    let (world, files) = with_a_flush_that_fails(3);
+    let (log, _) = Log::open_with(&world.durable, world.folder.path().join("log"), 300).unwrap();
+    for number in 0..10 {
+        log.commit_and_wait(log.append(&[number; 100]).unwrap()).unwrap();
+    }
+    world.disk.hold_removals(true);
+    let cut = log.truncate_before(6.into());
+    world.disk.until_removing();
+    assert!(world.durable.fsync_many(&files).wait().iter().all(Result::is_err));
+    world.disk.hold_removals(false);
+    assert_eq!(cut.wait().unwrap_err().errno, 5);
+    log.truncate_before(6.into()).wait().unwrap();
+}
+
 /// As if more were to come.
 struct Long<I>(I, usize);
 impl<I: Iterator> Iterator for Long<I> {

@@ -76,6 +76,24 @@ fn what_fails_as_it_begins_or_is_synced_has_failed() {
     }
 }
 
+/// Who waited for it hears of it also where somebody has acknowledged it by then.
+#[test]
+fn what_has_failed_as_it_began_is_told_though_it_was_acknowledged_meanwhile() {
+    let (world, files) = world(WriteBack::Early);
+    world.disk.fail(Call::WriteBack, &files[3], 1);
+    world.disk.hold_file(&files[199], true);
+    let all = world.durable.fsync_many(&files);
+    while world.durable.failures().is_empty() {
+        thread::yield_now();
+    }
+    // Its sync has not begun: the write-back of the last one is still to.
+    world.durable.acknowledge_loss(&files[3]).unwrap();
+    world.disk.hold_file(&files[199], false);
+    for (number, verdict) in all.wait().into_iter().enumerate() {
+        assert_eq!(verdict.is_err(), number == 3, "{number}: {verdict:?}");
+    }
+}
+
 /// Of a file that failed as its write-back began, and that nobody has open: its inode is not another's.
 #[test]
 fn what_fails_as_it_begins_is_kept_open() {

@@ -350,6 +350,19 @@ mod tests {
         assert_eq!(order, [1, 2, 3, 4]);
     }
 
+    /// Else an ordered workqueue would run it before what was queued before it.
+    #[test]
+    fn who_comes_between_a_thaw_and_what_it_activates_does_not_overtake() {
+        let gate = Gate::new(Kind::Ordered, 1, Some(1), vec![]);
+        assert!(gate.freeze(|| true));
+        assert!(gate.admit(0, cpu(0), cpu(0), item(1)).is_none());
+        gate.thaw();
+        assert!(gate.admit(0, cpu(0), cpu(0), item(2)).is_none());
+        assert_eq!(number(gate.activate()), Some(1));
+        assert!(gate.activate().is_none());
+        assert_eq!(number(gate.release(0)), Some(2));
+    }
+
     #[test]
     fn limits_rise_and_fall_and_freeze() {
         let gate = Gate::new(Kind::Nodes, 2, Some(2), vec![2]);

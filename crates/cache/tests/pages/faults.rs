@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use homing_cache::pages::{Backing, CachedFile, FileError, PageCache};
 
@@ -225,6 +226,99 @@ fn a_page_that_is_being_written_is_read_written_and_kept() {
     }
 }
 
+/// Else it says that all is durable while the backing has yet to be given it.
+#[test]
+fn a_flush_waits_for_what_another_one_is_writing() {
+    let disk = Disk::new(10 * PAGE);
+    let (gate, entries, answers) = Gate::new(&disk, false);
+    let (_, file, _) = open(gate);
+    file.write(0, &[1; PAGE]).unwrap();
+    thread::scope(|scope| {
+        let first = scope.spawn(|| file.flush_all());
+        entries.recv().unwrap();
+        let second = scope.spawn(|| file.flush(0, 1));
+        thread::sleep(Duration::from_millis(100));
+        let is_over = second.is_finished();
+        answers.send(Answer::Succeed).unwrap();
+        first.join().unwrap().unwrap();
+        second.join().unwrap().unwrap();
+        assert!(!is_over);
+    });
+}
+
+#[test]
+fn a_durable_write_waits_also_for_those_of_its_pages_that_are_being_written() {
+    let disk = Disk::new(10 * PAGE);
+    let (gate, entries, answers) = Gate::new(&disk, false);
+    let (_, file, _) = open(gate);
+    file.write(2 * PAGE as u64, &[1; PAGE]).unwrap();
+    thread::scope(|scope| {
+        let first = scope.spawn(|| file.flush_all());
+        assert_eq!(entries.recv().unwrap(), 2 * PAGE as u64);
+        let through = scope.spawn(|| file.write_through(0, &[7; 4 * PAGE]));
+        // The two before that one.
+        assert_eq!(entries.recv().unwrap(), 0);
+        (0..10).for_each(|_| answers.send(Answer::Succeed).unwrap());
+        through.join().unwrap().unwrap();
+        assert!(disk.durable()[..4 * PAGE] == [7; 4 * PAGE]);
+        first.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn what_is_written_to_a_page_that_is_being_read_stays() {
+    let disk = Disk::new(10 * PAGE);
+    disk.fill(|_| 3);
+    let (gate, entries, answers) = Gate::new(&disk, true);
+    let (_, file, _) = open(gate);
+    thread::scope(|scope| {
+        let read = scope.spawn(|| file.read(10, &mut [0; 10]).unwrap());
+        entries.recv().unwrap();
+        let write = scope.spawn(|| file.write(0, &[7; PAGE]).unwrap());
+        thread::sleep(Duration::from_millis(100));
+        answers.send(Answer::Succeed).unwrap();
+        read.join().unwrap();
+        write.join().unwrap();
+    });
+    let mut data = [0; PAGE];
+    file.read(0, &mut data).unwrap();
+    assert_eq!(data, [7; PAGE]);
+    file.flush_all().unwrap();
+    assert_eq!(disk.durable()[..PAGE], [7; PAGE]);
+}
+
+#[test]
+fn a_flush_that_is_begun_has_a_short_last_page_too() {
+    const SIZE: usize = 9 * PAGE + 100;
+    let disk = Disk::new(SIZE);
+    let (_, file, _) = open(disk.clone());
+    file.write(0, &[7; SIZE]).unwrap();
+    file.begin_flush().unwrap();
+    assert!(disk.now() == [7; SIZE]);
+}
+
+/// That may be forgotten; this may not.
+#[test]
+fn an_error_is_told_though_there_was_no_room_after_it() {
+    let disk = Disk::new(200 * PAGE);
+    let (cache, file, jobs) = open(disk.clone());
+    cache.set_dirty(0, 100);
+    (0..2).for_each(|_| file.write(0, &[1; 10 * PAGE]).unwrap());
+    disk.failing.writes.store(1, SeqCst);
+    assert!(jobs.run() > 0);
+    disk.is_full.store(true, SeqCst);
+    // Not at once: the first one is let be for a while.
+    let tries = (0..1000).any(|round| {
+        file.write((100 + round % 20) * PAGE as u64, &[1; PAGE]).unwrap();
+        jobs.run() > 0
+    });
+    assert!(tries);
+    disk.failing.writes.store(0, SeqCst);
+    let error = file.flush_all().unwrap_err();
+    assert!(matches!(&error, FileError::Write { source, .. } if source.raw_os_error() == Some(5)));
+    file.flush_all().unwrap();
+}
+
 /// Lets others get on as far as they can. What is looked for then must not have happened, however
 /// far they got.
 fn let_others_run() {
@@ -348,13 +442,15 @@ fn a_page_that_cannot_be_written_keeps_no_other_from_the_disk() {
     };
     for write in [&flush as &dyn Fn(&CachedFile, &ByHand), &in_background] {
         let disk = Disk::new(64 * PAGE);
-        let (cache, file, jobs) = open(Arc::new(BadPages(disk.clone(), |page| page == 40)));
+        // The first of a run, and one within.
+        let is_bad = |page| page == 40 || page == 44;
+        let (cache, file, jobs) = open(Arc::new(BadPages(disk.clone(), is_bad)));
         cache.set_dirty(0, 100);
         file.write(0, &vec![7; 50 * PAGE]).unwrap();
         (0..3).for_each(|_| write(&file, &jobs));
         let now = disk.now();
         let lost: Vec<_> = (0..50).filter(|page| now[page * PAGE] != 7).collect();
-        assert_eq!((lost, cache.stats().total.dirty), (vec![40], PAGE as u64));
+        assert_eq!((lost, cache.stats().total.dirty), (vec![40, 44], 2 * PAGE as u64));
     }
 }
 

@@ -36,6 +36,25 @@ fn queueing_says_whether_this_call_did_it_and_one_instance_is_pending_at_most() 
     hold.open();
 }
 
+/// That what he waits for will not be, once another one is in its place: he is told at once.
+#[test]
+fn who_waits_for_a_delayed_work_item_goes_on_when_it_is_moved_or_cancelled() {
+    let runtime = on("1x1x1").build().unwrap();
+    let changes: [fn(&Work) -> bool; 3] =
+        [|work| work.mod_delayed(Duration::ZERO), |work| work.mod_delayed(SOON), Work::cancel];
+    for change in changes {
+        let work = runtime.events().work(|_| ());
+        assert!(work.queue_delayed(Duration::from_secs(3600)));
+        let (tell, told) = std::sync::mpsc::channel();
+        let waits = work.clone();
+        thread::spawn(move || tell.send(waits.flush()));
+        // Until it waits.
+        thread::sleep(Duration::from_millis(100));
+        assert!(change(&work));
+        assert_eq!(told.recv_timeout(Duration::from_secs(20)), Ok(true));
+    }
+}
+
 /// Lost wake-ups: an issuer writes and queues, the item reads; whoever is refused has been heard.
 #[test]
 fn what_was_written_before_a_refused_queueing_is_seen_by_the_run_that_follows() {
