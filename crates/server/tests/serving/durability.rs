@@ -1,6 +1,6 @@
-//! What is durable when its reply comes: by FUA, and by a flush. Also where no memory is left for another thread.
+//! What is done, and durable by FUA or a flush, when its reply comes. Also where no memory is left for another thread.
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -155,4 +155,45 @@ fn what_is_forced_or_flushed_is_durable_when_it_is_answered() {
             });
         }
     }
+}
+
+#[test]
+fn zeroes_that_are_written_in_pieces_reach_their_end() {
+    const ALL: (usize, usize) = (LEN, 15 << 20);
+    for crypt_on in [CryptOn::Connection, CryptOn::Workqueue] {
+        for flags in [0, command_flag::FUA] {
+            let disk = Arc::new(Disk(Mutex::new([vec![9; SIZE], vec![9; SIZE]])));
+            let options = ServerOptions { crypt_on, ..Default::default() };
+            let (_folder, endpoint) = socket();
+            serve(&endpoint, &[("disk", &disk)], &options, |served| {
+                let mut client = Pipelined::connect(&served.endpoint);
+                ask(&mut client, &[(flags, command::WRITE_ZEROES, ALL.0, ALL.1)]);
+            });
+            let now = &disk.0.lock().unwrap()[0];
+            let (before, rest) = now.split_at(ALL.0);
+            let (zeroes, behind) = rest.split_at(ALL.1);
+            assert!(zeroes.iter().all(|byte| *byte == 0));
+            assert!(before.iter().chain(behind).all(|byte| *byte == 9));
+        }
+    }
+}
+
+#[test]
+fn what_came_before_rubbish_is_done() {
+    let disk = Arc::new(Disk(Mutex::new([vec![9; SIZE], vec![9; SIZE]])));
+    let (_folder, endpoint) = socket();
+    let options = ServerOptions { crypt_on: CryptOn::Connection, ..Default::default() };
+    serve(&endpoint, &[("disk", &disk)], &options, |served| {
+        let mut client = Pipelined::connect(&served.endpoint);
+        let (command, length) = (command::WRITE, LEN as u32);
+        let mut bytes = Vec::new();
+        let header = RequestHeader { flags: 0, command, cookie: 0, offset: 0, length };
+        bytes.extend(header.encode());
+        bytes.extend(vec![1; LEN]);
+        bytes.extend([0xFF; 28]);
+        client.0.write_all(&bytes).unwrap();
+        // Until the server has hung up.
+        let _ = client.0.read_to_end(&mut Vec::new());
+        assert!(disk.0.lock().unwrap()[0][..LEN].iter().all(|byte| *byte == 1));
+    });
 }
