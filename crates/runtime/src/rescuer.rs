@@ -159,6 +159,7 @@ fn run(shared: &Arc<Shared>, workqueue: &Arc<WorkqueueState>, member: &Arc<Membe
     let mut next = Some(item);
     while let Some(item) = next.take() {
         if shared.is_stopping_now() {
+            member.workqueue.store(0, Ordering::Relaxed);
             shared.cancel(item);
             break;
         }
