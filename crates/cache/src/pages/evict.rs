@@ -232,22 +232,23 @@ impl Table {
     pub(super) fn evict_of(&mut self, local: usize, habits: &Habits) -> bool {
         self.prepare(habits);
         let swappiness = self.locals[local].group.swappiness();
-        self.evict_by(local, swappiness, habits)
+        self.evict_by(local, swappiness, true, habits)
     }
 
     /// The same, but of clean pages alone, whatever dirty ones are worth: some may be such that cannot be written.
     pub(super) fn evict_clean_of(&mut self, local: usize, habits: &Habits) -> bool {
         self.prepare(habits);
-        let victim = self.victim(local, Swappiness::CLEAN_FIRST, false);
-        self.gives(local, victim, habits)
+        self.evict_by(local, Swappiness::CLEAN_FIRST, false, habits)
     }
 
-    fn evict_by(&mut self, local: usize, swappiness: Swappiness, habits: &Habits) -> bool {
-        let victim = self.victim(local, swappiness, true);
-        self.gives(local, victim, habits)
-    }
-
-    fn gives(&mut self, local: usize, victim: Option<Victim>, habits: &Habits) -> bool {
+    fn evict_by(
+        &mut self,
+        local: usize,
+        swappiness: Swappiness,
+        nominates: bool,
+        habits: &Habits,
+    ) -> bool {
+        let victim = self.victim(local, swappiness, nominates);
         if let Some(victim) = victim {
             self.let_go(local, victim, habits);
             self.locals[local].group.lose();
@@ -276,7 +277,7 @@ impl Table {
     ) -> bool {
         self.listen(habits);
         self.policy.spare(epochs.checked_sub(1));
-        self.evict_by(local, swappiness, habits)
+        self.evict_by(local, swappiness, true, habits)
     }
 
     /// Frees the frame of a victim, which is remembered.
