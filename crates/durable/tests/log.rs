@@ -195,6 +195,15 @@ fn ten(world: &World, path: &Path) -> Log {
     log
 }
 
+/// The same, of which the first five are just being removed, which is held.
+fn removing(world: &World, path: &Path) -> (Log, Synced) {
+    let log = ten(world, path);
+    world.disk.hold_removals(true);
+    let cut = log.truncate_before(6.into());
+    world.disk.until_removing();
+    (log, cut)
+}
+
 #[test]
 fn records_go_on_from_segment_to_segment() {
     let world = World::new();
@@ -344,10 +353,7 @@ fn to_cut_off_what_is_not_durable_is_a_bug() {
 fn who_commits_does_not_wait_for_segments_to_be_removed() {
     let world = World::new();
     let path = world.folder.path().join("log");
-    let log = ten(&world, &path);
-    world.disk.hold_removals(true);
-    let cut = log.truncate_before(6.into());
-    world.disk.until_removing();
+    let (log, cut) = removing(&world, &path);
     let later = log.append(b"eleven").unwrap();
     log.commit_and_wait(later).unwrap();
     log.commit(log.append(b"twelve").unwrap()).wait().unwrap();
@@ -444,10 +450,7 @@ fn a_segment_that_cannot_be_removed_closes_nothing_and_is_tried_again() {
 fn who_closes_a_log_waits_until_what_is_cut_off_is_removed() {
     let world = World::new();
     let path = world.folder.path().join("log");
-    let log = ten(&world, &path);
-    world.disk.hold_removals(true);
-    let cut = log.truncate_before(6.into());
-    world.disk.until_removing();
+    let (log, cut) = removing(&world, &path);
     thread::scope(|scope| {
         let closing = scope.spawn(move || log.close());
         thread::sleep(Duration::from_millis(100));
