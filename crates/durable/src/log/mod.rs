@@ -164,7 +164,7 @@ impl Log {
     /// #     }
     /// #     drop(log);
     /// #     let segment = path.join(format!("{:020}.log", 1));
-    /// #     std::fs::OpenOptions::new().write(true).open(segment)?.write_all_at(b"?", 60)?;
+    /// #     std::fs::OpenOptions::new().write(true).open(segment)?.write_all_at(b"?", 75)?; // of "two"
     /// # }
     /// let Err(LogError::Damaged { sequence, .. }) = Log::open(&durable, &path) else { panic!() };
     /// // Somebody has been asked, and there is a copy.
