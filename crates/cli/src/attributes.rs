@@ -28,7 +28,7 @@ impl ControlArgs {
 #[derive(Args)]
 #[command(after_help = LS_EXAMPLES)]
 pub(crate) struct LsArgs {
-    /// Only what stands at or below this path
+    /// Only attributes at or below this path
     #[arg(default_value = "", hide_default_value = true)]
     prefix: String,
 
@@ -42,11 +42,11 @@ pub(crate) struct LsArgs {
 
 const LS_EXAMPLES: &str = "\
 Examples:
-  homing ls --socket disk.control               everything
-  export HOMING_SOCKET=disk.control             and no more --socket
-  homing ls workqueue/crypt                     one workqueue's
+  homing ls --socket disk.control               all attributes
+  export HOMING_SOCKET=disk.control             then --socket is not needed
+  homing ls workqueue/crypt                     those of one workqueue
 
-Each line has ro (can be read) or rw (can be set too), and the path.";
+Each line has ro (can be read) or rw (can be set, too), and the path.";
 
 #[derive(Args)]
 #[command(after_help = GET_EXAMPLES)]
@@ -74,7 +74,7 @@ pub(crate) struct SetArgs {
     /// The attribute, as `homing ls` shows it
     path: String,
 
-    /// Its new value; one that is not accepted changes nothing and is told what is
+    /// Its new value; if it is not accepted nothing changes, and the error says which values are
     // Commands of lru_gen begin with a minus.
     #[arg(allow_hyphen_values = true)]
     value: String,
@@ -93,7 +93,7 @@ Examples:
   homing set workqueue/crypt/max_active 4       with HOMING_SOCKET set
   homing set workqueue/crypt/nice -5
 
-It holds from now on until the program ends; nothing is saved.";
+The value takes effect at once and lasts until the program ends; nothing is saved.";
 
 pub(crate) fn list(args: &LsArgs) -> anyhow::Result<()> {
     let attributes = args.control.connect()?.list(&args.prefix)?;

@@ -16,7 +16,7 @@ const MAX_MIN: ByteSize = ByteSize(1 << 20);
 
 #[derive(Args)]
 pub(crate) struct CacheArgs {
-    /// Memory for pages of all exports together, bookkeeping included: kept in plaintext
+    /// Memory for cached pages of all exports, bookkeeping included; pages are in plaintext
     #[arg(long = "cache", value_name = "SIZE", help_heading = "Cache")]
     cache_size: Option<ByteSize>,
 
@@ -30,7 +30,7 @@ pub(crate) struct CacheArgs {
     )]
     mode: Mode,
 
-    /// What is never taken from an export for others: of each, or of the one that is named
+    /// Memory that is never taken from an export for others: of each export, or of the named one
     #[arg(
         long = "cache-min",
         value_name = "[EXPORT=]SIZE",
@@ -39,7 +39,7 @@ pub(crate) struct CacheArgs {
     )]
     min: Vec<Limit>,
 
-    /// What an export may have at most
+    /// Most memory that an export may have: each export, or the named one
     #[arg(
         long = "cache-max",
         value_name = "[EXPORT=]SIZE",
@@ -51,8 +51,8 @@ pub(crate) struct CacheArgs {
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Mode {
-    /// When they are flushed, or their memory is needed; as a disk with a cache does. What the file has no space
-    /// for stays in memory, and flushes fail until it has, or it was trimmed
+    /// When they are flushed or their memory is needed, as with a disk that has a cache. Data for which the file's
+    /// disk has no space stays in memory, and flushes fail until there is space or the data is trimmed
     WriteBack,
     /// Before they are answered
     WriteThrough,

@@ -37,12 +37,12 @@ struct Cli {
 
 const FIRST_STEPS: &str = "\
 First steps:
-  homing serve --try                     see it work, leaves nothing behind
-  homing serve disk.img --size 10G       make an encrypted volume and serve it
-  homing topo                            the machine and its cache domains
-  homing top --socket CONTROL            what a running server does now
-  homing lab recommend                   which affinity scope to choose, with the evidence
-  homing lab trace FILE --compare        which cache policy is worth what on a trace";
+  homing serve --try                  a demonstration that leaves nothing behind
+  homing serve disk.img --size 10G    make an encrypted volume and serve it
+  homing topo                         the machine and its cache domains
+  homing top --socket CONTROL         what a running server is doing
+  homing lab recommend                which affinity scope to choose
+  homing lab trace FILE --compare     compare cache policies on a trace";
 
 #[derive(Subcommand)]
 enum Command {

@@ -40,19 +40,19 @@ pub(crate) const TRY_SIZE: ByteSize = ByteSize(256 << 20);
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ServeArgs {
-    /// LUKS containers to serve; one that is missing is made if --size is given
+    /// LUKS containers to serve; a missing one is made if --size is given
     #[arg(required_unless_present = "try_it")]
     images: Vec<PathBuf>,
 
-    /// What a new volume holds: bytes, or with K, M, G, T, P
+    /// Capacity of a new volume: in bytes, or with K, M, G, T, P
     #[arg(long, value_name = "SIZE")]
     pub(crate) size: Option<ByteSize>,
 
-    /// Take the passphrase from a file, all of it, as cryptsetup does; - is standard input
+    /// Use the whole content of this file as the passphrase, as cryptsetup does; - is standard input
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
 
-    /// Make a throw-away volume under a random key that nobody ever sees
+    /// Make a throw-away volume with a random key that is never stored
     #[arg(long, conflicts_with = "key_file")]
     pub(crate) ephemeral: bool,
 
@@ -60,17 +60,17 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "PATH", conflicts_with = "listen")]
     socket: Option<PathBuf>,
 
-    /// Listen on this TCP address; without --tls-certificates nothing is encrypted on the way
+    /// Listen on this TCP address; without --tls-certificates the connection is not encrypted
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = socket_address)]
     listen: Option<SocketAddr>,
 
-    /// Speak TLS, and with nobody else: a folder with server-cert.pem and server-key.pem. Files that are replaced
-    /// count for who connects after that
+    /// Require TLS of all clients, with server-cert.pem and server-key.pem of this folder. Replaced files take
+    /// effect for clients that connect later
     #[arg(long, value_name = "DIR", conflicts_with = "try_it")]
     tls_certificates: Option<PathBuf>,
 
-    /// Serve those who show a certificate that ca-cert.pem of that folder has signed, and ca-crl.pem (if there is
-    /// one) does not revoke
+    /// Serve only clients whose certificate is signed by ca-cert.pem of that folder and not revoked by its
+    /// ca-crl.pem (if there is one)
     #[arg(long, requires = "tls_certificates")]
     tls_verify_peer: bool,
 
@@ -82,37 +82,38 @@ pub(crate) struct ServeArgs {
     #[arg(long)]
     pub(crate) read_only: bool,
 
-    /// Make a volume, put a short client load on it, print a table, leave nothing behind
+    /// Make a throw-away volume, run a short client load on it, and print a table
     #[arg(long = "try", conflicts_with_all = ["read_only", "key_file", "ephemeral"])]
     pub(crate) try_it: bool,
 
-    /// Print for programs
+    /// Print JSON, for programs
     #[arg(long)]
     json: bool,
 
-    /// Clients at one time; more are turned away. One that is idle costs about 25 KiB, with TLS 80
+    /// Clients at one time; more are turned away. An idle client costs about 25 KiB of memory, 80 KiB with TLS
     #[arg(long, value_name = "COUNT", default_value = "10000", value_parser = count)]
     connections_max: NonZeroUsize,
 
-    /// What requests of all clients may take together, beyond 640 KiB for each client at work: a fourth of
-    /// it for what is taken in ahead. Who stops within a request counts wholly. Who keeps others waiting for it
-    /// and does not go on is cut off
+    /// Memory for the requests of all clients together, beyond 640 KiB for each busy client. A fourth of it is for
+    /// data that is received ahead of its turn. A client that stops within a request occupies the memory of the
+    /// whole request, and is cut off if it keeps others waiting and does not go on
     #[arg(long, value_name = "SIZE", default_value = "1G")]
     request_memory: ByteSize,
 
-    /// How far crypto may spread from the CPU of its connection
+    /// How far encryption may spread from the CPU of its connection
     #[arg(long, value_name = "SCOPE", default_value = "cache", help_heading = "Scheduling")]
     affinity_scope: Scope,
 
-    /// Never let crypto leave that scope, even where CPUs are idle
+    /// Never let encryption leave that scope, even if CPUs outside it are idle
     #[arg(long, help_heading = "Scheduling")]
     affinity_strict: bool,
 
-    /// Who encrypts and decrypts
+    /// Which thread encrypts and decrypts
     #[arg(long, value_enum, default_value_t = CryptOnArg::Auto, help_heading = "Scheduling")]
     crypt_on: CryptOnArg,
 
-    /// How many microseconds to look for a client's next request before sleeping, if its last one came so soon. 0: never
+    /// How many microseconds to poll for a client's next request before sleeping, if its last one came as soon; 0
+    /// never polls
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 50, help_heading = "Scheduling",
         value_parser = clap::value_parser!(u64).range(..=1_000_000))]
     busy_poll: u64,
@@ -126,20 +127,22 @@ pub(crate) struct ServeArgs {
 
 const EXAMPLES: &str = "\
 Examples:
-  homing serve disk.img --size 10G                 asks for a passphrase, twice
-  homing serve disk.img --key-file key             opens what is there
+  homing serve disk.img --size 10G               asks for a passphrase, twice
+  homing serve disk.img --key-file key           opens an existing volume
   homing serve a.img b.img --listen 127.0.0.1:10809
-  homing serve disk.img --listen 0.0.0.0:10809 --tls-certificates pki --tls-verify-peer
+  homing serve disk.img --listen 0.0.0.0:10809 \\
+      --tls-certificates pki --tls-verify-peer
   homing serve a.img b.img --cache 4G --cache-min a=1G
-                                                   b cannot push all of a out of memory
-  homing serve disk.img --control disk.control     with a socket for `homing wq monitor`
-  homing serve --try                               five seconds of load, and a table
+                                                 b cannot evict all of a
+  homing serve disk.img --control disk.control   with a socket for homing top
+  homing serve --try                             five seconds of load, a table
 
-Each image is an export named after its file: disk.img is served as \"disk\". The first also
-answers to the empty name. Containers are LUKS2 and open with cryptsetup; ones made by cryptsetup
-open here, if they have AES-256 in XTS and no integrity tags. Ctrl-C, SIGTERM or SIGHUP stops the
-server after making everything durable.
-HOMING_LOG=debug tells more on standard error.";
+Each image is an export named after its file: disk.img is served as \"disk\". The first image also \
+answers to the empty name. Containers are LUKS2 and open with cryptsetup; containers made by \
+cryptsetup open here if they use AES-256 in XTS mode without integrity tags.
+
+Ctrl-C, SIGTERM or SIGHUP stops the server after making everything durable. HOMING_LOG=debug logs more \
+on standard error.";
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum CryptOnArg {

@@ -42,12 +42,13 @@ Examples:
   homing topo                    this machine
   homing topo --measure          with a heat map of core-to-core latencies
   homing topo --grid 4x3x2       4 caches of 3 cores of 2 threads
-  homing topo --root capture/    another machine, from a copy of its /sys and /proc
+  homing topo --root capture/    another machine: a copy of its /sys and /proc
 
-With --json: cpus, an array of objects (cpu, core, llc, numa_nodes, package; cores and caches are named by their
-first CPU); pods, the scopes, each an array of pods, which are arrays of CPUs. Of this machine also allowed, an array
-of CPUs, and cpu_quota, null or an object (quota_us, period_us); with --measure one_way_ns, an object: cpus, in
-the order of the rows and columns of matrix.";
+With --json an object is printed: cpus, an array of objects (cpu, core, llc, numa_nodes, package; \
+cores and caches are named by their first CPU); pods, an object with an array of pods for each \
+scope, which are arrays of CPUs. For this machine also allowed, an array of CPUs, and cpu_quota, \
+null or an object (quota_us, period_us). With --measure also one_way_ns, an object: matrix, and \
+cpus, in the order of its rows and columns.";
 
 pub(crate) fn run(args: &TopoArgs) -> anyhow::Result<()> {
     let (machine, allowed) = machine(args)?;

@@ -21,23 +21,23 @@ use crate::serve::{ServeArgs, TRY_SIZE};
 #[derive(Args)]
 #[command(next_help_heading = "New volumes")]
 pub(crate) struct NewVolumeArgs {
-    /// Sectors of a new volume: 4096, or 512 for clients that cannot do with more [default: 4096]
+    /// Sector size of a new volume: 4096, or 512 for clients that need it [default: 4096]
     #[arg(long, value_name = "BYTES", value_parser = sector_size)]
     sector_size: Option<SectorSize>,
 
-    /// What trying a passphrase may take, in milliseconds
+    /// How long it takes to try a passphrase, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..))]
     iter_time: u32,
 
-    /// Most memory for trying a passphrase, in KiB [default: 1 GiB, or half of the machine's]
+    /// Most memory that trying a passphrase takes, in KiB [default: 1 GiB, or half of the machine's]
     #[arg(long, value_name = "KIB", value_parser = clap::value_parser!(u32).range(32..=4 << 20))]
     pbkdf_memory: Option<u32>,
 
-    /// Passes of the key derivation, instead of measuring; only for keys that are random
+    /// Passes of the key derivation, instead of measuring how many fit --iter-time; only for random keys
     #[arg(long, value_name = "COUNT", requires = "pbkdf_memory", value_parser = clap::value_parser!(u32).range(4..))]
     pbkdf_force_iterations: Option<u32>,
 
-    /// Let discards reach the file: frees space, shows which parts are in use
+    /// Pass discards on to the file: this frees space, but shows which parts of the volume are in use
     #[arg(long)]
     allow_discards: bool,
 }

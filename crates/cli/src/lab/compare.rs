@@ -34,21 +34,23 @@ const WORST: usize = 10;
   homing lab compare --random 100
   homing lab compare --machine epyc-9654-2s,ryzen-9-7950x --seeds 3 --scopes
   homing lab compare --machine presets --host pinned
-  homing lab compare --machine random:8 --seeds 10                  one of these, looked at closely
-  homing lab compare --features SWQUEUE --features SWQUEUE,XSTEAL    what each part is worth
-  homing lab compare --random 1000 --shard 2/64 --out sweep         to be put together by merge")]
+  homing lab compare --machine random:8 --seeds 10    one of them, closely
+  homing lab compare --features SWQUEUE --features SWQUEUE,XSTEAL
+                                                      what each part is worth
+  homing lab compare --random 1000 --shard 2/64 --out sweep
+                                                      a part, to be merged")]
 pub(crate) struct CompareArgs {
-    /// Machines, as for homing lab run; presets are all of those, random:8 is number 8 of those that
-    /// --random draws [default: the published Ryzen]
+    /// Machines, as for homing lab run; presets stands for all presets, random:8 for number 8 of those
+    /// that --random draws [default: the published Ryzen]
     #[arg(long = "machine", value_name = "MACHINE", value_delimiter = ',')]
     machines: Vec<String>,
 
-    /// So many random machines: shape, costs, disk, lengths and depth are drawn
+    /// This many random machines: shape, costs, disk, item lengths and depth are drawn
     #[arg(long, value_name = "N", conflicts_with = "machines",
         value_parser = clap::value_parser!(u64).range(1..=RANDOM_MAX as u64))]
     random: Option<u64>,
 
-    /// Which draw random machines are of: with another number they are others [default: 1]
+    /// Seed of the draw of random machines: another seed gives other machines [default: 1]
     #[arg(long, value_name = "SEED")]
     draw: Option<u64>,
 

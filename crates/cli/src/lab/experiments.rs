@@ -98,10 +98,10 @@ enum RealCommand {
 #[derive(Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(after_help = "Examples:
-  homing lab run wq                                  the workqueue tables, on the published machine
+  homing lab run wq                           the published workqueue tables
   homing lab run wq --machine epyc-9654-2s --seeds 3
-  homing lab run wq --shard 2/8 --out sweep          a part of it, to be put together by merge
-  homing lab run fsync --dir .                       the fsync tables, on real files: see its --help")]
+  homing lab run wq --shard 2/8 --out sweep   one part; merge joins the parts
+  homing lab run fsync --dir .                real files: see its own --help")]
 pub(crate) struct RunArgs {
     /// The experiments; homing lab list tells which there are
     #[arg(required = true, value_name = "NAME",

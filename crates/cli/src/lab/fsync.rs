@@ -49,39 +49,40 @@ pub(crate) struct FsyncArgs {
 }
 
 const HELP: &str = "\
-What is measured: so many new files are written and closed, which leaves them in memory. Then the
-clock starts: each is opened, made durable and closed again (for syncfs one for each issuer is).
-Every round does this with each strategy and number of issuers in turn, in another order; the
+What is measured: new files are written and closed, which leaves them in memory. Then the clock \
+starts, and each file is opened, made durable and closed again (for syncfs, one file for each \
+issuer). Every round does this with each strategy and number of issuers, in a different order; the \
 figures are medians over the rounds.
 
 Strategies:
-  serial        each issuer calls fsync of one of its files after the other
+  serial        each issuer calls fsync of its files one after the other
   threads       issuers hand their files to 16 threads that call fsync
-  syncfs        each issuer calls syncfs: a bound, since nobody is told which file failed
-  homing        each issuer begins Durable::fsync of all its files, and awaits them
+  syncfs        each issuer calls syncfs: a bound, as no file has a verdict
+  homing        each issuer begins Durable::fsync of all files, awaits all
   homing-many   each issuer awaits one Durable::fsync_many of all its files
 
-The published experiment (D. Chinner, 29 October 2015, XFS on an SSD) stands beside: its sync is
-serial, its async is homing. Its aggregation is of the journal's writes, ours of the device's
-flushes, of which a new file may take two. homing lab run aio-fsync simulates it; homing-bench
-fsync measures more peers and loads, on slower disks, too.
+The table shows the published experiment (D. Chinner, 29 October 2015, XFS on an SSD) beside the \
+results: its sync corresponds to serial, its async to homing. Its aggregation counts the journal's \
+writes, ours the device's flushes, of which a new file may take two. homing lab run aio-fsync \
+simulates the experiment; homing-bench fsync measures more peers and loads, also on slower disks.
 
-It is the filesystem below DIR that is measured: on tmpfs a sync does nothing, and shows nothing.
-With the defaults a disk that takes 1 ms for a sync is busy for some minutes. After Ctrl-C nothing
-more is begun; what is under way is awaited, the files are removed, and the rounds that have ended
+What is measured is the filesystem below DIR: on tmpfs a sync does nothing, and shows nothing. \
+With the defaults, a disk that takes 1 ms for a sync is busy for some minutes. After Ctrl-C nothing \
+new is begun; syncs under way are awaited, the files are removed, and the rounds that have ended \
 are printed.
 
 Examples:
   homing lab run fsync --dir .
-  homing lab run fsync --dir /srv --files 1000 --issuers 1,8    a first look
+  homing lab run fsync --dir /srv --files 1000 --issuers 1,8
   homing lab run fsync --dir /srv --size 64K --rounds 5
-  homing lab run fsync --dir /srv --json | jq -r '[.strategy, .issuers, .files_per_s] | @tsv'
+  homing lab run fsync --dir /srv --json |
+      jq -r '[.strategy, .issuers, .files_per_s] | @tsv'
 
-With --json a row has strategy, issuers, files_per_s (with files_per_s_min and files_per_s_max),
-p50_us and p99_us (from asking for a file's sync to knowing of its end; what is asked for together
-ends together), device_writes, device_flushes (of the whole partition and disk, whoever asked; null
-where the filesystem has no device of its own, such as tmpfs and overlays), aggregation (files for
-each flush) and cpu_s (of this process).";
+With --json a row has strategy, issuers, files_per_s (with files_per_s_min and files_per_s_max), \
+p50_us and p99_us (from the request for a file's sync until its end is known; files requested \
+together end together), device_writes and device_flushes (of the whole partition and disk, by any \
+program; null for filesystems without a device, such as tmpfs and overlays), aggregation (files \
+for each flush) and cpu_s (of this process).";
 
 fn size(text: &str) -> Result<ByteSize, String> {
     let size: ByteSize = text.parse()?;

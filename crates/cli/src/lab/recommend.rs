@@ -15,15 +15,16 @@ use super::tables::{align, table};
 use crate::output;
 
 #[derive(Args)]
-#[command(after_help = "A load is a JSON file; what it does not tell is as here:
+#[command(
+    after_help = "A load is a JSON file. Members that it lacks have these values (0 issuers are one for each CPU):
   {\"issuers\": 0, \"depth\": 64, \"item_us\": 20, \"issuer_us\": 5, \"bytes\": 32768}
-issuers 0: one for each CPU
 
-What it says is said of a model: try the first two or three on the machine itself.
+The advice comes from a model: try the best two or three settings on the machine itself.
 
 Examples:
-  homing lab recommend                                    this machine, the load of homing serve
-  homing lab recommend --machine epyc-9654-2s --workload load.json --host confined")]
+  homing lab recommend                  this machine, the load of homing serve
+  homing lab recommend --machine epyc-9654-2s --workload load.json"
+)]
 pub(crate) struct RecommendArgs {
     /// The machine, as for homing lab run
     #[arg(long, value_name = "MACHINE", default_value = "here")]
@@ -42,7 +43,7 @@ pub(crate) struct RecommendArgs {
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     seeds: u64,
 
-    /// Print for programs: the settings, the best first; what auto chooses itself is null
+    /// Print JSON: the settings, the best first; null for what auto chooses itself
     #[arg(long)]
     json: bool,
 }

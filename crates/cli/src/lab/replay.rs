@@ -23,19 +23,19 @@ pub(crate) struct ReplayArgs {
     /// What homing wq record wrote; - for standard input
     file: PathBuf,
 
-    /// Print for programs, every difference among it
+    /// Print JSON, every difference included
     #[arg(long)]
     json: bool,
 }
 
 const EXAMPLES: &str = "\
-Each decision is made again from the answers that it was made from then, by the same code that the
-runtime and the simulator use. That one comes out in another way says that a rule has changed
-since; it is an error, so that a script notices.
+Each decision is made again from the recorded facts, by the same code that the runtime and the \
+simulator use. A decision that comes out differently means that a rule has changed since; that is \
+an error, so that a script notices.
 
 Examples:
   homing wq record --socket disk.control -o decisions.jsonl
-  homing lab replay decisions.jsonl                      here, or with another version elsewhere";
+  homing lab replay decisions.jsonl     here, or elsewhere with another version";
 
 pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<()> {
     let log: DecisionLog = read(args)?

@@ -107,32 +107,34 @@ impl TraceType {
     }
 }
 
-const EXAMPLES: &str = r#"A trace is a CTR1 container or text, plain or compressed with zstd. Each access is to one page,
-and a hit if the cache holds it. I/O is what a disk below would have to do: reads that miss, and
+const EXAMPLES: &str = "\
+A trace is a CTR1 container or text, plain or compressed with zstd. Each access is to one page, \
+and is a hit if the cache holds that page. I/O is what a disk below would have to do: reads that miss, and \
 dirty pages that are written back, when they are evicted or at the end.
 
 Examples:
-  homing lab trace oltp.ctr.zst --size 5%              one policy, one size
-  homing lab trace oltp.ctr.zst -s 1%,5% -p lru,arc    four replays, a line for each
-  homing lab trace *.ctr.zst --compare                 all policies, and what each is worth
-  homing lab trace oltp.ctr.zst --plot oltp.svg        the same, and its curves
-  homing lab trace a.ctr.zst b.ctr.zst --mix           two tenants in one cache
+  homing lab trace oltp.ctr.zst --size 5%            one policy, one size
+  homing lab trace oltp.ctr.zst -s 1%,5% -p lru,arc  four replays, a line each
+  homing lab trace *.ctr.zst --compare               compare all policies
+  homing lab trace oltp.ctr.zst --plot oltp.svg      the same, with curves
+  homing lab trace a.ctr.zst b.ctr.zst --mix         two tenants in one cache
   homing lab trace oltp.ctr.zst --json | jq .hit_ratio
-  homing lab trace ids.txt --compare                   text: a key on each line
-  homing lab trace a.csv --obj-id-col obj_id           the column that the header calls obj_id
-  homing lab trace a.log -t csv --obj-id-col 2         the second column; no header
-  homing lab trace --list                              the policies
+  homing lab trace ids.txt --compare                 text: a key on each line
+  homing lab trace a.csv --obj-id-col obj_id         the column named obj_id
+  homing lab trace a.log -t csv --obj-id-col 2       column 2; no header
+  homing lab trace --list                            the policies
 
-Keys in text are numbers or any words; all its accesses are reads. Of CSV, fields up to the key
-may not be quoted.
+Keys in text are numbers or any words; all accesses in text are reads. In CSV the fields up to the \
+key may not be quoted.
 
-CTR1 is little-endian: b"CTR1", a u32 version (1), a u64 number of records, and these: a u64 page,
-a u32 run (accesses to so many pages from it on), u16 flags (1: a write), a u16 tenant (0).
+CTR1 is little-endian: the bytes CTR1, a u32 version (1), a u64 number of records, and the records: \
+a u64 page, a u32 run (accesses to that many pages, beginning with it), u16 flags (1: a write), a \
+u16 tenant (0).
 
-With --json one replay is an object: trace, policy, size, capacity (in pages), pages, requests,
-hits, hit_ratio (0 to 1), evictions, writebacks, io, seconds, accesses_per_second, and tenants
-where there are several. Several replays are an array of these. A comparison is an object: cells,
-such an array, and policies, with the share (0 to 1) and the worst cell against LRU of each."#;
+With --json one replay is an object: trace, policy, size, capacity (in pages), pages, requests, \
+hits, hit_ratio (0 to 1), evictions, writebacks, io, seconds, accesses_per_second, and tenants \
+if there are several. Several replays are an array of such objects. A comparison is an object: \
+cells, such an array, and policies, with the share (0 to 1) of each and its worst cell against LRU.";
 
 pub(crate) fn run(args: &TraceArgs) -> anyhow::Result<()> {
     if args.list {

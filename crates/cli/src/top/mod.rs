@@ -49,18 +49,19 @@ const HELP: &str = "\
 Examples:
   homing top --socket disk.control
   homing top -i 5                               with HOMING_SOCKET set
-  homing top --json -n 1                        what happened within one second, for programs
+  homing top --json -n 1                        one second, for programs
 
-All figures are of the time since the look before, but for those that say otherwise.
+What is shown, since the previous refresh unless it says otherwise:
   CPUs         how much of its time a worker ran items; how often it slept
-  workqueues   items a second, CPUs' worth of time, how far items were pulled, how long 99 of
-               100 waited since the start
-  durability   syncs asked for, those that shared one, commits, and how long they took
+  workqueues   items a second, CPU time, how far items were pulled, and
+               since the start how long 99 of 100 waited
+  durability   syncs requested, those that shared one, commits, their times
   cache        each group's memory, and how many of its reads were hits
 
-Keys: s sorts workqueues by CPU time, items or name; space stands still; q ends.
-NO_COLOR is respected. A program that ends is waited for: it may come back. With --json it is the end, and with
-a count that is an error.";
+Keys: s sorts workqueues by CPU time, items or name; space pauses; q quits.
+
+NO_COLOR is respected. If the program ends, top waits for it to come back. With --json it ends, too; \
+with a count that is an error.";
 
 /// The least time between two looks: more often they are work for the program.
 const INTERVAL_MIN: Duration = Duration::from_millis(50);

@@ -28,19 +28,25 @@ Examples:
   homing wq dump --socket disk.control
   homing wq dump --json                  with HOMING_SOCKET set
 
-Affinity Scopes: how each scope cuts the CPUs into pods.
-Worker Pools: attributes that workqueues share, and the home queues there are for them, each with
-  its first CPU as its name, the CPUs it is home to, and the items that wait in it.
-Workqueue CPU -> pool: the pool of each workqueue, and the home queue of each CPU in it.
-Workqueue -> rescuer: the thread that helps out where no worker can be had, and where it may run.
-Unbound workqueue -> node_nr/max_active: running items against the limit of each node, with +N for
-  items held back by it; dfl is for the machine as a whole.
-- stands for what is not known or not there.
+The sections:
+  Affinity Scopes         how each scope cuts the CPUs into pods
+  Worker Pools            attributes that workqueues share, and their home
+                          queues: the first CPU as the name, the CPUs that
+                          it is home to, and the items that wait in it
+  Workqueue CPU -> pool   the pool of each workqueue, and the home queue of
+                          each CPU in it
+  Workqueue -> rescuer    the thread that runs items when no worker can be
+                          created, and the CPUs where it may run
+  Unbound workqueue -> node_nr/max_active
+                          running items and the limit, for each node; +N are
+                          items held back; dfl is the machine as a whole
+A - means that it is unknown or absent.
 
-With --json one object, null for such: cpumask, default_affinity_scope, affinity_scopes (name, pods, each with cpus and
-node), pools (id, attributes, queues, each with leader, cpus and waiting), and workqueues (name, type, flags,
-affinity_scope, pool, rescuer, min_active, max_active, and active, for each node: slot, active as in 3/8, inactive).
-Sets of CPUs are text, as in 0-3,8.";
+With --json one object is printed, with null for such values: cpumask, default_affinity_scope, \
+affinity_scopes (name, pods, each with cpus and node), pools (id, attributes, queues, each with \
+leader, cpus and waiting), and workqueues (name, type, flags, affinity_scope, pool, rescuer, \
+min_active, max_active, and active, for each node: slot, active as in 3/8, inactive). Sets of CPUs \
+are text, as in 0-3,8.";
 
 pub(crate) fn run(args: &DumpArgs) -> anyhow::Result<()> {
     let dump = Dump::read(&mut Source::connect(&args.control, "")?)?;

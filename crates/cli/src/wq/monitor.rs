@@ -39,19 +39,25 @@ Examples:
   homing wq monitor crypt '^flush$' -i 5        with HOMING_SOCKET set
   homing wq monitor -i 0 --json                 once, for programs
 
-All figures are of the time since the workqueue was made, except infl.
-  total    items begun                    infl     items begun and not ended
-  CPUtime  seconds of CPU time            CPUhog   items that kept a CPU for too long
-  CMW/RPR  per-CPU workqueues: items that lost their CPU, because they blocked or ran for long;
-           unbound ones: items sent back to their queue, because the one before them did
-  mayday   calls for the rescuer          rescued  items it ran (both with mem_reclaim only)
-  home, llc, node, remote                 items by how far they were pulled
+The columns, since the workqueue was made (except infl):
+  total    items begun
+  infl     items begun and not ended
+  CPUtime  seconds of CPU time
+  CPUhog   items that kept a CPU for too long
+  CMW/RPR  per-CPU workqueues: items that lost their CPU because they blocked
+           or ran for long; unbound ones: items that were sent back to their
+           queue because the item before them did so
+  mayday   calls for the rescuer (with mem_reclaim only)
+  rescued  items that it ran (with mem_reclaim only)
+  home, llc, node, remote
+           items by how far they were pulled
   age_p99  99 of 100 items waited less than this
-- stands for what is not known.
+A - means that it is unknown.
 
-With --json an object has timestamp (seconds since 1970), name, unbound, mem_reclaim, started, completed, cpu_time
-(microseconds, as the kernel's is), cpu_intensive, cm_wakeup, repatriated, mayday, rescued, pulls (an object: home, llc,
-node, remote), and queue_age_p99_ns; null is what is not known.";
+With --json an object has timestamp (seconds since 1970), name, unbound, mem_reclaim, started, \
+completed, cpu_time (microseconds, as the kernel's is), cpu_intensive, cm_wakeup, repatriated, \
+mayday, rescued, pulls (an object: home, llc, node, remote), and queue_age_p99_ns; null means \
+unknown.";
 
 pub(crate) fn run(args: &MonitorArgs) -> anyhow::Result<()> {
     // Once is short: there a signal may end us as it ends everybody.

@@ -34,13 +34,13 @@ pub(crate) struct RecordArgs {
 }
 
 const EXAMPLES: &str = "\
-While it records, each decision takes a lock that all workers share.
+While decisions are recorded, each takes a lock that all workers share.
 
 Examples:
   homing wq record --socket disk.control -o decisions.jsonl
-  homing lab replay decisions.jsonl        whether this version of homing decides the same
+  homing lab replay decisions.jsonl     does this version decide the same?
 
-Ctrl-C ends it sooner and keeps what there is.";
+Ctrl-C ends the recording early and keeps what was recorded.";
 
 pub(crate) fn run(args: &RecordArgs) -> anyhow::Result<()> {
     let stop = Stop::on_signals()?;
