@@ -1,20 +1,22 @@
-//! A small database with all that makes one: a write-ahead log, pages in memory over a file, checkpoints in
-//! the background, recovery. Accounts have balances; many threads transfer from one to another, and
-//! after a crash no transfer is there by half, and none is gone of which somebody was told.
+//! A small database with all that makes one: a write-ahead log, pages in memory over a file,
+//! checkpoints in the background, recovery. Accounts have balances, and many threads transfer from
+//! one to another. After a crash, no transfer is half done, and none is lost that a caller was told
+//! of.
 //!
 //! ```sh
 //! cargo run --release -p homing --example bank -- FOLDER 5
 //! ```
 //!
-//! runs for five seconds. Kill it by `kill -9` and run it again: it says how much the log had to tell, and that
-//! the sum is what it was.
+//! runs for five seconds. Kill it with `kill -9` and run it again: it says how many transfers it
+//! had to do again from the log, and that the sum is what it was.
 //!
 //! The rules of such a program, and where they are kept:
 //!
 //! 1. A change is appended to the log before a page has it ([`Bank::transfer`]).
-//! 2. A page goes to the file only when the log has on the disk what the page has ([`Accounts::write`]).
+//! 2. A page goes to the file only when the log has on disk what the page has
+//!    ([`Accounts::write`]).
 //! 3. Records are cut off only when the pages that they changed are on the disk ([`Bank::checkpoint`]).
-//! 4. To do a record again changes nothing more: it has what balances became, not what was added.
+//! 4. Doing a record again changes nothing more: it has what balances became, not what was added.
 
 use std::error::Error;
 use std::fs::File;
@@ -33,8 +35,8 @@ const COUNT: u64 = 100_000;
 const SUM: u64 = COUNT * 1000;
 const BALANCE: u64 = 8;
 
-/// Checkpoints begin so often, and the log is cut off by segments of so many bytes: recovery reads what came since
-/// the last one, and up to a segment before.
+/// How often checkpoints begin, and the size of the segments, in bytes, by which the log is cut
+/// off. Recovery reads what came since the last checkpoint, and up to a segment before.
 const CHECKPOINTS: Duration = Duration::from_millis(500);
 const SEGMENT: u64 = 1 << 20;
 
@@ -55,18 +57,18 @@ impl Backing for Accounts {
     }
 
     fn write(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
-        // Rule 2. Most of the time it is there already, and this costs a lock.
+        // Rule 2. Most of the time the log is on disk that far already, and this costs a lock.
         self.log.commit_and_wait(self.log.last_sequence())?;
         self.file.write_all_at(data, offset)
     }
 
     fn flush(&self) -> io::Result<()> {
-        // Unlike the system's own call it goes on failing once it has.
+        // Unlike the system's own call, it goes on failing once it has failed.
         Ok(self.durable.fdatasync_and_wait(&self.file)?)
     }
 }
 
-/// What the page cache does in the background is done by the runtime.
+/// Has the runtime do what the page cache does in the background.
 struct OnWorkqueue(Workqueue);
 
 impl Background for OnWorkqueue {
@@ -78,18 +80,18 @@ impl Background for OnWorkqueue {
 struct Bank {
     log: Log,
     accounts: CachedFile,
-    /// Held while a change is appended and made: both happen in the same order.
+    /// Held while a change is appended and made, so that both happen in the same order.
     order: Mutex<()>,
 }
 
 impl Bank {
-    /// Opens it, or makes it. How many records there were to be done again.
+    /// Opens the bank, or makes it. Also returns how many records had to be done again.
     fn open(runtime: &Runtime, folder: &Path) -> Result<(Arc<Self>, u64), Box<dyn Error>> {
         let durable = Durable::of(runtime);
         std::fs::create_dir_all(folder)?;
         let path = folder.join("accounts");
         if !path.exists() {
-            // It has its name once it is whole.
+            // It gets its name once it is whole.
             let (unborn, opening) = (folder.join("accounts.new"), (SUM / COUNT).to_le_bytes());
             std::fs::write(&unborn, opening.repeat(COUNT as usize))?;
             durable.fsync_and_wait(&File::open(&unborn)?)?;
@@ -99,7 +101,7 @@ impl Bank {
         let file = Arc::new(File::options().read(true).write(true).open(path)?);
         let (log, recovery) = Log::open_with(&durable, folder.join("log"), SEGMENT)?;
 
-        // A part of the file has room in memory.
+        // Memory has room for a part of the file.
         let background = OnWorkqueue(runtime.workqueue("pages").mem_reclaim().build()?);
         let cache = PageCache::builder(2 << 20).background(background).build()?;
         let backing = Accounts { file, durable, log: log.clone() };
@@ -118,7 +120,7 @@ impl Bank {
         Ok(u64::from_le_bytes(balance))
     }
 
-    /// When this has returned the transfer is there, whatever happens.
+    /// When this has returned, the transfer is there, whatever happens.
     fn transfer(&self, from: u64, to: u64, amount: u64) -> Result<(), Box<dyn Error>> {
         let sequence = {
             let _order = self.order.lock().unwrap();
@@ -133,7 +135,7 @@ impl Bank {
             self.apply(change.as_flattened())?;
             sequence
         };
-        // Not under the lock: whoever comes meanwhile shares the next flush.
+        // Not under the lock: transfers that come meanwhile share the next flush.
         Ok(self.log.commit_and_wait(sequence)?)
     }
 
@@ -152,7 +154,7 @@ impl Bank {
 
     /// Rule 3.
     fn checkpoint(&self) -> Result<(), Box<dyn Error>> {
-        // Whoever has appended has changed the page, too, once nobody holds this.
+        // While nobody else holds this, whatever has been appended has changed its page, too.
         let last = {
             let _order = self.order.lock().unwrap();
             self.log.last_sequence()
@@ -168,12 +170,12 @@ impl Bank {
     }
 }
 
-/// A work item that begins anew after each checkpoint.
+/// A work item that queues itself again after each checkpoint.
 fn checkpoints(runtime: &Runtime, bank: &Arc<Bank>) -> Result<Work, Box<dyn Error>> {
     let bank = Arc::clone(bank);
     let work = runtime.workqueue("checkpoints").build()?.work(move |this| {
         if let Err(error) = blocking(|| bank.checkpoint()) {
-            // The next one may have room; a log that has failed says so to all who transfer.
+            // The next one may have room. A log that has failed says so to every transfer.
             eprintln!("no checkpoint: {error}");
         }
         this.queue_delayed(CHECKPOINTS);

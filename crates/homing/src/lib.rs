@@ -1,7 +1,7 @@
 //! homing: a user-space runtime for storage servers.
 //!
-//! Deferred work stays in the cache domain it came from while CPUs are busy, and any CPU that
-//! would go idle comes and takes it, nearest first.
+//! While CPUs are busy, deferred work stays in the cache domain that it came from. A CPU that would
+//! go idle takes work from elsewhere, the nearest first.
 //!
 //! ```
 //! use homing::{Runtime, Scope};
@@ -15,13 +15,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Features: `control` (on by default) has the attribute tree and its socket, `metrics` hands the
-//! counters to the ecosystem of that name; `async-io` and `tokio` let futures use those crates' timers
-//! and sockets, `tracing` adds spans and events.
+//! Features: `control` (on by default) adds the attribute tree and its socket. `metrics` hands the
+//! counters to the ecosystem of that name. `async-io` and `tokio` let futures use the timers and
+//! sockets of those crates. `tracing` adds spans and events.
 //!
-//! `docs/workqueues.md` is the guide to workqueues, for those who know the kernel's.
+//! `docs/workqueues.md` is the guide to workqueues, for readers who know the kernel's.
 //!
-//! This crate is the face: it re-exports what programs use and holds no code of its own.
+//! This crate is the facade: it re-exports what programs use and contains no code of its own.
 #![forbid(unsafe_code)]
 
 // The public interface is:
@@ -63,7 +63,7 @@ pub mod pages {
     };
 }
 
-/// Live attributes by path, and the socket on which others read and write them.
+/// Live attributes by path, and the socket on which other programs read and write them.
 #[cfg(feature = "control")]
 pub mod control {
     pub use homing_control::{
