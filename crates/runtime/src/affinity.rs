@@ -68,9 +68,10 @@ pub(crate) fn pin_to(_: &CpuSet) -> io::Result<()> {
     Ok(())
 }
 
-/// Runs `make` on the CPUs that the whole runtime may use. A thread takes over the CPUs of whoever creates it, and a
-/// worker has but one: what creates threads within an item does so in here, or all of them share that CPU.
-/// For short work: meanwhile the kernel may move the worker away. Anywhere else it is a plain call.
+/// Runs `make` on the CPUs that the whole runtime may use. A new thread inherits the CPUs of the
+/// thread that creates it, and a worker has only one. So an item that creates threads does so in
+/// here, or all of them share that CPU. For short work: meanwhile the kernel may move the worker
+/// away. Anywhere else, it is a plain call.
 ///
 /// ```
 /// let runtime = homing_runtime::Runtime::new()?;

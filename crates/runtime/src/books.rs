@@ -1,6 +1,6 @@
-//! Counters. Each is written by one thread with plain stores, and read by anybody.
+//! Counters. Each is written by one thread with plain stores, and may be read by any thread.
 //!
-//! The exception is how many items were queued: any thread queues. That one is divided by CPU.
+//! The exception is the number of items queued, because any thread queues. It is split by CPU.
 
 use homing_sched::Reach;
 use homing_topology::CpuId;
@@ -24,8 +24,8 @@ fn read(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Acquire)
 }
 
-/// What has happened to the items of a workqueue. Each count is exact, times are as they say; together they need
-/// not be of one instant.
+/// What has happened to the items of a workqueue. Each count is exact; the description of each time
+/// says how exact it is. The values need not all be of one instant.
 ///
 /// ```
 /// # let runtime = homing_runtime::Runtime::new()?;
@@ -50,10 +50,10 @@ pub struct Counters {
     pub panicked: u64,
     /// Items aborted, or refused or left over at shutdown.
     pub cancelled: u64,
-    /// Items taken by a worker of their home pod, of another pod of its cache, of another cache
-    /// of the node, of another node: in the order of [`Reach::ALL`].
+    /// Items taken by a worker of their home pod, of another pod of the same cache, of another
+    /// cache of the same node, and of another node: in the order of [`Reach::ALL`].
     pub taken: [u64; Reach::ALL.len()],
-    /// CPUs woken for an item, by its issuer or by a worker that began the one before it.
+    /// CPUs woken for an item, by its issuer or by a worker that began the item before it.
     pub woken: u64,
     /// Items that a worker had taken and that went back to their queue, because the item before
     /// them blocked or ran for long.
@@ -67,13 +67,13 @@ pub struct Counters {
     pub mayday: u64,
     /// Items that the rescuer ran.
     pub rescued: u64,
-    /// CPU time of the items, in nanoseconds. Where they usually take 50 to 500 us it is read for one batch in 8, and
-    /// stands for all; where they take less it is the elapsed time without what they spent asleep in
-    /// [`blocking`](crate::blocking), which is cheaper to read.
+    /// CPU time of the items, in nanoseconds. If items usually take 50 to 500 us, it is read for
+    /// one batch in 8, which stands for all. If they take less, it is the elapsed time without the
+    /// time that they spent asleep in [`blocking`](crate::blocking), which is cheaper to read.
     pub cpu_time_ns: u64,
-    /// The same by how far away the items were taken: in the order of [`Reach::ALL`].
+    /// The same, broken down by how far away the items were taken: in the order of [`Reach::ALL`].
     pub cpu_times_ns: [u64; Reach::ALL.len()],
-    /// How long items waited in their queue, of one item in 64.
+    /// How long items waited in their queue, sampled from one item in 64.
     pub queue_age: QueueAges,
 }
 
@@ -123,7 +123,7 @@ impl QueueAges {
         self.counts.iter().sum()
     }
 
-    /// The ages of all of them together, in nanoseconds.
+    /// The sum of the ages of all of them, in nanoseconds.
     pub fn sum_ns(&self) -> u64 {
         self.sum_ns
     }
@@ -312,16 +312,16 @@ impl WorkqueueBooks {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CpuCounters {
-    /// Items that have ended, in batches that have.
+    /// Items that have ended, in batches that have ended.
     pub items: u64,
-    /// Whether a batch is under way: 1, or 0.
+    /// 1 while a batch is under way, else 0.
     pub running: u64,
     /// Batches taken, by how far away their queue was: in the order of [`Reach::ALL`].
     pub pulls: [u64; Reach::ALL.len()],
     /// Time spent running items, in nanoseconds.
     pub busy_ns: u64,
-    /// CPU time of the items, in nanoseconds, as in [`Counters::cpu_time_ns`]; also what those used that had lost the
-    /// CPU meanwhile.
+    /// CPU time of the items, in nanoseconds, as in [`Counters::cpu_time_ns`]. It includes the CPU
+    /// time of items that had lost the CPU meanwhile.
     pub cpu_time_ns: u64,
     /// Items that its workers had taken and that went back to their queue.
     pub repatriated: u64,
@@ -333,7 +333,7 @@ pub struct CpuCounters {
     pub wakes: u64,
     /// Time spent awake without work before falling asleep, in nanoseconds.
     pub searched_ns: u64,
-    /// How long items that its workers took had waited, of one item in 64.
+    /// How long the items that its workers took had waited, sampled from one item in 64.
     pub queue_age: QueueAges,
 }
 

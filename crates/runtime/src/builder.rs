@@ -44,23 +44,24 @@ pub enum RuntimeError {
         /// The CPUs that could have been asked for.
         usable: String,
     },
-    /// Not a single worker thread could be created, or not the monitor.
+    /// No worker thread at all could be created, or the monitor's could not.
     #[error("no worker thread, or not the monitor's, could be created: {0}")]
     Thread(#[source] io::Error),
-    /// The system cannot have a thread of this name.
+    /// The system does not accept this name for a thread.
     #[error("{name:?} does not do as a thread name: leave out the NUL")]
     Name {
         /// The name given.
         name: String,
     },
-    /// The reactor of async-io, which needs a thread of its own and file descriptors, could not be started.
+    /// The reactor of async-io could not be started. It needs a thread of its own and file
+    /// descriptors.
     #[cfg(feature = "async-io")]
     #[error(
         "async-io's reactor cannot be started ({0}): let this process have more threads or file descriptors, or do \
          without it: Builder::drive_io(false)"
     )]
     Reactor(String),
-    /// [`Builder::build_global`] came too late.
+    /// [`Builder::build_global`] was called too late.
     #[error("the process-wide runtime has been started already")]
     GlobalStarted,
 }
@@ -138,58 +139,60 @@ impl Default for Builder {
 
 impl Builder {
     /// The CPUs that get workers. Default: those that the affinity mask and the cgroup's cpuset
-    /// allow, and no more of them than its quota keeps busy. Changes of the mask of all threads
-    /// (`taskset -a`) and of the cpuset are followed while the runtime works, within the CPUs
+    /// allow, and no more of them than the cgroup's quota keeps busy. While the runtime works, it
+    /// follows changes of the mask of all threads (`taskset -a`) and of the cpuset, within the CPUs
     /// given here.
     pub fn cpus(mut self, cpus: CpuSet) -> Self {
         self.cpus = Some(cpus);
         self
     }
 
-    /// Whether each worker stays on its CPU (the default), or the kernel may move it. A thread that an
-    /// item creates begins where its creator may run: on that one CPU, unless it is a runtime's.
+    /// Whether each worker stays on its CPU (the default), or the kernel may move it. A thread that
+    /// an item creates may run where its creator may run: only on that one CPU, unless the new
+    /// thread belongs to a runtime.
     pub fn pinned(mut self, pinned: bool) -> Self {
         self.pinned = pinned;
         self
     }
 
-    /// What threads are called, before `/` and a number. Default: `homing`.
+    /// The name of the threads; `/` and a number follow it. Default: `homing`.
     pub fn thread_name(mut self, name: &str) -> Self {
         name.clone_into(&mut self.thread_name);
         self
     }
 
-    /// The stack of each thread that runs items, in bytes. Default: `RUST_MIN_STACK`, else 2 MiB, as of all threads.
-    /// Who waits for an item runs others on its own stack meanwhile, up to three quarters of it.
+    /// The stack of each thread that runs items, in bytes. Default: `RUST_MIN_STACK`, else 2 MiB,
+    /// as for all threads. A thread that waits for an item runs others on its own stack meanwhile,
+    /// up to three quarters of it.
     pub fn stack_size(mut self, stack_size: usize) -> Self {
         self.stack_size = stack_size.max(1);
         self
     }
 
-    /// How long a spare thread waits for the next item that blocks before it ends. Default: 10 s. One stays,
-    /// and as many threads as there are CPUs.
+    /// How long a spare thread waits for the next item that blocks before the thread ends. Default:
+    /// 10 s. One spare always stays, and so do as many threads as there are CPUs.
     pub fn keep_alive(mut self, keep_alive: Duration) -> Self {
         self.keep_alive = keep_alive;
         self
     }
 
-    /// From which CPU time on an item counts as CPU-intensive: the kernel's
-    /// `workqueue.cpu_intensive_thresh_us`. Default: 10 ms; 0: none does.
+    /// The CPU time from which an item counts as CPU-intensive: the kernel's
+    /// `workqueue.cpu_intensive_thresh_us`. Default: 10 ms. With 0, none does.
     pub fn cpu_intensive_thresh(mut self, threshold: Duration) -> Self {
         self.cpu_intensive = threshold;
         self
     }
 
-    /// A queue whose items wait and from which no worker has taken any for so long is reported:
-    /// the kernel's `workqueue.watchdog_thresh`. Default: 30 s; 0: none is.
+    /// A queue is reported if items wait in it and no worker has taken any for this long: the
+    /// kernel's `workqueue.watchdog_thresh`. Default: 30 s. With 0, none is.
     pub fn watchdog_thresh(mut self, threshold: Duration) -> Self {
         self.watchdog = threshold;
         self
     }
 
-    /// Who hears of such stalls, on the monitor's thread; again each time that the threshold has
-    /// passed once more. Default: a report on standard error; and a `tracing` event, with that
-    /// feature.
+    /// The function that is told of such stalls. It is called on the monitor's thread, and called
+    /// again each time that the threshold has passed once more. Default: a report on standard
+    /// error. With the feature `tracing`, there is also a `tracing` event.
     ///
     /// ```
     /// use homing_runtime::Runtime;
@@ -203,13 +206,14 @@ impl Builder {
     }
 
     /// Whether a worker that would sleep drives the reactor of the crate async-io (timers, sockets,
-    /// child processes) instead: a future that waits for I/O is then queued by the worker that
-    /// sees it ready, without a hop through another thread. Default, with that feature: true.
-    /// Without it, and at moments when no worker sleeps, async-io's own thread drives the reactor, until the next
-    /// event: of the wake-ups of 200 timers on two CPUs it had 6 to 105.
+    /// child processes) instead. A future that waits for I/O is then queued by the worker that sees
+    /// it ready, without a hop through another thread. Default, with that feature: true. If this is
+    /// false, and at moments when no worker sleeps, async-io's own thread drives the reactor until
+    /// the next event. Of the wake-ups of 200 timers on two CPUs, that thread handled 6 to 105.
     ///
-    /// The reactor is the whole process's: a worker that drives it calls the wakers of others, too. Those of executors
-    /// take a moment; where some compute, or wait for this runtime, drive it elsewhere.
+    /// The reactor belongs to the whole process, so a worker that drives it also calls wakers that
+    /// have nothing to do with this runtime. The wakers of executors take only a moment. If some
+    /// wakers compute, or wait for this runtime, drive the reactor elsewhere.
     ///
     /// ```
     /// use std::time::Duration;
@@ -230,7 +234,8 @@ impl Builder {
         self
     }
 
-    /// Lets futures use tokio's I/O and timers: `handle` is entered whenever one is polled or dropped.
+    /// Lets futures use tokio's I/O and timers: `handle` is entered whenever a future is polled or
+    /// dropped.
     ///
     /// ```
     /// use std::time::Duration;
@@ -269,9 +274,10 @@ impl Builder {
         self
     }
 
-    /// Records the last so many decisions, with all that they were made from; 0, the default: none.
-    /// [`Runtime::take_decisions`] gives them, and they can be made again elsewhere. Each costs a
-    /// lock that all threads share. Live it is the attribute `module/record_decisions`.
+    /// Records the last `limit` decisions, with everything that they were made from. With 0, the
+    /// default, none is recorded. [`Runtime::take_decisions`] returns them, and they can be
+    /// replayed elsewhere. Each recorded decision costs a lock that all threads share. While the
+    /// runtime works, the attribute `module/record_decisions` changes this limit.
     ///
     /// ```
     /// use homing_runtime::Runtime;
@@ -288,7 +294,7 @@ impl Builder {
         self
     }
 
-    /// While this is true no thread can be created: for tests.
+    /// While this is true, no thread can be created: for tests.
     ///
     /// ```
     /// use std::sync::{Arc, atomic::AtomicBool};
@@ -307,12 +313,12 @@ impl Builder {
 
     /// Starts the threads.
     ///
-    /// Where the system refuses some of them the runtime works with the others, and tries again
-    /// now and then.
+    /// If the system refuses some of them, the runtime works with the others and tries again now
+    /// and then.
     ///
     /// # Errors
-    /// [`RuntimeError`] where the machine cannot be read, no CPU may be used, the threads' name
-    /// does not do, or no worker or no monitor can be created.
+    /// [`RuntimeError`] if the machine cannot be read, no CPU may be used, the name of the threads
+    /// is not accepted, or no worker or no monitor can be created.
     pub fn build(self) -> Result<Runtime, RuntimeError> {
         let _unpinned = Unpinned::begin();
         if self.thread_name.contains('\0') {

@@ -45,11 +45,12 @@ const DRAIN_COMPLAINT: u32 = 10;
 
 impl Workqueue {
     /// Waits until everything queued before the call has ended: items, and the present steps of
-    /// futures. What is queued later does not hold it up; any number may flush at a time.
+    /// futures. What is queued later does not hold it up. Any number of callers may flush at a
+    /// time.
     ///
     /// # Panics
-    /// From an item of this workqueue, which would wait for itself; and from an item of a
-    /// `mem_reclaim` workqueue where this one is none, which would make the rescuer wait for
+    /// In an item of this workqueue, because it would wait for itself. Also in an item of a
+    /// `mem_reclaim` workqueue if this one is not `mem_reclaim`, because the rescuer would wait for
     /// threads.
     ///
     /// ```
@@ -72,8 +73,8 @@ impl Workqueue {
         self.begin_flush().into_iter().for_each(Waiting::block);
     }
 
-    /// [`Workqueue::flush`] as a future. Awaited from a future of the same workqueue it does not
-    /// wait for that one: only for the step that began it. Dropping it loses nothing.
+    /// [`Workqueue::flush`] as a future. If a future of the same workqueue awaits it, it does not
+    /// wait for that future, only for the step that began the flush. Dropping it loses nothing.
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;
@@ -94,9 +95,9 @@ impl Workqueue {
         Some(waiting)
     }
 
-    /// Waits until the workqueue is empty, and lets only its own items queue more meanwhile: those
-    /// that others queue are refused. Futures that have been accepted go on, and work items whose time comes run; neither
-    /// is waited for while it waits.
+    /// Waits until the workqueue is empty. Meanwhile only its own items may queue more; what others
+    /// queue is refused. Futures that have been accepted go on, and work items run when their time
+    /// comes. As long as a future or a work item waits, the drain does not wait for it.
     ///
     /// # Panics
     /// As [`Workqueue::flush`].
@@ -126,9 +127,10 @@ impl Workqueue {
         }
     }
 
-    /// Drains the workqueue and ends it: from now on everything is refused, and it is no longer in
-    /// the attribute tree. Work items that wait for a timer are not waited for; cancel them first. A future that waits is
-    /// dropped when it is woken next: its handle says `Cancelled`.
+    /// Drains the workqueue and ends it. From then on everything is refused, and the workqueue is
+    /// no longer in the attribute tree. This does not wait for work items that wait for a timer;
+    /// cancel them first. A future that waits is dropped when it is woken next, and its handle
+    /// returns `Cancelled`.
     ///
     /// # Panics
     /// As [`Workqueue::flush`].
@@ -158,14 +160,15 @@ impl Workqueue {
         }
     }
 
-    /// Lets no item begin any more, and waits until those that are active have ended. New ones are
-    /// accepted, and wait for [`Workqueue::thaw`]. An item is active a moment longer than its handle says: without
-    /// any time after it was joined this may fail.
+    /// Lets no more items begin, and waits until the active ones have ended. New items are
+    /// accepted, and wait for [`Workqueue::thaw`]. An item stays active a moment longer than its
+    /// handle says: right after a join, this may fail if `at_most` is 0.
     ///
     /// # Errors
-    /// [`WorkqueueError::Fixed`] where it is not freezable; [`WorkqueueError::FreezeTimeout`]
-    /// where items are still active after `at_most`, or when somebody thaws it meanwhile: it is
-    /// thawed then. [`WorkqueueError::ShuttingDown`] once [`Runtime::shutdown`] has begun, which thaws all.
+    /// [`WorkqueueError::Fixed`] if it is not freezable. [`WorkqueueError::FreezeTimeout`] if items
+    /// are still active after `at_most`, or if somebody thaws it meanwhile; it is thawed then.
+    /// [`WorkqueueError::ShuttingDown`] once [`Runtime::shutdown`] has begun, which thaws all
+    /// workqueues.
     ///
     /// # Panics
     /// As [`Workqueue::flush`].
@@ -219,7 +222,8 @@ impl Workqueue {
         self.state().gate().is_some_and(crate::gate::Gate::is_frozen)
     }
 
-    /// Whether items wait because of `max_active`, or as it is frozen: advice, true a moment ago.
+    /// Whether items wait because of `max_active`, or because it is frozen. This is advice: it was
+    /// true a moment ago.
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;
@@ -262,14 +266,14 @@ impl Workqueue {
 
 impl Runtime {
     /// [Freezes](Workqueue::freeze) all freezable workqueues, and those that are made until they
-    /// are thawed: as the kernel does before it suspends.
+    /// are thawed, as the kernel does before it suspends.
     ///
     /// # Errors
-    /// [`WorkqueueError::FreezeTimeout`] of the first one whose items still run after `at_most`,
-    /// which is the time for all of them: then all are thawed again.
+    /// [`WorkqueueError::FreezeTimeout`] of the first workqueue whose items still run after
+    /// `at_most`, which is the time for all of them together. Then all are thawed again.
     ///
     /// # Panics
-    /// From an item of one of them.
+    /// In an item of one of them.
     ///
     /// ```
     /// # use std::time::Duration;

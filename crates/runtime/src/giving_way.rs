@@ -1,13 +1,14 @@
-//! What a future calls that may go on for long without ever waiting: others get its CPU in between.
+//! Calls for futures that may go on for long without ever waiting: others get the CPU in between.
 
 use std::future::{Future, poll_fn};
 use std::task::Poll;
 
 use crate::local;
 
-/// Gives way to what waits: the future goes on behind it.
+/// Gives way to what waits: the future goes on after it.
 ///
-/// On another executor that is what its waker makes of it. Cancelled, nothing has happened.
+/// On another executor, the effect depends on what the waker does. If this is cancelled, nothing
+/// has happened.
 ///
 /// ```
 /// use homing_runtime::{Runtime, yield_now};
@@ -33,13 +34,15 @@ pub fn yield_now() -> impl Future<Output = ()> + Send {
     })
 }
 
-/// Takes one from the future's budget, and gives way where that was the last one: once in 128 calls.
+/// Takes one from the future's budget, and gives way when the budget is used up: once in 128 calls.
 ///
-/// Awaiting a finished [`JoinHandle`](crate::JoinHandle) does the same. What comes from elsewhere does
-/// not: whoever takes from a channel that is never empty, or asks a cache that has everything, calls
-/// this in its loop. Outside a runtime's futures there is no budget, and it never gives way.
+/// Awaiting a finished [`JoinHandle`](crate::JoinHandle) does the same. Awaiting anything else does
+/// not. A future that takes from a channel that is never empty, or asks a cache that has
+/// everything, should call this in its loop. Outside a runtime's futures there is no budget, and
+/// this never gives way.
 ///
-/// Costs no more than a thread's variable while there is something left. Cancelled, nothing has happened.
+/// While some budget is left, a call costs no more than access to a thread-local variable. If this
+/// is cancelled, nothing has happened.
 ///
 /// ```
 /// use homing_runtime::{Runtime, consume_budget};

@@ -18,11 +18,12 @@ use crate::worker::blocking;
 /// Who has used so many eighths of its stack lets others run what it waits for.
 const STACK_EIGHTHS_MAX: usize = 4;
 
-/// Waits for an item or a future and hands over its result: `await` it, or [`JoinHandle::join`].
+/// Waits for an item or a future and hands over its result: `await` it, or call
+/// [`JoinHandle::join`].
 ///
-/// Dropping the handle neither cancels nor delays the item. As a future it is cancel-safe:
-/// dropping it loses nothing but the result; and it may be polled from any executor.
-/// Once it has given its result it is not to be polled any more: it panics, or says `Cancelled`.
+/// Dropping the handle neither cancels nor delays the item. As a future, the handle is cancel-safe:
+/// dropping it loses nothing but the result. Any executor may poll it. Once it has given its
+/// result, it must not be polled any more: it panics, or returns `Cancelled`.
 ///
 /// ```
 /// # let runtime = homing_runtime::Runtime::new()?;
@@ -76,19 +77,22 @@ impl<T: Send> JoinHandle<T> {
 
     /// Blocks until the item has run, and returns its result.
     ///
-    /// Called from a worker, it runs the item at once, on the caller's stack, if nobody has begun
-    /// it, it is not strict, its workqueue has no limit, and there is stack left; else it waits as in
-    /// [`crate::blocking`]: an item may wait for another one without stopping the CPU that it runs
-    /// on. Where no thread can be created that takes its CPU over, and nobody else can go on, it may
-    /// run other items meanwhile, on the caller's stack.
+    /// If a worker calls this, it runs the item at once, on the caller's stack, provided that
+    /// nobody has begun the item, the item is not strict, its workqueue has no limit, and there is
+    /// stack left. Otherwise the caller waits as in [`crate::blocking`], so an item may wait for
+    /// another one without stopping the CPU that it runs on. If no thread can be created to take
+    /// over the caller's CPU, and nobody else can go on, the caller may run other items meanwhile,
+    /// on its own stack.
     ///
     /// # Errors
-    /// [`JoinError::Panicked`] with the item's panic, [`JoinError::Cancelled`] if it was aborted, its
-    /// workqueue drained or ended, or the runtime shut down before it had ended: a closure has not begun then, a future may have.
+    /// [`JoinError::Panicked`] with the item's panic. [`JoinError::Cancelled`] if, before the item
+    /// had ended, it was aborted, its workqueue was drained or ended, or the runtime was shut down.
+    /// A closure has not begun then; a future may have.
     ///
     /// # Panics
-    /// From this item itself, or from one of the same [ordered](crate::WorkqueueBuilder::ordered) workqueue, if this
-    /// one has not ended: it would wait for itself. So would one that is run on top of this one, for want of threads.
+    /// If this item has not ended, and the caller is this item itself or an item of the same
+    /// [ordered](crate::WorkqueueBuilder::ordered) workqueue: the caller would wait for itself. So
+    /// would an item that runs on top of this one for want of threads.
     pub fn join(self) -> Result<T, JoinError> {
         // First, as what this thread has in hand it may run here or there.
         self.run_here();
@@ -152,7 +156,7 @@ impl<T: Send> JoinHandle<T> {
     /// The result if it is there, else the handle again. Never blocks.
     ///
     /// # Errors
-    /// The handle, where the item has not ended.
+    /// The handle, if the item has not ended.
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;
@@ -178,10 +182,10 @@ impl<T: Send> JoinHandle<T> {
         }
     }
 
-    /// Ends the item unless it has begun; of a future, drops it at its next `await`. Its result is
-    /// [`JoinError::Cancelled`] then, and the handle is finished, although a future that is being
-    /// polled at this moment goes on to its next `await`. Whether it was in time: of a future,
-    /// whether it had not ended.
+    /// Cancels the item unless it has begun; a future is dropped at its next `await`. The result is
+    /// then [`JoinError::Cancelled`], and the handle is finished, although a future that is being
+    /// polled at this moment goes on to its next `await`. Returns whether the call was in time: for
+    /// a future, whether it had not ended.
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;
@@ -204,7 +208,7 @@ impl<T: Send> JoinHandle<T> {
         }
     }
 
-    /// Lets the item run on without anybody waiting.
+    /// Lets the item run on without anybody waiting for it.
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;

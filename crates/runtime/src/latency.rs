@@ -1,4 +1,4 @@
-//! How long a cache line takes from one CPU to another: what the pods should follow.
+//! How long a cache line takes to get from one CPU to another, which is what pods should follow.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
@@ -27,7 +27,7 @@ const ROUNDS: usize = 5;
 /// ```
 #[derive(Clone, Debug)]
 pub struct LatencyMatrix {
-    /// The CPUs, in rising order: rows and columns.
+    /// The CPUs, in rising order: both the rows and the columns.
     pub cpus: Vec<CpuId>,
     /// `one_way_ns[row][column]`, the median of several rounds; 0 on the diagonal.
     pub one_way_ns: Vec<Vec<f64>>,
@@ -35,8 +35,8 @@ pub struct LatencyMatrix {
 
 /// Measures every pair of `cpus` in turn: two pinned threads hand a cache line back and forth.
 ///
-/// Takes about 2 ms for a pair; `progress` is called before each with the pairs done and in all.
-/// Pairs of which a thread cannot be pinned are `NaN`.
+/// A pair takes about 2 ms. Before each pair, `progress` is called with the number of pairs done
+/// and the number of all pairs. A pair is `NaN` if one of its threads cannot be pinned.
 ///
 /// ```
 /// # let runtime = homing_runtime::Runtime::new()?;

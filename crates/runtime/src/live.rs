@@ -1,5 +1,5 @@
-//! What can be changed of a workqueue while it is in use: each for items queued from now on. Those
-//! already queued stay where they are and are served from there: none is lost or delayed.
+//! What can be changed of a workqueue while it is in use. Each change is for items queued from then
+//! on. Items already queued stay where they are and are served from there; none is lost or delayed.
 
 use homing_sched::{Affinity, Auto, Nice, PullCost};
 use homing_topology::{CpuSet, Scope};
@@ -15,27 +15,28 @@ impl Workqueue {
         self.state().attributes().affinity
     }
 
-    /// Whether the scope is the runtime's default, and follows it.
+    /// Whether the scope is the runtime's default, and follows its changes.
     pub fn affinity_is_default(&self) -> bool {
         self.state().chosen().scope_is_default
     }
 
-    /// Whether scope and pull cost are left to what is measured.
+    /// Whether scope and pull cost are chosen by measurement.
     pub fn affinity_auto(&self) -> bool {
         self.state().is_auto()
     }
 
-    /// Whether items wait at the issuing CPU before the rest of their pod.
+    /// Whether the issuing CPU comes before the rest of its pod: see
+    /// [`WorkqueueBuilder::localize`](crate::WorkqueueBuilder::localize).
     pub fn localize(&self) -> bool {
         self.state().attributes().localize
     }
 
-    /// How dear it is taken to be to fetch an item from another pod.
+    /// How expensive it is assumed to be to fetch an item from another pod.
     pub fn pull_cost(&self) -> PullCost {
         self.state().attributes().pull_cost
     }
 
-    /// The share of a CPU's time.
+    /// The workqueue's share of a CPU's time.
     pub fn nice(&self) -> Nice {
         self.state().attributes().nice
     }
@@ -50,15 +51,16 @@ impl Workqueue {
         self.state().chosen().max_active
     }
 
-    /// How many items each NUMA node may have active at least, whatever its share.
+    /// How many items each NUMA node may have active in any case, whatever its share.
     pub fn min_active(&self) -> u32 {
         self.state().min_active()
     }
 
-    /// Changes the scope. It follows the runtime's default, or what is measured, no longer.
+    /// Changes the scope. From then on it follows neither the runtime's default nor what is
+    /// measured.
     ///
     /// # Errors
-    /// [`WorkqueueError::Fixed`] of a per-CPU workqueue; [`WorkqueueError::TooManyPools`].
+    /// [`WorkqueueError::Fixed`] if the workqueue is per-CPU; [`WorkqueueError::TooManyPools`].
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;
@@ -77,7 +79,7 @@ impl Workqueue {
         })
     }
 
-    /// Follows the runtime's default scope, now and as it changes.
+    /// Makes the scope follow the runtime's default, as it is now and as it changes.
     ///
     /// # Errors
     /// As for [`Workqueue::set_affinity_scope`].
@@ -98,23 +100,23 @@ impl Workqueue {
         self.end_auto(|chosen| chosen.scope_is_default = true)
     }
 
-    /// Leaves the choice of scope and pull cost to what is measured, or fixes both as they are.
-    /// [`Workqueue::set_affinity_scope`] and [`Workqueue::set_pull_cost`] end this.
+    /// `true` leaves the choice of scope and pull cost to measurement; `false` fixes both as they
+    /// are. [`Workqueue::set_affinity_scope`] and [`Workqueue::set_pull_cost`] end the measurement.
     ///
-    /// The scope is found by trying: the next wider and the next narrower one by turns with the
-    /// one in use, in windows of some hundredths of a second and 1,024 items or more, until it is
-    /// clear whether more items get done; or, where they come from outside, whether they cost less:
-    /// in the time they run, which remote caches make longer, and the time they wait while a CPU
-    /// is idle, which small pods make longer. What is no better rests: 0.4 s, then twice as long
-    /// each time, up to half a minute, until the load changes. The pull cost is by how much fetched
-    /// items run longer than those of their own pod.
+    /// The scope is found by experiment. The next wider and the next narrower scope take turns with
+    /// the one in use, in windows of some hundredths of a second and 1,024 items or more, until it
+    /// is clear whether more items get done. If the items come from outside, what counts is whether
+    /// they cost less: in the time they run, which remote caches make longer, and the time they
+    /// wait while a CPU is idle, which small pods make longer. A scope that is no better rests:
+    /// 0.4 s, then twice as long each time, up to half a minute, until the load changes. The pull
+    /// cost is by how much fetched items run longer than those of their own pod.
     ///
-    /// Limits: a load that swings as fast as these windows looks like noise, and nothing changes; the
-    /// nearest optimum is found, a scope at a time; other workqueues are not known of; strictness is
-    /// yours.
+    /// Limits: a load that swings as fast as these windows looks like noise, so nothing changes.
+    /// The nearest optimum is found, one scope at a time. Other workqueues are not taken into
+    /// account. The strictness is left to you.
     ///
     /// # Errors
-    /// [`WorkqueueError::Fixed`] of a per-CPU workqueue.
+    /// [`WorkqueueError::Fixed`] if the workqueue is per-CPU.
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;
@@ -166,7 +168,7 @@ impl Workqueue {
     /// Changes the CPUs that items may run on; `None`: all.
     ///
     /// # Errors
-    /// [`WorkqueueError::Cpumask`] where none of them is online; else as for
+    /// [`WorkqueueError::Cpumask`] if none of them is online; otherwise as for
     /// [`Workqueue::set_affinity_scope`].
     ///
     /// ```
@@ -187,7 +189,7 @@ impl Workqueue {
         Ok(())
     }
 
-    /// Changes localization.
+    /// Changes [localization](crate::WorkqueueBuilder::localize).
     ///
     /// # Errors
     /// As for [`Workqueue::set_affinity_scope`].
@@ -204,8 +206,9 @@ impl Workqueue {
         self.change(|chosen| chosen.attributes.localize = localize)
     }
 
-    /// Changes how dear it is taken to be to fetch an item from another pod: for so much longer items
-    /// are left to their own. It is not measured any more ([`Workqueue::set_affinity_auto`]).
+    /// Changes how expensive it is assumed to be to fetch an item from another pod: items are left
+    /// to their own pod for that much longer. The cost is no longer measured
+    /// ([`Workqueue::set_affinity_auto`]).
     ///
     /// # Errors
     /// As for [`Workqueue::set_affinity_scope`].
@@ -225,7 +228,7 @@ impl Workqueue {
         self.end_auto(|chosen| chosen.attributes.pull_cost = cost)
     }
 
-    /// Changes the share of a CPU's time.
+    /// Changes the workqueue's share of a CPU's time.
     ///
     /// # Errors
     /// [`WorkqueueError::TooManyPools`].
@@ -243,13 +246,13 @@ impl Workqueue {
         self.change(|chosen| chosen.attributes.nice = nice)
     }
 
-    /// Changes how many items may be active at a time; `None`: any number. Raised, it lets those
-    /// that wait begin at once; lowered, it stops none that is active. Items that were queued when
-    /// there never was a limit do not count.
+    /// Changes how many items may be active at a time; `None`: any number. If the limit rises,
+    /// items that wait begin at once; if it falls, none that is active stops. Items that were
+    /// queued before there ever was a limit do not count.
     ///
     /// # Errors
-    /// [`WorkqueueError::Limit`] outside 1 to 2048; [`WorkqueueError::Fixed`] of an ordered
-    /// workqueue.
+    /// [`WorkqueueError::Limit`] if the limit is outside 1 to 2048; [`WorkqueueError::Fixed`] if
+    /// the workqueue is ordered.
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;
@@ -272,12 +275,12 @@ impl Workqueue {
         Ok(())
     }
 
-    /// Changes how many items each NUMA node may have active at least: so many that wait for each
-    /// other get on. Default: 8, or `max_active` if that is less.
+    /// Changes how many items each NUMA node may have active in any case: that many items that wait
+    /// for each other make progress. Default: 8, or `max_active` if that is less.
     ///
     /// # Errors
-    /// [`WorkqueueError::Limit`] above `max_active`; [`WorkqueueError::Fixed`] of an ordered or
-    /// per-CPU workqueue.
+    /// [`WorkqueueError::Limit`] above `max_active`; [`WorkqueueError::Fixed`] if the workqueue is
+    /// ordered or per-CPU.
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;

@@ -1,5 +1,5 @@
-//! The counters, handed to whatever recorder of the `metrics` ecosystem is installed: Prometheus'
-//! text, for one.
+//! Hands the counters to the recorder of the `metrics` ecosystem that is installed, for example one
+//! that writes Prometheus' text.
 
 use ::metrics::{Unit, counter, describe_counter, describe_gauge, gauge};
 use homing_sched::Reach;
@@ -8,7 +8,7 @@ use crate::runtime::Runtime;
 
 impl Runtime {
     /// Hands the counters of all workqueues and CPUs, as they are now, to the recorder of the
-    /// `metrics` ecosystem that is installed. To be called before each scrape, or now and then.
+    /// `metrics` ecosystem that is installed. Call this before each scrape, or now and then.
     ///
     /// ```
     /// use homing_runtime::Runtime;

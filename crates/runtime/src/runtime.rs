@@ -1,4 +1,4 @@
-//! A runtime as its users hold it: workqueues are made from it, and it is shut down.
+//! The runtime as its users see it: they make workqueues from it and shut it down.
 
 use std::any::Any;
 use std::fmt;
@@ -23,18 +23,19 @@ use crate::worker::blocking;
 use crate::workqueue::Workqueue;
 use crate::workqueue_builder::WorkqueueBuilder;
 
-/// Worker threads and their queues. Several runtimes can stand side by side in one process.
+/// Worker threads and their queues. One process can have several runtimes.
 ///
-/// Dropping it waits for everything that is queued, and for items that run: frozen workqueues are
-/// thawed. What threads that are not its own queue from then on is refused; what its items queue runs, so one that
-/// queues itself without end keeps it waiting. Futures that wait for something outside are dropped, and work items that wait for a timer
-/// are cancelled. [`Runtime::shutdown`] does the same with a deadline,
-/// [`Runtime::shutdown_now`] runs nothing more. Where an item drops the runtime that runs it,
-/// nobody waits: its threads end when there is nothing left to do.
+/// Dropping a runtime waits until everything that is queued has run and the items that run have
+/// ended. Frozen workqueues are thawed. Once the drop has begun, what threads outside the runtime
+/// queue is refused. What its own items queue still runs, so an item that queues itself without end
+/// keeps the drop waiting. Futures that wait for something outside are dropped, and work items that
+/// wait for a timer are cancelled. [`Runtime::shutdown`] does the same with a deadline;
+/// [`Runtime::shutdown_now`] runs nothing more. If an item drops the runtime that runs it, the drop
+/// does not wait: the runtime's threads end when there is nothing left to do.
 ///
-/// What has not ended by then is dropped one after the other: a `Drop` in it that waits for another item or
-/// future of the same runtime may wait for ever. A process that forks keeps no worker in the child: make runtimes
-/// after `fork`, or have the child do nothing but `exec`.
+/// What has not ended by then is dropped, one after the other. If a `Drop` among these waits for
+/// another item or future of the same runtime, it may wait for ever. After a fork, the child has
+/// none of the workers: make runtimes after `fork`, or have the child do nothing but `exec`.
 pub struct Runtime {
     shared: Arc<Shared>,
     monitor: Option<thread::JoinHandle<()>>,
@@ -67,10 +68,10 @@ pub struct Runtime {
      run and end by themselves"
 )]
 pub struct ShutdownError {
-    /// Items that had not begun and futures that had not ended: they were cancelled. Those are counted in that had been
-    /// aborted.
+    /// Items that had not begun and futures that had not ended. They were cancelled. The count
+    /// includes those that had been aborted.
     pub cancelled: u64,
-    /// Items that still run: their threads end with them.
+    /// Items that still run. The thread of each ends with its item.
     pub running: u64,
 }
 
@@ -92,7 +93,7 @@ impl Runtime {
         Self::builder().build()
     }
 
-    /// Starts with other settings.
+    /// Begins a runtime with other settings.
     pub fn builder() -> Builder {
         Builder::default()
     }
@@ -205,15 +206,16 @@ impl Runtime {
         self.events.scope(body)
     }
 
-    /// What a library keeps with this runtime: one value of each type, which `make` makes at the first
-    /// call. It is dropped with the runtime, after all items have ended. `make` may not ask for an
-    /// extension itself, and what it makes may not keep the runtime alive.
+    /// The value of type `T` that a library keeps with this runtime. There is one value of each
+    /// type, which `make` makes at the first call. It is dropped with the runtime, after all items
+    /// have ended. `make` must not ask for an extension itself, and the value must not keep the
+    /// runtime alive.
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;
     /// use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
     ///
-    /// struct Tickets(AtomicU64); // a type of one's own, which nobody else knows
+    /// struct Tickets(AtomicU64); // a type of the library's own, which nobody else knows
     ///
     /// let ticket = || runtime.extension(|| Tickets(AtomicU64::new(1))).0.fetch_add(1, Relaxed);
     /// assert_eq!((ticket(), ticket()), (1, 2));
@@ -223,13 +225,13 @@ impl Runtime {
         self.extensions.get_or_make(make)
     }
 
-    /// The decisions recorded since the last time: see [`Builder::record_decisions`]. As text, to be kept or
-    /// sent elsewhere, they are a [`DecisionLog`](crate::recorded::DecisionLog).
+    /// Takes the decisions recorded since the last call: see [`Builder::record_decisions`]. To keep
+    /// them or send them elsewhere as text, use a [`DecisionLog`](crate::recorded::DecisionLog).
     pub fn take_decisions(&self) -> Vec<Record> {
         self.shared.dispatch.tape().take()
     }
 
-    /// The queues and distances that decisions go by.
+    /// The queues and distances on which decisions are based.
     pub fn layout(&self) -> &Layout {
         self.shared.dispatch.layout()
     }
@@ -249,7 +251,7 @@ impl Runtime {
         self.shared.dispatch.features()
     }
 
-    /// Switches parts of the policy on and off, at once.
+    /// Switches parts of the policy on and off. This takes effect at once.
     ///
     /// ```
     /// # use homing_runtime::{Features, Runtime};
@@ -262,7 +264,7 @@ impl Runtime {
         self.shared.dispatch.set_features(features);
     }
 
-    /// Changes from which CPU time on an item counts as CPU-intensive; 0: none does.
+    /// Changes the CPU time from which an item counts as CPU-intensive. With 0, none does.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -283,7 +285,7 @@ impl Runtime {
         self.shared.settings.cpu_intensive_ns.store(ns, Ordering::Relaxed);
     }
 
-    /// Changes for how long a queue may stand still before it is reported; 0: it never is.
+    /// Changes how long a queue may stand still before it is reported. With 0, it never is.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -307,8 +309,9 @@ impl Runtime {
         self.shared.workqueues.default_scope()
     }
 
-    /// Changes it, for them all at once: the kernel's `workqueue.default_affinity_scope`. At first
-    /// it is [`Scope::CacheShard`], or [`Scope::Numa`] where each core has a last-level cache of its own, or a wider one
+    /// Changes the scope of all workqueues that follow the default: the kernel's
+    /// `workqueue.default_affinity_scope`. Initially it is [`Scope::CacheShard`]. Where each core
+    /// has a last-level cache of its own, it is [`Scope::Numa`] or a wider one
     /// ([`Affinity::default_on`](crate::Affinity::default_on)).
     ///
     /// ```
@@ -337,7 +340,7 @@ impl Runtime {
         self.shared.cpu_counters().collect()
     }
 
-    /// How many threads there are: workers, those whose item blocks, and spares; without the
+    /// How many threads there are: workers, threads whose item blocks, and spares, but not the
     /// monitor.
     ///
     /// ```
@@ -355,12 +358,13 @@ impl Runtime {
         self.shared.crew.refused.load(Ordering::Relaxed)
     }
 
-    /// Waits until everything that is queued has run, but not for longer than `at_most`; what is
-    /// left then is cancelled. Called by one of its own items it waits for nothing, because that
-    /// item would have to end: all that is queued runs, however long that takes.
+    /// Waits until everything that is queued has run, but not for longer than `at_most`. What is
+    /// left then is cancelled. If one of the runtime's own items calls this, it does not wait,
+    /// because that item would have to end first: everything that is queued runs, however long that
+    /// takes.
     ///
     /// # Errors
-    /// [`ShutdownError`] where something was left.
+    /// [`ShutdownError`] if something was left.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -409,7 +413,7 @@ impl Runtime {
         Err(ShutdownError { cancelled, running })
     }
 
-    /// Runs nothing more: what is queued is cancelled. Waits for the items that run at present.
+    /// Runs nothing more and cancels what is queued. Waits for the items that run at present.
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;

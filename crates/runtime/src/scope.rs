@@ -1,4 +1,4 @@
-//! Work that borrows from the stack of whoever waits for it.
+//! Work that borrows from the stack of the thread that waits for it.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -11,7 +11,7 @@ use crate::local;
 use crate::sync::{Mutex, lock};
 use crate::workqueue::Workqueue;
 
-/// Queues work that may borrow what lives longer than the scope: see [`Workqueue::scope`].
+/// Queues work that may borrow anything that lives longer than the scope: see [`Workqueue::scope`].
 ///
 /// ```
 /// # let runtime = homing_runtime::Runtime::new()?;
@@ -48,18 +48,22 @@ struct Queued {
 const SWEEP_AT_LEAST: usize = 64;
 
 impl Workqueue {
-    /// Lends `body` a scope whose items may borrow from outside it, and waits for all of them.
+    /// Calls `body` with a scope whose items may borrow from outside it, and waits for all of these
+    /// items.
     ///
-    /// At the end the calling thread, if it is a worker, runs those of the scope's items that
+    /// At the end, if the calling thread is a worker, it runs those of the scope's items that
     /// nobody has begun, latest first, while other workers take them from the other side.
     ///
-    /// In an item of a workqueue with a [limit](crate::WorkqueueBuilder::max_active) it waits for others of that
-    /// workqueue, and keeps its own place there: where there is only one, for ever.
+    /// If an item of the same workqueue calls this, and that workqueue has a
+    /// [limit](crate::WorkqueueBuilder::max_active), the item waits for others and keeps its own
+    /// place. If there is only one place, it waits for ever.
     ///
     /// # Panics
-    /// In an item of the same [ordered](crate::WorkqueueBuilder::ordered) workqueue, at once.
-    /// If an item panicked, with the first such panic, after all have ended; or if the runtime was
-    /// shut down, or the workqueue drained by somebody else, before all had run.
+    /// At once, in an item of the same [ordered](crate::WorkqueueBuilder::ordered) workqueue.
+    ///
+    /// With the first panic of an item, after all items have ended, if any item panicked. Also if
+    /// the runtime was shut down, or the workqueue drained by another caller, before all items had
+    /// run.
     ///
     /// ```
     /// # use homing_runtime::Runtime;
@@ -114,7 +118,7 @@ impl Workqueue {
 }
 
 impl<'scope> WorkScope<'scope, '_> {
-    /// Queues `work`: from the scope's body, or from its items.
+    /// Queues `work`. The scope's body and its items may call this.
     pub fn queue<F: FnOnce() + Send + 'scope>(&'scope self, work: F) {
         // SAFETY: `scope` returns only when all handles have been seen finished, also when `body`
         // panics: by then the closure is gone. Its result, `()`, borrows nothing.

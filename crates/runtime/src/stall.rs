@@ -1,4 +1,4 @@
-//! The watchdog: queues whose items wait, and from which nobody has taken any for long.
+//! The watchdog: finds queues in which items wait and from which no worker has taken any for long.
 
 use std::collections::HashMap;
 use std::fmt::{self, Write as _};
@@ -15,9 +15,9 @@ use crate::shared::Shared;
 /// Between two looks at the queues, in nanoseconds, at most.
 const LOOK_NS: u64 = 1_000_000_000;
 
-/// A queue that stands still, and what everybody does meanwhile.
+/// A queue that stands still, and what all threads do meanwhile.
 ///
-/// Displayed, it is a report of several lines, the first one of which says it all.
+/// `Display` writes a report of several lines; the first line is the summary.
 ///
 /// ```
 /// # use std::{sync::mpsc::{TryRecvError::Empty, channel}, time::Duration};
@@ -40,15 +40,15 @@ const LOOK_NS: u64 = 1_000_000_000;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Stall {
-    /// The pool.
+    /// The number of the queue's pool.
     pub pool: u8,
-    /// The CPUs at which the queue is at home, as a list.
+    /// The CPUs whose home queue it is, as a list.
     pub cpus: String,
     /// How many items wait.
     pub waiting: u32,
-    /// For how long nobody has taken any.
+    /// For how long no worker has taken any of them.
     pub lasts: Duration,
-    /// What each thread does, a line for each.
+    /// What each thread does, with one line for each.
     pub threads: Vec<String>,
 }
 

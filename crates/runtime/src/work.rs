@@ -20,16 +20,17 @@ use crate::waits::Waits;
 use crate::workqueue::Workqueue;
 use crate::workqueue_builder::WorkqueueError;
 
-/// A function that a workqueue runs whenever it has been queued. Cheap to clone; clones are the
+/// A function that a workqueue runs each time it has been queued. Cheap to clone; clones are the
 /// same work item.
 ///
-/// * At most one instance is pending: queueing a pending item again does nothing. What the issuer
-///   did before it queued the item is visible to the run that follows, also then.
-/// * It is not pending any more when the function begins: queued meanwhile, by itself or others,
-///   it runs exactly once more.
-/// * It never runs twice at a time, anywhere: so the function may be an `FnMut`, with a state of
-///   its own.
-/// * The last reference may go while it is pending or runs: the item then ends by itself.
+/// * At most one instance is pending: queueing a pending item again does nothing. Even then, what
+///   the issuer did before it queued the item is visible to the run that follows.
+/// * When the function begins, the item is no longer pending. If it is queued meanwhile, by itself
+///   or by others, it runs exactly once more.
+/// * It never runs twice at a time, anywhere. So the function may be an `FnMut` with state of its
+///   own.
+/// * The last reference may be dropped while the item is pending or runs. The item then ends by
+///   itself.
 ///
 /// ```
 /// use homing_runtime::Runtime;
@@ -119,14 +120,15 @@ impl Work {
         &self.node.context.workqueue
     }
 
-    /// Queues it, at home where it is issued. Whether this call did: not where it is pending, or
-    /// disabled, or its workqueue refuses it (it drains, or the runtime has ended).
+    /// Queues it for the pod of the issuing CPU. Returns whether this call did so. It does not if
+    /// the item is pending or disabled, or if its workqueue refuses it (it drains, or the runtime
+    /// has ended).
     pub fn queue(&self) -> bool {
         self.node.pending.queue(false).is_some_and(|instance| self.put(instance, None))
     }
 
-    /// [`Work::queue`] for the pod of `cpu`. Where it runs it goes on there, whatever this says, as in the kernel: it must
-    /// not run twice at a time.
+    /// [`Work::queue`] for the pod of `cpu`. If the item is running, it runs again where it runs
+    /// now, whatever this call says, as in the kernel: it must not run twice at a time.
     ///
     /// # Errors
     /// [`WorkqueueError::Cpu`] where the machine has no such CPU online; nothing is queued.
@@ -136,7 +138,7 @@ impl Work {
         Ok(instance.is_some_and(|instance| self.put(instance, Some(cpu))))
     }
 
-    /// [`Work::queue`] for a CPU of a NUMA node, as [`Workqueue::queue_on_node`].
+    /// [`Work::queue`] for a CPU of a NUMA node, chosen as by [`Workqueue::queue_on_node`].
     ///
     /// # Errors
     /// [`WorkqueueError::Node`] where no CPU of such a node is online; nothing is queued.
@@ -160,8 +162,8 @@ impl Work {
         Ok(instance.is_some_and(|instance| self.put(instance, Some(cpu))))
     }
 
-    /// Queues it when `delay` has passed, and is pending until then; a delay of 0 queues it at
-    /// once. Whether this call did, as for [`Work::queue`].
+    /// Queues it when `delay` has passed. Until then it is pending. A delay of 0 queues it at once.
+    /// Returns whether this call did so, as [`Work::queue`] does.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -198,10 +200,11 @@ impl Work {
         self.wake_unless(set)
     }
 
-    /// Queues it when `delay` has passed from now, whatever it is at: pending on a timer, queued,
-    /// running or idle. Whether it was pending; `false` also where it is disabled, or refused as
-    /// [`Work::queue`] is, and nothing happens. What was pending had been accepted, and is not refused
-    /// while its workqueue drains. What is on a timer when the runtime ends is cancelled.
+    /// Queues it when `delay` has passed from now, whatever its state: pending on a timer, queued,
+    /// running or idle. Returns whether it was pending. If it is disabled, or refused as by
+    /// [`Work::queue`], this returns `false` and nothing happens. A pending instance had been
+    /// accepted, so it is not refused while its workqueue drains. An instance that is on a timer
+    /// when the runtime ends is cancelled.
     pub fn mod_delayed(&self, delay: Duration) -> bool {
         let mut timer = lock(&self.node.context.timer);
         let (shared, mode) = (self.workqueue().shared(), self.workqueue().state().mode());
@@ -228,13 +231,13 @@ impl Work {
         accepted && requeued.before.is_some()
     }
 
-    /// Waits until what was queued before the call has ended: a run that is on, and the last instance,
-    /// or until that one is taken back. Whether there was anything to wait for. For an instance on a timer
-    /// it waits as long as that takes: see [`Work::flush_delayed`].
+    /// Waits until what was queued before the call has ended: a run in progress, and the last
+    /// instance unless that is taken back first. Returns whether there was anything to wait for. If
+    /// the instance is on a timer, this waits as long as that takes: see [`Work::flush_delayed`].
     ///
     /// # Panics
-    /// From the item itself, which would wait for itself; and as [`Workqueue::flush`] from an item
-    /// of a `mem_reclaim` workqueue.
+    /// If the item itself calls this, because it would wait for itself. Also, as
+    /// [`Workqueue::flush`], in an item of a `mem_reclaim` workqueue.
     pub fn flush(&self) -> bool {
         self.check_may_wait("flush");
         let queued = self.node.pending.queued();
@@ -242,7 +245,7 @@ impl Work {
         queued != [None, None]
     }
 
-    /// [`Work::flush`] as a future: dropping it loses nothing.
+    /// [`Work::flush`] as a future. Dropping the future loses nothing.
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;
@@ -266,8 +269,8 @@ impl Work {
         }
     }
 
-    /// Queues it now if it waits for a timer, and then is [`Work::flush`]. Whether there was
-    /// anything to queue or to wait for.
+    /// Queues it now if it waits for a timer, and then does what [`Work::flush`] does. Returns
+    /// whether there was anything to queue or to wait for.
     ///
     /// # Panics
     /// As [`Work::flush`].
@@ -296,8 +299,8 @@ impl Work {
         self.flush() || queued
     }
 
-    /// Takes the pending instance back, if there is one; one that runs goes on. Whether there was
-    /// one.
+    /// Takes the pending instance back, if there is one. A run in progress goes on. Returns whether
+    /// there was a pending instance.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -312,9 +315,9 @@ impl Work {
         self.cancelled(cancelled)
     }
 
-    /// [`Work::cancel`], and waits until it does not run any more; also of an item that queues
-    /// itself. When it returns, the item is neither pending nor running, unless somebody has
-    /// queued it since.
+    /// Does what [`Work::cancel`] does, and then waits until the item no longer runs, even if it
+    /// queues itself. When this returns, the item is neither pending nor running, unless somebody
+    /// has queued it since.
     ///
     /// # Panics
     /// As [`Work::flush`].
@@ -335,8 +338,8 @@ impl Work {
         was_pending
     }
 
-    /// Refuses to be queued until [`Work::enable`] has been called as often, and takes the pending
-    /// instance back. Whether there was one.
+    /// Makes the item refuse to be queued until [`Work::enable`] has been called as often, and
+    /// takes the pending instance back. Returns whether there was one.
     ///
     /// # Panics
     /// At the 65,536th call without an `enable`.
@@ -356,7 +359,7 @@ impl Work {
         self.cancelled(cancelled)
     }
 
-    /// [`Work::disable`], and waits until it does not run any more.
+    /// Does what [`Work::disable`] does, and then waits until the item no longer runs.
     ///
     /// # Panics
     /// As [`Work::disable`] and [`Work::flush`].
@@ -377,17 +380,18 @@ impl Work {
         was_pending
     }
 
-    /// Takes one [`Work::disable`] back. Whether it can be queued again. What was queued meanwhile
-    /// is not.
+    /// Takes one [`Work::disable`] back. Returns whether the item can be queued again. Calls to
+    /// queue it that were refused meanwhile are not made up for.
     ///
     /// # Panics
-    /// Where it is not disabled.
+    /// If it is not disabled.
     pub fn enable(&self) -> bool {
         let enabled = self.node.pending.enable();
         enabled.unwrap_or_else(|()| panic!("{self} was to be enabled, but is not disabled"))
     }
 
-    /// Whether an instance is pending: queued, or on a timer. Advice, true a moment ago.
+    /// Whether an instance is pending: queued, or on a timer. This is advice: it was true a moment
+    /// ago.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -402,7 +406,7 @@ impl Work {
         self.node.pending.is_pending()
     }
 
-    /// Whether it runs. Advice, true a moment ago.
+    /// Whether it runs. This is advice: it was true a moment ago.
     pub fn is_running(&self) -> bool {
         self.node.pending.is_running()
     }

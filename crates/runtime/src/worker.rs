@@ -1,5 +1,5 @@
-//! A thread that works for a CPU: it takes batches of items, runs them, and parks when there are
-//! none; and what it does when an item blocks.
+//! A thread that works for a CPU. It takes batches of items, runs them, and parks when there are
+//! none. Also what such a thread does when an item blocks.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -422,9 +422,9 @@ impl BooksCache {
 
 /// Runs `work`, which may block, and meanwhile lets another thread use this worker's CPU.
 ///
-/// On a thread that is no worker it just runs `work`. Items that this worker had taken go back to
-/// their queue. The work may take any time; what the item does after it competes with the thread
-/// that got the CPU, if one was needed.
+/// On a thread that is not a worker, it only runs `work`. Items that this worker had taken go back
+/// to their queue. `work` may take any time. If another thread was needed and got the CPU, what the
+/// item does after `work` competes with that thread.
 ///
 /// ```
 /// use homing_runtime::{Runtime, blocking};

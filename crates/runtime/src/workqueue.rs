@@ -1,4 +1,5 @@
-//! A workqueue: a name with attributes. It owns no threads; queues are shared by equal attributes.
+//! A workqueue: a name with attributes. It owns no threads. Workqueues with equal attributes share
+//! queues.
 
 use std::cell::LazyCell;
 use std::collections::BTreeSet;
@@ -25,10 +26,10 @@ use crate::workqueue_builder::WorkqueueError;
 /// A named stream of work with attributes. Cheap to clone; clones are the same workqueue.
 ///
 /// Every function that queues may be called from any thread and never blocks. What the issuer did
-/// before is visible to the item. Items run once each, on a worker, in no promised order unless
-/// the workqueue is [ordered](WorkqueueBuilder::ordered); a panic in one goes to its handle. After
-/// a shutdown, and while the workqueue is drained by somebody else, items are refused: their
-/// handles return [`crate::JoinError::Cancelled`].
+/// before is visible to the item. Each item runs once, on a worker, in no promised order unless the
+/// workqueue is [ordered](WorkqueueBuilder::ordered). A panic in an item goes to its handle. After
+/// a shutdown, and while somebody else drains the workqueue, items are refused: their handles
+/// return [`crate::JoinError::Cancelled`].
 ///
 /// ```
 /// # let runtime = homing_runtime::Runtime::new()?;
@@ -82,8 +83,8 @@ impl Workqueue {
         JoinHandle::of_closure(joined)
     }
 
-    /// Queues `work` that nobody waits for: cheaper than a handle that is let go. A panic in it is
-    /// counted, and goes no further.
+    /// Queues `work` that nobody waits for. This is cheaper than queueing it and dropping the
+    /// handle. A panic in `work` is counted, and goes no further.
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;
@@ -95,16 +96,18 @@ impl Workqueue {
         self.push(None, item::lone(self.tag(), work));
     }
 
-    /// [`Workqueue::execute`] of what serves those who were accepted before, whoever calls: also while the runtime
-    /// ends, or the workqueue drains. For libraries over the runtime, which do others' work.
+    /// [`Workqueue::execute`] for work that serves callers who were accepted before, whoever calls
+    /// this. It is accepted even while the runtime ends or the workqueue drains. For libraries on
+    /// top of the runtime, which do others' work.
     #[doc(hidden)]
     pub fn execute_for_accepted<F: FnOnce() + Send + 'static>(&self, work: F) {
         let item = item::lone(self.tag(), work);
         self.of.shared.push(&self.of.state, None, item, Origin::GoesOn);
     }
 
-    /// Queues each of `works`, one behind the other: cheaper than one by one. One idle CPU is
-    /// woken for the first, and each that begins one wakes the next.
+    /// Queues each of `works`, one behind the other. This is cheaper than queueing them one by one.
+    /// One idle CPU is woken for the first item, and each CPU that begins an item wakes the next
+    /// CPU.
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;
@@ -153,7 +156,8 @@ impl Workqueue {
         self.of.shared.push_all(&self.of.state, &mut items);
     }
 
-    /// Queues `work` for the pod of `cpu`. A CPU without a worker has its nearest neighbour's.
+    /// Queues `work` for the pod of `cpu`. A CPU without a worker uses the pod of its nearest
+    /// neighbor.
     ///
     /// # Errors
     /// [`WorkqueueError::Cpu`] where the machine has no such CPU online; nothing is queued.
@@ -184,8 +188,8 @@ impl Workqueue {
         Err(WorkqueueError::Cpu { cpu, online: online.to_string() })
     }
 
-    /// Queues `work` for a CPU of a NUMA node: the issuing one if it is there, else one that is
-    /// idle, else the next in turn.
+    /// Queues `work` for a CPU of a NUMA node: the issuing CPU if it is in the node, else an idle
+    /// one, else the next in turn.
     ///
     /// # Errors
     /// [`WorkqueueError::Node`] where no CPU of such a node is online; nothing is queued.
@@ -229,8 +233,8 @@ impl Workqueue {
         JoinHandle::of_closure(joined)
     }
 
-    /// Starts a future. Each time it is woken, going on with it is an item of this workqueue, at
-    /// home where it was woken, and is counted as one.
+    /// Starts a future. Each time the future is woken, continuing it is an item of this workqueue.
+    /// The item is at home where the future was woken, and is counted as an item.
     ///
     /// A future that finds many handles finished in a row gives way to other items in between.
     ///
@@ -251,8 +255,9 @@ impl Workqueue {
         JoinHandle::of_future(task, self.of.state.number, address)
     }
 
-    /// Whether an item of about `item_ns` nanoseconds is worth queueing at present, or better run
-    /// where it arose. `issuer_has_more`: the issuer would do something else meanwhile.
+    /// Whether an item of about `item_ns` nanoseconds is worth queueing at present, or is better
+    /// run where it arose. `issuer_has_more` says whether the issuer would do something else
+    /// meanwhile.
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;
@@ -311,7 +316,7 @@ impl Workqueue {
         &self.of.state.name
     }
 
-    /// What has happened so far.
+    /// What has happened to its items so far.
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;

@@ -15,7 +15,7 @@ use crate::workqueue::Workqueue;
 /// Longest name, in bytes: the kernel's array, which has to hold a NUL too.
 const NAME_LEN_MAX: usize = 32;
 
-/// What a workqueue does not do.
+/// Why a workqueue refused a request.
 ///
 /// ```
 /// # let runtime = homing_runtime::Runtime::new()?;
@@ -30,7 +30,7 @@ const NAME_LEN_MAX: usize = 32;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorkqueueError {
-    /// The name does not do as a name in the attribute tree.
+    /// The name is not valid in the attribute tree.
     #[error(
         "{name:?} does not do as a workqueue name: use 1 to {NAME_LEN_MAX} letters, digits, '_', \
          '-' or '.', not beginning with '.'"
@@ -44,7 +44,7 @@ pub enum WorkqueueError {
     Cpu {
         /// The CPU named.
         cpu: CpuId,
-        /// Those there are.
+        /// The CPUs that there are.
         online: String,
     },
     /// There is no such NUMA node, or it has no CPU.
@@ -52,17 +52,17 @@ pub enum WorkqueueError {
     Node {
         /// The node named.
         node: u32,
-        /// Those there are.
+        /// The nodes that there are.
         nodes: Vec<u32>,
     },
-    /// None of the CPUs of a mask is there.
+    /// None of the CPUs of a mask is online.
     #[error("none of the CPUs {cpus:?} of workqueue {name} is online: use some of {online}")]
     Cpumask {
         /// The workqueue.
         name: String,
         /// The CPUs named.
         cpus: String,
-        /// Those there are.
+        /// The CPUs that there are.
         online: String,
     },
     /// `max_active` or `min_active` is out of range.
@@ -74,10 +74,10 @@ pub enum WorkqueueError {
         attribute: &'static str,
         /// The value given.
         value: u32,
-        /// The values that do.
+        /// The values that are accepted.
         accepted: String,
     },
-    /// The attribute is not one of this kind of workqueue.
+    /// This kind of workqueue has no such attribute to set.
     #[error("workqueue {name} is {kind}: it has no {attribute} to set")]
     Fixed {
         /// The workqueue.
@@ -134,7 +134,8 @@ pub enum WorkqueueError {
     },
 }
 
-/// How to make a workqueue. What can be changed afterwards has a setter of the same name.
+/// How to make a workqueue. For each attribute that can be changed afterwards, [`Workqueue`] has a
+/// setter of the same name.
 ///
 /// ```
 /// use homing_runtime::{Nice, PullCost, Runtime, Scope};
@@ -171,28 +172,29 @@ impl WorkqueueBuilder {
     }
 
     /// How far items may spread before they leave home. Default: the runtime's
-    /// [`default_affinity_scope`](crate::Runtime::set_default_affinity_scope), also as it changes.
+    /// [`default_affinity_scope`](crate::Runtime::set_default_affinity_scope), and each change of
+    /// it.
     pub fn affinity_scope(mut self, scope: Scope) -> Self {
         self.chosen.attributes.affinity.scope = scope;
         self.chosen.scope_is_default = false;
         self
     }
 
-    /// `affinity_scope=auto`: begins with the scope given, and goes over to others that turn out
-    /// better: see [`Workqueue::set_affinity_auto`]. Default: false.
+    /// `affinity_scope=auto`: begins with the scope given, and switches to others that turn out to
+    /// be better: see [`Workqueue::set_affinity_auto`]. Default: false.
     pub fn affinity_auto(mut self, auto: bool) -> Self {
         self.auto = auto;
         self
     }
 
-    /// Whether items never run outside their home pod, even where CPUs are idle. Default: false.
+    /// Whether items never run outside their home pod, even if CPUs are idle. Default: false.
     pub fn affinity_strict(mut self, strict: bool) -> Self {
         self.chosen.attributes.affinity.strict = strict;
         self
     }
 
-    /// The CPUs that items may run on, as far as they have workers; if none of them has, any.
-    /// Default: all.
+    /// The CPUs that items may run on. Those without a worker do not count; if none of them has a
+    /// worker, items may run on any CPU. Default: all.
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;
@@ -206,22 +208,22 @@ impl WorkqueueBuilder {
         self
     }
 
-    /// Whether items wait at the issuing CPU before the rest of their pod: it is woken first where it is idle, unless the
-    /// issuer, which is no worker, runs there. Default: false.
+    /// Whether the issuing CPU comes before the rest of its pod: items wait at that CPU, and it is
+    /// woken first if it is idle, unless the issuer is not a worker and runs there. Default: false.
     pub fn localize(mut self, localize: bool) -> Self {
         self.chosen.attributes.localize = localize;
         self
     }
 
-    /// How dear it is taken to be to fetch an item from another pod: see
+    /// How expensive it is assumed to be to fetch an item from another pod: see
     /// [`Workqueue::set_pull_cost`]. Default: [`PullCost::USUAL`].
     pub fn pull_cost(mut self, cost: PullCost) -> Self {
         self.chosen.attributes.pull_cost = cost;
         self
     }
 
-    /// The share of a CPU's time, where items of several workqueues wait for it. Default:
-    /// [`Nice::NORMAL`].
+    /// The workqueue's share of a CPU's time when items of several workqueues wait for that CPU.
+    /// Default: [`Nice::NORMAL`].
     pub fn nice(mut self, nice: Nice) -> Self {
         self.chosen.attributes.nice = nice;
         self
@@ -239,20 +241,21 @@ impl WorkqueueBuilder {
         self.nice(Nice::HIGHPRI)
     }
 
-    /// At most so many items are active at a time, 1 to 2048: queued for a worker, or running.
-    /// Others wait, and become active in the order in which they were queued, home queues taking
-    /// turns. The number is shared by the NUMA nodes by their CPUs, but each node has at least
-    /// [`min_active`](Workqueue::set_min_active); of a [per-CPU](Self::per_cpu) workqueue it is
-    /// each CPU's. Default: no limit.
+    /// How many items may be active at a time: queued for a worker, or running. The limit is 1 to
+    /// 2048. Other items wait, and become active in the order in which they were queued; home
+    /// queues take turns. The NUMA nodes share the number in proportion to their CPUs, but each
+    /// node has at least [`min_active`](Workqueue::set_min_active). In a [per-CPU](Self::per_cpu)
+    /// workqueue, it is the number for each CPU. Default: no limit.
     ///
-    /// An item that waits for others of its own workqueue ([`join`](crate::JoinHandle::join), a scope, a
-    /// flush) keeps its place meanwhile: as many such items as may be active wait for ever.
+    /// An item that waits for others of its own workqueue ([`join`](crate::JoinHandle::join), a
+    /// scope, a flush) keeps its place meanwhile. If as many such items wait as may be active, they
+    /// wait for ever.
     pub fn max_active(mut self, max_active: u32) -> Self {
         self.chosen.max_active = Some(max_active);
         self
     }
 
-    /// One item at a time, in the order in which they were queued, whatever their CPU.
+    /// Runs one item at a time, in the order in which they were queued, whatever their CPU.
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;
@@ -271,9 +274,10 @@ impl WorkqueueBuilder {
         self
     }
 
-    /// Items run on the CPU that they are issued from (or queued for), and nowhere else; one at a
-    /// time, unless it blocks or uses its CPU for long. A [work item](crate::Work) that runs while it is queued for
-    /// another CPU runs once more where it is. The kernel's `WQ_PERCPU`.
+    /// Items run on the CPU that they are issued from (or queued for), and nowhere else. They run
+    /// one at a time, unless one blocks or uses its CPU for long. If a [work item](crate::Work) is
+    /// queued for another CPU while it runs, it runs once more where it is. The kernel's
+    /// `WQ_PERCPU`.
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;
@@ -290,8 +294,8 @@ impl WorkqueueBuilder {
         self
     }
 
-    /// Items of a [per-CPU](Self::per_cpu) workqueue leave their CPU to others while they run: for
-    /// items known to take long. The kernel's `WQ_CPU_INTENSIVE`.
+    /// Items of a [per-CPU](Self::per_cpu) workqueue let other items use their CPU while they run.
+    /// For items that are known to take long. The kernel's `WQ_CPU_INTENSIVE`.
     ///
     /// ```
     /// # let machine = homing_topology::Machine::from_grid("1x1x1")?;
@@ -299,7 +303,7 @@ impl WorkqueueBuilder {
     /// let compress = runtime.workqueue("compress").per_cpu().cpu_intensive().build()?;
     /// let (end, ended) = std::sync::mpsc::channel();
     /// let long = compress.queue(move || while ended.try_recv().is_err() {});
-    /// runtime.queue(move || end.send(())).join()??; // has the same CPU meanwhile
+    /// runtime.queue(move || end.send(())).join()??; // runs on the same CPU meanwhile
     /// long.join()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -314,9 +318,9 @@ impl WorkqueueBuilder {
         self
     }
 
-    /// The workqueue gets on even where no thread can be created: it has one of its own, a rescuer,
-    /// which is idle until then. For items that others wait for to free memory or threads. The
-    /// kernel's `WQ_MEM_RECLAIM`.
+    /// The workqueue makes progress even when no thread can be created. It has a thread of its own,
+    /// a rescuer, which is idle until then. For items that free memory or threads that others wait
+    /// for. The kernel's `WQ_MEM_RECLAIM`.
     ///
     /// ```
     /// # use std::sync::{Arc, atomic::AtomicBool, atomic::Ordering};
@@ -340,12 +344,13 @@ impl WorkqueueBuilder {
         self
     }
 
-    /// Makes the workqueue. Where another one has the name, a number is appended to it.
+    /// Makes the workqueue. If another workqueue has the name, a number is appended to it.
     ///
     /// # Errors
-    /// [`WorkqueueError::Name`] where the name is empty, too long or has other characters;
-    /// [`WorkqueueError::Limit`], [`WorkqueueError::Cpumask`] and [`WorkqueueError::Both`] where
-    /// values or kinds do not do; [`WorkqueueError::Rescuer`] where the rescuer cannot be created.
+    /// [`WorkqueueError::Name`] if the name is empty, too long or has other characters;
+    /// [`WorkqueueError::Limit`], [`WorkqueueError::Cpumask`] and [`WorkqueueError::Both`] if
+    /// values or kinds are not accepted; [`WorkqueueError::Rescuer`] if the rescuer cannot be
+    /// created.
     pub fn build(mut self) -> Result<Workqueue, WorkqueueError> {
         let fits = (1..=NAME_LEN_MAX).contains(&self.name.len())
             && !self.name.starts_with('.')

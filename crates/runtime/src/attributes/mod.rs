@@ -1,4 +1,4 @@
-//! The attribute tree: every live attribute of a runtime by the kernel's name, for programs, and
+//! The attribute tree: every live attribute of a runtime under the kernel's name, for programs and
 //! for `homing-control`'s socket.
 //!
 //! ```text

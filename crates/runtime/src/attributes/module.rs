@@ -1,4 +1,4 @@
-//! What is of the whole runtime: `module`, `pod`, `cpu`, `pool`, `thread`.
+//! The attributes of the whole runtime: `module`, `pod`, `cpu`, `pool`, `thread`.
 
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;

@@ -1,4 +1,4 @@
-//! What is of a workqueue.
+//! The attributes of a workqueue.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -22,8 +22,9 @@ use std::sync::{Mutex, PoisonError};
 pub enum JoinError {
     /// The item panicked.
     Panicked(ItemPanic),
-    /// The item was aborted, or refused by its workqueue or runtime, which was shut down, before it had
-    /// ended. A closure has not begun then; of a future any steps may have been done.
+    /// Before it had ended, the item was aborted, or refused by its workqueue or by its runtime,
+    /// which was shut down. A closure has not begun then; a future may have done any number of
+    /// steps.
     Cancelled,
 }
 
@@ -51,12 +52,12 @@ impl JoinError {
 pub struct ItemPanic(Box<Mutex<Box<dyn Any + Send>>>);
 
 impl ItemPanic {
-    /// What it panicked with.
+    /// The payload of the panic.
     pub fn into_payload(self) -> Box<dyn Any + Send> {
         self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// That, where it is a text.
+    /// The payload of the panic, if it is text.
     pub fn message(&self) -> Option<String> {
         let payload = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());

@@ -1,13 +1,14 @@
-//! Panics that end here: those of what is dropped or called where nobody could hear of them.
+//! Panics that end here: those of values dropped and functions called where nobody could receive
+//! them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Calls `foreign`; a panic in it goes no further.
+/// Calls `foreign`. A panic in it goes no further.
 ///
-/// What it panicked with is dropped here too, and may panic in turn: then the rest is leaked.
-/// `let _ = catch_unwind(..)` would let that second panic out.
+/// The payload of the panic is dropped here too, and may panic in turn; then the rest of it is
+/// leaked. `let _ = catch_unwind(..)` would let that second panic out.
 ///
-/// Of the crates above, too.
+/// The crates above use it, too.
 #[doc(hidden)]
 pub fn quietly(foreign: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(foreign))
