@@ -1,4 +1,4 @@
-//! What others keep with a runtime: one value of each type, for as long as it lasts.
+//! Values that libraries keep with a runtime: one of each type, for as long as the runtime lasts.
 
 use std::any::Any;
 use std::fmt;

@@ -1,11 +1,12 @@
-//! Flushing: who waits for the items queued until then, by their colour.
+//! Flushing: waiting for the items queued until then, which are known by their colour.
 //!
-//! A workqueue has a colour, which its items carry. A flush gives it another one, which no item in
-//! flight has, and waits for the items of the others; what is queued later cannot hold it up. Where
-//! all colours are in use, flushes wait for one, and then share it. That is the kernel's scheme.
+//! A workqueue has a colour, which its items carry. A flush gives the workqueue another colour,
+//! which no item in flight has, and waits for the items of the other colours. What is queued later
+//! cannot hold it up. If all colours are in use, flushes wait for one, and then share it. That is
+//! the kernel's scheme.
 //!
-//! The counts are those of the books: of a colour nothing is in flight when as many have ended,
-//! read first, as had been queued, read after that.
+//! The counts are those of the books. Nothing of a colour is in flight when the number of items
+//! that have ended, read first, equals the number of items queued, read after that.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};

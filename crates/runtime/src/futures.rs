@@ -1,4 +1,4 @@
-//! Futures: each time one is woken, going on with it is an item of its workqueue.
+//! Futures: each time one is woken, continuing it is an item of its workqueue.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};

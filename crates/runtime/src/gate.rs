@@ -1,9 +1,9 @@
-//! `max_active`, order and freezing: the gate before the home queues of a workqueue that has any of
-//! these. What may not be active yet waits here, first in first out.
+//! `max_active`, order and freezing: the gate in front of the home queues of a workqueue that has
+//! any of these. Items that may not be active yet wait here, first in, first out.
 //!
-//! The gate has slots: one in all for an ordered workqueue, one for each CPU where it is per-CPU,
-//! else one for each node and one for pods that span nodes. Of a slot as many items are active,
-//! that is queued or running, as its limit says.
+//! The gate has slots: a single one for an ordered workqueue, one for each CPU for a per-CPU
+//! workqueue, otherwise one for each node and one for pods that span nodes. The limit of a slot
+//! says how many of its items may be active, that is, queued or running.
 //!
 //! An item waits in the line of its home queue; lines take turns, so that no pod starves another.
 

@@ -1,26 +1,29 @@
-//! What a thread does that waits for an item of its runtime when no thread can be had to run it.
+//! What a thread that waits for an item of its runtime does when no thread can be had to run that
+//! item.
 //!
-//! While it waits its CPU is free, and a spare thread serves it. Where there is none, and none could
-//! be created for a while, the monitor asks one of those that wait: that one serves the CPU on top of the item
-//! that waits, until what it waits for is there or nothing is left to do. Else items that wait for
-//! others could hold all threads there are, for ever.
+//! While the thread waits, its CPU is free, and a spare thread serves it. If there is no spare
+//! thread, and none could be created for a while, the monitor asks one of the waiting threads. That
+//! thread serves the CPU on top of the item that waits, until what it waits for is there or nothing
+//! is left to do. Otherwise items that wait for others could hold all threads there are, for ever.
 //!
-//! Only where nobody else can, because an item that is run on top of another one must not wait for
-//! that one, or for what it holds: neither would ever go on, also when threads can be had again. Who does by
-//! [`JoinHandle::join`](crate::JoinHandle::join) or a flush panics; the rest nobody can see. So a single refusal is not
-//! enough; and what somebody waits for, and steps of futures, which seldom wait, are run first. Where a stack is used up for the
-//! most part, nothing else is.
+//! A thread helps only if nobody else can, because an item that is run on top of another one must
+//! not wait for that one, or for what it holds: neither would ever go on, even when threads can be
+//! had again. An item that does so by [`JoinHandle::join`](crate::JoinHandle::join) or a flush
+//! panics; other ways of waiting cannot be seen. So a single refusal is not enough. What somebody
+//! waits for, and steps of futures, which seldom wait, are run first. If most of a stack is used
+//! up, only these are run on it.
 //!
-//! One word for each thread says how it stands:
+//! One word for each thread says what state it is in:
 //!
 //! ```text
 //! 0 --the thread begins to wait--> WAITS, NARROW --the monitor asks--> CPU --the thread takes it--> WAITS, NARROW
 //!                                  WAITS, NARROW, CPU --the waiting is over--> 0
 //! ```
 //!
-//! `NARROW`: it runs only what somebody waits for. Who asks unparks the thread after the change; who waits looks after
-//! each poll, before it parks: so a request is not slept through. One that comes as the waiting ends is dropped: the
-//! monitor asks again as long as there is need.
+//! `NARROW`: the thread runs only what somebody waits for. The monitor unparks the thread after it
+//! has changed the word. The waiting thread looks at the word after each poll, before it parks, so
+//! no request is slept through. A request that comes as the waiting ends is dropped: the monitor
+//! asks again as long as there is need.
 
 use std::sync::Arc;
 

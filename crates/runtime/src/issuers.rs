@@ -1,5 +1,5 @@
-//! How many threads that are no workers issue items: where there is one for each CPU, queueing
-//! what they could do themselves only costs.
+//! How many threads that are not workers issue items. If there is one for each CPU, queueing what
+//! they could do themselves only costs.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};

@@ -1,16 +1,18 @@
 //! The items of one home queue, by the CPUs that they came from.
 //!
-//! A worker takes what its own CPU has issued first: whoever waits for it sleeps there, with its data
-//! in the caches of that CPU, and is woken by a CPU that need not ask another one
-//! (`docs/decisions/0010-why-does-a-worker-take-its-own-cpus-items-first.md` has what it gives).
+//! A worker first takes what its own CPU has issued. The thread that waits for such an item sleeps
+//! on that CPU, with its data in the caches there, and is woken by that CPU, which need not ask
+//! another one (`docs/decisions/0010-why-does-a-worker-take-its-own-cpus-items-first.md` says what
+//! this gives).
 //!
-//! * `LANE-1` One lane is everybody's: for items of CPUs that have no worker here, for those that were put
-//!   back, and while items are long, for all. Each worker takes from it and from its own by turns.
-//! * `LANE-2` A lane that was not served for long is everybody's, too, until its own worker takes from
-//!   it again: that one is held up, or gone. Long is [`LATE_NS`] of work, and [`ROUNDS`] batches for each
-//!   lane at least.
-//! * `LANE-3` Whoever finds nothing in these takes from the lane that was not served for longest. So
-//!   nothing is left while anybody takes.
+//! * `LANE-1` One lane is everybody's. It is for items of CPUs that have no worker here, for items
+//!   that were put back, and, while items are long, for all items. Each worker takes from it and
+//!   from its own lane by turns.
+//! * `LANE-2` A lane that was not served for long is everybody's, too, until its own worker takes
+//!   from it again: that worker is held up, or gone. Long is [`LATE_NS`] of work, and at least
+//!   [`ROUNDS`] batches for each lane.
+//! * `LANE-3` A worker that finds nothing in these takes from the lane that was not served for
+//!   longest. So nothing is left while any worker takes.
 
 use homing_sched::{IDLE_PATIENCE_NS, ItemLength};
 

@@ -1,5 +1,5 @@
-//! Whose time it was: a batch's, divided among the workqueues that it has items of, without what its thread slept in
-//! `blocking` or did for other items beneath one of these.
+//! Divides the time of a batch among the workqueues that the batch has items of. It leaves out what
+//! its thread slept in `blocking`, or spent on other items that it ran on top of one of these.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,4 +1,4 @@
-//! The threads that carry the work: one worker per CPU, home queues per pod, handles to wait on.
+//! The threads that run the work: one worker per CPU, home queues per pod, handles to wait on.
 //!
 //! ```
 //! use homing_runtime::{Runtime, Scope};
@@ -10,17 +10,24 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! What happens to an item: it stands in the home queue of the CPU that issued it, in the
-//! workqueue's scope; an idle CPU is woken for it if there is one; a CPU that would go idle comes
-//! and takes it, nearest first. The decisions are `homing-sched`'s; this crate carries them out.
+//! What happens to an item: it waits in the home queue of the CPU that issued it, in the
+//! workqueue's scope. If a CPU is idle, it is woken for the item. A CPU that would go idle looks
+//! for items, in the nearest queues first, and takes them. `homing-sched` makes these decisions;
+//! this crate carries them out.
 //!
-//! Read on in this order: `README.md` beside this folder (how no wake-up is lost), `item`,
-//! `home_queue`, `lanes`, `pools`, `dispatch` (the protocol); `sleeper`, `slot`, `crew`, `worker`, `monitor` (the
-//! threads); `workqueue`, `handle`, `scope`, `futures`, `builder`, `runtime` (what users hold). On
-//! the way from a workqueue to a home queue: `queueing`, `gate` (limits, order, freezing), `flush`
-//! and `flushing`; `work`, `waits` and `timers` (work that is queued again and again). `live` and
-//! `attributes` are what changes, `rescuer`, `help` and `stall` are for bad days; `books`, `state`, `registry`, `shared` hold all
-//! together; `spare` and `latency` stand alone.
+//! Read the modules in this order:
+//!
+//! * `README.md` next to this folder: how no wake-up is lost;
+//! * the protocol: `item`, `home_queue`, `lanes`, `pools`, `dispatch`;
+//! * the threads: `sleeper`, `slot`, `crew`, `worker`, `monitor`;
+//! * what users hold: `workqueue`, `handle`, `scope`, `futures`, `builder`, `runtime`;
+//! * the way from a workqueue to a home queue: `queueing`, `gate` (limits, order, freezing),
+//!   `flush` and `flushing`;
+//! * work that is queued again and again: `work`, `waits` and `timers`;
+//! * what can be changed while the runtime works: `live` and `attributes`;
+//! * for bad days: `rescuer`, `help` and `stall`;
+//! * what holds everything together: `books`, `state`, `registry`, `shared`;
+//! * on their own: `spare` and `latency`.
 // The models drive the protocol and the items; the rest of these files is idle there.
 #![cfg_attr(loom, allow(dead_code, unused_imports, unreachable_pub))]
 
@@ -131,8 +138,8 @@ mod shuttle_contract_tests;
 #[cfg(all(shuttle, test))]
 mod shuttle_tests;
 
-/// What [`Runtime::take_decisions`] and [`Runtime::layout`] give: decisions, the facts they were made from,
-/// and the queues that they are about.
+/// The types that [`Runtime::take_decisions`] and [`Runtime::layout`] return: decisions, the facts
+/// that they were made from, and the queues that they are about.
 #[cfg(not(loom))]
 pub mod recorded {
     pub use homing_sched::{

@@ -1,5 +1,5 @@
 //! Flushes under the model checker: `cargo xtask loom`. The colours and the counters are those of
-//! every workqueue; who adds them up is a few lines of `state.rs`, written here again.
+//! every workqueue; the code that adds them up is a few lines of `state.rs`, written here again.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! The word that a worker sleeps at under the model checker: `cargo xtask loom`. The kernel's part is that who waits
-//! compares the word and lies down in one step.
+//! The word that a worker sleeps at, under the model checker: `cargo xtask loom`. The kernel's part
+//! is that a waiter compares the word and goes to sleep in one step.
 
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -1,8 +1,8 @@
 //! Work items, and those who wait for them, under the model checker: `cargo xtask loom`.
 //!
-//! Whoever makes an instance here also is the worker that comes to it, at once: so two of them
-//! meet at a run, its end and what is kept behind it in every way there is. What is only counted
-//! is counted by the standard library's atomics, which the checker does not see.
+//! A thread that makes an instance here is also the worker that comes to it, at once. So two
+//! threads meet at a run, its end and what is kept behind it in every way there is. What is only
+//! counted is counted by the standard library's atomics, which the checker does not see.
 
 use std::sync::atomic::{AtomicBool as PlainBool, AtomicUsize as Plain};
 use std::sync::{Arc, Mutex as PlainMutex};

@@ -1,11 +1,12 @@
-//! On which CPUs threads that are no workers issue items: a worker woken there competes with them.
+//! The CPUs on which threads that are not workers issue items: a worker woken there competes with
+//! them.
 //!
-//! Nobody tells when such a thread goes away. So time passes in intervals, and a CPU is occupied if
-//! something was issued there in this one or in the one before. A thread that waits for its items
-//! says so: until it issues again, its CPU is as free as any other, for items that take no longer than issuers
-//! wait as a rule.
+//! Nothing tells when such a thread goes away. So time passes in intervals, and a CPU is occupied
+//! if something was issued there in this interval or in the one before. A thread that waits for its
+//! items says so: until it issues again, its CPU is as free as any other, for items that take no
+//! longer than issuers usually wait.
 //!
-//! All of it is estimates: whatever is lost in a race comes back with the next item.
+//! All of this is estimated: what is lost in a race comes back with the next item.
 
 use homing_topology::{CpuId, CpuSet};
 

@@ -1,5 +1,5 @@
-//! The thread of a workqueue that must get on when memory is short: where no thread can be created
-//! for CPUs that need one, it runs that workqueue's items, and no others.
+//! The thread of a workqueue that must make progress when memory is short. If no thread can be
+//! created for CPUs that need one, it runs that workqueue's items, and no others.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

@@ -1,5 +1,6 @@
-//! The whole runtime under a randomized scheduler: `cargo xtask shuttle`. Threads are simulated
-//! and time passes only in short sleeps, so whoever sleeps without being woken is a deadlock, which is reported.
+//! The whole runtime under a randomized scheduler: `cargo xtask shuttle`. Threads are simulated and
+//! time passes only in short sleeps, so a thread that sleeps without being woken is a deadlock,
+//! which is reported.
 
 use std::sync::atomic::AtomicUsize as Plain;
 use std::sync::atomic::Ordering::Relaxed;

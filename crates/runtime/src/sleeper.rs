@@ -1,7 +1,8 @@
 //! Where one worker sleeps: a token that a waker leaves and the worker takes.
 //!
-//! On Linux a futex; under the model checkers, miri and on other systems a condition variable. What the futex's word says is a
-//! [`Token`], of which loom has models of its own (`loom_sleeper_tests.rs`).
+//! On Linux, it is a futex; under the model checkers, under miri and on other systems, a condition
+//! variable. The word of the futex is a [`Token`], for which there are loom models of their own
+//! (`loom_sleeper_tests.rs`).
 
 use std::time::Duration;
 #[cfg(not(any(loom, shuttle)))]

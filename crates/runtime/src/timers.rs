@@ -1,4 +1,5 @@
-//! Work that is to be queued at a time: kept in order of time, and fired by the monitor's thread.
+//! Work that is to be queued at a given time: kept in the order of these times, and fired by the
+//! monitor's thread.
 
 use std::collections::BTreeMap;
 

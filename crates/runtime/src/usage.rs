@@ -1,4 +1,4 @@
-//! What a thread makes of its time, as the kernel tells.
+//! How a thread spends its time, according to the kernel.
 
 use std::fs;
 

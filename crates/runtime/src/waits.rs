@@ -1,8 +1,8 @@
-//! Who waits for an instance of a work item to end.
+//! The waiters for the end of an instance of a work item.
 //!
-//! Two sides meet: whoever waits joins the list, **then** sets `WAITERS`; whoever ends an instance
-//! clears `WAITERS`, **then** takes the list. So nobody is left in it who was told to wait; who is
-//! told too much looks again.
+//! Two sides meet. A waiter joins the list, **then** sets `WAITERS`. The thread that ends an
+//! instance clears `WAITERS`, **then** takes the list. So no waiter that was told to wait is left
+//! in the list. A waiter that is woken for nothing looks again.
 
 use std::sync::Arc;
 

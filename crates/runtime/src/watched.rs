@@ -1,4 +1,4 @@
-//! Workqueues that the monitor has something to do for: there may be very many others.
+//! The workqueues that the monitor has something to do for. There may be very many others.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

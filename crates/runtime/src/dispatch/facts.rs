@@ -1,4 +1,4 @@
-//! What decisions are made from, as it is at this moment.
+//! The facts that decisions are made from, as they are at this moment.
 
 use homing_sched::{Attributes, Facts, Features, PoolId, PoolSet, QueueId};
 use homing_topology::{CpuId, CpuSet};

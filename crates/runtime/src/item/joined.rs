@@ -1,4 +1,4 @@
-//! An item with a handle: whoever is second to let go frees it.
+//! An item with a handle: whichever of the two lets go last frees it.
 //!
 //! States, as bits of the header's `state`:
 //!
@@ -7,8 +7,9 @@
 //!                                        the handle, at any time: +WAITER, -WAITER, -HANDLE
 //! ```
 //!
-//! Who waits for an item may run it while it stands in its queue. A worker that comes to what is left of it there
-//! notes its end, or, before `DONE`, sets `LEFT`: then whoever runs it does, and has the worker's reference.
+//! A thread that waits for an item may run it while it stands in its queue. A worker that comes to
+//! what is left of it there notes its end. If this is before `DONE`, the worker sets `LEFT`
+//! instead: then the thread that runs the item notes its end, and has the worker's reference.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;

@@ -1,10 +1,10 @@
 //! The memory of items, used again and again.
 //!
-//! An item is made by its issuer and freed by the worker that ran it: for a general allocator the
-//! dearest pattern there is. Here each thread keeps two magazines of free blocks (Bonwick's
-//! magazines, USENIX 2001); full ones go to a depot and empty threads fetch them there, so that
-//! threads meet once for [`MAGAZINE`] items. What the depot cannot hold goes back to the
-//! allocator: at most [`DEPOT_MAGAZINES`] magazines of each size are kept.
+//! An item is made by its issuer and freed by the worker that ran it, which is the most expensive
+//! pattern there is for a general allocator. Here each thread keeps two magazines of free blocks
+//! (Bonwick's magazines, USENIX 2001). Full magazines go to a depot, and threads that have run out
+//! fetch them there, so threads meet once for [`MAGAZINE`] items. What the depot cannot hold goes
+//! back to the allocator: at most [`DEPOT_MAGAZINES`] magazines of each size are kept.
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};

@@ -4,15 +4,15 @@
 //! * `batch`: lists of items through their links.
 //! * `lone`: an item that nobody waits for.
 //! * `joined`: an item with a handle.
-//! * `resumed`: an item that goes on with a future.
+//! * `resumed`: an item that continues a future.
 //! * `work`: an item that is queued again and again; `pending`: its states.
-//! * `memory`: where they live, used again and again.
-//! * `quiet`: where panics that nobody could hear of end.
+//! * `memory`: the memory of items, used again and again.
+//! * `quiet`: where panics end that nobody could receive.
 //!
 //! The unsafe code of the runtime is in this folder (and in `scope.rs`, which lends borrowed
-//! closures to it). What makes it sound is ownership: whoever holds an `Item` or a list of items
-//! owns the links; the closure belongs to whoever set `CLAIMED`; the result to whoever saw `DONE`
-//! through the handle.
+//! closures to it). What makes it sound is ownership: the holder of an `Item` or a list of items
+//! owns the links; the closure belongs to the thread that set `CLAIMED`; the result belongs to the
+//! thread that saw `DONE` through the handle.
 // One fact makes a block sound: who owns the items. Cutting blocks up would repeat it.
 #![allow(clippy::multiple_unsafe_ops_per_block)]
 

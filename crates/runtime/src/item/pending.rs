@@ -1,9 +1,10 @@
-//! The state of a work item: one word, changed by compare-and-swap only. the crate's `README.md`
+//! The state of a work item: one word, changed by compare-and-swap only. The crate's `README.md`
 //! has the protocol as a table.
 //!
-//! Whoever sets `PENDING` owns the right to put the item in a queue; each time it is set is an
-//! *instance* with a number of its own, the generation. An instance that was cancelled stays in its
-//! queue as an empty husk: whoever comes by finds that its generation is not pending any more.
+//! The thread that sets `PENDING` owns the right to put the item in a queue. Each time it is set is
+//! an *instance* with a number of its own, the generation. An instance that was cancelled stays in
+//! its queue as an empty husk: the worker that comes to it finds that its generation is no longer
+//! pending.
 
 use crate::sync::{AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::SeqCst};
 

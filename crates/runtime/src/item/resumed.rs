@@ -1,8 +1,8 @@
-//! Going on with a future: an item in the future's own allocation.
+//! Continuing a future: an item in the future's own allocation.
 //!
-//! `async-task` lets a task have at most one [`Runnable`] at a time, and whoever has it may go on with the
-//! future. So its item needs no memory of its own: it stands in the task's metadata, and belongs to whoever
-//! owns the item, as the `Runnable` that it holds does.
+//! `async-task` lets a task have at most one [`Runnable`] at a time, and its owner may continue the
+//! future. So the item needs no memory of its own: it stands in the task's metadata. The owner of
+//! the item owns that place, as well as the `Runnable` that the item holds.
 #![allow(unsafe_code)]
 
 use std::cell::{Cell, RefCell, UnsafeCell};

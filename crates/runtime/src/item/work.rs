@@ -1,8 +1,8 @@
-//! An item that is queued again and again: at most one worker runs it at a time, and it stands in
-//! queues at most once as more than a husk (`pending.rs`).
+//! An item that is queued again and again. At most one worker runs it at a time. At most one of its
+//! places in queues is more than a husk (`pending.rs`).
 //!
-//! It is its own link in the queue, counted like any other reference to it. Only where a husk of
-//! it still stands in a queue, a new instance needs an allocation: a stand-in.
+//! The item is its own link in the queue, which counts like any other reference to it. A new
+//! instance needs an allocation, a stand-in, only while a husk of the item still stands in a queue.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;

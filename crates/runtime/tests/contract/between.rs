@@ -1,5 +1,5 @@
-//! What runs between items, or when they are over, is none of them: wakers, and what results do when they are
-//! dropped. And what waits for itself is told.
+//! What runs between items, or when they are over, is not part of any: wakers, and what results do
+//! when they are dropped. And an item that would wait for itself is told so.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,5 @@
-//! Where no thread can be had: who waits runs others meanwhile, and does not come to harm by it.
+//! When no thread can be had: a thread that waits runs others meanwhile, and comes to no harm by
+//! it.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -1,6 +1,6 @@
-//! The runtime beside the model: does the same to both, waits until they agree, and knows what it
-//! means to agree. Every item, once begun, says so and waits for orders, so that nothing happens
-//! but by order.
+//! The runtime next to the model: does the same to both, waits until they agree, and knows what it
+//! means to agree. Every item, once begun, says so and waits for orders, so that everything happens
+//! by order.
 
 use std::pin::Pin;
 use std::sync::mpsc::{Receiver, Sender, channel};

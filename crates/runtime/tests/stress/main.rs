@@ -1,9 +1,12 @@
-//! Real threads, real sleeping and waking, everything at once: each item runs once, and all are accounted for. An item
-//! that is left is a hang, which a time limit turns into a failure. A single lost wake-up need not be: the monitor looks for
-//! items that are overdue. That there is none is for the models (`cargo xtask loom`, `shuttle`), where it does not.
+//! Real threads, real sleeping and waking, everything at once: each item runs once, and all are
+//! accounted for. An item that is left is a hang, which a time limit turns into a failure. A single
+//! lost wake-up need not be one, because the monitor looks for items that are overdue. That there
+//! is no lost wake-up is for the models to show (`cargo xtask loom`, `shuttle`), where the monitor
+//! does not look.
 //!
-//! `HOMING_STRESS_SECONDS` makes it longer (default 2 for each test and machine); `HOMING_STRESS_ITEMS` lets the
-//! test of the contract go on until so many items have run, however long that takes.
+//! `HOMING_STRESS_SECONDS` makes it longer (default 2 for each test and machine).
+//! `HOMING_STRESS_ITEMS` lets the test of the contract go on until that many items have run,
+//! however long that takes.
 
 mod accounts;
 mod contract;
