@@ -1,13 +1,13 @@
-//! What an attribute is: a path, a text that can be read, and perhaps be written. Knows nothing of
-//! what the attributes mean.
+//! What an attribute is: a path, and a text that can be read and perhaps written. This module knows
+//! nothing of what the attributes mean.
 
 use serde::{Deserialize, Serialize};
 
-/// Somebody's live attributes, by path: `workqueue/crypt/max_active`.
+/// The live attributes of a part of a program, by path: `workqueue/crypt/max_active`.
 ///
-/// Calls come from several threads at once and hold up the client that asked; they should not wait
+/// Calls come from several threads at once and hold up the client that asked. They should not wait
 /// for long, and must not wait for the end of the [`ControlSocket`](crate::ControlSocket) that
-/// they are made by.
+/// makes them.
 ///
 /// ```
 /// use homing_control::{Attribute, AttributeError, AttributeTree};
@@ -40,7 +40,7 @@ pub trait AttributeTree: Send + Sync {
     /// The value at present.
     fn get(&self, path: &str) -> Result<String, AttributeError>;
 
-    /// Changes the value. Changes nothing where it fails.
+    /// Changes the value. If this fails, nothing has changed.
     fn set(&self, path: &str, value: &str) -> Result<(), AttributeError>;
 }
 
@@ -55,15 +55,15 @@ pub trait AttributeTree: Send + Sync {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attribute {
-    /// Words with `/` between them, from the general to the particular.
+    /// Words separated by `/`, from the general to the particular.
     pub path: String,
     /// Whether it may be set.
     pub writable: bool,
 }
 
 impl Attribute {
-    /// Whether it is `prefix` or stands below it: `a/b` is below `a`, `ab` is not. Everything
-    /// stands below the empty prefix.
+    /// Whether the path is `prefix` or below it: `a/b` is below `a`, `ab` is not. Every path is
+    /// below the empty prefix.
     pub fn is_below(&self, prefix: &str) -> bool {
         let prefix = prefix.trim_end_matches('/');
         let rest = self.path.strip_prefix(prefix);
@@ -87,30 +87,30 @@ impl Attribute {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttributeError {
-    /// Nobody has an attribute of this name, or not any more.
+    /// There is no attribute of this name, or it exists no longer.
     #[error("there is no attribute {path:?}: `homing ls` lists those there are")]
     NotFound {
         /// The path asked for.
         path: String,
     },
-    /// It can be read only.
+    /// The attribute can be read only.
     #[error("{path} can be read, not set: `homing ls` marks with rw what can be set")]
     ReadOnly {
         /// The attribute.
         path: String,
     },
-    /// It does not take this value.
+    /// The attribute does not take this value.
     #[error("{path}: {value:?} is not accepted: use {accepted}")]
     Value {
         /// The attribute.
         path: String,
         /// The value refused.
         value: String,
-        /// What it takes, to be read after "use": `one of cpu, smt, cache`, `a number from 1 to
-        /// 2048, or max`.
+        /// What the attribute takes, worded to be read after "use": `one of cpu, smt, cache`,
+        /// `a number from 1 to 2048, or max`.
         accepted: String,
     },
-    /// The value would do, but the change or the look failed.
+    /// The value is acceptable, but reading or changing the attribute failed.
     #[error("{path}: {reason}")]
     Failed {
         /// The attribute.

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A number of bytes. Suffixes are powers of 1024, or with a B of 1000, as `truncate` has them.
+/// A number of bytes. Suffixes are powers of 1024, or powers of 1000 if they end in B, as
+/// `truncate` has them.
 ///
 /// ```
 /// use homing_control::ByteSize;
@@ -18,7 +19,7 @@ pub struct ByteSize(
 );
 
 impl ByteSize {
-    /// How one is written, for errors.
+    /// How a size is written, for error messages.
     pub const FORM: &str = "a number of bytes, or one with K, M, G, T or P, as in 10G or 1.5G";
 }
 

@@ -45,15 +45,15 @@ pub enum ClientError {
         /// What the operating system said.
         source: io::Error,
     },
-    /// The attribute is not there, or is not to be had like this.
+    /// The attribute does not exist, or does not allow this request.
     #[error(transparent)]
     Attribute(#[from] AttributeError),
-    /// The server refused the request or the connection, or is none of ours.
+    /// The server refused the request or the connection, or is not a control socket.
     #[error("the control socket {}: {reason}", path.display())]
     Protocol {
         /// The socket.
         path: PathBuf,
-        /// What it said, or what is wrong with it.
+        /// What the server said, or what is wrong with it.
         reason: String,
     },
 }
@@ -69,8 +69,8 @@ fn advice(error: &io::Error) -> &'static str {
 
 /// A connection to a [`ControlSocket`](crate::ControlSocket).
 ///
-/// A server hangs up after some minutes without a request: who asks now and then connects anew
-/// each time.
+/// A server hangs up after some minutes without a request: a caller that asks now and then connects
+/// anew each time.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -122,7 +122,7 @@ impl Client {
         Ok(client)
     }
 
-    /// The attributes at and below `prefix`, sorted by path; all of them for the empty one.
+    /// The attributes at and below `prefix`, sorted by path. For an empty prefix, all of them.
     pub fn list(&mut self, prefix: &str) -> Result<Vec<Attribute>, ClientError> {
         match self.ask(&Request::List { prefix: prefix.to_owned() })? {
             Answer::Attributes(attributes) => Ok(attributes),
@@ -138,7 +138,7 @@ impl Client {
         }
     }
 
-    /// Changes an attribute's value; changes nothing where it fails.
+    /// Changes an attribute's value. If this fails, nothing has changed.
     pub fn set(&mut self, path: &str, value: &str) -> Result<(), ClientError> {
         let (path, value) = (path.to_owned(), value.to_owned());
         match self.ask(&Request::Set { path, value })? {
@@ -147,7 +147,7 @@ impl Client {
         }
     }
 
-    /// The attribute whose path is so close to this one that it may have been meant.
+    /// The path of the attribute that is so close to `path` that it may have been meant.
     pub fn closest(&mut self, path: &str) -> Result<Option<String>, ClientError> {
         Ok(closest(path, self.list("")?.into_iter().map(|attribute| attribute.path)))
     }

@@ -6,7 +6,7 @@
 //!   we don't know)   as one)   for its owner)
 //! ```
 //!
-//! The protocol is in `README.md` beside this folder.
+//! The protocol is in `README.md` next to this folder.
 //!
 //! ```
 //! use std::sync::{Arc, Mutex};
@@ -50,8 +50,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Read on in this order: `attribute`, `trees`, `wire`, `lines`, `socket`, `client`, `printable`,
-//! `byte_size`.
+//! Read the modules in this order: `attribute`, `trees`, `wire`, `lines`, `socket`, `client`,
+//! `printable`, `byte_size`.
 #![forbid(unsafe_code)]
 
 mod attribute;

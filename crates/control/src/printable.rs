@@ -1,7 +1,7 @@
 //! Names for people to read.
 
-/// A name that stays on its line and does nothing to a terminal: names may be anybody's. Control characters
-/// stand as in source text.
+/// Makes a name safe to print: it stays on its line and does nothing to a terminal. Names may come
+/// from anybody. Control characters are written as in source text.
 ///
 /// ```
 /// use homing_control::printable_name;

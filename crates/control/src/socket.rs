@@ -1,5 +1,6 @@
 //! The control socket: a thread that lets clients in, and one for each of them. No client can hold
-//! up another, nor the end: whoever sends half a line, reads no answers or does nothing is cut off.
+//! up another one, or the end: a client that sends half a line, reads no answers or does nothing is
+//! cut off.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -19,7 +20,7 @@ use crate::wire::{self, Answer, Failure, REQUEST_LENGTH_MAX, Request};
 
 /// Clients that may wait to be let in.
 const BACKLOG: i32 = 64;
-/// Clients at one time; more are turned away.
+/// How many clients there may be at one time; more are turned away.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -39,7 +40,7 @@ const SENT_AT_A_TIME: usize = 16 << 10;
 /// How long a client may say nothing.
 const IDLE_TIME: Duration = Duration::from_secs(300);
 
-/// Offers a tree on a Unix socket of mode 0600 until it is dropped. Dropping takes the file away,
+/// Offers a tree on a Unix socket of mode 0600 until it is dropped. Dropping it removes the file,
 /// cuts off the clients and waits for calls of the tree that are under way.
 ///
 /// ```
@@ -65,7 +66,7 @@ pub struct ControlSocket {
 
 impl ControlSocket {
     /// Listens at `path`. Replaces the socket file of a server that is dead, and nothing else: the
-    /// error says what is in the way. Its thread takes over the CPUs of the caller's.
+    /// error says what is in the way. Its thread inherits the CPUs of the calling thread.
     pub fn listen(path: impl AsRef<Path>, tree: Arc<dyn AttributeTree>) -> io::Result<Self> {
         let path = path.as_ref();
         let listener = Listener::bind(path, BACKLOG)?;
@@ -77,8 +78,8 @@ impl ControlSocket {
         Ok(Self { shared, thread: Some(thread), path: path.to_owned() })
     }
 
-    /// Whether [`ControlSocket::listen`] would do, as far as can be told with nothing changed. For who has
-    /// much to do before it.
+    /// Whether [`ControlSocket::listen`] would succeed, as far as can be told without changing
+    /// anything. For callers that have much to do before they listen.
     pub fn check(path: impl AsRef<Path>) -> io::Result<()> {
         Ok(Listener::check(path.as_ref())?)
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::attribute::{Attribute, AttributeError, AttributeTree};
 
-/// Several trees seen as one. Where two know a path, the first of them has it.
+/// Several trees seen as one. If two of them know a path, the first of them answers for it.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::attribute::{Attribute, AttributeError, AttributeTree};
 /// use homing_control::Trees;
 ///
 /// let trees = Trees::new([Arc::new(Trees::default()) as Arc<dyn AttributeTree>, Arc::new(Crypt)]);
-/// assert_eq!(trees.get("workqueue/crypt/nice")?, "5"); // of the second one
+/// assert_eq!(trees.get("workqueue/crypt/nice")?, "5"); // from the second one
 /// assert_eq!(trees.list().len(), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -33,7 +33,7 @@ use crate::attribute::{Attribute, AttributeError, AttributeTree};
 pub struct Trees(Vec<Arc<dyn AttributeTree>>);
 
 impl Trees {
-    /// These trees, in the order in which they are asked.
+    /// Combines these trees. They are asked in this order.
     pub fn new(trees: impl IntoIterator<Item = Arc<dyn AttributeTree>>) -> Self {
         Self(trees.into_iter().collect())
     }
