@@ -7,7 +7,7 @@ use crate::error::TopologyError;
 use crate::machine::Machine;
 use crate::sysfs::{cpu_list, text};
 
-/// CPU time a cgroup may use: `quota_us` in each `period_us`.
+/// The CPU time that a cgroup may use: `quota_us` in each `period_us`.
 ///
 /// ```
 /// use homing_topology::CpuQuota;
@@ -53,8 +53,9 @@ pub struct Allowed {
 impl Allowed {
     /// Reads what is allowed on `machine`, below the folder that stands for `/`.
     ///
-    /// The affinity mask is the calling thread's where `root` is `/` and the system is Linux, else
-    /// the one recorded in `proc/self/status`. Absent files allow everything.
+    /// If `root` is `/` and the system is Linux, the affinity mask is the calling thread's.
+    /// Otherwise it is the one recorded in `proc/self/status`. If a file is absent, it restricts
+    /// nothing.
     ///
     /// ```
     /// use std::path::Path;
@@ -101,7 +102,7 @@ impl Allowed {
     }
 
     /// The CPUs to put workers on: all that are allowed, or as many of them as the quota keeps
-    /// busy. Those are chosen close together: cache by cache, one thread of each core first.
+    /// busy. They are chosen close together: cache by cache, one thread of each core first.
     pub fn worker_cpus(&self, machine: &Machine) -> CpuSet {
         // There a core goes by the lowest of its CPUs that are allowed.
         let Some(allowed) = machine.restricted(&self.cpus) else { return CpuSet::EMPTY };

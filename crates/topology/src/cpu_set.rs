@@ -7,8 +7,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::TopologyError;
 
-/// CPU numbers are below this. The kernel's own limit on x86-64 is 8,192; machines above 1,024
-/// CPUs are refused with an error rather than half seen.
+/// CPU numbers are below this. The kernel's own limit on x86-64 is 8,192; machines above 1,024 CPUs
+/// are refused with an error rather than read in part.
 pub const CPU_COUNT_MAX: usize = 1024;
 
 const WORD_COUNT: usize = CPU_COUNT_MAX / u64::BITS as usize;
@@ -53,7 +53,8 @@ impl fmt::Display for CpuId {
 
 /// A set of CPUs: 128 bytes, `Copy`.
 ///
-/// Reads and prints the kernel's list format, two neighbours with a comma:
+/// Reads and prints the kernel's list format. Two neighboring CPUs stand with a comma, not as a
+/// range:
 ///
 /// ```
 /// use homing_topology::CpuSet;
@@ -121,7 +122,7 @@ impl CpuSet {
         self.iter().next()
     }
 
-    /// The first member at or after `from`, else the lowest: a fair start for a search.
+    /// The first member at or after `from`, or else the lowest one: a fair start for a search.
     ///
     /// ```
     /// # use homing_topology::{CpuId, CpuSet};
@@ -206,7 +207,8 @@ impl CpuSet {
         })
     }
 
-    /// The 64 members from CPU `64 * index` on, as bits. Out of range reads as none.
+    /// The 64 members from CPU `64 * index` on, as bits. An index that is out of range reads as
+    /// none.
     pub fn word(&self, index: usize) -> u64 {
         self.words.get(index).copied().unwrap_or(0)
     }

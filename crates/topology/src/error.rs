@@ -24,7 +24,7 @@ pub enum TopologyError {
         /// What the operating system said.
         source: std::io::Error,
     },
-    /// A file of `/sys` or `/proc` holds something else than its format says.
+    /// A file of `/sys` or `/proc` does not hold what its format says.
     #[error("{} holds {value:?}: expected {expected}", path.display())]
     Malformed {
         /// The file.
@@ -60,7 +60,7 @@ pub enum TopologyError {
         /// What is wrong with it.
         problem: &'static str,
     },
-    /// A machine that was written down and cannot be.
+    /// A machine that was written down but cannot exist.
     #[error("not a machine: {problem}")]
     Description {
         /// What is wrong with it.

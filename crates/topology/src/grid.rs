@@ -7,9 +7,10 @@ use crate::error::TopologyError;
 use crate::machine::{Cpu, Machine, NodeId};
 
 impl Machine {
-    /// Makes a regular machine. The counts are separated by `x` and each counts within the one
-    /// before: `4x3x2` is 4 LLCs of 3 cores of 2 threads, `2x4x3x2` two NUMA nodes of that,
-    /// `2x2x4x3x2` two packages of that. CPU numbers rise with siblings side by side.
+    /// Makes a regular machine. The counts are separated by `x`, and each counts within the one
+    /// before: `4x3x2` is 4 LLCs of 3 cores of 2 threads, `2x4x3x2` is two NUMA nodes of that,
+    /// `2x2x4x3x2` is two packages of that. CPU numbers rise, and siblings have neighboring
+    /// numbers.
     ///
     /// ```
     /// use homing_topology::{Machine, Scope};

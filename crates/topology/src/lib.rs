@@ -10,10 +10,11 @@
 //!             └─ CPU    one hardware thread
 //! ```
 //!
-//! A [`Machine`] is read once and never changes; it comes from a `/sys` tree ([`Machine::read`]),
+//! A [`Machine`] is read once and never changes. It comes from a `/sys` tree ([`Machine::read`]),
 //! an hwloc XML export ([`Machine::from_hwloc_xml`]) or a grid such as `4x3x2`
-//! ([`Machine::from_grid`]). [`Machine::pods`] cuts it into the groups of an affinity
-//! [`Scope`]. What this process may use of it is told by [`Allowed`] and, of memory, [`Memory`].
+//! ([`Machine::from_grid`]). [`Machine::pods`] cuts it into the groups of an affinity [`Scope`].
+//! [`Allowed`] says what this process may use of the CPUs, and [`Memory`] what it may use of the
+//! memory.
 //!
 //! ```
 //! use homing_topology::{Machine, Scope};
@@ -24,9 +25,9 @@
 //! # Ok::<(), homing_topology::TopologyError>(())
 //! ```
 //!
-//! Not here: threads, pinning, decisions. Nothing in this crate writes anything.
+//! Threads, pinning and decisions are not here. Nothing in this crate writes anything.
 //!
-//! Read on in this order: `cpu_set`, `machine`, `scope`, `pods`, then the readers `sysfs`,
+//! Read the modules in this order: `cpu_set`, `machine`, `scope`, `pods`, then the readers `sysfs`,
 //! `hwloc`, `grid`, and `allowed`, `memory`.
 #![forbid(unsafe_code)]
 

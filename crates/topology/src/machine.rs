@@ -78,8 +78,8 @@ pub enum Distance {
 
 /// All online CPUs of a machine, with their cores, caches, nodes, packages and distances.
 ///
-/// With `serde` it can be sent elsewhere; one that is read is looked at as closely as a file of a
-/// machine is.
+/// It can be sent elsewhere with `serde`. A machine that is read this way is checked as closely as
+/// one that is read from a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Parts", into = "Parts")]
 pub struct Machine {
@@ -116,13 +116,14 @@ impl Machine {
         Some(&self.cpus[index])
     }
 
-    /// The firmware's SLIT distance between two nodes: 10 to itself, 20 where it is not told.
+    /// The firmware's SLIT distance between two nodes: 10 to itself, 20 if the firmware does not
+    /// say.
     pub fn node_distance(&self, from: NodeId, to: NodeId) -> u32 {
         let default = if from == to { 10 } else { 20 };
         self.node_distances.get(&(from, to)).copied().unwrap_or(default)
     }
 
-    /// How far `to` is from `from`. CPUs that are not online are as far as can be.
+    /// How far `to` is from `from`. CPUs that are not online are at the greatest distance there is.
     pub fn distance(&self, from: CpuId, to: CpuId) -> Distance {
         let (Some(a), Some(b)) = (self.cpu(from), self.cpu(to)) else {
             return Distance::OtherNode(u32::MAX);
@@ -143,9 +144,9 @@ impl Machine {
         }
     }
 
-    /// The same machine with only the CPUs of `keep`; groups are named anew by their lowest CPU.
+    /// The same machine with only the CPUs of `keep`. Groups are again named by their lowest CPU.
     ///
-    /// `None` where nothing would be left.
+    /// `None` if nothing would be left.
     ///
     /// ```
     /// use homing_topology::{Machine, Scope};

@@ -6,7 +6,7 @@ use crate::allowed::Cgroups;
 use crate::error::TopologyError;
 use crate::sysfs::text;
 
-/// What there is of memory, in bytes.
+/// How much memory there is, in bytes.
 ///
 /// ```
 /// use homing_topology::Memory;
@@ -17,17 +17,18 @@ use crate::sysfs::text;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
-    /// What the machine has, as far as the system uses it; `None` where it does not tell.
+    /// What the machine has, as far as the system uses it; `None` if the system does not say.
     pub installed: Option<u64>,
-    /// The tightest limit of the cgroups this process is in, and the file that has it.
+    /// The tightest limit of the cgroups this process is in, and the file that sets it.
     pub limit: Option<(u64, PathBuf)>,
 }
 
 impl Memory {
-    /// Reads what there is, below the folder that stands for `/`. Absent files allow everything.
+    /// Reads what there is, below the folder that stands for `/`. If a file is absent, it restricts
+    /// nothing.
     ///
     /// # Errors
-    /// [`TopologyError`] names a file that is there and cannot be read.
+    /// [`TopologyError`], which names a file that exists and cannot be read.
     ///
     /// ```
     /// use std::path::Path;

@@ -4,10 +4,10 @@ use crate::cpu_set::{CPU_COUNT_MAX, CpuId, CpuSet};
 use crate::machine::{Cpu, Machine};
 use crate::scope::Scope;
 
-/// Cores that a cache shard aims at: the kernel's `workqueue.cache_shard_size`.
+/// The number of cores that a cache shard aims at: the kernel's `workqueue.cache_shard_size`.
 ///
-/// One queue for all of a large cache makes its lock the bottleneck; three independent lines of
-/// kernel work met at queues of 4 to 8 cores.
+/// With one queue for all of a large cache, the lock of that queue is the bottleneck. Three
+/// independent lines of kernel work met at queues of 4 to 8 cores.
 pub const CORES_PER_SHARD: usize = 8;
 
 const NO_POD: u16 = u16::MAX;
@@ -48,7 +48,7 @@ impl Pods {
         self.pods.len()
     }
 
-    /// Never: a machine has at least one pod in every scope.
+    /// Always false: a machine has at least one pod in every scope.
     pub fn is_empty(&self) -> bool {
         self.pods.is_empty()
     }
@@ -58,12 +58,12 @@ impl Pods {
         self.pods.iter()
     }
 
-    /// The CPUs of pod `index`. Panics where there is no such pod.
+    /// The CPUs of pod `index`. Panics if there is no such pod.
     pub fn cpus(&self, index: usize) -> &CpuSet {
         &self.pods[index]
     }
 
-    /// The index of the pod that holds `cpu`; `None` where `cpu` is not online.
+    /// The index of the pod that holds `cpu`; `None` if `cpu` is not online.
     pub fn pod_of(&self, cpu: CpuId) -> Option<usize> {
         let index = self.pod_of[cpu.index()];
         (index != NO_POD).then_some(usize::from(index))
@@ -73,8 +73,8 @@ impl Pods {
 impl Machine {
     /// Cuts the machine into the pods of `scope`.
     ///
-    /// Where a CPU reports no cache, its cache pod is its package. CPUs with the same NUMA nodes
-    /// (none is one of the cases) form a numa pod.
+    /// If a CPU reports no cache, its cache pod is its package. CPUs with the same NUMA nodes form
+    /// a numa pod, and so do the CPUs with none.
     pub fn pods(&self, scope: Scope) -> Pods {
         Pods::new(match scope {
             Scope::Cpu => self.group_by(|cpu| cpu.cpu),

@@ -65,7 +65,7 @@ impl fmt::Display for Scope {
     }
 }
 
-/// A name that is no scope.
+/// A name that is not a scope.
 ///
 /// ```
 /// use homing_topology::Scope;

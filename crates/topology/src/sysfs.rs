@@ -18,8 +18,8 @@ use crate::machine::{Cpu, Machine, NodeId};
 
 impl Machine {
     /// Reads the machine below `root`: `/` for this one, or a folder with a capture of another
-    /// machine's `/sys` and `/proc`. Holds every online CPU, whether this process may use it or
-    /// not ([`crate::Allowed`] tells).
+    /// machine's `/sys` and `/proc`. The result holds every online CPU, whether or not this process
+    /// may use it ([`crate::Allowed`] says that).
     ///
     /// ```
     /// use std::path::Path;

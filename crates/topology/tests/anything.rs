@@ -1,5 +1,5 @@
-//! Whatever text stands where a machine is described, reading it ends in a machine or an error,
-//! never in a panic; and a machine that comes of it keeps its promises.
+//! Whatever text describes a machine, reading it ends in a machine or an error, never in a panic;
+//! and a machine that comes of it keeps its promises.
 
 #[path = "support/promises.rs"]
 mod promises;

@@ -1,5 +1,5 @@
-//! Captures of real machines give the tables that hwloc reads from them. Where they are stands in
-//! `support/captures.rs`.
+//! Captures of real machines give the tables that hwloc reads from them. `support/captures.rs` says
+//! where they are.
 
 #[path = "support/captures.rs"]
 mod support;
