@@ -273,7 +273,7 @@ impl Runtime {
     /// `at_most`, which is the time for all of them together. Then all are thawed again.
     ///
     /// # Panics
-    /// In an item of one of them.
+    /// In an item of one of them; in an item of a `mem_reclaim` workqueue, if one of them is not `mem_reclaim`.
     ///
     /// ```
     /// # use std::time::Duration;

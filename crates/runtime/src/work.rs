@@ -121,8 +121,8 @@ impl Work {
     }
 
     /// Queues it for the pod of the issuing CPU. Returns whether this call did so. It does not if
-    /// the item is pending or disabled, or if its workqueue refuses it (it drains, or the runtime
-    /// has ended).
+    /// the item is pending or disabled, or if its workqueue refuses it: it drains or was destroyed, or the runtime
+    /// has ended, or is ending and the caller is none of its items.
     pub fn queue(&self) -> bool {
         self.node.pending.queue(false).is_some_and(|instance| self.put(instance, None))
     }
@@ -236,8 +236,9 @@ impl Work {
     /// the instance is on a timer, this waits as long as that takes: see [`Work::flush_delayed`].
     ///
     /// # Panics
-    /// If the item itself calls this, because it would wait for itself. Also, as
-    /// [`Workqueue::flush`], in an item of a `mem_reclaim` workqueue.
+    /// If the call would wait for itself: in this item, on the thread that runs this item next, or, while it is
+    /// pending, in another item of the same ordered workqueue. Also, as [`Workqueue::flush`], in an item of a
+    /// `mem_reclaim` workqueue.
     pub fn flush(&self) -> bool {
         self.check_may_wait("flush");
         let queued = self.node.pending.queued();

@@ -349,8 +349,8 @@ impl WorkqueueBuilder {
     /// # Errors
     /// [`WorkqueueError::Name`] if the name is empty, too long or has other characters;
     /// [`WorkqueueError::Limit`], [`WorkqueueError::Cpumask`] and [`WorkqueueError::Both`] if
-    /// values or kinds are not accepted; [`WorkqueueError::Rescuer`] if the rescuer cannot be
-    /// created.
+    /// values or kinds are not accepted; [`WorkqueueError::TooManyPools`] if too many different attributes are
+    /// in use; [`WorkqueueError::Rescuer`] if the rescuer cannot be created.
     pub fn build(mut self) -> Result<Workqueue, WorkqueueError> {
         let fits = (1..=NAME_LEN_MAX).contains(&self.name.len())
             && !self.name.starts_with('.')
