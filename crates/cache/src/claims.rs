@@ -1,7 +1,9 @@
-//! Which groups give first, as far as a shard knows: there may be thousands, and only some can be looked at.
+//! Which groups give up memory first, as far as a shard knows. There may be thousands of groups,
+//! and a shard can look at only some of them.
 //!
-//! A claim changes without the shard's doing, too: by what the group gets elsewhere, by another limit. So what
-//! is known of a group is checked when it is used, when the group gets something here, and in turn.
+//! A group's claim also changes without any action of the shard: the group gets something in
+//! another shard, or its limit is changed. So the shard checks what it knows of a group when it
+//! uses that knowledge, when the group gets something here, and in turn.
 
 use std::cell::Cell;
 use std::ops::ControlFlow;

@@ -1,18 +1,21 @@
-//! The clock of a cache, and what it has learnt of its pages: what all of its shards share.
+//! The clock of a cache, and what the cache has learnt about its pages: everything that its shards
+//! share.
 //!
-//! Requests are the clock. Shards count them and tell them in batches; whoever completes an epoch
-//! ends it, on the way. A shard hears of it when somebody next changes it.
+//! Requests are the clock. Shards count them and report them in batches. The shard whose batch
+//! completes an epoch ends that epoch. The other shards notice when they are next changed.
 //!
-//! Of groups is learnt apart, where there are few: what one does says nothing of another. Those beyond share what is
-//! learnt of the last one that is.
+//! Each group is learnt separately, as long as there are few groups, because what one group does
+//! says nothing about another. Further groups share what is learnt about the last of these.
 //!
-//! Where next to nothing is missed a cache of objects rests: it evicts next to nothing, so hits leave no marks, nothing
-//! is learnt, and no epoch ends, until some have been missed again. Now and then it wakes by itself, so that it
-//! knows what was used lately if something happens, as another capacity.
+//! A cache of objects that misses almost nothing rests: it evicts almost nothing, so hits leave no
+//! marks, nothing is learnt, and no epoch ends, until some requests have missed again. Now and then
+//! it wakes by itself, so that it knows what was used lately if something happens, such as a change
+//! of the capacity.
 //!
-//! Nobody ever waits here. Uses are noted and the learner told of some at a time (`heard.rs`); where too many
-//! come while it is at work some are lost: uses and exposure are both counted from a sample, and one that
-//! loses a little of it at random learns the same more slowly.
+//! Nobody ever waits here. Uses are noted, and the learner hears of several at a time (`heard.rs`).
+//! If too many come while the learner is busy, some are lost. That does no harm: uses and exposure
+//! are both counted from a sample, and a sample that loses a little of both at random learns the
+//! same, only more slowly.
 
 use homing_mglru::density::{
     Classes, ERA, Ghosts, Learner, Mark, Marks, Ranking, Shadow, Use, Worth,

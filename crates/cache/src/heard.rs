@@ -1,4 +1,5 @@
-//! Uses of which the learner has not heard yet: telling it of some at a time takes a fraction of the time.
+//! Uses that the learner has not heard of yet. Reporting several at a time takes a fraction of the
+//! time.
 
 use homing_mglru::density::{ERA, Use};
 

@@ -1,4 +1,4 @@
-//! Caches for objects and for pages, under one policy.
+//! Caches for objects and for pages, which share one replacement policy.
 //!
 //! Read on in this order: `habits` (what all shards of a cache share), `heard`, `min_ttl`, `limits` (of groups),
 //! `claims`, `panics`, `objects`, [`pages`].

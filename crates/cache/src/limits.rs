@@ -1,5 +1,5 @@
-//! What a group is guaranteed and what it may have, in whatever unit its owner counts, and how soon
-//! it gives because of that.
+//! What a group is guaranteed and what it may have, in the unit in which its owner counts, and how
+//! soon the group gives up entries because of that.
 
 use crate::sync::atomic::AtomicU64;
 use crate::sync::atomic::Ordering::Relaxed;

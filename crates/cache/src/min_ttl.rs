@@ -1,8 +1,9 @@
-//! Protection of the working set: what was used within so many milliseconds is not evicted.
+//! Protection of the working set: what was used within a given number of milliseconds is not
+//! evicted.
 //!
-//! Pages know in which epoch they were last used, so it is kept when epochs began: as many of them as
-//! tell times apart that differ by a 64th of what is protected. Who finds the list taken goes by what
-//! was found out last, so nobody waits.
+//! Pages know the epoch of their last use, so this module records when epochs began: enough of them
+//! to tell apart times that differ by a 64th of the protected time. A thread that finds the list
+//! locked uses the last result instead, so no thread waits.
 
 use std::collections::VecDeque;
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! What is left of several panics.
+//! What remains of several panics.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};

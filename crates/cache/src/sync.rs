@@ -1,7 +1,7 @@
 //! Locks, atomics and threads: the standard library's, or a model checker's.
 //!
-//! A lock whose holder panicked is taken all the same: what code of users runs under one (hashing,
-//! comparing and cloning, conditions, clocks) does so before anything is changed.
+//! A lock is taken even if an earlier holder panicked. Code of users that runs under a lock
+//! (hashing, comparing and cloning, conditions, clocks) runs before anything is changed.
 
 #[cfg(shuttle)]
 pub(crate) use shuttle::sync::{

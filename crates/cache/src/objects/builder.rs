@@ -1,4 +1,4 @@
-//! How a cache of objects is made.
+//! Builds a cache of objects.
 
 use std::hash::{BuildHasher, Hash};
 use std::marker::PhantomData;
@@ -21,7 +21,7 @@ const SHARDS: u64 = 4;
 /// Entries of an unknown weight that room is made for in advance.
 const EXPECTED_WEIGHED: u64 = 1 << 16;
 
-/// Makes a [`Cache`]: [`Cache::builder`].
+/// Builds a [`Cache`]: see [`Cache::builder`].
 ///
 /// ```
 /// use homing_cache::Cache;
@@ -61,10 +61,10 @@ pub struct Builder<K, V, S = foldhash::quality::RandomState> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// It would hold nothing.
+    /// The cache would hold nothing.
     #[error("a cache of capacity 0 holds nothing: set `capacity` to how much it may hold")]
     NoCapacity,
-    /// There must be a shard.
+    /// There must be at least one shard, and no more shards than the capacity.
     #[error("a cache of {capacity} cannot be cut into {shards} shards: use 1 to {capacity}")]
     Shards {
         /// As asked for.
@@ -91,15 +91,17 @@ impl<K, V> Builder<K, V> {
 }
 
 impl<K, V, S> Builder<K, V, S> {
-    /// What the cache may hold: entries, or what the [`weigher`](Self::weigher) says that they weigh.
+    /// What the cache may hold: a number of entries or, with a [`weigher`](Self::weigher), their
+    /// total weight.
     pub fn capacity(mut self, capacity: u64) -> Self {
         self.capacity = capacity;
         self
     }
 
-    /// What entries weigh, in units of the capacity: their bytes, often. It is asked once for each
-    /// value, without any lock but by [`Cache::compute`]. What weighs more than a shard holds is turned away; what weighs nothing
-    /// takes no room, so nothing bounds how many of these there are.
+    /// What entries weigh, in units of the capacity, often their bytes. The cache calls the weigher
+    /// once for each value. It holds no lock meanwhile, except in [`Cache::compute`]. An entry that
+    /// weighs more than a shard holds is turned away. Entries that weigh nothing take no room, so
+    /// nothing bounds their number.
     ///
     /// ```
     /// # use homing_cache::Cache;
@@ -115,9 +117,10 @@ impl<K, V, S> Builder<K, V, S> {
         self
     }
 
-    /// Is told of each entry that leaves, on the thread that caused it, after all locks are let go: it
-    /// may use the cache. What leaves by what it does is told it from within itself: one that puts back each
-    /// entry that left for want of room does not end, but for want of stack.
+    /// The listener is called for each entry that leaves, on the thread that caused it, after all
+    /// locks are released: it may use the cache. If that makes further entries leave, it is called
+    /// for them from within that call. A listener that puts back each entry that left for lack of
+    /// room therefore recurses until the stack is exhausted.
     ///
     /// ```
     /// # use homing_cache::{Cache, Cause};
@@ -136,8 +139,9 @@ impl<K, V, S> Builder<K, V, S> {
         self
     }
 
-    /// Entries expire so long after they were written. They are gone for readers at once, and from
-    /// memory soon: insertions look for them, and [`Cache::remove_expired`] finds all.
+    /// Entries expire this long after they were written. Readers do not see them from that moment
+    /// on. Their memory is freed soon after: insertions look for expired entries, and
+    /// [`Cache::remove_expired`] finds all of them.
     ///
     /// ```
     /// # use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -161,7 +165,7 @@ impl<K, V, S> Builder<K, V, S> {
         self
     }
 
-    /// Entries expire so long after they were last read or written.
+    /// Entries expire this long after they were last read or written.
     ///
     /// ```
     /// # use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -185,9 +189,9 @@ impl<K, V, S> Builder<K, V, S> {
         self
     }
 
-    /// Failed loads are remembered so long, and told to whoever asks with the same type of error. Without this they are told only
-    /// to those who waited for the same load. Each shard remembers about a thousand; more are not
-    /// remembered.
+    /// Failed loads are remembered this long, and callers that ask for the key with the same error
+    /// type get the error. Without this, only callers that waited for the same load get it. Each
+    /// shard remembers about a thousand errors; further errors are not remembered.
     ///
     /// ```
     /// # use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -199,7 +203,7 @@ impl<K, V, S> Builder<K, V, S> {
     /// # let builder = Cache::<String, u32>::builder().capacity(100).clock(clock);
     /// let cache = builder.error_time_to_live(Duration::from_secs(5)).build()?;
     /// assert!(cache.get_or_load("key", || Err("offline")).is_err());
-    /// // Whoever asks within five seconds gets the same error, and nothing is loaded.
+    /// // A caller that asks within five seconds gets the same error, and nothing is loaded.
     /// let again = cache.get_or_load("key", || Ok(1));
     /// assert_eq!(again, Err(Arc::new("offline")));
     /// NOW.store(5, Relaxed);
@@ -211,8 +215,8 @@ impl<K, V, S> Builder<K, V, S> {
         self
     }
 
-    /// How many parts with a lock of their own the cache has. By default up to 4 for each CPU, each of
-    /// some hundred entries.
+    /// The number of parts of the cache, each with its own lock. The default is up to 4 for each
+    /// CPU, each of a few hundred entries.
     ///
     /// ```
     /// # use homing_cache::Cache;
@@ -227,7 +231,7 @@ impl<K, V, S> Builder<K, V, S> {
         self
     }
 
-    /// How keys are hashed. All 64 bits must be good.
+    /// How keys are hashed. All 64 bits must be well mixed.
     ///
     /// ```
     /// # use homing_cache::Cache;
@@ -246,7 +250,7 @@ impl<K, V, S> Builder<K, V, S> {
         Builder { capacity, shards, hasher, weigher, listener, lifetimes, error_lifetime, time, of }
     }
 
-    /// The time since some moment, by which entries expire: for tests of programs.
+    /// The time since an arbitrary moment, by which entries expire. For tests of programs.
     ///
     /// ```
     /// # use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -1,4 +1,4 @@
-//! Sixteen bytes compared with one at a time.
+//! Compares sixteen bytes with one byte in a single step.
 
 /// Which of these bytes are equal to this one, a bit for each, the first one lowest.
 #[cfg(target_arch = "x86_64")]

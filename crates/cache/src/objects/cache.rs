@@ -33,8 +33,8 @@ const FINDS_MAX: usize = 64;
 
 /// A concurrent cache of objects that learns which of them to keep.
 ///
-/// Cheap to clone: all clones are the same cache. Values are cloned out of it, so large ones are best
-/// kept in an `Arc`.
+/// Cheap to clone: all clones are the same cache. Values are cloned out of it, so large values are
+/// best kept in an `Arc`.
 ///
 /// ```
 /// use homing_cache::Cache;
@@ -46,9 +46,9 @@ const FINDS_MAX: usize = 64;
 /// assert_eq!(two, 2);
 /// ```
 ///
-/// Equality, hash and clones of keys and values, and the [clock](Builder::clock), run under locks of the cache: they
-/// must not use it.
-/// Listeners, weighers, loaders and drops run without, and may.
+/// The equality, hash and clones of keys and values, and the [clock](Builder::clock), run under
+/// locks of the cache: they must not use it. Listeners, weighers, loaders and drops run without
+/// locks, and may use it.
 pub struct Cache<K, V, S = foldhash::quality::RandomState> {
     pub(super) inner: Arc<Inner<K, V, S>>,
 }
@@ -90,7 +90,8 @@ pub(super) struct Finds {
 }
 
 impl<K: Hash + Eq, V: Clone> Cache<K, V> {
-    /// Of so many entries; [`builder`](Self::builder) makes others.
+    /// Makes a cache of this many entries. [`builder`](Self::builder) makes caches with other
+    /// settings.
     ///
     /// # Panics
     ///
@@ -99,7 +100,7 @@ impl<K: Hash + Eq, V: Clone> Cache<K, V> {
         Self::builder().capacity(capacity).build().unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// To say more of a cache than its capacity.
+    /// Makes a cache with more settings than its capacity.
     pub fn builder() -> Builder<K, V> {
         Builder::new()
     }
@@ -131,7 +132,8 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         self.inner.get(self.inner.common.hash(key), key, None)
     }
 
-    /// The value of a key, as it is now. This is no use of it: neither the policy nor [`stats`](Self::stats) hear of it.
+    /// The value of a key, as it is now. This is not a use of it: neither the policy nor
+    /// [`stats`](Self::stats) notice it.
     ///
     /// ```
     /// # use homing_cache::Cache;
@@ -148,7 +150,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         self.look(key, V::clone)
     }
 
-    /// Whether a key has a value now. This is no use of it: the policy does not hear of it.
+    /// Whether a key has a value now. This is not a use of it: the policy does not notice it.
     pub fn contains_key<Q>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
@@ -172,21 +174,22 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
     }
 
     /// Gives a key a value, and returns the one that it had. A load of the key that is under way is
-    /// not cached any more.
+    /// no longer cached.
     ///
-    /// A full cache may turn a new key away that it takes to win too few hits in the place of another one: it
-    /// remembers that it was here, so the next time may be different, and tells the listener as if it had gone for
-    /// want of room. [`Stats::declined`] counts them. While it does [not learn](Self::set_learning) it takes all.
+    /// A full cache may turn a new key away if it expects the key to win too few hits in the place
+    /// of another one. It remembers the key, so the next insertion may succeed. It tells the
+    /// listener as if the entry had been evicted for lack of room. [`Stats::declined`] counts
+    /// these. While the cache does [not learn](Self::set_learning), it accepts all keys.
     ///
-    /// Whoever puts in a heavy entry evicts as many light ones as make room for it: a million took 0.4 s. Those that
-    /// weigh nothing are evicted in their turn, and make none.
+    /// Inserting a heavy entry evicts as many light ones as make room for it: a million took 0.4 s.
+    /// Entries that weigh nothing are evicted in their turn, although that makes no room.
     ///
     /// ```
     /// # use homing_cache::Cache;
     /// let cache = Cache::new(100);
     /// assert_eq!(cache.insert("one", 1), None);
     /// assert_eq!(cache.insert("one", 11), Some(1));
-    /// assert!(cache.contains_key("one") && cache.stats().hits == 0); // this was no use
+    /// assert!(cache.contains_key("one") && cache.stats().hits == 0); // this was not a use
     /// assert_eq!(cache.remove("one"), Some(11));
     /// assert_eq!(cache.get("one"), None);
     /// ```
@@ -194,17 +197,17 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         self.inner.insert(key, value, None)
     }
 
-    /// [`insert`](Self::insert) for a group. An entry that is there stays in its group.
+    /// [`insert`](Self::insert) for a group. An entry that is already there stays in its group.
     ///
     /// # Panics
     ///
-    /// If the group is another cache's.
+    /// If the group belongs to another cache.
     pub fn insert_in(&self, group: &Group, key: K, value: V) -> Option<V> {
         self.inner.check(group);
         self.inner.insert(key, value, Some(group))
     }
 
-    /// Takes a value out. A load of the key that is under way is not cached any more.
+    /// Removes a value and returns it. A load of the key that is under way is no longer cached.
     pub fn remove<Q>(&self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
@@ -213,8 +216,9 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         self.remove_if(key, |_| true)
     }
 
-    /// Takes a value out if the condition holds, which is asked under the lock. Unless it says no, a load of
-    /// the key that is under way is not cached any more, and an error is forgotten.
+    /// Removes a value and returns it if the condition holds, which is called under the lock.
+    /// Unless the condition returns false, a load of the key that is under way is no longer cached,
+    /// and a remembered error is forgotten.
     ///
     /// ```
     /// # use homing_cache::Cache;
@@ -253,8 +257,9 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         value
     }
 
-    /// Keeps the entry of a key from eviction until the guard is dropped. It can be removed and
-    /// replaced meanwhile. Counts as a use and a hit, as [`Cache::get`] does; or as a miss.
+    /// Keeps the entry of a key from eviction until the guard is dropped. It can still be removed
+    /// and replaced meanwhile. This counts as a use and a hit, as [`Cache::get`] does, or as a
+    /// miss.
     ///
     /// ```
     /// # use homing_cache::Cache;
@@ -289,7 +294,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         Some(Pinned::new(self.clone(), hash, frame, id, value))
     }
 
-    /// Takes all entries out, and gives their memory back. Loads under way are not cached any more.
+    /// Removes all entries, and gives their memory back. Loads under way are no longer cached.
     pub fn clear(&self) {
         self.for_each_part(|part| {
             let mut gone = self.inner.common.departures();
@@ -301,13 +306,14 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         });
     }
 
-    /// Takes all entries out of which `keep` says no. It is asked under the lock of a shard: it must not use this
-    /// cache. Takes as long as looking at all entries; others can use the cache meanwhile, and what they
-    /// put in may not have been asked for. Loads under way are cached.
+    /// Removes all entries for which `keep` returns false. `keep` is called under the lock of a
+    /// shard: it must not use this cache. This takes as long as looking at all entries. Other
+    /// threads can use the cache meanwhile, and `keep` may not be asked about what they insert.
+    /// Loads under way are cached.
     ///
     /// # Panics
     ///
-    /// If `keep` does, or a listener: what was not looked at by then stays.
+    /// If `keep` or a listener does: entries that had not been looked at by then stay.
     ///
     /// ```
     /// # use homing_cache::Cache;
@@ -332,7 +338,8 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         }
     }
 
-    /// Takes all entries out whose time is over, and forgets errors for which it is; to be called now and then where nobody inserts.
+    /// Removes all entries whose lifetime is over, and forgets errors whose time is over. Call it
+    /// now and then if nobody inserts.
     ///
     /// ```
     /// # use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -365,17 +372,17 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         });
     }
 
-    /// How many entries there are.
+    /// The number of entries.
     pub fn len(&self) -> usize {
         self.inner.shards.iter().map(|part| part.shard.read().len()).sum()
     }
 
-    /// Whether there is none.
+    /// Whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What all entries weigh.
+    /// The weight of all entries.
     pub fn weight(&self) -> u64 {
         self.inner.shards.iter().map(|part| part.shard.read().weight()).sum()
     }
@@ -385,9 +392,10 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         self.inner.common.capacity.load(Relaxed)
     }
 
-    /// Sets what the cache may hold. What is too much, and not pinned, is evicted before this returns, even of what
-    /// groups are guaranteed; shard by shard, so others can use the cache meanwhile. A shard that has none pinned
-    /// gives the memory of what has left back, where that is an eighth of its own or more.
+    /// Sets what the cache may hold. Entries beyond that are evicted before this returns, even
+    /// those that groups are guaranteed, unless they are pinned. This goes shard by shard, so other
+    /// threads can use the cache meanwhile. A shard without pinned entries gives back the memory of
+    /// the evicted ones if that is at least an eighth of its own.
     ///
     /// # Panics
     ///
@@ -421,7 +429,8 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         });
     }
 
-    /// The entries, each with its key, as they are when their shard is reached. This is no use of them.
+    /// The entries, each with its key, as they are when the iterator reaches their shard. This is
+    /// not a use of them.
     ///
     /// ```
     /// # use homing_cache::Cache;
@@ -446,8 +455,8 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         })
     }
 
-    /// The group of this name, made if there is none: entries that share limits. The one that all
-    /// others are in has the name `default`.
+    /// The group of this name, which is made if there is none: entries that share limits. Entries
+    /// that are in no other group are in the group `default`.
     pub fn group(&self, name: &str) -> Arc<Group> {
         let common = &self.inner.common;
         let group = common.groups.named(name).unwrap_or_else(|| self.add_group(name));
@@ -480,16 +489,16 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         group
     }
 
-    /// Removes a group, and gives back what was taken for it. Its entries stay, and belong to the
-    /// `default` group from now on, as does what is inserted or loaded for the removed one after this.
-    /// Another group may get its name. Returns whether there was something to do: the `default` group
-    /// stays.
+    /// Removes a group, and gives back the memory that it took. Its entries stay, and belong to the
+    /// `default` group from then on, as does everything inserted or loaded for the removed group
+    /// afterwards. A new group may get its name. Returns whether there was a group to remove: the
+    /// `default` group stays.
     ///
-    /// Others can use the cache meanwhile; it takes as long as looking at all entries.
+    /// Other threads can use the cache meanwhile. This takes as long as looking at all entries.
     ///
     /// # Panics
     ///
-    /// If the group is another cache's.
+    /// If the group belongs to another cache.
     ///
     /// ```
     /// # use homing_cache::Cache;
@@ -518,10 +527,11 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         true
     }
 
-    /// Lets the policy learn which entries to keep (as it does unless told otherwise), or evicts what
-    /// was used longest ago, give or take a hundredth of what there is: a switch to rule it out as a cause, with nothing moved or lost.
-    /// Of what is used while next to nothing is missed only a ninth is noted: where much is evicted at once after that,
-    /// as by a smaller capacity, what was used last may go with it.
+    /// Switches between the policy that learns which entries to keep (the default), and evicting
+    /// what was used longest ago, within about a hundredth of all entries. Use it to rule out the
+    /// policy as a cause: nothing is moved or lost. While almost nothing is missed, only a ninth of
+    /// all uses is noted. If much is evicted at once after that, for example by a smaller capacity,
+    /// recently used entries may go with the rest.
     ///
     /// ```
     /// # use homing_cache::Cache;
@@ -537,7 +547,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         self.inner.common.habits.set_learning(learning);
     }
 
-    /// What happened so far.
+    /// What has happened so far.
     pub fn stats(&self) -> Stats {
         let mut stats = Stats::default();
         for part in &self.inner.shards {

@@ -1,4 +1,4 @@
-//! Values that are found from those they replace.
+//! Values that are computed from those they replace.
 
 use std::hash::{BuildHasher, Hash};
 
@@ -10,18 +10,21 @@ use super::requests::over;
 use super::shard::{Insertion, Shard};
 
 impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
-    /// Gives a key the value that `change` makes of the one it has, if it has one; takes it out where that makes none.
-    /// Returns the new value. Nobody sees or changes the key's value in between. Else as [`insert`](Self::insert)
-    /// and [`remove`](Self::remove): a load of the key that is under way is not cached any more, a full cache may turn
-    /// a new key away, and it counts neither as a hit nor as a miss.
+    /// Replaces the value of a key with the one that `change` makes of it. `change` gets `None` if
+    /// the key has no value. If `change` returns `None`, the entry is removed. Returns the new
+    /// value. Nobody sees or changes the key's value in between. Otherwise this is like
+    /// [`insert`](Self::insert) and [`remove`](Self::remove): a load of the key that is under way
+    /// is no longer cached, a full cache may turn a new key away, and the call counts neither as a
+    /// hit nor as a miss.
     ///
-    /// `change` is asked under the lock of a shard, and so is the weigher: they must not use this cache, and are to be
-    /// short. What takes long is done by [`get_or_load`](Self::get_or_load).
+    /// `change` and the weigher run under the lock of a shard: they must not use this cache, and
+    /// should be short. For values that take long to make, use [`get_or_load`](Self::get_or_load).
     ///
     /// # Panics
     ///
-    /// If `change` does, the weigher, or what clones a value: then nothing has changed. And where a key cannot be hashed
-    /// that has to go for a value which weighs more than the one it replaces: then that is there.
+    /// If `change`, the weigher or the clone of a value panics; nothing has changed then. Also if
+    /// the hash of a key panics that has to be evicted because the new value weighs more than the
+    /// one it replaces; the new value is in the cache then.
     ///
     /// ```
     /// # use homing_cache::Cache;
@@ -39,7 +42,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
     ///
     /// # Panics
     ///
-    /// As there, and if the group is another cache's.
+    /// As [`compute`](Self::compute), and if the group belongs to another cache.
     ///
     /// ```
     /// # use homing_cache::Cache;

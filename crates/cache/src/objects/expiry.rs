@@ -1,4 +1,4 @@
-//! When entries expire: so long after they were written, or after they were last read.
+//! When entries expire: a given time after they were written, or after they were last read.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A value that is being loaded: one caller loads it, all others who want it wait for that.
+//! A value that is being loaded: one caller loads it, and all others that want it wait for that.
 //!
 //! | step | who | why nobody waits for ever |
 //! | --- | --- | --- |

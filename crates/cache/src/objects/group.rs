@@ -1,4 +1,4 @@
-//! Groups of entries that share the memory of a cache: tenants.
+//! Groups of entries, such as those of tenants, that share the memory of a cache.
 
 use std::collections::HashMap;
 
@@ -7,16 +7,20 @@ use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use crate::sync::{Arc, Mutex, RwLock, read, write};
 
-/// A group of entries, and what is guaranteed and allowed to it. All limits are in the unit of the
-/// cache's capacity, and may be changed at any time; what is too much goes with the next insertions.
+/// A group of entries, with what the cache guarantees and allows it. All limits are in the unit of
+/// the cache's capacity, and can be changed at any time. If a group then has too much, the next
+/// insertions evict the excess.
 ///
-/// As in the kernel's memory controller: what is below `min` is never taken for another group; what is
-/// below `low` only where every group is; what is above `high` goes before that, and above `max` first.
+/// The limits work as in the kernel's memory controller. What a group has below `min` is never
+/// taken for another group. What it has below `low` is taken only if every group is below its
+/// `low`. What it has above `high` goes before that, and what it has above `max` goes first.
 ///
-/// What a group's entries are worth is learnt from its own requests, so one that asks for nothing twice says nothing of
-/// the others: of the first ones, one for each 16,384 entries that the cache was built for, up to eight. The last of
-/// these and all others are learnt of together. Each takes 115 KB. Beside these a group with entries takes some 7 KB,
-/// more with more CPUs, a part of which stays for the next one after it was removed.
+/// The cache learns from a group's own requests what its entries are worth, so a group that never
+/// asks for anything twice does not affect what is learnt about the others. It learns about the
+/// first groups separately: one for each 16,384 entries that the cache was built for, up to eight.
+/// The last of these and all further groups are learnt together. Each group that is learnt
+/// separately takes 115 KB. In addition, a group with entries takes about 7 KB, more with more
+/// CPUs. Part of that stays after the group is removed, for the next group.
 ///
 /// ```
 /// use homing_cache::Cache;
@@ -46,7 +50,7 @@ pub struct Group {
     pub(super) declined: AtomicU64,
 }
 
-/// What a group has and how it fares.
+/// What a group has, and its statistics.
 ///
 /// ```
 /// use homing_cache::{Cache, GroupStats};
@@ -65,11 +69,12 @@ pub struct GroupStats {
     pub weight: u64,
     /// Reads that found an entry of the group.
     pub hits: u64,
-    /// Entries that were inserted into it anew.
+    /// Entries inserted whose keys were not in the cache.
     pub insertions: u64,
     /// Entries that were evicted.
     pub evictions: u64,
-    /// Entries that were not put in, as they are not worth the place of another one of its own.
+    /// New entries that were not put in, because they were not worth the place of another entry of
+    /// the group.
     pub declined: u64,
 }
 
@@ -94,28 +99,30 @@ impl Group {
         &self.name
     }
 
-    /// Guarantees it so much: other groups never take it. It goes only where the cache is made smaller than that.
+    /// Guarantees the group this much: other groups never take it. It is taken only if the cache is
+    /// made smaller than that.
     pub fn set_min(&self, weight: u64) {
         self.limits.min.store(weight, Relaxed);
     }
 
-    /// Spares it so much as long as others have more than their own `low`.
+    /// Spares this much of the group as long as others have more than their own `low`.
     pub fn set_low(&self, weight: u64) {
         self.limits.low.store(weight, Relaxed);
     }
 
-    /// From so much on, what it has goes before what groups have with less than their `high`.
+    /// Above this limit, what the group has goes before what groups below their own `high` have.
     pub fn set_high(&self, weight: u64) {
         self.limits.high.store(weight, Relaxed);
     }
 
-    /// Allows it so much. As shards evict on their own, it may be exceeded by one entry for each shard. What it has
-    /// above that goes with what it gets next, 16 entries or twice the weight for each.
+    /// Limits the group to this much. Shards evict independently, so the group may exceed the limit
+    /// by one entry for each shard. If it has more than that, each entry that it gets evicts 16 of
+    /// its entries or twice the weight of the new one, whichever is more.
     pub fn set_max(&self, weight: u64) {
         self.limits.max.store(weight, Relaxed);
     }
 
-    /// What it has and how it fares.
+    /// What the group has, and its statistics.
     pub fn stats(&self) -> GroupStats {
         GroupStats {
             weight: self.weight.load(Relaxed),

@@ -1,8 +1,9 @@
 //! Finds the frame of a key: a hash table whose probe is one line of memory.
 //!
-//! A line has twelve frames and a byte of each one's hash. Entries that find their line full go on to
-//! another one, and are counted on each that they pass: so whoever looks knows whether to go on, and nothing has
-//! to be left behind where an entry is taken out. At full size it never grows, however entries come and go.
+//! A line has twelve frames and one byte of the hash of each. An entry that finds its line full
+//! goes on to another line, and is counted on each line that it passes. So a lookup knows whether
+//! to go on, and removing an entry leaves nothing behind. An index of full size never grows,
+//! however many entries come and go.
 //!
 //! N. Bronson, X. Shi, "Open-sourcing F14 for faster, more memory-efficient hash tables", 2019.
 

@@ -1,4 +1,5 @@
-//! Values that are loaded when they are missed, once however many ask: `flight` has the protocol.
+//! Values that are loaded when they are missed, once for all callers that ask. `flight` has the
+//! protocol.
 
 use std::borrow::Borrow;
 use std::convert::Infallible;
@@ -17,14 +18,15 @@ use super::shard::{InFlight, Insertion, Shard};
 use crate::sync::Arc;
 
 impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
-    /// The value of a key, loaded if there is none. Of callers who miss a key at a time one loads, on
-    /// its own thread and without any lock; the others wait, and share its value or its error. Errors
-    /// are not cached, unless [`error_time_to_live`](super::Builder::error_time_to_live) is set. If
-    /// the loader panics, one of those who wait loads. A value that was being loaded when its key was
-    /// inserted or removed is returned, but not cached: it may be stale.
+    /// The value of a key, loaded if there is none. If several callers miss the same key at the
+    /// same time, one of them loads it, on its own thread and without holding a lock. The others
+    /// wait, and share its value or its error. Errors are not cached unless
+    /// [`error_time_to_live`](super::Builder::error_time_to_live) is set. If the loader panics, one
+    /// of the waiting callers loads. If a key is inserted or removed while its value is being
+    /// loaded, the loaded value is returned but not cached, because it may be stale.
     ///
-    /// A loader that asks for its own key, by way of others too, waits for itself; so does a thread that waits here
-    /// for a future which only it would poll.
+    /// A loader that asks for its own key, even through other loaders, waits for itself. So does a
+    /// thread that waits here for a future that only this thread would poll.
     ///
     /// ```
     /// # use homing_cache::Cache;
@@ -53,7 +55,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
     ///
     /// # Panics
     ///
-    /// If the group is another cache's.
+    /// If the group belongs to another cache.
     ///
     /// ```
     /// # use homing_cache::Cache;
@@ -78,7 +80,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         self.load_for(Some(group), key, load)
     }
 
-    /// [`get_or_load`](Self::get_or_load) of what cannot fail.
+    /// [`get_or_load`](Self::get_or_load) for values that cannot fail to load.
     ///
     /// ```
     /// # use homing_cache::Cache;
@@ -126,8 +128,8 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         }
     }
 
-    /// [`get_or_load`](Self::get_or_load) for futures. If the one that loads is dropped, one of those
-    /// that wait loads. `load` is polled by the caller that loads, and by nobody else.
+    /// [`get_or_load`](Self::get_or_load) for futures. If the future that loads is dropped, one of
+    /// the waiting futures loads. `load` is polled only by the caller that loads.
     ///
     /// ```
     /// # use homing_cache::Cache;
@@ -168,7 +170,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
     ///
     /// # Panics
     ///
-    /// If the group is another cache's.
+    /// If the group belongs to another cache.
     pub async fn get_or_load_in_async<Q, E>(
         &self,
         group: &Group,

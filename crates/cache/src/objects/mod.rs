@@ -1,7 +1,8 @@
 //! Caches of objects by key.
 //!
-//! Read on in this order: `cache` (what programs call), `requests`, `compute`, `shard` (a part with a lock of its own),
-//! `load` and `flight` (one loads, all wait), `group`, `expiry`, `index`, `slots`.
+//! Read on in this order: `cache` (what programs call), `requests`, `compute`, `shard` (a part with
+//! its own lock), `load` and `flight` (one caller loads, all others wait), `group`, `expiry`,
+//! `index`, `slots`.
 
 mod builder;
 #[allow(unsafe_code, reason = "the instruction that compares sixteen bytes at once")]

@@ -5,9 +5,9 @@ use std::ops::Deref;
 
 use super::Cache;
 
-/// The value of an entry that is not evicted before this is dropped: [`Cache::pin`]. Where the cache holds
-/// more than it may since entries were pinned, what can go now goes as this is dropped, and the listener
-/// is told.
+/// The value of an entry that is not evicted until this guard is dropped: see [`Cache::pin`]. If
+/// the cache then holds more than it may because entries were pinned, dropping the guard evicts
+/// what can go now and tells the listener.
 ///
 /// ```
 /// use homing_cache::Cache;

@@ -1,4 +1,4 @@
-//! Entries that left the cache, and who is told of it.
+//! Entries that left the cache, and how the listener is told about them.
 
 use std::panic::resume_unwind;
 use std::thread::panicking;
@@ -23,9 +23,9 @@ use crate::panics;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Cause {
-    /// There was no room: the policy chose it, or it had to stay outside to begin with.
+    /// There was no room: the policy evicted the entry, or turned it away when it was inserted.
     Capacity,
-    /// Its time was over.
+    /// Its lifetime was over.
     Expired,
     /// Another value was inserted for its key.
     Replaced,

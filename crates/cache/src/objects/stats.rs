@@ -1,8 +1,8 @@
-//! Figures of a cache of objects.
+//! The statistics of a cache of objects.
 
 use super::shard::Shard;
 
-/// What happened in a cache since it was made, and what it holds.
+/// What happened in a cache since it was made, and what it holds now.
 ///
 /// ```
 /// use homing_cache::Cache;
@@ -22,24 +22,24 @@ pub struct Stats {
     pub hits: u64,
     /// Reads that found none.
     pub misses: u64,
-    /// Entries that were inserted anew.
+    /// Insertions of keys that were not in the cache.
     pub insertions: u64,
-    /// Entries that went for want of room.
+    /// Entries that were evicted for lack of room.
     pub evictions: u64,
-    /// Entries whose time was over.
+    /// Entries whose lifetime was over.
     pub expirations: u64,
     /// Insertions of keys that had been evicted not long ago.
     pub refaults: u64,
-    /// Entries for which there was no room.
+    /// Entries that found no room.
     pub rejections: u64,
-    /// New entries that were not put in, as they are not worth the place of another one:
+    /// New entries that were not put in, because they were not worth the place of another one: see
     /// [`Cache::insert`](super::Cache::insert).
     pub declined: u64,
-    /// Entries that are held.
+    /// Entries in the cache.
     pub entries: u64,
-    /// What they weigh.
+    /// The weight of these entries.
     pub weight: u64,
-    /// Bytes that are kept to remember evicted entries.
+    /// Bytes used to remember evicted entries.
     pub ghost_bytes: u64,
 }
 
@@ -56,7 +56,7 @@ impl Stats {
         self.ghost_bytes += shard.ghost_memory() as u64;
     }
 
-    /// The share of reads that found a value; 0 where there were none.
+    /// The share of reads that found a value; 0 if there were no reads.
     pub fn hit_ratio(&self) -> f64 {
         self.hits as f64 / (self.hits + self.misses).max(1) as f64
     }
