@@ -1,5 +1,6 @@
-//! Who works in the background, and when: at most one job of a kind at a time (reclaiming; reading ahead and
-//! writing back for each group), asked for by those who see that there is something to do.
+//! Who works in the background, and when. At most one job of each kind runs at a time: one that
+//! reclaims and, for each group, one that reads ahead and one that writes back. The thread that
+//! notices that there is work asks for the job.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,9 +16,9 @@ pub type Job = Box<dyn FnOnce() + Send>;
 
 /// Runs the background work of a cache: writing back and reclaiming ahead of need, reading ahead.
 ///
-/// A job that is dropped instead does no harm: requests do then what cannot wait, and the next one
-/// that sees work asks again. Only a [smaller size](super::PageCache::set_size) is refused where dirty pages
-/// are in its way, and no job comes.
+/// Dropping a job instead of running it does no harm: requests then do the urgent work themselves,
+/// and the next request that notices work asks for a job again. There is one exception: a [smaller
+/// size](super::PageCache::set_size) is refused if dirty pages are in its way and no job runs.
 ///
 /// ```
 /// use std::sync::mpsc::{Sender, channel};
@@ -47,15 +48,16 @@ pub type Job = Box<dyn FnOnce() + Send>;
 /// let cache = PageCache::builder(4 << 20).background(Jobs(jobs)).build()?;
 /// let group = cache.group("tenant").build();
 /// let file = cache.open(disk, &group)?;
-/// file.prefetch(0, 8192); // asks for a job, and goes on
+/// file.prefetch(0, 8192); // asks for a job, and continues
 /// thread.recv()?(); // as that thread does
 /// assert_eq!(group.usage(), 8192);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Background: Send + Sync {
-    /// Runs the job, elsewhere and soon. Must neither run it in place nor wait until another one has
-    /// ended: the caller is in the midst of a request, or of a job. No lock is held meanwhile, so it may
-    /// look at the cache, and change its size unless that is what the caller does.
+    /// Runs the job elsewhere and soon. It must neither run the job in place nor wait for another
+    /// job to end, because the caller is in the middle of a request or of a job. The cache holds no
+    /// lock during this call. So `spawn` may look at the cache, and may change its size unless that
+    /// is what the caller is doing.
     fn spawn(&self, job: Job);
 }
 

@@ -2,16 +2,17 @@
 
 use std::io;
 
-/// Where the pages of a file are read from and written to. Many threads use it at a time, but never
-/// two for the same page if one of them writes, unless it [allows that](Self::reads_may_meet_writes).
+/// Where the pages of a file are read from and written to. Many threads use it at the same time.
+/// While one of them writes a page, no other uses the same page, unless the backing [allows
+/// that](Self::reads_may_meet_writes).
 ///
-/// A page may be written at any time after it was changed. Who keeps a write-ahead log of the changes waits here until
-/// that is durable: it may block.
+/// A page may be written at any time after it was changed. A backing that keeps a write-ahead log
+/// of the changes waits here until the log is durable: it may block.
 ///
-/// Whatever it holds, it is not to be who drops the last handle of a cache while that asks it for something: the cache
-/// would wait for its answer.
+/// Whatever the backing holds, it must not drop the last handle of a cache while that cache is
+/// calling it: the drop would wait for the answer to that call.
 ///
-/// Offsets are those of whole pages; lengths, too, but where the file ends within its last page.
+/// Offsets and lengths are those of whole pages, except where the file ends within its last page.
 ///
 /// ```
 /// use std::{fs::File, io::Result, os::unix::fs::FileExt};
@@ -34,7 +35,7 @@ use std::io;
 ///     }
 /// }
 ///
-/// // The rest is made of these, unless the disk has something better.
+/// // The default methods are built from these; a disk with something better overrides them.
 /// let disk = Disk(tempfile::tempfile()?);
 /// disk.write_durably(0, &mut [7; 4096])?;
 /// disk.write_zeroes(512, 512)?;
@@ -49,36 +50,37 @@ pub trait Backing: Send + Sync {
     /// The size in bytes. It does not change while the file is open.
     fn size(&self) -> u64;
 
-    /// What it is that this reads and writes, where that can be told: device and inode of a file, say. Two with the
-    /// same identity are two ways to the same bytes. [`open`](super::PageCache::open) asks, to find what a handle
-    /// that was dropped could not write.
+    /// The identity of what this reads and writes, if it can be told: for example the device and
+    /// inode of a file. Two backings with the same identity are two ways to the same bytes.
+    /// [`open`](super::PageCache::open) uses it to find what a dropped handle could not write.
     fn identity(&self) -> Option<(u64, u64)> {
         None
     }
 
-    /// Whether a page may be read while it is written, zeroed or discarded. What the read gives then is
-    /// any mixture of before and after, or over encryption what comes of deciphering one. Only who reads and writes a page of the cache at the same time
-    /// gets that, and misses cost less where reading is fast.
+    /// Whether a page may be read while it is written, zeroed or discarded. Such a read returns any
+    /// mixture of the contents before and after, or, with encryption, what deciphering such a
+    /// mixture gives. Only callers that read and write a page of the cache at the same time get
+    /// that. In return, misses cost less if reading is fast.
     fn reads_may_meet_writes(&self) -> bool {
         false
     }
 
-    /// Fills `data` from `offset`. What it leaves in `data` when it fails is not used.
+    /// Fills `data` from `offset`. If it fails, the contents of `data` are not used.
     fn read(&self, offset: u64, data: &mut [u8]) -> io::Result<()>;
 
-    /// Writes `data` at `offset`. It may change `data`, so what encrypts can do so in place. When it
-    /// fails, any part of it may be written: it will be written again.
+    /// Writes `data` at `offset`. It may change `data`, so a backing that encrypts can do so in
+    /// place. If it fails, any part of the data may have been written; it will be written again.
     fn write(&self, offset: u64, data: &mut [u8]) -> io::Result<()>;
 
-    /// Writes, and makes what was written durable.
+    /// Writes `data` at `offset` and makes it durable.
     fn write_durably(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
         self.write(offset, data)?;
         self.flush()
     }
 
-    /// Makes durable whatever a write that has returned wrote. After it has failed, none may succeed
-    /// any more unless what was accepted before is still sure to become durable: the cache has no
-    /// copy of it.
+    /// Makes durable what all writes that have returned have written. After it has failed, it must
+    /// not succeed again unless everything accepted before is still sure to become durable: the
+    /// cache has no copy of it.
     fn flush(&self) -> io::Result<()>;
 
     /// Writes zeroes.
@@ -92,7 +94,7 @@ pub trait Backing: Send + Sync {
         Ok(())
     }
 
-    /// The contents are not needed any more: what they are afterwards is undefined. It may do
+    /// Says that the contents are no longer needed: they are undefined afterwards. It may do
     /// nothing.
     fn discard(&self, offset: u64, length: u64) -> io::Result<()> {
         let _ = (offset, length);

@@ -1,5 +1,5 @@
-//! Pages of a file that could not be written lately: who wants their frames does not try them again at once,
-//! as a disk may take long to say no.
+//! Pages of a file that could not be written lately. A thread that wants their frames does not try
+//! them again at once, because a disk may take long to refuse.
 
 use std::collections::BTreeSet;
 use std::ops::Range;

@@ -1,15 +1,16 @@
-//! Commands that are written to `lru_gen`, in the form of the kernel's: `+` lets all pages grow older now,
-//! `-` has a group give pages before anybody needs their frames.
+//! Commands that are written to `lru_gen`, in the kernel's form: `+` lets all pages grow older now,
+//! `-` makes a group give up pages before anybody needs their frames.
 //!
 //! ```text
 //! + memcg node max_gen                                  the epoch max_gen ends
 //! - memcg node min_gen [swappiness [nr_to_reclaim]]     pages last used in min_gen or before go
 //! ```
 //!
-//! What is different: groups share a clock, so `+` lets those of all groups grow older. Which types grow older
-//! and what is looked at for that cannot be said. `-` takes what is worth least first, whatever its age;
-//! dirty pages are written for it. It takes what a group has within `min` and what
-//! `min_ttl_ms` protects, as somebody asked for that, and ends where there is no more.
+//! The differences are these. Groups share a clock, so `+` lets the pages of all groups grow older.
+//! Neither the types that grow older nor what is scanned for that can be chosen. `-` takes the
+//! pages that are worth least first, whatever their age, and writes dirty ones back for that. It
+//! also takes what a group has within `min` and what `min_ttl_ms` protects, because somebody asked
+//! for it, and ends when nothing is left.
 
 use std::sync::Arc;
 

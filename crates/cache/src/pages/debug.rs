@@ -1,8 +1,9 @@
 //! What people read of the policy: `lru_gen` and `lru_gen_full`, in the form of the kernel's files.
 //!
-//! For each group there is its number and name (control characters and `\` as in source text), and a line for each age at which it has pages, and for
-//! the epoch that runs: the epoch in which they were last used, how many requests ago that was, and how many dirty and clean ones
-//! there are. A request of many pages counts as many.
+//! For each group there is a line with its number and name (control characters and `\` as in source
+//! text). It is followed by a line for each age at which the group has pages, and one for the
+//! current epoch: the epoch in which the pages were last used, how many requests ago that was, and
+//! how many dirty and clean pages there are. A request of many pages counts as many.
 //!
 //! ```text
 //! memcg     1 tenant
@@ -13,10 +14,11 @@
 //!         tier          0 0r 0e 0p 0h  7r 900e 0p 0h     full: dirty, then clean ones
 //! ```
 //!
-//! The full text has these also by tier (how often pages were used: tier 1 twice, 2 three or four times,
-//! and so on by octaves), and then for each tier and type what came of its pages: refaulted (`r`: came
-//! back while they were remembered), evicted (`e`), protected (`p`: to be evicted, but used since they had
-//! last been looked at), and the hits (`h`) that were met so, at most one for each page and epoch.
+//! The full text also breaks these numbers down by tier (how often pages were used: tier 1 twice, 2
+//! three or four times, and so on by octaves). Then it says for each tier and type what became of
+//! the pages: refaulted (`r`: came back while they were remembered), evicted (`e`), protected (`p`:
+//! due to be evicted, but used since they had last been looked at), and the hits (`h`) found that
+//! way, at most one for each page and epoch.
 
 use std::fmt::Write;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What may fail, and what it is about.
+//! What can fail, and what the failure is about.
 
 use std::io;
 
@@ -6,10 +6,10 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
-    /// The range does not lie in the file. Nothing was done.
+    /// The range is not within the file. Nothing was done.
     #[error("{length} bytes at {offset} reach beyond the end of the file at {size}")]
     OutOfRange {
-        /// Where it begins.
+        /// Where the range begins.
         offset: u64,
         /// How long it is.
         length: u64,
@@ -26,8 +26,8 @@ pub enum FileError {
         /// Why.
         source: io::Error,
     },
-    /// The backing could not write. What was to be written is still in the cache, and will be
-    /// written again, unless it was a write that went past the cache.
+    /// The backing could not write. The data is still in the cache, and will be written again,
+    /// unless it was a write past the cache.
     #[error("writing {length} bytes at {offset} failed: {source}")]
     Write {
         /// Where, in bytes.
@@ -40,8 +40,8 @@ pub enum FileError {
     /// The backing could not make durable what it had accepted.
     #[error("making data durable failed: {0}")]
     Flush(#[source] io::Error),
-    /// The backing could not discard or zero. The pages that are affected hold what they did, or
-    /// what they were to hold.
+    /// The backing could not discard or zero. The affected pages hold either their old contents or
+    /// those that they were to hold.
     #[error("{action} of {length} bytes at {offset} failed: {source}")]
     Punch {
         /// `discarding` or `zeroing`.
@@ -64,7 +64,7 @@ impl FileError {
     }
 }
 
-/// Of the kind of what the backing said.
+/// The kind is that of the backing's error.
 impl From<FileError> for io::Error {
     fn from(error: FileError) -> Self {
         let kind = match &error {
@@ -82,32 +82,32 @@ impl From<FileError> for io::Error {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// It has more pages than there are numbers for.
+    /// The file has more pages than there are page numbers.
     #[error("a file of {size} bytes is too large for pages of {page_size}: at most {max} bytes")]
     TooLarge {
         /// The size of the file.
         size: u64,
-        /// That of pages.
+        /// The size of a page.
         page_size: usize,
         /// The largest size that a file may have.
         max: u64,
     },
-    /// As many files are open as may be.
+    /// As many files are open as the cache allows.
     #[error("{0} files are open, as many as may be: close one")]
     TooManyFiles(usize),
-    /// A handle of the same backing was dropped, and what it could not write cannot be written now either. It
-    /// would go over what the new handle writes.
+    /// What a dropped handle of the same backing could not write still cannot be written. It would
+    /// later overwrite what the new handle writes.
     #[error(
         "what was written to this file by a handle that was dropped cannot be written back: {0}; \
          open it again when it can, or abandon it (PageCache::abandon_dropped)"
     )]
     Unwritten(#[source] FileError),
-    /// The group is another cache's, or was removed.
+    /// The group belongs to another cache, or was removed.
     #[error("the group {0} is not of this cache: it was removed, or is another cache's")]
     ForeignGroup(String),
 }
 
-/// Why a group was not removed: it has files. Nothing was changed.
+/// Why a group was not removed: it still has files. Nothing was changed.
 ///
 /// ```
 /// use homing_cache::pages::{GroupInUse, PageCache};
@@ -137,7 +137,7 @@ pub enum OpenError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the group {group} has {files} open files: close them first")]
 pub struct GroupInUse {
-    /// Its name.
+    /// The group's name.
     pub group: String,
     /// How many of its files are open, or could not be closed.
     pub files: usize,
@@ -156,36 +156,36 @@ pub struct GroupInUse {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// No page has this size.
+    /// Pages cannot have this size.
     #[error("pages of {0} bytes: the size must be a power of two from 512 to 65536")]
     PageSize(usize),
-    /// Too small for what it takes to keep a few pages.
+    /// The size is too small for what the cache needs to keep a few pages.
     #[error("a cache of {bytes} bytes is too small: at least {least}")]
     TooSmall {
-        /// The size that it was to have.
+        /// The requested size.
         bytes: usize,
-        /// With the same settings, the least that it can have.
+        /// The least size that it can have with the same settings.
         least: usize,
     },
-    /// Too large for so many shards.
+    /// The size is too large for this number of shards.
     #[error("a cache of {bytes} bytes is too large for {shards} shards: give it more of them")]
     TooLarge {
-        /// The size that it was to have.
+        /// The requested size.
         bytes: usize,
-        /// Its shards.
+        /// The number of shards.
         shards: usize,
     },
-    /// The system has not so much memory.
+    /// The system does not have that much memory.
     #[error("no memory for a cache of {bytes} bytes: {source}")]
     Memory {
-        /// The size that it was to have.
+        /// The requested size.
         bytes: usize,
         /// Why.
         source: io::Error,
     },
 }
 
-/// Why a cache did not get another size: it has the one that it had.
+/// Why the size of a cache was not changed: it keeps the size that it had.
 ///
 /// ```
 /// use homing_cache::pages::{PageCache, ResizeError};
@@ -201,43 +201,43 @@ pub enum BuildError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResizeError {
-    /// It is more than whoever made the cache allows.
+    /// The size is more than the creator of the cache allows.
     #[error("a cache of {bytes} bytes is more than it may have here: at most {max}")]
     AboveMax {
-        /// The size that it was to have.
+        /// The requested size.
         bytes: usize,
-        /// The largest that it may have.
+        /// The largest size allowed.
         max: usize,
     },
-    /// What the groups in it take leaves too little for pages. Groups that are removed take nothing.
+    /// What its groups take leaves too little for pages. Removing groups frees that memory.
     #[error("a cache of {bytes} bytes is too small for its {groups} groups: at least {least}")]
     TooManyGroups {
-        /// The size that it was to have.
+        /// The requested size.
         bytes: usize,
-        /// How many there are.
+        /// The number of groups.
         groups: usize,
-        /// The least size that it can have with them.
+        /// The least size that the cache can have with these groups.
         least: usize,
     },
-    /// Whoever [runs its jobs](super::Background) wants it in the midst of another change of the size, which
-    /// asked for a job.
+    /// The code that [runs the cache's jobs](super::Background) asked for this size in the middle
+    /// of another change of the size, which had asked for a job.
     #[error("a cache of {bytes} bytes: its size is being changed by who asks for this job")]
     Nested {
-        /// The size that it was to have.
+        /// The requested size.
         bytes: usize,
     },
-    /// It cannot have this size.
+    /// The cache cannot have this size.
     #[error(transparent)]
     Size(#[from] BuildError),
-    /// Pages that would have to go cannot: they are dirty and cannot be written, or not for long, or are
-    /// a group's `min`.
+    /// Some pages would have to go but cannot: they are dirty and cannot be written, or not for a
+    /// long time, or they are within a group's `min`.
     #[error(
         "{pages} pages too many for {bytes} bytes cannot go: they are not written back, or groups must keep them"
     )]
     Held {
-        /// The size that the cache was to have.
+        /// The requested size.
         bytes: usize,
-        /// How many are too many, in the part of the cache where this was found.
+        /// How many pages are too many, in the part of the cache where this was found.
         pages: usize,
     },
 }

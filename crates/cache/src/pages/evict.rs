@@ -1,7 +1,8 @@
-//! Which page goes: of which group, and what becomes of dirty ones.
+//! Which page goes: from which group, and what happens to dirty pages.
 //!
-//! Budgets are fixed at the start: so many groups are looked at, of those that give first, from where the
-//! last eviction stopped (the reclaim cookie of the kernel), and so many dirty pages are set aside.
+//! Budgets are fixed at the start of an eviction: how many groups it looks at, of those that give
+//! first, beginning where the last eviction stopped (the kernel's reclaim cookie), and how many
+//! dirty pages it sets aside.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

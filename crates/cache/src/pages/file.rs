@@ -234,14 +234,14 @@ impl Core {
     }
 }
 
-/// A file or volume in the cache, to be read and written at any offset, by many threads at a time.
+/// A file or volume in the cache, for reads and writes at any offset, by many threads at a time.
 ///
-/// A write is in the cache when it returns; [`flush`](Self::flush) makes it durable. What overlaps in
-/// time is not ordered, but aligned words are never torn in the cache.
+/// A write is in the cache when it returns; [`flush`](Self::flush) makes it durable. Calls that
+/// overlap in time are not ordered, but aligned words are never torn in the cache.
 ///
-/// When it is dropped, it is closed; where that fails, what is dirty stays in the cache and is written
-/// when it can be: that is tried again as requests go on, and once more as the cache goes with its last handle; what
-/// cannot be written even then is lost. Who wants to know calls [`close`](Self::close).
+/// Dropping the file closes it. If that fails, its dirty pages stay in the cache until they can be
+/// written. The cache tries again as requests go on, and once more when its last handle is dropped;
+/// what cannot be written even then is lost. To learn of a failure, call [`close`](Self::close).
 ///
 /// ```
 /// use std::sync::{Arc, Mutex};
@@ -279,7 +279,7 @@ impl Core {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// What is in the cache is written to the disk step by step, or at once:
+/// What is in the cache can be written to the disk step by step, or at once:
 ///
 /// ```
 /// # use homing_cache::pages::PageCache;
@@ -315,7 +315,7 @@ pub struct CachedFile {
     state: Option<Arc<FileState>>,
 }
 
-/// A file that could not be closed: it can be used, and closed, again.
+/// A file that could not be closed. It can still be used, and closed again.
 ///
 /// ```
 /// use homing_cache::pages::{FileError, PageCache};
@@ -351,13 +351,14 @@ pub struct CloseError {
 }
 
 impl PageCache {
-    /// Opens a file, for a group. What another handle of the same backing has in the cache is not
-    /// known to this one, and may be written over what this one writes: have one at a time.
+    /// Opens a file for a group. Have one handle of a backing at a time: the new handle does not
+    /// know what another has in the cache, which may overwrite what the new one writes.
     ///
-    /// What a handle that was dropped could not write is written first, and where that cannot be done, the file is
-    /// not opened. That it is the same file is known where it is the same backing, or one of the same
-    /// [identity](Backing::identity). Of those without one that are of this group and size it is tried, which may take
-    /// as long as their disk does, and no more: give identities.
+    /// What a dropped handle of the same file could not write is written first. If that fails, the
+    /// file is not opened. The cache recognizes the file by its backing, or by its
+    /// [identity](Backing::identity). Dropped files of this group and size may also be the same
+    /// file if an identity is missing: the cache tries to write those too, which may take as long
+    /// as their disk takes, but it ignores a failure. So give identities.
     pub fn open(&self, backing: Arc<dyn Backing>, group: &Group) -> Result<CachedFile, OpenError> {
         let state = self.core().open(backing, group)?;
         Ok(CachedFile { cache: self.clone(), state: Some(state) })
@@ -385,8 +386,8 @@ impl CachedFile {
         core.read(file, offset, data)
     }
 
-    /// Writes `data` at `offset`. Where no frame can be had, or where too much is dirty and cannot be written
-    /// back, it goes past the cache. If it fails, a part of it may be written.
+    /// Writes `data` at `offset`. The write goes past the cache if no frame is available, or if too
+    /// much is dirty and cannot be written back. If it fails, part of the data may be written.
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), FileError> {
         let (core, file) = self.parts();
         core.write(file, offset, data)
@@ -403,20 +404,21 @@ impl CachedFile {
         }
     }
 
-    /// Writes a range back where it is dirty, without making it durable. What could not be written is
-    /// still dirty.
+    /// Writes the dirty pages of a range back, without making them durable. Pages that could not be
+    /// written are still dirty.
     pub fn write_back(&self, offset: u64, length: u64) -> Result<(), FileError> {
         let (core, file) = self.parts();
         Core::check_range(file, offset, length)?;
         core.write_range(file, &core.pages_of(offset, length))
     }
 
-    /// The parts of a range, in bytes, that may differ from what its backing has: of pages that are dirty, or just
-    /// being written back. In order, and not next to each other. All that writes that have returned have written is
-    /// there, or had been written back when it returns.
+    /// The parts of a range, in bytes, that may differ from what the backing has, because their
+    /// pages are dirty or just being written back. They are in order, with gaps between them.
+    /// Whatever a write that has returned wrote is in one of them, or has been written back by the
+    /// time this returns.
     ///
     /// # Errors
-    /// [`FileError::OutOfRange`] where it is not within the file.
+    /// [`FileError::OutOfRange`] if the range is not within the file.
     ///
     /// ```
     /// # use homing_cache::pages::PageCache;
@@ -457,11 +459,12 @@ impl CachedFile {
         Ok(parts)
     }
 
-    /// Makes durable what was written to a range by writes that have returned.
+    /// Makes durable what writes that have returned have written to a range.
     ///
-    /// An error of writing back since the last flush is told of, too, once, if this range was meant
-    /// or not: what could not be written is still dirty, and the next flush tries again. Not that there was no room: a
-    /// flush finds that out for what it writes itself, and what it does not is still in the cache.
+    /// It also returns, once, an error of a write-back since the last flush, even if that was
+    /// outside the range. Pages that could not be written are still dirty, and the next flush tries
+    /// again. An earlier lack of room is not returned: a flush finds that out for the pages that it
+    /// writes, and the others are still in the cache.
     pub fn flush(&self, offset: u64, length: u64) -> Result<(), FileError> {
         let (core, file) = self.parts();
         Core::check_range(file, offset, length)?;
@@ -469,8 +472,9 @@ impl CachedFile {
         core.holding_to_max(&file.group, || core.flush(file, &core.pages_of(offset, length)))
     }
 
-    /// Does of [`flush_all`](Self::flush_all) all but the last step: the backing is not flushed. For
-    /// those who flush it their own way, after this, and whatever this returns.
+    /// Does what [`flush_all`](Self::flush_all) does, except that it does not flush the backing.
+    /// This is for callers that flush it in their own way; they must do so after this call,
+    /// whatever it returns.
     ///
     /// ```
     /// # use homing_cache::pages::PageCache;
@@ -502,36 +506,36 @@ impl CachedFile {
         Core::with_earlier(file, written)
     }
 
-    /// Makes durable whatever writes that have returned have written. Errors are those of
-    /// [`flush`](Self::flush).
+    /// Makes durable what all writes that have returned have written. It returns the errors that
+    /// [`flush`](Self::flush) returns.
     pub fn flush_all(&self) -> Result<(), FileError> {
         self.flush(0, self.size())
     }
 
-    /// Says that the contents are not needed any more: those of the pages that lie in the range are
-    /// undefined afterwards.
+    /// Says that the contents are no longer needed: the contents of the pages that lie in the range
+    /// are undefined afterwards.
     pub fn discard(&self, offset: u64, length: u64) -> Result<(), FileError> {
         let (core, file) = self.parts();
         core.discard(file, offset, length)
     }
 
-    /// Writes zeroes. If it fails, a part of the range may be zeroes, and the rest is what it was.
+    /// Writes zeroes. If it fails, part of the range may be zeroed, and the rest is unchanged.
     pub fn write_zeroes(&self, offset: u64, length: u64) -> Result<(), FileError> {
         let (core, file) = self.parts();
         core.write_zeroes(file, offset, length)
     }
 
-    /// Says that the contents will be read soon: they are read in the background if frames can be
-    /// had. What lies beyond the end is ignored. It is a hint: of what a group is said so at a time that is read
-    /// which comes first, up to a quarter of what the group may have, and for it go pages of its own and those
-    /// that other groups have above their `high`.
+    /// Says that the contents will be read soon: they are read in the background if frames are
+    /// available. What lies beyond the end is ignored. This is a hint: of all that is hinted for a
+    /// group at a time, what comes first is read, up to a quarter of what the group may have. To
+    /// make room, it evicts pages of the group and those that other groups have above their `high`.
     pub fn prefetch(&self, offset: u64, length: u64) {
         let (core, file) = self.parts();
         let length = length.min(file.size.saturating_sub(offset));
         core.prefetch(file, core.pages_of(offset, length));
     }
 
-    /// Makes all durable and drops the pages. A file that could not be closed is given back.
+    /// Makes all data durable and drops the pages. A file that could not be closed is given back.
     pub fn close(mut self) -> Result<(), CloseError> {
         let (core, file) = self.parts();
         match core.close(file) {
@@ -543,8 +547,8 @@ impl CachedFile {
         }
     }
 
-    /// Drops the pages without writing what has not been written: that is lost. What is being written is waited
-    /// for.
+    /// Drops the pages without writing what has not been written: that data is lost. Waits for
+    /// writes under way.
     ///
     /// ```
     /// use homing_cache::pages::PageCache;

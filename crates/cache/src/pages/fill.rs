@@ -1,7 +1,8 @@
 //! Reads what is missing: a run of pages of one request, in one go, by one thread.
 //!
-//! A page is marked before it is read, so others wait for it; who has marked pages waits for nobody
-//! until these are there or gone. What was marked is given up if the reader fails or panics.
+//! A page is marked before it is read, so that other threads wait for it. A thread that has marked
+//! pages waits for nothing until these are there or gone. If the reader fails or panics, its marks
+//! are removed.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! What a frame holds, in seven bytes: the file, the page, and how things stand with it.
+//! What a frame holds, in seven bytes: the file, the page, and the page's state.
 
 /// Bits of a page's number: 256 TiB of pages of 4 KiB.
 const PAGE_BITS: u32 = 36;

@@ -1,4 +1,4 @@
-//! Groups of files that share the cache: what each may have, has, and did.
+//! Groups of files that share the cache: what each may have, what it has, and what it did.
 
 use std::sync::{Arc, Weak};
 
@@ -12,17 +12,18 @@ use crate::sync::Mutex;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
 
-/// Files that are served together: a tenant, an export.
+/// Files that are served together, such as those of a tenant or of an export.
 ///
 /// The more a group has of what it may have, the sooner its pages go: first those of groups that
-/// have more than `max`, then than `high`, `low`, `min`. What it has within `min` is not taken for
-/// other groups. It stays until it is [removed](super::PageCache::remove_group), and takes 1 to 20 KiB of
-/// the cache in each shard where it has pages. Where there is no room for that, what it reads and writes
-/// goes past the cache.
+/// have more than `max`, then more than `high`, `low`, and `min`. What a group has within `min` is
+/// not taken for other groups. A group stays until it is [removed](super::PageCache::remove_group).
+/// It takes 1 to 20 KiB of the cache in each shard where it has pages. If there is no room for
+/// that, its reads and writes go past the cache.
 ///
-/// What a group's pages are worth is learnt from its own requests, so one that reads on and on says nothing of
-/// the others: of the first ones, one for each 16,384 pages that the cache was built with, up to eight. The last of these
-/// and all others are learnt of together.
+/// The cache learns from a group's own requests what its pages are worth, so a group that only ever
+/// reads on does not affect what is learnt about the others. It learns about the first groups
+/// separately: one for each 16,384 pages that the cache was built with, up to eight. The last of
+/// these and all further groups are learnt together.
 ///
 /// ```
 /// # use homing_cache::pages::PageCache;
@@ -106,39 +107,41 @@ impl Counters {
     }
 }
 
-/// What a group has and did, in bytes and pages.
+/// What a group has and what it did, in bytes and pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GroupStats {
-    /// Bytes of pages that it has.
+    /// Bytes of its pages.
     pub usage: u64,
     /// Bytes of these that are dirty or being written.
     pub dirty: u64,
-    /// Pages requested that were there. Asked for while shards forget the group, it may be too low, and is
-    /// right again at once.
+    /// Requested pages that were in the cache. A value read while shards forget the group may be
+    /// too low; it is right again at once.
     pub hits: u64,
-    /// Pages requested that were not.
+    /// Requested pages that were not in the cache.
     pub misses: u64,
-    /// Of the misses that were put in, those of pages remembered from before: evicted, or declined.
+    /// Of the misses that were put in, pages remembered from before, because they had been evicted
+    /// or declined.
     pub refaults: u64,
-    /// Of the misses, pages read or written past the cache, since no frame could be had, or since what is dirty
-    /// cannot be written.
+    /// Of the misses, pages read or written past the cache, because no frame was available, or
+    /// because dirty pages cannot be written.
     pub bypasses: u64,
-    /// Of the misses, pages that were not worth the frames of others: they were read past the cache.
+    /// Of the misses, pages that were not worth the frames of other pages, and were read past the
+    /// cache.
     pub declined: u64,
-    /// Of these, pages of which nothing was remembered.
+    /// Of the declined pages, those of which nothing was remembered.
     pub skimmed: u64,
-    /// Pages that had to go.
+    /// Pages that had to leave.
     pub evictions: u64,
-    /// Pages written back.
+    /// Pages that were written back.
     pub write_backs: u64,
-    /// Pages whose writing back failed; they stayed dirty.
+    /// Failed write-backs of pages; the pages stayed dirty.
     pub write_back_errors: u64,
-    /// Times that a writer wrote pages back before it could go on.
+    /// Times that a writer had to write pages back before it could go on.
     pub throttled: u64,
-    /// Pages read before they were asked for.
+    /// Pages read before anybody asked for them.
     pub read_ahead: u64,
-    /// Of these, pages that went before they were.
+    /// Of these, pages that left before anybody asked for them.
     pub read_ahead_wasted: u64,
 }
 
@@ -282,53 +285,56 @@ impl Group {
         &self.0.name
     }
 
-    /// Bytes of pages that it has.
+    /// Bytes of its pages.
     pub fn usage(&self) -> u64 {
         self.0.pages() as u64 * self.0.page_size
     }
 
-    /// Bytes of pages that are dirty or being written.
+    /// Bytes of its pages that are dirty or being written.
     pub fn dirty(&self) -> u64 {
         self.0.unwritten.load(Relaxed) as u64 * self.0.page_size
     }
 
-    /// Sets how many bytes of it are never taken for other groups. More than all of the cache may be
-    /// promised in sum: then there may come a time when requests of others go past the cache.
+    /// Sets how many bytes of the group are never taken for other groups. The sum over all groups
+    /// may be more than the cache has. Then requests of other groups may at times go past the
+    /// cache.
     pub fn set_min(&self, bytes: u64) {
         self.0.set(|limits| &limits.min, bytes);
     }
 
-    /// Sets how many bytes of it are taken only if no group has more than its `low`.
+    /// Sets how many bytes of the group are taken only if no group has more than its `low`.
     pub fn set_low(&self, bytes: u64) {
         self.0.set(|limits| &limits.low, bytes);
     }
 
-    /// Sets from how many bytes on its pages go before those of groups with less than their `high`.
+    /// Sets the number of bytes above which its pages go before those of groups below their own
+    /// `high`.
     pub fn set_high(&self, bytes: u64) {
         self.0.set(|limits| &limits.high, bytes);
     }
 
-    /// Sets how many bytes it gets at most, even if there is room. If it has more at the time, these
-    /// go in the background: but for what is protected by `min_ttl_ms`, or cannot be written, which goes as frames
-    /// are needed.
+    /// Sets how many bytes the group gets at most, even if there is room. If it has more when this
+    /// is called, the excess is evicted in the background, except for pages that `min_ttl_ms`
+    /// protects and pages that cannot be written. Those leave as frames are needed.
     pub fn set_max(&self, bytes: u64) {
         self.0.set(|limits| &limits.max, bytes);
         self.0.core.upgrade().into_iter().for_each(|core| core.hold_to_max(&self.0));
     }
 
-    /// Sets how much dirty pages are preferred when the group has to give some, from 0 to 200; more counts
-    /// as 200.
+    /// Sets how much the group prefers to give up dirty pages when it has to give some, from 0 to
+    /// 200. Higher values count as 200.
     ///
-    /// At 100 pages go by what they are worth, and the cost of writing a dirty page back is a part of
-    /// that, as it was learnt. At `s` a dirty page goes first if its worth, times `200 - s`, is less than
-    /// a clean one's, times `s`. At 0 dirty pages go where there are no others, and at 200 clean ones. This is
-    /// about the group's own pages: which group gives does not depend on it, nor when dirty pages are
-    /// written ahead of need. A page counts as dirty if it was when eviction last met it.
+    /// At 100, pages leave in the order of their worth. The cost of writing a dirty page back, as
+    /// it was learnt, is a part of its worth. At `s`, a dirty page goes first if its worth, times
+    /// `200 - s`, is less than a clean page's worth, times `s`. At 0, dirty pages go only if there
+    /// are no others, and at 200 the same holds for clean ones. This concerns only the group's own
+    /// pages: it affects neither which group gives up pages nor when dirty pages are written ahead
+    /// of need. A page counts as dirty if it was dirty when eviction last met it.
     pub fn set_swappiness(&self, swappiness: u8) {
         self.0.swappiness.store(swappiness.min(Swappiness::MAX), Relaxed);
     }
 
-    /// What was [set](Self::set_swappiness); 100 at first.
+    /// The value that was [set](Self::set_swappiness); initially 100.
     pub fn swappiness(&self) -> u8 {
         self.0.swappiness().get()
     }
@@ -353,32 +359,32 @@ pub struct GroupBuilder<'a> {
 }
 
 impl GroupBuilder<'_> {
-    /// See [`Group::set_min`]; 0 unless set.
+    /// See [`Group::set_min`]. The default is 0.
     pub fn min(mut self, bytes: u64) -> Self {
         self.limits[0] = bytes;
         self
     }
 
-    /// See [`Group::set_low`]; 0 unless set.
+    /// See [`Group::set_low`]. The default is 0.
     pub fn low(mut self, bytes: u64) -> Self {
         self.limits[1] = bytes;
         self
     }
 
-    /// See [`Group::set_high`]; no limit unless set.
+    /// See [`Group::set_high`]. The default is no limit.
     pub fn high(mut self, bytes: u64) -> Self {
         self.limits[2] = bytes;
         self
     }
 
-    /// See [`Group::set_max`]; no limit unless set.
+    /// See [`Group::set_max`]. The default is no limit.
     pub fn max(mut self, bytes: u64) -> Self {
         self.limits[3] = bytes;
         self
     }
 
-    /// The group is [removed](super::PageCache::remove_group) when the last of its files is closed. Until
-    /// one is opened it stays.
+    /// Has the group [removed](super::PageCache::remove_group) when the last of its files is
+    /// closed. It stays until a first file is opened.
     ///
     /// ```
     /// # use homing_cache::pages::{OpenError, PageCache};

@@ -1,10 +1,10 @@
 //! Finds the frame of a page: a hash table of four bytes a slot that never grows.
 //!
-//! `hashbrown` takes six to twelve bytes a page, and doubles its table where entries come and go at
-//! full size: a cache whose bound is in bytes has room for neither. Here slots lie in the order of
-//! where their entries belong (Robin Hood hashing), nine of ten are full, and a slot has a frame and
-//! the lowest byte of the place where that belongs: so few frames have to be looked at, and none to
-//! move entries.
+//! `hashbrown` takes six to twelve bytes a page, and doubles its table when entries come and go at
+//! full size. A cache whose bound is in bytes has room for neither. In this table, slots are in the
+//! order of where their entries belong (Robin Hood hashing), and nine of ten slots are full. A slot
+//! holds a frame and the lowest byte of the place where that frame belongs. So a lookup has to look
+//! at few frames, and moving entries looks at none.
 
 /// How much more slots there are than entries.
 const SLOTS: (usize, usize) = (10, 9);

@@ -1,8 +1,9 @@
 //! Pages of files and volumes in memory, with write-back.
 //!
-//! A [`PageCache`] has so many bytes, and takes no more: frames for pages, what is known of each, and
-//! what is remembered of pages that left. Open files come on top, some 1.4 KB each. Files are opened for a [`Group`]; groups share the memory,
-//! with limits to what others can take from them. Which page goes is the default policy's choice
+//! A [`PageCache`] takes a given number of bytes and no more: for page frames, for what it knows
+//! about each frame, and for what it remembers about pages that left. Open files come on top, about
+//! 1.4 KB each. Files are opened for a [`Group`]. Groups share the memory, with limits on what
+//! others can take from them. Which page is evicted is the choice of the default policy
 //! ([`homing_mglru::density`]).
 //!
 //! Read on in this order: `README.md` (states of a page, who waits for whom), `sizing`, `frame`,
@@ -80,7 +81,7 @@ use table::Table;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// All settings can be changed while the cache is used:
+/// All settings can be changed while the cache is in use:
 ///
 /// ```
 /// # use homing_cache::pages::PageCache;
@@ -145,7 +146,7 @@ pub struct Builder {
     size_max: usize,
 }
 
-/// What a cache has and did.
+/// What a cache has, and its statistics.
 ///
 /// ```
 /// # use homing_cache::pages::{GroupStats, PageCache};
@@ -165,7 +166,7 @@ pub struct Builder {
 /// # let group = cache.group("tenant").build();
 /// # let file = cache.open(disk, &group)?;
 /// file.read(0, &mut [0; 512])?;
-/// file.read(512, &mut [0; 512])?; // of the same page
+/// file.read(512, &mut [0; 512])?; // from the same page
 /// let stats = cache.stats();
 /// assert!(stats.size == 4 << 20 && stats.memory <= stats.size && stats.used == 1);
 /// let GroupStats { hits, misses, usage, .. } = cache.group_stats(&group);
@@ -178,18 +179,18 @@ pub struct Builder {
 pub struct Stats {
     /// The size in bytes, as set.
     pub size: usize,
-    /// Bytes that it takes when all of its frames are used: never more than the size.
+    /// Bytes that the cache takes when all of its frames are in use: never more than the size.
     pub memory: usize,
     /// Frames for pages.
     pub frames: usize,
-    /// Frames with pages.
+    /// Frames that hold pages.
     pub used: usize,
-    /// Of all groups together, those that are gone among them.
+    /// All groups together, including those that are gone.
     pub total: GroupStats,
 }
 
 impl PageCache {
-    /// A cache that takes at most so many bytes.
+    /// Builds a cache that takes at most this many bytes.
     pub fn builder(bytes: usize) -> Builder {
         let background = Box::new(OwnThreads::default());
         Builder {
@@ -206,8 +207,8 @@ impl PageCache {
         &self.0.0
     }
 
-    /// A group of files, without limits unless they are set. Each has a name of its own, or is not among the
-    /// attributes: the first of that name is.
+    /// Builds a group of files, without limits unless they are set. Give each group its own name:
+    /// of several groups with the same name, only the first one appears among the attributes.
     pub fn group(&self, name: impl Into<String>) -> GroupBuilder<'_> {
         GroupBuilder {
             cache: self,
@@ -217,40 +218,40 @@ impl PageCache {
         }
     }
 
-    /// Removes a group, and gives back what the cache took for it. Its name and limits are gone from the
-    /// attributes; what it did still counts in [`stats`](Self::stats). A group that is not there, since it
-    /// was removed, is no error.
+    /// Removes a group, and gives back the memory that the cache took for it. Its name and limits
+    /// disappear from the attributes; what it did still counts in [`stats`](Self::stats). It is no
+    /// error if the group was already removed.
     ///
-    /// A group goes with its pages, so all of its files have to be closed: pages of an open file are of
-    /// no use to others. One that is to go with its last file is made
-    /// [`until_closed`](GroupBuilder::until_closed).
+    /// All files of the group must be closed first, because a group goes together with its pages,
+    /// and pages of an open file are of no use to other groups. To have a group removed together
+    /// with its last file, make it [`until_closed`](GroupBuilder::until_closed).
     pub fn remove_group(&self, group: &Group) -> Result<(), GroupInUse> {
         self.core().remove_group(group)
     }
 
-    /// What a group of this cache has and did.
+    /// What a group of this cache has, and its statistics.
     pub fn group_stats(&self, group: &Group) -> GroupStats {
         group.0.stats(self.core().hits(&group.0))
     }
 
-    /// Gives the cache another size while it is used. Pages that are worth least leave; what is
-    /// remembered of those that left before is forgotten.
+    /// Changes the size of the cache while it is in use. The pages that are worth least leave. What
+    /// was remembered about pages that had left before is forgotten.
     ///
-    /// Dirty pages that have to leave are written back by [background jobs](Background), and waited for; what
-    /// is being read or written meanwhile stays, and is no obstacle. Where too many pages cannot leave and
-    /// none does for five seconds, as with a disk that hangs, the cache keeps the size that it had. Requests
-    /// go on all the while.
+    /// Dirty pages that have to leave are written back by [background jobs](Background), and this
+    /// waits for them. Pages that are being read or written meanwhile stay, and are no obstacle. If
+    /// too many pages cannot leave and none of them does for five seconds, as with a disk that
+    /// hangs, the cache keeps its old size. Requests go on all the while.
     pub fn set_size(&self, bytes: usize) -> Result<(), ResizeError> {
         self.core().set_size(bytes)
     }
 
-    /// Sets the shares of the cache, in hundredths, that each group may have dirty: up to the target
-    /// nothing is written ahead of need, and from the trigger on writers write back as much as they
-    /// write.
+    /// Sets the shares of the cache, in hundredths, that each group may have dirty. Up to the
+    /// target, nothing is written ahead of need. From the trigger on, writers write back as much as
+    /// they write.
     ///
     /// # Panics
     ///
-    /// If the target is above the trigger, or that above 100.
+    /// If the target is above the trigger, or the trigger is above 100.
     pub fn set_dirty(&self, target: u8, trigger: u8) {
         assert!(target <= trigger, "a target of {target} % is above the trigger of {trigger} %");
         assert!(trigger <= 100, "a trigger of {trigger} % is above 100");
@@ -258,20 +259,23 @@ impl PageCache {
         self.core().set_dirty_shares(|_| Some(both)).expect("whatever they were");
     }
 
-    /// Lets the policy learn which pages to keep (as it does unless told otherwise), or evicts what was
-    /// used longest ago, give or take a hundredth of what there is: a switch to rule it out as a cause, with nothing moved or lost.
+    /// Switches between the policy that learns which pages to keep (the default), and evicting what
+    /// was used longest ago, within about a hundredth of all pages. Use it to rule out the policy
+    /// as a cause: nothing is moved or lost.
     pub fn set_learning(&self, learning: bool) {
         self.core().habits.set_learning(learning);
     }
 
-    /// Protects the working set: pages that were used within so many milliseconds are not evicted,
-    /// whoever needs a frame, while others are there. 0, as at first: none is protected.
+    /// Protects the working set: pages that were used within this many milliseconds are not
+    /// evicted, whoever needs a frame, while others are there. 0, the initial value, protects
+    /// nothing.
     ///
-    /// Where all that there is was used that short a time ago, nothing is evicted: what is not in the
-    /// cache is read and written past it, and counted in [`GroupStats::bypasses`]. Shrinking the cache,
-    /// closing files and discarding go on. What was used before this was set is not protected. A page is
-    /// kept for as long as said, and may be kept twice as long or until an epoch (a 128th of a cacheful of
-    /// requests) has ended; but no longer than 96 cachefuls of requests.
+    /// If all pages in the cache were used that recently, nothing is evicted: pages that are not in
+    /// the cache are read and written past it, and counted in [`GroupStats::bypasses`]. Shrinking
+    /// the cache, closing files and discarding still work. What was used before this call is not
+    /// protected. A page is kept for at least the given time. It may be kept twice as long, or
+    /// until an epoch (a 128th of a cacheful of requests) has ended, but no longer than 96
+    /// cachefuls of requests.
     ///
     /// ```
     /// # use homing_cache::pages::PageCache;
@@ -301,20 +305,21 @@ impl PageCache {
         habits.min_ttl.set(ms, habits.epoch());
     }
 
-    /// Whether pages are read ahead, in the background, for whoever reads a file in order: they are,
+    /// Switches reading ahead, in the background, for readers that read a file in order. It is on
     /// unless this is called. [`CachedFile::prefetch`] does not depend on it.
     pub fn set_readahead(&self, on: bool) {
         self.core().reads_ahead.store(on, Relaxed);
     }
 
-    /// Sets how many bytes are read ahead at a time at most, for each of up to eight readers of a file:
-    /// 1 MiB at first. A group's readers get at most a 64th of what the group may have, and none at all where
-    /// that is less than four pages. What others have within `min` and `low` is not taken for it.
+    /// Sets the maximum number of bytes to read ahead at a time, for each of up to eight readers of
+    /// a file; initially 1 MiB. A reader gets at most a 64th of what its group may have, and
+    /// nothing at all if that is less than four pages. Reading ahead does not take what other
+    /// groups have within `min` and `low`.
     pub fn set_readahead_max(&self, bytes: usize) {
         self.core().ahead_max.store(bytes, Relaxed);
     }
 
-    /// What the cache has and did.
+    /// What the cache has, and its statistics.
     pub fn stats(&self) -> Stats {
         let core = self.core();
         let mut stats = Stats { size: core.size(), ..Stats::default() };
@@ -336,40 +341,44 @@ impl PageCache {
 }
 
 impl Builder {
-    /// Bytes of a page: 4096 unless set; a power of two from 512 to 65536.
+    /// Bytes of a page: a power of two from 512 to 65536. The default is 4096.
     pub fn page_size(mut self, bytes: usize) -> Self {
         self.page_size = bytes;
         self
     }
 
-    /// Parts with a lock of their own: if not set, as many as the machine has use for.
+    /// The number of parts of the cache, each with its own lock. The default is as many as the
+    /// machine can use.
     pub fn shards(mut self, shards: usize) -> Self {
         self.shards = Some(shards.max(1));
         self
     }
 
-    /// Who runs what is done in the background: threads of the cache's own, unless set, as many as there are jobs, up
-    /// to 64: each may wait for a disk. They take over the CPUs of
-    /// whoever needs them first: where that is an item of a runtime, its one CPU, so have the runtime run it.
+    /// Sets who runs the background work. By default the cache uses its own threads, one for each
+    /// job and at most 64, because each job may wait for a disk. These threads inherit the CPUs of
+    /// the thread that needs them first. If that thread runs an item of a runtime, this is a single
+    /// CPU, so in that case have the runtime run the background work.
     pub fn background(mut self, background: impl Background + 'static) -> Self {
         self.background = Box::new(background);
         self
     }
 
-    /// The largest size that may be [set](PageCache::set_size) later; none unless set. Its first size may be
-    /// set in any case.
+    /// The largest size that can be [set](PageCache::set_size) later; no limit by default. The
+    /// initial size can always be set again.
     pub fn size_max(mut self, bytes: usize) -> Self {
         self.size_max = bytes;
         self
     }
 
-    /// See [`PageCache::set_dirty`]: 5 and 20 unless set, and [`build`](Self::build) panics where that would.
+    /// See [`PageCache::set_dirty`]. The defaults are 5 and 20. [`build`](Self::build) panics where
+    /// `set_dirty` would.
     pub fn dirty(mut self, target: u8, trigger: u8) -> Self {
         self.dirty = (target, trigger);
         self
     }
 
-    /// Makes the cache. Memory is taken as it is used; what the system would never give is refused.
+    /// Makes the cache. Memory is taken as it is used. A size that the system would never provide
+    /// is refused.
     pub fn build(self) -> Result<PageCache, BuildError> {
         let Self { bytes, page_size, shards, background, dirty, size_max } = self;
         let shards = shards.unwrap_or_else(|| Sizing::shards_for(bytes, page_size));

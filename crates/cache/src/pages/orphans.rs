@@ -179,8 +179,9 @@ impl Core {
 }
 
 impl PageCache {
-    /// Gives up what files of a group that were dropped could not write: it is lost, and the files are
-    /// closed. How many there were. Else it is tried again and again until it can be written.
+    /// Gives up what dropped files of a group could not write. That data is lost, and the files are
+    /// closed. Returns how many files there were. Without this call, the cache tries again and
+    /// again until the data can be written.
     ///
     /// ```
     /// use homing_cache::pages::PageCache;

@@ -1,5 +1,5 @@
-//! Reads pages before they are asked for, in the background. What finds no frame is not read, and an
-//! error is left to whoever asks for the page.
+//! Reads pages before they are asked for, in the background. A page that finds no frame is not
+//! read. An error is left to the caller that asks for the page.
 
 use std::collections::VecDeque;
 use std::ops::Range;

@@ -1,7 +1,8 @@
-//! Discards and zeroes: what the cache holds of a range goes, and nothing comes meanwhile.
+//! Discards and zeroes: what the cache holds of a range goes, and nothing comes into it meanwhile.
 //!
-//! Pages that are there are marked as being written, so that they are neither evicted nor written
-//! back while the backing is at it, and dropped when it is done. If it fails they stay, and are dirty: the backing may have changed its own.
+//! Pages that are in the cache are marked as being written, so that they are neither evicted nor
+//! written back while the backing works on the range. They are dropped when it is done. If the
+//! backing fails, they stay and are dirty, because the backing may have changed its own copy.
 
 use std::io;
 use std::ops::Range;

@@ -1,4 +1,5 @@
-//! Reads: what is there is copied under the read lock of its shard, the rest is read first.
+//! Reads: pages in the cache are copied under the read lock of their shard; missing ones are read
+//! first.
 
 use std::ops::Range;
 

@@ -1,8 +1,9 @@
-//! Which pages were read past the cache lately without a trace: a bit for each, as far as bits go.
+//! Which pages were recently read past the cache without a trace: one bit for each, as far as there
+//! are bits.
 //!
-//! A word has the pages of a chunk. Chunks share words, so a page may be taken for another one: then more is
-//! done for it than had to be. Words are cleared one after the other as pages pass, so that all are
-//! once for half as many pages as there are frames.
+//! A word holds the pages of a chunk. Chunks share words, so a page may be taken for another one;
+//! then more is done for it than necessary. Words are cleared one after the other as pages pass, so
+//! that all of them are cleared once for every half as many pages as there are frames.
 
 use std::ops::Range;
 

@@ -2,11 +2,12 @@
 //! the background falls behind.
 //!
 //! A shard below its low watermark of free frames is brought up to the high one. A group with more
-//! dirty pages than its target has them written back, until it is there; between target and trigger
-//! its writers write back a share of what they write, which grows to twice as much. Nobody sleeps. Where
-//! nothing can be written back, as on a full disk, what is written above the trigger goes past the cache: the
-//! writer gets the error, and the group no more of the memory. What a group has beyond a `max` that was lowered goes
-//! by its job, which is asked for then and when somebody has flushed some of it.
+//! dirty pages than its target has them written back until it is at the target. Between target and
+//! trigger its writers write back a share of what they write, which grows to twice as much. Nobody
+//! sleeps. If nothing can be written back, as on a full disk, writes above the trigger go past the
+//! cache: the writer gets the error, and the group gets no more of the memory. When a group's `max`
+//! is lowered, its excess is evicted by its own job, which is asked for at that time and whenever a
+//! flush has written some of it.
 
 use std::ops::Range;
 use std::sync::Arc;

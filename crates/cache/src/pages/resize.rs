@@ -1,7 +1,8 @@
-//! Another size while requests go on: shard by shard, under its lock, with as few pages moved as can
-//! be. Frames that are needed elsewhere are emptied first: of these, the pages that are worth least
-//! leave, and others move down, whatever is done with them meanwhile. What is dirty the jobs of groups
-//! write: nobody waits here for a disk longer than for [`PATIENCE`].
+//! Changes the size while requests go on: shard by shard, under the shard's lock, with as few pages
+//! moved as possible. Frames that are needed elsewhere are emptied first: of their pages, those
+//! that are worth least leave and the others move down, whatever is done with them meanwhile. Dirty
+//! pages are written by the jobs of their groups: nobody waits here for a disk longer than
+//! [`PATIENCE`].
 
 use std::io;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! A shard: a lock, what it guards, and those who wait until a page's state has changed.
+//! A shard: a lock, what it guards, and the threads that wait until a page's state has changed.
 
 use std::sync::{PoisonError, TryLockResult};
 use std::thread;

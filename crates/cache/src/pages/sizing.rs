@@ -1,4 +1,5 @@
-//! How many frames a cache of so many bytes has: all that it takes is counted.
+//! How many frames a cache of a given number of bytes has: everything that the cache takes is
+//! counted.
 
 use homing_mglru::density::Learner;
 

@@ -1,9 +1,10 @@
-//! Reads past the cache without a trace: of pages that are new, where most of what is missed is declined
+//! Reads past the cache without a trace. This is for new pages, when most missed pages are declined
 //! and reading takes hardly longer than remembering that.
 //!
-//! Looked at more closely are pages that come again soon, pages of which something is remembered, and one in
-//! [`LOOK`] in turn, so that something is remembered of it: when habits change that is noticed within some cachefuls.
-//! Nothing is marked, so that a read may meet a write of the same page: only backings that allow it are read so.
+//! Three kinds of pages are looked at more closely: pages that come again soon, pages of which
+//! something is remembered, and one page in [`LOOK`], in turn, so that something is remembered of
+//! it. A change of habits is thus noticed within a few cachefuls. Nothing is marked, so a read may
+//! meet a write of the same page: only backings that allow this are read this way.
 
 use std::ops::Range;
 

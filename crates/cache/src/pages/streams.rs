@@ -1,14 +1,14 @@
-//! Who reads a file in order, and what to read ahead for that. Decides only.
+//! Decides who reads a file in order, and what to read ahead for that reader. It does nothing else.
 //!
-//! A read that begins where a missed one ended makes a stream, as does one at the beginning of the
-//! file. Several are told apart in a file, as clients of a volume share it. For each a window of pages is read
-//! ahead; as its reader comes to the window's first page, the next window is asked for, so reader and
-//! disk work at the same time. Windows grow from two or four times the first read by factors of four and two,
-//! as the kernel's do, and shrink where there is no room for them or where pages were gone before they were
-//! asked for.
+//! A read that begins where a missed read ended makes a stream, and so does a read at the beginning
+//! of the file. Several streams of a file are told apart, because clients of a volume share it. For
+//! each of them a window of pages is read ahead. When its reader comes to the window's first page,
+//! the next window is asked for, so that reader and disk work at the same time. Windows start at
+//! two or four times the first read and grow by factors of four and two, as the kernel's do. They
+//! shrink if there is no room for them or if pages were gone before they were asked for.
 //!
-//! A hit costs a look at one line of memory, which changes as often as windows do; only a miss, or a
-//! hit that begins a window, takes a lock, and leaves it where it is taken.
+//! A hit costs a look at one line of memory, which changes as often as windows do. Only a miss, or
+//! a hit that begins a window, takes a lock, and it goes on without it if the lock is taken.
 //!
 //! W. Fengguang, H. Xi, C. Xu, "On the design of a new Linux readahead framework", Operating Systems Review
 //! 42(5), 2008 (windows, and the mark in them); `dmu_zfetch.c` of ZFS (streams of a file).

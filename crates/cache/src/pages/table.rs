@@ -1,5 +1,5 @@
-//! The pages of a shard: all that its lock guards. One state of one page is changed at a time; what
-//! comes of it, and when, is up to the callers. `README.md` has the states.
+//! The pages of a shard: everything that its lock guards. Each call changes one state of one page;
+//! what follows from that, and when, is up to the callers. `README.md` has the states.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Writes: into frames, under the write lock of their shard. What is written in part is read first.
+//! Writes: into frames, under the write lock of their shard. A page that is written only in part is
+//! read first.
 
 use std::ops::Range;
 

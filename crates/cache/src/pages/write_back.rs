@@ -1,7 +1,8 @@
-//! Writes dirty pages back, in runs in the order of their keys, and tells those that wait for it.
+//! Writes dirty pages back, in runs in the order of their keys, and tells the threads that wait for
+//! it.
 //!
 //! A run is copied under the lock of its shard and written without it. Meanwhile its pages are
-//! `WRITING`: they stay, may be read and written to, and nobody else writes them back. A page that
+//! `WRITING`: they stay, can be read and written to, and nobody else writes them back. A page that
 //! could not be written is dirty again.
 
 use std::ops::Range;
