@@ -44,8 +44,9 @@ pub struct DurableAttributes {
 }
 
 impl Durable {
-    /// The attribute tree. To offer it to `homing ls`, `get` and `set` give it to a
-    /// [`homing_control::ControlSocket`], with others by way of [`homing_control::Trees`].
+    /// The attribute tree. To make it available to `homing ls`, `get` and `set`, give it to a
+    /// [`homing_control::ControlSocket`], together with other trees by means of
+    /// [`homing_control::Trees`].
     pub fn attributes(&self) -> DurableAttributes {
         DurableAttributes { durable: self.clone() }
     }

@@ -1,5 +1,5 @@
-//! Who syncs single files: threads of the runtime, or the kernel's, by `io_uring`. Commits of
-//! filesystems and the callers' own syncs are plain system calls either way.
+//! Who syncs single files: threads of the runtime, or the kernel's threads, through `io_uring`.
+//! Commits of filesystems and syncs on the callers' own threads are plain system calls either way.
 
 use std::io;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub(crate) use crate::ring::Ring;
 /// use homing_durable::Backend;
 ///
 /// durable.set_backend(Backend::Threads)?;
-/// // Where the kernel has none, or this program may have none, nothing changes.
+/// // If the kernel has no io_uring, or this program may not use it, nothing changes.
 /// let chosen = durable.set_backend(Backend::IoUring).map_or(Backend::Threads, |()| Backend::IoUring);
 /// assert_eq!(durable.backend(), chosen);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -26,15 +26,16 @@ pub enum Backend {
     /// The workqueue `durable`.
     #[default]
     Threads,
-    /// The kernel's own threads, as many as the depth is. Linux, where it is not forbidden.
+    /// The kernel's own threads, as many as the depth. Linux only, and only where it is not
+    /// forbidden.
     IoUring,
 }
 
 impl Backend {
-    /// All of them.
+    /// All backends.
     pub const ALL: [Self; 2] = [Self::Threads, Self::IoUring];
 
-    /// As the attribute `durable/backend` has it.
+    /// The name in the attribute `durable/backend`.
     ///
     /// ```
     /// assert_eq!(homing_durable::Backend::IoUring.name(), "io_uring");

@@ -1,4 +1,4 @@
-//! Many syncs that begin together, so that they are seen to be many.
+//! Many syncs that begin together, so that the engine sees that there are many.
 
 use std::fs::File;
 use std::io;
@@ -19,9 +19,9 @@ pub(crate) const BULK: usize = 8;
 /// as the flush that this costs on a slow disk.
 pub(crate) const BEGINS_EARLY: usize = 4000;
 
-/// Syncs of several kinds that begin together: one commit of the filesystem may do for all of them.
-/// They begin when it is dropped, too; then nobody hears what becomes of them but those who sync
-/// the files next.
+/// Syncs of several kinds that begin together, so that one commit of the filesystem may do for all
+/// of them. Dropping a batch begins its syncs, too. Only later syncs of the files then learn of a
+/// failure.
 ///
 /// ```
 /// # use std::fs::File;
@@ -100,12 +100,13 @@ impl Batch {
     /// As [`Durable::sync_parent`].
     ///
     /// # Errors
-    /// As there; the batch is as it was.
+    /// As [`Durable::sync_parent`]; the batch is unchanged then.
     pub fn sync_parent(&mut self, path: impl AsRef<Path>) -> io::Result<&mut Self> {
         Ok(self.ask(&parent(path.as_ref())?, Kind::All, true))
     }
 
-    /// Begins them all; what becomes of each, in the order in which they were added.
+    /// Begins all of them. The result has the verdict of each, in the order in which they were
+    /// added.
     pub fn begin(mut self) -> SyncedMany {
         if self.all.len() < BULK
             && let Some(first) = self.first

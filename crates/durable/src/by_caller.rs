@@ -1,5 +1,5 @@
-//! Syncs on the thread of who asks: of a file that nobody else syncs, of one that cannot be kept, and through
-//! descriptions that are the asker's own.
+//! Syncs on the thread of the caller: of a file that nobody else syncs, of a file that cannot be
+//! kept for later, and through descriptions that belong to the caller.
 
 use std::fs::File;
 use std::sync::Arc;

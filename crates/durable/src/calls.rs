@@ -1,7 +1,9 @@
-//! Calling those who gave a function to be told by. It may sync again, and have its verdict at once, within the call;
-//! and that one again. So those that are too deep in each other are left to a worker: the stack ends.
+//! Calls the functions that callers gave to be told a verdict. Such a function may sync again, and
+//! get its verdict at once, within the call, and so may the next one. To keep the stack bounded,
+//! calls that are nested too deeply are left to a worker.
 //!
-//! Not one after the other on this thread: a call may wait for the next one.
+//! They are not queued to run one after the other on this thread, because a call may wait for the
+//! next one.
 
 use std::cell::Cell;
 

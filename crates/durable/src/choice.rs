@@ -1,6 +1,7 @@
-//! Which of a few ways to go, where only trying shows what pays. Pure.
+//! Chooses between a few ways if only trying shows which is best. Pure.
 //!
-//! One way goes on; now and then another is tried, each in its turn, and stays if it is better.
+//! One way is in use. Now and then another is tried, each in its turn, and it stays if it is
+//! better.
 
 /// Another way is tried after so many figures, and after twice as many each time it was
 /// not better, four times where it was far from that, up to the last: a way that is half as fast

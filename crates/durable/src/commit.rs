@@ -1,4 +1,4 @@
-//! The work itself: syncing a file, or a filesystem with a verdict for each file.
+//! The work itself: syncs a file, or a filesystem with a verdict for each file.
 
 use std::fs::File;
 use std::time::SystemTime;

@@ -1,4 +1,4 @@
-//! What a commit of a filesystem is worth, and how that is known.
+//! What a commit of a filesystem guarantees, and how the engine knows it.
 //!
 //! | filesystem | what `syncfs` does there |
 //! | --- | --- |
@@ -7,32 +7,33 @@
 //! | ext2, by a driver of its own | flushes nothing |
 //! | others | not known: a FUSE server, for one, is not even told |
 //!
-//! ext2, 3 and 4 have one number. `/proc/fs/jbd2` names what has a journal of its own: its device
-//! and the journal's inode, 8 as `mkfs` makes it. Whatever cannot be found out is taken to be so.
+//! ext2, 3 and 4 share one filesystem number. `/proc/fs/jbd2` names filesystems that have their own
+//! journal, by their device and the journal's inode, which is 8 as `mkfs` makes it. If something
+//! cannot be found out, the worse case is assumed.
 
 use std::fs::File;
 
-/// What [`System::sync_filesystem`](crate::System::sync_filesystem) is worth for one filesystem.
+/// What [`System::sync_filesystem`](crate::System::sync_filesystem) guarantees for a filesystem.
 ///
 /// ```
 /// use homing_durable::{Commits, Linux, System};
 ///
-/// // Of a filesystem of which nothing is known each file is synced by itself.
+/// // Files of a filesystem about which nothing is known are synced one by one.
 /// assert_eq!(Linux.commits(&std::fs::File::open("/proc/self/stat")?), Commits::Unknown);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Commits {
-    /// Nothing is known of it: each file is to be synced by itself.
+    /// Nothing is known about it: each file must be synced by itself.
     Unknown,
-    /// All of its files are durable once its device has been flushed as well. What fails of it by
-    /// itself, a sync of any file tells afterwards, too.
+    /// All files of the filesystem are durable once its device has been flushed as well. If the
+    /// commit itself fails, a later sync of any file reports that, too.
     ThenFlush,
-    /// The same, but it may flush the device by itself: where it fails and no file says why, that may
-    /// have been it.
+    /// As [`Commits::ThenFlush`], but the commit may flush the device by itself. If it fails and no
+    /// file says why, that flush may be what failed.
     MayFlush,
-    /// All of its files are durable: it flushes the device itself, after everything else, and fails
-    /// where a sync of one file would.
+    /// All files of the filesystem are durable: the commit flushes the device itself, after
+    /// everything else, and fails where a sync of a single file would.
     Flushed,
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// Each figure is exact; together they need not be of one instant.
+/// What has been done so far. Each number is exact; together they may not be from the same instant.
 ///
 /// ```
 /// # let runtime = homing_runtime::Runtime::new()?;
@@ -23,33 +23,34 @@ use crate::sync::{AtomicU64, Ordering};
 pub struct Counters {
     /// Syncs asked for.
     pub asked: u64,
-    /// Of those, answered by a sync that somebody else had asked for too.
+    /// Of these, syncs answered by a sync that other callers had asked for too.
     pub shared: u64,
     /// Files synced one by one.
     pub files: u64,
-    /// Files whose write-back was begun before it was their turn to be synced.
+    /// Files whose write-back was begun before their turn to be synced came.
     pub early: u64,
     /// Commits of a filesystem.
     pub commits: u64,
-    /// Files made durable by those.
+    /// Files made durable by these commits.
     pub committed: u64,
-    /// Syncs that failed, those counted in that found an earlier failure.
+    /// Syncs that failed, including those that found an earlier failure.
     pub failed: u64,
-    /// How long syncs took, in nanoseconds: from the first that asked for one until its verdict.
+    /// How long syncs took, in nanoseconds: from when the sync was first asked for until its
+    /// verdict.
     pub latency_ns: Histogram,
-    /// How many askers each sync or commit answered.
+    /// How many callers each sync or commit answered.
     pub batches: Histogram,
 }
 
 impl Counters {
-    /// Flushes of the device that were not needed: one for each sync asked for that was answered
-    /// by a sync or a commit which answered others, too.
+    /// Flushes of the device that were saved: one for each requested sync that was answered by a
+    /// sync or a commit which also answered others.
     pub fn flushes_saved(&self) -> u64 {
         self.shared + self.committed.saturating_sub(self.commits)
     }
 }
 
-/// How many figures there were of each size; the buckets double.
+/// How many values there were of each size, in buckets that double in size.
 ///
 /// ```
 /// # let runtime = homing_runtime::Runtime::new()?;
@@ -76,13 +77,13 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// How many figures there were.
+    /// The number of values.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// What the share `quantile` (0 to 1) of them did not reach: a power of two; `None` where there
-    /// were none.
+    /// A power of two below which the share `quantile` (0 to 1) of all values lies; `None` if there
+    /// are no values.
     pub fn quantile(&self, quantile: f64) -> Option<u64> {
         let wanted = (self.count() as f64 * quantile.clamp(0.0, 1.0)).max(1.0);
         let mut seen = 0;
@@ -93,7 +94,8 @@ impl Histogram {
         Some(1 << bucket)
     }
 
-    /// The buckets that are not empty: what their figures are below, and how many there are.
+    /// The buckets that are not empty: the upper bound of each (exclusive), and the number of its
+    /// values.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let all = self.counts.iter().enumerate();
         all.filter(|(_, count)| **count > 0).map(|(bucket, count)| (1 << bucket, *count))

@@ -1,14 +1,15 @@
-//! How a file is handed over to the engine, which keeps its description until the sync has ended.
+//! How a caller hands a file to the engine, which keeps its description until the sync has ended.
 
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
-/// An open file description that the engine can keep: a [`File`], whose descriptor is duplicated
-/// meanwhile, or an [`Arc`] of one, which is cloned: where thousands wait at a time that saves as
-/// many descriptors. A process that has POSIX locks of the file (`fcntl`) gives an [`Arc`]: as the
-/// duplicate is closed the system would give those up. The [`Arc`]'s descriptor itself is synced, so its number
-/// must stay this file's meanwhile.
+/// An open file description that the engine can keep. This is a [`File`], whose descriptor the
+/// engine duplicates meanwhile, or an [`Arc`] of one, which it clones; with thousands of waiting
+/// syncs that saves as many descriptors. A process that holds POSIX locks of the file (`fcntl`)
+/// must pass an [`Arc`], because the system releases those locks when the duplicate is closed. The
+/// descriptor in the [`Arc`] is the one that is synced, so its number must stay this file's
+/// meanwhile.
 ///
 /// ```
 /// # let runtime = homing_runtime::Runtime::new()?;
@@ -24,10 +25,10 @@ pub trait Description {
     /// The file.
     fn file(&self) -> &File;
 
-    /// A reference that lives on.
+    /// A reference that stays valid.
     ///
     /// # Errors
-    /// Where the descriptor cannot be duplicated.
+    /// If the descriptor cannot be duplicated.
     fn keep(&self) -> io::Result<Arc<File>>;
 }
 

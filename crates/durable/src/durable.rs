@@ -1,4 +1,4 @@
-//! What programs hold: the syncs that can be asked for, and what can be set.
+//! What programs use: the syncs that can be asked for, and the settings.
 
 use std::fmt;
 use std::fs::File;
@@ -24,7 +24,7 @@ use crate::strategy::Strategy;
 use crate::synced::{Synced, SyncedMany};
 use crate::system::{Linux, System};
 
-/// What of a file is to be durable.
+/// Which part of a file is to be durable.
 ///
 /// ```
 /// # let runtime = homing_runtime::Runtime::new()?;
@@ -38,28 +38,29 @@ use crate::system::{Linux, System};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// The data, and of the metadata what reading it needs: `fdatasync`.
+    /// The data, and the metadata that is needed to read it: `fdatasync`.
     Data,
-    /// All: `fsync`.
+    /// Data and metadata: `fsync`.
     All,
 }
 
-/// Makes files durable without blocking who asks. Cheap to clone; clones are the same engine. (Where the
-/// process can have no more descriptors a file cannot be kept for later: then whoever asks syncs it himself.)
+/// Makes files durable without blocking the caller. Cheap to clone; clones are the same engine. (If
+/// the process has no more descriptors, the engine cannot keep a file for later. Then the caller
+/// syncs it on its own thread.)
 ///
-/// The syncs run on a workqueue of the runtime, `durable`. A file may be asked for through any of
-/// its descriptions; of each the error that the kernel has for it is heard, and kept for the file.
-/// Have one engine in a program, best that of its runtime: what one has heard another one is not told
-/// again by the kernel.
+/// The syncs run on `durable`, a workqueue of the runtime. A file may be synced through any of its
+/// descriptions. The engine hears the error that the kernel has for each description, and keeps it
+/// for the file. Use one engine in a program, preferably that of its runtime: the kernel does not
+/// report again to one engine what it has reported to another.
 #[derive(Clone)]
 pub struct Durable {
     pub(crate) engine: Arc<Engine>,
 }
 
 impl Durable {
-    /// The runtime's own engine, the same one for all who ask; made at the first call. Where a rescuer's
-    /// thread cannot be had for it then, it does without, and where there can be no further workqueue its
-    /// syncs are items of `events`.
+    /// The runtime's own engine: the same for all callers, made at the first call. If the thread of
+    /// its rescuer cannot be created then, the engine does without. If the runtime can have no
+    /// further workqueue, the engine's syncs are items of `events`.
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;
@@ -80,15 +81,15 @@ impl Durable {
         Self::clone(&own)
     }
 
-    /// Another engine on this runtime, for who wants to set it as nobody else does.
+    /// Makes another engine on this runtime, for a program that needs different settings.
     ///
     /// # Errors
-    /// As for a workqueue that is built.
+    /// As for building a workqueue.
     pub fn new(runtime: &Runtime) -> Result<Self, WorkqueueError> {
         Self::with_system(runtime, Linux)
     }
 
-    /// With other system calls: for tests of faults.
+    /// With other system calls, for tests of faults.
     #[doc(hidden)]
     pub fn with_system(runtime: &Runtime, system: impl System) -> Result<Self, WorkqueueError> {
         Ok(Self { engine: Engine::new(Engine::workqueue(runtime)?, system) })
@@ -100,13 +101,13 @@ impl Durable {
         self.begin(file, Kind::All)
     }
 
-    /// Begins to make a file's data durable, and of its metadata what reading it needs.
+    /// Begins to make a file's data durable, and the metadata that is needed to read it.
     pub fn fdatasync(&self, file: &impl Description) -> Synced {
         self.begin(file, Kind::Data)
     }
 
-    /// Begins to make the names in a directory durable: of files that were made, renamed or
-    /// removed there.
+    /// Begins to make the names in a directory durable: those of files that were created, renamed
+    /// or removed there.
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;
@@ -122,19 +123,20 @@ impl Durable {
         self.begin(directory, Kind::All)
     }
 
-    /// [`Durable::fsync_dir`] of the directory in which this name stands.
+    /// [`Durable::fsync_dir`] of the directory that contains this name.
     ///
     /// # Errors
-    /// Where the directory cannot be opened, or the path has none.
+    /// If the directory cannot be opened, or the path has none.
     pub fn sync_parent(&self, path: impl AsRef<Path>) -> io::Result<Synced> {
         let synced = self.ask(&parent(path.as_ref())?, Kind::All, 1, true);
         self.engine.go_on();
         Ok(synced)
     }
 
-    /// Begins to make at least these bytes of a file durable, and what reading them needs. No
-    /// system has a call for a part that could be relied on: `sync_file_range` leaves out where the
-    /// data is, and the device's cache. So all of the file's data is synced, with whoever else asks.
+    /// Begins to make at least these bytes of a file durable, and what is needed to read them. No
+    /// system has a call for a part of a file that could be relied on: `sync_file_range` covers
+    /// neither the metadata that says where the data is, nor the device's cache. So all of the
+    /// file's data is synced, and the sync is shared with other callers.
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;
@@ -157,7 +159,7 @@ impl Durable {
         }
     }
 
-    /// [`Durable::fsync`] of many files; what becomes of each, in their order.
+    /// [`Durable::fsync`] of many files. The result has the verdict of each, in their order.
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;
@@ -180,17 +182,17 @@ impl Durable {
         batch.begin()
     }
 
-    /// Syncs that begin together.
+    /// Makes a batch of syncs that begin together.
     pub fn batch(&self) -> Batch {
         Batch::new(self.clone())
     }
 
-    /// [`Durable::fsync`], and waits. Where nothing else is under way, or only what one sync can be
-    /// beside, the caller's own thread does it: it takes no longer than the system call, and is not
-    /// behind those that wait.
+    /// [`Durable::fsync`], and waits. If nothing else is under way, or only what a single sync may
+    /// run beside, the caller's own thread does the sync: it takes no longer than the system call,
+    /// and does not queue behind the syncs that wait.
     ///
     /// # Errors
-    /// [`DurabilityError`] where the file did not become durable.
+    /// [`DurabilityError`] if the file did not become durable.
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;
@@ -200,26 +202,26 @@ impl Durable {
     /// # let mut file = tempfile::tempfile()?;
     /// file.write_all(b"committed")?;
     /// durable.fsync_and_wait(&file)?;
-    /// durable.fdatasync_and_wait(&file)?; // what reading its data needs, and no more
+    /// durable.fdatasync_and_wait(&file)?; // its data and what is needed to read it, no more
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn fsync_and_wait(&self, file: &impl Description) -> Result<(), DurabilityError> {
         self.wait_for(file, Kind::All)
     }
 
-    /// [`Durable::fdatasync`], and waits, as [`Durable::fsync_and_wait`].
+    /// [`Durable::fdatasync`], and waits, as [`Durable::fsync_and_wait`] does.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Durable::fsync_and_wait`].
     pub fn fdatasync_and_wait(&self, file: &impl Description) -> Result<(), DurabilityError> {
         self.wait_for(file, Kind::Data)
     }
 
-    /// [`Durable::fdatasync`] for those who have no thread to spare for waiting, nor a future: calls
-    /// `done` with what came of it. Where nothing else is under way this thread does the sync, as in
-    /// [`Durable::fdatasync_and_wait`], and then the call; otherwise this returns at once, and the
-    /// worker that did the sync calls. `done` holds up those who are told after it: it should not
-    /// block. It may sync again, in this way too.
+    /// [`Durable::fdatasync`] for callers that have neither a thread to spare for waiting nor a
+    /// future: calls `done` with the verdict. If nothing else is under way, this thread does the
+    /// sync, as in [`Durable::fdatasync_and_wait`], and then the call. Otherwise this returns at
+    /// once, and the worker that did the sync makes the call. `done` delays the callers that are
+    /// told after it, so it should not block. It may sync again, also with this function.
     ///
     /// ```
     /// # use homing_durable::Durable;
@@ -249,15 +251,15 @@ impl Durable {
         }
     }
 
-    /// Says that the data lost by a failure has been written again, or given up. Syncs of the file
-    /// are tried again from then on. What the failure was, if there was one.
+    /// Says that the data lost by a failure has been written again, or given up. From then on the
+    /// file can be synced again. Returns the failure, if there was one.
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;
     /// # let durable = homing_durable::Durable::new(&runtime)?;
     /// # let file = tempfile::tempfile()?;
     /// if let Err(error) = durable.fsync_and_wait(&file) {
-    ///     eprintln!("{error}"); // the data goes to a new file; then:
+    ///     eprintln!("{error}"); // write the data to a new file; then:
     ///     durable.acknowledge_loss(&file);
     /// }
     /// assert!(durable.acknowledge_loss(&file).is_none(), "it has not failed");
@@ -267,9 +269,10 @@ impl Durable {
         self.acknowledge_of(FileId::of(file).ok()?, |_| true)
     }
 
-    /// The same by what a sync has said, or [`Durable::failures`]: for files that nobody has open any
-    /// more. `None` where that is not the file's present failure. Until then a file that has failed is kept open, so its space is not free though it has no
-    /// name, and its filesystem cannot be unmounted.
+    /// As [`Durable::acknowledge_loss`], but takes an error that a sync returned, or one of
+    /// [`Durable::failures`]: for files that nobody has open any more. Returns `None` if that is
+    /// not the file's present failure. Until it is acknowledged, a file that has failed is kept
+    /// open: its space is not freed even if it has no name, and its filesystem cannot be unmounted.
     ///
     /// ```
     /// # use homing_durable::Durable;
@@ -295,12 +298,12 @@ impl Durable {
         failed.map(|(error, _)| error)
     }
 
-    /// The failures that nobody has acknowledged, of one file each.
+    /// The failures that nobody has acknowledged, at most one for each file.
     pub fn failures(&self) -> Vec<DurabilityError> {
         self.engine.files().failures()
     }
 
-    /// How files are made durable; live.
+    /// Sets how files are made durable. Takes effect at once.
     pub fn set_strategy(&self, strategy: Strategy) {
         self.engine.settings.set_strategy(strategy);
     }
@@ -310,7 +313,8 @@ impl Durable {
         self.engine.settings.strategy()
     }
 
-    /// Whether the write-back of files that wait to be synced is begun early; live.
+    /// Sets whether the write-back of files that wait to be synced is begun early. Takes effect at
+    /// once.
     pub fn set_write_back(&self, write_back: WriteBack) {
         self.engine.settings.set_write_back(write_back);
     }
@@ -320,18 +324,19 @@ impl Durable {
         self.engine.settings.write_back()
     }
 
-    /// How those are served who make one file durable at the same time; live.
+    /// Sets how callers that make the same file durable at the same time are served. Takes effect
+    /// at once.
     pub fn set_sharing(&self, sharing: Sharing) {
         self.engine.settings.set_sharing(sharing);
     }
 
-    /// How they are served.
+    /// How such callers are served.
     pub fn sharing(&self) -> Sharing {
         self.engine.settings.sharing()
     }
 
-    /// How many syncs may be under way at a time on threads of the runtime, and as many again on those
-    /// of callers who wait; at least 1; live. Default: 64.
+    /// Sets how many syncs may be under way at the same time on threads of the runtime, and as many
+    /// again on those of callers that wait. At least 1. Takes effect at once. The default is 64.
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;
@@ -349,10 +354,10 @@ impl Durable {
         self.engine.settings.depth()
     }
 
-    /// Who syncs single files; live. What is under way is not affected.
+    /// Sets who syncs single files. Takes effect at once, except for syncs under way.
     ///
     /// # Errors
-    /// Where there is no `io_uring`, or this program may have none: nothing has changed.
+    /// If there is no `io_uring`, or this program may not use it: nothing has changed then.
     pub fn set_backend(&self, backend: Backend) -> io::Result<()> {
         if backend == Backend::IoUring && !self.engine.system.is_real() {
             return Err(io::ErrorKind::Unsupported.into());

@@ -1,19 +1,20 @@
-//! Whether the write-back of many files is begun, of all of them, before the first is synced. Pure.
+//! Decides whether the write-back of many files is begun for all of them before the first is
+//! synced. Pure.
 //!
 //! A sync of a file begins its write-back, waits for it, and then for the journal and the device.
-//! Where more files wait than are synced side by side, the disk has nothing to do for the others
-//! meanwhile, and the journal hears of them only one after the other. Where the write-back of all is
+//! If more files wait than are synced side by side, the disk has nothing to do for the others
+//! meanwhile, and the journal hears of them only one after the other. If the write-back of all is
 //! begun first, most are on the disk when their turn comes, and the journal writes them together.
-//! Beginning takes a system call for each, during which nobody waits for the disk; so it is timed:
-//! those that wait at a time are a wave, and what counts is how many files a wave makes durable in a
-//! second.
+//! But beginning takes a system call for each file, during which nobody waits for the disk. So both
+//! ways are timed: the files that wait at the same time are a wave, and what counts is how many
+//! files a wave makes durable in a second.
 
 use std::time::Instant;
 
 use crate::choice::Choice;
 
-/// Whether write-back is begun early: for files that are synced by themselves, and for those of a
-/// commit that serves callers with a file each.
+/// Whether write-back is begun early. This applies to files that are synced by themselves, and to
+/// those of a commit that serves callers with one file each.
 ///
 /// ```
 /// # let runtime = homing_runtime::Runtime::new()?;
@@ -26,20 +27,20 @@ use crate::choice::Choice;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WriteBack {
-    /// Where it has been faster.
+    /// Early where it has been faster.
     #[default]
     Auto,
     /// Wherever two or more files wait.
     Early,
-    /// Never: each sync begins its own, and a commit that of its files.
+    /// Never: each sync begins the write-back of its own file, and a commit that of its files.
     Late,
 }
 
 impl WriteBack {
-    /// All of them.
+    /// All settings.
     pub const ALL: [Self; 3] = [Self::Auto, Self::Early, Self::Late];
 
-    /// As the attribute `durable/write_back` has it.
+    /// The name in the attribute `durable/write_back`.
     ///
     /// ```
     /// assert_eq!(homing_durable::WriteBack::Early.name(), "early");

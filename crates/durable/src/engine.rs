@@ -1,4 +1,4 @@
-//! What runs: jobs are begun, carried out and ended here, and those who wait are told.
+//! What runs: begins, carries out and ends jobs, and tells the waiting callers.
 
 use std::fs::File;
 use std::io;

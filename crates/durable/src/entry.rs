@@ -1,4 +1,5 @@
-//! One file that is being synced, or waits to be, or has failed. Pure, but for what is asked of a descriptor.
+//! A file that is being synced, waits to be synced, or has failed. Pure, except for questions about
+//! a descriptor.
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! What a sync that failed says.
+//! The error of a sync that failed.
 
 use std::io;
 use std::ops::Range;
@@ -25,11 +25,11 @@ use crate::file_id::FileId;
 #[error("{operation} of {file} failed: {reason}; {}", loss.advice(range))]
 #[non_exhaustive]
 pub struct DurabilityError {
-    /// The file: its path when the error was seen, as far as the system tells, else device and
+    /// The file: its path when the error was seen, if the system tells it, otherwise its device and
     /// inode.
     pub file: String,
-    /// Where data may be lost, in bytes: all of the file, as long as it was when the error was seen. The
-    /// system does not tell which part; of a directory these are its entries.
+    /// Where data may be lost, in bytes: the whole file, as long as it was when the error was seen,
+    /// because the system does not tell which part. For a directory these are its entries.
     pub range: Range<u64>,
     /// The system call that reported it.
     pub operation: &'static str,
@@ -39,7 +39,7 @@ pub struct DurabilityError {
     pub reason: Box<str>,
     /// What was asked for.
     pub kind: Kind,
-    /// When it was seen first: later syncs of the file return this same error.
+    /// When the error was first seen: later syncs of the file return this same error.
     pub first_seen: SystemTime,
     /// For [`Durable::acknowledge`](crate::Durable::acknowledge).
     pub(crate) id: FileId,

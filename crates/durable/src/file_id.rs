@@ -1,4 +1,4 @@
-//! Which file it is, whatever it is called.
+//! Which file it is, whatever its name.
 
 use std::fs::File;
 use std::io;

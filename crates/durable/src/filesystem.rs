@@ -1,5 +1,5 @@
-//! What is known of one filesystem: which of its files wait, what is under way there, and how those
-//! who come are served. Pure.
+//! What is known about one filesystem: which of its files wait, what is under way there, and how
+//! callers are served. Pure.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The same calls on the runtime itself: an engine for all who have the runtime.
+//! The same calls on the runtime itself: one engine for everybody who has the runtime.
 
 use std::ops::Range;
 
@@ -8,7 +8,8 @@ use crate::description::Description;
 use crate::durable::Durable;
 use crate::synced::{Synced, SyncedMany};
 
-/// Makes files durable by the [`Runtime`]'s own engine, [`Durable::of`]. Bring it into scope:
+/// Makes files durable with the [`Runtime`]'s own engine, [`Durable::of`]. Bring this trait into
+/// scope:
 ///
 /// ```
 /// use std::io::Write;
@@ -27,7 +28,7 @@ use crate::synced::{Synced, SyncedMany};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Fsync {
-    /// The engine, for what is not here: waiting calls, batches, losses, settings, counters.
+    /// The engine, for everything else: calls that wait, batches, losses, settings, counters.
     fn durable(&self) -> Durable;
 
     /// [`Durable::fsync`].

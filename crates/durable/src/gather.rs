@@ -1,5 +1,6 @@
-//! Waiting for those whom the last sync answered: most who sync again and again come back at once, and would otherwise miss
-//! the next one and wait for two. A lone caller was alone the last time, and waits for nobody.
+//! Waits for the callers that the last sync answered. Most callers that sync again and again come
+//! back at once, and would otherwise miss the next sync and wait for two. A caller that was alone
+//! the last time waits for nobody.
 
 use std::time::{Duration, Instant};
 

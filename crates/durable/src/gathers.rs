@@ -1,5 +1,5 @@
-//! Files of which several ask for the same sync, and those of them whose next sync is put off for them
-//! ([`gather`](crate::gather)).
+//! Files for which several callers ask for the same sync, and those among them whose next sync is
+//! put off until these callers have come ([`gather`](crate::gather)).
 
 use std::collections::VecDeque;
 use std::time::Duration;

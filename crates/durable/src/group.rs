@@ -1,16 +1,17 @@
-//! How those are served who sync files of one filesystem at the same time: side by side, or in
-//! groups, one after the other, each of all who came meanwhile. Pure.
+//! How callers are served that sync files of one filesystem at the same time: side by side, or in
+//! groups, one after the other, each with all callers that came meanwhile. Pure.
 //!
-//! Side by side each sync begins at once: the files that wait never become many, and where a flush
-//! costs much each sync waits for those of the others. A group is one commit of the filesystem, and
-//! asks the disk about as often as one of its members would. Some filesystems (ext4) commit their
-//! journal twice where data is still to be written: before, and again for that data. There the
-//! write-back of the group's files is begun and waited for first, early. Which is best is the
-//! filesystem's and the disk's, so what answers more in a second is measured.
+//! Side by side, each sync begins at once: few files ever wait, and if a flush costs much, each
+//! sync waits for the flushes of the others. A group is one commit of the filesystem, and asks the
+//! disk about as often as one of its members would. Some filesystems (ext4) commit their journal
+//! twice if data is still to be written: before, and again for that data. For them the write-back
+//! of the group's files is begun and waited for first, early. Which way is best depends on the
+//! filesystem and the disk, so the number of answers in a second is measured.
 //!
-//! Most who have been answered come back soon. A group that begins with the first of them leaves
-//! the others to the next one. So it is put off until as many wait as there were, for a part of
-//! what a group takes at most, and not where too few came the last times.
+//! Most callers that have been answered come back soon. A group that begins with the first of them
+//! leaves the others to the next group. So a group is put off until as many callers wait as there
+//! were before: for at most a part of the time that a group takes, and not if too few came the last
+//! times.
 
 use std::time::{Duration, Instant};
 

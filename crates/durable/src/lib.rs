@@ -1,8 +1,8 @@
-//! Files made durable without blocking anybody: async fsync with group commit.
+//! Makes files durable without blocking any thread: async fsync with group commit.
 //!
-//! A completion means that this file's data, as it was when the sync was asked for, has reached
-//! stable storage. An error is kept for the file, not for whoever happened to wait: the kernel
-//! reports a lost write once and then forgets it.
+//! When a sync completes, the file's data, as it was when the sync was asked for, has reached
+//! stable storage. An error is kept for the file, not only for the caller that happened to wait,
+//! because the kernel reports a lost write once and then forgets it.
 //!
 //! ```
 //! use std::fs::File;
@@ -21,26 +21,33 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! How: callers of one file share its next sync (`files`); files that wait are synced side by side,
-//! after the write-back of all has been begun where that has been faster (`early`), or, where many
-//! of one filesystem wait, by one commit of that filesystem with a verdict for each file (`commit`);
-//! which of the two is decided by what they have cost (`strategy`). Callers with a file each, of
-//! whom many never wait at a time, are made to where that has been faster (`group`). Where many
-//! sync one file that has descriptions for it ([`SharedFile`]), they share syncs only if that is
-//! faster.
+//! How it works:
+//!
+//! * Callers that sync the same file share its next sync (`files`).
+//! * Files that wait are synced side by side. Where it has been faster, the write-back of all of
+//!   them is begun first (`early`).
+//! * If many files of one filesystem wait, one commit of that filesystem may sync them instead,
+//!   with a verdict for each file (`commit`). The measured costs decide which of the two is used
+//!   (`strategy`).
+//! * If callers sync one file each, few may ever wait at the same time. Where it has been faster,
+//!   these callers are made to wait for each other, so that a commit can serve them as a group
+//!   (`group`).
+//! * Where many callers sync one file that has several descriptions for this purpose
+//!   ([`SharedFile`]), they share syncs only if that is faster.
 //!
 //! Rules, cited by number:
 //!
-//! * `DURABLE-1` A sync covers what was written before it was asked for: a file that is being
-//!   synced is synced once more for those who come meanwhile, all of them together.
-//! * `DURABLE-2` A verdict is of the file's own open file description, which is duplicated, never
-//!   reopened; or of one of several that were opened for it beforehand ([`SharedFile`]).
+//! * `DURABLE-1` A sync covers what was written before it was asked for. If a file is asked for
+//!   while it is being synced, it is synced once more, once for all callers that came meanwhile.
+//! * `DURABLE-2` A verdict comes from the file's own open file description, which is duplicated,
+//!   never reopened, or from one of several that were opened for the file beforehand
+//!   ([`SharedFile`]).
 //! * `DURABLE-3` A failure is sticky: every waiter of the file and every later sync of it fails,
 //!   until somebody acknowledges the loss.
-//! * `DURABLE-4` At the end of a commit of a filesystem its device is flushed, whether or not its
-//!   journal had anything to write: by the filesystem, where it is known to, or by us.
-//! * `DURABLE-5` A future that is dropped loses nothing: the sync runs on, and the file keeps what
-//!   came of it.
+//! * `DURABLE-4` At the end of a commit of a filesystem its device is flushed, whether or not the
+//!   journal had anything to write: by the filesystem, where that is known to do it, or by us.
+//! * `DURABLE-5` Dropping a future loses nothing: the sync runs on, and its result is kept for the
+//!   file.
 //!
 //! [`Log`] is a write-ahead log with group commit (`log`).
 #[cfg(feature = "control")]

@@ -1,26 +1,27 @@
-//! Whether many who sync one file do better side by side or together. Pure.
+//! Decides whether many callers that sync one file do better side by side or together. Pure.
 //!
-//! Where a flush costs little, syncs of one file that run side by side beat one that all share: nobody
-//! has to be woken for another. Where it costs more, they wait for the same disk, which one sync
-//! asks only once. What a disk does with flushes that come together cannot be known, so both are
-//! tried, and what has answered more callers in a second goes on.
+//! If a flush costs little, syncs of one file that run side by side are faster than one that all
+//! callers share: no thread has to be woken for another. If it costs more, they all wait for the
+//! same disk, and one shared sync asks it only once. What a disk does with flushes that come
+//! together cannot be known. So both ways are tried, and the one that has answered more callers in
+//! a second stays in use.
 
 use std::time::Instant;
 
 use crate::choice::Choice;
 use crate::windows::Windows;
 
-/// How those are served who come at the same time.
+/// How callers are served that come at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// Each by itself, on a description of its own.
+    /// Each caller does its own sync, on its own description.
     Beside,
-    /// One sync runs, and all who come meanwhile share the next one.
+    /// One sync runs, and all callers that come meanwhile share the next one.
     Together,
 }
 
-/// Which [`Way`] those may go who make one file durable at the same time: through a
-/// [`SharedFile`](crate::SharedFile), or by `homing serve`'s writes with FUA.
+/// Which [`Way`] may be used for callers that make one file durable at the same time: through a
+/// [`SharedFile`](crate::SharedFile), or by FUA writes to `homing serve`.
 ///
 /// ```
 /// # let runtime = homing_runtime::Runtime::new()?;
@@ -33,7 +34,7 @@ pub enum Way {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sharing {
-    /// The one that has answered more.
+    /// The way that has answered more callers.
     #[default]
     Auto,
     /// [`Way::Beside`], as long as there are descriptions for it.
@@ -43,10 +44,10 @@ pub enum Sharing {
 }
 
 impl Sharing {
-    /// All of them.
+    /// All settings.
     pub const ALL: [Self; 3] = [Self::Auto, Self::Beside, Self::Together];
 
-    /// As the attribute `durable/sharing` has it.
+    /// The name in the attribute `durable/sharing`.
     ///
     /// ```
     /// assert_eq!(homing_durable::Sharing::Together.name(), "together");
@@ -60,8 +61,8 @@ impl Sharing {
     }
 }
 
-/// Which way answers more of those who make one file durable, as measured: for a
-/// [`SharedFile`](crate::SharedFile), and for whoever has two ways of his own.
+/// Measures which way answers more of the callers that make one file durable: for a
+/// [`SharedFile`](crate::SharedFile), and for programs that have two ways of their own.
 ///
 /// ```
 /// use std::time::{Duration, Instant};
@@ -75,7 +76,7 @@ impl Sharing {
 ///     pace.answered(if pace.way() == Way::Beside { 5 } else { 20 }, now);
 /// }
 /// assert_eq!(pace.way(), Way::Together);
-/// pace.idle(true, now); // who comes alone is no measure of either
+/// pace.idle(true, now); // a caller that comes alone is no measure of either
 /// pace.allow(homing_durable::Sharing::Beside);
 /// assert_eq!(pace.way(), Way::Beside, "whatever has been measured");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -94,20 +95,20 @@ const CALLERS: usize = 16;
 const WAYS: [Way; 2] = [Way::Beside, Way::Together];
 
 impl Pace {
-    /// Begins with a way.
+    /// Begins with this way.
     pub fn new(way: Way) -> Self {
         let choice = Choice::new(WAYS.len(), way as usize);
         Self { choice, windows: Windows::default(), allowed: Sharing::Auto }
     }
 
-    /// From now on only this may be chosen. Nothing is learned of a way that was not.
+    /// From now on, only this may be chosen. Nothing is learned about a way that is not used.
     pub fn allow(&mut self, sharing: Sharing) {
         if sharing != self.allowed {
             (self.allowed, self.windows) = (sharing, Windows::default());
         }
     }
 
-    /// The way to go now.
+    /// The way to use now.
     pub fn way(&self) -> Way {
         match self.allowed {
             Sharing::Auto => WAYS[self.choice.way()],
@@ -116,12 +117,13 @@ impl Pace {
         }
     }
 
-    /// Somebody came while nothing was under way. If he is `alone` the ways do not differ for him.
+    /// Notes that a caller came while nothing was under way. If it is `alone`, the ways do not
+    /// differ for it.
     pub fn idle(&mut self, alone: bool, now: Instant) {
         self.windows.idle(alone, now);
     }
 
-    /// So many have been answered.
+    /// Notes that this many callers have been answered.
     pub fn answered(&mut self, count: usize, now: Instant) {
         if let Some(rate) = self.windows.answered(count, CALLERS, now)
             && self.allowed == Sharing::Auto

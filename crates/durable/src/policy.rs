@@ -1,4 +1,4 @@
-//! What may be done: what was set, and what the machine is at.
+//! What may be done: the settings, and how busy the machine's disks are.
 
 use std::time::Duration;
 #[cfg(not(shuttle))]

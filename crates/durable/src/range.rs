@@ -1,4 +1,4 @@
-//! `sync_file_range(2)`, and what compares descriptors, which rustix does not have.
+//! `sync_file_range(2)`, and calls that compare descriptors, which rustix does not have.
 #![allow(unsafe_code)]
 
 use std::fs::File;

@@ -1,5 +1,5 @@
-//! Syncs of files by `io_uring`: one thread submits them and takes what comes of them; the kernel's
-//! own workers, as many as it is told, do the waiting.
+//! Syncs files through `io_uring`: one thread submits them and takes the results; the kernel's own
+//! workers, as many as it is told to use, do the waiting.
 //!
 //! One thread, because the kernel cancels the requests of a thread that ends.
 #![allow(unsafe_code)]

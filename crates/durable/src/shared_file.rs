@@ -1,4 +1,4 @@
-//! A file that many sync at a time, and that has descriptions to spare for it.
+//! A file that many callers sync at the same time, with several descriptions of it for that.
 
 use std::fmt;
 use std::fs::File;
@@ -20,8 +20,8 @@ use crate::pace::{Pace, Way};
 use crate::sync::{Condvar, Mutex, MutexGuard, lock};
 use crate::synced::Verdict;
 
-/// A file and open file descriptions of it, for [`Durable::fdatasync_shared`]. Cheap to clone; clones
-/// are the same.
+/// A file and open file descriptions of it, for [`Durable::fdatasync_shared`]. Cheap to clone;
+/// clones are the same.
 ///
 /// ```
 /// # let runtime = homing_runtime::Runtime::new()?;
@@ -71,12 +71,12 @@ struct State {
 }
 
 impl SharedFile {
-    /// Each description is to be one of its own, of the same file: opened by itself, not duplicated.
-    /// Nobody else may sync through them. All but the first are for syncs side by side.
+    /// Each description must be a separate one of the same file: opened by itself, not duplicated.
+    /// Nobody else may sync through them. All except the first are for syncs side by side.
     ///
     /// # Errors
-    /// Where there is none, they are of several files, one is there several times, as far as the system
-    /// tells, or they cannot be looked at.
+    /// If there is no description, if they are of several files, if one occurs several times (as
+    /// far as the system tells), or if they cannot be examined.
     pub fn new(descriptions: Vec<Arc<File>>) -> io::Result<Self> {
         let mut free = descriptions;
         let refused = |reason| io::Error::new(io::ErrorKind::InvalidInput, reason);
@@ -118,11 +118,13 @@ impl fmt::Debug for SharedFile {
 }
 
 impl Durable {
-    /// [`Durable::fdatasync_and_then`] of a file that has descriptions for many syncs at a time: where
-    /// that answers more callers, each thread does its own sync, side by side; otherwise one sync
-    /// runs, and all who come meanwhile share the next one, which waits shortly for those who have
-    /// just been answered. Which of the two it is is measured, or set ([`Durable::set_sharing`]). Syncs that others ask for, by a
-    /// [`Description`](crate::Description) of the same file, are not shared with these; failures are.
+    /// [`Durable::fdatasync_and_then`] for a file that has descriptions for many syncs at the same
+    /// time. Where that answers more callers, each thread does its own sync, side by side.
+    /// Otherwise one sync runs, and all callers that come meanwhile share the next one, which waits
+    /// a short time for those that have just been answered. Which of the two is used is measured,
+    /// or set ([`Durable::set_sharing`]). Syncs that are asked for through a
+    /// [`Description`](crate::Description) of the same file are not shared with these; failures
+    /// are.
     pub fn fdatasync_shared(
         &self,
         file: &SharedFile,

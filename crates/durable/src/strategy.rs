@@ -1,13 +1,13 @@
-//! How the files of one filesystem that wait are made durable: one by one, side by side, or by a
+//! How the waiting files of one filesystem are made durable: one by one, side by side, or by a
 //! commit of the whole filesystem. Pure.
 //!
-//! Both are timed as they go. A commit costs about the same however many files it covers, as long as
-//! what it writes is ours; where somebody else's data is in the way, it turns out dear, and is
-//! tried again seldom.
+//! Both ways are timed as they are used. A commit costs about the same however many files it
+//! covers, as long as what it writes is ours. If somebody else's data is in the way, it turns out
+//! to be expensive, and is seldom tried again.
 
 use std::time::Duration;
 
-/// What may be done.
+/// Which ways of making files durable are allowed.
 ///
 /// ```
 /// # let runtime = homing_runtime::Runtime::new()?;
@@ -23,17 +23,17 @@ pub enum Strategy {
     /// Whatever has been faster.
     #[default]
     Auto,
-    /// Each file by itself, side by side: other people's data is never waited for.
+    /// Each file by itself, side by side: never waits for other people's data.
     Files,
     /// A commit of the filesystem, also for one file.
     Filesystem,
 }
 
 impl Strategy {
-    /// All of them.
+    /// All strategies.
     pub const ALL: [Self; 3] = [Self::Auto, Self::Files, Self::Filesystem];
 
-    /// As the attribute `durable/strategy` has it.
+    /// The name in the attribute `durable/strategy`.
     ///
     /// ```
     /// assert_eq!(homing_durable::Strategy::Files.name(), "files");

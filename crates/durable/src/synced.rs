@@ -1,4 +1,4 @@
-//! What waits for a sync: a future, or a thread.
+//! Waiting for a sync: as a future, or on a thread.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -101,15 +101,16 @@ impl fmt::Debug for Outcome {
 /// A sync that has begun. Await it, or [`wait`](Synced::wait). Dropping it loses nothing: the sync
 /// runs on, and a failure is kept for the file.
 ///
-/// Its waker is called by whoever goes on with the syncs of others: it must not wait for one, which executors' wakers
-/// never do. A function that waits is for [`Durable::fdatasync_and_then`](crate::Durable::fdatasync_and_then).
+/// Its waker is called by a thread that continues with the syncs of other callers. So the waker
+/// must not wait for a sync; those of executors never do. For a function that waits, use
+/// [`Durable::fdatasync_and_then`](crate::Durable::fdatasync_and_then).
 ///
 /// ```
 /// # let runtime = homing_runtime::Runtime::new()?;
 /// # let durable = homing_durable::Durable::new(&runtime)?;
 /// # let file = tempfile::tempfile()?;
 /// let synced = durable.fsync(&file);
-/// durable.fsync(&file).detach(); // what becomes of it the file's next sync tells
+/// durable.fsync(&file).detach(); // the file's next sync tells whether it failed
 /// runtime.spawn(synced).join()??;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -131,15 +132,16 @@ impl Synced {
         Self::of(Arc::new(outcome))
     }
 
-    /// Blocks until the file is durable. A worker's CPU goes to others meanwhile.
+    /// Blocks until the file is durable. If a worker waits here, its CPU is free for other items
+    /// meanwhile.
     ///
     /// # Errors
-    /// [`DurabilityError`] where it did not become so.
+    /// [`DurabilityError`] if it did not become durable.
     pub fn wait(self) -> Result<(), DurabilityError> {
         blocking(|| self.outcome.wait())
     }
 
-    /// Whether the verdict is there.
+    /// Whether the verdict is available.
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;
@@ -156,7 +158,8 @@ impl Synced {
         self.outcome.state().verdict.is_some()
     }
 
-    /// Lets the sync run on without hearing of it; the next sync of the file will.
+    /// Lets the sync run on without waiting for its verdict; the next sync of the file reports a
+    /// failure.
     pub fn detach(self) {}
 }
 
@@ -222,7 +225,7 @@ pub struct SyncedMany {
 }
 
 impl SyncedMany {
-    /// Blocks until all have ended; what came of each, in the order of the files.
+    /// Blocks until all have ended. Returns the verdict of each, in the order of the files.
     pub fn wait(self) -> Vec<Result<(), DurabilityError>> {
         let Self { all, mut done } = self;
         blocking(|| done.extend(all.iter().map(|synced| synced.outcome.wait())));

@@ -1,4 +1,4 @@
-//! The system calls, behind a trait: so that tests can have a disk that fails.
+//! The system calls, behind a trait, so that tests can use a disk that fails.
 
 use std::fs::File;
 use std::io;
@@ -13,9 +13,9 @@ use crate::durable::Kind;
 /// A system call that failed.
 #[derive(Debug)]
 pub struct Failure {
-    /// Its name.
+    /// The name of the call.
     pub operation: &'static str,
-    /// What it returned.
+    /// The error that it returned.
     pub error: io::Error,
 }
 
@@ -28,21 +28,22 @@ fn named(operation: &'static str) -> impl Fn(rustix::io::Errno) -> Failure {
 
 /// What makes files durable.
 pub trait System: Send + Sync + 'static {
-    /// Syncs one file, and tells what became of it.
+    /// Syncs one file, and returns what became of it.
     fn sync(&self, file: &File, kind: Kind) -> Result<(), Failure>;
 
-    /// What [`System::sync_filesystem`] is worth for this file's filesystem.
+    /// What [`System::sync_filesystem`] guarantees for this file's filesystem.
     fn commits(&self, file: &File) -> Commits {
         let _ = file;
         Commits::ThenFlush
     }
 
-    /// Writes everything of the file's filesystem out, data and metadata, and waits for it. Fails
-    /// where nothing can be written there any more.
+    /// Writes out everything of the file's filesystem, data and metadata, and waits for it. Fails
+    /// if nothing can be written there any more.
     fn sync_filesystem(&self, file: &File) -> Result<(), Failure>;
 
-    /// Before [`System::sync_filesystem`]: who can tell, where that fails, whether any data of the
-    /// filesystem failed, be it a stranger's, and the journal lives. `None`: nobody can.
+    /// Called before [`System::sync_filesystem`]. If that fails, the witness can tell whether data
+    /// of the filesystem failed, even that of a stranger, and the journal lives. `None`: this
+    /// cannot be told.
     fn witness(&self, file: &File) -> Option<Witness> {
         let _ = file;
         None
@@ -51,46 +52,47 @@ pub trait System: Send + Sync + 'static {
     /// Whether write-back of this file's data has failed since its description last heard of it.
     fn check(&self, file: &File) -> Result<(), Failure>;
 
-    /// Flushes the cache of the device below the file's filesystem. Asked for after
-    /// [`System::sync_filesystem`], where that does not do it ([`Commits::ThenFlush`]).
+    /// Flushes the cache of the device below the file's filesystem. Called after
+    /// [`System::sync_filesystem`] if that does not do it ([`Commits::ThenFlush`]).
     fn flush_device(&self, file: &File) -> Result<(), Failure>;
 
-    /// Begins the write-back of a file's data, where there is a call for that. What becomes of it is
-    /// for [`System::sync`] or [`System::check`] to say; but what fails here may be told nobody else.
+    /// Begins the write-back of a file's data, if there is a call for that. [`System::sync`] or
+    /// [`System::check`] report how it ends, but a failure of this call itself may not be reported
+    /// again.
     fn begin_write_back(&self, file: &File) -> Result<(), Failure> {
         let _ = file;
         Ok(())
     }
 
-    /// Bytes that wait to be written to any disk, as far as that is known.
+    /// Bytes that wait to be written to any disk, if that is known.
     fn unwritten(&self) -> Option<u64> {
         None
     }
 
-    /// Whether this is the system itself, which has other ways to the same end.
+    /// Whether this is the real system, which has other ways to the same end.
     fn is_real(&self) -> bool {
         false
     }
 
-    /// Writes all of this; it need not be durable.
+    /// Writes all of these bytes; they need not be durable.
     fn write(&self, file: &File, bytes: &[u8], offset: u64) -> Result<(), Failure> {
         let written = file.write_all_at(bytes, offset);
         written.map_err(|error| Failure { operation: "write", error })
     }
 
-    /// Gives a file another name; it need not be durable.
+    /// Renames a file; the new name need not be durable.
     fn rename(&self, from: &Path, to: &Path) -> Result<(), Failure> {
         std::fs::rename(from, to).map_err(|error| Failure { operation: "rename", error })
     }
 
-    /// Takes a file's name away; it need not be durable.
+    /// Removes a file's name; this need not be durable.
     fn remove(&self, path: &Path) -> Result<(), Failure> {
         std::fs::remove_file(path).map_err(|error| Failure { operation: "unlink", error })
     }
 }
 
-/// Linux, and the nearest that others have. What a signal has interrupted, as over a network or by a FUSE
-/// server, is asked again: it has not failed.
+/// Linux, and the closest equivalents on other systems. A call that a signal has interrupted, as
+/// over a network or by a FUSE server, is repeated: it has not failed.
 #[derive(Debug)]
 pub struct Linux;
 

@@ -1,4 +1,4 @@
-//! How many are answered in a second, by windows of time. Pure.
+//! How many callers are answered in a second, measured in windows of time. Pure.
 
 use std::time::{Duration, Instant};
 

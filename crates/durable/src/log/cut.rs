@@ -1,5 +1,6 @@
-//! Cutting a log off: a write begins a segment whose header says what is needed; then, beside the writes
-//! that follow, those before it are removed. A crash leaves some of them, which the next opening removes.
+//! Cuts off the beginning of a log. A write begins a segment whose header says from where on
+//! records are needed. Then the segments before that are removed, while further writes go on. A
+//! crash leaves some of them, which are removed when the log is next opened.
 
 use std::sync::Arc;
 

@@ -32,19 +32,19 @@ pub enum LogError {
         /// Why.
         source: io::Error,
     },
-    /// Somebody has it open.
+    /// The log is open already.
     #[error("the log {} is in use by another program, or by this one", path.display())]
     InUse {
-        /// Its folder.
+        /// The log's folder.
         path: PathBuf,
     },
-    /// A file is there, or a folder that holds something else. Nothing was changed.
+    /// The path is a file, or a folder that holds something else. Nothing was changed.
     #[error("{} is no log of ours: give another path, or restore it", path.display())]
     NotALog {
-        /// What is there.
+        /// The path.
         path: PathBuf,
     },
-    /// It was written by another version. Nothing was changed.
+    /// The log was written by another version. Nothing was changed.
     #[error("{} is of version {version}, which this program does not read", path.display())]
     Version {
         /// The segment.
@@ -52,22 +52,25 @@ pub enum LogError {
         /// Its version.
         version: u32,
     },
-    /// A record that was durable is not there, or not whole. Nothing was changed. What to do is to
-    /// restore the log; or to give up this record and all behind it, by [`Log::open_before`](crate::Log::open_before).
+    /// A record that was durable is missing or not whole. Nothing was changed. Either restore the
+    /// log, or give up this record and all behind it with
+    /// [`Log::open_before`](crate::Log::open_before).
     #[error(
         "record {sequence} of the log was durable and is damaged or gone: at {offset} of {}; restore the log, or give up \
          this record and all behind it: Log::open_before",
         segment.display()
     )]
     Damaged {
-        /// The file that it should be in.
+        /// The file that should contain it.
         segment: PathBuf,
-        /// Where in it, in bytes: 0 where its header is damaged, or what came before is gone.
+        /// Where in that file, in bytes: 0 if its header is damaged, or if what came before is
+        /// gone.
         offset: u64,
         /// The first record that is not whole.
         sequence: u64,
     },
-    /// The numbers of records are used up. No log comes to that by appending: somebody has named a segment so.
+    /// The numbers of records are used up. Appending never gets there: somebody has given a segment
+    /// such a name.
     #[error("no record can follow {last}, the last one that has a number: begin another log")]
     Exhausted {
         /// The last record.
@@ -79,8 +82,8 @@ pub enum LogError {
         /// Its length.
         length: usize,
     },
-    /// An earlier flush failed: what was not durable before it may be lost. The log takes nothing
-    /// until it is opened again, which finds what is there.
+    /// An earlier flush failed: what was not durable before it may be lost. The log accepts nothing
+    /// until it is opened again, which finds out what is there.
     #[error("the log takes nothing until it is opened again: {0}")]
     Failed(#[from] DurabilityError),
 }

@@ -1,5 +1,5 @@
-//! The folder of a log, and what its files are called. A segment appears in it whole, under its
-//! name, by a rename: a file of that name has a header that is durable.
+//! The folder of a log, and the names of its files. A rename makes each segment appear whole under
+//! its name: a file of that name has a header that is durable.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, BufReader, Read};

@@ -1,4 +1,4 @@
-//! What stands in a segment's file. Pure.
+//! The contents of a segment's file. Pure.
 //!
 //! ```text
 //!  header   magic (8 bytes)  version (u32)  crc32c of all else here (u32)
@@ -8,14 +8,15 @@
 //!  zeroes   preallocated
 //! ```
 //!
-//! All numbers are little-endian. `log` is drawn when the log is made, and begins the checksums of
-//! its records: those of other logs are none here. `first` is the number of the first record, whose
-//! followers count on; `kept` is that of the first record of the whole log which was still needed
-//! when the segment was begun.
+//! All numbers are little-endian. `log` is a random number drawn when the log is made. The
+//! checksums of its records begin with it, so records of other logs do not count here. `first` is
+//! the number of the first record; the records behind it count on. `kept` is the number of the
+//! first record of the whole log that was still needed when the segment was begun.
 //!
-//! A mark, the top bit, is on the first record of each write. A write begins when the one before is
-//! durable: where a marked record is whole all before it were durable once, so where one of those is
-//! not whole now, it was damaged. Where none is, what is not whole may just have been torn.
+//! A mark, the top bit, is on the first record of each write. A write begins when the write before
+//! it is durable. So if a marked record is whole, all records before it were durable once, and one
+//! of those that is not whole now was damaged. If there is no such mark behind it, a record that is
+//! not whole may only have been torn.
 
 use std::cell::OnceCell;
 use std::io::{self, Read};
@@ -29,7 +30,7 @@ const MAGIC: &[u8; 8] = b"homelog\0";
 const VERSION: u32 = 2;
 const MARK: u32 = 1 << 31;
 
-/// The longest record: so that a length that is none is not taken for one.
+/// The longest possible record. The limit keeps a damaged length from being taken for one.
 pub const RECORD_LENGTH_MAX: usize = 1 << 30;
 
 /// How a segment begins.

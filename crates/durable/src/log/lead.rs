@@ -1,4 +1,5 @@
-//! Who writes: one at a time, for all who wait, the leader. Segments are begun here, too.
+//! Who writes: one thread at a time, the leader, for all callers that wait. It also begins
+//! segments.
 
 use std::collections::VecDeque;
 use std::fs::File;

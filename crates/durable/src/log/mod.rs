@@ -1,18 +1,19 @@
-//! A write-ahead log: what is appended and committed is there after a crash, in order; many who
-//! commit share one flush; what is not needed any more is cut off at the beginning.
+//! A write-ahead log. What is appended and committed is there after a crash, in order. Concurrent
+//! commits share one flush. Records that are no longer needed are cut off at the beginning.
 //!
-//! What is appended gathers in memory. A commit writes all of it and flushes once (write and
-//! `fdatasync`: `RWF_DSYNC` measured no better); whoever commits meanwhile waits for the next one,
-//! which one of them, or a worker, does for all. Space is written with zeroes ahead of the records,
-//! so that most flushes have no metadata to write.
+//! Appended records gather in memory. A commit writes all of them and flushes once (write and
+//! `fdatasync`: `RWF_DSYNC` measured no better). Callers that commit meanwhile wait for the next
+//! write, which one of them, or a worker, does for all of them. Space is filled with zeroes ahead
+//! of the records, so that most flushes have no metadata to write.
 //!
-//! A log is a folder of segments. The last one is written to, until it is full; those before it are
-//! whole and durable. To cut the log off, a segment is begun whose header says from where on records
-//! are needed; then those before are removed, while others commit.
+//! A log is a folder of segments. The last one is written to until it is full; those before it are
+//! whole and durable. To cut the log off, a segment is begun whose header says from where on
+//! records are needed. Then the segments before that are removed, while commits go on.
 //!
-//! Where there is no room for records they wait in memory, and the log goes on once there is.
-//! After a failed flush nobody knows what of it is there: the log refuses everything until it is
-//! opened anew. Read on in this order: `format`, `folder`, `recovery`, `lead`, `cut`, `records`, `error`.
+//! If there is no room for records, they wait in memory, and the log goes on once there is room.
+//! After a failed flush nobody knows which of the records are there, so the log refuses everything
+//! until it is opened anew. Read on in this order: `format`, `folder`, `recovery`, `lead`, `cut`,
+//! `records`, `error`.
 
 mod cut;
 mod error;
@@ -64,14 +65,14 @@ impl Sequence {
         self.0
     }
 
-    /// That of the record behind it.
+    /// The number of the next record.
     #[must_use]
     pub fn next(self) -> Self {
         Self(self.0.saturating_add(1))
     }
 }
 
-/// For who has noted the number elsewhere.
+/// For a number that was noted elsewhere.
 impl From<u64> for Sequence {
     fn from(number: u64) -> Self {
         Self(number)
@@ -86,8 +87,9 @@ impl fmt::Display for Sequence {
 
 /// A write-ahead log in a folder. Cheap to clone; clones are the same log.
 ///
-/// Of logs that are committed by futures, or by several threads, each takes a thread of the runtime while it
-/// writes: as many as commit at the same time, unless `workqueue/durable/max_active` is set.
+/// A log that is committed by futures, or by several threads, takes a thread of the runtime while
+/// it writes. So as many threads are taken as such logs commit at the same time, unless
+/// `workqueue/durable/max_active` is set.
 ///
 /// ```
 /// use homing_durable::{Durable, Log};
@@ -121,33 +123,35 @@ pub struct Log {
 }
 
 impl Log {
-    /// Opens a log, or makes one: a folder, in one that is there. Records are kept up to the first
-    /// that is not whole, if it may never have been durable; what comes after is gone, and
-    /// [`Recovery`] tells how much. Reads all of the log that is needed, and writes the last write
-    /// anew: what it has found is durable then. On a disk that is full the log has space of its own for that, and for
-    /// one [`truncate_before`](Log::truncate_before), as long as that write has no more than 256 KiB.
+    /// Opens a log. If there is none, makes one: a folder, in a folder that exists. Records are
+    /// kept up to the first one that is not whole, if that one may never have been durable. The
+    /// rest is gone, and [`Recovery`] tells how much that is. This reads all of the log that is
+    /// needed, and writes the last write anew, so that everything found is durable afterwards. On a
+    /// full disk the log has its own space for that, and for one
+    /// [`truncate_before`](Log::truncate_before), as long as that write has no more than 256 KiB.
     ///
     /// # Errors
-    /// [`LogError`], with the path; [`LogError::Damaged`] where a record that was durable is not
-    /// whole. What is no log, or a damaged one, is not changed.
+    /// [`LogError`], with the path; [`LogError::Damaged`] if a record that was durable is not
+    /// whole. A path that is not a log, or a damaged log, is not changed.
     pub fn open(durable: &Durable, path: impl AsRef<Path>) -> Result<(Self, Recovery), LogError> {
         Self::open_with(durable, path, SEGMENT_LENGTH)
     }
 
-    /// [`Log::open`] of a damaged log, without what is damaged: gives up this record, which [`LogError::Damaged`] has
-    /// named, and **all behind it**, for good; what is before, and not cut off, is kept. Best of a copy, or with
-    /// one at hand. Where another record is damaged, as one before it that was not come to, nothing is changed and that
-    /// one is named; where none is, nothing is given up. So it may be called again after a crash in between,
-    /// with the record that is named then. What the disk cannot read is an error, and no damage: copy the files first,
-    /// with zeroes in its place.
+    /// [`Log::open`] for a damaged log, without the damaged part. Gives up the record that
+    /// [`LogError::Damaged`] has named, and **all records behind it**, for good. Records before it
+    /// that were not cut off are kept. Use it on a copy, or keep a copy. If another record is
+    /// damaged, such as an earlier one that had not been reached, nothing is changed and the error
+    /// names that record. If no record is damaged, nothing is given up. So after a crash during
+    /// this call it may be called again, with the record that is named then. Data that the disk
+    /// cannot read is an error, not damage: first copy the files, with zeroes in its place.
     ///
-    /// The numbers that were given up are given to others: what has noted one of them elsewhere is to forget it.
-    /// [`Recovery::dropped_bytes`] has the length of the segments that are gone in it. Where nothing that
-    /// is kept is before the record the log is empty then; where the header of the newest segment was damaged, records may
-    /// be back that it said were cut off.
+    /// The numbers of the given-up records are used again: if one of them was noted elsewhere, that
+    /// note must be forgotten. [`Recovery::dropped_bytes`] includes the length of the removed
+    /// segments. If no kept record comes before the named one, the log is empty afterwards. If the
+    /// header of the newest segment was damaged, records may reappear that it said were cut off.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Log::open`].
     ///
     /// ```
     /// use homing_durable::{Log, LogError};
@@ -167,7 +171,7 @@ impl Log {
     /// #     std::fs::OpenOptions::new().write(true).open(segment)?.write_all_at(b"?", 75)?; // of "two"
     /// # }
     /// let Err(LogError::Damaged { sequence, .. }) = Log::open(&durable, &path) else { panic!() };
-    /// // Somebody has been asked, and there is a copy.
+    /// // After consulting somebody, and making a copy:
     /// let (log, _) = Log::open_before(&durable, &path, sequence.into())?;
     /// # assert_eq!(log.records().map(|record| record.unwrap().data).collect::<Vec<_>>(), [b"one"]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -180,12 +184,12 @@ impl Log {
         Self::open_as(durable, path.as_ref(), SEGMENT_LENGTH, Some(damaged))
     }
 
-    /// [`Log::open`] with segments of about so many bytes instead of 64 MiB: a segment that is as
-    /// long, or would become longer by a write, is followed by another. A write is never divided.
-    /// It may be another length each time.
+    /// [`Log::open`] with segments of about this many bytes instead of 64 MiB. A segment that has
+    /// reached that length, or would exceed it with the next write, is followed by another. A write
+    /// is never divided. The length may differ each time.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Log::open`].
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;
@@ -235,11 +239,12 @@ impl Log {
         Ok((Self { shared: Arc::new(shared) }, recovery))
     }
 
-    /// Adds a record, in memory: it is durable only once it, or a later one, has been committed.
-    /// Holds what was appended until then, however much that is.
+    /// Adds a record in memory: it is durable only once this record, or a later one, has been
+    /// committed. The log holds all appended records in memory until then, however much that is.
     ///
     /// # Errors
-    /// [`LogError::TooLong`], [`LogError::Exhausted`], and [`LogError::Failed`] after a flush has failed.
+    /// [`LogError::TooLong`], [`LogError::Exhausted`], and [`LogError::Failed`] after a failed
+    /// flush.
     pub fn append(&self, data: &[u8]) -> Result<Sequence, LogError> {
         if data.len() > RECORD_LENGTH_MAX {
             return Err(LogError::TooLong { length: data.len() });
@@ -257,28 +262,34 @@ impl Log {
         Ok(Sequence(sequence))
     }
 
-    /// Begins to make everything up to this record durable. Await it, or wait. Dropping it changes
-    /// nothing: the records become durable all the same, and the log stays open, and locked, until they are.
+    /// Begins to make everything up to this record durable. Await the result, or wait for it.
+    /// Dropping it changes nothing: the records become durable all the same, and the log stays open
+    /// and locked until they are.
     ///
-    /// Where it fails the log is closed. What was durable before is there when it is opened again, and perhaps
-    /// more; nothing is to be acknowledged. Not so where there was no room, or no descriptor for a new segment
-    /// ([`DurabilityError::errno`] is `ENOSPC`, `EDQUOT`, `EFBIG`, `EMFILE` or `ENFILE`, and its text says that no record is
-    /// lost): what has been appended still is, and a later commit, of any of it, makes all of it durable. [`truncate_before`](Log::truncate_before) makes room also then. And where the runtime had ended before it began
-    /// (it is `ECANCELED` then) nothing is lost, nor closed: [`Log::commit_and_wait`] does it still.
+    /// If the commit fails, the log is closed. What was durable before, and perhaps more, is there
+    /// when it is opened again. There is no loss to [acknowledge](Durable::acknowledge_loss). There
+    /// are two exceptions:
+    ///
+    /// * If there was no room, or no descriptor for a new segment ([`DurabilityError::errno`] is
+    ///   `ENOSPC`, `EDQUOT`, `EFBIG`, `EMFILE` or `ENFILE`, and the error's text says that no
+    ///   record is lost), the appended records are kept, and a later commit of any of them makes
+    ///   all of them durable. [`truncate_before`](Log::truncate_before) makes room even then.
+    /// * If the runtime had ended before the commit began (`errno` is `ECANCELED`), nothing is
+    ///   lost, and the log is not closed: [`Log::commit_and_wait`] still works.
     ///
     /// # Panics
-    /// Where no such record has been appended.
+    /// If no such record has been appended.
     pub fn commit(&self, sequence: Sequence) -> Synced {
         self.begin(|state| state.ask(sequence))
     }
 
-    /// [`Log::commit`], and waits. Where no flush is under way the caller's own thread does it.
+    /// [`Log::commit`], and waits. If no flush is under way, the caller's own thread does it.
     ///
     /// # Errors
-    /// [`DurabilityError`] where the records may be lost.
+    /// [`DurabilityError`] if the records may be lost.
     ///
     /// # Panics
-    /// As there.
+    /// As [`Log::commit`].
     pub fn commit_and_wait(&self, sequence: Sequence) -> Result<(), DurabilityError> {
         loop {
             let verdict = self.try_commit(sequence);
@@ -316,18 +327,19 @@ impl Log {
         synced.wait()
     }
 
-    /// The last record that is durable, and all before it.
+    /// The last record that is durable; all records before it are, too.
     pub fn durable_sequence(&self) -> Sequence {
         Sequence(self.shared.state().durable)
     }
 
-    /// The last record appended.
+    /// The last appended record.
     pub fn last_sequence(&self) -> Sequence {
         Sequence(self.shared.state().appended)
     }
 
-    /// How many bytes of records were appended and are not durable: so much memory they take. Who appends faster than
-    /// the disk is should commit, and wait, where that becomes too much.
+    /// How many bytes of records were appended and are not durable, and so how much memory they
+    /// take. A program that appends faster than its disk writes should commit, and wait, when this
+    /// becomes too much.
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;
@@ -345,9 +357,10 @@ impl Log {
         self.shared.state().pending_bytes()
     }
 
-    /// How many bytes of records there are on the disk, those included that share a segment with some that are needed:
-    /// what recovery would read, and a reason to cut the log off. Of each segment but the last up to 1 MiB of zeroes counts, too,
-    /// which was made ready behind its records; the last one and the spare ones take up to 1.5 MiB more.
+    /// How many bytes of records are on the disk, including records that share a segment with some
+    /// that are needed. This is how much recovery would read, and a reason to cut the log off. For
+    /// each segment except the last, it includes up to 1 MiB of zeroes that were prepared behind
+    /// its records. The last segment and the spare ones take up to 1.5 MiB more.
     pub fn kept_bytes(&self) -> u64 {
         let state = self.shared.state();
         let before = state.segments.iter().rev().skip(1).copied().collect::<Vec<_>>();
@@ -356,18 +369,18 @@ impl Log {
         before.into_iter().map(|first| self.shared.folder.length_of(first)).sum::<u64>() + last
     }
 
-    /// The first record that is kept; where there is none, the next one.
+    /// The first record that is kept or, if there is none, the next record.
     pub fn first_sequence(&self) -> Sequence {
         Sequence(self.shared.state().kept)
     }
 
-    /// The records that are durable now, from the first that is kept on.
+    /// The records that are durable now, beginning with the first that is kept.
     pub fn records(&self) -> Records {
         self.records_from(self.first_sequence())
     }
 
-    /// The records that are durable now, from this one on, or from the first that is kept. All segments that have
-    /// some are opened at once: later cutting does not take them away.
+    /// The records that are durable now, beginning with this one, or with the first that is kept.
+    /// All segments that contain some are opened at once, so later cuts do not take them away.
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;
@@ -390,30 +403,35 @@ impl Log {
         Records::new(folder, self.shared.log, &state.segments, from, state.durable)
     }
 
-    /// Says that no record before this one is needed any more, and begins to remove those segments
-    /// that have no other. Where there is one, the records before this one are gone for readers, too,
-    /// now and whenever the log is opened again; otherwise nothing happens: records go by segments.
-    /// The space of the last one is given back if none of its records is needed.
+    /// Says that no record before this one is needed any more, and begins to remove the segments
+    /// that contain only such records. If there is at least one, readers no longer see any record
+    /// before this one, now and whenever the log is opened again. Otherwise nothing happens:
+    /// records are removed by whole segments. The space of the last segment is given back if none
+    /// of its records is needed.
     ///
-    /// Await it, or wait: then their space is free, also after a crash. Dropping it changes nothing.
-    /// A crash before leaves all of them or none. What has been appended becomes durable by the way.
-    /// Costs three flushes where something is removed; commits wait for the two by which a segment begins, and not
-    /// while those before it are removed; but where the disk is about full, while spare segments are made. A failed flush closes the log, as that of a commit does; where one of them
-    /// cannot be removed nothing else happens, and the next cut tries again.
+    /// Await the result, or wait for it: then the space is free, also after a crash. Dropping it
+    /// changes nothing. An earlier crash leaves all of these records or none. As a side effect, all
+    /// appended records become durable. If something is removed, this costs three flushes. Commits
+    /// wait for the two that begin the new segment, but not for the removal of the old ones. If the
+    /// disk is almost full, they also wait while spare segments are made. A failed flush closes the
+    /// log, as that of a commit does. If a segment cannot be removed, nothing else happens, and the
+    /// next cut tries again.
     ///
-    /// What you keep elsewhere in the place of these records has to be durable before, and who notes there from where
-    /// the log is needed does so one at a time: a note that is older than this call asks for records that are gone.
+    /// What you keep elsewhere in place of these records must be durable before this call. If you
+    /// note elsewhere from where on the log is needed, do so from one thread at a time: a note that
+    /// is older than this call asks for records that are gone.
     ///
     /// # Panics
-    /// Where a record before this one is not durable.
+    /// If a record before this one is not durable.
     pub fn truncate_before(&self, sequence: Sequence) -> Synced {
         self.begin(|state| state.cut(sequence))
     }
 
-    /// Closes the log, for all clones: waits for what is under way, and unlocks the folder, so that it can be opened again at
-    /// once. To drop a log does the same where nothing is under way, and else once that has ended, which may be a moment
-    /// after a commit or a cut was said to be done. What was
-    /// appended and nobody has committed is given up; who uses another clone afterwards is refused as after a failure.
+    /// Closes the log, for all clones: waits for what is under way, and unlocks the folder, so that
+    /// the log can be opened again at once. Dropping a log does the same if nothing is under way.
+    /// Otherwise the log is closed once that has ended, which may be a moment after a commit or a
+    /// cut was reported as done. Appended records that nobody has committed are given up. Later
+    /// calls on another clone are refused as after a failure.
     ///
     /// ```
     /// # let runtime = homing_runtime::Runtime::new()?;

@@ -10,20 +10,20 @@ use super::Sequence;
 use super::folder::{Folder, ReadAt, read_at, reopen};
 use super::format::{HEADER_LEN, Header, Scan};
 
-/// What was appended.
+/// A record that was appended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// Its number.
     pub sequence: Sequence,
-    /// As it was given to `append`.
+    /// The data that was given to `append`.
     pub data: Vec<u8>,
 }
 
 type Segment = Scan<BufReader<ReadAt<Arc<File>>>>;
 
-/// The records that were durable when it was made, from the first that is kept on, or another. It
-/// holds the files open: those that are removed meanwhile are read all the same. After an error there
-/// are no more.
+/// The records that were durable when this was made, beginning with the first that is kept, or with
+/// a later one. It holds the files open: segments that are removed meanwhile can still be read.
+/// After an error there are no further records.
 pub struct Records {
     segments: VecDeque<Segment>,
     /// Of the last record read, or passed over.

@@ -1,5 +1,5 @@
-//! Opening a log: finds the records that are whole, and goes on behind them in a new segment. Nothing
-//! is changed before all has been read and found right.
+//! Opening a log: finds the records that are whole, and continues behind them in a new segment.
+//! Nothing is changed before everything has been read and found correct.
 
 use std::fs::{File, OpenOptions};
 use std::hash::{BuildHasher, RandomState};
@@ -15,7 +15,7 @@ use super::format::{self, HEADER_LEN, Header, Scan};
 use super::lead::Tail;
 use crate::system::{Failure, System};
 
-/// What opening a log has found.
+/// What was found when a log was opened.
 ///
 /// ```
 /// # let runtime = homing_runtime::Runtime::new()?;
@@ -34,13 +34,13 @@ use crate::system::{Failure, System};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Recovery {
-    /// The first record that is still needed: none before it was asked to be kept. Where there are
+    /// The first record that is still needed: nobody has asked to keep an earlier one. If there are
     /// no records, the next one.
     pub first: Sequence,
-    /// Records from there on, all whole; all of them are durable now.
+    /// The number of records from there on. All of them are whole, and durable now.
     pub records: u64,
-    /// Bytes after them that were none, up to the last that was not zero: a record that was torn by
-    /// a crash, and those behind it that had not been committed. They are gone.
+    /// Bytes after these records that were not records, up to the last that was not zero: a record
+    /// that was torn by a crash, and records behind it that had not been committed. They are gone.
     pub dropped_bytes: u64,
 }
 
