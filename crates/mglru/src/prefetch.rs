@@ -1,10 +1,12 @@
 //! Asks for lines of memory before they are needed.
 //!
-//! A victim's frame, page and links are cold, by what makes it a victim: each would be waited for in turn. Locked
-//! instructions wait for loads, so loads made early are no help; hints are not waited for.
+//! A victim's frame, page and links are cold, for the same reason that makes it a victim, and a
+//! thread would wait for each of them in turn. Locked instructions wait for loads, so early loads
+//! do not help; nothing waits for a hint.
 #![allow(unsafe_code)]
 
-/// Lets the processor fetch the line at which this begins, if it will. Nothing else changes.
+/// Asks the processor to fetch the line at which this begins. The processor may ignore it. Nothing
+/// else changes.
 #[inline]
 pub fn prefetch<T>(place: &T) {
     let place = std::ptr::from_ref(place).cast::<u8>();

@@ -1,15 +1,15 @@
-//! Whether pages that were missed are worth the frames that they would take.
+//! Whether missed pages are worth the frames that they would take.
 //!
-//! Moving a page in and another one out costs about what a hit saves where the disk is fast. So what
-//! would win too little by it is read past the cache, and remembered as if it had been evicted at
-//! once: when it comes again its past speaks for it. By trial, on seven traces, that costs next to no hits; it
-//! spares a scan most of what caching costs it. Where reading takes as little time as putting in does, a page has
-//! to win more: the owner may say what it costs, in hits.
+//! Moving a page in and another one out costs about what a hit saves if the disk is fast. So a page
+//! that would win too little by it is read past the cache, and remembered as if it had been evicted
+//! at once: when it comes again, its past speaks for it. Measured on seven traces, this costs
+//! almost no hits, and it spares a scan most of what caching would cost. If reading takes as little
+//! time as putting a page in, a page has to win more: the owner can say what that costs, in hits.
 //!
-//! The learner hears of no uses within an epoch of the last one: pages that are held give these hits in
-//! any case. Pages that are declined do not, so how many come back that soon is counted (within four epochs
-//! where shadows are no more exact), and where it is too many nothing is declined but one in so many,
-//! to go on counting.
+//! The learner does not hear of uses within an epoch of the last one: pages that are held give
+//! these hits anyway. Declined pages do not, so the policy counts how many of them come back that
+//! soon (within four epochs if shadows are no more exact than that). If these are too many, only
+//! one in a fixed number is still declined, to continue the count.
 
 use super::history::History;
 use super::learner::EPOCHS;
@@ -29,7 +29,7 @@ const LATELY: u32 = 32;
 const ALL: u32 = 1 << 16;
 const MOST: u32 = ALL / 4 * 3;
 
-/// Pages that were missed together, and go in together or not at all.
+/// Pages that were missed together, and that are put in together or not at all.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Missed {
     count: f32,

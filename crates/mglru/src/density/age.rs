@@ -1,4 +1,4 @@
-//! Ages in buckets: the first epoch has one of its own, then two an octave.
+//! Ages in buckets: the first epoch has its own bucket, then there are two for each octave.
 
 /// How many buckets of age there are. The last one takes whatever is older.
 pub(super) const BUCKETS: usize = 28;

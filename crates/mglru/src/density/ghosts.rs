@@ -1,8 +1,9 @@
 //! Shadows of evicted pages, found by the hashes of their keys.
 //!
-//! Six bytes each, ten to a line of memory: a fingerprint of 16 bits, the epoch of the last use in
-//! units of four, and the history with its counts rounded. A page that was never held is taken for
-//! one that was about once in 6,000 times; that costs a wrong guess, no more.
+//! They take six bytes each, and ten share a line of memory: a fingerprint of 16 bits, the epoch of
+//! the last use in units of four, and the history with its counts rounded. About once in 6,000
+//! times, a page that was never held is mistaken for a remembered one. That costs a wrong guess,
+//! nothing more.
 
 use super::history::History;
 use super::ranking::Shadow;
@@ -18,7 +19,7 @@ const EMPTY: u16 = 0;
 /// lines fill unevenly, so shadows reach less far in some than in others.
 const REACH: u32 = 3;
 
-/// What remains of evicted pages.
+/// What remains of evicted pages, found by the hashes of their keys.
 #[derive(Debug)]
 pub struct Ghosts {
     lines: Box<[Line]>,
@@ -53,7 +54,7 @@ impl Ghost {
 }
 
 impl Ghosts {
-    /// Room for about this many shadows.
+    /// Makes room for about this many shadows.
     pub fn new(shadows: usize) -> Self {
         Self { lines: vec![Line::default(); shadows.div_ceil(WAYS)].into(), age: None }
     }
@@ -75,7 +76,7 @@ impl Ghosts {
         (line, ((hash >> 8) as u16).max(1))
     }
 
-    /// This page will be looked for, or remembered, soon.
+    /// Announces that this page will soon be looked for or remembered.
     #[inline]
     pub fn prefetch(&self, hash: u64) {
         if let Some(line) = self.lines.get(self.place(hash).0) {
@@ -88,8 +89,9 @@ impl Ghosts {
         Some((self.lines.get_mut(line)?, fingerprint))
     }
 
-    /// Remembers a page that was evicted, or declined: then this replaces what was remembered of it. Where that
-    /// makes another one be forgotten, returns the [`horizon`](super::Ranking::set_horizon) that follows.
+    /// Remembers a page that was evicted, or declined. This replaces what was remembered of that
+    /// page before. If another page is forgotten to make room, returns the
+    /// [`horizon`](super::Ranking::set_horizon) that follows from that.
     pub fn put(&mut self, hash: u64, shadow: Shadow, epoch: u32) -> Option<u32> {
         let (Line(ghosts), fingerprint) = self.find(hash)?;
         let is_free = |ghost: &Ghost| [EMPTY, fingerprint].contains(&ghost.fingerprint);
@@ -118,7 +120,7 @@ impl Ghosts {
         Some(ghost.shadow(epoch))
     }
 
-    /// Takes what is remembered of a page that returns.
+    /// Takes out what is remembered of a page that comes back.
     pub fn take(&mut self, hash: u64, epoch: u32) -> Option<Shadow> {
         let (Line(ghosts), fingerprint) = self.find(hash)?;
         let at = ghosts.iter().position(|ghost| ghost.fingerprint == fingerprint)?;

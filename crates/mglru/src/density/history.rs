@@ -1,7 +1,8 @@
-//! What is remembered of a page's past: how often it was used, and how far apart.
+//! What is remembered of a page's past: how often it was used, and how far apart these uses were.
 //!
-//! Pages with like pasts form a class. A class has a tier (how many uses, by octaves) and a pace
-//! (the mean distance of the last few uses, by octaves), and says whether the page was written.
+//! Pages with similar pasts form a class. A class has a tier (the number of uses, by octaves) and a
+//! pace (the mean distance of the last few uses, by octaves), and says whether the page was
+//! written.
 
 /// How many classes there are: 2 types, 8 tiers, 16 paces.
 pub(super) const CLASSES: usize = 2 * PASTS;

@@ -1,9 +1,9 @@
-//! What a page is worth: the hits to be had of it for each epoch that it keeps its frame.
+//! What a page is worth: the number of hits that it gives for each epoch that it keeps its frame.
 //!
-//! A page of a class and an age is hit next with some rate at each age to come. If it is kept until
-//! a later age and dropped then, it gives so many hits for so many epochs; the best ratio over all
-//! ages to stop at is its worth. That is Gittins' index for a job that may be stopped, as hit
-//! density is for caches.
+//! A page of a class and an age has its next hit with some rate at each age to come. If it is kept
+//! until a later age and dropped then, it gives a number of hits for a number of epochs. The best
+//! ratio over all ages at which it could be dropped is its worth. This is Gittins' index for a job
+//! that may be stopped, just as hit density is for caches.
 //!
 //! J. Gittins, "Bandit processes and dynamic allocation indices", 1979. N. Beckmann, H. Chen,
 //! A. Cidon, "LHD: improving cache hit rate by maximizing hit density", NSDI 2018.

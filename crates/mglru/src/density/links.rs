@@ -1,4 +1,4 @@
-//! Which frames stand before and behind each other.
+//! Which frames are before and behind each other in their lists.
 
 use super::ranking::resize_exact;
 

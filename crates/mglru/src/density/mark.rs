@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::prefetch::prefetch;
 
-/// The epoch of a frame's last use, and in how many epochs it was used since its past was last
-/// brought up to date. Four bytes, which the owner may keep beside the page.
+/// The epoch of a frame's last use, and in how many epochs the frame was used since its past was
+/// last brought up to date. It takes four bytes, which the owner may keep beside the page.
 // The epoch's lower half below, the uses above, saturating before what means that there was none.
 #[derive(Debug, Default)]
 pub struct Mark(AtomicU32);
@@ -13,12 +13,13 @@ pub struct Mark(AtomicU32);
 /// Of a page that nobody has asked for yet.
 pub(super) const UNUSED: u16 = u16::MAX;
 
-/// Where the marks of frames are.
+/// Gives the marks of frames.
 pub trait Marks {
     /// The mark of a frame, if it holds a page.
     fn mark(&self, frame: u32) -> Option<&Mark>;
 
-    /// The mark of this frame, and what else the owner keeps of it, will be looked at soon.
+    /// Announces that the mark of this frame, and what else the owner keeps of it, will be looked
+    /// at soon.
     fn prefetch(&self, frame: u32);
 }
 
@@ -35,18 +36,19 @@ impl Marks for [Mark] {
 }
 
 impl Mark {
-    /// Of a page that comes in this epoch.
+    /// The mark of a page that is put in in this epoch.
     pub fn new(epoch: u32) -> Self {
         Self(AtomicU32::new(epoch as u16 as u32))
     }
 
-    /// Of a page that comes in this epoch before anybody has asked for it: its first use is no reuse.
+    /// The mark of a page that is put in in this epoch before anybody has asked for it: its first
+    /// use is not a reuse.
     pub fn ahead(epoch: u32) -> Self {
         Self(AtomicU32::new((UNUSED as u32) << 16 | epoch as u16 as u32))
     }
 
-    /// Takes note of a use: one relaxed store, if it is the first one in this epoch. Returns whether it
-    /// is: of others the [`Learner`](super::Learner) need not hear.
+    /// Notes a use: one relaxed store, if it is the first use in this epoch. Returns whether it is:
+    /// the [`Learner`](super::Learner) does not need to hear of the others.
     pub fn used(&self, epoch: u32) -> bool {
         let epoch = epoch as u16;
         let (last, uses) = self.get();

@@ -1,16 +1,18 @@
-//! The default policy: evicts what gives the fewest hits for the frame that it holds.
+//! The default policy: evicts the page that gives the fewest hits for the frame that it holds.
 //!
-//! Frames stand in lists by class and age. A class is what the past of a page says (`history.rs`);
-//! ages grow by epochs, of which a cacheful of requests has 128 (`age.rs`). How soon pages of each
+//! Frames are in lists by class and age. The class of a page expresses its past (`history.rs`).
+//! Ages grow by epochs, 128 of them in a cacheful of requests (`age.rs`). How soon pages of each
 //! class and age are used again is learnt from a sample of the keys (`learner.rs`, `rates.rs`), and
 //! tells what a page is worth (`index.rs`). Victims come from the list that is worth least
-//! (`lists.rs`, `ranking.rs`): an LRU list's tail where recency tells, the youngest pages in a loop that does not
-//! fit, those used once in a scan, the rarely used where frequency tells. What was missed and is not worth more
-//! than the victim may stay out (`admission.rs`). Nothing is set by hand.
+//! (`lists.rs`, `ranking.rs`): the tail of an LRU list where recency tells, the youngest pages in a
+//! loop that does not fit, pages used once in a scan, rarely used pages where frequency tells. A
+//! missed page that is not worth more than the victim may stay out (`admission.rs`). Nothing is set
+//! by hand.
 //!
-//! In the terms of the kernel's multi-generational LRU: ages are generations, more than four of
-//! them, and half octaves wide; classes are tiers; the feedback from refaults is the sample, which also
-//! hears of pages long gone; pages that were hit are sorted when eviction meets them.
+//! In the terms of the kernel's multi-generational LRU: ages are generations, but there are more
+//! than four of them, each half an octave wide. Classes are tiers. The feedback from refaults is
+//! the sample, which also hears of pages that left long ago. Pages that were hit are sorted when
+//! eviction meets them.
 
 mod admission;
 mod age;
@@ -37,10 +39,11 @@ pub use shard::Shard;
 pub use tiers::{Feedback, Generation, Swappiness, Tiers, add_tiers};
 pub use worth::Worth;
 
-/// Which page goes, of the frames of one cache that one thread at a time uses.
+/// Decides which page goes, among the frames of a cache that only one thread uses at a time.
 ///
-/// Pages are of groups, as those of tenants: what is learnt of one says nothing of another. There is one
-/// from the beginning, with the number 0. The owner keeps the pages, and calls:
+/// Pages belong to groups, such as those of tenants: what is learnt about one group does not affect
+/// another. One group exists from the beginning and has the number 0. The owner keeps the pages,
+/// and makes these calls:
 ///
 /// ```
 /// use homing_mglru::density::HitDensity;
@@ -58,7 +61,7 @@ pub use worth::Worth;
 ///
 /// # Panics
 ///
-/// Where no group has the number that is given.
+/// If no group has the given number.
 #[derive(Debug)]
 pub struct HitDensity {
     shard: Shard,
@@ -70,7 +73,7 @@ pub struct HitDensity {
 }
 
 impl HitDensity {
-    /// For a cache of so many pages.
+    /// Makes a policy for a cache of this many pages.
     ///
     /// # Panics
     ///
@@ -83,18 +86,19 @@ impl HitDensity {
         Self { shard, learner, now: 0, epoch: 0, epoch_ends }
     }
 
-    /// Adds a group of pages, of which nothing is known yet, and returns its number: they count from 0.
+    /// Adds a group of pages, of which nothing is known yet, and returns its number. Numbers count
+    /// from 0.
     ///
     /// # Panics
     ///
-    /// If there are 128 already.
+    /// If there are already 128.
     pub fn add_group(&mut self) -> u8 {
         let group = self.learner.add_group();
         self.shard.add_group(self.learner.worth(group));
         group
     }
 
-    /// Sets how many pages the cache has from now on; its owner evicts what is too many.
+    /// Sets how many pages the cache has from now on. Its owner evicts the excess.
     ///
     /// # Panics
     ///
@@ -104,13 +108,13 @@ impl HitDensity {
         self.epoch_ends = self.now + self.learner.epoch_length();
     }
 
-    /// Sets what hits save: [`Savings::TRANSFERS`] unless this is called. It counts from the next
-    /// lesson on.
+    /// Sets what hits save. The default is [`Savings::TRANSFERS`]. It takes effect with the next
+    /// lesson.
     pub fn set_savings(&mut self, savings: Savings) {
         self.learner.set_savings(savings);
     }
 
-    /// Takes note of a use of the page in this frame.
+    /// Notes a use of the page in this frame.
     ///
     /// # Panics
     ///
@@ -119,7 +123,7 @@ impl HitDensity {
         self.shard.access(frame, self.epoch);
     }
 
-    /// Lets a request pass, hit or miss. `hash` is that of its key: all bits must be good.
+    /// Notes a request, hit or miss. `hash` is that of its key: all bits must be well mixed.
     pub fn request(&mut self, group: u8, hash: u64, write: bool) {
         self.now += 1;
         self.used(group, hash, write);
@@ -128,8 +132,9 @@ impl HitDensity {
         }
     }
 
-    /// Lets a request pass that finds its page in this frame: what [`request`](Self::request) and
-    /// [`access`](Self::access) do, but what the learner need not hear it is spared.
+    /// Notes a request that finds its page in this frame. This does what [`request`](Self::request)
+    /// and [`access`](Self::access) do, but skips the learner where it does not need to hear of the
+    /// request.
     ///
     /// # Panics
     ///
@@ -160,9 +165,9 @@ impl HitDensity {
         }
     }
 
-    /// Whether a page that was missed is not worth the frame of another: then it is not to be put in, and
-    /// this is what to remember of it. To be asked where the cache is full, with the shadow that the owner
-    /// still has.
+    /// Decides whether a missed page is not worth the frame of another one. If so, it must not be
+    /// put in, and the result is what to remember of it. Call this if the cache is full, with the
+    /// shadow if the owner still has it.
     pub fn decline(&mut self, group: u8, shadow: Option<Shadow>) -> Option<Shadow> {
         let (_, least) = self.least()?;
         let (group, mut missed) = (group.into(), Missed::default());
@@ -177,34 +182,34 @@ impl HitDensity {
         least.min_by(|(_, one), (_, other)| one.total_cmp(other))
     }
 
-    /// Puts a page into a free frame: a new one, or one whose shadow its owner still has.
+    /// Puts a page into a free frame: a new page, or one whose shadow its owner still has.
     pub fn insert(&mut self, group: u8, frame: u32, dirty: bool, shadow: Option<Shadow>) {
         self.shard.insert(group.into(), frame, dirty, shadow);
     }
 
-    /// The owner gives up this shadow, the oldest that it has.
+    /// Says that the owner gives up this shadow, the oldest that it has.
     pub fn forget(&mut self, shadow: Shadow) {
         let horizon = self.epoch - shadow.epoch;
         self.learner.set_horizon(horizon);
         self.shard.set_horizon(horizon);
     }
 
-    /// The page in this frame was written to.
+    /// Says that the page in this frame was written to.
     pub fn set_dirty(&mut self, frame: u32) {
         self.shard.set_dirty(frame);
     }
 
-    /// The page in this frame was written back.
+    /// Says that the page in this frame was written back.
     pub fn set_clean(&mut self, frame: u32) {
         self.shard.set_clean(frame);
     }
 
-    /// The page of the group in this frame is gone: the frame is free.
+    /// Says that this page of the group is gone, and its frame is free.
     pub fn remove(&mut self, group: u8, frame: u32) {
         self.shard.remove(group.into(), frame);
     }
 
-    /// Takes the page out that is worth least, if there is any.
+    /// Takes out the page that is worth least, if there is any page.
     pub fn evict(&mut self) -> Option<Victim> {
         let (group, _) = self.least()?;
         self.shard.evict(group)

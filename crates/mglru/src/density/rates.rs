@@ -1,9 +1,10 @@
 //! From counts to rates of reuse, and from rates to what pages are worth.
 //!
-//! Where few pages were seen, the rate of a wider group counts like some uses more. For clean pages used
-//! once that is the rate of dirty ones, and for these of clean ones (a page that is written back is as likely to
-//! be used again as before), and where nothing is known of either what is believed of such pages; for the
-//! others, the rate of their tier with ages measured in the page's own pace; for tiers, that of all of them.
+//! If few pages were seen, the rate of a wider group counts as if it were a few more uses. For
+//! clean pages used once, the wider group is the dirty ones, and for dirty pages used once it is
+//! the clean ones (a page that is written back is as likely to be used again as before); if nothing
+//! is known of either, it is a prior belief about such pages. For the others, it is their tier,
+//! with ages measured in the page's own pace. For tiers, it is all tiers together.
 
 use super::age::{BUCKETS, start};
 use super::history::{PACES, PASTS, TIERS, pace_distance};
@@ -54,21 +55,22 @@ impl Count {
 /// What a hit saves, in transfers from or to the disk.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Savings {
-    /// A read of a page that is held: 1, as it need not be read from the disk.
+    /// A read of a page that is held: 1, because it does not have to be read from the disk.
     pub read: f32,
-    /// A write to a page that is held: 1 where only a part of the page is written, as the rest
-    /// would have to be read; 0 where pages are written whole.
+    /// A write to a page that is held: 1 if only part of the page is written, because the rest
+    /// would have to be read; 0 if pages are written whole.
     pub write: f32,
-    /// A write to a page that is held dirty, beyond that: 1, as the page is written back once
-    /// instead of twice.
+    /// What a write to a page that is held dirty saves in addition: 1, because the page is written
+    /// back once instead of twice.
     pub rewrite: f32,
 }
 
 impl Savings {
     /// Each hit is worth the same.
     pub const HITS: Self = Self { read: 1.0, write: 1.0, rewrite: 0.0 };
-    /// What a disk is spared where pages are written whole. A dirty page may have to be written back
-    /// before its next write in any case, to be durable: so less than 1. The half is by trial.
+    /// What a disk is spared if pages are written whole. A dirty page may have to be written back
+    /// before its next write anyway, to be durable: so less than 1. The half was found by
+    /// experiment.
     pub const TRANSFERS: Self = Self { read: 1.0, write: 0.0, rewrite: 0.5 };
 
     /// The mean saving of a use, where `of_writes` of the uses write.

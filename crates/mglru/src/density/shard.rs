@@ -1,4 +1,4 @@
-//! The frames of a cache, or of a part of it that has a lock of its own.
+//! The frames of a cache, or of a part of it that has its own lock.
 
 use std::ops::{Deref, DerefMut};
 
@@ -7,10 +7,10 @@ use super::ranking::{Ranking, Shadow, Victim, resize_exact};
 
 /// Frames by index, and which of them is worth least, for each group of pages.
 ///
-/// A cache has one, or many with a lock for each; a [`Learner`](super::Learner) that they share
-/// tells what pages are worth. Epochs are those of the learner. A hit is one relaxed store at most
-/// once an epoch ([`access`](Self::access)); all else takes `&mut self`, and what has nothing to do with
-/// marks is the [`Ranking`]'s.
+/// A cache has one shard, or many with a lock for each; a [`Learner`](super::Learner) that they
+/// share tells what pages are worth. Epochs are those of the learner. A hit costs one relaxed
+/// store, at most once an epoch ([`access`](Self::access)). Everything else takes `&mut self`, and
+/// what does not involve marks belongs to the [`Ranking`].
 ///
 /// ```
 /// use homing_mglru::density::{Learner, Shard, Use};
@@ -45,12 +45,12 @@ impl DerefMut for Shard {
 }
 
 impl Shard {
-    /// Without frames or groups.
+    /// Makes a shard without frames or groups.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The two parts of it.
+    /// The two parts of the shard.
     pub fn parts(&mut self) -> (&mut Ranking, &[Mark]) {
         (&mut self.ranking, &self.marks)
     }
@@ -61,13 +61,13 @@ impl Shard {
         resize_exact(&mut self.marks, frames, Mark::default);
     }
 
-    /// The bytes that it takes.
+    /// The bytes that the shard takes.
     pub fn memory(&self) -> usize {
         self.ranking.memory() + self.marks.capacity() * size_of::<Mark>()
     }
 
-    /// The page in the frame `from` of the group, which may be evicted, is in the free frame `to` from
-    /// now on.
+    /// Says that a page of the group, which may be evicted, has moved from the frame `from` to the
+    /// free frame `to`.
     pub fn move_page(&mut self, group: usize, from: u32, to: u32) {
         self.remove(group, from);
         self.ranking.move_page(from, to);
@@ -75,7 +75,7 @@ impl Shard {
         self.put_back(group, to);
     }
 
-    /// Takes note of a use of the page in this frame: [`Mark::used`].
+    /// Notes a use of the page in this frame: see [`Mark::used`].
     ///
     /// # Panics
     ///
@@ -90,7 +90,7 @@ impl Shard {
         self.set_mark(frame, Mark::new(self.ranking.epoch()));
     }
 
-    /// As [`Ranking::insert_ahead`], and looks at twice as many that were read ahead before.
+    /// As [`Ranking::insert_ahead`]. Also looks at two pages that were read ahead earlier.
     pub fn insert_ahead(&mut self, group: usize, frame: u32, shadow: Option<Shadow>) {
         self.ranking.sort_ahead(group, 2, &self.marks[..]);
         self.ranking.insert_ahead(group, frame, shadow);

@@ -1,43 +1,43 @@
-//! What a group is told of its tiers, and which type of page it gives first.
+//! Statistics of a group's tiers, and which type of page the group gives up first.
 
 use super::history::{PASTS, TIERS};
 
-/// What came of pages of one type and tier.
+/// What became of pages of one type and tier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Feedback {
-    /// Pages that came back while they were remembered.
+    /// Pages that came back while they were still remembered.
     pub refaulted: u64,
     /// Pages that were chosen to go.
     pub evicted: u64,
-    /// Pages that were to go, and stayed: they were used since they had last been looked at.
+    /// Pages that were due to go, and stayed: they had been used since they were last looked at.
     pub protected: u64,
-    /// Uses that were met so, at most one for each epoch.
+    /// Uses that were found that way, at most one for each epoch.
     pub hits: u64,
 }
 
 /// Pages of one age, by tier.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Generation {
-    /// The least age, in epochs.
+    /// The least age of these pages, in epochs.
     pub age: u32,
     /// Clean and dirty pages of each tier.
     pub tiers: [[u64; 2]; TIERS],
 }
 
 impl Generation {
-    /// Adds pages of the same age that are elsewhere.
+    /// Adds pages of the same age that are counted elsewhere.
     pub fn add(&mut self, other: &Self) {
         let pairs = self.tiers.iter_mut().flatten().zip(other.tiers.iter().flatten());
         pairs.for_each(|(count, more)| *count += more);
     }
 
-    /// Clean pages and dirty ones.
+    /// The numbers of clean and dirty pages.
     pub fn sizes(&self) -> [u64; 2] {
         self.tiers.iter().fold([0; 2], |sum, tier| [sum[0] + tier[0], sum[1] + tier[1]])
     }
 }
 
-/// What came of pages of each tier, clean and dirty ones.
+/// What became of pages of each tier, clean and dirty.
 pub type Tiers = [[Feedback; 2]; TIERS];
 
 impl Feedback {
@@ -49,7 +49,7 @@ impl Feedback {
     }
 }
 
-/// Adds up what was counted of the same tiers elsewhere.
+/// Adds what was counted of the same tiers elsewhere.
 pub fn add_tiers(sum: &mut Tiers, other: &Tiers) {
     let pairs = sum.iter_mut().flatten().zip(other.iter().flatten());
     pairs.for_each(|(sum, other)| sum.add(*other));
@@ -60,22 +60,23 @@ pub(super) fn tier_of(class: usize) -> (usize, usize) {
     (class % PASTS / super::history::PACES, class / PASTS)
 }
 
-/// How much dirty pages of a group are preferred as victims, from 0 to 200.
+/// How much the group prefers to give up dirty pages, from 0 to 200.
 ///
-/// At 100, which is the default, pages go by what they are worth, in which the cost of writing them
-/// is counted. At `s`, a dirty page goes before a clean one if what it is worth, times `200 - s`, is less
-/// than what that is worth, times `s`: the kernel's set points. At 0 dirty pages go if there are no
-/// others, and at 200 clean ones. Which group gives a page does not depend on it.
+/// At 100, which is the default, pages go in the order of their worth, which includes the cost of
+/// writing them. At `s`, a dirty page goes before a clean one if its worth, times `200 - s`, is
+/// less than the worth of the clean one, times `s`: the kernel's set points. At 0, dirty pages go
+/// only if there are no others, and at 200 the same holds for clean ones. Which group gives up a
+/// page does not depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Swappiness(u8);
 
 impl Swappiness {
     /// The largest value.
     pub const MAX: u8 = 200;
-    /// Dirty pages go if there are no others.
+    /// Dirty pages go only if there are no others.
     pub const CLEAN_FIRST: Self = Self(0);
 
-    /// `None` where it is more than 200.
+    /// `None` if the value is more than 200.
     pub fn new(swappiness: u8) -> Option<Self> {
         (swappiness <= Self::MAX).then_some(Self(swappiness))
     }

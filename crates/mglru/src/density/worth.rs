@@ -6,18 +6,19 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::age::BUCKETS;
 use super::history::CLASSES;
 
-/// What pages of each class and age are worth: the hits to be had of one for each epoch that it
-/// keeps its frame. Written by a [`Learner`](super::Learner), read by [`Shard`](super::Shard)s, also
-/// while it is written: whoever meets some values of old and some of new makes a choice that is no worse.
+/// What pages of each class and age are worth: the number of hits that a page gives for each epoch
+/// that it keeps its frame. A [`Learner`](super::Learner) writes it, and [`Shard`](super::Shard)s
+/// read it, even while it is being written: a shard that meets a mix of old and new values makes a
+/// choice that is no worse.
 #[derive(Debug)]
 pub struct Worth(Box<[[AtomicU32; BUCKETS]; CLASSES]>);
 
 impl Worth {
-    /// The bytes that each takes.
+    /// The bytes that each of these takes.
     pub const MEMORY: usize = size_of::<[[AtomicU32; BUCKETS]; CLASSES]>() + size_of::<Self>();
 
-    /// Pages are worth less the older they are, and nothing else counts: what
-    /// [`Shard`](super::Shard)s make an LRU cache of, at the precision of half octaves of age.
+    /// Pages are worth less the older they are, and nothing else counts. With this,
+    /// [`Shard`](super::Shard)s make an LRU cache, with a precision of half octaves of age.
     pub fn recency() -> Self {
         let by_age = std::array::from_fn(|bucket| 1.0 / (1.0 + bucket as f32));
         let worth = Self::nothing();

@@ -1,5 +1,6 @@
-//! Ageing: sweeps find what was accessed through mappings and promote it, then a new generation
-//! begins. Eviction feeds it: around a page that turns out to be in use others are, too.
+//! Aging: sweeps find pages that were accessed through mappings and promote them, then a new
+//! generation begins. Eviction feeds it: if a page turns out to be in use, its neighbors are looked
+//! at, too.
 
 use super::Type;
 use super::frames::Frame;
@@ -9,10 +10,10 @@ use super::tunables::{Enabled, MAX_NR_GENS, MAX_SWAPPINESS, MIN_NR_GENS};
 /// Frames of a region: those whose marks share a cache line.
 const REGION: usize = 64;
 
-/// Whether a group is to be aged.
+/// Whether a group needs aging.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Aging {
-    /// Only the two youngest generations are left: nothing can be evicted.
+    /// Required: only the two youngest generations are left, so nothing can be evicted.
     Must,
     /// Something can be evicted, but it is time for a new generation.
     Better,
@@ -20,21 +21,21 @@ pub enum Aging {
     No,
 }
 
-/// What the last sweep met.
+/// What the last sweep found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WalkStats {
     /// Pages looked at.
     pub total: u64,
-    /// Those that had been accessed.
+    /// Of these, pages that had been accessed.
     pub young: u64,
     /// Regions visited.
     pub found: u64,
-    /// Regions worth a visit of the next sweep.
+    /// Regions that the next sweep should visit.
     pub added: u64,
 }
 
 impl Lruvec {
-    /// Whether it is to be aged, under a swappiness of 0 to 201.
+    /// Whether this group needs aging, under a swappiness of 0 to 201.
     pub fn need_aging(&self, swappiness: u16) -> Aging {
         let eldest = self.eldest(swappiness) + MIN_NR_GENS;
         if !self.main() || eldest < self.max_seq {
@@ -60,7 +61,7 @@ impl Lruvec {
         old.map(|seq| self.size(seq, of)).sum()
     }
 
-    /// When the oldest generation of what may be evicted was born, in milliseconds.
+    /// When the oldest generation of the types that may be evicted was born, in milliseconds.
     pub fn oldest_birth_ms(&self, swappiness: u16) -> u64 {
         self.births_ms[index(self.eldest(swappiness))]
     }
@@ -77,8 +78,9 @@ impl Lruvec {
             || size(self.max_seq - MIN_NR_GENS) * (MIN_NR_GENS + 2) < total
     }
 
-    /// Ages, at a time in milliseconds: sweeps and begins a new generation. With `force_scan` the
-    /// sweep visits every region. Does nothing while the generations are switched off.
+    /// Ages the pages at a time in milliseconds: sweeps and begins a new generation. With
+    /// `force_scan` the sweep visits every region. Does nothing while the generations are switched
+    /// off.
     pub fn age(&mut self, now_ms: u64, force_scan: bool) {
         if self.main() {
             self.sweep(force_scan);
@@ -86,8 +88,8 @@ impl Lruvec {
         }
     }
 
-    /// Sweeps over the regions: clears the marks of accesses through mappings, and promotes what was
-    /// found for the second time. Does nothing where walks are switched off.
+    /// Sweeps over the regions: clears the marks of accesses through mappings, and promotes pages
+    /// that were found for the second time. Does nothing if walks are switched off.
     pub fn sweep(&mut self, force_scan: bool) {
         let enabled = self.tunables.enabled;
         if !enabled.has(Enabled::MAIN.with(Enabled::WALK)) {
@@ -137,7 +139,7 @@ impl Lruvec {
         Some(regions)
     }
 
-    /// What the last sweep met.
+    /// What the last sweep found.
     pub fn walk_stats(&self) -> WalkStats {
         self.walked
     }
@@ -189,9 +191,9 @@ impl Lruvec {
         (total, young)
     }
 
-    /// Begins a new generation, at a time in milliseconds. Where a type has four already, its oldest
-    /// is joined with the next one first, `max_lru_batch` pages at a time: `false` says that there
-    /// is more to do, so that a caller who holds a lock may let others in before it comes again.
+    /// Begins a new generation, at a time in milliseconds. If a type already has four, its oldest
+    /// is first joined with the next one, `max_lru_batch` pages at a time. `false` means that there
+    /// is more to do, so that a caller that holds a lock may let others in before it comes again.
     pub fn inc_max_seq(&mut self, now_ms: u64) -> bool {
         for of in Type::ALL {
             if self.generations(of) == MAX_NR_GENS && !self.inc_min_seq(of) {

@@ -1,8 +1,8 @@
 //! The kill switch: without the generations, a plain CLOCK chooses among the same pages.
 //!
-//! The lists of a type, from the oldest generation to the youngest, are the circle: the hand is at
-//! the old end, and what it passes over goes to the young end of the youngest list, as does what
-//! comes in. Nothing is moved when the switch is thrown, in either direction.
+//! The lists of a type, from the oldest generation to the youngest, form the circle. The hand is at
+//! the old end. Pages that it passes over go to the young end of the youngest list, and so do new
+//! pages. Throwing the switch moves nothing, in either direction.
 //!
 //! F. J. Corbató, "A paging experiment with the Multics system", 1968.
 

@@ -1,4 +1,4 @@
-//! Commands on `lru_gen`: `+` makes a generation, which shows the working set; `-` evicts
+//! Commands on `lru_gen`: `+` makes a generation, which shows the working set. `-` evicts
 //! generations that are old enough, before memory is short.
 //!
 //! ```text
@@ -20,35 +20,35 @@ pub enum Command {
     Age {
         /// The number of the lruvec.
         memcg: u16,
-        /// The number that stands for its memory.
+        /// The number that identifies its memory.
         node: u16,
-        /// The generation that has to be the youngest before.
+        /// The generation that must be the youngest before this command.
         max_gen: u64,
-        /// Instead of the one that is set.
+        /// The swappiness to use instead of the one that is set.
         swappiness: Option<u16>,
-        /// Whether every region is visited. The kernel does so if nothing is said.
+        /// Whether every region is visited, which is the default in the kernel.
         force_scan: bool,
     },
     /// `-`: evicts the generations up to `min_gen`.
     Evict {
         /// The number of the lruvec.
         memcg: u16,
-        /// The number that stands for its memory.
+        /// The number that identifies its memory.
         node: u16,
         /// The youngest generation to be evicted.
         min_gen: u64,
-        /// Instead of the one that is set.
+        /// The swappiness to use instead of the one that is set.
         swappiness: Option<u16>,
-        /// After how many pages to stop.
+        /// The number of pages after which to stop.
         nr_to_reclaim: u64,
     },
 }
 
-/// A text that is no command.
+/// Why a text is not a command.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommandError {
-    /// It begins with another word.
+    /// It begins with a word that is not a command.
     #[error("{token:?} is no command: write + to age or - to evict")]
     Verb {
         /// The word.
@@ -59,22 +59,22 @@ pub enum CommandError {
     Missing {
         /// The command.
         command: String,
-        /// What is missing.
+        /// The missing argument.
         name: &'static str,
         /// How the command is written.
         usage: &'static str,
     },
-    /// One of its words is out of place.
+    /// One of its arguments is invalid.
     #[error("{token:?} is no {name}: take {bounds}")]
     Argument {
         /// The word.
         token: String,
-        /// What it should be.
+        /// The argument.
         name: &'static str,
-        /// What that can be.
+        /// The values that it can have.
         bounds: &'static str,
     },
-    /// It has a word too many.
+    /// It has an extra word.
     #[error("{token:?} is one word too many: write {usage}")]
     Surplus {
         /// The word.
@@ -96,7 +96,7 @@ pub enum RunError {
         /// The youngest one.
         max_seq: u64,
     },
-    /// There is a younger generation already (`EEXIST`).
+    /// There is already a younger generation (`EEXIST`).
     #[error("a generation after {max_gen} exists already: the youngest is {max_seq}")]
     Exists {
         /// The generation of the command.
@@ -104,7 +104,7 @@ pub enum RunError {
         /// The youngest one.
         max_seq: u64,
     },
-    /// The generation is one of the two youngest, or not there yet (`EINVAL`).
+    /// The generation is one of the two youngest, or does not exist yet (`EINVAL`).
     #[error("generation {min_gen} cannot be evicted: the two youngest, up to {max_seq}, are kept")]
     TooYoung {
         /// The generation of the command.
@@ -121,7 +121,7 @@ const AGE: &str = "+ memcg node max_gen [swappiness [force_scan]]";
 const EVICT: &str = "- memcg node min_gen [swappiness [nr_to_reclaim]]";
 const NUMBER: &str = "a number from 0";
 
-/// Reads commands. An error names the word that it stumbled over.
+/// Reads commands. An error names the word at which reading failed.
 pub fn parse_commands(text: &str) -> Result<Vec<Command>, CommandError> {
     let commands = text.split([',', ';', '\n']).map(str::trim);
     commands.filter(|command| !command.is_empty()).map(parse_command).collect()
@@ -178,7 +178,7 @@ fn number(
 }
 
 impl Lruvec {
-    /// Runs `+` with this youngest generation, at a time in milliseconds.
+    /// Runs `+` for this youngest generation, at a time in milliseconds.
     pub fn run_age(&mut self, max_gen: u64, force_scan: bool, now_ms: u64) -> Result<(), RunError> {
         let max_seq = self.max_seq();
         if !self.main() {
@@ -194,8 +194,8 @@ impl Lruvec {
         Ok(())
     }
 
-    /// Runs one batch of `-` up to this generation; with nothing said, under the swappiness that is
-    /// set. The caller comes again until it has enough, nothing was scanned, or somebody interrupts
+    /// Runs one batch of `-` up to this generation; by default under the swappiness that is set.
+    /// The caller calls it again until it has enough, nothing was scanned, or somebody interrupts
     /// it.
     pub fn run_evict(
         &mut self,

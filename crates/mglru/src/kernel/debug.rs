@@ -1,12 +1,12 @@
-//! What people read: `lru_gen`, a histogram of pages by age, and `lru_gen_full`, which has the
-//! feedback and the sweeps too.
+//! What people read: `lru_gen`, a histogram of pages by age, and `lru_gen_full`, which also has the
+//! feedback and the sweeps.
 //!
 //! The lines are those of the kernel's debugfs files (`multigen_lru.rst`, "Debugfs interface"). The
-//! two columns of sizes are dirty and clean pages. In the full text a `x` stands after what a type
-//! has no more; below each generation there is a line for each tier, with three numbers for each
-//! type: refaulted, evicted and protected (`rep`) at its oldest generation, the averages of
-//! refaulted and total (`RT`) at the youngest; then what the last sweep met: pages, young ones
-//! among them, regions, those to visit again (`TYFA`).
+//! two columns of sizes are dirty and clean pages. In the full text, an `x` follows the size of a
+//! type that no longer has this generation. Below each generation there is a line for each tier,
+//! with three numbers for each type: refaulted, evicted and protected (`rep`) at its oldest
+//! generation, the averages of refaulted and total (`RT`) at the youngest. Then it shows what the
+//! last sweep found: pages, the young ones among them, regions, and those to visit again (`TYFA`).
 
 use std::fmt::{self, Write};
 
@@ -15,8 +15,8 @@ use super::lruvec::{Lruvec, index};
 use super::tunables::MAX_NR_TIERS;
 
 impl Lruvec {
-    /// Writes its part of `lru_gen`, or of `lru_gen_full`, at a time in milliseconds. The path is
-    /// the group's, the node a number that stands for its memory.
+    /// Writes this group's part of `lru_gen`, or of `lru_gen_full`, at a time in milliseconds. The
+    /// path is that of the group, the node a number that identifies its memory.
     pub fn write_lru_gen(
         &self,
         out: &mut impl Write,

@@ -1,7 +1,8 @@
-//! Eviction: sorts the pages at the end of the oldest generation and isolates those that go.
+//! Eviction: sorts the pages at the end of the oldest generation and isolates those that leave.
 //!
-//! A call is one batch. Its caller has the victims written or drops them, gives back what it could
-//! not part with ([`Lruvec::putback`]), ages where nothing is left to take, and comes again.
+//! A call is one batch. Its caller has the victims written or drops them, returns those that it
+//! could not part with ([`Lruvec::putback`]), ages the pages if nothing is left to take, and calls
+//! again.
 
 use super::Type;
 use super::frames::{Flag, Frame, State};
@@ -21,7 +22,7 @@ pub enum Types {
 }
 
 impl Types {
-    /// The swappiness that comes of this and a given one.
+    /// The swappiness that results from this and a given one.
     pub const fn swappiness(self, given: u16) -> u16 {
         match self {
             Self::Both => given,
@@ -31,7 +32,7 @@ impl Types {
     }
 }
 
-/// A page that is to go. It is on no list any more and its frame is free.
+/// A page that is to leave. It is no longer on any list, and its frame is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Victim {
     /// The frame that it is in.
@@ -44,33 +45,33 @@ pub struct Victim {
     pub token: Token,
 }
 
-/// What a batch came to, in pages.
+/// The result of a batch, in pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Evicted {
-    /// Looked at. 0: nothing was there to take.
+    /// Pages looked at. 0 means that there was nothing to take.
     pub scanned: u64,
     /// Victims of each type.
     pub isolated: [u64; 2],
-    /// Promoted earlier, and moved to the list of their generation now.
+    /// Pages that had been promoted earlier, and were now moved to the list of their generation.
     pub promoted: u64,
-    /// Kept for their tier.
+    /// Pages kept because of their tier.
     pub protected: u64,
-    /// Kept because they turned out to be in use through a mapping.
+    /// Pages kept because they turned out to be in use through a mapping.
     pub activated: u64,
-    /// Victims of the clean type, and dirty ones of that type that were passed over.
+    /// Victims of the clean type, and dirty pages of that type that were passed over.
     pub file_taken: u64,
-    /// Of these, dirty ones that nobody writes yet.
+    /// Of these, dirty pages that nobody writes yet.
     pub unqueued_dirty: u64,
 }
 
 impl Evicted {
-    /// Whether all that was taken waits for somebody to write it, so that whoever does is to be
-    /// woken.
+    /// Whether everything that was taken waits to be written, so that the thread that writes must
+    /// be woken.
     pub fn wake_flusher(&self) -> bool {
         self.unqueued_dirty > 0 && self.unqueued_dirty == self.file_taken
     }
 
-    /// Adds what another batch came to.
+    /// Adds the result of another batch.
     pub fn add(&mut self, other: &Self) {
         self.scanned += other.scanned;
         for of in Type::ALL {
@@ -85,8 +86,8 @@ impl Evicted {
 }
 
 impl Lruvec {
-    /// Evicts a batch: at most `budget` victims and not more than `min_lru_batch`, looking at
-    /// `max_lru_batch` pages at most.
+    /// Evicts a batch: at most `budget` victims and no more than `min_lru_batch`, looking at no
+    /// more than `max_lru_batch` pages.
     pub fn evict(&mut self, budget: u64, types: Types, victims: &mut Vec<Victim>) -> Evicted {
         self.evict_with(budget, types.swappiness(self.tunables.swappiness), victims)
     }

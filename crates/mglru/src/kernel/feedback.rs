@@ -1,6 +1,6 @@
-//! The refault feedback: which tiers are protected, and which type goes first, from what came back
-//! of what was evicted. A controller with a proportional and an integral part; the counters of one
-//! type of pages stand in a [`Feedback`].
+//! The refault feedback. It decides which tiers are protected, and which type goes first, by how
+//! much of what was evicted came back. It is a controller with a proportional and an integral part.
+//! The counters of one type of pages are in a [`Feedback`].
 //!
 //! The kernel's documentation calls it a PID controller (`multigen_lru.rst`).
 
@@ -9,14 +9,14 @@ use super::tunables::{MAX_NR_TIERS, Tunables};
 /// One number for each tier.
 pub(super) type PerTier = [u64; MAX_NR_TIERS];
 
-/// What became of the pages of one type: in the oldest generation, and on average before.
+/// What became of the pages of one type: in the oldest generation, and on average in earlier ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Feedback {
     /// Pages that came back soon, by the tier they had.
     pub refaulted: [u64; MAX_NR_TIERS],
     /// Pages of the oldest generation that were evicted.
     pub evicted: [u64; MAX_NR_TIERS],
-    /// Pages of the oldest generation that were not, because of their tier or of ageing.
+    /// Pages of the oldest generation that were not evicted, because of their tier or of aging.
     pub protected: [u64; MAX_NR_TIERS],
     /// Moving average of refaults.
     pub avg_refaulted: [u64; MAX_NR_TIERS],
@@ -29,14 +29,14 @@ pub struct Feedback {
 pub struct CtrlPos {
     /// Pages that came back.
     pub refaulted: u64,
-    /// Pages that there were to evict.
+    /// Pages that could have been evicted.
     pub total: u64,
     /// Its weight.
     pub gain: u32,
 }
 
 impl Feedback {
-    /// What there is about some tiers together.
+    /// The sum of some tiers.
     pub fn position(&self, tiers: std::ops::Range<usize>, gain: u32) -> CtrlPos {
         let sum = |counters: &PerTier| counters[tiers.clone()].iter().sum::<u64>();
         CtrlPos {
@@ -70,8 +70,8 @@ impl Feedback {
     }
 }
 
-/// Whether the process variable may be evicted as readily as the set point: it came back less often
-/// than `batch` times, or not more often in proportion, by their gains.
+/// Whether the process variable may be evicted as readily as the set point: it came back fewer than
+/// `batch` times, or not more often in proportion, by their gains.
 pub fn positive(sp: CtrlPos, pv: CtrlPos, batch: u32) -> bool {
     // Three counters of 64 bits could pass even this; then both sides are as good as equal.
     let product = |refaulted: u128, total: u128, gain: u32| {

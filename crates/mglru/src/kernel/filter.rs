@@ -1,5 +1,5 @@
-//! Which regions are worth a visit: two Bloom filters, one in use and one being filled, which change
-//! places with each generation.
+//! Which regions are worth a visit: two Bloom filters, one in use and one being filled. They swap
+//! roles with each generation.
 //!
 //! B. H. Bloom, "Space/time trade-offs in hash coding with allowable errors", CACM 1970. A filter
 //! comes into being when it is first filled; until then everything is worth a visit.

@@ -1,12 +1,12 @@
 //! What is known of each frame, in 13 bytes: the marks that accesses leave, the state of its page,
 //! and its neighbours on a list.
 //!
-//! Groups share one table of frames, each having its own [`Lruvec`](super::Lruvec). Letters say who
-//! writes a field: `A` anybody, at any time; `L` only whoever holds exclusively the lruvec that the
-//! frame belongs to, or takes a frame that belongs to none. All are relaxed atomics: what is `L`
-//! is ordered by how its owner got hold of the lruvec, and of what is `A` nothing depends on the
-//! order. A mark may be lost where an access meets another one, or the sweep that clears it; a
-//! page then looks used once less than it was.
+//! Groups share one table of frames, and each has its own [`Lruvec`](super::Lruvec). Letters say
+//! who writes a field: `A` anybody, at any time; `L` only the thread that exclusively holds the
+//! lruvec to which the frame belongs, or that takes a frame that belongs to none. All fields are
+//! relaxed atomics. The way in which a thread gets hold of the lruvec orders `L` fields, and
+//! nothing depends on the order of `A` fields. A mark may be lost when an access meets another one,
+//! or the sweep that clears it. A page then looks used once less than it was.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
 
@@ -18,7 +18,7 @@ pub type Frame = u32;
 /// No frame.
 pub(super) const NIL: Frame = Frame::MAX;
 
-/// The frames that a cache has.
+/// The frames of a cache.
 #[derive(Debug)]
 pub struct Frames {
     /// `A` What accesses leave, 64 frames to a cache line.
@@ -46,7 +46,7 @@ const WORKINGSET: u8 = 8;
 const ACCESSED: u8 = 16;
 
 impl Frames {
-    /// So many frames, all free.
+    /// Makes this many frames, all free.
     ///
     /// # Panics
     ///
@@ -61,18 +61,18 @@ impl Frames {
         }
     }
 
-    /// How many there are.
+    /// The number of frames.
     pub fn len(&self) -> usize {
         self.marks.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no frames.
     pub fn is_empty(&self) -> bool {
         self.marks.is_empty()
     }
 
-    /// Notes an access through a read or write call. It costs a load and, until the page counts as
-    /// part of the working set, a store.
+    /// Notes an access by a read or write call. It costs a load and, until the page counts as part
+    /// of the working set, a store.
     #[inline]
     pub fn access(&self, frame: Frame) {
         let mark = &self.marks[frame as usize];
@@ -83,8 +83,8 @@ impl Frames {
         }
     }
 
-    /// Notes an access through a mapping. It costs a load and, if there was none since the last
-    /// sweep, a store. Nothing is counted: sweeps find the mark and clear it.
+    /// Notes an access through a mapping. It costs a load and, if it is the first one since the
+    /// last sweep, a store. Nothing is counted: sweeps find the mark and clear it.
     #[inline]
     pub fn touch(&self, frame: Frame) {
         let mark = &self.marks[frame as usize];
@@ -136,8 +136,8 @@ impl Marks {
         Self(if workingset { WORKINGSET } else { refs.saturating_sub(1).min(3) * COUNT_ONE })
     }
 
-    /// How often the page was accessed by calls since it came to its generation: 0 to 4, where 4
-    /// stands for more.
+    /// How often calls have accessed the page since it came to its generation: 0 to 4, where 4
+    /// means 4 or more.
     pub const fn refs(self) -> u8 {
         if self.0 & REFERENCED == 0 { 0 } else { (self.0 & COUNT) / COUNT_ONE + 1 }
     }
@@ -152,7 +152,8 @@ impl Marks {
         self.0 & ACCESSED != 0
     }
 
-    /// Its tier: 3 for the working set, else the binary logarithm of the references, rounded up.
+    /// The tier: 3 for the working set, otherwise the binary logarithm of the references, rounded
+    /// up.
     pub const fn tier(self) -> usize {
         match (self.workingset(), self.refs()) {
             (true, _) => 3,

@@ -1,4 +1,4 @@
-//! The ends of a list of frames; the links stand in the table of frames.
+//! The ends of a list of frames; the links are in the table of frames.
 //!
 //! A frame is on one list at most. Which one is for the caller to know.
 

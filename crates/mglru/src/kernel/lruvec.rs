@@ -1,8 +1,8 @@
-//! The generations of one group's pages: where a page comes in, how it leaves, what it is told
-//! about on the way. Ageing, eviction and CLOCK are in files of their own.
+//! The generations of one group's pages: where a page comes in, how it leaves, and what is reported
+//! about it meanwhile. Aging, eviction and CLOCK have their own files.
 //!
-//! The lists of a generation have the index `seq % 4`. A page's generation may be younger than the
-//! list on which it stands: it was promoted, and goes to its list when eviction comes by.
+//! The lists of a generation have the index `seq % 4`. The generation of a page may be younger than
+//! the list that it is on: the page was promoted, and moves to its list when eviction reaches it.
 
 use std::sync::Arc;
 
@@ -44,12 +44,12 @@ pub struct Arrival {
     pub of: Type,
     /// Whether it comes in through a mapping, and so is in use.
     pub active: bool,
-    /// Whether it is dirty although its type is clean: its bytes are to be written soon, by
-    /// somebody other than eviction.
+    /// Whether it is dirty although its type is clean: somebody other than eviction will write its
+    /// bytes soon.
     pub dirty: bool,
     /// Whether it is being written.
     pub writing: bool,
-    /// What [`Lruvec::refault`] gave back for it.
+    /// The result of [`Lruvec::refault`] for it.
     pub marks: Marks,
 }
 
@@ -61,8 +61,8 @@ impl Arrival {
 }
 
 impl Lruvec {
-    /// Without pages, at a time in milliseconds. The number tells it apart from others that share
-    /// the frames.
+    /// Makes an lruvec without pages, at a time in milliseconds. The number distinguishes it from
+    /// others that share the frames.
     ///
     /// # Panics
     ///
@@ -91,7 +91,7 @@ impl Lruvec {
         })
     }
 
-    /// The frames that it shares with others.
+    /// The frames that it shares with other lruvecs.
     pub fn frames(&self) -> &Arc<Frames> {
         &self.frames
     }
@@ -101,14 +101,14 @@ impl Lruvec {
         self.owner
     }
 
-    /// The constants in use.
+    /// The current constants.
     pub fn tunables(&self) -> &Tunables {
         &self.tunables
     }
 
-    /// Changes constants. They count from the next call on; where a value is out of bounds, nothing
-    /// changes. Switching the generations off or on takes no time: the same pages stand on the same
-    /// lists.
+    /// Changes constants. The changes take effect with the next call. If a value is out of bounds,
+    /// nothing changes. Switching the generations off or on takes no time: the same pages are on
+    /// the same lists.
     pub fn set_tunables(&mut self, tunables: Tunables) -> Result<(), TunablesError> {
         tunables.check()?;
         self.tunables = tunables;
@@ -125,12 +125,12 @@ impl Lruvec {
         self.min_seq[of as usize]
     }
 
-    /// Generations that a type has: 2 to 4.
+    /// The number of generations of a type: 2 to 4.
     pub fn generations(&self, of: Type) -> u64 {
         self.max_seq - self.min_seq(of) + 1
     }
 
-    /// Pages of a generation and type; 0 for generations that are not there.
+    /// Pages of a generation and type; 0 for generations that do not exist.
     pub fn size(&self, seq: u64, of: Type) -> u64 {
         let there = (self.min_seq(of)..=self.max_seq).contains(&seq);
         if there { self.sizes[index(seq)][of as usize] } else { 0 }
@@ -146,24 +146,24 @@ impl Lruvec {
         &self.feedback[of as usize]
     }
 
-    /// The generation of a frame's page, if it is one of these and can be evicted.
+    /// The generation of a frame's page, if it is one of these pages and can be evicted.
     pub fn generation(&self, frame: Frame) -> Option<u64> {
         let state = self.frames.state(frame);
         let index = state.generation().filter(|_| state.belongs_to(self.owner))?;
         Some(self.seq_at(state.of(), index))
     }
 
-    /// The frames on the list of a generation, the first to be evicted first. Some may belong to a
-    /// younger generation already. For tests, and for people who look.
+    /// The frames on the list of a generation, in the order of eviction. Some may already belong to
+    /// a younger generation. For tests, and for people who inspect it.
     pub fn listed(&self, seq: u64, of: Type) -> impl Iterator<Item = Frame> + '_ {
         self.lists[index(seq)][of as usize].iter(&self.frames)
     }
 
-    /// A page comes into a frame. Its first access is still to be noted.
+    /// Puts a page into a frame. Its first access must still be noted.
     ///
     /// # Panics
     ///
-    /// If there is a page in the frame already.
+    /// If the frame already holds a page.
     pub fn insert(&mut self, frame: Frame, arrival: Arrival) {
         assert!(self.frames.state(frame).is_free(), "there is a page in frame {frame}");
         self.frames.set_marks(frame, arrival.marks);
@@ -174,7 +174,7 @@ impl Lruvec {
         self.place(frame, state, seq, End::Head);
     }
 
-    /// A page leaves, whatever its state: it was deleted.
+    /// Removes a page, whatever its state: it was deleted.
     ///
     /// # Panics
     ///
@@ -185,8 +185,8 @@ impl Lruvec {
         self.frames.set_state(frame, State::FREE);
     }
 
-    /// A page comes back that was evicted: counts it if that was recent and from here, and says
-    /// what marks it comes in with.
+    /// Handles an evicted page that comes back: counts it if the eviction was recent and from here,
+    /// and returns the marks with which it comes in.
     pub fn refault(&mut self, token: Token) -> Marks {
         let recent = token.distance(self.max_seq) < self.tunables.recent_gens;
         if token.owner() != self.owner || !recent || !self.main() {
@@ -196,7 +196,7 @@ impl Lruvec {
         token.marks()
     }
 
-    /// A page changes its type and keeps its generation, or comes to the oldest one of the other
+    /// Changes the type of a page. It keeps its generation, or comes to the oldest one of the other
     /// type if that is younger.
     ///
     /// # Panics
@@ -216,8 +216,8 @@ impl Lruvec {
         self.place(frame, state.with_type(of), seq, End::Head);
     }
 
-    /// Notes whether a page of the clean type is dirty all the same. Eviction passes it over, marks
-    /// it to be reclaimed once it is written, and reports it.
+    /// Says whether a page of the clean type is nevertheless dirty. Eviction passes over such a
+    /// page, marks it to be reclaimed once it is written, and reports it.
     ///
     /// # Panics
     ///
@@ -227,7 +227,7 @@ impl Lruvec {
         self.frames.set_state(frame, state.with(Flag::Dirty, dirty));
     }
 
-    /// Its owner begins to write a page, which cannot be evicted meanwhile.
+    /// Says that the owner begins to write a page. It cannot be evicted meanwhile.
     ///
     /// # Panics
     ///
@@ -237,9 +237,9 @@ impl Lruvec {
         self.frames.set_state(frame, state.with(Flag::Writing, true));
     }
 
-    /// The page was written, and not changed since: it is clean. If eviction has waited for it, it
-    /// is the next to go. A page that was changed again, or could not be written, is to be told
-    /// about with [`set_type`](Self::set_type) or [`set_dirty`](Self::set_dirty) afterwards.
+    /// Says that a page was written and not changed since: it is clean. If eviction has waited for
+    /// it, it is the next to go. If it was changed again, or could not be written, call
+    /// [`set_type`](Self::set_type) or [`set_dirty`](Self::set_dirty) afterwards.
     ///
     /// # Panics
     ///
@@ -254,8 +254,8 @@ impl Lruvec {
         }
     }
 
-    /// Makes a page the next of its type to be evicted, unless ageing made that generation one of
-    /// the two youngest.
+    /// Makes a page the next of its type to be evicted, unless aging made its generation one of the
+    /// two youngest.
     ///
     /// # Panics
     ///
@@ -269,13 +269,14 @@ impl Lruvec {
         }
     }
 
-    /// A victim was not let go of: it is in use, or being written. It comes back, but not to the
-    /// oldest generation, and does not count as evicted. While it is written it stays marked to be
-    /// reclaimed; [`end_write`](Self::end_write) makes it the next to go.
+    /// Returns a victim that could not be let go, because it is in use or being written. It comes
+    /// back, but not to the oldest generation, and does not count as evicted. While it is being
+    /// written, it stays marked to be reclaimed, and [`end_write`](Self::end_write) makes it the
+    /// next to go.
     ///
     /// # Panics
     ///
-    /// If there is a page in its frame already.
+    /// If its frame already holds a page.
     pub fn putback(&mut self, victim: Victim, writing: bool) {
         let Victim { frame, of, dirty, token } = victim;
         assert!(self.frames.state(frame).is_free(), "there is a page in frame {frame}");
@@ -290,9 +291,8 @@ impl Lruvec {
         self.reject(frame, state, false);
     }
 
-    /// Says whether a page can be evicted. One that cannot is taken off its list when eviction
-    /// comes by; when it can be again, it comes in anew.
-    ///
+    /// Says whether a page can be evicted. A page that cannot is taken off its list when eviction
+    /// reaches it. When it can be evicted again, it comes in anew.
     /// # Panics
     ///
     /// If it is not one of these pages.

@@ -1,4 +1,4 @@
-//! The multi-generational LRU as the kernel has it, over frames by index.
+//! The multi-generational LRU as in the kernel, over frames by index.
 //!
 //! ```text
 //!            young                                            old
@@ -10,15 +10,16 @@
 //! ```
 //!
 //! Pages have one of two types, which the kernel calls anon and file. An anonymous page must be
-//! written to be evicted, a file's page can be dropped; here the first are [`Type::Dirty`], the
-//! second [`Type::Clean`]. Two kinds of accesses are told apart, too. Read and write calls count
-//! ([`Frames::access`]): how often decides a page's tier, and tiers that come back too often
-//! after eviction are protected. Accesses through mappings leave a mark only
-//! ([`Frames::touch`]), and sweeps over the marks bring what they find to the youngest generation.
+//! written to be evicted, while a file's page can be dropped. Here the former are [`Type::Dirty`],
+//! the latter [`Type::Clean`]. There are also two kinds of accesses. Read and write calls are
+//! counted ([`Frames::access`]): their number decides a page's tier, and tiers whose pages come
+//! back too often after eviction are protected. Accesses through mappings only leave a mark
+//! ([`Frames::touch`]), and sweeps over the marks bring the pages that they find to the youngest
+//! generation.
 //!
-//! A page that is used is not moved. Its marks are read where it reaches the end of the oldest
-//! generation. So a hit needs the table of frames and nothing else; all else needs the
-//! [`Lruvec`], exclusively.
+//! A page that is used is not moved. Its marks are read when it reaches the end of the oldest
+//! generation. So a hit needs only the table of frames; everything else needs the [`Lruvec`],
+//! exclusively.
 //!
 //! Sources: the kernel's `Documentation/mm/multigen_lru.rst` and
 //! `Documentation/admin-guide/mm/multigen_lru.rst`, as of 6.14. Names are the kernel's. Where
@@ -26,7 +27,7 @@
 //!
 //! * a page table is a *region*: 64 frames whose numbers follow each other, a cache line of marks;
 //! * there are no zones;
-//! * one thread at a time ages or evicts, so that nothing is tried again.
+//! * one thread at a time ages or evicts, so nothing has to be retried.
 //!
 //! Read on in this order: `tunables`, `frames`, `lruvec`, `evict`, `feedback`, `age`, `clock`,
 //! `debug`, `command`.
@@ -56,7 +57,7 @@ pub use tunables::{
     SWAPPINESS_DIRTY_ONLY, TUNABLE_MAX, Tunables, TunablesError,
 };
 
-/// What evicting a page takes. As an index: 0 or 1.
+/// What it takes to evict a page. As an index: 0 or 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Type {
     /// It has to be written: the kernel's anonymous pages.
@@ -66,10 +67,10 @@ pub enum Type {
 }
 
 impl Type {
-    /// Both, in the order of their indices.
+    /// Both types, in the order of their indices.
     pub const ALL: [Self; 2] = [Self::Dirty, Self::Clean];
 
-    /// Which one it is not.
+    /// The other type.
     #[must_use]
     pub const fn other(self) -> Self {
         match self {

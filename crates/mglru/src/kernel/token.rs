@@ -1,4 +1,4 @@
-//! What is remembered of a page that was evicted (the kernel's shadow entry), in 32 bits.
+//! What is remembered of an evicted page (the kernel's shadow entry), in 32 bits.
 //!
 //! ```text
 //!  31 .. 16  the lruvec that it belonged to
@@ -8,7 +8,8 @@
 //!  1 .. 0    how often it was referenced, less 1; 0 if never
 //! ```
 //!
-//! A token that is more than 4000 generations old may look recent. The kernel's wrap around, too.
+//! A token that is more than 4000 generations old may look recent. The kernel's tokens wrap around,
+//! too.
 
 use super::Type;
 use super::frames::Marks;
@@ -18,8 +19,8 @@ const SEQ_MASK: u32 = (1 << SEQ_BITS) - 1;
 /// The largest distance between generations that tokens tell apart well.
 pub(super) const SEQ_DISTANCE_MAX: u32 = 1 << (SEQ_BITS - 2);
 
-/// What is remembered of a page that was evicted. Its owner keeps it with the page's name, as long
-/// as it likes, and shows it where the page comes back.
+/// What is remembered of an evicted page. Its owner keeps it with the page's name, for as long as
+/// it likes, and presents it when the page comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Token(u32);
 
@@ -31,7 +32,7 @@ impl Token {
         Self(u32::from(owner) << 16 | seq << 4 | (of as u32) << 3 | workingset << 2 | refs)
     }
 
-    /// The lruvec that the page belonged to.
+    /// The lruvec to which the page belonged.
     pub const fn owner(self) -> u16 {
         (self.0 >> 16) as u16
     }

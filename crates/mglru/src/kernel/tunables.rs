@@ -1,41 +1,42 @@
 //! Every constant of the algorithm that can be changed while it runs, with the kernel's value as
 //! the default.
 //!
-//! The number of generations and of tiers is no tunable: frames store both in a few bits.
+//! The numbers of generations and tiers are not tunable: frames store both in a few bits.
 
 use std::fmt;
 
-/// Generations that are never evicted, and the fewest there are.
+/// Generations that are never evicted; also the least number of generations.
 pub const MIN_NR_GENS: u64 = 2;
-/// The most generations there are.
+/// The greatest number of generations.
 pub const MAX_NR_GENS: u64 = 4;
 /// Tiers of a generation.
 pub const MAX_NR_TIERS: usize = 4;
-/// The highest swappiness under which clean pages are evicted, too.
+/// The highest swappiness at which clean pages are still evicted, too.
 pub const MAX_SWAPPINESS: u16 = 200;
-/// The swappiness under which dirty pages only are evicted.
+/// The swappiness at which only dirty pages are evicted.
 pub const SWAPPINESS_DIRTY_ONLY: u16 = MAX_SWAPPINESS + 1;
-/// The largest number that a batch, a factor or a size among the tunables may be.
+/// The largest value of a batch, a factor or a size among the tunables.
 pub const TUNABLE_MAX: u32 = 1 << 30;
 
-/// Constants, in the units that each names. They are the kernel's unless it says otherwise.
+/// Constants, in the unit that each names. The defaults are the kernel's unless stated otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tunables {
     /// What is switched on.
     pub enabled: Enabled,
-    /// How much dirty pages are preferred as victims: 0 (never) to 200, or 201 (they only).
+    /// How much eviction prefers dirty pages: 0 (never) to 200, or 201 (only dirty pages).
     pub swappiness: u16,
     /// For how many milliseconds a generation is protected from eviction; 0 for no protection.
     pub min_ttl_ms: u64,
-    /// `MIN_LRU_BATCH`: the most frames that a batch isolates. Also below how many refaults the
-    /// feedback does not react, and what it adds to the total of the set point.
+    /// `MIN_LRU_BATCH`: the most frames that a batch isolates. It is also the number of refaults
+    /// below which the feedback does not react, and what the feedback adds to the total of the set
+    /// point.
     pub min_lru_batch: u32,
     /// `MAX_LRU_BATCH`: the most frames that a batch looks at.
     pub max_lru_batch: u32,
-    /// How many frames are looked at around a young one that eviction meets: a power of two. It
-    /// itself is among them, and the first has a number that this divides.
+    /// How many frames are looked at around a young one that eviction meets: a power of two. The
+    /// young frame is among them, and the number of the first is a multiple of this.
     pub look_around: u32,
-    /// A region is worth a visit if at least one of so many of its frames was young.
+    /// A region is worth a visit if at least one in this many of its frames was young.
     pub young_share: u32,
     /// The weight of tier 0, which is the set point for the higher ones.
     pub gain_base: u32,
@@ -43,10 +44,11 @@ pub struct Tunables {
     pub gain_tier: u32,
     /// A refault is recent if fewer generations than this were made since the eviction.
     pub recent_gens: u32,
-    /// Where clean pages come in, counted back from the youngest generation: 1 to 4, 4 being the
-    /// oldest one. Those that carry the working set mark come in one generation above.
+    /// Where clean pages come in, counted back from the youngest generation: 1 to 4, where 4 is the
+    /// oldest. Pages with the working set mark come in one generation above that.
     pub inflow_back: u32,
-    /// Whether ageing also asks, as kernels before 6.14 do, how pages spread over the generations.
+    /// Whether aging also considers, as kernels before 6.14 do, how pages spread over the
+    /// generations.
     pub spread: bool,
 }
 
@@ -79,7 +81,7 @@ pub struct TunablesError {
 }
 
 impl Tunables {
-    /// Whether all values are within their bounds; the error names the first that is not.
+    /// Checks that all values are within their bounds; the error names the first that is not.
     pub fn check(&self) -> Result<(), TunablesError> {
         let fail =
             |name, value: u32, bounds| Err(TunablesError { name, value: u64::from(value), bounds });
@@ -123,12 +125,12 @@ pub struct ParseEnabledError {
 }
 
 impl Enabled {
-    /// The generations themselves. Without them a plain CLOCK chooses.
+    /// The generations themselves. Without them, a plain CLOCK chooses.
     pub const MAIN: Self = Self(0x1);
     /// Sweeps over the accessed marks.
     pub const WALK: Self = Self(0x2);
-    /// Sweeps pass over regions of which nothing is expected (the kernel: accessed bits of inner
-    /// entries of page tables). Without it they visit all.
+    /// Sweeps skip regions in which nothing is expected (in the kernel: accessed bits of inner
+    /// entries of page tables). Without it they visit all regions.
     pub const NONLEAF: Self = Self(0x4);
     /// Everything.
     pub const ALL: Self = Self(0x7);
@@ -140,7 +142,7 @@ impl Enabled {
         self.0 & other.0 == other.0
     }
 
-    /// Both.
+    /// These and those.
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)

@@ -1,4 +1,4 @@
-//! The three flags of a background run: whether the next round ages and writes.
+//! The three flags of a background run, which decide whether the next round ages and writes.
 //!
 //! ```text
 //!               need_aging     some round before could not do without ageing
@@ -12,13 +12,14 @@
 //!  a group gave enough without writing:   need_swapping = off
 //! ```
 //!
-//! So the next round ages only if no group could do without, tries clean pages first after that, and
-//! writes for one round where no group had any.
+//! So the next round ages only if no group could do without aging. After that it tries clean pages
+//! first, and it writes for one round if no group had any.
 //!
-//! The two forms, from postings of one kernel patch, differ in when a group may clear a flag. In the
-//! older one having old generations is enough for `need_aging`, and `need_swapping` takes a full
-//! batch without writing; groups with dirty pages gained much and the others paid for it. In the
-//! newer one a group clears flags only if its turn ended normally.
+//! The two forms come from postings of one kernel patch. They differ in when a group may clear a
+//! flag. In the older one, old generations are enough to clear `need_aging`, and clearing
+//! `need_swapping` takes a full batch without writing. Groups with dirty pages gained much from
+//! that, and the others paid for it. In the newer one, a group clears flags only if its turn ended
+//! normally.
 
 /// A form of the flags.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -32,7 +33,7 @@ pub enum Flags {
     V14,
 }
 
-/// One run of background reclaim. It may have many rounds.
+/// One run of background reclaim, which may have many rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Background {
     form: Flags,
@@ -44,17 +45,17 @@ pub struct Background {
 /// A group's turn in a round, in pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Visit {
-    /// How many were to be looked at.
+    /// How many pages were to be looked at.
     pub target: u64,
-    /// How many were, so far.
+    /// How many were looked at so far.
     pub scanned: u64,
-    /// How many went.
+    /// How many left.
     pub reclaimed: u64,
     /// How many had to be written.
     pub written: u64,
     /// The group's swappiness.
     pub swappiness: u16,
-    /// Whether it needed ageing when its turn began.
+    /// Whether it needed aging when its turn began.
     pub needs_aging: bool,
 }
 
@@ -75,7 +76,7 @@ pub enum Step {
 const ENOUGH: u64 = 64;
 
 impl Background {
-    /// Before its first round, with all flags off.
+    /// The state before the first round, with all flags off.
     pub fn new(form: Flags) -> Self {
         Self { form, need_aging: false, need_swapping: false, avoid_swapping: false }
     }
@@ -85,7 +86,7 @@ impl Background {
         [self.need_aging, self.need_swapping, self.avoid_swapping]
     }
 
-    /// A round begins: whether all groups are aged first.
+    /// Begins a round. Returns whether all groups are aged first.
     #[must_use]
     pub fn begin_round(&mut self) -> bool {
         if self.form == Flags::Off {
@@ -98,14 +99,14 @@ impl Background {
         ages
     }
 
-    /// A group's turn begins: its budget was computed.
+    /// Begins a group's turn, after its budget was computed.
     pub fn begin_visit(&mut self, visit: &Visit) {
         if self.form == Flags::V8 && !visit.needs_aging {
             self.need_aging = false;
         }
     }
 
-    /// A batch is done that found something to look at.
+    /// Ends a batch that found something to look at.
     pub fn after_batch(&mut self, visit: &Visit) -> Step {
         let done = visit.scanned >= visit.target;
         let avoid = self.avoid_swapping
@@ -119,8 +120,8 @@ impl Background {
         }
     }
 
-    /// A group's turn ended normally. Nothing was left to take, or to be looked at: that is no such
-    /// end.
+    /// Ends a group's turn normally. A turn in which nothing was left to take, or to be looked at,
+    /// does not end normally.
     pub fn end_visit(&mut self, visit: &Visit) {
         match self.form {
             Flags::Off => {}

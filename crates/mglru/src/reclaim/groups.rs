@@ -1,22 +1,22 @@
-//! Groups: their limits, what they use, and in which turn they are visited.
+//! Groups: their limits, what they use, and the order in which they are visited.
 
-/// The number of a group, which is used again after the group was removed.
+/// The number of a group. It is reused after the group was removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupId(pub u32);
 
-/// What a group is promised and allowed, in pages. The names are those of the kernel's
+/// What a group is guaranteed and allowed, in pages. The names are those of the kernel's
 /// `memory.min` and so on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Never reclaimed.
     pub min: u64,
-    /// Reclaimed only where nothing else is left.
+    /// Reclaimed only if nothing else is left.
     pub low: u64,
-    /// Above this the group reclaims from itself.
+    /// Above this, the group reclaims from itself.
     pub high: u64,
-    /// More it does not get.
+    /// The group does not get more.
     pub max: u64,
-    /// How much dirty pages are preferred as victims: 0 (never) to 200, or 201 (they only).
+    /// How much eviction prefers dirty pages: 0 (never) to 200, or 201 (only dirty pages).
     pub swappiness: u16,
 }
 
@@ -31,7 +31,7 @@ impl Default for Limits {
 pub struct Group<P> {
     /// Its pages.
     pub pages: P,
-    /// What it is promised and allowed; may be changed at any time.
+    /// What it is guaranteed and allowed. It may be changed at any time.
     pub limits: Limits,
     pub(super) usage: u64,
     pub(super) dead: bool,
@@ -43,37 +43,40 @@ impl<P> Group<P> {
         self.usage
     }
 
-    /// It uses more. Nothing is refused here: ask [`above_max`](Self::above_max) before.
+    /// Adds to the pages that it uses. Nothing is refused here: ask [`above_max`](Self::above_max)
+    /// first.
     pub fn charge(&mut self, pages: u64) {
         self.usage += pages;
     }
 
-    /// It uses less, for another reason than reclaim, which counts by itself.
+    /// Subtracts from the pages that it uses. Reclaim counts its own pages; this is for other
+    /// reasons.
     ///
     /// # Panics
     ///
-    /// If it did not use so many.
+    /// If it did not use that many.
     pub fn uncharge(&mut self, pages: u64) {
         assert!(pages <= self.usage, "{pages} pages less than {} in use", self.usage);
         self.usage -= pages;
     }
 
-    /// How many pages above `high` it would be with so many more.
+    /// How many pages above `high` the group would be with this many more.
     pub fn above_high(&self, more: u64) -> u64 {
         (self.usage + more).saturating_sub(self.limits.high)
     }
 
-    /// How many pages above `max` it would be with so many more.
+    /// How many pages above `max` the group would be with this many more.
     pub fn above_max(&self, more: u64) -> u64 {
         (self.usage + more).saturating_sub(self.limits.max)
     }
 
-    /// Whether it is to be emptied.
+    /// Whether the group is to be emptied.
     pub fn is_dead(&self) -> bool {
         self.dead
     }
 
-    /// Nobody uses it any more: the next pass evicts all its pages, whatever its limits.
+    /// Says that nobody uses the group any more: the next pass evicts all its pages, whatever its
+    /// limits.
     pub fn kill(&mut self) {
         self.dead = true;
     }
@@ -85,7 +88,7 @@ pub struct Groups<P> {
     slots: Vec<Option<Group<P>>>,
     /// The slot with which the next pass begins.
     pub(super) cookie: usize,
-    /// For how many milliseconds pages are protected that came to be together; 0 for no protection.
+    /// How many milliseconds pages are protected after they came together; 0 for no protection.
     pub min_ttl_ms: u64,
 }
 
@@ -96,12 +99,12 @@ impl<P> Default for Groups<P> {
 }
 
 impl<P> Groups<P> {
-    /// No groups.
+    /// Makes an empty set of groups.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a group, which uses so many pages already.
+    /// Adds a group, which already uses this many pages.
     pub fn add(&mut self, pages: P, limits: Limits, usage: u64) -> GroupId {
         let group = Some(Group { pages, limits, usage, dead: false });
         let free = self.slots.iter().position(Option::is_none);

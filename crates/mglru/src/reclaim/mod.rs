@@ -1,5 +1,5 @@
-//! Reclaim over groups of pages: which group gives how many, when its pages age, and when they are
-//! written rather than dropped.
+//! Reclaim over groups of pages: how many pages each group gives up, when its pages age, and when
+//! they are written rather than dropped.
 //!
 //! ```text
 //!  reclaim          anybody who lacks memory       ─┐  groups in turn from where the last pass
@@ -8,20 +8,20 @@
 //! ```
 //!
 //! * A *pass* visits each group once, under a priority p: a group's budget is its evictable pages,
-//!   shifted right by p. Who does not get enough comes again with p - 1.
-//! * A pass over all groups ends as soon as there is enough; a *cookie* remembers where, and the next
-//!   begins there. The pass of a single group is never cut short. Both are for fairness.
+//!   shifted right by p. A caller that does not get enough comes again with p - 1.
+//! * A pass over all groups ends as soon as there is enough. A *cookie* remembers where, and the
+//!   next pass begins there. The pass of a single group is never cut short. Both serve fairness.
 //! * `min` is never touched. A group within `low` is passed over until nothing else is left. A dead
-//!   group goes wholly.
-//! * The background run has three [flags](Flags), by which it neither ages nor writes while some
-//!   group can do without.
+//!   group is evicted completely.
+//! * The background run has three [flags](Flags), because of which it neither ages nor writes while
+//!   some group can do without.
 //!
-//! What stands behind a group is anything that is [`Pages`]: the kernel's algorithm with a
-//! [`Sink`] for its victims ([`LruvecPages`]), or another policy. It is compiled for each.
+//! The pages of a group are anything that implements [`Pages`]: the kernel's algorithm with a
+//! [`Sink`] for its victims ([`LruvecPages`]), or another policy. The code is compiled for each.
 //!
-//! Sources: `mm/vmscan.c` as its comments and postings tell ("mm: multi-gen LRU: optimize multiple
-//! memcgs", versions 8 and 14 of 2022; the reclaim cookie of December 2025; the budget that is
-//! computed once of 2026). Groups are flat here.
+//! Sources: `mm/vmscan.c` as described by its comments and postings ("mm: multi-gen LRU: optimize
+//! multiple memcgs", versions 8 and 14 of 2022; the reclaim cookie of December 2025; the budget
+//! that is computed once of 2026). Groups are flat here.
 //!
 //! Read on in this order: `pages`, `groups`, `flags`, `pass`.
 

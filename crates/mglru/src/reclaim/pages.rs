@@ -2,36 +2,36 @@
 
 use crate::kernel::{Aging, Lruvec, Type, Victim};
 
-/// What became of a batch, in pages.
+/// The result of a batch, in pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Batch {
-    /// Looked at. 0: nothing was there to take.
+    /// Pages looked at. 0 means that there was nothing to take.
     pub scanned: u64,
-    /// Gone.
+    /// Pages that are gone.
     pub reclaimed: u64,
-    /// Such that had to be written, gone or not gone yet.
+    /// Pages that had to be written, whether they are gone yet or not.
     pub written: u64,
 }
 
 /// The pages of one group, as reclaim sees them. A swappiness of 0 means that nothing may be
-/// written, one of 201 that clean pages are not to be taken.
+/// written, and 201 means that no clean pages may be taken.
 pub trait Pages {
-    /// Pages of each type, by its index, those that cannot be evicted before ageing among them.
+    /// Pages of each type, by its index, including those that cannot be evicted before aging.
     fn totals(&self) -> [u64; 2];
 
-    /// Pages that can be evicted as they stand.
+    /// Pages that can be evicted without aging.
     fn inactive(&self, swappiness: u16) -> u64;
 
-    /// Whether they are to be aged.
+    /// Whether the pages need aging.
     fn need_aging(&self, swappiness: u16) -> Aging;
 
-    /// Ages them, at a time in milliseconds.
+    /// Ages the pages, at a time in milliseconds.
     fn age(&mut self, now_ms: u64);
 
-    /// When the oldest of them came to be together, in milliseconds.
+    /// When the oldest of the pages came together, in milliseconds.
     fn oldest_birth_ms(&self, swappiness: u16) -> u64;
 
-    /// Evicts so many pages at most, in one batch, and has them written where they must be.
+    /// Evicts at most this many pages, in one batch, and has them written if they must be.
     fn evict(&mut self, budget: u64, swappiness: u16) -> Batch;
 }
 
@@ -40,18 +40,18 @@ pub trait Pages {
 pub enum Fate {
     /// It is gone: dropped, or written and dropped.
     Gone,
-    /// It is being written, and comes back meanwhile. It counts as reclaimed when it goes after that.
+    /// It is being written, and is put back meanwhile. It counts as reclaimed once it goes.
     Writing,
-    /// It is in use, and comes back.
+    /// It is in use, and is put back.
     InUse,
 }
 
-/// Whoever owns the frames of victims.
+/// The owner of the frames of victims.
 pub trait Sink {
     /// Drops a victim, or has it written.
     fn let_go(&mut self, victim: &Victim) -> Fate;
 
-    /// All pages that eviction met are dirty and wait for somebody to write them.
+    /// Says that all pages that eviction met are dirty and wait for somebody to write them.
     fn wake_flusher(&mut self) {}
 }
 
@@ -60,13 +60,13 @@ pub trait Sink {
 pub struct LruvecPages<S> {
     /// The pages.
     pub lruvec: Lruvec,
-    /// Who owns them.
+    /// Their owner.
     pub sink: S,
     victims: Vec<Victim>,
 }
 
 impl<S: Sink> LruvecPages<S> {
-    /// These pages, whose victims go there.
+    /// Combines these pages with the sink for their victims.
     pub fn new(lruvec: Lruvec, sink: S) -> Self {
         Self { lruvec, sink, victims: Vec::new() }
     }

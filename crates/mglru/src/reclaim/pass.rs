@@ -1,4 +1,4 @@
-//! Passes over groups: budgets, protection, priorities, and when there is enough.
+//! Passes over groups: budgets, protection, priorities, and when a pass has enough.
 
 use super::flags::{Background, Step, Visit};
 use super::groups::{Group, GroupId, Groups};
@@ -15,28 +15,28 @@ const BATCH: u64 = 64;
 /// How often a dead group's pages are aged before one gives up: all generations, and one more.
 const AGINGS_MAX: u32 = 4;
 
-/// What a background run is for, in pages.
+/// The goal of a background run, in pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Goal {
-    /// How many to reclaim.
+    /// How many pages to reclaim.
     pub pages: u64,
-    /// How many free ones are missing to the watermark.
+    /// How many more free pages there must be to reach the watermark.
     pub short: u64,
 }
 
-/// What reclaim came to, in pages.
+/// The result of reclaim, in pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Looked at.
+    /// Pages looked at.
     pub scanned: u64,
-    /// Gone.
+    /// Pages that are gone.
     pub reclaimed: u64,
-    /// Such that had to be written; they are reclaimed after that.
+    /// Pages that had to be written; they are reclaimed after that.
     pub written: u64,
     /// How often groups were aged.
     pub agings: u64,
     /// Whether all groups are protected by `min_ttl_ms`, so that nothing more was taken. Memory is
-    /// too small for what is in use: who comes now is to be refused.
+    /// too small for what is in use: refuse new requests.
     pub thrashing: bool,
 }
 
@@ -56,8 +56,8 @@ struct Pass<'a> {
 }
 
 impl<P: Pages> Groups<P> {
-    /// Reclaims so many pages from all groups, at a time in milliseconds, for somebody who cannot
-    /// wait for the background.
+    /// Reclaims this many pages from all groups, at a time in milliseconds, for a caller that
+    /// cannot wait for the background.
     pub fn reclaim(&mut self, pages: u64, now_ms: u64) -> Outcome {
         let mut pass = Pass::new(self.initial_priority(pages), now_ms);
         pass.enough = pages;
@@ -65,7 +65,7 @@ impl<P: Pages> Groups<P> {
         pass.outcome
     }
 
-    /// Reclaims so many pages from a group that is above a limit, at a time in milliseconds.
+    /// Reclaims this many pages from a group that is above a limit, at a time in milliseconds.
     pub fn reclaim_group(&mut self, id: GroupId, pages: u64, now_ms: u64) -> Outcome {
         let mut pass = Pass::new(DEF_PRIORITY, now_ms);
         self.by_priorities(&mut pass, pages, Some(id));
@@ -98,7 +98,8 @@ impl<P: Pages> Groups<P> {
         }
     }
 
-    /// Reclaims in the background: rounds until the goal is reached, or nothing is left to take.
+    /// Reclaims in the background: runs rounds until the goal is reached, or nothing is left to
+    /// take.
     pub fn run_background(&mut self, run: &mut Background, goal: Goal, now_ms: u64) -> Outcome {
         let enough = goal.enough();
         let mut priority = self.initial_priority(enough);
@@ -118,8 +119,8 @@ impl<P: Pages> Groups<P> {
         sum
     }
 
-    /// One round of the background with this priority, 1 to 12, at a time in milliseconds. For
-    /// those who decide themselves when to go on.
+    /// Runs one round of the background with this priority, 1 to 12, at a time in milliseconds. For
+    /// callers that decide themselves when to go on.
     ///
     /// # Panics
     ///
@@ -349,7 +350,7 @@ impl Goal {
 }
 
 impl Outcome {
-    /// Adds what came after.
+    /// Adds a later result.
     pub fn add(&mut self, other: &Self) {
         self.scanned += other.scanned;
         self.reclaimed += other.reclaimed;
