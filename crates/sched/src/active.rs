@@ -7,10 +7,10 @@ pub const MAX_ACTIVE_MAX: u32 = 2048;
 /// `min_active` where nobody has set it: the kernel's `WQ_DFL_MIN_ACTIVE`.
 pub const MIN_ACTIVE: u32 = 8;
 
-/// How many of `max_active` a node has, that has `cpus` of the `all` CPUs that the workqueue may
-/// use: its share, rounded up, but at least `min_active`, so that so many items that wait for each
-/// other get on wherever they are. So the sum over the nodes may exceed `max_active`: the kernel's
-/// rule since 6.9. A node without a CPU has `min_active`.
+/// How many of `max_active` a node has that owns `cpus` of the `all` CPUs that the workqueue may
+/// use. This is its share, rounded up, but at least `min_active`, so that this many items that wait
+/// for each other make progress on any node. The sum over the nodes may therefore exceed
+/// `max_active`: this is the kernel's rule since 6.9. A node without a CPU has `min_active`.
 ///
 /// ```
 /// use homing_sched::{MIN_ACTIVE, node_max_active};

@@ -37,11 +37,13 @@ impl Affinity {
         all
     };
 
-    /// That of who asks for none: [`Scope::CacheShard`], loose, as the kernel's since 7.1.
+    /// The affinity of workqueues that ask for none: [`Scope::CacheShard`], loose, as the kernel's
+    /// since 7.1.
     ///
-    /// Where cores share no cache that would be a home for one core each, and whatever its issuer's core does not
-    /// run would count as fetched: there it is the narrowest of the wider scopes in which cores are together. Simulated:
-    /// 3.7 % more at low load, the same at medium and high.
+    /// If cores share no cache, that scope would give each core its own home, and everything that
+    /// the issuer's core does not run itself would count as fetched. On such machines the default
+    /// is the narrowest of the wider scopes that puts several cores together. Simulated: 3.7 % more
+    /// at low load, the same at medium and high.
     ///
     /// ```
     /// use homing_sched::{Affinity, Layout};
@@ -66,7 +68,8 @@ impl Affinity {
     }
 }
 
-/// Everything the queues of a pool have in common. Workqueues with equal attributes share them.
+/// Everything that the queues of a pool have in common. Workqueues with equal attributes share
+/// them.
 ///
 /// ```
 /// use homing_sched::{Affinity, Attributes, Level};
@@ -80,12 +83,12 @@ impl Affinity {
 pub struct Attributes {
     /// Scope and strictness.
     pub affinity: Affinity,
-    /// Try the issuing CPU before the rest of the pod: the published `+LOCAL` variant. Not where its issuer, which is no
-    /// worker, occupies it.
+    /// Try the issuing CPU before the rest of the pod: the published `+LOCAL` variant. This does
+    /// not apply while an issuer that is not a worker occupies that CPU.
     pub localize: bool,
     /// The share of a CPU's time (`SCHED-6`).
     pub nice: Nice,
-    /// For how long its items are left to their own pod (`SCHED-4`).
+    /// How long its items are left to their own pod (`SCHED-4`).
     pub pull_cost: PullCost,
 }
 

@@ -1,27 +1,26 @@
-//! `affinity_scope=auto`: the scope and the pull cost with which a workqueue does best.
+//! `affinity_scope=auto`: finds the scope and the pull cost with which a workqueue does best.
 //!
-//! **The scope is found by trying.** Now and then a neighbouring scope has a trial: short windows by
-//! turns with it and with the settled one, each pair of them a sample of what it gains. More items
-//! a second are better: whoever waits for its items issues more of them where they are done sooner,
-//! and workers in the way of issuers show nowhere else. Where there are as many, because the load
-//! comes from outside, it is better if an item costs less: in the time it runs, which remote
-//! caches make longer, and the time it waits while a CPU is idle, which pods that are too small
-//! make longer; what it waits while none is idle is load, and no scope's fault.
+//! **The scope is found by trying.** Now and then a neighboring scope has a trial: short windows
+//! with it and with the settled scope alternate, and each pair is a sample of its gain. More items
+//! a second are better: a thread that waits for its items issues more of them if they are done
+//! sooner, and workers in the way of issuers show nowhere else. If there are as many, because the
+//! load comes from outside, a scope is better if an item costs less: the time it runs, which remote
+//! caches make longer, and the time it waits while a CPU is idle, which too small pods make longer.
+//! What it waits while none is idle is load, not the scope's fault.
 //!
-//! What is far worse is given up after a pair or two; then the windows become longer, so that small
-//! differences show. A scope is taken once the mean gain is four standard errors above nothing and more
-//! than [`GAIN_MIN`]; it is given up as soon as that is unlikely. Then it rests, twice as long each
-//! time, until the load changes. So a wrong scope costs some hundredths of a second now and then,
-//! and a lucky window changes nothing.
+//! A scope that is far worse is given up after a pair or two. After these, windows are longer, so
+//! small differences show. A scope is taken once the mean gain is four standard errors above zero
+//! and more than [`GAIN_MIN`]; it is given up as soon as that is unlikely. Then it rests, twice as
+//! long each time, until the load changes. So a wrong scope costs some hundredths of a second now
+//! and then, and a lucky window changes nothing.
 //!
 //! **The pull cost is measured**: how much longer fetched items ran than those of their own pod,
-//! against what is usually taken to be so. It says for how long items are left to their pod
-//! ([`PullCost`]); the length of items enters there in any case.
+//! relative to the usual assumption. It says how long items are left to their pod ([`PullCost`]);
+//! their length always enters there.
 //!
-//! Limits: a load that swings as fast as the windows of a trial looks like noise, and the scope
-//! stays; it climbs to the nearest optimum, one scope at a time; it knows nothing of other
-//! workqueues; where fetched items are longer for another reason than fetching, it takes them to be
-//! dear. It never changes the strictness.
+//! Limits: a load that swings as fast as a trial's windows looks like noise, and the scope stays.
+//! It climbs to the nearest optimum, one scope at a time. It knows nothing of other workqueues. If
+//! fetched items are longer for another reason, it takes fetching to be dear. Strictness stays.
 
 use homing_topology::Scope;
 
@@ -81,12 +80,12 @@ const CHANGED: u64 = 2;
 /// Of fetched items and of those of their own pod so many must have run to compare them.
 const COMPARED_ITEMS: u64 = 64;
 
-/// The items of a window that were taken from some distance.
+/// The items of a window that were taken from a given distance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
     /// How many ended.
     pub items: u64,
-    /// How long they ran together, in nanoseconds.
+    /// How long they ran in total, in nanoseconds.
     pub ran_ns: u64,
 }
 
@@ -104,13 +103,13 @@ pub struct Taken {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Window {
-    /// How long it was, in nanoseconds.
+    /// How long it lasted, in nanoseconds.
     pub elapsed_ns: u64,
     /// The items that ended, by how far away they were taken: in the order of [`Reach::ALL`].
     pub taken: [Taken; Reach::ALL.len()],
     /// How long one of them waited in its queue, on average, in nanoseconds.
     pub waited_ns: u64,
-    /// For how long CPUs that may run its items ran none, added up, in nanoseconds.
+    /// How long CPUs that may run its items ran none, added up, in nanoseconds.
     pub idle_ns: u64,
 }
 
@@ -124,7 +123,8 @@ impl Window {
         self.taken.iter().map(|taken| taken.ran_ns).sum::<u64>() / self.items().max(1)
     }
 
-    /// What an item cost, in nanoseconds: what it ran, and what it waited beside an idle CPU.
+    /// The cost of an item, in nanoseconds: its run time, and how long it waited beside an idle
+    /// CPU.
     pub fn cost_ns(&self) -> u64 {
         let length_ns = self.length_ns();
         let idle = u128::from(self.idle_ns.min(self.elapsed_ns));
@@ -153,7 +153,7 @@ impl Window {
     }
 }
 
-/// The state of one workqueue.
+/// The search for the best scope of one workqueue.
 ///
 /// ```
 /// use homing_sched::{Auto, Layout, Reach, Taken, Window};
@@ -351,12 +351,12 @@ impl Auto {
         self.candidates[in_use].scope
     }
 
-    /// The pull cost to use until then.
+    /// The pull cost to use until the next window is over.
     pub fn pull_cost(&self) -> PullCost {
         self.pull_cost
     }
 
-    /// How many items the window has to have, at least.
+    /// The least number of items that the window has to have.
     pub fn window_items(&self) -> u64 {
         match self.trial {
             Some(Trial { probes: false, .. }) => LONGER * WINDOW_ITEMS,
@@ -364,7 +364,7 @@ impl Auto {
         }
     }
 
-    /// How long the window has to last at least, in nanoseconds; and until it has
+    /// The least time that the window has to last, in nanoseconds. It also lasts until it has
     /// [`Auto::window_items`].
     pub fn window_ns(&self) -> u64 {
         match self.trial {

@@ -1,4 +1,4 @@
-//! Recorded decisions as text: to be kept, or sent to where they are made again.
+//! Recorded decisions as text: to be kept, or sent elsewhere to be made again.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,10 +12,10 @@ use crate::record::{Decided, Record};
 /// Another one is refused.
 const VERSION: u32 = 2;
 
-/// Decisions, with the machine that they were made for.
+/// Decisions, with the machine for which they were made.
 ///
-/// As text it is lines of JSON: the version and the machine, then one line for each decision. What is
-/// read need not come from a friend: anything at all is either refused or replayed.
+/// As text, it is lines of JSON: the version and the machine, then one line for each decision. The
+/// text need not come from a trusted source: whatever it is, it is either refused or replayed.
 ///
 /// ```
 /// use homing_sched::{Affinity, Asked, Attributes, DecisionLog, Layout, PoolId, Recording, Shares, Snapshot};
@@ -69,7 +69,7 @@ pub struct DecisionLogError {
 }
 
 impl DecisionLog {
-    /// Of decisions that were made with this layout.
+    /// Of decisions made with this layout.
     pub fn new(layout: &Layout, records: Vec<Record>) -> Self {
         Self { layout: layout.clone(), records }
     }
@@ -84,7 +84,7 @@ impl DecisionLog {
         &self.records
     }
 
-    /// Makes each decision again: what comes out, or in what it differs before that
+    /// Makes each decision again. Gives the result, or where it first differs from the record
     /// ([`Record::replay`]).
     pub fn replay(&self) -> impl Iterator<Item = (&Record, Result<Decided, String>)> {
         self.records.iter().map(|record| (record, record.replay(&self.layout)))

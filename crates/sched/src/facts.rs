@@ -1,5 +1,5 @@
-//! What a decision may know. The threads of a runtime read it from atomics, a simulator from
-//! plain fields; any of it may be stale or torn by the time the decision is carried out.
+//! What a decision may know. The threads of a runtime read it from atomics, a simulator from plain
+//! fields. Any of it may be stale or torn by the time the decision is carried out.
 
 use homing_topology::{CpuId, CpuSet};
 
@@ -7,14 +7,13 @@ use crate::attributes::Attributes;
 use crate::features::Features;
 use crate::layout::{PoolId, PoolSet, QueueId};
 
-/// The state of the runtime as far as it can be seen. Times are integer nanoseconds of one
-/// monotonic clock.
+/// The visible state of the runtime. Times are integer nanoseconds of one monotonic clock.
 ///
 /// ```
 /// use homing_sched::*;
 /// use homing_topology::{CpuId, CpuSet, Machine, Scope};
 ///
-/// // What a simulator knows: who is idle, and how many items wait in each queue.
+/// // What a simulator knows: which CPUs are idle, and how many items wait in each queue.
 /// struct Given { idle: CpuSet, waiting: u32 }
 ///
 /// impl Facts for Given {
@@ -40,7 +39,7 @@ use crate::layout::{PoolId, PoolSet, QueueId};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Facts {
-    /// The time. Read only where a decision depends on it: a clock is not free.
+    /// The time. It is read only if a decision depends on it, because reading a clock is not free.
     fn now_ns(&self) -> u64;
 
     /// The parts of the policy that are on.
@@ -56,47 +55,49 @@ pub trait Facts {
     /// serve before it announces that it is idle.
     fn searching(&self) -> CpuSet;
 
-    /// The CPUs on which threads that are not workers have issued items a moment ago, and that are to be
-    /// left to them rather than used for an item of this length: a worker woken there would compete with its
-    /// issuer. Where the issuer waits for its items, only if it does so more briefly than half of that
-    /// ([`crate::IssuerWait`]).
+    /// The CPUs on which threads that are not workers have just issued items, and which are better
+    /// left to them than used for an item of this length: a worker woken there would compete with
+    /// its issuer. If the issuer waits for its items, its CPU is left to it only if such waits are
+    /// shorter than half of that length ([`crate::IssuerWait`]).
     fn occupied(&self, item_ns: u64) -> CpuSet;
 
-    /// Since when the worker of a CPU, which is awake, has run what it runs, or has been called: whoever is at
-    /// it for long may not come by soon. Later than now: it has just begun.
+    /// Since when the awake worker of a CPU has run what it runs, or has been called. A worker that
+    /// has been busy for long may not come by soon. A time in the future means that it has just
+    /// begun.
     fn busy_since_ns(&self, _cpu: CpuId) -> u64 {
         u64::MAX
     }
 
-    /// How long a worker that was woken has taken to run lately, in nanoseconds: on a CPU that its
-    /// issuer occupied, or on another one ([`crate::WakeDelays`]).
+    /// How long a woken worker has lately taken to run, in nanoseconds: on a CPU occupied by its
+    /// issuer, or on another one ([`crate::WakeDelays`]).
     fn wake_ns(&self, occupied: bool) -> u64 {
         u64::from(occupied)
     }
 
-    /// Whether the threads that issue use all of their time, as far as they were asked: then none of them waits
-    /// for its items ([`crate::IssuerTime`]). Not where nobody but workers issues.
+    /// Whether the threads that issue use all of their time, as far as they were asked: then none
+    /// of them waits for its items ([`crate::IssuerTime`]). False if only workers issue.
     fn issuers_are_busy(&self) -> bool {
         false
     }
 
-    /// The pools to look at: all that have items, at least.
+    /// The pools to look at: at least all that have items.
     fn pools(&self) -> PoolSet;
 
     /// The attributes of a pool.
     fn attributes(&self, pool: PoolId) -> Attributes;
 
-    /// The CPUs that a pool's items may use, where not all are allowed.
+    /// The CPUs that the items of a pool may use, unless all are allowed.
     fn cpumask(&self, _pool: PoolId) -> Option<&CpuSet> {
         None
     }
 
-    /// How many items wait in a queue, about; 0 only where none does.
+    /// About how many items wait in a queue; 0 only if none does.
     fn waiting(&self, queue: QueueId) -> u32;
 
-    /// Since when the first item of a queue has been waiting, about. Read only where some wait.
+    /// Since when, about, the first item of a queue has been waiting. Read only if some wait.
     fn head_since_ns(&self, queue: QueueId) -> u64;
 
-    /// How long items of a queue run ([`crate::ItemLength::mean_ns`]); 0 where nobody knows yet.
+    /// How long the items of a queue run ([`crate::ItemLength::mean_ns`]); 0 if this is not known
+    /// yet.
     fn item_ns(&self, queue: QueueId) -> u64;
 }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// A set of features, each with the name under which its idea was published.
+/// A set of features. Each has the name under which its idea was published.
 ///
 /// ```
 /// use homing_sched::Features;
@@ -29,9 +29,9 @@ impl Features {
     pub const XSTEAL: Self = Self(2);
     /// A waker looks for an idle CPU beyond the last-level cache.
     pub const SIS_NODE: Self = Self(4);
-    /// A waker prefers a CPU whose whole core is idle: in the pod, and for long items
-    /// ([`crate::WHOLE_CORE_ITEM_NS`]) even one elsewhere to a busy core's sibling at home; there a worker's
-    /// sibling to an issuer's.
+    /// A waker prefers a CPU whose whole core is idle: in the pod and, for long items
+    /// ([`crate::WHOLE_CORE_ITEM_NS`]), even elsewhere rather than the sibling of a busy core at
+    /// home. There it prefers a worker's sibling to an issuer's.
     pub const SMT_AWARE: Self = Self(8);
     /// All of them: the default.
     pub const ALL: Self = Self(15);
@@ -62,7 +62,7 @@ impl Features {
         Self(self.0 & !others.0)
     }
 
-    /// As a number, for an atomic.
+    /// As a number, for use in an atomic.
     pub const fn bits(self) -> u8 {
         self.0
     }
@@ -95,7 +95,7 @@ impl fmt::Debug for Features {
     }
 }
 
-/// Not the name of a feature.
+/// A word that is not the name of a feature.
 ///
 /// ```
 /// use homing_sched::Features;

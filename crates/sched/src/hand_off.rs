@@ -9,8 +9,8 @@ pub const HAND_OFF_NS: u64 = 5_000;
 /// hand-off is at most a fifth of the CPU time spent.
 const WORTH: u64 = 4;
 
-/// For so many times as long issuers are remembered in [`HandOffFacts::spare_of_late`]: for as long as one
-/// waits for its turn where as many threads want its CPU as a kernel's slices of 3 ms allow.
+/// Issuers are remembered this many times as long in [`HandOffFacts::spare_of_late`]: as long as an
+/// issuer waits for its turn when as many threads want its CPU as a kernel's slices of 3 ms allow.
 pub const ISSUERS_OF_LATE: u64 = 16;
 
 /// Issuers crowd behind some caches where so small a part of the CPUs, or a larger one, is left by that: as they are
@@ -18,23 +18,25 @@ pub const ISSUERS_OF_LATE: u64 = 16;
 /// the one that gains 13 % gains 7.
 const CROWDED_PART: usize = 6;
 
-/// From where issuers issued of late.
+/// The places from which issuers have issued lately.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IssuersPlaces {
-    /// CPUs of the caches from which some did.
+    /// CPUs of the caches from which some issued.
     pub beside: usize,
-    /// Issuers that have a CPU for themselves there: of each cache no more than it has CPUs.
+    /// Issuers that have a CPU to themselves there: for each cache, no more than it has CPUs.
     pub seated: usize,
 }
 
 impl IssuersPlaces {
-    /// One more issuer was last seen behind a cache of so many CPUs, where so many were counted before.
+    /// Adds an issuer that was last seen behind a cache with this many CPUs, for which `others`
+    /// issuers were counted before.
     pub fn add(&mut self, cpus: usize, others: usize) {
         self.beside += if others == 0 { cpus } else { 0 };
         self.seated += usize::from(others < cpus);
     }
 
-    /// How many of so many CPUs so many issuers take: one each, but no more than there are where they issue from.
+    /// How many of these CPUs the issuers take: one each, but no more than there are at the places
+    /// from which they issue.
     ///
     /// ```
     /// use homing_sched::IssuersPlaces;
@@ -51,28 +53,29 @@ impl IssuersPlaces {
     }
 }
 
-/// What the choice is made from. All of it may be an estimate.
+/// The facts behind the choice. All of them may be estimates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandOffFacts {
     /// What the item costs to run, in nanoseconds.
     pub item_ns: u64,
     /// Whether the issuer has something else to do meanwhile. If not, it would only wait.
     pub issuer_has_more: bool,
-    /// CPUs, of those with workers, that issuers and other processes leave: those that run queued
-    /// items count, those of issuers do not, also where they wait at this moment. Issuers take no more CPUs of a
-    /// cache than it has, however many issue from there ([`IssuersPlaces`]): crowded behind some caches they would run
-    /// their items beside idle CPUs of others (simulated: 88 and 91 % used, where queueing uses 99 %).
+    /// CPUs with workers that issuers and other processes leave free. CPUs that run queued items
+    /// count; CPUs of issuers do not, even while those wait. Issuers take no more CPUs of a cache
+    /// than it has, however many issue from there ([`IssuersPlaces`]): crowded behind some caches,
+    /// they would otherwise run their items beside idle CPUs of other caches (simulated: 88 and 91
+    /// % used, where queueing uses 99 %).
     ///
-    /// Counting only those that are idle now is wrong: where there are fewer issuers than CPUs,
-    /// items then run inline whenever all workers are busy, the issuers become the bottleneck, and
-    /// CPUs idle (simulated: 88 % used, where queueing uses 98 %).
+    /// Counting only those that are idle now is wrong. If there are fewer issuers than CPUs, items
+    /// would then run inline whenever all workers are busy, the issuers would become the
+    /// bottleneck, and CPUs would be idle (simulated: 88 % used, where queueing uses 98 %).
     pub spare_cpu_count: usize,
-    /// The same, where issuers are remembered for [`ISSUERS_OF_LATE`] times as long. Where workers run queued
-    /// items on every CPU issuers have few turns, and look as if they were few: items would be queued because
-    /// items are queued.
+    /// The same, but with issuers remembered for [`ISSUERS_OF_LATE`] times as long. If workers run
+    /// queued items on every CPU, issuers have few turns and look as if they were few: items would
+    /// be queued because items are queued.
     pub spare_of_late: usize,
-    /// Whether some CPU was idle of late. Then there is something to win, however many issuers there are: they
-    /// may all be behind one cache.
+    /// Whether some CPU was idle lately. Then there is something to gain, however many issuers
+    /// there are: all of them may be behind one cache.
     pub idle_of_late: bool,
 }
 
@@ -102,9 +105,8 @@ pub enum HandOff {
 
 /// Decides whether an item that may run anywhere is worth queueing.
 ///
-/// Queueing spends CPU time to win elapsed time. It wins only where a CPU would otherwise be idle,
-/// where the issuer can go on with something else, and where the item is long against the
-/// hand-off.
+/// Queueing spends CPU time to save elapsed time. It pays only if a CPU would otherwise be idle,
+/// the issuer can do something else meanwhile, and the item is long compared with the hand-off.
 ///
 /// ```
 /// use homing_sched::{HAND_OFF_NS, HandOff, HandOffFacts, hand_off};

@@ -1,37 +1,40 @@
-//! Why and since when a worker has no work.
+//! Why a worker has no work, and since when.
 
 use serde::{Deserialize, Serialize};
 
 use crate::facts::Facts;
 use crate::pull::Reach;
 
-/// A worker that has been idle for this long pulls whatever it may, however fresh; from beyond its cache only
-/// where some issuer waits. Derived: ten times the dearest pull.
+/// A worker that has been idle for this long pulls any item that it may, however fresh; from beyond
+/// its cache only if some issuer waits. Derived: ten times the most expensive pull.
 pub const IDLE_PATIENCE_NS: u64 = 100_000;
 
-/// Who has slept within this time takes at once what other pods have more of than they have CPUs. Who has not goes
-/// to sleep first, if only until it is ripe: a kernel moves threads that wait for a CPU, such as issuers that crowd
-/// behind another cache, mostly to one that has become idle. Simulated; with a quarter of it the gain is three
-/// quarters, with no bound it is none where issuers can move.
+/// A worker that has slept within this time takes at once from pods that have more items than CPUs.
+/// Any other worker first goes to sleep, if only until the work is ripe: when threads wait for a
+/// CPU, such as issuers that crowd behind another cache, a kernel mostly moves them to a CPU that
+/// has become idle. Simulated: with a quarter of this value the gain is three quarters; with no
+/// bound there is none where issuers can move.
 pub const RESTED_NS: u64 = 4_000_000;
 
-/// Why and since when a worker has no work.
+/// Why a worker has no work, and since when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Idle {
-    /// It has just run out of work, at this time.
+    /// It ran out of work at this time.
     Since(u64),
-    /// The same, of one that has slept of late ([`RESTED_NS`]).
+    /// The same, for a worker that has slept lately ([`RESTED_NS`]).
     Rested(u64),
-    /// It was woken at this time for an item that far away: it takes any that is no farther, however fresh, and
-    /// what is farther as if it had run out of work then. If somebody else was faster, its waker did not mean
-    /// the items of others: these have been woken for them, or come by.
+    /// It was woken at this time for an item that far away. It takes any item that is no farther,
+    /// however fresh. It treats farther items as if it had run out of work at that time: if another
+    /// worker was faster, its waker did not mean the items of other pods, for which workers have
+    /// been woken, or will come by.
     Called(Reach, u64),
-    /// Its patience is at an end, or nobody else may come: it takes the freshest item, wherever it is.
+    /// Its patience is exhausted, or no other worker may come: it takes the freshest item, wherever
+    /// it is.
     Any,
 }
 
 impl Idle {
-    /// Of a worker that has just run out of work, and has slept until `slept_ns`.
+    /// The state of a worker that has just run out of work, and that last slept until `slept_ns`.
     ///
     /// ```
     /// use homing_sched::{Idle, RESTED_NS};
@@ -46,8 +49,9 @@ impl Idle {
         if rested { Self::Rested(now_ns) } else { Self::Since(now_ns) }
     }
 
-    /// Of a worker that was so, and has slept until the time that it was given without being woken: its
-    /// patience is at an end. Where no issuer waits that is nothing to anybody, and it goes on as it was.
+    /// The state of this worker after it has slept for its given time without being woken: its
+    /// patience is exhausted. If no issuer waits, nobody gains from that, and the state stays as it
+    /// was.
     #[must_use]
     pub fn slept(self, facts: &impl Facts) -> Self {
         if facts.issuers_are_busy() { self } else { Self::Any }

@@ -1,5 +1,6 @@
-//! Whether issuers use all of their time. Then how long an item takes to begin is nothing to them: what holds
-//! them up is the CPU time that each item costs them, in wake-ups and in data that comes back from afar.
+//! Whether issuers use all of their time. If they do, it does not matter to them how long an item
+//! takes to begin. What holds them up is the CPU time that each item costs them: in wake-ups, and
+//! in data that comes back from afar.
 
 /// For so many looks of the monitor a wait is remembered. Simulated with looks of 1 ms.
 const LOOKS: u32 = 16;
@@ -8,7 +9,7 @@ const LOOKS: u32 = 16;
 /// threads and interrupts take as much.
 const SHARE: u64 = 16;
 
-/// What is known of the issuers' waits, look by look.
+/// What is known about the issuers' waits, look by look.
 ///
 /// ```
 /// use homing_sched::IssuerTime;
@@ -24,7 +25,7 @@ const SHARE: u64 = 16;
 pub struct IssuerTime(u32);
 
 impl IssuerTime {
-    /// From [`IssuerTime::bits`]: for keeping it in an atomic.
+    /// From [`IssuerTime::bits`], for use in an atomic.
     pub const fn from_bits(bits: u32) -> Self {
         Self(bits)
     }
@@ -34,20 +35,21 @@ impl IssuerTime {
         self.0
     }
 
-    /// Takes note that a thread which issues had so much of a CPU, in nanoseconds, since it was asked last.
+    /// Notes how much CPU time a thread that issues has had since it was last asked, in
+    /// nanoseconds.
     #[must_use]
     pub const fn note(self, elapsed_ns: u64, on_cpu_ns: u64) -> Self {
         let waited = elapsed_ns.saturating_sub(on_cpu_ns) > elapsed_ns / SHARE;
         Self(self.0 | waited as u32)
     }
 
-    /// The monitor looks.
+    /// Notes that the monitor looks.
     #[must_use]
     pub const fn pass(self) -> Self {
         Self((self.0 << 1) & ((1 << LOOKS) - 1))
     }
 
-    /// Whether no issuer is known to have waited of late.
+    /// Whether no issuer is known to have waited lately.
     pub const fn is_all_used(self) -> bool {
         self.0 == 0
     }
@@ -56,7 +58,7 @@ impl IssuerTime {
 /// A thread is not asked twice within this time: the little that it was off its CPU would be much of it.
 const ASKED_EVERY_NS: u64 = 500_000;
 
-/// When a thread that issues was asked for its CPU time last, and what it was.
+/// When a thread that issues was last asked for its CPU time, and what it was.
 ///
 /// ```
 /// use homing_sched::IssuerClock;
@@ -73,8 +75,9 @@ pub struct IssuerClock {
 }
 
 impl IssuerClock {
-    /// How much time has passed since the thread was asked last, and how much of it it was on a CPU, by the CPU
-    /// time that it has used in all, in nanoseconds: for [`IssuerTime::note`]. `None` if it was asked just now.
+    /// How much time has passed since the thread was last asked, and how much of that it was on a
+    /// CPU, in nanoseconds: for [`IssuerTime::note`]. `on_cpu_ns` gives the CPU time that it has
+    /// used in total. `None` if it was asked just now.
     pub fn ask(&mut self, now_ns: u64, on_cpu_ns: impl FnOnce() -> u64) -> Option<(u64, u64)> {
         if now_ns.saturating_sub(self.at_ns) < ASKED_EVERY_NS {
             return None;

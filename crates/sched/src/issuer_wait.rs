@@ -1,7 +1,8 @@
-//! How long issuers that wait for their items do so, learned from those that did.
+//! How long issuers that wait for their items do so, learned from past waits.
 //!
-//! Such an issuer's CPU is free meanwhile. But a worker that is woken there keeps it for an item at
-//! least, and whoever issues holds up all items to come: so it is only worth it where the wait is as long.
+//! The CPU of such an issuer is free meanwhile. But a worker that is woken there keeps it for at
+//! least one item, and an issuer that is held up delays all items to come. So this pays only if the
+//! wait is as long.
 
 use homing_topology::CpuId;
 
@@ -11,9 +12,10 @@ use crate::layout::Layout;
 use crate::nice::Shares;
 use crate::pull::{Next, before_park};
 
-/// Decides whether somebody who has issued on `cpu`, and waits from now on, leaves it to its worker: `cpu`
-/// where that one is idle, would find something, and issuers wait for at least half of what that takes. Nothing
-/// depends on it but how soon: what is left waits for a worker that is awake, or for a tick.
+/// Decides whether a thread that has issued on `cpu`, and waits from now on, leaves the CPU to its
+/// worker. Returns `cpu` if its worker is idle and would find an item, and if issuers wait for at
+/// least half of the time that the item takes. Only how soon items run depends on it: what is left
+/// waits for a worker that is awake, or for a tick.
 ///
 /// ```
 /// use homing_sched::{Affinity, Attributes, Layout, PoolId, Snapshot, issuer_waits};
@@ -45,7 +47,7 @@ const WEIGHT: u64 = 16;
 /// No wait counts for longer: one that was to last would hide many that were brief.
 const WAIT_MAX_NS: u64 = 1_000_000;
 
-/// A running mean.
+/// A running mean of issuers' waits.
 ///
 /// ```
 /// use homing_sched::IssuerWait;
@@ -61,18 +63,18 @@ pub struct IssuerWait {
 }
 
 impl IssuerWait {
-    /// From [`IssuerWait::mean_ns`]: for keeping it in an atomic.
+    /// From [`IssuerWait::mean_ns`], for use in an atomic.
     pub const fn from_ns(mean_ns: u64) -> Self {
         Self { mean_ns }
     }
 
-    /// The mean; 0 before anything was noted.
+    /// The mean; 0 if nothing has been noted yet.
     pub const fn mean_ns(self) -> u64 {
         self.mean_ns
     }
 
-    /// Takes note that an issuer was called `wait_ns` after it had begun to wait. That it may have had to
-    /// wait for its CPU after that does not count: it would make a wait seem long because it was used.
+    /// Notes that an issuer was called `wait_ns` after it had begun to wait. Any further wait for
+    /// its CPU does not count: otherwise a wait would seem long because its CPU was used.
     #[must_use]
     pub const fn note(self, wait_ns: u64) -> Self {
         let wait_ns = if wait_ns < WAIT_MAX_NS { wait_ns } else { WAIT_MAX_NS };
@@ -80,8 +82,9 @@ impl IssuerWait {
         Self { mean_ns: self.mean_ns - self.mean_ns.div_ceil(WEIGHT) + wait_ns / WEIGHT + 1 }
     }
 
-    /// Whether issuers are called again before an item of this length would be half over: then it takes more of their time
-    /// than it uses of what they leave. Always before items of more than twice the longest wait that counts, 1 ms.
+    /// Whether issuers are called again before half of an item of this length has run: then the
+    /// item takes more of their time than it uses of what they leave. Always true for items of more
+    /// than twice the longest wait that counts, 1 ms.
     pub const fn is_brief(self, item_ns: u64) -> bool {
         self.mean_ns != 0 && self.mean_ns < item_ns / 2
     }

@@ -1,4 +1,4 @@
-//! What is known before the first item: the queues there can be, and what is near what.
+//! What is known before the first item: which queues there can be, and what is near what.
 
 use std::iter;
 
@@ -11,7 +11,7 @@ use crate::attributes::{Attributes, Level};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PoolId(pub u8);
 
-/// Some pools.
+/// A set of pools.
 ///
 /// ```
 /// use homing_sched::{PoolId, PoolSet};
@@ -30,7 +30,7 @@ pub struct PoolId(pub u8);
 pub struct PoolSet([u64; PoolSet::WORDS]);
 
 impl PoolSet {
-    /// 64 pools to each.
+    /// The number of words in a set, with 64 pools in each.
     pub const WORDS: usize = 4;
 
     /// The pools whose bits are set.
@@ -62,7 +62,7 @@ impl PoolSet {
         self.0[word] & bit != 0
     }
 
-    /// Them, by number.
+    /// The pools, by number.
     pub fn iter(self) -> impl Iterator<Item = PoolId> {
         self.0.into_iter().enumerate().flat_map(|(index, word)| {
             let mut left = word;
@@ -97,7 +97,7 @@ pub struct QueueId {
 /// assert_eq!(layout.leader(Level::Shard, five).index(), 4);
 /// let rings: Vec<_> = layout.rings(five).iter().map(ToString::to_string).collect();
 /// assert_eq!(rings, ["4-7", "0-3"], "nearest first");
-/// // Where CPUs have no workers, or are busy.
+/// // For CPUs that have no workers, or are busy.
 /// assert_eq!(layout.nearest_active(five, &"0,7".parse()?).index(), 7);
 /// assert_eq!(layout.leaders(Level::Shard).to_string(), "0,4");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -122,7 +122,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Lays out `machine`. `None` where it has no CPU online.
+    /// Lays out `machine`. `None` if no CPU is online.
     pub fn new(machine: &Machine) -> Option<Self> {
         let first = machine.online().first()?;
         let pods = Scope::ALL.map(|scope| machine.pods(scope));
@@ -228,7 +228,7 @@ impl Layout {
         &self.pods[scope.index()]
     }
 
-    /// The pod of `cpu` in a scope; the first pod where `cpu` is not online.
+    /// The pod of `cpu` in a scope; the first pod if `cpu` is not online.
     pub fn pod(&self, scope: Scope, cpu: CpuId) -> &CpuSet {
         let pods = self.pods(scope);
         pods.cpus(pods.pod_of(cpu).unwrap_or(0))
@@ -244,8 +244,8 @@ impl Layout {
         &self.leaders[level as usize]
     }
 
-    /// CPUs around `cpu`, nearest ring first. The rings are disjoint and hold all CPUs online.
-    /// The first one is the last-level cache's.
+    /// The CPUs around `cpu` in rings, the nearest ring first. The rings are disjoint and hold all
+    /// CPUs that are online. The first ring is that of the last-level cache.
     pub fn rings(&self, cpu: CpuId) -> &[CpuSet] {
         &self.rings[usize::from(self.rings_of[cpu.index()])]
     }
@@ -257,7 +257,7 @@ impl Layout {
         self.rings(cpu).iter().zip(starts)
     }
 
-    /// Where an item named for `cpu` is at home: `cpu` itself, or the nearest CPU with a worker.
+    /// The home of an item named for `cpu`: `cpu` itself, or the nearest CPU with a worker.
     pub fn nearest_active(&self, cpu: CpuId, active: &CpuSet) -> CpuId {
         if active.contains(cpu) {
             return cpu;

@@ -1,12 +1,12 @@
-//! How long items run, learned as they complete: it decides how many are taken at once.
+//! How long items run, learned as they complete. This decides how many a worker takes at once.
 
 /// How much work a worker takes at once, in nanoseconds. Derived: about what waking another CPU
 /// costs, so that nobody could have begun an item of the batch much earlier.
 pub const BATCH_NS: u64 = 5_000;
 
-/// How much a worker takes at once where many wait, in nanoseconds: going to the queue for each
-/// item costs the others more than it gains. Derived: the cache lines of a queue that several
-/// workers empty cost about 0.3 us each time, so under a hundredth of this.
+/// How much work a worker takes at once when many items wait, in nanoseconds: going to the queue
+/// for each item would cost the other workers more than it gains. Derived: the cache lines of a
+/// queue that several workers empty cost about 0.3 us each time, so under a hundredth of this.
 pub const BACKLOG_BATCH_NS: u64 = 50_000;
 
 /// So many batches must wait for that: at least one for each CPU of the queue.
@@ -17,8 +17,8 @@ pub const BATCH_ITEMS_MAX: u32 = 32;
 
 /// A running estimate of the length of a queue's items.
 ///
-/// It rises at once and falls slowly (a sixteenth of the difference at a time): one long item
-/// among short ones is reason enough to take few at a time for a while.
+/// It rises at once and falls slowly (a sixteenth of the difference at a time): one long item among
+/// short ones is reason enough to take few at a time for a while.
 ///
 /// ```
 /// use homing_sched::ItemLength;
@@ -37,7 +37,7 @@ pub struct ItemLength {
 }
 
 impl ItemLength {
-    /// From [`ItemLength::mean_ns`]: for keeping it in an atomic.
+    /// From [`ItemLength::mean_ns`], for use in an atomic.
     pub const fn from_ns(mean_ns: u64) -> Self {
         Self { mean_ns }
     }
@@ -72,7 +72,7 @@ impl ItemLength {
         Self { mean_ns }
     }
 
-    /// How many items to take at once where `waiting` wait.
+    /// How many items to take at once if `waiting` wait.
     pub fn batch(self, waiting: u32) -> u32 {
         if self.mean_ns == 0 {
             return 1;

@@ -1,10 +1,10 @@
 //! Every scheduling decision, as a function of facts passed in.
 //!
-//! No threads, no clocks, no atomics, no I/O, no allocation once a [`Layout`] is built: the
-//! threads of `homing-runtime` ask these functions, and so can a simulator. Facts may be stale;
-//! the worst that a stale fact does is an extra wake-up or an extra look, never a lost item.
+//! No threads, no clocks, no atomics, no I/O, and no allocation once a [`Layout`] is built: the
+//! threads of `homing-runtime` call these functions, and so can a simulator. Facts may be stale.
+//! The worst that a stale fact causes is an extra wake-up or an extra look, never a lost item.
 //!
-//! The life of an item, and who decides:
+//! The life of an item, and the function that decides at each step:
 //!
 //! ```text
 //!  queue(item)          submit       home queue, and the one idle CPU to wake, if any
@@ -19,24 +19,27 @@
 //!
 //! * `SCHED-1` An item stands in exactly one queue: that of the CPU it is meant for, in the home
 //!   pod of its scope.
-//! * `SCHED-2` Only a CPU that is idle is woken: a whole idle core of the pod, an idle sibling
-//!   there (an issuer's last), then (not strict) outward by distance; for items of 20 us and more a whole
-//!   idle core elsewhere comes before a sibling at home; a CPU on which an issuer runs
-//!   comes last, and only for more than the awake have to do, or for long items.
-//!   Where none is idle, nobody is woken; nor where workers that are awake, and sure to come by, get
-//!   all that waits done in about the time that a wake-up takes.
-//! * `SCHED-3` One insertion wakes at most one CPU, none where a worker of the pod is already
-//!   searching; whoever starts an item while more wait wakes the next.
-//! * `SCHED-4` A worker parks only where no queue that it may serve has work that is ripe: it
-//!   looks in its own pods, then in those of its LLC, of its node, of the other nodes, nearest
-//!   first. Work of other pods is ripe when it has waited for longer than fetching it costs, and
-//!   than its pod may be given for it; or when the worker was woken for something as far away, or has
-//!   been idle for long (beyond its cache only where some issuer waits); or, for who has slept of late and
-//!   has no issuer on its CPU, when an item waits for each CPU of the queue.
+//! * `SCHED-2` Only an idle CPU is woken. The order is: a whole idle core of the pod, then an idle
+//!   sibling there (an issuer's last), then, if the affinity is not strict, outward by distance.
+//!   For items of 20 us and more, a whole idle core elsewhere comes before a sibling at home. A CPU
+//!   on which an issuer runs comes last, and is woken only for more work than the awake workers
+//!   have to do, or for long items. If no CPU is idle, none is woken. Nor is one if workers that
+//!   are awake, and sure to come by, will finish all that waits in about the time that a wake-up
+//!   takes.
+//! * `SCHED-3` One insertion wakes at most one CPU, and none if a worker of the pod is already
+//!   searching. A worker that starts an item while more wait wakes the next CPU.
+//! * `SCHED-4` A worker parks only if no queue that it may serve has ripe work. It looks in its own
+//!   pods, then in those of its LLC, of its node, of the other nodes, nearest first. Work of
+//!   another pod is ripe when it has waited for longer than fetching it costs, and for longer than
+//!   the pod may be given for it. It is also ripe if the worker was woken for something as far
+//!   away, or has been idle for long (beyond its cache this counts only if some issuer waits). For
+//!   a worker that has slept lately and has no issuer on its CPU, it is also ripe if an item waits
+//!   for each CPU of the queue.
 //! * `SCHED-5` Strict work is never taken outside its pod while the pod has a worker.
 //! * `SCHED-6` A worker takes from the pool that has had the least of its CPU's time, by the weight
-//!   of its `nice`: so each gets its share, and none is starved.
-//! * `SCHED-7` A pool with a `cpumask` is served by no other CPU while one of the mask has a worker.
+//!   of its `nice`. So each pool gets its share, and none is starved.
+//! * `SCHED-7` A pool with a `cpumask` is served by no other CPU while a CPU of the mask has a
+//!   worker.
 //!
 //! Sources: the kernel's `workqueue.rst` (scopes, strictness, one wake-up per insertion, chained
 //! wake-ups), the shared wakequeue and `SIS_NODE` postings of 2023 (pulling before idling, looking

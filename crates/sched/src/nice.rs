@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::layout::PoolId;
 
 /// How nice the items of a workqueue are to others: the kernel's nice levels, -20 to 19. A pool
-/// gets 1.25 times as much of a CPU's time as one that is a level nicer, as of the kernel's
+/// gets 1.25 times as much of a CPU's time as a pool that is one level nicer, as with the kernel's
 /// threads.
 ///
 /// ```
@@ -31,7 +31,7 @@ impl Nice {
     /// The least share.
     pub const MAX: Self = Self(19);
 
-    /// `None` outside -20 to 19.
+    /// `None` unless the level is between -20 and 19.
     pub const fn new(level: i8) -> Option<Self> {
         if level >= Self::HIGHPRI.0 && level <= Self::MAX.0 { Some(Self(level)) } else { None }
     }
@@ -41,7 +41,7 @@ impl Nice {
         self.0
     }
 
-    /// The share of a CPU, where 0 has 1,024.
+    /// The share of a CPU, relative to 1,024 for level 0.
     pub const fn weight(self) -> u64 {
         const BITS: u32 = 20;
         let mut weight = 1024 << BITS;
@@ -69,11 +69,11 @@ impl TryFrom<i8> for Nice {
 /// The least time that a batch counts for, in nanoseconds: clocks are coarser than short items.
 const BATCH_MIN_NS: u64 = 100;
 
-/// What each pool has had of one CPU, by weight. Its worker takes from the pool that has had the
-/// least of those that have work.
+/// How much of one CPU's time each pool has had, by weight. The CPU's worker takes from the pool
+/// that has had the least, among those that have work.
 ///
-/// A pool that had no work for a while does not save up: it begins where the others are. That is
-/// the virtual run time of the kernel's fair scheduler, with batches for time slices.
+/// A pool that had no work for a while does not save up its share: it begins where the others are.
+/// This is the virtual run time of the kernel's fair scheduler, with batches as time slices.
 ///
 /// ```
 /// use homing_sched::{Nice, PoolId, Shares};
@@ -94,15 +94,15 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// Nobody has had anything: for whoever only asks whether there is work.
+    /// Nobody has had anything: for callers that only ask whether there is work.
     pub const NONE: Self = Self { had_ns: Vec::new(), floor_ns: 0 };
 
-    /// What a pool has had, or would have if it began now.
+    /// What a pool has had, or would count as having had if it began now.
     pub fn had_ns(&self, pool: PoolId) -> u64 {
         self.had_ns.get(usize::from(pool.0)).map_or(0, |had| *had).max(self.floor_ns)
     }
 
-    /// A batch of the pool has run for so long.
+    /// Notes that a batch of the pool has run for this long.
     pub fn ran(&mut self, pool: PoolId, nice: Nice, elapsed_ns: u64) {
         let index = usize::from(pool.0);
         if index >= self.had_ns.len() {

@@ -1,4 +1,4 @@
-//! How long an item is left to who is awake, rather than that somebody else is woken for it.
+//! How long an item is left to workers that are awake before another one is woken for it.
 
 use homing_topology::{CpuId, CpuSet};
 
@@ -8,12 +8,12 @@ use crate::layout::{Layout, QueueId};
 use crate::mask::Pod;
 use crate::pull::Reach;
 
-/// No wake-up is thought to take longer, in nanoseconds: then others want the CPUs, and waking one is
-/// not what takes so long.
+/// No wake-up is assumed to take longer than this, in nanoseconds. If one does, other threads want
+/// the CPUs, and it is not the waking that takes so long.
 pub const WAKE_DELAY_MAX_NS: u64 = 50_000;
 
-/// Only items shorter than this are left to who is awake: of others the wait is dear. Guessed; with twice as much
-/// high load loses a tenth of a per cent (simulated).
+/// Only items shorter than this are left to workers that are awake: for others the wait is
+/// expensive. Guessed; with twice as much, high load loses a tenth of a per cent (simulated).
 pub const LEFT_ITEM_MAX_NS: u64 = 500_000;
 
 /// How many times what a wake-up takes an item may wait for somebody who is awake. With 1 it would begin as

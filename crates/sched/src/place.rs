@@ -1,4 +1,4 @@
-//! Where an item waits, and whom to wake for it.
+//! Where an item waits, and which CPU to wake for it.
 
 use homing_topology::{CpuId, CpuSet};
 
@@ -9,22 +9,24 @@ use crate::mask::Pod;
 use crate::patience::{nearest_reach, patience_ns};
 use crate::pick::Search;
 
-/// From which item length on a whole idle core elsewhere is better than the SMT sibling of a busy
-/// core at home, in nanoseconds. Simulated: worth 2 to 3 % at partial load with items of 300 us;
-/// derived: 20 us are several times what fetching 32 KiB from another cache costs.
+/// From this item length on, a whole idle core elsewhere is better than the SMT sibling of a busy
+/// core at home, in nanoseconds. Simulated: worth 2 to 3 % at partial load with items of 300 us.
+/// Derived: 20 us are several times what fetching 32 KiB from another cache costs.
 pub const WHOLE_CORE_ITEM_NS: u64 = 20_000;
 
 /// How much work must wait in a queue before a worker is woken on a CPU that an issuer occupies,
 /// in nanoseconds. Derived: ten times a context switch each way.
 pub const OCCUPIED_BACKLOG_NS: u64 = 50_000;
 
-/// And so many items for each worker that is awake and may take them. Simulated: with 1 issuers at
-/// partial load lose several per cent on small machines, with 4 low depths leave CPUs unused.
+/// In addition, this many items must wait for each awake worker that may take them. Simulated: with
+/// 1, issuers at partial load lose several per cent on small machines; with 4, low depths leave
+/// CPUs unused.
 pub const OCCUPIED_BACKLOG_ITEMS: usize = 2;
 
-/// Only items shorter than this wait for that: of others the wait for whoever is awake is dear, and nobody tells
-/// whether the issuer still runs. Simulated: with half of it items of 300 us, which take 500 and more beside a busy
-/// sibling, took issuers' CPUs one by one, 5 % in the worst cases; twice as much gains nothing.
+/// Only items shorter than this wait for that: for longer ones, waiting for workers that are awake
+/// is expensive, and it is not known whether the issuer still runs. Simulated: with half of this
+/// value, items of 300 us, which take 500 and more beside a busy sibling, took issuers' CPUs one by
+/// one: 5 % in the worst cases. Twice as much gains nothing.
 pub const OCCUPIED_ITEM_MAX_NS: u64 = 1_000_000;
 
 /// A worker that was woken on an issuer's CPU has begun within so many times what it takes elsewhere: then
@@ -32,11 +34,11 @@ pub const OCCUPIED_ITEM_MAX_NS: u64 = 1_000_000;
 /// items, and with one that does not: with 1 the former are told from nothing, with 10 the latter loses.
 const OCCUPIED_WAKE_TIMES: u64 = 3;
 
-/// Items shorter than this are left to the pod's workers that are awake until [`TINY_BACKLOG_NS`]
-/// of them wait, in nanoseconds: waking another CPU takes longer than running several.
+/// Items shorter than this are left to the awake workers of the pod until [`TINY_BACKLOG_NS`] of
+/// them wait, in nanoseconds: waking another CPU takes longer than running several of them.
 pub const TINY_ITEM_NS: u64 = 1_000;
 
-/// See [`TINY_ITEM_NS`]. Derived: a wake-up's own cost.
+/// See [`TINY_ITEM_NS`]. Derived: the cost of a wake-up itself.
 pub const TINY_BACKLOG_NS: u64 = 5_000;
 
 /// What to do with a new item.
@@ -44,12 +46,13 @@ pub const TINY_BACKLOG_NS: u64 = 5_000;
 pub struct Placement {
     /// The queue to put it in.
     pub queue: QueueId,
-    /// The idle CPU to wake for it, after it is in the queue.
+    /// The idle CPU to wake for it, once it is in the queue.
     pub wake: Option<CpuId>,
 }
 
-/// The queue in which an item for `cpu` waits: its issuer's CPU, or the one that was named
-/// (`SCHED-1`). Where it has no worker, that of its nearest neighbour that has one, in its pod if there is one.
+/// The queue in which an item for `cpu` waits. `cpu` is that of its issuer, or the one that was
+/// named (`SCHED-1`). If `cpu` has no worker, this is the queue of the nearest CPU that has one, in
+/// its pod if possible.
 ///
 /// ```
 /// use homing_sched::{Affinity, Attributes, Layout, PoolId, Snapshot, home};
@@ -75,10 +78,10 @@ pub fn home(layout: &Layout, facts: &impl Facts, cpu: CpuId, pool: PoolId) -> Qu
     layout.queue(pool, attributes, layout.nearest_active(cpu, &active))
 }
 
-/// Decides where an item for `cpu` waits, and whom to wake for it (`SCHED-1`, `SCHED-2`).
+/// Decides where an item for `cpu` waits, and which CPU to wake for it (`SCHED-1`, `SCHED-2`).
 ///
-/// Of a real queue the caller must read the facts after the insertion; it can learn the queue
-/// before that from [`home`], which is where this function has it from.
+/// With a real queue, the caller must read the facts after the insertion. It can learn the queue
+/// before that from [`home`], from which this function gets it, too.
 ///
 /// ```
 /// use homing_sched::{Affinity, Attributes, Layout, Placement, PoolId, Snapshot, start, submit};
@@ -96,7 +99,7 @@ pub fn home(layout: &Layout, facts: &impl Facts, cpu: CpuId, pool: PoolId) -> Qu
 /// facts.idle = "".parse()?;
 /// let placement = submit(&layout, &facts, cpu, PoolId(0));
 /// assert_eq!(placement.wake, None, "nobody is idle, so somebody will come by");
-/// // Who begins an item wakes the next while more wait.
+/// // A worker that begins an item wakes the next one while more wait.
 /// let cpu = CpuId::new(2).ok_or("?")?;
 /// facts.idle = "0-1,3".parse()?;
 /// assert_eq!(start(&layout, &facts, queue, cpu), CpuId::new(3));
@@ -109,11 +112,12 @@ pub fn submit(layout: &Layout, facts: &impl Facts, cpu: CpuId, pool: PoolId) -> 
     Placement { queue, wake: wake_for(layout, facts, queue, cpu) }
 }
 
-/// Whether an insertion calls for a decision, where the queue has `waiting` items with it.
+/// Whether an insertion requires a decision. `waiting` is the number of items in the queue,
+/// including the new one.
 ///
-/// Not of tiny items into a queue that had some already: whoever put the first one in has decided,
-/// and whoever takes some of them decides again. What has changed since is only how many wait,
-/// which is looked at each time they have doubled.
+/// Insertions of tiny items into a queue that already had some require none: the thread that put
+/// the first one in has decided, and a worker that takes some of them decides again. All that has
+/// changed since is how many wait, which is looked at each time that the number has doubled.
 ///
 /// ```
 /// use homing_sched::calls_for_decision;
@@ -126,8 +130,8 @@ pub const fn calls_for_decision(item_ns: u64, waiting: u32) -> bool {
     item_ns == 0 || item_ns >= TINY_ITEM_NS || waiting.is_power_of_two()
 }
 
-/// Decides whom a worker on `cpu` that begins an item of `queue` wakes for the next one: nobody
-/// where none is left (`SCHED-3`). [`submit`] shows it.
+/// Decides which CPU a worker on `cpu` that begins an item of `queue` wakes for the next one: none
+/// if no item is left (`SCHED-3`). [`submit`] has an example.
 pub fn start(layout: &Layout, facts: &impl Facts, queue: QueueId, cpu: CpuId) -> Option<CpuId> {
     if facts.waiting(queue) == 0 {
         return None;

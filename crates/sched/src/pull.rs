@@ -12,8 +12,8 @@ use crate::nice::Shares;
 use crate::patience::{LEFT_ITEM_MAX_NS, patience_ns};
 use crate::pull_cost::PullCost;
 
-/// The longest that the age of an item keeps others from pulling it, where fetching costs what is
-/// usual ([`crate::PullCost`]), and beside what its pod takes to come by.
+/// The longest time for which the age of an item keeps others from pulling it, if fetching costs
+/// what is usual ([`crate::PullCost`]). The time that its pod may take to come by is not included.
 pub const PULL_AGE_MAX_NS: u64 = 50_000;
 
 /// How far a worker went for an item.
@@ -43,7 +43,7 @@ impl Reach {
     /// All of them, nearest first.
     pub const ALL: [Self; 4] = [Self::Home, Self::Llc, Self::Node, Self::Remote];
 
-    /// What pulling an item from there costs, in nanoseconds: guessed from published figures
+    /// The cost of pulling an item from there, in nanoseconds: guessed from published figures
     /// (fetching 32 KiB from another cache takes 3.5 us; within a cache, some tens of lines).
     pub const fn cost_ns(self) -> u64 {
         match self {
@@ -58,23 +58,23 @@ impl Reach {
 /// What a worker does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Next {
-    /// Take items from this queue: a batch of those that wait, but from another pod no more than
-    /// half of them (rounded up).
+    /// Take items from this queue: a batch of those that wait, but from another pod at most half of
+    /// them (rounded up).
     Take {
         /// The queue to take from.
         queue: QueueId,
         /// How far away it is.
         reach: Reach,
     },
-    /// Nothing to do: park, at the latest until then. A time is given where some item is still
+    /// Nothing to do: park, at the latest until this time. A time is given if some item is still
     /// too fresh to be pulled.
     Park {
-        /// When to look again, if nobody wakes it.
+        /// When to look again if nobody wakes the worker.
         until_ns: Option<u64>,
     },
 }
 
-/// Decides what the worker of `cpu` does (`SCHED-4`, `SCHED-5`, `SCHED-6`, `SCHED-7`). `shares`:
+/// Decides what the worker of `cpu` does (`SCHED-4`, `SCHED-5`, `SCHED-6`, `SCHED-7`). `shares` is
 /// what each pool has had of that CPU.
 ///
 /// ```
@@ -118,8 +118,8 @@ pub fn before_park(
     Next::Park { until_ns: scan.until_ns }
 }
 
-/// How far `cpu` is from the home of a queue's items: for what its worker is woken, if it is woken for these
-/// ([`Idle::Called`]).
+/// How far `cpu` is from the home of a queue's items: if its worker is woken for these items, this
+/// is the reach to give to [`Idle::Called`].
 ///
 /// ```
 /// use homing_sched::{Affinity, Attributes, Layout, PoolId, Reach, Snapshot, reach};

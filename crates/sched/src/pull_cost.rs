@@ -1,14 +1,15 @@
-//! How dear it is taken to be to fetch an item from another pod.
+//! How expensive it is assumed to be to fetch an item from another pod.
 
 use serde::{Deserialize, Serialize};
 
 use crate::pull::{PULL_AGE_MAX_NS, Reach};
 
-/// How dear fetching is, against what is usual ([`Reach::cost_ns`]): a quarter of it, half, as much,
-/// twice, or four times as much. Work of other pods is left to them for so much longer.
+/// How expensive fetching is, relative to what is usual ([`Reach::cost_ns`]): a quarter, half, the
+/// same, twice, or four times as much. The more expensive it is, the longer the work of other pods
+/// is left to them.
 ///
-/// The usual figures are guesses about machines. [`crate::Auto`] chooses by how much longer fetched
-/// items of a workqueue really ran.
+/// The usual figures are guesses about machines. [`crate::Auto`] chooses by how much longer the
+/// fetched items of a workqueue really ran.
 ///
 /// ```
 /// use homing_sched::{PullCost, Reach};
@@ -30,10 +31,11 @@ impl PullCost {
     /// As usual.
     pub const USUAL: Self = Self(0);
 
-    /// All of them, the cheapest first. Few, because queues with different ones are not shared.
+    /// All of them, the cheapest first. There are few, because queues with different costs are not
+    /// shared.
     pub const ALL: [Self; 5] = [Self(-2), Self(-1), Self(0), Self(1), Self(2)];
 
-    /// 25, 50, 100, 200 or 400.
+    /// From 25, 50, 100, 200 or 400.
     pub fn from_percent(percent: u64) -> Option<Self> {
         Self::ALL.into_iter().find(|cost| cost.percent() == percent)
     }
@@ -43,8 +45,8 @@ impl PullCost {
         self.times(100)
     }
 
-    /// For how long items that run for `item_ns` are left to their own pod, in nanoseconds: what
-    /// fetching one costs.
+    /// How long items that run for `item_ns` are left to their own pod, in nanoseconds: the cost of
+    /// fetching one.
     pub fn age_ns(self, reach: Reach, item_ns: u64) -> u64 {
         // Long items touch more memory.
         self.times((item_ns / 16).clamp(reach.cost_ns(), PULL_AGE_MAX_NS))

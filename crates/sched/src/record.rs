@@ -1,9 +1,10 @@
-//! Decisions with the facts that they were made from, to be made again elsewhere.
+//! Records decisions with the facts from which they were made, so that they can be made again
+//! elsewhere.
 //!
 //! A [`Recording`] stands between a decision and its facts and writes down every answer. A
 //! [`Replay`] gives the same answers again: then the same decision must come out, wherever it is
-//! made. So what a runtime decided on one machine can be examined on another, and a change of a rule
-//! shows which decisions it changes.
+//! made. So a decision that a runtime made on one machine can be examined on another, and a change
+//! of a rule shows which decisions it changes.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -78,16 +79,16 @@ mod cpu_list {
     }
 }
 
-/// What was asked for.
+/// The decision that was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Asked {
-    /// [`submit`]: whom to wake for an item for this CPU in this pool.
+    /// [`submit`]: which CPU to wake for an item for this CPU in this pool.
     Submit(CpuId, PoolId),
-    /// [`start`]: whom to wake next, by this CPU from this queue.
+    /// [`start`]: which CPU to wake next, by this CPU from this queue.
     Start(QueueId, CpuId),
     /// [`before_park`]: what this CPU does.
     BeforePark(CpuId, Idle),
-    /// [`overdue`]: whom a tick wakes.
+    /// [`overdue`]: which CPU a tick wakes.
     Overdue,
     /// [`issuer_waits`]: whether this CPU's worker is woken, because its issuer waits.
     IssuerWaits(CpuId),
@@ -96,9 +97,9 @@ pub enum Asked {
 /// What was decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Decided {
-    /// Whom to wake.
+    /// The CPU to wake.
     Wake(Option<CpuId>),
-    /// What to do.
+    /// What the worker does next.
     Next(Next),
 }
 
@@ -159,7 +160,7 @@ impl fmt::Display for Decided {
     }
 }
 
-/// A decision, and the answers that it was made from.
+/// A decision, with the answers from which it was made.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Record {
     asked: Asked,
@@ -168,7 +169,7 @@ pub struct Record {
     decided: Decided,
 }
 
-/// Facts that write down what they answer.
+/// Facts that write down their answers.
 ///
 /// ```
 /// use homing_sched::{
@@ -198,12 +199,12 @@ pub struct Recording<'a, F> {
 }
 
 impl<'a, F: Facts> Recording<'a, F> {
-    /// Stands before these.
+    /// Records the answers of these facts.
     pub fn new(facts: &'a F) -> Self {
         Self { facts, answers: RefCell::default() }
     }
 
-    /// Makes the decision, and what it was made from.
+    /// Makes the decision, and records the answers from which it was made.
     pub fn decide(self, layout: &Layout, asked: Asked, shares: &Shares) -> (Decided, Record) {
         let decided = decide(layout, &self, asked, shares);
         let answers = self.answers.into_inner();
@@ -228,7 +229,7 @@ fn decide(layout: &Layout, facts: &impl Facts, asked: Asked, shares: &Shares) ->
 }
 
 impl Record {
-    /// What was asked for.
+    /// The decision that was asked for.
     pub fn asked(&self) -> Asked {
         self.asked
     }
@@ -241,8 +242,8 @@ impl Record {
     /// Makes the decision again from the same answers.
     ///
     /// # Errors
-    /// Where it asks for something else than it did, which says that a rule has changed: what it
-    /// asked for.
+    /// If the decision asks for something other than it did when it was recorded, which means that
+    /// a rule has changed. The error says what it asked for.
     pub fn replay(&self, layout: &Layout) -> Result<Decided, String> {
         let replay =
             Replay { answers: &self.answers, next: RefCell::new(0), odd: RefCell::default() };

@@ -1,14 +1,14 @@
-//! Whether a worker without work stays awake, looking, before it parks, and for how long.
+//! Whether a worker without work stays awake and searches before it parks, and for how long.
 
 /// What a sleep and the wake-up from it cost together, in nanoseconds. Measured: 5 to 15 us on
-/// current x86-64 servers, half of it the waker's.
+/// current x86-64 servers, half of it on the waker's side.
 pub const SLEEP_COST_NS: u64 = 10_000;
 
-/// What one worker knows of its searches: how long the gaps between work have been lately, and whether it
-/// has searched since it had some. It does so once for a wake-up or a batch.
+/// What one worker knows about its searches: how long the gaps between work have been lately, and
+/// whether it has searched since it last had work. It searches once for each wake-up or batch.
 ///
-/// Gaps are a running mean that rises at once and falls slowly, so that one long sleep among short gaps ends
-/// the searching for a while.
+/// The gap is a running mean that rises at once and falls slowly, so that one long sleep among
+/// short gaps ends the searching for a while.
 ///
 /// ```
 /// use homing_sched::{SLEEP_COST_NS, Search};
@@ -41,18 +41,19 @@ impl Search {
     /// Before anything is known: as if the last gap had been long.
     pub const UNKNOWN: Self = Self { gap_ns: u64::MAX / 2, searched: None };
 
-    /// How long to look before parking; 0: park at once.
+    /// How long to search before parking; 0 means to park at once.
     ///
-    /// Looking pays where work comes before a sleep would have been over: then it costs at most
-    /// what the sleep does. So never longer than that, and not at all where work has been coming
-    /// later lately, or where the CPU is wanted by somebody else (`occupied`). Nor a second time before
-    /// there was work.
+    /// Searching pays if work comes before a sleep would have been over: then it costs at most what
+    /// the sleep does. So it never lasts longer than that. The worker does not search at all if
+    /// work has been coming later than that lately, or if somebody else wants the CPU (`occupied`),
+    /// nor a second time before it had work.
     pub const fn search_ns(&self, occupied: bool) -> u64 {
         let in_vain = self.gap_ns >= SLEEP_COST_NS || self.searched.is_some();
         if occupied || in_vain { 0 } else { SLEEP_COST_NS }
     }
 
-    /// A search has ended; it found work, so long after work had run out, or none.
+    /// Notes that a search has ended: it found work this long after work had run out, or it found
+    /// none.
     pub const fn ended(&mut self, found_after_ns: Option<u64>) {
         self.searched = Some(found_after_ns.is_some());
         if let Some(gap_ns) = found_after_ns {
@@ -60,19 +61,19 @@ impl Search {
         }
     }
 
-    /// The worker takes a batch. Whether a search has found it: nobody was woken for anything meanwhile,
-    /// so if more waits somebody is to be.
+    /// Notes that the worker takes a batch. Returns whether a search has found it: nobody was woken
+    /// for anything meanwhile, so if more work waits, a worker must be woken now.
     pub const fn takes(&mut self) -> bool {
         matches!(self.searched.take(), Some(true))
     }
 
-    /// The worker has slept, and was woken so long after work had run out.
+    /// Notes that the worker has slept, and was woken this long after work had run out.
     pub const fn woken(&mut self, gap_ns: u64) {
         self.slept();
         self.note(gap_ns);
     }
 
-    /// The worker has slept, and nobody has woken it.
+    /// Notes that the worker has slept without being woken.
     pub const fn slept(&mut self) {
         self.searched = None;
     }

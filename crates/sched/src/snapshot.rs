@@ -22,15 +22,15 @@ use crate::layout::{Layout, PoolId, PoolSet, QueueId};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// Where.
+    /// The queue.
     pub queue: QueueId,
-    /// How many.
+    /// How many items wait in it.
     pub items: u32,
-    /// Since when the first of them does.
+    /// Since when the first of them has waited.
     pub since_ns: u64,
 }
 
-/// Facts as plain fields: what an example, a test or a simple simulator says is so. Times are integer
+/// Facts as plain fields, as an example, a test or a simple simulator sets them. Times are integer
 /// nanoseconds.
 ///
 /// ```
@@ -59,33 +59,34 @@ pub struct Snapshot {
     pub idle: CpuSet,
     /// and whose worker searches.
     pub searching: CpuSet,
-    /// CPUs on which others issue,
+    /// The CPUs on which other threads issue,
     pub occupied: CpuSet,
-    /// and those whose issuer waits for its items: left to it only where it does so more briefly than half an
-    /// item runs.
+    /// and those whose issuer waits for its items. Such a CPU is left to its issuer only if it
+    /// waits for less than half of an item's run time.
     pub waits: CpuSet,
     /// How long issuers wait.
     pub issuer_wait: IssuerWait,
     /// Whether issuers use all of their time.
     pub issuers_are_busy: bool,
-    /// Since when CPUs have run what they run; the others have just begun.
+    /// Since when CPUs have run what they run. CPUs that are not listed have just begun.
     pub busy: Vec<(CpuId, u64)>,
-    /// What a wake-up takes,
+    /// How long a wake-up takes,
     pub delay_ns: u64,
     /// and how much longer on an issuer's CPU.
     pub occupied_delay_ns: u64,
     /// The pools' attributes, by their numbers.
     pub pools: Vec<Attributes>,
-    /// Their masks; none for those beyond its end.
+    /// Their masks. Pools beyond the end have none.
     pub masks: Vec<Option<CpuSet>>,
-    /// What waits.
+    /// The items that wait.
     pub waiting: Vec<Waiting>,
-    /// The length of the items of every queue; 0: nobody knows.
+    /// The length of the items of every queue; 0 if it is not known.
     pub item_ns: u64,
 }
 
 impl Snapshot {
-    /// All CPUs of the layout have a worker and none is idle; these pools exist, and nothing waits.
+    /// All CPUs of the layout have a worker, and none is idle. These pools exist, and nothing
+    /// waits.
     pub fn new(layout: &Layout, pools: &[Attributes]) -> Self {
         Self {
             now_ns: 1_000_000,
@@ -107,10 +108,10 @@ impl Snapshot {
         }
     }
 
-    /// Items wait since `since_ns` in the queue that `cpu` uses of a pool. Which that is.
+    /// Lets items wait since `since_ns` in the queue of a pool that `cpu` uses. Returns that queue.
     ///
     /// # Panics
-    /// Where there is no such pool.
+    /// If there is no such pool.
     pub fn queue_items(
         &mut self,
         layout: &Layout,

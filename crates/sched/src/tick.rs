@@ -1,4 +1,4 @@
-//! What a monitor that looks at the workers now and then finds wrong.
+//! The problems that a monitor finds when it looks at the workers now and then.
 
 use homing_topology::{CpuId, CpuSet};
 
@@ -15,18 +15,19 @@ pub const BLOCKED_NS: u64 = 2_000_000;
 /// `workqueue.cpu_intensive_thresh_us`.
 pub const CPU_INTENSIVE_NS: u64 = 10_000_000;
 
-/// How long items may wait beside an idle CPU before a tick wakes it, in nanoseconds.
+/// How long items may wait while a CPU is idle before a tick wakes it, in nanoseconds.
 pub const TICK_AGE_NS: u64 = 500_000;
 
-/// How long they may where an issuer runs on that CPU: to hold it up costs all items to come.
+/// How long they may wait if an issuer runs on that CPU: holding up the issuer delays all items to
+/// come.
 pub const OCCUPIED_TICK_AGE_NS: u64 = 4 * TICK_AGE_NS;
 
-/// What is known of a worker that has been running one item since `running_for_ns` ago.
+/// What is known about a worker that has been running an item for `running_for_ns`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Running {
     /// How long ago the item began.
     pub running_for_ns: u64,
-    /// For how long it has used a CPU since, about.
+    /// About how long the item has used a CPU since.
     pub used_ns: u64,
     /// Between the last tick and this one: how long that was,
     pub elapsed_ns: u64,
@@ -34,24 +35,24 @@ pub struct Running {
     pub on_cpu_ns: u64,
     /// and how long it was ready to run while something else ran.
     pub ready_ns: u64,
-    /// Whether it sleeps at this moment: what the kernel counts stands still while it runs.
+    /// Whether it sleeps at this moment. What the kernel counts stands still while the thread runs.
     pub asleep_now: bool,
-    /// The threshold for CPU-intensive items; 0: none is.
+    /// The threshold for CPU-intensive items; 0 if there is none.
     pub cpu_intensive_ns: u64,
 }
 
-/// What a tick makes of a worker.
+/// How a tick judges a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Nothing to do.
     Fine,
-    /// Its item uses the CPU for long: count it, and let others have what it holds.
+    /// Its item uses the CPU for long: count it, and let other workers have what it holds.
     CpuIntensive,
-    /// Its item waits for something without having said so: give its CPU to a spare thread.
+    /// Its item waits for something without having announced it: give its CPU to a spare thread.
     Blocked,
 }
 
-/// Decides what to make of a worker.
+/// Decides how to judge a worker.
 ///
 /// ```
 /// use homing_sched::{Running, Verdict, tick};
@@ -84,9 +85,9 @@ pub fn tick(running: &Running) -> Verdict {
     Verdict::Fine
 }
 
-/// Decides whom a tick wakes: an idle CPU that may serve a queue whose items have waited for
-/// [`TICK_AGE_NS`] or longer. The other rules make this rare; it bounds what a stale fact or a
-/// wrong estimate can cost.
+/// Decides which CPU a tick wakes: an idle one that may serve a queue whose items have waited for
+/// [`TICK_AGE_NS`] or longer. The other rules make this rare. It bounds the cost of a stale fact or
+/// a wrong estimate.
 ///
 /// ```
 /// use homing_sched::{Affinity, Attributes, Layout, PoolId, Snapshot, TICK_AGE_NS, overdue};
@@ -134,8 +135,8 @@ pub fn overdue(layout: &Layout, facts: &impl Facts) -> Option<CpuId> {
     })
 }
 
-/// Whether none of the CPUs of `staffed`, which have a thread, may take the items of a queue: where no thread can be had
-/// for the others, one of those has to leave its CPU for them.
+/// Whether none of the CPUs of `staffed`, which have a thread, may take the items of a queue. If
+/// no thread can be had for the other CPUs, one of these has to leave its CPU for them.
 ///
 /// ```
 /// use homing_sched::{Affinity, Attributes, Features, Layout, PoolId, QueueId, Snapshot, is_stranded};

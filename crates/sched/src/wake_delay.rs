@@ -1,8 +1,8 @@
-//! How long it takes from waking a worker until it runs, learned apart for CPUs that their issuer
-//! occupies and for others.
+//! How long it takes from waking a worker until it runs. This is learned separately for CPUs that
+//! are occupied by their issuer and for others.
 //!
-//! Which is faster depends on what the issuer does next: if it waits, its own CPU is free at once
-//! and has the item in its cache; if it goes on, the worker must wait for it. Only the outcome
+//! Which is faster depends on what the issuer does next. If it waits, its own CPU is free at once
+//! and has the item in its cache. If it goes on, the worker must wait for it. Only the outcome
 //! tells. So both delays are kept, and the one that is not in use shrinks a little with each
 //! wake-up of the other kind, until it is tried again: the worse it was, the later.
 
@@ -22,14 +22,14 @@ const FORGET: u64 = 8192;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WakeDelays {
-    /// Of wake-ups on a CPU that its issuer occupies.
+    /// For wake-ups on a CPU that its issuer occupies.
     pub occupied_ns: u64,
-    /// Of others.
+    /// For other wake-ups.
     pub free_ns: u64,
 }
 
 impl WakeDelays {
-    /// Takes note of a wake-up that took `delay_ns`.
+    /// Notes a wake-up that took `delay_ns`.
     #[must_use]
     pub const fn note(self, occupied: bool, delay_ns: u64) -> Self {
         let Self { occupied_ns, free_ns } = self;
