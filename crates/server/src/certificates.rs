@@ -7,15 +7,18 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use homing_socket::RateLimit;
-use rustls::crypto::aws_lc_rs;
+use rustls::client::verify_server_cert_signed_by_trust_anchor;
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::pem::{self, PemObject};
-use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
-use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, UnixTime};
+use rustls::server::{
+    NoServerSessionStorage, ParsedCertificate, VerifierBuilderError, WebPkiClientVerifier,
+};
 use rustls::version::TLS13;
-use rustls::{RootCertStore, ServerConfig};
+use rustls::{CertificateError as Invalid, RootCertStore, ServerConfig};
 
 /// The chain that the server shows, its own certificate first.
 const CERTIFICATE: &str = "server-cert.pem";
@@ -27,6 +30,8 @@ const CLIENTS_CA: &str = "ca-cert.pem";
 const REVOKED: &str = "ca-crl.pem";
 /// What that is.
 const LIST: &str = "list of revoked certificates";
+/// How long before a certificate expires the server warns that it will.
+const EXPIRES_SOON: Duration = Duration::from_secs(14 * 24 * 60 * 60);
 
 /// Whether clients have to show a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -195,6 +200,9 @@ fn config(folder: &Path, verify_peer: VerifyPeer) -> Result<ServerConfig, Certif
         }
     };
     let chain = certificates(&folder.join(CERTIFICATE))?;
+    if let Some(problem) = validity_problem(&chain, builder.crypto_provider(), UnixTime::now()) {
+        tracing::warn!("{} {problem}", folder.join(CERTIFICATE).display());
+    }
     let key = key(&folder.join(KEY))?;
     let identity = |source| CertificateError::Identity { folder: folder.to_owned(), source };
     let mut config = builder.with_single_cert(chain, key).map_err(identity)?;
@@ -206,6 +214,37 @@ fn config(folder: &Path, verify_peer: VerifyPeer) -> Result<ServerConfig, Certif
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
     all_of("certificate", path)
+}
+
+/// What is to be said of a chain that clients refuse at this time, or soon will, because of the time.
+fn validity_problem(
+    chain: &[CertificateDer<'_>],
+    provider: &CryptoProvider,
+    now: UnixTime,
+) -> Option<&'static str> {
+    let soon = UnixTime::since_unix_epoch(Duration::from_secs(now.as_secs()) + EXPIRES_SOON);
+    // Who has signed it is for clients to say: the check looks at the time before it looks for that.
+    let nobody = RootCertStore::empty();
+    let at = |certificate, time| {
+        let parsed = ParsedCertificate::try_from(certificate).ok()?;
+        let algorithms = provider.signature_verification_algorithms.all;
+        match verify_server_cert_signed_by_trust_anchor(&parsed, &nobody, &[], time, algorithms) {
+            Err(rustls::Error::InvalidCertificate(invalid)) => Some(invalid),
+            _ => None,
+        }
+    };
+    chain.iter().find_map(|certificate| match (at(certificate, now)?, at(certificate, soon)?) {
+        (Invalid::NotValidYet | Invalid::NotValidYetContext { .. }, _) => {
+            Some("is not valid yet: clients that check it refuse this server; is the clock right?")
+        }
+        (Invalid::Expired | Invalid::ExpiredContext { .. }, _) => {
+            Some("has expired: clients that check it refuse this server; replace it")
+        }
+        (_, Invalid::Expired | Invalid::ExpiredContext { .. }) => {
+            Some("expires within 14 days: replace it before that")
+        }
+        _ => None,
+    })
 }
 
 fn revoked(folder: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, CertificateError> {
@@ -254,5 +293,30 @@ fn is_encrypted(path: &Path) -> bool {
 fn warn_of_readers(key: &Path) {
     if key.metadata().is_ok_and(|file| file.mode() & 0o077 != 0) {
         tracing::warn!("{} is not for its owner alone: chmod 600 it", key.display());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+
+    use super::*;
+
+    #[test]
+    fn a_certificate_says_when_clients_refuse_it_because_of_the_time() {
+        let mut params = CertificateParams::new(["volumes.example".to_owned()]).unwrap();
+        params.not_before = date_time_ymd(2025, 6, 1);
+        params.not_after = date_time_ymd(2026, 6, 1);
+        let made = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
+        let (chain, provider) = ([made.der().clone()], aws_lc_rs::default_provider());
+        let said = |year, month, day| {
+            let then = date_time_ymd(year, month, day).unix_timestamp();
+            let then = UnixTime::since_unix_epoch(Duration::from_secs(then.try_into().unwrap()));
+            validity_problem(&chain, &provider, then).unwrap_or_default()
+        };
+        assert!(said(2025, 5, 31).starts_with("is not valid yet"));
+        assert_eq!((said(2025, 6, 2), said(2026, 5, 17)), ("", ""));
+        assert!(said(2026, 5, 19).starts_with("expires within 14 days"));
+        assert!(said(2026, 6, 2).starts_with("has expired"));
     }
 }
