@@ -22,31 +22,33 @@ use crate::slot::ThreadId;
 use crate::sync::{Mutex, lock, thread};
 use crate::worker;
 
-/// What others may know of a thread.
+/// What other threads may know of a thread.
 #[derive(Debug)]
 pub(crate) struct Member {
     pub(crate) id: ThreadId,
     pub(crate) writer: Writer,
-    /// What it has taken and not begun.
+    /// The items that it has taken and not begun.
     pub(crate) hand: Hand,
-    /// Since when it has been running its present batch; 0: it runs none.
+    /// Since when it has been running its present batch; 0 if it runs none.
     pub(crate) running_since_ns: AtomicU64,
     /// The workqueue whose item it runs.
     pub(crate) workqueue: AtomicU32,
-    /// Where the item is that it runs, or has run last: [`Item::place`](crate::item::Item::place).
+    /// The [place](crate::item::Item::place) of the item that it runs, or has run last.
     pub(crate) item: AtomicUsize,
-    /// A workqueue of whose items some have ended since the others last heard of it; 0: none.
+    /// A workqueue some of whose items have ended, which the threads that wait for them do not know
+    /// yet; 0: none.
     pub(crate) unsettled: AtomicU32,
     pub(crate) away: Away,
-    /// The kernel's number for it; 0 where there is none.
+    /// The kernel's number for the thread; 0 if there is none.
     pub(crate) kernel_tid: AtomicU32,
-    /// The CPU that the thread was last pinned to, by number; or see [`affinity`](crate::affinity).
+    /// The number of the CPU that the thread was last pinned to, or a constant of
+    /// [`affinity`](crate::affinity).
     pub(crate) pinned_to: AtomicU32,
-    /// To help out while it waits for an item.
+    /// Whether it was asked to help out while it waits for an item.
     pub(crate) asked: Asked,
     /// Where it waits as a spare.
     bed: Sleeper,
-    /// The CPU that a spare is to serve.
+    /// What it is to do next, as a spare.
     orders: Mutex<Option<Orders>>,
 }
 
@@ -64,8 +66,8 @@ pub(crate) enum Orders {
 pub(crate) struct Crew {
     roll: Mutex<Roll>,
     name: String,
-    /// How long a spare waits before it leaves. One always stays, and as many threads as there are CPUs: they
-    /// may not be to be had again.
+    /// How long a spare waits before it leaves. One spare always stays, and so do as many threads
+    /// as there are CPUs, because it may be impossible to create them again.
     keep_alive: Duration,
     /// How many threads could not be created.
     pub(crate) refused: AtomicU64,
@@ -74,10 +76,10 @@ pub(crate) struct Crew {
 #[derive(Debug, Default)]
 struct Roll {
     members: BTreeMap<u32, (Arc<Member>, Option<thread::JoinHandle<()>>)>,
-    /// Threads without a slot or an item. Of those pinned to a CPU already, else of all, the last
-    /// one to come in is the first out: its caches are warm.
+    /// Threads without a slot or an item. The last one to come in is the first out, because its
+    /// caches are warm: among those pinned to the CPU already, if there are any.
     spares: Vec<Arc<Member>>,
-    /// How many were spares, and are still members while they end.
+    /// How many members were spares and are about to end.
     leaving: usize,
     /// Claimed CPUs for which there was no thread.
     unfilled: CpuSet,
@@ -86,14 +88,14 @@ struct Roll {
     closed: bool,
 }
 
-/// Threads have been refused since, and lately.
+/// When threads were first refused, and when last.
 #[derive(Clone, Copy, Debug)]
 struct Refusals {
     since_ns: u64,
     last_ns: u64,
 }
 
-/// After so long without one, another refusal is the first one again.
+/// After so long without a refusal, the next one counts as the first again.
 const REFUSALS_NS: u64 = 1_000_000_000;
 
 impl Roll {
@@ -104,7 +106,7 @@ impl Roll {
         self.refusals = Some(Refusals { since_ns, last_ns });
     }
 
-    /// Whether a spare may leave: another one stays, and as many threads as there are CPUs.
+    /// Whether a spare may leave: another spare stays, and as many threads as there are CPUs.
     fn has_too_many(&self, shared: &Shared) -> bool {
         let staying = self.members.len() - self.leaving;
         self.spares.len() > 1 && staying > shared.dispatch.active().len()
@@ -121,15 +123,17 @@ impl Crew {
         &self.name
     }
 
-    /// A thread that never serves a CPU, and that nobody waits for here: a rescuer.
+    /// A thread that never serves a CPU and that the crew does not wait for: a rescuer, or the
+    /// monitor.
     pub(crate) fn outsider(&self) -> Member {
         let mut roll = lock(&self.roll);
         roll.last_id += 1;
         Member::new(ThreadId(roll.last_id))
     }
 
-    /// Gives the vacant slot of `cpu` to a spare. Where there is none, the CPU is noted: whoever
-    /// becomes a spare next serves it, or the monitor creates a thread. Whether there was one.
+    /// Gives the vacant slot of `cpu` to a spare. If there is none, notes the CPU: the next thread
+    /// that becomes a spare serves it, or the monitor creates one. Returns whether the CPU has a
+    /// thread.
     pub(crate) fn fill(&self, shared: &Shared, cpu: CpuId) -> bool {
         let mut roll = lock(&self.roll);
         let number = cpu.index() as u32;
@@ -163,7 +167,8 @@ impl Crew {
                 continue;
             }
             if self.create(shared, Some(cpu)).is_err() {
-                // `fill` has noted the CPU again: next tick, or the next thread without an item.
+                // `fill` has noted the CPU again: for the next look, or the next thread without an
+                // item.
                 return;
             }
         }
@@ -172,7 +177,7 @@ impl Crew {
     /// Creates a spare if there is none, so that the next blocking item need not wait for it.
     pub(crate) fn create_spare_if_none(&self, shared: &Arc<Shared>) {
         if lock(&self.roll).spares.is_empty() {
-            // Refused: then the next blocking item does wait.
+            // If this is refused, the next blocking item does wait.
             let _ = self.create(shared, None);
         }
     }
@@ -181,7 +186,8 @@ impl Crew {
     pub(crate) fn create(&self, shared: &Arc<Shared>, cpu: Option<CpuId>) -> io::Result<()> {
         let member = {
             let mut roll = lock(&self.roll);
-            // The note is for this thread. Not later: once it works its CPU may be noted anew.
+            // This thread answers the note. It is not removed later: once the thread works, its CPU
+            // may be noted anew.
             if let Some(cpu) = cpu {
                 roll.unfilled.remove(cpu);
             }
@@ -229,10 +235,10 @@ impl Crew {
         }
     }
 
-    /// A thread without a slot waits for orders.
+    /// Waits for orders, as a thread without a slot.
     pub(crate) fn wait_as_spare(&self, shared: &Shared, member: &Arc<Member>) -> Orders {
-        // Pairs with the swap of `Hand::take`: who took our items is seen to hold them, by us and
-        // by whoever finds us among the spares.
+        // Pairs with the swap of `Hand::take`: if a thread took our items, then we, and whoever
+        // finds us among the spares, see that it holds them.
         fence(Ordering::Acquire);
         {
             let mut roll = lock(&self.roll);
@@ -249,7 +255,8 @@ impl Crew {
         }
         self.close_if_done(shared);
         loop {
-            // Those that stay need not look at the clock. One that comes later does, and leaves instead.
+            // A spare that is to stay sets no timeout. One that comes later does, and leaves
+            // instead.
             let may_leave = lock(&self.roll).has_too_many(shared);
             let ordered = member.bed.sleep(may_leave.then_some(self.keep_alive));
             if let Some(orders) = lock(&member.orders).take() {
@@ -266,7 +273,8 @@ impl Crew {
         }
     }
 
-    /// After the stop flags or the roll have changed: closes if nobody is at work any more.
+    /// Closes the runtime if no thread is at work any more. To be called after the stop flags or
+    /// the roll have changed.
     pub(crate) fn close_if_done(&self, shared: &Shared) {
         let mut roll = lock(&self.roll);
         if !roll.closed && roll.spares.len() == roll.members.len() && shared.may_close() {
@@ -280,16 +288,16 @@ impl Crew {
         }
     }
 
-    /// The thread ends.
+    /// Removes a thread that ends from the roll.
     pub(crate) fn leave(&self, shared: &Shared, member: &Member) {
         let mut roll = lock(&self.roll);
-        // The roll is not closed while a spare that has retired is a member.
+        // The roll is not closed as long as a spare that has retired is a member.
         if !roll.closed {
             roll.leaving -= 1;
-            // Nobody will wait for it: let go of its handle.
+            // Nobody will join it, so drop its handle.
             roll.members.remove(&member.id.0);
             drop(roll);
-            // It may have been the last one that was no spare.
+            // It may have been the last member that was not a spare.
             self.close_if_done(shared);
         }
     }
@@ -313,7 +321,7 @@ impl Crew {
         !self.unfilled().is_empty()
     }
 
-    /// Whether threads were refused, and a CPU waits for one, where there is something to do that nobody else may.
+    /// Whether threads were refused, and there is something to do for a CPU that waits for one.
     pub(crate) fn needs_thread(&self, dispatch: &Dispatch) -> bool {
         self.refused.load(Ordering::Relaxed) > 0
             && self
@@ -322,8 +330,9 @@ impl Crew {
                 .any(|cpu| dispatch.slot(cpu).is_vacant() && dispatch.is_ripe(cpu, Idle::Any))
     }
 
-    /// Asks a thread that waits for an item to serve a CPU meanwhile, if there is one: the youngest, of those that
-    /// have stack left for anything if there are such; of others if that may be. Whether it did.
+    /// Asks a thread that waits for an item to serve a CPU meanwhile: the youngest that has stack
+    /// left for any item or, if there is none and `others` allows it, the youngest of the others.
+    /// Returns whether it asked one.
     pub(crate) fn ask_for_help(&self, cpu: CpuId, others: bool) -> bool {
         let roll = lock(&self.roll);
         let threads = roll.members.values().rev();
@@ -333,14 +342,15 @@ impl Crew {
         asked.map(|(_, thread)| thread.thread().unpark()).is_some()
     }
 
-    /// For how long no thread could be created, in nanoseconds; `None` where one could, or nobody has tried lately.
+    /// For how long no thread could be created, in nanoseconds; `None` if the last attempt
+    /// succeeded, or nobody has tried lately.
     pub(crate) fn refused_for_ns(&self, now_ns: u64) -> Option<u64> {
         let refusals = lock(&self.roll).refusals?;
         let lately = now_ns.saturating_sub(refusals.last_ns) < REFUSALS_NS;
         lately.then(|| now_ns.saturating_sub(refusals.since_ns))
     }
 
-    /// Gives a CPU that waits for a thread to one that helps out. Whether it did wait.
+    /// Gives a CPU, if it waits for a thread, to one that helps out. Returns whether it did.
     pub(crate) fn serve(&self, shared: &Shared, member: &Member, cpu: CpuId) -> bool {
         let mut roll = lock(&self.roll);
         let waits = roll.unfilled.contains(cpu);
@@ -374,7 +384,7 @@ impl Member {
         }
     }
 
-    /// The calling thread is this member: notes its number for the monitor.
+    /// Notes the calling thread's number, for the monitor. To be called by this member's thread.
     pub(crate) fn note_kernel_tid(&self) {
         #[cfg(all(target_os = "linux", not(shuttle)))]
         {

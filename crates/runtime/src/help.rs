@@ -35,25 +35,26 @@ use crate::shared::Shared;
 use crate::sync::{AtomicU32, Ordering};
 use crate::worker::{self, Serves};
 
-/// Who has used so many eighths of its stack runs only what somebody waits for on top of it. Who waits for an item runs
-/// it on its own stack up to half of that ([`JoinHandle::join`](crate::JoinHandle::join)), so that some is left for
-/// helping out.
+/// A thread that has used so many eighths of its stack runs only what somebody waits for on top of
+/// it. A thread runs the item that it waits for on its own stack only while less than half of that
+/// is used ([`JoinHandle::join`](crate::JoinHandle::join)), so that some is left for helping out.
 const STACK_EIGHTHS_NARROW: usize = 6;
 
-/// Who has used so many runs nothing more.
+/// A thread that has used so many runs nothing more.
 const STACK_EIGHTHS_MAX: usize = 7;
 
 const WAITS: u32 = 1;
 const NARROW: u32 = 2;
-/// A CPU's number and this.
+/// The word that asks for a CPU: this and the CPU's number.
 const ASKED: u32 = 3;
 
-/// A member's word.
+/// A member's word (see the module).
 #[derive(Debug, Default)]
 pub(crate) struct Asked(AtomicU32);
 
 impl Asked {
-    /// Asks the thread to serve a CPU, if it waits, that way, and was not asked yet. Whether it does.
+    /// Asks the thread to serve a CPU, if it waits in the state that `narrow` names and was not
+    /// asked yet. Returns whether it asked.
     pub(crate) fn ask(&self, cpu: CpuId, narrow: bool) -> bool {
         let (waits, asked) = (if narrow { NARROW } else { WAITS }, ASKED + cpu.index() as u32);
         self.0.compare_exchange(waits, asked, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -74,7 +75,7 @@ pub(crate) struct Waits {
 }
 
 impl Waits {
-    /// `None` on other threads.
+    /// `None` on a thread that belongs to no runtime.
     pub(crate) fn begin() -> Option<Self> {
         let local::Local { shared, member } = local::current()?;
         let word = match local::stack_eighths() {
@@ -85,8 +86,8 @@ impl Waits {
         Some(Self { shared, member, word })
     }
 
-    /// To be called before each sleep: whether something was run instead, until there was nothing
-    /// left or `is_over`.
+    /// To be called before each sleep. Returns whether the thread served a CPU instead, until there
+    /// was nothing left to run or `is_over` returned `true`.
     pub(crate) fn helped(&self, is_over: impl Fn() -> bool) -> bool {
         let (crew, asked) = (&self.shared.crew, self.member.asked.take(self.word));
         if let Some(cpu) = asked.filter(|_| self.word != 0) {
@@ -95,7 +96,7 @@ impl Waits {
             return true;
         }
         if crew.refused.load(Ordering::Relaxed) > 0 && crew.is_short() {
-            // The monitor may have looked for one that waits just before.
+            // The monitor may have looked for a thread that waits just before this one did.
             self.shared.monitor.call();
         }
         false

@@ -30,33 +30,35 @@ use crate::usage::Usage;
 /// Between two looks while items run for long.
 const INTERVAL_NS: u64 = 1_000_000;
 
-/// Between two looks while only short items run: the longest that a blocked one goes unnoticed
-/// is this and [`BLOCKED_NS`].
+/// Between two looks while only short items run. A blocked item goes unnoticed for at most this and
+/// [`BLOCKED_NS`] together.
 const INTERVAL_MAX_NS: u64 = 4_000_000;
 
-/// The same while workers are mostly parked: looking wakes a CPU that would else sleep.
+/// Between two looks while workers are mostly parked: a look wakes a CPU that would otherwise
+/// sleep.
 const INTERVAL_LIGHT_NS: u64 = 8_000_000;
 
-/// The longest rest while nobody works: whoever begins to work ends it.
+/// The longest rest while nobody works. A worker that begins to work ends it.
 const REST_NS: u64 = 60_000_000_000;
 
-/// Who was called sooner than this after it had gone to rest watches on between bits of work.
+/// If the monitor is called sooner than this after it went to rest, it keeps looking between bits
+/// of work.
 const CALLED_SOON_NS: u64 = 20_000_000;
 
 /// How often the CPU mask is read.
 const MASK_NS: u64 = 250_000_000;
 
-/// The CPU quota is read so often: some files for each level of the cgroup.
+/// How often the CPU quota is read, which takes some files for each level of the cgroup.
 const QUOTA_NS: u64 = 1_000_000_000;
 
 /// The most CPUs woken at a look for items that are overdue.
 const WAKES_MAX: usize = 8;
 
-/// For so long no thread must have been to be had before others than its own are run on top of an item. Model time does
-/// not pass while the monitor sleeps.
+/// How long the creation of threads must have failed before a waiting thread is asked to run other
+/// items on top of its own. Model time does not pass while the monitor sleeps.
 const PATIENCE_NS: u64 = if cfg!(shuttle) { 0 } else { MAYDAY_NS };
 
-/// Items that run for longer are watched, and what was taken with them goes back.
+/// Items that run for longer are watched, and the rest of their batch goes back to its queue.
 const LONG_NS: u64 = BLOCKED_NS / 2;
 
 /// The life of the monitor's thread.
@@ -78,13 +80,14 @@ pub(crate) fn main(shared: &Arc<Shared>) {
         others_asked_ns: 0,
         stalls: Stalls::default(),
     };
-    // What a timer runs may drop the runtime: nobody waits for this thread then.
+    // What a timer runs may drop the runtime: on a thread of the runtime, that drop waits for no
+    // thread.
     local::enter(shared, &Arc::new(shared.crew.outsider()));
     let mut look_at_ns = 0;
     while !shared.monitor.closed.load(Ordering::Acquire) {
         let now_ns = now_ns();
         while let Some(timer) = shared.timers.due(now_ns) {
-            // It may be the last reference to what the user's function holds.
+            // The timer may hold the last reference to what the user's function holds.
             quietly(|| timer.what.fire(timer.generation, timer.cpu));
             drop_quietly(timer);
         }
@@ -92,8 +95,8 @@ pub(crate) fn main(shared: &Arc<Shared>) {
             shared.monitor.resting.store(false, Ordering::Relaxed);
             look_at_ns = now_ns.saturating_add(monitor.look(now_ns));
         }
-        // Read after the look, which may have taken a while; a timer that is set from here on
-        // wakes us.
+        // Read after the look, which may have taken a while. A timer that is set from here on wakes
+        // this thread.
         let next_timer_ns = || shared.timers.next_ns().unwrap_or(u64::MAX);
         let next_ns = next_timer_ns().min(look_at_ns);
         if shared.monitor.sleeps_until(next_ns, next_timer_ns) {
@@ -113,21 +116,21 @@ struct Monitor<'a> {
     interval_ns: u64,
     /// How often workers had parked at the last look.
     parks: u64,
-    /// When it went to rest, if it has done nothing since.
+    /// When the monitor went to rest, if it has not looked since.
     rests_since_ns: Option<u64>,
-    /// It had rested only briefly when it was called last.
+    /// The monitor had rested only briefly when it was called last.
     called_soon: bool,
     mask_read_ns: u64,
     quota_read_ns: u64,
     pools_seen_ns: u64,
-    /// When scopes were chosen last, and whether any is left to us.
+    /// When scopes were chosen last, and whether any workqueue leaves that to the monitor.
     chosen_ns: u64,
     any_auto: bool,
-    /// What it was when it was last looked at.
+    /// The affinity mask when the allowed CPUs were last read.
     mask: Option<Mask>,
     /// Since when CPUs have waited for threads, and when rescuers were called last.
     short_since_ns: Option<(u64, Option<u64>)>,
-    /// When threads were asked to help that run only what somebody waits for.
+    /// When threads that run only what somebody waits for were last asked to help.
     others_asked_ns: u64,
     stalls: Stalls,
 }
@@ -138,7 +141,7 @@ struct Seen {
     running_since_ns: u64,
     at_ns: u64,
     usage: Usage,
-    /// When it was seen first, and what it had used by then.
+    /// When it was first seen, and the CPU time of its thread by then.
     first_ns: u64,
     first_on_cpu_ns: u64,
     /// It has been counted as CPU-intensive.
@@ -146,8 +149,8 @@ struct Seen {
 }
 
 impl Seen {
-    /// For how long its item has used a CPU by now. What it did before it was seen is taken to be like what it did
-    /// since, for as long as that.
+    /// For how long the item has used a CPU by now. Before it was first seen, it is taken to have
+    /// used a CPU as it has since, but for no longer than it has been seen.
     fn used_ns(&self, on_cpu_ns: u64, now_ns: u64) -> u64 {
         let seen_ns = on_cpu_ns.saturating_sub(self.first_on_cpu_ns);
         let unseen_for_ns = self.first_ns.saturating_sub(self.running_since_ns);
@@ -158,7 +161,7 @@ impl Seen {
 }
 
 impl Monitor<'_> {
-    /// Looks at everything; when to look next.
+    /// Looks at everything. Returns the time until the next look, in nanoseconds.
     fn look(&mut self, now_ns: u64) -> u64 {
         let shared = self.shared;
         if let Some(since_ns) = self.rests_since_ns.take() {
@@ -188,7 +191,7 @@ impl Monitor<'_> {
         self.stalls.look(shared, now_ns);
         let (working, long) = self.look_at_workers(now_ns);
         if long {
-            // The next item that blocks shall not wait for a thread to be made.
+            // So that the next item that blocks need not wait for a new thread.
             shared.crew.create_spare_if_none(shared);
         }
         shared.holding_items(|| {
@@ -196,8 +199,8 @@ impl Monitor<'_> {
         });
         let overdue = (0..WAKES_MAX).take_while(|_| shared.dispatch.wake_for_overdue(&**shared));
         let overdue = overdue.count() > 0;
-        // A worker that has parked since the last look has worked. Where such bits of work follow each
-        // other closely, being called for each costs more than looking now and then.
+        // A worker that has parked since the last look has worked. If such bits of work follow each
+        // other closely, being called for each of them costs more than looking now and then.
         let parks = shared.dispatch.slots().map(|(_, slot)| slot.books.parks()).sum();
         let worked = std::mem::replace(&mut self.parks, parks) != parks;
         if long || overdue || shared.crew.is_short() {
@@ -222,8 +225,8 @@ impl Monitor<'_> {
         }
     }
 
-    /// Whether all workers are parked, who will call if they are not any more, and nothing is left
-    /// that only we would find.
+    /// Whether all workers are parked, and nothing is left that only the monitor would find. A
+    /// worker that is no longer parked calls the monitor.
     fn may_rest(&self) -> bool {
         let monitor = &self.shared.monitor;
         monitor.rest();
@@ -237,7 +240,7 @@ impl Monitor<'_> {
         rests
     }
 
-    /// Whether anybody works, and whether an item has been running for long.
+    /// Returns whether anybody works, and whether an item has been running for long.
     fn look_at_workers(&mut self, now_ns: u64) -> (bool, bool) {
         let shared = self.shared;
         let owners = shared
@@ -252,7 +255,8 @@ impl Monitor<'_> {
                 self.seen.remove(&member.id);
                 continue;
             }
-            // Also of one that lost its CPU: it may have been taking these at that moment.
+            // Also for a thread that has lost its CPU: it may have been taking these items at that
+            // moment.
             let cpu = owners.get(&member.id);
             shared.holding_items(|| shared.rescue(&member, cpu.copied()));
             let Some(cpu) = cpu else {
@@ -312,8 +316,8 @@ impl Monitor<'_> {
         self.seen.insert(member.id, seen);
     }
 
-    /// Gives the CPU of a thread to another one, if it has it: then this is counted first, lest somebody see what the
-    /// other one has done and not that.
+    /// Offers the CPU of a thread to others, if the thread still has it. Counts that first, so that
+    /// nobody sees what the next thread has done and not this.
     fn replace(&self, member: &Member, cpu: CpuId, count: impl FnOnce()) {
         if self.shared.dispatch.slot(cpu).vacate(member.id) {
             count();
@@ -322,12 +326,12 @@ impl Monitor<'_> {
         }
     }
 
-    /// Whether a CPU-intensive item keeps others from a CPU for which nobody else may come: those
-    /// of its own per-CPU workqueue, or strict ones of other pools that have waited for as long as
-    /// an item may run before it counts as CPU-intensive.
+    /// Whether a CPU-intensive item holds up items that no worker of another pod may take: those of
+    /// its own per-CPU workqueue, or strict ones of other pools that have waited for as long as an
+    /// item may run before it counts as CPU-intensive.
     fn is_in_the_way(&self, member: &Member, cpu: CpuId, now_ns: u64) -> bool {
         let number = member.workqueue.load(Ordering::Relaxed);
-        // Between items, at a waker, it is of none.
+        // Between items, while it calls a waker, the thread runs an item of no workqueue.
         let workqueue = self.shared.workqueues.find(number);
         if workqueue.as_ref().is_some_and(|workqueue| workqueue.kinds.per_cpu) {
             return true;
@@ -336,8 +340,9 @@ impl Monitor<'_> {
         self.bound_items_wait(cpu, pool, now_ns, |_| false)
     }
 
-    /// Where no thread can be had, lets one that waits for an item run others: where nobody else can, and not at once. Where
-    /// none waits, one that is parked leaves its CPU for another ([`Crew::needs_thread`](crate::crew::Crew::needs_thread)).
+    /// If no thread can be created, asks a thread that waits for an item to run others, but only if
+    /// nobody else can, and not at once. If no thread waits, a parked one leaves its CPU for
+    /// another CPU ([`Crew::needs_thread`](crate::crew::Crew::needs_thread)).
     fn ask_for_help(&mut self, now_ns: u64) {
         let shared = self.shared;
         let (crew, dispatch) = (&shared.crew, &shared.dispatch);
@@ -349,7 +354,8 @@ impl Monitor<'_> {
         let owned = dispatch.slots().filter(|(_, slot)| slot.owner().is_some());
         let staffed: CpuSet = owned.map(|(cpu, _)| cpu).collect();
         let alone = |queue| is_stranded(dispatch.layout(), dispatch, queue, &staffed);
-        // Those may find nothing that they run, and then are not to be asked again at once.
+        // `others` run only what somebody waits for. They may find none, and are not to be asked
+        // again at once.
         let others = for_long && now_ns.saturating_sub(self.others_asked_ns) >= INTERVAL_NS;
         if others {
             self.others_asked_ns = now_ns;
@@ -365,8 +371,9 @@ impl Monitor<'_> {
         }
     }
 
-    /// Whether items, of other pools than this one, have waited for a CPU for as long as an item may run before it counts
-    /// as CPU-intensive: strict ones, or of a queue that is `alone`.
+    /// Whether items of pools other than `but` have waited for a CPU for as long as an item may run
+    /// before it counts as CPU-intensive. Only strict items count, and items of a queue that is
+    /// `alone`.
     fn bound_items_wait(
         &self,
         cpu: CpuId,
@@ -392,7 +399,8 @@ impl Monitor<'_> {
         }
     }
 
-    /// Sets the scopes and pull costs of the workqueues that leave it to us. Whether there are any.
+    /// Sets the scopes and pull costs of the workqueues that leave them to the monitor. Returns
+    /// whether there are any.
     fn choose_scopes(&self, now_ns: u64) -> bool {
         let dispatch = &self.shared.dispatch;
         let busy = |mask: Option<&CpuSet>| {
@@ -415,7 +423,7 @@ impl Monitor<'_> {
                     chosen.attributes.affinity.scope = scope;
                     chosen.attributes.pull_cost = pull_cost;
                 };
-                // Where there are too many pools it stays as it is.
+                // If there are too many pools, the workqueue stays as it is.
                 let _ = workqueue.change(set, |chosen| self.shared.pool_with(chosen));
             });
             if chosen {
@@ -426,14 +434,13 @@ impl Monitor<'_> {
         any
     }
 
-    /// Lets workers pass over the pools of attributes that no workqueue has any more.
+    /// Lets workers pass over pools with attributes that no workqueue has any more.
     fn leave_pools_out(&self) {
         let wanted = self.shared.workqueues.used_pools();
         self.shared.dispatch.pools.leave_out_all_but(&wanted);
     }
 
-    /// Calls the rescuers of workqueues that have items, where CPUs have waited for threads for
-    /// long.
+    /// Calls the rescuers of workqueues that have items, if CPUs have waited for threads for long.
     fn call_rescuers(&mut self, now_ns: u64) {
         if !self.shared.crew.is_short() {
             self.short_since_ns = None;
@@ -453,15 +460,16 @@ impl Monitor<'_> {
         }
     }
 
-    /// Follows changes of the affinity mask, the cpuset and the quota: CPUs that are gone lose their worker,
-    /// new ones get one. Whether it is known which these are.
+    /// Follows changes of the affinity mask, the cpuset and the quota: CPUs that are gone lose
+    /// their worker, new ones get one. Returns whether it is known which CPUs these are.
     fn follow_mask(&mut self, now_ns: u64) -> bool {
         let (shared, dispatch) = (self.shared, &self.shared.dispatch);
         let mask = read_mask();
         if shared.settings.mask_is_fixed || mask.is_none() {
             return true;
         }
-        // The kernel keeps it within the cpuset: where it is the same, so is all but the quota.
+        // The kernel keeps the mask within the cpuset: if the mask is the same, only the quota can
+        // have changed.
         let same = mask == self.mask;
         if same && now_ns.saturating_sub(self.quota_read_ns) < QUOTA_NS {
             return true;
@@ -488,9 +496,10 @@ impl Monitor<'_> {
         true
     }
 
-    /// Has workers pin themselves again whom somebody else let run elsewhere: whoever changed the masks of all threads,
-    /// also to what ours was, or of one; and those that could not be pinned, as their CPU was offline. Not before
-    /// they can see which CPUs are not to be used any more.
+    /// Has workers pin themselves again if somebody else has let them run elsewhere, by a change of
+    /// the masks of all threads (also to what ours was) or of one. Also those that could not be
+    /// pinned because their CPU was offline. To be called only when they can see which CPUs are not
+    /// to be used any more.
     fn find_moved(&self) {
         if !self.shared.settings.pinned {
             return;
@@ -505,7 +514,7 @@ impl Monitor<'_> {
             };
             if is_moved {
                 let (order, on_failure) = (Ordering::Relaxed, Ordering::Relaxed);
-                // Else it has been placed anew meanwhile.
+                // If this fails, the worker has been placed again meanwhile.
                 let _ = member.pinned_to.compare_exchange(number, MOVED, order, on_failure);
             }
         }

@@ -18,11 +18,11 @@ use crate::sleeper::Sleeper;
 use crate::state::WorkqueueState;
 use crate::sync::{Mutex, lock, thread};
 
-/// A CPU must have waited for a thread for so long, in nanoseconds: the kernel's
-/// `MAYDAY_INITIAL_TIMEOUT`.
+/// How long a CPU must have waited for a thread before rescuers are called, in nanoseconds: the
+/// kernel's `MAYDAY_INITIAL_TIMEOUT`.
 pub(crate) const MAYDAY_NS: u64 = 10_000_000;
 
-/// The call for help is repeated as long as the need lasts: the kernel's `MAYDAY_INTERVAL`.
+/// How often the call is repeated as long as the need lasts: the kernel's `MAYDAY_INTERVAL`.
 pub(crate) const MAYDAY_INTERVAL_NS: u64 = 100_000_000;
 
 /// Between two looks whether the last items of a workqueue have ended.
@@ -44,7 +44,7 @@ struct Bed {
 }
 
 impl Rescuer {
-    /// Creates the thread, up front: later it may be too late.
+    /// Creates the thread up front: when it is needed, it may be too late.
     pub(crate) fn start(
         shared: &Arc<Shared>,
         workqueue: &Arc<WorkqueueState>,
@@ -75,21 +75,24 @@ impl Rescuer {
         self.bed.sleeper.wake();
     }
 
-    /// Ends the thread when the workqueue has no item and no future any more: nobody can queue one.
+    /// Ends the thread when the workqueue has no item and no future left. Nobody can queue one any
+    /// more.
     pub(crate) fn let_go(&self) {
         self.bed.let_go.store(true, Ordering::SeqCst);
         self.bed.sleeper.wake();
     }
 
-    /// The workqueue has no future any more: one that was let go need not sleep on.
+    /// To be called when the workqueue's last future has ended: a rescuer that was let go need not
+    /// sleep on.
     pub(crate) fn futures_ended(&self) {
-        // Pairs with `main`, which reads the count of futures after this: one of the two sees the other.
+        // Pairs with `main`, which reads the flag and then the count of futures: one of the two
+        // threads sees the other's change.
         if self.bed.let_go.load(Ordering::SeqCst) {
             self.bed.sleeper.wake();
         }
     }
 
-    /// Waits for the thread, which has been told to stop; not from itself.
+    /// Waits for the thread, which has been told to stop. Must not be called on that thread.
     pub(crate) fn join(&self) {
         let thread = lock(&self.thread).take();
         // It does not panic; if it did, others must still be waited for.
@@ -113,13 +116,13 @@ fn main(shared: &Arc<Shared>, workqueue: &Arc<WorkqueueState>, bed: &Bed) {
         if bed.stopped.load(Ordering::Acquire) || (let_go && workqueue.is_over()) {
             break;
         }
-        // Of the end of items nobody tells, of that of futures somebody does.
+        // The end of the last future wakes this thread, the end of the last item does not.
         let looks_again = let_go && workqueue.futures.load(Ordering::SeqCst) == 0;
         bed.sleeper.sleep(looks_again.then_some(LAST_ITEMS));
         rescue(shared, workqueue, &member);
     }
     local::leave();
-    // Also those of items that its items have waited for.
+    // Also the books of other workqueues, whose items its items have waited for and run here.
     shared.workqueues.close_books_of(&member.writer);
 }
 
@@ -130,7 +133,8 @@ fn rescue(shared: &Arc<Shared>, workqueue: &Arc<WorkqueueState>, member: &Arc<Me
         let mut found = false;
         for queue in dispatch.queue_ids() {
             shared.holding_items(|| {
-                // One at a time, not as in the kernel: it may wait for the next, which somebody has to run.
+                // One at a time, unlike in the kernel: the item may wait for the next one, which
+                // somebody must be able to run.
                 let own = |item: &Item| item.tag().workqueue() == workqueue.number;
                 let item = dispatch.pools.queue(queue).extract(own);
                 let Some(item) = item else { return };
@@ -175,7 +179,8 @@ fn run(shared: &Arc<Shared>, workqueue: &Arc<WorkqueueState>, member: &Arc<Membe
             Ran::Then(item) => Some(item),
             Ran::Kept(item) => item,
         };
-        // Who is woken is no part of the item, and may wait for others of its workqueue; but not for what is run next.
+        // What a waker runs is no part of the item, and may wait for others of its workqueue, but
+        // not for the item that is run next.
         let in_hand = next.as_ref().map_or((0, 0), |next| (workqueue.number, next.place()));
         member.workqueue.store(in_hand.0, Ordering::Relaxed);
         member.item.store(in_hand.1, Ordering::Relaxed);
@@ -189,7 +194,7 @@ fn run(shared: &Arc<Shared>, workqueue: &Arc<WorkqueueState>, member: &Arc<Membe
     }
 }
 
-/// Counts those that have run: not husks, nor what somebody else has kept.
+/// Counts the items that have run: not husks, nor items that another thread runs and ends.
 struct Rescued<'a> {
     workqueue: &'a WorkqueueState,
     books: &'a WorkqueueBooks,

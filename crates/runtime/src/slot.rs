@@ -18,15 +18,16 @@ pub(crate) struct ThreadId(pub(crate) u32);
 
 const VACANT: u32 = 0;
 
-/// One CPU's slot. The word is the owner's number shifted left, with a bit for "parked": a parked
-/// owner cannot be robbed, so only one thread ever sleeps in the bed.
+/// One CPU's slot. The word is the owner's number shifted left, with a bit for "parked". The slot
+/// cannot be taken from a parked owner, so only one thread ever sleeps in the bed.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct Slot {
     owner: AtomicU32,
     sleeper: Sleeper,
-    /// When the CPU was last called, shifted left; with a bit for "while its issuer occupied it", and two
-    /// for how far away what it was called for was. An estimate: of two callers one is lost.
+    /// When the CPU was last called, shifted left, with a bit for "while its issuer occupied it",
+    /// and two bits for how far away the items were that it was called for. An estimate: if two
+    /// threads call at once, one of the calls is lost.
     call: AtomicU64,
     /// Since when the owner has run its batch, or has been called. An estimate, as above.
     busy_since_ns: AtomicU64,
@@ -51,13 +52,13 @@ impl Slot {
         self.owner.load(Ordering::Acquire) == VACANT
     }
 
-    /// Whose it is, if that thread is not parked.
+    /// The owner, if it is not parked.
     pub(crate) fn working_owner(&self) -> Option<ThreadId> {
         let word = self.owner.load(Ordering::SeqCst);
         (word != VACANT && word & PARKED == 0).then_some(ThreadId(word >> 1))
     }
 
-    /// Whose it is.
+    /// The owner, parked or not.
     pub(crate) fn owner(&self) -> Option<ThreadId> {
         let word = self.owner.load(Ordering::Relaxed);
         (word != VACANT).then_some(ThreadId(word >> 1))
@@ -67,31 +68,32 @@ impl Slot {
         self.owner.load(Ordering::Relaxed) >> 1 == thread.0
     }
 
-    /// Gives the slot to `thread` if it is vacant. Whether it was.
+    /// Gives the slot to `thread` if it is vacant. Returns whether it was.
     pub(crate) fn assign(&self, thread: ThreadId) -> bool {
         let owned = thread.0 << 1;
         self.owner.compare_exchange(VACANT, owned, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Takes the slot from `thread`, unless it has lost it already or is parked. Whether it did.
+    /// Takes the slot from `thread`, unless it has lost it already or is parked. Returns whether it
+    /// did.
     pub(crate) fn vacate(&self, thread: ThreadId) -> bool {
         let owned = thread.0 << 1;
         self.owner.compare_exchange(owned, VACANT, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// The owner is about to announce that it parks: from now on the slot is its own until
-    /// [`Slot::rise`]. Fails where the slot was taken meanwhile.
+    /// To be called by the owner when it is about to announce that it parks: from then on nobody
+    /// can take the slot, until [`Slot::rise`]. Returns `false` if the slot was taken before that.
     pub(crate) fn lie_down(&self, thread: ThreadId) -> bool {
         let (awake, parked) = (thread.0 << 1, thread.0 << 1 | PARKED);
         self.owner.compare_exchange(awake, parked, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// The owner does not park, or no longer.
+    /// To be called by the owner when it does not park after all, or no longer does.
     pub(crate) fn rise(&self, thread: ThreadId) {
         self.owner.store(thread.0 << 1, Ordering::Release);
     }
 
-    /// Sleeps until somebody wakes the CPU, or the time is up. Whether somebody did.
+    /// Sleeps until somebody wakes the CPU, or the time is up. Returns whether somebody did.
     pub(crate) fn sleep(&self, at_most: Option<Duration>) -> bool {
         self.sleeper.sleep(at_most)
     }
@@ -102,7 +104,7 @@ impl Slot {
         self.sleeper.sleep_driving_io(at_most)
     }
 
-    /// The owner, or who will be, is about to be woken for something as far away.
+    /// Notes that the present or future owner is about to be woken for items that are `reach` away.
     pub(crate) fn call(&self, occupied: bool, reach: Reach) {
         let now_ns = now_ns();
         let word = now_ns << 3 | (reach as u64) << 1 | u64::from(occupied);
@@ -110,7 +112,7 @@ impl Slot {
         self.begin(now_ns);
     }
 
-    /// Wakes the owner, who has been called, and is parked or about to be.
+    /// Wakes the owner, which has been called, and is parked or about to be.
     pub(crate) fn wake(&self) {
         self.sleeper.wake();
     }
@@ -131,7 +133,7 @@ impl Slot {
         (call >> 3, call & 1 != 0)
     }
 
-    /// What the owner may take, who was called and runs now.
+    /// What the owner, which was called and runs now, may take.
     pub(crate) fn called(&self, now_ns: u64) -> Idle {
         let call = self.call.load(Ordering::Relaxed);
         Idle::Called(Reach::ALL[(call >> 1 & 3) as usize], now_ns)

@@ -19,7 +19,7 @@ use crate::local::{self, Nested};
 use crate::shared::Shared;
 use crate::state::WorkqueueState;
 
-/// What a thread runs that helps out.
+/// What a thread that helps out runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Serves {
     Anything,
@@ -27,8 +27,9 @@ pub(crate) enum Serves {
     Wanted,
 }
 
-/// Who helps out, and has found nothing that somebody waits for, looks again after so many batches, and after one
-/// for so many items that it looked at.
+/// A thread that helps out and has found nothing that somebody waits for looks again after
+/// `WANTED_EVERY` batches, or after one batch for each `WANTED_LOOKS` items that it looked at if
+/// that is later.
 const WANTED_EVERY: u64 = 16;
 const WANTED_LOOKS: u64 = 8;
 
@@ -60,7 +61,7 @@ struct Worker<'a> {
     turn: u64,
     shares: Shares,
     idle: Idle,
-    /// Until when it slept last.
+    /// When its last sleep ended.
     slept_ns: u64,
     /// The end of the last batch or sleep: the beginning of the next batch.
     now_ns: u64,
@@ -85,7 +86,8 @@ impl<'a> Worker<'a> {
         shared.monitor.somebody_works();
         let slot = shared.dispatch.slot(self.cpu);
         slot.books.changes_hands();
-        // Whoever offered the slot may have done so after it was claimed for us, or for the one before.
+        // The slot may have been offered after it was claimed for this thread, or for the owner
+        // before.
         shared.dispatch.take_idle_bit(&**shared, self.cpu);
         while slot.is_owned_by(self.me.id) {
             if shared.is_stopping_now() || !shared.dispatch.is_active(self.cpu) {
@@ -97,7 +99,7 @@ impl<'a> Worker<'a> {
             }
             self.turn = self.turn.wrapping_add(1);
             if shared.is_stopping() {
-                // Nobody will come for what is fresh: take it, too.
+                // Nobody else will come for fresh items: take them, too.
                 self.idle = Idle::Any;
             }
             match shared.dispatch.take(&**shared, self.cpu, self.idle, &self.shares) {
@@ -117,8 +119,9 @@ impl<'a> Worker<'a> {
         self.me.running_since_ns.store(0, Ordering::Relaxed);
     }
 
-    /// Works until the slot is lost, nothing is left to do, or `goes_on` says no; then the slot is free
-    /// again. What somebody waits for comes first, lest this stack be used up by items that wait in their turn.
+    /// Works until the slot is lost, nothing is left to do, or `goes_on` returns `false`; then the
+    /// slot is free again. Items that somebody waits for come first, so that items that wait in
+    /// their turn do not use up this stack.
     fn serve_while(mut self, what: Serves, goes_on: impl Fn() -> bool) {
         let shared = self.shared;
         shared.place(self.me, self.cpu);
@@ -133,7 +136,7 @@ impl<'a> Worker<'a> {
             if self.turn >= looks_at {
                 match shared.dispatch.take_wanted(self.cpu) {
                     Ok(wanted) => taken = Some(wanted),
-                    // It means to go through all that wait: not each time in vain.
+                    // This goes through all items that wait, so not each time in vain.
                     Err(waiting) => looks_at = self.turn + WANTED_EVERY.max(waiting / WANTED_LOOKS),
                 }
             }
@@ -162,7 +165,8 @@ impl<'a> Worker<'a> {
         let (first, rest) = batch.split_first();
         if let Some(rest) = rest {
             self.me.hand.put(rest);
-            // The monitor may have given the CPU to another one just before: it will not look here.
+            // The monitor may have given the CPU to another thread just before: it will not look
+            // here.
             if !self.shared.dispatch.slot(self.cpu).is_owned_by(self.me.id) {
                 self.shared.rescue(self.me, Some(self.cpu));
             }
@@ -177,7 +181,7 @@ impl<'a> Worker<'a> {
         let (mut items, mut of_lap, mut cpu_ns) = (0, 0, 0);
         let mut next = Some(first);
         let mut number = 0;
-        // Of the workqueue of the last item: the colours of those that have ended.
+        // The colours of items that have ended, of the workqueue of the last item.
         let mut ended = 0;
         while let Some(item) = next.take() {
             let (tag, slot) = (item.tag(), item.slot());
@@ -203,7 +207,7 @@ impl<'a> Worker<'a> {
             } else {
                 run_on_a_line(item, &*known.books)
             };
-            // The next item may have its place.
+            // The next item may have the same place.
             self.me.item.store(0, Ordering::Relaxed);
             items += 1;
             of_lap += 1;
@@ -224,22 +228,22 @@ impl<'a> Worker<'a> {
                 self.shared.cancel(item);
             }
             next = next.or_else(|| self.next_in_hand());
-            // If the next one blocks, who waits for this one must not.
+            // A thread that waits for this item must not wait longer because the next one blocks.
             if let Some(next) = &next
                 && !self.shared.dispatch.slot(self.cpu).is_owned_by(self.me.id)
             {
-                // The monitor does not look at us any more.
+                // The monitor no longer looks at this thread.
                 self.has_in_hand(next);
                 self.settle(number, std::mem::take(&mut ended));
             } else if next.is_some() {
                 self.me.unsettled.store(number, Ordering::Relaxed);
             }
         }
-        // Who is woken is no part of the item, and may wait for others of its workqueue.
+        // What a waker runs is no part of the item, and may wait for others of its workqueue.
         self.me.workqueue.store(0, Ordering::Relaxed);
         self.settle(number, ended);
         if self.shared.is_stopping_now() {
-            // To where it is cancelled.
+            // The rest of the batch goes back to where it is cancelled.
             self.shared.rescue(self.me, Some(self.cpu));
         }
         let slot = self.shared.dispatch.slot(self.cpu);
@@ -265,13 +269,13 @@ impl<'a> Worker<'a> {
         if self.shared.is_stopping_now() { None } else { self.me.hand.pop() }
     }
 
-    /// This is run next: nobody who is woken may wait for it.
+    /// Notes that this item is run next: what a waker runs must not wait for it.
     fn has_in_hand(&self, item: &Item) {
         self.me.workqueue.store(item.tag().workqueue(), Ordering::Relaxed);
         self.me.item.store(item.place(), Ordering::Relaxed);
     }
 
-    /// Items of a workqueue have ended: who waits for them may go on.
+    /// Items of a workqueue have ended: threads that wait for them may go on.
     fn settle(&mut self, number: u32, colours: u32) {
         if colours != 0
             && let Some(state) = &self.books.of(self.shared, self.me, number).state
@@ -288,7 +292,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Stays awake for a while where work has been coming soon. Whether some came.
+    /// Stays awake for a while if work has been coming soon. Returns whether some came.
     fn searches(&mut self) -> bool {
         let dispatch = &self.shared.dispatch;
         let search_ns = self.search.search_ns(dispatch.is_occupied(self.cpu));
@@ -324,13 +328,13 @@ impl<'a> Worker<'a> {
             return;
         }
         if shared.crew.needs_thread(&shared.dispatch) {
-            // We shall get that CPU as a spare, if nobody is faster.
+            // As a spare, this thread gets that CPU, unless another one is faster.
             return self.give_up();
         }
         let stopping = || shared.is_stopping();
         let announced = shared.dispatch.announce(self.cpu, self.me.id, self.idle, stopping);
         let Announced::Sleep { until_ns } = announced else {
-            // For a moment we looked parked, and the monitor may have gone to rest.
+            // For a moment this thread looked parked, and the monitor may have gone to rest.
             shared.monitor.somebody_works();
             return;
         };
@@ -366,7 +370,7 @@ impl<'a> Worker<'a> {
         shared.monitor.somebody_works();
     }
 
-    /// Lets another thread have the CPU, when there is something to do for it.
+    /// Leaves the CPU to another thread, for when there is something to do on it.
     fn give_up(&mut self) {
         let (shared, dispatch) = (self.shared, &self.shared.dispatch);
         if dispatch.slot(self.cpu).vacate(self.me.id) && !shared.is_stopping_now() {
@@ -383,7 +387,7 @@ struct BooksCache {
 struct Known {
     number: u32,
     books: Arc<WorkqueueBooks>,
-    /// `None` where it has been forgotten: then it has no items either.
+    /// `None` if the workqueue has been forgotten: then it has no items either.
     state: Option<Arc<WorkqueueState>>,
 }
 
@@ -397,7 +401,7 @@ impl Known {
 }
 
 impl BooksCache {
-    /// A thread that meets more begins again: workqueues may come and go.
+    /// With more, the cache begins anew: workqueues may come and go.
     const LEN_MAX: usize = 64;
 
     fn of(&mut self, shared: &Shared, me: &Member, workqueue: u32) -> &Known {
@@ -439,8 +443,8 @@ pub fn blocking<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Serves `cpu` on top of the item that this thread runs, while it has no other thread, until there
-/// is nothing to do there, or `is_over`.
+/// Serves `cpu`, which has no other thread, on top of the item that this thread runs, until there
+/// is nothing to do there or `is_over` returns `true`.
 pub(crate) fn help(
     shared: &Arc<Shared>,
     me: &Arc<Member>,
@@ -478,7 +482,7 @@ impl Lent {
         }
         shared.rescue(me, Some(cpu));
         let unsettled = me.unsettled.swap(0, Ordering::Relaxed);
-        // Items of this batch have ended, and this one may not for long.
+        // Items of this batch have ended, and this one may not end for long.
         if let Some(workqueue) =
             (unsettled != 0).then(|| shared.workqueues.find(unsettled)).flatten()
         {
@@ -499,7 +503,7 @@ impl Drop for Lent {
         let me = &self.local.member;
         me.away.slept_since(self.since);
         me.running_since_ns.store(now_ns(), Ordering::Relaxed);
-        // Fails where a thread has the slot already: then it stays there.
+        // Fails if another thread has the slot already: then that thread keeps it.
         if dispatch.take_offer_back(&*self.local.shared, self.cpu, me.id) {
             self.local.shared.monitor.somebody_works();
         }
@@ -510,10 +514,10 @@ impl Drop for Lent {
 #[repr(align(64))]
 struct Line([u8; 64]);
 
-/// Runs an item on a stack that begins where a cache line does. Else it is up to how a compiler lays
-/// out the worker's frame whether vectors that items have on the stack straddle two lines: measured
-/// with 32 KiB of AES-XTS and SHA-512 in vectors of 64 bytes, 7 % of CPU time between one build and the
-/// next.
+/// Runs an item on a stack that begins where a cache line does. Otherwise the compiler's layout of
+/// the worker's frame decides whether vectors that items have on the stack straddle two lines.
+/// Measured with 32 KiB of AES-XTS and SHA-512 in vectors of 64 bytes, that made 7 % of CPU time
+/// between one build and the next.
 #[inline(never)]
 fn run_on_a_line(item: Item, books: &dyn Books) -> Ran {
     let line = Line([0; 64]);

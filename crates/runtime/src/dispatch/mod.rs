@@ -20,21 +20,21 @@ use crate::tape::Tape;
 
 /// Everything that issuers and workers of one runtime share.
 ///
-/// Field legend: `I` immutable after build, `A` atomic.
+/// Field legend: `I` immutable after build, `A` atomic, `L` has a lock of its own.
 #[derive(Debug)]
 pub(crate) struct Dispatch {
     /// I
     layout: Layout,
     /// A
     pub(crate) pools: Pools,
-    /// A: CPUs whose worker is about to sleep or asleep, or whose slot is vacant, and that nobody
-    /// has woken yet.
+    /// A: CPUs that nobody has woken yet and whose worker is asleep or about to sleep, or whose
+    /// slot is vacant.
     idle: CpuBits,
     /// A: CPUs whose worker looks for work without having announced that it is idle.
     searching: CpuBits,
-    /// A: CPUs on which somebody who is no worker has queued something lately.
+    /// A: CPUs on which a thread that is not a worker has queued something lately.
     occupied: Occupied,
-    /// A: [`IssuerWait`], an estimate as the delays below.
+    /// A: an [`IssuerWait`]; like the delays below, an estimate.
     issuer_wait_ns: AtomicU64,
     /// A: [`IssuerTime`].
     issuer_time: AtomicU32,
@@ -44,7 +44,7 @@ pub(crate) struct Dispatch {
     active: CpuBits,
     /// A
     features: AtomicU32,
-    /// A: [`WakeDelays`], estimates: of two notes at once one is lost.
+    /// A: [`WakeDelays`], estimates: if two threads note one at once, one is lost.
     delay_occupied_ns: AtomicU64,
     delay_free_ns: AtomicU64,
     /// L: where decisions are recorded, if they are.
@@ -55,8 +55,8 @@ pub(crate) struct Dispatch {
 
 /// Wakes a CPU whose slot is vacant: gives the slot to a thread.
 pub(crate) trait Fill {
-    /// The caller has removed the CPU's idle bit. Whether there is a thread; else one is made, if it can
-    /// be.
+    /// To be called by the thread that has removed the CPU's idle bit. Returns whether there is a
+    /// thread for the CPU; if there is none, one is created if possible.
     fn fill(&self, cpu: CpuId) -> bool;
 }
 
@@ -66,14 +66,15 @@ pub(crate) struct Taken {
     pub(crate) age: Option<QueueAge>,
     pub(crate) queue: QueueId,
     pub(crate) reach: Reach,
-    /// Whether somebody was woken for what is left.
+    /// Whether a CPU was woken for the items that are left.
     pub(crate) woken: bool,
 }
 
 /// Whether a worker that found no work may sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Announced {
-    /// It is announced, and there was nothing to do after that; at the latest then look again.
+    /// The worker has announced that it is idle, and there was still nothing to do. It is to look
+    /// again at `until_ns` at the latest.
     Sleep { until_ns: Option<u64> },
     /// There is something to do after all.
     LookAgain,
@@ -122,7 +123,7 @@ impl Dispatch {
         self.layout.machine().online().iter().map(|cpu| (cpu, self.slot(cpu)))
     }
 
-    /// The pool of these attributes; `None` where there are too many.
+    /// The pool with these attributes; `None` if there are too many pools.
     pub(crate) fn pool_with(
         &self,
         attributes: Attributes,
@@ -139,7 +140,7 @@ impl Dispatch {
         })
     }
 
-    /// The CPUs at which a queue is at home.
+    /// The CPUs whose home queue this is.
     pub(crate) fn pod(&self, queue: QueueId) -> CpuSet {
         let scope = self.pools.attributes(queue.pool).affinity.scope;
         let pod = self.layout.pod(scope, queue.leader);
@@ -151,7 +152,7 @@ impl Dispatch {
     }
 
     /// Puts an item for `cpu` into its home queue and wakes an idle CPU for it, if there is one.
-    /// Gives the item back where the queues are closed. Whether somebody was woken.
+    /// Returns whether it woke one, or gives the item back if the queues are closed.
     pub(crate) fn put(
         &self,
         fill: &impl Fill,
@@ -167,7 +168,7 @@ impl Dispatch {
         Ok((decide || woke_up) && self.wake_for_new(fill, queue, cpu))
     }
 
-    /// The same for many items.
+    /// [`Dispatch::put`] for many items.
     pub(crate) fn put_all(
         &self,
         fill: &impl Fill,
@@ -187,7 +188,8 @@ impl Dispatch {
         self.place(cpu, pool).0
     }
 
-    /// That queue, and whose lane there, by its rank: nobody's where the CPU has no worker for it.
+    /// That queue, and the rank there of the CPU whose lane the item goes to: `None` if `cpu` has
+    /// no worker for it.
     fn place(&self, cpu: CpuId, pool: PoolId) -> (QueueId, Option<usize>) {
         let mask = self.pools.cpumask(pool);
         let active = self.active.contains(cpu);
@@ -203,7 +205,7 @@ impl Dispatch {
     fn wake_for_new(&self, fill: &impl Fill, queue: QueueId, cpu: CpuId) -> bool {
         // P2: pairs with the fence of I2.
         fence(Ordering::SeqCst);
-        // P3: who is idle? Mostly nobody: then the rest need not be looked at.
+        // P3: which CPUs are idle? Mostly none, and then nothing else need be looked at.
         if self.idle.is_empty() {
             return false;
         }
@@ -213,8 +215,8 @@ impl Dispatch {
         })
     }
 
-    /// Puts back what a worker had taken and cannot run, and wakes somebody for it. Gives it back where
-    /// the queues are closed.
+    /// Puts back items that a worker had taken and cannot run, and wakes a CPU for them. Gives them
+    /// back if the queues are closed.
     pub(crate) fn put_back(&self, fill: &impl Fill, batch: Sealed) -> Result<(), Sealed> {
         let queue = batch.queue();
         self.pools.queue(queue).put_back(batch)?;
@@ -224,8 +226,8 @@ impl Dispatch {
         Ok(())
     }
 
-    /// Moves what waits in queues none of whose CPUs has a worker any more to where it would be
-    /// queued now: workers that are busy would never come by.
+    /// Moves items out of queues none of whose CPUs has a worker any more, to where they would be
+    /// queued now. Workers that stay busy would never come by for them.
     pub(crate) fn rehome(&self, fill: &impl Fill, refused: impl Fn(Item)) {
         let (online, active) = (*self.layout.machine().online(), self.active.snapshot());
         if online.is_subset(&active) {
@@ -262,8 +264,8 @@ impl Dispatch {
         }
     }
 
-    /// Looks for the next items for the worker of `cpu`, takes them, and wakes the next CPU while
-    /// more wait. Where there are none: when to look again at the latest.
+    /// Takes the next items for the worker of `cpu`, and wakes the next CPU if more wait. If there
+    /// are none, returns when to look again at the latest.
     pub(crate) fn take(
         &self,
         fill: &impl Fill,
@@ -271,8 +273,8 @@ impl Dispatch {
         idle: Idle,
         shares: &Shares,
     ) -> Result<Taken, Option<u64>> {
-        // A queue may be emptied between the look and the lock: then look again. This ends,
-        // because each round some other worker has taken something.
+        // Another worker may empty the queue between the look and the lock; then look again. This
+        // ends, because each round some other worker has taken something.
         loop {
             match self.next_of(cpu, idle, shares) {
                 Next::Take { queue, reach } => {
@@ -289,8 +291,8 @@ impl Dispatch {
         }
     }
 
-    /// Takes an item that somebody may wait for, of those that the worker of `cpu` may run; or says how many
-    /// there are, all of which it has looked at.
+    /// Takes an item that somebody may wait for and that the worker of `cpu` may run. If there is
+    /// none, returns how many items it has looked at.
     pub(crate) fn take_wanted(&self, cpu: CpuId) -> Result<Taken, u64> {
         let mut looked = 0;
         for queue in self.queue_ids() {
@@ -331,7 +333,7 @@ impl Dispatch {
                 Announced::Sleep { until_ns }
             }
             _ => {
-                // Whoever was faster and removed the bit leaves a token: one sleep will end at
+                // If a waker has removed the bit first, it leaves a token: one later sleep ends at
                 // once, which is harmless.
                 self.idle.remove(cpu);
                 self.slot(cpu).rise(thread);
@@ -340,7 +342,7 @@ impl Dispatch {
         }
     }
 
-    /// Takes note of how long the worker of `cpu`, which was woken, took to run.
+    /// Notes how long the worker of `cpu` took to run after it was woken.
     pub(crate) fn note_wake_delay(&self, cpu: CpuId, now_ns: u64) {
         let (woken_ns, occupied) = self.slot(cpu).woken();
         let delays = self.wake_delays().note(occupied, now_ns.saturating_sub(woken_ns));
@@ -355,12 +357,13 @@ impl Dispatch {
         }
     }
 
-    /// After a sleep: takes the announcement back, if nobody has answered it. Whether it stood.
+    /// Takes the announcement back after a sleep. Returns whether it still stood, that is, whether
+    /// no waker had answered it.
     pub(crate) fn unannounce(&self, cpu: CpuId) -> bool {
         self.idle.contains(cpu) && self.idle.remove(cpu)
     }
 
-    /// Offers a slot that is vacant: as [`Dispatch::announce`], for a CPU without a thread.
+    /// Offers a vacant slot: what [`Dispatch::announce`] does, for a CPU without a thread.
     pub(crate) fn offer(&self, fill: &impl Fill, cpu: CpuId) {
         loop {
             self.idle.insert(cpu);
@@ -368,13 +371,14 @@ impl Dispatch {
             if self.is_active(cpu) {
                 break;
             }
-            // Nobody is to be sent there any more.
+            // The CPU was retired: no thread is to be sent there any more.
             self.idle.remove(cpu);
             fence(Ordering::SeqCst);
             if !self.is_active(cpu) || !self.slot(cpu).is_vacant() {
                 return self.hand_on(fill, cpu);
             }
-            // Whoever has allowed it again may have offered it just before the bit was removed.
+            // A thread that has activated the CPU again may have offered it just before the bit was
+            // removed: offer it again.
         }
         let next = self.next_of(cpu, Idle::Any, &Shares::NONE);
         if matches!(next, Next::Take { .. }) {
@@ -382,11 +386,11 @@ impl Dispatch {
         }
     }
 
-    /// The worker of a CPU does not do what others have relied on it for: it leaves, or it searched and
-    /// has found something else. If there is more, one of those that are idle is woken for it.
+    /// To be called when the worker of `cpu` does not do what others have relied on it for: it
+    /// leaves, or its search has found something else. If more waits, wakes an idle CPU for it.
     pub(crate) fn hand_on(&self, fill: &impl Fill, cpu: CpuId) {
-        // Pairs with the fence of P2: either what was inserted is seen, or who inserts it has seen that
-        // nobody is to be relied on.
+        // Pairs with the fence of P2: either this thread sees the inserted item, or the thread that
+        // inserts it has seen that it cannot rely on this worker.
         fence(Ordering::SeqCst);
         if self.idle.is_empty() {
             return;
@@ -396,10 +400,10 @@ impl Dispatch {
         }
     }
 
-    /// Takes an offered slot back, unless another thread has got it. Whether it did.
+    /// Takes an offered slot back, unless another thread has got it. Returns whether it did.
     pub(crate) fn take_offer_back(&self, fill: &impl Fill, cpu: CpuId, thread: ThreadId) -> bool {
-        // The slot first: the idle bit of a slot that has an owner is that owner's. Who claims the
-        // bit in between finds an owner and leaves a token, which is harmless.
+        // The slot first: the idle bit of a slot with an owner is that owner's. A waker that claims
+        // the bit in between finds an owner and leaves a token, which is harmless.
         let taken = self.slot(cpu).assign(thread);
         if taken {
             self.take_idle_bit(fill, cpu);
@@ -407,10 +411,12 @@ impl Dispatch {
         taken
     }
 
-    /// Whoever has got the slot of `cpu` is not idle. It may have lost the slot since, to the monitor: then
-    /// this was the bit of the next offer, which is made anew.
+    /// Removes the idle bit of `cpu`, because the thread that has got the slot is not idle. If the
+    /// monitor has taken the slot from it since, this was the bit of the next offer, which is then
+    /// made again.
     pub(crate) fn take_idle_bit(&self, fill: &impl Fill, cpu: CpuId) {
-        // The change of the bit pairs with that of `offer`, before which the slot was vacated.
+        // This change of the bit pairs with that of `offer`, which comes after the slot was
+        // vacated.
         if self.unannounce(cpu) && self.slot(cpu).is_vacant() {
             self.offer(fill, cpu);
         }
@@ -422,8 +428,8 @@ impl Dispatch {
         matches!(next, Next::Take { .. })
     }
 
-    /// Says that the worker of `cpu` looks for work: issuers need not wake anybody. Where another
-    /// one of its cache does already, it need not.
+    /// Says that the worker of `cpu` looks for work, so issuers need not wake anybody. Returns
+    /// `false`, and says nothing, if another worker of its cache looks already.
     pub(crate) fn begin_search(&self, cpu: CpuId) -> bool {
         if self.searching.snapshot().intersects(&self.layout.rings(cpu)[0]) {
             return false;
@@ -432,24 +438,25 @@ impl Dispatch {
         true
     }
 
-    /// The search is over. Before it goes on to sleep, the worker announces and looks again.
+    /// Ends the search. A worker that goes to sleep then announces itself and looks again first.
     pub(crate) fn end_search(&self, cpu: CpuId) {
         self.searching.remove(cpu);
     }
 
-    /// Notes that somebody who is no worker runs on `cpu`, and issues work.
+    /// Notes that a thread that is not a worker runs on `cpu` and issues work.
     pub(crate) fn occupy(&self, cpu: CpuId) {
         if self.active.contains(cpu) {
             self.occupied.insert(cpu);
         }
     }
 
-    /// Another number after each look of the monitor.
+    /// A number that changes with each look of the monitor.
     pub(crate) fn looks(&self) -> u32 {
         self.looks.load(Ordering::Relaxed)
     }
 
-    /// A thread that issues was on a CPU for so much of the time since it was asked last.
+    /// Notes that an issuer was on a CPU for `on_cpu_ns` of the `elapsed_ns` since it was asked
+    /// last.
     pub(crate) fn note_issuer_time(&self, elapsed_ns: u64, on_cpu_ns: u64) {
         let waited = IssuerTime::default().note(elapsed_ns, on_cpu_ns).bits();
         if waited != 0 {
@@ -461,7 +468,8 @@ impl Dispatch {
         IssuerTime::from_bits(self.issuer_time.load(Ordering::Relaxed))
     }
 
-    /// Somebody who is no worker has issued on `cpu`, and is about to wait: its worker may be woken.
+    /// To be called when an issuer on `cpu` that is not a worker is about to wait: the worker of
+    /// that CPU may be woken.
     pub(crate) fn issuer_waits(&self, fill: &impl Fill, cpu: CpuId) {
         if !self.occupied.begin_wait(cpu) || !self.idle.contains(cpu) {
             return;
@@ -472,7 +480,7 @@ impl Dispatch {
         });
     }
 
-    /// An issuer was called so long after it had begun to wait.
+    /// Notes that an issuer was called `wait_ns` after it had begun to wait.
     pub(crate) fn note_issuer_wait(&self, wait_ns: u64) {
         let wait = self.issuer_wait().note(wait_ns);
         self.issuer_wait_ns.store(wait.mean_ns(), Ordering::Relaxed);
@@ -486,7 +494,8 @@ impl Dispatch {
         self.occupied.contains(cpu)
     }
 
-    /// A while has passed.
+    /// The monitor looks, so an interval has passed: CPUs on which nobody issues any more become
+    /// free.
     pub(crate) fn forget_occupied(&self) {
         self.occupied.pass();
         self.looks.fetch_add(1, Ordering::Relaxed);
@@ -498,24 +507,26 @@ impl Dispatch {
         self.active.contains(cpu)
     }
 
-    /// There may be a worker for this CPU from now on.
+    /// Allows a worker for this CPU from now on.
     pub(crate) fn activate(&self, fill: &impl Fill, cpu: CpuId) {
         self.active.insert(cpu);
-        // Pairs with I2 of whoever offers the slot: either that one sees this, or is seen to have left.
+        // Pairs with I2 of a thread that offers the slot: either that thread sees this change, or
+        // this one sees that the slot is vacant.
         fence(Ordering::SeqCst);
         if self.slot(cpu).is_vacant() {
             self.offer(fill, cpu);
         }
     }
 
-    /// The CPU is not to be used any more. What waits there is pulled by the others.
+    /// Stops the use of the CPU. Other workers pull what waits there.
     pub(crate) fn retire(&self, fill: &impl Fill, cpu: CpuId) {
         self.active.remove(cpu);
-        // Pairs with I2: either its worker, or who offers its slot, sees this, or is seen here.
+        // Pairs with I2: either its worker, or a thread that offers its slot, sees this change, or
+        // its idle bit is seen here.
         fence(Ordering::SeqCst);
         if self.idle.remove(cpu) {
             if self.slot(cpu).is_vacant() {
-                // Somebody may have relied on it.
+                // Others may have relied on this CPU.
                 self.hand_on(fill, cpu);
             } else {
                 self.slot(cpu).call(self.occupied.contains(cpu), Reach::Home);
@@ -524,7 +535,7 @@ impl Dispatch {
         }
     }
 
-    /// Wakes an idle CPU for items that have waited for too long. Whether there were any.
+    /// Wakes an idle CPU for items that have waited for too long. Returns whether it woke one.
     pub(crate) fn wake_for_overdue(&self, fill: &impl Fill) -> bool {
         self.wake_one(fill, None, || match self.tape.running() {
             None => overdue(&self.layout, self),
@@ -532,7 +543,7 @@ impl Dispatch {
         })
     }
 
-    /// Wakes a worker that is parked, whatever for. Whether there was one.
+    /// Wakes any parked worker. Returns whether there was one.
     pub(crate) fn wake_any(&self, fill: &impl Fill) -> bool {
         let idle = self.idle.snapshot();
         let mut parked = idle.iter().filter(|cpu| !self.slot(*cpu).is_vacant());
@@ -547,9 +558,9 @@ impl Dispatch {
         }
     }
 
-    /// P4: wakes the CPU that `choose` names, for items of `queue` or whatever there is. Where another
-    /// waker was faster to it, or there is no thread for it yet, chooses again: after each failure one
-    /// CPU less is idle, so this ends.
+    /// P4: wakes the CPU that `choose` names, for items of `queue`, or for any items if that is
+    /// `None`. If another waker was faster, or there is no thread for the CPU yet, chooses again.
+    /// After each failure one CPU less is idle, so this ends.
     fn wake_one(
         &self,
         fill: &impl Fill,
@@ -565,7 +576,8 @@ impl Dispatch {
         false
     }
 
-    /// Wakes `cpu` if it is idle, for something as far away. Whether this call did it.
+    /// Wakes `cpu` if it is idle, for items that are `reach` away. Returns whether this call did
+    /// it.
     pub(crate) fn claim(&self, fill: &impl Fill, cpu: CpuId, reach: Reach) -> bool {
         if !self.idle.remove(cpu) {
             return false;

@@ -28,7 +28,7 @@ fn an_issuer_that_waits_briefly_keeps_its_cpu() {
     let affinity = Affinity { scope: Scope::Cache, strict: false };
     let pool = dispatch.pool_with(Attributes::new(affinity), None).unwrap();
     let (cpu, woken) = (CpuId::new(1).unwrap(), Woken::default());
-    // All are busy, and one item is left.
+    // All CPUs are busy, and one item is left.
     assert_eq!(dispatch.put(&woken, cpu, pool, lone(Tag::new(0, 0), || ())).ok(), Some(false));
     let is_woken = || {
         dispatch.occupy(cpu);
@@ -66,11 +66,12 @@ fn who_was_woken_for_what_is_near_leaves_what_is_far_to_others() {
         dispatch.slot(near).vacate(ThreadId(1));
         (idle, dispatch.next_of(near, idle, &Shares::NONE))
     };
-    // Nobody is idle when it comes, so that nobody was woken for it.
+    // No CPU is idle when the item comes, so that none is woken for it.
     assert_eq!(dispatch.put(&woken, far, pool, lone(Tag::new(0, 0), || ())).ok(), Some(false));
     let (idle, mut next) = may_take(Reach::Home);
     assert!(matches!(idle, Idle::Called(Reach::Home, _)));
-    // It is old enough to be fetched before long, on a busy machine before we look: then there is another.
+    // The item soon is old enough to be fetched, on a busy machine even before we look. Then try
+    // another one.
     for _ in 0..1000 {
         if matches!(next, Next::Park { .. }) {
             break;
@@ -82,7 +83,8 @@ fn who_was_woken_for_what_is_near_leaves_what_is_far_to_others() {
     assert!(matches!(next, Next::Park { until_ns: Some(_) }), "{next:?}: not for good");
     let (_, next) = may_take(Reach::Node);
     assert!(matches!(next, Next::Take { reach: Reach::Node, .. }), "{next:?}");
-    // What was put in at home is found, however near it was woken for.
+    // An item that was put in at home is found, however near the items were that the worker was
+    // called for.
     dispatch.put(&woken, other, pool, lone(Tag::new(0, 0), || ())).ok().unwrap();
     let (_, next) = may_take(Reach::Home);
     assert!(matches!(next, Next::Take { reach: Reach::Home, .. }), "{next:?}");
@@ -108,7 +110,7 @@ fn who_sleeps_no_longer_is_not_announced_after_an_old_token_either() {
         (woken, unanswered)
     };
     assert_eq!(sleeps(), (false, true), "its time was up");
-    // A waker that was just too late for the announcement before.
+    // A waker that was just too late for the last announcement.
     slot.wake();
     assert_eq!(sleeps(), (true, true));
     assert_eq!(sleeps(), (false, true), "the old token is gone, and has brought no new one");
@@ -168,7 +170,7 @@ fn nobody_is_sent_to_a_cpu_that_was_retired_and_what_it_was_woken_for_is_handed_
     assert_eq!(announced, Announced::LookAgain);
     assert!(!dispatch.idle.contains(gone));
 
-    // Nobody was idle when it came, but its worker had been woken; then another one is idle.
+    // No CPU was idle when the item came, but its worker had been woken. Then another CPU is idle.
     assert_eq!(dispatch.put(&woken, home, pool, lone(Tag::new(0, 0), || ())).ok(), Some(false));
     dispatch.idle.insert(other);
     woken.0.set(0);
