@@ -17,7 +17,7 @@ use crate::sync::{AtomicU32, Mutex, Ordering, fence, lock};
 /// The flushes of a workqueue.
 #[derive(Debug)]
 pub(crate) struct Flushes {
-    /// The bits of the [`Tag`] that items get at present.
+    /// The bits of the [`Tag`] that new items get.
     tag: AtomicU32,
     /// The colours that somebody waits for, a bit for each.
     awaited: AtomicU32,
@@ -38,7 +38,7 @@ struct Pending {
     waits: Vec<Arc<Wait>>,
 }
 
-/// One who waits.
+/// A wait of one thread or future.
 #[derive(Debug, Default)]
 pub(crate) struct Wait {
     state: Mutex<WaitState>,
@@ -58,7 +58,7 @@ impl Wait {
         }
         let before = state.waker.replace(context.waker().clone());
         drop(state);
-        // Not under the lock: whose it is nobody knows.
+        // Not under the lock: this may be anybody's code.
         drop(before);
         Poll::Pending
     }
@@ -76,16 +76,16 @@ impl Wait {
             state.over = true;
             state.waker.take()
         };
-        // Whose it is nobody knows: a panic in it goes no further.
+        // This may be anybody's code: a panic in it goes no further.
         quietly(|| waker.into_iter().for_each(Waker::wake));
     }
 }
 
-/// Joins those who wait. Those who do not any more go where memory would be taken for more.
+/// Adds a wait. Before the list takes more memory, removes the waits that were given up.
 pub(crate) fn join(waits: &mut Vec<Arc<Wait>>, wait: Arc<Wait>) {
     if waits.len() == waits.capacity() {
         waits.retain(|other| Arc::strong_count(other) > 1);
-        // As many again before they are looked through again.
+        // Room for as many again before they are looked through the next time.
         waits.reserve(waits.len() + 1);
     }
     waits.push(wait);
@@ -110,13 +110,13 @@ impl Flushes {
         }
     }
 
-    /// What new items get. It may be a moment old: then they are of one more colour that the next
+    /// The tag of new items. It may be a moment old: then they have one more colour that the next
     /// flush waits for.
     pub(crate) fn tag(&self) -> Tag {
         Tag::from_bits(self.tag.load(Ordering::Relaxed))
     }
 
-    /// Begins a flush; `None` where nothing is in flight.
+    /// Begins a flush; `None` if nothing is in flight.
     pub(crate) fn begin(&self, in_flight: impl Fn() -> InFlight) -> Option<Arc<Wait>> {
         let mut inner = lock(&self.inner);
         // Before the counts are read.
@@ -132,11 +132,11 @@ impl Flushes {
         Some(wait)
     }
 
-    /// Whether an item of these colours that has just ended may end a flush: then `check` is to
-    /// be called. The caller has counted the item.
+    /// Whether an item of these colours that has just ended may end a flush: then `check` is to be
+    /// called. The caller has counted the item before.
     pub(crate) fn awaits(&self, colours: u32) -> bool {
-        // Pairs with the fences in `go_on`: either we see that the colour is awaited, or whoever
-        // awaits it sees that the item has ended.
+        // Pairs with the fences in `go_on`: either we see that the colour is awaited, or the thread
+        // that awaits it sees that the item has ended.
         fence(Ordering::SeqCst);
         self.awaited.load(Ordering::Relaxed) & colours != 0
     }
@@ -145,29 +145,30 @@ impl Flushes {
     pub(crate) fn check(&self, in_flight: impl Fn() -> InFlight) {
         let mut inner = lock(&self.inner);
         let over = self.go_on(&mut inner, &in_flight);
-        // Whoever is woken may flush again.
+        // A thread that is woken may flush again.
         drop(inner);
         end_all(&over);
     }
 
-    /// Whose waiting is over.
+    /// Gives waiting flushes a colour if there is one, and returns the waits that are over.
     fn go_on(&self, inner: &mut Inner, in_flight: &impl Fn() -> InFlight) -> Vec<Arc<Wait>> {
         if !inner.overflow.is_empty() {
-            // For as long as colours are chosen any item that ends is news.
+            // While a colour is being chosen, any item that ends may end a flush.
             self.awaited.store(!0, Ordering::Relaxed);
         }
         fence(Ordering::SeqCst);
         let mut left = busy(&in_flight());
         if !inner.overflow.is_empty() && self.change_colour(left) {
-            // New items have the new colour, unless their issuer has not yet come back.
+            // New items have the new colour, unless their issuer has read the tag before.
             fence(Ordering::SeqCst);
             left = busy(&in_flight());
             let colours = left & !(1 << self.tag().colour());
             let waits = std::mem::take(&mut inner.overflow);
             inner.pending.push(Pending { colours, waits });
         }
-        // Those that wait for the same are one: there are no more than sets of colours. In place, as this
-        // is done for each batch that ends during a flush.
+        // Flushes that wait for the same colours are merged, so there are no more than there are
+        // sets of colours. This is done in place, because it is done for each batch that ends
+        // during a flush.
         let (pending, mut over, mut kept) = (&mut inner.pending, Vec::new(), 0);
         for next in 0..pending.len() {
             let (before, rest) = pending.split_at_mut(next);
@@ -191,7 +192,7 @@ impl Flushes {
         over
     }
 
-    /// Gives new items a colour that none in flight has; `false` where there is none.
+    /// Gives new items a colour that no item in flight has; `false` if there is none.
     fn change_colour(&self, busy: u32) -> bool {
         let tag = self.tag();
         let free = (1..Tag::COLOURS).map(|step| (tag.colour() + step) % Tag::COLOURS);

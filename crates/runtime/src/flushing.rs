@@ -16,7 +16,7 @@ use crate::worker::blocking;
 use crate::workqueue::Workqueue;
 use crate::workqueue_builder::WorkqueueError;
 
-/// Somebody waits, in a future.
+/// A [`Wait`] as a future.
 pub(crate) struct Waiting(pub(crate) Arc<Wait>);
 
 impl Future for Waiting {
@@ -34,13 +34,13 @@ impl Drop for Waiting {
 }
 
 impl Waiting {
-    /// Blocks the thread, and lets its CPU go meanwhile where it is a worker.
+    /// Blocks the thread. A worker lets its CPU go meanwhile.
     pub(crate) fn block(mut self) {
         blocking(|| block_on(&mut self));
     }
 }
 
-/// Flushes, in this many rounds, before a drain that does not come to its end is complained of.
+/// A drain that has not ended after this many flushes is complained of.
 const DRAIN_COMPLAINT: u32 = 10;
 
 impl Workqueue {
@@ -90,7 +90,7 @@ impl Workqueue {
     fn begin_flush(&self) -> Option<Waiting> {
         let state = self.state();
         let waiting = state.flushes.begin(|| state.in_flight()).map(Waiting)?;
-        // Then the monitor looks, too.
+        // So that the monitor looks, too.
         self.shared().flushing.add(state);
         Some(waiting)
     }
@@ -150,7 +150,7 @@ impl Workqueue {
         self.drain();
         state.set_mode(Mode::DESTROYED, true);
         state.set_draining(false);
-        // Whoever looked at the mode before has been counted.
+        // An item whose issuer has read the mode before this was counted before that.
         while !state.is_empty() {
             self.begin_flush().into_iter().for_each(Waiting::block);
         }
@@ -202,7 +202,7 @@ impl Workqueue {
             if !over || !gate.is_frozen() {
                 break;
             }
-            // Somebody may have thawed it meanwhile, and somebody frozen it again.
+            // The gate may have been thawed and frozen again meanwhile.
             if gate.active() == 0 {
                 return Ok(());
             }
@@ -242,7 +242,7 @@ impl Workqueue {
         self.state().gate().is_some_and(|gate| gate.inactive() > 0)
     }
 
-    /// That who waits for this workqueue is none that it waits for.
+    /// Panics if the caller may not wait for this workqueue because that may wait for the caller.
     pub(crate) fn check_may_wait(&self, what: &str) {
         let name = self.name();
         assert!(
@@ -273,7 +273,8 @@ impl Runtime {
     /// `at_most`, which is the time for all of them together. Then all are thawed again.
     ///
     /// # Panics
-    /// In an item of one of them; in an item of a `mem_reclaim` workqueue, if one of them is not `mem_reclaim`.
+    /// In an item of one of them. In an item of a `mem_reclaim` workqueue, if one of them is not
+    /// `mem_reclaim`.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -289,7 +290,8 @@ impl Runtime {
         for workqueue in self.freezable() {
             workqueue.check_may_wait("freeze");
         }
-        // Also those that are made from now on; and all stop taking items before any is waited for.
+        // This also freezes workqueues that are made from now on. All stop taking items before any
+        // is waited for.
         self.shared().frozen.store(true, Ordering::SeqCst);
         let all = self.freezable();
         for workqueue in &all {

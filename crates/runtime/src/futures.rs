@@ -18,12 +18,12 @@ use crate::shared::Shared;
 use crate::state::WorkqueueState;
 use crate::sync::{Mutex, lock};
 
-/// What a future ended with: its output, or what it panicked with. Where nobody takes it it is
+/// What a future ended with: its output, or what it panicked with. If nobody takes that, it is
 /// dropped without a panic, which would end the process there.
 pub(crate) struct Outcome<T>(Option<Result<T, Box<dyn Any + Send>>>);
 
 impl<T> Outcome<T> {
-    /// Hands it over: once.
+    /// Hands it over.
     pub(crate) fn take(mut self) -> Option<Result<T, Box<dyn Any + Send>>> {
         self.0.take()
     }
@@ -38,8 +38,9 @@ impl<T> Drop for Outcome<T> {
 }
 
 pin_project! {
-    /// A future of a runtime, which is dropped without a panic, whether it has begun or not. No async
-    /// block, which would have a place for it before it begins and one for later.
+    /// A future of a runtime, which is dropped without a panic, whether it has begun or not. This
+    /// is not an async block, which would have one place for the future before it begins and
+    /// another for later.
     struct Spawned<F> {
         #[pin]
         future: Option<F>,
@@ -49,7 +50,7 @@ pin_project! {
     impl<F> PinnedDrop for Spawned<F> {
         fn drop(this: Pin<&mut Self>) {
             let mut this = this.project();
-            // Sockets and timers of tokio may be in it.
+            // The future may hold sockets and timers of tokio.
             #[cfg(feature = "tokio")]
             let _entered = this.entry.enter();
             quietly(|| this.future.set(None));
@@ -60,7 +61,7 @@ pin_project! {
 impl<F: Future> Future for Spawned<F> {
     type Output = Outcome<F::Output>;
 
-    /// Goes on with it, and drops it when it has ended.
+    /// Goes on with the future, and drops it when it has ended.
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         #[cfg(feature = "tokio")]
@@ -83,13 +84,13 @@ impl<F: Future> Future for Spawned<F> {
     }
 }
 
-/// The handle's side; dropping it ends the future.
+/// The handle's side. Dropping it ends the future.
 pub(crate) type Task<T> = async_task::FallibleTask<Outcome<T>, Place>;
 
-/// All futures of a runtime that have not ended: at shutdown they are woken to be told.
+/// All futures of a runtime that have not ended. At shutdown they are woken, to be told.
 #[derive(Debug)]
 pub(crate) struct Futures {
-    /// By turns, so that spawning threads seldom meet.
+    /// Futures are entered here by turns, so that spawning threads seldom meet.
     shards: Box<[Mutex<Slab<Waker>>]>,
     turn: AtomicUsize,
 }
@@ -109,13 +110,13 @@ impl Futures {
     }
 
     fn set_waker(&self, (shard, key): (usize, usize), waker: Waker) {
-        // Gone where the future has ended already.
+        // There is no place if the future has ended already.
         if let Some(place) = lock(&self.shards[shard]).get_mut(key) {
             *place = waker;
         }
     }
 
-    /// Wakes all of them, after the queues were closed: their items are refused, so they end.
+    /// Wakes all of them, after the queues were closed. Their items are refused, so they end.
     pub(crate) fn wake_all(&self) {
         for shard in &self.shards {
             let wakers: Vec<Waker> = lock(shard).iter().map(|(_, waker)| waker.clone()).collect();
@@ -128,13 +129,13 @@ impl Futures {
 struct Entry {
     shared: Arc<Shared>,
     place: (usize, usize),
-    /// Its workqueue, where that counts its futures.
+    /// Its workqueue, if that counts its futures.
     counted: Option<Arc<WorkqueueState>>,
 }
 
 #[cfg(feature = "tokio")]
 impl Entry {
-    /// Lets the future use tokio, where the runtime was built with a handle.
+    /// Lets the future use tokio, if the runtime was built with a handle.
     fn enter(&self) -> Option<tokio::runtime::EnterGuard<'_>> {
         self.shared.settings.tokio.as_ref().map(tokio::runtime::Handle::enter)
     }
@@ -144,7 +145,7 @@ impl Drop for Entry {
     fn drop(&mut self) {
         let (shard, key) = self.place;
         let waker = lock(&self.shared.futures.shards[shard]).try_remove(key);
-        // Outside the lock: it may be the last thing that keeps the future's allocation.
+        // Outside the lock: this may be the last thing that keeps the future's allocation.
         drop(waker);
         if let Some(workqueue) = &self.counted
             && workqueue.futures.fetch_sub(1, Ordering::SeqCst) == 1
@@ -154,7 +155,8 @@ impl Drop for Entry {
     }
 }
 
-/// Starts a future on a workqueue. With it the address that [`is_polled_here`](item::is_polled_here) knows it by.
+/// Starts a future on a workqueue. Also returns the address by which
+/// [`is_polled_here`](item::is_polled_here) knows it.
 pub(crate) fn spawn<F>(
     shared: &Arc<Shared>,
     workqueue: &Arc<WorkqueueState>,

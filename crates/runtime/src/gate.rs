@@ -20,11 +20,11 @@ use crate::sync::{Mutex, lock};
 /// Which items share a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// All: and their order is kept.
+    /// All of them, and their order is kept.
     Ordered,
     /// Those of a CPU.
     PerCpu,
-    /// Those of a node, by the 6.9 rules; and those of pods that span nodes.
+    /// Those of a node, by the rules of Linux 6.9; and those of pods that span nodes.
     Nodes,
 }
 
@@ -42,9 +42,9 @@ struct Limits {
     max_active: Option<u32>,
     min_active: u32,
     frozen: bool,
-    /// For each node how many CPUs the workqueue may use there.
+    /// How many CPUs the workqueue may use, for each node.
     cpus: Vec<usize>,
-    /// Who waits until nothing is active.
+    /// Those who wait until nothing is active.
     idle: Vec<Arc<Wait>>,
 }
 
@@ -56,7 +56,7 @@ struct Slot(Mutex<Active>);
 struct Active {
     active: u32,
     limit: u32,
-    /// By home queue, those that have items: the first one's turn comes next.
+    /// The home queues' lines that have items. The next turn is the first one's.
     lines: VecDeque<Line>,
     inactive: usize,
     frozen: bool,
@@ -73,7 +73,7 @@ impl std::fmt::Debug for Line {
     }
 }
 
-/// What a slot has: for whoever looks.
+/// What a slot has, for the attribute tree.
 #[cfg(feature = "control")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SlotState {
@@ -83,7 +83,8 @@ pub(crate) struct SlotState {
 }
 
 impl Gate {
-    /// With so many slots: see [`Kind`]; of `Nodes` the last one is for pods that span nodes.
+    /// A gate with so many slots: see [`Kind`]. Of `Nodes`, the last one is for pods that span
+    /// nodes.
     pub(crate) fn new(kind: Kind, slots: usize, max_active: Option<u32>, cpus: Vec<usize>) -> Self {
         let limits =
             Limits { max_active, min_active: MIN_ACTIVE, frozen: false, cpus, idle: Vec::new() };
@@ -100,13 +101,13 @@ impl Gate {
         self.kind
     }
 
-    /// How many slots there are: of `Nodes` the last one is for pods that span nodes.
+    /// How many slots there are. Of `Nodes`, the last one is for pods that span nodes.
     pub(crate) fn slot_count(&self) -> usize {
         self.slots.len()
     }
 
-    /// Takes an item for `cpu` whose home queue is `home`'s: gives it back with its slot if it may
-    /// be active, else keeps it.
+    /// Takes an item for `cpu` whose home queue is that of `home`. Gives it back with its slot if
+    /// it may be active; otherwise keeps it.
     pub(crate) fn admit(&self, slot: usize, home: CpuId, cpu: CpuId, item: Item) -> Option<Item> {
         let mut active = lock(&self.slots[slot].0);
         if active.inactive == 0 && active.active < active.limit && !active.frozen {
@@ -116,7 +117,7 @@ impl Gate {
             return Some(item);
         }
         active.inactive += 1;
-        // Ordered: one line, whatever the home.
+        // If ordered, there is one line, whatever the home.
         let home = if self.kind == Kind::Ordered { CpuId::new(0).unwrap_or(home) } else { home };
         match active.lines.iter_mut().find(|line| line.home == home) {
             Some(line) => line.items.push_back((cpu, item)),
@@ -125,7 +126,8 @@ impl Gate {
         None
     }
 
-    /// An active item of the slot has ended. The one that is active in its stead, if one is.
+    /// An active item of the slot has ended. Returns the item that becomes active in its place, if
+    /// any does.
     pub(crate) fn release(&self, slot: usize) -> Option<(CpuId, Item)> {
         let mut active = lock(&self.slots[slot].0);
         active.active -= 1;
@@ -138,15 +140,16 @@ impl Gate {
         next
     }
 
-    /// The next item that may be active, after limits have risen; to be called until there is none.
+    /// Makes the next item active that may be, after limits have risen. To be called until there is
+    /// none.
     pub(crate) fn activate(&self) -> Option<(CpuId, Item)> {
         let mut slots = self.slots.iter().enumerate();
         slots.find_map(|(number, slot)| lock(&slot.0).next(number))
     }
 
-    /// Takes over what has been chosen: the limit, and the CPUs of each node. Read under the lock,
-    /// so that of two who have changed it the last one to come takes over the last change. Then
-    /// [`Gate::activate`].
+    /// Takes over what was chosen: the limit, and the CPUs of each node. `chosen` is called under
+    /// the lock: if two threads have changed it, the last one to come takes over the last change.
+    /// To be followed by [`Gate::activate`].
     pub(crate) fn take_over(&self, chosen: impl FnOnce() -> (Option<u32>, Vec<usize>)) {
         let mut limits = lock(&self.limits);
         (limits.max_active, limits.cpus) = chosen();
@@ -163,8 +166,8 @@ impl Gate {
         lock(&self.limits).min_active
     }
 
-    /// Lets nothing become active any more, if it may. Asked under the lock: who sees to it that nobody may any more,
-    /// and thaws then, need not look again.
+    /// Lets nothing become active any more, if `may` allows it. That is asked under the lock: a
+    /// thread that first forbids freezing and then thaws need not look again.
     pub(crate) fn freeze(&self, may: impl FnOnce() -> bool) -> bool {
         let mut limits = lock(&self.limits);
         let may = may();
@@ -175,7 +178,7 @@ impl Gate {
         may
     }
 
-    /// Lets items become active again: then [`Gate::activate`].
+    /// Lets items become active again. To be followed by [`Gate::activate`].
     pub(crate) fn thaw(&self) {
         let mut limits = lock(&self.limits);
         limits.frozen = false;
@@ -189,7 +192,7 @@ impl Gate {
         lock(&self.limits).frozen
     }
 
-    /// Waits until nothing is active, of a gate that is frozen, or it is not any more.
+    /// A wait until nothing is active in the frozen gate, or until it is thawed.
     pub(crate) fn wait_idle(&self) -> Arc<Wait> {
         let wait = Arc::new(Wait::default());
         let mut limits = lock(&self.limits);
@@ -201,7 +204,7 @@ impl Gate {
         if frozen {
             self.end_waits();
         } else {
-            // Somebody has thawed it since: nobody else would end this.
+            // The gate was thawed meanwhile, so nobody else would end this wait.
             wait.end();
         }
         wait
@@ -210,7 +213,7 @@ impl Gate {
     fn end_waits(&self) {
         let mut limits = lock(&self.limits);
         let idle = if self.active() == 0 { std::mem::take(&mut limits.idle) } else { Vec::new() };
-        // Not under the lock: whoever is woken may thaw.
+        // Not under the lock: a thread that is woken may thaw the gate.
         drop(limits);
         end_all(&idle);
     }
@@ -234,7 +237,7 @@ impl Gate {
         self.slots.iter().map(state).collect()
     }
 
-    /// Hands out all that wait, for them to be cancelled.
+    /// Hands out all items that wait, for the caller to cancel.
     pub(crate) fn close(&self) -> Vec<Item> {
         let mut left = Vec::new();
         for slot in &self.slots {
@@ -259,7 +262,7 @@ impl Gate {
                 Kind::Nodes if number < nodes && !no_limit => {
                     let cpus = limits.cpus.get(number).copied().unwrap_or(0);
                     let limit = node_max_active(max, limits.min_active, cpus, all);
-                    // What waits in the line of a node that has lost its CPUs is served elsewhere.
+                    // Items in the line of a node that has lost its CPUs are served elsewhere.
                     if cpus == 0 { limit.max(1) } else { limit }
                 }
                 Kind::PerCpu | Kind::Nodes => max,
@@ -286,7 +289,7 @@ impl Active {
     }
 }
 
-/// Whether `max_active` is one: 1 to [`MAX_ACTIVE_MAX`].
+/// Whether this is a valid `max_active`: 1 to [`MAX_ACTIVE_MAX`].
 pub(crate) fn is_max_active(max_active: u32) -> bool {
     (1..=MAX_ACTIVE_MAX).contains(&max_active)
 }
@@ -350,7 +353,7 @@ mod tests {
         assert_eq!(order, [1, 2, 3, 4]);
     }
 
-    /// Else an ordered workqueue would run it before what was queued before it.
+    /// Otherwise an ordered workqueue would run it before what was queued before it.
     #[test]
     fn who_comes_between_a_thaw_and_what_it_activates_does_not_overtake() {
         let gate = Gate::new(Kind::Ordered, 1, Some(1), vec![]);

@@ -15,7 +15,7 @@ use crate::state::Mode;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock, thread};
 use crate::worker::blocking;
 
-/// Who has used so many eighths of its stack lets others run what it waits for.
+/// A thread that has used so many eighths of its stack lets others run what it waits for.
 const STACK_EIGHTHS_MAX: usize = 4;
 
 /// Waits for an item or a future and hands over its result: `await` it, or call
@@ -41,12 +41,12 @@ pub struct JoinHandle<T> {
 
 enum Of<T> {
     Closure(Joined<T>),
-    /// `None`: aborted. The lock is never contended: it makes `abort` possible with `&self`. Beside
-    /// it the number of its workqueue, who awaits it, and its address.
+    /// The task (`None`: aborted), the number of its workqueue, the waker that awaits it, and its
+    /// address. The lock is never contended: it makes `abort` possible with `&self`.
     Future(Mutex<Option<Task<T>>>, u32, Option<Arc<Quiet>>, usize),
 }
 
-/// A waker of somebody else's that may panic: not on the worker's stack.
+/// A waker of somebody else, which may panic: the panic must not unwind the worker's stack.
 struct Quiet(Waker);
 
 impl Wake for Quiet {
@@ -94,7 +94,7 @@ impl<T: Send> JoinHandle<T> {
     /// [ordered](crate::WorkqueueBuilder::ordered) workqueue: the caller would wait for itself. So
     /// would an item that runs on top of this one for want of threads.
     pub fn join(self) -> Result<T, JoinError> {
-        // First, as what this thread has in hand it may run here or there.
+        // First, because this thread may run here even an item that it has in hand.
         self.run_here();
         self.check_may_wait();
         self.wait()
@@ -110,7 +110,7 @@ impl<T: Send> JoinHandle<T> {
         }
         let is_beneath = match &self.of {
             Of::Closure(joined) => local::runs_item_in(joined.place()),
-            // While there is a handle no other one has this address.
+            // As long as there is a handle, no other future has this address.
             Of::Future(.., address) => is_polled_here(*address),
         };
         assert!(!is_beneath, "an item waits for itself{}", local::beneath_note());
@@ -126,7 +126,7 @@ impl<T: Send> JoinHandle<T> {
         }
     }
 
-    /// [`JoinHandle::join`] that does not panic, come what may.
+    /// [`JoinHandle::join`], but never panics.
     pub(crate) fn join_anyway(self) -> Result<T, JoinError> {
         self.run_here();
         self.wait()
@@ -139,7 +139,7 @@ impl<T: Send> JoinHandle<T> {
         blocking(|| block_on(&mut self))
     }
 
-    /// Mostly there is nothing to wait for.
+    /// Usually there is nothing to wait for.
     fn join_finished(mut self) -> Result<T, JoinError> {
         match self.poll_once() {
             Poll::Ready(result) => result,
@@ -200,8 +200,8 @@ impl<T: Send> JoinHandle<T> {
             Of::Future(task, ..) => {
                 let aborted = lock(task).take_if(|task| !task.is_finished());
                 let aborts = aborted.is_some();
-                // Dropping the task ends the future. Not under the lock: the future may be dropped here
-                // and now, and know this handle.
+                // Dropping the task ends the future. Not under the lock: the future may be dropped
+                // here and now, and have a reference to this handle.
                 drop(aborted);
                 aborts
             }
@@ -219,7 +219,7 @@ impl<T: Send> JoinHandle<T> {
     /// ```
     pub fn detach(self) {}
 
-    /// On a worker of the item's runtime: runs it, unless somebody else has begun it.
+    /// Runs the item if this is a worker of its runtime, unless somebody else has begun it.
     fn run_here(&self) {
         let Of::Closure(joined) = &self.of else { return };
         if joined.is_done() || local::stack_eighths() >= STACK_EIGHTHS_MAX {
@@ -227,13 +227,15 @@ impl<T: Send> JoinHandle<T> {
         }
         let Some(known) = local::known(joined.tag().workqueue()) else { return };
         let workqueue = &known.workqueue;
-        // A strict item may have its home elsewhere; of others the gate knows whose turn it is.
+        // A strict item may have its home elsewhere; the gate decides whose turn it is among the
+        // others.
         if workqueue.mode().has(Mode::GATED | Mode::BOUND) {
             return;
         }
         let own = Nested::Item(workqueue.number, joined.place());
         let (_, left) = local::nest(own, || joined.run_here(&*known.books));
-        // Else whoever comes to what is left of it in the queue notes that it has ended.
+        // A worker that came to the item meanwhile has left its end to us. If none did, the worker
+        // that comes to what is left of it in the queue notes its end.
         if let Some((item, local)) = left.zip(local::current()) {
             local.shared.cancel(item);
         }
@@ -241,7 +243,7 @@ impl<T: Send> JoinHandle<T> {
 }
 
 impl<T> Of<T> {
-    /// Without the lock.
+    /// [`JoinHandle::is_finished`] without the lock.
     fn is_finished(&mut self) -> bool {
         match self {
             Self::Closure(joined) => joined.is_done(),
@@ -278,10 +280,10 @@ impl<T> Future for JoinHandle<T> {
     type Output = Result<T, JoinError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        // One that has not ended is looked at for nothing: whoever waits for more of them than the
-        // budget has would never get to the last ones.
+        // Looking at an item that has not ended costs nothing of the budget. Otherwise a future
+        // that waits for more items than the budget has would never get to the last ones.
         if self.of.is_finished() && !local::spend_budget() {
-            // Others first: this future goes on after them.
+            // Other items first: this future goes on after them.
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
@@ -324,9 +326,9 @@ impl<T> fmt::Debug for JoinHandle<T> {
 
 struct Unpark {
     thread: thread::Thread,
-    /// When it was called last.
+    /// When the thread was called last.
     called_ns: AtomicU64,
-    /// It was called since the last poll.
+    /// Whether the thread was called since the last poll.
     called: AtomicBool,
 }
 
@@ -347,7 +349,7 @@ pub(crate) fn block_on<F: Future + Unpin>(future: &mut F) -> F::Output {
     block_on_until(future, None).expect("without a deadline only the future ends the waiting")
 }
 
-/// [`block_on`], but not beyond the deadline: `None` then.
+/// [`block_on`], but not beyond the deadline; `None` if that has passed.
 pub(crate) fn block_on_until<F: Future + Unpin>(
     future: &mut F,
     deadline: Option<Instant>,
@@ -362,7 +364,7 @@ pub(crate) fn block_on_until<F: Future + Unpin>(
     let (mut waited, mut waits_since_ns, mut helper) = (false, None, None);
     loop {
         unpark.called.store(false, Ordering::Relaxed);
-        // A thread that waits has no turn to give away, also where it is a future that makes it.
+        // A thread that waits has no turn to give away, even if a future makes it wait.
         let polled = local::with_budget(false, || Pin::new(&mut *future).poll(&mut context));
         if let Poll::Ready(output) = polled {
             if waited {
@@ -373,7 +375,7 @@ pub(crate) fn block_on_until<F: Future + Unpin>(
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let now_ns = now_ns();
         if left.is_some_and(|left| left.is_zero()) {
-            // It would have been longer.
+            // The wait would have been longer.
             if let Some(since_ns) = waits_since_ns {
                 local::issuer_waited(now_ns - since_ns);
             }

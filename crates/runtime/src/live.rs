@@ -135,7 +135,7 @@ impl Workqueue {
         Ok(())
     }
 
-    /// Changes what is left to nobody else any more, if that succeeds.
+    /// Makes a change. If that succeeds, scope and pull cost are no longer chosen by measurement.
     fn end_auto(&self, change: impl FnOnce(&mut Chosen)) -> Result<(), WorkqueueError> {
         let changed = self.state().end_auto(|| self.change(change));
         self.watch_if_auto();

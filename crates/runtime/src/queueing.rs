@@ -11,18 +11,19 @@ use crate::local;
 use crate::shared::Shared;
 use crate::state::{Chosen, Mode, WorkqueueState};
 
-/// Who queues an item.
+/// Where an item comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// Anybody.
+    /// Any thread queues a new item.
     New,
-    /// A future that has been accepted goes on, or the time of a work item has come: also while its workqueue drains.
+    /// A future that was accepted goes on, or the time of a work item has come: accepted even while
+    /// its workqueue drains.
     GoesOn,
 }
 
 impl Shared {
     /// Puts an item of `workqueue` into its home queue: that of `cpu`, or of the issuing CPU.
-    /// `false`: it was refused and has been cancelled.
+    /// Returns `false` if it was refused and has been cancelled.
     pub(crate) fn push(
         &self,
         workqueue: &WorkqueueState,
@@ -39,7 +40,7 @@ impl Shared {
         self.push_with_care(workqueue, cpu, mode, item, origin)
     }
 
-    /// [`Shared::push`] of many items: they stand in the queue one behind the other.
+    /// [`Shared::push`] for many items, which stand in the queue one behind the other.
     pub(crate) fn push_all(&self, workqueue: &WorkqueueState, items: &mut Batch) {
         let Some(items) = items.seal() else { return };
         let cpu = local::issuing_cpu(self);
@@ -83,7 +84,7 @@ impl Shared {
         match gate.admit(slot, home, cpu, item) {
             Some(item) => self.put(workqueue, cpu, mode.pool(), item),
             None if self.is_closed() => {
-                // It came in after the gate was emptied for good.
+                // The item came in after the gate was emptied for good.
                 gate.close().into_iter().for_each(|item| self.cancel(item));
                 false
             }
@@ -104,8 +105,8 @@ impl Shared {
         }
     }
 
-    /// An item that had a slot of the workqueue's gate has ended: the next one goes to its home
-    /// queue, as the attributes are now.
+    /// An item that had a slot of the workqueue's gate has ended. The next one goes to the home
+    /// queue that the present attributes give it.
     pub(crate) fn release(&self, workqueue: &WorkqueueState, slot: u16) {
         let next = workqueue.gate().and_then(|gate| gate.release(slot.into()));
         if let Some((cpu, item)) = next {
@@ -113,7 +114,7 @@ impl Shared {
         }
     }
 
-    /// Limits have risen: what may be active now goes to its home queue.
+    /// Limits have risen: items that may be active now go to their home queues.
     pub(crate) fn activate(&self, workqueue: &WorkqueueState) {
         let Some(gate) = workqueue.gate() else { return };
         self.holding_items(|| {
@@ -123,8 +124,9 @@ impl Shared {
         });
     }
 
-    /// Refuses what threads that are not its own queue from now on, also to workqueues that are made later: who
-    /// waits for the end would else wait for as long as there are clients.
+    /// Refuses from now on what threads queue that are not the runtime's own, also to workqueues
+    /// that are made later. Otherwise a thread that waits for the end would wait for as long as
+    /// there are clients.
     pub(crate) fn refuse_outsiders(&self) {
         self.ending.store(true, Ordering::SeqCst);
         self.workqueues
@@ -140,25 +142,26 @@ impl Shared {
         mode.has(Mode::DESTROYED) || origin == Origin::New && refuses_new()
     }
 
-    /// Whether the runtime ends, and the calling thread is none of its own.
+    /// Whether the runtime ends, and the calling thread is not one of its own.
     pub(crate) fn ends_for_caller(&self, mode: Mode) -> bool {
         mode.has(Mode::ENDING) && !local::belongs_to(self)
     }
 
-    /// A workqueue has been made.
+    /// To be called when a workqueue has been made.
     pub(crate) fn refuse_outsiders_if_ending(&self, workqueue: &WorkqueueState) {
         if self.ending.load(Ordering::SeqCst) {
             workqueue.set_mode(Mode::ENDING, true);
         }
     }
 
-    /// Ends an item that will not run, or notes the end of one that somebody has run before, and ends those that
-    /// would take its slot where the queues are closed.
+    /// Ends an item that will not run, or notes the end of one that somebody has run before. If the
+    /// queues are closed, also ends the items that would take its slot.
     pub(crate) fn cancel(&self, item: Item) {
         self.end_unrun(item, true);
     }
 
-    /// [`Shared::cancel`]; `was_accepted`: the item counts among those that the runtime has cancelled.
+    /// [`Shared::cancel`]; with `was_accepted`, the item counts among those that the runtime has
+    /// cancelled.
     fn end_unrun(&self, item: Item, was_accepted: bool) {
         let (mut left, mut was_accepted) = (Some(item), was_accepted);
         while let Some(item) = left.take() {
@@ -180,7 +183,7 @@ impl Shared {
         }
     }
 
-    /// Lets items of a workqueue begin again that was frozen.
+    /// Lets items of a frozen workqueue begin again.
     pub(crate) fn thaw(&self, workqueue: &WorkqueueState) {
         if let Some(gate) = workqueue.gate() {
             gate.thaw();
@@ -188,7 +191,7 @@ impl Shared {
         }
     }
 
-    /// The same for all workqueues, also those that only have items left.
+    /// [`Shared::thaw`] for all workqueues, also those that only have items left.
     pub(crate) fn thaw_all(&self) {
         self.frozen.store(false, Ordering::SeqCst);
         for workqueue in self.workqueues.with_items() {
@@ -196,11 +199,11 @@ impl Shared {
         }
     }
 
-    /// A freezable workqueue has been made.
+    /// To be called when a freezable workqueue has been made.
     pub(crate) fn freeze_if_all_are(&self, workqueue: &WorkqueueState) {
         if let Some(gate) = workqueue.gate().filter(|_| self.frozen.load(Ordering::SeqCst)) {
             gate.freeze(|| self.may_freeze());
-            // Whoever has thawed all meanwhile may have been too early for this one.
+            // A thread that has thawed all meanwhile may have been too early for this one.
             if !self.frozen.load(Ordering::SeqCst) {
                 self.thaw(workqueue);
             }
@@ -211,7 +214,7 @@ impl Shared {
         !self.ending.load(Ordering::SeqCst)
     }
 
-    /// How many CPUs each node has for a workqueue: what its limits are shared by.
+    /// How many CPUs each node has for a workqueue: its limits are shared in this proportion.
     pub(crate) fn cpus_by_node(&self, chosen: &Chosen) -> Vec<usize> {
         let active = self.dispatch.active();
         let allowed = chosen.cpumask.map_or(active, |mask| mask.and(&active));
@@ -238,12 +241,12 @@ impl Shared {
                     chosen.attributes.affinity.scope = scope;
                 }
             };
-            // Where there are too many pools it stays where it is.
+            // If there are too many pools, the workqueue stays where it is.
             let _ = state.change(set, |chosen| self.pool_with(chosen));
         });
     }
 
-    /// The pool of what is chosen; `None` where there are too many.
+    /// The pool with the chosen attributes; `None` if there are too many pools.
     pub(crate) fn pool_with(&self, chosen: &Chosen) -> Option<PoolId> {
         self.dispatch.pool_with(chosen.attributes, chosen.cpumask)
     }

@@ -10,14 +10,14 @@ use crate::sync::{Mutex, lock};
 
 /// What a timer does when its time has come.
 pub(crate) trait Fire: Send {
-    /// The timer of this instance has run out; it was set on this CPU.
+    /// The timer of this instance, which was set on this CPU, has run out.
     fn fire(&self, generation: u32, cpu: CpuId);
 
-    /// The runtime ends: it will not.
+    /// The runtime ends, so the timer will not fire.
     fn abandon(&self, generation: u32);
 }
 
-/// A timer's place: its time in nanoseconds, and a number.
+/// A timer's place in the order: its time in nanoseconds, and a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TimerKey(u64, u64);
 
@@ -41,7 +41,7 @@ struct Inner {
 }
 
 impl Timers {
-    /// Sets a timer; gives it back where the runtime has ended.
+    /// Sets a timer; gives it back if the runtime has ended.
     pub(crate) fn set(&self, at_ns: u64, timer: Timer) -> Result<TimerKey, Timer> {
         let mut inner = lock(&self.inner);
         if inner.closed {
@@ -67,12 +67,12 @@ impl Timers {
         Some(next.remove())
     }
 
-    /// When the next one is due.
+    /// When the next timer is due.
     pub(crate) fn next_ns(&self) -> Option<u64> {
         lock(&self.inner).timers.first_key_value().map(|(key, _)| key.0)
     }
 
-    /// Refuses timers from now on, and lets go of those there are.
+    /// Refuses timers from now on, and abandons those that are set.
     pub(crate) fn close(&self) {
         let timers = {
             let mut inner = lock(&self.inner);
@@ -80,7 +80,7 @@ impl Timers {
             std::mem::take(&mut inner.timers)
         };
         for timer in timers.into_values() {
-            // It may be the last reference to what the user's function holds.
+            // The timer may hold the last reference to what the user's function holds.
             quietly(|| timer.what.abandon(timer.generation));
             drop_quietly(timer);
         }

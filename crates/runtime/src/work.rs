@@ -54,7 +54,7 @@ pub struct Work {
     node: SharedNode<Target>,
 }
 
-/// What a work item belongs to, and who waits for it.
+/// What a work item belongs to, and those who wait for it.
 pub(crate) struct Target {
     workqueue: Workqueue,
     /// The type of its function, for messages.
@@ -79,7 +79,7 @@ impl Context for Target {
 impl Fire for Work {
     fn fire(&self, generation: u32, cpu: CpuId) {
         if let Some(instance) = self.node.pending.fire(generation) {
-            // It has been accepted, also where the workqueue drains by now.
+            // The instance was accepted before, even if the workqueue drains by now.
             self.put_as(instance, Some(cpu), Origin::GoesOn);
         }
     }
@@ -95,7 +95,7 @@ impl<F: FnMut(&Work) + Send + 'static> Call<Target> for Function<F> {
     fn call(&mut self, node: SharedNode<Target>) -> (SharedNode<Target>, thread::Result<()>) {
         let work = Work { node };
         let run = || local::nest(work.nested(), || (self.0)(&work));
-        // The state of the function is its own business: it runs again all the same.
+        // The state of the function is its own business: it runs again even after a panic.
         let result = catch_unwind(AssertUnwindSafe(run));
         (work.node, result)
     }
@@ -121,8 +121,8 @@ impl Work {
     }
 
     /// Queues it for the pod of the issuing CPU. Returns whether this call did so. It does not if
-    /// the item is pending or disabled, or if its workqueue refuses it: it drains or was destroyed, or the runtime
-    /// has ended, or is ending and the caller is none of its items.
+    /// the item is pending or disabled, or if its workqueue refuses it: it drains or was destroyed,
+    /// or the runtime has ended, or is ending and the caller is none of its items.
     pub fn queue(&self) -> bool {
         self.node.pending.queue(false).is_some_and(|instance| self.put(instance, None))
     }
@@ -209,7 +209,7 @@ impl Work {
         let mut timer = lock(&self.node.context.timer);
         let (shared, mode) = (self.workqueue().shared(), self.workqueue().state().mode());
         if mode.has(Mode::DESTROYED) || shared.ends_for_caller(mode) {
-            // What is queued runs, and what is on a timer is cancelled as all others are.
+            // What is queued runs, and what is on a timer is cancelled with all other timers.
             return false;
         }
         let Some(requeued) = self.node.pending.requeue(!delay.is_zero()) else { return false };
@@ -236,9 +236,9 @@ impl Work {
     /// the instance is on a timer, this waits as long as that takes: see [`Work::flush_delayed`].
     ///
     /// # Panics
-    /// If the call would wait for itself: in this item, on the thread that runs this item next, or, while it is
-    /// pending, in another item of the same ordered workqueue. Also, as [`Workqueue::flush`], in an item of a
-    /// `mem_reclaim` workqueue.
+    /// If the call would wait for itself: in this item, on the thread that runs this item next, or,
+    /// while it is pending, in another item of the same ordered workqueue. Also, as
+    /// [`Workqueue::flush`], in an item of a `mem_reclaim` workqueue.
     pub fn flush(&self) -> bool {
         self.check_may_wait("flush");
         let queued = self.node.pending.queued();
@@ -258,7 +258,7 @@ impl Work {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn flushed(&self) -> impl Future<Output = bool> + Send + '_ {
-        // As of the call, not of the first poll.
+        // What to wait for is fixed at the call, not at the first poll.
         let queued = self.node.pending.queued();
         async move {
             for awaited in queued.into_iter().flatten() {
@@ -417,12 +417,12 @@ impl Work {
         self.node.pending.is_disabled()
     }
 
-    /// What a thread notes that runs it.
+    /// What a thread that runs this work item notes.
     fn nested(&self) -> Nested {
         Nested::Work(place_of(&self.node))
     }
 
-    /// Puts an instance, which we have made, in its queue.
+    /// Puts a new instance, which the caller has made, into its queue.
     fn put(&self, instance: Instance, cpu: Option<CpuId>) -> bool {
         self.put_as(instance, cpu, Origin::New)
     }
@@ -433,7 +433,8 @@ impl Work {
         workqueue.shared().push(workqueue.state(), cpu, item, origin)
     }
 
-    /// Who waits for an instance that was refused is woken, by whoever has let go of the timer. Whether it was not.
+    /// Wakes those who wait for an instance that was refused; the caller has let go of the timer.
+    /// Returns whether the instance was accepted.
     fn wake_unless(&self, set: Result<(), Option<Cancelled>>) -> bool {
         if let Err(Some(Cancelled { waiters: true, .. })) = set {
             self.node.context.wake(None);
@@ -441,7 +442,8 @@ impl Work {
         set.is_ok()
     }
 
-    /// What is cancelled where it is refused: see [`Work::wake_unless`].
+    /// Sets the timer of an instance. If that is refused, returns what was cancelled: see
+    /// [`Work::wake_unless`].
     fn set_timer(
         &self,
         place: &mut Option<TimerKey>,
@@ -474,7 +476,7 @@ impl Work {
     fn cancelled(&self, cancelled: Option<Cancelled>) -> bool {
         let Some(cancelled) = cancelled else { return false };
         if cancelled.on_timer {
-            // Unless it has been set again meanwhile: that one is not ours to clear.
+            // If the timer has been set again meanwhile, it is not ours to clear.
             let mut timer = lock(&self.node.context.timer);
             if !self.node.pending.is_on_timer() {
                 self.clear_timer(&mut timer);
@@ -486,7 +488,7 @@ impl Work {
         true
     }
 
-    /// Joins those who wait, unless it is over.
+    /// Joins those who wait, unless what is awaited is over.
     fn begin_wait(&self, awaited: Awaited) -> Option<Waiting> {
         let Target { waits, .. } = &self.node.context;
         waits.begin(&self.node.pending, awaited).map(Waiting)
@@ -498,7 +500,7 @@ impl Work {
         }
     }
 
-    /// Whether who flushes it would wait for an instance that his thread has in hand.
+    /// Whether a flush on this thread would wait for an instance that the thread itself runs next.
     fn is_next_here(&self) -> bool {
         let [_, queued] = self.node.pending.queued();
         let Some(Awaited::Instance(generation)) = queued else { return false };
@@ -519,7 +521,7 @@ impl Work {
             self.workqueue().check_may_wait(what);
             return;
         }
-        // Other items of its workqueue may wait for it, unless it comes after them.
+        // Other items of its workqueue may wait for it, unless it comes after them in their order.
         assert!(
             !state.kinds.ordered || !self.is_pending() || what != "flush",
             "{what} of {self} from another item of that ordered workqueue: it would wait for itself{}",
