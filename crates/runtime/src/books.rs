@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::item::{Books, Tag};
 use crate::sync;
 
-/// Adds to a counter that only this thread writes: no locked instruction.
+/// Adds to a counter that only this thread writes, without a locked instruction.
 fn add(counter: &AtomicU64, count: u64) {
     // To measure what counting costs: RUSTFLAGS="--cfg homing_uncounted".
     if cfg!(homing_uncounted) {
@@ -20,7 +20,7 @@ fn add(counter: &AtomicU64, count: u64) {
 }
 
 fn read(counter: &AtomicU64) -> u64 {
-    // Acquire: who has seen an item's result sees it counted.
+    // Acquire: a thread that has seen an item's result sees it counted.
     counter.load(Ordering::Acquire)
 }
 
@@ -111,7 +111,7 @@ pub struct QueueAges {
 }
 
 impl QueueAges {
-    /// The last one is for 2 s and more.
+    /// The last bucket is for about 1 s and more.
     const BUCKETS: usize = 32;
 
     fn bucket(ns: u64) -> usize {
@@ -130,7 +130,7 @@ impl QueueAges {
 
     /// The mean age in nanoseconds of those measured since `before`; 0 where there were none.
     pub(crate) fn mean_since_ns(&self, before: &Self) -> u64 {
-        // They are not read at one instant.
+        // Sums and counts are not read at one instant.
         let sum_ns = self.sum_ns.saturating_sub(before.sum_ns);
         sum_ns.checked_div(self.count().saturating_sub(before.count())).unwrap_or(0)
     }
@@ -158,7 +158,7 @@ pub(crate) struct WorkqueueBooks {
     completed: AtomicU64,
     panicked: AtomicU64,
     cancelled: AtomicU64,
-    /// Items that have ended and told everybody, in whatever way: for those who flush.
+    /// Items that have ended, in whatever way, and whose handles have been told: for flushes.
     ended: ByColour,
     taken: [AtomicU64; Reach::ALL.len()],
     woken: AtomicU64,
@@ -191,7 +191,7 @@ impl SharedQueueAges {
     }
 }
 
-/// A counter for each colour of items: whoever flushes reads them, so the models do too.
+/// A counter for each colour of items. Flushes read them, so the model checkers see them too.
 #[derive(Debug, Default)]
 pub(crate) struct ByColour([sync::AtomicU64; Tag::COLOURS]);
 
@@ -199,7 +199,8 @@ impl ByColour {
     /// For counters that one thread writes.
     fn add(&self, tag: Tag) {
         let counter = &self.0[tag.colour()];
-        // Release: who sees that it has ended sees what it did, and that it was queued.
+        // Release: a thread that sees that the item has ended sees what it did, and that it was
+        // queued.
         counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Release);
     }
 
@@ -242,13 +243,13 @@ impl WorkqueueBooks {
         }
     }
 
-    /// The workqueue's.
+    /// The workqueue's name.
     #[cfg(feature = "tracing")]
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// An item was taken from there, and somebody woken for the next one or not.
+    /// Counts an item that was taken from there, and whether somebody was woken for the next one.
     pub(crate) fn taken(&self, reach: Reach, woken: bool) {
         add(&self.taken[reach as usize], 1);
         if woken {
@@ -256,7 +257,7 @@ impl WorkqueueBooks {
         }
     }
 
-    /// One of the sampled items waited for so long.
+    /// Counts how long one of the sampled items waited.
     pub(crate) fn waited(&self, ns: u64) {
         self.queue_age.add(ns);
     }
@@ -270,7 +271,7 @@ impl WorkqueueBooks {
         self.ended.add_to(sums);
     }
 
-    /// An item has ended, and whoever has a handle of it has been told.
+    /// Counts an item that has ended, and whose handle has been told.
     pub(crate) fn ended(&self, tag: Tag) {
         self.ended.add(tag);
     }
@@ -350,7 +351,8 @@ pub(crate) struct CpuBooks {
     wakes: AtomicU64,
     searched_ns: AtomicU64,
     queue_age: SharedQueueAges,
-    /// By whoever takes them back, and by threads that have lost the slot meanwhile.
+    /// Written by the thread that takes items back, and by threads that have lost the slot
+    /// meanwhile.
     repatriated: AtomicU64,
     items_elsewhere: AtomicU64,
     pulls_elsewhere: [AtomicU64; Reach::ALL.len()],
@@ -367,28 +369,28 @@ impl CpuBooks {
         add(&self.busy_ns, busy_ns);
         add(&self.cpu_time_ns, cpu_time_ns);
         add(&self.pulls[reach as usize], 1);
-        // Release: who sees that it is over sees what it came to.
+        // Release: a thread that sees that the batch is over sees what it came to.
         self.running.store(0, Ordering::Release);
     }
 
-    /// The thread that took them has lost the CPU meanwhile.
+    /// [`CpuBooks::ran`] for a thread that has lost the CPU meanwhile.
     pub(crate) fn ran_elsewhere(&self, reach: Reach, items: u32, cpu_time_ns: u64) {
         self.items_elsewhere.fetch_add(items.into(), Ordering::Relaxed);
         self.cpu_time_elsewhere_ns.fetch_add(cpu_time_ns, Ordering::Relaxed);
         self.pulls_elsewhere[reach as usize].fetch_add(1, Ordering::Release);
     }
 
-    /// Somebody else serves the CPU from now on.
+    /// To be called when another thread serves the CPU from now on.
     pub(crate) fn changes_hands(&self) {
         self.running.store(0, Ordering::Relaxed);
     }
 
-    /// One of the sampled items waited for so long.
+    /// Counts how long one of the sampled items waited.
     pub(crate) fn waited(&self, ns: u64) {
         self.queue_age.add(ns);
     }
 
-    /// Items went back to their queue.
+    /// Counts items that went back to their queue.
     pub(crate) fn repatriated(&self, items: u64) {
         self.repatriated.fetch_add(items, Ordering::Relaxed);
     }
@@ -436,20 +438,20 @@ pub(crate) struct Spread {
     parts: Box<[Part]>,
 }
 
-/// As many bytes as it has to be apart from its neighbours anyway.
+/// As long as its distance to its neighbors has to be anyway.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Part([sync::AtomicU64; Tag::COLOURS]);
 
 impl Spread {
-    /// For threads on `cpus` CPUs. More than 64 share parts.
+    /// Counters for threads on `cpus` CPUs. More than 64 share parts.
     pub(crate) fn new(cpus: usize) -> Self {
         let parts = cpus.next_power_of_two().min(64);
         Self { parts: (0..parts).map(|_| Part::default()).collect() }
     }
 
-    /// Counts items before they are queued. `SeqCst`: whoever then looks at the workqueue's mode
-    /// is counted, or sees that it drains.
+    /// Counts items before they are queued. `SeqCst`: an issuer that then looks at the workqueue's
+    /// mode is counted, or sees that the workqueue drains.
     pub(crate) fn add(&self, cpu: CpuId, tag: Tag, count: u64) {
         let part = cpu.index() & (self.parts.len() - 1);
         self.parts[part].0[tag.colour()].fetch_add(count, Ordering::SeqCst);

@@ -9,17 +9,17 @@ use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering, lock};
 
 /// The items of one queue, in a list for each CPU that they came from and one for all ([`Lanes`]).
 ///
-/// They stand in batches, as many to a batch as a worker takes at once: taking is O(1), and does
-/// not touch the cache lines of items that somebody else will run.
+/// Each list holds batches of as many items as a worker takes at once: taking is O(1), and does not
+/// touch the cache lines of items that somebody else will run.
 ///
-/// Field legend: `L` under the lock, `A` atomic, written by whoever holds the lock (or, the last
-/// two, by anybody: they are estimates).
+/// Field legend: `L` under the lock; `A` atomic, written by the thread that holds the lock (the
+/// last two by any thread: they are estimates).
 #[derive(Debug)]
-#[repr(align(128))] // two cache lines: neighbours are fetched in pairs
+#[repr(align(128))] // two cache lines: neighbors are fetched in pairs
 pub(crate) struct HomeQueue {
     /// L
     items: Mutex<Items>,
-    /// A: how many items there are: the hint that saves the lock.
+    /// A: how many items there are: a hint that saves taking the lock.
     waiting: AtomicU32,
     /// A: when somebody first saw items wait since some were taken; 0: nobody has.
     head_since_ns: AtomicU64,
@@ -30,14 +30,14 @@ pub(crate) struct HomeQueue {
 struct Items {
     lanes: Lanes,
     len: u32,
-    /// Items that ever went out.
+    /// How many items ever went out.
     popped: u64,
     sample: Option<Sample>,
     /// Set at shutdown: nothing comes in any more.
     closed: bool,
 }
 
-/// Of every so many items the time in the queue is measured: a clock is not free.
+/// The time in the queue is measured for one item in so many: a clock is not free.
 const SAMPLE_EVERY: u64 = 64;
 
 #[derive(Clone, Copy)]
@@ -87,7 +87,8 @@ impl HomeQueue {
         ItemLength::from_ns(self.item_ns.load(Ordering::Relaxed))
     }
 
-    /// Notes that `items` items ran for `elapsed_ns`. Of two that note at once one is lost.
+    /// Notes that `items` items ran for `elapsed_ns`. If two threads note at once, one of the notes
+    /// is lost.
     pub(crate) fn complete(&self, elapsed_ns: u64, items: u32) {
         let before = self.length();
         let after = before.complete(elapsed_ns, items);
@@ -96,7 +97,7 @@ impl HomeQueue {
         }
     }
 
-    /// When the first item was first seen waiting: now, if nobody has seen it before.
+    /// When the first item was first seen waiting: now if nobody has seen it before.
     pub(crate) fn head_since_ns(&self, now_ns: impl FnOnce() -> u64) -> u64 {
         let seen = self.head_since_ns.load(Ordering::Relaxed);
         if seen != 0 {
@@ -107,8 +108,9 @@ impl HomeQueue {
         now_ns
     }
 
-    /// Puts an item at the end of the lane of a CPU, by its rank, or of all; gives it back where the queue
-    /// is closed. Whether that calls for a decision whom to wake.
+    /// Puts an item at the end of the lane of the CPU with this rank, or of the shared lane.
+    /// Returns whether this calls for a decision which CPU to wake; gives the item back if the
+    /// queue is closed.
     pub(crate) fn push(&self, cpu: Option<usize>, item: Item) -> Result<bool, Item> {
         let length = self.length();
         let mut items = lock(&self.items);
@@ -120,7 +122,7 @@ impl HomeQueue {
         Ok(calls_for_decision(length.mean_ns(), items.len))
     }
 
-    /// Puts items at the end of a lane, in order; gives them back where the queue is closed.
+    /// Puts items at the end of a lane, in order; gives them back if the queue is closed.
     pub(crate) fn push_all(&self, cpu: Option<usize>, new: Sealed) -> Result<(), Sealed> {
         let length = self.length();
         let mut items = lock(&self.items);
@@ -132,7 +134,8 @@ impl HomeQueue {
         Ok(())
     }
 
-    /// Puts items that were taken back at the front; gives them back where the queue is closed.
+    /// Puts back at the front items that were taken; gives them back to the caller if the queue is
+    /// closed.
     pub(crate) fn put_back(&self, batch: Sealed) -> Result<(), Sealed> {
         let mut items = lock(&self.items);
         if items.closed {
@@ -145,9 +148,9 @@ impl HomeQueue {
         Ok(())
     }
 
-    /// Takes the next batch: at most as many items as the queue's length estimate allows, and from
-    /// afar, without a lane, at most half of what waits, rounded up. With it comes now and then how long
-    /// one of its items waited.
+    /// Takes the next batch: at most as many items as the queue's length estimate allows. A worker
+    /// from afar, which has no lane, gets at most half of what waits, rounded up. Now and then,
+    /// also returns how long one of the items waited.
     pub(crate) fn take(&self, cpu: Option<usize>) -> Option<(Sealed, Option<QueueAge>)> {
         let length = self.length();
         let mut items = lock(&self.items);
@@ -162,7 +165,7 @@ impl HomeQueue {
         Some((taken, age))
     }
 
-    /// Takes the first item that is one of those.
+    /// Takes the first item for which `is_one` returns `true`.
     pub(crate) fn extract(&self, is_one: impl Fn(&Item) -> bool) -> Option<Item> {
         let mut items = lock(&self.items);
         let mut taken = None;
@@ -201,7 +204,7 @@ impl HomeQueue {
         lock(&self.items).len > 0
     }
 
-    /// How many items ever went out: under the lock, for whoever looks seldom.
+    /// How many items ever went out: under the lock, for callers that look seldom.
     pub(crate) fn popped(&self) -> u64 {
         lock(&self.items).popped
     }

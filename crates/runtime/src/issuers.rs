@@ -9,23 +9,24 @@ use homing_topology::{CPU_COUNT_MAX, CpuId, CpuSet};
 
 use crate::cpu_bits::CpuBits;
 
-/// Threads have numbers, which repeat: more than so many issuers may be counted as fewer.
+/// How many numbers threads get before they repeat: more issuers than that may be counted as fewer.
 const NUMBERS: usize = CPU_COUNT_MAX;
 
-/// An interval, at least: who has not issued for two of them is none.
+/// An interval, at least. A thread that has not issued for two of them is no issuer.
 const INTERVAL_NS: u64 = 8_000_000;
 
-/// Who issues, remembered for a short time and for a long one; and from which cache each did last.
+/// The threads that issue, remembered for a short time and for a long one, and the cache from which
+/// each did last.
 #[derive(Debug)]
 pub(crate) struct Issuers {
     short: Memory,
     long: Memory,
-    /// By the issuer's number: a CPU by which its cache is known.
+    /// By the issuer's number: a CPU that names its cache.
     caches: Box<[AtomicU16]>,
 }
 
-/// Issuers of this interval and of the one before. Time passes as somebody looks: where nobody does,
-/// nothing depends on it.
+/// The issuers of this interval and of the one before. Time passes only when somebody looks: if
+/// nobody does, nothing depends on it.
 #[derive(Debug)]
 struct Memory {
     now: CpuBits,
@@ -50,7 +51,7 @@ impl Issuers {
         }
     }
 
-    /// This thread issues, or would, from the cache that is named by a CPU of it.
+    /// Notes that this thread issues, or would, from the cache that a CPU of it names.
     pub(crate) fn note(&self, cache: CpuId, now_ns: u64) {
         let number = NUMBER.get().unwrap_or_else(|| {
             let next = LAST.fetch_add(1, Ordering::Relaxed) as usize % NUMBERS;
@@ -66,24 +67,25 @@ impl Issuers {
         }
     }
 
-    /// How many there are.
+    /// How many issuers there are.
     pub(crate) fn count(&self, now_ns: u64) -> usize {
         self.short.count(now_ns)
     }
 
-    /// How many there were of late: [`ISSUERS_OF_LATE`].
+    /// How many issuers there were of late: [`ISSUERS_OF_LATE`].
     pub(crate) fn count_of_late(&self, now_ns: u64) -> usize {
         self.long.count(now_ns)
     }
 
-    /// From where they issued of late; of a cache, known by this CPU, so many CPUs are in use.
+    /// The places from which they issued of late. `cpus_of` says how many CPUs of a cache, which a
+    /// CPU of it names, are in use.
     pub(crate) fn places_of_late(
         &self,
         now_ns: u64,
         cpus_of: impl Fn(CpuId) -> usize,
     ) -> IssuersPlaces {
         let mut places = IssuersPlaces::default();
-        // Of each cache how many there are, and how many CPUs.
+        // For each cache, how many issuers and how many CPUs there are.
         let mut caches = [(0_u16, 0_u16); CPU_COUNT_MAX];
         for number in self.long.all(now_ns).iter() {
             let cache = usize::from(self.caches[number.index()].load(Ordering::Relaxed));
@@ -128,7 +130,7 @@ impl Memory {
         if elapsed_ns < self.interval_ns {
             return;
         }
-        // One of those who find it over ends it.
+        // One of the threads that find the interval over ends it.
         let mine =
             self.began_ns.compare_exchange(began_ns, now_ns, Ordering::Relaxed, Ordering::Relaxed);
         if mine.is_err() {
@@ -167,7 +169,8 @@ mod tests {
         issuers.note(CpuId::new(0).unwrap(), INTERVAL_NS);
         assert_eq!(issuers.count(2 * INTERVAL_NS), 1, "two");
         assert_eq!(issuers.count_of_late(2 * INTERVAL_NS), 4);
-        // Two behind a cache of 64 CPUs, this thread one of them, and two behind one of a single CPU.
+        // Two issuers behind a cache of 64 CPUs, this thread one of them, and two behind a cache
+        // with one CPU.
         let cpus_of = |cpu: CpuId| if cpu.index() == 64 { 1 } else { 64 };
         let places = issuers.places_of_late(2 * INTERVAL_NS, cpus_of);
         assert_eq!((places.beside, places.seated), (65, 3));

@@ -18,20 +18,21 @@ use homing_sched::{IDLE_PATIENCE_NS, ItemLength};
 
 use crate::item::{Batch, Batches, Item, Sealed};
 
-/// How long a lane may wait for its own worker, in nanoseconds of work. Guessed: what any worker has of
-/// patience before it pulls from anywhere. Items that run for so long are not worth lanes: measured, 32 KiB
-/// of AES and SHA, 160 us, 4 issuers: 1 % more throughput, and 1.5 times the p99.
+/// How long a lane may wait for its own worker, in nanoseconds of work. Guessed: as long as any
+/// worker waits before it pulls from anywhere. Items that run for so long are not worth lanes:
+/// measured, 32 KiB of AES and SHA, 160 us, 4 issuers: 1 % more throughput, and 1.5 times the p99.
 const LATE_NS: u64 = IDLE_PATIENCE_NS;
-/// Guessed: where each worker serves its own lane, all lanes are served within two.
+/// Guessed: if each worker serves its own lane, all lanes are served within two rounds.
 const ROUNDS: u32 = 4;
-/// One batch in so many looks for lanes that are late.
+/// At one batch in so many, late lanes are looked for.
 const LOOK_EVERY: u32 = 8;
-/// What a batch takes beside its items, in nanoseconds: guessed from 1 to 2 million that two CPUs take in
-/// a second.
+/// What a batch takes in addition to its items, in nanoseconds: guessed from the 1 to 2 million
+/// that two CPUs take in a second.
 const BATCH_NS_MIN: u64 = 500;
-/// For how many batches what is put back counts as not served: it has waited before.
+/// For how many batches the shared lane counts as not served after items were put back there,
+/// because these have waited before.
 const WAITED: u32 = 1 << 31;
-/// CPUs beyond that share lanes. There is a bit for each.
+/// How many lanes there can be, with a bit for each. CPUs beyond that share lanes.
 const LANES_MAX: usize = 64;
 
 /// The lane that is everybody's.
@@ -39,20 +40,20 @@ pub(crate) const SHARED: usize = 0;
 
 pub(crate) struct Lanes {
     lanes: Box<[Lane]>,
-    /// Those with items: a bit for each.
+    /// The lanes with items: a bit for each.
     filled: u64,
-    /// Those that are everybody's at present.
+    /// The lanes that are everybody's at present.
     shared: u64,
     /// Batches that were taken, modulo 2^32.
     taken: u32,
 }
 
 #[derive(Default)]
-#[repr(align(64))] // one cache line is fetched for it, by whoever puts in or takes
+#[repr(align(64))] // a thread that puts in or takes fetches one cache line for it
 pub(crate) struct Lane {
     full: Batches,
     open: Batch,
-    /// [`Lanes::taken`] when it was served last, or when its first item came.
+    /// [`Lanes::taken`] when the lane was served last, or when its first item came.
     served: u32,
     /// Items that ever came in and went out.
     pushed: u64,
@@ -66,25 +67,25 @@ pub(crate) struct Position(u64);
 const LANE_BITS: u32 = LANES_MAX.ilog2();
 
 impl Lanes {
-    /// For so many CPUs.
+    /// Lanes for so many CPUs.
     pub(crate) fn new(cpus: usize) -> Self {
         let lanes = (0..=cpus.clamp(1, LANES_MAX - 1)).map(|_| Lane::default()).collect();
         Self { lanes, filled: 0, shared: 1 << SHARED, taken: 0 }
     }
 
-    /// Which lane is meant by a CPU's rank, from 0.
+    /// The lane of the CPU with this rank, from 0.
     fn own(&self, cpu: usize) -> usize {
         let cpus = self.lanes.len() - 1;
         1 + if cpu < cpus { cpu } else { cpu % cpus }
     }
 
-    /// Where the next item of a CPU goes, by its rank, while items are about so long.
+    /// The lane that the next item of a CPU goes to, by its rank, while items are about so long.
     pub(crate) fn place(&self, cpu: Option<usize>, length: ItemLength) -> usize {
         let near = cpu.filter(|_| length.mean_ns() < LATE_NS);
         near.map_or(SHARED, |cpu| self.own(cpu))
     }
 
-    /// The lane at this place. Something has to be put into it.
+    /// The lane at this place. The caller has to put something into it.
     pub(crate) fn lane(&mut self, place: usize) -> &mut Lane {
         self.fill(place);
         &mut self.lanes[place]
@@ -97,13 +98,13 @@ impl Lanes {
         }
     }
 
-    /// Whether an item has gone, or one behind it.
+    /// Whether the item at this position has gone, or one behind it.
     pub(crate) fn has_gone(&self, position: Position) -> bool {
         let lane = position.0 as usize % LANES_MAX;
         position.0 >> LANE_BITS < self.lanes[lane].popped
     }
 
-    /// Puts items that were taken back, for whoever comes first.
+    /// Puts back items that were taken, for the worker that comes first.
     pub(crate) fn push_front(&mut self, batch: Sealed) {
         self.filled |= 1 << SHARED;
         let lane = &mut self.lanes[SHARED];
@@ -112,7 +113,8 @@ impl Lanes {
         lane.full.push_front(batch);
     }
 
-    /// Takes a batch, of so many items at most that are about so long, for a CPU that has a lane or not.
+    /// Takes a batch of at most `at_most` items, which are about so long, for a CPU with a lane or
+    /// without.
     pub(crate) fn take(
         &mut self,
         cpu: Option<usize>,
@@ -131,7 +133,7 @@ impl Lanes {
         let lane = &mut self.lanes[place];
         lane.served = self.taken;
         let next = lane.full.pop_front().or_else(|| lane.open.seal())?;
-        // They may have turned out longer than when the batch was filled.
+        // The items may have turned out longer than when the batch was filled.
         let (taken, rest) = next.split(at_most);
         if let Some(rest) = rest {
             lane.full.push_front(rest);
@@ -145,7 +147,7 @@ impl Lanes {
 
     fn next(&self, own: Option<usize>) -> Option<usize> {
         let open = self.filled & (self.shared | own.map_or(0, |own| 1 << own));
-        // Mostly it is one's own, alone.
+        // Mostly only the own lane is open.
         if own.is_some() && open.is_power_of_two() {
             return Some(open.trailing_zeros() as usize);
         }
@@ -172,7 +174,7 @@ impl Lanes {
         }
     }
 
-    /// Takes all that waits, lane by lane, and leaves in each what `keep` does of it.
+    /// Takes all items that wait, lane by lane, and leaves in each lane what `keep` returns of it.
     pub(crate) fn sift(&mut self, mut keep: impl FnMut(Batches) -> (Batches, u64)) {
         for place in bits(self.filled) {
             let lane = &mut self.lanes[place];
@@ -189,7 +191,7 @@ impl Lanes {
 }
 
 impl Lane {
-    /// Puts an item at the end, where batches get so many.
+    /// Puts an item at the end, into batches of so many items.
     pub(crate) fn push(&mut self, item: Item, batch: u32) {
         if self.open.len() >= batch {
             self.open.seal().into_iter().for_each(|batch| self.full.push_back(batch));
@@ -315,9 +317,9 @@ mod tests {
     enum Step {
         Push(Option<usize>, bool),
         Take(Option<usize>),
-        /// Takes a batch, and puts it back.
+        /// Takes a batch and puts it back.
         Return(usize),
-        /// Leaves of each lane what is even.
+        /// Leaves the even numbers in each lane.
         Sift,
     }
 

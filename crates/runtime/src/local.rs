@@ -17,7 +17,7 @@ use crate::shared::Shared;
 use crate::state::WorkqueueState;
 use crate::sync::thread_local;
 
-/// For CPUs beyond what a [`CpuId`] can name: their items are at home with CPU 0's.
+/// For CPUs beyond those that a [`CpuId`] can name: the home of their items is CPU 0's.
 const FALLBACK: CpuId = CpuId::new(0).expect("0 is a CPU number");
 
 /// A thread's place in its runtime.
@@ -30,12 +30,13 @@ pub(crate) struct Local {
 /// Fits in a register pair: read for each item that is queued.
 #[derive(Clone, Copy)]
 struct Place {
-    /// The runtime's number; 0: the thread is nobody's.
+    /// The runtime's number; 0: the thread belongs to no runtime.
     runtime: u32,
     cpu: CpuId,
 }
 
-/// For whom a thread that is no worker has issued, and on which CPU since it has waited last.
+/// The runtime for which a thread that is not a worker has issued, and the CPU on which it did
+/// since its last wait.
 struct Issued {
     runtime: u32,
     shared: Weak<Shared>,
@@ -47,25 +48,26 @@ thread_local! {
     static LOCAL: RefCell<Option<Local>> = const { RefCell::new(None) };
     static NESTED: RefCell<Vec<Nested>> = const { RefCell::new(Vec::new()) };
     static ISSUED: RefCell<Option<Issued>> = const { RefCell::new(None) };
-    /// For which runtime this thread was asked for its CPU time last, and after which look.
+    /// The runtime for which this thread was last asked for its CPU time, and the monitor's look
+    /// after which it was.
     static ASKED_FOR: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
     static CLOCK: Cell<IssuerClock> = Cell::default();
     static BUDGET: Cell<Option<u32>> = const { Cell::new(None) };
     static KNOWN: RefCell<Option<Rc<Known>>> = const { RefCell::new(None) };
-    /// The waker of the future of ours that is being polled.
+    /// The waker of the runtime's future that is being polled.
     static POLLED: Cell<Option<(*const (), &'static RawWakerVTable)>> = const { Cell::new(None) };
     static STACK_BEGINS: Cell<usize> = const { Cell::new(0) };
     static STACK_SIZE: Cell<usize> = const { Cell::new(1) };
 }
 
-/// A workqueue of the runtime that a thread belongs to, and the counters of it that the thread writes.
+/// A workqueue of the thread's runtime, and those of its counters that the thread writes.
 pub(crate) struct Known {
     pub(crate) workqueue: Arc<WorkqueueState>,
     pub(crate) books: Arc<WorkqueueBooks>,
 }
 
-/// The workqueue of this number, if it is of this thread's runtime. The last one is at hand: who waits
-/// for items mostly waits for several of one.
+/// The workqueue of this number, if it belongs to this thread's runtime. The last one is kept at
+/// hand, because a thread that waits for items mostly waits for several of one workqueue.
 pub(crate) fn known(number: u32) -> Option<Rc<Known>> {
     let at_hand = KNOWN.try_with(|known| known.borrow().clone()).ok()?;
     at_hand.filter(|known| known.workqueue.number == number).or_else(|| {
@@ -81,18 +83,20 @@ pub(crate) fn known(number: u32) -> Option<Rc<Known>> {
 /// What runs on this thread within the item that its worker took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Nested {
-    /// An item of this workqueue, in this place, which an item runs because it waits for it.
+    /// An item of this workqueue, in this place, which another item runs because it waits for it.
     Item(u32, usize),
     /// The work item at this address.
     Work(usize),
-    /// Nothing; but the work item at this address is to be run next, its instance of this generation.
+    /// Nothing yet, but this thread is to run the work item at this address next: its instance of
+    /// this generation.
     Next(usize, u32),
-    /// An item of this workqueue, in this place, beneath items that it does not wait for: its thread helps out.
+    /// An item of this workqueue, in this place, whose thread helps out: the items on top of it are
+    /// not those that it waits for.
     Beneath(u32, usize),
 }
 
 impl Nested {
-    /// The item, by its workqueue and its place.
+    /// The workqueue and the place of the item, if this is one.
     fn item(self) -> Option<(u32, usize)> {
         match self {
             Self::Item(workqueue, place) | Self::Beneath(workqueue, place) => {
@@ -103,7 +107,8 @@ impl Nested {
     }
 }
 
-/// The workqueue of the item that this thread runs: not of those beneath it, which it may or may not be run by.
+/// The workqueue of the item that this thread runs, not of those beneath it: whether an item is run
+/// on top of others is chance.
 pub(crate) fn innermost() -> Option<u32> {
     let nested = NESTED.try_with(|nested| {
         let nested = nested.borrow();
@@ -111,13 +116,13 @@ pub(crate) fn innermost() -> Option<u32> {
     });
     match nested.ok().flatten() {
         Some(Nested::Item(workqueue, _)) => Some(workqueue),
-        // What stands on top of what is beneath has been taken.
+        // The item on top of one that is `Beneath` was taken from a queue.
         _ => taken().filter(|number| *number != 0),
     }
 }
 
-/// Whether there is an item of the workqueue on this thread's stack: one that cannot end before what
-/// runs now.
+/// Whether there is an item of the workqueue on this thread's stack. Such an item cannot end before
+/// what runs now.
 pub(crate) fn runs_item_of(workqueue: u32) -> bool {
     taken() == Some(workqueue)
         || runs_nested(|nested| nested.item().is_some_and(|it| it.0 == workqueue))
@@ -127,7 +132,7 @@ pub(crate) fn runs_item_of(workqueue: u32) -> bool {
 pub(crate) fn runs_item_in(place: usize) -> bool {
     let taken = LOCAL.try_with(|local| {
         let local = local.borrow();
-        // The workqueue tells whether it runs one at all.
+        // The number of the workqueue says whether the thread runs an item at all.
         let running = local.as_ref().filter(|it| it.member.workqueue.load(Ordering::Relaxed) != 0);
         running.map(|it| it.member.item.load(Ordering::Relaxed))
     });
@@ -135,7 +140,8 @@ pub(crate) fn runs_item_in(place: usize) -> bool {
         || runs_nested(|nested| nested.item().is_some_and(|it| it.1 == place))
 }
 
-/// What to add to a complaint that an item would wait for itself: it may know nothing of the other one.
+/// What to add to a complaint that an item would wait for itself: that item may know nothing of the
+/// one beneath it.
 pub(crate) fn beneath_note() -> &'static str {
     if runs_nested(|nested| matches!(nested, Nested::Beneath(..))) {
         "; it may be that of an item beneath this one, which waits and whose thread helps out, as no thread can be \
@@ -145,13 +151,14 @@ pub(crate) fn beneath_note() -> &'static str {
     }
 }
 
-/// Whether this thread runs such a thing within the item that it has taken.
+/// Whether this thread runs something for which `what` returns `true` within the item that it has
+/// taken.
 pub(crate) fn runs_nested(what: impl Fn(Nested) -> bool) -> bool {
     NESTED.try_with(|nested| nested.borrow().iter().any(|it| what(*it))).unwrap_or(false)
 }
 
-/// How many eighths of its stack this thread of a runtime uses, about: items may run on top of each other,
-/// and a stack has an end.
+/// About how many eighths of its stack this thread of a runtime uses. Items may run on top of each
+/// other, and a stack has an end.
 pub(crate) fn stack_eighths() -> usize {
     let stack = STACK_BEGINS.try_with(Cell::get).ok().zip(STACK_SIZE.try_with(Cell::get).ok());
     stack.map_or(0, |(begins, size)| begins.abs_diff(stack_place()).saturating_mul(8) / size)
@@ -171,7 +178,7 @@ fn taken() -> Option<u32> {
     taken.ok().flatten()
 }
 
-/// Polls a future of ours.
+/// Polls a future of the runtime.
 pub(crate) fn polling<T>(context: &mut Context<'_>, poll: impl FnOnce(&mut Context<'_>) -> T) -> T {
     struct Before(Option<(*const (), &'static RawWakerVTable)>);
     impl Drop for Before {
@@ -184,14 +191,15 @@ pub(crate) fn polling<T>(context: &mut Context<'_>, poll: impl FnOnce(&mut Conte
     poll(context)
 }
 
-/// Whether it is that of the future of ours that is being polled: it does not panic.
+/// Whether this is the waker of the runtime's future that is being polled. Such a waker does not
+/// panic.
 pub(crate) fn is_own_waker(waker: &Waker) -> bool {
     let polled = POLLED.try_with(Cell::get).ok().flatten();
     polled
         .is_some_and(|(data, vtable)| data == waker.data() && std::ptr::eq(vtable, waker.vtable()))
 }
 
-/// Calls `run`, which runs this.
+/// Calls `run`, and notes that `what` runs meanwhile.
 pub(crate) fn nest<T>(what: Nested, run: impl FnOnce() -> T) -> T {
     struct Leave;
     impl Drop for Leave {
@@ -224,19 +232,19 @@ pub(crate) fn move_to(shared: &Shared, cpu: CpuId) {
     PLACE.with(|place| place.set(Place { runtime: shared.id, cpu }));
 }
 
-/// The runtime that this thread belongs to, if it does to one.
+/// The runtime that this thread belongs to, if any.
 pub(crate) fn current() -> Option<Local> {
-    // Not while a thread ends and its variables are gone.
+    // Fails while a thread ends and its variables are gone.
     LOCAL.try_with(|local| local.borrow().clone()).ok().flatten()
 }
 
-/// Whether this thread is a runtime's own, whatever it does.
+/// Whether this thread is the runtime's own, whatever it does.
 pub(crate) fn belongs_to(shared: &Shared) -> bool {
     let own = |local: &Local| std::ptr::eq(&raw const *local.shared, shared);
     LOCAL.try_with(|local| local.borrow().as_ref().is_some_and(own)).unwrap_or(false)
 }
 
-/// Whether this thread works for a runtime.
+/// Whether this thread works for the runtime.
 pub(crate) fn is_worker_of(shared: &Shared) -> bool {
     PLACE.try_with(Cell::get).is_ok_and(|place| place.runtime == shared.id)
 }
@@ -246,8 +254,9 @@ pub(crate) fn current_cpu() -> CpuId {
     PLACE.with(Cell::get).cpu
 }
 
-/// The CPU this thread issues work from: a worker's own, else where the thread runs at present.
-/// The latter is noted, because a worker woken there would compete with its issuer.
+/// The CPU that this thread issues work from: a worker's own, for other threads the one that they
+/// run on at present. That CPU is noted, because a worker woken there would compete with its
+/// issuer.
 pub(crate) fn issuing_cpu(shared: &Shared) -> CpuId {
     let place = PLACE.try_with(Cell::get).unwrap_or(Place { runtime: 0, cpu: FALLBACK });
     if place.runtime == shared.id {
@@ -259,8 +268,8 @@ pub(crate) fn issuing_cpu(shared: &Shared) -> CpuId {
     cpu
 }
 
-/// This thread, which is no worker of it, issues on `cpu`, or is about to. Once a look of the monitor it is asked
-/// how much of its time it uses.
+/// Notes that this thread, which is not a worker of the runtime, issues on `cpu` or is about to.
+/// Once after each look of the monitor, the thread is asked how much of its time it uses.
 fn occupy(shared: &Shared, cpu: CpuId) {
     shared.dispatch.occupy(cpu);
     let now = (shared.id, shared.dispatch.looks());
@@ -282,7 +291,7 @@ fn ask(shared: &Shared) {
     }
 }
 
-/// Remembers for whom and where this thread, which is no worker of it, has issued.
+/// Remembers that this thread, which is not a worker of the runtime, has issued for it on `cpu`.
 fn note_issue(shared: &Shared, cpu: CpuId) {
     let _ = ISSUED.try_with(|issued| {
         let mut issued = issued.borrow_mut();
@@ -297,8 +306,8 @@ fn note_issue(shared: &Shared, cpu: CpuId) {
     });
 }
 
-/// This thread is about to sleep until something has ended. Where it is no worker, what it has
-/// issued may have its CPU. Whether it had issued anything since the last time.
+/// To be called before this thread sleeps until something has ended. If it is not a worker, what it
+/// has issued may have its CPU. Returns whether it had issued anything since the last time.
 pub(crate) fn issuer_waits() -> bool {
     let Some((shared, cpu)) = issued(|known| known.cpu.take()) else { return false };
     shared.dispatch.issuer_waits(&*shared, cpu);
@@ -306,7 +315,7 @@ pub(crate) fn issuer_waits() -> bool {
     true
 }
 
-/// What it waited for was over so long after it had begun to wait.
+/// Notes that what this thread waited for was over `wait_ns` after the wait had begun.
 pub(crate) fn issuer_waited(wait_ns: u64) {
     if let Some((shared, ())) = issued(|_| Some(())) {
         shared.dispatch.note_issuer_wait(wait_ns);
@@ -314,7 +323,7 @@ pub(crate) fn issuer_waited(wait_ns: u64) {
     }
 }
 
-/// It has waited, and uses its CPU again.
+/// To be called when this thread has waited and uses its CPU again.
 pub(crate) fn issuer_goes_on() {
     if let Some((shared, cpu)) = issued(|_| Some(running_on())) {
         occupy(&shared, cpu);
@@ -322,8 +331,9 @@ pub(crate) fn issuer_goes_on() {
     }
 }
 
-/// For whom this thread has issued, and what `of` says of it. What it gives may be the last reference:
-/// then it ends outside the borrow, since what the runtime's user has put into it may issue again.
+/// The runtime for which this thread has issued, and what `of` says of it. The returned reference
+/// may be the last one. The caller drops it outside the borrow, because what the runtime's user has
+/// put into it may issue again.
 fn issued<T>(of: impl FnOnce(&mut Issued) -> Option<T>) -> Option<(Arc<Shared>, T)> {
     let found = ISSUED.try_with(|issued| {
         let mut issued = issued.borrow_mut();
@@ -344,12 +354,12 @@ pub(crate) fn running_on() -> CpuId {
     FALLBACK
 }
 
-/// How many handles a future may find finished at one go, or how often it may call `consume_budget`, before
-/// it gives way to other items.
+/// How many finished handles a future may await at one go, or how often it may call
+/// `consume_budget`, before it gives way to other items.
 const BUDGET_MAX: u32 = 128;
 
 /// Calls `go` with a full budget, or with none to keep to. Only futures of a runtime have one:
-/// others are polled by whoever knows nothing of it and would never fill it again.
+/// other futures are polled by code that knows nothing of budgets and would never fill one again.
 pub(crate) fn with_budget<T>(limited: bool, go: impl FnOnce() -> T) -> T {
     struct Restore(Option<u32>);
     impl Drop for Restore {
@@ -361,8 +371,9 @@ pub(crate) fn with_budget<T>(limited: bool, go: impl FnOnce() -> T) -> T {
     go()
 }
 
-/// Takes one from the budget; `false` where there is nothing left: once, then it is full again,
-/// because whoever asks on without ending its go is an executor within the future.
+/// Takes one from the budget. Returns `false` if there is nothing left, but only once: then the
+/// budget is full again, because a caller that asks on without ending its go is an executor within
+/// the future.
 pub(crate) fn spend_budget() -> bool {
     // A thread that ends has no budget to keep.
     let Some(left) = BUDGET.try_with(Cell::get).ok().flatten() else { return true };

@@ -16,7 +16,7 @@ use crate::cpu_bits::CpuBits;
 pub(crate) struct Occupied {
     now: CpuBits,
     before: CpuBits,
-    /// Those whose issuer waits.
+    /// The CPUs whose issuer waits.
     waiting: CpuBits,
 }
 
@@ -26,7 +26,7 @@ impl Occupied {
         Self { now: bits(), before: bits(), waiting: bits() }
     }
 
-    /// Something is issued on `cpu`.
+    /// Notes that something is issued on `cpu`.
     pub(crate) fn insert(&self, cpu: CpuId) {
         // Reading first: mostly there is nothing to change, and all issuers share the lines.
         if !self.now.contains(cpu) {
@@ -37,12 +37,12 @@ impl Occupied {
         }
     }
 
-    /// Its issuer waits. Whether it had issued anything lately.
+    /// Notes that the issuer on `cpu` waits. Returns whether it had issued anything lately.
     pub(crate) fn begin_wait(&self, cpu: CpuId) -> bool {
         let there = self.contains(cpu);
         if there {
             self.waiting.insert(cpu);
-            // If it has just been forgotten nobody would take that back.
+            // If the CPU has just been forgotten, nobody else would take this back.
             if !self.contains(cpu) {
                 self.waiting.remove(cpu);
             }
@@ -50,7 +50,7 @@ impl Occupied {
         there
     }
 
-    /// Whether somebody issues there, even if he waits just now.
+    /// Whether somebody issues on `cpu`, even if that thread waits at present.
     pub(crate) fn contains(&self, cpu: CpuId) -> bool {
         self.now.contains(cpu) || self.before.contains(cpu)
     }
@@ -60,22 +60,22 @@ impl Occupied {
         !(self.now.is_empty() && self.before.is_empty())
     }
 
-    /// Whether one who issues waits just now.
+    /// Whether any issuer waits at present.
     pub(crate) fn any_waits(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Those where somebody issues.
+    /// The CPUs where somebody issues.
     pub(crate) fn all(&self) -> CpuSet {
         self.now.snapshot().or(&self.before.snapshot())
     }
 
-    /// Those where somebody issues and does not wait.
+    /// The CPUs where somebody issues and does not wait.
     pub(crate) fn snapshot(&self) -> CpuSet {
         self.all().minus(&self.waiting.snapshot())
     }
 
-    /// An interval is over.
+    /// Begins the next interval.
     pub(crate) fn pass(&self) {
         let (now, before) = (self.now.snapshot(), self.before.snapshot());
         for cpu in before.minus(&now).iter() {

@@ -8,7 +8,7 @@ use homing_topology::{CPU_COUNT_MAX, CpuId, CpuSet};
 use crate::home_queue::HomeQueue;
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering, lock};
 
-/// As many as a number of a pool can name. Combinations of attributes beyond that are refused.
+/// As many pools as a pool's number can name. Combinations of attributes beyond that are refused.
 const POOL_COUNT_MAX: usize = 255;
 
 /// All pools of a runtime. Pools come and never go: there are few combinations of attributes.
@@ -16,15 +16,15 @@ const POOL_COUNT_MAX: usize = 255;
 pub(crate) struct Pools {
     pools: Box<[OnceLock<Pool>]>,
     count: AtomicU32,
-    /// Those that workers look at: a bit for each. Those that no workqueue has any more, and that
-    /// are empty, are left out until somebody uses them again.
+    /// The pools that workers look at: a bit for each. Those that no workqueue uses any more, and
+    /// that are empty, are left out until somebody uses them again.
     in_use: [AtomicU64; PoolSet::WORDS],
-    /// Held while one is made. Whether new ones take nothing: the runtime has ended.
+    /// Held while a pool is made. Whether new pools take nothing, because the runtime has ended.
     growing: Mutex<bool>,
-    /// For each level and each CPU the index of its queue.
+    /// For each level and each CPU, the index of its queue.
     index_of: [Box<[u16]>; Level::ALL.len()],
-    /// For each level and each CPU its rank among the CPUs of that queue, and for each leader how many
-    /// these are.
+    /// For each level: for each CPU, its rank among the CPUs of its queue; and for each leader, how
+    /// many CPUs its queue has.
     rank_of: [Box<[u16]>; Level::ALL.len()],
     cpus_of: [Box<[u16]>; Level::ALL.len()],
 }
@@ -66,7 +66,8 @@ impl Pools {
         }
     }
 
-    /// The pool with these attributes, made if there is none yet; `None` where there are too many.
+    /// The pool with these attributes, made if there is none yet; `None` if there are too many
+    /// pools.
     pub(crate) fn with(
         &self,
         layout: &Layout,
@@ -93,24 +94,24 @@ impl Pools {
             pool.queues.iter().for_each(|queue| drop(queue.close()));
         }
         place.get_or_init(|| pool);
-        // Release: who reads the count finds the pool.
+        // Release: a thread that reads the count finds the pool.
         self.count.store(u32::from(count) + 1, Ordering::Release);
         self.use_again(PoolId(count));
         Some(PoolId(count))
     }
 
-    /// Pools that are made from now on take nothing; those there are, are to be closed.
+    /// Pools that are made from now on take nothing. The caller closes those there are.
     pub(crate) fn close(&self) {
         *lock(&self.growing) = true;
     }
 
     /// The pools that workers look at.
     pub(crate) fn in_use(&self) -> PoolSet {
-        // Acquire: who sees the bit finds the pool.
+        // Acquire: a thread that sees the bit finds the pool.
         PoolSet::from_words(self.in_use.each_ref().map(|word| word.load(Ordering::Acquire)))
     }
 
-    /// Makes sure that workers look at the pool: after an item has been put in. Whether they did
+    /// Makes sure that workers look at the pool, after an item was put in. Returns whether they did
     /// not before.
     pub(crate) fn use_again(&self, pool: PoolId) -> bool {
         let (word, bit) = PoolSet::place(pool);
@@ -118,10 +119,10 @@ impl Pools {
         word.load(Ordering::Relaxed) & bit == 0 && word.fetch_or(bit, Ordering::AcqRel) & bit == 0
     }
 
-    /// Leaves pools out that are none of `wanted`, unless items wait there.
+    /// Leaves out pools that are not in `wanted`, unless items wait there.
     ///
-    /// By the locks of the queues: an issuer who puts an item in before the look is seen by it, one
-    /// who does so after it sees that the pool is left out.
+    /// The locks of the queues order this: either an issuer puts its item in before the look, which
+    /// sees the item, or the issuer then sees that the pool is left out.
     pub(crate) fn leave_out_all_but(&self, wanted: &PoolSet) {
         for pool in self.in_use().iter().filter(|pool| !wanted.contains(*pool)) {
             let (word, bit) = PoolSet::place(pool);
@@ -132,7 +133,7 @@ impl Pools {
         }
     }
 
-    /// How many there are.
+    /// How many pools there are.
     pub(crate) fn count(&self) -> u8 {
         self.count.load(Ordering::Acquire) as u8
     }

@@ -27,22 +27,22 @@ pub(crate) struct Registry {
 #[derive(Debug)]
 struct All {
     states: BTreeMap<u32, Entry>,
-    /// By name, the last one that had it.
+    /// For each name, the last workqueue that had it.
     names: HashMap<String, u32>,
-    /// At this number of entries those that nobody needs are thrown out,
+    /// At this number of entries, those that nobody needs are thrown out,
     sweep_at: usize,
-    /// and at this number of those that have been let go, of which some may still have items.
+    /// and also at this number of workqueues that were let go, some of which may still have items.
     sweep_let_go_at: usize,
     let_go: usize,
-    /// The scope of those that follow it.
+    /// The scope of workqueues that follow the default.
     default_scope: Scope,
 }
 
-/// Below so many entries nobody looks whether all are needed.
+/// Below so many entries, nobody looks whether all of them are needed.
 const SWEEP_AT_LEAST: usize = 64;
 
-/// A workqueue is kept while it is in use. Then it is found as long as somebody holds it: a future
-/// that may go on, for one.
+/// A workqueue is kept while it is in use. After that, it is found as long as somebody holds it:
+/// for example, a future that may go on.
 #[derive(Debug)]
 struct Entry {
     held: Weak<WorkqueueState>,
@@ -56,8 +56,9 @@ impl Entry {
 }
 
 impl All {
-    /// Forgets those that nobody can queue to and that are empty: to be dropped when the lock is no longer
-    /// held, as what they hold is anybody's. Those that somebody still holds can be found.
+    /// Forgets workqueues that nobody can queue to and that are empty. Returns them, to be dropped
+    /// when the lock is no longer held, because they may hold anybody's values. Those that somebody
+    /// still holds can still be found.
     fn sweep(&mut self) -> Vec<Arc<WorkqueueState>> {
         let mut swept = Vec::new();
         self.let_go = 0;
@@ -104,24 +105,26 @@ impl Registry {
         lock(&self.all).default_scope
     }
 
-    /// What `act` does with the default scope is done before somebody changes that, or after it: who
-    /// begins to follow it in there begins with the one or is told of the other.
+    /// What `act` does with the default scope is done either before or after a change of the
+    /// default. So a workqueue that begins to follow the default within `act` begins with the new
+    /// one or is told of it.
     ///
-    /// The lock is taken before those of workqueues: `act` is not to come back here.
+    /// The lock is taken before those of workqueues. `act` must not call the registry.
     pub(crate) fn with_default_scope<T>(&self, act: impl FnOnce(Scope) -> T) -> T {
         let all = lock(&self.all);
         act(all.default_scope)
     }
 
-    /// Changes the default, and with it, by `follow`, the workqueues that follow it.
+    /// Changes the default and, by `follow`, the workqueues that follow it.
     pub(crate) fn set_default_scope(&self, scope: Scope, follow: impl Fn(&WorkqueueState)) {
-        // Under the lock: whoever is added meanwhile begins with the one or the other, and follows.
+        // Under the lock: a workqueue that is added meanwhile begins with the old or the new
+        // default, and follows.
         let mut all = lock(&self.all);
         all.default_scope = scope;
         all.states.values().filter_map(Entry::state).for_each(|state| follow(&state));
     }
 
-    /// Adds a workqueue: its pool is made from what is chosen, with the default scope filled in.
+    /// Adds a workqueue. Its pool is made from what is chosen, with the default scope filled in.
     pub(crate) fn add(
         &self,
         name: &str,
@@ -129,10 +132,10 @@ impl Registry {
         mut chosen: Chosen,
         pool_with: impl FnOnce(&Chosen) -> Option<PoolId>,
     ) -> Option<Arc<WorkqueueState>> {
-        // Dropped last, when the lock is not held any more.
+        // Dropped last, when the lock is no longer held.
         let _swept;
         let mut all = lock(&self.all);
-        // Those that nobody can use any more go now, so that nothing grows without end.
+        // Workqueues that nobody can use any more go now, so that nothing grows without end.
         if all.states.len() >= all.sweep_at {
             _swept = all.sweep();
         }
@@ -155,8 +158,8 @@ impl Registry {
         Some(state)
     }
 
-    /// Nobody has a handle of it any more, or it has been destroyed: it is forgotten some time after its
-    /// last item has ended.
+    /// To be called when nobody has a handle of the workqueue any more, or it was destroyed. It is
+    /// forgotten some time after its last item has ended.
     pub(crate) fn let_go(&self, state: &WorkqueueState) {
         if state.let_go.swap(true, Ordering::AcqRel) {
             return;
@@ -168,7 +171,8 @@ impl Registry {
         drop(swept);
     }
 
-    /// Forgets those that had items when they were let go, where they are many: to be called now and then.
+    /// Forgets workqueues that had items when they were let go, if there are many. To be called now
+    /// and then.
     pub(crate) fn sweep_if_many(&self) {
         let mut all = lock(&self.all);
         let many = all.let_go >= SWEEP_AT_LEAST.max(all.states.len() / 2);
@@ -177,12 +181,12 @@ impl Registry {
         drop(swept);
     }
 
-    /// The pools of their attributes.
+    /// The pools that workqueues use.
     pub(crate) fn used_pools(&self) -> PoolSet {
         self.pool_users.used()
     }
 
-    /// The one in use that has this name.
+    /// The workqueue in use that has this name.
     #[cfg(feature = "control")]
     pub(crate) fn named(&self, name: &str) -> Option<Arc<WorkqueueState>> {
         lock(&self.all).named(name)
@@ -192,7 +196,7 @@ impl Registry {
         lock(&self.all).states.get(&number)?.state()
     }
 
-    /// All that are in use.
+    /// All workqueues that are in use.
     #[cfg(any(test, feature = "control", feature = "metrics"))]
     pub(crate) fn all(&self) -> Vec<Arc<WorkqueueState>> {
         let mut all = self.with_items();
@@ -200,7 +204,7 @@ impl Registry {
         all
     }
 
-    /// All that may have items.
+    /// All workqueues that may have items.
     pub(crate) fn with_items(&self) -> Vec<Arc<WorkqueueState>> {
         lock(&self.all).states.values().filter_map(Entry::state).collect()
     }
@@ -228,7 +232,7 @@ impl Registry {
         books
     }
 
-    /// A thread ends, and writes in no books any more.
+    /// To be called when a thread ends, and writes in no books any more.
     pub(crate) fn close_books_of(&self, by: &Writer) {
         let opened = std::mem::take(&mut *lock(&by.opened));
         for state in opened.into_iter().filter_map(|number| self.find(number)) {
@@ -237,7 +241,7 @@ impl Registry {
     }
 }
 
-/// A thread, and in which workqueues' books it writes: by number.
+/// A thread, and the workqueues in whose books it writes, by number.
 #[derive(Debug)]
 pub(crate) struct Writer {
     thread: ThreadId,

@@ -41,15 +41,15 @@ pub(crate) struct Shared {
     pub(crate) stopping: AtomicBool,
     /// Workers end after the item they run.
     pub(crate) stopping_now: AtomicBool,
-    /// What is queued is to run, so nothing may be frozen any more.
+    /// Items that are queued are to run, so nothing may be frozen any more.
     pub(crate) ending: AtomicBool,
     pub(crate) monitor: MonitorBed,
     pub(crate) futures: Futures,
     pub(crate) timers: Timers,
     pub(crate) spare: SpareCpus,
-    /// Who is no worker and issues.
+    /// The threads that issue and are no workers.
     pub(crate) issuers: Issuers,
-    /// For threads that come back to it later.
+    /// For threads that come back to the runtime later.
     pub(crate) me: Weak<Self>,
     /// Workqueues that somebody flushes, and those whose scope is left to the monitor.
     pub(crate) flushing: Watched,
@@ -62,32 +62,32 @@ pub(crate) struct Shared {
     node_turn: AtomicU32,
     /// All freezable workqueues are frozen.
     pub(crate) frozen: AtomicBool,
-    /// The queues are being closed, or are.
+    /// The queues are closed or being closed.
     abandoned: AtomicBool,
-    /// The affinity mask of its threads that are not pinned.
+    /// The affinity mask of the runtime's threads that are not pinned.
     pub(crate) mask: Mutex<Option<Mask>>,
     closed: Mutex<bool>,
     closed_changed: Condvar,
-    /// Those of a runtime that nobody holds any more, but whose items run. Locked within `closed`.
+    /// The extensions of a runtime that was dropped while its items run. Locked within `closed`.
     extensions: Mutex<Option<Extensions>>,
 }
 
 /// What was chosen when the runtime was built, or can be changed since.
 pub(crate) struct Settings {
-    /// Of each thread that runs items, in bytes.
+    /// The stack of each thread that runs items, in bytes.
     pub(crate) stack_size: usize,
     /// Whether workers stay on their CPU.
     pub(crate) pinned: bool,
     /// The CPUs that the user named; `None`: all that are allowed.
     pub(crate) wanted: Option<CpuSet>,
-    /// Do not look for changes of the CPU mask: the machine is not the one we run on.
+    /// Changes of the CPU mask are not followed, because the machine is not the one we run on.
     pub(crate) mask_is_fixed: bool,
-    /// Items that use the CPU for longer are CPU-intensive; 0: none.
+    /// Items that use the CPU for longer are CPU-intensive; 0: none are.
     pub(crate) cpu_intensive_ns: AtomicU64,
-    /// Queues that stand still for longer are reported; 0: none.
+    /// Queues that stand still for longer are reported; 0: none are.
     pub(crate) watchdog_ns: AtomicU64,
     pub(crate) on_stall: Option<OnStall>,
-    /// Workers drive async-io's reactor while they would sleep.
+    /// Workers drive async-io's reactor when they would sleep.
     #[cfg(feature = "async-io")]
     pub(crate) drives_io: bool,
     #[cfg(feature = "tokio")]
@@ -112,15 +112,16 @@ impl Hooks {
 /// Where the monitor waits for its next look.
 pub(crate) struct MonitorBed {
     pub(crate) bed: Sleeper,
-    /// It has found nothing to watch and sleeps until somebody works again.
+    /// The monitor has found nothing to watch and sleeps until somebody works again.
     pub(crate) resting: AtomicBool,
-    /// It is to end.
+    /// The monitor is to end.
     pub(crate) closed: AtomicBool,
-    /// How many may have items that are in no queue and no hand at present: it, and rescuers.
+    /// How many threads, of the monitor and the rescuers, may have items that are in no queue and
+    /// no hand at present.
     holders: AtomicU32,
-    /// Until when it sleeps, or will.
+    /// Until when the monitor sleeps, or is about to.
     sleeps_until_ns: AtomicU64,
-    /// Somebody wants it to look, not only to fire timers.
+    /// Somebody wants the monitor to look, not only to fire timers.
     called: AtomicBool,
 }
 
@@ -136,14 +137,14 @@ impl MonitorBed {
         }
     }
 
-    /// The monitor is about to rest, if it then finds nobody at work.
+    /// Says that the monitor is about to rest, if it then finds nobody at work.
     pub(crate) fn rest(&self) {
         self.resting.store(true, Ordering::Relaxed);
         // Pairs with the fence of `somebody_works`: either we see the worker, or it sees us.
         fence(Ordering::SeqCst);
     }
 
-    /// A worker begins to work, and may have looked parked until then.
+    /// To be called by a worker that begins to work and may have looked parked until then.
     pub(crate) fn somebody_works(&self) {
         fence(Ordering::SeqCst);
         if self.resting.load(Ordering::Relaxed) && self.resting.swap(false, Ordering::Relaxed) {
@@ -151,28 +152,30 @@ impl MonitorBed {
         }
     }
 
-    /// There is something for it to see: a CPU without a thread waits, for one.
+    /// Calls the monitor, because there is something for it to see: for example, a CPU waits that
+    /// has no thread.
     pub(crate) fn call(&self) {
         self.called.store(true, Ordering::Release);
         self.bed.wake();
     }
 
-    /// Whether it was called since it was asked last.
+    /// Whether the monitor was called since this was asked last.
     pub(crate) fn was_called(&self) -> bool {
         self.called.swap(false, Ordering::Acquire)
     }
 
-    /// A timer has been set for then.
+    /// To be called after a timer was set for `at_ns`.
     pub(crate) fn timer_set(&self, at_ns: u64) {
-        // Pairs with the fence of `sleeps_until`: either we see until when it sleeps, or it sees
-        // the timer.
+        // Pairs with the fence of `sleeps_until`: either we see until when the monitor sleeps, or
+        // it sees the timer.
         fence(Ordering::SeqCst);
         if at_ns < self.sleeps_until_ns.load(Ordering::Relaxed) {
             self.bed.wake();
         }
     }
 
-    /// The monitor is about to sleep until then. Whether there is a timer before that after all.
+    /// Says that the monitor is about to sleep until `until_ns`. Returns whether there is a timer
+    /// before that after all.
     pub(crate) fn sleeps_until(&self, until_ns: u64, next_timer_ns: impl Fn() -> u64) -> bool {
         self.sleeps_until_ns.store(until_ns, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -227,7 +230,7 @@ impl Shared {
         })
     }
 
-    /// What the workers have done of each CPU that has one, or had.
+    /// What the workers have done, for each CPU that has or had one.
     pub(crate) fn cpu_counters(&self) -> impl Iterator<Item = (CpuId, CpuCounters)> + '_ {
         let active = self.dispatch.active();
         let read = self.dispatch.slots().map(|(cpu, slot)| (cpu, slot.books.read()));
@@ -244,23 +247,24 @@ impl Shared {
 
     /// Whether a runtime without a thread at work may close its queues.
     pub(crate) fn may_close(&self) -> bool {
-        // First: who has put its items back is seen to have work in its queues.
+        // Read first: if a thread has put its items back, then this one sees work in the queues.
         self.monitor.holders.load(Ordering::Acquire) == 0
             && (self.is_stopping_now() || (self.is_stopping() && !self.dispatch.has_work()))
     }
 
-    /// Lets the monitor and rescuers move items: meanwhile the queues are not closed, lest what
-    /// they take from one place be refused, or left for good, in the other.
+    /// Lets the monitor and rescuers move items. The queues are not closed meanwhile, so that items
+    /// taken from one place are neither refused in the other nor left there for good.
     pub(crate) fn holding_items(&self, move_items: impl FnOnce()) {
-        // Visible to whoever sees by the lock of the roll, or by a hand, what was taken.
+        // A thread that sees, by the lock of the roll or by a hand, that items were taken, sees
+        // this, too.
         self.monitor.holders.fetch_add(1, Ordering::AcqRel);
         move_items();
         self.monitor.holders.fetch_sub(1, Ordering::AcqRel);
-        // Whoever would have closed them did not.
+        // A thread that would have closed the queues meanwhile did not.
         self.crew.close_if_done(self);
     }
 
-    /// A CPU of `node` to queue for: the issuing one, else an idle one, else the next in turn.
+    /// A CPU of `node` to queue for: the issuing CPU, else an idle one, else the next in turn.
     pub(crate) fn cpu_of_node(&self, node: NodeId) -> Option<CpuId> {
         let machine = self.dispatch.layout().machine();
         let of_node = machine.cpus().iter().filter(|cpu| cpu.numa_nodes.contains(&node));
@@ -276,8 +280,8 @@ impl Shared {
         idle.or_else(|| in_turn(&active)).or_else(|| in_turn(&of_node))
     }
 
-    /// Takes what a thread has in its hand back to its queue, or cancels it where the queues are
-    /// closed. `cpu`: the one that the thread serves, or served, if that is known.
+    /// Puts what a thread has in its hand back into its queue, or cancels it if the queues are
+    /// closed. `cpu` is the one that the thread serves, or served, if that is known.
     pub(crate) fn rescue(&self, member: &Member, cpu: Option<CpuId>) {
         let Some(batch) = member.hand.take() else { return };
         let count = u64::from(batch.len());
@@ -294,29 +298,29 @@ impl Shared {
         }
     }
 
-    /// Puts the calling thread, which is `member`, on `cpu`. Where placement is the kernel's it
-    /// keeps the mask of whoever created it, and what was changed in that since.
+    /// Puts the calling thread, which is `member`, on `cpu`. If placement is left to the kernel,
+    /// the thread keeps the mask of the thread that created it, with any changes since.
     pub(crate) fn place(&self, member: &Member, cpu: CpuId) {
         let number = cpu.index() as u32;
         if !self.settings.pinned || member.pinned_to.swap(number, Ordering::Relaxed) == number {
             return;
         }
-        // Refused where the CPU has just gone offline or out of the cpuset: the kernel places us.
+        // Refused if the CPU has just gone offline or out of the cpuset: then the kernel places us.
         if pin_to(&CpuSet::of(cpu)).is_err() {
             member.pinned_to.store(NOWHERE, Ordering::Relaxed);
         }
     }
 
-    /// Refuses items from now on, and cancels those that are left. Futures that wait for something outside go
-    /// on, are refused, and so end.
+    /// Refuses items from now on, and cancels those that are left. Futures that wait for something
+    /// outside are woken, are refused, and so end.
     pub(crate) fn cancel_all(&self) {
-        // Whatever may panic in it: somebody waits for the end.
+        // Whatever panics in these: somebody waits for the end.
         quietly(|| self.abandon());
         quietly(|| self.futures.wake_all());
     }
 
     fn abandon(&self) {
-        // Whoever puts something behind a gate that has been emptied sees this.
+        // A thread that puts an item behind a gate that was emptied sees this.
         self.abandoned.store(true, Ordering::SeqCst);
         self.timers.close();
         for workqueue in self.workqueues.with_items() {
@@ -332,11 +336,12 @@ impl Shared {
                 batch.into_iter().for_each(|item| self.cancel(item));
             }
         }
-        // What threads have taken and not begun: those may be at an item for long.
+        // The items that threads have taken and not begun, as these threads may be busy with an
+        // item for long.
         self.crew.members().iter().for_each(|member| self.rescue(member, None));
     }
 
-    /// No thread is at work any more: the end of the runtime.
+    /// Ends the runtime, when no thread is at work any more.
     pub(crate) fn close(&self) {
         self.cancel_all();
         let rescued = self.workqueues.with_items();
@@ -348,7 +353,7 @@ impl Shared {
         quietly(|| drop(extensions));
     }
 
-    /// Drops them now, or when the last items have ended.
+    /// Drops the extensions now, or when the last items have ended.
     pub(crate) fn drop_with_the_last(&self, extensions: Extensions) {
         let closed = lock(&self.closed);
         if *closed {
@@ -358,12 +363,13 @@ impl Shared {
         *lock(&self.extensions) = Some(extensions);
     }
 
-    /// Whether the queues take nothing any more.
+    /// Whether the queues no longer take items.
     pub(crate) fn is_closed(&self) -> bool {
         self.abandoned.load(Ordering::SeqCst)
     }
 
-    /// Waits until [`Shared::close`] has run; at the latest until then. Whether it has.
+    /// Waits until [`Shared::close`] has run, but not beyond the deadline. Returns whether it has
+    /// run.
     pub(crate) fn wait_closed(&self, deadline: Option<Instant>) -> bool {
         let mut closed = lock(&self.closed);
         while !*closed {

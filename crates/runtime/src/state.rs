@@ -18,8 +18,8 @@ use crate::slot::ThreadId;
 use crate::sync::{Mutex, lock};
 use crate::watched::IsWatched;
 
-/// What a workqueue is, once and for all.
-// The kernel's flags, each by itself.
+/// What a workqueue is, which never changes.
+// These are the kernel's flags, each a field of its own.
 #[allow(clippy::struct_excessive_bools)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Kinds {
@@ -30,10 +30,10 @@ pub(crate) struct Kinds {
     pub(crate) cpu_intensive: bool,
 }
 
-/// The attributes as they were chosen.
+/// The attributes, as they were chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Chosen {
-    /// `affinity.scope` is the default's where that follows it.
+    /// If the scope follows the default, `affinity.scope` is the default scope.
     pub(crate) attributes: Attributes,
     pub(crate) scope_is_default: bool,
     pub(crate) cpumask: Option<CpuSet>,
@@ -41,7 +41,7 @@ pub(crate) struct Chosen {
     pub(crate) max_active: Option<u32>,
 }
 
-/// The pool that new items go to, and what else there is to know before they do.
+/// The pool that new items go to, and what else an issuer must know.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mode(u32);
 
@@ -50,10 +50,10 @@ impl Mode {
     pub(crate) const GATED: u32 = 1 << 8;
     /// Only items of this workqueue may queue more.
     pub(crate) const DRAINING: u32 = 1 << 9;
-    /// Nothing may.
+    /// Nothing may be queued.
     pub(crate) const DESTROYED: u32 = 1 << 10;
-    /// Items may not run wherever somebody waits for them: the pool is strict or has a mask, or one that they may
-    /// still wait in was. Not looked at by those who queue.
+    /// Items may not run wherever somebody waits for them: the pool is strict or has a mask, or was
+    /// so while items that may still wait were queued. Threads that queue do not look at this.
     pub(crate) const BOUND: u32 = 1 << 11;
     /// The runtime ends: only its own threads may queue more.
     pub(crate) const ENDING: u32 = 1 << 12;
@@ -68,7 +68,7 @@ impl Mode {
         if bound { Self::BOUND } else { 0 }
     }
 
-    /// Whether there is nothing to do but to put the item in its home queue.
+    /// Whether an item has only to be put into its home queue.
     pub(crate) fn is_plain(self) -> bool {
         self.0 & !(Self::POOL | Self::BOUND) == 0
     }
@@ -86,20 +86,21 @@ pub(crate) struct WorkqueueState {
     pub(crate) kinds: Kinds,
     /// [`Mode`]
     mode: AtomicU32,
-    /// What the pool was made from: changes are made to this, one at a time. Locked after the
+    /// What the pool was made from. Changes are made to this, one at a time. Locked after the
     /// registry.
     chosen: Mutex<Chosen>,
     pub(crate) flushes: Flushes,
     /// Made when there is first something to hold back.
     gate: OnceLock<Gate>,
     pub(crate) rescuer: OnceLock<Rescuer>,
-    /// Futures that have not ended; counted where there is a rescuer, which must be there when they are woken.
+    /// How many futures have not ended. Counted only if there is a rescuer, which must still be
+    /// there when they are woken.
     pub(crate) futures: AtomicUsize,
-    /// How many drain it.
+    /// How many threads drain the workqueue.
     drainers: Mutex<u32>,
     pub(crate) queued: Spread,
     cancelled: AtomicU64,
-    /// Items that ended without a worker.
+    /// How many items ended without a worker.
     unrun: ByColour,
     pub(crate) woken: AtomicU64,
     pub(crate) repatriated: AtomicU64,
@@ -107,10 +108,11 @@ pub(crate) struct WorkqueueState {
     pub(crate) cpu_intensive: AtomicU64,
     pub(crate) mayday: AtomicU64,
     pub(crate) rescued: AtomicU64,
-    /// Chooses the scope and the pull cost, where the user leaves that to it. Locked before `chosen`.
+    /// Chooses the scope and the pull cost if the user leaves that to the runtime. Locked before
+    /// `chosen`.
     auto: Mutex<Option<Chooser>>,
     books: Mutex<AllBooks>,
-    /// No handle is left: once nothing is in flight it can be forgotten.
+    /// No handle is left: once nothing is in flight, the workqueue can be forgotten.
     pub(crate) let_go: AtomicBool,
     pub(crate) flush_is_watched: IsWatched,
     pub(crate) auto_is_watched: IsWatched,
@@ -140,7 +142,7 @@ impl PoolUsers {
         self.0[usize::from(pool.0)].fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Those that any uses.
+    /// The pools that any workqueue uses.
     pub(crate) fn used(&self) -> PoolSet {
         let users = self.0.iter().zip(0..=u8::MAX);
         let used = users.filter(|(users, _)| users.load(Ordering::Relaxed) > 0);
@@ -154,12 +156,12 @@ impl PoolUsers {
 #[derive(Debug, Default)]
 struct AllBooks {
     of: BTreeMap<ThreadId, Arc<WorkqueueBooks>>,
-    /// The sum of those of threads that have ended.
+    /// The sum of the counters of threads that have ended.
     closed: Counters,
     closed_ended: InFlight,
 }
 
-/// [`Auto`], and where its present window began, once it has.
+/// [`Auto`], and where its present window began, if one has begun.
 #[derive(Debug)]
 struct Chooser {
     auto: Auto,
@@ -227,7 +229,7 @@ impl WorkqueueState {
         }
     }
 
-    /// What a new item of it gets.
+    /// The tag of new items.
     pub(crate) fn tag(&self) -> Tag {
         self.flushes.tag()
     }
@@ -240,8 +242,8 @@ impl WorkqueueState {
         lock(&self.chosen).clone()
     }
 
-    /// Changes the attributes, and with them the pool for items queued from now on. Where there is
-    /// no pool for them nothing changes.
+    /// Changes the attributes, and with them the pool of items that are queued from now on. If
+    /// there is no pool for them, returns `None`, and nothing changes.
     pub(crate) fn change(
         &self,
         change: impl FnOnce(&mut Chosen),
@@ -255,7 +257,7 @@ impl WorkqueueState {
         let bound = Mode::bound(&chosen);
         let with_pool = |mode| Some(mode & !Mode::POOL | u32::from(pool.0) | bound);
         self.pool_users.join(pool);
-        // It always changes.
+        // This never fails.
         let before = self.mode.fetch_update(Ordering::SeqCst, Ordering::SeqCst, with_pool);
         if let Ok(before) = before {
             self.pool_users.leave(Mode(before).pool());
@@ -273,23 +275,23 @@ impl WorkqueueState {
         min.min(lock(&self.chosen).max_active.unwrap_or(u32::MAX))
     }
 
-    /// The gate, made now if there is none. What is queued already has no slot there: it does not
-    /// count towards any limit.
+    /// The gate, made now if there is none. Items that are queued already have no slot there, and
+    /// count towards no limit.
     pub(crate) fn gate_or_make(&self, make: impl FnOnce() -> Gate) -> &Gate {
         let gate = self.gate.get_or_init(make);
         self.set_mode(Mode::GATED, true);
         gate
     }
 
-    /// Refuses items that are not queued by its own, or no longer: calls nest.
+    /// Refuses items that are not queued by the workqueue's own, or no longer does: calls nest.
     pub(crate) fn set_draining(&self, draining: bool) {
         let mut drainers = lock(&self.drainers);
         *drainers = if draining { *drainers + 1 } else { *drainers - 1 };
         self.set_mode(Mode::DRAINING, *drainers > 0);
     }
 
-    /// An item has ended without a worker. Whether it counts as cancelled: if not, somebody has run
-    /// it before.
+    /// Counts an item that has ended without a worker. `cancelled`: whether it counts as cancelled;
+    /// it does not if somebody has run it before.
     pub(crate) fn count_unrun(&self, tag: Tag, cancelled: bool) {
         self.cancelled.fetch_add(cancelled.into(), Ordering::Release);
         self.unrun.add_shared(tag);
@@ -319,7 +321,7 @@ impl WorkqueueState {
             books.of.values().for_each(|books| books.add_ended_to(&mut ended));
         }
         self.unrun.add_to(&mut ended);
-        // Last: what has ended by then was queued before.
+        // Read last: whatever had ended before was queued before.
         let mut in_flight = self.queued.sums();
         in_flight.iter_mut().zip(&ended).for_each(|(queued, ended)| *queued -= ended);
         in_flight
@@ -329,13 +331,15 @@ impl WorkqueueState {
         self.in_flight().iter().all(|count| *count == 0)
     }
 
-    /// Whether it has no item and nobody can bring one, once no handle is left.
+    /// Whether the workqueue has no item and nobody can bring one, once no handle is left.
     pub(crate) fn is_over(&self) -> bool {
-        // Its items bring futures and its futures items: no item is between two looks, lest either was missed.
+        // Its items may make futures, and its futures make items. So nothing is left only if there
+        // is no item both before and after the look at the futures.
         self.is_empty() && self.futures.load(Ordering::SeqCst) == 0 && self.is_empty()
     }
 
-    /// The part of the counters that a thread writes. `opened`: what is to be done where it wrote none so far.
+    /// The part of the counters that a thread writes. `opened` is called if the thread has written
+    /// none so far.
     pub(crate) fn books_of(&self, thread: ThreadId, opened: impl FnOnce()) -> Arc<WorkqueueBooks> {
         let mut books = lock(&self.books);
         Arc::clone(books.of.entry(thread).or_insert_with(|| {
@@ -344,7 +348,8 @@ impl WorkqueueState {
         }))
     }
 
-    /// Adds up what a thread has written that writes no more: threads come and go without end.
+    /// Adds up what a thread has written that writes no more, because threads come and go without
+    /// end.
     pub(crate) fn close_books_of(&self, thread: ThreadId) {
         let mut books = lock(&self.books);
         let AllBooks { of, closed, closed_ended } = &mut *books;
@@ -359,13 +364,13 @@ impl WorkqueueState {
         lock(&self.books).of.len()
     }
 
-    /// Leaves the choice of the scope to what is measured, or no longer.
+    /// Leaves the choice of scope and pull cost to measurement, or no longer does.
     pub(crate) fn set_auto(&self, auto: Option<Auto>) {
         let chooser = auto.map(|auto| Chooser { auto, window: None });
         *lock(&self.auto) = chooser;
     }
 
-    /// No longer, if this change succeeds.
+    /// Ends the choice by measurement if `change` succeeds.
     pub(crate) fn end_auto<T, E>(&self, change: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         let chooser = lock(&self.auto).take();
         change().inspect_err(|_| {
@@ -378,9 +383,9 @@ impl WorkqueueState {
         lock(&self.auto).is_some()
     }
 
-    /// If scope and pull cost are chosen here, and a window is over: applies what to use next.
-    /// `busy`: how many CPUs there are within a mask, and how long they have run items for.
-    /// Whether they are chosen here.
+    /// If scope and pull cost are chosen by measurement and a window is over, applies what to use
+    /// next. `busy` returns how many CPUs there are within a mask, and for how long they have run
+    /// items. Returns whether they are chosen by measurement.
     pub(crate) fn choose(
         &self,
         now_ns: u64,
@@ -417,7 +422,7 @@ impl WorkqueueState {
             waited_ns: now.queue_age.mean_since_ns(&before.queue_age),
             idle_ns: (cpus * elapsed_ns).saturating_sub(ran_ns),
         });
-        // Under the lock: what the user fixes is not changed any more.
+        // Under the lock, so that what the user fixes is not changed afterwards.
         apply(chooser.auto.scope(), chooser.auto.pull_cost());
         true
     }
@@ -436,12 +441,12 @@ impl WorkqueueState {
         sum.cpu_intensive += self.cpu_intensive.load(Ordering::Relaxed);
         sum.mayday += self.mayday.load(Ordering::Relaxed);
         sum.rescued += self.rescued.load(Ordering::Relaxed);
-        // Last: an item is counted as queued before it can be counted as anything else.
+        // Read last: an item is counted as queued before it is counted as anything else.
         sum.queued = self.queued.sum();
         sum
     }
 
-    /// The slot of the gate in which an item for `cpu` counts, whose home queue is `home`'s.
+    /// The slot of the gate in which an item for `cpu` counts, whose home queue is that of `home`.
     pub(crate) fn gate_slot(&self, gate: &Gate, layout: &Layout, home: CpuId, cpu: CpuId) -> usize {
         match gate.kind() {
             Kind::Ordered => 0,
