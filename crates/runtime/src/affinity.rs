@@ -8,23 +8,24 @@ use homing_topology::CpuSet;
 use crate::local::{self, Local};
 use crate::sync::lock;
 
-/// What [`Member::pinned_to`](crate::crew::Member) is of a thread that is pinned to no CPU,
+/// [`Member::pinned_to`](crate::crew::Member) of a thread that is pinned to no CPU.
 pub(crate) const NOWHERE: u32 = u32::MAX;
-/// of one that somebody else may have moved since,
+/// That of a thread that somebody else may have moved since.
 pub(crate) const MOVED: u32 = u32::MAX - 1;
-/// and of one that is [`unpinned`] for a while.
+/// That of a thread that is [`unpinned`] for a while.
 pub(crate) const LET_GO: u32 = u32::MAX - 2;
 
 #[cfg(all(target_os = "linux", not(shuttle)))]
 pub(crate) type Mask = rustix::thread::CpuSet;
 
-/// Of the calling thread.
+/// The affinity mask of the calling thread.
 #[cfg(all(target_os = "linux", not(shuttle)))]
 pub(crate) fn read_mask() -> Option<Mask> {
     rustix::thread::sched_getaffinity(None).ok()
 }
 
-/// Whether the thread that the kernel knows as `tid` may run on another CPU than this one, by number.
+/// Whether the thread that the kernel knows as `tid` may run on a CPU other than this one, by
+/// number.
 #[cfg(all(target_os = "linux", not(shuttle)))]
 pub(crate) fn may_leave(tid: u32, number: u32) -> bool {
     let tid = tid.try_into().ok().and_then(rustix::thread::Pid::from_raw);
@@ -37,7 +38,7 @@ fn set_mask(mask: &Mask) -> io::Result<()> {
     Ok(rustix::thread::sched_setaffinity(None, mask)?)
 }
 
-/// Lets the calling thread run on these alone.
+/// Lets the calling thread run on these CPUs only.
 #[cfg(all(target_os = "linux", not(shuttle)))]
 pub(crate) fn pin_to(cpus: &CpuSet) -> io::Result<()> {
     let mut mask = Mask::new();
@@ -86,12 +87,12 @@ pub fn unpinned<T>(make: impl FnOnce() -> T) -> T {
     make()
 }
 
-/// A worker that is pinned, and for as long as this lives is not: the threads that it creates would
-/// take over its one CPU.
+/// A pinned worker, which is not pinned as long as this lives: the threads that it creates would
+/// inherit its one CPU.
 pub(crate) struct Unpinned(Local);
 
 impl Unpinned {
-    /// Where the calling thread is such a worker.
+    /// `None` if the calling thread is not a pinned worker.
     pub(crate) fn begin() -> Option<Self> {
         let local = local::current().filter(|local| local.shared.settings.pinned)?;
         let pinned_to = local.member.pinned_to.load(Ordering::Relaxed);

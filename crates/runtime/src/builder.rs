@@ -162,9 +162,9 @@ impl Builder {
     }
 
     /// The stack of each thread that runs items, in bytes. Default: `RUST_MIN_STACK`, else 2 MiB,
-    /// as for all threads. A thread that waits for an item may run that item on its own stack if less than half
-    /// of it is used. If no threads can be created, it runs other items there, up to three quarters of the stack,
-    /// and items that somebody waits for up to seven eighths.
+    /// as for all threads. A thread that waits for an item may run that item on its own stack if
+    /// less than half of it is used. If no threads can be created, it runs other items there, up to
+    /// three quarters of the stack, and items that somebody waits for up to seven eighths.
     pub fn stack_size(mut self, stack_size: usize) -> Self {
         self.stack_size = stack_size.max(1);
         self
@@ -319,8 +319,8 @@ impl Builder {
     ///
     /// # Errors
     /// [`RuntimeError`] if the machine cannot be read, no CPU may be used, the name of the threads
-    /// is not accepted, or no worker or no monitor can be created; with the feature `async-io` also if its
-    /// reactor cannot be started.
+    /// is not accepted, or no worker or no monitor can be created; with the feature `async-io` also
+    /// if its reactor cannot be started.
     pub fn build(self) -> Result<Runtime, RuntimeError> {
         let _unpinned = Unpinned::begin();
         if self.thread_name.contains('\0') {
@@ -402,7 +402,7 @@ impl Builder {
     }
 }
 
-/// That of the standard library.
+/// The standard library's default.
 fn default_stack_size() -> usize {
     let chosen = std::env::var("RUST_MIN_STACK").ok().and_then(|size| size.parse().ok());
     chosen.unwrap_or(2 << 20)

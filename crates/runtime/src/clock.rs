@@ -10,12 +10,12 @@ pub(crate) fn now_ns() -> u64 {
     START.get_or_init(Instant::now).elapsed().as_nanos() as u64 + 1
 }
 
-/// A duration, or the longest there is.
+/// The nanoseconds of a duration, or the most there are.
 pub(crate) fn nanoseconds(duration: std::time::Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// loom has no time: it stands still.
+/// Under loom, time stands still.
 #[cfg(loom)]
 pub(crate) fn now_ns() -> u64 {
     1
@@ -24,13 +24,15 @@ pub(crate) fn now_ns() -> u64 {
 #[cfg(shuttle)]
 pub(crate) use model::{now_ns, pass_until};
 
-/// Under shuttle time stands still but for sleeps: whoever sleeps until a time finds that it is over.
+/// Under shuttle, time stands still except in sleeps: a thread that sleeps until some time finds
+/// that it has come.
 #[cfg(shuttle)]
 mod model {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     shuttle::lazy_static! {
-        /// Of each schedule its own. No atomic of shuttle's: reading the clock gives nobody else a turn.
+        /// Each schedule has its own. Not an atomic of shuttle's: reading the clock gives nobody
+        /// else a turn.
         static ref NOW_NS: AtomicU64 = AtomicU64::new(1);
     }
 
@@ -43,7 +45,7 @@ mod model {
     }
 }
 
-/// How long this thread has been on a CPU: a system call.
+/// How long this thread has been on a CPU. This is a system call.
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) fn thread_cpu_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);

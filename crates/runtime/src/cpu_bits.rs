@@ -28,24 +28,24 @@ impl CpuBits {
         self.words[index].fetch_or(bit, Ordering::AcqRel);
     }
 
-    /// Takes `cpu` out; whether this call did it, and no other.
+    /// Takes `cpu` out. Returns whether this call did it.
     pub(crate) fn remove(&self, cpu: CpuId) -> bool {
         let (index, bit) = place(cpu);
         self.words[index].fetch_and(!bit, Ordering::AcqRel) & bit != 0
     }
 
-    /// Whether `cpu` is in. CPUs beyond the range are not.
+    /// Whether `cpu` is in the set. CPUs beyond the range are not.
     pub(crate) fn contains(&self, cpu: CpuId) -> bool {
         let (index, bit) = place(cpu);
         self.words.get(index).is_some_and(|word| word.load(Ordering::Acquire) & bit != 0)
     }
 
-    /// Whether nobody is in, word by word.
+    /// Whether the set is empty, read word by word.
     pub(crate) fn is_empty(&self) -> bool {
         self.words.iter().all(|word| word.load(Ordering::Acquire) == 0)
     }
 
-    /// The members now, word by word: a set that need never have existed as a whole.
+    /// The members now, read word by word: the set need never have existed as a whole.
     pub(crate) fn snapshot(&self) -> CpuSet {
         let mut set = CpuSet::EMPTY;
         for (index, word) in self.words.iter().enumerate() {

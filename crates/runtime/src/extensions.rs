@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use crate::sync::{Mutex, lock};
 
-/// Few: looked through one by one.
+/// There are few values, so they are looked through one by one.
 #[derive(Default)]
 pub(crate) struct Extensions {
     kept: Mutex<Vec<Arc<dyn Any + Send + Sync>>>,
 }
 
 impl Extensions {
-    /// The value of this type; made under the lock, so that there is one.
+    /// The value of this type. It is made under the lock, so that there is only one.
     pub(crate) fn get_or_make<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> Arc<T> {
         let mut kept = lock(&self.kept);
         let known = kept.iter().find(|value| value.is::<T>());

@@ -5,16 +5,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::clock::{now_ns, thread_cpu_ns};
 
-/// Of items at least this long the CPU time is read from the thread's own clock, which is a system
-/// call; of shorter ones the elapsed time counts.
+/// The CPU time of items at least this long is read from the thread's own clock, which is a system
+/// call. For shorter ones the elapsed time counts.
 const CPU_CLOCK_ITEM_NS: u64 = 50_000;
 
-/// Of items at least this long it is always read; of shorter ones of every so many, for all.
+/// For items at least this long that clock is always read. For shorter ones it is read once in so
+/// many batches, for all of these.
 const CPU_CLOCK_ALWAYS_NS: u64 = 500_000;
 const CPU_CLOCK_EVERY: u64 = 8;
 
-/// What a thread did since its last lap that was no work of its batch, in nanoseconds. Only the thread itself writes and
-/// reads it.
+/// What a thread did since its last lap that was not work of its batch, in nanoseconds. Only the
+/// thread itself writes and reads this.
 #[derive(Debug, Default)]
 pub(crate) struct Away {
     asleep_ns: AtomicU64,
@@ -35,14 +36,14 @@ impl Moment {
 }
 
 impl Away {
-    /// The thread has lent its CPU since then: it slept for as long as it has not run.
+    /// The thread has lent its CPU since then. It slept for as long as it has not run.
     pub(crate) fn slept_since(&self, then: Moment) {
         let now = Moment::now();
         let ran_ns = now.cpu_ns.saturating_sub(then.cpu_ns);
         add(&self.asleep_ns, now.ns.saturating_sub(then.ns).saturating_sub(ran_ns));
     }
 
-    /// Does something for other items, on top of the present one.
+    /// Does `work` for other items, on top of the present one.
     pub(crate) fn beneath<T>(&self, work: impl FnOnce() -> T) -> T {
         let (began_ns, before) = (now_ns(), self.take());
         let result = work();
@@ -70,19 +71,19 @@ fn add(counter: &AtomicU64, ns: u64) {
 /// The clocks of a batch.
 #[derive(Debug)]
 pub(crate) struct Laps {
-    /// How long its items usually are.
+    /// How long the batch's items usually are.
     usual_ns: u64,
-    /// For how many batches like this one its CPU time stands; `None`: elapsed time will do.
+    /// For how many batches like this one its CPU time stands; `None`: the elapsed time is used.
     weight: Option<u64>,
     /// The end of the last lap.
     pub(crate) ns: u64,
     cpu_ns: Option<u64>,
-    /// How long its thread was away in all.
+    /// How long the thread was away in all.
     pub(crate) away_ns: u64,
 }
 
 impl Laps {
-    /// Of the batch of this number, which began then.
+    /// The clocks of the batch of this number, which began at `began_ns`.
     pub(crate) fn begin(usual_ns: u64, number: u64, began_ns: u64) -> Self {
         let weight = match usual_ns {
             _ if cfg!(homing_uncounted) => None,
@@ -95,8 +96,9 @@ impl Laps {
         Self { usual_ns, weight, ns: began_ns, cpu_ns, away_ns: 0 }
     }
 
-    /// The CPU time of the items that have run since the last lap, so many. Where the CPU was `lost`, and not by
-    /// `blocking`, one of them slept, nobody knows for how long: then they are taken to be as long as they usually are.
+    /// The CPU time of the `items` items that have run since the last lap. If the CPU was `lost`,
+    /// and not by `blocking`, one of them slept for an unknown time. Then they are taken to be as
+    /// long as they usually are.
     pub(crate) fn lap(&mut self, away: &Away, items: u32, lost: bool) -> u64 {
         let now_ns = now_ns();
         let elapsed_ns = now_ns.saturating_sub(std::mem::replace(&mut self.ns, now_ns));

@@ -60,7 +60,8 @@ pub fn core_to_core(cpus: &CpuSet, mut progress: impl FnMut(usize, usize)) -> La
     LatencyMatrix { cpus, one_way_ns }
 }
 
-/// Even numbers are the first thread's turn, odd ones the second's; the last one ends it.
+/// Even numbers are the first thread's turn, odd ones the second's. The last number ends the
+/// measurement.
 #[repr(align(128))]
 struct Ball(AtomicU32);
 
@@ -102,7 +103,7 @@ fn measure(first: CpuId, second: CpuId) -> Option<f64> {
     })
 }
 
-/// Spins; yields now and then, so that two threads that share a CPU after all still get on.
+/// Spins. Yields now and then, so that two threads that share a CPU after all still make progress.
 fn await_turn(ball: &Ball, turn: u32) {
     let mut spins = 0_u32;
     while ball.0.load(Ordering::Acquire) != turn {

@@ -7,7 +7,7 @@ use std::task::{Context, Wake, Waker};
 use crate::flush::Wait;
 use crate::sleeper::Sleeper;
 
-/// Runs the model in every interleaving that has so many preemptions at most.
+/// Runs the model in every interleaving that has at most so many preemptions.
 pub(crate) fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
@@ -23,7 +23,7 @@ impl Wake for Bed {
     }
 }
 
-/// Waits. What nobody ends is a deadlock, which loom reports.
+/// Waits. A wait that nobody ends is a deadlock, which loom reports.
 pub(crate) fn block(wait: &Wait) {
     let bed = Arc::new(Bed(Sleeper::new()));
     let waker = Waker::from(Arc::clone(&bed));

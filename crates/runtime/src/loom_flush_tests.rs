@@ -123,7 +123,7 @@ fn two_flushes_at_once_both_end() {
     });
 }
 
-/// There are three colours here: the third flush finds none, and waits for one.
+/// There are three colours here, so the third flush finds none and waits for one.
 #[test]
 fn where_colours_have_run_out_a_flush_ends_all_the_same() {
     check(3, || {
@@ -142,7 +142,7 @@ fn where_colours_have_run_out_a_flush_ends_all_the_same() {
     });
 }
 
-/// What is queued by somebody who knows of the flush has its new colour, however late the store of
+/// A thread that knows of the flush queues items with its new colour, however late the store of
 /// that may arrive.
 #[test]
 fn who_knows_of_a_flush_queues_newcomers() {
@@ -165,7 +165,8 @@ fn who_knows_of_a_flush_queues_newcomers() {
     });
 }
 
-/// The canary: without the fences between what one writes and then reads, neither sees the other.
+/// The canary: without the fences between what each side writes and then reads, neither sees the
+/// other.
 #[test]
 #[should_panic(expected = "deadlock")]
 fn without_its_fences_a_flush_is_not_told() {

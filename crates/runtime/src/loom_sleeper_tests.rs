@@ -62,7 +62,7 @@ fn a_sleeper_is_woken_and_sees_what_was_written_before() {
     });
 }
 
-/// Tokens of several are one; who takes it looks at what each of them wrote.
+/// Tokens of several wakers are one. The worker that takes it looks at what each of them wrote.
 #[test]
 fn of_two_wakers_none_is_missed() {
     check(3, || {
@@ -84,7 +84,7 @@ fn of_two_wakers_none_is_missed() {
     });
 }
 
-/// The time is up at any moment, also as the token comes.
+/// The time may be up at any moment, even as the token comes.
 #[test]
 fn a_token_that_comes_as_the_time_is_up_is_taken_now_or_kept() {
     check(3, || {

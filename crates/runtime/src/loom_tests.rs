@@ -71,12 +71,12 @@ fn put(dispatch: &Dispatch, fill: &impl Fill, cpu: CpuId, pool: PoolId, item: It
     assert!(dispatch.put(fill, cpu, pool, item).is_ok(), "the queues are open");
 }
 
-/// A worker that ends when `target` items have run anywhere. It sleeps only where the protocol
-/// lets it, so a lost wake-up is a deadlock, which loom reports.
+/// A worker that ends when `target` items have run anywhere. It sleeps only where the protocol lets
+/// it, so a lost wake-up is a deadlock, which loom reports.
 fn work(dispatch: &Dispatch, fill: &impl Fill, own: CpuId, ran: &AtomicUsize, target: usize) {
     let done = || ran.load(SeqCst) >= target;
     while !done() {
-        // Without a clock everything is ripe.
+        // Without a clock, everything is ripe.
         if let Ok(taken) = dispatch.take(fill, own, Idle::Any, &Shares::NONE) {
             taken.batch.into_iter().for_each(|item| drop(item.run(&NoBooks)));
             if done() {
@@ -179,7 +179,7 @@ fn what_is_queued_while_an_item_blocks_finds_the_spare_or_the_owner() {
             let (dispatch, ran, fill) = (Arc::clone(&dispatch), Arc::clone(&ran), fill());
             thread::spawn(move || {
                 fill.bed.sleep(None);
-                // Woken at the end, or for the slot.
+                // Woken at the end, or because it got the slot.
                 if dispatch.slot(cpu(0)).is_owned_by(SPARE) {
                     while let Ok(taken) = dispatch.take(&fill, cpu(0), Idle::Any, &Shares::NONE) {
                         taken.batch.into_iter().for_each(|item| drop(item.run(&NoBooks)));
@@ -203,15 +203,16 @@ fn what_is_queued_while_an_item_blocks_finds_the_spare_or_the_owner() {
     });
 }
 
-/// As it takes its slot back the owner is robbed of it, by a monitor that takes it to be running still: the bit
-/// that it removes may be the monitor's offer, of a slot that then has nobody.
+/// While the owner takes its slot back, the monitor takes the slot from it, because the owner seems
+/// to run its item still. The bit that the owner removes may be that of the monitor's offer of a
+/// slot that then has no owner.
 #[test]
 fn what_is_queued_while_a_slot_is_taken_back_and_lost_again_finds_the_spare_or_the_owner() {
     check(3, || {
         let (dispatch, ran) = (Arc::new(dispatch(1)), Arc::new(AtomicUsize::new(0)));
         let bed = Arc::new(Sleeper::new());
         let fill = || OneSpare { dispatch: Arc::clone(&dispatch), bed: Arc::clone(&bed) };
-        // Its item blocks.
+        // The owner's item blocks.
         let slot = dispatch.slot(cpu(0));
         assert!(slot.vacate(owner(cpu(0))));
         dispatch.offer(&fill(), cpu(0));
@@ -227,7 +228,7 @@ fn what_is_queued_while_a_slot_is_taken_back_and_lost_again_finds_the_spare_or_t
         assert!(back, "nobody else wants it");
         monitor.join().unwrap();
         put(&dispatch, &fill(), cpu(0), OF_CPU, counting(&ran));
-        // It is for the owner, who is awake, or for the spare, who has been told.
+        // The item is for the owner, which is awake, or for the spare, which was told.
         assert!(slot.is_owned_by(owner(cpu(0))) || slot.is_owned_by(SPARE), "nobody comes");
     });
 }
@@ -258,7 +259,8 @@ fn an_item_ends_once_and_whoever_waits_hears_of_it() {
     });
 }
 
-/// A worker comes to it while who waits for it runs it: one of the two notes its end, once it has run.
+/// A worker comes to the item while the thread that waits for it runs it. One of the two notes its
+/// end, once it has run.
 #[test]
 fn the_end_of_an_item_that_its_waiter_runs_is_noted_once() {
     check(3, || {

@@ -39,11 +39,11 @@ impl Books for Counts {
     }
 }
 
-/// A work item and all that there is to know of it.
+/// A work item and all that the models note about it.
 struct World {
     counts: Counts,
     waits: Waits,
-    /// Every run adds one, without any order of its own: a run that overlaps another one, or does
+    /// Every run adds one, with no ordering of its own: a run that overlaps another one, or does
     /// not see it, loses one.
     sum: AtomicUsize,
     inside: PlainBool,
@@ -73,7 +73,7 @@ struct Work {
 }
 
 impl Work {
-    /// One whose first `again` runs queue it again.
+    /// A work item whose first `again` runs queue it again.
     fn new(again: usize) -> Self {
         let world = Arc::new(World {
             counts: Counts::default(),
@@ -172,7 +172,7 @@ impl Work {
         self.world.counts.runs.load(SeqCst)
     }
 
-    /// Nothing is going on any more: every instance was run or cancelled, once.
+    /// To be called when nothing is going on any more: every instance was run or cancelled, once.
     fn check_end(self) {
         let Counts { queued, cancelled, runs, items, ended } = &self.world.counts;
         let [queued, cancelled, runs, items, ended] =
@@ -280,7 +280,7 @@ fn a_timer_fires_once_or_is_moved_or_is_cancelled() {
     });
 }
 
-/// Either an issuer's own instance follows, or the one that made it be refused.
+/// What follows is an issuer's own instance, or the one because of which it was refused.
 #[test]
 fn what_was_written_before_a_refused_queueing_is_seen_by_the_run_that_follows() {
     check(3, || {
@@ -309,7 +309,7 @@ fn who_flushes_is_told_whether_the_instance_runs_or_is_cancelled() {
         let queued = work.node.pending.queued();
         queued.into_iter().flatten().for_each(|awaited| work.wait(awaited));
         if queued != [None, None] {
-            // What the run has written is there: none that was waited for goes on.
+            // What the run has written is visible: no run that was waited for goes on.
             assert_eq!(work.world.sum.load(Relaxed), work.runs());
         }
         join(others);

@@ -78,7 +78,7 @@ pub struct ShutdownError {
 /// The name of the workqueue of [`Runtime::queue`] and [`Runtime::spawn`]: the kernel's.
 const EVENTS: &str = "events";
 
-/// For so long threads that run nothing may be about to end when a deadline has passed.
+/// When a deadline has passed, threads that run nothing may take so long to end.
 const THREADS_GRACE: Duration = Duration::from_secs(1);
 
 static GLOBAL: OnceLock<Runtime> = OnceLock::new();
@@ -128,7 +128,7 @@ impl Runtime {
         Ok(GLOBAL.get_or_init(|| runtime))
     }
 
-    /// `None` where there is not a single thread.
+    /// `None` if there is not a single thread.
     pub(crate) fn around(shared: Arc<Shared>) -> Option<Self> {
         if shared.crew.count().0 == 0 {
             return None;
@@ -386,16 +386,17 @@ impl Runtime {
             self.end_stop();
             return Ok(());
         }
-        // Not left to the last thread to become free: items may go on running.
+        // This is not left to the last thread to become free, because items may go on running.
         let shared = Arc::clone(&self.shared);
         let before = shared.cancelled.load(Ordering::Relaxed);
-        // A thread may have taken some a moment before, and cancel them itself later.
+        // A thread may have taken some items a moment before, and cancel them itself later.
         let cancelled = || shared.cancelled.load(Ordering::Relaxed) - before;
         self.begin_stop(true);
         self.stopped = true;
         let mut running = shared.workqueues.running();
         shared.cancel_all();
-        // Else only threads have not ended yet, which have nothing to do, but may have to wait for a CPU.
+        // If nothing is cancelled and nothing runs, only threads are left that have nothing to do,
+        // but may have to wait for a CPU before they end.
         let grace = Instant::now() + THREADS_GRACE;
         while cancelled() == 0 && running == 0 {
             let soon = Instant::now() + Duration::from_millis(10);
@@ -424,7 +425,8 @@ impl Runtime {
     /// ```
     pub fn shutdown_now(self) {
         self.begin_stop(true);
-        // Not left to the last thread to become free: an item that runs may wait for one that will not.
+        // This is not left to the last thread to become free, because a running item may wait for
+        // one that will not run.
         self.shared.cancel_all();
         // The rest is `drop`.
     }
@@ -434,7 +436,7 @@ impl Runtime {
             self.shared.stopping_now.store(true, Ordering::Release);
         }
         if !now {
-            // What is queued is to run. Before the threads end where they find nothing.
+            // Items that are queued are to run. So this comes before threads end that find nothing.
             self.shared.refuse_outsiders();
             self.shared.thaw_all();
         }
@@ -445,8 +447,8 @@ impl Runtime {
 
     fn end_stop(&mut self) {
         self.stopped = true;
-        // Workers do not panic; if one did, the others must still be waited for. The monitor first: it
-        // creates threads.
+        // Workers do not panic; if one did, the others must still be waited for. The monitor comes
+        // first, because it creates threads.
         let monitor = self.monitor.take();
         blocking(|| {
             for state in self.shared.workqueues.with_items() {
@@ -462,7 +464,7 @@ impl Runtime {
         });
     }
 
-    /// Whether an item of this runtime calls: its own thread cannot wait for itself.
+    /// Whether a thread of this runtime calls: it cannot wait for itself.
     fn is_own_worker(&self) -> bool {
         local::belongs_to(&self.shared)
     }

@@ -30,7 +30,7 @@ use crate::workqueue::Workqueue;
 pub struct WorkScope<'scope, 'env: 'scope> {
     workqueue: &'scope Workqueue,
     queued: Mutex<Queued>,
-    /// Invariant in both, as of `std::thread::scope`: neither may be shortened.
+    /// Invariant in both lifetimes, like `std::thread::scope`: neither may be shortened.
     scope: PhantomData<&'scope mut &'scope ()>,
     env: PhantomData<&'env mut &'env ()>,
 }
@@ -39,7 +39,7 @@ pub struct WorkScope<'scope, 'env: 'scope> {
 #[derive(Default)]
 struct Queued {
     handles: Vec<Joined<()>>,
-    /// At this length those that have ended are thrown out.
+    /// At this number of handles, those of items that have ended are thrown out.
     sweep_at: usize,
     /// The first item that panicked or did not run.
     failed: Option<JoinError>,
@@ -95,7 +95,7 @@ impl Workqueue {
             scope: PhantomData,
             env: PhantomData,
         };
-        // Items may borrow what `body` unwinds through: they end first, whatever happens.
+        // Items may borrow from what `body` unwinds through, so they end first, whatever happens.
         let result = catch_unwind(AssertUnwindSafe(|| body(&scope)));
         let failed = scope.wait_for_all();
         match (result, failed) {
@@ -134,7 +134,7 @@ impl<'scope> WorkScope<'scope, '_> {
     }
 
     fn wait_for_all(&self) -> Option<JoinError> {
-        // Items that are left would go on with what the unwinding frees.
+        // Items that are left would go on using what the unwinding frees.
         let guard = AbortOnUnwind;
         loop {
             // Items may queue more while we wait.
@@ -148,7 +148,7 @@ impl<'scope> WorkScope<'scope, '_> {
     }
 }
 
-/// No item's panic gets here; what a subscriber of `tracing` panics with does.
+/// No item's panic gets here, but a panic in a subscriber of `tracing` does.
 struct AbortOnUnwind;
 
 impl Drop for AbortOnUnwind {
@@ -159,8 +159,8 @@ impl Drop for AbortOnUnwind {
 }
 
 impl Queued {
-    /// Keeps the first error. What a later item panicked with may panic when it is dropped: that
-    /// must not end the waiting for items that still borrow.
+    /// Keeps the first error. What a later item panicked with may itself panic when it is dropped.
+    /// That must not end the waiting for items that still borrow.
     fn note(&mut self, error: JoinError) {
         match &self.failed {
             None => self.failed = Some(error),

@@ -43,7 +43,7 @@ struct Counted {
 }
 
 impl Counted {
-    /// One whose first `again` runs queue it again.
+    /// A work item whose first `again` runs queue it again.
     fn new(queue: &Workqueue, again: usize) -> Self {
         let counts = Arc::new(Counts::default());
         let of = Arc::clone(&counts);
@@ -69,7 +69,7 @@ impl Counted {
         self.count_queued(self.work.queue_on(CpuId::new(cpu).unwrap()).unwrap());
     }
 
-    /// Of an item that is never disabled.
+    /// For a work item that is never disabled.
     fn mod_delayed(&self, ns: u64) {
         self.count_queued(true);
         self.count_cancelled(self.work.mod_delayed(Duration::from_nanos(ns)));
@@ -89,7 +89,7 @@ impl Counted {
     }
 }
 
-/// A workqueue whose CPUs are pods of their own: instances of a work item meet its run.
+/// A workqueue whose CPUs are each a pod, so that instances of a work item meet its run.
 fn by_cpu(runtime: &Runtime) -> Workqueue {
     runtime.workqueue("test").affinity_scope(Scope::Cpu).build().unwrap()
 }
@@ -226,7 +226,7 @@ fn each_flush_waits_for_what_its_caller_has_queued() {
     });
 }
 
-/// The newcomer waits for the flusher.
+/// The newcomer waits for the thread that flushes.
 #[test]
 fn newcomers_do_not_hold_a_flush_up() {
     check(|| {

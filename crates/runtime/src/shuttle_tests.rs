@@ -13,14 +13,14 @@ use shuttle::thread;
 
 use crate::{JoinError, Runtime, blocking};
 
-/// How many schedules are tried of each test. `HOMING_SHUTTLE_ITERATIONS` makes it more.
+/// How many schedules are tried for each test. `HOMING_SHUTTLE_ITERATIONS` raises it.
 fn iterations() -> usize {
     let given = std::env::var("HOMING_SHUTTLE_ITERATIONS").ok();
     given.and_then(|text| text.parse().ok()).unwrap_or(3000)
 }
 
 pub(crate) fn check(model: impl Fn() + Send + Sync + 'static) {
-    // Priorities that change a few times find what plain randomness seldom does.
+    // Priorities that change a few times find what pure randomness seldom does.
     shuttle::check_pct(model, iterations(), 4);
 }
 
@@ -44,7 +44,7 @@ fn everything_runs_that_waits_on_another_node() {
     check(|| everything_runs("2x1x1x1"));
 }
 
-/// On the CPUs of this grid, whoever is awake, and strict work on its own.
+/// All items run on the CPUs of this grid, whoever is awake, and strict work on its own CPUs.
 fn everything_runs(grid: &str) {
     let runtime = runtime(grid);
     let ran = Arc::new(AtomicUsize::new(0));

@@ -12,8 +12,8 @@ pub(crate) use place::Sleeper;
 #[cfg(any(all(loom, test), all(target_os = "linux", not(any(loom, shuttle, miri)))))]
 pub(crate) use token::{Token, Wakes};
 
-/// Starts the reactor of async-io, if nobody has yet. It panics where it cannot start: of a worker that would be the
-/// end of the process, so it is done before there are any.
+/// Starts the reactor of async-io, if nobody has yet. If it cannot start, it panics. On a worker
+/// that would end the process, so this is called before there are any.
 #[cfg(feature = "async-io")]
 pub(crate) fn start_reactor() -> Result<(), String> {
     use std::pin::Pin;
@@ -36,25 +36,25 @@ mod token {
     const EMPTY: u32 = 0;
     const TOKEN: u32 = 1;
     const ASLEEP: u32 = 2;
-    /// It waits in the reactor, where its waker reaches it.
+    /// The worker waits in the reactor, where its waker reaches it.
     #[cfg(feature = "async-io")]
     const DRIVING: u32 = 3;
 
     #[derive(Debug)]
     pub(crate) struct Token(AtomicU32);
 
-    /// Whom the one who leaves a token has to wake.
+    /// Whom a thread that leaves a token has to wake.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) enum Wakes {
         Nobody,
-        /// Who waits at the word.
+        /// The worker that waits at the word.
         Sleeper,
         #[cfg(feature = "async-io")]
         Driver,
     }
 
     impl Token {
-        /// What the word is while somebody waits at it.
+        /// The word's value while somebody waits at it.
         pub(crate) const ASLEEP: u32 = ASLEEP;
 
         pub(crate) fn none() -> Self {
@@ -65,19 +65,20 @@ mod token {
             &self.0
         }
 
-        /// Takes the token, and calls `wait` until there is one, or it says that the time is up. Whether there was.
+        /// Takes the token. Until there is one, calls `wait`, which returns whether the time is up.
+        /// Returns whether there was a token.
         pub(crate) fn take(&self, mut wait: impl FnMut() -> bool) -> bool {
             // `Acquire` pairs with the `Release` of `leave`.
             let go = self.0.compare_exchange(EMPTY, ASLEEP, Ordering::Acquire, Ordering::Acquire);
             if go.is_err() {
                 // A swap, because another token may have come since: what its waker wrote before is
-                // looked at after this.
+                // read after this.
                 self.0.swap(EMPTY, Ordering::Acquire);
                 return true;
             }
             loop {
                 let is_over = wait();
-                // One swap tells whether a token came, also at the last moment.
+                // One swap tells whether a token came, even at the last moment.
                 if self.0.load(Ordering::Relaxed) == TOKEN || is_over {
                     return self.0.swap(EMPTY, Ordering::Acquire) == TOKEN;
                 }
@@ -95,14 +96,15 @@ mod token {
             }
         }
 
-        /// Is about to wait in the reactor, or goes on to. False: there is a token.
+        /// To be called when the worker waits in the reactor, or goes on waiting. Returns `false`
+        /// if there is a token.
         #[cfg(feature = "async-io")]
         pub(crate) fn begin_driving(&self) -> bool {
             let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
             self.0.compare_exchange(EMPTY, DRIVING, success, failure) != Err(TOKEN)
         }
 
-        /// Whether there was a token, also at the last moment.
+        /// Returns whether there was a token, even at the last moment.
         #[cfg(feature = "async-io")]
         pub(crate) fn end_driving(&self) -> bool {
             self.0.swap(EMPTY, Ordering::AcqRel) == TOKEN
@@ -143,7 +145,7 @@ mod place {
 
             let mut timer = at_most.map(async_io::Timer::after);
             async_io::block_on(std::future::poll_fn(|context| {
-                // The waker first: who leaves the token after this finds it.
+                // The waker first: a thread that leaves the token after this finds it.
                 self.waker.register(context.waker());
                 if !self.token.begin_driving() {
                     return Poll::Ready(());
@@ -156,12 +158,13 @@ mod place {
             self.token.end_driving()
         }
 
-        /// Sleeps until [`Sleeper::wake`] was called, and takes its token; or until the time is
-        /// up. Whether there was a token.
+        /// Sleeps until [`Sleeper::wake`] was called, and takes its token; or until the time is up.
+        /// Returns whether there was a token.
         pub(crate) fn sleep(&self, at_most: Option<Duration>) -> bool {
             let mut began = None;
             self.token.take(|| {
-                // A signal or a stray wake-up ends the call: then only the rest is slept.
+                // A signal or a stray wake-up ends the call: then only the rest of the time is
+                // slept.
                 let left = at_most.map(|time| {
                     time.saturating_sub(began.get_or_insert_with(Instant::now).elapsed())
                 });
@@ -201,7 +204,7 @@ mod place {
             let began = Instant::now();
             thread::scope(|scope| {
                 let slept = scope.spawn(|| sleeper.sleep(Some(Duration::from_millis(50))));
-                // As signals do that the sleeping thread handles.
+                // As do signals that the sleeping thread handles.
                 while !slept.is_finished() {
                     let _ = futex::wake(sleeper.token.word(), futex::Flags::PRIVATE, 1);
                     thread::sleep(Duration::from_millis(1));
@@ -220,8 +223,8 @@ mod place {
     use super::Instant;
     use crate::sync::{Condvar, Mutex, lock};
 
-    /// Shorter than the monitor's, which would look at everybody: a worker's until an item is ripe,
-    /// and those until timers of a few nanoseconds.
+    /// Shorter sleeps end under shuttle: a worker's until an item is ripe, and those until timers
+    /// of a few nanoseconds. The monitor's are longer, as it would look at everybody.
     #[cfg(shuttle)]
     const SHORT: Duration = Duration::from_micros(500);
 
@@ -237,16 +240,16 @@ mod place {
             Self { woken: Mutex::new(false), changed: Condvar::new() }
         }
 
-        /// Sleeps until [`Sleeper::wake`] was called, and takes its token; or until the time is
-        /// up. Whether there was a token. The model checkers have no time: there it never ends, but
-        /// for shuttle's short sleeps.
+        /// Sleeps until [`Sleeper::wake`] was called, and takes its token; or until the time is up.
+        /// Returns whether there was a token. The model checkers have no time: there the time is
+        /// never up, except in shuttle's short sleeps.
         pub(crate) fn sleep(&self, at_most: Option<Duration>) -> bool {
             let mut woken = lock(&self.woken);
             #[cfg(shuttle)]
             if let Some(time) = at_most.filter(|time| !*woken && !time.is_zero() && *time < SHORT) {
                 let until_ns = crate::clock::now_ns() + time.as_nanos() as u64;
                 drop(woken);
-                // Others may go first, then it is over.
+                // Others may go first, then the sleep is over.
                 crate::sync::thread::yield_now();
                 crate::clock::pass_until(until_ns);
                 return std::mem::take(&mut *lock(&self.woken));
@@ -274,7 +277,7 @@ mod place {
             true
         }
 
-        /// [`Sleeper::sleep`]: here async-io's own thread drives its reactor.
+        /// [`Sleeper::sleep`], because here async-io's own thread drives its reactor.
         #[cfg(feature = "async-io")]
         pub(crate) fn sleep_driving_io(&self, at_most: Option<Duration>) -> bool {
             self.sleep(at_most)

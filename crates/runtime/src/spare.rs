@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 
 use homing_topology::{CpuId, CpuSet};
 
-/// How old a figure may be. The kernel counts in ticks of 1 to 10 ms: derived, ten of the longest.
+/// How old a figure may be. The kernel counts in ticks of 1 to 10 ms; derived: ten of the longest.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The last interval's idle time of the workers' CPUs in `/proc/stat`, and what they ran meanwhile.
+/// The idle time of the workers' CPUs in the last interval, from `/proc/stat`, and what they ran
+/// meanwhile.
 #[derive(Debug)]
 pub(crate) struct SpareCpus {
     cpus: CpuSet,
@@ -29,11 +30,11 @@ pub(crate) struct SpareCpus {
 struct Sample {
     at: Instant,
     times: Times,
-    /// What workers have spent on items, ever.
+    /// The time that workers have ever spent on items.
     items_ns: u64,
 }
 
-/// Ticks over all the CPUs looked at, and how many those are.
+/// Ticks summed over all CPUs that are looked at, and how many these are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Times {
     idle: u64,
@@ -54,10 +55,10 @@ impl SpareCpus {
         }
     }
 
-    /// The figure of the last interval: none until one has passed, and none where the system
+    /// The figures of the last interval. The counts are 0 until one has passed, and 0 if the system
     /// does not tell.
     ///
-    /// `items_ns`: what workers have spent on items, ever.
+    /// `items_ns` returns the time that workers have ever spent on items.
     pub(crate) fn count(&self, items_ns: impl Fn() -> u64) -> Spare {
         let now_ms = self.born.elapsed().as_millis() as u64;
         if now_ms >= self.next_sample_ms.load(Ordering::Relaxed) {
@@ -88,18 +89,18 @@ impl SpareCpus {
             let items = items_ns * u128::from(MILLI) / elapsed_ns;
             (idle_milli_cpus(then.times, now.times), items as u64)
         });
-        // Long items are booked when they end: more than there are CPUs says nothing.
+        // Long items are booked when they end, so a figure above the number of CPUs says nothing.
         let most = now.map_or(0, |now| now.times.cpu_count);
         let whole = |milli_cpus: u64| (milli_cpus / MILLI).min(most) as usize;
         self.idle.store(whole(idle), Ordering::Relaxed);
-        // Where the system does not tell nobody is to conclude anything.
+        // If the system does not tell, nobody is to conclude anything.
         self.any_idle.store(!told || idle >= ANY_IDLE_MILLI, Ordering::Relaxed);
         self.idle_or_items.store(whole(idle + items), Ordering::Relaxed);
         *last = now;
     }
 }
 
-/// What is counted: thousandths of a CPU.
+/// Thousandths of a CPU are counted.
 const MILLI: u64 = 1000;
 
 /// Less than this, in all CPUs together, is as good as none.
@@ -110,9 +111,9 @@ const ANY_IDLE_MILLI: u64 = 50;
 pub(crate) struct Spare {
     /// Idle CPUs.
     pub(crate) idle: usize,
-    /// Whether any was, be it for a moment.
+    /// Whether any CPU was idle, even for a moment.
     pub(crate) any_idle: bool,
-    /// With those that items used.
+    /// Idle CPUs and those that items used.
     pub(crate) idle_or_items: usize,
 }
 
@@ -128,7 +129,7 @@ fn parse(stat: &str, cpus: &CpuSet) -> Times {
     for line in stat.lines() {
         let Some(rest) = line.strip_prefix("cpu") else { continue };
         let mut words = rest.split_ascii_whitespace();
-        // The first line is "cpu  ...", the sum of all.
+        // The first line is "cpu  ...", the sum of all CPUs.
         let number = rest.starts_with(|c: char| c.is_ascii_digit()).then(|| words.next()).flatten();
         let cpu = number.and_then(|word| word.parse().ok()).and_then(CpuId::new);
         if !cpu.is_some_and(|cpu| cpus.contains(cpu)) {

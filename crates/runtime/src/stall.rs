@@ -12,7 +12,7 @@ use homing_sched::QueueId;
 use crate::clock::now_ns;
 use crate::shared::Shared;
 
-/// Between two looks at the queues, in nanoseconds, at most.
+/// The longest time between two looks at the queues, in nanoseconds.
 const LOOK_NS: u64 = 1_000_000_000;
 
 /// A queue that stands still, and what all threads do meanwhile.
@@ -66,7 +66,7 @@ impl fmt::Display for Stall {
     }
 }
 
-/// Who hears of stalls.
+/// The function that is told of stalls.
 pub(crate) type OnStall = Arc<dyn Fn(&Stall) + Send + Sync>;
 
 /// What the watchdog has seen.
@@ -79,7 +79,7 @@ pub(crate) struct Stalls {
 struct Seen {
     popped: u64,
     since_ns: u64,
-    /// When it is reported next.
+    /// When the queue is reported next.
     report_ns: u64,
 }
 
@@ -129,14 +129,15 @@ impl Stalls {
     }
 }
 
-/// What a thread does at a moment.
+/// What a thread does at this moment.
 #[derive(Clone, Debug)]
 pub(crate) struct ThreadState {
     pub(crate) number: u32,
     pub(crate) kernel_tid: u32,
     /// The CPU it works for.
     pub(crate) cpu: Option<usize>,
-    /// The workqueue whose item it runs, where it does, and for how long it has been at work.
+    /// If it is at work: the workqueue whose item it runs, if it runs one, and for how long it has
+    /// been at work, in nanoseconds.
     pub(crate) runs: Option<(Option<String>, u64)>,
 }
 
@@ -169,7 +170,7 @@ impl fmt::Display for ThreadState {
             line.push_str(", ");
             match workqueue {
                 Some(workqueue) => write!(line, "an item of {workqueue}")?,
-                // Or items of a workqueue that is no more.
+                // Or items of a workqueue that is gone.
                 None => line.push_str("items, or what they woke"),
             }
             write!(line, " for {:.3} s", *ns as f64 / 1e9)?;

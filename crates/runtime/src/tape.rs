@@ -1,4 +1,5 @@
-//! A recording of decisions, for [`crate::Builder::record_decisions`] and the attribute of that name.
+//! A recording of decisions, for [`crate::Builder::record_decisions`] and the attribute of that
+//! name.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +13,7 @@ use crate::sync::{Mutex, lock};
 #[derive(Debug)]
 pub(crate) struct Tape {
     records: Mutex<VecDeque<Record>>,
-    /// No part of any protocol: whoever sees it late records a decision more or less.
+    /// Not part of any protocol: a thread that sees a change late records a decision more or less.
     limit: AtomicUsize,
 }
 
@@ -21,12 +22,12 @@ impl Tape {
         Self { records: Mutex::new(VecDeque::new()), limit: AtomicUsize::new(0) }
     }
 
-    /// How many are kept.
+    /// How many decisions are kept.
     pub(crate) fn limit(&self) -> usize {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Keeps so many from now on; 0 for none.
+    /// Keeps so many decisions from now on; 0 for none.
     pub(crate) fn set_limit(&self, limit: usize) {
         let mut records = lock(&self.records);
         self.limit.store(limit, Ordering::Relaxed);

@@ -2,14 +2,14 @@
 
 use std::fs;
 
-/// A thread whose CPU clock stands still for so long is taken to sleep, where nothing else is told of it: it may be that
-/// others have its CPU, and their turns are shorter.
+/// If only the CPU clock of a thread is known, and it stands still for so long, the thread is taken
+/// to sleep. It may be that others have its CPU, but their turns are shorter.
 const SILENT_NS: u64 = 10_000_000;
 
-/// A tick of `stat`: a hundredth of a second in the interface of all systems that we run on.
+/// A tick of `stat`: a hundredth of a second, in the interface of all systems that we run on.
 const TICK_NS: u64 = 10_000_000;
 
-/// A thread's use of CPUs, ever.
+/// A thread's use of CPUs since it began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
     pub(crate) on_cpu_ns: u64,
@@ -17,7 +17,7 @@ pub(crate) struct Usage {
     told: Option<Told>,
 }
 
-/// What `/proc` tells beside that.
+/// What `/proc` tells in addition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Told {
     ready_ns: u64,
@@ -32,16 +32,16 @@ pub(crate) struct Since {
 }
 
 impl Usage {
-    /// Reads `schedstat`, which counts nanoseconds but stands still while the thread runs, and
-    /// the state in `stat`, which tells whether it does. Where neither can be opened (there is no `/proc`, or
-    /// this process has no descriptor left), the thread's CPU clock.
+    /// Reads `schedstat`, which counts nanoseconds but stands still while the thread runs, and the
+    /// state in `stat`, which tells whether the thread runs. If neither can be opened (there is no
+    /// `/proc`, or this process has no descriptor left), reads the thread's CPU clock.
     pub(crate) fn read(tid: u32) -> Option<Self> {
         let told = |file| fs::read_to_string(format!("/proc/self/task/{tid}/{file}")).ok();
         let stat = told("stat").and_then(|stat| Self::parse(told("schedstat").as_deref(), &stat));
         stat.or_else(|| Some(Self { on_cpu_ns: cpu_clock_ns(tid)?, told: None }))
     }
 
-    /// What the thread has done since `before`, which was so long ago.
+    /// What the thread has done since `before`, which was `elapsed_ns` ago.
     pub(crate) fn since(&self, before: &Self, elapsed_ns: u64) -> Since {
         let on_cpu_ns = self.on_cpu_ns.saturating_sub(before.on_cpu_ns);
         let ready_ns = |usage: &Self| usage.told.map_or(0, |told| told.ready_ns);
@@ -53,21 +53,23 @@ impl Usage {
         Since { on_cpu_ns, ready_ns, asleep_now }
     }
 
-    /// Whether it is worth more than `before`: of a clock that stands still it counts since when it does.
+    /// Whether this is to replace `before`. A CPU clock that stands still is measured from when it
+    /// began to.
     pub(crate) fn tells_more(&self, before: &Self) -> bool {
         self.told.is_some() || self != before
     }
 
     fn parse(schedstat: Option<&str>, stat: &str) -> Option<Self> {
-        // The name before it may hold anything, also brackets.
+        // The name before the state may hold anything, even brackets.
         let (_, after_name) = stat.rsplit_once(')')?;
         let mut words = after_name.split_ascii_whitespace();
         let asleep_now = matches!(words.next()?, "S" | "D" | "T");
         let mut numbers = schedstat.unwrap_or_default().split_ascii_whitespace();
         let mut number = || numbers.next()?.parse().ok();
         let nanoseconds = number().zip(number()).filter(|(on_cpu_ns, _)| *on_cpu_ns > 0);
-        // Kernels without CONFIG_SCHED_INFO have zeroes there: user and system time in ticks, then, and
-        // nothing of the time when it was ready, at which it does not sleep.
+        // Kernels without CONFIG_SCHED_INFO have zeroes there. Then user and system time in ticks
+        // are used, and nothing is known of the time when the thread was ready but did not run, in
+        // which it does not sleep.
         let (on_cpu_ns, ready_ns) = nanoseconds.or_else(|| {
             let mut ticks = words.skip(10).map_while(|word| word.parse::<u64>().ok());
             Some(((ticks.next()? + ticks.next()?) * TICK_NS, 0))
@@ -76,7 +78,7 @@ impl Usage {
     }
 }
 
-/// What a thread of this process has used, by its number.
+/// The CPU time of a thread of this process, by the thread's number.
 #[cfg(target_os = "linux")]
 fn cpu_clock_ns(tid: u32) -> Option<u64> {
     // As of `pthread_getcpuclockid`: the scheduler's clock (2) of a thread (4).

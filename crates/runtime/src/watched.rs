@@ -9,7 +9,7 @@ use crate::sync::{Mutex, lock};
 /// Some workqueues, each at most once.
 #[derive(Debug)]
 pub(crate) struct Watched {
-    /// What of a workqueue tells whether it is there.
+    /// The field of a workqueue that says whether it is in the list.
     mark: fn(&WorkqueueState) -> &IsWatched,
     list: Mutex<Vec<Arc<WorkqueueState>>>,
 }
@@ -23,16 +23,17 @@ impl Watched {
         Self { mark, list: Mutex::default() }
     }
 
-    /// Adds a workqueue, unless it is there.
+    /// Adds a workqueue, unless it is in the list.
     pub(crate) fn add(&self, state: &Arc<WorkqueueState>) {
-        // Pairs with `take`: whoever finds the mark set is seen by who takes the workqueue away next, with
-        // what there is to do for it.
+        // Pairs with `take`: if a thread finds the mark set, the thread that takes the workqueue
+        // next sees what the first one wants done for it.
         if !(self.mark)(state).0.swap(true, Ordering::AcqRel) {
             lock(&self.list).push(Arc::clone(state));
         }
     }
 
-    /// Takes all away: whoever still has something to be done is to be added again.
+    /// Takes all workqueues away. Those for which something is still to be done are to be added
+    /// again.
     pub(crate) fn take(&self) -> Vec<Arc<WorkqueueState>> {
         let taken = std::mem::take(&mut *lock(&self.list));
         for state in &taken {

@@ -49,7 +49,7 @@ pub struct Workqueue {
 struct Of {
     shared: Arc<Shared>,
     state: Arc<WorkqueueState>,
-    /// It is not only looked at.
+    /// Whether this keeps the workqueue in use, and does not only look at it.
     owns: bool,
 }
 
@@ -275,7 +275,7 @@ impl Workqueue {
             spare_of_late: usize::MAX,
             idle_of_late: true,
         };
-        // The machine's load is looked at only where the rest speaks for queueing.
+        // The machine's load is read only if the other facts speak for queueing.
         if hand_off(&facts) == HandOff::Queue {
             self.count_spare_cpus(&mut facts);
         }
@@ -299,13 +299,13 @@ impl Workqueue {
             shared.issuers.places_of_late(now_ns, cpus_of)
         });
         let left_by = |issuers: usize| {
-            // Where there are fewer than CPUs some are left in any case.
+            // If there are fewer issuers than CPUs, some CPUs are left in any case.
             let taken = if issuers < cpus { issuers } else { places.taken(cpus, issuers) };
             spare.idle.max(cpus.saturating_sub(taken).min(spare.idle_or_items))
         };
         facts.spare_cpu_count = left_by(shared.issuers.count(now_ns));
         facts.idle_of_late = spare.any_idle;
-        // Asked for only where it decides: each request comes by here.
+        // Asked for only if it decides, because each request comes by here.
         if facts.spare_cpu_count > 0 && !spare.any_idle {
             facts.spare_of_late = left_by(shared.issuers.count_of_late(now_ns));
         }
@@ -334,7 +334,7 @@ impl Workqueue {
         Self { of: Arc::new(Of { shared, state, owns: true }) }
     }
 
-    /// One that does not keep the workqueue.
+    /// A handle that does not keep the workqueue in use.
     pub(crate) fn looked_at(shared: Arc<Shared>, state: Arc<WorkqueueState>) -> Self {
         Self { of: Arc::new(Of { shared, state, owns: false }) }
     }
@@ -347,12 +347,12 @@ impl Workqueue {
         &self.of.state
     }
 
-    /// What new items get.
+    /// The tag of new items.
     pub(crate) fn tag(&self) -> Tag {
         self.of.state.tag()
     }
 
-    /// Queues an item; `false`: it was refused and has been cancelled.
+    /// Queues an item. Returns `false` if it was refused and has been cancelled.
     pub(crate) fn push(&self, cpu: Option<CpuId>, item: Item) -> bool {
         self.of.shared.push(&self.of.state, cpu, item, Origin::New)
     }

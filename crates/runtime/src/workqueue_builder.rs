@@ -349,8 +349,8 @@ impl WorkqueueBuilder {
     /// # Errors
     /// [`WorkqueueError::Name`] if the name is empty, too long or has other characters;
     /// [`WorkqueueError::Limit`], [`WorkqueueError::Cpumask`] and [`WorkqueueError::Both`] if
-    /// values or kinds are not accepted; [`WorkqueueError::TooManyPools`] if too many different attributes are
-    /// in use; [`WorkqueueError::Rescuer`] if the rescuer cannot be created.
+    /// values or kinds are not accepted; [`WorkqueueError::TooManyPools`] if too many different
+    /// attributes are in use; [`WorkqueueError::Rescuer`] if the rescuer cannot be created.
     pub fn build(mut self) -> Result<Workqueue, WorkqueueError> {
         let fits = (1..=NAME_LEN_MAX).contains(&self.name.len())
             && !self.name.starts_with('.')
@@ -392,7 +392,7 @@ impl WorkqueueBuilder {
             let rescuer = Rescuer::start(&shared, &state)
                 .map_err(|source| WorkqueueError::Rescuer { name: self.name.clone(), source })?;
             let rescuer = state.rescuer.get_or_init(|| rescuer);
-            // Those there were when the runtime ended have been told.
+            // Only the rescuers that existed when the runtime ended have been told.
             if shared.is_closed() {
                 rescuer.stop();
             }

@@ -81,7 +81,7 @@ impl AttributeTree for RuntimeAttributes {
     }
 
     fn set(&self, path: &str, value: &str) -> Result<(), AttributeError> {
-        // Whoever reads and writes files adds a line's end.
+        // Values that come from files end with a newline.
         let value = value.trim();
         let words = words(path);
         let writable = match words[..] {
@@ -90,7 +90,8 @@ impl AttributeTree for RuntimeAttributes {
             _ => false,
         };
         if !writable {
-            // Or not there at all. Not by reading it: who reads `module/decisions` takes them.
+            // Or there is no such attribute. Reading it would not do: reading `module/decisions`
+            // takes them.
             if !self.list().iter().any(|attribute| attribute.path == path) {
                 return Err(AttributeError::NotFound { path: path.to_owned() });
             }
@@ -116,7 +117,7 @@ fn words(path: &str) -> Vec<&str> {
 
 /// Why a value was not set.
 enum Refused {
-    /// It is none of these.
+    /// The value is none of these.
     Value(String),
     Failed(String),
 }

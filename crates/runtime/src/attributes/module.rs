@@ -12,7 +12,7 @@ use super::{Refused, scope};
 use crate::clock::nanoseconds;
 use crate::shared::Shared;
 
-/// Those of `module`, and whether they can be set.
+/// The attributes of `module`, and whether they can be set.
 const MODULE: [(&str, bool); 9] = [
     ("cpu_intensive_thresh_us", true),
     ("cpumask", false),
@@ -25,7 +25,7 @@ const MODULE: [(&str, bool); 9] = [
     ("watchdog_thresh", true),
 ];
 
-/// So many decisions of a machine of a thousand CPUs still fit into an answer.
+/// So many decisions still fit into an answer on a machine with a thousand CPUs.
 const RECORDED_MAX: usize = 10_000;
 
 pub(super) fn list(shared: &Shared) -> Vec<Attribute> {
@@ -79,7 +79,7 @@ fn module(shared: &Shared, name: &str) -> Option<String> {
     Some(number.to_string())
 }
 
-/// Those recorded since they were read the last time, for `homing lab replay`.
+/// The decisions that were recorded since they were read last, for `homing lab replay`.
 fn decisions(shared: &Shared) -> String {
     let records = shared.dispatch.tape().take();
     DecisionLog::new(shared.dispatch.layout(), records).to_string()
@@ -109,7 +109,7 @@ pub(super) fn set(shared: &Shared, name: &str, value: &str) -> Result<(), Refuse
         }
         "default_affinity_scope" => shared.set_default_scope(scope(value, "")?),
         "features" => {
-            // Nothing at all is more likely an oversight than all of it switched off.
+            // An empty value is more likely an oversight than a wish to switch everything off.
             let features = Some(value).filter(|value| !value.trim().is_empty());
             let features = features.and_then(|value| value.parse().ok()).ok_or_else(|| {
                 Refused::value("names out of SWQUEUE XSTEAL SIS_NODE SMT_AWARE, or NONE")
@@ -128,7 +128,7 @@ pub(super) fn set(shared: &Shared, name: &str, value: &str) -> Result<(), Refuse
     Ok(())
 }
 
-/// A line for each pod.
+/// One line for each pod.
 fn pod(shared: &Shared, scope: Scope, of: &str) -> Option<String> {
     let layout = shared.dispatch.layout();
     let nodes = layout.pods(Scope::Numa);

@@ -60,8 +60,8 @@ fn each_cpu_tells_what_its_workers_have_done() {
             lines.iter().filter_map(|line| line.strip_prefix(key)?.trim().parse::<u64>().ok());
         numbers.sum()
     };
-    // A worker counts what it has run for a CPU when its batch is over: after the handle knows. And while
-    // threads begin another pod may be sooner.
+    // A worker counts what it has run for a CPU when its batch is over, which is after the handle
+    // knows. And while threads start, another pod may be faster.
     let pulls =
         || ["home", "llc", "node", "remote"].map(|reach| sum_of(&format!("pulls_{reach} ")));
     while (sum_of("items "), pulls().iter().sum::<u64>()) != (1, 1) {

@@ -127,7 +127,7 @@ fn flags(state: &WorkqueueState) -> String {
     set.join(" ")
 }
 
-/// A line for each slot of the gate that has ever been of use.
+/// One line for each slot of the gate that has ever been of use.
 fn active(state: &WorkqueueState) -> String {
     let Some(gate) = state.gate() else { return String::new() };
     let (kind, slots) = (gate.kind(), gate.states());
@@ -158,7 +158,7 @@ fn counters(state: &WorkqueueState, counters: &Counters) -> String {
         ("completed", Some(counters.completed)),
         ("cancelled", Some(counters.cancelled)),
         ("panicked", Some(counters.panicked)),
-        // In execution, as in the kernel's monitor: not those that wait.
+        // Items being run, as in the kernel's monitor, not those that wait.
         ("infl", Some(counters.running())),
         ("inactive", Some(inactive)),
         ("cpu_time_ns", Some(counters.cpu_time_ns)),
@@ -193,7 +193,7 @@ pub(super) fn set(
     };
     let workqueue = Workqueue::looked_at(Arc::clone(shared), state);
     let set = match attribute {
-        // What is read may be written back: "default (cache)".
+        // A value that was read may be written back: "default (cache)".
         "affinity_scope" => match written_back(value) {
             "default" => workqueue.set_affinity_default(),
             "auto" => workqueue.set_affinity_auto(true),
@@ -242,7 +242,7 @@ const PULL_COST: &str = "25, 50, 100, 200 or 400, in per cent of what is usual";
 
 const MAX_ACTIVE: &str = "a number from 1 to 2048, or max";
 
-/// `default` of `default (cache)`, and the same of `auto`.
+/// `default` out of `default (cache)`, and likewise for `auto`.
 fn written_back(value: &str) -> &str {
     let mut words = value.split(' ');
     match (words.next(), words.next(), words.next()) {
