@@ -1,5 +1,5 @@
-//! How often queueing an item and running it allocates: once at most, and not at all where its memory is kept for the
-//! next one, or the item is the caller's own.
+//! How often queueing and running an item allocates: at most once, and not at all if its memory is
+//! kept for the next item, or the item is the caller's own.
 
 #[path = "../../sched/tests/counting/mod.rs"]
 mod counting;
@@ -11,8 +11,9 @@ use homing_runtime::{Runtime, Scope, Workqueue};
 
 const ITEMS: u64 = 10_000;
 
-/// What 10,000 items take on the thread that issues them and on the one worker that runs them, at least: where the worker
-/// does not get its CPU it gives no memory back.
+/// The number of allocations that 10,000 items take at least, on the thread that issues them and on
+/// the one worker that runs them. At least, because a worker that does not get its CPU gives no
+/// memory back.
 fn allocated(workqueue: &Workqueue, issue: impl Fn(&Workqueue)) -> (u64, u64) {
     // Not by joining a handle, which may run the item here.
     let on_the_worker = || {
@@ -20,7 +21,7 @@ fn allocated(workqueue: &Workqueue, issue: impl Fn(&Workqueue)) -> (u64, u64) {
         workqueue.execute(move || tell.send((thread::current().id(), counting::count())).unwrap());
         told.recv().unwrap()
     };
-    // What grows with the first items, as tables of counters do, does not count.
+    // Tables that grow with the first items, such as those of counters, do not count.
     issue(workqueue);
     workqueue.flush();
     let once = || {
@@ -28,7 +29,7 @@ fn allocated(workqueue: &Workqueue, issue: impl Fn(&Workqueue)) -> (u64, u64) {
         let issuing = counting::during(|| issue(workqueue));
         workqueue.flush();
         let (same, after) = on_the_worker();
-        // Another one has its CPU where it was taken to be blocked.
+        // If the worker was taken to be blocked, another thread has its CPU.
         (same == worker).then(|| (issuing, after - before))
     };
     let counted = std::iter::repeat_with(once).flatten();
@@ -42,11 +43,11 @@ fn an_item_is_allocated_once_and_nothing_else_is() {
     let runtime = Runtime::builder().cpus(one).build().unwrap();
     let items = runtime.workqueue("items").affinity_scope(Scope::Cache).build().unwrap();
     let several = |issue: &dyn Fn(&Workqueue)| (0..ITEMS).for_each(|_| issue(&items));
-    // Those that come by themselves, and a handful for the threads' own ends.
+    // Allocations that come by themselves, and a handful for the threads' own needs.
     let few = |count: u64| count < ITEMS / 100;
 
     let (issuing, running) = allocated(&items, |q| several(&|_| q.execute(|| ())));
-    // Most of a usual size are in memory of those before: not one each.
+    // Most items of a usual size are in the memory of earlier ones, so not each of them allocates.
     let most_kept = |count: u64| count < ITEMS * 9 / 10;
     assert!(most_kept(issuing) && few(running), "execute: {issuing} and {running}");
     let (issuing, running) = allocated(&items, |q| several(&|_| drop(q.queue(|| [1_u64; 4]))));
@@ -66,7 +67,7 @@ fn an_item_is_allocated_once_and_nothing_else_is() {
     assert!(issuing <= ITEMS + 10 && few(running), "scope: {issuing} and {running}");
 }
 
-/// By a future of ours: what another executor's does when it is woken is not known.
+/// In a future of the runtime: what another executor does when it is woken is not known.
 #[test]
 fn who_awaits_a_future_allocates_nothing_for_it() {
     let first = Runtime::new().unwrap().cpus().first().unwrap();
@@ -76,7 +77,7 @@ fn who_awaits_a_future_allocates_nothing_for_it() {
     let allocated = runtime.spawn(async move {
         let mut before = 0;
         for number in 0..2 * ITEMS {
-            // What grows with the first ones does not count.
+            // Tables that grow with the first items do not count.
             if number == ITEMS {
                 before = counting::count();
             }

@@ -39,7 +39,7 @@ fn an_idle_runtime_is_shut_down_at_once() {
     for _ in 0..20 {
         let runtime = Runtime::new().unwrap();
         runtime.queue(|| ()).join().unwrap();
-        // Somebody may still be on the way from the item to sleep.
+        // A worker may still be on its way from the item to sleep.
         thread::sleep(Duration::from_millis(5));
         runtime.shutdown(Duration::ZERO).unwrap();
     }
@@ -50,7 +50,7 @@ fn work_goes_on_while_an_item_says_that_it_blocks() {
     let runtime = Runtime::builder().cpus(one_cpu()).build().unwrap();
     let (from, mut to) = pipe().unwrap();
     let waits = runtime.queue(move || blocking(|| read_one(from)));
-    // On the only CPU: nothing runs unless the blocked item has given it up.
+    // On the only CPU, nothing runs unless the blocked item has given it up.
     for number in 0..100 {
         assert_eq!(runtime.queue(move || number).join().unwrap(), number);
     }
@@ -114,7 +114,7 @@ fn an_item_that_uses_its_cpu_for_long_is_counted_once_and_keeps_it() {
         runtime.queue(move || {
             let used = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap();
             let enough = used() + Duration::from_millis(10);
-            // On a loaded machine it may be long until it had so much of the CPU.
+            // On a loaded machine, it may take long to get so much of the CPU.
             while !stop.load(Ordering::Relaxed) || used() < enough {
                 std::hint::spin_loop();
             }
@@ -147,7 +147,7 @@ fn spares_retire_when_nothing_blocks_any_more() {
     wait_until("retiring", || runtime.thread_count() <= 2);
 }
 
-/// CPU time of the threads whose name begins so, where the kernel tells.
+/// CPU time of the threads whose name begins with `prefix`, if the kernel tells.
 fn on_cpu(prefix: &str) -> Duration {
     let ns_of = |task: fs::DirEntry| {
         let name = fs::read_to_string(task.path().join("comm")).ok()?;
@@ -208,7 +208,7 @@ fn without_new_threads_work_is_late_but_never_lost() {
     assert_eq!(waits.join().unwrap(), 8);
 }
 
-/// As many futures deep, each waited for by an item.
+/// A chain of `depth` futures, each of which an item waits for.
 fn chain(runtime: &Arc<Runtime>, depth: u32) -> u32 {
     if depth == 0 {
         return 0;
@@ -234,12 +234,12 @@ fn without_new_threads_items_that_wait_for_others_run_them() {
     refuse.store(true, Ordering::Relaxed);
     let runtime = Arc::new(runtime);
     let ran = Arc::new(AtomicUsize::new(0));
-    // Each of these takes a thread that waits for the next, and there is one.
+    // Each future of a chain takes a thread that waits for it, and there is only one thread.
     for depth in [1, 2, 30, 200] {
         let own = Arc::clone(&runtime);
         assert_eq!(runtime.queue(move || chain(&own, depth)).join().unwrap(), depth);
     }
-    // Not only what is waited for.
+    // Items that nobody joins run, too.
     let other = runtime.workqueue("other").max_active(1).build().unwrap();
     let item = {
         let ran = Arc::clone(&ran);
@@ -303,7 +303,8 @@ fn a_deadline_cancels_what_is_left_and_names_what_still_runs() {
     spins.join().unwrap();
 }
 
-/// One worker has always taken some short items more than it has begun, another one's item does not end.
+/// One worker has always taken some more short items than it has begun; another one's item does not
+/// end.
 #[test]
 fn what_a_worker_has_taken_and_not_begun_is_cancelled_at_the_deadline_too() {
     (0..4).for_each(|_| miss_a_deadline());
@@ -327,7 +328,7 @@ fn miss_a_deadline() {
         let began = Instant::now();
         while began.elapsed() < Duration::from_nanos(300) {}
     };
-    // So it is known that they are short.
+    // So that the runtime knows that they are short.
     for handle in runtime.events().queue_batch((0..10_000).map(|_| short)) {
         handle.join().unwrap();
     }
@@ -369,7 +370,7 @@ fn nothing_is_left_of_a_runtime() {
         }
         assert!(never.join().is_err());
         assert_eq!(Arc::strong_count(&alive), 1, "round {round}");
-        // A thread that was joined is listed for a moment yet.
+        // A thread that was joined is still listed for a moment.
         wait_until("the end of all threads", || threads("leaktest") == 0);
     }
 }

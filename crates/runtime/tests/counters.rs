@@ -132,7 +132,7 @@ fn one_cpu() -> Runtime {
     Runtime::builder().cpus(CpuSet::of(first)).build().unwrap()
 }
 
-/// Of work for which the elapsed time counts.
+/// For work for which the elapsed time counts.
 #[test]
 fn time_asleep_in_blocking_is_no_cpu_time() {
     let runtime = one_cpu();
@@ -143,7 +143,7 @@ fn time_asleep_in_blocking_is_no_cpu_time() {
         wait_until("booking", || runtime.cpu_counters()[0].1.items == items);
         [short.counters().cpu_time_ns, runtime.cpu_counters()[0].1.cpu_time_ns]
     };
-    // Whatever else ran on the machine counts as well; not in each try.
+    // Whatever else ran on the machine counts as well, but not in each try.
     let mut before = times(10_000);
     let mut tries = Vec::new();
     for items in 10_001..=10_010 {
@@ -163,7 +163,7 @@ fn time_asleep_in_blocking_is_no_cpu_time() {
 fn each_workqueue_of_a_batch_has_its_own_time() {
     let runtime = one_cpu();
     let [heavy, light] = ["heavy", "light"].map(|name| runtime.workqueue(name).build().unwrap());
-    // They wait meanwhile, so that batches have both.
+    // The items wait behind `gate`, so that batches have both kinds.
     let mut rounds = Vec::new();
     let mut before = [0, 0];
     for round in 1..=10 {
@@ -180,12 +180,13 @@ fn each_workqueue_of_a_batch_has_its_own_time() {
         rounds.push([now[0] - before[0], now[1] - before[1]]);
         before = now;
     }
-    // Whatever else ran on the machine counts as well, and may have run within a light item; not in each round.
+    // Whatever else ran on the machine counts as well, and may have run within a light item, but
+    // not in each round.
     assert!(before[0] > 45_000_000, "{rounds:?}");
     assert!(rounds.iter().any(|[heavy, light]| *light < heavy / 3), "{rounds:?}");
 }
 
-/// A monitor gives its CPU to another thread.
+/// The monitor gives the item's CPU to another thread.
 #[test]
 fn who_loses_his_cpu_keeps_his_time() {
     let runtime = one_cpu();
@@ -198,7 +199,7 @@ fn who_loses_his_cpu_keeps_his_time() {
     }
     wait_until("booking", || runtime.cpu_counters()[0].1.pulls.iter().sum::<u64>() >= 10);
     let (cpu, own) = (runtime.cpu_counters()[0].1, items.counters());
-    // On a machine that does something else meanwhile they do not get all of their 2 ms.
+    // On a machine that does something else meanwhile, the items do not get all of their 2 ms.
     assert!(own.cpu_time_ns > 2_000_000 && own.cpu_time_ns < 100_000_000, "{own:?}");
     assert_eq!(cpu.cpu_time_ns, own.cpu_time_ns, "{cpu:?}");
 }

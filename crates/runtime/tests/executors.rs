@@ -1,4 +1,4 @@
-//! Beside other executors: handles awaited on tokio, tokio's and async-io's timers and sockets in
+//! Next to other executors: handles awaited on tokio, tokio's and async-io's timers and sockets in
 //! our futures. `cargo test -p homing-runtime --all-features --test executors`.
 
 #[cfg(feature = "async-io")]
@@ -99,7 +99,7 @@ fn our_futures_use_async_io_whoever_drives_it() {
             }
             byte[0]
         });
-        // Work goes on beside it, and wakes the worker that waits in the reactor.
+        // Other work goes on meanwhile, and wakes the worker that waits in the reactor.
         for n in 0..200 {
             assert_eq!(runtime.queue(move || n).join().unwrap(), n);
         }

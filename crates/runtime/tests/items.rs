@@ -88,7 +88,7 @@ fn items_named_for_a_node_take_turns_among_its_cpus() {
         of_node.map(|(_, counters)| counters.items).collect::<Vec<_>>()
     };
     wait_until("booking", || ran().iter().sum::<u64>() == 64);
-    // Not equally often: who is idle at the moment goes first.
+    // Not equally often: a CPU that is idle at the moment comes first.
     assert!(ran().iter().all(|items| *items >= 4), "{:?}", ran());
 }
 
@@ -175,7 +175,7 @@ fn high_priority_is_served_first_and_the_rest_is_not_starved() {
             });
         }
     };
-    // Not the pool of the item that has held the worker: that one has had its share.
+    // Not in the pool of the item that has held the worker, because that pool has had its share.
     let low_nice = Nice::new(1).unwrap();
     queue_all("low", low_nice);
     queue_all("high", Nice::HIGHPRI);
@@ -185,8 +185,8 @@ fn high_priority_is_served_first_and_the_rest_is_not_starved() {
     let order = order.lock().unwrap();
     let last_high = order.iter().rposition(|(nice, _)| *nice == Nice::HIGHPRI).unwrap();
     let low = order[..last_high].iter().filter(|(nice, _)| *nice == low_nice).count();
-    // By weight the others get one part in 108 of the time while there are both; what else ran on the machine is time
-    // of the item that it interrupted. Single items may take long.
+    // By weight the others get one part in 108 of the time while there are both. Whatever else ran
+    // on the machine counts as time of the item that it interrupted, so single items may take long.
     let (took, item) = (order[last_high].1 - began, Duration::from_micros(100));
     let most = 20 + took.as_micros() / (108 * item.as_micros());
     assert!((1..=most).contains(&(low as u128)), "{low} of {last_high}, in {took:?}");
@@ -219,7 +219,7 @@ fn a_future_that_is_always_ready_gives_way() {
     let counting = Arc::clone(&polls);
     let greedy = runtime.spawn(async move {
         let mut handles = events.queue_batch((0..1000).map(|_| || ()));
-        // On the only worker: so all of them are finished before the first is awaited.
+        // On the only worker, so all of them are finished before the first is awaited.
         let mut passed = false;
         poll_fn(|context| {
             context.waker().wake_by_ref();

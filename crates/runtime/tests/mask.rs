@@ -1,4 +1,5 @@
-//! CPUs that come and go: every guarantee holds. The mask is the whole process's, so these are a program of their own.
+//! CPUs that come and go: every guarantee holds. The mask is the whole process's, so these tests
+//! are a program of their own.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -155,7 +156,8 @@ fn a_mask_that_shrinks_to_one_pod_and_grows_again_keeps_every_guarantee() {
         let mask = bound.queue_on(cpu, mask).unwrap().join().unwrap();
         mask.is_set(cpu.index()) && mask.count() == 1
     };
-    // By who sets the mask that there is, or is back before anybody looks, workers are let loose as well.
+    // Setting the mask that there is, or one that is changed back before the monitor looks, lets
+    // workers loose as well.
     set_mask(&all);
     for cpu in all.iter() {
         let began = Instant::now();

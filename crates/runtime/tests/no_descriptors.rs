@@ -1,4 +1,5 @@
-//! A process that can open no file any more. A program of its own: the limit is the whole process's.
+//! A process that can no longer open any file. This is a program of its own, because the limit is
+//! the whole process's.
 #![cfg(target_os = "linux")]
 
 use std::time::{Duration, Instant};
@@ -7,7 +8,7 @@ use homing_runtime::Runtime;
 use homing_topology::{Allowed, Machine, Memory};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Of what is opened from now on.
+/// Limits what is opened from now on.
 fn limit_descriptors(current: Option<u64>) {
     let maximum = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current, maximum }).unwrap();
@@ -32,7 +33,8 @@ fn without_descriptors_a_runtime_works_on() {
     // A limit that cannot be read now is not taken for none.
     let (root, machine) = (std::path::Path::new("/"), Machine::from_grid("1x1x1").unwrap());
     assert!(Allowed::read(root, &machine).is_err() && Memory::read(root).is_err());
-    // It does not say that it blocks, and is found out nevertheless: the other one has no other CPU.
+    // The item does not say that it blocks, and is found out nevertheless: the other one has no
+    // other CPU.
     let (go, wait) = std::sync::mpsc::channel::<()>();
     let blocks = runtime.queue(move || wait.recv());
     while runtime.events().counters().started < 2 {

@@ -49,7 +49,7 @@ fn what_an_item_panicked_with_may_panic_when_it_is_dropped() {
     all_work(&runtime);
 }
 
-/// Wakers are anybody's.
+/// A waker may be anybody's code.
 #[test]
 fn a_waker_may_panic_when_what_it_waits_for_ends() {
     struct Panics;

@@ -110,7 +110,7 @@ fn shutdown_now_ends_what_an_item_that_runs_waits_for() {
         let (begin, begun) = mpsc::channel();
         let (go, wait) = mpsc::channel::<()>();
         let waits = runtime.queue(move || {
-            // Neither can begin: this one has the only CPU.
+            // Neither can begin, because this item has the only CPU.
             let (future, item) = (events.spawn(async { 1 }), queue.queue(|| 1));
             begin.send(()).unwrap();
             while wait.try_recv() == Err(mpsc::TryRecvError::Empty) {
@@ -287,7 +287,7 @@ fn a_future_that_never_waits_gives_way() {
     let begun = Arc::new(Barrier::new(2));
     let holds = Arc::clone(&begun);
     queue.execute(move || _ = holds.wait());
-    // Nobody else has the only CPU until it lets go of it.
+    // Nothing else runs on the only CPU until the future gives way.
     let goes = [true, false].map(|by_budget| {
         let told = Arc::new(AtomicUsize::new(0));
         let heard = Arc::clone(&told);
@@ -308,7 +308,7 @@ fn a_future_that_never_waits_gives_way() {
     assert!((1..10).contains(&at_once), "gave way after {at_once}");
 }
 
-/// The last of its queue to be dropped is dropped by the abort itself.
+/// The workqueue is destroyed, so the abort itself drops the future.
 #[test]
 fn a_future_may_look_at_its_own_handle_when_it_is_aborted() {
     struct Looks(Arc<OnceLock<JoinHandle<()>>>, Arc<AtomicUsize>);
@@ -332,7 +332,7 @@ fn a_future_may_look_at_its_own_handle_when_it_is_aborted() {
     assert_eq!(dropped.load(Ordering::Relaxed), 2);
 }
 
-/// Each waits for the next one, which nobody has begun.
+/// Each item waits for the next one, which nobody has begun.
 #[test]
 fn however_many_items_wait_for_each_other_the_stack_suffices() {
     const COUNT: usize = 20_000;
@@ -385,11 +385,12 @@ fn shutdown_tells_of_what_a_thread_cancels_as_it_ends() {
     assert!(work.queue());
     wait_for(&runs);
     assert!(work.queue(), "once more");
-    // Another worker, if there is one, finds that it runs, and leaves it to that thread.
+    // Another worker, if there is one, finds that the work item runs, and leaves the instance to
+    // the thread that runs it.
     thread::sleep(Duration::from_millis(50));
     again.store(1, Ordering::Relaxed);
     wait_for(&drops);
-    // The first time is over by the counters, and the second one nobody finds but the thread.
+    // By the counters the first run is over, and nobody but its thread finds the second instance.
     let error = runtime.shutdown(Duration::ZERO).unwrap_err();
     assert_eq!(error.cancelled, 1, "{error}");
     assert_eq!(runs.load(Ordering::Relaxed), 1);

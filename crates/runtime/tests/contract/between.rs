@@ -12,7 +12,7 @@ use homing_runtime::{JoinHandle, Runtime, Workqueue};
 
 use crate::helpers::{Door, SOON, on, panic_of, until};
 
-/// Does it when it is dropped, or woken, and says so.
+/// Calls a function when it is dropped or woken, and says so.
 struct Calls<F: FnMut() + Send>(Mutex<F>, mpsc::SyncSender<()>);
 
 impl<F: FnMut() + Send> Calls<F> {
@@ -48,7 +48,7 @@ fn a_result_that_nobody_takes_may_wait_for_others_as_it_goes() {
     for _ in 0..200 {
         let (tell, told) = mpsc::sync_channel(1);
         let inner = queue.clone();
-        // Items of all sizes, for one of them has the place that this one had.
+        // Items of all sizes, so that one of them has the place that this one had.
         let call = move || {
             let sums = [padded::<0>(&inner), padded::<2>(&inner), padded::<4>(&inner)];
             let more = [padded::<6>(&inner), padded::<8>(&inner), padded::<10>(&inner)];
@@ -80,7 +80,8 @@ fn whoever_is_woken_may_queue_join_and_flush() {
     }
 }
 
-/// The next instance of a work item is in no queue where another thread came for it during a run: whose that is runs it.
+/// If another thread came for the next instance of a work item during a run, that instance is in no
+/// queue any more: the thread of the run runs it.
 #[test]
 fn whoever_is_woken_and_flushes_what_his_thread_runs_next_is_told_and_may_cancel_it() {
     let runtime = on("1x2x1").build().unwrap();
@@ -101,7 +102,7 @@ fn whoever_is_woken_and_flushes_what_his_thread_runs_next_is_told_and_may_cancel
         let mut flushed = Box::pin(work.flushed());
         assert!(flushed.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         assert!(work.queue());
-        // Mostly somebody has been there by then.
+        // Mostly another worker has come for it by then.
         thread::sleep(Duration::from_millis(2));
         door.open();
         let is_told = said.recv_timeout(SOON).expect("it does not wait for its own thread");
@@ -151,7 +152,7 @@ fn whoever_is_woken_and_joins_what_his_thread_runs_next_is_told_or_runs_it() {
     }
 }
 
-/// But where it is to run something of it next, which it may hold alone.
+/// Unless the rescuer is to run an item of that workqueue next, which it may hold alone.
 #[test]
 fn whoever_a_rescuer_wakes_may_flush() {
     for again in [false, true] {
@@ -191,7 +192,7 @@ fn whoever_a_rescuer_wakes_may_flush() {
     }
 }
 
-/// The new one may have the place of the one that has just ended.
+/// The new future may have the place of the one that has just ended.
 #[test]
 fn whoever_a_future_wakes_at_its_end_may_join_another_one() {
     let runtime = Runtime::new().unwrap();
@@ -222,7 +223,7 @@ fn a_future_that_joins_itself_is_told() {
     });
     give.send(handle).unwrap();
     assert_eq!(said.recv_timeout(SOON).unwrap(), "an item waits for itself");
-    // Another one is not mistaken for it.
+    // Another future is not mistaken for it.
     let events = runtime.events().clone();
     let sum = runtime.spawn(async move { events.spawn(async { 1 }).join().unwrap() + 1 });
     assert_eq!(sum.join().unwrap(), 2);

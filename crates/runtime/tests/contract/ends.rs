@@ -9,7 +9,7 @@ use homing_runtime::{Nice, Runtime, Workqueue, blocking};
 
 use crate::helpers::{Door, SOON, on, panic_of, until};
 
-/// Futures that await one another: more than fit on a stack of 2 MiB one in the other.
+/// How many futures await one another: more than fit on a stack of 2 MiB one within the other.
 const CHAIN: usize = 20_000;
 
 struct Bomb;
@@ -56,7 +56,7 @@ fn what_is_queued_after_the_end_is_refused_whatever_its_attributes() {
     late.destroy();
 }
 
-/// Queues one that queues the next, and so on.
+/// Queues an item that queues the next one, and so on.
 fn link(queue: &Workqueue, left: usize, counts: Arc<AtomicUsize>) {
     let next = queue.clone();
     counts.fetch_add(1, Ordering::Relaxed);

@@ -35,7 +35,7 @@ impl Door {
     }
 }
 
-/// How many are at something, and how many ever were at a time.
+/// How many are inside at present, and the most that ever were at a time.
 #[derive(Clone, Default)]
 pub(crate) struct Crowd {
     now: Arc<AtomicUsize>,
@@ -61,7 +61,7 @@ impl Crowd {
     }
 }
 
-/// Waits until it is so.
+/// Waits until `so` returns `true`.
 pub(crate) fn until(what: &str, mut so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !so() {
@@ -70,14 +70,14 @@ pub(crate) fn until(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
-/// What it panics with.
+/// The message that `run` panics with.
 pub(crate) fn panic_of(run: impl FnOnce()) -> String {
     let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).unwrap_err();
     let text = panic.downcast_ref::<String>().cloned();
     text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap()
 }
 
-/// Blocks all threads of a runtime that gets no more, but one, until the door opens.
+/// Blocks all threads but one of a runtime that gets no more, until the door opens.
 pub(crate) fn all_but_one_blocked(runtime: &Runtime) -> (Door, Vec<JoinHandle<()>>) {
     let (door, first) = (Door::default(), Door::default());
     let mut blocked = Vec::new();

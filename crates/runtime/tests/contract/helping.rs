@@ -1,5 +1,5 @@
-//! When no thread can be had: a thread that waits runs others meanwhile, and comes to no harm by
-//! it.
+//! If no thread can be created, a thread that waits runs other items meanwhile, and comes to no
+//! harm by it.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -19,7 +19,7 @@ fn refusing(grid: &str) -> (Runtime, Arc<AtomicBool>) {
     (runtime, refuse)
 }
 
-/// Takes the handle that somebody puts there.
+/// Waits for the handle that somebody puts there, and takes it.
 fn taken<T>(place: &Mutex<Option<JoinHandle<T>>>) -> JoinHandle<T> {
     loop {
         if let Some(handle) = place.lock().unwrap().take() {
@@ -29,7 +29,8 @@ fn taken<T>(place: &Mutex<Option<JoinHandle<T>>>) -> JoinHandle<T> {
     }
 }
 
-/// The second, which waits for the first, which waits for a future that is woken when the door opens.
+/// Queues two items and returns the second, which waits for the first, which waits for a future
+/// that is woken when the door opens.
 fn one_waits_for_the_other(runtime: &Runtime, door: &Door) -> JoinHandle<u32> {
     let (wait, go) = mpsc::channel::<Waker>();
     let opened = Arc::new(AtomicBool::new(false));
@@ -60,7 +61,7 @@ fn a_thread_that_is_refused_once_has_nobody_run_on_top_of_another() {
         let second = one_waits_for_the_other(&runtime, &door);
         until("one is refused", || runtime.threads_refused() > 0);
         refuse.store(false, Ordering::Relaxed);
-        // Whoever is refused for long does not count.
+        // A round in which threads are refused for long does not count.
         let refused_for = began.elapsed();
         until("the second waits, too", || runtime.events().counters().started >= 3);
         door.open();
@@ -98,7 +99,7 @@ fn an_item_that_waits_for_itself_is_told() {
     assert_eq!(panics.recv().unwrap(), "an item waits for itself");
 }
 
-/// More than fit on the stacks one on top of the other.
+/// There are more items than fit on the stacks one on top of the other.
 #[test]
 fn many_that_each_wait_for_a_future_end_on_few_threads() {
     let (runtime, _refuse) = refusing("1x2x1");
@@ -118,7 +119,8 @@ fn many_that_each_wait_for_a_future_end_on_few_threads() {
     assert_eq!(runs.load(Ordering::Relaxed), 3_000);
 }
 
-/// They are of a workqueue with a limit: nobody runs them at once on its own stack.
+/// The items that are waited for belong to a workqueue with a limit, so no thread that waits runs
+/// them at once on its own stack.
 #[test]
 fn what_is_waited_for_comes_before_what_would_wait_in_turn() {
     let (runtime, _refuse) = refusing("1x1x1");
@@ -150,7 +152,7 @@ fn an_idle_thread_serves_a_cpu_from_which_it_may_not_pull() {
     }
 }
 
-/// The memory of an item without a handle is another one's before its closure has run.
+/// The memory of an item without a handle is another item's before its closure has run.
 #[test]
 fn an_item_that_waits_for_one_in_its_own_place_is_not_taken_for_that() {
     fn waits<const WORDS: usize>(queue: &Workqueue, sums: &mpsc::Sender<u64>) {

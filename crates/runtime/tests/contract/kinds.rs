@@ -160,7 +160,7 @@ fn where_threads_are_refused_one_that_is_idle_serves_the_cpu_where_items_wait() 
     refuse.store(false, Ordering::Relaxed);
 }
 
-/// Spares that retire may not be had again.
+/// It may be impossible to create spares again that have retired.
 #[test]
 fn as_many_threads_stay_as_there_are_cpus() {
     let refuse = Arc::new(AtomicBool::new(false));
@@ -169,7 +169,7 @@ fn as_many_threads_stay_as_there_are_cpus() {
     let bound = runtime.workqueue("bound").per_cpu().build().unwrap();
     let cpus = || [0, 1].map(|cpu| CpuId::new(cpu).unwrap());
     let sleep = || std::thread::sleep(Duration::from_millis(50));
-    // Undeclared: the monitor gives their CPUs to others.
+    // They do not say that they block: the monitor gives their CPUs to others.
     let sleeping = cpus().map(|cpu| bound.queue_on(cpu, sleep).unwrap());
     for item in sleeping {
         item.join().unwrap();
@@ -297,7 +297,7 @@ fn a_rescuer_stays_for_the_futures_of_its_workqueue() {
     refuse.store(false, Ordering::Relaxed);
 }
 
-/// Where the first of two that a rescuer could take waits for the second.
+/// The first of two items that a rescuer could take waits for the second.
 #[test]
 fn what_a_rescuer_runs_may_wait_for_what_is_behind_it() {
     let refuse = Arc::new(AtomicBool::new(false));

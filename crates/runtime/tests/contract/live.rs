@@ -120,7 +120,7 @@ fn what_was_queued_before_a_change_is_not_held_up_by_it() {
     assert_eq!(order.lock().unwrap().len(), 10);
 }
 
-/// It is over when this goes, whatever happens.
+/// Ends an item when this is dropped, whatever happens.
 #[derive(Default)]
 struct Over(Arc<AtomicBool>);
 
@@ -130,7 +130,7 @@ impl Drop for Over {
     }
 }
 
-/// Where they are waited for, too: a worker runs what it waits for if it may.
+/// Even items that are waited for: a worker runs what it waits for only if it may.
 #[test]
 fn what_was_queued_for_some_cpus_keeps_to_them_when_others_are_allowed() {
     let runtime = on("1x2x1").build().unwrap();
@@ -144,7 +144,7 @@ fn what_was_queued_for_some_cpus_keeps_to_them_when_others_are_allowed() {
     for bind in bind {
         let (began, began_to_wait) = (queue.counters().started, pinned.counters().started);
         bind(&queue, true);
-        // A busy CPU, and not one that waits: another thread would take it.
+        // The item keeps its CPU busy. If it waited, another thread would take the CPU.
         let over = Over::default();
         let ends = Arc::clone(&over.0);
         let busy = queue.queue_on(first, move || while !ends.load(Ordering::Relaxed) {}).unwrap();
@@ -193,7 +193,7 @@ fn attributes_that_nobody_has_any_more_cost_workers_nothing() {
     });
     queue.set_nice(Nice::new(-7).unwrap()).unwrap();
     queue.queue(|| ()).join().unwrap();
-    // Also what an issuer finds that was about to queue there.
+    // Items of an issuer that was about to queue in a pool while that was left out are found, too.
     for round in 0..2000_i32 {
         queue.set_nice(Nice::new((round % 40 - 20) as i8).unwrap()).unwrap();
         let handles: Vec<_> = (0..4).map(|_| queue.queue(|| ())).collect();

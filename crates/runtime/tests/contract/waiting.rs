@@ -40,7 +40,7 @@ fn flush_waits_for_what_was_queued_before_and_not_for_newcomers() {
     newcomers.join().unwrap();
 }
 
-/// The other worker comes to what is left of it in the queue while it runs.
+/// While the item runs, the other worker comes to what is left of it in the queue.
 #[test]
 fn flush_waits_for_what_somebody_runs_because_he_waits_for_it() {
     let runtime = on("1x2x1").build().unwrap();
@@ -72,7 +72,7 @@ fn flush_waits_for_what_somebody_runs_because_he_waits_for_it() {
     runtime.shutdown(Duration::from_secs(10)).unwrap();
 }
 
-/// An item queued after a flush began may wait for whoever flushes.
+/// An item queued after a flush began may wait for the thread that flushes.
 #[test]
 fn a_newcomer_that_waits_for_the_flusher_does_not_hold_it_up() {
     let runtime = Runtime::new().unwrap();
@@ -120,7 +120,7 @@ fn more_flushers_than_colours_all_return() {
     }
 }
 
-/// Some workqueue to spawn on: of another runtime, so that nothing here waits for itself.
+/// A workqueue of another runtime to spawn on, so that nothing here waits for itself.
 fn runtime_of(_: &Workqueue) -> &'static Workqueue {
     Runtime::global().unwrap().events()
 }
@@ -147,7 +147,8 @@ fn drain_accepts_chains_and_refuses_others() {
     until("others are refused", || matches!(queue.queue(|| ()).join(), Err(JoinError::Cancelled)));
     let work = queue.work(|_| ());
     assert!(!work.queue() && !work.is_pending(), "PENDING is given back");
-    // Not by the counters: until the drainer came, others were accepted, and have completed as well.
+    // The counters do not show this: until the drainer came, other items were accepted, and have
+    // completed as well.
     until("what had been accepted runs when its time comes", || fired.load(Ordering::Relaxed));
     assert!(late.flush() || !late.is_pending());
     door.open();
@@ -157,7 +158,8 @@ fn drain_accepts_chains_and_refuses_others() {
     work.flush();
 }
 
-/// What was accepted keeps its place, moved or not; what is new is refused, at once or for later.
+/// An instance that was accepted keeps its place, moved or not. A new one is refused, at once or
+/// for later.
 #[test]
 fn a_work_item_that_is_moved_while_its_workqueue_drains_is_not_lost() {
     let runtime = Runtime::new().unwrap();
@@ -367,7 +369,7 @@ fn flush_waits_for_what_another_item_of_the_batch_has_ended_although_the_next_on
     }
 }
 
-/// Its worker has lost its CPU, so that nobody looks at it any more.
+/// The worker of the run has lost its CPU, so nobody looks at that worker any more.
 #[test]
 fn flush_waits_for_a_run_that_blocked_and_not_for_the_one_behind_it() {
     let runtime = on("1x1x1").build().unwrap();

@@ -36,7 +36,8 @@ fn queueing_says_whether_this_call_did_it_and_one_instance_is_pending_at_most() 
     hold.open();
 }
 
-/// That what he waits for will not be, once another one is in its place: he is told at once.
+/// Once another instance is in its place, the one that is waited for will not run: the thread that
+/// waits is told at once.
 #[test]
 fn who_waits_for_a_delayed_work_item_goes_on_when_it_is_moved_or_cancelled() {
     let runtime = on("1x1x1").build().unwrap();
@@ -55,7 +56,8 @@ fn who_waits_for_a_delayed_work_item_goes_on_when_it_is_moved_or_cancelled() {
     }
 }
 
-/// Lost wake-ups: an issuer writes and queues, the item reads; whoever is refused has been heard.
+/// No lost wake-ups: an issuer writes and queues, and the item reads. What an issuer wrote is seen
+/// even if it was refused.
 #[test]
 fn what_was_written_before_a_refused_queueing_is_seen_by_the_run_that_follows() {
     let runtime = Runtime::new().unwrap();
@@ -194,7 +196,7 @@ fn flush_waits_for_a_run_that_is_on_also_where_the_instance_behind_it_is_taken_b
     assert!(!flusher.is_finished() && flushed.as_mut().poll(&mut context).is_pending());
     door.open();
     assert!(flusher.join().unwrap() && ended.load(Ordering::SeqCst));
-    // Who was told first may be here before the other one has been told.
+    // The thread was told, but the future may not have been told yet.
     until("it is told", || flushed.as_mut().poll(&mut context).is_ready());
 }
 
@@ -297,7 +299,7 @@ fn the_last_reference_may_go_while_it_is_pending_on_a_timer_or_runs() {
         let work = runtime.events().work(move |_| _ = held.fetch_add(1, Ordering::Relaxed));
         assert!(work.queue_delayed(delay));
     }
-    // One that lets go of itself in its own run.
+    // A work item that drops its last reference in its own run.
     let (held, own) = (Arc::clone(&alive), Arc::new(Mutex::new(None::<Work>)));
     let place = Arc::clone(&own);
     let work = runtime.events().work(move |_| {
@@ -360,7 +362,7 @@ fn futures_wait_for_items_without_blocking_anybody() {
     work.queue();
     let (waits, queue) = (work.clone(), runtime.events().clone());
     let mut had = Box::pin(async move { work.flushed().await });
-    // It waits from here on, whenever the future gets its turn.
+    // The wait begins here, whenever the spawned future gets its turn.
     assert!(had.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     let waiter = runtime.spawn(async move {
         let had = had.await;

@@ -17,7 +17,7 @@ use crate::works::Wait;
 
 /// How long both may disagree.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Of timers that are not to come.
+/// The delay of timers that are not to fire.
 pub(crate) const NEVER: Duration = Duration::from_secs(3600);
 
 /// What an item is told.
@@ -41,12 +41,12 @@ fn obey(orders: &Receiver<Order>) {
 type Begun = Arc<Mutex<Vec<Who>>>;
 type Waiting = Pin<Box<dyn Future<Output = bool> + Send>>;
 
-/// Somebody waits.
+/// A thread or a future that waits.
 struct Waiter {
     how: How,
-    /// What it is to end with.
+    /// The result that it is to end with.
     result: bool,
-    /// In the model, in which what is over once stays so.
+    /// Whether it is over in the model, in which it then stays so.
     is_over: bool,
     has_ended: bool,
 }
@@ -156,7 +156,7 @@ impl Driver {
         self.handles.push((id, handle));
     }
 
-    /// A closure of which nobody knows how it has ended, by any number.
+    /// One of the closures whose end nobody has looked at yet, picked by any number.
     pub(crate) fn handle(&self, number: usize) -> Option<(ItemId, &JoinHandle<ItemId>)> {
         let place = number.checked_rem(self.handles.len())?;
         self.handles.get(place).map(|(id, handle)| (*id, handle))
@@ -328,7 +328,7 @@ impl Driver {
         }
         let began = Instant::now();
         for (wait, waiter) in &mut self.waiters {
-            // With what it ends is another matter now.
+            // How it ends is another matter now.
             let mut is_over = || match &mut waiter.how {
                 How::Future(future) => {
                     future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready()
@@ -348,7 +348,7 @@ impl Driver {
     }
 }
 
-/// Also where a test has failed items are let go: the runtime waits for them.
+/// Items are let go even if a test has failed, because the runtime waits for them.
 impl Drop for Driver {
     fn drop(&mut self) {
         self.closures.clear();

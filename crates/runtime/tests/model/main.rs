@@ -24,12 +24,12 @@ const KINDS: [Kind; 6] = [
     (true, None, true),
     (false, None, true),
 ];
-/// With more of them it could not be told whose husk has gone.
+/// With more of them, nobody could tell whose husk has gone.
 const WORKS_EACH: usize = 1;
 
-/// Each has a thread.
+/// Each running item has a thread.
 const RUNNING_MAX: usize = 20;
-/// Of 16 colours: beyond them flushes share.
+/// Out of 16 colours: beyond these, flushes share colours.
 const COLOURS_MAX: usize = 13;
 
 #[derive(Clone, Copy, Debug)]
@@ -79,14 +79,14 @@ fn cpu(number: usize) -> CpuId {
     CpuId::new(number).unwrap()
 }
 
-/// An item that runs, by any number.
+/// One of the items that run, picked by any number.
 fn any_running(driver: &Driver, number: usize) -> Option<(usize, Who)> {
     let running = driver.model.running();
     let place = number.checked_rem(running.len())?;
     running.get(place).copied()
 }
 
-/// Whether what is queued from nowhere in particular has a home that we know.
+/// Whether the test knows the home of what is queued for no CPU in particular.
 fn home_is_known(driver: &Driver, work: usize) -> bool {
     let queue = &driver.model.queues[driver.model.queue_of_work(work)];
     queue.gate.is_none() || queue.ordered || !queue.homes_are_cpus
@@ -218,7 +218,7 @@ fn set_attribute(driver: &mut Driver, queue: usize, which: usize, value: usize) 
         1 => real.set_affinity_strict(value > 1).unwrap(),
         2 => real.set_localize(value == 0).unwrap(),
         3 => real.set_nice(Nice::new(value as i8 * 5 - 5).unwrap()).unwrap(),
-        // Whose mask it is decides about homes, where there are several.
+        // If there are several homes, the mask decides about them.
         4 if model.ordered => {
             real.set_cpumask((value > 0).then(|| CpuSet::of(cpu(value)))).unwrap();
         }
@@ -244,7 +244,7 @@ fn drain(driver: &mut Driver, queue: usize) {
         to_drain.drain();
         true
     });
-    // It has begun when others are refused.
+    // The drain has begun when other items are refused.
     while driver.model.queues[queue].drains == 0 {
         std::thread::sleep(Duration::from_millis(1));
         let probe = real.queue_on(cpu(0), || ()).unwrap();

@@ -28,7 +28,7 @@ pub(crate) enum State {
     /// A worker will come to it.
     Active,
     Running,
-    /// Left to whoever runs its work item.
+    /// Left to the thread that runs its work item.
     Kept,
 }
 
@@ -36,10 +36,10 @@ pub(crate) enum State {
 pub(crate) struct Item {
     queue: usize,
     who: Who,
-    /// Of a work item: which instance.
+    /// For a work item: which instance.
     pub(crate) generation: u32,
     aborted: bool,
-    /// It counts towards the limit.
+    /// Whether it counts towards the limit.
     counts: bool,
     state: State,
     /// How many flushes had begun before it was queued.
@@ -51,7 +51,7 @@ pub(crate) struct Item {
 pub(crate) struct Gate {
     pub(crate) active: u32,
     pub(crate) frozen: bool,
-    /// By home; they take turns.
+    /// The lines by home, which take turns.
     lines: VecDeque<(usize, VecDeque<ItemId>)>,
 }
 
@@ -85,8 +85,9 @@ pub(crate) struct Work {
     pub(crate) running: Option<ItemId>,
     kept: Option<ItemId>,
     pub(crate) disabled: u32,
-    /// How many wait in `cancel_sync` and `disable_sync`. Nobody else enables it meanwhile: whether
-    /// they then see the end of the one run or the beginning of the next is not to be told.
+    /// How many wait in `cancel_sync` and `disable_sync`. Nobody else enables the work item
+    /// meanwhile: otherwise nobody could tell whether they see the end of the one run or the
+    /// beginning of the next.
     pub(crate) waited_for: u32,
 }
 
@@ -139,7 +140,7 @@ impl Model {
         items.map(|(id, _)| *id).collect()
     }
 
-    /// How many colours items in flight have, beside the present one.
+    /// How many colours items in flight have, apart from the present one.
     pub(crate) fn colours(&self, queue: usize) -> usize {
         let items = self.items.values().filter(|item| item.queue == queue);
         items.map(|item| item.flushes_before).collect::<BTreeSet<_>>().len()
@@ -149,8 +150,8 @@ impl Model {
         self.queues[queue].gate.as_ref().is_some_and(|gate| !gate.lines.is_empty())
     }
 
-    /// Queues a closure, from outside or from an item of workqueue `from`. Its number: whether it
-    /// was refused, its outcome tells.
+    /// Queues a closure, from outside or from an item of workqueue `from`. Returns its number. Its
+    /// outcome tells whether it was refused.
     pub(crate) fn queue(&mut self, queue: usize, cpu: usize, from: Option<usize>) -> ItemId {
         self.last_id += 1;
         let id = self.last_id;
@@ -285,7 +286,8 @@ impl Model {
                     let work = &mut self.works[of];
                     let is_husk = work.pending != Some(instance);
                     if work.running.is_some() && (!is_husk || work.kept.is_none()) {
-                        // A husk may be kept, too: whoever came to it saw one or not, as `forget_husk` finds out.
+                        // A husk may be kept, too: the worker that came to it saw a husk or not, as
+                        // `forget_husk` finds out.
                         item.state = State::Kept;
                         if let Some(husk) = work.kept.replace(id) {
                             self.cancelled(husk);
@@ -301,8 +303,9 @@ impl Model {
         }
     }
 
-    /// Forgets an instance that was cancelled behind a run. When a worker comes to it nobody can
-    /// see: it may have been cancelled before, and then does not wait for the end of the run.
+    /// Forgets an instance that was cancelled behind a run. Nobody can see when a worker comes to
+    /// it: the instance may have been cancelled before that, and then does not wait for the end of
+    /// the run.
     pub(crate) fn forget_husk(&mut self, queue: usize) {
         let items = &self.items;
         let is_husk = |work: &&mut Work| {

@@ -9,7 +9,7 @@ use crate::model::{Instance, ItemId, Model, Who, Work};
 pub(crate) enum Wait {
     Nothing,
     Items(BTreeSet<ItemId>),
-    /// Of a work item, the run that is on and the instance that is pending.
+    /// A work item's present run and its pending instance.
     Work(usize, Option<ItemId>, Option<u32>),
     /// No run of the work item, which is then enabled again or not.
     NoRun(usize, bool),
@@ -59,7 +59,7 @@ impl Model {
         }
         let (was_pending, queue) = (self.works[work].is_pending(), self.works[work].queue);
         if at_once {
-            // What was pending had been accepted.
+            // A pending instance had been accepted.
             self.push_instance(work, 0, was_pending.then_some(queue));
         } else if was_pending || self.queues[queue].drains == 0 {
             self.instance(work, true);
@@ -113,7 +113,7 @@ impl Model {
         }
     }
 
-    /// What a wait leaves to do when it is over.
+    /// Does what a wait leaves to do when it is over.
     pub(crate) fn end_wait(&mut self, wait: &Wait) {
         match wait {
             Wait::NoRun(work, enables) => {

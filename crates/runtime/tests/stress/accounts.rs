@@ -34,11 +34,11 @@ pub(crate) struct Place {
     pub(crate) cancelled: AtomicU64,
     pub(crate) closures_ran: AtomicU64,
     pub(crate) works_ran: AtomicU64,
-    /// Of an ordered workqueue, by issuer: the number of the closure that ran last.
+    /// For an ordered workqueue, by issuer: the number of the closure that ran last.
     last: [AtomicU64; ISSUERS],
 }
 
-/// It runs.
+/// An item that runs, counted as long as this exists.
 pub(crate) struct Inside<'a>(&'a Place);
 
 impl Drop for Inside<'_> {
@@ -91,7 +91,8 @@ impl Place {
         read(&self.now)
     }
 
-    /// The closure of this number begins. They are queued one after the other by each issuer.
+    /// To be called when the closure of this number begins. Each issuer queues its closures one
+    /// after the other.
     pub(crate) fn check_order(&self, issuer: usize, number: u64) {
         let before = self.last[issuer].swap(number, Ordering::SeqCst);
         if self.kind == Kind::Ordered && before >= number {
@@ -99,7 +100,7 @@ impl Place {
         }
     }
 
-    /// When nothing is queued any more.
+    /// To be called when nothing is queued any more.
     pub(crate) fn check_end(&self) {
         let counters = self.queue.counters();
         let (closures, works) = (read(&self.closures_ran), read(&self.works_ran));
@@ -116,7 +117,7 @@ impl Place {
     }
 }
 
-/// What may happen to a work item: all of this at once could not be counted.
+/// What may happen to a work item. If all of this happened to each, the runs could not be counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Life {
     /// It is only queued: what was written before is seen in the end.
@@ -132,15 +133,16 @@ pub(crate) enum Life {
 /// A work item's books.
 pub(crate) struct Ledger {
     pub(crate) life: Life,
-    /// It was queued, or would be after a delay.
+    /// How often it was queued, at once or with a delay.
     queued: AtomicU64,
-    /// The pending instance was taken back.
+    /// How often the pending instance was taken back.
     cancelled: AtomicU64,
-    /// `mod_delayed` found nothing pending: it queued it, unless it was disabled.
+    /// How often `mod_delayed` found nothing pending: then it queued the work item, unless that was
+    /// disabled.
     moved: AtomicU64,
     runs: AtomicU64,
     runs_now: AtomicBool,
-    /// Written before it is queued, by whoever queues it; read when it runs.
+    /// Written before the work item is queued, by the thread that queues it; read when it runs.
     wanted: AtomicU64,
     seen: AtomicU64,
 }
@@ -172,7 +174,7 @@ impl Ledger {
         self.cancelled.fetch_add(was_pending.into(), Ordering::Relaxed);
     }
 
-    /// A pending instance that was replaced and the one that replaced it are even.
+    /// A pending instance that was replaced and the one that replaced it cancel out.
     pub(crate) fn moved(&self, was_pending: bool) {
         self.moved.fetch_add((!was_pending).into(), Ordering::Relaxed);
     }
@@ -190,7 +192,7 @@ impl Ledger {
         self.runs_now.store(false, Ordering::Relaxed);
     }
 
-    /// When nothing is queued any more.
+    /// To be called when nothing is queued any more.
     pub(crate) fn check_end(&self, work: &Work, place: &Place) {
         assert!(!work.is_pending() && !work.is_running() && !work.is_disabled(), "{work:?}");
         let [queued, cancelled] = [&self.queued, &self.cancelled].map(read);
@@ -215,7 +217,7 @@ pub(crate) fn die(why: &str) -> ! {
     std::process::abort();
 }
 
-/// Waits until it is so.
+/// Waits until `so` returns `true`.
 pub(crate) fn until(what: &str, so: impl Fn() -> bool) {
     let began = Instant::now();
     while !so() {

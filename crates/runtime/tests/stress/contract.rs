@@ -14,7 +14,7 @@ use crate::{Random, duration, each_machine, quiet_panics, wait};
 /// Work items of each life in each workqueue.
 const WORKS: usize = 4;
 
-/// Nothing has run for so long: somebody was left asleep.
+/// If nothing has run for so long, somebody was left asleep.
 const HANG: Duration = Duration::from_secs(60);
 
 /// A work item, and its books.
@@ -37,7 +37,7 @@ struct Stage {
     alive: Arc<()>,
 }
 
-/// When the issuers end: after so many items, or after a time.
+/// Whether the issuers go on: until so many items have run, or for a time.
 fn goes_on() -> impl Fn(u64) -> bool + Clone + Send {
     let items = std::env::var("HOMING_STRESS_ITEMS").ok();
     let items: Option<u64> = items.map(|text| text.parse().expect("a number of items"));
@@ -185,7 +185,7 @@ impl Stage {
                 if !goes_on(self.ran.load(Ordering::Relaxed)) {
                     break;
                 }
-                // What nobody waits for must not pile up.
+                // Items that nobody waits for must not pile up.
                 self.places.iter().for_each(|place| place.queue.flush());
             }
             if random.below(3) == 0 {
@@ -238,7 +238,7 @@ impl Stage {
                 kept(handle)
             }
             3 => {
-                // From an item of another workqueue: in no order with the rest.
+                // Queued by an item of another workqueue, so in no order with the rest.
                 let (inner, count) = (Arc::clone(place), Arc::clone(place));
                 let outer = &self.places[0];
                 add(&outer.closures);
@@ -345,7 +345,7 @@ impl Stage {
         .unwrap();
     }
 
-    /// Ends the test where nothing happens any more.
+    /// Ends the test if nothing happens any more.
     fn watch(&self, over: &AtomicBool) {
         let (mut before, mut since) = (0, Instant::now());
         while !over.load(Ordering::Relaxed) {
@@ -365,8 +365,8 @@ impl Stage {
     }
 }
 
-/// Refuses threads for a while, by a thread that waits for nothing: items that wait for others may
-/// need threads.
+/// Refuses threads for a while. A thread that waits for nothing does so, because items that wait
+/// for others may need threads.
 fn refuse_now_and_then(refuse: &AtomicBool, over: &AtomicBool) {
     let mut random = Random(7);
     while !over.load(Ordering::Relaxed) {
@@ -393,7 +393,7 @@ fn settle(place: &Place, handle: JoinHandle<()>) {
     }
 }
 
-/// The same within an item.
+/// [`settle`] within an item.
 fn settle_within(place: &Place, handle: JoinHandle<()>) {
     if matches!(handle.join(), Err(homing_runtime::JoinError::Cancelled)) {
         add(&place.cancelled);

@@ -1,5 +1,5 @@
 //! Real threads, real sleeping and waking: every item runs exactly once and nobody is left asleep
-//! beside waiting work.
+//! while work waits.
 
 use std::fs;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ fn bursts(runtime: &Runtime) {
     println!("{issued} items in {:?}", duration());
 }
 
-/// One of many things to queue; how many items it is, and how many of them panic.
+/// Queues one of many things. Returns how many items these are.
 fn queue_something(
     queue: &Workqueue,
     random: &mut Random,
@@ -73,7 +73,7 @@ fn queue_something(
             });
         })),
         1 => handles.push(queue.queue(move || {
-            // Not declared: the monitor may or may not see it.
+            // This does not say that it blocks: the monitor may or may not see it.
             thread::sleep(Duration::from_millis(3));
             count();
         })),

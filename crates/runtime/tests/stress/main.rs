@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 use homing_runtime::{Builder, JoinError, JoinHandle, Runtime};
 use homing_topology::Machine;
 
-/// Runtimes of this machine's caches, and of many: two nodes of two caches of two CPUs, whose threads the
-/// kernel places.
+/// Runtimes with this machine's caches, and with many: two nodes of two caches of two CPUs, whose
+/// threads the kernel places.
 pub(crate) fn each_machine(mut test: impl FnMut(Builder)) {
     test(Runtime::builder());
     let caches = Machine::from_grid("2x2x2x1").expect("a grid");
