@@ -25,7 +25,7 @@ pub(crate) enum Kind {
 pub(crate) struct Place {
     pub(crate) queue: Workqueue,
     pub(crate) kind: Kind,
-    /// Somebody drains it now and then: then items are refused, and nothing waits for timers.
+    /// Somebody drains it now and then: then new items are refused, and what fires is not.
     pub(crate) drains: bool,
     /// How many of its items may run at a time.
     pub(crate) at_most: u64,

@@ -140,7 +140,7 @@ impl Stage {
         };
         for place in stage.places.clone() {
             for life in [Life::Queued, Life::Moved, Life::Disabled, Life::Anything] {
-                // What fires while the workqueue drains is refused: nobody could count that.
+                // A move that is refused, because the workqueue drains, does not say so.
                 if !place.drains || matches!(life, Life::Queued | Life::Disabled) {
                     let works: Vec<_> = (0..WORKS).map(|_| stage.work(&place, life)).collect();
                     stage.works.extend(works);
@@ -262,9 +262,8 @@ impl Stage {
 
     /// Does something to a work item.
     fn touch(&self, random: &mut Random) {
-        let Counted { work, ledger, place } = &self.works[random.below(self.works.len())];
+        let Counted { work, ledger, .. } = &self.works[random.below(self.works.len())];
         let delay = Duration::from_micros(random.below(300) as u64);
-        let late = !place.drains;
         let cancels = ledger.life != Life::Queued;
         let disables = matches!(ledger.life, Life::Disabled | Life::Anything);
         let moves = matches!(ledger.life, Life::Moved | Life::Anything);
@@ -282,12 +281,12 @@ impl Stage {
             }
             5..9 if moves => ledger.moved(work.mod_delayed(delay)),
             9 if moves => ledger.moved(work.mod_delayed(Duration::ZERO)),
-            10..14 if late => {
+            10..14 => {
                 ledger.want();
                 ledger.queued(work.queue_delayed(delay));
             }
             14 => _ = work.flush(),
-            15 if late => _ = work.flush_delayed(),
+            15 => _ = work.flush_delayed(),
             16..20 => {
                 let cpu = self.cpus[random.below(self.cpus.len())];
                 ledger.want();
