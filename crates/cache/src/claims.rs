@@ -10,14 +10,16 @@ use std::ops::ControlFlow;
 
 use crate::limits::Claim;
 
-/// Groups that are checked in turn for each search.
+/// How many groups each search checks in turn.
 const CHECKED: usize = 2;
-/// And so many where none was found that gives: that a group may not give any more is not to be seen otherwise.
+/// How many groups a search checks in turn if it found none that gives: otherwise it would not
+/// notice a group that has to give by now.
 const CHECKED_IN_NEED: usize = 64;
-/// Lists that take more room than this are made shorter.
+/// Only lists with room for more than this are made shorter.
 const TRIMMED: usize = 16;
 
-/// Appends, and grows by little: where groups have to share what there is, doubling takes much for nothing.
+/// Appends, and grows by little: groups have to share the memory that there is, and doubling would
+/// take much of it for nothing.
 pub(crate) fn push<T>(all: &mut Vec<T>, one: T) {
     if all.len() == all.capacity() {
         all.reserve_exact(all.len() / 8 + 4);
@@ -25,31 +27,32 @@ pub(crate) fn push<T>(all: &mut Vec<T>, one: T) {
     all.push(one);
 }
 
-/// Gives back what a list takes that was once far longer. Short ones stay: they come and go.
+/// Gives back memory of a list that was once far longer. Short lists keep theirs, because they grow
+/// and shrink often.
 pub(crate) fn trim<T>(all: &mut Vec<T>) {
     if all.capacity() > TRIMMED && all.len() < all.capacity() / 2 {
         all.shrink_to_fit();
     }
 }
 
-/// The groups of a shard, by number.
+/// The groups of a shard, known by their numbers.
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
     classes: [Vec<u32>; Claim::ALL.len()],
-    /// The class of each, and where it is in that.
+    /// The class of each group, and its place in that class.
     places: Vec<(Claim, u32)>,
-    /// The one that was checked last.
+    /// The group that was checked last.
     hand: usize,
 }
 
 impl Claims {
-    /// The next group, which has nothing yet.
+    /// Adds a group with the next number. It has nothing yet.
     pub(crate) fn add(&mut self) {
         push(&mut self.places, (Claim::Protected, 0));
         self.put_in(self.places.len() - 1, Claim::Protected);
     }
 
-    /// Forgets a group. The last one takes its number.
+    /// Forgets a group. The last group takes its number.
     pub(crate) fn remove(&mut self, number: usize) {
         self.take_out(number);
         self.places.swap_remove(number);
@@ -83,8 +86,8 @@ impl Claims {
         trim(class);
     }
 
-    /// Shows groups with claims before `kept`, those first that give first, and in each class from `start` on,
-    /// until it is enough.
+    /// Shows groups with claims before `kept` until `show` breaks: class by class, in the order in
+    /// which they have to give, and in each class from `start` on.
     pub(crate) fn search(
         &mut self,
         kept: Claim,
@@ -112,7 +115,7 @@ impl Claims {
                 } else {
                     self.set(number, claim);
                 }
-                // Who gives later is met there.
+                // A group that gives later is met in its own class.
                 if claim <= class && show(number, claim).is_break() {
                     return;
                 }
@@ -132,7 +135,7 @@ impl Claims {
         }
     }
 
-    /// Of the group whose turn it is: its number, and its claim now.
+    /// Checks the group whose turn it is. Returns its number, and its claim now.
     fn check_next(&mut self, claim_of: &impl Fn(usize) -> Claim) -> (usize, Claim) {
         self.hand = (self.hand + 1) % self.places.len();
         let claim = claim_of(self.hand);
@@ -170,7 +173,7 @@ mod tests {
                     now.swap_remove(at);
                 }
                 _ if now.is_empty() => {}
-                // Elsewhere, as it were.
+                // As if the change came from another shard.
                 2..4 => now[at] = claim,
                 _ => {
                     now[at] = claim;
@@ -178,7 +181,7 @@ mod tests {
                 }
             }
             if step % 10 == 0 {
-                // At first some of what is known is old.
+                // In the first search, some of what is known is out of date.
                 for known in [false, true] {
                     let mut shown = vec![0; now.len()];
                     let mut last = Claim::OverMax;

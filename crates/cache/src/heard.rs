@@ -6,28 +6,29 @@ use homing_mglru::density::{ERA, Use};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::atomic::{AtomicU32, AtomicU64};
 
-/// After so many the learner is told.
+/// The learner is told after this many uses.
 const BATCH: usize = 16;
-/// So many are kept: some come while it is told of others.
+/// How many uses are kept: some come while the learner is told of others.
 const RING: usize = 2 * BATCH;
-/// Bits of a kind that are not the epoch's: whether it was put in, whether it was written, and whose it is. When
-/// the clock is turned back, what was noted before still fits.
+/// Bits of a kind below those of the epoch: whether the page was put in, whether it was written,
+/// and its group. `ERA` is a multiple of 2 to the number of the epoch's bits, so that kinds stay
+/// right when the clock is turned back.
 const FLAGS: u32 = 6;
-/// The number of a group, and one that says that it is not known.
+/// The mask of a group's number, and the number that says that the group is not known.
 const NOBODY: u32 = 0xf;
 /// Groups that can be told apart.
 pub(crate) const GROUPS_MAX: usize = NOBODY as usize;
 const _: () = assert!(ERA.is_multiple_of(1 << (u32::BITS - FLAGS)));
 
-/// The last few uses. Where threads overtake each other some are lost, or told with the epoch of another one:
-/// of a sample, that is no harm.
+/// The last few uses. If threads overtake each other, some are lost, or told with the epoch of
+/// another use. This does no harm to a sample.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct Heard {
     next: AtomicU32,
-    /// Epoch, and what kind of use it is.
+    /// The epoch and the kind of each use.
     kinds: [AtomicU32; RING],
-    /// 0 where there is none.
+    /// The hash of each use; 0 if there is none.
     hashes: [AtomicU64; RING],
 }
 
@@ -40,12 +41,12 @@ impl Heard {
         }
     }
 
-    /// Room for what is [taken](Self::take).
+    /// Room for the uses that are [taken](Self::take).
     pub(crate) fn room() -> [Use; RING] {
         [Use { hash: 0, group: None, epoch: 0, write: false, met: false }; RING]
     }
 
-    /// Takes note of a use. Whether it is time to tell the learner.
+    /// Notes a use. Returns whether it is time to tell the learner.
     pub(crate) fn note(&self, Use { hash, group, epoch, write, met }: Use) -> bool {
         let next = self.next.fetch_add(1, Relaxed) as usize;
         let group = group.map_or(NOBODY, u32::from);
@@ -55,7 +56,7 @@ impl Heard {
         next % BATCH == BATCH - 1
     }
 
-    /// Takes what was noted, the oldest first. `epoch` is the one that runs.
+    /// Takes the uses that were noted, the oldest first. `epoch` is the current one.
     pub(crate) fn take<'a>(&self, epoch: u32, room: &'a mut [Use; RING]) -> &'a [Use] {
         let next = self.next.load(Relaxed) as usize;
         let mut count = 0;
@@ -66,7 +67,8 @@ impl Heard {
             }
             self.hashes[at].store(0, Relaxed);
             let kind = self.kinds[at].load(Relaxed);
-            // The uppermost bits are gone: they are those of the epoch that runs.
+            // The uppermost bits of the noted epoch are gone. They are taken from the current
+            // epoch.
             let age = epoch.wrapping_sub(kind >> FLAGS) << FLAGS;
             let age = age.cast_signed() >> FLAGS;
             let group = kind >> 2 & NOBODY;
@@ -119,7 +121,7 @@ mod tests {
         assert!(some.take(1, &mut room).iter().map(|heard| heard.hash).eq(last));
     }
 
-    /// Of the epoch the lowest 26 bits are kept.
+    /// The lowest 26 bits of the epoch are kept.
     #[test]
     fn epochs_are_those_about_the_one_that_runs() {
         for (noted, runs) in

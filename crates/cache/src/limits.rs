@@ -13,32 +13,32 @@ pub(crate) struct Limits {
     pub(crate) max: AtomicU64,
 }
 
-/// How soon what a group has goes: the first ones first.
+/// How soon what a group has goes: groups with earlier claims give first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Claim {
     OverMax,
     OverHigh,
     OverLow,
     OverMin,
-    /// Goes for something of its own only.
+    /// What it has goes only to make room for its own.
     Protected,
 }
 
 impl Claim {
-    /// In order.
+    /// All claims, in order.
     pub(crate) const ALL: [Self; 5] =
         [Self::OverMax, Self::OverHigh, Self::OverLow, Self::OverMin, Self::Protected];
 }
 
 impl Default for Limits {
-    /// None.
+    /// No limits.
     fn default() -> Self {
         Self::new([0, 0, u64::MAX, u64::MAX])
     }
 }
 
 impl Limits {
-    /// `min`, `low`, `high` and `max`.
+    /// From `min`, `low`, `high` and `max`.
     pub(crate) fn new(limits: [u64; 4]) -> Self {
         let [min, low, high, max] = limits.map(AtomicU64::new);
         Self { min, low, high, max }
@@ -48,7 +48,7 @@ impl Limits {
         self.max.load(Relaxed)
     }
 
-    /// How soon a group goes that has so much.
+    /// How soon a group has to give if it has this much.
     pub(crate) fn claim(&self, usage: u64) -> Claim {
         let over = |limit: &AtomicU64| usage > limit.load(Relaxed);
         match () {

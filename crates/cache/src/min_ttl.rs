@@ -13,7 +13,7 @@ use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::atomic::{AtomicU32, AtomicU64};
 use crate::sync::lock;
 
-/// Into how many parts the time is cut.
+/// How many parts of the protected time are told apart.
 const PARTS: u64 = 64;
 
 #[derive(Debug)]
@@ -45,7 +45,7 @@ impl MinTtl {
         self.ms.load(Relaxed)
     }
 
-    /// What is used from this epoch on is protected for so long.
+    /// From this epoch on, protects what is used for this many milliseconds.
     pub(crate) fn set(&self, ms: u64, epoch: u32) {
         let mut births = lock(&self.births);
         if self.ms.swap(ms, Relaxed) == 0 {
@@ -55,7 +55,7 @@ impl MinTtl {
         self.from.store(births.protected(self.now_ms(), ms), Relaxed);
     }
 
-    /// An epoch begins.
+    /// Notes that an epoch begins.
     pub(crate) fn epoch_began(&self, epoch: u32) {
         let ms = self.ms.load(Relaxed);
         if ms > 0 {
@@ -63,14 +63,15 @@ impl MinTtl {
         }
     }
 
-    /// Clocks are turned back by so many epochs.
+    /// Turns the clock back by this many epochs.
     pub(crate) fn turn_back(&self, epochs: u32) {
         let mut births = lock(&self.births);
         births.0.iter_mut().for_each(|(epoch, _)| *epoch = epoch.saturating_sub(epochs));
         self.from.store(self.from.load(Relaxed).saturating_sub(epochs), Relaxed);
     }
 
-    /// Pages are protected that were used within so many epochs before this one.
+    /// How many epochs before this one the last use of a protected page may be. `None` if nothing
+    /// is protected.
     pub(crate) fn spared(&self, epoch: u32) -> Option<u32> {
         let ms = self.ms.load(Relaxed);
         if ms == 0 {
@@ -83,8 +84,8 @@ impl MinTtl {
     }
 }
 
-/// Epochs, and when they began, the oldest one first; between two of them there may be others. Of
-/// the first it need not be known.
+/// Epochs and the times at which they began, the oldest first; epochs in between may be missing.
+/// The time of the first one need not be known.
 #[derive(Debug, Default)]
 struct Births(VecDeque<(u32, u64)>);
 
@@ -95,7 +96,7 @@ impl Births {
         }
     }
 
-    /// The first epoch that ended so short a time ago, or the first one that is known of.
+    /// The first epoch that ended less than `ttl_ms` ago, or the first one that is known.
     fn protected(&mut self, now_ms: u64, ttl_ms: u64) -> u32 {
         let is_over = |&(_, ends): &(u32, u64)| now_ms.saturating_sub(ends) >= ttl_ms;
         while self.0.get(1).is_some_and(is_over) {
@@ -113,7 +114,7 @@ mod tests {
     fn epochs_are_protected_for_so_long_after_their_end() {
         const TTL: u64 = 1000;
         let mut births = Births::default();
-        // An epoch each 3 ms, from the one on in which protection was switched on.
+        // An epoch every 3 ms, beginning with the one in which protection was switched on.
         for epoch in 7..2000 {
             let now = u64::from(epoch) * 3;
             births.began(epoch, now, TTL);
@@ -123,7 +124,7 @@ mod tests {
             assert!(from + TTL as u32 / PARTS as u32 + 1 >= exact, "{from} is long before {exact}");
             assert!(births.0.len() <= PARTS as usize + 2);
         }
-        // And if none begins any more, the last one is.
+        // If no epoch begins any more, the last one is protected.
         assert!(births.protected(100_000, TTL) > 1990);
     }
 

@@ -3,8 +3,8 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Does all of this, whatever panics. The first panic of them; the others are leaked: what one panicked with could
-/// panic when it is dropped.
+/// Runs this for all of them, whatever panics. Returns the payload of the first panic. Payloads of
+/// others are leaked, because dropping one could panic.
 pub(crate) fn each<T>(
     all: impl IntoIterator<Item = T>,
     mut run: impl FnMut(T),

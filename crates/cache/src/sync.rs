@@ -28,7 +28,7 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What came of trying to take a lock; `None` where somebody has it.
+/// The guard of a lock that was tried; `None` if another thread has the lock.
 pub(crate) fn unless_taken<G>(tried: TryLockResult<G>) -> Option<G> {
     match tried {
         Ok(guard) => Some(guard),
@@ -47,7 +47,8 @@ pub(crate) fn write<T: ?Sized>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     lock.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The lock as the model checker knows it: what it does without is its own crate's matter, and checked there.
+/// The lock as the model checker knows it. How readers do without the lock is checked in its own
+/// crate.
 #[cfg(shuttle)]
 mod unbiased {
     use super::{RwLock, RwLockReadGuard, RwLockWriteGuard};

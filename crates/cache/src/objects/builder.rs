@@ -16,9 +16,9 @@ use crate::sync::Arc;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::atomic::{AtomicU64, AtomicUsize};
 
-/// Shards of a large cache, for each CPU.
+/// The shards of a large cache, for each CPU.
 const SHARDS: u64 = 4;
-/// Entries of an unknown weight that room is made for in advance.
+/// The most entries that are expected at first if they are weighed.
 const EXPECTED_WEIGHED: u64 = 1 << 16;
 
 /// Builds a [`Cache`]: see [`Cache::builder`].
@@ -278,7 +278,8 @@ impl<K, V, S> Builder<K, V, S> {
         V: Clone,
         S: BuildHasher,
     {
-        // Not a model checker's: models that run at the same time share it.
+        // The standard library's, not the model checker's: models that run at the same time share
+        // it.
         static CACHES: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
         let capacity = self.capacity;
         if capacity == 0 {
@@ -296,7 +297,7 @@ impl<K, V, S> Builder<K, V, S> {
         }
         let number = CACHES.fetch_add(1, Relaxed);
         let habits = Habits::new(expected as usize);
-        // It will tell of misses, though there may be none: so it may rest.
+        // This cache reports its misses, even if there are none for long, so it may rest.
         habits.missed(0);
         let groups = Groups::new(Arc::new(Group::new("default".to_owned(), 0, number)));
         let common = Common {

@@ -21,11 +21,11 @@ use crate::sync::{Arc, BiasedRwLock, lock};
 /// The fewest entries that are worth a lock of their own.
 pub(super) const MIN_SHARD: u64 = 256;
 
-/// The most entries of a cache that room is made for in advance. A larger capacity may stand for "no limit": there
-/// room is made as entries come.
+/// Room is made in advance only for caches of at most this many entries. A larger capacity may
+/// stand for "no limit", so room is made as entries come.
 const EXPECTED_MAX: u64 = 1 << 20;
 
-/// The most bytes of keys and values for which that is done.
+/// The most bytes of keys and values for which room is made in advance.
 const EXPECTED_BYTES_MAX: u64 = 64 << 20;
 
 /// The most counters of hits.
@@ -70,7 +70,7 @@ impl<K, V, S> fmt::Debug for Cache<K, V, S> {
 pub(super) struct Inner<K, V, S> {
     pub(super) common: Common<K, V, S>,
     pub(super) shards: Box<[Part<K, V>]>,
-    /// By the numbers of threads: a power of two.
+    /// Indexed by the numbers of threads. Their count is a power of two.
     pub(super) finds: Box<[Finds]>,
     pub(super) number: usize,
 }
@@ -81,7 +81,8 @@ pub(super) struct Part<K, V> {
     pub(super) shard: BiasedRwLock<Shard<K, V>>,
 }
 
-/// What some of the threads found. Where two of them count at a time some are lost.
+/// The hits and misses of some of the threads. If two of these count at the same time, some are
+/// lost.
 #[derive(Default)]
 #[repr(align(128))]
 pub(super) struct Finds {
@@ -107,7 +108,7 @@ impl<K: Hash + Eq, V: Clone> Cache<K, V> {
 }
 
 impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
-    /// On so many CPUs.
+    /// Makes a cache for a machine with this many CPUs.
     pub(super) fn from_common(common: Common<K, V, S>, number: usize, cpus: usize) -> Self {
         let capacity = common.capacity.load(Relaxed);
         let bytes = capacity.saturating_mul(size_of::<(K, V)>() as u64);
@@ -159,7 +160,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         self.look(key, |_| ()).is_some()
     }
 
-    /// What `at` says of the value of a key, which is no use of it.
+    /// What `at` returns for the value of a key. This is not a use of it.
     fn look<Q, T>(&self, key: &Q, at: impl FnOnce(&V) -> T) -> Option<T>
     where
         K: Borrow<Q>,
@@ -235,11 +236,11 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         let common = &self.inner.common;
         let hash = common.hash(key);
         let mut gone = common.departures();
-        // What is declared before the guard goes after it, also where the user's code panics.
+        // What is declared before the guard is dropped after it, even if the program's code panics.
         let _detached;
         let mut shard = self.inner.part(hash).shard.write();
         let found = shard.find(hash, key);
-        // What is over is not there any more, to be asked about.
+        // The condition is not called for an expired entry, which is not there any more.
         let expired = found.is_some_and(|frame| over(&shard, frame, common.now(), common));
         if !expired && found.is_some_and(|frame| !condition(shard.entry(frame).value)) {
             return None;
@@ -248,10 +249,11 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         let frame = found?;
         let (key, value) = shard.remove(hash, frame);
         shard.counts.expirations += u64::from(expired);
-        // First what the listener is told: the user's code may panic.
+        // The entry goes to the listener first, because cloning the value may panic.
         let at = gone.push(key, value, if expired { Cause::Expired } else { Cause::Removed });
         let value = (!expired).then(|| gone.value(at).clone());
-        // Before it is returned: a value is not dropped, where a listener panics, once it has been.
+        // Before the value is returned: if a listener panicked afterwards, the value would not be
+        // dropped.
         drop(shard);
         drop(gone);
         value
@@ -331,7 +333,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         }
     }
 
-    /// Does this for each shard, also for those after one for which a listener panics.
+    /// Does this for each shard, even after one for which a listener panics.
     fn for_each_part(&self, each: impl Fn(&Part<K, V>)) {
         if let Some(panicked) = panics::each(&self.inner.shards, each) {
             resume_unwind(panicked);
@@ -416,7 +418,8 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
             common.habits.set_capacity(capacity as usize);
         }
         for (number, part) in self.inner.shards.iter().enumerate() {
-            // What it is by now, whoever has set it. All hear of it before listeners do, who may panic.
+            // The capacity as it is now, whichever thread has set it. All shards get it before
+            // listeners are called, because these may panic.
             part.shard.write().set_capacity(common.shard_capacity(number));
         }
         self.for_each_part(|part| {
@@ -461,7 +464,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         let common = &self.inner.common;
         let group = common.groups.named(name).unwrap_or_else(|| self.add_group(name));
         if common.groups.start_counting() {
-            // From now on entries are counted by group: those that are there, too.
+            // From now on entries are counted by group, including those that are already there.
             for part in &self.inner.shards {
                 part.shard.write().catch_up(common);
             }
@@ -479,7 +482,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         let number = free.pop().unwrap_or(count);
         let group = Arc::new(Group::new(name.to_owned(), number, self.inner.number));
         if number < count {
-            // Shards may know another group by this number, which was removed.
+            // Shards may still know a removed group by this number.
             for part in &self.inner.shards {
                 part.shard.write().replace_group(&group);
             }
@@ -517,7 +520,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
         }
         common.groups.forget(group);
         for part in &self.inner.shards {
-            // Whoever has the lock after this sees that the group is removed.
+            // A thread that gets the lock after this sees that the group is removed.
             let mut shard = part.shard.write();
             shard.catch_up(common);
             shard.disband(group.number, common);

@@ -20,13 +20,13 @@ pub(super) struct Common<K, V, S> {
     pub(super) weigher: Option<Box<Weigher<K, V>>>,
     pub(super) listener: Option<Box<Listener<K, V>>>,
     pub(super) lifetimes: Lifetimes,
-    /// Whether they end.
+    /// Whether entries expire.
     pub(super) expires: bool,
     pub(super) error_lifetime: Option<Duration>,
     pub(super) groups: Groups,
     pub(super) capacity: AtomicU64,
     pub(super) shards: usize,
-    /// Entries for which the habits were told that there is room.
+    /// The number of entries that the habits were last told there is room for.
     pub(super) expected: AtomicUsize,
     pub(super) time: Time,
 }
@@ -56,7 +56,7 @@ impl<K, V, S> Common<K, V, S> {
         capacity / shards + (capacity % shards + shard as u64) / shards
     }
 
-    /// Now, if anything depends on it.
+    /// The time, if entries expire.
     pub(super) fn now(&self) -> Option<Duration> {
         self.expires.then(|| self.time())
     }
@@ -68,7 +68,7 @@ impl<K, V, S> Common<K, V, S> {
         }
     }
 
-    /// A full shard has so many entries, far more or far fewer than it was thought to.
+    /// Notes that a full shard has this many entries, far more or far fewer than expected.
     pub(super) fn entries_are(&self, of_one: usize) {
         let entries = of_one * self.shards;
         if self.weigher.is_some() && self.expected.swap(entries, Relaxed) != entries {
@@ -76,7 +76,7 @@ impl<K, V, S> Common<K, V, S> {
         }
     }
 
-    /// To be made before a lock is taken under which entries leave.
+    /// Make this before taking a lock under which entries leave.
     pub(super) fn departures(&self) -> Departures<'_, K, V> {
         Departures::new(self.listener.as_deref())
     }

@@ -72,13 +72,13 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
         let common = &self.common;
         let hash = common.hash(&key);
         let mut gone = common.departures();
-        // What is declared before the guard goes after it, also where the user's code panics.
+        // What is declared before the guard is dropped after it, even if the program's code panics.
         let _detached;
         let (value, new);
         let mut insertion;
         let mut shard = self.part(hash).shard.write();
         let found = shard.find(hash, &key);
-        // Once for all: what is over by now is not to be replaced as if it were not.
+        // Read only once: an entry that has expired by now must not be replaced as if it had not.
         let now = common.now();
         let held = found.filter(|&frame| !over(&shard, frame, now, common));
         let Some(made) = change(held.map(|frame| shard.entry(frame).value)) else {
@@ -99,7 +99,8 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
         self.put(&mut shard, &mut insertion, now, &mut gone);
         drop(shard);
         common.habits.met(hash, Shard::<K, V>::number_of(group), true);
-        // Before it is returned: a value is not dropped, where a listener panics, once it has been.
+        // Before the value is returned: if a listener panicked afterwards, the value would not be
+        // dropped.
         drop(gone);
         Some(new)
     }

@@ -20,7 +20,7 @@ impl Lifetimes {
     }
 }
 
-/// The times of the frames of a shard. Empty where entries live for ever.
+/// The times of the frames of a shard. Empty if entries live forever.
 #[derive(Debug, Default)]
 pub(super) struct Times {
     frames: Vec<Span>,

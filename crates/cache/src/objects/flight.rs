@@ -1,12 +1,14 @@
-//! A value that is being loaded: one caller loads it, and all others that want it wait for that.
+//! A value that is being loaded: one caller loads it, and all others that want it wait for that
+//! caller.
 //!
-//! | step | who | why nobody waits for ever |
+//! | step | who | why nobody waits forever |
 //! | --- | --- | --- |
-//! | register | the first to miss, under the shard's lock | whoever comes next finds the flight there |
-//! | land | the loader: value or error, then wakes all | those who wait look again under the flight's lock |
-//! | abandon | the loader's guard, where it panics or is cancelled | those who wait are woken, look again, and one of them registers a new flight |
+//! | register | the first to miss, under the shard's lock | callers that come later find the flight |
+//! | land | the loader: value or error, then wakes all | callers that wait look again under the flight's lock |
+//! | abandon | the loader's guard, if the loader panics or is cancelled | callers that wait are woken, look again, and one of them registers a new flight |
 //!
-//! A flight is taken out of the shard's table before it lands: nobody joins what has landed.
+//! A flight is taken out of the shard's table before it lands, so nobody joins a flight that has
+//! landed.
 
 use std::any::Any;
 use std::task::{Context, Poll, Waker};
@@ -14,10 +16,10 @@ use std::task::{Context, Poll, Waker};
 use crate::panics;
 use crate::sync::{Arc, Condvar, Mutex, lock};
 
-/// An error of any type, shared by all who waited for it.
+/// An error of any type, shared by all callers that waited for it.
 pub(super) type AnyError = std::sync::Arc<dyn Any + Send + Sync>;
 
-/// A value on its way.
+/// A value that is being loaded.
 pub(super) struct Flight<V> {
     state: Mutex<State<V>>,
     landed: Condvar,
@@ -25,9 +27,9 @@ pub(super) struct Flight<V> {
 
 enum State<V> {
     Loading {
-        /// Those who wait without a thread, by the number that they got.
+        /// The wakers of futures that wait, indexed by the numbers that these got.
         wakers: Vec<Option<Waker>>,
-        /// Numbers of those who wait no more.
+        /// The numbers of futures that do not wait any more.
         free: Vec<usize>,
         /// Whether a thread waits: waking is a system call, and most flights have one caller.
         threads: bool,
@@ -39,7 +41,7 @@ enum State<V> {
 pub(super) enum Landing<V> {
     Value(V),
     Error(AnyError),
-    /// Its loader is gone: somebody else has to load.
+    /// Its loader is gone: another caller has to load.
     Abandoned,
 }
 
@@ -65,19 +67,19 @@ impl<V: Clone> Flight<V> {
         })
     }
 
-    /// Ends it, and wakes all who wait.
+    /// Ends the flight, and wakes all callers that wait.
     pub(super) fn land(&self, landing: Landing<V>) {
         let was = std::mem::replace(&mut *lock(&self.state), State::Landed(landing));
         let State::Loading { wakers, threads, .. } = was else { return };
         if threads {
             self.landed.notify_all();
         }
-        // One that panics keeps no other from being woken, and is no matter of whoever has loaded: he may be panicking
-        // himself.
+        // A waker that panics must not keep others from being woken. Its panic does not go on in
+        // the loader, which may be panicking itself.
         std::mem::forget(panics::each(wakers.into_iter().flatten(), Waker::wake));
     }
 
-    /// Waits until it has landed, on this thread.
+    /// Blocks this thread until the flight has landed.
     pub(super) fn wait(&self) -> Landing<V> {
         let mut state = lock(&self.state);
         loop {
@@ -89,7 +91,7 @@ impl<V: Clone> Flight<V> {
         }
     }
 
-    /// Asks whether it has landed. `number` is this waiter's, once it has one.
+    /// Asks whether the flight has landed. `number` is that of this future, once it has one.
     pub(super) fn poll(
         &self,
         context: &Context<'_>,
@@ -107,7 +109,7 @@ impl<V: Clone> Flight<V> {
                     wakers.push(waker);
                     None
                 };
-                // It may be the last of a task that waits here, too.
+                // The old waker may be the last reference to a task that waits here, too.
                 drop(state);
                 drop(was);
                 Poll::Pending
@@ -115,7 +117,7 @@ impl<V: Clone> Flight<V> {
         }
     }
 
-    /// This waiter does not wait any more.
+    /// Notes that this future does not wait any more.
     pub(super) fn leave(&self, number: usize) {
         let mut state = lock(&self.state);
         if let State::Loading { wakers, free, .. } = &mut *state {

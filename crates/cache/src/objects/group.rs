@@ -137,7 +137,7 @@ impl Group {
         self.removed.load(Relaxed)
     }
 
-    /// Marks it as removed. Returns whether it was not.
+    /// Marks it as removed. Returns whether it had not been.
     pub(super) fn set_removed(&self) -> bool {
         !self.removed.swap(true, Relaxed)
     }
@@ -150,8 +150,8 @@ impl Group {
         self.weight.fetch_sub(weight, Relaxed);
     }
 
-    /// Gives an entry of this weight: for its own sake, or only if it has as much to spare beyond `min`.
-    /// Whether it does.
+    /// Counts an entry of this weight as given, for itself or, if it has that much to spare beyond
+    /// `min`, for another group. Returns whether it did.
     pub(super) fn give(&self, weight: u64, for_itself: bool) -> bool {
         let least = if for_itself { 0 } else { self.limits.min.load(Relaxed) };
         let left = |has: u64| has.checked_sub(weight).filter(|&left| left >= least);
@@ -162,28 +162,28 @@ impl Group {
         self.weight.load(Relaxed).saturating_add(weight) <= self.limits.max()
     }
 
-    /// Whether it may have so much, if it had nothing else.
+    /// Whether it might have this much if it had nothing else.
     pub(super) fn may_have(&self, weight: u64) -> bool {
         weight <= self.limits.max()
     }
 
-    /// How soon what it has goes.
+    /// How soon it has to give what it has.
     pub(super) fn claim(&self) -> Claim {
         self.limits.claim(self.weight.load(Relaxed))
     }
 }
 
-/// The groups of a cache; the first one is there from the beginning.
+/// The groups of a cache. The first one is there from the beginning.
 ///
 /// A group's number is that of its lists in each shard. One that was removed keeps its place here until
 /// another group gets its number, so shards that hear of it late find an empty group.
 #[derive(Debug)]
 pub(super) struct Groups {
     all: RwLock<Vec<Arc<Group>>>,
-    /// Those that were not removed.
+    /// The groups that were not removed.
     by_name: RwLock<HashMap<String, Arc<Group>>>,
     count: AtomicUsize,
-    /// Shards keep the groups' figures: hits are cheaper where nobody wants to know.
+    /// Whether shards keep the groups' figures: hits are cheaper without.
     counted: AtomicBool,
     /// Numbers of groups that were removed; held while groups come or go.
     pub(super) free: Mutex<Vec<usize>>,
@@ -209,8 +209,8 @@ impl Groups {
         self.counted.load(Relaxed)
     }
 
-    /// Has shards keep the figures, as soon as they [catch up](super::shard::Shard::catch_up). Whether they
-    /// did not.
+    /// Has shards keep the groups' figures, from when they [catch
+    /// up](super::shard::Shard::catch_up). Returns whether they did not before.
     pub(super) fn start_counting(&self) -> bool {
         !self.counted.swap(true, Relaxed)
     }
@@ -219,18 +219,19 @@ impl Groups {
         Arc::clone(&read(&self.all)[number])
     }
 
-    /// The one that has this name.
+    /// The group that has this name.
     pub(super) fn named(&self, name: &str) -> Option<Arc<Group>> {
         read(&self.by_name).get(name).map(Arc::clone)
     }
 
-    /// Has one that was removed found by its name no more.
+    /// Forgets the name of a removed group.
     pub(super) fn forget(&self, group: &Group) {
         let forgotten = write(&self.by_name).remove(&group.name);
         drop(forgotten);
     }
 
-    /// Has a group found, where all shards know it that knew of another one with its number.
+    /// Makes a group known. All shards that knew another group by its number must know this one
+    /// already.
     pub(super) fn publish(&self, group: &Arc<Group>) {
         let mut all = write(&self.all);
         match all.get_mut(group.number) {

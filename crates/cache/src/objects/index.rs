@@ -9,35 +9,37 @@
 
 use super::bytes::equal;
 
-/// Frames of a line.
+/// The frames of a line.
 const WAYS: usize = 12;
-/// How much more room there is than entries. When entries have come and gone for long, one in 13 is not on its
-/// first line then, and who looks for what is not there looks at 1.35 lines. With a quarter more room than entries
-/// these were one in 4, and 3.
+/// Places per entry, as a fraction. With it, after entries have come and gone for long, one in 13
+/// is not on its first line, and a lookup of a missing key looks at 1.35 lines. With only a quarter
+/// more places than entries, these were one in 4, and 3.
 const ROOM: (usize, usize) = (3, 2);
-/// Lines that an entry tries at a distance of its own, so that full ones do not make their neighbours full. After
-/// these it tries each in turn.
+/// How many lines an entry tries in steps of its own length, so that full lines do not fill their
+/// neighbours. After these it tries each line in turn.
 const JUMPS: usize = 4;
-/// So many entries have passed, or more: it is not known how many, and stays so. Where hashes are good it never
-/// comes to that: of 25,000 lines, after 40 million entries had come and gone, none was ever passed by more than 13.
+/// A line that at least this many entries have passed: how many is not known any more, so the count
+/// stays. With good hashes this never happens: of 25,000 lines, after 40 million entries had come
+/// and gone, none was ever passed by more than 13.
 const MANY: u8 = u8::MAX;
 
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(64))]
 struct Line {
-    /// A byte of the hash of each entry, 0 where there is none; then [`passed`](Self::passed), and nothing.
+    /// A byte of the hash of each entry, 0 if there is none; then [`passed`](Self::passed), then
+    /// unused bytes.
     head: [u8; 16],
     frames: [u32; WAYS],
 }
 
 impl Line {
-    /// Places with this tag, a bit for each.
+    /// The places with this tag, as a bit for each.
     #[inline]
     fn with(&self, tag: u8) -> u32 {
         equal(self.head, tag) & ((1 << WAYS) - 1)
     }
 
-    /// Entries that found no room here.
+    /// How many entries found no room here and went on.
     #[inline]
     fn passed(&self) -> u8 {
         self.head[WAYS]
@@ -47,7 +49,7 @@ impl Line {
 /// Frames by the hashes of their keys.
 #[derive(Debug)]
 pub(super) struct Index {
-    /// One at least.
+    /// At least one.
     lines: Box<[Line]>,
     len: usize,
 }
@@ -65,25 +67,26 @@ impl Index {
     /// The line where the entry with this hash belongs, and its tag.
     #[inline]
     fn home(&self, hash: u64) -> (usize, u8) {
-        // The lower half: which shard it is was told by bits above it.
+        // The lower half: the shard was chosen by bits above it.
         let line = (hash as u32 as u64 * self.lines.len() as u64) >> 32;
         (line as usize, ((hash >> 56) as u8).max(1))
     }
 
-    /// Where an entry with this tag goes on that has tried so many lines, the last of which is full.
+    /// The line that an entry with this tag tries next, after `tried` others and this one, which is
+    /// full.
     #[inline]
     fn next(&self, line: usize, tag: u8, tried: usize) -> usize {
         let next = line + if tried < JUMPS { tag as usize } else { 1 };
         if next < self.lines.len() { next } else { next % self.lines.len() }
     }
 
-    /// The frame with this hash for which it says yes.
+    /// The frame with this hash for which `is_it` returns true.
     #[inline]
     pub(super) fn find(&self, hash: u64, is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         self.position(hash, is_it).map(|(line, place)| self.lines[line].frames[place])
     }
 
-    /// Its line, and its place there.
+    /// The line of that frame, and its place there.
     #[inline]
     fn position(&self, hash: u64, mut is_it: impl FnMut(u32) -> bool) -> Option<(usize, usize)> {
         let (mut at, tag) = self.home(hash);
@@ -105,12 +108,12 @@ impl Index {
         None
     }
 
-    /// Makes room for one more where there will hardly be more than `most`.
+    /// Makes room for one more entry, if there will hardly be more than `most`.
     pub(super) fn reserve(&mut self, most: u64, hash_of: impl Fn(u32) -> u64) {
         if self.len * ROOM.0 < self.lines.len() * WAYS * ROOM.1 {
             return;
         }
-        // Not step by step where the most is raised so.
+        // Grows by an eighth at least, even if `most` is raised in small steps.
         let (least, most) = (self.len + self.len / 8, most.min(2 * self.len as u64) as usize);
         let mut larger = Self::with_capacity(most.max(least));
         for line in &self.lines {
@@ -153,7 +156,7 @@ impl Index {
         let Some((line, place)) = found else { panic!("frame {frame} is not in the index") };
         self.lines[line].head[place] = 0;
         self.len -= 1;
-        // It passed the lines before that.
+        // The entry had passed the lines before that one.
         let (mut at, tag) = self.home(hash);
         for tried in 0.. {
             if at == line {
@@ -182,7 +185,7 @@ mod tests {
     }
 
     proptest! {
-        /// As a map would, full or not, wherever the hashes fall.
+        /// The index does what a map would, full or not, wherever the hashes fall.
         #[test]
         fn finds_what_was_inserted(
             steps in proptest::collection::vec((crowded(), 0..3u8), 0..600),

@@ -217,21 +217,22 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Cache<K, V, S> {
     }
 }
 
-/// Errors that each shard remembers, at most, and loads under way that it has with them: who asks for
-/// keys that are not there must not be able to fill the memory.
+/// A shard that has more loads and remembered errors than this remembers no more errors: a client
+/// that asks for keys that do not exist must not be able to fill the memory.
 const ERRORS_MAX: usize = 1024;
 
-/// Fewer than this are looked through each time that they have doubled, more when the time of one is over.
+/// Fewer flights than this are searched for errors to forget each time that their number has
+/// doubled; more of them, when the time of an error is over.
 const ERRORS_FEW: usize = 64;
 
-/// What a caller finds that missed.
+/// What a caller finds after a miss.
 enum Joined<'a, K: Hash + Eq + Borrow<Q>, V: Clone, S: BuildHasher, Q: ToOwned<Owned = K> + ?Sized>
 {
-    /// Somebody has loaded it by now.
+    /// Another caller has loaded it by now.
     Held(V),
-    /// Somebody loads it.
+    /// Another caller is loading it.
     Loading(Arc<Flight<V>>),
-    /// Nobody does.
+    /// Nobody is loading it, so this caller has to.
     Mine(Loading<'a, K, V, S, Q>),
 }
 
@@ -249,7 +250,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
         let now = self.common.error_lifetime.map(|_| self.common.time());
         let expires = self.common.now();
         let owned = key.to_owned();
-        // Dropped after the lock is let go, on each way out.
+        // Dropped after the lock is released, on each way out.
         let mut stale = Vec::new();
         let mut shard = self.part(hash).shard.write();
         let is_it = |it: &InFlight<K, V>| it.hash == hash && it.key.borrow() == key;
@@ -282,7 +283,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
         Joined::Mine(Loading { inner: self, hash, key, group, flight, ended: false })
     }
 
-    /// What one who waited gets, or `None` if it has to look again.
+    /// What a caller that waited gets, or `None` if it has to look again.
     fn shared<E: Send + Sync + 'static>(
         &self,
         hash: u64,
@@ -294,7 +295,7 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
             Landing::Error(error) => {
                 let error = error.downcast().ok();
                 if error.is_none() {
-                    // Of another caller's type: it says nothing to this one.
+                    // The error is of another caller's type, and says nothing to this one.
                     let is_it = |it: &InFlight<K, V>| Arc::ptr_eq(&it.flight, flight);
                     let mut shard = self.part(hash).shard.write();
                     let stale = shard.take_flight(hash, is_it);
@@ -308,7 +309,8 @@ impl<K: Hash + Eq, V: Clone, S: BuildHasher> Inner<K, V, S> {
     }
 }
 
-/// The caller that loads. If it goes without an end, somebody else has to.
+/// Held by the caller that loads. If it is dropped before the load has ended, another caller has to
+/// load.
 struct Loading<
     'a,
     K: Hash + Eq + Borrow<Q>,
@@ -332,7 +334,8 @@ where
     Q: ToOwned<Owned = K> + ?Sized,
 {
     fn end<E: Send + Sync + 'static>(self, result: Result<V, E>) -> Result<V, std::sync::Arc<E>> {
-        // Told after the flight has landed: the listener may wait for somebody who waits for that.
+        // The listener is told after the flight has landed, because it may wait for a thread that
+        // waits for the flight.
         let mut gone = self.inner.common.departures();
         let mut loading = self;
         match result {
@@ -340,7 +343,7 @@ where
                 loading.cache(value.clone(), &mut gone);
                 let landed = catch_unwind(AssertUnwindSafe(move || {
                     let mut loading = loading;
-                    // Before it counts as ended: it may panic.
+                    // Cloned before the load counts as ended, because cloning may panic.
                     let shared = value.clone();
                     loading.ended = true;
                     loading.flight.land(Landing::Value(shared));
@@ -360,8 +363,8 @@ where
         }
     }
 
-    /// Takes the flight out of the table, and the value into the cache, at once: whoever comes finds
-    /// the one or the other.
+    /// Takes the flight out of the table and puts the value into the cache, under one hold of the
+    /// lock: a caller that comes finds one or the other.
     fn cache(&self, value: V, gone: &mut Departures<K, V>) {
         let common = &self.inner.common;
         let weight = match common.weigher {
@@ -369,12 +372,13 @@ where
             None => 1,
         };
         let now = common.now();
-        // Before the guard, so that it goes after it, also where the user's code panics.
+        // Declared before the guard, so that it is dropped after it, even if the program's code
+        // panics.
         let mut insertion;
         let mut shard = self.inner.part(self.hash).shard.write();
         let flight = shard.take_flight(self.hash, |it| Arc::ptr_eq(&it.flight, &self.flight));
         let Some(InFlight { hash, key, .. }) = flight else {
-            // Before the value.
+            // Released before the value is dropped.
             drop(shard);
             return;
         };

@@ -33,11 +33,12 @@ pub enum Cause {
     Removed,
 }
 
-/// Is told of each entry that left, once no lock is held.
+/// The program's listener. It is called for each entry that left, once no lock is held.
 pub(super) type Listener<K, V> = dyn Fn(K, V, Cause) + Send + Sync;
 
-/// Entries that leave under a lock: made before it is taken, and dropped, which tells the listener, after it is
-/// let go. So they are told of where code of the user panics under the lock, too. One needs no memory.
+/// Entries that leave under a lock. This is made before the lock is taken, and dropped after it is
+/// released; dropping it tells the listener. So the listener hears of them even if the program's
+/// code panics under the lock. A single entry needs no memory.
 pub(super) struct Departures<'a, K, V> {
     listener: Option<&'a Listener<K, V>>,
     first: Option<Departure<K, V>>,
@@ -55,7 +56,7 @@ impl<'a, K, V> Departures<'a, K, V> {
         Self { listener, first: None, more: Vec::new() }
     }
 
-    /// Which one of them it is.
+    /// Adds an entry. Returns its number, for [`value`](Self::value).
     pub(super) fn push(&mut self, key: K, value: V, cause: Cause) -> usize {
         let departure = Departure { key, value, cause };
         if self.first.is_none() {
@@ -66,7 +67,7 @@ impl<'a, K, V> Departures<'a, K, V> {
         self.more.len()
     }
 
-    /// The value of one of them.
+    /// The value of the entry with this number.
     pub(super) fn value(&self, at: usize) -> &V {
         let departure = if at == 0 { self.first.as_ref() } else { self.more.get(at - 1) };
         &departure.expect("it was pushed").value
@@ -74,13 +75,15 @@ impl<'a, K, V> Departures<'a, K, V> {
 }
 
 impl<K, V> Drop for Departures<'_, K, V> {
-    /// Tells of all in the order in which they left, also of those after one for which the listener panics.
+    /// Tells the listener of all entries in the order in which they left, even if it panics for
+    /// some.
     fn drop(&mut self) {
         let Some(listener) = self.listener else { return };
         let all = self.first.take().into_iter().chain(std::mem::take(&mut self.more));
         let tell = |Departure { key, value, cause }| listener(key, value, cause);
         match panics::each(all, tell) {
-            // One panic goes on; a second one would end the process.
+            // One panic is passed on, unless the thread is panicking already: that would end the
+            // process.
             Some(panicked) if panicking() => std::mem::forget(panicked),
             Some(panicked) => resume_unwind(panicked),
             None => {}

@@ -1,5 +1,5 @@
-//! The cache of objects under a randomized scheduler: `cargo xtask shuttle`. Whoever waits without
-//! being woken is a deadlock, which is reported.
+//! The cache of objects under a randomized scheduler: `cargo xtask shuttle`. A thread that waits
+//! without being woken is a deadlock, which is reported.
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
@@ -17,7 +17,7 @@ fn check(model: impl Fn() + Send + Sync + 'static) {
     shuttle::check_pct(model, iterations, 4);
 }
 
-/// Schedules can be played again only where hashes are the same.
+/// A schedule can be replayed only if hashes are the same.
 type Unseeded = foldhash::quality::FixedState;
 
 fn cache(capacity: u64) -> Cache<u32, u32, Unseeded> {
@@ -64,7 +64,7 @@ fn after_an_error_or_a_cancelled_load_nobody_waits_for_ever() {
         };
         let waiting = thread::spawn(move || {
             let load = waiting.get_or_load_async(&1, async { Ok::<_, ()>(7) });
-            // Another one's error is its answer, too.
+            // The error of another caller may be its answer, too.
             assert!(matches!(future::block_on(load), Ok(7) | Err(_)));
         });
         [failing, cancelled, waiting].into_iter().for_each(|thread| thread.join().unwrap());
@@ -101,7 +101,7 @@ fn what_was_stale_when_its_load_ended_is_not_found_later() {
                 });
             })
         };
-        // What is behind the cache changes, and then the cache is told.
+        // What the cache was loaded from changes, and then the cache is told.
         changed.store(true, SeqCst);
         cache.remove(&1);
         let read = || Ok::<_, ()>(u32::from(changed.load(SeqCst)));
@@ -177,7 +177,7 @@ fn no_entry_is_lost_to_a_group_that_goes() {
             {
                 let cache = cache.clone();
                 thread::spawn(move || {
-                    // Perhaps with the number of the one that goes.
+                    // It may get the number of the group that goes.
                     let new = cache.group("new");
                     assert!(Arc::ptr_eq(&new, &cache.group("new")));
                     (10..12).for_each(|key| _ = cache.insert_in(&new, key, key));

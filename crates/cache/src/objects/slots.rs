@@ -3,10 +3,10 @@
 use homing_mglru::density::{Mark, Marks};
 use homing_mglru::prefetch;
 
-/// No frame.
+/// No frame: the end of the list of free frames.
 const NONE: u32 = u32::MAX;
 
-/// An entry where it stands.
+/// An entry in its frame.
 pub(super) struct Entry<'a, K, V> {
     pub(super) key: &'a K,
     pub(super) value: &'a V,
@@ -19,15 +19,15 @@ pub(super) struct Slots<K, V> {
     free: u32,
 }
 
-/// Key, value, and the mark that hits leave are on one line of memory, where they are small. Fields of
-/// the variant, so that its tag fits beside the mark.
+/// If key and value are small, they are on one line of memory with the mark that hits leave. These
+/// are fields of the variant itself, so that its tag fits next to the mark.
 enum Slot<K, V> {
     Held {
         key: K,
         value: V,
         mark: Mark,
     },
-    /// The next free one.
+    /// The next free frame.
     Free(u32),
 }
 
@@ -36,7 +36,7 @@ impl<K, V> Slots<K, V> {
         Self { slots: Vec::with_capacity(entries), free: NONE }
     }
 
-    /// How many frames there ever were.
+    /// How many frames there are, with the free ones.
     pub(super) fn frames(&self) -> u32 {
         self.slots.len() as u32
     }
@@ -63,7 +63,7 @@ impl<K, V> Slots<K, V> {
         (0..self.frames()).filter_map(|frame| Some((frame, self.get(frame)?)))
     }
 
-    /// Puts an entry into a frame of its own.
+    /// Puts an entry into a free frame, or a new one. Returns the frame.
     pub(super) fn insert(&mut self, key: K, value: V, mark: Mark) -> u32 {
         let slot = Slot::Held { key, value, mark };
         let frame = self.free;
@@ -79,13 +79,13 @@ impl<K, V> Slots<K, V> {
         frame
     }
 
-    /// Moves an entry, with its mark, to a free frame. To be [truncated](Self::truncate) then: free frames are not
-    /// known until that.
+    /// Moves an entry, with its mark, to a free frame. Call [`truncate`](Self::truncate)
+    /// afterwards: until then the list of free frames is wrong.
     pub(super) fn move_entry(&mut self, from: u32, to: u32) {
         self.slots.swap(from as usize, to as usize);
     }
 
-    /// Leaves so many frames, all of which are held.
+    /// Leaves the first `frames` frames, all of which must be held.
     pub(super) fn truncate(&mut self, frames: usize) {
         self.slots.truncate(frames);
         self.slots.shrink_to_fit();

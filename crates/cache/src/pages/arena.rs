@@ -7,16 +7,19 @@ use std::io;
 
 use memmap2::MmapMut;
 
-/// A mapping has so many bytes at most, a power of two, and at least; and no more than one in so many of the frames that
-/// there are at first: the last one is made anew, and copied, when the size changes. The system joins neighbours, and has
-/// huge pages for them.
+/// The least and the most bytes of a mapping, which are powers of two. Within these bounds, a
+/// mapping has about one in `MAPPINGS` of the initial frames, because the last mapping is made
+/// anew, and copied, when the size changes. The system joins adjacent mappings, and has huge pages
+/// for them.
 const MAPPING: std::ops::RangeInclusive<usize> = 256 << 10..=16 << 20;
 const MAPPINGS: usize = 128;
-/// Bytes that are copied at a time, unless they are these: a page of the system's, or a part of one.
+/// As many bytes, one of the system's pages or a part of one, are copied at a time, unless they are
+/// all zero.
 static ZEROES: [u8; 4096] = [0; 4096];
 
-/// Whether the system has so much memory to give, as far as it says before that is used: it refuses what
-/// is out of all proportion, or beyond a limit. Where lists are allocated that could only end the process.
+/// Whether the system provides this much memory, as far as it says so before the memory is used: it
+/// refuses what is out of all proportion, or beyond a limit. An allocation of a list that fails
+/// would end the process instead.
 pub(super) fn check_room(bytes: usize) -> io::Result<()> {
     MmapMut::map_anon(bytes).map(drop)
 }
@@ -24,10 +27,10 @@ pub(super) fn check_room(bytes: usize) -> io::Result<()> {
 #[derive(Debug, Default)]
 pub(super) struct Arena {
     mappings: Vec<MmapMut>,
-    /// As powers of two: bytes of a page, frames of a mapping.
+    /// Bytes of a page, and frames of a mapping, as powers of two.
     page: u32,
     per_mapping: u32,
-    /// The most bytes that were taken at a time.
+    /// The most bytes that were ever taken at a time.
     #[cfg(test)]
     most: usize,
 }
@@ -41,8 +44,8 @@ impl Arena {
         Ok(arena)
     }
 
-    /// Makes it this many frames: the contents of those that stay do. If it fails, there are as many
-    /// as before.
+    /// Changes the number of frames. Those that stay keep their contents. If this fails, there are
+    /// as many as before.
     pub(super) fn set_frames(&mut self, frames: usize) -> io::Result<()> {
         let bytes = frames << self.page;
         if self.mappings.is_empty() {
@@ -74,7 +77,8 @@ impl Arena {
         }
         for (at, mut new) in made {
             if let Some(old) = self.mappings.get_mut(at) {
-                // What was never used is zero, and is to take no memory after this either.
+                // Memory that was never used is zero, and should not take any after the move
+                // either.
                 let kept = old.len().min(new.len());
                 let pieces = old[..kept].chunks(ZEROES.len()).zip(new.chunks_mut(ZEROES.len()));
                 for (old, new) in pieces.filter(|(old, _)| **old != ZEROES[..old.len()]) {
@@ -88,7 +92,7 @@ impl Arena {
         Ok(())
     }
 
-    /// The bytes that so many frames take more.
+    /// How many more bytes this many frames would take.
     pub(super) fn growth(&self, frames: usize) -> usize {
         (frames << self.page).saturating_sub(self.memory())
     }

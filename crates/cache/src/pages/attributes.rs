@@ -36,7 +36,7 @@ const OF_CACHE: [(&str, bool); 12] = [
     ("size", true),
     ("used", false),
 ];
-/// More at a time is a mistake.
+/// A larger maximum is taken for a mistake.
 const AHEAD_KIB_MAX: usize = 1 << 20;
 /// In the order of [`GroupState::limits`](super::group::GroupState::limits).
 const LIMITS: [&str; 4] = ["min", "low", "high", "max"];
@@ -77,7 +77,8 @@ impl PageCache {
         PageCacheAttributes(self.clone())
     }
 
-    /// Groups have names of their own in the tree: one whose name was taken is not in it.
+    /// The group that has this name in the tree. A group whose name was taken before is not in the
+    /// tree.
     fn named(&self, name: &str) -> Option<Group> {
         self.core().group_named(name).map(Group)
     }
@@ -223,7 +224,7 @@ impl AttributeTree for PageCacheAttributes {
             (_, "lru_gen/enabled") => {
                 let enabled = value.parse::<Enabled>();
                 let enabled = enabled.map_err(|_| refused("y, n or a number from 0 to 7"))?;
-                // The sweeps, which the other bits are for, it does not need.
+                // This policy does not need the sweeps that the other bits are for.
                 self.0.set_learning(enabled.has(Enabled::MAIN));
             }
             (_, "readahead/enabled") => {
@@ -254,7 +255,7 @@ fn bytes(value: &str) -> Option<u64> {
     value.parse().ok().map(|ByteSize(bytes)| bytes)
 }
 
-/// On, or off.
+/// Whether the value says on or off; `None` if neither.
 fn switch(value: &str) -> Option<bool> {
     match value {
         "y" | "Y" | "1" | "0x0001" => Some(true),
@@ -263,7 +264,7 @@ fn switch(value: &str) -> Option<bool> {
     }
 }
 
-/// The group and the attribute of a path below `cache`. Names of groups may have slashes in them.
+/// The group and the attribute of a path below `cache`. A group's name may contain slashes.
 fn of_group(rest: &str) -> Option<(&str, &str)> {
     rest.strip_prefix("group/")?.rsplit_once('/')
 }
@@ -282,7 +283,7 @@ mod tests {
         assert!(listed.is_sorted_by(|one, other| one.path < other.path));
         for Attribute { path, writable } in listed {
             let value = attributes.get(&path).unwrap();
-            // Commands are written there.
+            // What is written there are commands.
             let value = if path == "cache/debug/lru_gen" { String::new() } else { value };
             match attributes.set(&path, &value) {
                 Ok(()) => assert!(writable, "{path}"),

@@ -1,4 +1,4 @@
-//! Who works in the background, and when. At most one job of each kind runs at a time: one that
+//! What runs in the background, and when. At most one job of each kind runs at a time: one that
 //! reclaims and, for each group, one that reads ahead and one that writes back. The thread that
 //! notices that there is work asks for the job.
 
@@ -61,12 +61,12 @@ pub trait Background: Send + Sync {
     fn spawn(&self, job: Job);
 }
 
-/// Threads of the cache's own: as many as there are jobs, so that none waits for another group's disk.
-/// They end when the cache does, or when there was nothing to do for a while.
+/// The cache's own threads: as many as there are jobs, so that no job waits for another group's
+/// disk. A thread ends when the cache does, or when there was nothing to do for a while.
 #[derive(Default)]
 pub(super) struct OwnThreads(Arc<Pool>);
 
-/// Jobs beyond so many at a time wait for each other.
+/// The most threads: if there are more jobs at a time, some wait for others.
 const THREADS_MAX: usize = 64;
 /// How long a thread waits for the next job.
 const IDLE: Duration = Duration::from_secs(10);
@@ -102,7 +102,8 @@ impl Background for OwnThreads {
         }
         let mut jobs = lock(&self.0.state);
         jobs.threads -= 1;
-        // Where there can be no thread at all, they are dropped; without the lock, as they ask for others.
+        // If there can be no thread at all, the jobs are dropped; without the lock, as they ask for
+        // others.
         let dropped =
             if jobs.threads == 0 { std::mem::take(&mut jobs.waiting) } else { VecDeque::new() };
         drop(jobs);
@@ -120,15 +121,17 @@ impl Drop for OwnThreads {
 impl Pool {
     fn run(&self) {
         while let Some(job) = self.next() {
-            // What a backing panics with has been reported, and another job is to have this thread.
+            // A backing's panic has been reported by now, and this thread is to go on with other
+            // jobs.
             if let Err(payload) = catch_unwind(AssertUnwindSafe(job)) {
-                // It could panic when it is dropped.
+                // Dropping the payload could panic.
                 std::mem::forget(payload);
             }
         }
     }
 
-    /// The next job; `None` where there is none for long: then the thread is not counted any more.
+    /// The next job. `None` if there was none for a while, or the cache is gone: then the thread
+    /// does not count any more.
     fn next(&self) -> Option<Job> {
         let mut jobs = lock(&self.state);
         loop {
@@ -155,27 +158,27 @@ impl Pool {
 /// Asks for jobs of one kind.
 #[derive(Debug, Default)]
 pub(super) struct Service {
-    /// Whether a job is there, waiting or running.
+    /// Whether there is a job, waiting or running.
     present: AtomicBool,
-    /// Whether there is something to do that no job has begun with.
+    /// Whether there is something to do that no job has begun.
     wanted: AtomicBool,
 }
 
-/// What a job holds until it ends, so that another one can be asked for whatever becomes of it.
+/// What a job holds until it ends, so that another one can be asked for however it ends.
 pub(super) struct Present(Option<Arc<Service>>);
 
 impl Service {
-    /// There is something to do. Returns whether no job is there for it: then one has to be
-    /// [wanted](Self::want).
+    /// Notes that there is something to do. Returns whether there is no job for it: then the caller
+    /// has to call [`want`](Self::want).
     pub(super) fn say(&self) -> bool {
-        // Mostly said already: then nothing is written.
+        // Usually it is noted already; then nothing is written.
         if !self.wanted.load(SeqCst) {
             self.wanted.store(true, SeqCst);
         }
         !self.present.load(SeqCst)
     }
 
-    /// There is something to do. Returns whether a job has to be spawned for it.
+    /// Notes that there is something to do. Returns whether the caller has to spawn a job for it.
     pub(super) fn want(&self) -> bool {
         self.say() && !self.present.swap(true, SeqCst)
     }
@@ -186,16 +189,16 @@ impl Present {
         Self(Some(Arc::clone(service)))
     }
 
-    /// Does what is wanted until nothing is.
+    /// Works until nothing is wanted.
     pub(super) fn serve(mut self, mut work: impl FnMut()) {
         while let Some(service) = &self.0 {
             while service.wanted.swap(false, SeqCst) {
                 work();
             }
             service.present.store(false, SeqCst);
-            // Who wanted something before that saw the job present.
+            // A thread that wanted something before this store saw the job present.
             if !service.wanted.load(SeqCst) || service.present.swap(true, SeqCst) {
-                // Another one may be by now.
+                // Another job may be present by now, so dropping this must not change that.
                 self.0 = None;
             }
         }

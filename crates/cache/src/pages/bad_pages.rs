@@ -10,10 +10,11 @@ use crate::sync::atomic::AtomicBool;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::{Mutex, lock};
 
-/// As many are known: of more, each is tried whenever its frame is wanted.
+/// The most bad pages that are known. Any others are tried whenever their frames are wanted.
 const KNOWN_MAX: usize = 4096;
 
-/// See the module. They are tried again after an epoch, two, four, and in the end each cacheful of requests.
+/// See the module. Bad pages are tried again after an epoch, two, four, and in the end each
+/// cacheful of requests.
 #[derive(Default)]
 pub(super) struct BadPages {
     any: AtomicBool,
@@ -23,7 +24,7 @@ pub(super) struct BadPages {
 #[derive(Default)]
 struct Known {
     pages: BTreeSet<u64>,
-    /// The epoch in which the first of them failed, and for how many of these it is let be.
+    /// The epoch of the failure from which on bad pages are left alone, and for how many epochs.
     since: u32,
     wait: u32,
 }
@@ -35,11 +36,11 @@ impl Known {
 }
 
 impl BadPages {
-    /// A page could not be written.
+    /// Notes that a page could not be written.
     pub(super) fn note(&self, page: u64, epoch: u32) {
         let mut known = lock(&self.known);
         if !known.are_let_be(epoch) {
-            // Where it goes on like that it is tried less often.
+            // If failures go on, pages are tried less often.
             let goes_on = epoch.wrapping_sub(known.since) < 2 * known.wait + 1;
             known.wait = if goes_on { (2 * known.wait).clamp(1, EPOCHS as u32) } else { 1 };
             known.since = epoch;
@@ -50,7 +51,7 @@ impl BadPages {
         self.any.store(true, Relaxed);
     }
 
-    /// These could be written.
+    /// Notes that these pages could be written.
     pub(super) fn forget(&self, pages: Range<u64>) {
         if self.any.load(Relaxed) {
             let mut known = lock(&self.known);
@@ -62,7 +63,7 @@ impl BadPages {
         }
     }
 
-    /// The first one from this page on: no run of others is to go into it.
+    /// The first bad page from this page on, before which a run of others has to end.
     pub(super) fn first_from(&self, page: u64) -> Option<u64> {
         if !self.any.load(Relaxed) {
             return None;
@@ -70,7 +71,7 @@ impl BadPages {
         lock(&self.known).pages.range(page..).next().copied()
     }
 
-    /// Whether a page is one that is not to be tried yet.
+    /// Whether a page is bad and must not be tried yet.
     pub(super) fn is_let_be(&self, page: u64, epoch: u32) -> bool {
         if !self.any.load(Relaxed) {
             return false;
@@ -98,7 +99,7 @@ mod tests {
             epoch += 1;
         }
         assert!((1000 / EPOCHS as u32..1000 / EPOCHS as u32 + 10).contains(&tries), "{tries}");
-        // It was well for long.
+        // After a long time without failures.
         epoch += 10 * EPOCHS as u32;
         bad.note(9, epoch);
         assert!(bad.is_let_be(9, epoch) && !bad.is_let_be(9, epoch + 1));

@@ -20,7 +20,7 @@ use homing_mglru::kernel::{Command, CommandError, RunError, parse_commands};
 use super::core::Core;
 use super::group::GroupState;
 
-/// Why a command was not run. Those before it were.
+/// Why a command was not run. The commands before it were run.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refused {
     #[error(transparent)]
@@ -38,7 +38,7 @@ pub(super) enum Refused {
 }
 
 impl Core {
-    /// Runs all of these. None is run if one cannot be read.
+    /// Runs all commands of a text. None is run if one of them cannot be parsed.
     pub(super) fn run_commands(&self, text: &str) -> Result<(), Refused> {
         let commands = parse_commands(text)?;
         commands.into_iter().try_for_each(|command| self.run_command(command))
@@ -85,7 +85,7 @@ impl Core {
         }
     }
 
-    /// Evicts up to so many pages of a group that were last used so many epochs ago, or before that.
+    /// Evicts up to `count` pages of a group that were last used `epochs` epochs ago or earlier.
     fn evict_old(&self, group: &Arc<GroupState>, epochs: u32, swappiness: Swappiness, count: u64) {
         self.reclaim(group, count, |table, local| {
             table.evict_old(local, epochs, swappiness, &self.habits)

@@ -17,11 +17,11 @@ use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::atomic::{AtomicBool, AtomicUsize};
 use crate::sync::{Arc, Mutex, RwLock, ThreadId, lock};
 
-/// Pages that follow each other, of a file, and lie in one shard: also the longest run that is read
-/// or written at once, 256 KiB with pages of 4 KiB.
+/// How many consecutive pages of a file lie in one shard. This is also the longest run that is read
+/// or written at once: 256 KiB with pages of 4 KiB.
 pub(super) const CHUNK: u64 = 64;
 
-/// How much is read ahead at most, in bytes, unless something else is set.
+/// The initial maximum number of bytes to read ahead at a time.
 const AHEAD_MAX: usize = 1 << 20;
 
 pub(super) struct Core {
@@ -30,9 +30,9 @@ pub(super) struct Core {
     pub(super) habits: Arc<Habits>,
     pub(super) files: RwLock<Files>,
     pub(super) orphans: Orphans,
-    /// By number.
+    /// Indexed by number.
     groups: Mutex<Vec<Option<StdArc<GroupState>>>>,
-    /// What groups did that are gone.
+    /// The statistics of groups that are gone.
     pub(super) departed: Mutex<GroupStats>,
     pub(super) background: Box<dyn Background>,
     pub(super) service: StdArc<Service>,
@@ -41,19 +41,19 @@ pub(super) struct Core {
     pub(super) bytes: AtomicUsize,
     /// Held while the size is changed.
     pub(super) resizing: Mutex<()>,
-    /// Who sets another size: it asks for jobs meanwhile, and who runs these must not set one.
+    /// The thread that is changing the size. It asks for jobs meanwhile, and code that it calls for
+    /// that must not change the size.
     pub(super) resizer: Mutex<Option<ThreadId>>,
     /// The largest size that may be set.
     pub(super) bytes_max: AtomicUsize,
     /// Frames of all shards.
     pub(super) pages: AtomicUsize,
-    /// Hundredths of the cache that a group may have dirty: what is aimed at, and from where on
-    /// writers have to write back as much as they write.
-    /// See [`Core::dirty_shares`].
+    /// Hundredths of the cache that a group may have dirty: the target, and the trigger from which
+    /// on writers have to write back as much as they write. See [`Core::dirty_shares`].
     dirty_shares: AtomicUsize,
-    /// Where those begin to look who go through all shards.
+    /// Where the next search through all shards begins.
     pub(super) next_shard: AtomicUsize,
-    /// Whether pages are read ahead for who reads in order, and at most how many bytes.
+    /// Whether pages are read ahead for readers in order, and at most how many bytes.
     pub(super) reads_ahead: AtomicBool,
     pub(super) ahead_max: AtomicUsize,
 }
@@ -61,9 +61,9 @@ pub(super) struct Core {
 /// A part of a request that lies in one chunk.
 #[derive(Clone, Debug)]
 pub(super) struct Piece {
-    /// In the file.
+    /// Where it begins in the file.
     pub(super) offset: u64,
-    /// In what was given for the request.
+    /// Its bytes in the buffer of the request.
     pub(super) bytes: Range<usize>,
 }
 
@@ -123,12 +123,12 @@ impl Core {
         }
     }
 
-    /// Bytes of these pages of a file: the last one may be short.
+    /// The bytes of these pages of a file, whose last page may be short.
     pub(super) fn bytes_of(&self, file: &FileState, pages: &Range<u64>) -> usize {
         (self.offset_of(pages.end).min(file.size) - self.offset_of(pages.start)) as usize
     }
 
-    /// The shard of a page. Neighbours share one; chunks of a file go round.
+    /// The shard of a page. Pages of a chunk share one; the chunks of a file go round the shards.
     pub(super) fn shard_of(&self, file: &FileState, page: u64) -> &Shard {
         &self.shards[self.shard_number(file, page)]
     }
@@ -137,7 +137,7 @@ impl Core {
         ((page / CHUNK).wrapping_add(file.start) % self.shards.len() as u64) as usize
     }
 
-    /// Reads of a file without a trace in the shard of this page.
+    /// The reads without a trace of a file in the shard of this page.
     pub(super) fn skims_of<'a>(&self, file: &'a FileState, page: u64) -> &'a Skims {
         let all = || self.shards.iter().map(|_| Skims::default()).collect();
         &file.skims.get_or_init(all)[self.shard_number(file, page)]
@@ -163,7 +163,7 @@ impl Core {
         }
     }
 
-    /// Tells the clock of requests, in batches. To be called without a lock.
+    /// Reports requests to the clock, in batches. Call this without a lock.
     pub(super) fn passed(&self, shard: &Shard, requests: u32) {
         let batch = self.habits.batch().max(1);
         let before = shard.requests.fetch_add(requests, Relaxed);
@@ -174,8 +174,8 @@ impl Core {
         }
     }
 
-    /// Counts a page that was used past the cache. Time passes by that, too: what keeps others out
-    /// would else do so for ever.
+    /// Counts a page that was used past the cache. The clock has to count it, too: otherwise pages
+    /// that keep others out would do so forever.
     pub(super) fn bypassed(&self, shard: &Shard, file: &FileState) {
         Counters::add(&file.group.counters.misses, 1);
         Counters::add(&file.group.counters.bypasses, 1);
@@ -211,8 +211,8 @@ impl Core {
         known.is_some_and(|known| StdArc::ptr_eq(known, group))
     }
 
-    /// Takes a group out of which no file is open, in whose pages nobody has a part any more. Returns
-    /// whether it was there.
+    /// Removes a group that has no open file, and so no pages that anybody uses. Returns whether it
+    /// was there.
     pub(super) fn forget_group(&self, group: &StdArc<GroupState>) -> bool {
         if !self.knows(group) {
             return false;
@@ -221,7 +221,7 @@ impl Core {
         for shard in &self.shards {
             shard.write().remove_group(group);
         }
-        // Now its number may be another's.
+        // From here on, another group may get its number.
         let mut departed = lock(&self.departed);
         departed.add(group.stats(hits));
         let mut groups = lock(&self.groups);
@@ -239,7 +239,8 @@ impl Core {
         apart(self.dirty_shares.load(Relaxed))
     }
 
-    /// Sets them to what comes of them, both at once; else they are these.
+    /// Sets both shares at once to what `change` makes of them. If it returns `None` they stay, and
+    /// are returned as the error.
     pub(super) fn set_dirty_shares(
         &self,
         change: impl Fn((usize, usize)) -> Option<(usize, usize)>,
@@ -248,7 +249,8 @@ impl Core {
         self.dirty_shares.fetch_update(Relaxed, Relaxed, change).map(|_| ()).map_err(apart)
     }
 
-    /// How many pages of a group may be dirty, for a share of the cache in hundredths.
+    /// How many pages of a group may be dirty, for a share in hundredths of the cache or of the
+    /// group's `max`.
     pub(super) fn dirty_limit(&self, group: &GroupState, hundredths: usize) -> usize {
         let pages = self.pages.load(Relaxed).min(group.max());
         pages * hundredths / 100
@@ -259,7 +261,7 @@ impl Core {
         let hits = |shard: &Shard| {
             let table = shard.read();
             let local = table.known_local(group).map(|local| &table.locals[local]);
-            // Its number may be another's by now.
+            // The number may be another group's by now.
             let own = local.filter(|local| std::ptr::eq(&raw const *local.group, group));
             own.map_or(0, |local| local.hits.load(Relaxed))
         };

@@ -67,7 +67,7 @@ impl Core {
 
     /// The pages of a group by age, the oldest first, and what came of pages of each tier.
     fn by_age(&self, group: &Arc<GroupState>) -> (Vec<Generation>, Tiers) {
-        // The epoch that runs is always shown: commands need its number.
+        // The current epoch is always shown, because commands need its number.
         let (mut ages, mut tiers) = (vec![Generation::default()], Tiers::default());
         for shard in &self.shards {
             let table = shard.read();

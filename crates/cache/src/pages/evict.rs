@@ -18,12 +18,12 @@ use super::table::Table;
 use crate::habits::Habits;
 use crate::limits::Claim;
 
-/// Groups that are looked at for one victim.
+/// The most groups that are looked at for one victim.
 const GROUPS_MAX: usize = 8;
-/// Dirty pages that are set aside for one victim.
+/// The most dirty pages that are set aside for one victim.
 const ASIDE_MAX: usize = 32;
-/// Dirty pages that wait to be written, in a shard; but each group may have so many of its own: one
-/// whose disk is slow keeps no other from its victims.
+/// The most dirty pages of a shard that wait to be written. Each group may have `NOMINATED_OWN` in
+/// any case, so that a group with a slow disk keeps no other from its victims.
 const NOMINATED_MAX: usize = 256;
 const NOMINATED_OWN: usize = 8;
 
@@ -36,7 +36,7 @@ pub(super) enum NoFrame {
     ShardFull,
 }
 
-/// A group, how soon it gives, and what the page is worth that it would give.
+/// A group, how soon it has to give, and the worth of the page that it would give.
 #[derive(Clone, Copy)]
 struct Donor {
     claim: Claim,
@@ -44,7 +44,8 @@ struct Donor {
     local: usize,
 }
 
-/// Groups that may have to give a frame, those first that give first, and the requester.
+/// Groups that may have to give a frame, in the order in which they have to; the requester may be
+/// last.
 struct Donors {
     all: [Donor; GROUPS_MAX + 1],
     count: usize,
@@ -62,8 +63,8 @@ impl Donors {
 }
 
 impl Table {
-    /// Finds a frame for a page of this group and puts the page there; its contents are up to the
-    /// caller. The policy does not have it yet.
+    /// Finds a frame for a page of this group and puts the page there. The caller fills in the
+    /// contents. The policy does not have the page yet.
     pub(super) fn admit(
         &mut self,
         group: &Arc<GroupState>,
@@ -81,7 +82,8 @@ impl Table {
             return Err(NoFrame::GroupFull);
         }
         self.claims.set(local, group.claim());
-        // What the background keeps free it takes from all: hints would live off others by that.
+        // The background takes the frames that it keeps free from all groups. A hint must not use
+        // them: otherwise it would take from others indirectly.
         let kept_free = if demand == Demand::Hint { Core::watermarks(self).1 } else { 0 };
         let room = self.free_count() > kept_free || self.evict(Some(local), demand, habits);
         if let Some(frame) = room.then(|| self.take_free()).flatten() {
@@ -94,14 +96,15 @@ impl Table {
         Err(NoFrame::ShardFull)
     }
 
-    /// Whether a page of this group takes the frame of another one, where so many are kept free.
+    /// Whether a new page of this group takes the frame of another page, if `kept_free` frames are
+    /// kept free.
     pub(super) fn is_scarce(&self, group: &GroupState, kept_free: usize) -> bool {
         self.free_count() <= kept_free || group.pages() >= group.max()
     }
 
-    /// Whether pages of a group that were missed are not worth the frames that they would take from
-    /// others, where putting one in costs as much as `price` hits save. Then they are remembered, and not
-    /// to be put in.
+    /// Whether missed pages of a group are not worth the frames that they would take from others,
+    /// if putting one in costs as much as `price` hits save. If so they are remembered, and the
+    /// caller must not put them in.
     pub(super) fn decline(
         &mut self,
         group: &Arc<GroupState>,
@@ -121,7 +124,7 @@ impl Table {
             let shadow = self.ghosts.get(self.hash(key), epoch);
             self.policy.weigh(local, shadow, &mut missed);
         }
-        // Else models would have to run for long before something is declined.
+        // Otherwise models would have to run long before anything is declined.
         let modelled = cfg!(shuttle) && keys.clone().all(|key| key.page() % 2 == 1);
         if !self.policy.decline(local, missed, least, price) && !modelled {
             return false;
@@ -135,8 +138,9 @@ impl Table {
         true
     }
 
-    /// What the page is worth that would go for one of this group; `None` where it would be one that another
-    /// group has no right to, or that this group has to give whatever comes.
+    /// The worth of the page that would go for a new page of this group. `None` if that page would
+    /// come from a group that has to give before this one, or if this group has to give one in any
+    /// case.
     fn asked_least(&mut self, local: usize) -> Option<f32> {
         let group = &self.locals[local].group;
         let claim = group.claim();
@@ -151,7 +155,8 @@ impl Table {
         (donor == local || theirs == claim).then_some(worth)
     }
 
-    /// Looks at so many groups, those first that give first; in the end at the requester.
+    /// Looks at up to [`GROUPS_MAX`] groups, in the order in which they have to give, and at last
+    /// at the requester.
     fn donors(&mut self, requester: Option<usize>, demand: Demand) -> Donors {
         let kept = match demand {
             Demand::Read | Demand::Write => Claim::Protected,
@@ -163,7 +168,7 @@ impl Table {
         let Self { claims, locals, policy, cookie, nominated, .. } = self;
         let claim_of = |local: usize| locals[local].group.claim();
         claims.search(kept, *cookie, claim_of, |local, claim| {
-            // Who has nothing to give is passed over, however many these are.
+            // Groups that have nothing to give are passed over and do not count.
             if !has_nominated_enough(nominated.len(), &locals[local])
                 && let Some(worth) = policy.least(local)
             {
@@ -185,8 +190,9 @@ impl Table {
         donors
     }
 
-    /// Frees a frame, for a group if it is for one. What nobody has asked for yet takes nothing of
-    /// others that is below their `low`, and a hint only what is above their `high`. Returns whether it could.
+    /// Frees a frame, for the `requester` if there is one. Pages that are read ahead take nothing
+    /// that others have below their `low`, and hints only what they have above their `high`.
+    /// Returns whether a frame was freed.
     pub(super) fn evict(
         &mut self,
         requester: Option<usize>,
@@ -195,7 +201,8 @@ impl Table {
     ) -> bool {
         self.prepare(habits);
         let mut donors = self.donors(requester, demand);
-        // One of these is looked at again: else some groups could stay among themselves.
+        // The next search looks at one of these groups again: otherwise fixed sets of groups could
+        // only ever be compared among themselves.
         self.cookie = self.cookie.wrapping_add(GROUPS_MAX - 1);
         for &mut Donor { local, .. } in donors.found() {
             if requester == Some(local) {
@@ -206,8 +213,9 @@ impl Table {
             }
             let swappiness = self.locals[local].group.swappiness();
             let Some(victim) = self.victim(local, swappiness, true) else { continue };
-            // Counted before it goes, as others may be at its pages in other shards; and after it was found, as
-            // the group may have as many as it may by the time at which the count would be raised again.
+            // The count is lowered before the page goes, because other shards may be evicting pages
+            // of the group too. It is lowered after the page was found: if it had to be raised
+            // again, the group might be full by then.
             if self.locals[local].group.give() {
                 self.let_go(local, victim, habits);
                 return true;
@@ -217,8 +225,9 @@ impl Table {
         false
     }
 
-    /// Frees frames until so many are left, as far as that can be done at once. Dirty pages are nominated. Where
-    /// nothing goes it ends soon or, if it is to ask them `all`, when each group was asked: an eviction asks some.
+    /// Frees frames until `frames` are in use, as far as that can be done at once. Dirty pages are
+    /// nominated. If nothing goes, it gives up soon or, with `all`, once each group was asked: a
+    /// single eviction asks only some of them.
     pub(super) fn evict_down_to(&mut self, frames: usize, all: bool, habits: &Habits) {
         let rounds = if all { self.locals.len() / (GROUPS_MAX - 1) + 1 } else { 0 };
         let mut vain = 0;
@@ -229,14 +238,15 @@ impl Table {
         }
     }
 
-    /// Frees a frame of this group. Returns whether it could.
+    /// Frees a frame of this group. Returns whether one was freed.
     pub(super) fn evict_of(&mut self, local: usize, habits: &Habits) -> bool {
         self.prepare(habits);
         let swappiness = self.locals[local].group.swappiness();
         self.evict_by(local, swappiness, true, habits)
     }
 
-    /// The same, but of clean pages alone, whatever dirty ones are worth: some may be such that cannot be written.
+    /// The same, but takes only clean pages, whatever the dirty ones are worth: some of those may
+    /// be impossible to write.
     pub(super) fn evict_clean_of(&mut self, local: usize, habits: &Habits) -> bool {
         self.prepare(habits);
         self.evict_by(local, Swappiness::CLEAN_FIRST, false, habits)
@@ -257,8 +267,8 @@ impl Table {
         victim.is_some()
     }
 
-    /// Brings the policy up to date, and has it spare what was used not long ago; but where the shard is
-    /// made smaller pages have to go.
+    /// Brings the policy up to date, and has it spare recently used pages (`min_ttl_ms`), unless
+    /// the shard is being made smaller, so that pages have to go.
     fn prepare(&mut self, habits: &Habits) {
         self.listen(habits);
         let spares = self.used() <= self.limit;
@@ -266,8 +276,8 @@ impl Table {
         self.policy.spare(spared);
     }
 
-    /// Frees a frame of this group, of a page that was last used at least so many epochs ago, or about
-    /// that. Returns whether it could.
+    /// Frees a frame of this group whose page was last used about `epochs` epochs ago or earlier.
+    /// Returns whether one was freed.
     #[cfg(feature = "control")]
     pub(super) fn evict_old(
         &mut self,
@@ -281,7 +291,7 @@ impl Table {
         self.evict_by(local, swappiness, true, habits)
     }
 
-    /// Frees the frame of a victim, which is remembered.
+    /// Frees the frame of a victim and remembers the page, unless it was read ahead and never used.
     fn let_go(&mut self, local: usize, victim: Victim, habits: &Habits) {
         let counters = &self.locals[local].group.counters;
         Counters::add(&counters.evictions, 1);
@@ -294,12 +304,14 @@ impl Table {
         self.vacate(local, victim.frame);
     }
 
-    /// The clean page of a group that is worth least, taken from the policy: to be let go or put back. Dirty
-    /// ones that are worth less are nominated to be written, or else end it.
+    /// Takes the clean page of a group that is worth least out of the policy. The caller lets it go
+    /// or puts it back. Dirty pages that are worth less are nominated to be written if `nominates`;
+    /// otherwise the first one ends the search.
     fn victim(&mut self, local: usize, swappiness: Swappiness, nominates: bool) -> Option<Victim> {
         self.policy.set_swappiness(local, swappiness);
         for _ in 0..ASIDE_MAX {
-            // Lists may grow as frames are looked at: where there is no room for that, only by who makes some.
+            // Looking at frames may make lists grow. If there is no room for that, only a caller
+            // that makes the shard smaller may do it.
             let grows = self.is_short() && self.used() <= self.limit;
             if grows || has_nominated_enough(self.nominated.len(), &self.locals[local]) {
                 return None;
@@ -316,7 +328,7 @@ impl Table {
                 self.put_back(local, victim.frame);
                 return None;
             }
-            // What is being written comes back when that has ended.
+            // A page that is being written is put back when the write has ended.
             if !flags.has(Flags::WRITING) {
                 self.nominate(local, victim.frame);
             }
@@ -325,7 +337,8 @@ impl Table {
     }
 }
 
-/// Whether no more dirty pages of a group are to be nominated in a shard that has so many of all groups.
+/// Whether no more dirty pages of a group are to be nominated, in a shard that has nominated `all`
+/// of all groups.
 fn has_nominated_enough(all: usize, of: &Local) -> bool {
     all >= NOMINATED_MAX && of.nominated as usize >= NOMINATED_OWN
 }

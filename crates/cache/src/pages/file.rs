@@ -21,29 +21,29 @@ use crate::sync::{Mutex, lock, read, write};
 
 pub(super) struct FileState {
     pub(super) number: u16,
-    /// Which shard its first chunk is in.
+    /// Decides which shard its first chunk is in.
     pub(super) start: u64,
     pub(super) size: u64,
     pub(super) group: Arc<GroupState>,
     pub(super) backing: Arc<dyn Backing>,
-    /// The first error of a write-back that no flush has told of.
+    /// The first error of a write-back that no flush has returned yet.
     error: Mutex<Option<FileError>>,
     pub(super) bad_pages: BadPages,
     closing: AtomicBool,
-    /// Held by who closes it after its handle was dropped.
+    /// Held by the thread that closes it after its handle was dropped.
     pub(super) orphan: Mutex<()>,
-    /// Its number may be another file's.
+    /// If set, its number may be another file's.
     closed: AtomicBool,
     pub(super) streams: Streams,
     pub(super) read_time: ReadTime,
-    /// In each shard, once there is one: most files are never read so.
+    /// For each shard, made when it is first needed: most files are never read this way.
     pub(super) skims: OnceLock<Box<[Skims]>>,
 }
 
 impl FileState {
     pub(super) fn keep_error(&self, error: FileError) {
         let mut kept = lock(&self.error);
-        // That there was no room may be over, and forgotten.
+        // A lack of room may be over, so another error replaces it.
         if kept.as_ref().is_none_or(FileError::is_full) {
             *kept = Some(error);
         }
@@ -53,8 +53,8 @@ impl FileState {
         lock(&self.error).take()
     }
 
-    /// What putting a page of so many bytes in costs, as a share of what a hit saves; 0 where that is not
-    /// to count.
+    /// What putting in a page of this many bytes costs, as a share of what a hit saves; 0 if that
+    /// is not to count.
     pub(super) fn price(&self, page_size: usize) -> f32 {
         if self.backing.reads_may_meet_writes() { self.read_time.price(page_size) } else { 0.0 }
     }
@@ -63,7 +63,7 @@ impl FileState {
         self.closing.load(SeqCst)
     }
 
-    /// Whether what has its number is another file's: to be asked under the lock of its shard.
+    /// Whether its number may be another file's. Ask this under the lock of the page's shard.
     pub(super) fn is_closed(&self) -> bool {
         self.closed.load(SeqCst)
     }
@@ -81,7 +81,7 @@ impl Files {
         self.slots.get(number as usize)?.as_ref()
     }
 
-    /// A file takes its place.
+    /// Puts a file in its place.
     fn add(&mut self, file: &Arc<FileState>) {
         file.group.files.fetch_add(1, Relaxed);
         self.slots[file.number as usize] = Some(Arc::clone(file));
@@ -92,13 +92,13 @@ impl Files {
         self.slots[file.number as usize] = None;
     }
 
-    /// How many are of a group.
+    /// How many files of a group are open.
     fn count_of(group: &GroupState) -> usize {
         group.files.load(Relaxed)
     }
 
-    /// Numbers go round, so that what is remembered of a closed file's pages is not soon taken for
-    /// another one's.
+    /// A free number. Numbers go round, so that what is remembered of a closed file's pages is not
+    /// soon taken for another file's.
     fn free(&mut self) -> Option<usize> {
         let free = |number: &usize| self.slots.get(*number).is_none_or(Option::is_none);
         let number = (self.next..FILES_MAX).find(free).or_else(|| (0..self.next).find(free))?;
@@ -109,14 +109,14 @@ impl Files {
 }
 
 impl Core {
-    /// Closes a file, where nobody is there who could be told why not. A backing that panics has failed.
+    /// Closes a file whose handle was dropped. If the backing panics, closing has failed.
     pub(super) fn try_close(&self, file: &FileState) -> Result<(), FileError> {
         if cfg!(shuttle) {
-            // Panics are what models find.
+            // Models are there to find panics.
             return self.close(file);
         }
         catch_unwind(AssertUnwindSafe(|| self.close(file))).unwrap_or_else(|payload| {
-            // It could panic when it is dropped.
+            // Dropping the payload could panic.
             std::mem::forget(payload);
             Err(FileError::Flush(std::io::Error::other("what it is made of panicked")))
         })
@@ -135,7 +135,8 @@ impl Core {
             return Err(OpenError::TooLarge { size, page_size, max });
         }
         let mut files = write(&self.files);
-        // Under the lock under which groups are removed: none goes with a file being opened.
+        // Checked under the lock under which groups are removed: none goes while a file of it is
+        // opened.
         if !self.knows(group) {
             return Err(OpenError::ForeignGroup(group.name.clone()));
         }
@@ -159,7 +160,7 @@ impl Core {
         Ok(file)
     }
 
-    /// Writes all of a file back and drops its pages; it must not be used meanwhile.
+    /// Writes all of a file back and drops its pages. The file must not be used meanwhile.
     fn close(&self, file: &FileState) -> Result<(), FileError> {
         let pages = self.pages_of(0, file.size);
         file.closing.store(true, SeqCst);
@@ -172,16 +173,16 @@ impl Core {
         Ok(())
     }
 
-    /// Drops all pages of a file, whatever has not been written; it must not be used meanwhile.
+    /// Drops all pages of a file, written or not. The file must not be used meanwhile.
     pub(super) fn abandon(&self, file: &FileState) {
         let pages = self.pages_of(0, file.size);
         file.closing.store(true, SeqCst);
-        // Nothing is done there: this cannot fail.
+        // The closure does nothing, so this cannot fail.
         let _ = self.punch(file, &pages, "abandoning", |_, _| Ok(()));
         self.drop_pages(file, &pages);
     }
 
-    /// The end of a file of which nothing is left to be written.
+    /// Ends a file of which nothing is left to be written.
     fn drop_pages(&self, file: &FileState, pages: &Range<u64>) {
         for shard in &self.shards {
             loop {
@@ -196,11 +197,11 @@ impl Core {
                     table.vacate(local, frame);
                     file.group.lose();
                 }
-                // Only what was read ahead can be left.
+                // Only pages that are being read ahead can be left.
                 let ticket = (!stay.is_empty()).then(|| shard.ticket());
                 drop(table);
                 if has_freed {
-                    // Who makes the shard smaller may wait for these frames.
+                    // A thread that makes the shard smaller may wait for these frames.
                     shard.wake();
                 }
                 let Some(ticket) = ticket else { break };
@@ -468,7 +469,7 @@ impl CachedFile {
     pub fn flush(&self, offset: u64, length: u64) -> Result<(), FileError> {
         let (core, file) = self.parts();
         Core::check_range(file, offset, length)?;
-        // What was dirty, or being written, may go now.
+        // Pages that were dirty, or being written, may go now.
         core.holding_to_max(&file.group, || core.flush(file, &core.pages_of(offset, length)))
     }
 
@@ -581,8 +582,8 @@ impl CachedFile {
 impl Drop for CachedFile {
     fn drop(&mut self) {
         if let Some(file) = &self.state {
-            // An error that was kept is told once: all may be written by now. What is dirty stays, and
-            // so does the file for those who write it.
+            // A kept error is returned only once, so the second try may succeed. Otherwise dirty
+            // pages stay, and so does the file, for the jobs that write them.
             let core = self.cache.core();
             if core.try_close(file).or_else(|_| core.try_close(file)).is_err() {
                 core.orphans.add(file);

@@ -30,11 +30,11 @@ pub(super) struct Loading<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Demand {
     Read,
-    /// They are changed, so they have to be held.
+    /// The pages are changed, so the cache has to hold them.
     Write,
-    /// Nobody has asked for them yet: a reader in order will.
+    /// Nobody has asked for the pages yet; a reader in order will.
     Ahead,
-    /// Nobody has asked for them yet: somebody says that somebody will.
+    /// Nobody has asked for the pages yet; a hint says that somebody will.
     Hint,
 }
 
@@ -44,11 +44,11 @@ impl Demand {
     }
 }
 
-/// What comes of the wish to read missing pages.
+/// The answer to a request to read missing pages.
 pub(super) enum Begun<'a> {
-    /// The first one is not missing.
+    /// The first page is not missing.
     Present,
-    /// Somebody else is at it.
+    /// Another thread is reading it, or using it past the cache.
     Wait(Ticket<'a>),
     /// There is no frame for it.
     Full(NoFrame),
@@ -59,7 +59,7 @@ pub(super) enum Begun<'a> {
 }
 
 impl Core {
-    /// Marks the missing pages at the beginning of a range, in one chunk, to be read.
+    /// Marks the missing pages at the beginning of a range, which lies in one chunk, as loading.
     pub(super) fn begin<'a>(
         &'a self,
         shard: &'a Shard,
@@ -68,7 +68,7 @@ impl Core {
         demand: Demand,
     ) -> Begun<'a> {
         let mut table = shard.write();
-        // Under the lock under which closing drops the pages: none may come after that.
+        // Checked under the lock under which closing drops pages, so that none comes in after that.
         if demand.is_ahead() && file.is_closing() {
             return Begun::Full(NoFrame::ShardFull);
         }
@@ -118,7 +118,7 @@ impl Core {
         Begun::Loading(loading)
     }
 
-    /// The pages at the beginning of a range that are missing, where they are not worth frames.
+    /// The missing pages at the beginning of a range, if they are not worth frames.
     fn decline(
         &self,
         table: &mut Table,
@@ -174,7 +174,7 @@ impl Loading<'_> {
         self.pages.clone().zip(std::mem::take(&mut self.frames))
     }
 
-    /// They have been read.
+    /// Puts in the data of the pages, which have been read.
     pub(super) fn complete(mut self, data: &[u8], flags: Flags) {
         let mut table = self.shard.write();
         if let Some(local) = table.known_local(&self.file.group) {
@@ -191,14 +191,16 @@ impl Loading<'_> {
         drop(table);
         self.shard.wake();
         if crowded {
-            // Not before: it may have to wait for pages that are being read.
+            // Not while pages are loading: a thread that has some must not wait (`README.md`, rule
+            // 1).
             self.core.keep_bound(self.shard);
         }
     }
 }
 
 impl Drop for Loading<'_> {
-    /// They have not been read: whoever waits for them tries it himself.
+    /// If the pages have not been read, drops them: each thread that waits for them tries it
+    /// itself.
     fn drop(&mut self) {
         if self.frames.is_empty() {
             return;

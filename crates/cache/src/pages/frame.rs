@@ -2,13 +2,14 @@
 
 /// Bits of a page's number: 256 TiB of pages of 4 KiB.
 const PAGE_BITS: u32 = 36;
-/// Bits of a file's number, of those that are open at a time.
+/// Bits of the number of an open file.
 const FILE_BITS: u32 = 16;
 const KEY_BITS: u32 = FILE_BITS + PAGE_BITS;
 
 /// How many pages a file has at most.
 pub(super) const PAGES_MAX: u64 = 1 << PAGE_BITS;
-/// How many files may be open at a time. One number is that of no file. In models numbers come again soon.
+/// How many files may be open at a time. One number stands for no file. In models there are few
+/// numbers, so that they are soon used again.
 pub(super) const FILES_MAX: usize = if cfg!(shuttle) { 3 } else { (1 << FILE_BITS) - 1 };
 
 /// The file and the number of a page.
@@ -29,7 +30,7 @@ impl Key {
         self.0 & (PAGES_MAX - 1)
     }
 
-    /// All bits are good, and no two keys have the same hash.
+    /// All bits are well mixed, and no two keys have the same hash.
     pub(super) fn hash(self, seed: u64) -> u64 {
         // The finalizer of SplitMix64.
         let mut hash = (self.0 ^ seed).wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -39,21 +40,21 @@ impl Key {
     }
 }
 
-/// A state that a page may be in, beside others.
+/// A set of states that a page is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Flags(u8);
 
 impl Flags {
     pub(super) const NONE: Self = Self(0);
-    /// Its contents are being read: whoever wants them waits.
+    /// Its contents are being read: a thread that wants them waits.
     pub(super) const LOADING: Self = Self(1);
-    /// It holds what the backing has not.
+    /// It holds data that the backing does not have.
     pub(super) const DIRTY: Self = Self(2);
     /// It is being written: it stays, but may be read and written to.
     pub(super) const WRITING: Self = Self(4);
-    /// The policy does not have it: it is nobody's victim.
+    /// The policy does not have it, so it cannot be a victim.
     pub(super) const OUT: Self = Self(8);
-    /// What keeps a page in memory.
+    /// The states that keep a page in memory.
     pub(super) const UNWRITTEN: Self = Self(2 | 4);
 
     pub(super) const fn or(self, other: Self) -> Self {
@@ -70,7 +71,7 @@ impl Flags {
     }
 }
 
-/// A frame: a page with its flags, or a link of the list of free ones.
+/// A frame: a page with its flags, or a link in the list of free frames.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frame([u8; 7]);
 
@@ -82,7 +83,7 @@ impl Frame {
         Self(bytes)
     }
 
-    /// A free frame, and the next one.
+    /// A free frame, with a link to the next one.
     pub(super) fn free(next: u32) -> Self {
         Self::new(Key::new(Self::FREE, next as u64), Flags::NONE)
     }

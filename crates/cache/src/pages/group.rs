@@ -64,29 +64,30 @@ pub(super) struct GroupState {
     /// In pages.
     limits: Limits,
     swappiness: AtomicU8,
-    /// Pages that it has.
+    /// How many pages it has.
     pages: AtomicUsize,
-    /// Of these, dirty or being written.
+    /// How many of these are dirty or being written.
     pub(super) unwritten: AtomicUsize,
-    /// Files that are open, changed under the lock of all files.
+    /// How many files it has open. Changed under the lock of all files.
     pub(super) files: AtomicUsize,
-    /// What its writers still have to write back, in 256ths of pages.
+    /// How much its writers still have to write back, in 256ths of pages.
     pub(super) debt: AtomicU64,
-    /// Its writers were to write back, and nothing of it could be written, nor since.
+    /// Set when its writers had to write back and nothing of it could be written. Cleared by the
+    /// next write that succeeds.
     pub(super) stuck: AtomicBool,
     pub(super) counters: Counters,
     /// The cache, if there still is one.
     core: Weak<Core>,
-    /// Who writes its pages back in the background.
+    /// Its job that writes pages back.
     pub(super) writer: Arc<Service>,
-    /// What is to be read in the background for it, and by whom.
+    /// What is to be read for it in the background, and the job that does so.
     pub(super) wanted: Mutex<Wanted>,
     pub(super) reader: Arc<Service>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Counters {
-    /// In shards that have forgotten the group since.
+    /// The hits in shards that have forgotten the group since.
     pub(super) hits: AtomicU64,
     pub(super) misses: AtomicU64,
     pub(super) bypasses: AtomicU64,
@@ -209,7 +210,7 @@ impl GroupState {
         Swappiness::new(self.swappiness.load(Relaxed)).unwrap_or_default()
     }
 
-    /// Counts a page that it gets, unless it has as many as it may have.
+    /// Counts a page that it gets, unless it has as many as it may have. Returns whether it did.
     pub(super) fn gain(&self) -> bool {
         let max = self.max();
         self.pages
@@ -222,8 +223,9 @@ impl GroupState {
         self.pages.fetch_sub(1, Relaxed);
     }
 
-    /// Counts a page that it loses to another group, unless that is none of the other's
-    /// business. Several may ask at a time: no more get a yes than there are pages to spare.
+    /// Counts a page that it loses to another group, unless its `min` forbids that. Returns whether
+    /// it did. Several threads may ask at a time: no more of them succeed than there are pages to
+    /// spare.
     pub(super) fn give(&self) -> bool {
         let spare = self.limits.min.load(Relaxed).min(self.limits.max()) as usize;
         self.pages

@@ -6,16 +6,17 @@
 //! holds a frame and the lowest byte of the place where that frame belongs. So a lookup has to look
 //! at few frames, and moving entries looks at none.
 
-/// How much more slots there are than entries.
+/// Slots per entry, as a fraction.
 const SLOTS: (usize, usize) = (10, 9);
-/// An entry is less than so far from where it belongs. With nine of ten slots full one in 10^23 is.
+/// An entry is fewer than this many slots from where it belongs. With nine of ten slots full, one
+/// in 10^23 would have to be farther.
 const REACH: usize = 256;
 const EMPTY: u32 = u32::MAX;
 
-/// Frames are numbered in 24 bits; one number is that of none.
+/// Frames are numbered in 24 bits; one number stands for no frame.
 pub(super) const FRAMES_MAX: usize = (1 << 24) - 1;
 
-/// Which of so many places a hash belongs to, by its upper half.
+/// The place, of this many, that a hash belongs to, by its upper half.
 pub(super) fn place(hash: u64, places: usize) -> usize {
     (((hash >> 32) * places as u64) >> 32) as usize
 }
@@ -23,14 +24,15 @@ pub(super) fn place(hash: u64, places: usize) -> usize {
 /// The frames of pages, by the hashes of their keys.
 #[derive(Debug)]
 pub(super) struct Index {
-    /// `frame << 8 | home % 256`, and at the end so many that no entry goes round.
+    /// `frame << 8 | home % 256`. There are enough slots at the end that no entry has to wrap
+    /// around.
     slots: Box<[u32]>,
     homes: usize,
     entries: usize,
 }
 
 impl Index {
-    /// Has room for about so many entries.
+    /// Has room for about this many entries.
     pub(super) fn new(entries: usize) -> Self {
         let homes = Self::homes(entries);
         Self { slots: vec![EMPTY; homes + REACH].into(), homes, entries }
@@ -40,7 +42,7 @@ impl Index {
         entries * SLOTS.0 / SLOTS.1 + 1
     }
 
-    /// The bytes that an index of so many entries takes.
+    /// The bytes that an index of this many entries takes.
     pub(super) fn memory(entries: usize) -> usize {
         (Self::homes(entries) + REACH) * size_of::<u32>()
     }
@@ -83,7 +85,7 @@ impl Index {
         let own = |distance: usize| self.distance(home + distance).is_some_and(|d| d >= distance);
         let Some(distance) = (0..REACH).find(|&distance| !own(distance)) else { return false };
         let at = home + distance;
-        // What belongs further on moves on by one.
+        // Entries that belong farther on move on by one slot.
         let mut end = at;
         while let Some(distance) = self.distance(end) {
             if distance == REACH - 1 || end + 1 == self.slots.len() {
@@ -107,7 +109,7 @@ impl Index {
         self.slots[end - 1] = EMPTY;
     }
 
-    /// The page's other frame has it from now on.
+    /// Notes that a page has moved to another frame.
     pub(super) fn replace(&mut self, hash: u64, from: u32, to: u32) {
         if let Some(at) = self.position(hash, |found| found == from) {
             self.slots[at] = to << 8 | self.slots[at] & 0xff;
@@ -125,7 +127,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// As a map would, full or not, wherever the hashes fall.
+        /// The index does what a map would, full or not, wherever the hashes fall.
         #[test]
         fn finds_what_was_inserted(
             steps in prop::collection::vec((0..200u64, any::<bool>()), 1..600),

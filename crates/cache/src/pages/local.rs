@@ -11,7 +11,7 @@ pub(super) struct Local {
     pub(super) group: Arc<GroupState>,
     pub(super) pages: usize,
     pub(super) hits: AtomicU64,
-    /// How many of its pages are nominated.
+    /// How many of its pages here are nominated.
     pub(super) nominated: u32,
     pub(super) unwritten: Few,
 }
@@ -22,13 +22,14 @@ impl Local {
     }
 }
 
-/// A group's frames with pages that are dirty or being written, as long as they are few: so they need not be looked for
-/// among those of others, which may be many.
+/// A group's frames with pages that are dirty or being written, as long as they are few. So they
+/// need not be looked for among those of others, which may be many.
 #[derive(Debug)]
 pub(super) struct Few {
     frames: [u32; Self::MAX],
     count: usize,
-    /// Whether all of them are in `frames`: not, once they were more, until there are none.
+    /// Whether all of them are in `frames`. Once they were too many, this is false until none is
+    /// left.
     is_whole: bool,
 }
 

@@ -112,11 +112,11 @@ use table::Table;
 #[derive(Clone)]
 pub struct PageCache(Arc<Handles>);
 
-/// What all handles hold, and no job that runs in the background.
+/// Held by all handles, and by no background job.
 struct Handles(Arc<Core>);
 
 impl Drop for Handles {
-    /// The last handle is gone, and with it what cannot be written even now.
+    /// The last handle is gone: what cannot be written now is lost.
     fn drop(&mut self) {
         self.0.close_all_orphans();
     }
@@ -330,7 +330,7 @@ impl PageCache {
             stats.frames += table.limit;
             stats.used += table.used();
         }
-        // Held, so that no group is counted twice, or not at all, as it goes.
+        // Held to the end, so that a group that goes is counted exactly once.
         let departed = crate::sync::lock(&core.departed);
         stats.total = *departed;
         for group in core.groups() {
@@ -388,7 +388,7 @@ impl Builder {
             Sizing { page_size, shards, sample, apart }
         };
         let (each, frames) = sizing(bytes).check(bytes).map_err(|mut error| {
-            // What more pages have to learn takes more.
+            // A larger cache needs more memory for learning.
             while let BuildError::TooSmall { least, .. } = &mut error
                 && let Err(BuildError::TooSmall { least: more, .. }) = sizing(*least).check(*least)
                 && more > *least

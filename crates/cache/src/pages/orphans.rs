@@ -14,15 +14,16 @@ use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
 use crate::sync::atomic::{AtomicU32, AtomicUsize};
 use crate::sync::{Mutex, lock, unless_taken};
 
-/// Files that were dropped and could not be closed. They are closed when all of them can be written, which
-/// their groups' jobs try again and again: after an epoch, two, four, and in the end each cacheful of requests.
+/// Files that were dropped and could not be closed. Each is closed once all of it can be written.
+/// The jobs of their groups try that again and again: after an epoch, two, four, and in the end
+/// each cacheful of requests.
 #[derive(Default)]
 pub(super) struct Orphans {
     files: Mutex<Vec<Arc<FileState>>>,
     count: AtomicUsize,
-    /// The epoch in which it was tried last.
+    /// The epoch of the last try.
     tried: AtomicU32,
-    /// How many epochs after that it is tried again.
+    /// How many epochs after the last try the next one comes.
     wait: AtomicU32,
 }
 
@@ -64,7 +65,8 @@ impl Orphans {
         lock(&self.files).iter().any(|other| Arc::ptr_eq(other, file))
     }
 
-    /// Ends a file that is still there; where that fails it stays. One at a time does.
+    /// Ends a file if it is still there. If `end` fails, the file stays. One thread at a time does
+    /// this.
     fn end(
         &self,
         file: &Arc<FileState>,
@@ -82,7 +84,7 @@ impl Orphans {
     }
 }
 
-/// Whether a file is the same as one that is opened.
+/// Whether a dropped file is the same as one that is being opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Likeness {
     None,
@@ -105,7 +107,7 @@ fn likeness(file: &FileState, backing: &dyn Backing, group: &Arc<GroupState>) ->
 }
 
 impl Core {
-    /// Has those try again who look after files that could not be closed, if it is time.
+    /// If it is time, has the jobs of groups try again to close their files.
     pub(super) fn try_orphans(&self) {
         let Orphans { count, tried, wait, .. } = &self.orphans;
         if count.load(Relaxed) == 0 {
@@ -119,7 +121,7 @@ impl Core {
         }
     }
 
-    /// Closes files of a group that could not be closed when they were dropped, as far as that can be done by now.
+    /// Closes the dropped files of a group that can be closed by now.
     pub(super) fn close_orphans(&self, group: &Arc<GroupState>) {
         for file in self.orphans.of(group) {
             self.orphans.end(&file, || {
@@ -129,14 +131,14 @@ impl Core {
         }
     }
 
-    /// Closes those that are, or may be, the file that is being opened: later they would write over what that
-    /// one writes. The error of one that is for sure.
+    /// Closes dropped files that are, or may be, the one that is being opened: otherwise they would
+    /// later write over what that one writes. Fails only for a file that is surely the same.
     pub(super) fn close_orphans_like(
         &self,
         backing: &dyn Backing,
         group: &Arc<GroupState>,
     ) -> Result<(), FileError> {
-        // Backings are asked without the lock: they are the user's.
+        // Backings are asked without the lock, because they are the program's code.
         for file in self.orphans.all() {
             let likeness = likeness(&file, backing, group);
             if likeness == Likeness::None {
@@ -144,10 +146,11 @@ impl Core {
             }
             let is_sure = likeness == Likeness::Sure;
             if !is_sure && unless_taken(file.orphan.try_lock()).is_none() {
-                // Somebody is at it, who may wait for its disk.
+                // Another thread is closing it, and may be waiting for its disk.
                 continue;
             }
-            // An error that was kept is told once: all may be written by now.
+            // A kept error is returned only once. The second try may succeed: all may be written by
+            // now.
             let closed = self
                 .orphans
                 .end(&file, || self.try_close(&file).or_else(|_| self.try_close(&file)));
@@ -160,7 +163,7 @@ impl Core {
         Ok(())
     }
 
-    /// Gives up those of a group. How many there were.
+    /// Gives up the dropped files of a group. Returns how many there were.
     pub(super) fn abandon_orphans(&self, group: &Arc<GroupState>) -> usize {
         let files = self.orphans.of(group);
         let abandoned = files.iter().filter_map(|file| {
@@ -172,7 +175,7 @@ impl Core {
         abandoned.count()
     }
 
-    /// Closes what is left of the files of all groups: nobody will try again.
+    /// Closes the dropped files of all groups, as far as possible: nobody will try again.
     pub(super) fn close_all_orphans(&self) {
         self.orphans.groups().iter().for_each(|group| self.close_orphans(group));
     }

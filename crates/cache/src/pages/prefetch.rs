@@ -13,15 +13,17 @@ use super::streams::{WINDOW_MIN, Waits};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::lock;
 
-/// Ranges that wait to be read, of readers and of hints: who has more to say is not heard.
+/// The most ranges that wait to be read, of readers and of hints each. Others are ignored.
 const WANTED_MAX: usize = 64;
-/// What hints together want at a time is one in so many pages of what the group may have: more would push out
-/// what it has itself fetched. A hint may be of a whole disk, and costs its sender nothing.
+/// Hints together may want one in this many of the pages that the group may have. More of them
+/// would push out what they have fetched themselves. A hint may be of a whole disk, and costs its
+/// sender nothing.
 const HINTS_SHARE: usize = 4;
-/// A hint is read so many pages at a time: readers' ranges come between.
+/// A hint is read this many pages at a time, so that readers' ranges come in between.
 const SLICE: u64 = 4 * CHUNK;
-/// Of what a group may have, a window takes at most one in so many pages: eight streams with two windows
-/// each have a quarter of it. What a loop that does not fit loses in hits is what windows take.
+/// A window takes at most one in this many of the pages that a group may have, so eight streams
+/// with two windows each take a quarter. A loop that does not fit in the cache loses as many hits
+/// as windows take.
 const SHARE: usize = 64;
 
 /// A range of a file.
@@ -30,12 +32,12 @@ type Wish = (u16, Range<u64>);
 /// What is to be read for a group.
 #[derive(Debug, Default)]
 pub(super) struct Wanted {
-    /// For those who read in order: these come first.
+    /// Ranges for readers in order. These come first.
     readers: VecDeque<Wish>,
     hints: VecDeque<Wish>,
-    /// The first hint is the rest of the one that the background is at.
+    /// Whether the first hint is the rest of the one that the background is reading.
     is_rest: bool,
-    /// What the background is at, and whether it is for a reader.
+    /// What the background is reading, and whether it is for a reader.
     now: Option<(Wish, bool)>,
 }
 
@@ -44,13 +46,13 @@ impl Wanted {
         self.readers.is_empty() && self.hints.is_empty()
     }
 
-    /// How many pages hints want.
+    /// How many pages hints want, with the one that is being read.
     fn hinted(&self) -> u64 {
         let now = self.now.iter().filter(|(_, for_reader)| !for_reader).map(|(wish, _)| wish);
         self.hints.iter().chain(now).map(|(_, pages)| pages.end - pages.start).sum()
     }
 
-    /// What is next. Of hints no more is left than these may want now.
+    /// Takes what is to be read next. Before that, shortens hints to what they may want now.
     fn next(&mut self, hints_max: u64) -> Option<(Wish, bool)> {
         while let Some(excess) = self.hinted().checked_sub(hints_max + 1)
             && let Some((_, last)) = self.hints.back_mut()
@@ -74,7 +76,7 @@ impl Wanted {
         self.now.clone()
     }
 
-    /// What the background is at could not be read: neither will be the rest of it.
+    /// Drops the rest of a hint of which a part could not be read.
     fn give_up(&mut self) {
         if std::mem::take(&mut self.is_rest) {
             self.hints.pop_front();
@@ -89,7 +91,8 @@ enum Stopped {
     Failed,
 }
 
-/// The background is at a range; also where a backing panics it is not for ever.
+/// Held while the background reads ranges, so that none counts as being read after a backing
+/// panicked.
 struct AtIt<'a>(&'a GroupState);
 
 impl Drop for AtIt<'_> {
@@ -99,13 +102,13 @@ impl Drop for AtIt<'_> {
 }
 
 impl Core {
-    /// How many pages hints of a group may want.
+    /// How many pages the hints of a group may want together.
     fn hints_max(&self, group: &GroupState) -> u64 {
         let may_have = self.pages.load(Relaxed).min(group.max());
         (may_have / HINTS_SHARE).max(1) as u64
     }
 
-    /// Has a range read, or as much of its beginning as hints may want.
+    /// Has a range read in the background, or as much of its beginning as hints may want.
     pub(super) fn prefetch(&self, file: &FileState, pages: Range<u64>) {
         let most = self.hints_max(&file.group);
         {
@@ -115,14 +118,14 @@ impl Core {
                 wanted.hints.push_back((file.number, pages.start..end));
             }
         }
-        // Jobs that were asked for others may have been dropped.
+        // Ranges of earlier calls may wait, too, if the jobs that were asked for were dropped.
         if Self::is_behind(file) {
             self.wake_reader(&file.group);
         }
     }
 
-    /// Says that a range is to be read for a reader. Returns whether it will be; then a job is still to be
-    /// asked for.
+    /// Queues a range to be read for a reader. Returns whether there was room: then the caller
+    /// still has to ask for a job.
     fn want(file: &FileState, pages: Range<u64>) -> bool {
         let mut wanted = lock(&file.group.wanted);
         let has_room = wanted.readers.len() < WANTED_MAX && !pages.is_empty();
@@ -132,12 +135,12 @@ impl Core {
         has_room
     }
 
-    /// Whether ranges wait.
+    /// Whether ranges wait to be read.
     fn is_behind(file: &FileState) -> bool {
         !lock(&file.group.wanted).is_empty()
     }
 
-    /// Has read ahead what the reader of these pages wants next, if it reads in order.
+    /// If the reader of these pages reads in order, has read ahead what it will want next.
     pub(super) fn follow(&self, file: &FileState, pages: &Range<u64>, missed: Option<u64>) {
         let max = self.window_max(file);
         if max < WINDOW_MIN {
@@ -150,7 +153,8 @@ impl Core {
             if wanted.readers.iter().any(covers) {
                 return Some(Waits(true));
             }
-            // What is hinted comes last: who is there before it has windows of his own.
+            // Hints that wait do not count. They come last, and a reader that gets there first has
+            // its own windows.
             wanted.now.as_ref().is_some_and(|(now, _)| covers(now)).then_some(Waits(false))
         };
         let mut wants = false;
@@ -158,7 +162,8 @@ impl Core {
             wants = Self::want(file, range.start..range.end.min(end));
             wants
         });
-        // When the streams are not locked: who runs jobs is the program's, and may do so at once.
+        // Only now that the streams are not locked: the code that runs jobs is the program's, and
+        // may run one at once.
         if wants || Self::is_behind(file) {
             self.wake_reader(&file.group);
         }
@@ -179,7 +184,7 @@ impl Core {
         loop {
             let next = lock(&group.wanted).next(self.hints_max(group));
             let Some((wish, for_reader)) = next else { return };
-            // The number may be of another group's file by now.
+            // The number may be that of another group's file by now.
             let file = self.file(wish.0).filter(|file| std::ptr::eq(&raw const *file.group, group));
             let Some(file) = file else { continue };
             if let Err(stopped) = self.read_range_ahead(&file, wish.1.clone(), for_reader) {
@@ -198,10 +203,10 @@ impl Core {
         let demand = if for_reader { Demand::Ahead } else { Demand::Hint };
         let mut buffer = Vec::new();
         let mut page = pages.start;
-        // The number may be another, shorter file's by now.
+        // The number may be that of another, shorter file by now.
         let pages_end = pages.end.min(self.pages_of(0, file.size).end);
         while page < pages_end {
-            // Readers may have overtaken this: what is behind them is read for nobody.
+            // The reader may have overtaken this: nobody wants the pages behind it.
             if for_reader {
                 page = page.max(file.streams.position(&pages));
             }

@@ -15,7 +15,7 @@ use super::shard::Shard;
 use super::table::Table;
 use super::write::Busy;
 
-/// Frames that are looked at in turn in the time that it takes to find a page, or fewer.
+/// Finding a page takes as long as looking at this many frames in turn, or fewer.
 const LOOKUP: u64 = 8;
 
 /// Pages of a shard that are kept from being written back.
@@ -37,7 +37,7 @@ impl Claimed<'_> {
                     table.vacate(local, frame);
                     self.file.group.lose();
                 } else {
-                    // The backing may have done a part of it.
+                    // The backing may have done a part of the work.
                     table.policy.set_dirty(frame);
                     table.set_flags(local, frame, flags.or(Flags::DIRTY));
                     table.put_back(local, frame);
@@ -83,14 +83,15 @@ impl Core {
         } else {
             (self.offset_of(pages.start), self.offset_of(pages.end).min(end))
         };
-        // What is left at both ends lies in one page each, or two if there is no whole one.
+        // The rest at each end lies in one page; if there is no whole page, all lies in at most
+        // two.
         let zeroes = vec![0; 2 * self.page_size()];
         self.write(file, offset, &zeroes[..(body - offset) as usize])?;
         self.write(file, rest, &zeroes[..(end - rest) as usize])?;
         self.punch(file, &pages, "zeroing", |at, length| file.backing.write_zeroes(at, length))
     }
 
-    /// The pages that lie in a range with all that they have.
+    /// The pages that lie completely in a range.
     fn whole_pages(&self, file: &FileState, offset: u64, length: u64) -> Range<u64> {
         let start = self.page_of(offset + self.page_size() as u64 - 1);
         let end = match offset + length {
@@ -110,7 +111,7 @@ impl Core {
         if pages.is_empty() {
             return Ok(());
         }
-        // In the order in which shards stand, so that no two wait for each other.
+        // In the order of the shards, so that no two callers wait for each other.
         let chunks = pages.start / CHUNK..(pages.end - 1) / CHUNK + 1;
         let chunks = chunks.take(self.shards.len());
         let mut shards: Vec<_> =
@@ -133,8 +134,8 @@ impl Core {
         let shard = &self.shards[at];
         let skims_ticket = || shard.skims_ticket(&file.skims.get()?[at]);
         let mut table = shard.write();
-        // Reads past the cache may always have some of them: as long as somebody waits there are no new
-        // ones.
+        // There might always be reads past the cache of some of these pages. While a caller has a
+        // turn, no new ones begin.
         let turn = table.queue(file.number, pages.clone());
         loop {
             let meets = |(other, range): &(u16, Range<u64>)| {
@@ -144,14 +145,14 @@ impl Core {
                 if table.busy.iter().any(meets) || table.is_claimed(file.number, pages, turn) {
                     shard.ticket()
                 } else if let Some(ticket) = skims_ticket() {
-                    // Else one of these could tell of what is done here before pages that are still there go,
-                    // and a later read find those.
+                    // Otherwise such a read could return what the backing has after this call, and
+                    // a later read could still find the old pages in the cache.
                     ticket
                 } else {
                     table.leave_queue(turn);
                     let busy = Busy::new(shard, &mut table, file, pages.clone());
                     drop(table);
-                    // Those who let us go first may go on.
+                    // Callers that waited for this turn may go on.
                     shard.wake();
                     return busy;
                 };
@@ -161,7 +162,7 @@ impl Core {
         }
     }
 
-    /// Marks all pages of a range, when none is being read or written.
+    /// Marks all pages of a range that are in the cache, once none is being read or written.
     fn claim<'a>(shard: &'a Shard, file: &'a FileState, pages: &Range<u64>) -> Claimed<'a> {
         loop {
             let mut table = shard.write();
@@ -184,9 +185,9 @@ impl Core {
         }
     }
 
-    /// Frames with pages of a range of a file.
+    /// The frames with pages of a range of a file.
     pub(super) fn frames_in(table: &Table, file: u16, pages: &Range<u64>) -> Vec<u32> {
-        // Where few are used, those that are not are looked at, too.
+        // All frames count, used or not, because a search through them looks at all.
         if (pages.end - pages.start).saturating_mul(LOOKUP) < table.frame_count() as u64 {
             let found = pages.clone().map(|page| table.find(Key::new(file, page)));
             return found.flatten().map(|(frame, _)| frame).collect();

@@ -15,11 +15,11 @@ use crate::sync::atomic::Ordering::Relaxed;
 /// How often a request tries to get a frame before it goes past the cache.
 pub(super) const TRIES_MAX: u32 = 8;
 
-/// What became of the page after those that were copied.
+/// The state of the page after those that were copied.
 enum Next<'a> {
-    /// There is none.
+    /// There is no such page: all was copied.
     End,
-    /// Somebody reads it.
+    /// Another thread is reading it.
     Loading,
     Missing,
     /// It is missing, and to be read [without a trace](Core::skim).
@@ -63,7 +63,7 @@ impl Core {
             offset += hits as u64;
             data = &mut data[hits..];
             if matches!(next, Next::Missing | Next::Skim(_)) {
-                // Before pages are marked: whoever has marked some waits for nothing.
+                // Before pages are marked, because a thread that has marked some must not wait.
                 missed(self.page_of(offset));
             }
             let done = match next {
@@ -79,8 +79,8 @@ impl Core {
         }
     }
 
-    /// Copies pages from the first one on, up to one that is not there. Returns how many bytes, and how
-    /// things stand with that one.
+    /// Copies pages from the first one on, up to one that is not there. Returns how many bytes were
+    /// copied, and the state of that page.
     fn copy_hits<'a>(
         &self,
         shard: &'a Shard,
@@ -90,7 +90,8 @@ impl Core {
     ) -> (usize, Next<'a>) {
         let table = shard.read();
         let epoch = self.habits.epoch();
-        // Found first, then copied: the CPU waits for the memory of several pages at a time.
+        // Pages are found first and then copied, so that the CPU waits for the memory of several at
+        // a time.
         let mut frames = [0; CHUNK as usize];
         let (mut hits, mut next) = (0, Next::End);
         let pages = self.pages_of(offset, data.len() as u64);
@@ -129,8 +130,9 @@ impl Core {
         (done, next)
     }
 
-    /// Reads some of the pages from the first one on, which was missing. Returns how many bytes were
-    /// read, if only because somebody else is at it.
+    /// Reads some of the pages from the first one on, which was missing. Returns how many bytes
+    /// were read. At 0, for example because another thread was reading the page, the caller has to
+    /// look again.
     fn read_missing(
         &self,
         shard: &Shard,
@@ -156,7 +158,7 @@ impl Core {
                 self.bypassed(shard, file);
                 return Ok(count);
             }
-            // Nobody writes these meanwhile: the backing need not cope with that.
+            // Nobody writes these pages meanwhile, so the backing need not allow that.
             Begun::Past(busy) => return self.fetch_to(file, busy.pages(), offset, data, |_| ()),
             Begun::Loading(loading) => loading,
         };
@@ -164,8 +166,8 @@ impl Core {
         self.fetch_to(file, &pages, offset, data, |bytes| loading.complete(bytes, Flags::NONE))
     }
 
-    /// Reads pages for a request that begins in the first of them. Shows them whole, and returns how many
-    /// bytes of the request they have.
+    /// Reads pages for a request that begins in the first of them. Calls `show` with the whole
+    /// pages, and returns how many bytes of the request are in them.
     fn fetch_to(
         &self,
         file: &FileState,
@@ -176,7 +178,7 @@ impl Core {
     ) -> Result<usize, FileError> {
         let start = (offset - self.offset_of(pages.start)) as usize;
         let len = self.bytes_of(file, pages);
-        // What is wanted whole is read to where it is wanted.
+        // Pages that are wanted whole are read directly to where they are wanted.
         if start == 0 && len <= data.len() {
             file.read_time
                 .of(pages.end - pages.start, || self.fetch(file, pages, &mut data[..len]))?;

@@ -5,23 +5,24 @@ use std::time::Instant;
 use crate::sync::atomic::AtomicU32;
 use crate::sync::atomic::Ordering::Relaxed;
 
-/// Where it is not known yet: a disk's.
+/// The time for a page before any is measured: that of a disk.
 const PAGE_NS: u32 = 1_000_000;
-/// The time of nine reads in ten is to be at most what is kept: one that is longer raises it by an
-/// eighth, one that is shorter lowers it by a 64th. So a disk of which every tenth page has to be
-/// fetched counts as one, and a thread that now and then loses its CPU meanwhile does not make one.
+/// The stored time approaches what nine reads in ten do not exceed: a longer read raises it by an
+/// eighth, a shorter one lowers it by a 64th. So a backing that has to fetch every tenth page from
+/// a disk counts as a disk, and one whose readers now and then lose their CPU does not.
 const RAISE: u32 = 8;
 const LOWER: u32 = 64;
-/// Of longer runs a page takes less than when it is read alone.
+/// Longer runs are not measured: a page takes less time in them than when it is read alone.
 const RUN_MAX: u64 = 8;
-/// What putting a page in and another one out takes: what is known of them, and a copy. Measured on
-/// one machine.
+/// The time for putting a page in and another one out: bookkeeping, and a copy. Measured on one
+/// machine.
 const BOOKS_NS: usize = 250;
 const COPIED_BYTES_PER_NS: usize = 8;
-/// The most that is asked of a page, as a share of a hit.
+/// The highest price, as a share of what a hit saves.
 const PRICE_MAX: f32 = 0.5;
 
-/// The time for a page, in nanoseconds. Written by each read that misses: on a line of its own.
+/// The time for a page, in nanoseconds. Each read that misses writes it, so it has its own cache
+/// line.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct ReadTime(AtomicU32);
@@ -33,9 +34,9 @@ impl Default for ReadTime {
 }
 
 impl ReadTime {
-    /// Takes the time of reading so many pages.
+    /// Runs `read`, which reads this many pages, and takes its time.
     pub(super) fn of<T, E>(&self, pages: u64, read: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
-        // A model has no time.
+        // There is no time in a model.
         if cfg!(shuttle) || !(1..=RUN_MAX).contains(&pages) {
             return read();
         }
@@ -57,7 +58,7 @@ impl ReadTime {
         self.0.store(next, Relaxed);
     }
 
-    /// What putting a page of so many bytes in costs, as a share of what a hit saves.
+    /// The price of putting in a page of this many bytes, as a share of what a hit saves.
     pub(super) fn price(&self, page_size: usize) -> f32 {
         let admission_ns = BOOKS_NS + page_size / COPIED_BYTES_PER_NS;
         (admission_ns as f32 / self.0.load(Relaxed).max(1) as f32).min(PRICE_MAX)

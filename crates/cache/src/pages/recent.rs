@@ -14,7 +14,7 @@ use crate::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Frames for each word.
 const FRAMES: usize = 32;
-/// Pages after which a word is cleared: a quarter of the bits are set at most.
+/// A word is cleared after this many pages, so that at most a quarter of the bits are set.
 const PAGES: usize = 16;
 const _: () = assert!(CHUNK == u64::BITS as u64);
 
@@ -24,13 +24,13 @@ pub(super) struct Recent {
     passed: Passed,
 }
 
-/// Written by each read: on a line of its own.
+/// How many pages have passed. Each read writes it, so it has its own cache line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Passed(AtomicU32);
 
 impl Recent {
-    /// For a shard of so many frames.
+    /// For a shard of this many frames.
     pub(super) fn new(frames: usize) -> Self {
         let words = (0..Self::words(frames)).map(|_| AtomicU64::new(0)).collect();
         Self { words, passed: Passed::default() }
@@ -40,13 +40,13 @@ impl Recent {
         frames.div_ceil(FRAMES).max(1)
     }
 
-    /// The bytes that it takes for so many frames.
+    /// The bytes that it takes for this many frames.
     pub(super) fn memory(frames: usize) -> usize {
         Self::words(frames) * size_of::<AtomicU64>()
     }
 
-    /// Notes pages of a chunk, unless one of them was noted lately: then it returns false.
-    /// `hash`: of the chunk.
+    /// Notes pages of a chunk, whose hash is `hash`. Returns false, and notes nothing, if one of
+    /// them was noted lately.
     pub(super) fn note(&self, hash: u64, pages: &Range<u64>) -> bool {
         let count = pages.end - pages.start;
         let bits = (u64::MAX >> (CHUNK - count)) << (pages.start % CHUNK);
@@ -74,7 +74,7 @@ mod tests {
         assert!(recent.note(hash(1), &(64..66)) && recent.note(hash(1), &(70..80)));
         assert!(!recent.note(hash(1), &(65..70)) && !recent.note(hash(1), &(79..128)));
         assert!(recent.note(hash(1), &(66..70)));
-        // All of one word: what is refused passes, too.
+        // Refused pages pass, too.
         let passed = (0..10_000).take_while(|_| !recent.note(hash(1), &(64..65))).count();
         assert!(passed < 2100, "{passed}");
         assert!(!recent.note(hash(1), &(64..65)));

@@ -1,5 +1,5 @@
-//! Keeps some frames free and most pages clean: in the background, and by those who need it where
-//! the background falls behind.
+//! Keeps some frames free and most pages clean: in the background and, where the background falls
+//! behind, in the requests that need it.
 //!
 //! A shard below its low watermark of free frames is brought up to the high one. A group with more
 //! dirty pages than its target has them written back until it is at the target. Between target and
@@ -23,17 +23,19 @@ use super::shard::Shard;
 use super::table::Table;
 use crate::sync::atomic::Ordering::Relaxed;
 
-/// Frames of a shard for each that is kept free: from there on, and up to there.
+/// One in this many frames of a shard is kept free: refilling begins below the first share, and
+/// ends at the second.
 const WATERMARKS: (usize, usize) = (256, 128);
-/// And at most so many times as many as this.
+/// The most frames of a shard that are kept free, as the second share.
 const FREE_MAX: usize = 256;
-/// Frames that are freed under one hold of the lock.
+/// The most frames that are freed under one hold of the lock.
 const BATCH: usize = 32;
 /// Pages that a writer writes back at a time.
 const THROTTLE: u64 = 32;
 
-/// Background work that was seen to be needed while a shard was locked, to be [asked
-/// for](Core::ask_for) when it is not: who runs it is the user's, and may wait.
+/// Background work that was found necessary while a shard was locked. It is [asked
+/// for](Core::ask_for) when the shard is unlocked, because the code that runs it is the program's,
+/// and may wait.
 #[must_use = "the work is still to be asked for"]
 #[derive(Default)]
 pub(super) struct Needs {
@@ -47,7 +49,7 @@ impl Core {
         ((frames / WATERMARKS.0).min(FREE_MAX / 2), (frames / WATERMARKS.1).min(FREE_MAX))
     }
 
-    /// What background work a shard needs; to be called after frames were taken.
+    /// The background work that a shard needs. Call this after frames were taken.
     pub(super) fn needs(&self, table: &Table) -> Needs {
         let refill = table.free_count() < Self::watermarks(table).0 && self.service.say();
         Needs { refill, ..Self::needs_of_groups(table) }
@@ -58,7 +60,7 @@ impl Core {
         Needs { refill: false, writers: writers.map(Arc::clone).collect() }
     }
 
-    /// Asks for background work; to be called without a lock.
+    /// Asks for background work. Call this without a lock.
     pub(super) fn ask_for(&self, needs: &Needs) {
         if needs.refill {
             self.wake_service();
@@ -70,13 +72,13 @@ impl Core {
         self.wake(&self.service, Self::work);
     }
 
-    /// Each group has a job of its own that writes: it may wait for its disk.
+    /// Each group has its own job that writes, because it may wait for the group's disk.
     pub(super) fn wake_writer(&self, group: &Arc<GroupState>) {
         let of = Arc::clone(group);
         self.wake(&group.writer, move |core| core.write_group(&of));
     }
 
-    /// And one that reads ahead.
+    /// Each group has its own job that reads ahead.
     pub(super) fn wake_reader(&self, group: &Arc<GroupState>) {
         let of = Arc::clone(group);
         self.wake(&group.reader, move |core| core.read_ahead(&of));
@@ -93,20 +95,21 @@ impl Core {
         }
     }
 
-    /// All that there is to do in the background but to write.
+    /// All background work except writing and reading ahead.
     fn work(&self) {
         self.shards.iter().for_each(|shard| self.refill(shard));
     }
 
-    /// Has a group give, in the background, what it has beyond its `max`.
+    /// Has a group give up, in the background, what it has beyond its `max`.
     pub(super) fn hold_to_max(&self, group: &Arc<GroupState>) {
         if group.pages() > group.max() {
             self.wake_writer(group);
         }
     }
 
-    /// What a flush has written may go. One that has written nothing changes nothing: what cannot be written is not to be
-    /// tried again for it.
+    /// Runs a flush and then [holds the group to its `max`](Self::hold_to_max), because pages that
+    /// were written may go. After a flush that wrote nothing it does not: pages that cannot be
+    /// written should not be tried again because of it.
     pub(super) fn holding_to_max<T>(
         &self,
         group: &Arc<GroupState>,
@@ -120,15 +123,15 @@ impl Core {
         flushed
     }
 
-    /// Evicts up to so many pages of a group by `evict`, which takes one of a shard where it can. Writes back what
-    /// is dirty for that.
+    /// Evicts up to `count` pages of a group. `evict` evicts one page of a shard, if it can. Dirty
+    /// pages are written back for this.
     pub(super) fn reclaim(
         &self,
         group: &Arc<GroupState>,
         count: u64,
         evict: impl Fn(&mut Table, usize) -> bool,
     ) {
-        // A budget, fixed at the start: others may put pages in all the time.
+        // A budget, fixed at the start, because others may put pages in all the time.
         let mut left = count.min(group.pages() as u64);
         let mut shards: Vec<_> = self.shards.iter().collect();
         let at = self.next_shard.fetch_add(1, Relaxed) % shards.len();
@@ -142,25 +145,25 @@ impl Core {
                     (0..left.min(BATCH as u64)).take_while(one).count() as u64
                 };
                 left -= evicted;
-                // What is dirty has to be written before it can go.
+                // Dirty pages have to be written before they can go.
                 evicted > 0 || left > 0 && self.write_nominated(shard, Some(group)) > 0
             });
         }
     }
 
-    /// What of a group there is to do in the background that may have to write.
+    /// The background work of a group that may have to write.
     fn write_group(&self, group: &Arc<GroupState>) {
         let excess = || group.pages().saturating_sub(group.max());
         self.reclaim(group, excess() as u64, |table, local| {
             excess() > 0 && table.evict_of(local, &self.habits)
         });
-        // What cannot be written was in the way of what can go.
+        // Dirty pages that cannot be written were in the way of clean ones that can go.
         self.reclaim(group, excess() as u64, |table, local| {
             excess() > 0 && table.evict_clean_of(local, &self.habits)
         });
         let nominated = self.shards.iter().map(|shard| self.write_nominated(shard, Some(group)));
         if nominated.sum::<usize>() > 0 {
-            // They can go now.
+            // The pages that were written can go now.
             self.wake_service();
         }
         let target = self.dirty_limit(group, self.dirty_shares().0);
@@ -187,15 +190,15 @@ impl Core {
                 })
                 .count();
             if evicted == 0 {
-                // It goes on when some of these have been written.
+                // Refilling goes on when some nominated pages have been written.
                 break Self::needs_of_groups(&table);
             }
         };
         self.ask_for(&needs);
     }
 
-    /// Writes back what would have been victims, of all groups or of this one. Returns how many pages
-    /// were written.
+    /// Writes back nominated pages, of all groups or of this one. Returns how many pages were
+    /// written.
     pub(super) fn write_nominated(&self, shard: &Shard, of: Option<&Arc<GroupState>>) -> usize {
         let asked = |group: &Arc<GroupState>| of.is_none_or(|of| Arc::ptr_eq(of, group));
         if !shard.read().has_nominated(of) {
@@ -209,14 +212,14 @@ impl Core {
         let dirty = nominated.into_iter().filter(|&frame| table.flags(frame).has(Flags::DIRTY));
         let mut keys: Vec<_> = dirty.map(|frame| table.key(frame)).collect();
         drop(table);
-        // A frame may have another group's page by now.
+        // A frame may hold another group's page by now.
         keys.retain(|key| self.file(key.file()).is_some_and(|file| asked(&file.group)));
         self.let_bad_be(&mut keys);
         self.write_ahead(keys)
     }
 
-    /// Writes back some dirty pages of a group: those that were dirty for long first. Returns how
-    /// many pages were written, of whatever group.
+    /// Writes back some dirty pages of a group, beginning with those that were dirty for long.
+    /// Returns how many pages were written, of whatever group.
     fn write_some(&self, group: &Arc<GroupState>, count: usize) -> usize {
         let first = self.shards.len() - 1;
         let at = self.next_shard.fetch_add(1, Relaxed);
@@ -234,8 +237,8 @@ impl Core {
         0
     }
 
-    /// Lets a writer pay for what it is about to make dirty. Returns whether it must not: then it has to
-    /// write past the cache.
+    /// Has a writer write pages back in return for those that it is about to make dirty. Returns
+    /// whether it must not make them dirty, but write past the cache.
     pub(super) fn throttle(&self, file: &FileState, pages: Range<u64>) -> bool {
         let group = &file.group;
         let dirty = group.unwritten.load(Relaxed);
@@ -246,7 +249,7 @@ impl Core {
         }
         self.wake_writer(group);
         let trigger = self.dirty_limit(group, shares.1).max(target + 1);
-        // As much as it writes where it is at the trigger, and at most twice as much.
+        // At the trigger, a writer owes as much as it writes; beyond, up to twice as much.
         let share = ((dirty - target) * 256 / (trigger - target)).min(512) as u64;
         let owed = (pages.end - pages.start) * share;
         group.debt.fetch_add(owed, Relaxed);
@@ -262,7 +265,7 @@ impl Core {
         dirty >= trigger && group.stuck.load(Relaxed)
     }
 
-    /// Tries to make a frame free, for a request that found none. Returns whether it did something.
+    /// Tries to free a frame for a request that found none. Returns whether it did anything.
     pub(super) fn make_room(&self, shard: &Shard, file: &FileState, none: NoFrame) -> bool {
         if none == NoFrame::GroupFull && self.evict_elsewhere(&file.group) {
             return true;
@@ -271,11 +274,12 @@ impl Core {
             self.keep_bound(shard);
             return true;
         }
-        // What others have to write their own jobs do: this request does not wait for their disks.
+        // Only this group's pages: the jobs of other groups write theirs, so this request does not
+        // wait for their disks.
         self.write_nominated(shard, Some(&file.group)) > 0
     }
 
-    /// Frees a frame of a group, in whatever shard.
+    /// Frees a frame of a group, in any shard.
     fn evict_elsewhere(&self, group: &Arc<GroupState>) -> bool {
         let at = self.next_shard.fetch_add(1, Relaxed);
         let count = self.shards.len();

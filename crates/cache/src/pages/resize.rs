@@ -1,8 +1,7 @@
 //! Changes the size while requests go on: shard by shard, under the shard's lock, with as few pages
-//! moved as possible. Frames that are needed elsewhere are emptied first: of their pages, those
-//! that are worth least leave and the others move down, whatever is done with them meanwhile. Dirty
-//! pages are written by the jobs of their groups: nobody waits here for a disk longer than
-//! [`PATIENCE`].
+//! moved as possible. Before a shard gets smaller, the pages that are worth least leave, and the
+//! others move down, whatever is done with them meanwhile. Dirty pages are written by the jobs of
+//! their groups. Nobody waits here for a disk longer than [`PATIENCE`].
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -17,14 +16,14 @@ use super::table::Table;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::{current, lock, read, unless_taken};
 
-/// How long a shard waits for the next of its pages to be written or read. Guessed: longer than a disk
-/// takes that is well.
+/// How long a shard waits for the next of its pages to be written or read. Guessed: longer than a
+/// healthy disk takes.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What is done about pages that cannot go at once.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Patience {
-    /// They are waited for, as long as now and then one goes.
+    /// They are waited for, as long as one goes now and then.
     Waits,
     /// The shard stays as it is.
     Gives,
@@ -32,15 +31,16 @@ enum Patience {
 
 /// Why a shard has as many frames as before.
 enum Stays {
-    /// So many pages too many cannot go; what background work they need is still to be asked for.
+    /// This many pages too many cannot go. The background work that they need must still be asked
+    /// for.
     Held(usize, Needs),
     Memory(io::Error),
 }
 
-/// A change of the size. Where it comes to nothing, all shards get back what they had.
+/// A change of the size. If it fails, all shards get back what they had.
 struct Change<'a> {
     core: &'a Core,
-    /// The size that all shards have by now.
+    /// The new size, once all shards have it.
     done: Option<usize>,
 }
 
@@ -62,7 +62,8 @@ impl Drop for Change<'_> {
     }
 }
 
-/// A shard that is to get another number of frames. However that ends, it may use all that it has then.
+/// A shard that is to get another number of frames. However that ends, it may use all the frames
+/// that it has then.
 struct Limited<'a>(&'a Shard);
 
 impl Drop for Limited<'_> {
@@ -84,7 +85,7 @@ impl Core {
         let resizing = lock(&self.resizing);
         let (each, _) = self.sizing.check(bytes)?;
         self.check_groups(bytes, each)?;
-        // Of all shards at once: one by one, the system would give far too much.
+        // Checked for all shards at once: shard by shard, the system would grant far too much.
         check_room(bytes.saturating_sub(self.size()).max(1))
             .map_err(|source| BuildError::Memory { bytes, source })?;
         let mut change = Change::new(self);
@@ -104,7 +105,7 @@ impl Core {
         })
     }
 
-    /// Gives shards back the bytes that they had, after others could not have as many as was wanted.
+    /// Gives shards back the bytes that they had, after the new size failed for another shard.
     fn restore(&self) {
         let each = self.sizing.shard_bytes(self.size());
         for shard in &self.shards {
@@ -113,7 +114,8 @@ impl Core {
                 (table.bytes(), self.frames_beside_groups(&table, each))
             };
             if bytes != each && self.resize(shard, frames, each, Patience::Gives).is_err() {
-                // What is too much goes with the next requests. Where it is less there is no memory for more.
+                // A shard that takes too much gives it up with the next requests. One that takes
+                // less stays so: there is no memory for more.
                 let mut table = shard.write();
                 let least = table.bytes().min(each);
                 table.set_bytes(least);
@@ -127,12 +129,12 @@ impl Core {
         self.habits.set_capacity(pages);
     }
 
-    /// The frames of a shard of so many bytes, beside what its groups take.
+    /// The frames of a shard of this many bytes, besides what its groups take.
     fn frames_beside_groups(&self, table: &Table, bytes: usize) -> usize {
         self.sizing.frames(bytes, table.groups_memory()).max(FRAMES_LEAST)
     }
 
-    /// Whether shards of so many bytes have room for what groups take, and some frames.
+    /// Checks that shards of `each` bytes have room for what groups take, and for some frames.
     fn check_groups(&self, bytes: usize, each: usize) -> Result<(), ResizeError> {
         let mut most = 0;
         for shard in &self.shards {
@@ -151,18 +153,19 @@ impl Core {
         Err(ResizeError::TooManyGroups { bytes, groups, least })
     }
 
-    /// What a shard takes.
+    /// The bytes that a shard takes.
     pub(super) fn shard_memory(table: &Table) -> usize {
         Sizing::beside_table() + table.memory()
     }
 
-    /// Makes room if the lists of groups have grown so much that they need it. Groups that have no pages in
-    /// the shard are forgotten, and then frames given up, where that can be done at once: a request does not
-    /// wait for the disks of others. Else it is tried again an epoch later; a shard that has used up all
-    /// that it had to spare takes nothing new until then ([`Table::is_short`]).
+    /// Makes room if the lists of groups have grown so much that they need it. First, groups that
+    /// have no pages in the shard are forgotten; then frames are given up, if that can be done at
+    /// once: a request does not wait for the disks of others. Otherwise it is tried again an epoch
+    /// later. Until then, a shard that has used up its reserve takes nothing new
+    /// ([`Table::is_short`]).
     #[cold]
     pub(super) fn keep_bound(&self, shard: &Shard) {
-        // If the size is being changed, that sees to it; or the next request does.
+        // If the size is being changed, that change makes the room, or the next request does.
         let Some(resizing) = unless_taken(self.resizing.try_lock()) else { return };
         let (frames, before, bytes) = {
             let mut table = shard.write();
@@ -170,10 +173,11 @@ impl Core {
                 table.forget_idle();
             }
             if table.excess(HEADROOM / 2) > 0 && table.frame_count() <= FRAMES_LEAST {
-                // What is learnt of groups takes more than all that is left: it is learnt anew.
+                // What was learnt of groups takes more than all that is left. It is forgotten, and
+                // learnt anew.
                 table.forget_all(&self.habits);
             }
-            // Whatever comes of it: requests do not come back here before an epoch is over.
+            // Whatever the result, requests do not come back here before the epoch is over.
             table.crowded = false;
             (self.frames_in_bound(&table), table.frame_count(), table.bytes())
         };
@@ -190,13 +194,13 @@ impl Core {
         }
     }
 
-    /// Makes frames of what the lists of groups took that are gone, where it is worth the copying.
+    /// Turns the memory of removed groups' lists into frames, if that is worth the copying.
     pub(super) fn use_spare_memory(&self) {
         self.shards.iter().for_each(|shard| self.keep_bound(shard));
     }
 
-    /// How many frames a shard is to have because of what its groups take by now. Not more, and not many
-    /// fewer, where it is not worth the copying.
+    /// How many frames a shard is to have, given what its groups take by now. It gets more only if
+    /// that is worth the copying, and loses enough at a time for that, too.
     fn frames_in_bound(&self, table: &Table) -> usize {
         let (now, step) = (table.frame_count(), Self::step(table.bytes()));
         let excess = table.excess(HEADROOM / 2);
@@ -209,12 +213,13 @@ impl Core {
         if more >= step { fit } else { now }
     }
 
-    /// How many bytes of a shard change their use at once, at least: it takes some copying.
+    /// The least number of bytes of a shard that change their use at a time, because that takes
+    /// copying.
     fn step(bytes: usize) -> usize {
         (bytes / 64).clamp(HEADROOM / 2, 2 * HEADROOM)
     }
 
-    /// Makes a shard this many frames. If it fails, it has as many as before.
+    /// Gives a shard this many frames. If this fails, it has as many as before.
     fn resize(
         &self,
         shard: &Shard,
@@ -233,14 +238,14 @@ impl Core {
             let files = read(&self.files);
             let group_of = |file: u16| files.get(file).map(|file| &file.group);
             let mut table = shard.write();
-            // No more come than go.
+            // From here on, no more pages come in than go.
             table.limit = table.limit.min(frames);
             table.evict_down_to(frames, patience == Patience::Waits, &self.habits);
             if table.used() <= frames {
                 table.move_down(frames, group_of);
                 return table.set_frames(frames, bytes).map_err(Stays::Memory);
             }
-            // The least there ever were: others may write meanwhile.
+            // Progress is a new minimum, because others may write meanwhile.
             let now = (table.used().min(left.0), table.unwritten_count().min(left.1));
             if now != left {
                 (left, deadline) = (now, Instant::now() + PATIENCE);
@@ -292,7 +297,7 @@ mod tests {
         }
     }
 
-    /// Once in 10^23 times, if nobody chooses the pages.
+    /// This happens once in 10^23 times, unless somebody chooses the pages.
     #[test]
     fn an_index_that_has_no_room_for_a_page_changes_nothing() {
         let cache = PageCache::builder(2 << 20).page_size(PAGE).shards(1).dirty(100, 100);
@@ -301,7 +306,8 @@ mod tests {
         let file = Disk(Mutex::new(vec![0; 10_000 * PAGE]));
         let file = cache.open(Arc::new(file), &cache.group("all").build()).unwrap();
         let before = cache.stats();
-        // In the first sixth of the index: too few places for them in one of half as many.
+        // These belong in the first sixth of the index, where one of half the size has too few
+        // places for them.
         let hash = |page: u64| cache.core().shards[0].read().hash(Key::new(0, page));
         let is_near = |page: &u64| hash(*page) < u64::MAX / 6;
         let pages: Vec<_> = (0..10_000).filter(is_near).take(before.frames / 4).collect();

@@ -11,9 +11,8 @@ use crate::sync::{
     Condvar, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, lock, read, unless_taken, write,
 };
 
-/// How often other threads are let go first before one sleeps. Guessed: about as long as a shard is
-/// held by one that runs; it is one of those that do not run that has to be let go. A model has
-/// nothing to gain.
+/// How often a thread yields before it sleeps. Guessed: about as long as a running thread holds a
+/// shard. Yielding helps if the thread that holds it does not run. A model gains nothing from it.
 const YIELDS_MAX: u32 = if cfg!(shuttle) { 0 } else { 16 };
 
 #[derive(Debug)]
@@ -22,25 +21,26 @@ pub(super) struct Shard {
     table: RwLock<Table>,
     /// Requests so far, modulo 2^32.
     pub(super) requests: AtomicU32,
-    /// Those who wait, and how often they were woken.
+    /// How many threads have tickets. `turn` counts how often they were woken.
     waiting: AtomicU32,
     turn: Mutex<u64>,
     turned: Condvar,
 }
 
-/// Reads of a file's pages in a shard that go on [without a trace](super::skim). On a line of its own.
+/// How many reads of a file's pages in a shard are under way [without a trace](super::skim). It has
+/// its own cache line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct Skims(AtomicU32);
 
 impl Skims {
-    /// One begins. To be called with the shard locked.
+    /// Counts a read that begins. Call this with the shard locked.
     pub(super) fn begin(&self) {
         self.0.fetch_add(1, Relaxed);
     }
 }
 
-/// Leave to wait for a page, got while its shard was locked.
+/// The right to wait for a page, taken while its shard was locked.
 #[derive(Debug)]
 pub(super) struct Ticket<'a> {
     shard: &'a Shard,
@@ -66,24 +66,26 @@ impl Shard {
         in_turn(|| self.table.try_write(), || write(&self.table))
     }
 
-    /// To wait until pages change their states. To be called with the lock held that the state was
-    /// seen under, so that no change is missed: whoever makes one takes the lock after that.
+    /// A ticket to wait until pages change their states. Call this under the same hold of the lock
+    /// under which the state was seen, so that no change is missed: a thread that makes one takes
+    /// the lock later.
     pub(super) fn ticket(&self) -> Ticket<'_> {
         self.waiting.fetch_add(1, SeqCst);
         Ticket { shard: self, turn: *lock(&self.turn) }
     }
 
-    /// A read without a trace has ended. There is no lock here: who waits for that took a ticket before it
-    /// looked, and this looks for tickets afterwards, so one of both sees the other (`SeqCst`).
+    /// Counts a read without a trace that has ended. No lock is held here: a thread that waits for
+    /// the end took a ticket before it looked, and this looks for tickets afterwards, so one of the
+    /// two sees the other (`SeqCst`).
     pub(super) fn end_skim(&self, skims: &Skims) {
         skims.0.fetch_sub(1, SeqCst);
         self.wake();
     }
 
-    /// A ticket to wait for the end of these reads without a trace, if there are any. To be called with
-    /// the lock held for writing.
+    /// A ticket to wait for the end of these reads without a trace, if there are any. Call this
+    /// with the lock held for writing.
     pub(super) fn skims_ticket(&self, skims: &Skims) -> Option<Ticket<'_>> {
-        // Those that are there began before the lock was taken.
+        // Reads that are under way began before the lock was taken.
         if skims.0.load(Relaxed) == 0 {
             return None;
         }
@@ -91,7 +93,8 @@ impl Shard {
         (skims.0.load(SeqCst) > 0).then_some(ticket)
     }
 
-    /// Lets all go on who wait. To be called when the lock was let go under which states changed.
+    /// Wakes all threads that wait. Call this after releasing the lock under which states were
+    /// changed.
     pub(super) fn wake(&self) {
         if self.waiting.load(SeqCst) > 0 {
             *lock(&self.turn) += 1;
@@ -100,8 +103,8 @@ impl Shard {
     }
 }
 
-/// Takes a lock, if it can without sleeping. Measured with 4 clients on 2 CPUs whose reads miss: futex
-/// calls went down to a sixth, CPU time by 10 %.
+/// Takes a lock, if possible without sleeping. Measured with 4 clients on 2 CPUs whose reads miss:
+/// futex calls went down to a sixth, CPU time by 10 %.
 fn in_turn<G>(try_lock: impl Fn() -> TryLockResult<G>, lock: impl FnOnce() -> G) -> G {
     for _ in 0..YIELDS_MAX {
         if let Some(guard) = unless_taken(try_lock()) {
@@ -113,7 +116,7 @@ fn in_turn<G>(try_lock: impl Fn() -> TryLockResult<G>, lock: impl FnOnce() -> G)
 }
 
 impl Ticket<'_> {
-    /// Waits. The shard's lock must have been let go.
+    /// Waits. The caller must not hold the shard's lock.
     pub(super) fn wait(self) {
         let mut turn = lock(&self.shard.turn);
         while *turn == self.turn {
@@ -121,7 +124,7 @@ impl Ticket<'_> {
         }
     }
 
-    /// Waits, but not longer than until then.
+    /// Waits, but not beyond the deadline.
     pub(super) fn wait_until(self, deadline: Instant) {
         let mut turn = lock(&self.shard.turn);
         while *turn == self.turn {

@@ -1,5 +1,6 @@
 //! Fills, evictions, write-backs, zeroes and resizing of few pages by a few threads, under a
-//! randomized scheduler: `cargo xtask shuttle`. Who waits for ever is a deadlock, which is reported.
+//! randomized scheduler: `cargo xtask shuttle`. A thread that waits forever is a deadlock, which is
+//! reported.
 
 use std::io;
 use std::panic::AssertUnwindSafe;
@@ -19,15 +20,15 @@ fn check(model: impl Fn() + Send + Sync + 'static) {
     shuttle::check_pct(model, iterations, 4);
 }
 
-/// In memory. Others may get on while it is used, and it says if a page is written by two at a time, or read
-/// while it is, unless that is allowed.
+/// A disk in memory. It lets other threads run while it is used, and panics if a page is written by
+/// two at a time, or read while it is written, unless that is allowed.
 struct Disk {
     state: Mutex<State>,
     /// Whether a page may be read while it is written.
     meets: bool,
-    /// Every so many-th write fails; 0: none.
+    /// One in this many writes fails; none if 0.
     failing: usize,
-    /// Whether it lets others get on.
+    /// Whether it lets other threads run.
     pauses: bool,
 }
 
@@ -42,11 +43,11 @@ impl Disk {
     fn new(pages: usize, failing: usize) -> Arc<Self> {
         let (now, durable) = (vec![0; pages * PAGE], vec![0; pages * PAGE]);
         let state = State { now, durable, writing: vec![false; pages], writes: 0 };
-        // Both ways have their models.
+        // So both ways are modelled.
         Arc::new(Self { state: Mutex::new(state), meets: failing == 0, failing, pauses: true })
     }
 
-    /// As fast as memory: who uses it gets on until it is stopped.
+    /// As fast as memory: a thread that uses it runs on until the scheduler stops it.
     fn fast(pages: usize, failing: usize) -> Arc<Self> {
         let mut disk = Self::new(pages, failing);
         Arc::get_mut(&mut disk).unwrap().pauses = false;
@@ -127,7 +128,7 @@ fn build(more: usize) -> PageCache {
     builder(least + more * PAGE).build().unwrap()
 }
 
-/// A file of a group that may have so many pages.
+/// A file of a group that may have this many pages.
 fn open(cache: &PageCache, disk: &Arc<Disk>, frames: usize) -> Arc<CachedFile> {
     let group = cache.group("all").max((frames * PAGE) as u64).build();
     Arc::new(cache.open(disk.clone(), &group).unwrap())
@@ -140,7 +141,7 @@ fn first(file: &CachedFile, page: usize) -> u8 {
     data[0]
 }
 
-/// Writes a page until it is accepted: past the cache it may fail.
+/// Writes a page until it is accepted: a write past the cache may fail.
 fn put(file: &CachedFile, page: usize, byte: u8) {
     while file.write((page * PAGE) as u64, &[byte; PAGE]).is_err() {}
 }
@@ -154,7 +155,7 @@ fn writers_and_readers(frames: usize, failing: usize) {
             .map(|me: usize| {
                 let (file, disk) = (Arc::clone(&file), Arc::clone(&disk));
                 thread::spawn(move || {
-                    // Pages of its own, among the other's.
+                    // Each thread has its own pages, among the other's.
                     let mut seen = 0;
                     for round in 1..=2 {
                         put(&file, me, round);
@@ -223,7 +224,7 @@ fn zeroes_are_not_seen_before_what_was_written_before_them() {
         let cache = build(0);
         let disk = Disk::new(2, 0);
         disk.state.lock().unwrap().now.fill(7);
-        // One frame, which another page has: page 1 is read past the cache.
+        // Another page has the only frame, so page 1 is read past the cache.
         let file = open(&cache, &disk, 1);
         assert_eq!(first(&file, 0), 7);
         let writer = {
@@ -252,7 +253,7 @@ fn sizes_change_while_pages_are_used() {
         file.write(0, &[1; 80 * PAGE]).unwrap();
         let smaller = cache.stats().size - 20 * PAGE;
         let resizer = thread::spawn(move || {
-            // If it meets none but pages in use, it says so.
+            // It fails if it meets only pages in use.
             let _ = cache.set_size(smaller);
             assert!(cache.stats().memory <= cache.stats().size.max(smaller + 20 * PAGE));
         });
@@ -323,13 +324,14 @@ fn what_writes_for_a_closed_file_leaves_that_with_its_number_alone() {
         let open = |disk: &Arc<Disk>| cache.open(disk.clone(), &group).unwrap();
         let (disk, next) = (Disk::fast(2, 2), Disk::fast(2, 0));
         let mut file = open(&disk);
-        // Of the writes that come now a job's first one may fail: then it tries each page again, alone.
+        // Of the following writes, the first one of a job may fail. The job then tries each page
+        // alone.
         file.write_through(0, &[1; PAGE]).unwrap();
         (0..3).for_each(|turn| put(&file, turn % 2, 2));
         while let Err(again) = file.close() {
             file = again.file;
         }
-        // Its number comes again when the others had their turn.
+        // Its number is used again after the others had their turn.
         (0..2).for_each(|_| open(&next).close().unwrap());
         let file = open(&next);
         (0..2).for_each(|page| put(&file, page, 9));
@@ -406,7 +408,7 @@ fn who_reads_in_order_sees_what_was_written_while_others_read_ahead() {
     });
 }
 
-/// Until it is well.
+/// A disk whose writes panic until the flag is set.
 struct Panics(Arc<Disk>, AtomicBool);
 
 impl Backing for Panics {
@@ -436,8 +438,8 @@ impl Background for NoJobs {
     }
 }
 
-/// A write of what is nominated panics, and what is left of it goes back to its lists; meanwhile a file is closed, and
-/// another one gets its number, in another group.
+/// A write of nominated pages panics, and the rest of them goes back to its lists. Meanwhile a file
+/// is closed, and another one, in another group, gets its number.
 #[test]
 fn what_a_panic_leaves_is_not_taken_for_another_files() {
     check(|| {
@@ -480,7 +482,7 @@ fn what_a_panic_leaves_is_not_taken_for_another_files() {
             victims.iter().for_each(|victim| table.policy.put_back(local, victim.frame));
         }
         drop(table);
-        // Else the cache would stay for ever.
+        // Otherwise the cache would stay forever.
         disk.1.store(true, Ordering::SeqCst);
         drop((bad, other, reopened));
     });

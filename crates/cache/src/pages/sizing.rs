@@ -11,60 +11,62 @@ use super::table::Table;
 
 /// Shadows of evicted pages for each frame.
 pub(super) const GHOSTS: usize = 3;
-/// What the policy has for each frame: history, mark, links.
+/// The bytes that the policy has for each frame: history, mark, links.
 pub(super) const POLICY: usize = 20;
-/// The frame's key and flags.
+/// The bytes of a frame's key and flags.
 const FRAME: usize = 7;
 /// Frames of the smallest shard.
 const FRAMES_MIN: usize = 64;
-/// Frames that a shard has at least where groups take the room of others.
+/// The fewest frames that a shard is left with if groups take the room of frames.
 pub(super) const FRAMES_LEAST: usize = 16;
-/// Bytes and frames of a shard that is not made two on its own account.
+/// The fewest bytes and frames of a shard, if the cache chooses the number of shards.
 const SHARD: (usize, usize) = (4 << 20, 16 * FRAMES_MIN);
-/// What the lists of groups take is not known beforehand: a shard has so much for those it has
-/// not, and gives up frames when there is less than half of it left.
+/// Bytes of a shard that are kept for groups to come, because nobody knows beforehand what their
+/// lists will take. When less than half of this is left, the shard gives up frames.
 pub(super) const HEADROOM: usize = 16 << 10;
 
-/// The settings from which all follows.
+/// The settings from which all sizes follow.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizing {
     pub(super) page_size: usize,
     pub(super) shards: usize,
-    /// How many keys the learner follows, and of how many groups it learns apart.
+    /// How many keys the learner follows, and of how many groups it learns separately.
     pub(super) sample: usize,
     pub(super) apart: usize,
 }
 
 impl Sizing {
-    /// As many shards as threads may want at a time, but none of them small.
+    /// The default number of shards: as many as threads may want at a time, but none of them small.
     pub(super) fn shards_for(bytes: usize, page_size: usize) -> usize {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         (bytes / SHARD.0.max(SHARD.1.saturating_mul(page_size))).clamp(1, 8 * cpus)
     }
 
-    /// What a shard of so many frames takes, where the lists of its groups take so much.
+    /// The bytes that a shard of this many frames takes, if `lists` of them are for the lists of
+    /// its groups.
     pub(super) fn shard_memory(self, frames: usize, lists: usize) -> usize {
         let fixed = Self::beside_table() + size_of::<Table>() + HEADROOM + lists;
         fixed + frames * self.page_size + Self::beside_pages(frames)
     }
 
-    /// What is known of so many frames, and remembered of pages that left.
+    /// The bytes for what is known of this many frames, and remembered of pages that left.
     pub(super) fn beside_pages(frames: usize) -> usize {
-        // A line of ghosts is begun.
+        // The last line of ghosts may be incomplete.
         let ghosts = (frames * GHOSTS).div_ceil(10) * 64;
         let bits = frames.div_ceil(64) * 8;
         let found = Index::memory(frames) + Recent::memory(frames);
         frames * (POLICY + FRAME) + bits + ghosts + found
     }
 
-    /// What a shard takes beside its table.
+    /// The bytes that a shard takes besides its table.
     pub(super) fn beside_table() -> usize {
         size_of::<Shard>() - size_of::<Table>()
     }
 
-    /// The frames of a shard that has so many bytes.
+    /// The frames of a shard of this many bytes, if `lists` of them are for the lists of its
+    /// groups.
     pub(super) fn frames(self, bytes: usize, lists: usize) -> usize {
-        // More are refused: none is counted of which the bytes could not be.
+        // More frames are refused anyway, and their bytes might not fit in a number.
         let (mut fit, mut too_many) = (0, (bytes / self.page_size).min(FRAMES_MAX) + 1);
         while too_many - fit > 1 {
             let frames = fit.midpoint(too_many);
@@ -73,23 +75,23 @@ impl Sizing {
         fit
     }
 
-    /// What is taken for learning.
+    /// The bytes that learning takes.
     pub(super) fn learner_memory(self) -> usize {
         Learner::memory_max(self.sample, self.apart)
     }
 
-    /// The bytes of each shard of a cache of so many.
+    /// The bytes of each shard, if the cache has this many.
     pub(super) fn shard_bytes(self, bytes: usize) -> usize {
         bytes.saturating_sub(self.learner_memory()) / self.shards
     }
 
-    /// The bytes of the smallest cache, if groups take so much of each shard.
+    /// The bytes of the smallest cache, if groups take `groups` bytes of each shard.
     pub(super) fn least(self, groups: usize) -> usize {
         let each = self.shard_memory(FRAMES_MIN, 0).max(self.shard_memory(FRAMES_LEAST, groups));
         each.saturating_mul(self.shards).saturating_add(self.learner_memory())
     }
 
-    /// The bytes of each shard and its frames.
+    /// The bytes of each shard, and its frames, if a cache can have this size.
     pub(super) fn check(self, bytes: usize) -> Result<(usize, usize), BuildError> {
         let Self { page_size, shards, .. } = self;
         if !page_size.is_power_of_two() || !(512..=65536).contains(&page_size) {

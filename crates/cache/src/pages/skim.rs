@@ -17,15 +17,16 @@ use super::group::Counters;
 use super::shard::{Shard, Skims};
 use super::table::Table;
 
-/// Pages of which one is looked at, another one in each epoch.
+/// One in this many pages is looked at more closely: different ones in each epoch.
 const LOOK: u64 = 32;
-/// How old what is remembered of a page may be to count, in cachefuls of requests.
+/// What is remembered of a page counts up to this age, in cachefuls of requests.
 const SHADOW_MAX: u32 = 2;
-/// How much putting a page in has to cost, as a share of what a hit saves. Measured on one machine: a
-/// page that is declined and remembered costs a tenth to a fifth of what is then saved.
+/// Pages are read without a trace only if putting one in costs at least this share of what a hit
+/// saves. Measured on one machine: declining and remembering a page costs a tenth to a fifth of
+/// what is then saved.
 const PRICE_MIN: f32 = 0.2;
 
-/// A read without a trace that goes on.
+/// A read without a trace that is under way.
 pub(super) struct Skim<'a> {
     shard: &'a Shard,
     skims: &'a Skims,
@@ -47,7 +48,7 @@ impl Drop for Skim<'_> {
 
 impl Core {
     /// The pages at the beginning of a range, of which the first is missing, if they are to be read past
-    /// the cache without a trace. To be called with the shard locked.
+    /// the cache without a trace. Call this with the shard locked.
     pub(super) fn skim<'a>(
         &self,
         shard: &'a Shard,
@@ -55,14 +56,14 @@ impl Core {
         file: &'a FileState,
         wanted: Range<u64>,
     ) -> Option<Skim<'a>> {
-        // Somebody may wait for the end of such reads.
+        // A claimant may be waiting for such reads to end.
         if !file.backing.reads_may_meet_writes() || table.has_claimants(file.number) {
             return None;
         }
         let local = table.known_local(&file.group)?;
         let declines =
             table.policy.declines_most(local) && file.price(self.page_size()) >= PRICE_MIN;
-        // Else models would have to run for long before something is.
+        // Otherwise models would have to run long before anything is declined.
         let modelled = cfg!(shuttle) && wanted.start % 4 == 1;
         if !(declines || modelled) || !table.is_scarce(&file.group, Self::watermarks(table).1) {
             return None;
@@ -92,7 +93,7 @@ impl Core {
         Some(Skim { shard, skims, pages })
     }
 
-    /// Whether this page is to be looked at more closely, though it did not come lately.
+    /// Whether this page is to be looked at more closely, even if it did not come lately.
     fn is_looked_at(&self, table: &Table, key: Key) -> bool {
         let (hash, epoch) = (table.hash(key), self.habits.epoch());
         let kind = hash / (u64::MAX / LOOK + 1);

@@ -20,13 +20,13 @@ use crate::sync::atomic::AtomicU64;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::{Mutex, MutexGuard, unless_taken};
 
-/// Streams of a file.
+/// The most streams of a file.
 const STREAMS: usize = 8;
-/// Ends of reads, after which a stream may go on.
+/// How many ends of missed reads are remembered: a read that begins at one makes a stream.
 const CANDIDATES: usize = 16;
 /// The smallest window worth the trouble, in pages.
 pub(super) const WINDOW_MIN: u64 = 4;
-/// No page.
+/// A mark that no page matches.
 const NEVER: u64 = u64::MAX;
 
 #[derive(Debug)]
@@ -40,26 +40,26 @@ pub(super) struct Streams {
 #[derive(Debug)]
 pub(super) struct Known {
     streams: [Option<Stream>; STREAMS],
-    /// Where reads ended that missed pages, the last ones last.
+    /// Where reads that missed pages ended, the latest last.
     candidates: VecDeque<u64>,
-    /// Counts what happens: who was seen last.
+    /// Counts reads that were followed, to tell which stream was seen last.
     clock: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Stream {
-    /// Up to where was read ahead.
+    /// The end of what was read ahead.
     end: u64,
     /// Pages of the last window.
     window: u64,
-    /// Where the next one is asked for.
+    /// The page at which the next window is asked for.
     mark: u64,
-    /// Up to where its reader has come, as far as is known.
+    /// How far its reader has come, as far as is known.
     position: u64,
     seen: u64,
 }
 
-/// Whether what is to be read waits for that; else it is being read.
+/// Whether a range still waits to be read; otherwise it is being read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Waits(pub(super) bool);
 
@@ -78,15 +78,15 @@ impl Default for Streams {
 }
 
 impl Streams {
-    /// Whether a read of these pages comes to where a window begins.
+    /// Whether a read of these pages reaches the mark of a stream.
     pub(super) fn reached(&self, pages: &Range<u64>) -> bool {
         self.marks.iter().any(|mark| pages.contains(&mark.load(Relaxed)))
     }
 
-    /// What to read ahead, at most so many pages, for a reader that misses one of these, or has come
-    /// to where a window begins. `on_its_way` says whether a page is about to be read, and whether that
-    /// has not begun. `ask` has it
-    /// read, or says that it cannot: then all is as it was.
+    /// Decides what to read ahead, at most `window_max` pages, for a reader that misses one of
+    /// these pages or has reached a mark. `on_its_way` says whether a page is about to be read, and
+    /// whether that still has to begin. `ask` has a range read, or returns false if it cannot: then
+    /// the stream stays as it was.
     pub(super) fn follow(
         &self,
         pages: &Range<u64>,
@@ -106,8 +106,9 @@ impl Streams {
         self.publish(&known);
     }
 
-    /// A window that ends in this range was not read, for want of room or because of an error: the
-    /// stream takes less, and in the end nothing.
+    /// Shortens the window of a stream, because one that ends in this range was not read for want
+    /// of room, and in the end drops the stream. After an error (`failed`) it drops the stream at
+    /// once.
     pub(super) fn cut(&self, pages: &Range<u64>, failed: bool) {
         let Some(mut known) = self.known() else { return };
         for place in &mut known.streams {
@@ -119,12 +120,12 @@ impl Streams {
         self.publish(&known);
     }
 
-    /// How far the reader of a window has come, if it has begun with it: what is before that is not to be
-    /// read any more.
+    /// How far the reader of a window has come, if it has begun with the window: pages before that
+    /// need not be read any more.
     pub(super) fn position(&self, window: &Range<u64>) -> u64 {
         let Some(known) = self.known() else { return 0 };
         let inside = known.streams.iter().flatten().map(|stream| stream.position);
-        // Of two readers of the same pages the one behind.
+        // Of several readers of the same pages, the one farthest behind counts.
         let near = window.start..window.end + 2 * (window.end - window.start);
         inside.filter(|at| near.contains(at)).min().unwrap_or(0)
     }
@@ -165,7 +166,7 @@ impl Known {
             return self.go_on(at, stream, pages, missed, window_max, on_its_way);
         }
         missed?;
-        // One that reads parts of pages comes again to the one that it read last.
+        // A reader of parts of pages begins again in the page that it read last.
         let follows = |&end: &u64| end == pages.start || end == pages.start + 1;
         let candidate = self.candidates.iter().position(follows);
         if let Some(at) = candidate {
@@ -183,7 +184,7 @@ impl Known {
         Some(self.ask(at, pages.end, window, pages.end))
     }
 
-    /// A reader that is known has come to a mark, or misses a page.
+    /// Continues a known stream, whose reader has reached the mark or misses a page.
     fn go_on(
         &mut self,
         at: usize,
@@ -196,19 +197,20 @@ impl Known {
         let lost = missed.filter(|&page| page < stream.end && on_its_way(page).is_none());
         let position = pages.end;
         if lost.is_none() && on_its_way(stream.end - 1) == Some(Waits(true)) {
-            // It is faster than what reads ahead: more of that is of no use.
+            // The reader is faster than the background: another window would be of no use.
             self.streams[at] = Some(Stream { position, seen: self.clock, ..stream });
             return None;
         }
         if lost.is_none() && (pages.contains(&stream.mark) || pages.end > stream.end) {
             let window = next_window(stream.window, window_max);
-            // A window that begins after what is read now. Its first page is the next mark.
+            // The new window begins after what is read now. Its first page is the next mark.
             let begin = stream.end.max(pages.end);
             return Some(self.ask(at, begin, window, position));
         }
         let seen = self.clock;
         if lost.is_some() {
-            // It was there, and is gone, or was never read: there is no room for so much.
+            // The page was read ahead and is gone, or was never read: there is no room for so long
+            // a window.
             let window = (stream.window / 2).min(window_max).max(WINDOW_MIN);
             let end = pages.end + window;
             self.streams[at] = Some(Stream { end, window, mark: pages.end, position, seen });
@@ -250,7 +252,8 @@ fn next_window(window: u64, max: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Reads pages of which those are missing that nobody read ahead. Returns what was asked for.
+    /// A reader to whom pages are missing unless they were read before or ahead. Records what was
+    /// asked for.
     struct Reader {
         streams: Streams,
         there: std::collections::BTreeSet<u64>,
@@ -314,7 +317,7 @@ mod tests {
         (1..2000_u64)
             .for_each(|step| reader.read(step * 7919 % 100_003..step * 7919 % 100_003 + 1, 64));
         assert!(reader.asked.is_empty(), "{:?}", reader.asked);
-        // And does not end one that reads in order meanwhile.
+        // Nor does it end the stream of a reader in order meanwhile.
         for step in 0..1000_u64 {
             reader.read(1_000_000 + step..1_000_001 + step, 64);
             (0..4).for_each(|other| {
@@ -375,7 +378,7 @@ mod tests {
         assert!(streams.reached(&(32..33)), "it goes on");
         streams.cut(&first, true);
         assert!(!streams.reached(&(0..1000)), "after an error it does not");
-        // A queue that is full changes nothing.
+        // If the queue is full, nothing changes.
         streams.follow(&(0..32), Some(0), 128, |_| None, |_| false);
         assert!(!streams.reached(&(0..1000)));
         assert_eq!(ask(0..1), Some(1..5));

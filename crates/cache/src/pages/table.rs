@@ -1,5 +1,5 @@
-//! The pages of a shard: everything that its lock guards. Each call changes one state of one page;
-//! what follows from that, and when, is up to the callers. `README.md` has the states.
+//! The pages of a shard: everything that its lock guards. Each call changes one state of one page.
+//! The callers decide what follows from that, and when. `README.md` has the states.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,9 +20,9 @@ use crate::sync::atomic::Ordering::Relaxed;
 
 mod unwritten;
 
-/// No frame: the end of the list of free ones.
+/// No frame: the end of the list of free frames.
 const NONE: u32 = u32::MAX;
-/// A group that has no page here.
+/// Stands in `numbers` for a group that has no page here.
 const ABSENT: u32 = u32::MAX;
 
 #[derive(Debug)]
@@ -30,15 +30,15 @@ pub(super) struct Table {
     seed: u64,
     index: Index,
     frames: Vec<Frame>,
-    /// Frames with pages that are dirty or being written, a bit for each.
+    /// A bit for each frame: whether its page is dirty or being written.
     unwritten: Vec<u64>,
     unwritten_count: usize,
     free: u32,
     used: usize,
     /// How many frames may be used: fewer than there are while the cache is made smaller.
     pub(super) limit: usize,
-    /// The bytes that all of it may take; whether it takes so many that frames must go, and whether it takes
-    /// so many that no group may come, nor a page.
+    /// The bytes that the whole table may take. If it takes too many, frames must go (`crowded`);
+    /// if it takes far too many, no new group or page may come in (`short`).
     bytes: usize,
     pub(super) crowded: bool,
     short: bool,
@@ -47,26 +47,27 @@ pub(super) struct Table {
     pub(super) ghosts: Ghosts,
     told: Told,
     pub(super) recent: Recent,
-    /// Groups that have or had pages here, by the policy's numbers.
+    /// Groups that have or had pages here, indexed by the policy's numbers.
     pub(super) locals: Vec<Local>,
-    /// The policy's number of each group.
+    /// The policy's number of each group, indexed by the cache's number of the group.
     numbers: Vec<u32>,
     pub(super) claims: Claims,
-    /// Where groups are looked at next for a victim.
+    /// Where the next search for a victim begins among the groups.
     pub(super) cookie: usize,
-    /// Dirty pages that would have been victims, to be written before others: each with its group's number.
+    /// Dirty pages that would have been victims, to be written before others: the group's number
+    /// and the frame of each.
     pub(super) nominated: Vec<(u32, u32)>,
-    /// Those who wait until pages are not busy: by turn, file and pages.
+    /// Callers that wait until pages are not busy: the turn, file and pages of each.
     claimants: Vec<(u64, u16, Range<u64>)>,
     turns: u64,
-    /// Ranges of pages that are not to be loaded now.
+    /// Ranges of pages, by file, that must not be loaded now.
     pub(super) busy: Vec<(u16, Range<u64>)>,
-    /// The frame up to which dirty ones were looked for.
+    /// The word of `unwritten` up to which dirty pages were looked for.
     hand: usize,
 }
 
 impl Table {
-    /// So many frames, where all of it may take so many bytes.
+    /// A table with this many frames, all of which may take this many bytes.
     pub(super) fn new(
         seed: u64,
         page_size: usize,
@@ -104,12 +105,12 @@ impl Table {
         Ok(table)
     }
 
-    /// Makes it this many frames. Those that go must be free. What is remembered of evicted pages is
-    /// forgotten if it does not fit any more. If it fails, all is as before.
+    /// Changes the number of frames. Those that go must be free. What is remembered of evicted
+    /// pages is forgotten if it does not fit any more. If this fails, nothing changes.
     pub(super) fn set_frames(&mut self, frames: usize, bytes: usize) -> std::io::Result<()> {
         debug_assert!(self.occupied(frames).next().is_none());
         let same_size = self.bytes == bytes;
-        // Where it is a few frames less, to make room for something else, the rest may stay.
+        // If only a few frames go, to make room for something else, index and ghosts may stay.
         let entries = self.index.entries();
         let few = same_size && (entries - entries / 16..=entries).contains(&frames);
         let stays = few && self.ghosts.memory() > 0;
@@ -139,13 +140,13 @@ impl Table {
         self.hand = 0;
         self.link_free();
         self.check_bytes();
-        // If that is not enough it is tried again an epoch later. Groups that came while another size was waited
-        // for have not been seen to yet.
+        // At the same size, a table that is still too large is looked at again an epoch later. At a
+        // new size, groups that came while it was waited for still need room.
         self.crowded &= !same_size;
         Ok(())
     }
 
-    /// An index of so many entries that has all pages.
+    /// An index with room for this many entries, which contains all pages.
     fn index_for(&self, frames: usize) -> std::io::Result<Index> {
         let mut index = Index::new(frames);
         let mut insert = |frame| index.insert(self.key(frame).hash(self.seed), frame);
@@ -157,7 +158,7 @@ impl Table {
         )))
     }
 
-    /// The bytes that it takes.
+    /// The bytes that the table takes.
     pub(super) fn memory(&self) -> usize {
         size_of::<Self>()
             + self.arena.memory()
@@ -170,13 +171,13 @@ impl Table {
             + self.beside_policy()
     }
 
-    /// What it takes for groups: their lists, and what is known of them.
+    /// The bytes that groups take here: their lists, and what is known of them.
     pub(super) fn groups_memory(&self) -> usize {
         let of_frames = self.frames.len() * super::sizing::POLICY;
         self.policy.memory().saturating_sub(of_frames) + self.beside_policy()
     }
 
-    /// What it takes for groups beside the policy.
+    /// The bytes that groups take here besides what the policy has of them.
     fn beside_policy(&self) -> usize {
         self.locals.capacity() * size_of::<Local>()
             + self.nominated.capacity() * size_of::<(u32, u32)>()
@@ -184,9 +185,10 @@ impl Table {
             + self.claims.memory()
     }
 
-    /// The groups of which pages are nominated; some perhaps more than once.
+    /// The groups of which pages are nominated; a group may appear more than once.
     pub(super) fn nominators(&self) -> impl Iterator<Item = &Arc<GroupState>> {
-        // Each request asks, however many groups there are, and pages of one whose disk hangs stay.
+        // Each request asks this, so the shorter list is searched: there may be many groups, and
+        // the nominated pages of a group whose disk hangs stay in the other list.
         let (pages, locals) = match &*self.nominated {
             pages if pages.len() < self.locals.len() => (pages, &[][..]),
             _ => (&[][..], &*self.locals),
@@ -197,14 +199,15 @@ impl Table {
         of_pages.chain(of_locals).map(|local| &local.group)
     }
 
-    /// Whether pages are nominated: of any group, or of this one, which may be gone, and its number another's.
+    /// Whether pages are nominated: of any group, or of this one. The group may be gone, and its
+    /// number another group's.
     pub(super) fn has_nominated(&self, of: Option<&Arc<GroupState>>) -> bool {
         let Some(group) = of else { return !self.nominated.is_empty() };
         let local = self.known_local(group).map(|local| &self.locals[local]);
         local.is_some_and(|local| local.nominated > 0 && Arc::ptr_eq(&local.group, group))
     }
 
-    /// A dirty page of this group is to be written before others.
+    /// Nominates a dirty page of this group: it is to be written before others.
     pub(super) fn nominate(&mut self, local: usize, frame: u32) {
         let room = self.nominated.capacity();
         push(&mut self.nominated, (self.locals[local].group.number as u32, frame));
@@ -214,7 +217,7 @@ impl Table {
         }
     }
 
-    /// Takes the pages that are nominated: of all groups, or of this one.
+    /// Takes the nominated pages: of all groups, or of this one.
     pub(super) fn take_nominated(&mut self, of: Option<&Arc<GroupState>>) -> Vec<u32> {
         let asked = |number: usize| of.is_none_or(|group| group.number == number);
         for local in self.locals.iter_mut().filter(|local| asked(local.group.number)) {
@@ -226,23 +229,24 @@ impl Table {
         Vec::into_iter(taken).map(|(_, frame)| frame).collect()
     }
 
-    /// The bytes that it takes too many, where it is to have some to spare.
+    /// By how many bytes the table exceeds its bound if it is to have this many to `spare`.
     pub(super) fn excess(&self, spare: usize) -> usize {
         (Sizing::beside_table() + self.memory() + spare).saturating_sub(self.bytes)
     }
 
-    /// Lists of groups grow as the policy sees fit.
+    /// Compares what the table takes with its bound. Call it when something may have grown: the
+    /// policy decides when lists of groups grow.
     pub(super) fn check_bytes(&mut self) {
         self.crowded = self.excess(HEADROOM / 2) > 0;
         self.short = self.excess(HEADROOM / 4) > 0;
     }
 
-    /// Whether nothing new may come in: frames could not be given up as fast as lists grew.
+    /// Whether nothing new may come in, because frames could not be given up as fast as lists grew.
     pub(super) fn is_short(&self) -> bool {
         self.short
     }
 
-    /// Sets what it may take, of which requests that come see to.
+    /// Sets how many bytes the table may take. Later requests make it fit.
     pub(super) fn set_bytes(&mut self, bytes: usize) {
         self.bytes = bytes;
         self.check_bytes();
@@ -269,7 +273,7 @@ impl Table {
         key.hash(self.seed)
     }
 
-    /// Where a page is, and how things stand with it.
+    /// The frame and the flags of a page.
     #[inline]
     pub(super) fn find(&self, key: Key) -> Option<(u32, Flags)> {
         let is_it = |frame: u32| self.frames[frame as usize].key() == key;
@@ -277,8 +281,8 @@ impl Table {
         Some((frame, self.frames[frame as usize].flags()))
     }
 
-    /// Where a page is that was in this frame, and is being read or written since. When the cache is made
-    /// smaller it may move.
+    /// The frame of a page that was in frame `was` when a read or write of it began. The page may
+    /// have moved since, if the cache was made smaller.
     pub(super) fn frame_of(&self, key: Key, was: u32) -> Option<u32> {
         let stays = self.frames.get(was as usize).is_some_and(|frame| frame.key() == key);
         if stays { Some(was) } else { self.find(key).map(|(frame, _)| frame) }
@@ -299,7 +303,7 @@ impl Table {
         self.busy.iter().any(covers)
     }
 
-    /// Takes a turn to have pages for oneself.
+    /// Takes a turn in the queue of callers that want these pages for themselves.
     pub(super) fn queue(&mut self, file: u16, pages: Range<u64>) -> u64 {
         self.turns += 1;
         self.claimants.push((self.turns, file, pages));
@@ -310,7 +314,7 @@ impl Table {
         self.claimants.retain(|(other, ..)| *other != turn);
     }
 
-    /// Whether somebody waits for some of these pages whose turn is before this one.
+    /// Whether a caller with an earlier turn waits for some of these pages.
     pub(super) fn is_claimed(&self, file: u16, pages: &Range<u64>, before: u64) -> bool {
         let meets = |(turn, other, range): &(u64, u16, Range<u64>)| {
             *turn < before && *other == file && range.start < pages.end && pages.start < range.end
@@ -318,7 +322,7 @@ impl Table {
         self.claimants.iter().any(meets)
     }
 
-    /// Whether somebody waits for pages of this file.
+    /// Whether a caller waits for pages of this file.
     pub(super) fn has_claimants(&self, file: u16) -> bool {
         self.claimants.iter().any(|(_, other, _)| *other == file)
     }
@@ -342,7 +346,7 @@ impl Table {
         }
     }
 
-    /// The policy's number of a group.
+    /// The policy's number of a group, which is added if it is not known here.
     pub(super) fn local(&mut self, group: &Arc<GroupState>, habits: &Habits) -> usize {
         if let Some(local) = self.known_local(group) {
             return local;
@@ -366,9 +370,9 @@ impl Table {
         (local != ABSENT).then_some(local as usize)
     }
 
-    /// Forgets groups that have no pages here, until they come again.
+    /// Forgets groups that have no pages here. They are added again when they need pages.
     pub(super) fn forget_idle(&mut self) {
-        // The last one takes the number of one that goes, and was looked at before.
+        // A removed group's number goes to the last group, which this loop has already looked at.
         for local in (0..self.locals.len()).rev() {
             if self.locals[local].pages == 0 {
                 let group = Arc::clone(&self.locals[local].group);
@@ -378,7 +382,7 @@ impl Table {
         self.check_bytes();
     }
 
-    /// Forgets all groups that keep no pages, of those that they can give.
+    /// Evicts all pages that groups can give up, and forgets the groups that have none left.
     pub(super) fn forget_all(&mut self, habits: &Habits) {
         let limit = std::mem::replace(&mut self.limit, 0);
         self.evict_down_to(0, true, habits);
@@ -386,7 +390,7 @@ impl Table {
         self.forget_idle();
     }
 
-    /// Forgets a group that has no pages here. The last one takes its number.
+    /// Forgets a group that has no pages here. The last group takes its number.
     pub(super) fn remove_group(&mut self, group: &GroupState) {
         let Some(local) = self.known_local(group) else { return };
         let Local { pages, hits, .. } = &self.locals[local];
@@ -406,7 +410,7 @@ impl Table {
         trim(&mut self.locals);
     }
 
-    /// Brings the policy up to date.
+    /// Brings the policy up to date with what all shards have learnt.
     pub(super) fn listen(&mut self, habits: &Habits) {
         if habits.epoch() != self.policy.epoch() {
             self.check_bytes();
@@ -434,8 +438,8 @@ impl Table {
         self.used -= 1;
     }
 
-    /// The page is in this frame from now on, and the policy does not have it yet. Returns whether
-    /// the index had room for it.
+    /// Puts the page in this frame. The policy does not have it yet. Returns whether the index had
+    /// room for it.
     pub(super) fn occupy(&mut self, local: usize, frame: u32, key: Key, flags: Flags) -> bool {
         if !self.index.insert(key.hash(self.seed), frame) {
             return false;
@@ -446,7 +450,7 @@ impl Table {
         true
     }
 
-    /// The policy has the page from now on, with what is remembered of it.
+    /// Gives the page to the policy, with what is remembered of it.
     pub(super) fn enter(&mut self, local: usize, frame: u32, demand: Demand) {
         let (key, flags) = (self.key(frame), self.flags(frame));
         let shadow = self.ghosts.take(key.hash(self.seed), self.policy.epoch());
@@ -461,14 +465,14 @@ impl Table {
         self.watch(local);
     }
 
-    /// Looks at what it takes, if the lists of this group have grown.
+    /// Checks the table's bound if the lists of this group have grown.
     pub(super) fn watch(&mut self, local: usize) {
         if self.policy.take_grown(local) {
             self.check_bytes();
         }
     }
 
-    /// The page may be a victim again.
+    /// Makes the page a possible victim again.
     pub(super) fn put_back(&mut self, local: usize, frame: u32) {
         let flags = self.flags(frame);
         if flags.has(Flags::OUT) {
@@ -477,7 +481,7 @@ impl Table {
         }
     }
 
-    /// The page is gone, and so is what was dirty of it.
+    /// Drops the page, and what was dirty of it.
     pub(super) fn vacate(&mut self, local: usize, frame: u32) {
         let flags = self.flags(frame);
         if !flags.has(Flags::OUT) {
@@ -489,14 +493,14 @@ impl Table {
         self.give_free(frame);
     }
 
-    /// Moves all pages to the first so many frames, of which enough are free. Who reads or writes one
-    /// of them looks [where it is](Self::frame_of) when that has ended.
+    /// Moves all pages to the first `frames` frames, of which enough must be free. A thread that
+    /// reads or writes one of them looks [where it is](Self::frame_of) afterwards.
     pub(super) fn move_down<'a>(
         &mut self,
         frames: usize,
         group_of: impl Fn(u16) -> Option<&'a Arc<GroupState>>,
     ) {
-        // All found before any of them moves.
+        // All are found before any of them moves.
         let local_of = |from: u32| {
             let group = group_of(self.key(from).file()).expect("pages are of open files");
             (from, self.known_local(group).expect("who has pages is known"))
@@ -511,9 +515,9 @@ impl Table {
         self.link_free();
     }
 
-    /// Moves a page to a free frame. The list of these has to be made anew.
+    /// Moves a page to a free frame. The caller has to make the list of free frames anew.
     fn relocate(&mut self, local: usize, from: u32, to: u32) {
-        // What is being read the policy does not know.
+        // The policy does not know pages that are being read.
         if !self.flags(from).has(Flags::LOADING) {
             self.put_back(local, from);
             self.policy.move_page(local, from, to);
@@ -522,8 +526,8 @@ impl Table {
         let flags = held.flags();
         self.index.replace(held.key().hash(self.seed), from, to);
         self.arena.copy(from, to);
-        // Who flushes looks at a group's count without our lock: one page stays counted meanwhile, or the
-        // only one would seem to be on the disk.
+        // A flush looks at a group's count without this lock. One page more is counted meanwhile;
+        // otherwise a group's only dirty page would seem to be on the disk.
         let group = Arc::clone(&self.locals[local].group);
         group.unwritten.fetch_add(1, Relaxed);
         self.set_flags(local, from, Flags::NONE);
@@ -533,7 +537,7 @@ impl Table {
         group.unwritten.fetch_sub(1, Relaxed);
     }
 
-    /// Makes the list of free frames: the first ones first.
+    /// Makes the list of free frames, in ascending order.
     fn link_free(&mut self) {
         self.free = NONE;
         for frame in (0..self.frames.len() as u32).rev() {
@@ -550,8 +554,9 @@ impl Table {
         frames.filter(|(_, frame)| !frame.is_free()).map(|(frame, _)| frame as u32)
     }
 
-    /// Whether there are pages that can go, or be tried again, when somebody's disk has answered. It looks from
-    /// this frame on, round, and leaves it where there is one: who asks again and again goes round once.
+    /// Whether there are pages that can go, or be tried again, once a disk has answered. The search
+    /// begins at frame `from`, wraps around, and leaves `from` at the page found, so that repeated
+    /// calls go round once.
     pub(super) fn is_at_work(&self, from: &mut usize) -> bool {
         let at_work = |frame: &Frame| {
             let flags = frame.flags();

@@ -14,18 +14,18 @@ use super::read::TRIES_MAX;
 use super::shard::{Shard, Ticket};
 use super::table::Table;
 
-/// Why a write did not get on.
+/// Why a write stopped.
 enum Stop<'a> {
     End,
     Wait(Ticket<'a>),
     /// The page has to be read first.
     Partial,
     Full(NoFrame),
-    /// The page is not in the cache, and is not to be.
+    /// The page is not in the cache, and must not come in.
     Past,
 }
 
-/// Missing pages that are used past the cache: nobody loads them meanwhile.
+/// Pages that are used past the cache: nobody loads missing ones meanwhile.
 pub(super) struct Busy<'a> {
     shard: &'a Shard,
     file: u16,
@@ -33,7 +33,7 @@ pub(super) struct Busy<'a> {
 }
 
 impl<'a> Busy<'a> {
-    /// To be called with the shard locked, where no other range that is busy has these pages.
+    /// Call this with the shard locked, and if no other busy range has any of these pages.
     pub(super) fn new(
         shard: &'a Shard,
         table: &mut Table,
@@ -102,7 +102,7 @@ impl Core {
         }
     }
 
-    /// How much of a page a write covers, and whether it is all that the page has.
+    /// Which part of a page a write covers, and whether that is all that the page has.
     fn part(&self, file: &FileState, offset: u64, length: usize) -> (Range<usize>, bool) {
         let start = offset as usize & (self.page_size() - 1);
         let count = (self.page_size() - start).min(length);
@@ -111,8 +111,8 @@ impl Core {
         (start..start + count, is_all)
     }
 
-    /// Copies into pages from the first one on, as far as it gets; where the rest is to go `past` the cache,
-    /// only into those that are dirty in any case.
+    /// Copies into pages from the first one on, as far as it can. If the data is to go `past` the
+    /// cache, copies only into pages that are dirty already.
     fn copy_in<'a>(
         &self,
         shard: &'a Shard,
@@ -183,7 +183,7 @@ impl Core {
         (done, stop)
     }
 
-    /// Reads the page that is written to in part, changes it, and has it in the cache.
+    /// Reads a page that is written in part, changes it, and puts it into the cache.
     fn write_partly(
         &self,
         shard: &Shard,
@@ -213,15 +213,16 @@ impl Core {
         }
     }
 
-    /// Keeps a page out of the cache that is to be used past it. `None` where it is there by now, or
-    /// was in use: then it is to be looked for again.
+    /// Keeps a page that is to be used past the cache out of it. `None` if the page is in the cache
+    /// by now, or being loaded: then the caller has to look for it again.
     pub(super) fn past<'a>(shard: &'a Shard, file: &FileState, page: u64) -> Option<Busy<'a>> {
         let key = Key::new(file.number, page);
         let mut table = shard.write();
         if table.find(key).is_some() {
             return None;
         }
-        // Who waits for pages that are busy could do so for ever, if there were new ones meanwhile.
+        // Callers that wait for busy pages take turns: otherwise new busy pages could make one wait
+        // forever.
         let pages = page..page + 1;
         let turn = table.queue(file.number, pages.clone());
         while table.is_busy(key) || table.is_claimed(file.number, &pages, turn) {
@@ -240,7 +241,7 @@ impl Core {
         Some(Busy::new(shard, &mut table, file, pages))
     }
 
-    /// Makes room for the next try, or writes the page past the cache.
+    /// Makes room for the next try or, after too many tries, writes the page past the cache.
     fn write_full(
         &self,
         shard: &Shard,
@@ -257,7 +258,7 @@ impl Core {
         self.write_past(shard, file, offset, data)
     }
 
-    /// Writes a page past the cache, unless it is there by now.
+    /// Writes a page past the cache, unless the page is in the cache by now.
     fn write_past(
         &self,
         shard: &Shard,

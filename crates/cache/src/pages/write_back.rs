@@ -49,14 +49,14 @@ impl Writing<'_> {
 }
 
 impl Drop for Writing<'_> {
-    /// Only where the backing panicked there is something left to do.
+    /// There is something left to do only if the backing panicked.
     fn drop(&mut self) {
         self.end(false);
     }
 }
 
-/// Pages that are still to be written ahead of need. Where the backing panics before, they may be
-/// victims again: they would else be in the way until somebody flushes them.
+/// Pages that are still to be written ahead of need. If the backing panics first, they become
+/// possible victims again: otherwise they would be in the way until somebody flushes them.
 struct Left<'a> {
     core: &'a Core,
     keys: std::vec::IntoIter<Key>,
@@ -78,14 +78,14 @@ impl Drop for Left<'_> {
     }
 }
 
-/// What comes of the wish to write a page back.
+/// The answer to a request to write a page back.
 enum Begun<'a> {
     Clean,
     Wait(Ticket<'a>),
     Writing(Writing<'a>),
 }
 
-/// What must hold when a run was written.
+/// What must hold when a run has been written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Until {
     Written,
@@ -93,7 +93,8 @@ pub(super) enum Until {
 }
 
 impl Core {
-    /// Marks a run of dirty pages of one chunk from the first one on, and copies them.
+    /// Marks a run of dirty pages of one chunk, from the first page of `wanted` on, and copies
+    /// them.
     fn begin_write<'a>(
         &'a self,
         file: &'a FileState,
@@ -103,14 +104,15 @@ impl Core {
         let pages = wanted.start..wanted.end.min((wanted.start / CHUNK + 1) * CHUNK);
         let shard = self.shard_of(file, pages.start);
         let mut table = shard.write();
-        // A job may have waited for its turn until the file was closed.
+        // The file may have been closed while a job waited for its turn.
         let local = table.known_local(&file.group).filter(|_| !file.is_closed());
         let Some(local) = local else { return Begun::Clean };
         let mut frames = Vec::new();
         buffer.clear();
         for page in pages.clone() {
             let Some((frame, flags)) = table.find(Key::new(file.number, page)) else { break };
-            // What is about to be discarded is not written first: who discards could wait for ever else.
+            // Pages that are about to be discarded are not written first: otherwise the caller that
+            // discards could wait forever.
             let taken = flags.has(Flags::WRITING) || table.is_busy(Key::new(file.number, page));
             if taken && frames.is_empty() {
                 return Begun::Wait(shard.ticket());
@@ -131,8 +133,9 @@ impl Core {
         Begun::Writing(Writing { shard, file, pages, frames })
     }
 
-    /// Writes a page back if it is dirty, with those of the range that follow. Returns how many these
-    /// were, and what came of it. Waits while somebody else writes the page, if it is to `wait`.
+    /// Writes back the first page of a range, if it is dirty, with the dirty pages that follow it.
+    /// Returns how many pages that were, and the result. With `wait`, waits while another thread
+    /// writes the page.
     fn write_run(
         &self,
         file: &FileState,
@@ -171,8 +174,9 @@ impl Core {
         (pages, result.map_err(failed))
     }
 
-    /// Writes a page back, with those that follow; if that fails each by itself, so that one that cannot be
-    /// written keeps no other from the disk. Returns how many these were, and how many of them were written.
+    /// Writes a page back, with those that follow. If that fails, writes each by itself, so that
+    /// one that cannot be written keeps no other from the disk. Returns how many pages that were,
+    /// how many of them were written, and the result of the run.
     fn write_run_or_each(
         &self,
         file: &FileState,
@@ -196,14 +200,15 @@ impl Core {
         (pages, written, result)
     }
 
-    /// What came of writing a page by itself. Where there was no room others go as badly, and all may go well soon.
+    /// Notes the result of writing a page by itself. A lack of room does not make a page bad: other
+    /// pages fail as well then, and all may succeed soon.
     fn note_bad(&self, file: &FileState, page: u64, result: &Result<(), FileError>) {
         if result.as_ref().is_err_and(|error| !error.is_full()) {
             file.bad_pages.note(page, self.habits.epoch());
         }
     }
 
-    /// Takes those away that failed lately: they may be victims again.
+    /// Removes the keys of pages that failed lately, and makes these pages possible victims again.
     pub(super) fn let_bad_be(&self, keys: &mut Vec<Key>) {
         let epoch = self.habits.epoch();
         let is_bad = |key: &mut Key| {
@@ -214,8 +219,8 @@ impl Core {
         drop(Left { core: self, keys: bad.into_iter() });
     }
 
-    /// Writes back whatever of a range is dirty, and waits for what is being written. Goes on after
-    /// an error, and returns the first one.
+    /// Writes back the dirty pages of a range, and waits for those that are being written. Goes on
+    /// after an error, and returns the first one.
     pub(super) fn write_range(
         &self,
         file: &FileState,
@@ -236,16 +241,16 @@ impl Core {
         result
     }
 
-    /// Makes durable what writes that have returned have written to a range: an error of a write-back
-    /// since the last flush, too, is one of this.
+    /// Makes durable what writes that have returned have written to a range. It also fails if a
+    /// write-back has failed since the last flush.
     pub(super) fn flush(&self, file: &FileState, pages: &Range<u64>) -> Result<(), FileError> {
         let written = self.write_range(file, pages);
         let flushed = file.backing.flush().map_err(FileError::Flush);
         Self::with_earlier(file, written).and(flushed)
     }
 
-    /// What came of writing a range, or else of a write-back before that. That there was no room then is over where
-    /// there was some now: nothing was lost meanwhile.
+    /// The result of writing a range or, if that succeeded, of earlier write-backs. An earlier lack
+    /// of room does not count then: there was room now, and nothing was lost meanwhile.
     pub(super) fn with_earlier(
         file: &FileState,
         written: Result<(), FileError>,
@@ -276,8 +281,8 @@ impl Core {
         file.backing.flush().map_err(FileError::Flush)
     }
 
-    /// Writes some pages back ahead of need: an error is kept for the next flush. Returns how many
-    /// were written.
+    /// Writes some pages back ahead of need. An error is kept for the next flush. Returns how many
+    /// pages were written.
     pub(super) fn write_ahead(&self, mut keys: Vec<Key>) -> usize {
         keys.sort_unstable();
         keys.dedup();
@@ -291,12 +296,12 @@ impl Core {
             }
             let Some(file) = self.file(key.file()) else { continue };
             let end = self.pages_of(0, file.size).end;
-            // Not into one that would make the run fail.
+            // The run ends before a bad page, which would make it fail.
             let bad = file.bad_pages.first_from(key.page() + 1);
             let wanted = key.page()..bad.unwrap_or(end);
             let (tried, done, result) = self.write_run_or_each(&file, wanted, &mut buffer, false);
             written += done as usize;
-            // No key: the last page of the largest file has none after it.
+            // Not a `Key`: there is none for the page after the last one of the largest file.
             next = Some((key.file(), key.page() + tried.max(1)));
             if let Err(error) = result {
                 file.keep_error(error);
@@ -305,21 +310,22 @@ impl Core {
         written
     }
 
-    /// Dirty pages of a range, and those that are being written, in order.
+    /// The pages of a range that are dirty or being written, in order.
     pub(super) fn unwritten_in(&self, file: &FileState, pages: &Range<u64>) -> Vec<u64> {
-        // Whatever a write that has returned left dirty is counted.
+        // Every page that a returned write left dirty is counted.
         if pages.is_empty() || file.group.unwritten.load(Relaxed) == 0 {
             return Vec::new();
         }
         let first = pages.start / CHUNK;
         let chunks = (pages.end.saturating_sub(1) / CHUNK + 1).saturating_sub(first);
         let shards = chunks.min(self.shards.len() as u64);
-        // Chunks go round the shards: those of the first few are all that there are.
+        // Chunks go round the shards, so the first few are in all the shards that the range is in.
         let shards = first..first + shards;
         let mut unwritten = Vec::new();
         for (chunk, shard) in shards.map(|chunk| (chunk, self.shard_of(file, chunk * CHUNK))) {
             let table = shard.read();
-            // Few pages are looked for one by one, lest it take longer the more others have written.
+            // A small range is looked up page by page, so that this does not take longer the more
+            // others have written.
             let many = chunks / self.shards.len() as u64 * CHUNK >= table.unwritten_count() as u64;
             if many || table.has_few_unwritten(&file.group) {
                 unwritten.extend(table.unwritten_in(&file.group, file.number, pages));

@@ -1,4 +1,4 @@
-//! Memory that is given back: the last entries move into frames that have become free.
+//! Gives memory back: the last entries move into frames that have become free.
 
 use std::hash::{BuildHasher, Hash};
 
@@ -7,8 +7,8 @@ use crate::objects::common::Common;
 use crate::objects::index::Index;
 
 impl<K: Hash + Eq, V> Shard<K, V> {
-    /// Leaves as many frames as there are entries, where that gives back an eighth of them. Not where some are pinned:
-    /// guards know their frames.
+    /// Leaves as many frames as there are entries, if that gives back at least an eighth of them.
+    /// Does nothing if entries are pinned, because their guards know their frames.
     pub(in crate::objects) fn compact<S: BuildHasher>(&mut self, common: &Common<K, V, S>) {
         let len = self.len();
         let frames = self.slots.frames() as usize;
@@ -16,7 +16,7 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         if free == 0 || free * 8 < frames || !self.pins.is_empty() {
             return;
         }
-        // First what calls the user's hasher, which may panic.
+        // The program's hasher is called first, because it may panic.
         let hashes = self.slots.iter().map(|(frame, entry)| (common.hash(entry.key), frame));
         let hashes: Vec<(u64, u32)> = hashes.collect();
         let free = (0..len as u32).filter(|&frame| self.slots.get(frame).is_none());
@@ -52,7 +52,8 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         if let Some(&weight) = self.weights.get(from as usize) {
             self.weights[to as usize] = weight;
         }
-        // Not known of those that came before there were groups; another one may have been in that frame.
+        // Groups are not noted for entries that came before there were any. The target frame may
+        // still have the number of another entry's group.
         if let Some(place) = self.members.get_mut(to as usize) {
             *place = group as u32;
         }

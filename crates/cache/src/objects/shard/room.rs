@@ -1,4 +1,4 @@
-//! Room for what comes: which groups give entries for it, and how many.
+//! Makes room for new entries: decides which groups give entries for it, and how many.
 
 use std::hash::{BuildHasher, Hash};
 use std::ops::ControlFlow;
@@ -11,23 +11,24 @@ use crate::objects::common::Common;
 use crate::objects::removal::Departures;
 use crate::sync::atomic::Ordering::Relaxed;
 
-/// How many groups an eviction looks at, at most.
+/// The most groups that an eviction looks at.
 const CANDIDATES: usize = 8;
 
-/// How many entries above its limit, where that was lowered, a group gives at least for each that comes: as other
-/// shards do meanwhile, it goes evenly.
+/// If the limit of a group was lowered, the group gives at least this many of the entries above it
+/// for each new one. Other shards do the same meanwhile, so the entries go evenly.
 const TRIMMED: usize = 16;
 
-/// What became of room for a new entry.
+/// Whether there is room for a new entry.
 pub(super) enum Room {
     Made,
     None,
-    /// It is not worth it.
+    /// The entry is not worth the room.
     Declined,
 }
 
 impl<K: Hash + Eq, V> Shard<K, V> {
-    /// Makes room for a new entry of a group, unless it is not worth that of one of its group that would go for it.
+    /// Makes room for a new entry of a group, unless it would take the place of an entry of its
+    /// group and is not worth that.
     pub(super) fn make_room<S: BuildHasher>(
         &mut self,
         hash: u64,
@@ -37,7 +38,7 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         gone: &mut Departures<K, V>,
     ) -> Room {
         let weight = weight as u64;
-        // Before anything is evicted in vain.
+        // Checked first, so that nothing is evicted in vain.
         let Some(left) = self.capacity.checked_sub(weight) else { return Room::None };
         if self.pinned > left || self.counted(group).is_some_and(|group| !group.may_have(weight)) {
             return Room::None;
@@ -51,7 +52,8 @@ impl<K: Hash + Eq, V> Shard<K, V> {
                 self.make_room_in(group, weight, common, gone);
             }
         }
-        // One entry may be too much for each shard; but not one after the other, where none goes.
+        // Each shard may exceed a group's limit by one entry. But if pinned entries cannot go, it
+        // must not exceed it by one entry after the other.
         if self.is_full(group, weight) && self.pins_of.contains_key(&group) {
             return Room::None;
         }
@@ -65,13 +67,13 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         if self.shrink(left, group, giver, common, gone) { Room::Made } else { Room::None }
     }
 
-    /// Whether a group may not have so much more.
+    /// Whether a group may not have this much more.
     fn is_full(&self, group: usize, weight: u64) -> bool {
         self.counted(group).is_some_and(|group| !group.has_room_for(weight))
     }
 
-    /// Whether a new entry is not worth the place of the one that its group would give. Then it is remembered as if
-    /// it had been evicted.
+    /// Whether a new entry is not worth the place of the one that its group would give. If so, it
+    /// is remembered as if it had been evicted.
     fn declines<S>(&mut self, hash: u64, group: usize, common: &Common<K, V, S>) -> bool {
         let Self { ranking, ghosts, .. } = self;
         let Some(least) = ranking.least(group) else { return false };
@@ -88,8 +90,8 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         declined
     }
 
-    /// Evicts some of what a group has above its limit, and no less than twice this weight, which comes. Whether
-    /// nothing is left of that.
+    /// Evicts some of what a group has above its limit, and at least twice the weight of the new
+    /// entry. Returns whether nothing is above the limit any more.
     fn trim<S: BuildHasher>(
         &mut self,
         group: usize,
@@ -107,7 +109,8 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         !self.is_full(group, 0)
     }
 
-    /// Evicts of a group what it may not have beside so much, as far as that is in this shard.
+    /// Evicts entries of a group until it may have this much more, or has nothing left to give in
+    /// this shard.
     fn make_room_in<S: BuildHasher>(
         &mut self,
         group: usize,
@@ -122,8 +125,8 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         }
     }
 
-    /// Evicts until no more than this weight is left, of `giver` first if it is known already who gives. Whether that
-    /// could be done.
+    /// Evicts until no more than this weight is left, beginning with `giver` if it is already known
+    /// which group gives. Returns whether that could be done.
     fn shrink<S: BuildHasher>(
         &mut self,
         weight: u64,
@@ -132,7 +135,7 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         common: &Common<K, V, S>,
         gone: &mut Departures<K, V>,
     ) -> bool {
-        // Groups whose next victim is not to spare.
+        // Groups that cannot spare their next victim.
         let mut barred = Vec::new();
         while self.weight > weight {
             let giver = giver.take().or_else(|| self.giver(group, &barred));
@@ -148,14 +151,15 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         true
     }
 
-    /// Which group gives an entry so that `to` gets one, but for some.
+    /// Which group gives an entry so that `to` gets one. Groups that are `barred` do not.
     fn giver(&mut self, to: usize, barred: &[usize]) -> Option<usize> {
         let Self { groups, ranking, claims, cookie, .. } = self;
         if groups.len() == 1 {
             return Some(0);
         }
         let start = *cookie;
-        // One of these is looked at again: else some groups could stay among themselves.
+        // The next search looks at one of these groups again: otherwise fixed sets of groups could
+        // only ever be compared among themselves.
         *cookie = start.wrapping_add(CANDIDATES - 1);
         let mut best: Option<(Claim, f32, usize)> = None;
         let (mut seen, mut empty) = (0, Vec::new());
@@ -176,15 +180,16 @@ impl<K: Hash + Eq, V> Shard<K, V> {
             }
             if seen < CANDIDATES { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
-        // Not in the way of others until they have something here again: there may be thousands.
+        // Empty groups must not be in the way of others until they have something here again: there
+        // may be thousands of them.
         for number in empty {
             claims.set(number, Claim::Protected);
         }
-        // What is its own it may always give.
+        // A group may always give what is its own.
         best.map_or_else(|| ranking.least(to).map(|_| to), |(_, _, number)| Some(number))
     }
 
-    /// Evicts what is too much: of the group, of the shard.
+    /// Evicts what the group has too much, and then what the shard has too much.
     pub(in crate::objects) fn shrink_to_fit<S: BuildHasher>(
         &mut self,
         group: usize,
@@ -195,7 +200,8 @@ impl<K: Hash + Eq, V> Shard<K, V> {
         self.shrink(self.capacity, group, None, common, gone);
     }
 
-    /// Evicts what is still too much, of each group in turn, whatever they are guaranteed.
+    /// Evicts what the shard still has too much, from each group in turn, whatever they are
+    /// guaranteed.
     pub(in crate::objects) fn shrink_in_any_case<S: BuildHasher>(
         &mut self,
         common: &Common<K, V, S>,

@@ -19,7 +19,8 @@ impl Table {
         })
     }
 
-    /// Whether the pages of this group that are dirty or being written are found without looking at those of others.
+    /// Whether the pages of this group that are dirty or being written can be found without looking
+    /// at those of others.
     pub(in crate::pages) fn has_few_unwritten(&self, group: &GroupState) -> bool {
         self.known_local(group).is_none_or(|local| self.locals[local].unwritten.get().is_some())
     }
@@ -57,8 +58,8 @@ impl Table {
         self.unwritten_count
     }
 
-    /// Goes round the frames, and returns up to so many dirty pages of files that are wanted: those
-    /// that were not returned for the longest time.
+    /// Goes round the frames and returns about `count` dirty pages of wanted files: those that were
+    /// not returned for the longest time.
     pub(in crate::pages) fn next_dirty(
         &mut self,
         count: usize,
