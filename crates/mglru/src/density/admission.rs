@@ -15,27 +15,29 @@ use super::history::History;
 use super::learner::EPOCHS;
 use super::ranking::Shadow;
 
-/// How many hits, in the time of a cacheful of requests, a page has to win at least: by trial. Twice as many spare
-/// more, but lose hits.
+/// How many hits a page has to win at least in the time of a cacheful of requests. Found by
+/// experiment: twice as many spare more, but lose hits.
 const GAIN_MIN: f32 = 0.1;
-/// Of what would be declined if it did not come back too soon, one of so many still is.
+/// Of the pages that are not declined only because pages come back too soon, one in this many still
+/// is.
 const PROBE: u32 = 32;
-/// Pages after which what is counted of them begins to fade.
+/// After this many pages, their counts begin to fade.
 const MEMORY: f32 = 1024.0;
-/// Decisions over which the share is taken of those that declined.
+/// About how many of the last decisions the share of those that declined is taken over.
 const LATELY: u32 = 32;
-/// All of these, and how many are most of them. Integers: a share that only ever fades ends as a number too small
-/// for most processors to be quick with.
+/// The share that stands for all of these decisions, and the one that stands for most. The share is
+/// an integer: a fraction that only ever fades ends as a number so small that most processors are
+/// slow with it.
 const ALL: u32 = 1 << 16;
 const MOST: u32 = ALL / 4 * 3;
 
-/// Pages that were missed together, and that are put in together or not at all.
+/// Pages that were missed together. They are put in together or not at all.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Missed {
     count: f32,
-    /// What they are worth in sum.
+    /// The sum of what they are worth.
     worth: f32,
-    /// Those that were used in this epoch before.
+    /// How many of them were already used in this epoch.
     soon: f32,
 }
 
@@ -59,13 +61,13 @@ pub(super) struct Declined {
 }
 
 impl Declined {
-    /// Until something is known they are taken to come back.
+    /// Until something is known, declined pages are expected to come back.
     pub(super) fn new() -> Self {
         Self { pages: 16.0, again: 16.0, asked: 0, share: 0 }
     }
 
-    /// Whether to decline pages that would take the frames of others worth `least`, where putting one in
-    /// costs as much as so many hits save.
+    /// Whether to decline pages that would take the frames of others worth `least`, if putting one
+    /// in costs as much as `price` hits save.
     pub(super) fn decline(&mut self, missed: Missed, least: f32, price: f32) -> bool {
         if missed.count == 0.0 {
             return false;
@@ -75,7 +77,7 @@ impl Declined {
         declined
     }
 
-    /// Pages were declined, or put in.
+    /// Notes that pages were declined, or put in.
     pub(super) fn note(&mut self, declined: bool) {
         self.share = self.share - self.share / LATELY + u32::from(declined) * (ALL / LATELY);
     }
@@ -111,7 +113,8 @@ impl Declined {
     }
 }
 
-/// The past of a page that is used now, where it was not held, and whether it was used in this epoch before.
+/// The past of a page that was not held and is used now, and whether it was already used in this
+/// epoch.
 pub(super) fn past(shadow: Option<Shadow>, epoch: u32, horizon: u32) -> (History, bool) {
     let Some(shadow) = shadow else { return (History::new(false), false) };
     let mut history = History::unpack(shadow.history);
@@ -147,7 +150,7 @@ mod tests {
     #[test]
     fn what_costs_more_has_to_win_more() {
         let mut declined = Declined { pages: 1000.0, again: 0.0, asked: 0, share: 0 };
-        // One hit in the time of a cacheful more than those.
+        // One hit more than the victims, in the time of a cacheful.
         let wins = || missed(0.1 + 1.0 / EPOCHS as f32, false);
         assert!(!declined.decline(wins(), 0.1, 0.9));
         assert!(declined.decline(wins(), 0.1, 1.1));

@@ -5,7 +5,7 @@ pub(super) const BUCKETS: usize = 28;
 
 /// The bucket of an age in epochs.
 pub(super) fn bucket(epochs: u32) -> usize {
-    // The first two are no octaves: without a branch, which would often be guessed wrong.
+    // The first two buckets are no octaves. A branch for them would often be mispredicted.
     let octave = epochs.max(2).ilog2();
     let half = (epochs >> (octave - 1)) & 1;
     let bucket = 2 * octave + half - 2 * u32::from(epochs < 2);
@@ -29,8 +29,8 @@ pub(super) const fn width(bucket: usize) -> u32 {
     1 << (bucket / 2).saturating_sub(1)
 }
 
-/// The bucket in which a list of this one is after the epochs that follow `from`, up to `to`: it joins the next one when
-/// the width of its own divides an epoch.
+/// The bucket in which a list of `bucket` is after the epochs that follow `from`, up to `to`. A
+/// list joins the next bucket in each epoch that is a multiple of its own bucket's width.
 pub(super) fn bucket_after(mut bucket: usize, from: u32, to: u32) -> usize {
     let mut epoch = u64::from(from);
     while bucket < BUCKETS - 1 {

@@ -11,9 +11,9 @@ pub(super) const PASTS: usize = TIERS * PACES;
 pub(super) const TIERS: usize = 8;
 pub(super) const PACES: usize = 16;
 
-/// Parts of an epoch in which distances are counted.
+/// Distances are counted in this many parts of an epoch.
 const PARTS: u32 = 16;
-/// Uses over which the mean distance moves.
+/// How many uses the moving mean of distances covers.
 const MEMORY: u32 = 8;
 
 /// Uses of a page and their mean distance.
@@ -42,13 +42,13 @@ impl Class {
 }
 
 impl History {
-    /// Of a page that was used once.
+    /// The history of a page that was used once.
     pub(super) const fn new(dirty: bool) -> Self {
         Self { uses: 0, distance: 0, dirty }
     }
 
-    /// Adds `hits` uses, the last of them `epochs` after the one before them all; but what was not
-    /// used for longer than the horizon begins anew.
+    /// Adds `hits` uses, the last of them `epochs` after the one before them all. But a page that
+    /// was not used for longer than the horizon begins anew.
     pub(super) fn used_within(&mut self, horizon: u32, epochs: u32, hits: u32) {
         // Rounded down, as their mean distance is.
         if epochs as u64 >= (horizon as u64 + 1) * hits as u64 {
@@ -61,7 +61,7 @@ impl History {
     /// Adds `hits` uses, the last of them `epochs` after the one before them all.
     pub(super) fn used(&mut self, epochs: u32, hits: u32) {
         let distance = if epochs == 0 { PARTS / 2 } else { epochs.saturating_mul(PARTS) };
-        // Mostly there is one: a division takes longer than all else here.
+        // Usually there is one hit. A division would take longer than all else here.
         let distance = if hits == 1 { distance } else { distance / hits }.min(u16::MAX as u32);
         let uses = (self.uses as u32).saturating_add(hits);
         self.uses = uses.min(u8::MAX as u32) as u8;
@@ -73,7 +73,8 @@ impl History {
 
     /// Its class.
     pub(super) fn class(self) -> Class {
-        // Without a branch, which would often be guessed wrong: so pages used once are to have no distance.
+        // There is no branch, which would often be mispredicted, so pages used once must have no
+        // distance.
         debug_assert!(self.uses > 0 || self.distance == 0, "{self:?}");
         let octaves = |number: u32| (2 * number + 1).ilog2();
         let tier = octaves(self.uses.into()).min(TIERS as u32 - 1);
@@ -81,7 +82,7 @@ impl History {
         Class((u32::from(self.dirty) << 7 | tier << 4 | pace) as u8)
     }
 
-    /// Of a page used `uses` times after the first one, so far apart.
+    /// The history of a page used `uses` times after the first one, this far apart.
     pub(super) const fn of(uses: u8, distance: u16) -> Self {
         Self { uses, distance: if uses > 0 { distance } else { 0 }, dirty: false }
     }
@@ -91,7 +92,7 @@ impl History {
         (self.uses, self.distance)
     }
 
-    /// In 24 bits, for a shadow entry.
+    /// The history in 24 bits, for a shadow.
     pub(super) fn pack(self) -> u32 {
         (self.distance as u32) << 8 | self.uses as u32
     }

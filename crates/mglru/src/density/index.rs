@@ -33,11 +33,12 @@ impl Stretch {
     }
 }
 
-/// The hit density at each age, of what is used again at `rate[b]` an epoch in bucket `b`.
+/// The hit density at each age, of pages that are used again at `rate[b]` an epoch in bucket `b`.
 pub(super) fn worth(rate: &[f32; BUCKETS]) -> [f32; BUCKETS] {
-    // From the oldest age on, stretches that are worth keeping a page for: each begins where the
-    // one above it ends, and is denser than the next. What begins sparser than what follows it is
-    // gone through for the sake of that, so they become one.
+    // A stack of stretches that are worth keeping a page for, the oldest age at the bottom. Each
+    // begins where the one above it ends, and is less dense than that one. A stretch that is no
+    // denser than the one that follows it is gone through for the sake of that one, so the two
+    // become one.
     let mut stretches = [(Stretch::default(), 0.0); BUCKETS];
     let mut count = 0;
     let mut worth = [0.0; BUCKETS];

@@ -1,14 +1,15 @@
 //! Learns how soon pages of each class and age are used again, from a sample of the keys.
 //!
 //! The keys of the sample are followed whether their pages are held or not, so what is learnt does
-//! not depend on what was evicted. For each class and age the learner counts uses, and how many keys
-//! could have been used for how long (their exposure): the quotient is the rate of reuse. Both counts fade, so that old habits are forgotten.
+//! not depend on what was evicted. For each class and age the learner counts uses, and how many
+//! keys could have been used for how long (their exposure). The quotient is the rate of reuse. Both
+//! counts fade, so that old habits are forgotten.
+//! Groups of pages, such as those of tenants, have their own counts, from one common sample: a loop
+//! of one group says nothing about another. The counts of all groups fade with the requests of all,
+//! so they weigh alike.
 //!
-//! Groups of pages, as those of tenants, have counts of their own, of one sample: what is a loop to one says
-//! nothing of what another one does. All fade as the requests of all go by, so they weigh alike.
-//!
-//! Uses within an epoch of the last one count as one: they would have been hits in any case, and a
-//! burst says nothing of the time after it.
+//! Uses of a key within one epoch count as one: the later ones would have been hits in any case,
+//! and a burst says nothing about the time after it.
 
 use std::sync::Arc;
 
@@ -18,28 +19,29 @@ use super::rates::{self, Count, Savings};
 use super::worth::Worth;
 use crate::prefetch::prefetch;
 
-/// Keys that are followed: one for so many pages of the cache, and the least and the greatest number. When
-/// there are more, half of them are dropped. By trial, on seven traces: fewer lose hits, and more win few
-/// for the memory that they take.
+/// One key is followed for this many pages of the cache, within the least and the greatest number.
+/// When there are more, half of them are dropped. Measured on seven traces: fewer keys lose hits,
+/// and more win few for the memory that they take.
 const SAMPLE_PART: usize = 2;
 const SAMPLE_MIN: usize = 1 << 14;
 const SAMPLE_MAX: usize = 1 << 16;
 /// Epochs that a cacheful of requests lasts.
 pub const EPOCHS: u64 = 128;
-/// Requests before the worth of pages is found out for the first time.
+/// Requests before the worth of pages is learnt for the first time.
 const FIRST_LESSON: u64 = 256;
-/// The longest time between two lessons, in requests, where the cache is small.
+/// The longest time between two lessons, in requests, if the cache is small.
 const LESSON: u64 = 4096;
-/// Keys looked at for each request, to count how many could be used.
+/// How many keys are looked at for each request, to count how many could be used.
 const LOOKS: u64 = 2;
-/// But in each epoch no more than one of so many, where that are some at all.
+/// In each epoch, at most one key in `LOOKS_PART` is looked at, or `LOOKS_MIN` keys if that is
+/// more.
 const LOOKS_PART: usize = 128;
 const LOOKS_MIN: usize = 64;
-/// Cachefuls of requests, or requests if these are more, after which a count has faded.
+/// How long a count takes to fade: in cachefuls of requests, or in requests if these are more.
 const MEMORY: (u64, u64) = (20, 100_000);
 
-/// Clocks of epochs may be turned back by so many, at the same time in the learner and, before they go
-/// on, in all shards. Of epochs that are kept in fewer bits nothing changes by that.
+/// By how many epochs clocks may be turned back: in the learner and, before they go on, in all
+/// shards. This does not change epochs that are kept in fewer bits.
 pub const ERA: u32 = 1 << 30;
 
 /// Learns from all requests of a cache what its pages are worth, and tells its [`Shard`]s.
@@ -54,14 +56,14 @@ pub struct Learner {
     /// In pages.
     capacity: u64,
     savings: Savings,
-    /// The number of the request before which nothing is learnt.
+    /// The number of requests before which there is no lesson.
     lesson_at: u64,
     sample: usize,
     entries: Vec<Entry>,
     /// Where each key's entry is: open addressing by the upper bits of the hashes, at most half
     /// full; a power of two.
     places: Vec<u32>,
-    /// Keys are followed whose hash ends in so many zeros.
+    /// Keys whose hashes end in at least this many zero bits are followed.
     level: u32,
     groups: Vec<Group>,
     /// The entry that was looked at last.
@@ -70,7 +72,7 @@ pub struct Learner {
     horizon: u32,
 }
 
-/// Keys that are learnt of on their own.
+/// What is learnt about the keys of one group.
 #[derive(Debug)]
 struct Group {
     counts: Vec<[Count; BUCKETS]>,
@@ -85,7 +87,7 @@ impl Group {
         group
     }
 
-    /// Finds out what pages are worth of the classes of which something is known, or that are held.
+    /// Finds out the worth of pages of each class of which something is known, or that is held.
     fn teach(&self, savings: Savings, held: impl Fn(usize) -> bool) {
         for (class, values) in rates::worth(&self.counts, savings, held) {
             self.worth.set(class, values);
@@ -105,7 +107,7 @@ struct Entry {
     hash: u64,
     /// The epoch of the last use.
     last: u32,
-    /// What is known of it: an entry is to take no more than 16 bytes.
+    /// What is known of the key, packed: an entry must take no more than 16 bytes.
     known: Known,
 }
 
@@ -116,7 +118,7 @@ const _: () = assert!(size_of::<Entry>() == 16);
 struct Known(u32);
 
 impl Known {
-    /// Beyond the bits of a packed history.
+    /// The first bit above those of a packed history.
     const DIRTY: u32 = 24;
     const GROUP: u32 = 25;
 
@@ -139,14 +141,15 @@ impl Known {
     }
 }
 
-/// What a learner may hear of a key.
+/// A use of a key, as a learner hears of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Use {
-    /// Of the key: all bits must be good.
+    /// The hash of the key: all bits must be well mixed.
     pub hash: u64,
-    /// Whose page it is, by the number of [the group](Learner::add_group), if that is known: else whose it was.
+    /// The number of [the group](Learner::add_group) that has the page. `None` if that is not
+    /// known: then the key stays in the group that it was in.
     pub group: Option<u8>,
-    /// When it was.
+    /// The epoch of the use.
     pub epoch: u32,
     /// Whether the page was written.
     pub write: bool,
@@ -157,11 +160,12 @@ pub struct Use {
 /// Groups that a learner may have: their numbers are kept in seven bits.
 const GROUPS_MAX: usize = 1 << (u32::BITS - Known::GROUP);
 
-/// A place without entry.
+/// A place without an entry.
 const FREE: u32 = u32::MAX;
 
 impl Learner {
-    /// For a cache of so many pages, following as many keys as are [worth it](Self::sample_for).
+    /// Makes a learner for a cache of this many pages, which follows as many keys as are [worth
+    /// it](Self::sample_for).
     ///
     /// # Panics
     ///
@@ -170,13 +174,13 @@ impl Learner {
         Self::with_sample(capacity, Self::sample_for(capacity))
     }
 
-    /// How many keys are worth following for a cache of so many pages.
+    /// How many keys are worth following for a cache of this many pages.
     pub fn sample_for(capacity: usize) -> usize {
         (capacity / SAMPLE_PART).clamp(SAMPLE_MIN, SAMPLE_MAX)
     }
 
-    /// For a cache of so many pages, following at most this many keys. Fewer than some thousand
-    /// learn slowly.
+    /// Makes a learner for a cache of this many pages, which follows at most this many keys. With
+    /// fewer than some thousand it learns slowly.
     ///
     /// # Panics
     ///
@@ -200,30 +204,31 @@ impl Learner {
         learner
     }
 
-    /// The bytes that a learner takes, at most, that follows at most this many keys of so many groups, with
-    /// what it tells of the worth of pages.
+    /// The most bytes that a learner takes if it follows at most this many keys of this many
+    /// groups, including what it tells of the worth of pages.
     pub fn memory_max(keys: usize, groups: usize) -> usize {
-        // Places double until there are two for each key; entries do, too, as they are pushed.
+        // Places double until there are two for each key. So does the room for entries, as they are
+        // pushed.
         let places = 2 * keys.max(32).next_power_of_two();
         let group = CLASSES * BUCKETS * size_of::<Count>() + Worth::MEMORY;
-        // Room for groups doubles.
+        // Room for groups doubles, too.
         let groups = groups * (group + 2 * size_of::<Group>());
         places * (size_of::<u32>() + size_of::<Entry>()) + groups + size_of::<Self>()
     }
 
-    /// Adds a group, of which nothing is known, and returns its number: they count from 0, and a learner
-    /// begins with one.
+    /// Adds a group, of which nothing is known, and returns its number. Numbers count from 0, and a
+    /// learner begins with one group.
     ///
     /// # Panics
     ///
-    /// If there are 128 already.
+    /// If there are already 128.
     pub fn add_group(&mut self) -> u8 {
         assert!(self.groups.len() < GROUPS_MAX, "no number is left for a group");
         self.groups.push(Group::new(self.savings));
         (self.groups.len() - 1) as u8
     }
 
-    /// Makes a group as if it were new: its keys are followed no more.
+    /// Makes a group as if it were new: its keys are not followed any more.
     ///
     /// # Panics
     ///
@@ -253,8 +258,8 @@ impl Learner {
         }
     }
 
-    /// Sets what hits save: [`Savings::TRANSFERS`] unless this is called. It counts from the next
-    /// lesson on.
+    /// Sets what hits save. The default is [`Savings::TRANSFERS`]. It takes effect with the next
+    /// lesson.
     pub fn set_savings(&mut self, savings: Savings) {
         self.savings = savings;
     }
@@ -275,7 +280,7 @@ impl Learner {
         0..self.groups.len() as u8
     }
 
-    /// What pages of a group are worth, as last learnt, and from now on whenever something is.
+    /// What pages of a group are worth, as last learnt. Later lessons change it in place.
     ///
     /// # Panics
     ///
@@ -284,8 +289,9 @@ impl Learner {
         Arc::clone(&self.groups[usize::from(group)].worth)
     }
 
-    /// An epoch is over, and this is the next one; there were `now` requests so far, and there are
-    /// pages of such classes. Whether it was found out anew what pages are [worth](Self::worth).
+    /// Ends an epoch. `epoch` is the next one, `now` is the number of requests so far, and `held`
+    /// says whether there are pages of a class. Returns whether this was a lesson, so that pages
+    /// may have another [worth](Self::worth) now.
     pub fn end_epoch(&mut self, epoch: u32, now: u64, held: impl Fn(usize) -> bool) -> bool {
         let looks_max = (self.entries.len() / LOOKS_PART).max(LOOKS_MIN);
         self.count_exposed(epoch, looks_max.min((self.epoch_length() * LOOKS) as usize));
@@ -300,7 +306,7 @@ impl Learner {
         true
     }
 
-    /// How many of the lowest bits of a hash are zero, at least, where its key is followed.
+    /// The least number of low bits that are zero in the hashes of followed keys.
     pub fn level(&self) -> u32 {
         self.level
     }
@@ -324,8 +330,8 @@ impl Learner {
         at
     }
 
-    /// Hears of a use. That a page was [put in](Use::met) is one of its key, unless it was missed just
-    /// before: then it is only known whose it is.
+    /// Hears of a use. That a page was [put in](Use::met) counts as a use of its key, unless the
+    /// key was used just before, as by the miss: then only its group is noted.
     ///
     /// # Panics
     ///
@@ -372,8 +378,8 @@ impl Learner {
         entry.known = Known::new(group, history);
     }
 
-    /// Hears of some uses, in this order: faster than one by one, where they are of different keys, as their
-    /// memory is waited for only once.
+    /// Hears of some uses, in this order. If these are of different keys, this is faster than one
+    /// by one, because their memory is waited for only once.
     pub fn hear(&mut self, uses: &[Use]) {
         for heard in uses {
             prefetch(&self.places[self.home(heard.hash)]);
@@ -410,7 +416,8 @@ impl Learner {
         }
     }
 
-    /// An epoch is over: looks at some of the keys, in turn, for all that were exposed in it.
+    /// At the end of an epoch, looks at some of the keys, in turn. They stand for all keys that
+    /// were exposed in it.
     fn count_exposed(&mut self, epoch: u32, some: usize) {
         let some = some.min(self.entries.len());
         let stands_for = self.entries.len() as f32 / some as f32;
@@ -460,7 +467,7 @@ mod tests {
         assert_eq!(format!("{together:?}"), format!("{apart:?}"));
     }
 
-    /// What one group loops over, the other one never asks for again.
+    /// One group loops over its keys; the other one never asks for a key again.
     #[test]
     fn each_group_teaches_what_its_own_pages_are_worth() {
         let (mut learner, mut alone) = (Learner::new(128), Learner::new(128));
@@ -487,7 +494,7 @@ mod tests {
         let [loops, scans] = [0, other].map(|group| worth(&learner, group, once));
         assert!(loops > 10.0 * scans, "{loops} and {scans}");
         let (loops, without) = (worth(&learner, 0, often), worth(&alone, 0, often));
-        // The other one's keys take most of the looks, so it is less exact.
+        // Most looks go to the keys of the other group, so the values are less exact.
         assert!((0.5..2.0).contains(&(loops / without)), "{loops}, alone {without}");
         learner.reset_group(other);
         assert!(learner.entries.iter().all(|entry| entry.known.group() == 0));

@@ -5,7 +5,7 @@ use super::ranking::resize_exact;
 /// No frame.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// The neighbours of frames in their lists. A frame stands in one list at most, of whatever group.
+/// The neighbours of frames in their lists. A frame is in at most one list, of any group.
 #[derive(Debug, Default)]
 pub(super) struct Links(Vec<Link>);
 

@@ -6,11 +6,12 @@ use crate::prefetch::prefetch;
 
 /// The epoch of a frame's last use, and in how many epochs the frame was used since its past was
 /// last brought up to date. It takes four bytes, which the owner may keep beside the page.
-// The epoch's lower half below, the uses above, saturating before what means that there was none.
+// The lower 16 bits are those of the epoch. The upper 16 are the uses, which saturate below
+// `UNUSED`.
 #[derive(Debug, Default)]
 pub struct Mark(AtomicU32);
 
-/// Of a page that nobody has asked for yet.
+/// The uses of a page that nobody has asked for yet.
 pub(super) const UNUSED: u16 = u16::MAX;
 
 /// Gives the marks of frames.
@@ -54,7 +55,7 @@ impl Mark {
         let (last, uses) = self.get();
         let first = last != epoch || uses == UNUSED;
         if first {
-            // Two threads may do this at a time: a use is lost, no more.
+            // If two threads do this at the same time, only a use is lost.
             let uses = if uses == UNUSED { 0 } else { (uses + 1).min(UNUSED - 1) };
             self.0.store((uses as u32) << 16 | epoch as u32, Ordering::Relaxed);
         }
@@ -66,7 +67,7 @@ impl Mark {
         self.get().1 != UNUSED
     }
 
-    /// Takes over what another one knows.
+    /// Takes over what another mark holds.
     pub(super) fn copy(&self, other: &Self) {
         self.0.store(other.0.load(Ordering::Relaxed), Ordering::Relaxed);
     }
@@ -80,7 +81,7 @@ impl Mark {
         (mark as u16, (mark >> 16) as u16)
     }
 
-    /// Makes the use at least as late as this epoch.
+    /// If the last use was before this epoch, moves it to this epoch.
     pub(super) fn not_before(&self, oldest: u16) {
         let (last, uses) = self.get();
         if before(last, oldest) {
@@ -89,7 +90,7 @@ impl Mark {
     }
 }
 
-/// Whether an epoch comes before another one, at most 32,767 later.
+/// Whether an epoch comes before another one, which is at most 32,767 later.
 pub(super) fn before(epoch: u16, other: u16) -> bool {
     other.wrapping_sub(epoch).cast_signed() > 0
 }

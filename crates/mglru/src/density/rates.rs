@@ -10,19 +10,19 @@ use super::age::{BUCKETS, start};
 use super::history::{PACES, PASTS, TIERS, pace_distance};
 use super::index;
 
-/// Uses that the rate of a wider group counts for.
+/// How many uses the rate of a wider group counts for.
 const TRUST: f32 = 1.0;
-/// Counts that are no more than this change no rate.
+/// Counts up to this do not change any rate.
 const NOTHING: f32 = 1e-20;
 /// Places for ages in units of the pace.
 const RELATIVE: usize = BUCKETS + 2 * PACES;
 
-/// Uses of pages of one class and age, and how many pages could have been used for how long.
+/// The uses of pages of one class and age, and how many pages could have been used for how long.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Count {
     reads: f32,
     writes: f32,
-    /// Pages by epochs.
+    /// Pages times epochs.
     exposure: f32,
 }
 
@@ -35,7 +35,8 @@ impl Count {
         self.exposure += epochs;
     }
 
-    /// Forgets all but this share. What is next to nothing is nothing: processors are slow with the least numbers.
+    /// Forgets all but this share. Counts that are next to nothing become 0, because processors are
+    /// slow with the smallest numbers.
     pub(super) fn fade(&mut self, share: f32) {
         for count in [&mut self.reads, &mut self.writes, &mut self.exposure] {
             *count = if *count > NOTHING { *count * share } else { 0.0 };
@@ -80,8 +81,8 @@ impl Savings {
     }
 }
 
-/// From the counts of each class and age, what such pages are worth: of the classes of which
-/// something is known, or that are `wanted`.
+/// What pages of each class and age are worth, from their counts: for each class of which something
+/// is known, or that is `wanted`.
 pub(super) fn worth(
     all: &[[Count; BUCKETS]],
     savings: Savings,
@@ -97,14 +98,15 @@ pub(super) fn worth(
             continue;
         }
         let counts: &[[Count; BUCKETS]] = &all[first..first + PASTS];
-        // Mostly a third of them.
+        // Usually a third of them.
         let counted: Vec<usize> = (0..PASTS).filter(|&past| is_counted(&counts[past])).collect();
         let all_counted = counted.iter().flat_map(|&past| &counts[past]);
         let of_writes = share_of_writes(all_counted, 0.5);
         let groups = Groups::new(counts, &counted);
         for past in (0..PASTS).filter(|&past| known[past]) {
             let rates = std::array::from_fn(|bucket| {
-                // In the epoch of its last use no page is counted: it is like one of the next.
+                // A page is not counted in the epoch of its last use, so the rate there is that of
+                // the next age.
                 let bucket = bucket.max(1);
                 let wider = match past / PACES {
                     0 => all[twins + past][bucket].rate(unknown(bucket)),
@@ -121,12 +123,12 @@ pub(super) fn worth(
 
 /// Whether anything was counted of a class.
 fn is_counted(counts: &[Count; BUCKETS]) -> bool {
-    // Without a branch for each: none is negative.
+    // Without a branch for each count, because no count is negative.
     let any = |bits, count: &Count| bits | count.uses().to_bits() | count.exposure.to_bits();
     counts.iter().fold(0, any) != 0
 }
 
-/// Which share of the uses write, where it is `wider` in a wider group.
+/// Which share of the uses write, if it is `wider` in a wider group.
 fn share_of_writes<'a>(counts: impl IntoIterator<Item = &'a Count>, wider: f32) -> f32 {
     let first = (TRUST * wider, TRUST);
     let (writes, uses) =
@@ -138,7 +140,7 @@ fn share_of_writes<'a>(counts: impl IntoIterator<Item = &'a Count>, wider: f32) 
 struct Groups([[f32; RELATIVE]; TIERS]);
 
 impl Groups {
-    /// Of the classes of these pasts; nothing was counted of others.
+    /// From the classes of the pasts that are `counted`: nothing was counted of others.
     fn new(counts: &[[Count; BUCKETS]], counted: &[usize]) -> Self {
         let mut tiers = [[(0.0, 0.0); RELATIVE]; TIERS];
         for &past in counted.iter().filter(|&&past| past >= PACES) {
@@ -161,7 +163,8 @@ impl Groups {
         )
     }
 
-    /// The rate of the group that a past belongs to, of pages used more than once.
+    /// The rate of the group that a past belongs to. The past must be one of pages used more than
+    /// once.
     fn rate(&self, past: usize, bucket: usize) -> f32 {
         let (tier, pace) = (past / PACES, past % PACES);
         self.0[tier][relative(bucket, pace)] / pace_distance(pace)
@@ -178,9 +181,10 @@ fn relative(bucket: usize, pace: usize) -> usize {
     bucket + 2 * (PACES - pace)
 }
 
-/// What is believed of pages used once, of which nothing is known: that they are used again seldom, the
-/// more so the older they are. So a new page does not push out others before there is a reason. By trial,
-/// on seven traces, where half or twice either number changes next to nothing.
+/// What is believed of pages used once, as long as nothing is known: that they are seldom used
+/// again, the more so the older they are. So a new page does not push out others before there is a
+/// reason. The numbers were found by experiment on seven traces; half or twice either of them
+/// changes next to nothing.
 fn unknown(bucket: usize) -> f32 {
     0.005 / (start(bucket) as f32 + 20.0)
 }
@@ -205,7 +209,7 @@ mod tests {
         ages[0] = Count::default();
         let counts = vec![ages; CLASSES];
         for (class, worth) in worth(&counts, Savings::HITS, |_| true) {
-            // An epoch is short: that it is over changes nothing.
+            // An epoch is so short that its passing changes nothing.
             let [first, next] = [worth[0], worth[1]].map(|worth| worth / rate);
             assert!((0.95..1.05).contains(&next), "{class}: {next}");
             assert!((first - next).abs() < 0.001, "{class}: {first} and {next}");

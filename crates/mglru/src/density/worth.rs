@@ -14,7 +14,7 @@ use super::history::CLASSES;
 pub struct Worth(Box<[[AtomicU32; BUCKETS]; CLASSES]>);
 
 impl Worth {
-    /// The bytes that each of these takes.
+    /// The bytes that one of these takes.
     pub const MEMORY: usize = size_of::<[[AtomicU32; BUCKETS]; CLASSES]>() + size_of::<Self>();
 
     /// Pages are worth less the older they are, and nothing else counts. With this,

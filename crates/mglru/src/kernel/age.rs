@@ -66,8 +66,8 @@ impl Lruvec {
         self.births_ms[index(self.eldest(swappiness))]
     }
 
-    /// Whether more than half of the pages are in the youngest generation, or less than a quarter in
-    /// the oldest of three. Kernels from 6.1 to 6.13 ask that.
+    /// Whether more than half of the pages are in the youngest generation, or less than a quarter
+    /// in the oldest of three. Kernels from 6.1 to 6.13 use this criterion.
     fn badly_spread(&self, swappiness: u16) -> bool {
         let size = |seq| {
             let types = Type::ALL.into_iter().filter(|of| of.evictable(swappiness));
@@ -124,8 +124,8 @@ impl Lruvec {
         self.frames.len().div_ceil(REGION) as u32
     }
 
-    /// The regions in which there are pages of this group, if these are so few among the frames
-    /// that it is less work to go through the lists first.
+    /// The regions with pages of this group, if it has so few pages that it is less work to go
+    /// through the lists first. Otherwise `None`.
     fn own_regions(&self) -> Option<Vec<u32>> {
         let pages: u64 = self.totals().iter().sum();
         if pages >= u64::from(self.regions()) {
@@ -144,8 +144,8 @@ impl Lruvec {
         self.walked
     }
 
-    /// Looks at the neighbours of a page that eviction found to be in use, which is left to the
-    /// caller.
+    /// Looks at the neighbours of a page that eviction found to be in use. The page itself is left
+    /// to the caller.
     pub(super) fn look_around(&mut self, frame: Frame) {
         let (frame, width) = (frame as usize, self.tunables.look_around as usize);
         let begin = frame - frame % width;
@@ -161,9 +161,9 @@ impl Lruvec {
         young > 0 && young * u64::from(self.tunables.young_share) >= total
     }
 
-    /// Of the pages in these frames that are on a list: how many there are, and how many had been
-    /// accessed. Their marks are cleared. What was found before is promoted to the youngest
-    /// generation, but stays on its list until eviction comes by.
+    /// Counts the pages in these frames that are on a list, and those among them that had been
+    /// accessed. Clears their marks. Pages that had been found before are promoted to the youngest
+    /// generation, but stay on their lists until eviction comes by.
     fn promote_young(&mut self, range: std::ops::Range<usize>) -> (u64, u64) {
         let (mut total, mut young) = (0, 0);
         for frame in range.start..range.end.min(self.frames.len()) {
@@ -205,7 +205,8 @@ impl Lruvec {
         true
     }
 
-    /// Moves what is left of the oldest generation to the end of the next one; whether that is all.
+    /// Moves what is left of the oldest generation to the end of the next one. Returns whether all
+    /// was moved.
     fn inc_min_seq(&mut self, of: Type) -> bool {
         let oldest = self.min_seq(of);
         let mut remaining = self.tunables.max_lru_batch;
@@ -233,7 +234,7 @@ impl Lruvec {
         true
     }
 
-    /// The oldest generation of a type is empty, and gone.
+    /// Ends the oldest generation of a type, which is empty.
     fn leave_oldest(&mut self, of: Type) {
         self.feedback[of as usize].carry_over();
         self.min_seq[of as usize] += 1;
@@ -261,7 +262,8 @@ impl Lruvec {
         }
         for of in Type::ALL {
             if min_seq[of as usize] > self.min_seq(of) {
-                // However many generations went at once, what they came to is carried over once.
+                // The counters are carried over once, however many generations went at the same
+                // time.
                 self.leave_oldest(of);
                 self.min_seq[of as usize] = min_seq[of as usize];
             }

@@ -11,7 +11,7 @@ use super::lruvec::{End, Lruvec, index};
 use super::{Evicted, Type, Victim};
 
 impl Lruvec {
-    /// A batch, as [`evict`](Lruvec::evict) has it.
+    /// Evicts a batch, under the limits of [`evict`](Lruvec::evict).
     pub(super) fn evict_by_clock(
         &mut self,
         limit: u64,
@@ -47,8 +47,9 @@ impl Lruvec {
         }
     }
 
-    /// The page at the hand. There are two circles if both types may go: the one whose page is of an
-    /// older generation is next, or else each in proportion to its size.
+    /// The page at the hand. If both types may go there are two circles. The one whose page is on
+    /// the list of an older generation is next; if both are of the same one, each is next in
+    /// proportion to its size.
     fn under_the_hand(&mut self, swappiness: u16) -> Option<Frame> {
         let [dirty, clean] = Type::ALL.map(|of| self.hand(of, swappiness));
         let (Some((dirty_seq, dirty)), Some((clean_seq, clean))) = (dirty, clean) else {
@@ -62,13 +63,13 @@ impl Lruvec {
         let dirty_is_next = taken[0] * totals[1] < taken[1] * totals[0];
         taken[usize::from(!dirty_is_next)] += 1;
         if taken[0] + taken[1] > totals[0] + totals[1] {
-            // Proportions change; what was long ago counts less.
+            // Proportions change, so what was taken long ago counts less.
             *taken = taken.map(|taken| taken / 2);
         }
         Some(if dirty_is_next { dirty } else { clean })
     }
 
-    /// The oldest page of a type, and of which generation the list is on which it stands.
+    /// The oldest page of a type, and the generation of the list that it is on.
     fn hand(&self, of: Type, swappiness: u16) -> Option<(u64, Frame)> {
         let mut seqs = self.min_seq(of)..=self.max_seq;
         let oldest = |seq| Some((seq, self.lists[index(seq)][of as usize].oldest()?));

@@ -213,7 +213,7 @@ impl Lruvec {
         }
         let swappiness = swappiness.unwrap_or(self.tunables().swappiness);
         let mut report = Evicted::default();
-        // Generations that are empty do not count, but a batch is what moves on from them.
+        // A batch that only moves on from empty generations does not count.
         while self.eldest(swappiness) <= min_gen && report.scanned == 0 {
             let before = self.eldest(swappiness);
             report = self.evict_with(nr_to_reclaim, swappiness, victims);

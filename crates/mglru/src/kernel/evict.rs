@@ -134,7 +134,8 @@ impl Lruvec {
         if super::positive(sp, pv, batch) { Type::Clean } else { Type::Dirty }
     }
 
-    /// Sorts pages of a type until enough are isolated; whether there was something to take.
+    /// Sorts pages of a type until enough are isolated. Returns whether there was something to
+    /// take.
     fn scan(
         &mut self,
         of: Type,
@@ -161,7 +162,8 @@ impl Lruvec {
         isolated > 0 || remaining == 0
     }
 
-    /// Whether a page at the end of the oldest generation belongs elsewhere, where it then is.
+    /// If a page at the end of the oldest generation belongs elsewhere, moves it there. Returns
+    /// whether it did.
     fn sort(&mut self, frame: Frame, of: Type, tier_index: usize, report: &mut Evicted) -> bool {
         let state = self.frames.state(frame);
         if state.has(Flag::Unevictable) {

@@ -56,7 +56,7 @@ impl Feedback {
         higher.last().unwrap_or(0)
     }
 
-    /// The oldest generation is gone: what it came to goes into the averages.
+    /// Moves the counters of the oldest generation, which is gone, into the averages.
     pub(super) fn carry_over(&mut self) {
         for tier in 0..MAX_NR_TIERS {
             let refaulted = self.avg_refaulted[tier] + self.refaulted[tier];
@@ -73,7 +73,8 @@ impl Feedback {
 /// Whether the process variable may be evicted as readily as the set point: it came back fewer than
 /// `batch` times, or not more often in proportion, by their gains.
 pub fn positive(sp: CtrlPos, pv: CtrlPos, batch: u32) -> bool {
-    // Three counters of 64 bits could pass even this; then both sides are as good as equal.
+    // The product of three counters of 64 bits could exceed even 128 bits. If it saturates, both
+    // sides are as good as equal.
     let product = |refaulted: u128, total: u128, gain: u32| {
         refaulted.saturating_mul(total).saturating_mul(u128::from(gain))
     };
@@ -99,7 +100,7 @@ mod tests {
             // 100 * 164 * 2 = 32_800 against 11 * t * 3
             ((10, 100, 2), (100, 993, 3), false),
             ((10, 100, 2), (100, 994, 3), true),
-            // A gain of nothing: of the type that is not wanted.
+            // A gain of 0, as for a type that is not wanted.
             ((5, 10, 0), (1000, 10, 200), true),
             ((5, 10, 200), (1000, 10, 0), false),
             ((u64::MAX, u64::MAX, 200), (u64::MAX, u64::MAX, 200), true),

@@ -23,7 +23,7 @@ pub(super) const NIL: Frame = Frame::MAX;
 pub struct Frames {
     /// `A` What accesses leave, 64 frames to a cache line.
     marks: Box<[AtomicU8]>,
-    /// `L` Where the page of the frame is and how it is.
+    /// `L` The state of the frame's page.
     states: Box<[AtomicU32]>,
     /// `L` The neighbours on its list.
     links: Box<[Link]>,
@@ -131,7 +131,7 @@ impl Frames {
 }
 
 impl Marks {
-    /// What a page has that was evicted with this many references and came back.
+    /// The marks of a page that was evicted with this many references and came back.
     pub(super) fn restored(refs: u8, workingset: bool) -> Self {
         Self(if workingset { WORKINGSET } else { refs.saturating_sub(1).min(3) * COUNT_ONE })
     }
@@ -180,12 +180,12 @@ impl Marks {
         })
     }
 
-    /// Whether there was any access that CLOCK gives a second chance for.
+    /// Whether there was any access for which CLOCK gives a second chance.
     pub(super) const fn used(self) -> bool {
         self.0 & (REFERENCED | ACCESSED) != 0
     }
 
-    /// In another generation counting begins anew.
+    /// The marks in another generation, where counting begins anew.
     #[must_use]
     pub(super) const fn moved(self) -> Self {
         Self(self.0 & !(REFERENCED | COUNT))
@@ -196,8 +196,8 @@ impl Marks {
         Self(self.0 & !ACCESSED)
     }
 
-    /// After an access through a mapping was observed; whether it was the second observation, so
-    /// that the page now is part of the working set.
+    /// The marks after an access through a mapping was observed, and whether that was the second
+    /// observation, which makes the page part of the working set.
     pub(super) const fn observed(self) -> (Self, bool) {
         let rest = self.moved().0;
         if self.0 & (REFERENCED | WORKINGSET) == 0 {
@@ -208,7 +208,7 @@ impl Marks {
     }
 }
 
-/// Where a page is and how it is.
+/// The state of a page.
 ///
 /// ```text
 ///  31 .. 16  the lruvec that it belongs to, plus 1; 0: the frame is free
@@ -235,7 +235,7 @@ pub(super) enum Flag {
 impl State {
     pub(super) const FREE: Self = Self(0);
 
-    /// Of a page that stands on no list yet.
+    /// The state of a page that is on no list yet.
     pub(super) const fn new(owner: u16, of: Type) -> Self {
         Self((owner as u32 + 1) << 16 | (of as u32) << 5)
     }
@@ -248,7 +248,7 @@ impl State {
         self.0 >> 16 == owner as u32 + 1
     }
 
-    /// The index of its generation, if it stands on a list.
+    /// The index of its generation, if it is on a list.
     pub(super) const fn generation(self) -> Option<usize> {
         match self.0 & 7 {
             0 => None,
@@ -256,7 +256,7 @@ impl State {
         }
     }
 
-    /// The index of the generation on whose list it stands.
+    /// The index of the generation whose list it is on.
     pub(super) const fn list(self) -> usize {
         (self.0 >> 3 & 3) as usize
     }

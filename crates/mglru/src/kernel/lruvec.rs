@@ -28,12 +28,12 @@ pub struct Lruvec {
     /// When generations were born, in milliseconds.
     pub(super) births_ms: [u64; MAX_NR_GENS as usize],
     pub(super) lists: [[List; 2]; MAX_NR_GENS as usize],
-    /// Pages by generation, wherever they stand, and type.
+    /// The number of pages by generation and type, whatever list they are on.
     pub(super) sizes: [[u64; 2]; MAX_NR_GENS as usize],
     pub(super) feedback: [Feedback; 2],
     pub(super) filters: Filters,
     pub(super) walked: WalkStats,
-    /// Pages that CLOCK took of each type where it had the choice.
+    /// How many pages CLOCK took of each type when it had the choice.
     pub(super) clock_taken: [u64; 2],
 }
 
@@ -316,12 +316,13 @@ impl Lruvec {
         self.tunables.enabled.has(Enabled::MAIN)
     }
 
-    /// The generation so many back from the youngest, which is 1 back, or the oldest there is.
+    /// The generation that is this many back from the youngest (1 is the youngest itself), or the
+    /// oldest one.
     fn back(&self, generations: u64, of: Type) -> u64 {
         (self.max_seq + 1 - generations).max(self.min_seq(of))
     }
 
-    /// Where a page comes in.
+    /// The generation in which a page comes in.
     fn placement(&self, state: State, active: bool, marks: Marks) -> u64 {
         if !self.main() {
             return self.max_seq;
@@ -341,9 +342,9 @@ impl Lruvec {
         self.back(back, state.of())
     }
 
-    /// Where a page goes that was to be evicted and is not: where it would come in, or to the
-    /// second youngest generation if that were the oldest; the youngest if it is in the working
-    /// set.
+    /// Puts back a page that was to be evicted and is not: where it would come in or, if that were
+    /// the oldest generation, into the second youngest one. Pages of the working set then go to the
+    /// youngest.
     pub(super) fn reject(&mut self, frame: Frame, state: State, active: bool) {
         let marks = self.frames.marks(frame);
         let mut seq = self.placement(state, active, marks);
@@ -385,9 +386,9 @@ impl Lruvec {
 /// The ends of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// The young one.
+    /// The young end.
     Head,
-    /// The old one.
+    /// The old end.
     Tail,
 }
 

@@ -170,7 +170,7 @@ impl std::str::FromStr for Enabled {
             "y" | "Y" => return Ok(Self::ALL),
             "n" | "N" => return Ok(Self::NONE),
             _ => match trimmed.strip_prefix("0x").or(trimmed.strip_prefix("0X")) {
-                // What `from_str_radix` takes besides digits is a sign.
+                // Besides digits, `from_str_radix` accepts a sign.
                 Some(digits) if !digits.starts_with('+') => u16::from_str_radix(digits, 16).ok(),
                 None if !trimmed.starts_with('+') => trimmed.parse().ok(),
                 _ => None,

@@ -26,9 +26,9 @@
 pub enum Flags {
     /// None: each round ages what needs it, and writes.
     Off,
-    /// Of version 8 of the patch.
+    /// The form of version 8 of the patch.
     V8,
-    /// Of version 14, as merged in 6.1.
+    /// The form of version 14, as merged in 6.1.
     #[default]
     V14,
 }

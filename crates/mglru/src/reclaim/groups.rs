@@ -142,7 +142,7 @@ impl<P> Groups<P> {
         self.slots.iter_mut().flatten()
     }
 
-    /// Slots, of groups that are there and of those that were.
+    /// The slots of all groups, and free ones.
     pub(super) fn slots(&mut self) -> &mut [Option<Group<P>>] {
         &mut self.slots
     }

@@ -120,7 +120,7 @@ mod tests {
     use crate::kernel::{Arrival, Enabled, Frames, Tunables};
     use crate::reclaim::{Groups, Limits};
 
-    /// Writes dirty pages for ever, has the second page in use, and drops the others.
+    /// Writes dirty pages without end, has the second page in use, and drops the others.
     #[derive(Debug, Default)]
     struct Owner {
         flusher_woken: u64,

@@ -12,7 +12,7 @@ const PRIORITY_MIN: u32 = DEF_PRIORITY / 2;
 /// The most that a batch takes: the kernel's `MIN_LRU_BATCH`. Also how many pages above the
 /// watermark the background run frees.
 const BATCH: u64 = 64;
-/// How often a dead group's pages are aged before one gives up: all generations, and one more.
+/// How often a dead group's pages are aged before reclaim gives up: all generations, and one more.
 const AGINGS_MAX: u32 = 4;
 
 /// The goal of a background run, in pages.
@@ -44,11 +44,11 @@ pub struct Outcome {
 #[derive(Debug)]
 struct Pass<'a> {
     priority: u32,
-    /// When it is cut short; never, if it is for a single group.
+    /// How many pages end it early. A pass of a single group never ends early.
     enough: u64,
-    /// Whether groups within `low` give, too.
+    /// Whether groups within `low` give pages, too.
     low_reclaim: bool,
-    /// Whether some group was passed over for it.
+    /// Whether some group was passed over because it is within `low`.
     low_skipped: bool,
     now_ms: u64,
     background: Option<&'a mut Background>,
@@ -72,8 +72,9 @@ impl<P: Pages> Groups<P> {
         pass.outcome
     }
 
-    /// Passes until there are so many pages, each with one priority less than the one before; then
-    /// once more from those who are within `low`, if there was nothing and some were passed over.
+    /// Runs passes until there are this many pages, each with a priority one lower than the pass
+    /// before. If nothing was reclaimed and groups within `low` were passed over, does it once more
+    /// with these.
     fn by_priorities(&mut self, pass: &mut Pass, pages: u64, one: Option<GroupId>) {
         let initial = pass.priority;
         loop {
@@ -136,7 +137,7 @@ impl<P: Pages> Groups<P> {
         self.round(run, priority, goal.enough(), false, now_ms).0
     }
 
-    /// A round, and whether somebody was passed over for being within `low`.
+    /// Runs a round. Also returns whether a group was passed over because it is within `low`.
     fn round(
         &mut self,
         run: &mut Background,
@@ -168,8 +169,9 @@ impl<P: Pages> Groups<P> {
         (pass.outcome, pass.low_skipped)
     }
 
-    /// Whether there is a group whose oldest pages are older than `min_ttl_ms`. As in the kernel one that is too small
-    /// to give something at this priority does not count, unless, as it cannot be there, all are.
+    /// Whether there is a group whose oldest pages are older than `min_ttl_ms`. As in the kernel, a
+    /// group that is too small to give anything at this priority does not count. Unlike there, all
+    /// groups may be so small; then they count.
     fn any_reclaimable(&self, priority: u32, now_ms: u64) -> bool {
         if self.min_ttl_ms == 0 {
             return true;
@@ -199,11 +201,11 @@ impl<P: Pages> Groups<P> {
         }
     }
 
-    /// The priority under which one pass gives about so many pages.
+    /// The priority under which one pass gives about this many pages.
     fn initial_priority(&self, pages: u64) -> u32 {
         let inactive = |(_, group): (_, &Group<P>)| group.pages.inactive(group.limits.swappiness);
         let inactive: u64 = self.iter().map(inactive).sum();
-        // One is rounded down, the other up: rather too little than too much.
+        // One is rounded down, the other up: the priority should be too low rather than too high.
         let shift = inactive.max(1).ilog2();
         let target = pages.clamp(1, 1 << 62).next_power_of_two().ilog2();
         shift.saturating_sub(target).clamp(PRIORITY_MIN, DEF_PRIORITY)
@@ -215,14 +217,14 @@ impl<P: Pages> Group<P> {
         !self.dead && self.usage <= self.limits.min
     }
 
-    /// Pages of the types that may be evicted.
+    /// The number of pages of the types that may be evicted.
     fn evictable(&self) -> u64 {
         let totals = self.pages.totals();
         let types = Type::ALL.into_iter().filter(|of| of.evictable(self.swappiness()));
         types.map(|of| totals[of as usize]).sum()
     }
 
-    /// The group's turn.
+    /// Runs the group's turn.
     fn shrink(&mut self, pass: &mut Pass) {
         if self.dead {
             self.evict_wholly(pass);
@@ -264,8 +266,8 @@ impl<P: Pages> Group<P> {
         }
     }
 
-    /// How many pages the group's turn looks at, fixed for the whole turn. None, if it is protected,
-    /// or ages instead.
+    /// How many pages the group's turn looks at, fixed for the whole turn: 0 if the group is
+    /// protected, or ages instead.
     fn budget(&mut self, pass: &mut Pass, needs_aging: Aging) -> u64 {
         if self.passed_over(pass.low_reclaim) {
             pass.low_skipped |= !self.within_min();
@@ -274,7 +276,8 @@ impl<P: Pages> Group<P> {
         let limits = &self.limits;
         let promised = if pass.low_reclaim { limits.min } else { limits.min.max(limits.low) };
         let total = u128::from(self.evictable());
-        // A group that is twice as large as what it is promised gives half of what it would.
+        // A group that is twice as large as what it is promised gives half of what it would
+        // otherwise.
         let protected = total * u128::from(promised) / (u128::from(self.usage) + 1);
         let budget = (total.saturating_sub(protected) >> pass.priority) as u64;
         let budget = budget.min(self.usage.saturating_sub(promised));
@@ -298,7 +301,7 @@ impl<P: Pages> Group<P> {
 
     fn evict_wholly(&mut self, pass: &mut Pass) {
         for _ in 0..AGINGS_MAX {
-            // What is being written comes round again and again; once is enough.
+            // Pages that are being written come round again and again. Meeting them once is enough.
             let end = pass.outcome.scanned + 2 * self.evictable();
             while pass.outcome.scanned < end && self.evict(BATCH, pass).scanned > 0 {}
             if self.evictable() == 0 {
@@ -309,7 +312,7 @@ impl<P: Pages> Group<P> {
         }
     }
 
-    /// Both types go from a dead group.
+    /// The group's swappiness. Both types go from a dead group.
     fn swappiness(&self) -> u16 {
         let given = self.limits.swappiness;
         if self.dead { given.clamp(1, MAX_SWAPPINESS) } else { given }

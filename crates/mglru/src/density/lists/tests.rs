@@ -1,4 +1,4 @@
-//! The list that victims come from, beside a look at all lists.
+//! Compares the list that victims come from with a search through all lists.
 
 use proptest::prelude::*;
 
@@ -41,7 +41,7 @@ fn worth(seed: u8) -> Arc<Worth> {
     worth.into()
 }
 
-/// What the lists are worth of which frames may be victims, as they are now.
+/// The least worth of all lists whose frames may be victims, as they are now.
 fn least(lists: &Lists) -> Option<f32> {
     let all = lists.heads.iter().zip(&lists.held).flat_map(|(head, held)| {
         ones((held & lists.open) as u64).map(|bucket| lists.weighed(head.class as usize, bucket))
@@ -98,7 +98,7 @@ proptest! {
     }
 }
 
-/// However late they are told.
+/// However late lists hear of epochs.
 #[test]
 fn lists_are_where_they_would_be_had_they_heard_of_each_epoch() {
     for (from, to) in [(0, 1), (0, 2), (0, 64), (5, 7), (63, 129), (100, 900), (7, 40_000)] {
@@ -111,7 +111,7 @@ fn lists_are_where_they_would_be_had_they_heard_of_each_epoch() {
     assert_eq!(bucket_after(0, u32::MAX - 1, u32::MAX), 1);
 }
 
-/// In the same order, too.
+/// The victims come in the same order, too.
 #[test]
 fn a_list_that_hears_of_epochs_late_gives_the_same_victims() {
     let mut seed = 1_u32;
