@@ -1,24 +1,26 @@
-//! A fence of which one side costs nothing: readers only keep the compiler from changing the order, and the
-//! writer lets the kernel put a full fence into each running thread of the process.
+//! A fence that costs one side nothing: readers only keep the compiler from reordering, and the
+//! writer has the kernel put a full fence into each running thread of the process.
 //!
 //! `membarrier(2)`, `MEMBARRIER_CMD_PRIVATE_EXPEDITED`: M. Desnoyers, Linux 4.14.
 
 use std::sync::OnceLock;
 
-/// Whether the fence can be had. Asked before the first use of it: it registers the process.
+/// Whether the fence is available. Call this before the first use of the fence: it registers the
+/// process.
 pub(crate) fn is_available() -> bool {
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
     *AVAILABLE.get_or_init(backend::register)
 }
 
-/// The readers' side: between a store and a load that must not overtake it.
+/// The readers' side. It stands between a store and a load that must not overtake the store.
 #[inline]
 pub(crate) fn light() {
     backend::light();
 }
 
-/// The writer's side. For each thread of the process, either what it did before its light fence is seen by
-/// whoever comes after this, or what comes after its light fence sees all that was done before this.
+/// The writer's side. For each thread of the process, either what it did before its light fence is
+/// seen after this call, or what it does after its light fence sees all that was done before this
+/// call.
 pub(crate) fn heavy() {
     backend::heavy();
 }
@@ -43,11 +45,11 @@ mod backend {
         if membarrier(MembarrierCommand::PrivateExpedited).is_ok() {
             return;
         }
-        // A child of fork(2), on a kernel that does not hand this down.
+        // The process is a child of fork(2), on a kernel that does not pass the registration on.
         if !register() || membarrier(MembarrierCommand::PrivateExpedited).is_err() {
-            // To go on would let a writer in beside readers. Only a filter of system calls that came after
-            // the registration can do this.
-            // Nor must this panic where nobody reads it.
+            // Going on would let a writer in while others read. Only a filter of system calls that
+            // came after the registration can cause this. Nor must this panic if nobody reads the
+            // message.
             let line =
                 "membarrier(2) was allowed and is not any more: no lock can be had without it";
             let _ = writeln!(std::io::stderr(), "{line}");
@@ -56,7 +58,7 @@ mod backend {
     }
 }
 
-/// Both sides pay: what model checkers and interpreters understand.
+/// Here both sides pay for a fence, which model checkers and interpreters understand.
 #[cfg(any(loom, miri))]
 mod backend {
     #[cfg(loom)]
@@ -77,7 +79,7 @@ mod backend {
     }
 }
 
-/// Without it, all take the lock.
+/// Without the fence, all readers take the lock.
 #[cfg(not(any(target_os = "linux", loom, miri)))]
 mod backend {
     pub(super) fn register() -> bool {

@@ -1,5 +1,5 @@
-//! A reader-writer lock for what is seldom written: while nobody writes, its readers write to nothing
-//! that they share, and wait for no memory but what they read.
+//! A reader-writer lock for values that are seldom written. While nobody writes, its readers write
+//! to no memory that they share, and wait only for the memory that they read.
 //!
 //! ```
 //! use homing_rwlock::BiasedRwLock;

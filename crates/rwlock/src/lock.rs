@@ -1,4 +1,4 @@
-//! The lock: `README.md` has the protocol, and says who pairs with whom.
+//! The lock. `README.md` has the protocol, and says which operations pair with which.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -12,17 +12,19 @@ use crate::sync::{
     UnsafeCell, let_others_run, spin_loop,
 };
 
-/// Reads without a write between them after which readers do without the lock. Each spares some 10 to 20 ns,
-/// and a write that ends it costs some 2 to 20 us: then it costs less than it gives, whatever comes.
+/// After this many reads without a write in between, readers do without the lock. Each such read
+/// saves some 10 to 20 ns, and a write that ends this costs some 2 to 20 us. With this many reads
+/// before it, it costs less than it gives, whatever comes.
 const BIAS_AFTER: u32 = if cfg!(any(loom, miri, test)) { 2 } else { 2048 };
-/// How often a writer looks for a reader that is about to leave before it lets others run.
+/// How often a writer looks whether a reader has left before it lets other threads run.
 const SPINS: u32 = if cfg!(loom) { 0 } else { 100 };
 
-/// A reader-writer lock for what is seldom written. Writes cost more than those of
-/// [`std::sync::RwLock`] where many reads lie between two, and reads cost less.
+/// A reader-writer lock for values that are seldom written. If many reads lie between two writes,
+/// the writes cost more than those of [`std::sync::RwLock`], and the reads cost less.
 ///
-/// There is no poison: whoever panics with the lock held leaves the value as it is. A guard that is forgotten
-/// keeps writers out for ever; so does one that another thread had when a process forked, in the child.
+/// There is no poisoning: a thread that panics while it holds the lock leaves the value as it is. A
+/// guard that is forgotten keeps writers out forever. In a child process, so does a guard that
+/// another thread had when the process forked.
 ///
 /// ```
 /// use homing_rwlock::BiasedRwLock;
@@ -33,22 +35,22 @@ const SPINS: u32 = if cfg!(loom) { 0 } else { 100 };
 /// assert_eq!(names.into_inner(), ["one", "two"]);
 /// ```
 pub struct BiasedRwLock<T> {
-    /// Readers need not take the lock. Written under it only: set by those who have it to read, taken back
-    /// by those who have it to write.
+    /// If set, readers need not take the lock. Written only under the lock: set by threads that
+    /// hold it for reading, cleared by threads that hold it for writing.
     bias: AtomicBool,
-    /// Reads under the lock since the last write, about.
+    /// The approximate number of reads under the lock since the last write.
     reads: AtomicU32,
     lock: RwLock<()>,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: references to the value go to any thread that reads, and it may be moved out by any that writes.
+// SAFETY: any thread that reads gets references to the value, and any that writes may move it out.
 unsafe impl<T: Send + Sync> Sync for BiasedRwLock<T> {}
-// SAFETY: a value that is not borrowed goes with its lock.
+// SAFETY: a lock that is sent is not borrowed, and the value goes with it.
 unsafe impl<T: Send> Send for BiasedRwLock<T> {}
 
 impl<T> BiasedRwLock<T> {
-    /// Around this value.
+    /// Makes a lock around this value.
     pub fn new(value: T) -> Self {
         Self {
             bias: AtomicBool::new(false),
@@ -58,8 +60,8 @@ impl<T> BiasedRwLock<T> {
         }
     }
 
-    /// Takes the lock for reading. As with any lock that lets writers have their turn, a thread that reads
-    /// already must not read again: a writer may wait in between.
+    /// Takes the lock for reading. As with any lock that lets writers have their turn, a thread
+    /// that is already reading must not read again: a writer may be waiting in between.
     #[inline]
     pub fn read(&self) -> ReadGuard<'_, T> {
         self.read_at(readers::current())
@@ -73,12 +75,12 @@ impl<T> BiasedRwLock<T> {
         }
     }
 
-    /// Reads without the lock from now on, if that may be.
+    /// Begins a read without the lock, if that is possible.
     #[inline]
     fn enter<'a>(&self, slot: Option<&'a Slot>) -> Option<Leave<'a>> {
         if self.bias.load(Ordering::Relaxed)
             && let Some(slot) = slot
-            // Else the thread reads under another lock.
+            // If the slot is taken, the thread is reading under another lock.
             && slot.reads.load(Ordering::Relaxed) == NONE
         {
             slot.reads.store(self.address(), Ordering::Relaxed);
@@ -95,7 +97,7 @@ impl<T> BiasedRwLock<T> {
     fn read_locked(&self) -> ReadGuard<'_, T> {
         let guard = self.lock.read().unwrap_or_else(PoisonError::into_inner);
         let reads = self.reads.load(Ordering::Relaxed) + 1;
-        // Where several count at a time some are lost.
+        // If several threads count at the same time, some reads are lost.
         self.reads.store(reads, Ordering::Relaxed);
         if reads >= BIAS_AFTER {
             self.set_bias();
@@ -103,7 +105,7 @@ impl<T> BiasedRwLock<T> {
         ReadGuard { value: self.value.get(), _held: Held::Lock(guard) }
     }
 
-    /// To be called with the lock, so that no writer has it.
+    /// Call this with the lock held for reading, so that no writer holds it.
     #[cold]
     fn set_bias(&self) {
         self.reads.store(0, Ordering::Relaxed);
@@ -133,25 +135,26 @@ impl<T> BiasedRwLock<T> {
         WriteGuard { value: self.value.get_mut(), _held: guard }
     }
 
-    /// Waits until a thread does not read under this lock.
+    /// Waits until the slot's thread does not read under this lock.
     fn wait_for(&self, slot: &Slot) {
         let mut looks = 0_u32;
         while slot.reads.load(Ordering::Acquire) == self.address() {
             match looks.checked_sub(SPINS) {
                 None => spin_loop(),
-                // It may want this CPU.
+                // The reader may be waiting for this CPU.
                 Some(times) => let_others_run(times),
             }
             looks = looks.saturating_add(1);
         }
     }
 
-    /// Not the lock's own, which that of a lock within it may have, too.
+    /// The number that stands for this lock in slots: not its own address, which a lock within its
+    /// value may have, too.
     fn address(&self) -> usize {
         ptr::from_ref(&self.bias).addr()
     }
 
-    /// The value, without the lock.
+    /// Returns the value, without the lock.
     pub fn into_inner(self) -> T {
         self.value.into_inner()
     }
@@ -169,7 +172,7 @@ impl<T> fmt::Debug for BiasedRwLock<T> {
     }
 }
 
-/// The value, as long as nobody writes.
+/// Access to the value for reading. Nobody writes while it exists.
 #[must_use]
 pub struct ReadGuard<'a, T> {
     value: ConstPtr<T>,
@@ -182,7 +185,7 @@ enum Held<'a> {
     Lock(#[expect(dead_code, reason = "dropped")] RwLockReadGuard<'a, ()>),
 }
 
-/// Leaves a slot.
+/// Empties the slot when it is dropped.
 struct Leave<'a>(&'a Slot);
 
 impl Drop for Leave<'_> {
@@ -202,7 +205,7 @@ impl<T> Deref for ReadGuard<'_, T> {
     }
 }
 
-/// The value, for nobody else.
+/// Access to the value for writing. Nobody else has access while it exists.
 #[must_use]
 pub struct WriteGuard<'a, T> {
     value: MutPtr<T>,
@@ -340,7 +343,7 @@ mod tests {
                 std::hint::black_box(&mut *pair);
                 pair.1 += 1;
                 drop(pair);
-                // So that some readers have their bias.
+                // Lets readers read so much that some of them read without the lock.
                 (0..10).for_each(|_| thread::yield_now());
             }
         });

@@ -1,5 +1,5 @@
-//! The protocol in all interleavings of a few threads: `cargo xtask loom`. The cell that the checker puts
-//! around the value finds whoever writes beside a reader.
+//! The protocol in all interleavings of a few threads: `cargo xtask loom`. The cell that the
+//! checker puts around the value reports a thread that writes while another one reads.
 
 use loom::sync::Arc;
 use loom::thread;
@@ -14,7 +14,7 @@ struct Bed {
 }
 
 impl Bed {
-    /// With a bias already, from two reads of the first thread.
+    /// A lock that is biased already, because of two reads of the first thread.
     fn new(threads: usize) -> Arc<Self> {
         let slots = (0..threads).map(|number| Arc::new(Slot::new(number))).collect();
         let bed = Self { lock: BiasedRwLock::new(0), slots };
@@ -86,7 +86,7 @@ fn two_writers_and_a_reader() {
     });
 }
 
-/// The canary: a writer that looks at no slot is found.
+/// The canary: a writer that looks at no slot is reported.
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn a_writer_that_does_not_wait_is_found() {

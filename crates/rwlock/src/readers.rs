@@ -1,14 +1,13 @@
-//! Where threads say which lock they read under: a slot for each, on a line of its own.
-//!
-//! Slots are never freed, but used again when their thread is gone: there are as many as there ever were
-//! threads at a time that read.
+//! Where threads say which lock they read under: each thread has a slot on its own cache line.
+//! Slots are never freed, but used again when their threads are gone. So there are as many as there
+//! ever were reading threads at a time.
 
 use std::cell::Cell;
 use std::sync::{Mutex, PoisonError};
 
 use crate::sync::{AtomicUsize, Ordering};
 
-/// A thread's place.
+/// The slot of a thread.
 #[repr(align(128))]
 #[derive(Debug)]
 pub(crate) struct Slot {
@@ -33,7 +32,7 @@ struct Slots {
 
 static SLOTS: Mutex<Slots> = Mutex::new(Slots { all: Vec::new(), free: Vec::new() });
 
-/// The slots of all threads that have one by now.
+/// All slots that there are by now.
 pub(crate) fn all() -> Vec<&'static Slot> {
     SLOTS.lock().unwrap_or_else(PoisonError::into_inner).all.clone()
 }
@@ -48,14 +47,14 @@ fn take() -> &'static Slot {
 }
 
 fn give_back(slot: &'static Slot) {
-    // Whoever forgot a guard left its slot of no use to others.
+    // If the thread has forgotten a guard, its slot is of no use to other threads.
     if slot.reads.load(Ordering::Relaxed) == NONE {
         SLOTS.lock().unwrap_or_else(PoisonError::into_inner).free.push(slot);
     }
 }
 
 thread_local! {
-    // Without a destructor, so that reading it is all there is to it.
+    // This has no destructor, so that using it takes no more than reading it.
     static SLOT: Cell<Option<&'static Slot>> = const { Cell::new(None) };
     static RETURN: Return = const { Return };
 }
@@ -71,8 +70,8 @@ impl Drop for Return {
     }
 }
 
-/// The slot of the thread that runs; `None` where it is about to end. To be asked for at each use: a slot that
-/// was given back is another thread's.
+/// The slot of the current thread; `None` if the thread is about to end. Ask for it at each use: a
+/// slot that was given back may be another thread's.
 #[inline]
 pub(crate) fn current() -> Option<&'static Slot> {
     SLOT.get().or_else(register)
@@ -86,7 +85,8 @@ fn register() -> Option<&'static Slot> {
     Some(slot)
 }
 
-/// A small number that no other thread has at the same time; but those that end have 0.
+/// A small number that no other thread has at the same time, except that all threads that are
+/// ending have 0.
 ///
 /// ```
 /// use homing_rwlock::thread_number;
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn slots_are_used_again() {
         let number = || std::thread::spawn(thread_number).join().unwrap();
-        // Other tests have threads, too: these come in between, but not a hundred times.
+        // Threads of other tests may come in between, but not a hundred times.
         let mut numbers: Vec<_> = (0..100).map(|_| number()).collect();
         numbers.sort_unstable();
         numbers.dedup();

@@ -14,8 +14,9 @@ pub(crate) use std::{
     sync::{RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
-/// Lets others have this CPU, for longer the more often that was done. Who yields keeps it from those of a lower
-/// real-time priority, whatever they hold; who sleeps does not.
+/// Lets other threads have this CPU, for longer the more often that was done. A thread that yields
+/// still keeps the CPU from threads of a lower real-time priority, whatever they hold. A thread
+/// that sleeps does not.
 #[cfg(not(loom))]
 pub(crate) fn let_others_run(times: u32) {
     const YIELDS: u32 = 16;
@@ -30,7 +31,7 @@ pub(crate) fn let_others_run(_times: u32) {
     loom::thread::yield_now();
 }
 
-/// The standard library's cell, called as the model checker's is.
+/// The standard library's cell, with the interface of the model checker's.
 #[cfg(not(loom))]
 #[derive(Debug)]
 pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
@@ -59,11 +60,11 @@ impl<T> UnsafeCell<T> {
 #[cfg(loom)]
 pub(crate) use loom::cell::{ConstPtr, MutPtr};
 
-/// Where the value is, for those who read it.
+/// The address of the value, for threads that read it.
 #[cfg(not(loom))]
 pub(crate) struct ConstPtr<T>(*mut T);
 
-/// Where the value is, for the one who writes it.
+/// The address of the value, for the thread that writes it.
 #[cfg(not(loom))]
 pub(crate) struct MutPtr<T>(*mut T);
 
