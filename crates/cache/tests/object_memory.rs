@@ -1,11 +1,11 @@
 //! A cache of objects takes memory as entries come, however many it may hold.
 //!
-//! A test of its own: nothing else must take memory meanwhile.
+//! This test runs in its own process, because nothing else must take memory meanwhile.
 #![cfg(target_os = "linux")]
 
 use homing_cache::Cache;
 
-/// Bytes of the process's address space, used or not, and of its memory.
+/// The bytes of the process's address space, used or not, and of its memory.
 fn taken() -> [usize; 2] {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     let mut pages = statm.split_whitespace().map(|pages| pages.parse::<usize>().unwrap() * 4096);
@@ -34,7 +34,7 @@ fn only_what_is_held_takes_memory() {
         assert!(full > 70 << 20, "{full} bytes of {MANY} entries");
         shrink(&cache);
         let left = taken()[1].saturating_sub(before);
-        // A tenth of that is in use by then: the allocator keeps some, too.
+        // A tenth of that is in use by then. The allocator keeps some, too.
         assert!(left < full / 3, "{left} bytes of {full}");
         let held: Vec<_> = cache.iter().collect();
         assert_eq!(held.len(), cache.len());

@@ -1,6 +1,6 @@
 //! The size of a page cache bounds the memory that it takes, as the kernel counts it.
 //!
-//! A test of its own: nothing else must take memory meanwhile.
+//! This test runs in its own process, because nothing else must take memory meanwhile.
 #![cfg(target_os = "linux")]
 
 use std::io;
@@ -11,7 +11,7 @@ use homing_cache::pages::{Backing, Job, PageCache};
 const SIZE: usize = 96 << 20;
 const PAGE: u64 = 4096;
 
-/// As long as is wanted, and holds nothing.
+/// A file that is as long as needed, and holds nothing.
 struct Nothing;
 
 impl Backing for Nothing {
@@ -61,7 +61,7 @@ fn no_more_memory_is_taken_than_was_given() {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let file = &files[(random >> 60) as usize];
         let page = match round % 3 {
-            // Some often, some at random, some in order.
+            // Some pages are used often, some at random, some in order.
             0 => (random >> 33) % (frames / 40),
             1 => (random >> 33) % (4 * frames),
             _ => round,
@@ -77,7 +77,7 @@ fn no_more_memory_is_taken_than_was_given() {
     let taken = resident() - before;
     println!("{taken} bytes of {SIZE}, {} for pages", stats.used * PAGE as usize);
     assert!(stats.memory <= SIZE, "{stats:?}");
-    // Beside the cache there are this test's stack and what the allocator keeps: 1 %.
+    // Besides the cache, this counts the test's stack and what the allocator keeps: 1 %.
     assert!(taken <= SIZE + SIZE / 100, "{taken} bytes of {SIZE}");
     assert!(stats.used * PAGE as usize >= SIZE / 100 * 97, "{stats:?}");
 }

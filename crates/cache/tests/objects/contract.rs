@@ -48,17 +48,20 @@ fn it_never_holds_more_than_its_capacity() {
     }
 }
 
-/// Entries become 1,024 times as heavy: of the few that there is room for then, those are kept that are used again.
+/// Entries become 1,024 times as heavy. There is room for few of them then, and those that are used
+/// again are kept.
 #[test]
 fn what_is_worth_keeping_is_learnt_again_when_entries_become_heavier() {
     const HEAVY: u64 = 1 << 10;
-    // In the mean of some hashers, the same each time: with one of ten a used cache is a little further behind.
+    // The mean over some hashers, the same in each run: with one in ten, a used cache is a little
+    // further behind.
     let new = |seed| {
         let builder = Cache::builder().capacity(HEAVY << 10).shards(1);
         let hasher = foldhash::quality::FixedState::with_seed(seed);
         builder.weigher(|_, &weight: &u32| weight).hasher(hasher).build().unwrap()
     };
-    // Half of the requests are for 700 keys, others every 8,000 requests; the rest are for keys that do not come again.
+    // Half of the requests are for 700 keys, which change every 8,000 requests. The rest are for
+    // keys that do not come again.
     let hits_of = |cache: &Cache<u64, u32, foldhash::quality::FixedState>| {
         let (mut random, mut hits) = (7_u64, 0);
         for request in 0..400_000_u64 {
@@ -97,12 +100,12 @@ fn entries_weigh_what_the_weigher_says() {
         let weight: usize = cache.iter().map(|(_, value)| value.len()).sum();
         assert_eq!(cache.weight(), weight as u64);
     }
-    // Too heavy for any room: it is turned away, and takes nobody's.
+    // This entry is too heavy for the cache: it is turned away, and takes no other entry's place.
     let held = cache.len();
     cache.insert(1000, "x".repeat(101));
     assert!(!cache.contains_key(&1000));
     assert_eq!((cache.len(), cache.stats().rejections), (held, 1));
-    // Made heavier in its place.
+    // An entry is made heavier in its place.
     cache.clear();
     (0..10).for_each(|key| _ = cache.insert(key, "x".repeat(10)));
     cache.insert(3, "x".repeat(95));
@@ -122,7 +125,7 @@ fn a_pinned_entry_stays_and_can_be_removed() {
     assert_eq!(cache.get(&0), Some("kept"));
     cache.remove(&0);
     cache.insert(0, "another");
-    // The guard of the one that was removed says nothing of this one.
+    // The guard of the removed entry has nothing to do with this one.
     drop(again);
     assert_eq!(cache.get(&0), Some("another"));
     assert!(cache.pin(&7777).is_none());
@@ -131,7 +134,7 @@ fn a_pinned_entry_stays_and_can_be_removed() {
 #[test]
 fn where_all_is_pinned_what_is_new_is_turned_away() {
     let (cache, told) = listened(2);
-    // By what it learns it might turn the new one away later, too: the others have been used.
+    // If the cache learnt, it might turn the new entry away later, too: the others have been used.
     cache.set_learning(false);
     cache.insert(1, "one");
     cache.insert(2, "two");
@@ -146,7 +149,7 @@ fn where_all_is_pinned_what_is_new_is_turned_away() {
 
 #[test]
 fn what_is_too_much_while_entries_are_pinned_goes_with_the_last_guard() {
-    // The capacity is less than what is pinned.
+    // The capacity becomes less than what is pinned.
     let (cache, told) = listened(4);
     (0..4).for_each(|key| _ = cache.insert(key, "pinned"));
     let mut pins: Vec<_> = (0..4).map(|key| cache.pin(&key).unwrap()).collect();
@@ -303,7 +306,7 @@ fn nothing_is_evicted_for_what_does_not_fit_beside_pinned_entries() {
     (1..=40).for_each(|key| _ = cache.insert(key, 1));
     cache.insert(100, 50);
     assert_eq!((cache.len(), cache.contains_key(&100)), (41, false));
-    // What it weighs may change meanwhile.
+    // The weight of a pinned entry may change.
     cache.insert(0, 30);
     cache.insert(100, 50);
     assert!(cache.contains_key(&100) && cache.contains_key(&0) && cache.weight() <= 100);
@@ -324,7 +327,7 @@ fn hits_of_a_loop(cache: &Cache<u64, u64>, read: impl Fn(u64) -> bool) -> usize 
     (0..200_000).filter(|at| once(*at)).count()
 }
 
-/// Of a loop that does not fit a part stays, once that has been learnt.
+/// Part of a loop that does not fit stays, once that has been learnt.
 #[test]
 fn what_was_made_without_a_limit_learns_when_it_is_made_small() {
     let cache: Cache<u64, u64> = Cache::builder().capacity(1 << 40).shards(4).build().unwrap();
@@ -342,7 +345,7 @@ fn reading_by_pins_is_reading() {
     assert_eq!((stats.hits, stats.misses), (hits as u64, 200_000 - hits as u64));
 }
 
-/// Long after anything was missed it still knows what was used long ago.
+/// Long after the last miss, the cache still knows what was not used for long.
 #[test]
 fn after_a_rest_a_smaller_capacity_keeps_what_was_used_last() {
     let cache: Cache<u64, u64> = Cache::builder().capacity(10_000).shards(1).build().unwrap();
@@ -360,7 +363,7 @@ fn after_a_rest_a_smaller_capacity_keeps_what_was_used_last() {
 #[test]
 fn a_full_cache_turns_away_what_never_comes_back_unless_it_does_not_learn() {
     let cache = Cache::builder().capacity(1000).shards(1).build().unwrap();
-    // A working set that is used all the time, and a scan beside it.
+    // A working set is used all the time, and there is a scan, too.
     let read = |key: u64| _ = cache.get_or_insert_with(&key, || key);
     let run = |scan: std::ops::Range<u64>| {
         for key in scan {
@@ -378,7 +381,7 @@ fn a_full_cache_turns_away_what_never_comes_back_unless_it_does_not_learn() {
     cache.set_learning(false);
     run(30_000..40_000);
     assert_eq!(cache.stats().declined, stats.declined);
-    // What is there is replaced in any case.
+    // Values of keys that are there are replaced in any case.
     let held: Vec<u64> = cache.iter().map(|(key, _)| key).collect();
     cache.set_learning(true);
     assert!(held.iter().all(|&key| cache.insert(key, 0).is_some() && cache.get(&key) == Some(0)));
@@ -453,7 +456,7 @@ fn what_is_over_is_not_computed_from() {
     }
 }
 
-/// Uses the cache when it goes.
+/// A value that uses the cache when it is dropped.
 #[derive(Clone)]
 struct Uses(Cache<u32, Option<Arc<Uses>>>);
 

@@ -1,4 +1,4 @@
-//! Entries whose time is over, on a clock that the test sets.
+//! Entries that expire, on a clock that the test sets.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -75,7 +75,7 @@ fn what_is_over_and_has_to_go_has_not_gone_for_want_of_room() {
     let counted = [stats.expirations, stats.evictions];
     assert_eq!(*told.lock().unwrap(), counted);
     assert_eq!((counted[0] + counted[1], cache.len()), (80, 20));
-    // Of the fifty that are over some may be left.
+    // Some of the fifty expired entries may be left.
     assert!((30..=50).contains(&counted[0]), "{counted:?}");
 }
 
@@ -114,10 +114,10 @@ fn errors_are_remembered_for_a_while_if_asked_to() {
     clock.advance(1);
     assert_eq!(load(Ok(1)).unwrap(), 1);
     assert_eq!(loads, 2);
-    // Of another type it says nothing.
+    // An error of another type is ignored.
     assert!(cache.get_or_load(&2, || Err::<u32, _>("no")).is_err());
     assert_eq!(cache.get_or_load(&2, || Ok::<_, u8>(5)).unwrap(), 5);
-    // An insertion is stronger than an old error.
+    // An insertion overrides an old error.
     assert!(cache.get_or_load(&3, || Err::<u32, _>("no")).is_err());
     cache.insert(3, 3);
     assert_eq!(cache.get_or_load(&3, || Err::<u32, _>("no")).unwrap(), 3);
@@ -130,7 +130,8 @@ fn a_condition_that_says_no_changes_nothing() {
     cache.insert(1, 1);
     assert_eq!(cache.remove_if(&1, |_| false), None);
     assert_eq!(cache.get(&1), Some(1));
-    // Of what is not there nothing can be asked: it goes, as with `remove`.
+    // There is no value that the condition could be called for, so the error goes, as with
+    // `remove`.
     assert!(cache.get_or_load(&2, || Err::<u32, _>("no")).is_err());
     assert_eq!(cache.remove_if(&2, |_| false), None);
     assert_eq!(cache.get_or_load(&2, || Ok::<_, &str>(2)).unwrap(), 2);
@@ -174,7 +175,7 @@ fn no_more_errors_are_remembered_than_some() {
     assert_eq!(cache.get_or_load(&1, || Ok::<_, &str>(1)), Ok(1));
 }
 
-/// Whoever finds that its time is over.
+/// Whichever call finds that an entry has expired.
 #[test]
 fn each_entry_whose_time_is_over_is_counted_as_it_is_told() {
     let (clock, told) = (Clock::default(), Arc::new(Mutex::new(Vec::new())));

@@ -6,7 +6,7 @@ fn scan(cache: &Cache<u64, u64>, group: &homing_cache::Group, keys: std::ops::Ra
     keys.for_each(|key| _ = cache.insert_in(group, key, key));
 }
 
-/// Entries that came before there were groups move into a frame that one of a group had.
+/// An entry that came before there were groups moves into a frame that an entry of a group had.
 #[test]
 fn entries_keep_their_group_where_memory_is_given_back() {
     let cache = Cache::builder().capacity(100).shards(1).build().unwrap();
@@ -84,7 +84,7 @@ fn what_a_heavier_value_takes_too_much_its_own_group_gives() {
     let kept = cache.group("kept");
     kept.set_min(20);
     (0..10).for_each(|key| _ = cache.insert_in(&kept, key, 1));
-    // Whoever inserts it, the entry stays in its group.
+    // The entry stays in its group, whoever replaces its value.
     cache.insert(3, 5);
     assert!(cache.weight() <= 10, "{}", cache.weight());
     assert_eq!(kept.stats().weight, cache.weight());
@@ -187,19 +187,20 @@ fn what_a_removed_group_had_is_the_default_ones() {
     assert!(cache.remove_group(&gone));
     assert_eq!((gone.stats().weight, default.stats().weight), (0, cache.weight()));
     assert!((0..500).all(|key| cache.get(&key) == Some(key)));
-    // What comes late belongs to the default one, too, and so do loads.
+    // Entries that come late belong to the default group, too, and so do loaded ones.
     cache.insert_in(&gone, 700, 700);
     cache.get_or_load_in(&gone, &701, || Ok::<_, ()>(701)).unwrap();
     assert_eq!((gone.stats().weight, default.stats().weight), (0, cache.weight()));
     assert!(!cache.remove_group(&gone) && !cache.remove_group(&default));
-    // Another one has its name and its number, and nothing else of it.
+    // A new group has its name and its number, and nothing else of it.
     let new = cache.group("gone");
     assert!(!std::sync::Arc::ptr_eq(&gone, &new));
     cache.insert_in(&gone, 702, 702);
     scan(&cache, &new, 1000..1100);
     assert_eq!((new.stats().weight, gone.stats().weight), (100, 0));
     assert_eq!(default.stats().weight + 100, cache.weight());
-    // All of it can go, now that nobody guarantees it; the pinned one when it is let go.
+    // All its entries can go, now that nothing guarantees them; the pinned one, when it is
+    // unpinned.
     new.set_min(1000);
     scan(&cache, &new, 2000..20_000);
     assert_eq!((default.stats().weight, cache.get(&7)), (1, Some(7)));
@@ -242,12 +243,12 @@ fn what_is_guaranteed_is_not_taken_in_part_either() {
     kept.set_min(10);
     cache.insert_in(&kept, 1, 9);
     cache.insert_in(&kept, 2, 2);
-    // There is one to spare, and neither entry is that light.
+    // The group can spare a weight of 1, and no entry is that light.
     cache.insert_in(&other, 3, 10);
     assert_eq!((kept.stats().weight, other.stats().weight), (11, 0));
     cache.insert_in(&other, 3, 9);
     assert_eq!((kept.stats().weight, other.stats().weight), (11, 9));
-    // For itself it gives what it has.
+    // For its own entries, the group gives what it has.
     cache.insert_in(&kept, 4, 11);
     assert!(cache.contains_key(&4) && cache.weight() <= 20);
 }
@@ -263,7 +264,7 @@ fn pinned_entries_take_no_group_above_its_maximum() {
             cache.pin(&key)
         })
         .collect();
-    // By one entry for each shard, at most.
+    // It exceeds its maximum by at most one entry for each shard.
     assert!(small.stats().weight <= 11, "{} of 10", small.stats().weight);
     drop(pins);
     scan(&cache, &small, 500..600);
@@ -318,7 +319,7 @@ fn a_smaller_capacity_holds_whatever_is_guaranteed() {
     assert!(pin.is_some() && cache.contains_key(&0));
 }
 
-/// Nor one after the other, in each shard.
+/// Nor do many such entries, one after the other, in each shard.
 #[test]
 fn an_entry_above_a_maximum_is_not_kept_and_pushes_nothing_out() {
     let builder = Cache::<u64, u32>::builder().capacity(1_000_000).shards(4);
@@ -335,7 +336,7 @@ fn an_entry_above_a_maximum_is_not_kept_and_pushes_nothing_out() {
     assert!((0..10).all(|key| cache.contains_key(&key)));
 }
 
-/// New entries would be turned away for the sake of old ones, which are too many.
+/// Otherwise new entries would be turned away for old ones, of which there are too many.
 #[test]
 fn a_lowered_maximum_is_met_though_nothing_new_is_worth_its_place() {
     let cache: Cache<u64, u64> = Cache::new(3_000);
@@ -353,7 +354,7 @@ fn a_lowered_maximum_is_met_though_nothing_new_is_worth_its_place() {
     assert!(weight <= 100 + 64, "{weight}");
 }
 
-/// At the next insertion, however many groups there are.
+/// It is given at the next insertion, however many groups there are.
 #[test]
 fn what_is_guaranteed_no_more_is_given() {
     let cache: Cache<u64, u64> = Cache::builder().capacity(300).shards(1).build().unwrap();
@@ -387,8 +388,8 @@ fn what_is_heavy_takes_no_group_that_is_above_its_maximum_further() {
     assert_eq!(small.stats().weight, 10_000);
 }
 
-/// To one tenant what it asked for once comes again, the other one reads on and on. As one crowd, of what was
-/// asked for once next to nothing comes again.
+/// One tenant asks again for what it has asked for once; the other one reads on and on. In one
+/// common group, next to nothing that was asked for once would come again.
 #[test]
 fn what_one_group_does_says_nothing_of_another() {
     let hits = |apart: bool| {
@@ -397,7 +398,7 @@ fn what_one_group_does_says_nothing_of_another() {
         let (pairs, scan) = (cache.group(pairs), cache.group(scan));
         let (mut hits, mut read) = (0, 1 << 40);
         for n in 0..100_000_u64 {
-            // Each key twice, 8,000 requests of its tenant apart.
+            // Each key comes twice, 8,000 requests of its tenant apart.
             let key = if n % 2 == 0 { n } else { n.wrapping_sub(15_999) };
             let mut hit = true;
             let _ = cache.get_or_load_in(&pairs, &key, || {
@@ -411,7 +412,7 @@ fn what_one_group_does_says_nothing_of_another() {
                     cache.get_or_load_in(&scan, &read, || Ok::<_, std::convert::Infallible>(()));
             }
         }
-        // Of all that there were to be had.
+        // As a share of the possible hits.
         f64::from(hits) / 25_000.0
     };
     let (apart, together) = (hits(true), hits(false));
@@ -422,7 +423,7 @@ fn what_one_group_does_says_nothing_of_another() {
 #[test]
 fn a_group_whose_entries_are_pinned_gets_no_more_than_it_may_have() {
     let cache = Cache::builder().capacity(100).shards(1).build().unwrap();
-    // It takes all that comes.
+    // While the cache does not learn, it accepts all entries.
     cache.set_learning(false);
     let (full, other) = (cache.group("full"), cache.group("other"));
     full.set_max(2);
@@ -436,7 +437,7 @@ fn a_group_whose_entries_are_pinned_gets_no_more_than_it_may_have() {
     cache.insert_in(&full, 3, 3);
     assert!(cache.contains_key(&3));
     assert_eq!(full.stats().weight, 2);
-    // What is pinned of a group that goes is the default one's.
+    // A pinned entry of a removed group belongs to the default group.
     let kept = cache.pin(&3).unwrap();
     cache.remove_group(&full);
     let full = cache.group("full");

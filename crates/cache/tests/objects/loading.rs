@@ -1,4 +1,4 @@
-//! Values that are loaded: once, however many ask, whatever becomes of the loader.
+//! Values are loaded once, however many callers ask, and whatever becomes of the loader.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -101,7 +101,7 @@ fn after_a_loader_that_is_cancelled_another_one_loads() {
     assert!(poll(first.as_mut()).is_pending());
     let mut second = pin!(cache.get_or_load_async(&1, async { Ok::<u32, Failed>(7) }));
     assert!(poll(second.as_mut()).is_pending());
-    // One that waits may be cancelled, too.
+    // A future that waits may be cancelled, too.
     let mut third = Box::pin(cache.get_or_load_async(&1, never()));
     assert!(poll(third.as_mut()).is_pending());
     drop(third);
@@ -161,7 +161,7 @@ fn futures_that_wait_are_woken() {
     assert_eq!(poll(waiter.as_mut()), Poll::Ready(Ok(7)));
 }
 
-/// Fails where `run` waits for ever.
+/// Fails if `run` waits forever.
 fn in_time(run: impl FnOnce() + Send + 'static) {
     let (done, is_done) = mpsc::channel();
     thread::spawn(move || {
@@ -222,7 +222,7 @@ fn an_error_that_is_forgotten_may_use_the_cache_when_it_is_dropped() {
     };
     is_started.recv().unwrap();
     now.store(2, SeqCst);
-    // Who joins this load looks for errors to forget.
+    // The caller that joins this load searches for errors to forget.
     let joined = thread::spawn(move || in_time(move || _ = cache.get_or_insert_with(&2, || 3)));
     thread::sleep(Duration::from_millis(100));
     go.send(()).unwrap();
@@ -298,7 +298,7 @@ fn a_listener_may_wait_for_one_who_waits_for_the_value() {
 #[test]
 fn a_waker_may_own_another_one_who_waits() {
     type Load = std::pin::Pin<Box<dyn Future<Output = Result<u32, Arc<Failed>>> + Send>>;
-    /// As executors have it: its future goes with the last of its wakers.
+    /// A task as executors have them: its future is dropped with the last of its wakers.
     struct Task(#[allow(dead_code, reason = "to be dropped")] Mutex<Load>);
     impl std::task::Wake for Task {
         fn wake(self: Arc<Self>) {}
@@ -313,7 +313,7 @@ fn a_waker_may_own_another_one_who_waits() {
         assert!(poll(loader.as_mut()).is_pending());
         assert!(poll(inner.as_mut()).is_pending());
         let task = Waker::from(Arc::new(Task(Mutex::new(inner))));
-        // That task asks first, and is gone when somebody else does.
+        // That task polls first, and its waker is the last one when another task polls.
         assert!(moved.as_mut().poll(&mut Context::from_waker(&task)).is_pending());
         drop(task);
         assert!(poll(moved.as_mut()).is_pending());

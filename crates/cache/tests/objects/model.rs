@@ -1,5 +1,5 @@
-//! Random calls against a map: what is found is what was put in last, and nothing is lost without a
-//! word.
+//! Compares random calls with a map: a lookup finds what was put in last, and the listener hears of
+//! all that is lost.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ enum Call {
     Insert(u8, u16),
     InsertIn(u8, u8, u16),
     Remove(u8),
-    /// To twice what it is and this more, or none where that is a multiple of five.
+    /// Changes the value to twice its value plus this, or removes it if that is a multiple of five.
     Compute(u8, u16),
     Load(u8, Result<u16, u8>),
     Pin(u8),
@@ -64,11 +64,11 @@ proptest! {
             builder = builder.weigher(|_, value: &u16| (value % 5) as u32);
         }
         let listener = move |key, value, cause| tell.lock().unwrap().push((key, value, cause));
-        // A hasher by which a failure can be had again.
+        // A hasher with which a failure can be reproduced.
         let hasher = foldhash::quality::FixedState::with_seed(seed);
         let cache: Cache<u8, u16, _> = builder.listener(listener).hasher(hasher).build().unwrap();
         let groups = [cache.group("0"), cache.group("1"), cache.group("2")];
-        // What was put in and not told of since.
+        // What was put in, and what the listener has not heard of since.
         let mut model = BTreeMap::<u8, u16>::new();
         let mut pins = Vec::new();
         for call in calls {
@@ -122,7 +122,7 @@ proptest! {
             }
             for (key, value, cause) in told.lock().unwrap().drain(..) {
                 if let Some((_, new)) = put.filter(|&(of, new)| of == key && cause == Cause::Capacity && model.get(&key) != Some(&value) && new == value) {
-                    // Turned away, or evicted at once.
+                    // The entry was turned away, or evicted at once.
                     prop_assert_eq!(new, value);
                     put = None;
                     continue;

@@ -1,4 +1,4 @@
-//! What becomes of the cache, and of those who wait, where the user's code panics.
+//! What becomes of the cache, and of callers that wait, if the program's code panics.
 
 use std::cell::Cell;
 use std::hash::{Hash, Hasher};
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use homing_cache::{Cache, Cause};
 
-/// Panics at its second clone, and no other.
+/// A value whose second clone panics, and no other.
 #[derive(Debug)]
 struct Frail(Arc<AtomicUsize>);
 
@@ -45,7 +45,7 @@ fn those_who_wait_go_on_where_cloning_the_value_for_them_panics() {
         let mut waiting = std::pin::pin!(cache.get_or_load_async(&1, load));
         assert!(waiting.as_mut().poll(&mut context).is_pending());
         end.send(()).unwrap();
-        // Whoever is woken looks again.
+        // A caller that is woken looks again.
         while waiting.as_mut().poll(&mut context).is_pending() {
             thread::yield_now();
         }
@@ -56,7 +56,7 @@ fn those_who_wait_go_on_where_cloning_the_value_for_them_panics() {
     assert!(loader.join().is_err());
 }
 
-/// Panics where it is to wake somebody, or counts.
+/// A waker that panics when it is called, or counts its calls.
 struct Wakes(bool, AtomicUsize);
 
 impl Wake for Wakes {
@@ -124,7 +124,7 @@ fn a_victim_that_cannot_be_hashed_stays() {
 
 #[test]
 fn a_table_that_cannot_grow_is_left_as_it_was() {
-    // It grows step by step, and hashes all keys again each time.
+    // The index grows step by step, and hashes all keys again each time.
     let cache: Cache<Key, u32> =
         Cache::builder().capacity(100_000).weigher(|_, _| 1).shards(1).build().unwrap();
     (0..64).for_each(|key| _ = cache.insert(Key(key), key));
@@ -181,7 +181,8 @@ fn what_went_before_a_victim_that_cannot_be_hashed_is_told_of() {
     assert_eq!((cache.len(), told.load(SeqCst)), (9, 1));
 }
 
-/// Uses its cache as it goes, which waits for ever where that is locked; and panics where it is cloned.
+/// A value that uses its cache when it is dropped, which would wait forever if the cache were
+/// locked. It panics when it is cloned.
 struct Meddler(Cache<u32, Arc<Meddler>>, u32);
 
 impl Drop for Meddler {
@@ -198,8 +199,8 @@ impl Clone for Handle {
     }
 }
 
-/// Of what a cache gives back where the value cannot be cloned: the listener hears of it, nothing is dropped under a
-/// lock, and the cache goes on.
+/// If a value that a cache is to give back cannot be cloned, the listener hears of it, nothing is
+/// dropped under a lock, and the cache goes on.
 #[test]
 fn what_cannot_be_cloned_leaves_all_the_same() {
     let other: Cache<u32, Arc<Meddler>> = Cache::new(10);
@@ -241,7 +242,8 @@ impl PartialEq for Shy {
 
 impl Eq for Shy {}
 
-/// Uses the cache that it was to go to as it goes, which waits for ever where that is locked.
+/// A value that, when it is dropped, uses the cache that it was to go into. This would wait forever
+/// if the cache were locked.
 #[derive(Clone)]
 struct Visitor(Option<Cache<Shy, Visitor>>);
 
@@ -275,10 +277,11 @@ fn what_was_not_put_in_is_dropped_without_a_lock() {
     }
 }
 
-/// What `compute` replaces it does not give back: nor need that be cloned, which could panic when all is done.
+/// `compute` does not return the value that it replaces. So it need not clone that value, which
+/// could panic when all is done.
 #[test]
 fn compute_does_not_clone_what_it_replaces() {
-    /// Cannot be cloned where it is the first.
+    /// A value that cannot be cloned if it is the first.
     struct Numbered(u32);
     impl Clone for Numbered {
         fn clone(&self) -> Self {
@@ -295,7 +298,7 @@ fn compute_does_not_clone_what_it_replaces() {
     assert_eq!(cache.get("key").map(|value| value.0), Some(2), "then nothing has changed");
 }
 
-/// A value that was to be returned is dropped.
+/// The value that was to be returned is dropped.
 #[test]
 fn nothing_leaks_where_the_listener_panics() {
     let value = Arc::new(());

@@ -14,7 +14,7 @@ struct Value {
     counted: Arc<Counted>,
 }
 
-/// Counts those that live.
+/// Counts the values that exist.
 struct Counted(Arc<AtomicU64>);
 
 impl Counted {
@@ -94,7 +94,7 @@ fn nothing_is_mixed_up_or_leaked() {
     assert_eq!((live.load(Relaxed), group.stats().weight), (0, 0));
 }
 
-/// So many hits between two writes that readers do without locks, and the cache rests.
+/// There are so many hits between two writes that readers do without locks, and the cache rests.
 #[test]
 fn whoever_reads_sees_what_was_written_before() {
     const READERS: usize = 2;
@@ -120,7 +120,8 @@ fn whoever_reads_sees_what_was_written_before() {
         }
         for version in 1..=VERSIONS {
             let before = cache.stats().hits;
-            // On one CPU they may wait for their turn: they need not get there.
+            // On one CPU, readers may have to wait for their turn, so they need not reach this
+            // number.
             let turns = (0..1000).take_while(|_| cache.stats().hits < before + 5000);
             turns.for_each(|_| thread::yield_now());
             for key in (0..KEYS).step_by(7) {

@@ -1,4 +1,4 @@
-//! What is done in the background, and how it goes without.
+//! What is done in the background, and how the cache does without.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -49,7 +49,7 @@ fn dirty_pages_come_down_to_the_target() {
     assert!(disk.log.lock().unwrap().iter().any(|&(_, len)| len >= 32 * PAGE), "no long runs");
 }
 
-/// Where no thread can be had.
+/// Stands for a system where no thread can be created.
 struct Nobody;
 
 impl Background for Nobody {
@@ -64,7 +64,7 @@ fn without_background_writers_pay_and_the_trigger_holds() {
     let frames = cache.stats().frames as u64;
     let mut most = 0;
     for page in 0..2 * frames {
-        // Far apart: no run is longer than a page.
+        // The pages are far apart, so no run is longer than a page.
         let page = page * 67 % (4 * PAGES as u64);
         file.write(page * PAGE as u64, &[1; PAGE]).unwrap();
         most = most.max(cache.stats().total.dirty / PAGE as u64);
@@ -89,14 +89,14 @@ fn what_is_wanted_soon_is_read_in_the_background() {
     assert!(data.iter().enumerate().all(|(at, &byte)| byte == ((at + 100) / PAGE) as u8));
     assert_eq!(disk.counts.reads.load(SeqCst), reads);
     assert_eq!(cache.stats().total.misses, 0);
-    // An error is left to whoever asks.
+    // An error is left to the caller that asks for the page.
     disk.failing.reads.store(1, SeqCst);
     file.prefetch((300 * PAGE) as u64, PAGE as u64);
     jobs.run();
     assert!(file.read((300 * PAGE) as u64, &mut [0; 1]).is_err());
 }
 
-/// Has used half of the cache again and again.
+/// A tenant that has used half of the cache again and again.
 fn tenant_of_half(cache: &PageCache) -> (Group, CachedFile) {
     let tenant = cache.group("tenant").build();
     let theirs = cache.open(Disk::new(PAGES / 2 * PAGE), &tenant).unwrap();
@@ -104,7 +104,7 @@ fn tenant_of_half(cache: &PageCache) -> (Group, CachedFile) {
     (tenant, theirs)
 }
 
-/// A client may say so of a whole disk in one request.
+/// A client may send a hint for a whole disk in one request.
 #[test]
 fn a_hint_takes_a_quarter_at_most_and_nothing_from_those_who_have_what_they_use() {
     let jobs = ByHand::default();
@@ -118,7 +118,7 @@ fn a_hint_takes_a_quarter_at_most_and_nothing_from_those_who_have_what_they_use(
     let read = cache.stats().total.read_ahead;
     assert_eq!(read, cache.stats().frames as u64 / 4);
     assert!(tenant.usage() >= usage * 99 / 100, "{} of {usage}", tenant.usage());
-    // A smaller group may say less.
+    // The hints of a smaller group may want less.
     let small = cache.group("small").max(100 * PAGE as u64).build();
     let small = cache.open(Disk::new(PAGES * PAGE), &small).unwrap();
     small.prefetch(0, u64::MAX);
@@ -126,7 +126,7 @@ fn a_hint_takes_a_quarter_at_most_and_nothing_from_those_who_have_what_they_use(
     assert_eq!(cache.stats().total.read_ahead - read, 25);
 }
 
-/// Each is small enough, and there is no end of them.
+/// The hint is shortened if the group may have less by then.
 #[test]
 fn a_hint_is_bounded_by_what_the_group_may_have_when_it_is_read() {
     let jobs = ByHand::default();
@@ -162,12 +162,12 @@ fn hints_one_after_another_push_out_what_is_their_own() {
         jobs.run();
     }
     assert!(tenant.usage() >= usage * 99 / 100, "{} of {usage}", tenant.usage());
-    // All that is free but for what is kept so, and then what was hinted before.
+    // Hints take all free frames except those that are kept free, and then those of earlier hints.
     let stats = cache.stats();
     assert!(stats.used >= stats.frames * 98 / 100, "{stats:?}");
 }
 
-/// Has a page that cannot be read.
+/// A disk with a page that cannot be read.
 struct Bad(Arc<Disk>, u64);
 
 impl Backing for Bad {
@@ -200,7 +200,7 @@ fn what_cannot_be_read_of_one_hint_takes_no_other_with_it() {
     file.prefetch(pages(128), pages(1000));
     jobs.run();
     assert_eq!(cache.stats().total.read_ahead, 64 + 1000, "up to the chunk with the bad page");
-    // What is left of the hint itself is not tried.
+    // The rest of the same hint is not tried.
     file.prefetch(pages(64), pages(1500));
     jobs.run();
     assert_eq!(cache.stats().total.read_ahead, 64 + 1000);
@@ -234,7 +234,7 @@ fn what_a_group_has_beyond_a_smaller_max_goes() {
     let disk = Disk::new(PAGES * PAGE);
     let file = cache.open(disk.clone(), &group).unwrap();
     file.read(0, &mut vec![0; 600 * PAGE]).unwrap();
-    // A disk that refuses keeps what is dirty.
+    // Pages of a disk that refuses writes stay dirty.
     disk.failing.writes.store(1, SeqCst);
     file.write(0, &vec![7; 90 * PAGE]).unwrap();
     group.set_max((20 * PAGE) as u64);
@@ -252,7 +252,7 @@ fn what_a_group_has_beyond_a_smaller_max_goes() {
     let mut data = vec![0; 90 * PAGE];
     file.read(0, &mut data).unwrap();
     assert!(data.iter().all(|byte| *byte == 7));
-    // Larger: there is nothing to do.
+    // With a larger maximum there is nothing to do.
     group.set_max((500 * PAGE) as u64);
     assert_eq!(jobs.run(), 0);
 }
@@ -276,7 +276,7 @@ fn a_flush_that_fails_has_nothing_tried_again_beyond_a_smaller_max() {
     assert!(group.usage() <= (20 * PAGE) as u64, "{}", group.usage());
 }
 
-/// More of them than an eviction looks at, which are to go first or last.
+/// There are more such pages than an eviction looks at, and they are to go first or last.
 #[test]
 fn pages_that_cannot_be_written_keep_none_of_the_others_beyond_a_smaller_max() {
     for (clean, dirty, swappiness) in [(600, 300, 100), (100, 400, 0), (1000, 500, 200)] {
@@ -288,7 +288,7 @@ fn pages_that_cannot_be_written_keep_none_of_the_others_beyond_a_smaller_max() {
         let (file, bad_file) =
             (cache.open(good, &group).unwrap(), cache.open(bad.clone(), &group).unwrap());
         bad.failing.writes.store(1, SeqCst);
-        // Some fail: a writer pays where there are many.
+        // Some of these writes fail: when many pages are dirty, a writer has to write some back.
         (0..dirty).for_each(|page| drop(bad_file.write((page * PAGE) as u64, &[7; PAGE])));
         file.read(0, &mut vec![0; clean * PAGE]).unwrap();
         group.set_max((20 * PAGE) as u64);
@@ -321,7 +321,7 @@ fn a_file_that_cannot_be_closed_keeps_no_job_busy_beside_a_full_disk() {
     is_done.recv_timeout(Duration::from_secs(60)).expect("an end of what there is to do");
 }
 
-/// Says when it is written to.
+/// A disk that says when it is written to.
 struct Told(Arc<Disk>, std::sync::Mutex<std::sync::mpsc::Sender<()>>);
 
 impl Backing for Told {

@@ -1,4 +1,4 @@
-//! The texts of the policy, and its commands.
+//! The texts that the policy shows, and its commands.
 
 use std::sync::Arc;
 
@@ -32,12 +32,12 @@ fn ages(cache: &PageCache) -> Vec<(u64, u64, u64)> {
     rows.collect()
 }
 
-/// The epoch that runs.
+/// The current epoch.
 fn now(cache: &PageCache) -> u64 {
     ages(cache).last().unwrap().0
 }
 
-/// Ends so many epochs.
+/// Ends this many epochs.
 fn pass(cache: &PageCache, epochs: u64) {
     (0..epochs).for_each(|_| run(cache, &format!("+ 0 0 {}", now(cache))).unwrap());
 }
@@ -54,7 +54,7 @@ fn pages_are_shown_by_age_and_tier() {
     assert_eq!(ages(&cache).iter().map(|row| row.1 + row.2).sum::<u64>(), 300);
     let full = text(&cache, "cache/debug/lru_gen_full");
     assert!(full.starts_with("memcg     0 tenant\n node     0\n"), "{full}");
-    // The pages of a line are those of the tiers below it.
+    // The pages of a line are the sum of the tiers below it.
     let rows: Vec<Vec<u64>> = full
         .lines()
         .skip(2)
@@ -89,7 +89,7 @@ fn pages_grow_older_when_told_to() {
     assert_eq!(ages(&cache), [(0, 0, 10)]);
     run(&cache, "+ 0 0 0; + 0 0 1\n+ 0 0 2,").unwrap();
     file.read(100 * PAGE as u64, &mut vec![0; 5 * PAGE]).unwrap();
-    // Ages are half octaves: it is two epochs, or three.
+    // Ages are half octaves, so this is two epochs or three.
     let shown = ages(&cache);
     assert_eq!(shown[1..], [(3, 0, 5)]);
     assert!(shown[0].0 <= 1 && shown[0].2 == 10, "{shown:?}");
@@ -111,7 +111,7 @@ fn a_group_gives_what_it_is_told_to() {
     assert_eq!(pages(), 190);
     cache.attributes().set("cache/group/tenant/min", "max").unwrap();
     cache.attributes().set("cache/lru_gen/min_ttl_ms", "3600000").unwrap();
-    // Clean ones only, as long as there are some; then all that are so old.
+    // Only clean pages go as long as there are some; then all that are old enough.
     run(&cache, &format!("- 0 0 {old} 0 10")).unwrap();
     assert_eq!((pages(), file.group().dirty()), (180, 50 * PAGE as u64));
     run(&cache, &format!("- 0 0 {old}")).unwrap();
@@ -157,7 +157,7 @@ fn commands_without_meaning_are_refused_by_name() {
         assert!(error.contains(named), "{command}: {error}");
         assert!(error.contains("cache/debug/lru_gen"), "{command}: {error}");
     }
-    // Nothing is run where one cannot be read.
+    // Nothing is run if one command cannot be read.
     assert!(run(&cache, "+ 0 0 1; ? 0 0 2").is_err());
     run(&cache, "+ 0 0 1").unwrap();
 }
@@ -170,6 +170,6 @@ fn no_name_of_a_group_is_taken_for_lines() {
     let shown = text(&cache, "cache/debug/lru_gen");
     let line = "memcg     0 a\\n node     0\\n\\u{1b}[2J\\\\n ü";
     assert_eq!((shown.lines().count(), shown.lines().next()), (3, Some(line)));
-    // Paths are not lines: they are what the name is.
+    // Paths are not lines of text: they have the name as it is.
     assert_eq!(text(&cache, &format!("cache/group/{name}/min")), "0");
 }

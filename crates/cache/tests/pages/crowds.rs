@@ -8,7 +8,7 @@ use crate::disk::{ByHand, Disk, smallest};
 
 const PAGE: usize = 512;
 
-/// Runs no job.
+/// Drops all jobs.
 struct Nobody;
 
 impl Background for Nobody {
@@ -81,7 +81,7 @@ fn memory_keeps_to_the_size_with_a_thousand_groups() {
     }
 }
 
-/// As where all disks hang: what is dirty can go nowhere.
+/// As if all disks hung: dirty pages cannot be written.
 #[test]
 fn memory_keeps_to_the_size_with_a_thousand_groups_of_which_nothing_is_written() {
     let builder = PageCache::builder(1 << 20).page_size(PAGE).shards(1).background(Nobody);
@@ -95,7 +95,7 @@ fn memory_keeps_to_the_size_with_a_thousand_groups_of_which_nothing_is_written()
             continue;
         }
         let stats = cache.stats();
-        // Looking for pages that can go may take some.
+        // Looking for pages that can go may take some memory.
         assert!(stats.memory <= stats.size + stats.size / 200, "{stats:?}");
     }
 }
@@ -122,7 +122,7 @@ fn a_size_with_no_room_for_the_groups_is_refused() {
     let after = cache.stats();
     assert!(after.memory <= with_groups && after.frames >= 16, "{after:?}");
     drop(files);
-    // Groups without pages are forgotten where there is need.
+    // Groups without pages are forgotten if their memory is needed.
     cache.set_size(least).unwrap();
     assert!(cache.stats().memory <= least && cache.stats().frames > 48);
 }
@@ -140,7 +140,7 @@ fn what_was_learnt_of_groups_does_not_keep_pages_out_for_ever() {
     for turn in 0..100_000_u64 {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let drawn = (random >> 40) as usize;
-        // Some of the time few of them, and some pages more often.
+        // For some of the time few files are used, and some pages more often than others.
         let file = &files[if turn / 1000 % 3 == 0 { drawn % 2 } else { drawn % 12 }];
         let page = (drawn / 16 % 6) * (drawn / 128 % 7);
         if (drawn / 2048).is_multiple_of(4) {

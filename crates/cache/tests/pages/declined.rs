@@ -1,4 +1,5 @@
-//! What is not worth a frame is read past the cache, and what becomes worth one gets it.
+//! Pages that are not worth a frame are read past the cache, and those that become worth one get
+//! it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -26,7 +27,7 @@ fn open(pages: u64) -> (PageCache, CachedFile, Arc<Disk>) {
     (cache, file, disk)
 }
 
-/// Reads so many random runs of 8 pages of the first `pages`, and checks what comes.
+/// Reads `count` random runs of 8 pages among the first `pages`, and checks the data.
 fn read_at_random(file: &CachedFile, pages: u64, count: u64, seed: u64) {
     let mut state = 88_172_645_463_325_252 + seed;
     for _ in 0..count {
@@ -44,7 +45,7 @@ fn read_at_random(file: &CachedFile, pages: u64, count: u64, seed: u64) {
 
 #[test]
 fn pages_that_are_all_used_as_seldom_do_not_push_out_each_other() {
-    // Each cache draws the sample by which it learns: three of them, as one may draw badly.
+    // Each cache draws the sample from which it learns. One may draw badly, so there are three.
     let (mut hits, mut expected) = (0, 0);
     for _ in 0..3 {
         let (cache, file, disk) = open(1 << 16);
@@ -61,11 +62,11 @@ fn pages_that_are_all_used_as_seldom_do_not_push_out_each_other() {
         expected += (8 * 10_000 * frames) >> 16;
         write_all(&file, &disk);
     }
-    // As many hits as there would be in any case.
+    // There are as many hits as there would be in any case.
     assert!(hits > expected * 9 / 10, "{hits} of {expected}");
 }
 
-/// What is declined can be written to all the same.
+/// Declined pages can be written nevertheless.
 fn write_all(file: &CachedFile, disk: &Disk) {
     for page in 0..1 << 16 {
         file.write(page * PAGE as u64, &[!page as u8; PAGE]).unwrap();
@@ -89,7 +90,7 @@ fn most_are_read_without_a_trace_where_the_backing_is_fast_and_allows_it() {
     let expected = ((8 * 20_000 * cache.stats().frames) >> 16) as u64;
     let hits = after.hits - before.hits;
     assert!(hits > expected * 9 / 10, "{hits} of {expected}");
-    // What is used more often is noticed all the same.
+    // Pages that are used more often are noticed nevertheless.
     let hot = cache.stats().frames as u64 / 2 / 8 * 8;
     read_at_random(&file, hot, hot / 8 * 20, 3);
     let before = cache.group_stats(&file.group());
@@ -109,7 +110,7 @@ fn while_there_is_room_nothing_is_declined() {
     let frames = cache.stats().frames;
     cache.set_size(4 << 20).unwrap();
     let more = (cache.stats().frames - frames) as u64;
-    // Some are hits, so that there is still room at the end.
+    // Some of these are hits, so that there is still room at the end.
     read_at_random(&file, 1 << 16, more / 8, 2);
     let after = cache.group_stats(&file.group());
     assert_eq!((after.skimmed, after.declined), (before.skimmed, before.declined));
@@ -126,10 +127,10 @@ fn who_discards_waits_for_no_reads_of_other_files_nor_for_later_ones() {
     disk.meets.store(true, SeqCst);
     read_at_random(file, 1 << 15, 50_000, 1);
     let deadline = Instant::now() + Duration::from_secs(20);
-    // The upper half is theirs who wait.
+    // The upper half of the file is for the threads that wait.
     let (mut seed, mut page) = (2, 1 << 15);
     thread::scope(|scope| {
-        // One that is read without a trace, for long.
+        // A read without a trace that takes long.
         let reader = loop {
             assert!(Instant::now() < deadline, "none is read without a trace");
             page += 8;
@@ -150,7 +151,7 @@ fn who_discards_waits_for_no_reads_of_other_files_nor_for_later_ones() {
         let elsewhere = scope.spawn(move || done.send(other.write_zeroes(0, 10 * PAGE as u64)));
         let no_other_waits = ended.recv_timeout(Duration::from_secs(10)).is_ok();
         let discarder = scope.spawn(|| file.discard((60_000 * PAGE) as u64, PAGE as u64));
-        // Once it waits nobody begins another one.
+        // Once it waits, nobody begins another read without a trace.
         let mut others_wait = false;
         while !others_wait && Instant::now() < deadline {
             let before = skimmed();
@@ -159,7 +160,7 @@ fn who_discards_waits_for_no_reads_of_other_files_nor_for_later_ones() {
             others_wait = skimmed() == before;
         }
         let is_waiting = !discarder.is_finished() && !reader.is_finished();
-        // Whatever came of it: else this would never end.
+        // Done whatever the result, because the test would never end otherwise.
         disk.hold(None);
         reader.join().unwrap().unwrap();
         discarder.join().unwrap().unwrap();
@@ -179,7 +180,7 @@ fn a_loop_of_almost_the_size_of_the_cache_is_noticed() {
     let pass = || {
         let before = cache.group_stats(&file.group());
         for turn in 0..pages {
-            // In an order that nobody reads ahead in.
+            // In an order in which nothing is read ahead.
             file.read(turn * 7919 % pages * PAGE as u64, &mut [0; PAGE]).unwrap();
         }
         cache.group_stats(&file.group()).hits - before.hits
@@ -211,7 +212,7 @@ fn pages_that_are_used_more_than_others_get_frames() {
     read_at_random(&file, 1 << 16, 50_000, 3);
     assert!(cache.group_stats(&file.group()).declined > 0);
     let hot = frames / 2 / 8 * 8;
-    // Ten times each.
+    // Each page is read ten times.
     read_at_random(&file, hot, hot / 8 * 10, 4);
     let before = cache.group_stats(&file.group());
     read_at_random(&file, hot, hot / 8, 5);

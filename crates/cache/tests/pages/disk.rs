@@ -7,10 +7,10 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use homing_cache::pages::{Background, Backing, BuildError, Builder, Job, PageCache};
 
-/// In memory; what was flushed is kept apart.
+/// A disk in memory. What was flushed is kept separately.
 pub(crate) struct Disk {
     state: Mutex<State>,
-    /// Of so many operations of a kind, one fails; 0: none.
+    /// One in this many operations of a kind fails; none if 0.
     pub(crate) failing: Failing,
     random: AtomicU64,
     pub(crate) counts: Counts,
@@ -18,10 +18,10 @@ pub(crate) struct Disk {
     pub(crate) is_full: AtomicBool,
     /// Whether a page may be read while it is written.
     pub(crate) meets: AtomicBool,
-    /// Reads from this offset on wait until it is another one.
+    /// Reads that begin at this offset wait until it changes.
     held: Mutex<Option<u64>>,
     let_go: Condvar,
-    /// Writes wait until this is no longer so.
+    /// Whether writes wait until this is false again.
     hangs: Mutex<bool>,
     /// Ranges that were written, in order.
     pub(crate) log: Mutex<Vec<(u64, usize)>>,
@@ -82,7 +82,7 @@ impl Disk {
         self.state.lock().unwrap().now.clone()
     }
 
-    /// Fills it, past the cache.
+    /// Fills the disk, past the cache.
     pub(crate) fn fill(&self, byte: impl Fn(usize) -> u8) {
         let mut state = self.state.lock().unwrap();
         let bytes: Vec<_> = (0..state.now.len()).map(byte).collect();
@@ -90,13 +90,13 @@ impl Disk {
         state.now = bytes;
     }
 
-    /// Lets reads that begin at this offset wait, and those go that waited.
+    /// Has reads that begin at this offset wait, and lets those go on that waited before.
     pub(crate) fn hold(&self, offset: Option<u64>) {
         *self.held.lock().unwrap() = offset;
         self.let_go.notify_all();
     }
 
-    /// Lets writes wait, or go on.
+    /// Has writes wait, or lets them go on.
     pub(crate) fn hang(&self, hangs: bool) {
         *self.hangs.lock().unwrap() = hangs;
         self.let_go.notify_all();
@@ -144,7 +144,7 @@ impl Backing for Disk {
         let failed = self.fails(&self.failing.writes);
         let len = if failed { self.random() as usize % data.len() } else { data.len() };
         self.state.lock().unwrap().now[offset as usize..][..len].copy_from_slice(&data[..len]);
-        // As a layer does that encrypts in place.
+        // As a layer that encrypts in place does.
         data.fill(0xdd);
         match failed {
             true if self.is_full.load(SeqCst) => Err(io::ErrorKind::StorageFull.into()),
@@ -172,12 +172,12 @@ impl Backing for Disk {
     }
 }
 
-/// Keeps jobs until they are to run, or for ever.
+/// Keeps jobs until they are to run, or forever.
 #[derive(Clone, Default)]
 pub(crate) struct ByHand(Arc<Mutex<Vec<Job>>>);
 
 impl ByHand {
-    /// Runs what there is. Returns how many jobs that were.
+    /// Runs the jobs that there are. Returns how many these were.
     pub(crate) fn run(&self) -> usize {
         let jobs = std::mem::take(&mut *self.0.lock().unwrap());
         jobs.into_iter().map(|job| job()).count()
@@ -198,7 +198,7 @@ pub(crate) fn smallest(builder: impl Fn(usize) -> Builder) -> (PageCache, usize)
     (builder(least).build().unwrap(), least)
 }
 
-/// A disk that panics when it is written to, so many times.
+/// A disk that panics the first few times that it is written to.
 pub(crate) struct Shaky {
     pub(crate) disk: Arc<Disk>,
     pub(crate) panics: AtomicUsize,

@@ -12,7 +12,7 @@ use crate::disk::{ByHand, Disk};
 
 const PAGE: usize = 4096;
 
-/// Writes fail for want of room, or no longer.
+/// Has writes fail for want of room, or succeed again.
 fn fill(disk: &Disk, full: bool) {
     disk.is_full.store(full, SeqCst);
     disk.failing.writes.store(full.into(), SeqCst);
@@ -42,7 +42,8 @@ impl Backing for Way {
     }
 }
 
-/// Whoever opens a file again sees what was written to it before, and what he writes stays.
+/// A caller that opens a file again sees what was written to it before, and what that caller writes
+/// stays.
 #[test]
 fn what_a_dropped_handle_could_not_write_never_goes_over_what_came_after_it() {
     for (first, second) in [(None, None), (Some((1, 2)), Some((1, 2))), (Some((1, 2)), None)] {
@@ -77,7 +78,7 @@ fn a_file_is_not_opened_before_what_was_written_to_it_is_written_or_given_up() {
     file.write(0, b"old").unwrap();
     fill(&disk, true);
     drop(file);
-    // By whatever group.
+    // Whichever group it is opened for.
     for group in [&group, &other] {
         let refused = cache.open(disk.clone(), group).unwrap_err();
         let OpenError::Unwritten(error) = &refused else { panic!("{refused}") };
@@ -94,7 +95,7 @@ fn a_file_is_not_opened_before_what_was_written_to_it_is_written_or_given_up() {
     cache.remove_group(&group).unwrap();
 }
 
-/// Keeps nothing, and answers writes by this.
+/// A disk that keeps nothing, and answers writes with the result of this.
 struct Answers<W>(W);
 
 impl<W: Fn() -> io::Result<()> + Send + Sync> Backing for Answers<W> {
@@ -113,7 +114,7 @@ impl<W: Fn() -> io::Result<()> + Send + Sync> Backing for Answers<W> {
     }
 }
 
-/// Others of its size that are not it are opened whatever becomes of it.
+/// Other files of its size are opened, whatever becomes of it.
 #[test]
 fn a_file_that_cannot_be_closed_is_told_from_others() {
     for panics in [false, true] {
@@ -154,7 +155,7 @@ fn abandoning_loses_what_was_not_written_and_nothing_else() {
     cache.remove_group(&group).unwrap();
 }
 
-/// Set in the end, whatever happens.
+/// Sets the flag when it is dropped, whatever happens.
 struct End(Arc<AtomicBool>);
 
 impl Drop for End {
@@ -163,7 +164,7 @@ impl Drop for End {
     }
 }
 
-/// The job of the group closes it while it is opened.
+/// The job of the group closes the file while it is being opened.
 #[test]
 fn one_at_a_time_closes_a_dropped_file() {
     let cache = PageCache::builder(4 << 20).build().unwrap();
@@ -173,7 +174,7 @@ fn one_at_a_time_closes_a_dropped_file() {
     thread::scope(|scope| {
         let end = End(Arc::default());
         let ends = Arc::clone(&end.0);
-        // Epochs pass, and with them tries.
+        // Lets epochs pass, so that closing is tried again and again.
         scope.spawn(move || {
             let mut page = 0;
             while !ends.load(SeqCst) {
@@ -199,14 +200,15 @@ fn one_at_a_time_closes_a_dropped_file() {
     assert_eq!(disk.durable()[0], 100);
 }
 
-/// Fails until a job has failed, which waits for a word, and no longer.
+/// Writes fail until a job's write has failed, which waits until it is told to go on. Then they
+/// succeed.
 #[derive(Default)]
 struct Stuck {
     job: AtomicBool,
     at_it: AtomicBool,
     goes_on: Arc<AtomicBool>,
     heals: AtomicBool,
-    /// Who has written.
+    /// The thread that has written.
     by: Mutex<Option<ThreadId>>,
 }
 
@@ -227,7 +229,7 @@ impl Stuck {
     }
 }
 
-/// A job that is at it keeps nobody from trying once more, and from waiting for that.
+/// While a job is closing the file, the last handle waits for the job, and then tries once more.
 #[test]
 fn the_last_handle_tries_once_more_beside_a_job() {
     let jobs = ByHand::default();
@@ -238,7 +240,7 @@ fn the_last_handle_tries_once_more_beside_a_job() {
     let file = cache.open(Arc::new(Answers(move || asked.write())), &group).unwrap();
     file.write(0, b"kept").unwrap();
     drop(file);
-    // Epochs pass, until it is to be tried again.
+    // Lets epochs pass until closing is to be tried again.
     let busy = cache.open(other, &group).unwrap();
     (0..20_000).for_each(|page| busy.read(page % 256 * PAGE as u64, &mut [0; PAGE]).unwrap());
     busy.close().unwrap();

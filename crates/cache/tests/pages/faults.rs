@@ -1,4 +1,4 @@
-//! What fails, and who hears of it; what goes on meanwhile.
+//! What fails, who hears of it, and what goes on meanwhile.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -38,7 +38,7 @@ fn a_failed_write_back_reaches_the_next_flush_once() {
     let mut data = [0; 10 * PAGE];
     file.read(0, &mut data).unwrap();
     assert!(data == [2; 10 * PAGE], "what cannot be written is still there");
-    // Told by a flush that could write all, of another range, even; and once.
+    // A flush returns the error once, even one of another range that could write all.
     let error = file.flush(100 * PAGE as u64, 1).unwrap_err();
     assert!(matches!(error, FileError::Write { .. }), "{error}");
     file.flush_all().unwrap();
@@ -96,7 +96,7 @@ fn with_all_frames_dirty_and_nothing_written_nobody_waits_for_ever() {
         accepted += usize::from(file.write(page * PAGE as u64, &[9; PAGE]).is_ok());
     }
     assert_eq!(accepted, frames, "what goes past the cache fails");
-    // What is not dirty is read past the cache.
+    // Pages that are not dirty are read past the cache.
     let mut byte = [0];
     file.read(399 * PAGE as u64, &mut byte).unwrap();
     jobs.run();
@@ -109,7 +109,7 @@ fn with_all_frames_dirty_and_nothing_written_nobody_waits_for_ever() {
     assert_eq!(disk.durable()[399 * PAGE], 8);
 }
 
-/// Stops in reads or writes until it is told how they end.
+/// A disk that stops in reads or writes until it is told how they end.
 struct Gate {
     disk: Arc<Disk>,
     reads: bool,
@@ -182,7 +182,7 @@ fn many_who_want_a_page_read_it_once() {
             let first = first.join();
             if !succeeds {
                 assert!(!first.unwrap_or(false));
-                // One of those who waited tries it itself.
+                // One of the threads that waited tries it itself.
                 entries.recv().unwrap();
                 answers.send(Answer::Succeed).unwrap();
             }
@@ -208,7 +208,7 @@ fn a_page_that_is_being_written_is_read_written_and_kept() {
             let mut data = [0; PAGE];
             file.read(0, &mut data).unwrap();
             assert_eq!(data, [1; PAGE]);
-            // More than all other frames are asked for.
+            // Asks for more than all other frames.
             file.read(PAGE as u64, &mut vec![0; 300 * PAGE]).unwrap();
             assert_eq!(cache.stats().total.dirty, PAGE as u64);
             file.write(0, &[2; PAGE]).unwrap();
@@ -226,7 +226,7 @@ fn a_page_that_is_being_written_is_read_written_and_kept() {
     }
 }
 
-/// Else it says that all is durable while the backing has yet to be given it.
+/// Otherwise it would say that all is durable before the backing has got it.
 #[test]
 fn a_flush_waits_for_what_another_one_is_writing() {
     let disk = Disk::new(10 * PAGE);
@@ -256,7 +256,7 @@ fn a_durable_write_waits_also_for_those_of_its_pages_that_are_being_written() {
         let first = scope.spawn(|| file.flush_all());
         assert_eq!(entries.recv().unwrap(), 2 * PAGE as u64);
         let through = scope.spawn(|| file.write_through(0, &[7; 4 * PAGE]));
-        // The two before that one.
+        // The two pages before that one.
         assert_eq!(entries.recv().unwrap(), 0);
         (0..10).for_each(|_| answers.send(Answer::Succeed).unwrap());
         through.join().unwrap().unwrap();
@@ -297,7 +297,7 @@ fn a_flush_that_is_begun_has_a_short_last_page_too() {
     assert!(disk.now() == [7; SIZE]);
 }
 
-/// That may be forgotten; this may not.
+/// The lack of room may be forgotten; the error may not.
 #[test]
 fn an_error_is_told_though_there_was_no_room_after_it() {
     let disk = Disk::new(200 * PAGE);
@@ -307,7 +307,7 @@ fn an_error_is_told_though_there_was_no_room_after_it() {
     disk.failing.writes.store(1, SeqCst);
     assert!(jobs.run() > 0);
     disk.is_full.store(true, SeqCst);
-    // Not at once: the first one is let be for a while.
+    // Not at once, because the first page is left alone for a while.
     let tries = (0..1000).any(|round| {
         file.write((100 + round % 20) * PAGE as u64, &[1; PAGE]).unwrap();
         jobs.run() > 0
@@ -319,8 +319,8 @@ fn an_error_is_told_though_there_was_no_room_after_it() {
     file.flush_all().unwrap();
 }
 
-/// Lets others get on as far as they can. What is looked for then must not have happened, however
-/// far they got.
+/// Lets other threads run as far as they can. Tests then check that something has not happened,
+/// however far these got.
 fn let_others_run() {
     (0..10_000).for_each(|_| thread::yield_now());
 }
@@ -331,7 +331,7 @@ fn what_is_being_zeroed_is_neither_loaded_nor_written_meanwhile() {
     disk.fill(|_| 3);
     let (gate, entries, answers) = Gate::new(&disk, false);
     let (_, file, _) = open(gate);
-    // One page is there, and dirty; the others are not.
+    // One page is in the cache, and dirty; the others are not in the cache.
     file.write(0, &[9; PAGE]).unwrap();
     thread::scope(|scope| {
         let zeroes = scope.spawn(|| file.write_zeroes(0, 4 * PAGE as u64));
@@ -341,7 +341,7 @@ fn what_is_being_zeroed_is_neither_loaded_nor_written_meanwhile() {
         let write = scope.spawn(|| file.write_through(2 * PAGE as u64, &[7; PAGE]));
         let_others_run();
         assert!(entries.try_recv().is_err(), "two writes of a page at a time");
-        // Now they get on: the write after the zeroes, and perhaps the flush's.
+        // Now the other threads go on: the write after the zeroes, and perhaps that of the flush.
         (0..10).for_each(|_| answers.send(Answer::Succeed).unwrap());
         zeroes.join().unwrap().unwrap();
         flush.join().unwrap().unwrap();
@@ -355,7 +355,7 @@ fn what_is_being_zeroed_is_neither_loaded_nor_written_meanwhile() {
     assert!(disk.durable()[..4 * PAGE] == expected);
 }
 
-/// Knows whether a page was read while it was written.
+/// A disk that knows whether a page was read while it was written.
 #[derive(Default)]
 struct OneAtATime {
     writers: AtomicUsize,
@@ -408,7 +408,7 @@ fn past_the_cache_no_page_is_read_while_it_is_written() {
     assert!(!backing.met.load(SeqCst));
 }
 
-/// Fails whatever has such a page in it, as a whole.
+/// A disk on which a write that includes such a page fails as a whole.
 struct BadPages(Arc<Disk>, fn(u64) -> bool);
 
 impl Backing for BadPages {
@@ -442,7 +442,7 @@ fn a_page_that_cannot_be_written_keeps_no_other_from_the_disk() {
     };
     for write in [&flush as &dyn Fn(&CachedFile, &ByHand), &in_background] {
         let disk = Disk::new(64 * PAGE);
-        // The first of a run, and one within.
+        // The first page of a run is bad, and one within.
         let is_bad = |page| page == 40 || page == 44;
         let (cache, file, jobs) = open(Arc::new(BadPages(disk.clone(), is_bad)));
         cache.set_dirty(0, 100);
@@ -454,7 +454,7 @@ fn a_page_that_cannot_be_written_keeps_no_other_from_the_disk() {
     }
 }
 
-/// A disk takes long over each of them.
+/// A disk may take long to refuse each of them.
 #[test]
 fn bad_pages_are_not_tried_whenever_somebody_wants_a_frame() {
     const PAGES: u64 = 8192;
@@ -469,7 +469,7 @@ fn bad_pages_are_not_tried_whenever_somebody_wants_a_frame() {
         jobs.run();
     };
     (0..PAGES).step_by(82).for_each(write);
-    // Then four times the others, in a cache of a part of them.
+    // Then the others are written, four times each. The cache has room for a part of them.
     (0..4 * PAGES).map(|page| page % PAGES).filter(|page| page % 82 > 0).for_each(write);
     let total = cache.stats().total;
     let (good, vain) = (total.write_backs, total.write_back_errors);
@@ -540,7 +540,7 @@ fn a_file_whose_backing_panics_as_it_is_closed_is_written_later() {
     }
 }
 
-/// Nobody would write it later, however well the disk is by then.
+/// Nobody would write it later, even if the disk has room by then.
 #[test]
 fn a_file_dropped_while_its_disk_was_full_is_written_when_the_cache_goes() {
     let (disk, jobs) = (Disk::new(64 * PAGE), ByHand::default());

@@ -55,7 +55,7 @@ fn a_scan_does_not_push_others_below_their_min() {
     }
 }
 
-/// Each job on a thread of its own.
+/// Runs each job on its own thread.
 struct Threads;
 
 impl Background for Threads {
@@ -108,13 +108,13 @@ fn nobody_has_more_than_the_max() {
     }
     assert_eq!(pages(&group), 10);
     assert_eq!(cache.group_stats(&group).bypasses, 0);
-    // Room for more at once, and for less as frames are needed.
+    // A larger maximum takes effect at once, a smaller one as frames are needed.
     group.set_max(20 * PAGE as u64);
     touch(&file, 0..20);
     assert_eq!(pages(&group), 20);
     group.set_max(0);
     touch(&file, 100..110);
-    // What is not worth a frame is not asked for one.
+    // For pages that are not worth a frame, none is asked for.
     let stats = cache.group_stats(&group);
     assert!(stats.bypasses + stats.declined > 0);
 }
@@ -161,7 +161,7 @@ fn where_all_is_promised_requests_go_past() {
     file.flush_all().unwrap();
     assert_eq!(disk.durable()[2 * PAGE], 7);
     assert_eq!((pages(&other), pages(&tenant)), (0, frames));
-    // Past the cache or not, a group may always replace pages of its own.
+    // Whatever goes past the cache, a group may always replace its own pages.
     let misses = cache.group_stats(&tenant).misses;
     let (file, _) = open(&cache, &tenant, frames);
     touch(&file, 0..frames);
@@ -184,7 +184,7 @@ fn many_groups_are_asked_in_turn() {
     touch(&file, 0..frames / 2);
     assert!(cache.stats().used as u64 >= used.min(frames / 2));
     let lost = groups.iter().filter(|group| pages(group) < 4).count();
-    // More than are looked at for one victim.
+    // More groups gave than are looked at for one victim.
     assert!(lost > 8, "{lost} of {} gave", groups.len());
 }
 
@@ -229,7 +229,7 @@ fn a_group_goes_when_its_files_are_closed() {
     cache.remove_group(&gone).unwrap();
     assert_eq!(cache.stats().total, before, "what it did is not forgotten");
     assert!(before.misses >= 10 && before.write_backs == 1);
-    // It is of this cache no more; another one may have its name.
+    // The group does not belong to this cache any more; another one may have its name.
     let refused = cache.open(Disk::new(PAGE), &gone).unwrap_err().to_string();
     assert!(refused.contains("gone") && refused.contains("removed"), "{refused}");
     cache.remove_group(&gone).unwrap();
@@ -251,7 +251,7 @@ fn a_group_may_go_with_its_last_file() {
     let (third, disk) = open(&cache, &passing, 4);
     third.write(0, &[1; PAGE]).unwrap();
     drop(second);
-    // A file that cannot be closed keeps it, and its data.
+    // A file that cannot be closed keeps the group, and its data.
     disk.failing.writes.store(1, SeqCst);
     let error = third.close().unwrap_err();
     assert!(cache.remove_group(&passing).is_err());
@@ -301,7 +301,7 @@ fn what_is_known_of_thousands_of_groups_goes_with_them() {
         touch(file, [0]);
     }
     drop(files);
-    // What is less than this is not worth the copying.
+    // Less than this is not worth the copying.
     let step = (32 << 10) / PAGE;
     let after = cache.stats();
     assert!(after.frames + step >= frames, "{} of {frames} frames", after.frames);
@@ -318,7 +318,7 @@ fn a_group_that_is_gone_has_not_the_hits_of_the_next_one() {
     assert_eq!((cache.group_stats(&first).hits, cache.group_stats(&second).hits), (0, 999));
 }
 
-/// A cache with half a MiB for more than the smallest has, and groups with so many pages each.
+/// A cache with half a MiB more than the smallest one, and groups with `each` pages each.
 fn many_groups(count: u64, each: u64, low: u64) -> (PageCache, Vec<(Group, CachedFile)>) {
     let builder = |bytes| PageCache::builder(bytes).page_size(PAGE).shards(1);
     let (cache, least) = smallest(|bytes| builder(bytes).background(ByHand::default()));
@@ -366,7 +366,7 @@ fn a_tenant_whose_disk_is_full_does_not_take_all_memory() {
     let frames = cache.stats().frames as u64;
     let ((of_a, disk), (of_b, _)) = (open(&cache, &a, 2 * frames), open(&cache, &b, 100));
     disk.fill(|_| 3);
-    // What was there before counts as little as what is new.
+    // Pages that were in the cache before make no difference.
     touch(&of_a, 0..frames);
     disk.failing.writes.store(1, SeqCst);
     let write = |page: u64, byte: u8| of_a.write(page * PAGE as u64, &[byte; PAGE]).is_ok();
@@ -377,9 +377,9 @@ fn a_tenant_whose_disk_is_full_does_not_take_all_memory() {
     (0..20).for_each(|_| touch(&of_b, 0..100));
     let hits = cache.group_stats(&b).hits;
     assert!(hits > 1000, "{hits}");
-    // A part of what failed may be on the disk; what did not is.
+    // What was accepted is on the disk; of what was refused, a part may be.
     disk.failing.writes.store(0, SeqCst);
-    // The background may have been at it: what failed for it is told by the next flush.
+    // The background may have been writing, too: its errors are returned by the next flush.
     assert!((0..10).any(|_| of_a.flush_all().is_ok()));
     for (page, accepted) in accepted.iter().enumerate() {
         let mut data = [0; PAGE];
@@ -387,7 +387,7 @@ fn a_tenant_whose_disk_is_full_does_not_take_all_memory() {
         assert!(!accepted || data == [7; PAGE] && disk.durable()[page * PAGE..][..PAGE] == data);
         assert!(data.iter().all(|byte| [3, 7].contains(byte)), "page {page}");
     }
-    // It has room again.
+    // The group can have dirty pages again.
     (0..frames / 10).for_each(|page| assert!(write(page, 9)));
     assert!(cache.group_stats(&a).dirty > 0);
 }
@@ -421,7 +421,7 @@ fn nobody_has_more_than_the_max_where_others_ask_for_pages_that_cannot_go() {
     assert!(most <= MAX, "{most}");
 }
 
-/// They are above their `low` and so asked first, before others that could give.
+/// They are above their `low`, and so are asked before others that could give.
 #[test]
 fn groups_of_which_nothing_can_go_end_no_search_for_a_victim() {
     let (cache, _) = cache(1);

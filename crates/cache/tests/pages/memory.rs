@@ -1,4 +1,4 @@
-//! Memory that the system does not give.
+//! Memory that the system does not provide.
 #![cfg(target_os = "linux")]
 
 use std::env;
@@ -21,7 +21,8 @@ fn without_much() {
     let file = cache.open(Disk::new(40 * PAGE), &cache.group("all").build()).unwrap();
     file.write(0, &[7; PAGE]).unwrap();
     let mut refused = 0;
-    // Some where there is room for the pages, and not for what is to be known of them.
+    // For some of these sizes, there is room for the pages, but not for what the cache has to know
+    // of them.
     for bytes in (400 << 20..800 << 20).step_by(10 << 20).chain([4 << 30]) {
         let before = cache.stats();
         if let Err(error) = cache.set_size(bytes) {

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use crate::disk::{ByHand, Disk, smallest};
 
 const PAGE: usize = 512;
-/// More pages than there are frames, and a short one.
+/// More pages than there are frames, the last one short.
 const SIZE: usize = 170 * PAGE + 100;
 
 #[derive(Clone, Debug)]
@@ -63,9 +63,9 @@ struct World {
     group: Group,
     disk: Arc<Disk>,
     file: Option<CachedFile>,
-    /// What each byte is.
+    /// The value of each byte.
     now: Vec<u8>,
-    /// What each byte may be after a power cut, a bit for each value.
+    /// The values that each byte may have after a power cut, a bit for each value.
     maybe: Vec<[u64; 4]>,
     /// Whether the next flush has to fail, if that is known.
     fails: Option<bool>,
@@ -111,7 +111,7 @@ impl World {
             self.now[at..at + bytes.len()].copy_from_slice(bytes);
             return;
         }
-        // Each byte is the old or the new one: from now on what it is now.
+        // Each byte is the old or the new one. From now on it has the value that it has now.
         let mut found = vec![0; bytes.len()];
         self.disk.calm(|| self.file().read(at as u64, &mut found)).unwrap();
         for ((now, &byte), found) in self.now[at..].iter_mut().zip(bytes).zip(found) {
@@ -242,7 +242,7 @@ proptest! {
         world.look();
         let World { disk, file, now, .. } = world;
         disk.calm(|| {
-            // The first one may tell of what failed before.
+            // The first flush may return an error of an earlier write-back.
             let file = file.unwrap();
             let _ = file.flush_all();
             file.flush_all().unwrap();

@@ -1,4 +1,4 @@
-//! What was used not long ago stays, and what that means for others.
+//! Recently used pages stay, and what that means for others.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ fn the_working_set_stays_and_what_is_too_much_goes_past() {
     let (file, _) = open(&cache, &set, frames);
     touch(&file, 0..frames);
     let misses = cache.group_stats(&set).misses;
-    // Others find no frame; they are served all the same.
+    // Other groups find no frame; they are served nevertheless.
     let (scan, disk) = open(&cache, &other, 4 * frames);
     disk.fill(|at| (at / PAGE) as u8);
     for page in 0..4 * frames {
@@ -51,7 +51,7 @@ fn the_working_set_stays_and_what_is_too_much_goes_past() {
     assert_eq!((other.usage(), stats.misses, stats.bypasses), (0, 8 * frames, 8 * frames));
     touch(&file, 0..frames);
     assert_eq!(cache.group_stats(&set).misses, misses, "all of it is there");
-    // A group does not replace its own pages, either; without protection it does.
+    // A group does not replace its own pages either. Without protection it does.
     cache.set_min_ttl_ms(0);
     touch(&scan, 0..2 * frames);
     assert!(other.usage() > 0);
@@ -63,7 +63,7 @@ fn what_was_not_used_since_goes_first() {
     let group = cache.group("all").build();
     let (file, _) = open(&cache, &group, 8 * frames);
     touch(&file, 0..frames);
-    // Some epochs pass, and then it is said what counts as used not long ago.
+    // Some epochs pass before the protected time is set.
     (0..4).for_each(|_| touch(&file, frames / 2..frames));
     cache.set_min_ttl_ms(HOUR_MS);
     touch(&file, 0..frames / 2);

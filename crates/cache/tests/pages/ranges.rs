@@ -28,7 +28,7 @@ fn neighbours_that_are_missing_are_read_at_once_and_only_once() {
     let mut all = vec![0; 64 * PAGE];
     file.read(0, &mut all).unwrap();
     assert!(all.iter().enumerate().all(|(at, &byte)| byte == (at / PAGE) as u8));
-    // Before and after the page that was there.
+    // The pages before and after the one that was there took a read each.
     assert_eq!(disk.counts.reads.load(SeqCst), 3);
     file.read(100, &mut all[100..]).unwrap();
     assert_eq!(disk.counts.reads.load(SeqCst), 3);
@@ -58,7 +58,7 @@ fn a_flush_writes_runs_in_order() {
     file.flush(0, (100 * PAGE) as u64).unwrap();
     let run = |page: usize, pages: usize| ((page * PAGE) as u64, pages * PAGE);
     let log = || std::mem::take(&mut *disk.log.lock().unwrap());
-    // 64 begins a chunk, 256 KiB, of its own.
+    // Page 64 begins another chunk of 256 KiB.
     assert_eq!(log(), [run(1, 3), run(9, 1), run(63, 1), run(64, 1)]);
     file.flush_all().unwrap();
     assert_eq!(log(), [run(200, 1), ((300 * PAGE) as u64, 100)]);
@@ -114,7 +114,7 @@ fn what_cannot_be_is_refused_by_name_and_value() {
     assert!(matches!(error, OpenError::ForeignGroup(name) if name == "theirs"));
 }
 
-/// As large as a file may be, and all zeroes.
+/// A file that is as large as a file may be, and all zeroes.
 struct Largest;
 
 impl Backing for Largest {
@@ -149,7 +149,7 @@ fn the_last_page_of_the_largest_file_is_written_back() {
     assert_eq!(group.dirty(), 0);
 }
 
-/// Whether they are looked for one by one or among all that are dirty.
+/// Whether they are looked up one by one or searched for among all dirty pages.
 #[test]
 fn pages_that_are_not_written_are_found_beside_those_of_others() {
     let jobs = ByHand::default();

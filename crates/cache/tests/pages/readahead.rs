@@ -1,4 +1,4 @@
-//! Reading ahead for those who read in order: it is there, it takes no more than it may, and nobody is
+//! Reading ahead for readers in order: it happens, it takes no more than it may, and nobody is
 //! worse off.
 
 use std::sync::Arc;
@@ -45,7 +45,7 @@ impl World {
     }
 }
 
-/// Runs jobs where they are asked for.
+/// Runs jobs on the thread that asks for them.
 struct AtOnce;
 
 impl Background for AtOnce {
@@ -78,7 +78,7 @@ fn who_reads_in_order_finds_pages_there() {
     assert!(reads <= 40, "{reads} reads");
     let stats = world.cache.group_stats(&world.group);
     assert!(stats.read_ahead >= 998 && stats.read_ahead <= 998 + 128, "{stats:?}");
-    // In this cache a window has a 64th of the frames.
+    // In this cache, a window is a 64th of the frames.
     assert!(world.group.usage() <= ((1000 + 2 * 64) * PAGE) as u64);
 }
 
@@ -100,7 +100,7 @@ fn it_can_be_switched_off_and_limited_at_any_time() {
     let before = world.misses();
     world.read(2000..2100);
     assert_eq!(world.misses() - before, 100);
-    // What is wanted by name is read all the same.
+    // Pages of a hint are read nevertheless.
     world.file.prefetch((3000 * PAGE) as u64, PAGE as u64);
     world.jobs.run();
     world.read(3000..3001);
@@ -110,14 +110,14 @@ fn it_can_be_switched_off_and_limited_at_any_time() {
 #[test]
 fn a_reader_does_not_wait_for_what_is_read_ahead() {
     let world = open(4000, 2000);
-    // The background never comes: everybody reads what he wants himself.
+    // The background never runs, so all pages are read by the requests themselves.
     for page in 0..1000 {
         let mut data = vec![0; PAGE];
         world.file.read((page * PAGE) as u64, &mut data).unwrap();
         assert_eq!(data[0], page as u8);
     }
     assert_eq!((world.misses(), world.cache.stats().total.read_ahead), (1000, 0));
-    // When it does, it is told of few things, and reads nothing that is there.
+    // When it does, few ranges wait for it, and it reads nothing that is there.
     world.jobs.run();
     assert!(world.cache.stats().total.read_ahead <= 2 * 64);
 }
@@ -128,7 +128,7 @@ fn an_error_is_nobodys_until_the_page_is_asked_for() {
     world.read(100..102);
     world.disk.failing.reads.store(1, SeqCst);
     let read = |page: usize, data: &mut [u8]| world.file.read((page * PAGE) as u64, data);
-    // What is there is read, and the window behind it fails.
+    // Pages that are there can be read; the window after them fails.
     let there = (102..200).take_while(|page| {
         let found = read(*page, &mut [0; PAGE]).is_ok();
         world.jobs.run();
@@ -162,7 +162,7 @@ fn what_nobody_has_asked_for_takes_nothing_below_low() {
     let tenant = world.cache.group("tenant").low(u64::MAX).build();
     let theirs = world.cache.open(Disk::new(2000 * PAGE), &tenant).unwrap();
     theirs.read(0, &mut vec![0; 2000 * PAGE]).unwrap();
-    // The background makes the few frames free that it keeps so.
+    // The background frees the few frames that it keeps free.
     world.jobs.run();
     let pages = |group: &Group| group.usage() as usize / PAGE;
     let reads = |page: usize, hint: bool| {
@@ -176,10 +176,10 @@ fn what_nobody_has_asked_for_takes_nothing_below_low() {
         (before - pages(&tenant), world.cache.stats().total.read_ahead - read_ahead)
     };
     assert_eq!((reads(5000, false).0, reads(6000, true).0, reads(7000, false).0), (0, 0, 0));
-    // It is because of low.
+    // That was because of `low`.
     tenant.set_low(0);
     assert!(reads(7300, false).0 >= 60);
-    // Hints take nothing of others all the same, and are read where what is their own can go.
+    // Hints still take nothing of others, and are read if pages of their own group can go.
     assert_eq!(reads(7500, true), (0, 64));
 }
 

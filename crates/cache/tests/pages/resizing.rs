@@ -1,4 +1,4 @@
-//! Another size while there are pages.
+//! Changes of the size while there are pages.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicUsize;
@@ -28,7 +28,7 @@ fn pages_survive_and_memory_keeps_to_the_size() {
         cache.set_size(size).unwrap();
         let stats = cache.stats();
         assert!(stats.memory <= size && stats.size == size && stats.used <= stats.frames);
-        // In each shard there is room left for the lists of groups.
+        // Each shard has room left for the lists of groups.
         let room = 2 * (16 << 10) + 4 * PAGE;
         assert!(stats.memory > size - room, "{stats:?}: memory is not used");
         let mut data = vec![0; 100 * PAGE];
@@ -41,7 +41,7 @@ fn pages_survive_and_memory_keeps_to_the_size() {
     assert_eq!(disk.counts.reads.load(SeqCst), reads, "where there is room, pages stay");
 }
 
-/// Where it is large a sixteenth less is many frames, and more than the shard has to spare.
+/// In a large cache, a sixteenth less is many frames, and more than the shard has to spare.
 #[test]
 fn a_little_less_is_less() {
     let cache = PageCache::builder(64 << 20).page_size(PAGE).shards(1).build().unwrap();
@@ -102,7 +102,7 @@ fn dirty_pages_go_however_many_there_are() {
     let cache = builder.build().unwrap();
     let file = cache.open(disk, &cache.group("all").build()).unwrap();
     for page in 0..cache.stats().frames as u64 {
-        // Not neighbours, which would be written together.
+        // The pages are not neighbours, which would be written together.
         file.write(page * 40_503 % (1 << 16) * 4096, &[1; 4096]).unwrap();
     }
     cache.set_size(16 << 20).unwrap();
@@ -121,7 +121,7 @@ fn sizes_that_cannot_be_are_refused_however_large() {
     assert_eq!(cache.stats(), before);
 }
 
-/// What came of another size, which must not take for ever.
+/// Sets another size, which must not take forever. Returns the result.
 fn resize(cache: &PageCache, bytes: usize) -> Result<(), ResizeError> {
     let (done, ended) = channel();
     let cache = cache.clone();
@@ -129,8 +129,8 @@ fn resize(cache: &PageCache, bytes: usize) -> Result<(), ResizeError> {
     ended.recv_timeout(Duration::from_secs(60)).expect("another size in spite of a disk that hangs")
 }
 
-/// A cache of one shard, the first frames of which have pages of a disk that is well, and a file
-/// whose pages come after those.
+/// A cache of one shard. Its first frames have pages of a healthy disk, and the pages of another
+/// file come after those.
 fn with_a_tenant_at_the_end() -> (PageCache, usize, CachedFile, Arc<CachedFile>, Arc<Disk>) {
     let (cache, least) =
         smallest(|bytes| PageCache::builder(bytes).page_size(PAGE).shards(1).dirty(100, 100));
@@ -171,7 +171,7 @@ fn pages_that_a_disk_hangs_with_move() {
     let before = cache.stats().frames;
     let resized = resize(&cache, least);
     let stats = cache.stats();
-    // Who is at the pages meanwhile finds them.
+    // Threads that use the pages meanwhile find them.
     let mut data = [0; PAGE];
     file.read(PAGE as u64, &mut data).unwrap();
     file.write(2 * PAGE as u64, &[9; PAGE]).unwrap();
@@ -226,7 +226,7 @@ fn pages_that_are_zeroed_may_move() {
 fn a_size_that_a_disk_that_hangs_does_not_allow_is_refused() {
     let (cache, least, well, file, disk) = with_a_tenant_at_the_end();
     let before = cache.stats();
-    // More than would be left.
+    // More frames than would be left.
     file.write(0, &vec![7; 100 * PAGE]).unwrap();
     disk.hang(true);
     let writer = thread::spawn({
@@ -254,7 +254,7 @@ fn a_size_that_a_disk_that_hangs_does_not_allow_is_refused() {
 #[test]
 fn frames_of_a_file_that_is_closed_are_waited_for_no_longer() {
     let (cache, least, well, file, disk) = with_a_tenant_at_the_end();
-    // So none of its pages goes for others.
+    // With this, none of its pages goes for others.
     well.group().set_min(1 << 30);
     file.write(0, &[7; PAGE]).unwrap();
     disk.hang(true);
@@ -341,7 +341,8 @@ fn who_runs_the_jobs_may_set_the_size_unless_it_is_being_set() {
     thread::spawn({
         let cache = cache.clone();
         move || {
-            // Groups whose lists take the room of frames, of which nothing is written.
+            // The lists of these groups take the room of frames, and none of their pages is
+            // written.
             let open = |at: usize| cache.open(disk.clone(), &cache.group(at.to_string()).build());
             let files: Vec<_> = (0..1000).map(|at| open(at).unwrap()).collect();
             for turn in 0..5_000 {
@@ -357,12 +358,12 @@ fn who_runs_the_jobs_may_set_the_size_unless_it_is_being_set() {
     let refusal = resize(&cache, cache.stats().size - (64 << 10));
     assert!(matches!(refusal, Err(ResizeError::Held { .. })), "{refusal:?}");
     assert!(refused.load(SeqCst) > 0);
-    // Else neither goes.
+    // Otherwise the cache and this would keep each other alive.
     resizer.cache.lock().unwrap().take();
     drop(files);
 }
 
-/// Panics when it is asked for anything.
+/// Panics when it is asked for a job.
 struct Gone;
 
 impl Background for Gone {
@@ -379,7 +380,7 @@ fn all_is_as_before_where_asking_for_a_job_panics() {
     cache.set_size(least + 200 * PAGE).unwrap();
     let before = cache.stats();
     let file = cache.open(Disk::new(400 * PAGE), &cache.group("all").build()).unwrap();
-    // In the second shard: the first one has its new size by then.
+    // These pages are in the second shard: the first one has its new size by then.
     for chunk in [1, 3] {
         file.write((chunk * 64 * PAGE) as u64, &vec![7; 45 * PAGE]).unwrap();
     }

@@ -1,5 +1,5 @@
-//! Threads on the same pages: no word is torn, none is older than it may be, while frames are few,
-//! the size changes and the backing fails.
+//! Threads use the same pages. No word is torn, and none is older than it may be, while frames are
+//! few, the size changes and the backing fails.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -29,7 +29,8 @@ fn rounds() -> usize {
     5_000 * seconds.unwrap_or(1)
 }
 
-/// Who writes a word: neighbours are different threads', or pages are.
+/// The thread that writes a word. Neighbouring words have different writers or, if `disjoint`,
+/// neighbouring runs of words have.
 fn owner(word: usize, disjoint: bool) -> usize {
     (if disjoint { word / 100 } else { word }) % THREADS
 }
@@ -38,7 +39,7 @@ fn write_until_written(file: &CachedFile, offset: u64, data: &[u8]) {
     while file.write(offset, data).is_err() {}
 }
 
-/// Writes words of its own, reads those of all. Returns what it wrote last to each word.
+/// Writes its own words, and reads those of all. Returns what it wrote last to each word.
 fn client(file: &CachedFile, me: usize, disjoint: bool) -> Vec<u64> {
     let mut random = Random(me as u64 + 1);
     let mut last = vec![0; WORDS];
@@ -49,7 +50,7 @@ fn client(file: &CachedFile, me: usize, disjoint: bool) -> Vec<u64> {
         let value = (me as u64) << 48 | round;
         match random.below(8) {
             0..3 => {
-                // A run of words, all its own.
+                // A run of words that are all its own.
                 let words = (first..first + count).take_while(|&word| owner(word, disjoint) == me);
                 let words = words.count();
                 let data: Vec<_> = (0..words).flat_map(|_| value.to_le_bytes()).collect();

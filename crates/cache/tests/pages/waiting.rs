@@ -1,4 +1,4 @@
-//! Who must not have to wait for others, and that waiting ends.
+//! Callers that must not have to wait for others do not, and waiting ends.
 
 use std::io;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -16,7 +16,7 @@ const PAGE: usize = 512;
 /// Far longer than anything here takes.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Runs this on another thread, which must end.
+/// Runs this on another thread, and checks that it ends.
 fn ends(what: &str, run: impl FnOnce() + Send + 'static) {
     let (done, over) = channel();
     let thread = thread::spawn(move || {
@@ -27,7 +27,7 @@ fn ends(what: &str, run: impl FnOnce() + Send + 'static) {
     thread.join().unwrap();
 }
 
-/// A disk that takes its time, so that others come meanwhile.
+/// A slow disk, so that other threads come meanwhile.
 struct Slow(Arc<Disk>);
 
 const READ: Duration = Duration::from_millis(1);
@@ -52,7 +52,7 @@ impl Backing for Slow {
     }
 }
 
-/// Does this on some threads, again and again, while `meanwhile` runs.
+/// Does `busy` on some threads, again and again, while `meanwhile` runs.
 fn beside(busy: impl Fn(u64) + Send + Sync, meanwhile: impl FnOnce()) {
     let over = AtomicBool::new(false);
     let begun = AtomicUsize::new(0);
@@ -100,7 +100,7 @@ fn a_discard_does_not_wait_for_ever_beside_reads_past_the_cache() {
             PageCache::builder(bytes).page_size(PAGE).shards(1).background(ByHand::default())
         });
         cache.set_readahead(false);
-        // So no page is a victim, and all that is missing is read past the cache.
+        // With this, no page is a victim, and all missing pages are read past the cache.
         cache.set_min_ttl_ms(3_600_000);
         let group = cache.group("all").build();
         let file = cache.open(Arc::new(Slow(Disk::new(4000 * PAGE))), &group).unwrap();
@@ -118,13 +118,13 @@ fn a_discard_does_not_wait_for_ever_beside_reads_past_the_cache() {
                 file.discard(500 * PAGE as u64, 3300 * PAGE as u64).unwrap();
             }
             let meanwhile = cache.stats().total.bypasses - before;
-            // Readers get on between two discards, but not beside one that waits for them.
+            // Readers may go on between two discards, but not while one waits for them.
             assert!(meanwhile < 500, "{meanwhile} reads had to end first");
         });
     });
 }
 
-/// Runs no job.
+/// Drops all jobs.
 struct Nobody;
 
 impl Background for Nobody {
@@ -143,7 +143,7 @@ fn room_for_new_groups_does_not_wait_for_anothers_disk() {
     for page in 0..cache.stats().frames - 64 {
         file.read((page * PAGE) as u64, &mut [0; PAGE]).unwrap();
     }
-    // In the frames that would have to go.
+    // These pages are in the frames that would have to go.
     file.write((7000 * PAGE) as u64, &vec![1; 64 * PAGE]).unwrap();
     hung.hang(true);
     let writer = thread::spawn({
@@ -195,12 +195,12 @@ fn who_runs_the_jobs_may_look_at_the_cache() {
             run += jobs.run();
         }
         assert!(run > 0);
-        // Else neither goes: it holds the cache that holds it.
+        // Otherwise neither would be dropped: this holds the cache that holds it.
         place.lock().unwrap().take();
     });
 }
 
-/// Panics when it is asked for anything.
+/// Panics when it is asked for a job.
 struct Gone;
 
 impl Background for Gone {
@@ -236,7 +236,7 @@ fn after_a_backing_has_panicked_the_pages_after_it_can_go() {
     let file = cache.open(Shaky::new(disk.clone(), 1), &group).unwrap();
     let file = Arc::new(file);
     let frames = cache.stats().frames as u64;
-    // Far apart: each is a run of its own.
+    // The pages are far apart, so each is its own run.
     let panics = AtomicUsize::new(0);
     for page in (0..2 * frames).map(|page| page * 67 % 4000) {
         let file = Arc::clone(&file);
@@ -246,7 +246,7 @@ fn after_a_backing_has_panicked_the_pages_after_it_can_go() {
     assert_eq!((panics.load(SeqCst), cache.stats().total.bypasses), (1, 0));
 }
 
-/// Says which write it is at, and has the first of one page wait.
+/// A disk that says which write it is at, and has the first write of one page wait.
 struct Stuck {
     disk: Arc<Disk>,
     told: Mutex<Sender<()>>,
@@ -344,7 +344,7 @@ fn a_disk_that_hangs_keeps_nobody_else_from_reading_ahead() {
     assert_eq!(in_time, 100);
 }
 
-/// As a disk whose discards take a while.
+/// A disk whose discards take a while.
 struct SlowDiscard(Arc<Disk>);
 
 impl Backing for SlowDiscard {
@@ -366,8 +366,8 @@ impl Backing for SlowDiscard {
     }
 }
 
-/// The most discards of pages 0 to 63, of three threads that do nothing else, that ended during a read of this
-/// page past the cache.
+/// Three threads do nothing but discard pages 0 to 63. Returns the most of these discards that
+/// ended during one read of this page past the cache.
 fn most_discards_beside_a_read(page: u64) -> usize {
     let cache = PageCache::builder(4 << 20).page_size(PAGE).shards(1).build().unwrap();
     let group = cache.group("all").max(0).build();
@@ -395,8 +395,9 @@ fn most_discards_beside_a_read(page: u64) -> usize {
     most.into_inner()
 }
 
-/// Whoever waits for pages has his turn. Where nobody has, hundreds go first; here those that wait already, and as
-/// many as end before the reader's thread runs.
+/// A caller that waits for pages has a turn. Without turns, hundreds of discards would go first.
+/// With them, only those go first that wait already, and as many as end before the reader's thread
+/// runs.
 #[test]
 fn a_read_past_the_cache_waits_for_those_alone_who_came_before_it() {
     for page in [5, 100] {
