@@ -7,7 +7,8 @@ use homing::{Runtime, Workqueue, WorkqueueError, blocking};
 pub struct OnWorkqueue(Workqueue);
 
 impl OnWorkqueue {
-    /// Makes the workqueue. It gets on where no thread can be created: memory may depend on it.
+    /// Makes the workqueue. It makes progress even if no thread can be created, since memory may
+    /// depend on it.
     pub fn new(runtime: &Runtime) -> Result<Self, WorkqueueError> {
         Ok(Self(runtime.workqueue("writeback").mem_reclaim().build()?))
     }
@@ -15,7 +16,7 @@ impl OnWorkqueue {
 
 impl Background for OnWorkqueue {
     fn spawn(&self, job: Job) {
-        // Where the runtime has ended the job is dropped: what flushes then writes back itself.
+        // If the runtime has ended, the job is dropped; a flush then writes back itself.
         self.0.execute(|| blocking(job));
     }
 }

@@ -1,5 +1,5 @@
-//! The two buffers of a connection. They grow with what clients send, shrink afterwards, and have nothing
-//! where nothing comes or goes. What is read into them is all that is looked at.
+//! The two buffers of a connection. They grow with what clients send, shrink afterwards, and hold
+//! no memory while nothing comes or goes. Only what was read into them is ever looked at.
 
 use std::io;
 use std::ops::Range;
@@ -12,10 +12,11 @@ use crate::stream::Stream;
 /// Requests taken in while a client does not take its replies. Guessed: twice what a client with 64
 /// requests of 32 KiB in flight has sent.
 pub(crate) const AHEAD_MAX: usize = 4 << 20;
-/// The memory for them.
+/// The memory that these requests take.
 pub(crate) const AHEAD_WEIGHT: usize = taken(AHEAD_MAX);
 
-/// What is read at first after a long request. Measured: with a batch 3 % fewer writes of a MiB are done.
+/// How much the first read after a long request asks for. Measured: with [`BATCH_LEN`] in its
+/// place, 3 % fewer writes of a MiB are done.
 const AFTER_LONG_LEN: usize = 4096;
 
 /// Bytes that came and have not been consumed.
@@ -26,7 +27,7 @@ pub(crate) struct Inbox {
     end: usize,
     /// For what is taken in ahead, beyond a batch.
     lease: Option<Lease>,
-    /// The request before was long.
+    /// The previous request was long.
     was_long: bool,
 }
 
@@ -72,7 +73,8 @@ impl Inbox {
         start..start + count
     }
 
-    /// The bytes of ranges that were taken, to be changed in place. They must be in their order.
+    /// The bytes of ranges that were taken, to be changed in place. The ranges must be in the order
+    /// in which they were taken.
     pub(crate) fn taken(
         &mut self,
         ranges: impl Iterator<Item = Range<usize>>,
@@ -86,23 +88,24 @@ impl Inbox {
         })
     }
 
-    /// Whether it may take in more than a batch: it has been lent memory for that, or is now, for
-    /// [`AHEAD_WEIGHT`].
+    /// Whether it may take in more than a batch, which takes a lease for [`AHEAD_WEIGHT`]: the one
+    /// it has, or the one that `lease` gives it now.
     pub(crate) fn may_grow(&mut self, lease: impl FnOnce() -> Option<Lease>) -> bool {
         self.lease = self.lease.take().or_else(lease);
         if self.lease.is_some() && self.buffer.grow(AHEAD_MAX, self.end).is_err() {
-            // It can do without.
+            // The connection can go on without it.
             self.lease = None;
         }
         self.lease.is_some()
     }
 
-    /// Whether it has been lent memory for more than a batch.
+    /// Whether it has leased memory for more than a batch.
     pub(crate) fn has_lease(&self) -> bool {
         self.lease.is_some()
     }
 
-    /// A long request is done: gives back what it took. What was taken out must not be needed any more.
+    /// Gives back the memory of a long request that is done. Ranges that were taken must not be
+    /// needed any more.
     pub(crate) fn end_long(&mut self) -> io::Result<()> {
         self.was_long = true;
         if self.lease.is_none() {
@@ -114,7 +117,8 @@ impl Inbox {
         }
     }
 
-    /// Gives back what is longer than a connection has for itself, unless more is in it.
+    /// Gives back a buffer longer than what a connection has for itself, unless there is too much
+    /// in it.
     pub(crate) fn shrink(&mut self) -> io::Result<()> {
         if self.buffer.len() > SHORT_LEN && self.len() <= SHORT_MAX {
             self.move_to(SHORT_LEN)?;
@@ -131,7 +135,7 @@ impl Inbox {
         Ok(())
     }
 
-    /// Gives back everything, if nothing is in it.
+    /// Gives back the buffer and the lease, if the inbox is empty.
     pub(crate) fn release(&mut self) {
         if self.len() == 0 {
             (self.start, self.end) = (0, 0);
@@ -140,18 +144,18 @@ impl Inbox {
         }
     }
 
-    /// Reads once from `stream`, making room for at least `wanted` unconsumed bytes in all. The
-    /// number of bytes read; 0 at the end of the stream.
+    /// Reads once from `stream`, making room for at least `wanted` unconsumed bytes in all. Returns
+    /// the number of bytes read; 0 at the end of the stream.
     pub(crate) fn fill(&mut self, stream: &Stream, wanted: usize) -> io::Result<usize> {
         self.fill_by(wanted, |buffer| stream.read(buffer))
     }
 
-    /// The same without waiting.
+    /// As [`Inbox::fill`], without waiting.
     pub(crate) fn try_fill(&mut self, stream: &Stream, wanted: usize) -> io::Result<usize> {
         self.fill_by(wanted, |buffer| stream.try_read(buffer))
     }
 
-    /// The same by `read`, which is given room.
+    /// As [`Inbox::fill`], but `read` reads into the room that it is given.
     pub(crate) fn fill_by(
         &mut self,
         wanted: usize,
@@ -163,10 +167,12 @@ impl Inbox {
                 self.shrink()?;
             }
         }
-        // No more of the buffer than that, however long it is: what is used stays in the CPU's cache.
+        // Use no more of the buffer than this, however long it is, so that the part in use stays in
+        // the CPU's cache.
         let most = match (&self.lease, std::mem::take(&mut self.was_long)) {
             (Some(_), _) => AHEAD_MAX,
-            // Another one is likely: what came with its header would have to be moved.
+            // Another long request is likely: data that came with its header would have to be
+            // moved.
             (None, true) => AFTER_LONG_LEN,
             (None, false) => BATCH_LEN,
         };
@@ -182,17 +188,17 @@ impl Inbox {
     }
 }
 
-/// A connection that waits keeps no more for the next short reply: most take 16 bytes.
+/// Capacity that a waiting connection keeps for the next short reply; most take 16 bytes.
 const SCRATCH_KEPT: usize = 512;
 
-/// A line of the CPU's caches. Measured: reads of a MiB take 12 % less CPU time where their data begins with one.
+/// A cache line. Measured: reads of a MiB take 12 % less CPU time if their data begins with one.
 const LINE_LEN: usize = 64;
 
 /// Replies that have not been sent.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     buffer: Buffer,
-    /// Where the replies begin and end in it.
+    /// Where the replies begin and end in the buffer.
     start: usize,
     end: usize,
     /// Where a short reply is put together.
@@ -212,8 +218,8 @@ impl Outbox {
         &self.buffer[self.start..self.end]
     }
 
-    /// Appends `header` and `length` bytes to be filled in; gives those out. They hold rubbish. The first ones
-    /// begin with a line.
+    /// Appends `header` and `length` bytes for the caller to fill in; returns the latter, which
+    /// hold rubbish. If the outbox was empty they begin with a cache line.
     pub(crate) fn reserve(&mut self, header: &[u8], length: usize) -> io::Result<&mut [u8]> {
         let is_empty = self.len() == 0;
         let (at, keep) = if is_empty {
@@ -230,7 +236,7 @@ impl Outbox {
         Ok(&mut self.buffer[data..end])
     }
 
-    /// Takes back everything after the first `len` bytes.
+    /// Removes everything after the first `len` bytes.
     pub(crate) fn truncate(&mut self, len: usize) {
         self.end = self.end.min(self.start + len);
     }
@@ -245,7 +251,8 @@ impl Outbox {
         pushed
     }
 
-    /// Forgets everything: it has been sent. What is longer than a connection has for itself is given back.
+    /// Forgets everything, since it has been sent. Gives back a buffer longer than what a
+    /// connection has for itself.
     pub(crate) fn clear(&mut self) {
         (self.start, self.end) = (0, 0);
         if self.buffer.len() > SHORT_LEN {
@@ -253,7 +260,8 @@ impl Outbox {
         }
     }
 
-    /// Gives back everything. It must be empty: until there are replies others can use the memory.
+    /// Gives back its memory, which others can use until there are replies. The outbox must be
+    /// empty.
     pub(crate) fn release(&mut self) {
         assert_eq!(self.len(), 0, "nothing may be lost");
         (self.start, self.end) = (0, 0);
@@ -318,7 +326,7 @@ mod tests {
         assert_eq!(pool.lent(), 0);
     }
 
-    /// What is one request away from being long, too: the replies beside it have room.
+    /// This includes the longest data that is not long yet: the replies beside it have room.
     #[test]
     fn short_requests_fit_into_what_a_connection_has_for_itself() {
         let pool = Arc::default();

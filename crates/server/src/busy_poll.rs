@@ -1,10 +1,12 @@
-//! Looking for the next request for a while before sleeping.
+//! Polls for the next request for a while before sleeping.
 //!
-//! A client with one request at a time sends the next one sooner than a CPU can go to sleep and be woken, above all
-//! on a virtual machine. So who got a request soon after the one before looks for the next without sleeping, and stops
-//! once one did not come so soon; the kernel's `net.core.busy_poll` and its haltpoll governor
-//! (drivers/cpuidle/governors/haltpoll.c) do alike. No CPU is kept from anyone: whoever is to run there runs between
-//! two looks, and his time counts; and where more clients are as lively as half of the CPUs, nobody looks.
+//! A client with one request at a time sends the next one sooner than a CPU can go to sleep and be
+//! woken, above all on a virtual machine. So a connection that got a request soon after the one
+//! before polls for the next without sleeping, and stops once a request does not come so soon. The
+//! kernel's `net.core.busy_poll` and its haltpoll governor (drivers/cpuidle/governors/haltpoll.c)
+//! do the same. Polling keeps no other thread from its CPU: a thread that is to run there runs
+//! between two polls, and its time counts towards the window. If more clients are lively than half
+//! of the CPUs, no connection polls.
 
 use std::io;
 use std::num::NonZero;
@@ -13,25 +15,26 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What all connections have together.
+/// What all connections share.
 #[derive(Debug)]
 pub(crate) struct Pollers {
     window: Duration,
-    /// Connections whose last request came soon. Who idles counts until he has waited for a second.
+    /// Connections whose last request came soon. An idle connection counts until it has waited for
+    /// a second.
     lively: AtomicUsize,
-    /// Where there are more each has others to wait for.
+    /// If more are lively, each has others to wait for, and none polls.
     lively_max: usize,
 }
 
 impl Pollers {
-    /// Each looks for `window` at most.
+    /// Each connection polls for `window` at most.
     pub(crate) fn new(window: Duration) -> Self {
         let cpus = thread::available_parallelism().map_or(1, NonZero::get);
         Self { window, lively: AtomicUsize::new(0), lively_max: (cpus / 2).max(1) }
     }
 }
 
-/// Of a connection: whether its next request is likely to come soon.
+/// Whether the next request of a connection is likely to come soon.
 #[derive(Debug)]
 pub(crate) struct BusyPoll {
     pollers: Arc<Pollers>,
@@ -49,7 +52,8 @@ impl BusyPoll {
         Self { pollers: Arc::clone(pollers), soon: false }
     }
 
-    /// Reads by `try_read` while that says `WouldBlock` and it is worth it, else by `read`, which sleeps.
+    /// Reads with `try_read` as long as that says `WouldBlock` and polling is worth it, otherwise
+    /// with `read`, which sleeps.
     pub(crate) fn read(
         &mut self,
         buffer: &mut [u8],
@@ -89,7 +93,7 @@ mod tests {
 
     use super::*;
 
-    /// Whether a read slept, where polls find nothing `empty` times.
+    /// Whether a read slept, if polls find nothing `empty` times.
     fn sleeps(poll: &mut BusyPoll, empty: u32) -> bool {
         let (left, slept) = (Cell::new(empty), Cell::new(false));
         let try_read = |_: &mut [u8]| match left.get() {

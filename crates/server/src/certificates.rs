@@ -1,5 +1,5 @@
-//! What a server shows its TLS clients, and what it wants to see of them: a folder of PEM files, by the names
-//! that nbdkit and qemu use.
+//! The certificates that a server shows its TLS clients, and those that it accepts from them: a
+//! folder of PEM files, with the names that nbdkit and qemu use.
 
 use std::fmt;
 use std::fs;
@@ -24,11 +24,11 @@ use rustls::{CertificateError as Invalid, RootCertStore, ServerConfig};
 const CERTIFICATE: &str = "server-cert.pem";
 /// The key of that certificate.
 const KEY: &str = "server-key.pem";
-/// Who signs the certificates of clients.
+/// Those who sign the certificates of clients.
 const CLIENTS_CA: &str = "ca-cert.pem";
-/// Which of these do not count any more; there need be none.
+/// The list of certificates that they have revoked. The file is optional.
 const REVOKED: &str = "ca-crl.pem";
-/// What that is.
+/// What messages call that list.
 const LIST: &str = "list of revoked certificates";
 /// How long before a certificate expires the server warns that it will.
 const EXPIRES_SOON: Duration = Duration::from_secs(14 * 24 * 60 * 60);
@@ -51,11 +51,12 @@ struct Folder {
     path: PathBuf,
     verify_peer: VerifyPeer,
     config: Mutex<Arc<ServerConfig>>,
-    /// Of the files that it was read from. Locked while they are looked at, which may take long.
+    /// Stamps of the files that `config` was read from. Locked while the files are looked at, which
+    /// may take long.
     stamps: Mutex<Stamps>,
 }
 
-/// Which file each is, and when it was changed last.
+/// Each file's inode number, and when it was changed last.
 type Stamps = [Option<(u64, SystemTime)>; 4];
 
 /// Why certificates cannot be used.
@@ -98,7 +99,7 @@ pub enum CertificateError {
         /// Why.
         source: rustls::Error,
     },
-    /// By this no client can be verified.
+    /// With this file no client can be verified.
     #[error("{} cannot say who is a client: {message}", path.display())]
     Clients {
         /// The file.
@@ -121,15 +122,16 @@ impl Certificates {
         Ok(Self(Arc::new(Folder { path, verify_peer, config, stamps })))
     }
 
-    /// What holds for a client that comes now. Where files were replaced by some that are of no use, those
-    /// before hold: one is replaced after the other, and nobody may be there to mend it.
+    /// The configuration for a client that connects now. If the files were replaced by unusable
+    /// ones, the previous configuration stays: files are replaced one after the other, and nobody
+    /// may be there to repair them.
     pub(crate) fn current(&self) -> Arc<ServerConfig> {
         let Folder { path, verify_peer, config, stamps } = &*self.0;
         let config = || config.lock().unwrap_or_else(PoisonError::into_inner);
-        // Whoever comes while others look at them does not wait for that.
+        // A thread that comes while another looks at the files does not wait for that.
         if let Ok(mut read) = stamps.try_lock() {
             let now = self::stamps(path);
-            // Without the list those would be served whom it revoked.
+            // Without the list, clients that it revoked would be served.
             let is_list_gone =
                 *verify_peer == VerifyPeer::Yes && read[3].is_some() && now[3].is_none();
             let new = (*read != now).then(|| {
@@ -171,7 +173,8 @@ fn stamps(folder: &Path) -> Stamps {
 
 fn config(folder: &Path, verify_peer: VerifyPeer) -> Result<ServerConfig, CertificateError> {
     let provider = Arc::new(aws_lc_rs::default_provider());
-    // 1.3 alone: with keys of 1.2 a connection is over after 2^24 records: half an hour, at 10,000 a second.
+    // TLS 1.3 alone: with keys of 1.2 a connection is over after 2^24 records, which is half an
+    // hour at 10,000 a second.
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_protocol_versions(&[&TLS13])
         .expect("the provider has what this version needs");
@@ -187,7 +190,7 @@ fn config(folder: &Path, verify_peer: VerifyPeer) -> Result<ServerConfig, Certif
             }
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
                 .with_crls(revoked(folder)?)
-                // There may be a list of some of those who sign.
+                // There may be lists for only some of those who sign.
                 .allow_unknown_revocation_status()
                 .build();
             let verifier = verifier.map_err(|error| match error {
@@ -206,7 +209,7 @@ fn config(folder: &Path, verify_peer: VerifyPeer) -> Result<ServerConfig, Certif
     let key = key(&folder.join(KEY))?;
     let identity = |source| CertificateError::Identity { folder: folder.to_owned(), source };
     let mut config = builder.with_single_cert(chain, key).map_err(identity)?;
-    // Clients stay for long, and come seldom: nothing is kept for the next time.
+    // Clients stay long and connect seldom, so nothing is kept for the next time.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     Ok(config)
@@ -251,7 +254,7 @@ fn revoked(folder: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, 
     let path = folder.join(REVOKED);
     match path.symlink_metadata() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        // One that says nothing would be no list: all would be served.
+        // An empty file must not count as no list: then all clients would be served.
         _ => all_of(LIST, &path),
     }
 }
@@ -279,7 +282,7 @@ fn key(path: &Path) -> Result<PrivateKeyDer<'static>, CertificateError> {
     })
 }
 
-/// A pipe would be waited for.
+/// Accepts only a plain file: reading a pipe would wait.
 fn check_kind(path: &Path) -> Result<(), pem::Error> {
     let is_file = path.metadata().map_err(pem::Error::Io)?.is_file();
     let error = || pem::Error::Io(io::Error::other("it is no plain file"));

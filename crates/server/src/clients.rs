@@ -1,4 +1,4 @@
-//! All clients that are connected, and what they have together.
+//! All clients that are connected, and what they share.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,37 +17,39 @@ use crate::peer::Peer;
 /// How long clients that were hung up on may take to leave.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Between two looks for clients that do not go on.
+/// Milliseconds between two looks for clients that do not go on.
 const LOOK_MS: u64 = 300;
 
-/// Stack of a thread beside those of the connections.
+/// Stack of a thread that is no connection's own.
 const STACK_BESIDE: usize = 64 << 10;
 
-/// The part of memory for what is taken in ahead of requests: one in so many.
+/// The part of the memory that is for what is taken in ahead of requests: one in this many.
 const AHEAD: usize = 4;
 
-/// Mappings that a client's thread takes, as measured (its stack, the one for signals, the guards of both, and
-/// what is allocated within a request), and those for all else: a thread that begins where there are no more
-/// ends the whole process.
+/// Mappings that a client's thread takes, as measured (its stack, the one for signals, the guards
+/// of both, and what is allocated within a request), and those for everything else. A thread that
+/// begins when there are no more mappings ends the whole process.
 const MAPPINGS_EACH: usize = 5;
 const MAPPINGS_ELSE: usize = 8192;
 
 #[derive(Debug)]
 pub(crate) struct Clients {
     count_max: usize,
-    /// Threads that there may be for clients, and those beside that of each connection.
+    /// Threads that there may be for clients, and those that there are besides the connections'
+    /// own.
     threads_max: usize,
     threads_beside: AtomicUsize,
-    /// How long one may keep memory that others wait for without going on.
+    /// How long a client may keep memory that others wait for without going on.
     patience: Duration,
-    /// How long a draining server waits for them before it hangs up.
+    /// How long a draining server waits for clients before it hangs up.
     drain_timeout: Duration,
     for_requests: Memory,
     ahead: Memory,
     began: Instant,
-    /// When it was last looked for some that do not go on, in milliseconds.
+    /// When a thread last looked for clients that do not go on, in milliseconds.
     looked_ms: AtomicU64,
-    /// Can be read once the server stops; `None` where the process was out of files when it began.
+    /// Can be read once the server stops; `None` if the process was out of files when the server
+    /// began.
     stops: Option<OwnedFd>,
     peers: Mutex<Peers>,
     peer_left: Condvar,
@@ -94,7 +96,7 @@ impl Clients {
         }
     }
 
-    /// For those who wait for clients to be woken when the server stops.
+    /// For threads that wait for clients: can be read once the server stops.
     pub(crate) fn stops(&self) -> Option<BorrowedFd<'_>> {
         self.stops.as_ref().map(AsFd::as_fd)
     }
@@ -108,7 +110,7 @@ impl Clients {
         self.began.elapsed().as_millis() as u64 + 1
     }
 
-    /// Enters a client; `None` where there are too many.
+    /// Registers a client; `None` if there are too many.
     pub(crate) fn register(&self, peer: &Arc<Peer>) -> Option<u64> {
         let mut peers = self.peers();
         let for_threads = self.threads_max.saturating_sub(self.threads_beside.load(Relaxed));
@@ -124,8 +126,8 @@ impl Clients {
         Some(id)
     }
 
-    /// Runs this, which needs little of a stack, on a thread beside those of the connections, if there can
-    /// be one. Whether there is.
+    /// Runs `work`, which needs little stack, on a thread besides the connections' own. False if
+    /// there can be no such thread.
     pub(crate) fn run_beside(
         self: &Arc<Self>,
         name: &str,
@@ -140,7 +142,7 @@ impl Clients {
         begun.is_ok()
     }
 
-    /// Counts such a thread; `None` where there are too many.
+    /// Counts such a thread; `None` if there are too many.
     fn count_thread(self: &Arc<Self>) -> Option<ThreadBeside> {
         let connected = self.peers().connected.len();
         let one_more =
@@ -155,7 +157,7 @@ impl Clients {
         drop(gone);
     }
 
-    /// Somebody waits for memory: cuts those off that keep some and do not go on.
+    /// A thread waits for memory: cuts off the clients that keep some and do not go on.
     pub(crate) fn hang_up_on_stalled(&self) {
         let now_ms = self.now_ms();
         if !self.is_time_to_look(now_ms) {
@@ -171,22 +173,22 @@ impl Clients {
         }
     }
 
-    /// Many may wait, and ask: one of them looks, now and then.
+    /// Many threads may wait, and ask; one of them looks, now and then.
     fn is_time_to_look(&self, now_ms: u64) -> bool {
         let looked_ms = self.looked_ms.load(Relaxed);
         now_ms.saturating_sub(looked_ms) >= LOOK_MS
             && self.looked_ms.compare_exchange(looked_ms, now_ms, Relaxed, Relaxed).is_ok()
     }
 
-    /// Lets every connection finish what it has received, for a while; then hangs up on those that are
-    /// waited for. Whether all have left: those that have not wait for a disk.
+    /// Lets every connection finish what it has received, for a while; then hangs up on clients
+    /// that are waited for. Returns whether all have left; those that have not wait for a disk.
     pub(crate) fn drain(&self) -> bool {
         let peers = self.peers();
         peers.connected.values().for_each(|peer| peer.drain(self.stops.is_some()));
         drop(peers);
-        // Afterwards: who is woken sees that it is to leave.
+        // Only now, so that a thread that is woken sees that it is to leave.
         if let Some(stops) = &self.stops {
-            // It cannot be full.
+            // Its counter cannot be full.
             let _ = rustix::io::write(stops, &1_u64.to_ne_bytes());
         }
         let deadline = Instant::now() + self.drain_timeout;
@@ -197,7 +199,7 @@ impl Clients {
         self.wait_until_gone(Instant::now() + LEAVE_TIMEOUT)
     }
 
-    /// Waits for those that wait for a disk.
+    /// Waits for the connections that wait for a disk.
     pub(crate) fn wait_for_the_rest(&self) {
         while !self.wait_until_gone(Instant::now() + LEAVE_TIMEOUT) {
             self.hang_up();
@@ -217,9 +219,9 @@ impl Clients {
         true
     }
 
-    /// On those who do not take their replies, and those whose requests have not begun, as they wait for memory: one
-    /// after the other would keep it from the next. What is being done for the others is answered, but what
-    /// they go on to send is not.
+    /// Hangs up on the clients that do not take their replies, and on those whose requests have not
+    /// begun because they wait for memory: one after the other would keep it from the next. What is
+    /// being done for the others is answered, but what they go on to send is not.
     fn hang_up(&self) {
         for (id, peer) in &self.peers().connected {
             if peer.is_waited_for() || peer.waits_for_memory() {
@@ -234,7 +236,7 @@ impl Clients {
     }
 }
 
-/// A thread beside those of the connections, as long as this lives.
+/// Counts a thread besides the connections' own, for as long as it lives.
 #[derive(Debug)]
 struct ThreadBeside(Arc<Clients>);
 

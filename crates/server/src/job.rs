@@ -1,5 +1,5 @@
-//! What becomes of a request: its reply, from the thread of its connection or from a worker, and what
-//! the log says of one that failed.
+//! What becomes of a request: its reply, from the thread of its connection or from a worker, and
+//! what the log says if it failed.
 
 use std::io;
 use std::io::ErrorKind::OutOfMemory;
@@ -19,7 +19,7 @@ pub(crate) struct Job {
     session: Session,
     export: String,
     cookie: u64,
-    /// Until it is answered.
+    /// `None` once it is answered.
     counted: Option<Counted>,
 }
 
@@ -28,7 +28,7 @@ impl Job {
         Self { session: *told.0, export: told.1.to_owned(), cookie, counted: Some(counted) }
     }
 
-    /// Whether nobody will hear of it.
+    /// Whether nobody will receive its reply.
     pub(crate) fn is_cut_off(&self) -> bool {
         self.counted.as_ref().is_none_or(|counted| counted.peer().is_cut_off())
     }
@@ -83,14 +83,14 @@ fn encode(
     }
 }
 
-/// Of a read whose data has no room.
+/// The error of a read for whose data there is no memory.
 pub(crate) fn no_memory(offset: u64, length: u32, source: io::Error) -> BlockError {
     BlockError::Io { action: "read", offset, length: length.into(), source }
 }
 
-/// Logs why a request failed and says what the client is told.
+/// Logs why a request failed, and returns what the client is told.
 fn report(error: &BlockError, export: &str) -> Errno {
-    // A disk that is full or broken fails all of them.
+    // A full or broken disk makes every request fail.
     static FAILURES: RateLimit = RateLimit::new();
     FAILURES.log(|left_out| tracing::error!(export, %error, left_out, "request failed"));
     match error {

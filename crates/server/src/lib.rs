@@ -7,25 +7,26 @@
 //! ```
 //!
 //! Each connection has a thread that reads requests in batches, carries them out in place and
-//! answers in batches. Requests that are long enough to be worth it go to the `crypt` workqueue
-//! where CPUs are idle (`homing-sched` decides); flushes go to the `flush` workqueue, so that a
-//! connection goes on meanwhile, and from there to the engine of `homing-durable`, on which those of
-//! all connections share syncs where that is faster. Whoever finishes a request sends its reply.
+//! answers in batches. Requests that are long enough to be worth it go to the `crypt` workqueue if
+//! CPUs are idle (`homing-sched` decides). Flushes go to the `flush` workqueue, so that the
+//! connection can go on meanwhile, and from there to the engine of `homing-durable`, where the
+//! flushes of all connections share syncs if that is faster. The thread that finishes a request
+//! sends its reply.
 //!
 //! Rules:
 //!
 //! * `SERVE-1` A reply is sent after its request is done; FLUSH and FUA are done when the device
-//!   says so. There is no state per connection that a flush on another would miss, and a flush is
-//!   never answered by a sync that had begun before it came (`DURABLE-1`), which is what makes
+//!   says so. A connection has no state that a flush on another connection would miss, and a flush
+//!   is never answered by a sync that began before the flush came (`DURABLE-1`). This is what makes
 //!   `CAN_MULTI_CONN` true.
 //! * `SERVE-2` Replies are written whole, by one thread at a time, and no worker waits for a
 //!   client.
 //! * `SERVE-3` A connection holds at most [`IN_FLIGHT_BYTES_MAX`] of queued requests; it reads no
 //!   further until some are done.
-//! * `SERVE-4` All connections together hold at most [`ServerOptions::request_memory_max`] of requests
-//!   and replies, beyond [`CONNECTION_BYTES_MAX`] each; a client that keeps others waiting for it is cut
-//!   off. A connection without requests gives its buffers back, and who idles within one has them of that
-//!   memory.
+//! * `SERVE-4` All connections together hold at most [`ServerOptions::request_memory_max`] of
+//!   requests and replies, beyond [`CONNECTION_BYTES_MAX`] each. A client that keeps others waiting
+//!   for this memory is cut off. A connection without requests gives its buffers back; the buffer
+//!   of a client that idles within a request counts as part of this memory.
 //!
 //! Read on in this order: `listener`, `stream`, `tls`, `certificates`, `server`, `clients`, `memory`, `patience`,
 //! `negotiation`, `connection`, `busy_poll`, `job`, `batch`, `zeroes`, `peer`, `pool`, `buffers`, `background`, `load`.

@@ -22,7 +22,7 @@ pub enum Endpoint {
     Tcp(SocketAddr),
 }
 
-/// Why there is no listening.
+/// Why a server cannot listen.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListenError {
@@ -32,7 +32,7 @@ pub enum ListenError {
         /// The path or address.
         endpoint: String,
     },
-    /// There is a file that is no socket.
+    /// The file that is there is not a socket.
     #[error("{} exists and is not a socket: nothing was changed", path.display())]
     NotASocket {
         /// The path.
@@ -55,8 +55,8 @@ pub enum ListenError {
 }
 
 impl Endpoint {
-    /// Whether [`Server::bind`] could listen there now. For who has something to make before it, which
-    /// nobody could use.
+    /// Whether [`Server::bind`] could listen there now. For a caller that has to make something
+    /// before that, which would be of no use without it.
     ///
     /// # Errors
     /// [`ListenError`] names the path or address.
@@ -93,7 +93,7 @@ impl Listener {
         }
     }
 
-    /// Where it listens; the port is known now if it was 0.
+    /// Where it listens. If the port was 0, this has the actual one.
     pub(crate) fn endpoint(&self) -> io::Result<Endpoint> {
         match self {
             Self::Unix(listener) => Ok(Endpoint::Unix(listener.path().to_owned())),
@@ -101,14 +101,14 @@ impl Listener {
         }
     }
 
-    /// Takes the socket's name away: nobody finds it any more.
+    /// Removes the socket's name, so that nobody finds it any more.
     pub(crate) fn close(&self) {
         if let Self::Unix(listener) = self {
             listener.remove();
         }
     }
 
-    /// Makes every `accept` fail from now on, the one that waits included.
+    /// Makes every `accept` fail from now on, including the one that waits.
     pub(crate) fn wake(&self) {
         let ended = match self {
             Self::Unix(listener) => listener.stop(),
@@ -134,7 +134,7 @@ fn bind_unix(path: &Path) -> Result<homing_socket::Listener, ListenError> {
     homing_socket::Listener::bind(path, BACKLOG).map_err(|error| of_path(path, error))
 }
 
-/// In the words of this program, which names the path as it was given.
+/// The error in the words of this crate, with the path as it was given.
 fn of_path(path: &Path, error: BindError) -> ListenError {
     let endpoint = || path.display().to_string();
     match error {

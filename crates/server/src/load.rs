@@ -1,10 +1,11 @@
-//! A client load against a server: what `homing serve --try` shows. Real connections, the real
-//! protocol, every byte read back is checked.
+//! A client load against a server, which `homing serve --try` shows. The connections and the
+//! protocol are real, and every byte read back is checked.
 //!
-//! Each client has a slice of the export to itself and keeps a fixed number of requests in
-//! flight, and no more than the server takes in before it insists on its replies being read, since
-//! each client writes and reads by turns. Every 4 KiB block has a generation, which its writer
-//! counts up and its pattern is made from, so a block that is stale, torn or misplaced is found.
+//! Each client has a slice of the export to itself and keeps a fixed number of requests in flight.
+//! Since a client writes and reads by turns, these are no more than the server takes in before it
+//! insists that its replies are read. Every 4 KiB block has a generation, which its writer
+//! increments and from which the block's pattern is made, so a block that is stale, torn or
+//! misplaced is found.
 
 mod pattern;
 
@@ -20,7 +21,7 @@ use self::pattern::{fill, holds};
 use crate::listener::Endpoint;
 use crate::stream::Stream;
 
-/// The unit of generations.
+/// Each block of this length has a generation.
 const BLOCK_LEN: usize = 4096;
 const SIMPLE_REPLY_LEN: usize = 16;
 
@@ -89,13 +90,13 @@ pub struct Phase {
 }
 
 impl Phase {
-    /// The smallest export that does: each client has more places than requests in flight.
+    /// The smallest export that is enough: each client has more places than requests in flight.
     pub fn size_min(&self) -> u64 {
         (self.clients * self.request_len * (self.depth + 1)) as u64
     }
 }
 
-/// What came of a phase.
+/// The result of a phase.
 #[derive(Clone, Debug)]
 pub struct PhaseResult {
     /// Requests answered.
@@ -106,7 +107,7 @@ pub struct PhaseResult {
     pub elapsed: Duration,
     /// Time from sending a request to having its reply, in nanoseconds.
     pub latency_ns: Histogram<u64>,
-    /// CPU time of the process but for the clients' threads: the server's, where both are in one
+    /// CPU time of the process without the clients' threads: the server's, if both are in one
     /// process.
     pub server_cpu: Duration,
 }
@@ -140,7 +141,7 @@ pub fn run(
     }
     written.generations.resize(size as usize / BLOCK_LEN, 0);
     if phase.pattern == Pattern::WriteAndFlush {
-        // What loads before it have left is not its concern.
+        // The flush that earlier loads have left must not count in this phase.
         clients.first().map_or(Ok(()), Client::flush)?;
     }
     let began = Instant::now();
@@ -211,7 +212,7 @@ impl Client {
         }
     }
 
-    /// While nothing else is under way.
+    /// Flushes. No request may be in flight.
     fn flush(&self) -> Result<(), LoadError> {
         let header =
             RequestHeader { flags: 0, command: command::FLUSH, cookie: 0, offset: 0, length: 0 };

@@ -1,17 +1,18 @@
 //! The memory that the requests of all clients may take together.
 //!
-//! What a connection has anyway is small. What its requests take beyond that is leased here before it
-//! is there: queued requests with their replies, requests that are longer than a buffer, and what is
-//! taken in from a client that does not take its replies. Where none is left, what fits in a buffer is
-//! done by the connection's own thread; who needs more waits, and meanwhile sees to it that nobody keeps it
-//! who does not go on ([`Clients`]). Served is who came first, where each is as if he had come later by the time that
-//! his bytes take at [`BYTES_A_US`]: small ones are not behind the long writes of many who do not go on, and no
-//! long one waits for ever.
+//! What a connection always has is small. What its requests take beyond that is leased here before
+//! it is allocated: for queued requests with their replies, for requests that are longer than a
+//! buffer, and for what is taken in from a client that does not take its replies. If none is left,
+//! a request that fits in a buffer is done by the connection's own thread. One that needs more
+//! waits, and meanwhile its thread cuts off clients that keep memory without going on
+//! ([`Clients`]). Requests are served in the order in which they came, except that each counts as
+//! having come later by the time that its bytes take at [`BYTES_A_US`]. So small ones do not wait
+//! behind the long writes of many clients that do not go on, and no long one waits for ever.
 //!
-//! There are two accounts: one for requests, and one for what is taken in ahead of them ([`Account`]). No
-//! lease on the first is waited for by a thread that has another one on it, and nobody ever waits for the
-//! second, so there is no circle of waiting among ourselves; for those that clients make, there is the
-//! end of patience.
+//! There are two accounts: one for requests, and one for what is taken in ahead of them
+//! ([`Account`]). No thread that has a lease on the first waits for another one on it, and no
+//! thread ever waits for the second, so our threads cannot wait for each other in a circle. A
+//! circle of waiting that clients make ends with the patience for them.
 //!
 //! [`Clients`]: crate::clients::Clients
 
@@ -23,11 +24,12 @@ use std::time::{Duration, Instant};
 
 use crate::peer::Peer;
 
-/// How often one who waits looks for clients that do not go on.
+/// How often a waiting thread looks for clients that do not go on.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Bytes in a microsecond, for which one who waits is behind others. Chosen: the longest of requests by half a
-/// minute, so a few times as long as a client may keep memory without going on.
+/// Bytes of a request that put it back by a microsecond among those that wait. Chosen: the longest
+/// request is put back by half a minute, which is a few times as long as a client may keep memory
+/// without going on.
 const BYTES_A_US: u64 = 1;
 
 #[derive(Debug)]
@@ -39,7 +41,8 @@ pub(crate) struct Memory {
     freed: Condvar,
 }
 
-/// Those who wait, first who is served first; in the order of their coming where that is the same.
+/// The requests that wait, the one to be served next first; those that are equal, in the order in
+/// which they came.
 #[derive(Debug, Default)]
 struct Turns {
     waiting: BTreeSet<(Instant, u64)>,
@@ -66,12 +69,13 @@ impl Memory {
         }
     }
 
-    /// Takes so much, if it is there and nobody waits. More than all is there where nobody has any.
+    /// Takes `bytes` if they are free and nobody waits. If nobody has any memory, even more than
+    /// the total counts as free.
     pub(crate) fn try_take(&self, bytes: usize) -> bool {
         self.waiting.load(Relaxed) == 0 && self.take_if_there(bytes, 0)
     }
 
-    /// `own`: what the one who asks has of it.
+    /// `own` is what the client that asks has of the memory.
     fn take_if_there(&self, bytes: usize, own: usize) -> bool {
         let fits = |used: usize| {
             let then = used + bytes;
@@ -80,13 +84,13 @@ impl Memory {
         self.used.fetch_update(SeqCst, SeqCst, fits).is_ok()
     }
 
-    /// Takes so much as soon as it is there, or nobody has any but who asks: what that is says `own`.
-    /// Meanwhile it calls `overdue` now and then.
+    /// Takes `bytes` as soon as they are free, or as soon as nobody has memory but the client that
+    /// asks; `own` says how much that has. Meanwhile calls `overdue` now and then.
     pub(crate) fn take(&self, bytes: usize, own: impl Fn() -> usize, overdue: impl Fn()) {
         if self.try_take(bytes) {
             return;
         }
-        // Before we look: who gives something back after that sees us.
+        // Before we look, so that a thread that gives memory back after that sees us.
         self.waiting.fetch_add(1, SeqCst);
         let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
         let turn = turns.enter(bytes);
@@ -94,7 +98,7 @@ impl Memory {
         while turns.waiting.first() != Some(&turn) || !self.take_if_there(bytes, own()) {
             let waited = self.freed.wait_timeout(turns, LOOK);
             turns = waited.unwrap_or_else(PoisonError::into_inner).0;
-            // However often others give some back meanwhile.
+            // Look in time, however often others give some back meanwhile.
             if looked.elapsed() >= LOOK {
                 drop(turns);
                 overdue();
@@ -112,7 +116,7 @@ impl Memory {
     pub(crate) fn give_back(&self, bytes: usize) {
         self.used.fetch_sub(bytes, SeqCst);
         if self.waiting.load(SeqCst) > 0 {
-            // Those who have looked wait by now.
+            // With the lock taken once, threads that have looked in vain are waiting by now.
             drop(self.turns.lock().unwrap_or_else(PoisonError::into_inner));
             self.freed.notify_all();
         }
@@ -122,10 +126,10 @@ impl Memory {
 /// What memory is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Account {
-    /// Requests that are carried out: whoever needs some may wait for it.
+    /// Requests that are carried out. A thread that needs memory for one may wait for it.
     Requests,
-    /// What has been taken in from clients that do not take their replies. It may be kept while its
-    /// owner waits for the other kind, so nobody waits for it.
+    /// What has been taken in from clients that do not take their replies. A thread may keep it
+    /// while it waits on the other account, so no thread waits for this one.
     Ahead,
 }
 
@@ -138,7 +142,7 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// The caller has taken as much.
+    /// The caller has taken these bytes from the account.
     pub(crate) fn new(peer: &Arc<Peer>, account: Account, bytes: usize) -> Self {
         peer.leased(account).fetch_add(bytes, Relaxed);
         Self { peer: Arc::clone(peer), account, bytes }
@@ -148,7 +152,7 @@ impl Lease {
         &self.peer
     }
 
-    /// A part of it, if it has as much.
+    /// Splits `bytes` off, if it has as many.
     pub(crate) fn split(&mut self, bytes: usize) -> Option<Self> {
         self.bytes = self.bytes.checked_sub(bytes)?;
         Some(Self { peer: Arc::clone(&self.peer), account: self.account, bytes })

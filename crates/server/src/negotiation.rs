@@ -1,4 +1,5 @@
-//! One client's negotiation: feeds `homing-nbd` what comes and sends what it says, in bounded time.
+//! One client's negotiation: feeds `homing-nbd` what the client sends and sends what it answers, in
+//! bounded time.
 
 use std::io;
 use std::io::ErrorKind::{TimedOut, WouldBlock};
@@ -11,8 +12,9 @@ use crate::certificates::Certificates;
 use crate::peer::Peer;
 use crate::server::Shared;
 
-/// When a connection on which nothing comes has nothing more in memory. Guessed: longer than a client that
-/// is at work takes to send its next request, so that those find their buffers as they left them.
+/// How long nothing comes on a connection before it gives up its memory. Guessed: longer than a
+/// client at work takes to send its next request, so that such clients find their buffers as they
+/// left them.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
 
 /// Why a connection ended before the client said good-bye.
@@ -43,14 +45,14 @@ impl End {
 
 impl From<io::Error> for End {
     fn from(error: io::Error) -> Self {
-        // No fault of the client's, nor of what is between us.
+        // Neither the client nor the stream is at fault.
         let is_memory = error.kind() == io::ErrorKind::OutOfMemory;
         if is_memory { Self::NoMemory(error) } else { Self::Stream(error) }
     }
 }
 
-/// Negotiates within the time that a client has for all of it, waiting in both directions. `None`
-/// where the client left in good order.
+/// Negotiates within the time that a client has for all of it, waits in both directions included.
+/// `None` if the client left in good order.
 pub(crate) fn negotiate(
     shared: &Shared,
     peer: &Peer,
@@ -74,7 +76,7 @@ fn try_to_negotiate(
     let limit = || {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            // As a timeout it would mean none.
+            // A timeout of zero would mean none.
             return Err(TimedOut.into());
         }
         peer.stream.set_timeouts(Some(left))
@@ -87,7 +89,7 @@ fn try_to_negotiate(
         if !output.is_empty() {
             limit()?;
             let sent = peer.stream.write_all(&output);
-            // Who says good-bye may be gone before the answer.
+            // A client that says good-bye may be gone before the answer.
             if !matches!(progress, Progress::Close(_)) {
                 sent?;
             }

@@ -9,15 +9,17 @@ use crate::peer::IN_FLIGHT_BYTES_MAX;
 /// How long a client is waited for.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
-    /// Since when, in milliseconds as [`Clients`] count them, times [`BYTES_A_MS`], so that few bytes count too;
-    /// 0: it is not. What it moves meanwhile counts as time that it did not take.
+    /// When the wait began, in milliseconds as [`Clients`] counts them, times [`BYTES_A_MS`], so
+    /// that few bytes count too; 0 if the client is not waited for. Bytes that it moves meanwhile
+    /// move this on, by the time that they count for.
     since: AtomicU64,
-    /// Bytes that it has moved the other way since it began, or last moved what it is waited for.
+    /// Bytes that the client has moved the other way since the wait began, or since it last moved
+    /// what it is waited for.
     otherwise: AtomicUsize,
 }
 
-/// Bytes in a millisecond, for which nobody is cut off: 256 KiB/s. Guessed: less than any link is
-/// slow, and more than who sends a byte now and then to look alive.
+/// Bytes in a millisecond that keep a client from being cut off: 256 KiB/s. Guessed: slower than
+/// any link, and faster than a client that sends a byte now and then to look alive.
 const BYTES_A_MS: u64 = 256;
 
 impl Waiting {
@@ -36,7 +38,7 @@ impl Waiting {
         self.since.load(Relaxed) > 0
     }
 
-    /// It has moved so much of what it is waited for.
+    /// The client has moved this many bytes of what it is waited for.
     pub(crate) fn moved(&self, bytes: usize, clients: &Clients) {
         if self.lasts() {
             self.otherwise.store(0, Relaxed);
@@ -44,7 +46,8 @@ impl Waiting {
         }
     }
 
-    /// It has moved so much of something else, which counts up to what anybody need have on the way.
+    /// The client has moved this many bytes of something else. They count up to what any client
+    /// need have on the way.
     pub(crate) fn moved_otherwise(&self, bytes: usize, clients: &Clients) {
         if self.lasts() && self.otherwise.fetch_add(bytes, Relaxed) < IN_FLIGHT_BYTES_MAX {
             self.advance(bytes, clients);
@@ -52,7 +55,7 @@ impl Waiting {
     }
 
     fn advance(&self, bytes: usize, clients: &Clients) {
-        // Another thread may end it meanwhile: then it stays ended.
+        // Another thread may end the wait meanwhile: then it stays ended.
         let now = clients.now_ms() * BYTES_A_MS;
         let then = |since| (since > 0).then(|| now.min(since + bytes as u64));
         let _ = self.since.fetch_update(Relaxed, Relaxed, then);
@@ -78,7 +81,7 @@ mod tests {
         few.begin(&clients);
         many.begin(&clients);
         let began = [&few, &many].map(|waiting| waiting.since.load(Relaxed));
-        // More than what is moved counts for.
+        // Longer than what the moved bytes count for.
         thread::sleep(Duration::from_millis(100));
         for _ in 0..80 {
             few.moved(200, &clients);

@@ -1,12 +1,12 @@
-//! A client as its connection's thread and the workers see it: who may write to the socket when,
-//! and how much of its requests the workers hold.
+//! A client as its connection's thread and the workers see it: which thread may write to the
+//! socket, and how much of the client's requests the workers hold.
 //!
 //! Replies are whole (`SERVE-2`) because only the holder of the `sending` flag writes. A worker
 //! never waits for a client: it leaves its reply to the holder if there is one, and writes what
 //! fits if there is none. What does not fit goes to a thread made for it, which keeps the flag
-//! until the client has taken everything; so a client that does not read holds up nobody else. The
-//! connection's thread leaves its replies to that thread too and goes on reading: the client may
-//! have to be rid of its requests before it reads. A reply counts as in flight until it is sent,
+//! until the client has taken everything, so a client that does not read holds up no other. The
+//! connection's thread leaves its replies to that thread too and goes on reading, since the client
+//! may have to send its requests before it reads. A reply counts as in flight until it is sent,
 //! which bounds what such a client can pile up.
 
 use std::collections::VecDeque;
@@ -29,28 +29,28 @@ use crate::stream::Stream;
 /// Requests, with their replies, that one connection may have with workers (`SERVE-3`), in bytes.
 /// Derived: the longest request and as much again.
 pub const IN_FLIGHT_BYTES_MAX: usize = 128 << 20;
-/// Room for replies that wait, once none does.
+/// Capacity kept for waiting replies once none waits.
 const WAITING_KEPT: usize = 64;
-/// What a reply weighs besides.
+/// What a reply weighs besides its bytes.
 const REPLY_BASE: usize = 128;
-/// How soon it is tried again to take in more, where there was no memory for it.
+/// How long to wait before trying again to take in more, if there was no memory for it.
 const TRY_AGAIN: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) stream: Stream,
     pub(crate) clients: Arc<Clients>,
-    /// Bytes of memory that its requests have been lent, and what is taken in ahead of them.
+    /// Bytes leased on each [`Account`]: for its requests, and for what is taken in ahead of them.
     leased: [AtomicUsize; 2],
-    /// It is waited for the rest of a long request, and for the client to take replies.
+    /// Whether the server waits for the rest of a long request, and for the client to take replies.
     pub(crate) receives: Waiting,
     sends: Waiting,
-    /// Nothing more is taken in from it.
+    /// Nothing more is taken in from the client.
     leaves: AtomicBool,
     cut_off: AtomicBool,
-    /// A request of its waits for memory.
+    /// One of its requests waits for memory.
     asks: AtomicBool,
-    /// Its requests are carried out; before, it negotiates.
+    /// Negotiation is over: its requests are carried out.
     pub(crate) transmits: AtomicBool,
     outgoing: Mutex<Outgoing>,
     /// `sending` has become false, or `slow` true.
@@ -61,45 +61,45 @@ pub(crate) struct Peer {
 
 #[derive(Debug, Default)]
 struct Outgoing {
-    /// Somebody writes to the stream, and will see to `waiting` before it stops.
+    /// A thread writes to the stream, and will send what is in `waiting` before it stops.
     sending: bool,
-    /// Whoever sends waits for the client, for who knows how long.
+    /// The thread that sends waits for the client, for an unknown time.
     slow: bool,
-    /// The connection's thread waits for one of the two to change.
+    /// The connection's thread waits for `sending` or `slow` to change.
     awaited: bool,
     waiting: VecDeque<Reply>,
 }
 
 #[derive(Debug, Default)]
 struct InFlight {
-    /// Of requests and replies that workers have.
+    /// The weight of the requests and replies that workers have.
     bytes: usize,
-    /// Those for which no memory was lent.
+    /// The part of `bytes` that counts towards [`OWN_REPLIES_MAX`].
     own: usize,
     /// The connection's thread waits until there are fewer.
     awaited: bool,
 }
 
 impl InFlight {
-    /// The first has room, whatever it weighs.
+    /// The first request has room, whatever it weighs.
     fn has_no_room(&self, weight: usize) -> bool {
         self.bytes > 0 && self.bytes + weight > IN_FLIGHT_BYTES_MAX
     }
 }
 
-/// A reply, and what it lets go of when it is sent.
+/// A reply, and what is released once it is sent.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) bytes: Payload,
     pub(crate) counted: Counted,
 }
 
-/// A request that counts as in flight, with the memory that it has. Dropping it says that it is over.
+/// A request that counts as in flight, with its leased memory. Dropping it ends that.
 #[derive(Debug)]
 pub(crate) struct Counted {
     lease: Lease,
     weight: usize,
-    /// Of the weight, what the connection has for itself.
+    /// The part of the weight that counts towards [`OWN_REPLIES_MAX`].
     own: usize,
 }
 
@@ -151,10 +151,11 @@ impl Peer {
         }
     }
 
-    /// Sends from the connection's own thread, and whatever workers have left meanwhile. While the
-    /// client does not take replies its requests are taken in, up to [`AHEAD_MAX`]: a client
-    /// that writes all its requests before it reads a reply would otherwise wait for us as we
-    /// wait for it. `spare`: memory that the connection's thread has been lent already.
+    /// Sends `bytes` from the connection's own thread, and the replies that workers have left
+    /// meanwhile. While the client does not take replies, its requests are taken in, up to
+    /// [`AHEAD_MAX`]: a client that writes all its requests before it reads a reply would otherwise
+    /// wait for us as we wait for it. `spare` is memory that the connection's thread has leased
+    /// already.
     pub(crate) fn send_and_receive(
         self: &Arc<Self>,
         bytes: &[u8],
@@ -172,7 +173,7 @@ impl Peer {
                 outgoing.waiting.push_back(Reply { bytes, counted });
                 return Ok(());
             } else {
-                // May wait, so the slow thread must be able to go on meanwhile.
+                // This may wait, so the slow thread must be able to go on meanwhile.
                 drop(outgoing);
                 counted = Some(self.count_replies(bytes.len(), spare));
                 outgoing = lock(&self.outgoing);
@@ -184,11 +185,11 @@ impl Peer {
         let mut result = self.exchange(bytes, inbox);
         loop {
             if result.is_err() {
-                // The stream may end within a reply: nothing must come after it.
+                // The stream may have ended within a reply: nothing must come after it.
                 self.shutdown(Shutdown::Both);
             }
             let Some(reply) = self.next_waiting() else { break };
-            // Once it has failed the client is gone; its replies go too.
+            // Once sending has failed the client is gone, and its replies are dropped.
             if result.is_ok() {
                 result = self.exchange(&reply.bytes, inbox);
             }
@@ -201,12 +202,12 @@ impl Peer {
     fn count_replies(self: &Arc<Self>, len: usize, spare: &mut Option<Lease>) -> Counted {
         let weight = Payload::weight(len) + REPLY_BASE;
         let lease = match spare {
-            // It has some: then more is not waited for.
+            // A thread that has a lease does not wait for another.
             Some(spare) => spare.split(weight).unwrap_or_else(|| self.no_lease()),
             None => match self.try_lease(Account::Requests, weight) {
                 Some(lease) => lease,
-                // There may be none because of the replies that the client does not take. To take them it
-                // may have to be rid of its requests, so that this thread should not wait.
+                // The replies that the client does not take may hold all the memory. To take them
+                // the client may first have to send its requests, so this thread should not wait.
                 None => match self.take_off_own(weight) {
                     Some(counted) => return counted,
                     None => self.lease(weight),
@@ -236,7 +237,7 @@ impl Peer {
                         self.clients.hang_up_on_stalled();
                     }
                     if self.stream.wait(room, again)? {
-                        // The end is found again by the next read, after the replies.
+                        // The next read, after the replies, finds the end of the stream again.
                         let wanted = (inbox.len() + BATCH_LEN).min(AHEAD_MAX);
                         match inbox.try_fill(&self.stream, wanted) {
                             Ok(0) => ended = true,
@@ -253,13 +254,14 @@ impl Peer {
         Ok(())
     }
 
-    /// It has sent so much. Who still sends may take no replies meanwhile, yet it goes on.
+    /// The client has sent this many bytes. A client that still sends may take no replies
+    /// meanwhile, yet it makes progress.
     pub(crate) fn came(&self, bytes: usize) {
         self.receives.moved(bytes, &self.clients);
         self.sends.moved_otherwise(bytes, &self.clients);
     }
 
-    /// The next reply for the holder of the flag; where there is none the flag is given up.
+    /// The next reply for the holder of the flag. If there is none, the flag is given up.
     fn next_waiting(&self) -> Option<Reply> {
         let mut outgoing = lock(&self.outgoing);
         let next = outgoing.waiting.pop_front();
@@ -272,14 +274,16 @@ impl Peer {
         next
     }
 
-    /// Nobody is woken who does not wait: waking is a system call, and this comes with each batch.
+    /// Wakes the connection's thread only if it waits: waking is a system call, and this comes with
+    /// each batch.
     fn wake_connection(&self, outgoing: &mut Outgoing) {
         if std::mem::take(&mut outgoing.awaited) {
             self.idle.notify_all();
         }
     }
 
-    /// Writes without waiting; says where it had to stop. A broken stream takes everything.
+    /// Writes without waiting; returns where it had to stop. A broken stream counts as taking
+    /// everything.
     fn send_what_fits(&self, reply: &Reply) -> Option<usize> {
         let mut at = 0;
         while at < reply.bytes.len() {
@@ -295,7 +299,7 @@ impl Peer {
         None
     }
 
-    /// Sends however long that takes.
+    /// Sends all bytes, however long that takes.
     fn send_patiently(&self, bytes: &[u8]) -> io::Result<()> {
         self.sends.begin(&self.clients);
         let mut rest = bytes;
@@ -323,25 +327,26 @@ impl Peer {
         result
     }
 
-    /// Whether the client is waited for, to take replies or to send the rest of a request.
+    /// Whether the server waits for the client to take replies or to send the rest of a request.
     pub(crate) fn is_waited_for(&self) -> bool {
         [&self.receives, &self.sends].into_iter().any(Waiting::lasts)
     }
 
-    /// Whether a request of its waits for memory that others have.
+    /// Whether one of its requests waits for memory that others have.
     pub(crate) fn waits_for_memory(&self) -> bool {
         self.asks.load(Relaxed)
     }
 
-    /// Whether memory has been lent for it, and it has been waited for longer than this.
+    /// Whether the client has leased memory and the server has waited for it longer than
+    /// `patience`.
     pub(crate) fn is_stalled(&self, now_ms: u64, patience: Duration) -> bool {
         let is_late = |waiting: &Waiting| waiting.lasts_ms(now_ms) > patience.as_millis() as u64;
         let has_some = self.leased.iter().any(|leased| leased.load(Relaxed) > 0);
         has_some && (is_late(&self.receives) || is_late(&self.sends))
     }
 
-    /// The server stops: takes in nothing more from it than has come. Where ending the reading would cost replies, its
-    /// thread is to be woken.
+    /// The server stops: takes in nothing more from the client than has come. If ending the reading
+    /// would lose replies, the connection's thread is to be woken instead.
     pub(crate) fn drain(&self, may_be_woken: bool) {
         if may_be_woken && self.stream.forgets() && self.transmits.load(Relaxed) {
             self.let_leave();
@@ -350,13 +355,13 @@ impl Peer {
         }
     }
 
-    /// Takes in nothing more from it; what it has asked for is answered. Ending the reading is not
-    /// enough: TCP gives what still comes.
+    /// Takes in nothing more from the client; what it has asked for is answered. Ending the reading
+    /// is not enough, since TCP still delivers what comes.
     pub(crate) fn let_leave(&self) {
         self.leaves.store(true, Relaxed);
     }
 
-    /// Whether nobody will hear its replies.
+    /// Whether nobody will receive its replies.
     pub(crate) fn is_cut_off(&self) -> bool {
         self.cut_off.load(Relaxed)
     }
@@ -365,14 +370,14 @@ impl Peer {
         self.leaves.load(Relaxed)
     }
 
-    /// Cuts it off: it is waited for no longer.
+    /// Cuts the client off and stops waiting for it.
     pub(crate) fn give_up(&self) {
         self.receives.end();
         self.sends.end();
         self.shutdown(Shutdown::Both);
     }
 
-    /// Passes the flag on to a thread that may wait for the client.
+    /// Passes the `sending` flag on to a thread that may wait for the client.
     fn wait_elsewhere(self: &Arc<Self>, reply: Reply, at: usize) {
         {
             let mut outgoing = lock(&self.outgoing);
@@ -390,8 +395,8 @@ impl Peer {
             }
         };
         if !self.clients.run_beside("nbd/slow", patient) {
-            // Without a thread the client cannot be waited for: it is cut off, and what it was
-            // owed is let go.
+            // Without a thread nothing can wait for the client: it is cut off, and its replies are
+            // dropped.
             static FAILURES: RateLimit = RateLimit::new();
             let what = "no thread to wait for a slow client: it is cut off";
             FAILURES.log(|left_out| tracing::warn!(left_out, "{what}"));
@@ -402,7 +407,7 @@ impl Peer {
         }
     }
 
-    /// Ends reading, or everything; a connection that is gone is as good.
+    /// Ends reading, or everything. A connection that is gone already is as good.
     pub(crate) fn shutdown(&self, how: Shutdown) {
         if how == Shutdown::Both {
             self.cut_off.store(true, Relaxed);
@@ -426,7 +431,7 @@ impl Peer {
         Counted { lease, weight, own: 0 }
     }
 
-    /// Counts replies that nothing was lent for, while there are few.
+    /// Counts replies for which no memory is leased, as long as there are few.
     fn take_off_own(self: &Arc<Self>, weight: usize) -> Option<Counted> {
         let mut in_flight = lock(&self.in_flight);
         if in_flight.has_no_room(weight) || in_flight.own + weight > OWN_REPLIES_MAX {
@@ -442,13 +447,14 @@ impl Peer {
         &self.leased[account as usize]
     }
 
-    /// Leases memory for a request; waits while there is none left. The caller must have none for another.
+    /// Leases memory for a request; waits while there is none left. The caller must hold no lease
+    /// for another request.
     pub(crate) fn lease(self: &Arc<Self>, bytes: usize) -> Lease {
         self.lease_beside(bytes, || 0)
     }
 
-    /// As [`Peer::lease`], but it does not wait for itself: replies that it takes only when it has sent
-    /// the rest of its request may be what has all the memory.
+    /// As [`Peer::lease`], but does not wait for the client's own leases: all the memory may be
+    /// held by replies that the client takes only once it has sent the rest of its request.
     pub(crate) fn lease_for_rest(self: &Arc<Self>, bytes: usize) -> Lease {
         self.lease_beside(bytes, || self.leased(Account::Requests).load(Relaxed))
     }
@@ -480,7 +486,7 @@ impl Peer {
         }
     }
 
-    /// Waits until workers have done everything and it is sent, or the client is gone.
+    /// Waits until workers have done everything and their replies are sent, or the client is gone.
     pub(crate) fn wait_until_landed(&self) {
         let mut in_flight = lock(&self.in_flight);
         while in_flight.bytes > 0 {

@@ -1,8 +1,10 @@
-//! Memory for the buffers of all connections, and for the data of long requests that workers have. Who
-//! has nothing in it gives it back; what nobody uses is kept for the next one, up to a bound.
+//! Memory for the buffers of all connections, and for the data of long requests that workers have.
+//! A buffer with nothing in it gives its memory back; unused memory is kept for the next buffer, up
+//! to a bound.
 //!
-//! What was used last is given out first: with many connections on few CPUs a handful of buffers are in
-//! use, and stay in the CPU's cache. Memory is mapped: what an allocator has got back it may keep.
+//! The memory that was used last is given out first: with many connections on few CPUs a handful of
+//! buffers are in use, and stay in the CPU's cache. The memory is mapped, since an allocator may
+//! keep what it gets back.
 
 use std::collections::VecDeque;
 use std::io;
@@ -11,26 +13,28 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use memmap2::MmapMut;
 
-/// What a connection reads or writes at a time. Measured: beyond 256 KiB nothing is won, and the
+/// What a connection reads or writes at a time. Measured: beyond 256 KiB nothing is gained, and the
 /// data leaves the L2 cache between decryption and the socket.
 pub(crate) const BATCH_LEN: usize = 128 << 10;
-/// A request with more data than this is long: it gets memory first, of what clients share.
+/// A request with more data than this is long: it first leases some of the memory that clients
+/// share.
 pub(crate) const SHORT_MAX: usize = 2 * BATCH_LEN;
-/// The headers and short replies that stand beside the data in a buffer.
+/// Room for the headers and short replies next to the data in a buffer.
 const BESIDE_LEN: usize = 32 << 10;
 /// A buffer that belongs to its connection: enough for what is not long.
 pub(crate) const SHORT_LEN: usize = SHORT_MAX + BESIDE_LEN;
-/// What the two buffers of a connection may take beside the memory that requests share: 576 KiB; and 64 KiB
-/// of replies may wait until its client takes them. It has no buffers where nothing has come for a second.
+/// What a connection may take besides the memory that requests share: 576 KiB for its two buffers,
+/// and 64 KiB for replies that wait until its client takes them. It has no buffers while nothing
+/// has come for a second.
 pub const CONNECTION_BYTES_MAX: usize = 2 * SHORT_LEN + OWN_REPLIES_MAX;
-/// Replies that may wait to be sent by another thread though no memory is lent for them. Guessed: room for
-/// those to hundreds of writes.
+/// Bytes of replies that may wait for another thread to send them though no memory is leased for
+/// them. Guessed: room for the replies to hundreds of writes.
 pub(crate) const OWN_REPLIES_MAX: usize = 64 << 10;
 
 /// Buffers of connections that are kept: 18 MiB.
 const SHORT_KEPT: usize = 64;
-/// Bytes of longer ones that are kept. Measured: requests of 2 MiB take twice the CPU time where each
-/// touches its memory for the first time.
+/// Bytes of longer buffers that are kept. Measured: requests of 2 MiB take twice the CPU time if
+/// each touches its memory for the first time.
 const LONG_KEPT: usize = 64 << 20;
 
 #[derive(Debug, Default)]
@@ -46,7 +50,8 @@ struct Memory {
     lent: usize,
 }
 
-/// What a buffer of so many bytes takes: there are few lengths, so that one fits where another was.
+/// What a buffer of `len` bytes takes. There are few sizes, so that one buffer fits where another
+/// was.
 pub(crate) const fn taken(len: usize) -> usize {
     if len <= SHORT_LEN { SHORT_LEN } else { (len - BESIDE_LEN).next_power_of_two() + BESIDE_LEN }
 }
@@ -66,7 +71,7 @@ impl Pool {
         kept.map_or_else(|| self.map(len), Ok)
     }
 
-    /// Its pages cost nothing until they are written. It has been counted.
+    /// Maps memory that `lent` counts already. Its pages cost nothing until they are written.
     fn map(&self, len: usize) -> io::Result<MmapMut> {
         MmapMut::map_anon(len).map_err(|error| {
             self.memory().lent -= len;
@@ -91,7 +96,7 @@ impl Pool {
         drop(dropped);
     }
 
-    /// A connection is idle. Where all are nothing is kept.
+    /// A connection is idle. If all are, no memory is kept.
     pub(crate) fn rest(&self) {
         let mut memory = self.memory();
         if memory.lent == 0 {
@@ -113,7 +118,7 @@ impl Memory {
         self.long.remove(at)
     }
 
-    /// What has to go for it, or itself.
+    /// Keeps `bytes`, and returns what has to go for it, or `bytes` itself.
     fn push_long(&mut self, bytes: MmapMut) -> Vec<MmapMut> {
         self.long_bytes += bytes.len();
         self.long.push_back(bytes);
@@ -143,12 +148,13 @@ impl Buffer {
         &self.pool
     }
 
-    /// Makes it at least so long. Its first `keep` bytes stay.
+    /// Makes it at least `len` bytes long. Its first `keep` bytes stay.
     pub(crate) fn grow(&mut self, len: usize, keep: usize) -> io::Result<()> {
         if self.len() < len { self.replace(len, 0..keep) } else { Ok(()) }
     }
 
-    /// Takes memory for `len` bytes. Those in `range` are its first then. Where there is none it stays as it is.
+    /// Moves to memory for `len` bytes, which begins with the bytes of `range`. If there is none,
+    /// the buffer stays as it is.
     pub(crate) fn replace(&mut self, len: usize, range: Range<usize>) -> io::Result<()> {
         let mut other = self.pool.take(len)?;
         other[..range.len()].copy_from_slice(&self[range]);
@@ -185,7 +191,7 @@ impl Drop for Buffer {
     }
 }
 
-/// What a worker has of a request, or for its client.
+/// The data of a request that a worker has, or its reply to the client.
 #[derive(Debug)]
 pub(crate) enum Payload {
     Short(Vec<u8>),
@@ -211,7 +217,8 @@ impl Payload {
         Ok(copy)
     }
 
-    /// The memory that one with `len` bytes of data takes beside what is small.
+    /// The memory that a payload with `len` bytes of data takes, without small parts such as its
+    /// header.
     pub(crate) fn weight(len: usize) -> usize {
         if len <= SHORT_MAX { len } else { taken(len) }
     }

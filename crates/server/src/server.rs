@@ -1,7 +1,8 @@
 //! The server: accepts clients, gives each a thread, and ends in good order.
 //!
-//! Draining: no more clients are accepted, requests that begin after that are answered by
-//! `ESHUTDOWN`, those that have begun are finished and answered, then every device is flushed.
+//! While it drains, the server accepts no more clients and answers requests that begin after that
+//! with `ESHUTDOWN`. It finishes and answers the requests that have begun, then flushes every
+//! device.
 
 use std::io;
 use std::net::Shutdown;
@@ -26,10 +27,10 @@ use crate::stream::Stream;
 
 /// Stack of a connection's thread. It has no deep calls and keeps its buffers on the heap.
 const STACK_LEN: usize = 256 << 10;
-/// Writes that are to be durable, and flushes, that wait for a device at a time: each may have a thread.
+/// How many durable writes and flushes may wait for a device at a time. Each may occupy a thread.
 const FLUSHES_MAX: u32 = 256;
 
-/// How long accepting pauses where the process is out of files or memory.
+/// How long accepting pauses when the process is out of files or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// A device under the name that clients ask for.
@@ -40,7 +41,7 @@ pub struct ServedExport {
     pub description: String,
     /// Whether writes are refused.
     pub read_only: bool,
-    /// The device; any offset and length will do.
+    /// The device. It must accept any offset and length.
     pub device: Arc<dyn Block>,
 }
 
@@ -58,24 +59,25 @@ pub enum CryptOn {
 /// How to serve.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// TLS, which all clients have to speak then (NBD's STARTTLS), or none.
+    /// If set, all clients have to speak TLS (NBD's STARTTLS).
     pub tls: Option<Certificates>,
     /// Clients at one time; more are turned away at once.
     pub connections_max: usize,
     /// How long a client may take to negotiate.
     pub handshake_timeout: Duration,
-    /// What the requests of all clients may take together, in bytes, beyond [`CONNECTION_BYTES_MAX`] for
-    /// each connection that has some. Who sends or wants more than 256 KiB at a time waits for others to be
-    /// done; a single request is never too long. Also what a client keeps that has stopped for a second within
-    /// a request counts here.
+    /// What the requests of all clients may take together, in bytes, beyond
+    /// [`CONNECTION_BYTES_MAX`] for each connection that has requests. If not enough is left, a
+    /// client that sends or wants more than 256 KiB at a time waits until others are done; a single
+    /// request is never too long. The buffer of a client that has stopped for a second within a
+    /// request counts here too.
     ///
     /// [`CONNECTION_BYTES_MAX`]: crate::CONNECTION_BYTES_MAX
     pub request_memory_max: usize,
     /// How long a client may keep others waiting for memory while it neither sends requests nor takes
     /// its replies, or does so at less than 256 KiB/s. Then it is cut off.
     pub stall_timeout: Duration,
-    /// How long clients may take to read their replies when the server stops. What is still being done for
-    /// them then is waited for, and answered.
+    /// How long clients may take to read their replies when the server stops. Requests that are
+    /// still being carried out then are waited for, and answered.
     pub drain_timeout: Duration,
     /// The scope of the `crypt` workqueue.
     pub affinity_scope: Scope,
@@ -83,9 +85,9 @@ pub struct ServerOptions {
     pub affinity_strict: bool,
     /// Which thread encrypts and decrypts.
     pub crypt_on: CryptOn,
-    /// How long a connection whose last request came within that time looks for the next one before it sleeps. It
-    /// yields its CPU to whoever is to run there, and does not look where more connections than half of the CPUs are as
-    /// lively.
+    /// How long a connection polls for its next request before it sleeps, if its last request came
+    /// within this time. While it polls, it yields its CPU to any thread that is to run there. It
+    /// does not poll while more connections than half the number of CPUs are as lively.
     pub busy_poll: Duration,
 }
 
@@ -111,7 +113,7 @@ pub(crate) struct Shared {
     pub(crate) told: Vec<Export>,
     pub(crate) devices: Vec<Arc<dyn Block>>,
     pub(crate) crypt: Workqueue,
-    /// One for each device: one that hangs holds up no other.
+    /// One for each device, so that a device that hangs holds up no other.
     pub(crate) flushes: Vec<Workqueue>,
     pub(crate) durable: Durable,
     pub(crate) draining: Arc<AtomicBool>,
@@ -129,7 +131,7 @@ pub struct Server {
     shared: Arc<Shared>,
 }
 
-/// Stops a server from another thread. It keeps no device open.
+/// Stops a server from another thread. The handle keeps no device open.
 #[derive(Clone)]
 pub struct ServerHandle {
     listener: Arc<Listener>,
@@ -186,7 +188,7 @@ impl Server {
         })
     }
 
-    /// Where it listens: the port is known now if it was 0.
+    /// Where it listens. If the port was 0, this has the actual one.
     pub fn endpoint(&self) -> io::Result<Endpoint> {
         self.listener.endpoint()
     }
@@ -206,7 +208,7 @@ impl Server {
         &self.shared.crypt
     }
 
-    /// What flushes go through; its attributes are live.
+    /// The engine that flushes go through; its attributes are live.
     pub fn durable(&self) -> &Durable {
         &self.shared.durable
     }
@@ -225,7 +227,7 @@ impl Server {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
-                    // Out of files or memory: what is connected goes on, and may free some.
+                    // Out of files or memory: the connections that exist go on, and may free some.
                     static FAILURES: RateLimit = RateLimit::new();
                     FAILURES.log(|left_out| {
                         tracing::warn!(%error, left_out, "cannot accept a connection");
@@ -234,15 +236,16 @@ impl Server {
                 }
             }
         }
-        // From here on nobody can connect, nor wait for us to accept.
+        // From here on no client can connect, or wait for us to accept it.
         self.listener.close();
         self.hang_up_on_the_waiting();
         let all_left = self.shared.clients.drain();
-        // Clients may have had all files that may be open.
+        // The clients may have held all files that may be open, so that accepting failed before.
         self.hang_up_on_the_waiting();
         let mut failed = self.shared.flush_all();
         if !all_left {
-            // They waited for their disk, which must not have kept the others from their last flush.
+            // The remaining clients wait for their disk. They must not keep the others from their
+            // last flush, which is why that came first.
             self.shared.clients.wait_for_the_rest();
             self.hang_up_on_the_waiting();
             failed = self.shared.flush_all();
@@ -250,7 +253,8 @@ impl Server {
         if failed.is_empty() { Ok(()) } else { Err(failed) }
     }
 
-    /// Who had connected and was not accepted would wait for as long as a handle keeps the listener open.
+    /// A client that had connected but was not accepted would otherwise wait for as long as a
+    /// handle keeps the listener open.
     fn hang_up_on_the_waiting(&self) {
         let goes_on = [io::ErrorKind::Interrupted, io::ErrorKind::ConnectionAborted];
         while self.listener.accept().map_or_else(|error| goes_on.contains(&error.kind()), |_| true)
@@ -269,7 +273,7 @@ impl Server {
             match connection::serve(&shared, &peer) {
                 Ok(()) => tracing::debug!(id, "client left"),
                 Err(error) => {
-                    // Anybody may come and talk nonsense.
+                    // Anybody can connect and send nonsense.
                     static ENDS: RateLimit = RateLimit::new();
                     ENDS.log(|left_out| tracing::warn!(id, %error, left_out, "connection ended"));
                 }
@@ -300,8 +304,8 @@ impl ServerHandle {
     }
 }
 
-/// Hangs up and takes a connection out of the books, also where its thread panics: nobody else would end the
-/// waiting for a client that takes no replies.
+/// Hangs up and unregisters a connection, even if its thread panics: nothing else would end the
+/// wait for a client that takes no replies.
 struct Registered<'a> {
     shared: &'a Shared,
     peer: &'a Peer,
@@ -316,8 +320,8 @@ impl Drop for Registered<'_> {
 }
 
 impl Shared {
-    /// Makes every device durable, all at a time: a disk that hangs keeps no other from it. The names of
-    /// those where that failed, and why.
+    /// Makes every device durable, all at the same time, so that a disk that hangs delays no other.
+    /// Returns the names of the exports where that failed, and why.
     fn flush_all(&self) -> Vec<(String, homing_volume::BlockError)> {
         let exports = self.told.iter().zip(&self.devices).filter(|(export, _)| !export.read_only);
         thread::scope(|scope| {
@@ -326,7 +330,8 @@ impl Shared {
                 let begun = thread::Builder::new().name("last flush".to_owned());
                 (export, device, begun.spawn_scoped(scope, flush))
             });
-            // Where there can be no thread this one does it, before it waits for any.
+            // If there can be no thread, this one flushes the device, before it waits for any
+            // other.
             let flushes: Vec<_> = flushes.collect();
             let flushes = flushes.into_iter().map(|(export, device, begun)| {
                 let ended = if begun.is_err() { Some(device.flush().err()) } else { None };
@@ -335,7 +340,7 @@ impl Shared {
             let flushes: Vec<_> = flushes.collect();
             let ended = flushes.into_iter().filter_map(|(export, device, begun, ended)| {
                 let ended = ended.or_else(|| begun.ok()?.join().ok());
-                // It ended without a word.
+                // The thread panicked: flush here.
                 let error = ended.unwrap_or_else(|| device.flush().err())?;
                 Some((export.name.clone(), error))
             });
@@ -344,8 +349,8 @@ impl Shared {
     }
 }
 
-/// What the workqueue is called that flushes one export of several: names of workqueues have fewer characters, and
-/// are shorter.
+/// The name of the workqueue that flushes one export of several. Names of workqueues allow fewer
+/// characters than those of exports, and are shorter.
 fn flush_name(export: &str) -> String {
     let fitting = |c: char| if c.is_ascii_alphanumeric() || "_-.".contains(c) { c } else { '_' };
     format!("flush-{export}").chars().map(fitting).take(32).collect()

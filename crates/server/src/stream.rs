@@ -14,12 +14,12 @@ use rustls::ServerConfig;
 
 use crate::tls::Session;
 
-/// When to find out that a silent TCP peer has vanished: after 60 s, every 10 s, 6 times.
+/// When to probe whether a silent TCP peer has vanished: after 60 s, then every 10 s, 6 times.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_COUNT: u32 = 6;
 
-/// Replies that may be on their way before sending waits.
+/// Bytes of replies that may be on their way before sending waits.
 const SEND_BUFFER_LEN: usize = 1 << 20;
 
 /// A client's connection: a socket, and TLS on it once that has begun. Reading and writing need only a
@@ -77,7 +77,8 @@ impl Stream {
         }
     }
 
-    /// Goes on with TLS, which the client is to begin. `limit`: to be called before it is waited for.
+    /// Goes on with TLS, which the client begins. `limit` is called before each wait for the
+    /// client.
     pub(crate) fn accept_tls(
         &self,
         config: Arc<ServerConfig>,
@@ -87,7 +88,7 @@ impl Stream {
         self.tls.set(session).map_err(|_| io::Error::other("TLS has begun before"))
     }
 
-    /// Reads what there is, waiting for at least a byte; 0 at the end. Interruptions are retried.
+    /// Reads what there is, and waits for at least a byte; 0 at the end. Interruptions are retried.
     pub(crate) fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         match self.tls.get() {
             None => self.socket.read(buffer),
@@ -97,7 +98,7 @@ impl Stream {
         }
     }
 
-    /// The same without waiting: `WouldBlock` where there is nothing.
+    /// As [`Stream::read`] without waiting: `WouldBlock` if nothing has come.
     pub(crate) fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         match self.tls.get() {
             None => self.socket.try_read(buffer),
@@ -105,7 +106,8 @@ impl Stream {
         }
     }
 
-    /// The same, for who asks again and again: with TLS nothing is made ready where nothing has come.
+    /// As [`Stream::try_read`], for a caller that asks again and again: with TLS, nothing is
+    /// prepared if nothing has come.
     pub(crate) fn poll(&self, buffer: &mut [u8]) -> io::Result<usize> {
         let is_plain = self.tls.get().is_none();
         if is_plain
@@ -118,7 +120,7 @@ impl Stream {
         }
     }
 
-    /// Writes all of it, where no other thread writes; each time that it waits, for as long as is
+    /// Writes all bytes. No other thread may write meanwhile. Each wait lasts for as long as is
     /// [set](Self::set_timeouts).
     pub(crate) fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
         let Some(tls) = self.tls.get() else { return self.socket.write_all(bytes) };
@@ -137,8 +139,8 @@ impl Stream {
         Ok(())
     }
 
-    /// Writes what fits without waiting; `WouldBlock` where nothing does. Then the same bytes are to be
-    /// written next: with TLS some may be on their way.
+    /// Writes what fits without waiting; `WouldBlock` if nothing fits. Then the caller must write
+    /// the same bytes next, since with TLS some of them may be on their way.
     pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         match self.tls.get() {
             None => self.socket.try_write(bytes),
@@ -146,7 +148,8 @@ impl Stream {
         }
     }
 
-    /// How long reading waits where nothing comes: then it fails with `WouldBlock`. Writing takes its time.
+    /// Sets how long reading waits if nothing comes, before it fails with `WouldBlock`. Writing
+    /// waits without a limit.
     pub(crate) fn set_idle_after(&self, timeout: Duration) -> io::Result<()> {
         self.set_timeouts(None)?;
         match &self.socket {
@@ -155,8 +158,8 @@ impl Stream {
         }
     }
 
-    /// Waits until there is something to read (the end of the stream is), without a buffer for it, or `or` can be
-    /// read.
+    /// Waits, without a buffer, until there is something to read (the end of the stream counts) or
+    /// `or` can be read.
     pub(crate) fn wait_for_input(&self, or: Option<BorrowedFd<'_>>) -> io::Result<()> {
         if self.has_more() {
             return Ok(());
@@ -172,14 +175,14 @@ impl Stream {
         }
     }
 
-    /// Whether closing it, or ending the reading, may cost what was sent: TCP answers what comes after that by a
-    /// reset, and whoever is reset forgets what he has not read.
+    /// Whether closing it, or ending the reading, may lose what was sent: TCP answers what comes
+    /// after that with a reset, and a peer that is reset discards what it has not read.
     pub(crate) fn forgets(&self) -> bool {
         matches!(self.socket, Socket::Tcp(_))
     }
 
-    /// Where it [forgets](Self::forgets): ends the writing, and takes what still comes until the client has ended its
-    /// own, for so long at most.
+    /// If it [forgets](Self::forgets): ends the writing, and takes in what still comes until the
+    /// client has ended its own writing, for `at_most` this long.
     pub(crate) fn linger(&self, at_most: Duration) {
         let Socket::Tcp(stream) = &self.socket else { return };
         if let Some(tls) = self.tls.get() {
@@ -200,8 +203,8 @@ impl Stream {
         }
     }
 
-    /// Waits until something can be read or written, or for so long; `read`: whether reading counts.
-    /// Whether there may be something to read (the end of the stream is).
+    /// Waits until it can be written, or read if `read`, but for `timeout` at most. Returns whether
+    /// there may be something to read (the end of the stream counts).
     pub(crate) fn wait(&self, read: bool, timeout: Option<Duration>) -> io::Result<bool> {
         if read && self.has_more() {
             return Ok(true);
@@ -225,7 +228,7 @@ impl Stream {
         }
     }
 
-    /// How long a read, and a write, may wait.
+    /// Sets how long a read, and a write, may wait.
     pub(crate) fn set_timeouts(&self, timeout: Option<Duration>) -> io::Result<()> {
         match &self.socket {
             Socket::Unix(stream) => {
@@ -287,7 +290,7 @@ impl Socket {
         }
     }
 
-    /// Of several pieces as if they were one.
+    /// As [`Socket::try_write`], for several pieces as if they were one.
     pub(crate) fn try_write_pieces(&self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         loop {
@@ -313,11 +316,11 @@ impl Socket {
         }
     }
 
-    /// What of these has come, within that time.
+    /// Waits for one of `wanted`, for `timeout` at most; returns those that have come.
     fn wait(&self, wanted: PollFlags, timeout: Option<Duration>) -> io::Result<PollFlags> {
         let fd = self.as_fd();
         let mut fds = [PollFd::new(&fd, wanted)];
-        // One that is too long for the system is none.
+        // A timeout that is too long for the system counts as none.
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         loop {
             match rustix::event::poll(&mut fds, timeout.as_ref()) {

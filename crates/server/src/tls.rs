@@ -1,8 +1,8 @@
 //! TLS on a client's socket.
 //!
-//! What comes is read without the lock and deciphered under it; what goes is enciphered under it and sent as
-//! far as the socket takes it. So nobody waits for a client with the lock held, and a worker can answer while
-//! the connection's thread waits for more.
+//! Input is read without the lock and deciphered under it; output is enciphered under it and sent
+//! as far as the socket takes it. So no thread waits for a client with the lock held, and a worker
+//! can answer while the connection's thread waits for more.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::sync::atomic::AtomicBool;
@@ -22,7 +22,7 @@ const INCOMING_LEN: usize = 64 << 10;
 #[derive(Debug)]
 pub(crate) struct Session {
     state: Mutex<State>,
-    /// Locked by the thread that reads, alone.
+    /// Locked by the thread that reads, and by no other.
     incoming: Mutex<Incoming>,
     /// There may be something to read that is not in the socket any more.
     has_more: AtomicBool,
@@ -31,11 +31,11 @@ pub(crate) struct Session {
 #[derive(Debug)]
 struct State {
     connection: ServerConnection,
-    /// Bytes that are enciphered, and not wholly on the socket yet.
+    /// Bytes of the caller that are enciphered, but not wholly on the socket yet.
     begun: usize,
 }
 
-/// What came and is not deciphered.
+/// Input that is not deciphered yet.
 #[derive(Debug, Default)]
 struct Incoming {
     buffer: Vec<u8>,
@@ -44,7 +44,7 @@ struct Incoming {
 }
 
 impl Session {
-    /// Lets a client begin, who has been told to. `limit`: to be called before it is waited for.
+    /// Lets a client begin that has been told to. `limit` is called before each wait for it.
     pub(crate) fn accept(
         config: Arc<ServerConfig>,
         socket: &Socket,
@@ -74,13 +74,14 @@ impl Session {
         Ok(Self {
             state: Mutex::new(State { connection, begun: 0 }),
             incoming: Mutex::default(),
-            // With the end of the handshake there may have come more.
+            // More may have come with the end of the handshake.
             has_more: AtomicBool::new(true),
         })
     }
 
-    /// Reads what there is; 0 at the end. `receive`: reads from the socket, and waits, or says that it would.
-    /// `patience`: how long that may wait; who sends less than a record in that time has sent nothing.
+    /// Reads what there is; 0 at the end. `receive` reads from the socket, and either waits or says
+    /// that it would. `patience` is how long that may wait: a client that sends less than a record
+    /// in that time has sent nothing.
     pub(crate) fn read(
         &self,
         buffer: &mut [u8],
@@ -103,11 +104,12 @@ impl Session {
                 _ => incoming.receive(&receive),
             };
             match received {
-                // Somebody else may have ended it without a word: NBD has its own.
+                // Anybody on the way may have ended the stream without TLS's good-bye; NBD has its
+                // own.
                 Ok(0) => return Ok(0),
                 Ok(_) => began = began.or_else(|| Some(Instant::now())),
                 Err(error) => {
-                    // Who idles has no buffer.
+                    // An idle connection has no buffer.
                     *incoming = Incoming::default();
                     return Err(error);
                 }
@@ -121,21 +123,22 @@ impl Session {
         self.has_more.load(Relaxed)
     }
 
-    /// Sends as much as the socket takes. Where that is not all it says that it would wait: then it has to be given
-    /// the same bytes again, since some are enciphered already.
+    /// Sends as much as the socket takes. If that is not all, it says that it would wait: then the
+    /// caller must pass the same bytes again, since some are enciphered already.
     pub(crate) fn try_write(&self, socket: &Socket, bytes: &[u8]) -> io::Result<usize> {
         let mut state = self.state();
         if state.begun == 0 {
             let piece = &bytes[..bytes.len().min(PIECE)];
             state.begun = state.connection.writer().write(piece)?;
             if !state.connection.wants_write() && !bytes.is_empty() {
-                // It says so, too, of what it will not encipher any more.
+                // The writer takes bytes, too, that the session will not encipher any more.
                 state.begun = 0;
                 return Err(io::ErrorKind::BrokenPipe.into());
             }
         }
         if state.begun > bytes.len() {
-            // Of another reply, which failed: nothing may follow what was sent of it.
+            // What was begun is of another reply, which failed: nothing may follow what was sent of
+            // that.
             return Err(io::ErrorKind::BrokenPipe.into());
         }
         while state.connection.wants_write() {
@@ -158,8 +161,8 @@ impl Session {
 }
 
 impl State {
-    /// Deciphers until the buffer is full or nothing is left. How many bytes there are, and whether the client
-    /// has said that these are all.
+    /// Deciphers until the buffer is full or nothing is left. Returns the number of bytes, and
+    /// whether the client has said that these are all.
     fn decipher(
         &mut self,
         incoming: &mut Incoming,
@@ -187,7 +190,7 @@ impl State {
 }
 
 impl Incoming {
-    /// Everything before was deciphered.
+    /// Receives the next input. Everything before must be deciphered.
     fn receive(&mut self, receive: impl Fn(&mut [u8]) -> io::Result<usize>) -> io::Result<usize> {
         self.buffer.resize(INCOMING_LEN, 0);
         self.start = 0;
@@ -197,7 +200,7 @@ impl Incoming {
     }
 }
 
-/// A socket that is waited for.
+/// A socket on which reading and writing wait.
 struct Patient<'a>(&'a Socket);
 
 impl Read for Patient<'_> {
@@ -216,7 +219,7 @@ impl Write for Patient<'_> {
     }
 }
 
-/// A socket that is given what it takes.
+/// A socket that takes what fits, without waiting.
 struct AsFits<'a>(&'a Socket);
 
 impl Write for AsFits<'_> {

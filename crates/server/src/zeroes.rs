@@ -1,5 +1,5 @@
-//! Long zeroes, a piece at a time: those who wait for a worker, or for a flush, do not wait for gigabytes, and a client that
-//! has gone leaves little to be done.
+//! Writes long zeroes a piece at a time, so that requests that wait for a worker or a flush do not
+//! wait for gigabytes, and a client that has gone leaves little to be done.
 
 use std::sync::Arc;
 
@@ -12,14 +12,15 @@ use crate::server::Shared;
 /// How much is written at a time.
 const PIECE: u64 = 8 << 20;
 
-/// What zeroes weigh at most among the requests of a connection that are under way: two long ones leave room for others.
+/// What zeroes weigh at most among a connection's requests in flight: two long ones leave room for
+/// others.
 pub(crate) const WEIGHT_MAX: u32 = 60 << 20;
 
 pub(crate) struct Zeroes {
     pub(crate) job: Job,
     pub(crate) device: Arc<dyn Block>,
     pub(crate) shared: Arc<Shared>,
-    /// The number of its export.
+    /// The index of its export.
     pub(crate) export: usize,
     pub(crate) next: u64,
     pub(crate) end: u64,
