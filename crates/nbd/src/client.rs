@@ -15,11 +15,11 @@ pub struct Connected {
 /// What the client must do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientStep {
-    /// Read exactly so many bytes and pass them on.
+    /// Read exactly this many bytes and pass them on.
     Read(usize),
     /// Send these bytes, then call again with nothing.
     Send(Vec<u8>),
-    /// Begin with requests. Replies are simple: 16 bytes, and the data of a read.
+    /// Begin to send requests. Replies are simple: 16 bytes, and the data of a read.
     Begin(Connected),
 }
 
@@ -51,7 +51,7 @@ impl ClientHandshake {
     /// [`ClientStep::Send`]) and says what is next.
     ///
     /// # Errors
-    /// [`PeerError`] where the server refuses, or is no NBD server.
+    /// [`PeerError`] if the server refuses, or is no NBD server.
     pub fn step(&mut self, input: &[u8]) -> Result<ClientStep, PeerError> {
         let be = |range: std::ops::Range<usize>| {
             input[range].iter().fold(0, |value, byte| value << 8 | u64::from(*byte))

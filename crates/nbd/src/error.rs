@@ -1,11 +1,11 @@
 //! What a peer can do wrong so badly that the connection ends.
 
-/// The other side broke the protocol; the connection cannot go on. It says what came and what
-/// was expected, for the log.
+/// The other side broke the protocol; the connection cannot go on. The message says what came and
+/// what was expected, for the log.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PeerError {
-    /// A magic number is wrong: the peer speaks something else, or lost step.
+    /// A magic number is wrong: the peer speaks something else, or the two are out of step.
     #[error("the peer sent {found:#x} where {expected:#x} begins {what}")]
     Magic {
         /// What was to begin.
@@ -18,9 +18,9 @@ pub enum PeerError {
     /// The client's handshake flags have bits that the server did not offer.
     #[error("the client set handshake flags {flags:#x}, of which {unknown:#x} were not offered")]
     ClientFlags {
-        /// All it set.
+        /// All flags that it set.
         flags: u32,
-        /// Those that nobody offered.
+        /// Those that the server did not offer.
         unknown: u32,
     },
     /// An option that is too long even to skip.
@@ -39,13 +39,13 @@ pub enum PeerError {
         /// The limit.
         limit: u32,
     },
-    /// `EXPORT_NAME`, which knows no error reply, named an export that does not exist.
+    /// `EXPORT_NAME`, which has no error reply, named an export that does not exist.
     #[error("the client asked for export {name:?}, which does not exist")]
     UnknownExport {
         /// The name asked for.
         name: String,
     },
-    /// `EXPORT_NAME`, which knows no error reply, before TLS, without which there is nothing.
+    /// `EXPORT_NAME`, which has no error reply, came before TLS, which is required.
     #[error("the client asked for an export without TLS, which is required")]
     TlsRequired,
     /// The server did not let this client in.

@@ -5,9 +5,9 @@ use crate::wire::transmission_flag as flag;
 /// Block sizes told to clients that ask, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockSizes {
-    /// Every offset and length must be a multiple of it: a power of two.
+    /// Every offset and length must be a multiple of this, which is a power of two.
     pub minimum: u32,
-    /// Requests that are multiples of it are served best: a power of two.
+    /// Requests that are multiples of this are served best. It is a power of two.
     pub preferred: u32,
     /// The longest payload of a read or write.
     pub payload_max: u32,

@@ -1,9 +1,9 @@
 //! The server's side of negotiation: from the greeting to a [`Session`].
 //!
-//! Feed it what the client sends; it appends what the server must send. It remembers nothing of
-//! the bytes it has consumed but what they negotiated. It looks at options of [`OPTION_LEN_MAX`]
-//! bytes at most, and its replies come in portions: [`REPLIES_LEN_MAX`] bytes and what belongs to
-//! the last option, however many options came at once.
+//! Feed it what the client sends; it appends what the server must send. Of the bytes that it has
+//! consumed it remembers only what they negotiated. It looks at options of [`OPTION_LEN_MAX`] bytes
+//! at most. Its replies come in portions: [`REPLIES_LEN_MAX`] bytes and the replies to the last
+//! option, however many options came at once.
 
 use crate::error::PeerError;
 use crate::export::Export;
@@ -11,11 +11,11 @@ use crate::wire::{self, info, option, option_reply as rep};
 
 /// Longest option data that is looked at: a list of several names of full length.
 const OPTION_LEN_MAX: u32 = 64 << 10;
-/// Longest option data that is skipped to stay in step, rather than hanging up.
+/// Longest option data that is skipped, so that the connection can go on; longer data ends it.
 const OPTION_SKIP_MAX: u32 = 16 << 20;
 /// Most options of one connection: guessed, far beyond any client seen.
 const OPTION_COUNT_MAX: u32 = 4096;
-/// Replies that are due before the next option is looked at. Guessed: a few network packets.
+/// Bytes of replies to be sent before the next option is looked at. Guessed: a few network packets.
 const REPLIES_LEN_MAX: usize = 64 << 10;
 /// Bytes of an option header: magic, code, length.
 const OPTION_HEADER_LEN: usize = 16;
@@ -45,29 +45,29 @@ pub struct Session {
 /// How far [`Handshake::advance`] came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// It consumed so many bytes, and needs more input than it was given.
+    /// It consumed this many bytes, and needs more input than it was given.
     NeedMore(usize),
-    /// It consumed so many bytes. Send what is due, then call again with the rest, or with more.
+    /// It consumed this many bytes. Send what is due, then call again with the rest, or with more.
     Send(usize),
-    /// It consumed so many bytes, and transmission begins after them.
+    /// It consumed this many bytes, and transmission begins after them.
     Begin(usize, Session),
-    /// It consumed so many bytes. Send what is due, then the client begins TLS; what it sent before it was
-    /// told to is not to be trusted. Then call again, with what comes through that.
+    /// It consumed this many bytes. Send what is due, then let the client begin TLS; do not trust
+    /// what it sent before it was told to. Then call again, with what comes through TLS.
     BeginTls(usize),
-    /// It consumed so many bytes; the client has said good-bye. Send what is due, then close.
+    /// It consumed this many bytes; the client has said good-bye. Send what is due, then close.
     Close(usize),
 }
 
-/// Whether a server speaks TLS with a client. There is no choice for clients: whoever is between could
-/// make it for them.
+/// Whether a server speaks TLS with a client. Clients have no choice: anybody between could make it
+/// for them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tls {
-    /// It has none.
+    /// The server has no TLS.
     #[default]
     Off,
-    /// Nothing is negotiated before it has begun (the spec's FORCEDTLS).
+    /// Nothing is negotiated before TLS has begun (the spec's FORCEDTLS).
     Required,
-    /// It has begun.
+    /// TLS has begun.
     Begun,
 }
 
@@ -92,7 +92,8 @@ enum Outcome {
 }
 
 impl Handshake {
-    /// A negotiation that has just sent its [`greeting`], of a server that has TLS, or has none.
+    /// The negotiation of a server that has just sent its [`greeting`]. `tls` says whether it has
+    /// TLS.
     pub fn new(tls: Tls) -> Self {
         Self { tls, ..Self::default() }
     }
@@ -100,7 +101,7 @@ impl Handshake {
     /// Goes as far as `input` allows and appends the replies to `output`.
     ///
     /// # Errors
-    /// [`PeerError`] where the connection must be closed without another word.
+    /// [`PeerError`] if the connection must be closed without another word.
     pub fn advance(
         &mut self,
         exports: &[Export],
@@ -216,8 +217,8 @@ impl Handshake {
         Ok(Outcome::Continue)
     }
 
-    /// What was negotiated before is forgotten but for the flags, and that there were options: somebody else
-    /// may have sent it.
+    /// Forgets what was negotiated before, except for the flags and the number of options, since
+    /// somebody else may have sent it.
     fn start_tls(&mut self, data: &[u8], output: &mut Vec<u8>) -> Outcome {
         let code = option::STARTTLS;
         match self.tls {
@@ -237,7 +238,7 @@ impl Handshake {
     }
 
     fn session(&self, exports: &[Export], export_index: usize, asked: &[u8]) -> Session {
-        // The context was selected for an export, by whatever name.
+        // The context was selected for an export, under whichever name.
         let selected = self.base_allocation_for.as_deref();
         let base_allocation = self.structured
             && selected.is_some_and(|name| {
@@ -338,7 +339,7 @@ impl Handshake {
     }
 }
 
-/// The empty name is the first export's, as the spec's default export.
+/// The empty name means the first export, which is the spec's default export.
 fn find(exports: &[Export], name: &[u8]) -> Option<usize> {
     let by_name = exports.iter().position(|export| export.name.as_bytes() == name);
     by_name.or((name.is_empty() && !exports.is_empty()).then_some(0))

@@ -1,11 +1,13 @@
-//! The NBD protocol, server side and enough of the client side to talk to oneself: bytes in,
-//! bytes out, no sockets here.
+//! The NBD protocol: the server's side, and enough of the client's side to talk to oneself. Bytes
+//! in, bytes out, no sockets here.
 //!
-//! The specification is
-//! <https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md> ("the spec" below).
-//! Spoken: fixed newstyle negotiation, structured replies, the `base:allocation` context, block
-//! size limits, STARTTLS, and every command but the experimental ones. What is not spoken is refused as
-//! the spec says, and the connection goes on.
+//! The specification is <https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md> ("the
+//! spec" below). Supported are fixed newstyle negotiation, structured replies, the
+//! `base:allocation` context, block size limits, STARTTLS, and every command but the experimental
+//! ones. Anything else is refused as the spec says, and the connection goes on. Supported are fixed
+//! newstyle negotiation, structured replies, the `base:allocation` context, block size limits,
+//! STARTTLS, and every command but the experimental ones. Anything else is refused as the spec
+//! says, and the connection goes on.
 //!
 //! ```text
 //!            Handshake::advance            RequestHeader::parse     validate

@@ -1,5 +1,5 @@
 //! Replies, appended to a buffer. After [`crate::wire::option::STRUCTURED_REPLY`] every read is
-//! answered by chunks, and so is every error of it.
+//! answered by chunks, and so are its errors.
 
 use crate::handshake::Session;
 use crate::wire::{self, Errno, chunk};
@@ -20,7 +20,7 @@ pub struct Extent {
 
 /// The header of a successful read reply; `length` bytes of data must follow.
 ///
-/// The bytes stand at the end of the array; the second value is where they begin.
+/// The bytes are at the end of the array; the second value is where they begin.
 pub fn read_header(
     session: &Session,
     cookie: u64,
@@ -40,7 +40,7 @@ pub fn read_header(
     }
 }
 
-/// The reply to anything but a read or block status that went well.
+/// The reply to a request that went well, other than a read or a block status.
 pub fn done(output: &mut Vec<u8>, cookie: u64) {
     output.extend(simple(cookie, 0));
 }

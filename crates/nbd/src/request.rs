@@ -24,7 +24,7 @@ impl RequestHeader {
     /// Reads a header.
     ///
     /// # Errors
-    /// [`PeerError::Magic`]: the client has lost step, nothing after this can be understood.
+    /// [`PeerError::Magic`]: the client is out of step, and nothing after this can be understood.
     pub fn parse(bytes: &[u8; wire::REQUEST_LEN]) -> Result<Self, PeerError> {
         let mut at = 0;
         let mut take = |count: usize| {
@@ -58,16 +58,17 @@ impl RequestHeader {
         bytes
     }
 
-    /// How many bytes of payload follow the header, whether or not the request is any good.
+    /// How many bytes of payload follow the header, whether or not the request is valid.
     pub fn payload_len(&self) -> u32 {
         if self.command == command::WRITE { self.length } else { 0 }
     }
 }
 
-/// A request that may be carried out: in range, permitted, with flags that it can have.
+/// A request that may be carried out: it is in range, permitted, and has only flags that it may
+/// have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Read `length` bytes. Replies here are never fragmented, so DF is honoured always.
+    /// Read `length` bytes. Replies here are never fragmented, so DF is always honoured.
     Read {
         /// Where.
         offset: u64,
@@ -91,7 +92,7 @@ pub enum Command {
         length: u32,
         /// Forced unit access.
         fua: bool,
-        /// Fail at once where this is no faster than writing.
+        /// Fail at once if this is no faster than writing.
         fast: bool,
     },
     /// The client no longer needs the contents.
@@ -119,7 +120,7 @@ pub enum Command {
         /// One extent only.
         one: bool,
     },
-    /// Make durable everything that has been replied to.
+    /// Make everything durable that has been replied to.
     Flush,
     /// Finish what is in flight, send no reply, close.
     Disconnect,
@@ -137,7 +138,7 @@ pub struct Refusal {
 /// The gate: decides whether a request can be carried out at all.
 ///
 /// # Errors
-/// [`Refusal`]: answer with it and go on; the client is still in step.
+/// [`Refusal`]: answer with it and go on; the client is not out of step.
 pub fn validate(
     request: &RequestHeader,
     export: &Export,
@@ -212,8 +213,8 @@ pub fn validate(
     })
 }
 
-/// The longest payload that is accepted, told or not. Clients that do not ask for block sizes may
-/// send at least 32 MiB by the spec, and old ones send more.
+/// The longest payload that is accepted, whatever clients were told. Clients that do not ask for
+/// block sizes may send at least 32 MiB by the spec, and old ones send more.
 pub const PAYLOAD_ACCEPTED_MAX: u32 = 64 << 20;
 
 #[cfg(test)]
@@ -285,7 +286,7 @@ mod tests {
             prop_assert_eq!(RequestHeader::parse(&header.encode()), Ok(header));
         }
 
-        /// Whatever 28 bytes come: either the client is out of step, or the gate decides, and the
+        /// Whatever 28 bytes come, either the client is out of step, or the gate decides, and the
         /// payload to be skipped is what the header says.
         #[test]
         fn any_header_is_judged(mut bytes: [u8; wire::REQUEST_LEN], keep_magic: bool) {

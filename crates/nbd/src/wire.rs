@@ -121,9 +121,9 @@ pub mod chunk {
     pub const ERROR_OFFSET: u16 = (1 << 15) + 2;
 }
 
-/// The name of the one metadata context that there is.
+/// The name of the only metadata context.
 pub const BASE_ALLOCATION: &str = "base:allocation";
-/// Its id on the wire: any number would do, one export has one.
+/// Its id on the wire. Any number would do, since an export has only one context.
 pub const BASE_ALLOCATION_ID: u32 = 1;
 /// `base:allocation` state bit: no space is allocated.
 pub const STATE_HOLE: u32 = 1 << 0;

@@ -1,4 +1,4 @@
-//! The client's side, which servers need too: to see whether one listens there already.
+//! The client's side, which servers need too, to see whether one listens there already.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 
-/// Connects within a time: a server that is stopped lets nobody in once its backlog is full, which
+/// Connects within `time`. A server that is stopped lets nobody in once its backlog is full, which
 /// is [`io::ErrorKind::WouldBlock`].
 pub fn dial(path: &Path, time: Duration) -> io::Result<UnixStream> {
     let address = address(path).ok_or_else(|| {
@@ -20,14 +20,14 @@ pub fn dial(path: &Path, time: Duration) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// A socket that programs started by this one do not get.
+/// A socket that is closed in programs started by this one.
 pub(crate) fn new_socket() -> rustix::io::Result<OwnedFd> {
     #[cfg(not(target_vendor = "apple"))]
     {
         let flags = rustix::net::SocketFlags::CLOEXEC;
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
     }
-    // Not in one step: there is none.
+    // In two steps: there is no call that does both.
     #[cfg(target_vendor = "apple")]
     {
         let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None)?;
@@ -36,7 +36,7 @@ pub(crate) fn new_socket() -> rustix::io::Result<OwnedFd> {
     }
 }
 
-/// `None` where the path is too long.
+/// `None` if the path is too long.
 pub(crate) fn address(path: &Path) -> Option<SocketAddrUnix> {
     SocketAddrUnix::new(path).ok()
 }

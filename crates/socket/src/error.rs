@@ -1,4 +1,4 @@
-//! Why there is no listening, for programs to tell apart and for people to read.
+//! Why listening failed, for programs to tell apart and for people to read.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ pub enum BindError {
         /// The path, from the root.
         path: PathBuf,
     },
-    /// There is a file that is no socket.
+    /// The file that is there is not a socket.
     #[error(
         "cannot listen on {}: the file is there and is not a socket; nothing was changed",
         path.display()
@@ -53,7 +53,7 @@ impl BindError {
     }
 }
 
-/// The same text, with the kind that says most.
+/// The same text, with the closest kind.
 impl From<BindError> for io::Error {
     fn from(error: BindError) -> Self {
         let kind = match &error {

@@ -1,7 +1,8 @@
-//! Unix sockets that a server listens on and their owner alone connects to.
+//! Unix sockets that a server listens on and that only their owner connects to.
 //!
-//! What is hard about them is their file: it is made for its owner alone, never in place of a live
-//! server's, and removed if it is still ours. What is said on them is others' business.
+//! The hard part is the socket's file: it is made for its owner alone, never in place of a live
+//! server's, and removed if it is still ours. What is said over the sockets is not this crate's
+//! concern.
 //!
 //! ```
 //! use std::time::Duration;

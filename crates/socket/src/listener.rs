@@ -21,18 +21,18 @@ const PROBE_TIME: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 pub struct Listener {
     socket: UnixListener,
-    /// As it was given.
+    /// The path as it was given.
     path: PathBuf,
-    /// The same from the root: it must be found, to be removed, also after a change of folder.
+    /// The same from the root, so that the file is found and removed even after a change of folder.
     file: PathBuf,
-    /// Device and inode of the file; `None` where it was gone before we could look. No other file
-    /// gets these numbers: our socket holds the inode.
+    /// Device and inode of the file; `None` if it was gone before we could look. No other file gets
+    /// these numbers, since our socket holds the inode.
     identity: Option<(u64, u64)>,
 }
 
 impl Listener {
     /// Listens at `path`, with a file of mode 0600; up to `backlog` clients may wait to be
-    /// accepted. Replaces the socket of a server that is no more, and nothing else: the error says
+    /// accepted. Replaces the socket of a server that is gone, and nothing else: the error says
     /// what is in the way.
     pub fn bind(path: &Path, backlog: i32) -> Result<Self, BindError> {
         let file = std::path::absolute(path).map_err(|error| BindError::io(path, error))?;
@@ -41,19 +41,19 @@ impl Listener {
         Ok(Self { socket, path: path.to_owned(), file, identity })
     }
 
-    /// Whether [`Listener::bind`] would do, as far as can be told with nothing changed. For who has much
-    /// to do before it: in the end binding decides.
+    /// Whether [`Listener::bind`] would succeed, as far as can be told without changing anything.
+    /// For a caller that has much to do before it binds; binding itself decides in the end.
     pub fn check(path: &Path) -> Result<(), BindError> {
         let file = std::path::absolute(path).map_err(|error| BindError::io(path, error))?;
         address(path).ok_or_else(|| BindError::PathTooLong { path: file.clone() })?;
         is_stale(path, &file)?;
-        // In the folder, so that what is no folder is found, too.
+        // Inside the folder, so that a parent that is no folder is found, too.
         let within = file.parent().unwrap_or(&file).join(".");
         let needed = Access::WRITE_OK | Access::EXEC_OK;
         rustix::fs::access(&within, needed).map_err(|errno| BindError::io(&file, errno))
     }
 
-    /// Where it listens, as it was given.
+    /// Where it listens: the path as it was given.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -63,16 +63,17 @@ impl Listener {
         self.socket.accept().map(|(stream, _)| stream)
     }
 
-    /// Removes the file, unless another server's has taken its place: nobody finds it any more.
+    /// Removes the file, so that nobody finds it any more, unless another server's has taken its
+    /// place.
     pub fn remove(&self) {
         if self.identity.is_some() && identity(&self.file) == self.identity {
-            // Gone already is as good.
+            // A file that is gone already is as good.
             let _ = fs::remove_file(&self.file);
         }
     }
 
-    /// Makes every `accept` fail from now on, the one that waits included. Not by connecting to
-    /// ourselves: the file may be gone by now, or another server's.
+    /// Makes every `accept` fail from now on, including the one that waits. It does not connect to
+    /// ourselves for that: the file may be gone by now, or another server's.
     pub fn stop(&self) -> io::Result<()> {
         Ok(rustix::net::shutdown(&self.socket, Shutdown::Both)?)
     }
@@ -88,7 +89,7 @@ fn identity(file: &Path) -> Option<(u64, u64)> {
     fs::symlink_metadata(file).ok().map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
-/// The address is the path as it was given, which may be too long from the root; errors name it from
+/// Binds to the path as it was given, since it may be too long from the root; errors name it from
 /// the root.
 fn bind(path: &Path, file: &Path, backlog: i32) -> Result<UnixListener, BindError> {
     let address = address(path).ok_or_else(|| BindError::PathTooLong { path: file.to_owned() })?;
@@ -96,9 +97,9 @@ fn bind(path: &Path, file: &Path, backlog: i32) -> Result<UnixListener, BindErro
     remove_stale(path, file)?;
     let fail = |errno: rustix::io::Errno| BindError::io(file, errno);
     let socket = new_socket().map_err(fail)?;
-    // The mode of an unbound socket is the mode of the file that binding makes (the umask, which
-    // is the whole process's, can only take from it): at no moment is there a file that others may
-    // connect to. A private folder and a rename would do as well, but need a longer path, and the
+    // The mode of an unbound socket is the mode of the file that binding makes (the umask, which is
+    // the whole process's, can only take from it): at no moment is there a file that others may
+    // connect to. A private folder and a rename would also work, but need a longer path, and the
     // rename would replace a live server's file without asking.
     rustix::fs::fchmod(&socket, Mode::from_raw_mode(0o600)).map_err(fail)?;
     rustix::net::bind(&socket, &address).map_err(|errno| match errno {
@@ -110,8 +111,8 @@ fn bind(path: &Path, file: &Path, backlog: i32) -> Result<UnixListener, BindErro
 }
 
 /// Locks the folder: of two servers that start at once, the second must not take the first for dead
-/// while it is bound and does not listen yet. At best effort: where the folder cannot be read, or
-/// somebody holds its lock for long, that is no reason not to start.
+/// while that is bound and does not listen yet. This is best effort: if the folder cannot be read,
+/// or its lock is held for long, the server starts all the same.
 fn take_turn(file: &Path) -> Option<File> {
     let folder = File::open(file.parent()?).ok()?;
     for _ in 0..50 {
@@ -123,7 +124,7 @@ fn take_turn(file: &Path) -> Option<File> {
     None
 }
 
-/// Removes the socket of a server that is no more; leaves everything else alone.
+/// Removes the socket of a server that is gone; leaves everything else alone.
 fn remove_stale(path: &Path, file: &Path) -> Result<(), BindError> {
     if is_stale(path, file)? {
         fs::remove_file(path).map_err(|error| BindError::io(file, error))?;
@@ -131,7 +132,7 @@ fn remove_stale(path: &Path, file: &Path) -> Result<(), BindError> {
     Ok(())
 }
 
-/// Whether there is the socket of a server that is no more; an error where there is something else.
+/// Whether there is the socket of a server that is gone; an error if there is something else.
 fn is_stale(path: &Path, file: &Path) -> Result<bool, BindError> {
     let Ok(metadata) = fs::symlink_metadata(path) else { return Ok(false) };
     if !metadata.file_type().is_socket() {
@@ -140,7 +141,7 @@ fn is_stale(path: &Path, file: &Path) -> Result<bool, BindError> {
     match dial(path, PROBE_TIME) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        // Its backlog is full: alive, if not well.
+        // Its backlog is full: it is alive, if not well.
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(BindError::in_use(file)),
         Err(error) => Err(BindError::io(file, error)),
         Ok(_) => Err(BindError::in_use(file)),
@@ -162,7 +163,7 @@ mod tests {
     fn only_the_owner_may_connect_whatever_the_umask() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
-        // The test's own process: other tests make no files that this would matter to.
+        // The umask is the whole process's: the other tests make no files to which this matters.
         let before = rustix::process::umask(Mode::empty());
         let listener = listen(&path);
         rustix::process::umask(before);
@@ -235,7 +236,7 @@ mod tests {
     #[test]
     fn of_many_that_start_at_once_on_a_stale_file_one_listens() {
         let folder = tempfile::tempdir().unwrap();
-        // Without taking turns some round ends with two, or with one that nobody finds.
+        // Without turns some round ends with two that listen, or with one that nobody finds.
         for round in 0..200 {
             let path = folder.path().join(round.to_string());
             drop(UnixListener::bind(&path).unwrap());

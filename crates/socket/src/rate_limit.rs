@@ -1,13 +1,16 @@
-//! Warnings that clients can cause as often as they like: some are logged, and how many were not.
+//! Limits warnings that clients can cause as often as they like: some are logged, and the others
+//! counted.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// As the kernel limits its messages: so many at most, in each period that begins with one.
+/// As the kernel limits its messages: at most this many in each period, which begins with a
+/// message.
 const BURST: u32 = 10;
 const PERIOD: Duration = Duration::from_secs(5);
 
-/// Lets ten warnings through in five seconds, and counts the others. One for each place that warns.
+/// Lets ten warnings through in five seconds, and counts the others. Each place that warns has its
+/// own.
 ///
 /// ```
 /// use homing_socket::RateLimit;
@@ -34,13 +37,13 @@ struct Period {
 }
 
 impl RateLimit {
-    /// One that has let nothing through.
+    /// A limit that has let nothing through yet.
     pub const fn new() -> Self {
         Self(Mutex::new(Period { began: None, logged: 0, left_out: 0 }))
     }
 
-    /// Calls `log`, unless it has been called often of late, with the number of those left out since
-    /// it was called last, if there are any.
+    /// Calls `log`, unless it has been called often of late, with the number of warnings left out
+    /// since the last call, if there are any.
     pub fn log(&self, log: impl FnOnce(Option<u64>)) {
         if let Some(left_out) = self.admit(Instant::now()) {
             log((left_out > 0).then_some(left_out));

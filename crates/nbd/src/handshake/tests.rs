@@ -78,7 +78,7 @@ fn go_begins_with_what_was_negotiated() {
     let full = Session { export_index: 0, structured: true, base_allocation: true };
     assert_eq!(session(3, &[structured.clone(), meta.clone(), go(b"disk")]), full);
     assert_eq!(session(3, &[structured.clone(), meta.clone(), go(b"")]), full);
-    // Selected for one export, gone to another.
+    // Selected for one export, but GO names another.
     let other = Session { export_index: 1, structured: true, base_allocation: false };
     assert_eq!(session(3, &[structured.clone(), meta.clone(), go(b"other")]), other);
     // A later SET replaces an earlier one.
@@ -150,13 +150,13 @@ fn without_tls_a_client_gets_nothing_where_it_is_required() {
     let (_, codes, ..) = begins(&[option(option::STARTTLS, b"x"), option(option::LIST, &[])]);
     assert_eq!(codes, [rep::ERR_INVALID, rep::ERR_TLS_REQD]);
 
-    // What follows before TLS is left to whoever begins it.
+    // What follows before TLS is left to the caller, which begins TLS.
     let (end, codes, mut handshake, sent) = begins(&[start.clone(), go(b"disk")]);
     assert!(
         matches!(end, Ok(Progress::BeginTls(consumed)) if consumed == 4 + start.len() && consumed < sent)
     );
     assert_eq!(codes, [rep::ACK]);
-    // The flags hold, and it begins once.
+    // The flags still hold, and TLS begins only once.
     let meta = set_meta(b"disk", &[b"base:allocation"]);
     let (end, codes, _) = talk_on(&mut handshake, &[start, meta, go(b"disk")].concat());
     let plain = Session { export_index: 0, structured: false, base_allocation: false };
@@ -220,7 +220,7 @@ fn replies_to_many_options_at_once_come_in_portions() {
 }
 
 proptest! {
-    /// However the bytes are cut into pieces, the conversation is the same.
+    /// The conversation is the same however the bytes are cut into pieces.
     #[test]
     fn pieces_do_not_matter(cuts in prop::collection::vec(1_usize..40, 1..60)) {
         let options = [
@@ -251,7 +251,7 @@ proptest! {
         prop_assert_eq!(output, whole);
     }
 
-    /// No bytes whatever make it panic or consume what was not there.
+    /// No bytes make it panic, or consume what was not there.
     #[test]
     fn survives_anything(
         flags in 0_u32..4,
