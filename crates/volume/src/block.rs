@@ -56,9 +56,9 @@ pub enum BlockError {
 }
 
 impl BlockError {
-    /// Whether the device is full, or its file at its limit: nothing is lost, and it works again when
-    /// there is space. A flush for which there was none is no such case, since data that was accepted may
-    /// be lost.
+    /// Whether the device is full, or its file at its limit: nothing is lost, and it works again
+    /// when there is space. A flush that found no space is no such case, since data that was
+    /// accepted may be lost.
     pub fn is_full(&self) -> bool {
         use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
         matches!(self, Self::Io { source, .. }
@@ -71,23 +71,23 @@ impl BlockError {
 pub struct Write<'a> {
     /// Where, in bytes.
     pub offset: u64,
-    /// What. Layers work in place: afterwards it holds rubbish.
+    /// The data. Layers work in place: afterwards it holds rubbish.
     pub data: &'a mut [u8],
-    /// What came of it. One that is an error before is passed over.
+    /// The result. A write whose result is an error already is passed over.
     pub result: Result<(), BlockError>,
 }
 
-/// What is called when a flush has ended.
+/// The function that is called when a flush has ended.
 pub type Done = Box<dyn FnOnce(Result<(), BlockError>) + Send>;
 
 /// A device of [`Block::size`] bytes, usable by many threads at once.
 ///
 /// Offsets and lengths are multiples of [`Block::block_size`] and lie inside the device: callers
-/// see to that, layers assert it. What a write that was cut short by a crash or an error leaves in
-/// its range is any mixture of old and new sectors; bytes outside its range never change. Reads
-/// and writes that overlap in time may see such a mixture too, as on a disk. Where what is below is a file it may
-/// be one within a sector (ext4 copies without a lock), and where it is encrypted, 16 bytes of which a part is old and a
-/// part new read as neither, until they are read again.
+/// see to that, layers assert it. A write that was cut short by a crash or an error leaves any
+/// mixture of old and new sectors in its range; bytes outside its range never change. Reads and
+/// writes that overlap in time may see such a mixture too, as on a disk. If a file lies below, the
+/// mixture may be within a sector (ext4 copies without a lock); if that is encrypted, 16 bytes that
+/// are partly old and partly new read as neither, until they are read again.
 pub trait Block: Send + Sync {
     /// The size in bytes.
     fn size(&self) -> u64;
@@ -95,8 +95,8 @@ pub trait Block: Send + Sync {
     /// What offsets and lengths are multiples of: a power of two.
     fn block_size(&self) -> u32;
 
-    /// What it is that lies below all layers, where that can be told: device and inode of a file, say. Two with the
-    /// same identity hold the same bytes.
+    /// Identifies what lies below all layers, if that can be told: by device and inode of a file,
+    /// say. Two devices with the same identity hold the same bytes.
     fn identity(&self) -> Option<(u64, u64)> {
         None
     }
@@ -109,10 +109,10 @@ pub trait Block: Send + Sync {
     -> Result<(), BlockError>;
 
     /// Does several writes with [`Durability::Written`], in their order, and leaves the result of
-    /// each in it; one that fails does not stop those behind it. A layer that takes a lock for each
-    /// write takes it once for all of them, and may call `meanwhile` while it waits for it: that is
-    /// to do a piece of other work, or to say that there is none by returning false. Layers hold
-    /// locks then, so that it may read this device, but do nothing else to it.
+    /// each in it; a write that fails does not stop those behind it. A layer that takes a lock for
+    /// each write takes it once for all of them, and may call `meanwhile` while it waits for the
+    /// lock: that does a piece of other work, or returns false if there is none. Layers hold locks
+    /// during the call, so `meanwhile` may read this device, but do nothing else to it.
     fn write_batch(&self, writes: &mut [Write<'_>], meanwhile: &mut dyn FnMut() -> bool) {
         let _ = meanwhile;
         write_each(self, writes);
@@ -129,17 +129,17 @@ pub trait Block: Send + Sync {
     /// Makes everything durable whose write has returned before the call.
     fn flush(&self) -> Result<(), BlockError>;
 
-    /// What [`Block::flush`] does, by a sync of the engine, which others may share. `done` is called when
-    /// it has ended: before this returns, or later by a worker of the engine. A device that has no
-    /// file below it, or a layer that does not know better, flushes by itself.
+    /// Does what [`Block::flush`] does, by a sync of the engine, which others may share. `done` is
+    /// called when the flush has ended: before this returns, or later by a worker of the engine. A
+    /// device that has no file below it, or a layer that does not override this, flushes by itself.
     fn flush_through(&self, durable: &Durable, done: Done) {
         let _ = durable;
         done(self.flush());
     }
 
-    /// What [`Block::write`] does with [`Durability::Flushed`], perhaps by a sync of the engine, which
-    /// others may share. `done` is called as by [`Block::flush_through`]; `data` is free when this
-    /// returns. A layer that does not know better writes by itself.
+    /// Does what [`Block::write`] does with [`Durability::Flushed`], perhaps by a sync of the
+    /// engine, which others may share. `done` is called as by [`Block::flush_through`]; `data` is
+    /// free when this returns. A layer that does not override this writes by itself.
     fn write_through(&self, durable: &Durable, offset: u64, data: &mut [u8], done: Done) {
         let _ = durable;
         done(self.write(offset, data, Durability::Flushed));
@@ -152,8 +152,8 @@ pub trait Block: Send + Sync {
     /// Says that the contents will be read soon. A hint: it cannot fail.
     fn prefetch(&self, offset: u64, length: u64);
 
-    /// What of a range is allocated: at least one extent, at most `count_max`, from `offset` on
-    /// without gaps, and not beyond `length`.
+    /// Which parts of a range are allocated: at least one extent, at most `count_max`, from
+    /// `offset` on without gaps, and not beyond `length`.
     fn extents(
         &self,
         offset: u64,
@@ -173,7 +173,7 @@ pub(crate) fn write_each(device: &(impl Block + ?Sized), writes: &mut [Write<'_>
     }
 }
 
-/// Asserts what the callers of a layer owe it.
+/// Asserts what a layer requires of its callers.
 pub(crate) fn check_range(device: &(impl Block + ?Sized), offset: u64, length: u64) {
     let block = u64::from(device.block_size());
     let inside = offset.checked_add(length).is_some_and(|end| end <= device.size());

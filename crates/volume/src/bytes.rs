@@ -1,8 +1,8 @@
 //! The layer for clients that do not keep to blocks: any offset, any length.
 //!
-//! A write that covers part of a block reads the block, changes it and writes it back. Nobody else
-//! may write to that block in between, or their bytes would be undone; so partial writes take the
-//! stripe of the block exclusively and whole writes share it. The rules:
+//! A write that covers part of a block reads the block, changes it and writes it back. No other
+//! thread may write to that block in between, or its bytes would be undone; so partial writes take
+//! the stripe of the block exclusively, and whole writes share it. The rules:
 //!
 //! * `BYTES-1` Every write holds the stripes of all blocks it touches, taken in rising order of
 //!   their index, so two writes never wait for each other in a circle.
@@ -20,7 +20,7 @@ use crate::block::{Block, BlockError, Done, Durability, Extent, Write, write_eac
 const STRIPE_LEN: u64 = 1 << 20;
 const STRIPE_COUNT: u64 = 256;
 
-/// Zeroes are written in pieces of so many bytes.
+/// Zeroes are written in pieces of this many bytes.
 const ZEROES_LEN: u64 = 8 << 20;
 
 /// A device with blocks of one byte over one with larger blocks.
@@ -30,7 +30,7 @@ pub struct Bytes<B> {
     stripes: Box<[RwLock<()>]>,
 }
 
-/// What a write holds. The fields are only ever dropped.
+/// A stripe that a write holds. The fields are only ever dropped.
 #[allow(dead_code)]
 enum Held<'a> {
     Shared(RwLockReadGuard<'a, ()>),
@@ -98,7 +98,8 @@ impl<B: Block> Bytes<B> {
         (body_start - offset, body_end - offset)
     }
 
-    /// Reads the block around `offset..offset + length` and gives `change` those bytes of it.
+    /// Reads the block around `offset..offset + length`, lets `change` change those bytes of it,
+    /// and writes it back.
     fn change_block(
         &self,
         offset: u64,
@@ -181,8 +182,8 @@ impl<B: Block> Block for Bytes<B> {
         self.change_block(offset + tail, length - tail, durability, |b| b.copy_from_slice(end))
     }
 
-    /// Where one is partial, they are done one after the other: it needs a stripe exclusively, which
-    /// another of them may share.
+    /// If one is partial, the writes are done one after the other: the partial one needs a stripe
+    /// exclusively, which another may share.
     fn write_batch(&self, writes: &mut [Write<'_>], meanwhile: &mut dyn FnMut() -> bool) {
         let whole =
             |w: &Write<'_>| !w.data.is_empty() && self.is_whole(w.offset, w.data.len() as u64);
@@ -201,7 +202,7 @@ impl<B: Block> Block for Bytes<B> {
     ) -> Result<(), BlockError> {
         let end = offset + length;
         let mut at = offset;
-        // Piece by piece, so that others can write meanwhile: there may be gigabytes of them.
+        // Piece by piece, so that others can write meanwhile: there may be gigabytes of zeroes.
         while end - at > ZEROES_LEN {
             let next = (at + ZEROES_LEN) / self.block() * self.block();
             self.write_zeroes(at, next - at, Durability::Written)?;
@@ -235,13 +236,13 @@ impl<B: Block> Block for Bytes<B> {
         self.below.flush_through(durable, done);
     }
 
-    /// One that has partial blocks is several writes, each of which is made durable by itself.
+    /// A write with partial blocks is several writes, each of which is made durable by itself.
     fn write_through(&self, durable: &Durable, offset: u64, data: &mut [u8], done: Done) {
         let length = data.len() as u64;
         if length == 0 || !self.is_whole(offset, length) {
             return done(self.write(offset, data, Durability::Flushed));
         }
-        // Held until it is written: it may be made durable beside others.
+        // Held until the data is written; others may write while it is made durable.
         let _held = self.hold(offset, length, false);
         self.below.write_through(durable, offset, data, done);
     }
@@ -266,8 +267,8 @@ impl<B: Block> Block for Bytes<B> {
     ) -> Result<Vec<Extent>, BlockError> {
         let (start, outer) = self.outer(offset, length);
         let mut extents = self.below.extents(start, outer, count_max)?;
-        // The first and last extent may reach beyond what was asked for; none ends before it
-        // begins, because each covers at least a block.
+        // The first and last extent may reach beyond the range that was asked for. None ends before
+        // that begins, because each covers at least a block.
         let mut rest = length;
         if let Some(first) = extents.first_mut() {
             first.length -= offset - start;
@@ -426,7 +427,7 @@ mod tests {
     }
 
     /// Threads that write neighbouring bytes of the same sectors, some of them whole sectors, do
-    /// not undo each other's.
+    /// not undo each other's writes.
     #[test]
     fn neighbours_in_a_sector_do_not_undo_each_other() {
         let volume = Arc::new(volume(SectorSize::B4096));

@@ -1,4 +1,4 @@
-//! The layer that keeps pages in memory: plaintext above, and below whatever encrypts.
+//! The layer that keeps pages in memory. Above it is plaintext, and below it whatever encrypts.
 
 use std::io;
 use std::ops::Range;
@@ -10,7 +10,7 @@ use homing_durable::Durable;
 
 use crate::block::{Block, BlockError, Done, Durability, Extent, check_range};
 
-/// Copying in and out of the cache, in bytes per nanosecond; and finding the pages.
+/// Copying in and out of the cache, in bytes per nanosecond; and finding the pages, in nanoseconds.
 const COPY_BYTES_PER_NS: u64 = 10;
 const CALL_NS: u64 = 200;
 
@@ -35,7 +35,7 @@ pub struct Cached<B> {
 }
 
 impl<B: Block> Cached<B> {
-    /// Makes durable what the device has, by a sync that others share.
+    /// Makes durable what was written to the device, by a sync that others share.
     fn sync_below(&self, durable: &Durable, done: Done) {
         let poisoned = Arc::clone(&self.poisoned);
         let noted = move |flushed: Result<(), BlockError>| {
@@ -47,7 +47,7 @@ impl<B: Block> Cached<B> {
         self.below.flush_through(durable, Box::new(noted));
     }
 
-    /// What is written now would only be lost later.
+    /// Refuses writes to a poisoned device: what is written now would only be lost later.
     fn check(&self) -> Result<(), BlockError> {
         if self.poisoned.load(Ordering::Acquire) { Err(BlockError::Poisoned) } else { Ok(()) }
     }
@@ -128,13 +128,13 @@ impl<B: Block> Backing for Below<B> {
     }
 }
 
-/// Takes an error of the device through the cache.
+/// Wraps an error of the device, to take it through the cache.
 fn wrap(error: BlockError) -> io::Error {
     let kind = if error.is_full() { io::ErrorKind::StorageFull } else { io::ErrorKind::Other };
     io::Error::new(kind, error)
 }
 
-/// And gives it back, as what it was.
+/// Gives an error of the device back as what it was.
 fn unwrap(error: FileError) -> BlockError {
     let (source, action, offset, length) = match error {
         FileError::Read { offset, length, source } => (source, "read", offset, length),
@@ -205,7 +205,7 @@ impl<B: Block> Block for Cached<B> {
         self.file.flush_all().map_err(unwrap)
     }
 
-    /// What is written goes to the device at once, and is made durable by a sync that others share.
+    /// Writes the data to the device at once; a sync that others share makes it durable.
     fn write_through(&self, durable: &Durable, offset: u64, data: &mut [u8], done: Done) {
         check_range(self, offset, data.len() as u64);
         if let Err(error) = self.check() {
@@ -243,33 +243,37 @@ impl<B: Block> Block for Cached<B> {
         self.file.prefetch(offset, length);
     }
 
-    /// What is in the cache only is no hole, wherever it will be.
+    /// Data that is only in the cache is no hole, wherever it will be stored.
     fn extents(
         &self,
         offset: u64,
         length: u64,
         count_max: usize,
     ) -> Result<Vec<Extent>, BlockError> {
-        // First: what is written back after that is called allocated, be it by both.
+        // Ask the cache first, so that data that is written back after that is still called
+        // allocated, perhaps by both.
         let unwritten = self.file.unwritten(offset, length).map_err(unwrap)?;
         if unwritten.len() > STREWN {
-            // Who goes on asking would have all of them looked through each time. What fails here is tried again.
+            // A caller that goes on asking would have all parts looked through each time. A
+            // write-back that fails here is tried again.
             let _ = self.file.write_back(offset, length);
         }
         let below = self.below.extents(offset, length, count_max)?;
         Ok(overlaid(offset, &below, &unwritten, count_max))
     }
 
-    /// That of a hit.
+    /// The cost of a hit.
     fn cost_ns(&self, length: u64) -> u64 {
         CALL_NS + length / COPY_BYTES_PER_NS
     }
 }
 
-/// Parts of a range that are not written back, of which more are, before it is told what is allocated. Guessed.
+/// If a range has more parts than this that are not written back, they are written back before the
+/// extents are told. Guessed.
 const STREWN: usize = 256;
 
-/// The extents from `offset` on, of which some parts are allocated in any case: the first `count_max`.
+/// The first `count_max` extents from `offset` on: those of `below`, in which the parts in
+/// `allocated` count as allocated in any case.
 fn overlaid(
     offset: u64,
     below: &[Extent],
@@ -345,7 +349,7 @@ mod tests {
         assert_eq!(below(&device, 4094), [0; 5]);
     }
 
-    /// Memory whose flushes fail, and its writes if it is full.
+    /// Memory whose flushes fail, and whose writes fail if it is full.
     struct Bad {
         memory: Bytes<Memory>,
         is_full: bool,
@@ -408,7 +412,8 @@ mod tests {
         let mut data = [0; 4096];
         device.read(8192, &mut data).unwrap();
         assert_eq!(data, [7; 4096]);
-        // What cannot be written would go over what another handle of the same device writes.
+        // Data that could not be written would later overwrite what another handle of the same
+        // device writes.
         drop(device);
         let below = Bad { memory: Bytes::new(Memory::new(1 << 20, 512)), is_full: false };
         let refused = Cached::new(below, &cache, &group, WritePolicy::Back).err().unwrap();

@@ -8,7 +8,7 @@ use crate::xts::{Cipher, CipherFailed, SectorSize};
 /// Zeroes are encrypted and written in pieces of this many bytes.
 const PIECE_LEN: u64 = 256 << 10;
 
-/// A device whose contents stand encrypted on the device below.
+/// A device whose contents are stored encrypted on the device below.
 #[derive(Debug)]
 pub struct Crypt<B> {
     below: B,
@@ -20,8 +20,8 @@ pub struct Crypt<B> {
 impl<B: Block> Crypt<B> {
     /// Puts `cipher` over `below`.
     ///
-    /// Panics where the cipher's sectors are smaller than the blocks of `below`, or do not divide
-    /// its size.
+    /// Panics if the cipher's sectors are smaller than the blocks of `below`, or do not divide its
+    /// size.
     pub fn new(below: B, cipher: Cipher, allow_discards: bool) -> Self {
         let sector = cipher.sector_size().bytes();
         assert!(sector >= below.block_size() && below.size().is_multiple_of(u64::from(sector)));

@@ -24,7 +24,7 @@ const CALL_NS: u64 = 500;
 /// How often a writer lets other threads go first before it sleeps. Guessed: a turn takes a few
 /// microseconds, about as long as letting two others go.
 const YIELDS_MAX: usize = 16;
-/// The zeroes that one write carries.
+/// Bytes of zeroes in one write.
 const ZEROES_LEN: usize = 256 << 10;
 
 /// The bytes `start..start + size` of a file, with blocks of `block_size`.
@@ -38,11 +38,11 @@ pub struct File {
     forced: Arc<Forced>,
     /// Held while writing: see [`File::turn`].
     writing: Mutex<()>,
-    /// What keeps others from the file as long as this lives.
+    /// Keeps others from the file as long as it lives.
     held: Option<Box<dyn Held>>,
 }
 
-/// What can be kept beside a file.
+/// Something that can be kept together with a file.
 pub(crate) trait Held: std::fmt::Debug + Send + Sync {}
 
 impl<T: std::fmt::Debug + Send + Sync> Held for T {}
@@ -50,7 +50,7 @@ impl<T: std::fmt::Debug + Send + Sync> Held for T {}
 impl File {
     /// Uses `size` bytes of `file` from `start` on.
     ///
-    /// Panics where `block_size` is not a power of two or does not divide both.
+    /// Panics if `block_size` is not a power of two or does not divide both.
     pub fn new(file: Arc<fs::File>, start: u64, size: u64, block_size: u32) -> Self {
         let whole = |bytes: u64| bytes.is_multiple_of(u64::from(block_size));
         assert!(block_size.is_power_of_two() && whole(start) && whole(size));
@@ -59,16 +59,16 @@ impl File {
         Self { file, start, size, block_size, syncs, forced, writing, held: None }
     }
 
-    /// Keeps this as long as the file.
+    /// Keeps `what` as long as the file.
     #[cfg(target_os = "linux")]
     pub(crate) fn hold(&mut self, what: Box<dyn Held>) {
         self.held = Some(what);
     }
 
-    /// Waits for its turn to write. The kernel writes to a file by one thread at a time, and lets
-    /// the others spin; on few CPUs it is better to let threads with other work go first.
-    /// Measured with 24 clients on 2 CPUs: 8 % more throughput, p99 down by a third. Better still
-    /// is other work of this thread's own.
+    /// Waits for the turn to write. The kernel lets one thread at a time write to a file, and the
+    /// others spin; on few CPUs it is better to let threads with other work go first. Measured with
+    /// 24 clients on 2 CPUs: 8 % more throughput, p99 down by a third. Better still is other work
+    /// of this thread itself, which `meanwhile` does.
     fn turn(&self, meanwhile: &mut dyn FnMut() -> bool) -> MutexGuard<'_, ()> {
         let mut yields = 0;
         while yields < YIELDS_MAX {
@@ -90,7 +90,7 @@ impl File {
         result.map_err(|error| io_error("write", offset, data.len(), error))
     }
 
-    /// One durable write: `RWF_DSYNC` where there is such a thing, else a flush after it.
+    /// Does one durable write: by `RWF_DSYNC` if the system has it, otherwise by a flush after it.
     fn write_durably(&self, offset: u64, data: &[u8]) -> Result<(), BlockError> {
         let write_error = |error| io_error("write", offset, data.len(), error);
         let whole = self.syncs.run(|file| {
@@ -104,8 +104,8 @@ impl File {
                     Err(Errno::INTR) => {}
                     Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => return Ok(false),
                     // A full disk is mostly found before anything is accepted: then the same write
-                    // is not accepted without DSYNC either. If it is, it was the write-back. It may
-                    // have been both.
+                    // fails without DSYNC, too. If it does not fail, the write-back did. If it
+                    // does, both may have failed.
                     Err(errno @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG))
                         if file.write_all_at(rest, at).is_err() =>
                     {
@@ -131,7 +131,7 @@ impl Block for File {
 
     fn identity(&self) -> Option<(u64, u64)> {
         let stat = rustix::fs::fstat(&*self.file).ok()?;
-        // Of a device there may be several nodes.
+        // A device may have several nodes.
         let is_device = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_block_device();
         Some(if is_device { (stat.st_rdev, u64::MAX) } else { (stat.st_dev, stat.st_ino) })
     }
@@ -262,7 +262,7 @@ impl Block for File {
         let mut extents = Vec::new();
         let mut at = begin;
         while at < end && extents.len() < count_max {
-            // Half a block of data makes it an allocated block.
+            // A block that is data only in part is an allocated block.
             let data = seek(SeekFrom::Data(at))? / block * block;
             let (allocated, next) = if data > at {
                 (false, data)
@@ -390,13 +390,13 @@ mod tests {
         {
             device.write_zeroes(0, 8 << 20, durability).unwrap();
             device.forced.begin(Sharing::Auto, Instant::now());
-            // Beside it only where much is dirty.
+            // `Beside` only if much is dirty.
             assert_eq!(device.forced.begin(Sharing::Auto, Instant::now()), way);
             (0..2).for_each(|_| device.forced.end(Instant::now()));
         }
     }
 
-    /// A disk that says no the second time, and looks at what it is to make durable.
+    /// A disk whose second sync fails, and which looks at what it is to make durable.
     struct Fails(std::sync::atomic::AtomicU64);
 
     impl System for Fails {

@@ -1,9 +1,11 @@
-//! Writes that are to be durable when they are answered: each by itself, or many by one sync.
+//! Chooses how writes are made durable that must be when they are answered: each by itself, or many
+//! by one sync.
 //!
-//! By itself, `RWF_DSYNC`, a write waits for nothing that others have written, but each flushes the
-//! device. Written plainly, all that come at a time share a sync of the engine, which writes what
-//! others have left dirty, too. Which answers more is measured. Lone writers go by themselves; and so
-//! do all while much is dirty: to write that takes longer than any flush. Measured: 2.3 s for 256 MiB.
+//! A write by itself (`RWF_DSYNC`) waits for nothing that others have written, but each flushes the
+//! device. Plain writes that come at the same time share a sync of the engine, which also writes
+//! what others have left dirty. It is measured which way answers more. Lone writers go by
+//! themselves, and so do all writers while much is dirty, since writing that takes longer than any
+//! flush. Measured: 2.3 s for 256 MiB.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,15 +13,16 @@ use std::time::Instant;
 
 use homing_durable::{Pace, Sharing, Way};
 
-/// So many bytes that others have left dirty are not waited for. Guessed: a few flushes' worth.
+/// Writes do not wait for more bytes than this that others have left dirty. Guessed: a few flushes'
+/// worth.
 const DIRTY_MAX: u64 = 4 << 20;
 
 /// What is known of the writes of one file.
 #[derive(Debug)]
 pub(crate) struct Forced {
     state: Mutex<State>,
-    /// Bytes written plainly since the last sync of the file began: what the kernel has written of
-    /// them by itself is not known.
+    /// Bytes written plainly since the last sync of the file began. It is not known how many of
+    /// them the kernel has written by itself.
     dirty: AtomicU64,
 }
 
@@ -27,7 +30,7 @@ pub(crate) struct Forced {
 struct State {
     pace: Pace,
     under_way: usize,
-    /// The most at a time, since nobody was there.
+    /// The most writes at a time since there were none.
     most: usize,
 }
 
@@ -41,17 +44,17 @@ impl Forced {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// So many bytes were written, and need not be durable.
+    /// Notes that this many bytes were written that need not be durable.
     pub(crate) fn left_dirty(&self, length: usize) {
         self.dirty.fetch_add(length as u64, Ordering::Relaxed);
     }
 
-    /// A sync of the file begins.
+    /// Notes that a sync of the file begins.
     pub(crate) fn syncs(&self) {
         self.dirty.store(0, Ordering::Relaxed);
     }
 
-    /// A write begins; how, of what may be.
+    /// Notes that a write begins, and chooses how, of the ways that are allowed.
     pub(crate) fn begin(&self, sharing: Sharing, now: Instant) -> Way {
         let mut state = self.state();
         state.pace.allow(sharing);
@@ -67,7 +70,7 @@ impl Forced {
         if by_itself { Way::Beside } else { state.pace.way() }
     }
 
-    /// One has ended.
+    /// Notes that a write has ended.
     pub(crate) fn end(&self, now: Instant) {
         let mut state = self.state();
         state.under_way -= 1;

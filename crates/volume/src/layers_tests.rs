@@ -1,4 +1,5 @@
-//! What a power cut leaves of what was durable, in all layers; and what is changed in part is nobody else's meanwhile.
+//! What a power cut leaves of durable data, in all layers; and that nobody else changes a block
+//! while it is changed in part.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,19 +17,19 @@ use crate::{Bytes, Cached, Crypt, WritePolicy};
 
 const BLOCK: usize = 4096;
 
-/// In memory, with a cache that a power cut takes.
+/// A disk in memory, with a cache that a power cut loses.
 struct Disk {
     /// What is there, and what a power cut leaves.
     both: Mutex<[Vec<u8>; 2]>,
     /// Writes that begin here fail.
     fails_at: AtomicU64,
-    /// Reads tell of themselves, and wait until they are let go.
+    /// Reads report themselves, and wait until they are let go.
     holds_reads: AtomicBool,
     reading: Mutex<mpsc::Sender<()>>,
     let_go: Mutex<mpsc::Receiver<()>>,
 }
 
-/// Who hears of reads that are held, and lets them go.
+/// Hears of reads that are held, and lets them go.
 struct Hand(mpsc::Receiver<()>, mpsc::Sender<()>);
 
 #[derive(Clone)]
@@ -169,7 +170,7 @@ fn what_was_durable_survives_a_power_cut_in_all_its_parts_through_all_layers() {
     }
 }
 
-/// What can be written of it is durable all the same, and who flushes is told of the rest.
+/// What can be written is durable all the same, and the caller of the flush is told of the rest.
 #[test]
 fn a_flush_of_which_a_part_cannot_be_written_makes_the_rest_durable_and_tells() {
     let runtime = Runtime::new().unwrap();
@@ -228,7 +229,7 @@ fn nobody_changes_a_block_while_a_part_of_it_is_changed() {
             thread::scope(|scope| {
                 scope.spawn(|| first(&bytes, &durable));
                 reading.recv_timeout(Duration::from_secs(20)).unwrap();
-                // Those that come now find no block held up but that one.
+                // Requests that come now find only that block held up.
                 disk.0.holds_reads.store(false, Ordering::SeqCst);
                 let after = scope.spawn(|| second(&bytes, &durable));
                 thread::sleep(Duration::from_millis(30));

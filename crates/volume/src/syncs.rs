@@ -1,17 +1,19 @@
-//! Through which descriptor the kernel is asked to make data durable, and what becomes of a no.
+//! Through which descriptor the kernel is asked to make data durable, and what follows if it
+//! cannot.
 //!
 //! The kernel reports a failed write-back once to each open file description and then forgets it.
-//! Were two threads to sync through one at the same time, both might depend on the data that was
-//! lost, and only one would be told. So:
+//! If two threads synced through one description at the same time, both might depend on the data
+//! that was lost, and only one would be told. So:
 //!
-//! * `SYNC-1` A sync has its description to itself. One that failed before is known to each
-//!   description, so it does not matter which is used. Some are for flushes that go through an
-//!   engine, which gives each of its syncs one; the others are for syncs by themselves: durable
-//!   writes, and flushes without an engine.
-//! * `SYNC-2` A failure poisons the device before the description is let go, so whoever syncs
-//!   through it next finds the device poisoned. The engine keeps it for its own descriptions.
+//! * `SYNC-1` A sync has its description to itself. Each description is told of a write-back that
+//!   failed before, so it does not matter which one is used. Some are for flushes that go through
+//!   an engine, which gives one to each of its syncs; the others are for syncs outside the engine:
+//!   durable writes, and flushes without an engine.
+//! * `SYNC-2` A failure poisons the device before the description is let go, so the next sync
+//!   through it finds the device poisoned. The engine keeps this rule for its own descriptions.
 //!
-//! The engine gets references, never duplicates: those would share the description, and what it hears.
+//! The engine gets references to the files, never duplicates: a duplicate would share the
+//! description, and with it what that is told.
 
 use std::fs;
 use std::io;
@@ -24,21 +26,22 @@ use rustix::fs::OFlags;
 
 use crate::block::{BlockError, Done};
 
-/// Syncs that run at the same time, of the engine and by themselves; more wait. Guessed: beyond any
-/// disk's gain.
+/// How many syncs run at the same time, in the engine and outside it; more wait. Guessed: more than
+/// any disk gains from.
 const DESCRIPTION_COUNT: usize = 16;
 
-/// How many files a volume has open at most: those descriptions, the one that reads and writes, and one that is
-/// asked what others may have heard.
+/// How many files a volume has open at most: those descriptions, the one that reads and writes, and
+/// one that is asked what others may have been told.
 pub const FILES_EACH: usize = 2 * DESCRIPTION_COUNT + 2;
 
 /// The descriptions of a file to sync through, and whether one of them ever failed.
 #[derive(Debug)]
 pub(crate) struct Syncs {
-    /// The engine's; none where the file could not be opened anew.
+    /// The engine's descriptions; `None` if the file could not be opened anew.
     shared: Option<SharedFile>,
     descriptions: Vec<Mutex<Arc<fs::File>>>,
-    /// Asked what one of those may have heard; locked after it. None where it could not be opened anew.
+    /// Asked what one of `descriptions` may have been told; locked after that one. `None` if the
+    /// file could not be opened anew.
     asked: Option<Mutex<Arc<fs::File>>>,
     poisoned: Arc<AtomicBool>,
 }
@@ -54,7 +57,7 @@ impl Syncs {
             None
         } else {
             shared.extend(more().take(DESCRIPTION_COUNT));
-            // What cannot be looked at is flushed by itself.
+            // A file that cannot be examined is flushed outside the engine.
             SharedFile::new(shared).ok()
         };
         Self {
@@ -78,18 +81,20 @@ impl Syncs {
             if verdict.is_err() {
                 poisoned.store(true, Ordering::Release);
             }
-            // What else the engine says, and how to go on with it, is not for who uses the device.
+            // The rest of what the engine says, and how to go on with it, is not for the device's
+            // users.
             let system = |error: DurabilityError| io::Error::from_raw_os_error(error.errno);
             done(verdict.map_err(|error| BlockError::Flush(system(error))));
         });
     }
 
-    /// An earlier sync failed: see [`BlockError::Poisoned`].
+    /// Fails if an earlier sync failed: see [`BlockError::Poisoned`].
     pub(crate) fn check_health(&self) -> Result<(), BlockError> {
         if self.poisoned.load(Ordering::Acquire) { Err(BlockError::Poisoned) } else { Ok(()) }
     }
 
-    /// Runs a sync on a description that is its own meanwhile. An error is for ever.
+    /// Runs a sync on a description that no other sync has meanwhile. A loss poisons the device for
+    /// ever.
     pub(crate) fn run<T>(
         &self,
         sync: impl FnOnce(&fs::File) -> Result<T, SyncError>,
@@ -102,7 +107,7 @@ impl Syncs {
         let last = || self.descriptions.last().expect("there is one at least");
         let file = free.unwrap_or_else(|| last().lock().unwrap_or_else(PoisonError::into_inner));
         self.check_health()?;
-        // `SYNC-2`: nobody else has the description before it is known what this one has heard.
+        // `SYNC-2`: no other sync has the description before it is known what this one was told.
         sync(&file).map_err(|error| match error {
             SyncError::Lost(source) => self.lost(source),
             SyncError::NotBegun(error) => error,
@@ -118,8 +123,8 @@ impl Syncs {
         BlockError::Flush(source)
     }
 
-    /// Whether something was lost that the description of a sync may have told of already: each tells once. So
-    /// one is asked that no sync has.
+    /// Asks whether data was lost. The description of a sync may have told that already, and each
+    /// tells it once, so this asks a description that no sync has.
     fn ask_another(&self) -> io::Result<()> {
         let Some(other) = &self.asked else {
             return Err(io::Error::other("a write to a full disk, or the write-back, failed"));
@@ -134,11 +139,11 @@ pub(crate) enum SyncError {
     Lost(io::Error),
     /// Nothing that was accepted before is in doubt.
     NotBegun(BlockError),
-    /// This, or something that was accepted before and could not be written.
+    /// What failed is either this sync's write, or one that was accepted before.
     Unclear(BlockError),
 }
 
-/// The same file anew, whatever has become of its name.
+/// Opens the same file anew, whatever has become of its name.
 fn reopened(file: &fs::File) -> io::Result<fs::File> {
     let writable = rustix::fs::fcntl_getfl(file)?.contains(OFlags::RDWR);
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
@@ -183,7 +188,7 @@ mod tests {
         assert!(matches!(next, Err(BlockError::Poisoned)));
     }
 
-    /// Else a flush that goes through it hears that all is well.
+    /// Otherwise a flush through it would be told that all is well.
     #[test]
     fn while_it_is_unclear_what_was_lost_nobody_else_has_the_description() {
         let syncs = Arc::new(Syncs::new(&Arc::new(tempfile::tempfile().unwrap())));
@@ -210,7 +215,7 @@ mod tests {
     fn what_was_unclear_and_another_description_has_heard_of_was_a_loss() {
         let (_reader, writer) = io::pipe().unwrap();
         let mut syncs = Syncs::new(&Arc::new(tempfile::tempfile().unwrap()));
-        // It cannot be synced.
+        // A pipe cannot be synced.
         syncs.asked =
             Some(Mutex::new(Arc::new(fs::File::from(std::os::fd::OwnedFd::from(writer)))));
         let full = || BlockError::Flush(io::ErrorKind::StorageFull.into());
@@ -224,7 +229,7 @@ mod tests {
     #[test]
     fn who_waits_for_a_description_that_fails_finds_the_device_poisoned() {
         for _ in 0..200 {
-            // As where it cannot be opened anew.
+            // As if the file could not be opened anew.
             let description = Mutex::new(Arc::new(tempfile::tempfile().unwrap()));
             let (descriptions, poisoned) = (vec![description], Arc::default());
             let syncs = Syncs { shared: None, descriptions, asked: None, poisoned };
@@ -248,7 +253,7 @@ mod tests {
         }
     }
 
-    /// The engine's disk says no.
+    /// A disk on which every sync of the engine fails.
     struct Fails;
 
     impl System for Fails {
@@ -301,11 +306,11 @@ mod tests {
         assert!(is_locked(&file), "closing a duplicate has taken the lock off");
     }
 
-    /// Whether this process has a record lock on the file, as the kernel tells.
+    /// Whether this process has a record lock on the file, according to the kernel.
     fn is_locked(file: &fs::File) -> bool {
         use std::os::unix::fs::MetadataExt;
         let inode = format!(":{} ", file.metadata().unwrap().ino());
-        // The list is read in parts, and skips a line if another one goes meanwhile.
+        // The list is read in parts, and a line is skipped if another one goes meanwhile.
         (0..100).any(|_| {
             let locks = fs::read_to_string("/proc/locks").unwrap();
             locks.lines().any(|line| line.contains("POSIX") && line.contains(&inode))

@@ -72,7 +72,7 @@ pub enum LuksError {
         /// The least it must have.
         needed: u64,
     },
-    /// A container that uses something we do not do.
+    /// A container that uses something we do not support.
     #[error("{} cannot be served: {problem}", path.display())]
     Unsupported {
         /// The file.
@@ -98,7 +98,7 @@ pub enum LuksError {
         /// The largest cost of its key slots.
         needed_kib: u64,
     },
-    /// A size that cannot be had.
+    /// A size that a volume cannot have.
     #[error(
         "a volume of {size} bytes cannot be made: use a multiple of {sector_size} bytes{as_whole}, not 0 and less \
          than 8 EiB",
@@ -143,7 +143,7 @@ impl LuksError {
     }
 }
 
-/// A size near `size` that can be had, where it is not too large.
+/// A possible size near `size`, if that is not too large.
 fn whole_example(size: u64, sector_size: u64) -> String {
     if size >= 1 << 63 {
         return String::new();

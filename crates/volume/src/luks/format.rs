@@ -30,8 +30,8 @@ const KEY_LEN: usize = 64;
 /// What trying a passphrase costs: argon2id, as `cryptsetup` does it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kdf {
-    /// Measured on this machine so that one try takes so many milliseconds, with at most
-    /// `memory_kib` of memory (`None`: the library's 1 GiB, or half of the machine's).
+    /// Measured on this machine so that one try takes `time_ms`, with at most `memory_kib` of
+    /// memory (`None`: the library's 1 GiB, or half of the machine's).
     Measured {
         /// Milliseconds for a try.
         time_ms: u32,
@@ -71,7 +71,7 @@ impl FormatOptions {
         }
     }
 
-    /// Whether such a volume can be made: before anybody is asked for a passphrase.
+    /// Whether such a volume can be made. To be asked before anybody is asked for a passphrase.
     ///
     /// # Errors
     /// [`LuksError::Size`].
@@ -182,10 +182,10 @@ fn fd_path(file: &fs::File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
-/// A file on its way to its name.
+/// A file that does not have its final name yet.
 struct Draft {
     file: fs::File,
-    /// Its temporary name, where the file system cannot do without one. Removed on drop.
+    /// Its temporary name, if the file system needs one. Removed on drop.
     name: Option<PathBuf>,
 }
 
@@ -196,7 +196,8 @@ impl Draft {
         match rustix::fs::open(folder, flags, Mode::from_raw_mode(0o600)) {
             Ok(file) => Ok(Self { file: file.into(), name: None }),
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
-                // One that nobody has left behind: the standard library draws it.
+                // A name that no other program has left behind: the standard library draws a random
+                // number.
                 let drawn = RandomState::new().hash_one(std::process::id());
                 let mut name = path.as_os_str().to_owned();
                 name.push(format!(".{drawn:016x}.new"));
@@ -230,7 +231,7 @@ impl Draft {
         }
         let folder = fs::File::open(folder_of(path)).and_then(|folder| folder.sync_all());
         folder.map_err(|source| {
-            // It is ours alone yet, and nobody will learn that it is there.
+            // The file is still ours alone, and nobody will learn that it was there.
             let _ = fs::remove_file(path);
             LuksError::io("make durable", path, source)
         })

@@ -35,7 +35,7 @@ pub(super) struct Header {
     pub(super) data_offset: u64,
     pub(super) sector_size: SectorSize,
     pub(super) allow_discards: bool,
-    /// The size of the data area, where the header fixes it.
+    /// The size of the data area, if the header fixes it.
     fixed_size: Option<u64>,
 }
 
@@ -197,8 +197,8 @@ fn copy_header(path: &Path, file: &fs::File, length: u64) -> Result<HeaderCopy, 
     Ok(HeaderCopy { memory })
 }
 
-/// Bytes that may belong to the header. The binary header tells the size of its metadata area; with
-/// a larger one than the default's 16 KiB the key slots may reach further than the default too.
+/// Bytes that may belong to the header. The binary header tells the size of its metadata area. If
+/// that is larger than the default's 16 KiB, the key slots may reach further than the default, too.
 /// Anything odd is left to the library to refuse.
 fn header_len(file: &fs::File) -> u64 {
     let mut metadata_len = [0; 8];
@@ -319,8 +319,8 @@ pub(super) fn check_luks2(path: &Path, metadata: serde_json::Value) -> Result<He
     Ok(Header { data_offset, sector_size, allow_discards, fixed_size })
 }
 
-/// Whether a key slot holds a key that is no segment's (`cryptsetup luksAddKey --unbound`): of any size, and
-/// none of our business. The library does not open the data with it.
+/// Whether a key slot holds a key of no segment (`cryptsetup luksAddKey --unbound`). Such a key may
+/// have any size, and does not concern us: the library does not open the data with it.
 fn is_unbound(digests: &serde_json::Map<String, serde_json::Value>, slot: &str) -> bool {
     let list =
         |digest: &serde_json::Value, of| digest.get(of).and_then(|all| all.as_array().cloned());
@@ -330,13 +330,14 @@ fn is_unbound(digests: &serde_json::Map<String, serde_json::Value>, slot: &str) 
     of_slot.next().is_some_and(|digest| list(digest, "segments").is_some_and(|all| all.is_empty()))
 }
 
-/// Both copies of the header and the key slots.
+/// The length of both copies of the header and of the key slots.
 fn header_area_len(config: &Config) -> Option<u64> {
     let copy = BINARY_HEADER_LEN.checked_add(config.json_size.parse().ok()?)?;
     copy.checked_mul(2)?.checked_add(config.keyslots_size.parse().ok()?)
 }
 
-/// A detached header has its data on another device. Written to here, it would be overwritten.
+/// Refuses a detached header, whose data is on another device: data written here would overwrite
+/// the header.
 fn check_attached(path: &Path, data_offset: u64, header_len: u64) -> Result<(), LuksError> {
     if data_offset >= header_len {
         return Ok(());
@@ -365,7 +366,7 @@ fn check_key_len(path: &Path, key_len: usize) -> Result<(), LuksError> {
     Err(LuksError::unsupported(path, problem))
 }
 
-/// The most that any key slot's argon2 asks for.
+/// The most memory that any key slot's argon2 asks for.
 fn derivation_memory_kib(metadata: &serde_json::Value) -> u64 {
     let slots = metadata.get("keyslots").and_then(serde_json::Value::as_object);
     let memory = |slot: &serde_json::Value| slot.get("kdf")?.get("memory")?.as_u64();

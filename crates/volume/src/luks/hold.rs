@@ -1,12 +1,14 @@
-//! Keeping a container from other programs, and from other parts of this one: what two write to is lost.
+//! Keeps a container from other programs, and from other parts of this one: if two write to it,
+//! data is lost.
 //!
-//! * A *block device* is opened exclusively: of it the kernel knows who has it, by whatever node, be it a mount,
-//!   dm-crypt, md or one of us.
-//! * A file has a *record lock of its open file description* (`F_OFD_SETLK`). Not flock(2): cryptsetup takes that one
-//!   to read the header, and would wait for ever. Nor a lock of the process, which goes when any descriptor of the
-//!   file is closed, and does not keep two volumes of one process apart. QEMU's tools respect this one.
-//! * A *loop device* is a block device and a file: the file is locked with it, and is not opened while a device that
-//!   can be written is over it.
+//! * A *block device* is opened exclusively. The kernel knows who has a device, whichever node it
+//!   was opened by: a mount, dm-crypt, md or one of us.
+//! * A file has a *record lock of its open file description* (`F_OFD_SETLK`), which QEMU's tools
+//!   respect. It is not an flock(2): cryptsetup takes that one to read the header, and would wait
+//!   for ever. Nor is it a lock of the process, which goes when any descriptor of the file is
+//!   closed, and does not keep two volumes of one process apart.
+//! * A *loop device* is a block device and a file: the file is locked with it. The file itself is
+//!   not opened while a loop device that can be written is over it.
 //!
 //! An unsafe island, of one call: the safe wrappers do not have these locks.
 #![allow(unsafe_code)]
@@ -22,21 +24,22 @@ use rustix::fs::{FlockOperation, OFlags};
 
 use super::{Access, LuksError, check_kind};
 
-/// Holds what is locked, until it is dropped. Closing the files is not enough: a child that another thread has just
-/// begun has them, too, until it runs its program, and with them the locks.
+/// Holds the locks until it is dropped. Closing the files is not enough: a child process that
+/// another thread has just begun has the files too, and with them the locks, until it runs its
+/// program.
 #[derive(Debug)]
 pub(super) struct Lock(Vec<Arc<fs::File>>);
 
 impl Drop for Lock {
     fn drop(&mut self) {
         for file in &self.0 {
-            // Where this fails closing has to do.
+            // If this fails, closing has to do.
             let _ = set_lock(file, libc::F_UNLCK);
         }
     }
 }
 
-/// Opens a container's file, and holds it; and the file below it, where it is a loop device.
+/// Opens and locks a container's file, and also the file below it if it is a loop device.
 pub(super) fn open(path: &Path, access: Access) -> Result<(Arc<fs::File>, Lock), LuksError> {
     let write = access == Access::ReadWrite;
     let found = check_kind(path)?;
@@ -59,7 +62,8 @@ pub(super) fn open(path: &Path, access: Access) -> Result<(Arc<fs::File>, Lock),
     let file = Arc::new(file);
     let mut lock = Lock(vec![Arc::clone(&file)]);
     if is_device {
-        // Whoever may not open it cannot serve it either. In another namespace it may be anything.
+        // A failure to open it is passed over: a user who may not open the file cannot serve it
+        // either, and in another namespace the path may name anything.
         options.custom_flags(OFlags::NONBLOCK.bits().cast_signed());
         let below = file_below(&found).and_then(|below| options.open(below).ok());
         let is_file = |below: &fs::File| below.metadata().is_ok_and(|below| below.is_file());
@@ -75,12 +79,12 @@ pub(super) fn open(path: &Path, access: Access) -> Result<(Arc<fs::File>, Lock),
     Ok((file, lock))
 }
 
-/// Takes the lock, unless somebody has it. Filesystems without locks: as good as it gets.
+/// Takes the lock, unless somebody has it. On filesystems without locks nothing is locked.
 fn is_locked_by_others(file: &fs::File, exclusive: bool) -> bool {
     let kind = if exclusive { libc::F_WRLCK } else { libc::F_RDLCK };
     let held = |errno: i32| matches!(errno, libc::EAGAIN | libc::EACCES);
     match set_lock(file, kind) {
-        // A kernel without such locks: one of the process, then.
+        // The kernel has no such locks: take one of the process, then.
         Err(libc::EINVAL) => {
             let exclusive = FlockOperation::NonBlockingLockExclusive;
             let shared = FlockOperation::NonBlockingLockShared;
@@ -93,7 +97,7 @@ fn is_locked_by_others(file: &fs::File, exclusive: bool) -> bool {
 }
 
 fn set_lock(file: &fs::File, kind: libc::c_int) -> Result<(), i32> {
-    // All of the file: from 0 on, however long. The rest is for answers.
+    // All of the file: from 0 on, however long it is. The other fields are for answers.
     let lock = libc::flock {
         l_type: kind as libc::c_short,
         l_whence: libc::SEEK_SET as libc::c_short,
@@ -114,7 +118,7 @@ fn file_below(device: &fs::Metadata) -> Option<PathBuf> {
     backing_file(Path::new(&format!("/sys/dev/block/{major}:{minor}")))
 }
 
-/// A loop device over this file, by which it can be written.
+/// A loop device over this file, through which it can be written.
 fn loop_device_over(file: &fs::Metadata) -> Option<PathBuf> {
     let devices = fs::read_dir("/sys/block").ok()?.map_while(Result::ok);
     let over = devices.filter(|device| {
@@ -139,7 +143,7 @@ fn backing_file(device: &Path) -> Option<PathBuf> {
 mod tests {
     use super::*;
 
-    /// Also in one process, and where a descriptor of the file is closed meanwhile.
+    /// Also in one process, and even if a descriptor of the file is closed meanwhile.
     #[test]
     fn what_is_held_is_refused_to_others_until_it_is_let_go() {
         let folder = tempfile::tempdir().unwrap();

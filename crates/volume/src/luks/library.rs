@@ -1,7 +1,7 @@
-//! What everything that calls `libcryptsetup` goes through: one caller at a time, messages kept.
+//! All calls to `libcryptsetup` go through here: one caller at a time, and its messages are kept.
 //!
 //! The library's state is process-wide (its random generator, its log). Key derivation happens
-//! inside, so unlocking many containers is one after the other, which bounds its memory too.
+//! inside, so containers are unlocked one after the other, which bounds the memory too.
 
 use std::cell::RefCell;
 use std::sync::{Mutex, Once, PoisonError};

@@ -44,7 +44,7 @@ pub enum Access {
 /// encryption over the file.
 ///
 /// The key derivation takes as long and as much memory as the container's maker chose: about 1 s
-/// and 1 GiB by default. Opening never writes to the file. Where one of the two header copies is
+/// and 1 GiB by default. Opening never writes to the file. If one of the two header copies is
 /// damaged, the other is used.
 ///
 /// # Errors
@@ -101,7 +101,7 @@ pub struct Container {
 /// Looks at the container at `path`, without opening it.
 ///
 /// # Errors
-/// [`LuksError`] where there is no usable container.
+/// [`LuksError`] if there is no usable container.
 pub fn look_at(path: &Path) -> Result<Container, LuksError> {
     check_kind(path)?;
     let file = fs::File::open(path).map_err(|source| LuksError::io("open", path, source))?;
@@ -111,11 +111,11 @@ pub fn look_at(path: &Path) -> Result<Container, LuksError> {
     Ok(Container { size: header.data_size(path, length)?, sector_size, allows_discards })
 }
 
-/// Whether one of the two copies of a header is damaged, so that the other one is all there is. [`open`] does
-/// not mind, and does not repair it.
+/// Whether one of the two copies of a header is damaged, so that only the other one is left.
+/// [`open`] works all the same, and does not repair it.
 ///
 /// # Errors
-/// [`LuksError`] where there is no usable container.
+/// [`LuksError`] if there is no usable container.
 pub fn has_damaged_header(path: &Path) -> Result<bool, LuksError> {
     check_kind(path)?;
     let file = fs::File::open(path).map_err(|source| LuksError::io("open", path, source))?;
@@ -126,7 +126,7 @@ pub fn has_damaged_header(path: &Path) -> Result<bool, LuksError> {
 /// The block device that [`open`] gives, with a cache over it.
 ///
 /// # Errors
-/// As [`open`], or [`LuksError::Unsupported`] where the volume is too large for the cache.
+/// As [`open`], or [`LuksError::Unsupported`] if the volume is too large for the cache.
 pub fn open_cached(
     path: &Path,
     passphrase: &[u8],

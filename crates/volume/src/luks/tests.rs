@@ -141,7 +141,7 @@ fn metadata() -> Value {
     })
 }
 
-/// It would read as noise, or be written over something that is needed.
+/// Such a volume would read as noise, or be written over something that is needed.
 #[test]
 fn metadata_of_what_we_cannot_do_are_refused_by_name() {
     header::check_luks2(Path::new("disk.img"), metadata()).unwrap();

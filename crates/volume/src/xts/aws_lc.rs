@@ -21,7 +21,7 @@ use aws_lc_sys::{
 
 use super::{CipherFailed, Direction, KEY_LEN};
 
-/// Pairs of contexts for as many threads as there are CPUs, several times over, so that a thread
+/// Pairs of contexts: enough for several times as many threads as there are CPUs, so that a thread
 /// nearly always finds its own free. 64: guessed; a pair is 2 KiB.
 const PAIR_COUNT: usize = 64;
 
@@ -114,7 +114,7 @@ struct Pair {
 pub(super) struct Contexts(Box<[Mutex<Pair>]>);
 
 impl Contexts {
-    /// `None` where aws-lc refuses the key or memory is short.
+    /// `None` if aws-lc refuses the key or memory is short.
     pub(super) fn new(key: &[u8; KEY_LEN]) -> Option<Self> {
         let pair = || {
             let encrypt = Context::new(key, Direction::Encrypt)?;
@@ -132,8 +132,8 @@ impl Contexts {
         let free = (0..PAIR_COUNT).find_map(|step| {
             match self.0[(own + step) % PAIR_COUNT].try_lock() {
                 Ok(pair) => Some(pair),
-                // The contexts hold no state between two calls: one that was interrupted by a
-                // panic is as good as any.
+                // The contexts hold no state between two calls, so a pair that a panic has
+                // interrupted is as good as any.
                 Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
                 Err(TryLockError::WouldBlock) => None,
             }

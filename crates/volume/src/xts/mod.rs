@@ -4,9 +4,9 @@
 //! under the second half of the key. `plain64` counts in units of 512 bytes whatever the sector
 //! size, so a 4096-byte sector's number is eight times its index.
 //!
-//! Two implementations that must agree bit for bit: `aws_lc` (C and assembly, several times
-//! faster) carries the data; `rust_crypto` (safe, pure Rust) is its test oracle, and takes over
-//! where the former will not start.
+//! Two implementations must agree bit for bit: `aws_lc` (C and assembly, several times faster)
+//! carries the data; `rust_crypto` (safe, pure Rust) is its test oracle, and takes over if `aws_lc`
+//! does not start.
 
 mod aws_lc;
 mod rust_crypto;
@@ -36,7 +36,7 @@ impl SectorSize {
         }
     }
 
-    /// The sector size of so many bytes, if there is one.
+    /// The sector size of this many bytes, if there is one.
     pub fn from_bytes(bytes: u64) -> Option<Self> {
         [Self::B512, Self::B4096].into_iter().find(|size| u64::from(size.bytes()) == bytes)
     }
@@ -46,7 +46,7 @@ impl SectorSize {
 #[derive(Clone)]
 pub struct XtsKey(Zeroizing<[u8; KEY_LEN]>);
 
-/// A key that will not do.
+/// Why a key cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
@@ -65,7 +65,7 @@ impl XtsKey {
     /// Takes the 64 bytes of a key.
     ///
     /// # Errors
-    /// [`KeyError`] where there are more or fewer, or the halves are equal.
+    /// [`KeyError`] if there are more or fewer, or the halves are equal.
     pub fn new(bytes: &[u8]) -> Result<Self, KeyError> {
         let key: &[u8; KEY_LEN] =
             bytes.try_into().map_err(|_| KeyError::Length { length: bytes.len() })?;
@@ -88,7 +88,7 @@ pub(crate) enum Direction {
     Decrypt,
 }
 
-/// The cipher failed. It has no reason to; the caller says where.
+/// The cipher failed, which it has no reason to. The caller adds where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CipherFailed;
 
@@ -127,7 +127,7 @@ impl Cipher {
         self.sector_size
     }
 
-    /// Encrypts whole sectors in place. `offset` is where they stand in the volume, in bytes.
+    /// Encrypts whole sectors in place. `offset` is where they are in the volume, in bytes.
     pub(crate) fn encrypt(&self, offset: u64, data: &mut [u8]) -> Result<(), CipherFailed> {
         self.apply(Direction::Encrypt, offset, data)
     }
