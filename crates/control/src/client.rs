@@ -14,7 +14,7 @@ use crate::wire::{self, Answer, Request};
 
 /// How long a server may take to answer.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
-/// The least that is waited: none at all would be no limit.
+/// The shortest wait: a time of zero would be no limit.
 const LEAST_TIME: Duration = Duration::from_millis(1);
 /// The longest answer that is read: far beyond a list of every attribute there may be.
 const ANSWER_LENGTH_MAX: usize = 64 << 20;
@@ -155,7 +155,7 @@ impl Client {
     /// Sends a request and reads its answer.
     fn ask(&mut self, request: &Request) -> Result<Answer, ClientError> {
         let sent = self.stream.write_all(&request.line());
-        // A server that hung up before may have left word why.
+        // A server that has hung up may have said why before that.
         let answer = match (self.read_line(), sent) {
             (Ok(line), _) => Answer::parse(&line).map_err(|reason| self.protocol(reason))?,
             (Err(_), Err(source)) => {
@@ -172,7 +172,7 @@ impl Client {
         }
     }
 
-    /// However its bytes come in.
+    /// Reads a line, however its bytes come in.
     fn read_line(&mut self) -> Result<Vec<u8>, ClientError> {
         let mut buffer = [0; 16 << 10];
         let deadline = Instant::now() + ANSWER_TIME;
@@ -188,7 +188,7 @@ impl Client {
             if self.lines.first_byte().is_some_and(|byte| byte != b'{') {
                 return Err(self.protocol(wire::NOT_A_CONTROL_SOCKET.to_owned()));
             }
-            // No time is no timeout.
+            // A time of zero would be no timeout.
             let left = deadline.saturating_duration_since(Instant::now()).max(LEAST_TIME);
             let read = self.stream.set_read_timeout(Some(left));
             match read.and_then(|()| self.stream.read(&mut buffer)) {
@@ -207,7 +207,8 @@ impl Client {
         self.protocol("it answered what was not asked".to_owned())
     }
 
-    /// Ends the connection, too: an answer that comes late must not be taken for the next one's.
+    /// Ends the connection, too: an answer that comes late must not be taken for that of the next
+    /// request.
     fn protocol(&self, reason: String) -> ClientError {
         let _ = self.stream.shutdown(Shutdown::Both);
         ClientError::Protocol { path: self.path.clone(), reason }
@@ -219,7 +220,7 @@ impl Client {
     }
 }
 
-/// A timeout, which comes as "temporarily unavailable", in words.
+/// Puts a timeout into words, which the system reports as "temporarily unavailable".
 fn told(error: io::Error) -> io::Error {
     if error.kind() != io::ErrorKind::WouldBlock {
         return error;
@@ -228,8 +229,8 @@ fn told(error: io::Error) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, text)
 }
 
-/// The one with this end (`crypt/nice` for `workqueue/crypt/nice`), or else the one with fewest
-/// typing errors, if they are few.
+/// The known path that ends with this one (`crypt/nice` for `workqueue/crypt/nice`), or else the
+/// one with the fewest typing errors, if they are few.
 fn closest(path: &str, known: impl Iterator<Item = String>) -> Option<String> {
     let end = format!("/{path}");
     let distance = |known: &str| {

@@ -5,16 +5,16 @@
 pub(crate) enum Line {
     /// Without its newline.
     Whole(Vec<u8>),
-    /// It is longer than the limit. Said as soon as it is known; what is left of the line is
-    /// skipped, and the next one is read as if nothing had been.
+    /// It is longer than the limit. This is said as soon as it is known; the rest of the line is
+    /// skipped, and the next one is read as usual.
     TooLong,
 }
 
-/// What has come and not been looked at.
+/// What has come and is not cut into lines yet.
 #[derive(Debug)]
 pub(crate) struct Lines {
     bytes: Vec<u8>,
-    /// No newline stands before here: nothing is searched twice.
+    /// There is no newline before this index, so nothing is searched twice.
     searched: usize,
     length_max: usize,
     skipping: bool,

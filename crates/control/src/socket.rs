@@ -1,6 +1,6 @@
 //! The control socket: a thread that lets clients in, and one for each of them. No client can hold
-//! up another one, or the end: a client that sends half a line, reads no answers or does nothing is
-//! cut off.
+//! up another one, or the end of the socket: a client that sends half a line, reads no answers or
+//! does nothing is cut off.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -33,9 +33,9 @@ const BACKLOG: i32 = 64;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub const CONNECTIONS_MAX: usize = 16;
-/// What a client may take from the first byte of a line to its last, or to read an answer.
+/// How long a client may take from the first byte of a line to its last, or to read an answer.
 const LINE_TIME: Duration = Duration::from_secs(10);
-/// Of an answer.
+/// Bytes of an answer that are sent at a time.
 const SENT_AT_A_TIME: usize = 16 << 10;
 /// How long a client may say nothing.
 const IDLE_TIME: Duration = Duration::from_secs(300);
@@ -125,8 +125,8 @@ impl Shared {
 
     fn stop(&self) {
         let mut clients = self.clients();
-        // Whoever is let in from here on is turned away under this lock. Before `accept` fails, which
-        // would else be told as an error.
+        // A client that is let in from here on is turned away under this lock. The flag is set
+        // before `accept` fails, which would otherwise be logged as an error.
         clients.stopping = true;
         self.listener.remove();
         if let Err(error) = self.listener.stop() {
@@ -149,7 +149,7 @@ impl Shared {
                     Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     Err(error) => {
-                        // Out of descriptors, most likely: it passes, or it does not.
+                        // Most likely out of descriptors, which may pass or not.
                         failures.log(|left_out| {
                             let what = "the control socket cannot let a client in";
                             tracing::warn!(%error, left_out, "{what}");
@@ -198,7 +198,7 @@ impl Shared {
     }
 }
 
-/// One of the [`CONNECTIONS_MAX`]; free again when dropped, be it in a panic.
+/// One of the [`CONNECTIONS_MAX`] places; free again when dropped, even in a panic.
 struct Place<'a> {
     shared: &'a Shared,
     number: u64,
@@ -210,7 +210,7 @@ impl Drop for Place<'_> {
     }
 }
 
-/// Says why a connection ends. The last thing that is written, so it need not arrive.
+/// Says why a connection ends. This is the last thing that is written, so it need not arrive.
 fn turn_away(mut stream: &UnixStream, kind: &str, message: &str) {
     let _ = stream.write_all(&Answer::Failed(Failure::new(kind, message)).line());
 }
@@ -248,7 +248,7 @@ fn serve(mut stream: &UnixStream, tree: &dyn AttributeTree) -> io::Result<()> {
             send(stream, &answer(&line, tree).line())?;
             answered = true;
         }
-        // Bytes in dribs and drabs do not put the end of their line off.
+        // Bytes that come one by one do not put off the end of their line.
         if !lines.is_within_line() {
             deadline = Instant::now() + IDLE_TIME;
         } else if answered || !was_within_line {
@@ -257,7 +257,7 @@ fn serve(mut stream: &UnixStream, tree: &dyn AttributeTree) -> io::Result<()> {
     }
 }
 
-/// All of it in [`LINE_TIME`], however slowly it is taken.
+/// Sends all bytes in [`LINE_TIME`], however slowly they are taken.
 fn send(mut stream: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {
     let deadline = Instant::now() + LINE_TIME;
     while !bytes.is_empty() {
@@ -267,7 +267,7 @@ fn send(mut stream: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {
         }
         // 0 would mean: wait forever.
         stream.set_write_timeout(Some(left.max(Duration::from_millis(1))))?;
-        // The timeout is of each piece that the kernel makes of what it is given.
+        // The timeout applies to each piece into which the kernel cuts what it is given.
         match stream.write(&bytes[..bytes.len().min(SENT_AT_A_TIME)]) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(sent) => bytes = &bytes[sent..],

@@ -70,7 +70,7 @@ impl Allowed {
     pub fn read(root: &Path, machine: &Machine) -> Result<Self, TopologyError> {
         let mut cpus = *machine.online();
         let mut narrow = |by: Option<CpuSet>| {
-            // A mask that shares nothing with what is online cannot be meant.
+            // A mask that shares no CPU with those online cannot be meant.
             let both = by.map(|by| cpus.and(&by)).filter(|both| !both.is_empty());
             cpus = both.unwrap_or(cpus);
         };
@@ -104,7 +104,7 @@ impl Allowed {
     /// The CPUs to put workers on: all that are allowed, or as many of them as the quota keeps
     /// busy. They are chosen close together: cache by cache, one thread of each core first.
     pub fn worker_cpus(&self, machine: &Machine) -> CpuSet {
-        // There a core goes by the lowest of its CPUs that are allowed.
+        // In the restricted machine, a core goes by the lowest of its allowed CPUs.
         let Some(allowed) = machine.restricted(&self.cpus) else { return CpuSet::EMPTY };
         let mut places: Vec<_> = allowed.cpus().iter().collect();
         places.sort_by_key(|place| (place.cache_domain(), place.cpu != place.core, place.cpu));
@@ -140,7 +140,8 @@ fn affinity(root: &Path) -> Result<Option<CpuSet>, TopologyError> {
     parsed.transpose()
 }
 
-/// A list of CPUs, of which there may be more than can be here: the kernel names all that are possible.
+/// Reads a list of CPUs, and leaves out those that cannot be here: the kernel names all that are
+/// possible.
 fn clipped(list: &str) -> Option<CpuSet> {
     let mut set = CpuSet::EMPTY;
     for part in list.split(',') {
@@ -211,7 +212,7 @@ fn mount_points<'a>(
     })
 }
 
-/// A mount point as it is: spaces and the like are written as `\040`, octal.
+/// A mount point's real name: the list writes spaces and the like in octal, as `\040`.
 fn unescaped(point: &str) -> String {
     let mut parts = point.split('\\');
     let mut whole = parts.next().unwrap_or_default().to_owned();
@@ -228,8 +229,8 @@ fn unescaped(point: &str) -> String {
     whole
 }
 
-/// `mount/path`, then its ancestors down to `mount`. In a container the path may be that of the
-/// host; what does not exist is passed over, so that the mount itself is what remains.
+/// `mount/path`, then its ancestors up to `mount`. In a container the path may be that of the host;
+/// folders that do not exist are passed over, so that the mount itself remains.
 fn outward(mount: &Path, path: &str) -> impl Iterator<Item = PathBuf> {
     let path = path.trim_matches('/');
     let depth = if path.is_empty() { 0 } else { path.split('/').count() };

@@ -34,7 +34,7 @@ impl TryFrom<usize> for CpuId {
 }
 
 impl CpuId {
-    /// CPU `number`, or `None` where it is not below [`CPU_COUNT_MAX`].
+    /// CPU `number`, or `None` if it is not below [`CPU_COUNT_MAX`].
     pub const fn new(number: usize) -> Option<Self> {
         if number < CPU_COUNT_MAX { Some(Self(number as u16)) } else { None }
     }
@@ -53,8 +53,8 @@ impl fmt::Display for CpuId {
 
 /// A set of CPUs: 128 bytes, `Copy`.
 ///
-/// Reads and prints the kernel's list format. Two neighboring CPUs stand with a comma, not as a
-/// range:
+/// Reads and prints the kernel's list format. Two neighboring CPUs are printed with a comma, not as
+/// a range:
 ///
 /// ```
 /// use homing_topology::CpuSet;
@@ -213,7 +213,7 @@ impl CpuSet {
         self.words.get(index).copied().unwrap_or(0)
     }
 
-    /// Replaces the 64 members from CPU `64 * index` on. Panics where `index` is out of range.
+    /// Replaces the 64 members from CPU `64 * index` on. Panics if `index` is out of range.
     ///
     /// ```
     /// # use homing_topology::CpuSet;

@@ -8,7 +8,7 @@ use crate::cpu_set::{CPU_COUNT_MAX, CpuId, CpuSet};
 use crate::error::TopologyError;
 use crate::machine::{Cpu, Machine, NodeId, first_twice};
 
-/// Objects within objects, at most. Derived: hwloc's own limit is below; each costs stack.
+/// How deep objects may be nested. Derived: hwloc's own limit is below; each level costs stack.
 const DEPTH_MAX: usize = 128;
 
 /// What the objects around a PU say about it: the sets of the innermost package and core and of
@@ -149,11 +149,11 @@ fn cpu_set(object: &Node<'_, '_>) -> Result<CpuSet, TopologyError> {
     })
 }
 
-/// Distances between nodes, where the export has them (`distances2` of formats 2 and 3).
+/// Distances between nodes, if the export has them (`distances2` of formats 2 and 3).
 fn node_distances(root: &Node<'_, '_>) -> BTreeMap<(NodeId, NodeId), u32> {
     let mut distances = BTreeMap::new();
     let tables = root.children().filter(|node| node.has_tag_name("distances2"));
-    // hwloc's `HWLOC_DISTANCES_KIND_MEANS_BANDWIDTH`: more of that is nearer.
+    // hwloc's `HWLOC_DISTANCES_KIND_MEANS_BANDWIDTH`: there, more means nearer.
     let is_bandwidth = |table: &Node<'_, '_>| {
         let kinds = table.attribute("kind").and_then(|kinds| kinds.parse().ok());
         kinds.is_some_and(|kinds: u64| kinds & 8 != 0)

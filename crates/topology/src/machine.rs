@@ -40,7 +40,7 @@ pub struct Cpu {
     pub cpu: CpuId,
     /// The core: its SMT siblings share it.
     pub core: CpuId,
-    /// The last-level cache; `None` where the machine reports no data cache for this CPU.
+    /// The last-level cache; `None` if the machine reports no data cache for this CPU.
     pub llc: Option<CpuId>,
     /// The NUMA nodes that list this CPU, in rising order; none and several are both legal.
     pub numa_nodes: Vec<NodeId>,
@@ -91,7 +91,7 @@ pub struct Machine {
 impl Machine {
     /// Builds a machine from its CPUs (sorted here) and the distances between its nodes.
     ///
-    /// Panics where there is no CPU or one is given twice: readers check first.
+    /// Panics if there is no CPU or one is given twice: readers check first.
     pub(crate) fn new(mut cpus: Vec<Cpu>, node_distances: BTreeMap<(NodeId, NodeId), u32>) -> Self {
         cpus.sort_by_key(|cpu| cpu.cpu);
         let online: CpuSet = cpus.iter().map(|cpu| cpu.cpu).collect();
@@ -110,7 +110,7 @@ impl Machine {
         &self.online
     }
 
-    /// The place of `cpu`; `None` where it is not online.
+    /// The place of `cpu`; `None` if it is not online.
     pub fn cpu(&self, cpu: CpuId) -> Option<&Cpu> {
         let index = self.cpus.binary_search_by_key(&cpu, |entry| entry.cpu).ok()?;
         Some(&self.cpus[index])
@@ -164,15 +164,15 @@ impl Machine {
         (!cpus.is_empty()).then(|| Self::named_anew(cpus, self.node_distances.clone()))
     }
 
-    /// One whose groups go by other names: those that share a name are a group, and its lowest CPU will be the
-    /// name.
+    /// Makes a machine whose groups may go by any names: CPUs that share a name are a group, and
+    /// its lowest CPU becomes the name.
     pub(crate) fn named_anew(
         cpus: Vec<Cpu>,
         node_distances: BTreeMap<(NodeId, NodeId), u32>,
     ) -> Self {
         let mut machine = Self::new(cpus, node_distances);
         let [mut cores, mut llcs, mut packages] = [(); 3].map(|()| BTreeMap::new());
-        // In rising order: the first one is the lowest of its group.
+        // In rising order, so the first CPU of a group is its lowest.
         for place in &mut machine.cpus {
             let cpu = place.cpu;
             place.core = *cores.entry(place.core).or_insert(cpu);
@@ -183,7 +183,7 @@ impl Machine {
     }
 }
 
-/// A machine as it is written.
+/// A machine in its serialized form.
 #[derive(Serialize, Deserialize)]
 struct Parts {
     cpus: Vec<Cpu>,
@@ -213,7 +213,7 @@ impl TryFrom<Parts> for Machine {
         let distances = parts.node_distances.into_iter();
         let distances = distances.map(|(from, to, far)| ((from, to), far)).collect();
         let machine = Self::new(parts.cpus, distances);
-        // Which names its groups by their lowest CPUs.
+        // The restricted machine names its groups by their lowest CPUs.
         let named = machine.restricted(machine.online());
         for (told, named) in machine.cpus.iter().zip(named.iter().flat_map(Self::cpus)) {
             for (kind, name, lowest) in [
@@ -230,7 +230,7 @@ impl TryFrom<Parts> for Machine {
     }
 }
 
-/// The first CPU that has been there before.
+/// The first CPU that comes a second time.
 pub(crate) fn first_twice(cpus: impl IntoIterator<Item = CpuId>) -> Option<CpuId> {
     let mut known = CpuSet::EMPTY;
     cpus.into_iter().find(|cpu| {
@@ -241,7 +241,7 @@ pub(crate) fn first_twice(cpus: impl IntoIterator<Item = CpuId>) -> Option<CpuId
 }
 
 impl Cpu {
-    /// What the cache scope groups by: the LLC, or the package where no cache is reported.
+    /// What the cache scope groups by: the LLC, or the package if no cache is reported.
     pub(crate) fn cache_domain(&self) -> (Option<CpuId>, Option<CpuId>) {
         (self.llc, self.llc.is_none().then_some(self.package))
     }

@@ -7,7 +7,7 @@ use crate::scope::Scope;
 /// The number of cores that a cache shard aims at: the kernel's `workqueue.cache_shard_size`.
 ///
 /// With one queue for all of a large cache, the lock of that queue is the bottleneck. Three
-/// independent lines of kernel work met at queues of 4 to 8 cores.
+/// independent lines of kernel work arrived at queues of 4 to 8 cores.
 pub const CORES_PER_SHARD: usize = 8;
 
 const NO_POD: u16 = u16::MAX;
@@ -123,7 +123,7 @@ impl Machine {
 mod tests {
     use super::*;
 
-    /// Cores per shard of one cache with so many cores.
+    /// Cores in each shard of one cache with this many cores.
     fn shard_sizes(cores: usize, threads: usize) -> Vec<usize> {
         let machine = Machine::from_grid(&format!("1x{cores}x{threads}")).unwrap();
         machine.pods(Scope::CacheShard).iter().map(|pod| pod.len() / threads).collect()

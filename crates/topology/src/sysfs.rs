@@ -58,7 +58,7 @@ impl Reader<'_> {
         if let Some(list) = cpu_list(&folder.join("online"))? {
             present = present.and(&list);
         }
-        // A CPU without a topology folder is on its way in or out; but where no CPU has one, the
+        // A CPU without a topology folder is being added or removed. But if no CPU has one, the
         // kernel is too old to tell, and every CPU is a core of its own.
         let has_topology = |cpu: &CpuId| folder.join(format!("cpu{cpu}/topology")).is_dir();
         let described: CpuSet = present.iter().filter(has_topology).collect();
@@ -74,7 +74,8 @@ impl Reader<'_> {
         Ok(Machine::named_anew(cpus, distances))
     }
 
-    /// AMD's families 15h and 16h list the two cores of a compute unit as thread siblings.
+    /// Whether thread siblings may be the two cores of a compute unit, which AMD's families 15h and
+    /// 16h list so.
     fn has_compute_units(&self) -> bool {
         let Ok(info) = fs::read_to_string(self.root.join("proc/cpuinfo")) else {
             return false;
@@ -93,7 +94,7 @@ impl Reader<'_> {
 
     /// Every NUMA node with its CPUs. A node whose list overlaps that of an earlier one is a
     /// firmware error and left out. A memory-only node gets the CPUs it is local to: those of its
-    /// initiators, else those of the nodes nearest to it, where some are nearer than others.
+    /// initiators, else those of the nodes nearest to it, if some are nearer than others.
     fn nodes(&self, online: &CpuSet) -> Result<(Nodes, NodeDistances), TopologyError> {
         let folder = self.node_folder();
         let numbers: Vec<u32> =
@@ -157,7 +158,7 @@ impl Reader<'_> {
     }
 }
 
-/// The CPUs of the nodes nearest to a memory-only `node`; none where all are equally far.
+/// The CPUs of the nodes nearest to a memory-only `node`; none if all are equally far.
 fn nearest_cpus(
     node: NodeId,
     nodes: &Nodes,
@@ -263,12 +264,12 @@ fn numbered_entries<N: FromStr + Ord>(
     Ok(numbers)
 }
 
-/// The trimmed content; `None` where there is no such file, or the kernel has nothing to say
-/// (some attributes of offline CPUs exist but fail to read).
+/// The trimmed content; `None` if there is no such file, or the kernel has nothing to say (some
+/// attributes of offline CPUs exist but fail to read).
 pub(crate) fn text(path: &Path) -> Result<Option<String>, TopologyError> {
     match fs::read(path) {
         Ok(content) => {
-            // Somewhere something may be mounted whose name is no text; what we look for is.
+            // A list of mounts may have a name that is no text; what we look for is text.
             let content = String::from_utf8_lossy(&content);
             // Some kernels end an attribute with a NUL.
             let content = content.trim_matches(|c: char| c.is_whitespace() || c == '\0');
@@ -281,7 +282,7 @@ pub(crate) fn text(path: &Path) -> Result<Option<String>, TopologyError> {
     }
 }
 
-/// The file may be there, and may be read another time, or by another.
+/// Whether the file may be there all the same, and be readable at another time, or by another user.
 fn says_nothing_of_the_file(error: &io::Error) -> bool {
     let scarce = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::INTR];
     let scarce = scarce.map(|errno| Some(errno.raw_os_error())).contains(&error.raw_os_error());

@@ -32,7 +32,7 @@ pub(crate) enum Request {
     Set { path: String, value: String },
 }
 
-/// What it is told.
+/// What the client is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Attributes(Vec<Attribute>),
@@ -44,10 +44,10 @@ pub(crate) enum Answer {
     Failed(Failure),
 }
 
-/// An error that is no attribute's.
+/// An error that concerns no attribute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
-    /// For programs: [`REQUEST`], [`TOO_LONG`], [`BUSY`], [`TIMEOUT`], or one that is newer.
+    /// For programs: [`REQUEST`], [`TOO_LONG`], [`BUSY`], [`TIMEOUT`], or a newer one.
     pub(crate) kind: String,
     /// For people.
     pub(crate) message: String,
@@ -59,7 +59,7 @@ pub(crate) const REQUEST: &str = "request";
 pub(crate) const TOO_LONG: &str = "too_long";
 /// Too many clients.
 pub(crate) const BUSY: &str = "busy";
-/// Half a line and no more, or nothing for long.
+/// Half a line and no more, or nothing at all for long.
 pub(crate) const TIMEOUT: &str = "timeout";
 
 impl Failure {
@@ -68,7 +68,8 @@ impl Failure {
     }
 }
 
-// A field that is not known is refused by name: a client learns that we are older than it is.
+// An unknown field is refused by name, so that a client learns that this server is older than it
+// is.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RequestFields {
@@ -86,7 +87,7 @@ impl Request {
     /// Reads a line, without its newline.
     pub(crate) fn parse(line: &[u8]) -> Result<Self, Failure> {
         let fail = |problem: &str| Failure::new(REQUEST, format!("{problem}: {USAGE}"));
-        // Where serde expects a struct it would take an array as well.
+        // Where serde expects a struct, it would take an array as well.
         if line.trim_ascii_start().first() != Some(&b'{') {
             return Err(fail("this is no JSON object"));
         }
@@ -124,7 +125,7 @@ impl Request {
     }
 }
 
-// Answers may grow fields: a client passes over those that it does not know.
+// Answers may get new fields: a client passes over those that it does not know.
 #[derive(Default, Serialize, Deserialize)]
 struct AnswerFields {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -207,7 +208,7 @@ impl From<ErrorFields> for Answer {
                 AttributeError::Value { path, value, accepted }
             }
             ("failed", Some(path), _, _, Some(reason)) => AttributeError::Failed { path, reason },
-            // Of a kind that is newer than we are: its message is for everybody.
+            // The kind is newer than this client; its message is for everybody.
             _ => return Self::Failed(Failure { kind, message }),
         };
         Self::Refused(error)
@@ -239,7 +240,7 @@ pub(crate) fn check_greeting(line: &[u8]) -> Result<(), String> {
     }
 }
 
-/// What is said of one that does not greet us.
+/// What is said of a socket that does not greet us.
 pub(crate) const NOT_A_CONTROL_SOCKET: &str =
     "this is a socket of something else: give the one that --control made";
 
