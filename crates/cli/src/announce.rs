@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use crate::images::export_name;
 use crate::output;
 
-/// What clients can have, and where.
+/// The exports that clients can have, and where.
 pub(crate) struct Offer<'a> {
     pub(crate) endpoint: &'a Endpoint,
-    /// Whether they have to speak TLS.
+    /// Whether clients have to speak TLS.
     pub(crate) tls: bool,
     pub(crate) images: &'a [PathBuf],
 }
@@ -25,7 +25,7 @@ impl Offer<'_> {
 
 fn uri(endpoint: &Endpoint, tls: bool, export: &str) -> String {
     let scheme = if tls { "nbds" } else { "nbd" };
-    // The characters that RFC 3986 lets stand in both places; all others are escaped.
+    // The characters that RFC 3986 allows in both places; all others are escaped.
     let escape = |text: &[u8]| {
         text.iter().fold(String::new(), |mut escaped, byte| {
             match byte {
@@ -49,7 +49,7 @@ fn uri(endpoint: &Endpoint, tls: bool, export: &str) -> String {
     }
 }
 
-/// A word as a shell takes it.
+/// The text as one word of a shell.
 fn shell_word(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-._/+:@".contains(c);
     if !text.is_empty() && text.chars().all(plain) {
@@ -67,8 +67,8 @@ fn control_commands(socket: &str) -> String {
     )
 }
 
-/// The exports, for programs. JSON has no bytes that are not text: of paths that have some, only the URI
-/// tells all.
+/// The exports, for programs. JSON has no bytes that are not text: for a path with such bytes, only
+/// the URI tells all.
 fn for_programs(offer: &Offer<'_>, control: Option<&Path>) -> Value {
     let export = |image: &PathBuf| {
         let (name, path) = (export_name(image), image.to_string_lossy());
@@ -83,7 +83,7 @@ fn for_programs(offer: &Offer<'_>, control: Option<&Path>) -> Value {
     line
 }
 
-/// Prints the exports and what to type next, or a line for programs. `control`: where the
+/// Prints the exports and what to type next, or a line for programs. `control` is where the
 /// attributes are offered, if they are.
 pub(crate) fn announce(
     json: bool,
@@ -98,7 +98,8 @@ pub(crate) fn announce(
         let _ = writeln!(text, "  {}    {}", offer.uri(image), image.display());
     }
     let mut first = offer.uri(&offer.images[0]);
-    // Clients look for the name in the certificate, and may not trust who has signed it otherwise.
+    // Clients look for the host's name in the certificate, and may not trust its signer without
+    // `tls-certificates`.
     match offer.endpoint {
         _ if !offer.tls => {}
         Endpoint::Tcp(address) => {

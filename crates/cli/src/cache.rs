@@ -78,7 +78,7 @@ impl FromStr for Limit {
     }
 }
 
-/// The first one that comes after another of the same export: only one of them could count.
+/// The first limit that comes after another of the same export: only one of them could count.
 fn given_twice(limits: &[Limit]) -> Option<&Limit> {
     let mut others = limits.iter().enumerate();
     others
@@ -114,7 +114,7 @@ impl CacheArgs {
         if let Some(limit) = self.max.iter().find(|limit| limit.size.0 < MAX_MIN.0) {
             bail!("--cache-max {} is too little to work with: use at least {MAX_MIN}", limit.size);
         }
-        // Before images are made that nobody asked for so.
+        // Before images are made with limits that cannot hold.
         for export in exports {
             self.limits(export)?;
         }
@@ -149,7 +149,7 @@ impl CacheArgs {
         Ok(Some(Cache { pages, policy }))
     }
 
-    /// What an export has at least and at most.
+    /// The least and the most memory of an export.
     fn limits(&self, export: &str) -> anyhow::Result<(Option<ByteSize>, Option<ByteSize>)> {
         let limits = (limit_of(&self.min, export), limit_of(&self.max, export));
         if let (Some(min), Some(max)) = limits
@@ -165,7 +165,7 @@ impl CacheArgs {
     /// The group of an export, with its limits.
     pub(crate) fn group(&self, cache: &Cache, export: &str) -> anyhow::Result<Group> {
         let (min, max) = self.limits(export)?;
-        // It goes with the export.
+        // The group goes with the export.
         let mut group = cache.pages.group(export).until_closed();
         if let Some(min) = min {
             group = group.min(min.0);
@@ -177,7 +177,7 @@ impl CacheArgs {
     }
 }
 
-/// Refuses a cache for which there can be no memory. Returns a warning where little is left for all
+/// Refuses a cache for which there can be no memory. Returns a warning if little is left for all
 /// else.
 fn check_size(size: ByteSize, memory: &Memory) -> anyhow::Result<Option<String>> {
     let Some(available) = memory.available().map(ByteSize) else { return Ok(None) };
@@ -199,7 +199,8 @@ fn check_size(size: ByteSize, memory: &Memory) -> anyhow::Result<Option<String>>
     Ok((size.0 > most.0).then(warning))
 }
 
-/// The limit of an export: the last one that is meant counts, and one with a name before one without.
+/// The limit of an export: the last one that applies counts, and one with the export's name before
+/// one without a name.
 fn limit_of(limits: &[Limit], export: &str) -> Option<ByteSize> {
     let named = limits.iter().rfind(|limit| limit.export.as_deref() == Some(export));
     let any = || limits.iter().rfind(|limit| limit.export.is_none());

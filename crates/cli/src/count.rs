@@ -1,8 +1,8 @@
-//! Numbers of things of which there must be one.
+//! Numbers of things of which there must be at least one.
 
 use std::num::NonZeroUsize;
 
-/// Reads an option's value; refuses it in words.
+/// Reads an option's value; the error says what is accepted.
 pub(crate) fn count(text: &str) -> Result<NonZeroUsize, String> {
     text.parse().map_err(|_| format!("{text:?} is no count here: use a whole number, at least 1"))
 }

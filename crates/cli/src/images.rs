@@ -61,8 +61,8 @@ impl Served {
         self.0.extend(identity(image).map(|identity| (identity, image.to_owned())));
     }
 
-    /// Warns of images whose names are not theirs any more: nothing has failed, and yet what clients have written
-    /// is not where it will be looked for.
+    /// Warns of images whose names do not lead to them any more: nothing has failed, and yet what
+    /// clients have written is not where it will be looked for.
     pub(crate) fn warn_of_missing(&self) {
         for (_, image) in
             self.0.iter().filter(|(known, image)| identity(image).as_ref() != Some(known))

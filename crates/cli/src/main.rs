@@ -1,5 +1,6 @@
-//! The program `homing`: the only place that prints results, reads arguments and exits. (Libraries write to standard
-//! error what nobody else could tell: a stall that nobody listens for, or why the process has to end.)
+//! The program `homing`: the only place that prints results, reads arguments and exits. (Libraries
+//! write to standard error what nobody else could report: a stall that nobody listens for, or why
+//! the process has to end.)
 #![forbid(unsafe_code)]
 
 mod announce;
@@ -72,8 +73,8 @@ enum Command {
     },
 }
 
-/// What begins with - and a digit is an option's value, which is refused with what is accepted, and not an
-/// option that nobody knows.
+/// Takes what begins with - and a digit for an option's value, not for an unknown option: it is
+/// refused with what is accepted.
 fn with_negative_numbers(command: clap::Command) -> clap::Command {
     let negative = |arg: clap::Arg| {
         let takes_one = !arg.is_positional() && arg.get_action().takes_values();
@@ -103,7 +104,7 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Where nobody listens there is nobody to tell.
+            // If nobody reads standard error, there is nobody to tell.
             let _ =
                 writeln!(std::io::stderr(), "homing: {}", output::printable(&with_causes(&error)));
             ExitCode::FAILURE
@@ -111,7 +112,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// An error and its causes, each once: many say their cause themselves.
+/// An error and its causes, each once: many errors name their cause themselves.
 fn with_causes(error: &anyhow::Error) -> String {
     error.chain().map(ToString::to_string).fold(String::new(), |text, cause| {
         if text.is_empty() {

@@ -18,7 +18,8 @@ pub(crate) fn print(bytes: &[u8]) -> anyhow::Result<()> {
     }
 }
 
-/// Prints text for people. What in it would do something to a terminal is escaped: names may be anybody's.
+/// Prints text for people. What would do something to a terminal is escaped: names may come from
+/// anybody.
 pub(crate) fn print_text(text: &str) -> anyhow::Result<()> {
     print(printable(text).as_bytes())
 }
@@ -33,7 +34,8 @@ pub(crate) fn print_json(json: &impl Serialize) -> anyhow::Result<()> {
     print_line(&printable_json(&serde_json::to_string(json)?))
 }
 
-/// JSON in which control characters that it lets stand are escaped, too: a terminal heeds some of them. Its lines stay.
+/// JSON in which the control characters that JSON allows are escaped, too: a terminal obeys some of
+/// them. Its newlines stay.
 pub(crate) fn printable_json(text: &str) -> String {
     text.chars().fold(String::with_capacity(text.len()), |mut line, c| {
         if c.is_control() && c != '\n' {

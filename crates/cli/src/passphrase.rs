@@ -19,10 +19,10 @@ pub(crate) type Passphrase = Zeroizing<Vec<u8>>;
 /// Reads the whole of a key file, as `cryptsetup --key-file` does; `-` is standard input.
 pub(crate) fn from_file(path: &Path) -> anyhow::Result<Passphrase> {
     let limit = KEY_FILE_LEN_MAX + 1;
-    // As much as it may become: where it grew it would leave copies behind.
+    // Room for as much as it may become: if it grew, it would leave copies behind.
     let mut passphrase = Zeroizing::new(Vec::with_capacity(limit as usize));
     let file = if path == Path::new("-") {
-        // Not through its buffer, which stays.
+        // Not through the buffer of `io::stdin`, which is not wiped.
         io::stdin().as_fd().try_clone_to_owned().map(fs::File::from)
     } else {
         fs::File::open(path)

@@ -1,5 +1,5 @@
-//! Asks at the terminal for a line that is not shown, and takes its bytes as they are, as `cryptsetup` does. Whatever
-//! signal ends us meanwhile, the terminal is left as it was.
+//! Asks at the terminal for a line that is not shown, and takes its bytes as they are, as
+//! `cryptsetup` does. Whichever signal ends the program meanwhile, the terminal is left as it was.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -18,15 +18,15 @@ use crate::stop::ending_signals;
 /// The longest line that a terminal hands over, with its end.
 const LINE_MAX: usize = 4096;
 
-/// The terminal that is being asked at, and how it was.
+/// The terminal at which a question is being asked, and its settings before that.
 static ASKED: Mutex<Option<(File, Termios)>> = Mutex::new(None);
-/// Signals are others' business by now.
+/// Other code handles signals by now.
 static LEFT_TO_OTHERS: AtomicBool = AtomicBool::new(false);
 
-/// The line, without its end.
+/// Asks `question`, and returns the line without its end.
 ///
 /// # Errors
-/// Where there is no terminal, or its input has ended.
+/// If there is no terminal, or its input has ended.
 pub(crate) fn hidden(question: &str) -> io::Result<Zeroizing<Vec<u8>>> {
     watch_signals()?;
     let mut terminal = OpenOptions::new().read(true).write(true).open("/dev/tty")?;
@@ -39,7 +39,7 @@ pub(crate) fn hidden(question: &str) -> io::Result<Zeroizing<Vec<u8>>> {
     // What was typed before the question is no answer to it.
     tcsetattr(&terminal, OptionalActions::Flush, &hidden)?;
     terminal.write_all(question.as_bytes())?;
-    // As much as it may become: where it grew it would leave copies behind.
+    // Room for as much as it may become: if it grew, it would leave copies behind.
     let mut line = Zeroizing::new(Vec::with_capacity(LINE_MAX));
     let mut byte = Zeroizing::new([0]);
     loop {
@@ -57,7 +57,7 @@ pub(crate) fn hidden(question: &str) -> io::Result<Zeroizing<Vec<u8>>> {
     }
 }
 
-/// Who handles signals himself says so: until then they end us.
+/// To be called by code that handles signals itself: until then they end the program.
 pub(crate) fn leave_signals_to_others() {
     LEFT_TO_OTHERS.store(true, Ordering::SeqCst);
 }
@@ -81,7 +81,8 @@ fn asked() -> std::sync::MutexGuard<'static, Option<(File, Termios)>> {
     ASKED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// From the first question on, since a handler that was taken away again would leave signals without effect.
+/// Watches from the first question on for ever, since taking a handler away again would leave
+/// signals without effect.
 fn watch_signals() -> io::Result<()> {
     static WATCHED: Once = Once::new();
     let mut outcome = Ok(());
@@ -96,7 +97,7 @@ fn end_by(mut signals: Signals) {
     for signal in signals.forever() {
         restore();
         if !LEFT_TO_OTHERS.load(Ordering::SeqCst) || signal == SIGQUIT {
-            // It does not come back.
+            // This does not return.
             let _ = emulate_default_handler(signal);
         }
     }

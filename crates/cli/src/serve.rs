@@ -164,7 +164,8 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     forbid_core_dumps();
     outlive_file_limits()?;
     let handled = || Signals::new(ending_signals()).context("cannot handle signals");
-    // Before there are files that must not be left behind: a signal from here on is seen when it serves.
+    // Before there are files that must not be left behind: a signal from here on is seen once the
+    // server runs.
     let seen_later = if args.try_it || args.ephemeral { Some(handled()?) } else { None };
     let folder = if args.try_it {
         Some(
@@ -180,7 +181,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     }
     images::check_names(&images)?;
     let endpoint = endpoint(args, &images)?;
-    // Before a passphrase is asked for and an image made that nobody can use.
+    // Before a passphrase is asked for, and before an image is made that nobody can use.
     check_endpoint(&endpoint, args.control.as_deref(), &images)?;
     let tls = certificates(args)?;
     if args.try_it {
@@ -194,14 +195,14 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     let key = args.key_file.as_deref().map(passphrase::from_file).transpose()?;
     let mut exports = Vec::new();
     let mut served = images::Served::default();
-    // Before the first one is made, or a passphrase is asked for.
+    // Check all images before the first one is made, or a passphrase is asked for.
     let mut there = images::Served::default();
     for image in &images {
         there.check(image)?;
         volumes::check(args, image)?;
         there.add(image);
     }
-    // Those first that are there: they may be in use, or have another passphrase.
+    // Images that exist come first: they may be in use, or have another passphrase.
     let (old, new): (Vec<_>, _) = images.iter().partition(|image| image.symlink_metadata().is_ok());
     for image in old.into_iter().chain(new) {
         served.check(image)?;
@@ -211,11 +212,12 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
         let (name, read_only) = (export_name(image), args.read_only);
         exports.push(ServedExport { name, description, read_only, device });
     }
-    // In the order that was asked for: the first one is what clients get that name none.
+    // In the order that was asked for: clients that name no export get the first one.
     exports.sort_by_key(|export| names.iter().position(|name| *name == export.name));
 
     drop(key);
-    // Until here a signal ends us at once where volumes stay: no container is half made, and none has been written to.
+    // Until here a signal ends the program at once, unless the volumes are throw-away: no container
+    // is half made, and none has been written to.
     let signals = seen_later.map_or_else(handled, Ok)?;
     prompt::leave_signals_to_others();
     let has_tls = tls.is_some();
@@ -235,7 +237,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
         ..ServerOptions::default()
     };
     let server = Server::bind(&runtime, &endpoint, exports, &options)?;
-    // Until the end of the program: it takes its file away.
+    // `control` lives until the end of the program, and then removes its file.
     let mut trees: Vec<Arc<dyn AttributeTree>> =
         vec![Arc::new(runtime.attributes()), Arc::new(server.durable().attributes())];
     if let Some(cache) = &cache {
@@ -259,7 +261,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
         report_flush(server.run())?;
         let rows = load.join().expect("the load does not panic");
         if stopped.load(Ordering::SeqCst) {
-            // The load tells of a server that went away.
+            // The load would report a server that went away.
             bail!("stopped before the load had ended: the volume is gone");
         }
         let (image, sector_size) = (images[0].as_path(), args.new.sector_size_or_default());
@@ -271,7 +273,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     if announced.is_ok() {
         tell_systemd(&NotifyState::Ready);
     } else {
-        // Nobody knows of it. It takes its socket away.
+        // Nobody was told of the server. Once stopped, it removes its socket.
         handle.stop();
     }
     let flushed = report_flush(server.run());
@@ -290,7 +292,7 @@ fn control_socket(
     path: &Path,
     trees: Vec<Arc<dyn AttributeTree>>,
 ) -> anyhow::Result<ControlSocket> {
-    // Absolute: it is told to whoever is in another folder.
+    // An absolute path: it is shown to users who may be in another folder.
     std::path::absolute(path)
         .and_then(|path| ControlSocket::listen(path, Arc::new(Trees::new(trees))))
         .with_context(|| format!("cannot offer the attributes on {}", path.display()))
@@ -310,7 +312,7 @@ fn endpoint(args: &ServeArgs, images: &[PathBuf]) -> anyhow::Result<Endpoint> {
     Ok(Endpoint::Unix(path))
 }
 
-/// Refuses one path for several things, and an endpoint on which nobody can listen.
+/// Refuses a path that is given for several things, and an endpoint on which nobody can listen.
 fn check_endpoint(
     endpoint: &Endpoint,
     control: Option<&Path>,
@@ -360,10 +362,10 @@ fn stop_on_signal(signals: Signals, server: &homing_server::ServerHandle, stoppe
     });
 }
 
-/// Where we are a service of type notify.
+/// Tells systemd the state, if this is a service of type notify.
 fn tell_systemd(state: &NotifyState<'_>) {
     let socket = std::env::var_os("NOTIFY_SOCKET").unwrap_or_default();
-    // The library takes it for a path.
+    // The library takes such a name for a path.
     let told = match socket.as_encoded_bytes().strip_prefix(b"@") {
         Some(name) => tell_abstract(name, &format!("{state}\n")),
         None => sd_notify::notify(std::slice::from_ref(state)),
@@ -373,7 +375,7 @@ fn tell_systemd(state: &NotifyState<'_>) {
     }
 }
 
-/// Of a socket in Linux's abstract namespace.
+/// Sends `state` to a socket in Linux's abstract namespace.
 #[cfg(target_os = "linux")]
 fn tell_abstract(name: &[u8], state: &str) -> io::Result<()> {
     use std::os::linux::net::SocketAddrExt as _;
@@ -410,14 +412,14 @@ fn log_to_stderr() {
     }
 }
 
-/// Standard error, as far as somebody takes it: a pipe that is full and that nobody reads would hold up
-/// whoever logs, and with them the end of the server.
+/// Standard error, as far as somebody reads it: a full pipe that nobody reads would hold up every
+/// thread that logs, and with them the end of the server.
 struct Log;
 
 impl io::Write for Log {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
-        // Room for as much is what a pipe has if it has any.
+        // A pipe that has any room has room for this much.
         let piece = &bytes[..bytes.len().min(4096)];
         let mut stderr = io::stderr().lock();
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -442,20 +444,22 @@ fn forbid_core_dumps() {
     }
 }
 
-/// A file that may not grow any more (`ulimit -f`) is an error of who writes to it, not the end of us.
+/// Makes a file that may not grow any more (`ulimit -f`) an error for the thread that writes, not
+/// the end of the program.
 fn outlive_file_limits() -> anyhow::Result<()> {
     // Any handler will do: without one the signal is deadly.
     signal_hook::flag::register(SIGXFSZ, Arc::default()).context("cannot handle signals")?;
     Ok(())
 }
 
-/// Lets this program have as many files as it may ask for: each client is one, and each volume has several.
+/// Lets this program have as many files as it may ask for: each client takes one, and each volume
+/// several.
 fn allow_files(connections_max: usize, volumes: usize) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
         let most = Rlimit { current: limit.maximum, maximum: limit.maximum };
-        // Refused: then it stays at what it was.
+        // If this is refused, the limit stays as it was.
         let _ = setrlimit(Resource::Nofile, most);
     }
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);

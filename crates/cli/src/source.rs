@@ -1,5 +1,5 @@
-//! Reads attributes for people: one that is missing, be it new, gone or of another version, is a
-//! gap in the picture and no error.
+//! Reads attributes for people: one that is missing, because it is new, gone or of another version,
+//! is a gap in the picture and no error.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,12 +30,12 @@ impl Source {
     /// The names in `KIND/NAME/attribute`, each once, in order.
     pub(crate) fn names(&self, kind: &str) -> Vec<String> {
         let names = self.below(kind).filter_map(|rest| rest.rsplit_once('/'));
-        // Not `dedup`: the paths of `a/b` stand among those of `a`.
+        // Not `dedup`: the paths of `a/b` are among those of `a`.
         let names: BTreeSet<_> = names.map(|(name, _)| name.to_owned()).collect();
         names.into_iter().collect()
     }
 
-    /// The names in `KIND/NAME`, by number where they are numbers.
+    /// The names in `KIND/NAME`, in the order of numbers if they are numbers.
     pub(crate) fn leaves(&self, kind: &str) -> Vec<String> {
         let mut names: Vec<_> = self.below(kind).map(ToOwned::to_owned).collect();
         names.sort_by_key(|name| name.parse::<u64>().unwrap_or(u64::MAX));
@@ -46,7 +46,7 @@ impl Source {
         self.paths.iter().filter_map(move |path| path.strip_prefix(kind)?.strip_prefix('/'))
     }
 
-    /// A value, without the newline at its end; `None` where it is not to be had.
+    /// A value, without the newline at its end; `None` if it cannot be had.
     pub(crate) fn get(&mut self, path: &str) -> Result<Option<String>, ClientError> {
         match self.client.get(path) {
             Ok(value) => Ok(Some(value.trim_end().to_owned())),
@@ -62,8 +62,9 @@ pub(crate) fn keyed(text: &str) -> BTreeMap<&str, &str> {
     pairs.map(|(key, value)| (key, value.trim())).collect()
 }
 
-/// A table without lines, of cells that have one each; columns from `right_from` on are aligned to the right. `least` has the
-/// least widths of the first columns, so that tables printed one after the other look alike.
+/// A table without rules, with one line of text in each cell. Columns from `right_from` on are
+/// aligned to the right. `least` has the least widths of the first columns, so that tables printed
+/// one after the other look alike.
 pub(crate) fn table(
     header: &[&str],
     rows: impl IntoIterator<Item = Vec<String>>,

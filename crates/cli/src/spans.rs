@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// What was written as a number of seconds.
+/// Reads a number of seconds.
 pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     let seconds = seconds.filter(|seconds| *seconds <= Duration::from_secs(86400 * 365));

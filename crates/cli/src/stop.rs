@@ -1,4 +1,4 @@
-//! When a command that goes on and on is to end.
+//! When a command that runs on and on is to end.
 
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
@@ -10,13 +10,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-/// Signals that are closer together are one wish: `timeout` tells a program and then its whole group, and a
-/// wrapper may pass on a Ctrl-C that the terminal has told of, too. Nobody presses keys twice within it having
-/// read what the first one led to.
+/// Signals that are closer together than this count as one: `timeout` signals a program and then
+/// its whole group, and a wrapper may pass on a Ctrl-C that the terminal has sent to the program,
+/// too. Nobody who has read what the first one led to presses the keys again within this time.
 const ONE_WISH: Duration = Duration::from_millis(300);
 
-/// Calls `stop` at the first of these signals; another one, later, ends the program at once. SIGHUP is never
-/// another one: a shell and the kernel both tell of a terminal that is closed.
+/// Calls `stop` at the first of these signals; another one, later, ends the program at once. SIGHUP
+/// never counts as another one: a shell and the kernel both send it when a terminal is closed.
 pub(crate) fn stop_then_end(mut signals: Signals, stop: impl Fn(), before_end: impl Fn()) {
     let mut first: Option<Instant> = None;
     for signal in signals.forever() {
@@ -34,14 +34,15 @@ pub(crate) fn stop_then_end(mut signals: Signals, stop: impl Fn(), before_end: i
     }
 }
 
-/// Those at which a program ends in order: also where its terminal is closed, since there may be much that only we have.
+/// The signals at which a program ends in good order. This includes the closing of its terminal,
+/// since there may be much that only this program has.
 pub(crate) fn ending_signals() -> Vec<i32> {
     let mut all = vec![SIGINT, SIGTERM];
     all.extend((!is_ignored(SIGHUP)).then_some(SIGHUP));
     all
 }
 
-/// As by nohup. Where that cannot be told nobody has asked for it.
+/// Whether a signal is ignored, as by nohup. If that cannot be told, nobody has asked for it.
 fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -63,20 +64,21 @@ impl Stop {
         let (signalled, signal) = UnixStream::pair()?;
         let signals = Signals::new(ending_signals())?;
         thread::spawn(move || {
-            // The second one ends us at once: a server that does not answer takes its time.
+            // The second signal ends the program at once: a server that does not answer takes its
+            // time.
             stop_then_end(signals, || drop((&signal).write_all(&[0])), || {});
         });
         Ok(Self { signalled })
     }
 
-    /// Waits this long, or until told to stop; whether to go on.
+    /// Waits this long, or until told to stop. Returns whether to go on.
     pub(crate) fn within(&self, time: Duration) -> anyhow::Result<bool> {
         let deadline = Instant::now() + time;
         let stdout = io::stdout();
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let left = Timespec::try_from(left).context("cannot wait this long")?;
-            // Of a reader that has left we are told without asking.
+            // `poll` tells of a reader that has left without being asked.
             let mut sources = [
                 PollFd::new(&self.signalled, PollFlags::IN),
                 PollFd::new(&stdout, PollFlags::empty()),

@@ -146,7 +146,7 @@ fn branch(text: &mut String, indent: &str, cpus: &[&Cpu], levels: &[Level]) {
             None => groups.push((name, vec![cpu])),
         }
     }
-    // Many cores without siblings say no more than their list.
+    // For cores without siblings, a tree says no more than a list.
     if deeper.is_empty() && groups.iter().all(|(_, members)| members.len() == 1) {
         let set: CpuSet = cpus.iter().map(|cpu| cpu.cpu).collect();
         let _ = writeln!(text, "{indent}└─ {} of one CPU: {set}", plural(groups.len(), title));

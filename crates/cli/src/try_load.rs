@@ -50,7 +50,7 @@ pub(crate) struct Row {
 /// Refuses a volume on which a phase has no room, before it is made.
 pub(crate) fn check_size(size: ByteSize) -> anyhow::Result<()> {
     let needed = PHASES.iter().map(Phase::size_min).max().unwrap_or(0);
-    // As it can be written, too.
+    // Rounded up to a size that can be written as it is shown.
     let needed = ByteSize(needed.next_multiple_of(1 << 20));
     if size.0 < needed.0 {
         bail!("--try needs a volume of at least {needed}, not {size}: use a larger --size");
@@ -112,7 +112,7 @@ pub(crate) fn print(rows: &[Row], setting: &Setting<'_>, json: bool) -> anyhow::
     for row in rows {
         table.add_row([
             row.load.to_owned(),
-            // Flushes may let through less than one.
+            // With flushes it may be less than one MiB/s.
             format!("{:.*}", usize::from(row.mib_per_s < 10.0), row.mib_per_s),
             format!("{:.0}", row.requests_per_s),
             format!("{:.0}", row.p50_us),

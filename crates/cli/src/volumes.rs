@@ -1,4 +1,4 @@
-//! The volumes that `homing serve` is asked for: opened where they are there, else made.
+//! The volumes that `homing serve` is asked for: opened if they exist, otherwise made.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -94,7 +94,7 @@ pub(crate) fn open_or_make(
 ) -> anyhow::Result<Arc<dyn Block>> {
     let throw_away = args.ephemeral || args.try_it;
     if exists(image)? {
-        // It may not have been there when it was checked.
+        // The image may not have been there when it was checked.
         check_is_as_wanted(args, image, &luks::look_at(image)?)?;
         if luks::has_damaged_header(image)? {
             tracing::warn!(
@@ -121,13 +121,13 @@ pub(crate) fn open_or_make(
     luks::format(image, &options, &passphrase)?;
     let opened = open(args, image, &passphrase, cache);
     if throw_away {
-        // It lives on without a name, and is gone with us, however we end.
+        // The file lives on without a name, and goes when this program ends, however it ends.
         fs::remove_file(image).with_context(|| format!("cannot remove {}", image.display()))?;
     }
     opened
 }
 
-/// What is asked of a new volume is to be so of one that is there.
+/// Refuses options for a new volume that are not true of one that is there.
 fn check_is_as_wanted(args: &ServeArgs, image: &Path, found: &Container) -> anyhow::Result<()> {
     let image = image.display();
     if let Some(wanted) = args.size.filter(|wanted| wanted.0 != found.size) {
@@ -200,11 +200,11 @@ fn check_place(image: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// As who we are for the kernel, with the capabilities that we have.
+/// Asks the kernel, for the effective user and capabilities of this process.
 fn may_make_files_in(folder: &Path) -> io::Result<()> {
     let to_make_files = FolderAccess::WRITE_OK | FolderAccess::EXEC_OK;
     match rustix::fs::accessat(CWD, folder, to_make_files, AtFlags::EACCESS) {
-        // Before Linux 5.8 there is no telling.
+        // Before Linux 5.8 this cannot be told.
         Err(Errno::NOSYS | Errno::INVAL) => Ok(()),
         may => Ok(may?),
     }

@@ -1,5 +1,5 @@
-//! Files that are written at the end of long work: that they can be is found out before, and what stood there
-//! stays until the new one is whole.
+//! Files that are written at the end of long work. Whether they can be written is checked before
+//! it, and a file that is there stays until the new one is whole.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use tempfile::NamedTempFile;
 
-/// Before it has taken long to find out what to write: whether a file can be made there.
+/// Checks, before the long work, whether a file can be made there.
 pub(crate) fn check(path: &Path) -> anyhow::Result<()> {
     if path.is_dir() {
         bail!("{} is a folder: give the name of a file in it", path.display());
@@ -20,7 +20,7 @@ pub(crate) fn check(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes a file beside the one that may be there, whose place it takes when it is whole.
+/// Writes a file next to the one that may be there, whose place it takes when it is whole.
 pub(crate) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     let written = || -> io::Result<()> {
         if path.exists() && !path.is_file() {
@@ -35,7 +35,7 @@ pub(crate) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     written().with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// A temporary file beside one. Errors do not tell its name, which nobody gave.
+/// A temporary file next to `path`. Errors do not show its name, which nobody gave.
 fn beside(path: &Path) -> io::Result<NamedTempFile> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let made = |name: &Path| File::options().write(true).create_new(true).open(name);

@@ -308,7 +308,7 @@ impl Handshake {
     fn meta_context(&mut self, exports: &[Export], code: u32, data: &[u8], output: &mut Vec<u8>) {
         let setting = code == option::SET_META_CONTEXT;
         if setting {
-            self.base_allocation_for = None; // a SET replaces what was set, even where it fails
+            self.base_allocation_for = None; // a SET replaces what was set, even if it fails
         }
         let Some((name, queries)) = meta_queries(data) else {
             error_reply(output, code, rep::ERR_INVALID, "the lengths inside do not add up");

@@ -74,8 +74,8 @@ impl Reader<'_> {
         Ok(Machine::named_anew(cpus, distances))
     }
 
-    /// Whether thread siblings may be the two cores of a compute unit, which AMD's families 15h and
-    /// 16h list so.
+    /// Whether this machine is of AMD's families 15h or 16h, which list the two cores of a compute
+    /// unit as thread siblings.
     fn has_compute_units(&self) -> bool {
         let Ok(info) = fs::read_to_string(self.root.join("proc/cpuinfo")) else {
             return false;

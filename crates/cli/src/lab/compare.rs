@@ -17,16 +17,16 @@ use crate::output;
 /// The machine of the published workqueue tables.
 const DEFAULT_MACHINE: &str = "ryzen-9-3900x";
 
-/// All presets.
+/// The name that stands for all presets.
 const PRESETS: &str = "presets";
 
-/// Before the number of one that is drawn.
+/// The prefix of the number of a machine that is drawn.
 const RANDOM: &str = "random:";
 
-/// So many are drawn at most.
+/// How many machines are drawn at most.
 const RANDOM_MAX: usize = 100_000;
 
-/// The worst places that are told one by one.
+/// How many of the worst places are listed.
 const WORST: usize = 10;
 
 #[derive(Args)]
@@ -45,7 +45,7 @@ pub(crate) struct CompareArgs {
     #[arg(long = "machine", value_name = "MACHINE", value_delimiter = ',')]
     machines: Vec<String>,
 
-    /// This many random machines: shape, costs, disk, item lengths and depth are drawn
+    /// Draw this many random machines: shape, costs, disk, item lengths and depth
     #[arg(long, value_name = "N", conflicts_with = "machines",
         value_parser = clap::value_parser!(u64).range(1..=RANDOM_MAX as u64))]
     random: Option<u64>,
@@ -65,7 +65,7 @@ pub(crate) struct CompareArgs {
     #[command(flatten)]
     model: ModelArgs,
 
-    /// Every scope of homing too, to see what choosing it automatically is worth
+    /// Also run every scope of homing, to see what choosing it automatically is worth
     #[arg(long)]
     scopes: bool,
 
@@ -100,7 +100,7 @@ impl CompareArgs {
     }
 }
 
-/// All presets, a machine by its name, or of a draw by its number.
+/// All presets, a machine by its name, or one of a draw by its number.
 fn machines(name: &str, draw: u64) -> anyhow::Result<MachineSet> {
     if name == PRESETS {
         let presets: Result<_, _> = NamedMachine::preset_names().map(NamedMachine::find).collect();

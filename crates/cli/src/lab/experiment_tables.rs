@@ -43,7 +43,7 @@ pub(super) fn measures(measures: &[Measure]) -> String {
     text
 }
 
-/// The figures that stand beside the one that is compared, a line for each policy and figure.
+/// The figures beside the one that is compared, a line for each policy and figure.
 fn beside(experiment: &Experiment, rows: &[&Row]) -> Option<comfy_table::Table> {
     let hosts = hosts(rows);
     let mut header = vec!["beside it".to_owned(), "policy".to_owned(), "published".to_owned()];

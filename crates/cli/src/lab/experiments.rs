@@ -25,7 +25,7 @@ use super::{compare, experiment_tables, fsync};
 use crate::stop::{ending_signals, stop_then_end};
 use crate::{output, written};
 
-/// More are not run at a time: each takes memory before the first one begins.
+/// How many runs are done at a time at most: each takes memory before the first one begins.
 const RUNS_MAX: usize = 4_000_000;
 
 #[derive(Args)]
@@ -58,18 +58,18 @@ pub(crate) struct PlanArgs {
 /// What is simulated besides the load: the host's scheduler, and homing.
 #[derive(Args)]
 pub(crate) struct ModelArgs {
-    /// Models of the host's scheduler, where there are several [default: all but pinned]
+    /// Models of the host's scheduler, if there are several [default: all but pinned]
     #[arg(long = "host", value_name = "MODEL", value_delimiter = ',',
         value_parser = PossibleValuesParser::new(HOSTS.map(HostModel::name)))]
     hosts: Vec<String>,
 
-    /// homing also with only these parts of its policy, as in SWQUEUE,XSTEAL; or none. With all it runs
-    /// anyway. May be given several times (wq, wq-latency, compare)
+    /// Run homing also with only these parts of its policy, as in SWQUEUE,XSTEAL; or none. It runs
+    /// with all parts anyway. May be given several times (wq, wq-latency, compare)
     #[arg(long, value_name = "LIST")]
     features: Vec<Features>,
 
-    /// How many nanoseconds old what homing's workers see of each other is (wq, wq-latency, compare): real
-    /// ones see what was so some 100 ns ago
+    /// How many nanoseconds old the view is that homing's workers have of each other (wq,
+    /// wq-latency, compare); that of real ones is some 100 ns old
     #[arg(long, value_name = "NS", default_value_t = 0,
         value_parser = clap::value_parser!(u64).range(..=1_000_000_000))]
     stale_ns: u64,
@@ -78,8 +78,8 @@ pub(crate) struct ModelArgs {
 /// A part of a sweep.
 #[derive(Args)]
 pub(crate) struct ShardArgs {
-    /// Run only the i-th of n parts, and write its figures into the folder of --out. A part that was
-    /// stopped goes on where it was
+    /// Run only the i-th of n parts, and write its figures into the folder of --out. A part that
+    /// was stopped continues where it was
     #[arg(long, value_name = "I/N", requires = "out")]
     shard: Option<Shard>,
 
@@ -103,7 +103,7 @@ enum RealCommand {
   homing lab run wq --shard 2/8 --out sweep   one part; merge joins the parts
   homing lab run fsync --dir .                real files: see its own --help")]
 pub(crate) struct RunArgs {
-    /// The experiments; homing lab list tells which there are
+    /// The experiments; homing lab list shows them
     #[arg(required = true, value_name = "NAME",
         value_parser = PossibleValuesParser::new(EXPERIMENTS.map(|experiment| experiment.name)))]
     names: Vec<String>,
@@ -155,7 +155,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 }
 
 impl PlanArgs {
-    /// What is given and not followed is an error, not passed over.
+    /// An option that is given and has no effect is an error, not passed over.
     fn check(&self, experiment: &Experiment) -> anyhow::Result<()> {
         let ModelArgs { hosts, features, stale_ns } = &self.model;
         let given = [
@@ -181,7 +181,7 @@ impl PlanArgs {
 }
 
 impl ModelArgs {
-    /// Of these models, or of all but pinned.
+    /// The plan for the models that were given, or for all but pinned.
     pub(super) fn plan(&self, machine: Option<NamedMachine>, seeds: u64, measured_ns: u64) -> Plan {
         let chosen = |host: &HostModel| {
             if self.hosts.is_empty() {
@@ -195,7 +195,7 @@ impl ModelArgs {
             hosts: HOSTS.into_iter().filter(chosen).collect(),
             seeds,
             measured_ns,
-            // Twice the same would count as other seeds.
+            // The same twice would count as other seeds.
             features: once(self.features.clone()),
             stale_ns: self.stale_ns,
         }
@@ -203,7 +203,7 @@ impl ModelArgs {
 }
 
 impl ShardArgs {
-    /// Runs the part that is asked for, if one is; else these are the runs.
+    /// Runs the part that is asked for, if one is; otherwise returns the runs.
     pub(super) fn run(
         &self,
         sweep: impl FnOnce() -> Sweep,
@@ -248,7 +248,7 @@ impl ShardArgs {
             );
         }
         let path = part.path().display().to_string();
-        // What is whole is written beside what was noted: that may be what does not fit.
+        // The whole result is written next to what was noted, so it may be what does not fit.
         let runs = part.finish(measures).map_err(no_room)?;
         output::print_line(&format!("{path}: {runs} runs"))?;
         Ok(None)
@@ -307,7 +307,7 @@ pub(crate) fn report(args: &ReportArgs) -> anyhow::Result<()> {
     fail_if_stopped(whole)
 }
 
-/// Where it cannot be written what it would have told is shown.
+/// If the report cannot be written, its figures are printed.
 fn write_report(path: &Path, measures: &[Measure], whole: bool) -> anyhow::Result<()> {
     let written = written::write(path, &experiments::report(measures, whole));
     if written.is_err() {
@@ -336,7 +336,8 @@ fn show(measures: &[Measure], json: bool) -> anyhow::Result<()> {
     output::print(text.as_bytes())
 }
 
-/// Whoever reads what was printed, and no message, is to learn of it too.
+/// Fails if the runs were stopped: a program that reads the output, and no message, is to learn of
+/// it too.
 pub(super) fn fail_if_stopped(whole: bool) -> anyhow::Result<()> {
     if !whole {
         bail!("stopped: these are the runs that had ended");
@@ -344,8 +345,8 @@ pub(super) fn fail_if_stopped(whole: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs the cells with a bar. Ctrl-C keeps what has ended; a second one ends the program. `ended` says whether to go
-/// on.
+/// Runs the cells with a bar. Ctrl-C keeps what has ended; a second one ends the program. `ended`
+/// is called with each result, and says whether to go on.
 pub(super) fn simulate(
     cells: &[Cell],
     ended: impl Fn(&Measure) -> bool + Sync,

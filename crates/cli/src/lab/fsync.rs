@@ -20,7 +20,8 @@ const SIZE_MAX: u64 = 1 << 30;
 #[derive(Args)]
 #[command(after_help = HELP)]
 pub(crate) struct FsyncArgs {
-    /// A folder on the filesystem to measure; the files stand in a new folder there, which is removed
+    /// A folder on the filesystem to measure; the files are made in a new folder there, which is
+    /// removed afterwards
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
 
@@ -33,7 +34,7 @@ pub(crate) struct FsyncArgs {
     #[arg(long, value_name = "SIZE", default_value = "4096", value_parser = size)]
     size: ByteSize,
 
-    /// How many issuers share the files, each number by itself
+    /// How many issuers share the files; each number is measured by itself
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,4,8,16,32",
         value_parser = clap::value_parser!(u32).range(1..=4096))]
     issuers: Vec<u32>,
@@ -135,8 +136,8 @@ fn stopped(report: &Report, asked: usize) -> String {
     }
 }
 
-/// Set by whatever asks for the end. No second one ends the program at once, as it does where
-/// nothing has to be removed.
+/// A flag that any signal for the end sets. Unlike where nothing has to be removed, a second signal
+/// does not end the program at once.
 fn stop_flag() -> anyhow::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {

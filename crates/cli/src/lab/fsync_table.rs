@@ -5,7 +5,7 @@ use homing_lab::fsync::{Report, Row, Setup, Strategy};
 
 use super::tables::{align, grouped, grouped_digits, table};
 
-/// A column: its title, and what stands there.
+/// A column: its title, and what it shows of a row.
 type Column = (&'static str, fn(&Row) -> Option<String>);
 
 const COLUMNS: [Column; 12] = [
@@ -34,10 +34,10 @@ CPU: of this process
 published: files/s (against its own sync with one issuer), files for each write of the journal; D. Chinner,
 29 October 2015, XFS on an SSD, 10,000 files of 4 KiB";
 
-/// All of it.
+/// The whole text.
 pub(super) fn told(setup: &Setup, report: &Report) -> String {
     let mut columns = COLUMNS.to_vec();
-    // What is known of no row: the device's figures where there is none.
+    // Columns that no row has a value for go: the device's figures, if there is no device.
     columns.retain(|(_, show)| report.rows.iter().any(|row| show(row).is_some()));
     let titles: Vec<_> = columns.iter().map(|(title, _)| *title).collect();
     let mut table = table(&titles);

@@ -1,4 +1,4 @@
-//! What `homing lab trace` prints for programs. The keys are told in its help.
+//! What `homing lab trace` prints for programs. Its help explains the keys.
 
 use homing_lab::compare::{Cell, Comparison};
 use homing_lab::policies;

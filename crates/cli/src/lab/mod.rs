@@ -26,7 +26,7 @@ enum LabCommand {
     /// Run a published experiment on a simulated machine, or that of fsync on this one, beside the
     /// published table
     Run(Box<experiments::RunArgs>),
-    /// Put the parts of a sweep together that were run with --shard
+    /// Join the parts of a sweep that were run with --shard
     Merge(experiments::MergeArgs),
     /// Compare homing with the kernel's settings on many machines, and say where it is behind
     Compare(compare::CompareArgs),
@@ -34,7 +34,7 @@ enum LabCommand {
     Report(experiments::ReportArgs),
     /// Which affinity scope to choose on a machine, with the evidence
     Recommend(recommend::RecommendArgs),
-    /// Make recorded decisions again, and say which ones come out in another way
+    /// Make recorded decisions again, and say which ones come out differently
     Replay(replay::ReplayArgs),
     /// Replay access traces against cache policies: hit ratios, I/O, comparisons, plots
     Trace(Box<trace::TraceArgs>),
@@ -53,7 +53,7 @@ pub(crate) fn run(args: &LabArgs) -> anyhow::Result<()> {
     }
 }
 
-/// Each of these, where it first stands.
+/// Each of these once, in the order in which they first come.
 fn once<T: PartialEq>(all: Vec<T>) -> Vec<T> {
     let mut some = Vec::new();
     for one in all {

@@ -48,9 +48,9 @@ pub(crate) struct RecommendArgs {
     json: bool,
 }
 
-/// What is measured of each run, at least,
+/// The least simulated time that is measured in each run.
 const MEASURED_NS: u64 = 300_000_000;
-/// and as long as so many items take, one after the other.
+/// A run is also measured for at least as long as this many items take, one after the other.
 const ITEMS_MIN: f64 = 200.0;
 
 pub(crate) fn run(args: &RecommendArgs) -> anyhow::Result<()> {

@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::output;
 use crate::source::table;
 
-/// Differences that people are shown; programs are told all.
+/// How many differences people are shown; programs get all of them.
 const SHOWN: usize = 5;
 
 #[derive(Args)]

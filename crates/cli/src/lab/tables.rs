@@ -12,7 +12,7 @@ use homing_lab::{Trace, policies};
 const STYLE: TableStyle =
     TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
 
-/// A line for each replay, and for each tenant where there are several.
+/// A line for each replay, and for each tenant if there are several.
 pub(super) fn cells(cells: &[Cell], traces: &[Trace], files: &[String]) -> String {
     let mut text = String::new();
     for trace in traces {
@@ -117,7 +117,7 @@ fn hit_ratios(comparison: &Comparison, trace: usize, single: bool) -> Table {
     table
 }
 
-/// Heads of what [`summary_cells`] gives.
+/// The headers of the cells that [`summary_cells`] gives.
 const SUMMARY: [&str; 2] = ["share, %", "worst against LRU"];
 
 fn summaries(comparison: &Comparison) -> Table {
@@ -174,7 +174,7 @@ pub(super) fn table<T: ToString>(header: &[T]) -> Table {
     table
 }
 
-/// Numbers from this column on stand at the right.
+/// Aligns the columns from `first` on, which hold numbers, to the right.
 pub(super) fn align(table: &mut Table, first: usize) {
     for column in table.column_iter_mut().skip(first) {
         column.set_cell_alignment(CellAlignment::Right);
@@ -198,7 +198,7 @@ pub(super) fn grouped(number: u64) -> String {
     grouped_digits(&number.to_string())
 }
 
-/// As above.
+/// As [`grouped`], from digits.
 pub(super) fn grouped_digits(digits: &str) -> String {
     let mut text = String::new();
     for (index, digit) in digits.chars().enumerate() {

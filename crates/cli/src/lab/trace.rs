@@ -16,7 +16,7 @@ use super::{json, once, tables};
 use crate::count::count;
 use crate::{output, written};
 
-/// Sizes where none are given: to look at one policy, to compare many, to draw curves.
+/// Sizes if none are given: to look at one policy, to compare many, to draw curves.
 const ONE_SIZE: [&str; 1] = ["5%"];
 const COMPARED_SIZES: [&str; 4] = ["1%", "5%", "10%", "25%"];
 const PLOTTED_SIZES: [&str; 6] = ["1%", "2%", "5%", "10%", "20%", "40%"];
@@ -33,7 +33,8 @@ pub(crate) struct TraceArgs {
     #[arg(long = "trace-type", short = 't', value_enum, value_name = "TYPE")]
     trace_type: Option<TraceType>,
 
-    /// The column of CSV that has the keys: its name in the header, or its number, from 1, where there is no header
+    /// The column of CSV that has the keys: its name in the header, or its number, from 1, if there
+    /// is no header
     #[arg(long, value_name = "COLUMN")]
     obj_id_col: Option<Column>,
 
@@ -180,7 +181,7 @@ pub(crate) fn run(args: &TraceArgs) -> anyhow::Result<()> {
         }
     };
     output::print_line(&if args.json { output::printable_json(&text) } else { text })?;
-    // The table has been told by now.
+    // Only now, so that the table is printed in any case.
     plotted
 }
 
@@ -219,7 +220,7 @@ fn format(args: &TraceArgs, path: &Path) -> anyhow::Result<Format> {
     })
 }
 
-/// The library says what is wrong; the option that mends it is known here.
+/// The library says what is wrong; which option helps is known here.
 fn with_advice(error: TraceError) -> anyhow::Error {
     match error {
         TraceError::Magic { .. } => anyhow!("{error}; text is read with --trace-type txt or csv"),
@@ -259,7 +260,7 @@ fn names(files: &[PathBuf]) -> Vec<String> {
     files.iter().map(name).collect()
 }
 
-/// Before long work: could the plot be written?
+/// Checks before the long work that the plot can be written.
 fn check_plot(path: &Path) -> anyhow::Result<()> {
     if path.extension().is_none_or(|extension| extension != "svg") {
         bail!("--plot {}: plots are SVG, so give a name that ends in .svg", path.display());

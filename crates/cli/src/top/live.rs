@@ -1,4 +1,4 @@
-//! The terminal: drawn again at each look and each key, and as it was before when we end.
+//! The terminal: drawn again at each look and each key, and at the end left as it was before.
 
 use std::fs::File;
 use std::io::{self, IsTerminal};
@@ -26,7 +26,7 @@ use super::screen::{View, draw};
 
 /// How late a new look may be drawn, or a signal be noticed.
 const LATE: Duration = Duration::from_millis(50);
-/// How long after a signal we end in any case.
+/// How long after a signal the program ends in any case.
 const LATEST: Duration = Duration::from_secs(1);
 
 pub(super) fn run(args: &TopArgs, first: Sample) -> anyhow::Result<()> {
@@ -35,7 +35,7 @@ pub(super) fn run(args: &TopArgs, first: Sample) -> anyhow::Result<()> {
     let looks = begin_to_look(args)?;
     let keyboard = Keyboard::open().context("cannot read the keyboard")?;
     let terminal = ratatui::try_init();
-    // Also after half of it.
+    // Restore the terminal even if only half of it was set up.
     let restored = Restored;
     let mut terminal = terminal.context("cannot draw on this terminal")?;
     let mut live = Live::new(args, first);
@@ -44,7 +44,7 @@ pub(super) fn run(args: &TopArgs, first: Sample) -> anyhow::Result<()> {
     result
 }
 
-/// The terminal is as before once this is dropped; `ratatui` sees to panics.
+/// Puts the terminal back as it was when dropped; `ratatui` sees to panics.
 struct Restored;
 
 impl Drop for Restored {
@@ -53,8 +53,8 @@ impl Drop for Restored {
     }
 }
 
-/// Sets the flag at a signal. Whoever reads the keyboard may be held by a terminal that is gone, and not see it: then
-/// we end without it.
+/// Sets the flag at a signal. The thread that reads the keyboard may be held by a terminal that is
+/// gone, and not see the flag: then the program ends without it.
 fn end_on_signals(ended: &Arc<AtomicBool>) -> anyhow::Result<()> {
     let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("cannot handle signals")?;
     let ended = Arc::clone(ended);
@@ -70,7 +70,8 @@ fn end_on_signals(ended: &Arc<AtomicBool>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Where keys come from: the terminal that crossterm reads, which it would read for ever once that is gone.
+/// The terminal from which crossterm reads keys, and which it would read for ever once that is
+/// gone.
 struct Keyboard(Option<File>);
 
 impl Keyboard {
@@ -83,12 +84,12 @@ impl Keyboard {
         self.0.as_ref().map_or(rustix::stdio::stdin(), AsFd::as_fd)
     }
 
-    /// Waits for keys for a while. Whether there are some; `None` where the terminal is gone.
+    /// Waits for keys for a while. Returns whether there are some; `None` if the terminal is gone.
     fn wait(&self, at_most: Duration) -> io::Result<Option<bool>> {
         let mut polled = [PollFd::from_borrowed_fd(self.terminal(), PollFlags::IN)];
         let at_most = Timespec::try_from(at_most).expect("it is short");
         match poll(&mut polled, Some(&at_most)) {
-            // As by the window's new size.
+            // As when the window gets a new size.
             Err(Errno::INTR) => return Ok(Some(false)),
             polled => polled?,
         };
@@ -96,16 +97,18 @@ impl Keyboard {
         Ok((!seen.intersects(gone)).then_some(seen.contains(PollFlags::IN)))
     }
 
-    /// Drops what crossterm does not see: of more than a kilobyte at a time, as of a text that was pasted, the rest.
+    /// Drops the keys that crossterm does not see: if more than a kilobyte comes at a time, as from
+    /// a text that was pasted, the rest.
     fn drop_rest(&self) {
-        // Then it is dropped next time.
+        // If this fails, the rest is dropped next time.
         let _ = tcflush(self.terminal(), QueueSelector::IFlush);
     }
 }
 
 type Look = Result<Sample, ClientError>;
 
-/// Looks again and again on a thread of its own: a program that is stopped does not answer for seconds.
+/// Looks again and again on a separate thread: a program that is stopped does not answer for
+/// seconds.
 fn begin_to_look(args: &TopArgs) -> anyhow::Result<Receiver<Look>> {
     let (send, looks) = mpsc::sync_channel(1);
     let (control, interval) = (args.control.clone(), args.interval);
@@ -118,7 +121,7 @@ fn look_until_nobody_sees(send: &SyncSender<Look>, interval: Duration, look: imp
     let mut next = Instant::now() + interval;
     loop {
         thread::sleep(next.saturating_duration_since(Instant::now()));
-        // Not the ones that were missed.
+        // Looks that were missed are left out.
         next = Instant::now() + interval;
         if send.send(look()).is_err() {
             return;
@@ -205,7 +208,7 @@ impl Live {
         Pressed::Changed
     }
 
-    /// Whether there is something new to draw.
+    /// Takes in a look. Returns whether there is something new to draw.
     fn seen(&mut self, look: Look) -> bool {
         match look {
             Ok(now) => {

@@ -36,7 +36,7 @@ pub(crate) struct TopArgs {
     #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     interval: Duration,
 
-    /// End after so many looks
+    /// End after this many looks
     #[arg(short = 'n', long, value_name = "COUNT")]
     count: Option<u64>,
 
@@ -63,7 +63,7 @@ Keys: s sorts workqueues by CPU time, items or name; space pauses; q quits.
 NO_COLOR is respected. If the program ends, top waits for it to come back. With --json it ends, too; \
 with a count that is an error.";
 
-/// The least time between two looks: more often they are work for the program.
+/// The least time between two looks: more of them would be work for the program.
 const INTERVAL_MIN: Duration = Duration::from_millis(50);
 
 fn interval(text: &str) -> Result<Duration, String> {
@@ -75,7 +75,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 }
 
 pub(crate) fn run(args: &TopArgs) -> anyhow::Result<()> {
-    // A mistyped path is an error at once; one that goes away later is waited for.
+    // A mistyped path is an error at once; a program that goes away later is waited for.
     let first = Sample::read(&args.control)?;
     if args.json {
         return print_rates(args, first);
@@ -92,7 +92,7 @@ fn print_rates(args: &TopArgs, first: Sample) -> anyhow::Result<()> {
     let mut left = args.count.unwrap_or(u64::MAX);
     while left > 0 && stop.within(args.interval)? {
         let now = match Sample::read(&args.control) {
-            // Nobody has said how often.
+            // Without a count, the end of the program is no error.
             Err(ClientError::Io { source, .. }) if args.count.is_none() && is_gone(&source) => {
                 break;
             }
@@ -105,7 +105,7 @@ fn print_rates(args: &TopArgs, first: Sample) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether nobody is there any more, as far as this tells.
+/// Whether the program is gone, as far as this error tells.
 fn is_gone(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, NotFound, UnexpectedEof};
     let gone = [BrokenPipe, ConnectionRefused, ConnectionReset, NotFound, UnexpectedEof];

@@ -12,22 +12,22 @@ use super::sample::Sample;
 pub(super) struct Rates {
     /// Seconds since 1970.
     pub(super) timestamp: f64,
-    /// Between the samples.
+    /// Seconds between the samples.
     pub(super) seconds: Option<f64>,
     pub(super) cpus: Vec<Cpu>,
     pub(super) workqueues: Vec<Workqueue>,
     pub(super) durability: Option<Durability>,
     pub(super) cache: Option<Cache>,
-    /// Queues that the watchdog found standing still, since the start.
+    /// Queues that the watchdog found stalled, since the start.
     pub(super) stalls: Option<u64>,
 }
 
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Cpu {
     pub(super) cpu: String,
-    /// Of its time, from 0 to 1.
+    /// The share of its time that it ran items, from 0 to 1.
     pub(super) busy: Option<f64>,
-    /// Of its time, awake without work.
+    /// The share of its time that it was awake without work.
     pub(super) searching: Option<f64>,
     pub(super) items_per_s: Option<f64>,
     pub(super) sleeps_per_s: Option<f64>,
@@ -83,7 +83,8 @@ pub(super) struct Group {
     pub(super) usage: Option<u64>,
     /// Bytes.
     pub(super) dirty: Option<u64>,
-    /// Hits of all pages that were asked for, from 0 to 1; none where none were.
+    /// The share of hits in the pages that were asked for, from 0 to 1; none if there were no such
+    /// pages.
     pub(super) hit_ratio: Option<f64>,
     pub(super) asked_per_s: Option<f64>,
     pub(super) refaults_per_s: Option<f64>,
@@ -132,7 +133,7 @@ impl Change<'_> {
         (self.seconds > 0.0).then(|| grown as f64 / self.seconds)
     }
 
-    /// Of nanoseconds: how much of the time.
+    /// The share of the time, from a counter of nanoseconds.
     fn share(&self, path: &str, key: &str) -> Option<f64> {
         Some(self.per_s(path, key)? / 1e9)
     }
@@ -145,7 +146,7 @@ impl Change<'_> {
             there.find(|thread| self.now.word(thread, "workqueue").is_some_and(|of| of != "-"));
         let runs = runs.as_deref();
         Cpu {
-            // Counted when an item ends: a long one counts for the second in which it does.
+            // Counted when an item ends: a long item counts for the second in which it ends.
             busy: self.share(&path, "busy_ns").map(|busy| busy.min(1.0)),
             searching: self.share(&path, "searched_ns").map(|searching| searching.min(1.0)),
             items_per_s: self.per_s(&path, "items"),

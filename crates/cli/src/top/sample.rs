@@ -16,7 +16,8 @@ pub(super) struct Sample {
 }
 
 impl Sample {
-    /// Asks the program. Connects anew each time: it hangs up on who says nothing for long.
+    /// Asks the program. Connects anew each time, since the program hangs up on clients that say
+    /// nothing for long.
     pub(super) fn read(control: &ControlArgs) -> Result<Self, ClientError> {
         let mut source = Source::connect(control, "")?;
         let mut paths = Vec::new();
@@ -42,7 +43,8 @@ impl Sample {
         Self { at: Instant::now(), wall: SystemTime::now(), values }
     }
 
-    /// The names in `KIND/NAME` and `KIND/NAME/attribute`, by number where they are numbers.
+    /// The names in `KIND/NAME` and `KIND/NAME/attribute`, in the order of numbers if they are
+    /// numbers.
     pub(super) fn names(&self, kind: &str, attribute: &str) -> Vec<String> {
         let below =
             self.values.keys().filter_map(|path| path.strip_prefix(kind)?.strip_prefix('/'));
@@ -56,7 +58,7 @@ impl Sample {
         self.values.get(path).map(String::as_str)
     }
 
-    /// The number of a line "KEY NUMBER"; `None` where it is not known.
+    /// The number of a line "KEY NUMBER"; `None` if it is not known.
     pub(super) fn counter(&self, path: &str, key: &str) -> Option<u64> {
         self.word(path, key)?.parse().ok()
     }

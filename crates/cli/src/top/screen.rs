@@ -11,12 +11,12 @@ use super::rates::{Cpu, Durability, Group, Rates, Workqueue};
 use crate::source::UNKNOWN;
 use crate::spans::span;
 
-/// CPUs with a line each, and all others with a character each.
+/// Up to this many CPUs have a line each; if there are more, each has a character.
 const CPU_LINES_MAX: usize = 8;
 const METER_WIDTH: usize = 16;
 const LEVELS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// What workqueues are in the order of.
+/// What workqueues are sorted by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Order {
     #[default]
@@ -53,7 +53,7 @@ pub(super) struct View {
     pub(super) trouble: Option<String>,
     pub(super) paused: bool,
     pub(super) order: Order,
-    /// As many may be told apart by it.
+    /// Whether to draw in colours.
     pub(super) colors: bool,
 }
 
@@ -192,7 +192,7 @@ impl View {
     }
 }
 
-/// The name of the scope in force: of `default (cache_shard)` what stands in brackets.
+/// The name of the scope in force: for `default (cache_shard)`, the name in brackets.
 fn scope(of: &Workqueue) -> String {
     let scope = of.affinity_scope.as_deref().unwrap_or(UNKNOWN);
     let within = scope.split_once('(').map(|(_, rest)| rest.trim_end_matches(')'));
@@ -236,7 +236,8 @@ fn cpu_lines(cpus: &[Cpu], width: u16) -> Vec<String> {
     cpus.iter().map(line).collect()
 }
 
-/// A share of so many steps, 0 to `of`; one that is begun counts from this part of it on.
+/// How many of `of` steps a share fills; a step that is begun counts once this part of it is
+/// filled.
 fn steps(share: f64, of: usize, from: f64) -> usize {
     (0..of).filter(|step| share * of as f64 > *step as f64 + from).count()
 }
@@ -264,8 +265,8 @@ fn durability_lines(of: &Durability) -> [String; 2] {
     ]
 }
 
-/// A column for names, of this width at least, and those of the others that have room beside it: without its
-/// first digits a number is another one.
+/// A column for names, of at least this width, and those of the others that fit next to it: a
+/// number that lacks its first digits is another number.
 fn columns(name: u16, others: &[u16], width: u16) -> Vec<Constraint> {
     let mut taken = name;
     let fitting = others.iter().take_while(|column| {

@@ -119,7 +119,7 @@ impl Dump {
         let names = source.names("pod");
         let known = |name: &String| Scope::ALL.iter().position(|scope| scope.name() == name);
         let mut scopes = names.iter().map(|name| (known(name), name)).collect::<Vec<_>>();
-        // From the narrowest to the widest, then those that we have not heard of.
+        // From the narrowest to the widest, then those that this program does not know.
         scopes.sort_by_key(|(known, _)| known.unwrap_or(usize::MAX));
         let affinity_scopes = scopes.iter().map(|(_, name)| ScopePods::read(source, name));
         let affinity_scopes = affinity_scopes.collect::<Result<_, _>>()?;
@@ -321,11 +321,11 @@ impl Workqueue {
 }
 
 fn or_unknown(text: Option<&str>) -> String {
-    // An empty cell would shift what the eye sees.
+    // An empty cell would make the others seem shifted.
     text.filter(|text| !text.is_empty()).unwrap_or(UNKNOWN).to_owned()
 }
 
-/// The CPUs of a list; none where it is no list.
+/// The CPUs of a list; none if it is no list.
 fn cpus(list: &str) -> CpuSet {
     list.parse().unwrap_or(CpuSet::EMPTY)
 }

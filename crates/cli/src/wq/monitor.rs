@@ -17,7 +17,7 @@ use crate::stop::Stop;
 #[derive(Args)]
 #[command(after_help = HELP)]
 pub(crate) struct MonitorArgs {
-    /// Only workqueues in whose name one of these is found
+    /// Only workqueues whose names match one of these
     #[arg(value_name = "REGEX", value_parser = Regex::new)]
     names: Vec<Regex>,
 
@@ -60,10 +60,10 @@ mayday, rescued, pulls (an object: home, llc, node, remote), and queue_age_p99_n
 unknown.";
 
 pub(crate) fn run(args: &MonitorArgs) -> anyhow::Result<()> {
-    // Once is short: there a signal may end us as it ends everybody.
+    // One table takes little time: there a signal may end this program as it ends any other.
     let stop = if args.interval.is_zero() { None } else { Some(Stop::on_signals()?) };
     loop {
-        // Anew each time: a server hangs up on clients that say nothing for long.
+        // Connect anew each time: a server hangs up on clients that say nothing for long.
         let mut source = Source::connect(&args.control, "workqueue")?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let wanted = |name: &String| {
@@ -90,7 +90,7 @@ const HEADER: [&str; 13] = [
     "", "total", "infl", "CPUtime", "CPUhog", "CMW/RPR", "mayday", "rescued", "home", "llc",
     "node", "remote", "age_p99",
 ];
-/// What the figures of a day need, so that one table looks like the next.
+/// The widths that the figures of a day need, so that one table looks like the next.
 const WIDTHS: [u16; 13] = [16, 8, 5, 8, 7, 7, 7, 7, 8, 8, 8, 8, 7];
 /// Distances of pulls, nearest first.
 const PULLS: [&str; 4] = ["home", "llc", "node", "remote"];

@@ -24,11 +24,11 @@ pub(crate) struct RecordArgs {
     #[arg(short, long, value_name = "FILE")]
     out: PathBuf,
 
-    /// For how long
+    /// How long to record
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     seconds: Duration,
 
-    /// Keep the latest so many decisions, up to 10000
+    /// Keep this many of the latest decisions, up to 10000
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     decisions: u32,
 }
@@ -58,7 +58,8 @@ pub(crate) fn run(args: &RecordArgs) -> anyhow::Result<()> {
     }
     client.set(LIMIT, &args.decisions.to_string())?;
     let recorded = record(args, &stop, client);
-    // Whatever has become of the recording: it costs. By a new connection, as one that rests is closed.
+    // Stop whatever has become of the recording, since it costs time. By a new connection, as an
+    // idle one is closed.
     let ended = args.control.connect().and_then(|mut client| client.set(LIMIT, "0"));
     let recorded = recorded?;
     if !to_file {
@@ -72,7 +73,7 @@ pub(crate) fn run(args: &RecordArgs) -> anyhow::Result<()> {
 }
 
 fn record(args: &RecordArgs, stop: &Stop, mut client: Client) -> anyhow::Result<String> {
-    client.get("module/decisions")?; // those of whoever recorded before
+    client.get("module/decisions")?; // discards those of earlier recordings
     drop(client);
     stop.within(args.seconds)?;
     Ok(args.control.connect()?.get("module/decisions")?)
