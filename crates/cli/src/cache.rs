@@ -114,7 +114,7 @@ impl CacheArgs {
         if let Some(limit) = self.max.iter().find(|limit| limit.size.0 < MAX_MIN.0) {
             bail!("--cache-max {} is too little to work with: use at least {MAX_MIN}", limit.size);
         }
-        // Before images are made with limits that cannot hold.
+        // Check the limits before any image is made.
         for export in exports {
             self.limits(export)?;
         }

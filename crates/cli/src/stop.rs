@@ -78,7 +78,7 @@ impl Stop {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let left = Timespec::try_from(left).context("cannot wait this long")?;
-            // `poll` tells of a reader that has left without being asked.
+            // `poll` reports that the reader has left even if it is not asked to.
             let mut sources = [
                 PollFd::new(&self.signalled, PollFlags::IN),
                 PollFd::new(&stdout, PollFlags::empty()),

@@ -4,10 +4,7 @@
 //! The specification is <https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md> ("the
 //! spec" below). Supported are fixed newstyle negotiation, structured replies, the
 //! `base:allocation` context, block size limits, STARTTLS, and every command but the experimental
-//! ones. Anything else is refused as the spec says, and the connection goes on. Supported are fixed
-//! newstyle negotiation, structured replies, the `base:allocation` context, block size limits,
-//! STARTTLS, and every command but the experimental ones. Anything else is refused as the spec
-//! says, and the connection goes on.
+//! ones. Anything else is refused as the spec says, and the connection goes on.
 //!
 //! ```text
 //!            Handshake::advance            RequestHeader::parse     validate

@@ -4,9 +4,9 @@
 //! woken, above all on a virtual machine. So a connection that got a request soon after the one
 //! before polls for the next without sleeping, and stops once a request does not come so soon. The
 //! kernel's `net.core.busy_poll` and its haltpoll governor (drivers/cpuidle/governors/haltpoll.c)
-//! do the same. Polling keeps no other thread from its CPU: a thread that is to run there runs
-//! between two polls, and its time counts towards the window. If more clients are lively than half
-//! of the CPUs, no connection polls.
+//! work alike. Polling keeps no other thread from its CPU: a thread that is to run there runs
+//! between two polls, and its time counts towards the window. If more connections than half the
+//! number of CPUs are lively, none polls.
 
 use std::io;
 use std::num::NonZero;

@@ -24,9 +24,9 @@ use rustls::{CertificateError as Invalid, RootCertStore, ServerConfig};
 const CERTIFICATE: &str = "server-cert.pem";
 /// The key of that certificate.
 const KEY: &str = "server-key.pem";
-/// Those who sign the certificates of clients.
+/// The certificates of those who sign the certificates of clients.
 const CLIENTS_CA: &str = "ca-cert.pem";
-/// The list of certificates that they have revoked. The file is optional.
+/// The list of clients' certificates that are revoked. The file is optional.
 const REVOKED: &str = "ca-crl.pem";
 /// What messages call that list.
 const LIST: &str = "list of revoked certificates";

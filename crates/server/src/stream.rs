@@ -203,8 +203,8 @@ impl Stream {
         }
     }
 
-    /// Waits until it can be written, or read if `read`, but for `timeout` at most. Returns whether
-    /// there may be something to read (the end of the stream counts).
+    /// Waits until the stream can be written, or read if `read` is set, but for `timeout` at most.
+    /// Returns whether there may be something to read (the end of the stream counts).
     pub(crate) fn wait(&self, read: bool, timeout: Option<Duration>) -> io::Result<bool> {
         if read && self.has_more() {
             return Ok(true);

@@ -1,5 +1,5 @@
-//! Through which descriptor the kernel is asked to make data durable, and what follows if it
-//! cannot.
+//! Through which descriptor the kernel is asked to make data durable, and what follows if that
+//! fails.
 //!
 //! The kernel reports a failed write-back once to each open file description and then forgets it.
 //! If two threads synced through one description at the same time, both might depend on the data

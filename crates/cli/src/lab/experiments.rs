@@ -63,7 +63,7 @@ pub(crate) struct ModelArgs {
         value_parser = PossibleValuesParser::new(HOSTS.map(HostModel::name)))]
     hosts: Vec<String>,
 
-    /// Run homing also with only these parts of its policy, as in SWQUEUE,XSTEAL; or none. It runs
+    /// Also run homing with only these parts of its policy, as in SWQUEUE,XSTEAL; or none. It runs
     /// with all parts anyway. May be given several times (wq, wq-latency, compare)
     #[arg(long, value_name = "LIST")]
     features: Vec<Features>,
