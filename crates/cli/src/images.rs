@@ -36,7 +36,7 @@ pub(crate) fn is_same_path(one: &Path, other: &Path) -> bool {
 }
 
 /// The files that are being served. Two exports of one file would undo each other's partial
-/// writes, and the lock that keeps other processes away does not keep us from ourselves.
+/// writes. Its lock would refuse the second one, too, as if another program had the file.
 #[derive(Default)]
 pub(crate) struct Served(Vec<(FileIdentity, PathBuf)>);
 

@@ -219,14 +219,14 @@ impl Clients {
         true
     }
 
-    /// Hangs up on the clients that do not take their replies, and on those whose requests have not
-    /// begun because they wait for memory: one after the other would keep it from the next. What is
-    /// being done for the others is answered, but what they go on to send is not.
+    /// Hangs up on the clients that do not take their replies or do not send the rest of a request, and on those
+    /// whose requests have not begun because they wait for memory: one after the other would keep it from the
+    /// next. What is being done for the others is answered, but what they go on to send is not.
     fn hang_up(&self) {
         for (id, peer) in &self.peers().connected {
             if peer.is_waited_for() || peer.waits_for_memory() {
                 static HUNG_UP: RateLimit = RateLimit::new();
-                let what = "a client does not read, or waits for memory: hanging up";
+                let what = "a client does not go on, or waits for memory: hanging up";
                 HUNG_UP.log(|left_out| tracing::warn!(id, left_out, "{what}"));
                 peer.give_up();
             } else {

@@ -27,9 +27,9 @@ use crate::peer::Peer;
 /// How often a waiting thread looks for clients that do not go on.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Bytes of a request that put it back by a microsecond among those that wait. Chosen: the longest
-/// request is put back by half a minute, which is a few times as long as a client may keep memory
-/// without going on.
+/// Bytes of memory that put a request back by a microsecond among those that wait. Chosen: a request
+/// of 32 MiB, which takes twice that, is put back by a minute, several times as long as a client may keep
+/// memory without going on.
 const BYTES_A_US: u64 = 1;
 
 #[derive(Debug)]

@@ -8,7 +8,7 @@
 //!   for ever. Nor is it a lock of the process, which goes when any descriptor of the file is
 //!   closed, and does not keep two volumes of one process apart.
 //! * A *loop device* is a block device and a file: the file is locked with it. The file itself is
-//!   not opened while a loop device that can be written is over it.
+//!   not opened for writing while a loop device that can be written is over it.
 //!
 //! An unsafe island, of one call: the safe wrappers do not have these locks.
 #![allow(unsafe_code)]
