@@ -1,4 +1,5 @@
-//! What is to happen, in order of time; what is due at the same time, in the order of its entry.
+//! Events to come, in order of time. Events that are due at the same time come in the order in
+//! which they were entered.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -39,14 +40,14 @@ impl<E> Agenda<E> {
         self.passed
     }
 
-    /// Enters an event; one that should have been already happens now.
+    /// Enters an event. One whose time has passed happens now.
     pub fn at(&mut self, at_ns: Ns, event: E) {
         let sequence = self.entered;
         self.entered += 1;
         self.heap.push(Entry { at_ns: at_ns.max(self.now_ns), sequence, event });
     }
 
-    /// Takes the next event before `until_ns`; where there is none, that is the time now.
+    /// Takes the next event before `until_ns`. If there is none, the time becomes `until_ns`.
     pub fn next(&mut self, until_ns: Ns) -> Option<E> {
         if self.heap.peek().is_none_or(|entry| entry.at_ns >= until_ns) {
             self.now_ns = until_ns;
@@ -100,7 +101,7 @@ mod tests {
         while let Some(name) = agenda.next(9) {
             order.push(name);
             if name == 'a' {
-                agenda.at(0, 'x'); // too late: now
+                agenda.at(0, 'x'); // its time has passed: it happens now
             }
         }
         assert_eq!(order, "abxcd");

@@ -1,4 +1,4 @@
-//! What things cost on a simulated machine, each figure with where it comes from.
+//! What things cost on a simulated machine, each figure with its source.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use crate::geometry::Far;
 /// Where a figure comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// Somebody has published it.
+    /// It was published.
     Published(&'static str),
     /// `homing-bench` or `homing topo --measure` has measured it, on another machine.
     Measured(&'static str),
@@ -59,7 +59,7 @@ macro_rules! costs {
                 vec![$((stringify!($name), self.$name),)*]
             }
 
-            /// Sets a figure by its name. Whether there is one.
+            /// Sets a figure by its name. Returns whether there is such a figure.
             pub fn set(&mut self, name: &str, cost: Cost) -> bool {
                 match name {
                     $(stringify!($name) => self.$name = cost,)*
@@ -78,7 +78,7 @@ costs! {
     switch_ns = 1_200, Guessed("usual magnitude, 1 to 2 us with cold caches");
     /// What waking a thread costs the waker: a system call, and an interrupt to another CPU.
     wake_ns = 800, Guessed("usual magnitude; measured on a virtual machine: 2 to 5 us");
-    /// Until a CPU that was idle runs its first instruction.
+    /// The time until a CPU that was idle runs its first instruction.
     idle_exit_ns = 3_000, Guessed("shallow idle states: 1 to 10 us");
     /// A thread's first run on another core of its cache,
     move_llc_ns = 1_000, Guessed("part of a first-level cache and its TLB, refilled");
@@ -86,38 +86,39 @@ costs! {
     move_node_ns = 2_500, Guessed("a few hundred lines from another cache");
     /// on another node.
     move_remote_ns = 5_000, Guessed("twice that of another cache");
-    /// To see whether a CPU of another cache is idle, where a search goes as far (`SIS_NODE`).
+    /// Looking whether a CPU of another cache is idle, if a search goes that far (`SIS_NODE`).
     look_node_ns = 85, Published("a line of its run queue: AnandTech, Zen 2 core to core, across CCX");
     /// A device's interrupt.
     interrupt_ns = 2_000, Guessed("usual magnitude of an NVMe completion");
-    /// To find 32 KiB in another core's private cache, within the same last-level cache,
+    /// Finding 32 KiB in another core's private cache, within the same last-level cache,
     cold_llc_ns = 0, Guessed("contained in every figure that was fitted");
     /// in another last-level cache,
     cold_node_ns = 2_500, Published("512 lines x (2.6 - 1) x 30 ns (AnandTech, Zen 2 core to core) / 10 in flight");
     /// on another node.
     cold_remote_ns = 6_500, Guessed("2.6 times that of another cache");
-    /// Of homing's runtime: to put an item into its queue where nobody is idle.
+    /// homing's runtime: putting an item into its queue when no worker is idle.
     queue_ns = 150, Measured("homing-bench exec, outside-50ns: CPU time an item");
-    /// To decide whom to wake where somebody is.
+    /// Deciding which worker to wake, when some are idle.
     place_ns = 100, Measured("homing-bench decide: 71 ns for a CPU of the pod, 120 for the farthest of 64");
-    /// To look for the next item, and take it.
+    /// Looking for the next item, and taking it.
     take_ns = 150, Measured("homing-bench exec, outside-50ns: CPU time an item");
-    /// To find that there is none, and announce it,
+    /// Finding that there is none, and announcing it,
     look_ns = 200, Measured("homing-bench exec, idle burn");
-    /// and for each queue of the machine that is looked at, as where the work of others is taken.
+    /// and in addition for each queue of the machine that is looked at, as when taking the work of
+    /// others.
     look_queue_ns = 8, Measured("homing-bench decide: 72 ns for 8 queues, 508 for 64");
-    /// Of the kernel's workqueues: to queue an item.
+    /// The kernel's workqueues: queueing an item.
     kernel_queue_ns = 300, Guessed("a pool's lock and a list");
-    /// To take a lock that nobody else wants, work under it, and give it back.
+    /// Taking a lock that nobody else wants, working under it, and giving it back.
     lock_ns = 60, Guessed("two atomic operations and a list");
-    /// What it takes besides where others want it: its line travels.
+    /// The extra cost when others want the lock: its line travels.
     lock_travel_ns = 250, Guessed("the lock's line and two of the list's, between cores of a large mesh");
-    /// To create a kworker.
+    /// Creating a kworker.
     kernel_create_ns = 20_000, Guessed("kthread_create and its first switch");
 }
 
 impl Costs {
-    /// What it costs a thread to go on at another CPU.
+    /// The cost for a thread to continue on another CPU.
     pub(crate) fn moving(&self, far: Far) -> Ns {
         match far {
             Far::Core => 0,
@@ -127,7 +128,7 @@ impl Costs {
         }
     }
 
-    /// What it costs to use 32 KiB that were used somewhere else.
+    /// The cost of using 32 KiB that were last used elsewhere.
     pub fn cold(&self, far: Far) -> Ns {
         match far {
             Far::Core => 0,

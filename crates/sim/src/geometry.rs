@@ -31,7 +31,7 @@ pub(crate) struct Domain {
     pub(crate) kind: DomainKind,
     /// Whether the domain below wants its work spread (`SD_PREFER_SIBLING`).
     pub(crate) prefers_siblings: bool,
-    /// The highest one.
+    /// Whether it is the highest domain.
     pub(crate) is_top: bool,
 }
 
@@ -131,7 +131,7 @@ impl Geometry {
         geometry
     }
 
-    /// A domain wherever a level joins several parts of the level below.
+    /// Makes a domain wherever a level joins several parts of the level below.
     fn build_domains(&mut self, cores: &[Vec<CpuIndex>]) {
         let all: Vec<CpuIndex> = (0..self.len()).collect();
         let singles: Vec<Vec<CpuIndex>> = all.iter().map(|cpu| vec![*cpu]).collect();
@@ -150,7 +150,7 @@ impl Geometry {
                 if groups.len() < 2 {
                     continue;
                 }
-                // Between nodes nothing is spread for its own sake.
+                // Between nodes, work is not spread for its own sake.
                 let prefers_siblings = kind != DomainKind::Numa && below_kind.is_some();
                 let number = self.domains.len();
                 for (position, group) in groups.iter().enumerate() {
@@ -173,7 +173,7 @@ impl Geometry {
         self.ids.len()
     }
 
-    /// Never.
+    /// Always false: a machine has at least one CPU.
     pub fn is_empty(&self) -> bool {
         self.ids.is_empty()
     }

@@ -7,7 +7,7 @@ use homing_topology::Machine;
 /// A machine by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Preset {
-    /// What to call it by.
+    /// Its name.
     pub name: &'static str,
     /// What it is.
     pub about: &'static str,

@@ -1,4 +1,5 @@
-//! What homing's runtime knows: its queues, who is idle. Read as it is, or as it was a while ago.
+//! What homing's runtime knows: its queues, and which workers are idle. The facts are read as they
+//! are, or as they were a while ago.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -22,7 +23,7 @@ pub(super) struct Queue {
     pub(super) head_since_ns: Cell<u64>,
 }
 
-/// What may be seen late.
+/// Facts that may be seen late.
 #[derive(Clone, Debug)]
 struct Seen {
     at_ns: u64,
@@ -39,16 +40,16 @@ pub(super) struct Board {
     pub(super) active: CpuSet,
     pub(super) idle: CpuSet,
     pub(super) searching: CpuSet,
-    /// Occupied in this interval, and in the one before.
+    /// CPUs that an issuer occupied in this interval, and in the one before.
     occupied_now: CpuSet,
     occupied_before: CpuSet,
-    /// Those whose issuer waits.
+    /// CPUs whose issuer waits.
     issuer_waits: CpuSet,
     pub(super) issuer_wait: IssuerWait,
     pub(super) issuer_time: IssuerTime,
     /// How often the monitor has looked.
     pub(super) looks: u64,
-    /// For each CPU: since when its worker has run its batch, or has been called.
+    /// For each CPU: since when its worker has run its batch, or when it was called.
     busy_since_ns: Vec<u64>,
     pub(super) delays: WakeDelays,
     queues: Vec<Queue>,
@@ -57,7 +58,7 @@ pub(super) struct Board {
     total: usize,
     stale_ns: u64,
     seen: Seen,
-    /// Whether facts are read as they were seen last.
+    /// Whether facts are read from `seen`.
     through_seen: bool,
 }
 
@@ -99,7 +100,7 @@ impl Board {
         board
     }
 
-    /// Changes the attributes; what waited comes back, with the CPU of its queue.
+    /// Changes the attributes. Returns the items that waited, with the CPU of their queue.
     pub(super) fn lay_out(
         &mut self,
         layout: &Layout,
@@ -133,18 +134,18 @@ impl Board {
         &self.queues[usize::from(self.position_of[queue.leader.index()])]
     }
 
-    /// Somebody who is no worker runs on `cpu`.
+    /// A thread that is not a worker runs on `cpu`.
     pub(super) fn occupy(&mut self, cpu: CpuId) {
         self.occupied_now.insert(cpu);
         self.issuer_waits.remove(cpu);
     }
 
-    /// Whether somebody who is no worker issues on `cpu`, even if he waits just now.
+    /// Whether a thread that is not a worker issues on `cpu`, even if it waits at the moment.
     pub(super) fn is_occupied(&self, cpu: CpuId) -> bool {
         self.occupied_now.contains(cpu) || self.occupied_before.contains(cpu)
     }
 
-    /// Whoever issues on `cpu` waits. Whether somebody had issued there lately.
+    /// The issuer on `cpu` waits. Returns whether one has issued there lately.
     pub(super) fn begin_wait(&mut self, cpu: CpuId) -> bool {
         let there = self.is_occupied(cpu);
         if there {
@@ -158,7 +159,7 @@ impl Board {
         self.busy_since_ns[cpu.index()] = self.now_ns;
     }
 
-    /// An interval has passed: who has not been seen since the last one is gone.
+    /// An interval has passed: forgets issuers that were not seen since the last one.
     pub(super) fn forget_occupied(&mut self) {
         self.occupied_before = std::mem::replace(&mut self.occupied_now, CpuSet::EMPTY);
         self.issuer_waits = self.issuer_waits.and(&self.occupied_before);
@@ -181,7 +182,7 @@ impl Board {
         self.total
     }
 
-    /// Puts an item at the end. How many wait now.
+    /// Puts an item at the end. Returns how many wait now.
     pub(super) fn push(&mut self, queue: QueueId, item: Item) -> u32 {
         self.total += 1;
         let items = &mut self.queue_mut(queue).items;
@@ -202,7 +203,7 @@ impl Board {
         taken
     }
 
-    /// Facts are from now on as they were up to `stale_ns` ago.
+    /// From now on facts are read as they were up to `stale_ns` ago.
     pub(super) fn look_as_seen(&mut self) {
         self.through_seen = self.stale_ns > 0;
         if self.stale_ns > 0 && self.now_ns - self.seen.at_ns > self.stale_ns {
@@ -210,7 +211,7 @@ impl Board {
         }
     }
 
-    /// Facts are from now on as they are.
+    /// From now on facts are read as they are.
     pub(super) fn look_closely(&mut self) {
         self.through_seen = false;
         if self.stale_ns > 0 {

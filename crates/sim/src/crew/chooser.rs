@@ -1,4 +1,4 @@
-//! `affinity_scope=auto`: measures what [`Auto`] goes by.
+//! `affinity_scope=auto`: measures what [`Auto`] decides by.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use homing_topology::Scope;
 
 use super::Item;
 
-/// How many items at a time.
+/// How many items are measured at a time.
 const SAMPLED: usize = 4;
 
 #[derive(Debug)]
@@ -60,7 +60,7 @@ impl Chooser {
         taken.ran_ns += elapsed_ns;
     }
 
-    /// If a window is over: what to use next.
+    /// If a window is over, returns what to use next.
     pub(super) fn choose(&mut self, now_ns: u64, cpus: u64) -> Option<(Scope, PullCost)> {
         let elapsed_ns = now_ns - self.began_ns;
         let ran_ns = self.taken.iter().map(|taken| taken.ran_ns).sum();

@@ -1,4 +1,4 @@
-//! For how long items wait beside a CPU that is idle.
+//! How long items wait while a CPU is idle.
 
 use super::Item;
 
@@ -19,7 +19,7 @@ impl Exposure {
         self.queued_ns[index] = now_ns;
     }
 
-    /// These are taken, or wait still.
+    /// Notes items that are taken, or that still wait.
     pub(super) fn note(&mut self, items: impl Iterator<Item = Item>, now_ns: u64) {
         let Some(idle_since_ns) = self.idle_since_ns else { return };
         for item in items {
@@ -28,7 +28,7 @@ impl Exposure {
         }
     }
 
-    /// Whether some CPU is idle from now on; `heads` are the oldest items of all queues.
+    /// Sets whether some CPU is idle from now on. `heads` are the oldest items of all queues.
     pub(super) fn idle(&mut self, idle: bool, heads: impl Iterator<Item = Item>, now_ns: u64) {
         if !idle {
             self.note(heads, now_ns);

@@ -19,19 +19,19 @@ use super::{CREW_TOKEN, CrewCounts, Item, Next};
 use crate::geometry::CpuIndex;
 use crate::host::{Host, Kind, ThreadId};
 
-/// The runtime's monitor looks so often while there is work.
+/// The interval at which the runtime's monitor looks while there is work.
 const TICK_NS: u64 = 1_000_000;
 
-/// A worker that searches looks so often.
+/// The interval at which a searching worker looks.
 const SEARCH_STEP_NS: u64 = 1_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Awake,
     Busy,
-    /// Until then.
+    /// Until this time.
     Searching(u64),
-    /// Announced.
+    /// Asleep, and announced as idle.
     Parked,
 }
 
@@ -49,13 +49,13 @@ struct Worker {
     idle_since_ns: u64,
     search: Search,
     parks: u64,
-    /// Until when it slept last.
+    /// When its last sleep ended.
     slept_ns: u64,
     woken_ns: u64,
     woken_occupied: bool,
-    /// How far away what it was woken for was.
+    /// How far away the work was that it was last woken for.
     called: Reach,
-    /// It was found to have lost its wake-up.
+    /// It was found that its wake-up was lost.
     lost: bool,
 }
 
@@ -70,18 +70,18 @@ pub struct Homing {
     first: u32,
     ticking: bool,
     spare: Spare,
-    /// After which look issuers were asked for their CPU time last, and what they told.
+    /// For each issuer, the look after which it was last asked for its CPU time, and its clock.
     issuers_asked: BTreeMap<ThreadId, (u64, IssuerClock)>,
-    /// Since when issuers have waited that nobody has called yet.
+    /// Since when each issuer waits that has not been called yet.
     waiting_since_ns: BTreeMap<ThreadId, u64>,
     wakes_seen: u32,
     chooser: Option<Chooser>,
     exposure: Exposure,
-    /// But for what `exposure` knows.
+    /// All counts except those that `exposure` keeps.
     counts: CrewCounts,
 }
 
-/// What a timer is for.
+/// Tokens of timers.
 const TICK: u64 = CREW_TOKEN;
 const UNPARK: u64 = CREW_TOKEN | 1 << 62;
 
@@ -199,8 +199,8 @@ impl Homing {
         self.tick_on(host);
         let id = host.geometry().id(cpu);
         host.spend(by, cpu, host.costs.queue_ns.value);
-        // Whoever queues is known not to be a worker; what an interrupt brings, is queued by whom
-        // it interrupts.
+        // The thread that queues, if it is not a worker, is the issuer. An item that an interrupt
+        // brings is queued by the thread that the interrupt stops.
         let by_cpu = by.map_or(cpu, |thread| host.cpu_of(thread));
         if let Some(issuer) = by.or(host.current(by_cpu)).filter(|thread| !self.owns(*thread)) {
             self.board.occupy(host.geometry().id(by_cpu));
@@ -221,7 +221,8 @@ impl Homing {
         }
     }
 
-    /// Asks an issuer once a look how much of the time since it was asked last it was on its CPU.
+    /// Asks an issuer, once for each look of the monitor, for how much of the time since the last
+    /// question it was on its CPU.
     fn ask_for_time(&mut self, host: &mut Host, issuer: ThreadId) {
         let (look, clock) = self.issuers_asked.entry(issuer).or_default();
         if std::mem::replace(look, self.board.looks) != self.board.looks
@@ -231,8 +232,8 @@ impl Homing {
         }
     }
 
-    /// Wakes whom `choose` names, for items of `queue` or whatever there is; where that one is awake already,
-    /// chooses anew.
+    /// Wakes the worker that `choose` names, for items of `queue` or for any items. If that worker
+    /// is awake already, chooses again.
     fn wake_one(
         &mut self,
         host: &mut Host,
@@ -276,14 +277,14 @@ impl Homing {
         next
     }
 
-    /// Whether some CPU is idle from now on, beside which items wait. Strict ones may.
+    /// Notes whether a CPU is idle while items wait. Strict items may wait beside an idle CPU.
     fn note_exposure(&mut self) {
         let idle = !self.board.idle.minus(&self.board.occupied(0)).is_empty()
             && !self.board.attributes.affinity.strict;
         self.exposure.idle(idle, self.board.heads(), self.board.now_ns);
     }
 
-    /// Workers whose announcement was taken and who were not woken sleep for ever.
+    /// Counts workers whose announcement was taken but that were not woken: they sleep for ever.
     fn note_lost_wakes(&mut self, host: &Host) {
         for worker in &mut self.workers {
             let claimed = worker.state == State::Parked && !self.board.idle.contains(worker.cpu);
@@ -309,7 +310,7 @@ impl Homing {
             }
             State::Parked => {
                 if self.board.idle.contains(worker.cpu) {
-                    return Next::Rest; // it was not woken: it lies down only now
+                    return Next::Rest; // not woken: it falls asleep only now
                 }
                 self.rise(index);
                 self.look(host, index)
@@ -392,7 +393,7 @@ impl Homing {
         self.park(host, index)
     }
 
-    /// Announces, looks again at what really is, and parks.
+    /// Announces itself, looks again at the facts as they are, and parks.
     fn park(&mut self, host: &mut Host, index: usize) -> Next {
         let cpu = self.workers[index].cpu;
         self.board.idle.insert(cpu);
@@ -433,7 +434,7 @@ impl Homing {
                     if !batch.is_empty() {
                         break (queue, reach, batch);
                     }
-                    // It was there a moment ago.
+                    // The stale facts showed items that are gone.
                     self.board.look_closely();
                 }
                 Decision::Park { .. } => return None,
@@ -467,7 +468,7 @@ impl Homing {
         first
     }
 
-    /// What it takes to look at every queue.
+    /// The cost of looking at every queue.
     fn look_everywhere_ns(&self, host: &Host) -> u64 {
         host.costs.look_queue_ns.value * self.board.queue_count()
     }
@@ -501,7 +502,7 @@ impl Homing {
         if self.settings.broken.is_none() && self.board.total() > 0 && !idle.is_empty() {
             self.wake_one(host, 0, None, None, overdue);
         }
-        // What has not ended counts too.
+        // Waits that have not ended count, too.
         self.exposure.note(self.board.heads(), self.board.now_ns);
         self.note_exposure();
         host.after(TICK_NS, TICK);

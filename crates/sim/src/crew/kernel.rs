@@ -68,7 +68,7 @@ struct Pool {
     pod: CpuSet,
     allowed: CpuSet,
     list: VecDeque<(Item, CpuIndex)>,
-    /// The one that was busy last is the last.
+    /// The worker that was busy last is the last.
     idle: Vec<ThreadId>,
 }
 
@@ -76,9 +76,9 @@ struct Pool {
 struct Worker {
     pool: usize,
     is_idle: bool,
-    /// What it was woken for.
+    /// The item that it was woken for, and the CPU that issued it.
     assigned: Option<(Item, CpuIndex)>,
-    /// The CPU whose item it runs.
+    /// The issuing CPU of the item that it runs.
     running: Option<CpuIndex>,
 }
 
@@ -141,7 +141,7 @@ impl Kernel {
 
     /// Wakes an idle worker, if work waits.
     fn kick(&mut self, host: &mut Host, number: usize, from: CpuIndex, by: Option<ThreadId>) {
-        // One that stays idle has to be left.
+        // One idle worker has to be left.
         while self.settings.local && self.pools[number].idle.len() > 1 {
             let Some((item, issuer)) = self.pools[number].list.pop_front() else { return };
             let worker = self.pools[number].idle.pop().expect("there are several");
@@ -160,7 +160,7 @@ impl Kernel {
         let pool = &self.pools[number];
         let at = host.geometry().id(host.wake_cpu_of(worker));
         if host.is_asleep(worker) && !pool.pod.contains(at) {
-            // Any of the pod, by turns.
+            // Any CPU of the pod, in turn.
             self.spread += 1;
             let id = pool.pod.iter().nth(self.spread % pool.pod.len());
             if let Some(id) = id {
@@ -219,7 +219,7 @@ impl Kernel {
         Next::Begin(item)
     }
 
-    /// An item of this issuing CPU is over: the next one that was held back may run.
+    /// An item of this issuing CPU is over, so the next one that was held back may run.
     fn activate_next(&mut self, cpu: CpuIndex) {
         let issuing = &mut self.issuing[cpu];
         match issuing.inactive.pop_front() {

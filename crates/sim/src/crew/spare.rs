@@ -1,4 +1,4 @@
-//! What `hand_off` goes by: who issues, and whether some worker has nothing to do.
+//! What `hand_off` decides by: which threads issue, and whether some worker has nothing to do.
 
 use homing_sched::{HandOffFacts, ISSUERS_OF_LATE, IssuersPlaces};
 use std::collections::BTreeMap;
@@ -7,25 +7,27 @@ use homing_topology::{CPU_COUNT_MAX, CpuId, CpuSet};
 
 use crate::host::ThreadId;
 
-/// For so many ticks, up to twice as many, an issuer is counted.
+/// An issuer counts for this many ticks, up to twice as many.
 const ISSUING_TICKS: u64 = 8;
 
-/// Idle CPUs are counted over so many, as the runtime does by the kernel's clock.
+/// Idle CPUs are counted over this many ticks, as the runtime does by the kernel's clock.
 const SAMPLE_TICKS: u64 = 100;
 
 #[derive(Debug, Default)]
 pub(super) struct Spare {
     issuers: Memory,
     issuers_of_late: Memory,
-    /// Behind which of these caches each issued last.
+    /// For each issuer, the cache behind which it issued last.
     at: BTreeMap<CpuId, usize>,
     caches: Vec<Cache>,
-    /// From where those of late did: counted only when that changes, but asked for with each item.
+    /// From which caches the issuers of late issued: counted only when that changes, but asked for
+    /// with each item.
     places: IssuersPlaces,
     /// Whether a worker was idle in this interval, and in the one before.
     idle: [bool; 2],
     ticks: u64,
-    /// CPUs that nobody uses, added up over the ticks of this sample, and in the mean of the last one.
+    /// The CPUs that nobody uses, added up over the ticks of this sample, and the mean of the last
+    /// sample.
     unused: u64,
     unused_lately: usize,
 }
@@ -34,7 +36,7 @@ pub(super) struct Spare {
 struct Cache {
     cpus: CpuSet,
     cpu_count: usize,
-    /// How many issued of late, from here last.
+    /// How many of the issuers of late issued last from here.
     issuers: usize,
 }
 
@@ -43,7 +45,7 @@ struct Cache {
 struct Memory {
     now: CpuSet,
     before: CpuSet,
-    /// How many they are together.
+    /// How many there are in both together.
     count: usize,
 }
 
@@ -64,7 +66,7 @@ impl Memory {
 }
 
 impl Spare {
-    /// This one issues, or would, from a cache of these CPUs.
+    /// Notes that `issuer` issues, or would, from a cache of these CPUs.
     pub(super) fn note(&mut self, issuer: ThreadId, cache: &CpuSet) {
         let Some(number) = CpuId::new(issuer.0 as usize % CPU_COUNT_MAX) else { return };
         self.issuers.insert(number);
@@ -94,7 +96,7 @@ impl Spare {
         }
     }
 
-    /// Those that issued last so long ago are forgotten.
+    /// Forgets issuers that have not issued of late.
     fn pass_of_late(&mut self) {
         self.issuers_of_late.pass();
         self.caches.iter_mut().for_each(|cache| cache.issuers = 0);
@@ -104,7 +106,7 @@ impl Spare {
         self.count_places();
     }
 
-    /// A worker has nothing to do.
+    /// Notes that a worker has nothing to do.
     pub(super) fn parks(&mut self) {
         self.idle[0] = true;
     }
@@ -147,7 +149,7 @@ mod tests {
     use super::*;
     use crate::rng::Rng;
 
-    /// As if all issuers of late were counted each time.
+    /// Counts all issuers of late anew each time.
     #[test]
     fn places_are_counted_as_issuers_come_move_and_go() {
         let caches = ["0-1", "2-7", "8"].map(|cpus| cpus.parse::<CpuSet>().unwrap());
@@ -155,7 +157,7 @@ mod tests {
         let (mut now, mut before) = (BTreeMap::new(), BTreeMap::new());
         let mut seen = Vec::new();
         for step in 0..50_000 {
-            // Of many threads, and of few by turns: so that some are forgotten.
+            // Many threads and few in turn, so that some are forgotten.
             let issuer = rng.below(if step / 5_000 % 2 == 0 { 20 } else { 3 }) as u32;
             let at = rng.below(3) as usize;
             spare.note(ThreadId(issuer), &caches[at]);

@@ -1,4 +1,4 @@
-//! Devices that complete what they are given after a while.
+//! Devices that complete a request after a while.
 
 mod ssd;
 

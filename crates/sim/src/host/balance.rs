@@ -18,23 +18,23 @@ pub(super) enum Why {
     Busy,
 }
 
-/// What came of a look at a domain.
+/// What a look at a domain came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
-    /// Another CPU of the group looks.
+    /// Another CPU of the group does the look.
     NotChosen,
     /// There is nothing to move.
     Balanced,
-    /// What there is may not come here.
+    /// The threads that could be moved may not run here.
     Pinned,
-    /// There was, but nothing that waits was moved.
+    /// There was something to move, but no waiting thread was moved.
     Failed,
-    /// The same, and what runs there may not come here.
+    /// As `Failed`, and the thread that runs there may not run here.
     OnePinned,
     Moved,
 }
 
-/// To this an interval may grow where all is pinned (`MAX_PINNED_INTERVAL`).
+/// The limit up to which an interval grows if all threads are pinned (`MAX_PINNED_INTERVAL`).
 const PINNED_INTERVAL_NS: Ns = 512 * MS;
 
 impl Host {
@@ -63,7 +63,8 @@ impl Host {
         }
     }
 
-    /// A tick of a CPU that is busy: its own domains, and those of idle CPUs where one is wanted.
+    /// A tick of a busy CPU: balances its own domains, and those of idle CPUs if one of these is
+    /// needed.
     pub(super) fn balance_at_tick(&mut self, cpu: CpuIndex) {
         self.balance_domains(cpu, Why::Busy);
         let now_ns = self.now_ns();
@@ -72,7 +73,8 @@ impl Host {
         }
         let cache = &self.geometry.llcs()[self.geometry.llc_of(cpu)];
         let mut busy = cache.iter().filter(|at| !self.is_idle(**at));
-        // Several runnable here, or several CPUs of the cache busy, while others are idle.
+        // Needed: several threads are runnable here, or several CPUs of the cache are busy, while
+        // others are idle.
         if self.runnable(cpu) >= 2 || busy.nth(1).is_some() {
             self.next_idle_balance_ns = now_ns + MS;
             for at in 0..self.cpus.len() {
@@ -94,7 +96,7 @@ impl Host {
             let busy_factor = if why == Why::Busy { 16 } else { 1 };
             let mut interval_ns = state.interval_ns * busy_factor;
             if why == Why::Busy {
-                interval_ns = interval_ns.saturating_sub(MS); // so that levels do not coincide
+                interval_ns = interval_ns.saturating_sub(MS); // so that the levels do not balance at the same time
             }
             if self.now_ns() < state.last_ns + interval_ns {
                 continue;
@@ -161,7 +163,8 @@ impl Host {
         Sums { load: average.load(), util: self.cpu_util(cpu), runnable: average.runnable() }
     }
 
-    /// How much of a CPU is used: at least what is runnable is estimated to use (`cpu_util_cfs`).
+    /// How much of a CPU is used: at least as much as its runnable threads are estimated to use
+    /// (`cpu_util_cfs`).
     fn cpu_util(&self, cpu: CpuIndex) -> u64 {
         let core = &self.cpus[cpu];
         let util = core.average.util();
@@ -169,8 +172,8 @@ impl Host {
         util.min(FULL)
     }
 
-    /// The groups of a domain. What their CPUs are loaded with is looked at only where something goes by
-    /// that: it takes most of the time.
+    /// The groups of a domain. The load of their CPUs is summed only where a decision needs it:
+    /// summing takes most of the time.
     fn groups(
         &mut self,
         number: usize,
@@ -196,7 +199,7 @@ impl Host {
         groups
     }
 
-    /// Looks for a CPU to take from; those whose threads may none of them come here do not count.
+    /// Looks for a CPU to take from. CPUs of which no thread may come here do not count.
     fn look(
         &mut self,
         cpu: CpuIndex,
@@ -244,8 +247,8 @@ impl Host {
         }
     }
 
-    /// Whether no thread may be moved (`LBF_ALL_PINNED`): then the balance goes on without this
-    /// queue. What runs counts as well.
+    /// Whether no thread of `from` may be moved (`LBF_ALL_PINNED`): then the balance continues
+    /// without this queue. The running thread counts as well.
     fn all_pinned(&self, cpu: CpuIndex, from: CpuIndex) -> bool {
         let id = self.geometry.id(cpu);
         let core = &self.cpus[from];
@@ -253,8 +256,8 @@ impl Host {
         !threads.any(|thread| self.threads[thread.0 as usize].allowed.contains(id))
     }
 
-    /// The CPU of a group that has most, the first of several. `crowded`: those with more than one thread
-    /// that are not pinned.
+    /// The CPU of a group that has most, the first of several. `crowded`: the CPUs with more than
+    /// one thread that are not excluded as pinned.
     fn busiest_queue(
         &self,
         group: &[CpuIndex],
@@ -292,7 +295,7 @@ impl Host {
     ) -> usize {
         let failed = self.cpus[cpu].balance[level].failed;
         let mut waiting = self.cpus[from].queue.clone();
-        // Those that were there first are the coldest.
+        // The threads that were there first are the coldest.
         waiting.sort_unstable_by_key(|id| self.threads[id.0 as usize].order);
         let mut moved = 0;
         for thread in waiting {
@@ -348,7 +351,7 @@ impl Host {
         !hot || failed > domain.kind.cache_nice_tries()
     }
 
-    /// After several failures the thread that runs is moved (`active_balance`).
+    /// Counts a failure. After several of them the running thread is moved (`active_balance`).
     fn count_failure(
         &mut self,
         cpu: CpuIndex,

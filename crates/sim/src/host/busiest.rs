@@ -16,7 +16,7 @@ pub(super) enum GroupType {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Group {
     pub(super) kind: GroupType,
-    /// Looked at only where something goes by it.
+    /// Known only where a decision needs it.
     pub(super) sums: Option<Sums>,
     capacity: u64,
     running: u64,
@@ -24,7 +24,7 @@ pub(super) struct Group {
     weight: u64,
 }
 
-/// What the averages of a group's CPUs amount to.
+/// The sums of the averages of a group's CPUs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sums {
     pub(super) load: u64,
@@ -48,7 +48,8 @@ pub(super) enum Move {
 }
 
 impl Group {
-    /// A group of so many CPUs, by what is counted alone: it has room where there are fewer threads than CPUs.
+    /// A group of `weight` CPUs, judged by its counts alone: it has room if it has fewer threads
+    /// than CPUs.
     pub(super) fn new(tally: Tally, weight: usize) -> Self {
         let weight = weight as u64;
         Self {
@@ -61,12 +62,12 @@ impl Group {
         }
     }
 
-    /// Whether its averages tell if there is room.
+    /// Whether its averages are needed to tell if there is room.
     pub(super) fn may_be_busy(&self) -> bool {
         self.running >= self.weight
     }
 
-    /// Its averages are known.
+    /// Sets its averages, and judges it by them.
     pub(super) fn load(&mut self, sums: Sums, kind: DomainKind) {
         self.sums = Some(sums);
         let (pct, capacity) = (kind.imbalance_pct(), self.capacity);
@@ -81,7 +82,7 @@ impl Group {
         };
     }
 
-    /// One of its CPUs does not count any more.
+    /// One of its CPUs no longer counts.
     pub(super) fn exclude(&mut self, running: u64, of: Sums, kind: DomainKind) {
         self.running -= running;
         match self.sums {
@@ -102,7 +103,7 @@ impl Group {
     }
 }
 
-/// The load of all groups, for each CPU.
+/// The load of all groups together, for each CPU.
 fn mean_load(groups: &[Group]) -> u64 {
     let load: u64 = groups.iter().map(|group| group.sums().load).sum();
     load * 1024 / groups.iter().map(|group| group.capacity).sum::<u64>()
@@ -125,7 +126,7 @@ pub(super) fn find_busiest(
     why: Why,
 ) -> Option<(usize, Move)> {
     let mut busiest: Option<usize> = None;
-    // From one's own group on, all around.
+    // Starts after the CPU's own group, and goes all around.
     for index in (own + 1..groups.len()).chain(0..own) {
         let group = &groups[index];
         if group.running == 0 {
@@ -210,7 +211,7 @@ fn imbalance(
     }
     let mean = mean_load(groups);
     let (mine, theirs) = (local.average_load(), busy.average_load());
-    // Of a group that is not crowded the load is not known, and counts as none.
+    // The load of a group that is not crowded is not known, and counts as 0.
     if busy.kind < GroupType::Overloaded || local.kind < GroupType::Overloaded && mine >= mean {
         return None;
     }

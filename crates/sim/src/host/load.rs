@@ -3,7 +3,7 @@
 
 use crate::agenda::Ns;
 
-/// What something that runs all the time amounts to.
+/// The sum for something that runs all the time.
 pub(crate) const FULL: u64 = 1024;
 
 const PERIOD_SHIFT: u32 = 20; // 2^20 ns are 1,024 us and some
@@ -28,7 +28,7 @@ const DECAY: [u64; HALF_LIFE + 1] = {
     table
 };
 
-/// By what `elapsed_ns` multiplies, in units of `2^-32`.
+/// The factor by which `elapsed_ns` decays a sum, in units of `2^-32`.
 fn decay(elapsed_ns: Ns) -> u64 {
     let periods = (elapsed_ns >> PERIOD_SHIFT) as usize;
     let halvings = periods / HALF_LIFE;
@@ -40,14 +40,14 @@ fn decay(elapsed_ns: Ns) -> u64 {
     (here - (((here - next) * part) >> PERIOD_SHIFT)) >> halvings
 }
 
-/// What is put in at a time.
+/// The input of the averages at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Input {
-    /// The weight of what is runnable.
+    /// The weight of the runnable threads.
     pub(crate) load: u64,
-    /// [`FULL`] for each that is runnable.
+    /// [`FULL`] for each runnable thread.
     pub(crate) runnable: u64,
-    /// [`FULL`] where something runs.
+    /// [`FULL`] if a thread runs.
     pub(crate) util: u64,
 }
 
@@ -63,17 +63,17 @@ pub(crate) struct Average {
 const FINE: u32 = 10;
 
 impl Average {
-    /// As if it had been running for ever: how new threads are taken in.
+    /// An average as if it had been running for ever, with which new threads start.
     pub(crate) fn full(now_ns: Ns, weight: u64) -> Self {
         let half = FULL << (FINE - 1);
         Self { at_ns: now_ns, load: weight << FINE, runnable: half, util: half }
     }
 
-    /// Brings it up to `now_ns`, where `input` has been the case since the last time.
+    /// Brings it up to `now_ns`, if `input` has held since the last time.
     pub(crate) fn advance(&mut self, now_ns: Ns, input: Input) {
         let elapsed_ns = now_ns.saturating_sub(self.at_ns);
         if elapsed_ns < 1_024 {
-            return; // as coarse as the original, and cheaper
+            return; // as coarse as the kernel's, and cheaper
         }
         self.at_ns = now_ns;
         let keep = decay(elapsed_ns);
@@ -87,14 +87,14 @@ impl Average {
         self.util = mix(self.util, input.util);
     }
 
-    /// Adds what a thread brings.
+    /// Adds the averages that a thread brings.
     pub(crate) fn attach(&mut self, other: &Self) {
         self.load += other.load;
         self.runnable += other.runnable;
         self.util += other.util;
     }
 
-    /// Takes away what a thread takes along.
+    /// Subtracts the averages that a thread takes along.
     pub(crate) fn detach(&mut self, other: &Self) {
         self.load = self.load.saturating_sub(other.load);
         self.runnable = self.runnable.saturating_sub(other.runnable);

@@ -82,33 +82,33 @@ enum State {
 #[derive(Debug)]
 struct Thread {
     allowed: CpuSet,
-    /// The only one that is allowed.
+    /// The allowed CPU, if it is the only one.
     only_cpu: Option<CpuIndex>,
     state: State,
     /// Where it is, or was last.
     cpu: CpuIndex,
-    /// Where it is looked for when it is woken (`wake_cpu`).
+    /// The CPU from which a CPU is searched for it when it is woken (`wake_cpu`).
     wake_cpu: CpuIndex,
     recent_cpu: CpuIndex,
     weight: u64,
     vruntime: i64,
-    /// What is left of its segment; `None`: it is to be asked.
+    /// What is left of its segment; `None`: the model is to be asked for the next.
     left_ns: Option<Ns>,
     /// For how long it has run, all together.
     ran_ns: Ns,
-    /// What it has to do besides, before it is asked.
+    /// Extra work that it has to do before the model is asked.
     debt_ns: Ns,
-    /// It sleeps when its debt is paid.
+    /// Whether it sleeps once its debt is paid.
     retires: bool,
-    /// It was woken while it was awake.
+    /// Whether it was woken while it was awake.
     wake_pending: bool,
     /// When it ran last on this CPU.
     warm_since_ns: Option<Ns>,
     average: Average,
     estimate: u64,
-    /// Since when it waits for its CPU.
+    /// Since when it has waited for its CPU.
     queued_ns: Ns,
-    /// Its place among those of its queue that were there first.
+    /// Its age in its queue: the lowest was there first.
     order: u64,
     last_wakee: Option<ThreadId>,
     wakee_flips: u64,
@@ -120,7 +120,7 @@ struct Cpu {
     current: Option<ThreadId>,
     queue: Vec<ThreadId>,
     min_vruntime: i64,
-    /// Since when what runs has been accounted for.
+    /// Up to when the running thread is accounted for.
     since_ns: Ns,
     /// When the current thread was picked.
     picked_ns: Ns,
@@ -128,7 +128,7 @@ struct Cpu {
     speed: u64,
     stamp: u32,
     average: Average,
-    /// The sum of the weights of what is runnable.
+    /// The sum of the weights of the runnable threads.
     weight: u64,
     /// The sum of their estimates.
     estimate: u64,
@@ -136,7 +136,7 @@ struct Cpu {
     average_idle_ns: Ns,
     ticking: bool,
     busy_ns: Ns,
-    /// Until when interrupts use it that came while it was idle: what is picked begins then.
+    /// Until when interrupts that came while it was idle use it: a picked thread begins then.
     stolen_until_ns: Ns,
     wants_schedule: bool,
     /// For each of its domains.
@@ -165,7 +165,7 @@ pub struct Host {
     threads: Vec<Thread>,
     cpus: Vec<Cpu>,
     tallies: Tallies,
-    /// CPUs that are to pick anew.
+    /// CPUs that are to pick a thread anew.
     to_schedule: Vec<CpuIndex>,
     /// Whether some CPU has had more than one runnable thread lately.
     overloaded: bool,

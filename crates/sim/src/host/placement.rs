@@ -1,5 +1,5 @@
-//! On which CPU a woken thread goes on: near its waker or where it was, on an idle CPU of that
-//! cache if a bounded search finds one; and whether it preempts what runs there.
+//! Where a woken thread continues: near its waker or where it was, on an idle CPU of that cache if
+//! a bounded search finds one. And whether it preempts the thread that runs there.
 
 use super::load::FULL;
 use super::{Host, State, ThreadId};
@@ -35,7 +35,7 @@ impl Host {
         self.migrate(thread, target);
         self.give_credit(thread, target);
         self.enqueue(thread, target);
-        // Only what was not placed on another CPU just now.
+        // A thread is listed only if it was not placed on another CPU at this moment.
         if self.rules.swqueue.is_some() && !moved {
             let payer = waker.or(self.cpus[cpu].current);
             self.list_woken(thread, target, payer);
@@ -92,7 +92,8 @@ impl Host {
         first.map_or(found, |cpu| self.geometry.index(cpu))
     }
 
-    /// Who wakes many is not to have them all beside it (`wake_wide`).
+    /// Whether the waker wakes so many threads that they should not all run beside it
+    /// (`wake_wide`).
     fn note_wakee(&mut self, waker: ThreadId, wakee: ThreadId) -> bool {
         const FORGET_NS: Ns = 1_000_000_000;
         let now_ns = self.now_ns();
@@ -124,7 +125,7 @@ impl Host {
         }
         self.account(this);
         self.account(prev);
-        // Its load is still that with which it fell asleep.
+        // Its load is still the one with which it fell asleep.
         let own = self.threads[thread.0 as usize].average.load();
         let this_load = (self.cpus[this].average.load() + own) * 100;
         let prev_load = self.cpus[prev].average.load().saturating_sub(own) * 108;

@@ -6,7 +6,7 @@ use crate::agenda::Ns;
 /// Means of `max_newidle_lb_cost`, by Guittot (lkml, 2021-10-27).
 const NEWIDLE_COSTS_NS: [Ns; 3] = [33_000, 49_000, 45_000];
 
-/// Guessed: between the published maximum (400 us) and what rules it out (1 ms).
+/// Guessed: between the published maximum (400 us) and 1 ms, which the published figures rule out.
 const RARE_COST_NS: Ns = 800_000;
 
 /// Who may go where.

@@ -7,10 +7,10 @@ use super::{Event, Host, Model, State, Step, ThreadId};
 use crate::agenda::Ns;
 use crate::geometry::CpuIndex;
 
-/// After so many events it is looked whether to stop: some milliseconds, at most.
+/// The number of events between two looks at `stop`: some milliseconds, at most.
 const STOP_EVENTS: u64 = 1 << 12;
 
-/// So often a thread may be asked at one instant before that is taken for a mistake of its model.
+/// If a thread is asked more often than this at one instant, its model is taken to be wrong.
 const STEPS_MAX: u32 = 10_000;
 
 impl Host {
@@ -36,7 +36,7 @@ impl Host {
         Some(())
     }
 
-    /// CPUs that are to pick anew do so.
+    /// CPUs that are to pick a thread anew do so.
     fn settle(&mut self) {
         while let Some(cpu) = self.to_schedule.pop() {
             self.cpus[cpu].wants_schedule = false;
@@ -51,7 +51,7 @@ impl Host {
         }
     }
 
-    /// Brings the books of a CPU up to date.
+    /// Brings the accounts of a CPU up to date.
     pub(super) fn account(&mut self, cpu: CpuIndex) {
         let now_ns = self.agenda.now_ns();
         let core = &mut self.cpus[cpu];
@@ -85,7 +85,7 @@ impl Host {
         core.min_vruntime = core.min_vruntime.max(least);
     }
 
-    /// A thread that waits brings its averages up to date.
+    /// Brings the averages of a thread that does not run up to date.
     pub(super) fn account_waiting(&mut self, thread: ThreadId) {
         let now_ns = self.now_ns();
         let thread = &mut self.threads[thread.0 as usize];
@@ -97,14 +97,14 @@ impl Host {
         thread.average.advance(now_ns, input);
     }
 
-    /// Enters the end of the current segment.
+    /// Enters the event that ends the current segment.
     pub(super) fn time_segment(&mut self, cpu: CpuIndex) {
         let core = &mut self.cpus[cpu];
         core.stamp = core.stamp.wrapping_add(1);
         let Some(thread) = core.current else { return };
         let thread = &self.threads[thread.0 as usize];
         let work_ns = thread.debt_ns + thread.left_ns.unwrap_or(0);
-        // Most run at full speed: a division is dear.
+        // Most threads run at full speed, and a division is expensive.
         let takes_ns =
             if core.speed == 1000 { work_ns } else { (work_ns * 1000).div_ceil(core.speed) };
         let event = Event::Over(cpu as u16, core.stamp);
@@ -117,7 +117,7 @@ impl Host {
         let Some(thread) = self.cpus[cpu].current else { return };
         let own = &mut self.threads[thread.0 as usize];
         if own.debt_ns > 0 || own.left_ns.is_some_and(|left_ns| left_ns > 0) {
-            // It was charged meanwhile.
+            // It was charged for more work meanwhile.
             self.time_segment(cpu);
             return;
         }
@@ -129,7 +129,7 @@ impl Host {
         self.ask(model, cpu, thread);
     }
 
-    /// Asks the thread that runs on `cpu` what it does, until it runs or sleeps.
+    /// Asks the model what the thread on `cpu` does next, until the thread runs or sleeps.
     fn ask(&mut self, model: &mut impl Model, cpu: CpuIndex, thread: ThreadId) {
         let index = thread.0 as usize;
         for _ in 0..STEPS_MAX {
@@ -167,7 +167,7 @@ impl Host {
         self.threads[index].left_ns = None;
         self.cpus[cpu].estimate -= self.threads[index].estimate;
         if self.rules.util_est {
-            // A quarter of the new value goes into the estimate (`util_est`, ewma).
+            // A lower value counts for a quarter (`util_est`, ewma).
             let own = &mut self.threads[index];
             let util = own.average.util();
             own.estimate = if util > own.estimate { util } else { (own.estimate * 3 + util) / 4 };
@@ -180,7 +180,7 @@ impl Host {
         self.want_schedule(cpu);
     }
 
-    /// Picks what runs on `cpu`.
+    /// Picks the thread that runs on `cpu`.
     fn schedule(&mut self, cpu: CpuIndex) {
         self.account(cpu);
         if let Some(thread) = self.cpus[cpu].current.take() {
@@ -189,7 +189,7 @@ impl Host {
             self.threads[index].queued_ns = self.agenda.now_ns();
             self.cpus[cpu].queue.push(thread);
             self.cpus[cpu].current = None;
-            // What runs goes to the front of those to be moved last.
+            // A thread that has run is the youngest of its queue: it is moved last.
             self.threads[index].order = self.next_order();
             let next = self.leftmost(cpu);
             if next == Some(thread) {
@@ -207,7 +207,7 @@ impl Host {
         let Some(thread) = next else { return };
         let now_ns = self.now_ns();
         if let Some(since_ns) = self.cpus[cpu].idle_since_ns.take() {
-            // (now - since) / 8 of it (`update_avg`), at most two migration costs.
+            // Moves by an eighth of the difference (`update_avg`), to at most two migration costs.
             let core = &mut self.cpus[cpu];
             let was = core.average_idle_ns.cast_signed();
             let sample = (now_ns - since_ns).cast_signed();
@@ -216,14 +216,14 @@ impl Host {
         }
         let core = &mut self.cpus[cpu];
         let stolen_ns = std::mem::take(&mut core.stolen_until_ns).saturating_sub(now_ns);
-        // It counts as it passes.
+        // Stolen time counts as busy when it passes.
         core.busy_ns -= stolen_ns;
         self.threads[thread.0 as usize].debt_ns += self.costs.switch_ns.value + stolen_ns;
         self.resume(cpu, thread);
         self.cpus[cpu].picked_ns = now_ns;
         self.set_speeds(cpu);
         self.start_ticking(cpu);
-        // It is asked what it does when it runs: after the switch, and whatever waking up takes.
+        // The model is asked once the thread runs: after the switch and any wake-up cost.
         self.threads[thread.0 as usize].left_ns.get_or_insert(0);
         self.time_segment(cpu);
     }
@@ -251,7 +251,7 @@ impl Host {
         self.cpus[cpu].queue.iter().copied().min_by_key(|id| key(id))
     }
 
-    /// The siblings of a CPU whose state has changed run faster or slower.
+    /// Sets the speeds of the siblings of a CPU whose state has changed.
     pub(super) fn set_speeds(&mut self, cpu: CpuIndex) {
         if !self.has_siblings {
             return;
@@ -280,7 +280,7 @@ impl Host {
             self.newidle_balance(cpu);
         }
         if !self.cpus[cpu].queue.is_empty() {
-            // It never was idle: neither is that a sample, nor does anything have to wake up.
+            // The CPU never was idle: this is no sample of idle time, and nothing has to wake up.
             self.cpus[cpu].idle_since_ns = None;
         }
         if self.cpus[cpu].queue.is_empty() && self.has_siblings {
@@ -314,7 +314,7 @@ impl Host {
         }
     }
 
-    /// A thread that does not run goes on at another CPU.
+    /// Moves a thread that does not run to another CPU.
     pub(super) fn migrate(&mut self, thread: ThreadId, cpu: CpuIndex) {
         let was = self.cpu_of(thread);
         if was == cpu {
@@ -326,7 +326,7 @@ impl Host {
         self.rehome(thread, cpu);
     }
 
-    /// The books of a thread that does not run move to another CPU.
+    /// Moves the accounts of a thread that does not run to another CPU.
     pub(super) fn rehome(&mut self, thread: ThreadId, cpu: CpuIndex) {
         self.account_waiting(thread);
         let was = self.cpu_of(thread);
@@ -340,7 +340,7 @@ impl Host {
         own.vruntime += to - from;
         own.cpu = cpu;
         own.wake_cpu = cpu;
-        own.warm_since_ns = None; // what it had in its caches stays behind
+        own.warm_since_ns = None; // its data stays behind in the old caches
         let average = own.average;
         self.cpus[was].average.detach(&average);
         self.cpus[cpu].average.attach(&average);
@@ -370,7 +370,7 @@ impl Host {
     }
 
     fn enter_tick(&mut self, cpu: CpuIndex) {
-        // Ticks of different CPUs fall on different moments.
+        // The ticks of different CPUs come at different moments.
         let tick_ns = self.rules.tick_ns;
         let own_ns = tick_ns / self.cpus.len() as Ns * cpu as Ns;
         let at_ns = (self.now_ns().saturating_sub(own_ns) / tick_ns + 1) * tick_ns + own_ns;

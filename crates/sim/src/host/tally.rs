@@ -1,5 +1,5 @@
-//! How many threads each CPU has to run, and each group of CPUs: kept as it changes, since each look of
-//! the balance asks for it.
+//! How many threads each CPU, and each group of CPUs, has to run. Kept up to date as it changes,
+//! since each look of the balance asks for it.
 
 use crate::geometry::{CpuIndex, Geometry};
 
@@ -16,11 +16,11 @@ pub(super) struct Tally {
 #[derive(Debug)]
 pub(super) struct Tallies {
     runnable: Vec<u32>,
-    /// Of all domains, one after the other.
+    /// The groups of all domains, one domain after the other.
     groups: Vec<Tally>,
-    /// For each domain where its groups begin.
+    /// For each domain, the index of its first group.
     first_of: Vec<usize>,
-    /// For each CPU its groups.
+    /// For each CPU, the indices of its groups.
     of: Vec<Box<[usize]>>,
     idle: usize,
     /// CPUs with more than one thread to run.
@@ -28,7 +28,7 @@ pub(super) struct Tallies {
 }
 
 impl Tallies {
-    /// Nothing runs.
+    /// With no thread to run.
     pub(super) fn new(geometry: &Geometry) -> Self {
         let cpus = geometry.len();
         let (mut groups, mut first_of) = (Vec::new(), Vec::new());

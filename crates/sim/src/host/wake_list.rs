@@ -1,8 +1,8 @@
 //! The shared wakequeue as posted in June 2023, for the baselines: for each cache, or for each shard
 //! of one, a list of threads that were woken and wait, under a lock.
 //!
-//! What the lock costs is what it cost its users: whoever comes while it is held waits, and each
-//! time that it changes hands under contention its line travels.
+//! A lock costs what it costs its users: a thread that comes while it is held waits, and its line
+//! travels each time that it changes hands under contention.
 
 use std::collections::VecDeque;
 
@@ -25,7 +25,7 @@ pub(super) struct WakeLists {
     /// For each CPU its list, and for each list those of the same cache.
     of: Vec<usize>,
     near: Vec<Vec<usize>>,
-    /// For each thread the list that it stands in.
+    /// For each thread the list that it is in.
     held: Vec<Option<usize>>,
 }
 
@@ -64,7 +64,7 @@ impl Host {
         self.wake_lists = lists;
     }
 
-    /// Takes and gives back the lock of a list; how long that took.
+    /// Takes and gives back the lock of a list. Returns how long that took.
     fn lock_list(&mut self, list: usize) -> Ns {
         let now_ns = self.now_ns();
         let (hold_ns, travel_ns) = (self.costs.lock_ns.value, self.costs.lock_travel_ns.value);
@@ -77,7 +77,7 @@ impl Host {
         ns
     }
 
-    /// A woken thread waits on `cpu`: it is listed, and `waker` pays.
+    /// A woken thread waits on `cpu`: puts it on the list, at the expense of `waker`.
     pub(super) fn list_woken(&mut self, thread: ThreadId, cpu: CpuIndex, waker: Option<ThreadId>) {
         let list = self.wake_lists.of[cpu];
         let ns = self.lock_list(list);
@@ -91,7 +91,7 @@ impl Host {
         held[index] = Some(list);
     }
 
-    /// A thread runs, or goes elsewhere: it is listed no longer, and pays.
+    /// A thread runs, or goes elsewhere: takes it off its list, at its own expense.
     pub(super) fn unlist(&mut self, thread: ThreadId) {
         let held = self.wake_lists.held.get_mut(thread.0 as usize);
         let Some(list) = held.and_then(Option::take) else { return };
@@ -100,7 +100,7 @@ impl Host {
         self.wake_lists.lists[list].waiting.retain(|id| *id != thread);
     }
 
-    /// Takes the first waiting thread of the cache. Whether there was one.
+    /// Takes the first waiting thread of the cache. Returns whether there was one.
     pub(super) fn pull_from_wake_list(&mut self, cpu: CpuIndex) -> bool {
         let own = self.wake_lists.of[cpu];
         let near = self.wake_lists.near[own].clone();

@@ -11,9 +11,9 @@ const NONE: u32 = u32::MAX;
 #[derive(Debug)]
 pub(super) struct Density {
     policy: HitDensity,
-    /// Where pages are held, those of the second tenant behind those of the first.
+    /// The frame of each page; the pages of the second tenant come after those of the first.
     frame_of: Vec<u32>,
-    /// What remains of pages that went. None is forgotten: there are few.
+    /// The shadows of evicted pages. None is forgotten: there are few.
     shadow_of: Vec<Option<Shadow>>,
     page_in: Vec<u32>,
     capacity: usize,
@@ -55,7 +55,7 @@ impl Memory for Density {
             self.page_in.push(page);
             self.page_in.len() as u32 - 1
         } else {
-            // What is only read may be read past the memory.
+            // A page that is only read may be read past the memory.
             let shadow = &mut self.shadow_of[page as usize];
             if !dirty && let Some(rest) = self.policy.decline(group, *shadow) {
                 *shadow = Some(rest);

@@ -1,5 +1,5 @@
-//! Memory as the kernel shares it: groups, watermarks, reclaim in the background, and by whoever
-//! finds no frame.
+//! Memory as the kernel shares it: groups, watermarks, reclaim in the background, and direct
+//! reclaim by a thread that finds no frame.
 
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use homing_mglru::reclaim::{
 use super::{Memory, Tenant, Work};
 use crate::agenda::Ns;
 
-/// Pages that whoever finds no frame reclaims: the kernel's `SWAP_CLUSTER_MAX`.
+/// Pages that a thread which finds no frame reclaims: the kernel's `SWAP_CLUSTER_MAX`.
 const DIRECT: u64 = 32;
-/// Pages that the background reclaims before others have a turn. Guessed.
+/// Pages that the background reclaims before the others have a turn. Guessed.
 const STRETCH: u64 = 256;
 
 /// Where victims go, until [`Kernel::settle`] finds them.
@@ -41,9 +41,9 @@ pub(super) struct Kernel {
     free: Vec<Frame>,
     page_in: Vec<u32>,
     flags: Flags,
-    /// The background begins with fewer frames free, and ends with twice as many.
+    /// The background begins when fewer frames than this are free, and ends when twice as many are.
     low: u32,
-    /// The background's run, while it has one.
+    /// The run of the background, while there is one.
     run: Option<Background>,
 }
 
@@ -77,7 +77,7 @@ impl Kernel {
         }
     }
 
-    /// Gives the frames of victims to whoever comes next.
+    /// Frees the frames of victims.
     fn settle(&mut self, outcome: &Outcome) -> Work {
         for tenant in 0..2 {
             let group = self.groups.group_mut(GroupId(tenant)).expect("groups stay");
@@ -112,7 +112,7 @@ impl Memory for Kernel {
             let group = self.groups.group_mut(GroupId(number as u32)).expect("groups stay");
             let lruvec = &mut group.pages.lruvec;
             let marks = token.map_or_else(Marks::default, |token| lruvec.refault(token));
-            // What faults in is mapped, and in use.
+            // A page that faults in is mapped, and in use.
             let active = tenant == Tenant::User;
             lruvec.insert(frame, Arrival { active, marks, ..Arrival::new(TYPES[number]) });
             group.charge(1);

@@ -29,9 +29,9 @@ struct Run {
     compute_ns: Ns,
     wait_ns: Ns,
     warm_bytes: u64,
-    /// Where each has computed last.
+    /// Where each compiler has computed last.
     at: Vec<Option<CpuIndex>>,
-    /// Who has computed and waits next.
+    /// Whether each compiler has computed, and waits next.
     computed: Vec<bool>,
     waiting: Vec<bool>,
     done_ns: Vec<Ns>,

@@ -6,9 +6,9 @@
 //! read:  issuer ─▶ disk ─▶ interrupt ─▶ crypt item ─▶ issuer, which may use what it has read
 //! ```
 //!
-//! fio verifies what a job has written once that job is over (its manual, `verify_backlog`): what a mixed
-//! job reads meanwhile it does not look at (`do_io`: only reads of its verify list, or of a job that
-//! does not write).
+//! fio verifies what a job has written once that job is over (its manual, `verify_backlog`). Of
+//! what a mixed job reads meanwhile it looks at nothing (`do_io`: only at reads of its verify list,
+//! or of a job that does not write).
 
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicBool;
@@ -89,22 +89,23 @@ impl CryptLoad {
     /// The loads of the published tables: a job for each so many CPUs.
     pub const LOADS: [(&str, usize); 3] = [("HIGH", 1), ("MED", 3), ("LOW", 6)];
 
-    /// The same for a machine of so many CPUs, with a job for each so many of them; and a volume for as many as
-    /// the published machine has: the only writer of one volume, or its disk, would be what limits a large machine.
+    /// The same for a machine of so many CPUs, with a job for each so many of them. There are as
+    /// many volumes for its CPUs as on the published machine: with one volume, its only writer or
+    /// its disk would limit a large machine.
     #[must_use]
     pub fn on(self, cpus: usize, each: usize) -> Self {
         Self { jobs: (cpus / each).max(1), volumes: cpus.div_ceil(24), ..self }
     }
 }
 
-/// The load, and who carries it.
+/// A load, and the policy that runs it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DmCrypt {
     /// What is asked.
     pub load: CryptLoad,
     /// Who encrypts.
     pub policy: Policy,
-    /// What is not measured at the beginning, at least,
+    /// The time that is not measured at the beginning, at least,
     pub warm_up_ns: Ns,
     /// and what is.
     pub measured_ns: Ns,
@@ -117,7 +118,7 @@ struct Request {
     /// Where its data was used last; `None`: it comes from the disk.
     data_at: Option<CpuIndex>,
     submitted_ns: Ns,
-    /// Where its interrupt goes.
+    /// The CPU that gets its interrupt.
     irq_cpu: CpuIndex,
 }
 
@@ -128,7 +129,7 @@ struct Issuer {
     ended: VecDeque<u32>,
     /// Reads that have arrived and are still encrypted.
     arrived: Vec<u32>,
-    /// Requests that may be made anew.
+    /// Requests that may be issued again.
     free: Vec<u32>,
     doing: Doing,
 }
@@ -137,7 +138,7 @@ struct Issuer {
 enum Doing {
     Nothing,
     Filling(u32),
-    /// Encrypts or decrypts itself.
+    /// The issuer encrypts or decrypts the request itself.
     Crypting(u32),
     Using(u32),
 }
@@ -145,7 +146,7 @@ enum Doing {
 #[derive(Debug)]
 struct Volume {
     ssd: Ssd,
-    /// The thread that hands writes to the disk, and what it has to hand on.
+    /// The thread that hands writes to the disk, and the writes that wait for it.
     writer: ThreadId,
     to_write: VecDeque<u32>,
     writing: bool,
@@ -165,13 +166,14 @@ struct Run<'a> {
     measuring: bool,
 }
 
-/// So often all requests in flight are done before measuring. Measured: of the published load at high depth
-/// the rate rises by half a per cent between 12 and 40 times, and no more by 160.
+/// How often all requests in flight are done before measuring begins. Measured with the published
+/// load at high depth: the rate rises by half a per cent between 12 and 40 times, and no more up to
+/// 160.
 const WARM_UP_TURNS: u64 = 40;
 
-/// What handing a write to the disk takes.
+/// The cost of handing a write to the disk.
 const WRITER_NS: Ns = 1_500;
-/// What submitting a read takes, beside the issuer's own work.
+/// The cost of submitting a read, beside the issuer's own work.
 const SUBMIT_NS: Ns = 2_000;
 
 impl DmCrypt {
@@ -191,12 +193,12 @@ impl DmCrypt {
         Some(Report { crew: run.crew.counts().since(&crew_before), inline, ..report })
     }
 
-    /// Until what all issuers have under way has been done many times: as long as they begin, what is in
-    /// flight lies where it does not lie later. The time then.
+    /// Runs until all that the issuers have in flight has been done many times. At first, requests
+    /// in flight are distributed in another way than later. Returns the time.
     fn warm_up(&self, host: &mut Host, run: &mut Run<'_>, stop: &AtomicBool) -> Option<Ns> {
         let turns = WARM_UP_TURNS * (self.load.jobs * self.load.depth) as u64;
         let mut now_ns = 0;
-        // Where nothing gets done there is nothing to wait for.
+        // If nothing gets done, there is nothing to wait for.
         while now_ns < self.warm_up_ns || run.done < turns && now_ns < 100 * self.warm_up_ns {
             now_ns += (self.warm_up_ns / 10).max(1_000_000);
             host.run(run, now_ns, stop)?;
@@ -244,7 +246,7 @@ impl<'a> Run<'a> {
                 free,
                 doing: Doing::Nothing,
             });
-            // Not all at one instant.
+            // Issuers do not all begin at one instant.
             let delay_ns = host.rng.below(1_000_000);
             host.after(delay_ns, START | number as u64);
         }
@@ -287,14 +289,15 @@ impl<'a> Run<'a> {
         }
         loop {
             if let Some(id) = self.issuers[number].arrived.pop() {
-                // By now somebody may be idle.
+                // A worker may be idle by now.
                 if self.crew.hand_off(host, self.load.crypt_ns, thread) == HandOff::Inline {
                     return self.crypt_inline(host, number, id);
                 }
                 self.crew.queue(host, id, here, Some(thread));
                 continue;
             }
-            // As fio does: nothing that has ended is looked at before all that may be is under way.
+            // As in fio: no request that has ended is looked at before all that may be in flight
+            // are.
             if let Some(id) = self.issuers[number].free.pop() {
                 match self.begin(host, number, id) {
                     Some(step) => return step,
@@ -317,7 +320,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// An issuer makes a request; where that is a write it has to fill it first.
+    /// An issuer makes a request. If it is a write, the issuer has to fill it first.
     fn begin(&mut self, host: &mut Host, number: usize, id: u32) -> Option<Step> {
         let thread = self.issuers[number].thread;
         let here = host.cpu_of(thread);
@@ -327,7 +330,7 @@ impl<'a> Run<'a> {
         request.write = write;
         request.submitted_ns = now_ns;
         request.irq_cpu = here;
-        // A request's buffer is always the same; what the disk writes into it comes from no cache.
+        // A request always has the same buffer. What the disk writes into it comes from no cache.
         let was_at = request.data_at.take();
         if write {
             self.issuers[number].doing = Doing::Filling(id);
@@ -339,7 +342,7 @@ impl<'a> Run<'a> {
         None
     }
 
-    /// The issuer does it itself: where every CPU is busy, queueing would only cost.
+    /// The issuer does the work itself: when every CPU is busy, queueing would only cost.
     fn crypt_inline(&mut self, host: &mut Host, number: usize, id: u32) -> Step {
         self.issuers[number].doing = Doing::Crypting(id);
         self.inline += 1;
@@ -358,7 +361,7 @@ impl<'a> Run<'a> {
         host.after(ends_ns - now_ns, u64::from(id));
     }
 
-    /// A request is over: its issuer may make another one of it.
+    /// A request is over: its issuer may use it for another one.
     fn over(&mut self, host: &Host, id: u32) {
         let request = &self.requests[id as usize];
         self.done += 1;
@@ -381,7 +384,7 @@ impl<'a> Run<'a> {
         next
     }
 
-    /// `worker` has encrypted or decrypted.
+    /// `worker` has encrypted or decrypted the request.
     fn crypted(&mut self, host: &mut Host, id: Item, worker: ThreadId) {
         let cpu = host.cpu_of(worker);
         let request = &mut self.requests[id as usize];
@@ -423,7 +426,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// An issuer begins.
+/// The token with which an issuer begins.
 const START: u64 = 1 << 62;
 
 impl Model for Run<'_> {
@@ -470,7 +473,8 @@ impl Model for Run<'_> {
     }
 }
 
-/// As new processes are spread: the caches by turns, whole cores first.
+/// The CPU on which an issuer begins, as new processes are spread: the caches in turn, whole cores
+/// first.
 fn even_place(host: &Host, number: usize) -> CpuIndex {
     let caches = host.geometry().llcs();
     let cache = &caches[number % caches.len()];

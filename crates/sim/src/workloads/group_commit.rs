@@ -1,16 +1,17 @@
-//! fsync of many files on a file system with a log: how many commits one log write carries, from
-//! nothing but how long a log write takes (`fs_mark` on XFS, the `aio_fsync` posting of 2015).
+//! fsync of many files on a file system with a log: how many commits one log write carries. The
+//! model needs only how long a log write takes (`fs_mark` on XFS, the `aio_fsync` posting of 2015).
 //!
-//! An fsync takes CPU time of its issuer, writes the file's data, takes CPU time of whoever commits,
-//! and joins the log's buffer. A buffer that is not full is written once the one before is on disk;
-//! a full one at once.
+//! An fsync takes CPU time of its issuer, writes the file's data, takes CPU time of the thread that
+//! commits, and joins the log's buffer. A buffer that is not full is written once the one before is
+//! on disk; a full one is written at once.
 
 use std::collections::VecDeque;
 
 use crate::agenda::{Agenda, Ns};
 use crate::rng::Rng;
 
-/// What is not measured at the beginning, at least: by then 32 issuers have on the way what they may have.
+/// The time that is not measured at the beginning: by then 32 issuers have in flight as much as
+/// they may.
 const WARM_UP_NS: Ns = 1_000_000_000;
 
 /// See the module.
@@ -68,7 +69,7 @@ struct Run<'a> {
     in_device: usize,
     device_free_ns: Ns,
     cpu_free_ns: Vec<Ns>,
-    /// Commits in the open buffer: whose.
+    /// The issuers of the commits in the open buffer.
     open: Vec<usize>,
     /// Buffers that are being written.
     writing: VecDeque<Vec<usize>>,
@@ -176,8 +177,8 @@ impl Run<'_> {
         self.agenda.at(ends_ns, Event::Issued(issuer));
     }
 
-    /// Runs on the less busy one of two CPUs, as schedulers that do not see everything place what
-    /// wakes up; until when.
+    /// Runs on the less busy one of two CPUs, as a scheduler that does not see everything places a
+    /// woken thread. Returns when that ends.
     fn on_cpu(&mut self, ns: Ns) -> Ns {
         let now_ns = self.agenda.now_ns();
         let cpus = self.cpu_free_ns.len() as u64;
@@ -188,7 +189,7 @@ impl Run<'_> {
         *free_ns
     }
 
-    /// An open buffer is written if none is, or if it is full.
+    /// Writes the open buffer if no other is being written, or if it is full.
     fn write_log(&mut self) {
         let setup = self.setup;
         while !self.open.is_empty() && self.writing.len() < setup.buffers {
@@ -244,8 +245,8 @@ mod tests {
         }
     }
 
-    /// Aggregation within 30 % and files a second within 15 % of what was published; each figure
-    /// that was fitted is one of the three named in the struct.
+    /// Aggregation is within 30 % and files a second are within 15 % of the published figures. The
+    /// figures that were fitted are the three named in the struct.
     #[test]
     fn log_writes_carry_as_many_commits_as_was_published() {
         for (issuers, waits, files_per_s, aggregation) in [

@@ -1,5 +1,5 @@
-//! Threads that queue items and wait for the oldest when enough are on the way: what any machine
-//! can really run beside it.
+//! Threads that queue items, and wait for the oldest when enough are in flight: a load that any
+//! machine can also run for real.
 
 use std::collections::VecDeque;
 
@@ -37,7 +37,7 @@ struct Run<'a> {
     setup: &'a Items,
     crew: Crew,
     issuers: Vec<Issuer>,
-    /// For each item whether it is over; numbers are used again.
+    /// For each item, whether it is over. Numbers are used again.
     over: Vec<bool>,
     issuer_of: Vec<usize>,
     free: Vec<Item>,

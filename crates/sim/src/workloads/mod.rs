@@ -1,4 +1,4 @@
-//! What the simulated machines are put to: the published experiments.
+//! The loads of the simulated machines: the published experiments.
 
 mod build;
 mod dm_crypt;
@@ -80,7 +80,7 @@ impl Before {
         Self { busy_ns, lock_wait_ns: host.lock_wait_ns, at_ns: host.now_ns() }
     }
 
-    /// What was done since, in `operations` that took so long each.
+    /// Reports what was done since, in `operations` with these latencies.
     fn report(&self, host: &mut Host, operations: u64, latencies_ns: &mut [Ns]) -> Report {
         let busy_ns = host.busy_ns().iter().sum::<Ns>() - self.busy_ns;
         let elapsed_ns = host.now_ns() - self.at_ns;

@@ -75,12 +75,12 @@ struct Counts {
 
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// A CPU has done what it had to do.
+    /// A CPU has done its operation.
     Cpu(usize),
     Background,
 }
 
-/// How often the background looks whether it has to do anything.
+/// The interval at which the background looks whether it has to do anything.
 const LOOK_NS: Ns = 10_000;
 
 struct Run<'a> {
@@ -121,7 +121,7 @@ impl Tenants {
         Self { frames: self.used_pages / 100 * percent, ..self }
     }
 
-    /// What hits save, in loads of a file's page.
+    /// What a hit of each tenant saves, in loads of a file's page.
     fn savings(&self) -> Savings {
         let loads = |ns: Ns| ns as f32 / self.load_ns as f32;
         Savings { read: 1.0, write: loads(self.swap_in_ns), rewrite: loads(self.swap_out_ns) }
@@ -181,7 +181,8 @@ impl Run<'_> {
         }
     }
 
-    /// The next operation of whoever had less of a CPU's time, and how long it takes.
+    /// Does the next operation of the tenant that had less of a CPU's time. Returns how long it
+    /// takes.
     fn operation(&mut self, cpu: usize, now_ns: Ns) -> Ns {
         let setup = self.setup;
         let [read_ns, use_ns] = self.given_ns[cpu];
@@ -200,7 +201,7 @@ impl Run<'_> {
         took_ns
     }
 
-    /// What reclaim took.
+    /// The cost of reclaim.
     fn cost_ns(&mut self, work: &Work) -> Ns {
         let setup = self.setup;
         self.counts.written += work.written;
@@ -222,7 +223,7 @@ mod tests {
         report
     }
 
-    /// The three figures that were fitted, within 5 %; the fourth has the published sign.
+    /// The three fitted figures are within 5 %; the fourth has the published sign.
     #[test]
     fn the_patch_does_to_the_tenants_what_was_published() {
         let before = run(MemoryModel::Kernel(Flags::Off), 100);
@@ -235,7 +236,7 @@ mod tests {
         assert!(with == run(MemoryModel::Kernel(Flags::V8), 100), "another run, another result");
     }
 
-    /// Which pages are dear does not hang on whether all of them fit.
+    /// Which pages are dear does not depend on whether all of them fit.
     #[test]
     fn homing_keeps_what_is_dear_with_less_memory_and_with_more() {
         for percent in [90, 115] {
