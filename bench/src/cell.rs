@@ -1,5 +1,5 @@
-//! One measurement in a fresh child process of this program, which answers with a line of JSON: no
-//! measurement finds the memory, the threads and the caches that another left behind.
+//! One measurement in a fresh child process of this program, which answers with a line of JSON. So
+//! no measurement finds the memory, the threads and the caches that another left behind.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -13,7 +13,7 @@ use anyhow::{Context, ensure};
 use crate::child::Running;
 use crate::interrupt::Interrupt;
 
-/// What a measurement found out, by [`Metric::key`](crate::metric::Metric::key).
+/// The figures of a measurement, by [`Metric::key`](crate::metric::Metric::key).
 pub(crate) type Figures = BTreeMap<String, f64>;
 
 /// Whether a cell can be measured for so long.
@@ -25,7 +25,7 @@ pub(crate) fn check_seconds(seconds: f64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Has `subcommand` measure something called `name`, within `limit`. The child's output goes to a
+/// Lets `subcommand` measure something called `name`, within `limit`. The child's output goes to a
 /// file in `folder`; `environment` is added to ours.
 pub(crate) fn ask(
     name: &str,
@@ -39,7 +39,7 @@ pub(crate) fn ask(
     let log = folder.join("cell.log");
     let mut command = Command::new(env::current_exe()?);
     command.arg(subcommand).envs(environment.iter().copied());
-    // Of what a child says at last a few lines are quoted: they are to have the error.
+    // Only the last few lines of a child's output are quoted, and they are to hold the error.
     command.env("RUST_BACKTRACE", "0");
     for (option, value) in options {
         command.args([option, value.as_str()]);
@@ -52,7 +52,7 @@ pub(crate) fn ask(
 
 /// The child's answer.
 pub(crate) fn answer(mut figures: Figures) -> anyhow::Result<()> {
-    // By nothing cannot be divided, and JSON has no word for it.
+    // A division by nothing is not finite, and JSON has no word for that.
     figures.retain(|_, figure| figure.is_finite());
     println!("{}", serde_json::to_string(&figures)?);
     Ok(())

@@ -22,7 +22,7 @@ const STOP_LIMIT: Duration = Duration::from_secs(10);
 /// How much of a failed child's output is quoted.
 const QUOTED_LINES: usize = 5;
 
-/// A child process in a process group of its own, so that the terminal's Ctrl-C reaches us alone
+/// A child process in a process group of its own, so that the terminal's Ctrl-C reaches only us,
 /// and the children of the child are stopped with it.
 pub(crate) struct Running {
     child: Child,
@@ -75,7 +75,7 @@ impl Running {
         Ok(())
     }
 
-    /// Ends a child that is to run until it is told to stop.
+    /// Ends a child that runs until it is told to stop.
     pub(crate) fn stop(mut self) -> anyhow::Result<()> {
         self.check_alive()?;
         if !self.end()? {
@@ -102,9 +102,9 @@ impl Running {
         }
     }
 
-    /// Asks the child to end, and kills it where it does not. `false` where it had to be killed.
+    /// Asks the child to end, and kills it if it does not. Returns `false` if it had to be killed.
     fn end(&mut self) -> anyhow::Result<bool> {
-        // Once it was waited for, its number may be someone else's.
+        // Once the child was waited for, its number may belong to another process.
         if self.child.try_wait()?.is_some() {
             return Ok(true);
         }
@@ -132,7 +132,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Nobody is left to tell where this fails.
+        // If this fails, nobody is left to be told.
         let _ = self.end();
     }
 }
@@ -184,7 +184,8 @@ mod tests {
         let log = folder.path().join("log");
         let child = Running::start("sh", &mut command, reader.into(), &log).unwrap();
         drop((child, command));
-        // The pipe breaks once nobody holds its reading end: the grandchild is gone as well.
+        // The pipe breaks once no process holds its reading end: then the grandchild is gone as
+        // well.
         let deadline = Instant::now() + Duration::from_secs(30);
         while writer.write_all(b"x").is_ok() {
             assert!(Instant::now() < deadline, "the grandchild still runs");

@@ -1,7 +1,7 @@
-//! `homing-bench decide`: what a scheduling decision takes, on machines of up to 1,024 CPUs.
+//! `homing-bench decide`: how long a scheduling decision takes, on machines of up to 1,024 CPUs.
 //!
-//! The decisions are functions of facts; here these are plain fields, so what reading the runtime's
-//! atomics takes is not in it: that is at most sixteen words for each set of CPUs.
+//! The decisions are functions of facts. Here the facts are plain fields, so the time to read the
+//! runtime's atomics is not included: that is at most sixteen words for each set of CPUs.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -30,14 +30,14 @@ pub(crate) struct Options {
     json: bool,
 }
 
-/// Nodes, caches, cores, threads.
+/// The machines: nodes, caches, cores, threads.
 const MACHINES: [(&str, &str); 3] =
     [("2 CPUs", "1x1x2x1"), ("64 CPUs, 8 caches", "2x4x8x1"), ("1,024 CPUs, 64 caches", "8x8x8x2")];
 
-/// So many decisions to a measurement.
+/// Decisions in a measurement.
 const DECISIONS: u32 = 20_000;
 
-/// What a decision finds.
+/// The situation that a decision finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Case {
     SubmitAllBusy,
@@ -87,7 +87,7 @@ struct Row {
     ns: Spread,
 }
 
-/// Measures, and tells on standard output.
+/// Measures, and reports on standard output.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let mut rows = Vec::new();
     for case in Case::ALL {
@@ -124,11 +124,11 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Nanoseconds that one takes.
+/// Nanoseconds that one decision takes.
 fn measure(layout: &Layout, case: Case, pools: usize) -> f64 {
     let online = *layout.machine().online();
     let (first, last) = ends(&online);
-    // Different attributes, as pools have.
+    // Attributes that differ, as those of pools do.
     let nice = |level: usize| Nice::new(level as i8).unwrap_or(Nice::NORMAL);
     let attributes = |level| Attributes {
         nice: nice(level),

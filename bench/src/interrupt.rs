@@ -1,5 +1,5 @@
-//! Ctrl-C and its kin: a flag that every wait looks at, so that what was started is stopped and
-//! what was written is removed on the way out.
+//! Ctrl-C and its kin: a flag that every wait looks at, so that on the way out what was started is
+//! stopped, and what was written is removed.
 
 use std::io;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ impl Interrupt {
         Ok(Self { asked })
     }
 
-    /// An error once the end was asked for.
+    /// Returns an error once the user has asked for the end.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
         if self.asked.load(Ordering::Relaxed) {
             bail!("interrupted");

@@ -1,4 +1,4 @@
-//! Latencies, written down where they arise: a histogram for each thread, put together at the end.
+//! Latencies, recorded where they arise: a histogram for each thread, put together at the end.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -16,22 +16,22 @@ thread_local! {
     static MINE: Shared = ALL.add_one();
 }
 
-/// Writes one latency down. The lock is the thread's own: nobody else wants it meanwhile.
+/// Records one latency. The lock is the thread's own: no other thread wants it meanwhile.
 pub(crate) fn record(latency: Duration) {
     MINE.with(|mine| write_down(mine, latency));
 }
 
-/// Forgets what was written down so far.
+/// Forgets the latencies recorded so far.
 pub(crate) fn forget() {
     ALL.forget();
 }
 
-/// Everything that was written down, in nanoseconds.
+/// All recorded latencies, in nanoseconds.
 pub(crate) fn recorded() -> Histogram<u64> {
     ALL.sum()
 }
 
-/// Of these alone, in nanoseconds.
+/// A histogram of only these, in nanoseconds.
 pub(crate) fn of(latencies: &[Duration]) -> Histogram<u64> {
     let mut all = empty();
     for latency in latencies {
@@ -75,7 +75,7 @@ impl Histograms {
     }
 }
 
-/// Up to a minute, to three significant digits.
+/// An empty histogram: up to a minute, to three significant digits.
 fn empty() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("the bounds are in order")
 }
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn what_threads_wrote_down_comes_together_and_can_be_forgotten() {
-        // Of its own: other tests of this process measure, too.
+        // The test has its own, since other tests of this process measure, too.
         let all = &Histograms::new();
         std::thread::scope(|scope| {
             for micros in [10, 20, 30] {

@@ -9,7 +9,7 @@ use anyhow::Context;
 use homing_topology::{Allowed, Machine as Topology};
 use serde::Serialize;
 
-/// What to tell with every figure.
+/// The facts that every report includes.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Machine {
     /// The processor's name.
@@ -18,7 +18,7 @@ pub(crate) struct Machine {
     pub(crate) cores: usize,
     /// Online CPUs: hardware threads.
     pub(crate) cpus: usize,
-    /// CPUs' worth of work that this process and its children may do at once.
+    /// How many CPUs' worth of work this process and its children may do at once.
     pub(crate) usable_cpus: usize,
     /// The kernel's release.
     pub(crate) kernel: String,
@@ -62,7 +62,7 @@ fn cpu_model(info: &str) -> Option<&str> {
 pub(crate) mod tests {
     use super::*;
 
-    /// A machine to report of.
+    /// A machine for reports.
     pub(crate) fn some() -> Machine {
         Machine {
             cpu_model: "Some CPU".to_owned(),

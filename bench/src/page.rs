@@ -1,11 +1,11 @@
-//! How a report stands on a page: parts with a line between them, and what is to be known at its end.
+//! The layout of a report: parts with an empty line between them, and notes at its end.
 
 use std::fmt::Write;
 
 use comfy_table::{LineStyle, TableStyle};
 
-/// Of tables in a terminal. Ranges stand below their medians: lines between the rows would be too
-/// much.
+/// The style of tables in a terminal. Ranges stand below their medians: lines between the rows
+/// would be too much.
 pub(crate) const TERMINAL: TableStyle =
     TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
 
@@ -24,7 +24,7 @@ pub(crate) fn section(text: &mut String, part: &str) {
     let _ = write!(text, "\n\n{part}");
 }
 
-/// Adds the last part: what is to be said of this run, and what the figures of any mean.
+/// Adds the last part: notes on this run, and the meaning of the figures.
 pub(crate) fn end(text: &mut String, notes: &[String], legend: &[&str]) {
     let notes = notes.iter().map(|note| format!("- Note: {note}"));
     let legend = legend.iter().map(|line| format!("- {line}"));

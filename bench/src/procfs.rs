@@ -33,9 +33,9 @@ impl ProcessTime {
 /// CPU time in seconds since boot, over all CPUs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct MachineTime {
-    /// Spent on anything, or taken away by the hypervisor.
+    /// Time spent on anything, or taken away by the hypervisor.
     pub(crate) busy: f64,
-    /// There was, idle or not.
+    /// All time, idle or not.
     pub(crate) total: f64,
 }
 
@@ -59,8 +59,8 @@ impl MachineTime {
     }
 }
 
-/// Forgets the peak so far of the resident memory of process `id`. `false` where that is not ours
-/// to do: then the peak is that of the process's whole life.
+/// Forgets the peak so far of the resident memory of process `id`. Returns `false` if we may not do
+/// that: then the peak is that of the process's whole life.
 pub(crate) fn reset_peak_memory(id: u32) -> bool {
     fs::write(format!("/proc/{id}/clear_refs"), "5").is_ok()
 }
@@ -129,7 +129,7 @@ mod tests {
         let id = std::process::id();
         assert!(ProcessTime::of(id).unwrap().own >= 0.0);
         assert!(MachineTime::now().unwrap().total > 0.0);
-        // In this order: other tests of the process use memory meanwhile.
+        // The order matters: other tests of the process use memory meanwhile.
         let now = memory(id).unwrap();
         assert!(now > 0 && peak_memory(id).unwrap() >= now);
         let error = peak_memory(u32::MAX).unwrap_err().to_string();

@@ -32,7 +32,7 @@ pub(crate) struct Options {
 /// The published machine, and the largest preset.
 const MACHINES: [&str; 2] = ["ryzen-9-3900x", "epyc-9654-2s"];
 
-/// Simulated at a time.
+/// Nanoseconds that are simulated at a time.
 const STEP_NS: u64 = 20_000_000;
 
 #[derive(Serialize)]
@@ -69,7 +69,7 @@ fn cells() -> anyhow::Result<Vec<Cell>> {
     Ok(cells)
 }
 
-/// Measures, and tells on standard output.
+/// Measures, and reports on standard output.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     ensure!(
         (0.01..=600.0).contains(&options.seconds),
@@ -120,7 +120,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Events a CPU second: longer and longer runs, until one is long enough.
+/// Events in a CPU second: runs become longer until one is long enough.
 fn measure(cell: &Cell, seed: u64, at_least_s: f64) -> anyhow::Result<f64> {
     let machine = Preset::find(cell.machine).context("no such preset")?.machine();
     let (costs, stop) = (Costs::default(), AtomicBool::new(false));

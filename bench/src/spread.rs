@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// What the rounds made of one figure.
+/// The values of one figure over the rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Spread {
     /// The middle one; of an even number, the mean of the middle two.
@@ -16,7 +16,7 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    /// Of all finite `values`; `None` where there is none.
+    /// The spread of all finite `values`; `None` if there is none.
     pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut sorted: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
         sorted.sort_by(f64::total_cmp);
@@ -29,8 +29,8 @@ impl Spread {
         Some(Self { median, min: sorted[0], max: sorted[sorted.len() - 1] })
     }
 
-    /// Of `over` divided by `under`, round by round: the machine's mood is shared by what ran
-    /// together. Both tell rounds and figures.
+    /// The spread of `over` divided by `under`, round by round: what ran together shared the state
+    /// of the machine. Both have rounds and figures.
     pub(crate) fn of_ratios(
         over: impl Iterator<Item = (u32, f64)>,
         under: impl Iterator<Item = (u32, f64)>,
@@ -40,7 +40,7 @@ impl Spread {
     }
 }
 
-/// By name, what the cells made of each of their figures.
+/// The spread of each figure of the cells, by name.
 pub(crate) fn spreads<'a>(
     cells: impl IntoIterator<Item = &'a BTreeMap<String, f64>>,
 ) -> BTreeMap<String, Spread> {
@@ -102,7 +102,7 @@ mod tests {
         let ratio = ratios(&[10.0, 20.0, 30.0], &[10.0, 5.0, 20.0]).unwrap();
         assert_eq!(ratio, Spread { median: 1.5, min: 1.0, max: 4.0 });
         assert_eq!(ratios(&[1.0, 0.0], &[0.0, 0.0]), None);
-        // A round that one of them has not is left out.
+        // A round that one of the two lacks is left out.
         assert_eq!(ratios(&[4.0, 1.0], &[2.0]), Spread::of([2.0]));
     }
 

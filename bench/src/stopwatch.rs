@@ -60,7 +60,7 @@ mod tests {
         let watch = Stopwatch::start().unwrap();
         thread::sleep(Duration::from_millis(50));
         let elapsed = watch.stop().unwrap();
-        // No more of the CPU: other tests of the process run meanwhile.
+        // No more is checked of the CPU time: other tests of the process run meanwhile.
         assert!(elapsed.seconds >= 0.05 && elapsed.cpu >= 0.0, "{elapsed:?}");
     }
 }

@@ -28,7 +28,7 @@ impl Tool {
     /// Where the program is. The error names the package to install.
     pub(crate) fn find(&self) -> Result<PathBuf> {
         let path = env::var_os("PATH").unwrap_or_default();
-        // Not everyone has the administrator's folders in the path.
+        // Not every user has the administrator's folders in the path.
         let folders = env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
         let found = folders.map(|folder| folder.join(self.program)).find(|path| is_program(path));
         match found {
@@ -47,7 +47,7 @@ pub(crate) fn is_program(path: &Path) -> bool {
     path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
-/// A program and what it says its version is.
+/// A program and its version, as it says itself.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Version {
     /// The name.
@@ -57,7 +57,7 @@ pub(crate) struct Version {
 }
 
 impl Version {
-    /// Asks the program at `path`.
+    /// Asks the program at `path` for its version.
     pub(crate) fn of(program: &str, path: &Path) -> Self {
         let said = Command::new(path).arg("--version").stdin(Stdio::null()).output();
         let said = said.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
@@ -70,7 +70,7 @@ fn bare_version(program: &str, said: &str) -> String {
     let line = said.lines().next().unwrap_or_default();
     // qemu-nbd puts its whole path there.
     let line = line.split_once(program).map_or(line, |(_, rest)| rest);
-    // cryptsetup goes on with how it was built.
+    // cryptsetup then says how it was built.
     let line = line.split_once(" flags:").map_or(line, |(version, _)| version);
     let version = line.trim_matches(|c: char| c == '-' || c.is_whitespace());
     if version.is_empty() { "unknown version".to_owned() } else { version.to_owned() }

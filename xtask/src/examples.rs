@@ -1,5 +1,5 @@
-//! That each item of the crates that programs use, and of the decisions, is shown by an example, which is also a test: its own, or
-//! another one of the crate that has its name.
+//! Checks that each item of the crates that programs use, and of the decisions, is shown by an
+//! example, which is also a test: its own example, or another one of the crate that has its name.
 
 use std::fs;
 use std::path::Path;
@@ -50,14 +50,14 @@ struct Found {
     items: Vec<Item>,
     /// The lines of all examples.
     examples: String,
-    /// Names that are exported for tests alone.
+    /// Names that are exported only for tests.
     hidden: Vec<String>,
 }
 
 impl Found {
     fn read(&mut self, file: &str, text: &str) {
         let (mut has_own, mut is_hidden, mut of_tests) = (false, false, false);
-        // Between fences; whether what is there is an example.
+        // `Some` between fences: whether the code there is an example.
         let mut within = None;
         let mut in_attribute = false;
         for (number, line) in text.lines().map(str::trim).enumerate() {

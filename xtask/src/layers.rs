@@ -1,7 +1,7 @@
 //! Compares the layer table of ARCHITECTURE.md with what `cargo metadata` says.
 //!
 //! The table has a row for each crate, `| NAME | may use | ... |`, from the top floor down. A crate
-//! may use those its row names, and those stand below it.
+//! may use the crates that its row names, and these have lower rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -45,12 +45,13 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<()> {
 
 type Uses = BTreeMap<String, BTreeSet<String>>;
 
-/// `homing-sched` is called `sched` there; the face keeps its name.
+/// The name in the table: `homing-sched` is called `sched` there; the crate `homing` keeps its
+/// name.
 fn short(package: &str) -> String {
     package.strip_prefix("homing-").unwrap_or(package).to_owned()
 }
 
-/// Rows in order: crate and what it may use.
+/// The rows in order: a crate and the crates that it may use.
 fn parse(text: &str) -> anyhow::Result<Vec<(String, BTreeSet<String>)>> {
     let begin = text.find(BEGIN).with_context(|| format!("ARCHITECTURE.md lacks {BEGIN}"))?;
     let end = text.find(END).with_context(|| format!("ARCHITECTURE.md lacks {END}"))?;

@@ -80,7 +80,7 @@ fn lint(root: &Path) -> anyhow::Result<()> {
     run(cargo(root)
         .args(["clippy", "-p", "homing-runtime", "--all-features", "--all-targets", "--"])
         .args(["-D", "warnings"]))?;
-    // What fuzzes is only looked at here: without its library, which takes a C++ compiler.
+    // The fuzz targets are only checked here, without their library, which takes a C++ compiler.
     run(cargo(root)
         .args(["clippy", "--manifest-path", "fuzz/Cargo.toml", "--target-dir", "target", "--"])
         .args(["-D", "warnings"])
@@ -90,7 +90,7 @@ fn lint(root: &Path) -> anyhow::Result<()> {
         .env("RUSTDOCFLAGS", "-D warnings"))
 }
 
-/// Nothing runs there: it compiles, without a warning.
+/// Checks that the crates compile for other systems, without a warning; nothing runs there.
 fn systems(root: &Path) -> anyhow::Result<()> {
     let wanted = fs::read_to_string(root.join("scripts/other-systems"))?;
     let mut list = Command::new("rustup");
@@ -135,7 +135,7 @@ fn unit(root: &Path) -> anyhow::Result<()> {
         }
     }
     run(&mut tests)?;
-    // What optional features add.
+    // The tests that optional features add.
     let features = ["test", "-p", "homing-runtime", "--all-features"];
     run(cargo(root).args(features).args([
         "--test",
@@ -220,7 +220,7 @@ fn nightly_toolchain(root: &Path) -> anyhow::Result<String> {
     Ok(name.trim().to_owned())
 }
 
-/// Not through [`cargo`], whose path is a fixed toolchain's.
+/// Not through [`cargo`], which runs the cargo of a fixed toolchain.
 fn nightly(root: &Path, toolchain: &str, tool: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new("rustup");
     command.current_dir(root).args(["run", toolchain, "cargo", tool]).args(arguments);

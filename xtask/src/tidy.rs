@@ -1,5 +1,5 @@
-//! What no compiler checks: every source file says what it is for, none is too long, rules that
-//! are cited exist, unsafe code stays on its islands, and paths in the documents are real.
+//! Checks that no compiler makes: every source file says what it is for, none is too long, rules
+//! that are cited exist, unsafe code stays on its islands, and paths in the documents are real.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
-/// Lines of a source file, tests included. May only fall.
+/// The most lines of a source file, tests included. This may only fall.
 const FILE_LINES_MAX: usize = 600;
 /// The only files that may allow unsafe code, their own or a module's; ARCHITECTURE.md says why.
 const UNSAFE_ISLANDS: [&str; 19] = [

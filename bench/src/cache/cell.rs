@@ -12,14 +12,14 @@ use super::workload::Workload;
 use crate::cell::{Figures, answer, ask};
 use crate::interrupt::Interrupt;
 
-/// What a child may take beside its measurement.
+/// How long a child may take beside its measurement.
 const SLACK: Duration = Duration::from_secs(60);
 
-/// What an operation may take.
+/// The longest time that an operation may take.
 const SLOWEST: Duration = Duration::from_micros(100);
 
-/// Has the allocator give large blocks back to the kernel at once, as it does at first: a hash
-/// table that has grown is not to count as long as the allocator keeps its former self.
+/// Makes the allocator give large blocks back to the kernel at once, as it does at first: the
+/// former table of a hash table that has grown is not to count only because the allocator keeps it.
 const ALLOCATOR: (&str, &str) = ("GLIBC_TUNABLES", "glibc.malloc.mmap_threshold=131072");
 
 /// A measurement to be made in this process.
@@ -42,7 +42,7 @@ pub(crate) struct Cell {
     pub(crate) operations: Option<u64>,
 }
 
-/// What came of a measurement.
+/// The result of a measurement.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Outcome {
     /// The round, from 1.
@@ -53,7 +53,7 @@ pub(crate) struct Outcome {
     pub(crate) threads: usize,
     /// The peer's name.
     pub(crate) peer: &'static str,
-    /// What was found out.
+    /// The figures.
     pub(crate) figures: Figures,
 }
 
@@ -71,7 +71,7 @@ impl Cell {
         }
     }
 
-    /// Has it done by a child, whose output goes to a file in `folder`.
+    /// Lets a child measure it, whose output goes to a file in `folder`.
     pub(crate) fn measure(&self, folder: &Path, interrupt: &Interrupt) -> anyhow::Result<Figures> {
         let mut options = vec![
             ("--workload", self.workload.to_string()),

@@ -1,4 +1,4 @@
-//! What is said of the comparison: how to read it, and what its figures mean.
+//! The texts about the comparison: how to read it, and what its figures mean.
 
 /// Below the options.
 pub(crate) const HELP: &str = "\

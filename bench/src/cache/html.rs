@@ -55,7 +55,7 @@ fn add(page: &mut String, grid: &Grid) {
     add("</tbody>\n</table>\n");
 }
 
-/// As text of an element.
+/// Escapes text for an element.
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

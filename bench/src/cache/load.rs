@@ -16,16 +16,16 @@ use crate::cell::Figures;
 use crate::procfs;
 use crate::stopwatch::{Elapsed, Stopwatch};
 
-/// One operation in so many is timed, and the clock and the flag are looked at no more often: that
-/// adds less than a fifth of a nanosecond to each. A prime: caches put work off until it is 64 or
-/// 512 operations' worth, which every sample, or none, would meet.
+/// One operation in so many is timed. The clock and the flag are looked at no more often, which
+/// adds less than a fifth of a nanosecond to each operation. It is a prime, because caches put work
+/// off until it is 64 or 512 operations' worth, which every sample, or none, would meet.
 const BATCH: usize = 509;
 
-/// What an entry holds for its user: a key and a value.
+/// Bytes of an entry's payload: a key and a value.
 const PAYLOAD: f64 = 16.0;
 
-/// How many times its capacity a cache is given before its memory is looked at: what it remembers
-/// of evicted entries is there as well.
+/// How many times its capacity a cache is filled before its memory is read, so that what it
+/// remembers of evicted entries is included.
 const FILLED: u32 = 3;
 
 /// How long a measurement lasts.
@@ -48,14 +48,14 @@ pub(crate) struct Setting {
     pub(crate) keys: u32,
     /// How many batches of requests each thread has, before it starts again.
     pub(crate) batches: usize,
-    /// How many batches all threads together do before the clock starts. The hits among the latter
+    /// How many batches all threads together do before the clock starts. The hits among the second
     /// half are counted: these are the same requests for all peers, however fast they are.
     pub(crate) warm_up: usize,
 }
 
 impl Setting {
-    /// With a million keys. Four million requests are many times what any cache remembers: when
-    /// they come again they are as good as new.
+    /// A million keys. Four million requests are many times what any cache remembers: when they
+    /// come again they are as good as new.
     pub(crate) const fn new(threads: usize, length: Length) -> Self {
         Self { threads, length, keys: KEYS, batches: 1 << 13, warm_up: 1 << 13 }
     }
@@ -78,7 +78,7 @@ struct Tally {
 /// What a thread found before.
 #[derive(Clone, Copy, Default)]
 struct Finds {
-    /// Reads that might hit: not those of a scan.
+    /// Reads that might hit, that is, not those of a scan.
     reads: u64,
     hits: u64,
 }
@@ -145,7 +145,7 @@ fn figures(tallies: &[(Tally, Finds)], elapsed: &Elapsed) -> anyhow::Result<Figu
 /// A thread's requests.
 struct Course {
     requests: Vec<Request>,
-    /// The keys to begin with.
+    /// The keys to insert at the beginning.
     first: Vec<u32>,
     keys: u32,
     /// How many batches come before the clock starts.
@@ -155,7 +155,8 @@ struct Course {
 impl Course {
     fn draw(workload: Workload, setting: &Setting, thread: usize) -> anyhow::Result<Self> {
         let requests = workload.law(setting.keys).draw(setting.batches * BATCH, thread)?;
-        // Where there is room for all keys, nothing is to miss because nobody asked for it yet.
+        // If there is room for all keys, no read is to miss because nothing has asked for its key
+        // yet.
         let is_preset = workload.room().entries(setting.keys) == setting.keys;
         let numbers = if is_preset { 0..setting.keys } else { 0..0 };
         let first = numbers.skip(thread).step_by(setting.threads).collect();
@@ -163,7 +164,7 @@ impl Course {
         Ok(Self { requests, first, keys: setting.keys, warm_up })
     }
 
-    /// Batch after batch, from the first again after the last.
+    /// The batches, one after the other, from the first again after the last.
     fn batches(&self) -> impl Iterator<Item = &[Request]> {
         self.requests.chunks_exact(BATCH).cycle()
     }
@@ -211,7 +212,7 @@ impl Course {
     }
 }
 
-/// Does what is asked. Whether it was read and there.
+/// Does what is asked. Returns whether it was a read that hit.
 #[inline]
 fn serve_one<P: Peer>(cache: &P, request: Request) -> bool {
     let key = request.key();
@@ -229,12 +230,12 @@ fn serve_one<P: Peer>(cache: &P, request: Request) -> bool {
     false
 }
 
-/// Up to a minute, to three significant digits.
+/// An empty histogram: up to a minute, to three significant digits.
 fn no_latencies() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("the bounds are in order")
 }
 
-/// Resident memory, by the entry. It is told in pages, which a million entries even out.
+/// Resident memory for each entry. It is counted in pages, and a million entries even that out.
 fn memory<P: Peer>(workload: Workload, setting: &Setting) -> anyhow::Result<Figures> {
     let process = std::process::id();
     let capacity = workload.room().entries(setting.keys);
@@ -284,7 +285,7 @@ mod tests {
                 match workload {
                     _ if peer.is_baseline() => assert!(hits > 85.0, "{case}"),
                     Workload::Read(_, Room::All) | Workload::Write(_, Room::All) => {
-                        // Shards have their own bounds, and small ones are filled unevenly.
+                        // Each shard has its own bound, and small shards are filled unevenly.
                         assert!(hits > 90.0, "{case}");
                     }
                     Workload::Read(Skew::Steep, Room::Tenth) => {
@@ -311,7 +312,7 @@ mod tests {
     fn hits_are_those_of_the_latter_half_of_the_warm_up() {
         let course = Course::draw(READS, &setting(1), 0).unwrap();
         let cache = Table::with_capacity(1);
-        // From here on nothing is forgotten, so that those who come again are found.
+        // The table evicts nothing, so each key that comes again is found.
         let early = &course.requests[..64 * BATCH];
         let mut known: BTreeSet<u64> = early.iter().map(|request| request.key()).collect();
         let late = course.requests.iter().map(|request| request.key());
@@ -323,7 +324,7 @@ mod tests {
 
     const READS: Workload = Workload::Read(Skew::Steep, Room::Tenth);
 
-    /// Holds everything.
+    /// A cache that holds everything.
     struct Table(Mutex<BTreeMap<u64, u64>>);
 
     impl Peer for Table {

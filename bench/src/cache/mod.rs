@@ -1,8 +1,8 @@
 //! `homing-bench cache`: concurrent caches of objects, side by side.
 //!
 //! Each cell, a workload on a peer with so many threads, is measured in a fresh child process of
-//! this program. Rounds go over all cells, the peers of a case one after the other and in another
-//! order each round, so that what the machine does meanwhile befalls them all.
+//! this program. Rounds go over all cells, the peers of a case one after the other, in another
+//! order each round, so that disturbances of the machine reach all of them.
 //!
 //! Read on in this order: `workload`, `requests`, `peers`, `load`, `cell`, `report`, `table`, `html`.
 
@@ -35,13 +35,13 @@ use crate::progress::bar;
 pub(crate) use self::cell::{Cell, run_cell};
 pub(crate) use self::help::HELP;
 
-/// With how many threads it is measured where nobody says so, as far as there are CPUs.
+/// The numbers of threads if none are given, as far as there are CPUs.
 const THREADS: [usize; 3] = [1, 2, 16];
 
-/// How often a cell is measured whose threads had to share their CPUs with others.
+/// How often a cell is measured at most if its threads had to share their CPUs with others.
 const TRIES: usize = 3;
 
-/// How much of the machine others may have, in percent, beside what the threads leave them.
+/// How much of the machine others may have, in percent, beyond what the threads leave them.
 const OTHERS_PERCENT: f64 = 5.0;
 
 /// What to measure.
@@ -87,11 +87,11 @@ struct Plan {
     cpus: usize,
 }
 
-/// Measures, and tells on standard output.
+/// Measures, and reports on standard output.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let machine = Machine::read()?;
     let plan = Plan::of(options, machine.usable_cpus, machine.cpus)?;
-    // Better now than when the figures are there.
+    // An error now is better than one when the figures are there.
     if let Some(path) = &options.html {
         let opened = OpenOptions::new().create(true).append(true).open(path);
         opened.with_context(|| format!("cannot write {}", path.display()))?;
@@ -113,7 +113,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
 }
 
 impl Plan {
-    /// What `options` ask for where `usable` of so many CPUs may be used.
+    /// The plan for `options` if `usable` of `cpus` CPUs may be used.
     fn of(options: &Options, usable: usize, cpus: usize) -> anyhow::Result<Self> {
         check_seconds(options.seconds)?;
         let mut threads = options.threads.clone();
@@ -130,7 +130,7 @@ impl Plan {
         let workloads =
             Workload::select(&all, &options.workloads).map_err(|error| anyhow!(error))?;
         let cases = workloads.into_iter().flat_map(|workload| {
-            // Filling has one thread in any case.
+            // Filling always has one thread.
             let threads = if workload == Workload::Memory { &[1] } else { threads.as_slice() };
             threads.iter().map(move |threads| Case { workload, threads: *threads })
         });
@@ -158,13 +158,14 @@ impl Plan {
 
 impl Plan {
     /// Whether others had so much of the machine that threads of `case` were without a CPU. Threads
-    /// that take turns do not get into each other's way: such figures are not those of so many.
+    /// that take turns do not contend with each other, so such figures are not those of so many
+    /// threads.
     fn is_crowded(&self, case: Case, figures: &Figures) -> bool {
         let left = 100.0 * (1.0 - case.threads as f64 / self.cpus as f64);
         figures.get("others_percent").is_some_and(|others| *others > left + OTHERS_PERCENT)
     }
 
-    /// The least disturbed of a few measurements, as soon as one is good enough.
+    /// The least disturbed of a few measurements. Stops as soon as one is good enough.
     fn measure(
         &self,
         case: Case,
@@ -187,8 +188,8 @@ impl Plan {
     }
 }
 
-/// All rounds, or those until Ctrl-C; and what is to be said about them. A cell that fails is left
-/// out, and does not take the others with it.
+/// All rounds, or those until Ctrl-C, and notes about them. A cell that fails is left out, and does
+/// not take the others with it.
 fn measure_all(plan: &Plan, interrupt: &Interrupt) -> anyhow::Result<(Vec<Outcome>, Vec<String>)> {
     let folder = tempfile::Builder::new().prefix("homing-bench-").tempdir();
     let folder = folder.context("there is no folder for throw-away files")?;
@@ -202,7 +203,7 @@ fn measure_all(plan: &Plan, interrupt: &Interrupt) -> anyhow::Result<(Vec<Outcom
         for case in &plan.cases {
             let peers = plan.takers(*case);
             for turn in 0..peers.len() {
-                // Whoever comes first in one round comes last in the next.
+                // The one that comes first in one round comes last in the next.
                 let kind = peers[(turn + round as usize - 1) % peers.len()];
                 let (Case { workload, threads }, peer) = (*case, kind.name());
                 bar.set_message(format!("round {round}: {workload} on {peer}"));

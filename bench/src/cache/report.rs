@@ -1,4 +1,4 @@
-//! What the rounds come to: medians with their ranges, and homing beside the best of the others.
+//! The results of the rounds: medians with their ranges, and homing beside the best of the others.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::machine::Machine;
 use crate::metric::{Better, Metric};
 use crate::spread::{Spread, others, spreads};
 
-/// Whose figures are divided by those of the best other.
+/// The peer whose figures are divided by those of the best other.
 const OURS: &str = "homing";
 
 /// How the run was set up.
@@ -21,7 +21,7 @@ pub(crate) struct Setup {
     pub(crate) rounds: u32,
     /// How long each measurement lasted, where it was not a number of operations.
     pub(crate) seconds: Option<f64>,
-    /// How many operations of each thread it was otherwise.
+    /// How many operations each thread did otherwise.
     pub(crate) operations: Option<u64>,
     /// How many keys there were.
     pub(crate) keys: u32,
@@ -57,13 +57,13 @@ pub(crate) struct Comparison {
     pub(crate) case: Case,
     /// The [`Metric::key`].
     pub(crate) metric: &'static str,
-    /// Who has the best median of the others.
+    /// The peer with the best median of the others.
     pub(crate) best: &'static str,
     /// homing's figure divided by that peer's of the same round.
     pub(crate) ratio: Spread,
 }
 
-/// Everything that is told of a run.
+/// Everything that a report has.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     /// The machine.
@@ -81,8 +81,8 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Sums up `outcomes`, in the order of `cases` and `peers`. `notes` are those that the outcomes
-    /// do not tell.
+    /// Sums up `outcomes`, in the order of `cases` and `peers`. `notes` are those that do not
+    /// follow from the outcomes.
     pub(crate) fn new(
         machine: Machine,
         setup: Setup,
@@ -168,7 +168,7 @@ pub(crate) mod tests {
                 outcomes.push(Outcome { round, workload, threads: 2, peer, figures });
             }
         }
-        // Whoever came first in a round does not matter.
+        // The order within a round does not matter.
         outcomes.reverse();
         let setup = Setup { rounds: 3, seconds: Some(0.5), operations: None, keys: 1_000_000 };
         let cases = [1, 2].map(|threads| Case { workload, threads });

@@ -1,8 +1,8 @@
 //! What caches are asked for: sequences of requests, drawn before the clock starts.
 //!
-//! Ranks follow Zipf's law and are scattered over the keys, so that popular keys are no neighbours.
-//! A request is a number of 32 bits: the sequence streams through the CPU's caches and leaves them
-//! to the peer. Its key has 64 bits, none of which is the same in all keys.
+//! Ranks follow Zipf's law and are scattered over the keys, so that popular keys are not
+//! neighbours. A request is a number of 32 bits: the sequence streams through the CPU's caches and
+//! leaves them to the peer. Its key has 64 bits, none of which is the same in all keys.
 
 use anyhow::{anyhow, ensure};
 use rand::rngs::Xoshiro256PlusPlus;
@@ -10,14 +10,14 @@ use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_distr::{Distribution, Zipf};
 
-/// Every run draws the same: figures of two runs differ by the machine's mood alone.
+/// Every run draws the same requests: figures of two runs differ only by the state of the machine.
 const SEED: u64 = 0x0068_6f6d_696e_6721;
 
 /// 2^64 divided by the golden ratio: products with an odd number are distinct, and far apart.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// What [`SPREAD`] is undone with. Newton's step doubles the right bits; an odd number is its own
-/// inverse in the lowest three.
+/// The inverse of [`SPREAD`]. Newton's step doubles the number of right bits; an odd number is its
+/// own inverse in the lowest three.
 const UNSPREAD: u64 = {
     let mut inverse = SPREAD;
     let mut right_bits = 3;
@@ -44,7 +44,7 @@ pub(crate) const fn number(key: u64) -> u64 {
     key.wrapping_mul(UNSPREAD)
 }
 
-/// What a key stands for.
+/// The value of a key.
 #[inline]
 pub(crate) const fn value(key: u64) -> u64 {
     !key
@@ -105,7 +105,7 @@ pub(crate) struct Law {
 }
 
 impl Law {
-    /// `count` requests for the thread numbered `thread`; no two get the same.
+    /// `count` requests for the thread numbered `thread`; no two threads get the same.
     pub(crate) fn draw(&self, count: usize, thread: usize) -> anyhow::Result<Vec<Request>> {
         let zipf = Zipf::new(f64::from(self.keys), self.skew)
             .map_err(|error| anyhow!("zipf {}: {error}", self.skew))?;
@@ -173,7 +173,8 @@ mod tests {
             let expected = weights.map(|weight| weight / sum * DRAWS as f64);
             let terms = counts.iter().zip(expected).map(|(n, e)| (f64::from(*n) - e).powi(2) / e);
             let chi_square: f64 = terms.sum();
-            // Its mean is the degrees of freedom, its variance twice that: four deviations.
+            // The statistic's mean is the degrees of freedom, its variance twice that: four
+            // deviations.
             let freedom = (counts.len() - 1) as f64;
             let bound = 4.0 * (2.0 * freedom).sqrt();
             assert!((chi_square - freedom).abs() < bound, "zipf {skew}: {chi_square}");
@@ -182,7 +183,7 @@ mod tests {
 
     #[test]
     fn another_exponent_is_told_from_it() {
-        // What the test above must not let pass.
+        // The check above must not accept this.
         let counts = by_rank(&Law { skew: 0.97, ..READS }.draw(1_000_000, 0).unwrap());
         let first = (1..=1000).map(|rank| f64::from(rank).powf(-0.99)).sum::<f64>().recip() * 1e6;
         assert!(f64::from(counts[0]) < 0.95 * first, "{} of {first}", counts[0]);

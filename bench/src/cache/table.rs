@@ -23,7 +23,7 @@ pub(crate) struct Grid {
 pub(crate) struct Shown {
     /// The median.
     pub(crate) median: String,
-    /// The least and the greatest, or whom the median is in relation to; may be empty.
+    /// The least and the greatest, or the peer that the median is relative to; may be empty.
     pub(crate) beside: String,
 }
 

@@ -1,4 +1,4 @@
-//! What is measured: the workloads, their names, and the figures they yield.
+//! The workloads, their names, and the figures they yield.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,13 +8,13 @@ use serde::{Serialize, Serializer};
 use super::requests::Law;
 use crate::metric::{Better, Metric, metric};
 
-/// How many keys are asked for, but for those of a scan.
+/// How many keys are asked for, except those of a scan.
 pub(crate) const KEYS: u32 = 1_000_000;
 
-/// How many in a hundred requests are a scan's where there is one.
+/// How many in a hundred requests belong to a scan, if there is one.
 const SCANNED: u8 = 20;
 
-/// How many in a hundred requests remove where some do.
+/// How many in a hundred requests remove, if some do.
 const REMOVALS: u8 = 5;
 
 /// For how many of the keys a cache has room.
@@ -105,7 +105,7 @@ impl Workload {
         Ok(all.iter().filter(wanted).copied().collect())
     }
 
-    /// What its likes are called together.
+    /// The name of its group.
     pub(crate) const fn group(self) -> &'static str {
         match self {
             Self::Read(..) => "read",
@@ -116,7 +116,7 @@ impl Workload {
         }
     }
 
-    /// What its requests are drawn from.
+    /// The law from which its requests are drawn.
     pub(crate) const fn law(self, keys: u32) -> Law {
         let steep = Skew::Steep.exponent();
         let plain = Law { keys, skew: steep, writes: 0, removals: 0, scanned: 0 };

@@ -13,7 +13,7 @@ use super::workload::Workload;
 use crate::cell::{Figures, answer, ask};
 use crate::interrupt::Interrupt;
 
-/// What a child may take beside its measurement.
+/// How long a child may take beside its measurement.
 const SLACK: Duration = Duration::from_secs(60);
 
 /// A measurement to be made in this process.
@@ -39,7 +39,7 @@ pub(crate) struct Cell {
     pub(crate) features: Features,
 }
 
-/// What came of a measurement.
+/// The result of a measurement.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Outcome {
     /// The round, from 1.
@@ -48,13 +48,13 @@ pub(crate) struct Outcome {
     pub(crate) workload: Workload,
     /// The peer.
     pub(crate) peer: Peer,
-    /// What was found out.
+    /// The figures.
     pub(crate) figures: Figures,
 }
 
 /// The child's part.
 pub(crate) fn run_cell(cell: &Cell) -> anyhow::Result<()> {
-    // The only one that sets it.
+    // Nothing else sets it.
     let _ = peers::homing::FEATURES.set(cell.features);
     let setting = Setting {
         duration: Duration::from_millis(cell.milliseconds),
@@ -62,12 +62,12 @@ pub(crate) fn run_cell(cell: &Cell) -> anyhow::Result<()> {
         steps_per_ms: cell.steps_per_ms,
     };
     answer(cell.peer.measure(cell.workload, &setting)?)?;
-    // Workers and clients may still be busy, or held: nobody waits for them.
+    // Workers and clients may still be busy, or held: the process does not wait for them.
     std::process::exit(0);
 }
 
 impl Cell {
-    /// Has it done by a child, whose output goes to a file in `folder`.
+    /// Lets a child measure it, whose output goes to a file in `folder`.
     pub(crate) fn measure(&self, folder: &Path, interrupt: &Interrupt) -> anyhow::Result<Figures> {
         let name = format!("{} on {}", self.workload.name(), self.peer.name());
         let options = [

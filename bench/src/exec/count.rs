@@ -1,9 +1,10 @@
 //! How many items are done: a counter in stripes, one for each thread, so that counting costs every
-//! peer the same few nanoseconds and no cache line travels for it.
+//! peer the same few nanoseconds, and no cache line travels for it.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// More than the threads of any cell on machines of today. Where there are more they share.
+/// More than the threads of any cell on machines of today. If there are more threads, they share
+/// stripes.
 const STRIPES: usize = 512;
 
 /// Two cache lines: they are fetched in pairs.

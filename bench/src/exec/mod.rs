@@ -1,8 +1,8 @@
 //! `homing-bench exec`: executors on small work items, side by side.
 //!
-//! Each cell, a workload on a peer, is measured in a fresh child process of this program. Rounds
-//! go over all cells, the peers of a workload one after the other and in another order each round,
-//! so that what the machine does meanwhile befalls them all.
+//! Each cell, a workload on a peer, is measured in a fresh child process of this program. Rounds go
+//! over all cells, the peers of a workload one after the other, in another order each round, so
+//! that disturbances of the machine reach all of them.
 //!
 //! Read on in this order: `workload`, `peers`, `load` and what it measures with (`spin`, `count`,
 //! `signal`), `cell`, `report`, `table`.
@@ -60,7 +60,7 @@ pub(crate) struct Options {
     json: bool,
 }
 
-/// Measures, and tells on standard output.
+/// Measures, and reports on standard output.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let machine = Machine::read()?;
     let workers = options.workers.unwrap_or(machine.usable_cpus);
@@ -91,8 +91,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// All rounds, or those until Ctrl-C; and what is to be said about them. A cell that fails is left
-/// out, and does not take the others with it.
+/// All rounds, or those until Ctrl-C, and notes about them. A cell that fails is left out, and does
+/// not take the others with it.
 fn measure_all(
     setup: &Setup,
     workloads: &[Workload],
@@ -110,7 +110,7 @@ fn measure_all(
         for workload in workloads {
             let peers: Vec<Peer> = peers.iter().copied().filter(|p| p.takes(*workload)).collect();
             for turn in 0..peers.len() {
-                // Whoever comes first in one round comes last in the next.
+                // The one that comes first in one round comes last in the next.
                 let peer = peers[(turn + round as usize - 1) % peers.len()];
                 bar.set_message(format!("round {round}: {} on {}", workload.name(), peer.name()));
                 let cell = Cell {

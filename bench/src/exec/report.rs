@@ -1,4 +1,4 @@
-//! What the rounds come to: medians with their ranges, and homing beside the best of the others.
+//! The results of the rounds: medians with their ranges, and homing beside the best of the others.
 
 use std::collections::BTreeMap;
 
@@ -52,7 +52,7 @@ pub(crate) struct Comparison {
     pub(crate) workload: Workload,
     /// The [`Metric::key`].
     pub(crate) metric: &'static str,
-    /// Who has the best median of the others.
+    /// The peer with the best median of the others.
     pub(crate) best: Peer,
     /// homing's figure divided by that peer's of the same round.
     pub(crate) ratio: Spread,
@@ -65,15 +65,15 @@ pub(crate) struct Within {
     pub(crate) workload: Workload,
     /// The [`Metric::key`].
     pub(crate) metric: &'static str,
-    /// Whose figure is divided.
+    /// The way whose figure is divided.
     pub(crate) over: Peer,
-    /// By whose.
+    /// The way by whose figure it is divided.
     pub(crate) under: Peer,
     /// Round by round.
     pub(crate) ratio: Spread,
 }
 
-/// Everything that is told of a run.
+/// Everything that a report has.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     /// The machine.
@@ -86,14 +86,14 @@ pub(crate) struct Report {
     pub(crate) rows: Vec<Row>,
     /// By workload and figure.
     pub(crate) homing_to_best: Vec<Comparison>,
-    /// By workload and figure, of the workloads that are homing's with itself.
+    /// By workload and figure, for the workloads that compare homing with itself.
     pub(crate) homing_to_itself: Vec<Within>,
     /// Every measurement.
     pub(crate) cells: Vec<Outcome>,
 }
 
 impl Report {
-    /// Sums up `outcomes`. `notes` are those that the outcomes do not tell.
+    /// Sums up `outcomes`. `notes` are those that do not follow from the outcomes.
     pub(crate) fn new(
         machine: Machine,
         setup: Setup,
@@ -226,7 +226,7 @@ pub(crate) mod tests {
             outcome(1, Peer::HomingWork, 110.0),
             outcome(2, Peer::HomingWork, 240.0),
             outcome(2, Peer::HomingHandle, 200.0),
-            // Not measured beside it in this round.
+            // The other way was not measured in this round.
             outcome(3, Peer::HomingWork, 900.0),
         ];
         let within = compare_within(&outcomes);

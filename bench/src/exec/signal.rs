@@ -1,5 +1,5 @@
-//! How a client waits for its item, the same way whatever the peer: it parks, the item unparks it.
-//! That is a futex of its own, and no system call where the item was faster than the client.
+//! How a client waits for its item, in the same way with every peer: it parks, and the item unparks
+//! it. That takes a futex of its own, and no system call if the item was faster than the client.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, Thread};
@@ -11,7 +11,7 @@ pub(crate) struct Signal {
 }
 
 impl Signal {
-    /// To the calling thread, for the rest of the process: items hold it without counting.
+    /// A signal to the calling thread, for the rest of the process: items hold it without counting.
     pub(crate) fn to_this_thread() -> &'static Self {
         Box::leak(Box::new(Self { given: AtomicBool::new(false), waiter: thread::current() }))
     }
@@ -22,7 +22,7 @@ impl Signal {
         self.waiter.unpark();
     }
 
-    /// Waits until it is given, and takes it back.
+    /// Waits until the signal is given, and takes it back.
     pub(crate) fn wait(&self) {
         while !self.given.swap(false, Ordering::Acquire) {
             thread::park();

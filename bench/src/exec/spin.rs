@@ -1,18 +1,18 @@
-//! Work of a known length that asks no clock: a chain of shifts, calibrated once by the parent, so
+//! Work of a known length that asks no clock: a chain of shifts. The parent calibrates it once, so
 //! that all children do the same number of steps.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// How long one trial of the calibration lasts at least: less than a turn on a busy CPU.
+/// The least time of one trial of the calibration: less than a turn on a busy CPU.
 const TRIAL: Duration = Duration::from_micros(500);
 
 /// The fastest trial counts: the others were disturbed, or came before the CPU was at full speed.
 const TRIALS: u32 = 400;
 
 /// Takes `steps` steps of a xorshift generator, each on the result of the one before. (A chain of
-/// multiplications and additions will not do: compilers shorten it.) Never inlined: the same loop is a tenth slower on some
-/// CPUs where it lies elsewhere, so all peers are to run the same one.
+/// multiplications and additions will not do: compilers shorten it.) Never inlined: on some CPUs
+/// the same loop is a tenth slower at another address, so all peers are to run the same one.
 #[inline(never)]
 pub(crate) fn spin(steps: u64) {
     let mut value = black_box(steps | 1);
@@ -60,7 +60,7 @@ mod tests {
             times.fold(f64::INFINITY, f64::min)
         };
         let ratio = best(2 * per_ms) / best(per_ms);
-        // Wide, since the machine may be busy with other tests.
+        // The bounds are wide, since the machine may be busy with other tests.
         assert!((1.2..4.0).contains(&ratio), "{ratio}");
     }
 }

@@ -72,7 +72,7 @@ fn table(report: &Report, loads: &[Workload]) -> String {
             if peers.iter().all(|peer| spread(peer).is_none()) {
                 continue;
             }
-            // A workload is named where it starts.
+            // A workload's name is only in its first row.
             let mut cells = vec![std::mem::take(&mut name), metric.title.to_owned()];
             let shown = |peer| spread(peer).map_or_else(|| "-".to_owned(), |it| show(it, metric));
             cells.extend(peers.iter().map(shown));
@@ -112,7 +112,7 @@ fn ratios(report: &Report, load: Workload, metric: &Metric) -> String {
         .filter(|it| (it.workload, it.metric) == (load, metric.key))
         .map(|it| {
             let [median, min, max] = [it.ratio.median, it.ratio.min, it.ratio.max].map(figure);
-            // They are all ours.
+            // All of these are ours.
             let [over, under] = [it.over, it.under]
                 .map(|peer| peer.name().strip_prefix("homing+").unwrap_or("homing"));
             format!("{over} / {under} {median} ({min}..{max})")

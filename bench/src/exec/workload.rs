@@ -1,4 +1,4 @@
-//! What is measured: the workloads, their names, and the figures each of them yields.
+//! The workloads, their names, and the figures that each of them yields.
 
 use std::str::FromStr;
 
@@ -9,7 +9,7 @@ use crate::metric::{Better, Metric, metric};
 /// A workload, as a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Workload {
-    /// One thread that is no worker submits items of so many nanoseconds.
+    /// One thread that is not a worker submits items of so many nanoseconds.
     Outside(u64),
     /// Items fan out into items of so many nanoseconds.
     Inside(u64),
@@ -25,20 +25,20 @@ pub(crate) enum Workload {
     IdleBurn,
     /// A million queued items with so many bytes captured.
     Memory(usize),
-    /// homing beside itself: ways to have items of so many nanoseconds run, one at a time.
+    /// homing compared with itself: ways to run items of so many nanoseconds, one at a time.
     Issue(Side, u64),
-    /// homing beside itself: kinds of workqueues that hold items back.
+    /// homing compared with itself: kinds of workqueues that hold items back.
     Gate(Side),
-    /// homing beside itself: items of so many nanoseconds while attributes change.
+    /// homing compared with itself: items of so many nanoseconds while attributes change.
     Live(u64),
 }
 
 /// Where items come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
-    /// One thread that is no worker.
+    /// From one thread that is not a worker.
     Outside,
-    /// Items.
+    /// From items.
     Inside,
 }
 
@@ -101,7 +101,7 @@ impl Workload {
         }
     }
 
-    /// What its likes are called together.
+    /// The name of its group.
     pub(crate) const fn group(self) -> &'static str {
         match self {
             Self::Outside(_) => "outside",
@@ -118,7 +118,7 @@ impl Workload {
         }
     }
 
-    /// Whether it is homing's with itself: nobody else has what it is about.
+    /// Whether it compares homing with itself: no peer has the feature that it measures.
     pub(crate) const fn is_of_ours(self) -> bool {
         matches!(self, Self::Issue(..) | Self::Gate(_) | Self::Live(_))
     }

@@ -17,7 +17,7 @@ use super::queue::Queue;
 use super::strategy::Strategy;
 use crate::latency::record;
 
-/// Makes all durable.
+/// Makes all of them durable.
 pub(crate) fn sync_all(
     strategy: Strategy,
     issuers: usize,

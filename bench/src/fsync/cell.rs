@@ -17,9 +17,9 @@ use crate::interrupt::Interrupt;
 use crate::latency::recorded;
 use crate::stopwatch::Stopwatch;
 
-/// What a child may take beside its measurement.
+/// How long a child may take beside its measurement.
 const SLACK: Duration = Duration::from_secs(120);
-/// What a file may take: a slow disk's flush, twice.
+/// The longest time that a file may take: a slow disk's flush, twice.
 const SLOWEST: Duration = Duration::from_millis(50);
 
 /// A measurement to be made in this process.
@@ -48,7 +48,7 @@ pub(crate) struct Cell {
     pub(crate) milliseconds: u64,
 }
 
-/// What came of a measurement.
+/// The result of a measurement.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Outcome {
     /// The round, from 1.
@@ -56,11 +56,11 @@ pub(crate) struct Outcome {
     /// The row it belongs to.
     #[serde(flatten)]
     pub(crate) key: Key,
-    /// What was found out.
+    /// The figures.
     pub(crate) figures: Figures,
 }
 
-/// What tells rows apart.
+/// The key of a row.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Key {
     /// The filesystem's name in the results.
@@ -125,7 +125,7 @@ impl Cell {
         Ok(figures)
     }
 
-    /// Has it done by a child, whose output goes to a file in `folder`.
+    /// Lets a child measure it, whose output goes to a file in `folder`.
     pub(crate) fn measure(&self, folder: &Path, interrupt: &Interrupt) -> anyhow::Result<Figures> {
         let options = [
             ("--shape", self.shape.name().to_owned()),
@@ -160,7 +160,8 @@ mod tests {
                         dir,
                         files: 50,
                         size: 100,
-                        // So that its threads get a CPU in time where others keep the machine busy.
+                        // Long enough for its threads to get a CPU where others keep the machine
+                        // busy.
                         milliseconds: 50,
                     };
                     let figures = match cell.run() {

@@ -1,4 +1,4 @@
-//! What strategies run on, made before the clock starts.
+//! The engines of the strategies, made before the clock starts.
 
 use std::thread;
 
@@ -9,10 +9,10 @@ use homing::Runtime;
 use super::queue::{IoUring, LinuxAio, PosixAio, Queue};
 use super::strategy::Strategy;
 
-/// Those that one measurement needs.
+/// The engines that one measurement needs.
 #[derive(Default)]
 pub(crate) struct Engines {
-    /// The engine goes before its runtime.
+    /// The engine is dropped before its runtime.
     durable: Option<Durable>,
     runtime: Option<Runtime>,
     tokio: Option<tokio::runtime::Runtime>,
@@ -20,7 +20,7 @@ pub(crate) struct Engines {
 }
 
 impl Engines {
-    /// Those of `strategy`, for so many requests at a time.
+    /// The engines of `strategy`, for so many requests at a time.
     pub(crate) fn of(strategy: Strategy, issuers: usize) -> Result<Self> {
         let mut engines = Self::default();
         match strategy {
@@ -41,7 +41,7 @@ impl Engines {
         Ok(engines)
     }
 
-    /// homing's, as it comes.
+    /// homing's engine, with its defaults.
     pub(crate) fn durable(&mut self) -> Result<&Durable> {
         if self.durable.is_none() {
             let runtime = Runtime::new()?;
@@ -51,13 +51,13 @@ impl Engines {
         self.durable.as_ref().context("no engine")
     }
 
-    /// The runtime of that.
+    /// The runtime of homing's engine.
     pub(crate) fn runtime(&mut self) -> Result<&Runtime> {
         self.durable()?;
         self.runtime.as_ref().context("no runtime")
     }
 
-    /// tokio's runtime, as it comes.
+    /// tokio's runtime, with its defaults.
     pub(crate) fn tokio(&mut self) -> Result<&tokio::runtime::Runtime> {
         if self.tokio.is_none() {
             let threads = thread::available_parallelism()?.get();

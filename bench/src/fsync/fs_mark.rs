@@ -1,5 +1,5 @@
-//! `fs_mark`, the published experiment's own tool, for context: what the filesystem and its disk do,
-//! before homing and its peers are measured there and after.
+//! `fs_mark`, the published experiment's own tool, for context: how fast the filesystem and its
+//! disk are, before homing and its peers are measured there and after.
 
 use std::fs;
 use std::io;
@@ -15,11 +15,11 @@ const THREADS: [usize; 2] = [1, 4];
 /// Iterations, of which the middle one counts.
 const ITERATIONS: &str = "3";
 
-/// What it says of one place: files a second, by threads.
+/// The result of one place: files a second, by threads.
 pub(crate) struct Marks([f64; THREADS.len()]);
 
-/// Runs it in `place`, whose files it makes, writes, and then opens, syncs and closes (`-S 5`). The
-/// files a second are of all that, not of the syncs alone.
+/// Runs it in `place`, where it makes and writes files, and then opens, syncs and closes them (`-S
+/// 5`). The files a second are of all that, not of the syncs alone.
 ///
 /// # Errors
 /// Where it is not installed, fails, or says what cannot be read.
@@ -34,7 +34,7 @@ pub(crate) fn run(place: &Place, size: usize) -> anyhow::Result<Marks> {
 
 fn median(folder: &Path, threads: usize, files: usize, size: usize) -> anyhow::Result<f64> {
     let mut command = Command::new("fs_mark");
-    // It takes no path of 40 bytes.
+    // `fs_mark` takes no path of 40 bytes.
     command.current_dir(folder).args(["-S", "5", "-L", ITERATIONS, "-l", "log"]);
     for (option, number) in [("-n", files), ("-s", size), ("-t", threads)] {
         command.args([option, &number.to_string()]);
@@ -74,7 +74,7 @@ fn rates(table: &str) -> anyhow::Result<Vec<f64>> {
     Ok(rates)
 }
 
-/// In words, before and after.
+/// A sentence with the results before and after.
 pub(crate) fn told(place: &str, before: &Marks, after: &Marks) -> String {
     let each = THREADS.iter().zip(before.0.iter().zip(after.0));
     let each = each.map(|(threads, (before, after))| {

@@ -1,4 +1,4 @@
-//! What is said of the comparison: how to read it, and what to try.
+//! The text about the comparison: how to read it, and what to try.
 
 /// Below the options.
 pub(crate) const HELP: &str = "\

@@ -1,5 +1,5 @@
-//! One issuer that writes a file and syncs it, again and again: alone first, and then beside one who
-//! makes thousands durable.
+//! One issuer that writes a file and syncs it, again and again: alone first, and then beside
+//! another that makes thousands durable.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,12 +17,12 @@ use super::strategy::Strategy;
 use crate::cell::Figures;
 use crate::latency;
 
-/// So many lone syncs beside bulks are enough.
+/// This many lone syncs beside bulks are enough.
 const SAMPLES: usize = 400;
-/// There are no more bulks than this, however few syncs fit beside them.
+/// The greatest number of bulks, however few syncs fit beside them.
 const BULKS_MAX: usize = 12;
 
-/// Latencies alone for so long, and beside bulks of `count` files.
+/// Measures latencies alone for a time, and then beside bulks of `count` files.
 pub(crate) fn run(
     strategy: Strategy,
     issuers: usize,
@@ -31,7 +31,7 @@ pub(crate) fn run(
     count: usize,
     length: Duration,
 ) -> anyhow::Result<Figures> {
-    // The same engine for both: that is what it has to tell apart.
+    // Both use the same engine: it has to tell them apart.
     let durable = if strategy.is_ours() { Some(engines.durable()?.clone()) } else { None };
     let mut lone = Lone { durable, files: Arc::clone(files), made: 0 };
     let until = Instant::now() + length;
@@ -88,7 +88,7 @@ impl Lone {
         Ok(began.elapsed())
     }
 
-    /// Syncs while the bell says so, and answers with what each took that began meanwhile.
+    /// Syncs as long as the bell says so. Returns how long each sync took that began meanwhile.
     fn beside(
         mut self,
         bells: &Receiver<bool>,

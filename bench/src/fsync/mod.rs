@@ -1,8 +1,8 @@
 //! `homing-bench fsync`: ways to make many files durable, side by side.
 //!
 //! Each cell, a load with a strategy in a place, is measured in a fresh child process of this
-//! program. Rounds go over all cells, the strategies one after the other and in another order each
-//! round, so that what the machine does meanwhile befalls them all.
+//! program. Rounds go over all cells, the strategies one after the other, in another order each
+//! round, so that disturbances of the machine reach all of them.
 //!
 //! The files and the device's counters are those of `homing lab run fsync`, in `homing_lab::fsync`.
 //!
@@ -97,7 +97,7 @@ fn filesystem(name: &str) -> Result<Filesystem, String> {
     found.ok_or_else(|| format!("{name:?} cannot be made: use {}", known()))
 }
 
-/// Measures, and tells on standard output.
+/// Measures, and reports on standard output.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     options.check()?;
     if !options.loops.is_empty() {
@@ -168,7 +168,7 @@ impl Options {
         Ok(())
     }
 
-    /// What `fs_mark` says of each place, if that is wanted.
+    /// The results of `fs_mark` in each place, if they are wanted.
     fn marks(&self, places: &[Place]) -> Vec<anyhow::Result<fs_mark::Marks>> {
         let places = if self.fs_mark { places } else { &[] };
         places.iter().map(|place| fs_mark::run(place, self.size as usize)).collect()
@@ -227,7 +227,7 @@ fn measure_all(
         for place in places {
             let keys: Vec<_> = keys.iter().filter(|key| key.place == place.name).collect();
             for turn in 0..keys.len() {
-                // Whoever comes first in one round comes late in the next.
+                // The strategy that comes first in one round comes late in the next.
                 let key = keys[(turn + keys.len() * (round as usize - 1) / 3) % keys.len()];
                 bar.set_message(format!("round {round}: {}, {}", key.place, key.strategy));
                 match options.cell(key, place).measure(folder.path(), interrupt) {

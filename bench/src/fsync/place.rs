@@ -1,5 +1,5 @@
-//! Where it is measured: a folder as it is, filesystems made for it, and disks that are slow to
-//! flush. What is made goes when it is dropped.
+//! The places to measure in: a folder as it is, filesystems made for the purpose, and disks that
+//! are slow to flush. A filesystem that was made is removed when it is dropped.
 
 use std::env;
 use std::os::unix::process::CommandExt;
@@ -15,10 +15,10 @@ use tempfile::TempDir;
 /// Bytes of a filesystem that is made: sparse, in a file or in memory.
 const SIZE: u64 = 1 << 30;
 
-/// A bulk on a slow disk has so many times fewer files.
+/// A bulk on a slow disk has this many times fewer files.
 const SLOW_SHARE: usize = 5;
 
-/// Set where this process has mounts of its own already.
+/// Set if this process already has mounts of its own.
 const OWN_MOUNTS: &str = "HOMING_BENCH_OWN_MOUNTS";
 
 /// A filesystem to measure in.
@@ -29,17 +29,17 @@ pub(crate) struct Place {
     pub(crate) path: PathBuf,
     /// How many files a bulk has.
     pub(crate) files: usize,
-    /// What was made for it: cells that are killed leave their files to it.
+    /// The resources that were made for it. Cells that are killed leave their files in it.
     _made: Made,
 }
 
-/// What goes with a place.
+/// The resources of a place, which are removed with it.
 enum Made {
     Folder(#[expect(dead_code, reason = "removed with it")] TempDir),
     Volume(#[expect(dead_code, reason = "unmounted with it")] Volume),
 }
 
-/// The places, and what is to be said of those that are not to be had.
+/// The places, and notes on those that cannot be made.
 pub(crate) fn all(
     dir: &Path,
     files: usize,
@@ -76,8 +76,8 @@ fn place(name: String, files: usize, volume: Volume) -> Place {
     Place { name, path: volume.path(), files, _made: Made::Volume(volume) }
 }
 
-/// Goes on in a process whose mounts are its own: what is mounted there goes with it, even where it
-/// is killed. Returns where it has them.
+/// Continues in a process whose mounts are its own: what is mounted there goes with the process,
+/// even if it is killed. Returns if this process has such mounts.
 pub(crate) fn with_own_mounts() -> anyhow::Result<()> {
     if env::var_os(OWN_MOUNTS).is_some() || !rustix::process::geteuid().is_root() {
         return Ok(());
@@ -107,7 +107,7 @@ mod tests {
         if let Some(slow) = places.iter().find(|place| place.name == "ext4, 1 ms") {
             assert_eq!(slow.files, 2);
         }
-        // As a cell leaves it that is killed.
+        // As a cell that is killed leaves it.
         fs::create_dir(places[0].path.join("left")).unwrap();
         drop(places);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);

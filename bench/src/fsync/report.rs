@@ -1,5 +1,5 @@
-//! What the rounds come to: medians with their ranges, beside the best peer, the bound, and one
-//! thread that calls `fsync`.
+//! The results of the rounds: medians with their ranges, compared with the best peer, the bound,
+//! and one thread that calls `fsync`.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ pub(crate) struct Row {
     /// By name.
     #[serde(flatten)]
     pub(crate) figures: BTreeMap<String, Spread>,
-    /// Whom it is compared with.
+    /// The peer that it is compared with.
     pub(crate) best_peer: Option<String>,
     /// Files a second, divided by those of the best peer in the same round.
     pub(crate) to_best_peer: Option<Spread>,
@@ -44,7 +44,7 @@ pub(crate) struct Row {
     pub(crate) to_serial: Option<Spread>,
 }
 
-/// Everything that is told of a run.
+/// Everything that a report has.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     /// The machine.
@@ -160,7 +160,7 @@ pub(crate) mod tests {
             dir: "/somewhere".to_owned(),
         };
         let mut keys: Vec<Key> = rates.into_iter().map(|(key, _)| key).collect();
-        // One that was not measured.
+        // This one was not measured.
         keys.push(key(Strategy::Homing, 1));
         Report::new(machine::tests::some(), setup, vec!["odd".to_owned()], &keys, outcomes)
     }

@@ -1,4 +1,4 @@
-//! Who makes files durable, and how: the rows of the tables.
+//! The ways to make files durable: the rows of the tables.
 
 use std::fmt;
 use std::str::FromStr;
@@ -100,18 +100,18 @@ impl Strategy {
         matches!(self, Self::Homing | Self::HomingAsync | Self::HomingMany)
     }
 
-    /// Whether it is there to be compared with, and no way: it has no verdict for each file.
+    /// Whether it is only a bound to compare with, since it has no verdict for each file.
     pub(crate) const fn is_bound(self) -> bool {
         matches!(self, Self::Syncfs)
     }
 
-    /// Whether the kernel may not have it.
+    /// Whether the kernel may lack it.
     #[cfg(test)]
     pub(crate) const fn is_the_kernels(self) -> bool {
         matches!(self, Self::LinuxAio | Self::IoUring | Self::IoUringWorkers)
     }
 
-    /// With how many issuers it is measured in `shape`, where `wanted` were asked for.
+    /// The numbers of issuers with which it is measured in `shape`, if `wanted` were asked for.
     pub(crate) fn issuers(self, shape: Shape, wanted: &[usize]) -> Vec<usize> {
         let is_queue = matches!(
             self,
@@ -120,7 +120,7 @@ impl Strategy {
         let alone = matches!(self, Self::Syncfs | Self::TokioAll | Self::HomingMany);
         match shape {
             Shape::Bulk if alone => vec![1],
-            // One request at a time is the system call, and a detour.
+            // With one request at a time it is the system call with a detour.
             Shape::Bulk if is_queue => {
                 let deep = wanted.iter().copied().filter(|issuers| *issuers > 1);
                 let deeper = (wanted.iter().any(|issuers| *issuers > 1) && self != Self::Tokio)
@@ -131,7 +131,7 @@ impl Strategy {
             }
             Shape::Stream if alone => Vec::new(),
             Shape::Bulk | Shape::Stream => wanted.to_vec(),
-            // How the bulk goes on, beside which somebody syncs alone.
+            // The numbers of issuers of the bulk beside which one issuer syncs alone.
             Shape::Lone => match self {
                 // One thread is the least that a bulk can be.
                 Self::Fsync => vec![1, 16],

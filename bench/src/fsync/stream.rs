@@ -14,7 +14,7 @@ use super::queue::Queue;
 use super::strategy::Strategy;
 use crate::latency::record;
 
-/// Lets them go on for so long; how many files became durable.
+/// Lets the issuers run for a time. Returns how many files became durable.
 pub(crate) fn run(
     strategy: Strategy,
     issuers: usize,

@@ -23,7 +23,7 @@ const LEGEND: [&str; 6] = [
     "CPU is this process's, with its io_uring workers; not that of the kernel's other threads.",
 ];
 
-/// A column: its title, and what stands there.
+/// A column: its title, and its cell for a row.
 type Column = (&'static str, fn(&Row) -> Option<String>);
 
 fn shown(row: &Row, key: &str) -> Option<String> {
@@ -99,7 +99,7 @@ fn table(report: &Report, place: &str, shape: Shape, form: Form) -> String {
     let rows = report.rows.iter().filter(|row| row.key.place == place && row.key.shape == shape);
     let rows: Vec<_> = rows.collect();
     let mut columns = columns(shape);
-    // What this place has no figure for.
+    // Drops columns for which this place has no figure.
     columns.retain(|(_, show)| rows.iter().any(|row| show(row).is_some()));
     table.set_header(
         ["strategy", "issuers"].into_iter().chain(columns.iter().map(|(title, _)| *title)),

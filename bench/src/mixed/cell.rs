@@ -11,7 +11,7 @@ use super::row::{Case, Row};
 use crate::cell::{Figures, answer, ask};
 use crate::interrupt::Interrupt;
 
-/// What a child may take beside its measurement.
+/// How long a child may take beside its measurement.
 const SLACK: Duration = Duration::from_secs(120);
 
 /// A measurement to be made in this process.
@@ -43,7 +43,7 @@ pub(crate) struct Cell {
     pub(crate) milliseconds: u64,
 }
 
-/// What came of a measurement.
+/// The result of a measurement.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Outcome {
     /// The round, from 1.
@@ -53,7 +53,7 @@ pub(crate) struct Outcome {
     pub(crate) case: Case,
     /// How the memory was shared.
     pub(crate) row: Row,
-    /// What was found out.
+    /// The figures.
     pub(crate) figures: Figures,
 }
 
@@ -63,7 +63,7 @@ pub(crate) fn run_cell(cell: &Cell) -> anyhow::Result<()> {
 }
 
 impl Cell {
-    /// Has it done by a child, whose output goes to a file in `folder`.
+    /// Lets a child measure it, whose output goes to a file in `folder`.
     pub(crate) fn measure(&self, folder: &Path, interrupt: &Interrupt) -> anyhow::Result<Figures> {
         let options = [
             ("--row", self.row.name().to_owned()),

@@ -1,4 +1,4 @@
-//! What a tenant's pages are read from and written to: a file, and what a disk takes on top.
+//! The disk under a tenant's pages: a file, and the extra time of a disk.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -14,7 +14,7 @@ use homing::pages::Backing;
 
 use super::PAGE;
 
-/// A file whose reads and writes take a while longer, once it is told so.
+/// A file whose reads and writes take longer once it is told so.
 pub(crate) struct Disk {
     file: File,
     size: u64,
@@ -39,7 +39,7 @@ pub(crate) struct Counts {
 }
 
 impl Disk {
-    /// Opens `path`. Later its requests will take `latency` and what a sleep adds.
+    /// Opens `path`. Later its requests will take `latency` longer, and as much as a sleep adds.
     pub(crate) fn open(path: &Path, latency: Duration) -> anyhow::Result<Self> {
         let opened = OpenOptions::new().read(true).write(true).open(path);
         let file = opened.with_context(|| format!("cannot open {}", path.display()))?;
@@ -49,7 +49,7 @@ impl Disk {
         Ok(Self { file, size, latency, slow, reads, writes, requests, waited_ns })
     }
 
-    /// From now on it is as slow as was said.
+    /// From now on its requests take the latency that it was opened with.
     pub(crate) fn be_slow(&self) {
         self.slow.store(!self.latency.is_zero(), Relaxed);
     }
@@ -61,8 +61,8 @@ impl Disk {
         Counts { reads, writes, requests, waited_ns }
     }
 
-    /// The thread sleeps: a CPU is as free for others as while a disk works. How long is measured, since
-    /// a sleep takes longer than it is asked to.
+    /// The thread sleeps, which leaves the CPU as free for others as a working disk does. The time
+    /// is measured, since a sleep takes longer than it is asked to.
     fn wait(&self) {
         if self.slow.load(Relaxed) {
             let began = Instant::now();
@@ -84,7 +84,8 @@ impl Counts {
         }
     }
 
-    /// What slow requests of two disks took on top, in microseconds; not finite where there were none.
+    /// The mean extra time of slow requests of two disks, in microseconds; not finite if there were
+    /// none.
     pub(crate) fn mean_wait_us(self, other: Self) -> f64 {
         let requests = self.requests + other.requests;
         (self.waited_ns + other.waited_ns) as f64 / 1e3 / requests as f64
@@ -108,7 +109,7 @@ impl Backing for Disk {
         self.file.write_all_at(data, offset)
     }
 
-    /// Nothing here is to outlive the run.
+    /// The data need not outlive the run.
     fn flush(&self) -> io::Result<()> {
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What is said of the comparison: what it is a model of, and what it is not.
+//! The text about the comparison: what it is a model of, and what it is not.
 
 /// Below the options.
 pub(crate) const HELP: &str = "\

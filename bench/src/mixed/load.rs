@@ -1,4 +1,5 @@
-//! The two tenants at work: their sets are touched, the cache settles, then it counts.
+//! The two tenants at work: their sets are touched, the cache settles, and then the measurement
+//! begins.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,9 +23,9 @@ use crate::stopwatch::Stopwatch;
 
 /// One in so many operations is timed: reading the clock takes a tenth of a hit.
 const TIMED: u64 = 17;
-/// How many cachefuls of requests there are before it counts.
+/// How many cachefuls of requests come before the measurement begins.
 const SETTLE_CACHEFULS: u64 = 8;
-/// But no longer than so many times what is measured.
+/// But settling takes at most this many times the measured time.
 const SETTLE_MAX: u32 = 8;
 const POLL: Duration = Duration::from_millis(5);
 const SEED: u64 = 0x6d69_7865;
@@ -33,7 +34,7 @@ const SETTLING: u8 = 0;
 const COUNTING: u8 = 1;
 const ENDED: u8 = 2;
 
-/// Who uses a file of its own at random, each page as likely as any other.
+/// A tenant that uses a file of its own at random, each page as likely as any other.
 struct Tenant {
     name: &'static str,
     file: CachedFile,
@@ -43,7 +44,7 @@ struct Tenant {
     writes: u8,
 }
 
-/// What a thread did while it counted.
+/// The counts of a thread during the measurement.
 #[derive(Default)]
 struct Tally {
     operations: u64,
@@ -79,7 +80,7 @@ impl Tenant {
         (0..self.pages()).try_for_each(|_| requests.next())
     }
 
-    /// A thread's part.
+    /// The operations of one thread.
     fn run(&self, thread: usize, phase: &AtomicU8) -> anyhow::Result<Tally> {
         let mut requests = Requests::new(self, 1 + thread as u64);
         while phase.load(Relaxed) == SETTLING {
@@ -101,7 +102,7 @@ impl Tenant {
         Ok(tally)
     }
 
-    /// What it did is told as `NAME_...`; `misses` are those of all of its threads.
+    /// Adds the tenant's figures as `NAME_...`; `misses` are those of all of its threads.
     fn tell(&self, tallies: &[Tally], misses: u64, seconds: f64, figures: &mut Figures) {
         let operations = tallies.iter().map(|tally| tally.operations).sum::<u64>() as f64;
         let latencies: Vec<_> =
@@ -165,7 +166,7 @@ impl Snapshot {
 
 /// Measures one row under one load.
 pub(crate) fn measure(cell: &Cell) -> anyhow::Result<Figures> {
-    // Dirty memory that is swapped is written when it has to go, and not before.
+    // Dirty pages are written only when they have to go, like memory that is swapped.
     let cache = PageCache::builder(cell.memory).dirty(100, 100).build()?;
     cache.set_readahead(false);
     let dirty_set = set_of(&cell.dir, "dirty")?;
@@ -175,7 +176,8 @@ pub(crate) fn measure(cell: &Cell) -> anyhow::Result<Figures> {
         Tenant::open(cell, &cache, &first, reader)?,
         Tenant::open(cell, &cache, &second, ("dirty", cell.threads, cell.writes))?,
     ];
-    // In the published order: the one is filled, then the other has the memory for a while.
+    // In the published order: the dirty tenant is filled first, then the reader has the memory for
+    // a while.
     tenants[1].write_all()?;
     tenants[0].touch()?;
     for tenant in &tenants {
@@ -214,7 +216,7 @@ pub(crate) fn measure(cell: &Cell) -> anyhow::Result<Figures> {
 
     let [reads, dirties] = [0, 1].map(|at| after.disks[at].since(before.disks[at]));
     let misses = after.stats.total.misses - before.stats.total.misses;
-    // Where tenants share a group their misses are told apart by what was read for the reader.
+    // If the tenants share a group, their misses are told apart by what was read for the reader.
     let misses = [reads.reads, misses.saturating_sub(reads.reads)];
     let mut figures = Figures::new();
     for (tenant, (tallies, misses)) in tenants.iter().zip(tallies.iter().zip(misses)) {
@@ -243,7 +245,8 @@ pub(crate) fn measure(cell: &Cell) -> anyhow::Result<Figures> {
     Ok(figures)
 }
 
-/// Waits until what is cached is what the load makes of it, or for long enough, or until a thread failed.
+/// Waits until the contents of the cache are what the load makes of them, or for long enough, or
+/// until a thread fails.
 fn settle<T>(
     cache: &PageCache,
     tenants: &[Tenant; 2],

@@ -1,8 +1,8 @@
 //! `homing-bench mixed`: two tenants of one page cache, one of clean reads and one of dirty pages.
 //!
 //! Each cell, a way to share the memory under a load, is measured in a fresh child process of this
-//! program. Rounds go over all cells, the rows of a load one after the other and in another order
-//! each round, so that what the machine does meanwhile befalls them all.
+//! program. Rounds go over all cells, the rows of a load one after the other, in another order each
+//! round, so that disturbances of the machine reach all of them.
 //!
 //! Read on in this order: `help`, `row`, `disk`, `load`, `cell`, `report`, `table`.
 
@@ -40,10 +40,10 @@ pub(crate) use self::help::HELP;
 /// Bytes of a page.
 const PAGE: u64 = 4096;
 
-/// Less is not a cache.
+/// A smaller memory is not a cache.
 const MEMORY_MIN: u64 = 4 << 20;
 
-/// What is said by hand in a Markdown file stands from here on, and stays.
+/// From this heading on, a Markdown file has text that was written by hand, and keeps it.
 const BY_HAND: &str = "## What it says";
 
 /// What to measure.
@@ -90,11 +90,11 @@ pub(crate) struct Options {
     markdown: Option<PathBuf>,
 }
 
-/// Measures, and tells on standard output.
+/// Measures, and reports on standard output.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let machine = Machine::read()?;
     let setup = options.setup(machine.usable_cpus)?;
-    // Better now than when the figures are there.
+    // An error now is better than one when the figures are there.
     for path in options.json.iter().chain(&options.markdown) {
         let opened = OpenOptions::new().create(true).append(true).open(path);
         opened.with_context(|| format!("cannot write {}", path.display()))?;
@@ -114,7 +114,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The page with the tables `text`, and what was said by hand in the one `before`.
+/// The page with the tables `text`, and the text written by hand of the page `before`.
 fn page(text: &str, before: &str) -> String {
     let by_hand = before.find(BY_HAND).map_or("", |at| &before[at..]);
     let page = format!("# Two tenants of one page cache, measured\n\n{text}\n{by_hand}");
@@ -122,7 +122,7 @@ fn page(text: &str, before: &str) -> String {
 }
 
 impl Options {
-    /// What is measured where so many CPUs may be used.
+    /// The setup if so many CPUs may be used.
     fn setup(&self, cpus: usize) -> anyhow::Result<Setup> {
         check_seconds(self.seconds)?;
         ensure!(
@@ -173,8 +173,8 @@ fn make_files(dir: &Path, reader_set: u64, dirty_set: u64) -> anyhow::Result<Tem
     Ok(folder)
 }
 
-/// All rounds, or those until Ctrl-C; and what is to be said about them. A cell that fails is left
-/// out, and does not take the others with it.
+/// All rounds, or those until Ctrl-C, and notes about them. A cell that fails is left out, and does
+/// not take the others with it.
 fn measure_all(
     options: &Options,
     setup: &Setup,
@@ -191,7 +191,7 @@ fn measure_all(
     for round in 1..=setup.rounds {
         for case in cases {
             for turn in 0..Row::ALL.len() {
-                // Whoever comes first in one round comes last in the next.
+                // The one that comes first in one round comes last in the next.
                 let row = Row::ALL[(turn + round as usize - 1) % Row::ALL.len()];
                 bar.set_message(format!("round {round}: {case}, {row}"));
                 let cell = Cell {

@@ -1,4 +1,4 @@
-//! What the rounds come to: medians with their ranges, and each row beside those that know less.
+//! The results of the rounds: medians with their ranges, and each row beside those that know less.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::row::{Case, Row};
 use crate::machine::Machine;
 use crate::spread::{Spread, others, spreads};
 
-/// What is compared with what.
+/// The pairs of rows that are compared.
 const PAIRS: [(Row, Row); 5] = [
     (Row::TwoGroups, Row::OneGroup),
     (Row::TwoGroupsMin, Row::OneGroup),
@@ -18,9 +18,9 @@ const PAIRS: [(Row, Row); 5] = [
     (Row::TwoGroupsMin, Row::Lru),
 ];
 
-/// Against one LRU the dirty tenant is to do so many times as much ...
+/// Compared with one LRU, the dirty tenant is to do so many times as much ...
 const GAIN_MIN: f64 = 3.5;
-/// ... and the reader no less than this.
+/// ... and the reader at least this share.
 const KEPT_MIN: f64 = 0.96;
 
 /// How the run was set up.
@@ -63,19 +63,19 @@ pub(crate) struct Comparison {
     /// The load.
     #[serde(flatten)]
     pub(crate) case: Case,
-    /// Whose are divided.
+    /// The row whose operations are divided.
     pub(crate) over: Row,
-    /// By whose.
+    /// The row by whose operations they are divided.
     pub(crate) under: Row,
     /// The dirty tenant's.
     pub(crate) dirty: Spread,
     /// The reader's.
     pub(crate) reader: Spread,
-    /// Whether it is what was aimed at.
+    /// Whether the aim is reached.
     pub(crate) reached: bool,
 }
 
-/// Everything that is told of a run.
+/// Everything that a report has.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     /// The machine.
@@ -132,7 +132,7 @@ fn compare(case: Case, (over, under): (Row, Row), outcomes: &[Outcome]) -> Optio
     let (dirty, reader) = (ratio("dirty_ops_per_s")?, ratio("reader_ops_per_s")?);
     let reached = match under {
         Row::Lru => dirty.median >= GAIN_MIN && reader.median >= KEPT_MIN,
-        // By more than what rounds differ by.
+        // By more than rounds differ.
         _ => dirty.min > 1.0 && reader.min > 1.0,
     };
     Some(Comparison { case, over, under, dirty, reader, reached })

@@ -35,7 +35,7 @@ impl Row {
         }
     }
 
-    /// The groups of the reader and of the dirty tenant, whose set has so many bytes.
+    /// The groups of the reader and of the dirty tenant; the set of the latter has so many bytes.
     pub(crate) fn groups(self, cache: &PageCache, dirty_set: u64) -> [Group; 2] {
         cache.set_learning(self != Self::Lru);
         let reader = cache.group("reader").build();
@@ -69,7 +69,7 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// All combinations that differ: without a disk to wait for there is nothing to have under way.
+    /// All combinations that differ: without a disk to wait for, the depth does not matter.
     pub(crate) fn all(disk_us: &[u64], depths: &[usize]) -> Vec<Self> {
         let of_disk = |&disk_us: &u64| {
             let depths = if disk_us == 0 { &[1][..] } else { depths };
@@ -88,7 +88,7 @@ impl fmt::Display for Case {
     }
 }
 
-/// What was published: "mm: multi-gen LRU: optimize multiple memcgs", 8 March 2022.
+/// The published figures: "mm: multi-gen LRU: optimize multiple memcgs", 8 March 2022.
 pub(crate) struct Published {
     /// What was compared with the patch.
     pub(crate) without: &'static str,

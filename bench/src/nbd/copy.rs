@@ -24,7 +24,7 @@ use crate::page::Form;
 use crate::progress::bar;
 use crate::spread::Spread;
 
-/// What nbdcopy is told each time. All that is zero is copied, too.
+/// The options of nbdcopy. All zeroes are copied, too.
 const HOW: [&str; 4] = ["--connections=4", "--requests=16", "--allocated", "--flush"];
 
 /// What to measure.
@@ -42,7 +42,7 @@ pub(crate) struct CopyOptions {
     json: bool,
 }
 
-/// A copy, as it went.
+/// The figures of one copy.
 #[derive(Debug, Serialize)]
 struct Cell {
     round: u32,
@@ -55,7 +55,7 @@ struct Cell {
     others_percent: f64,
 }
 
-/// Measures, and tells on standard output.
+/// Measures, and reports on standard output.
 pub(crate) fn run(options: &CopyOptions) -> anyhow::Result<()> {
     let exports = &options.exports;
     exports.check()?;
@@ -65,7 +65,7 @@ pub(crate) fn run(options: &CopyOptions) -> anyhow::Result<()> {
     let mut preparation = Preparation::new(folder.path(), exports.size.0)?;
     preparation.write_passphrase()?;
     let found = preparation.find(&exports.homing()?);
-    // A cache that holds all of it is another matter, and so is a disk.
+    // A cache that holds everything is another matter, and so is a disk.
     let compared = |server: &Server| !matches!(server.kind, Kind::HomingCache | Kind::QemuNative);
     let found: Vec<Server> = found.into_iter().filter(compared).collect();
     eprintln!("{}", preparation.space(found.len() + 1, &dir)?);
@@ -73,7 +73,7 @@ pub(crate) fn run(options: &CopyOptions) -> anyhow::Result<()> {
     let certificates = folder.path().join("pki");
     certify(&certificates)?;
 
-    // What they were filled with: noise.
+    // The source has what the exports were filled with: noise.
     let source = folder.path().join("source").display().to_string();
     let filled = servers[0].start(&interrupt)?;
     copy(&preparation.nbdcopy, &servers[0], &[&servers[0].uri(), &source], &interrupt)?;
@@ -84,7 +84,7 @@ pub(crate) fn run(options: &CopyOptions) -> anyhow::Result<()> {
     for round in 1..=options.rounds {
         for tls in [false, true] {
             for turn in 0..servers.len() {
-                // Whoever comes first in one round comes last in the next.
+                // The one that comes first in one round comes last in the next.
                 let server = &servers[(turn + round as usize - 1) % servers.len()];
                 let tls_folder = tls.then(|| certificates.clone());
                 let server = Server { tls: tls_folder, ..server.clone() };

@@ -1,9 +1,10 @@
 //! Fills all containers at once, through their servers, so that no block is a hole and every read
 //! decrypts.
 //!
-//! They are filled in step, piece by piece, so that they lie in the same kind of memory. Filled one
-//! after the other, one server under two names could differ from itself in every round of a run.
-//! And reads them through, so that a cache has what fits into it when it is measured.
+//! They are filled in step, piece by piece, so that all lie in the same kind of memory. When they
+//! were filled one after the other, one server under two names could differ from itself in every
+//! round of a run. Exports are also read through, so that a cache has what fits into it when it is
+//! measured.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -20,7 +21,7 @@ use super::server::{Server, uri};
 use crate::child::Running;
 use crate::interrupt::Interrupt;
 
-/// What every server gets before the next piece.
+/// How much every server gets before the next piece.
 const PIECE_LEN: usize = 1 << 20;
 
 /// How long filling may take before a server is taken to hang.
@@ -29,8 +30,8 @@ const LIMIT: Duration = Duration::from_secs(600);
 /// How long nbdcopy may take for what is in flight when all has been written.
 const FLUSH_LIMIT: Duration = Duration::from_secs(60);
 
-/// Fills the exports of `servers`, which run, with `size` random bytes, the same for all. Tells of
-/// each how it went.
+/// Fills the exports of `servers`, which run, with `size` random bytes, the same for all. Returns
+/// for each server how it went.
 pub(crate) fn fill(
     nbdcopy: &Path,
     servers: &[&Server],
@@ -49,7 +50,7 @@ pub(crate) fn fill(
     let copies: Vec<_> = copies.collect::<anyhow::Result<_>>()?;
     let (mut copies, mut sinks): (Vec<Running>, Vec<_>) = copies.into_iter().unzip();
 
-    // Writing blocks where a server hangs, so that someone else has to watch.
+    // Writing blocks if a server hangs, so another thread has to watch.
     let written = AtomicU64::new(0);
     let fed = thread::scope(|scope| {
         let feeder = scope.spawn(|| feed(&mut sinks, size, &written));
@@ -57,7 +58,7 @@ pub(crate) fn fill(
         while !feeder.is_finished() {
             let late = start.elapsed() >= LIMIT;
             if late || interrupt.check().is_err() {
-                // The pipes break, and the feeder ends.
+                // Without the copies the pipes break, and the feeder ends.
                 copies.clear();
             }
             bar.set_position(written.load(Ordering::Relaxed));
@@ -70,7 +71,7 @@ pub(crate) fn fill(
     fed.context("filling the containers failed")?;
     ensure!(!copies.is_empty(), "the containers are not filled after {} s", LIMIT.as_secs());
 
-    // A sink that is gone broke before the end.
+    // A missing sink broke before the end.
     let complete: Vec<bool> = sinks.iter().map(Option::is_some).collect();
     drop(sinks);
     let results = copies.into_iter().zip(complete).map(|(copy, complete)| {
@@ -103,8 +104,8 @@ pub(crate) fn copy(
     Running::start("nbdcopy", &mut command, Stdio::null(), &log)?.finish(LIMIT, interrupt)
 }
 
-/// Writes random bytes into all `sinks` in step. One that breaks is dropped: its reader has ended,
-/// and its exit status and output say why.
+/// Writes random bytes into all `sinks` in step. A sink that breaks is dropped: its reader has
+/// ended, and the reader's exit status and output say why.
 fn feed(sinks: &mut [Option<ChildStdin>], size: u64, written: &AtomicU64) -> io::Result<()> {
     let mut source = File::open("/dev/urandom")?;
     let mut piece = vec![0; PIECE_LEN];

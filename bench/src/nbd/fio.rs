@@ -41,8 +41,8 @@ pub(crate) struct Moved {
     pub(crate) p99_ms: f64,
     /// CPU time of the jobs, user and system, without fio's own start.
     pub(crate) cpu_seconds: f64,
-    /// Reads beyond writes, as a share of writes. Where reads and writes are mixed evenly this is
-    /// about 0, unless what was written was read back.
+    /// The surplus of reads over writes, as a share of writes. If reads and writes are mixed
+    /// evenly, this is about 0, unless what was written was read back.
     pub(crate) read_surplus: f64,
 }
 
@@ -99,7 +99,7 @@ struct Direction {
 
 #[derive(Deserialize)]
 struct Latency {
-    /// Absent where nothing went in this direction.
+    /// Absent if nothing went in this direction.
     #[serde(default)]
     percentile: BTreeMap<String, u64>,
 }
@@ -116,8 +116,9 @@ fn parse(text: &str, jobs: u64) -> anyhow::Result<Moved> {
         bail!("fio reports error {}", group.error);
     }
     let Group { read, write, .. } = group;
-    // fio counts the time of reads and of writes apart, and where it verifies neither is the whole.
-    // The jobs' mean is the whole, but short of the longest job; so the longest of them all.
+    // fio counts the time of reads and of writes separately, and if it verifies, neither is the
+    // whole. The mean of the jobs is the whole, but shorter than the longest job. So the longest of
+    // these counts.
     let window = (group.job_runtime / jobs).max(read.runtime).max(write.runtime);
     let bytes = read.io_bytes + write.io_bytes;
     if bytes == 0 || window == 0 {
@@ -142,7 +143,7 @@ fn parse(text: &str, jobs: u64) -> anyhow::Result<Moved> {
 mod tests {
     use super::*;
 
-    /// As fio 3.33 writes it, with the fields that nobody reads cut down.
+    /// As fio 3.33 writes it, with most of the unused fields removed.
     const SAMPLE: &str = r#"fio: a warning
 {
   "fio version" : "fio-3.33",

@@ -14,10 +14,10 @@ use crate::procfs::{self, MachineTime, ProcessTime};
 pub(crate) const MIB: f64 = 1024.0 * 1024.0;
 pub(crate) const GIB: f64 = 1024.0 * MIB;
 
-/// The finest that the machine's clock tells, in seconds.
+/// The resolution of the machine's clock of CPU time, in seconds.
 const TICK: f64 = 0.01;
 
-/// A verifying load has verified once this much more was read than written.
+/// A verifying load has verified if its reads exceed its writes by this share.
 const READ_BACK_MIN: f64 = 0.05;
 
 /// What was measured of one load on one server in one round.
@@ -55,7 +55,7 @@ pub(crate) struct Cell {
     pub(crate) verified: bool,
 }
 
-/// Measures the server at `index`; the others are to be idle.
+/// Measures the server at `index`; the others should be idle.
 pub(crate) fn measure(
     fio: &Fio,
     round: u32,
@@ -94,25 +94,25 @@ pub(crate) fn measure(
 pub(crate) struct Times {
     /// The server under load.
     pub(crate) server: f64,
-    /// The servers without.
+    /// The other servers.
     idle_servers: f64,
     /// Our children that have ended: between two readings, the client with its start.
     pub(crate) children: f64,
     /// Everything on the machine.
     busy: f64,
-    /// All there is.
+    /// All CPU time that there was.
     machine: f64,
 }
 
 impl Times {
     /// The share of the machine that went neither to the server nor to its client.
     pub(crate) fn others_percent(&self) -> f64 {
-        // Below half a tick it is rounding, which may be negative as well.
+        // A value below half a tick is rounding, and may be negative as well.
         let others = (self.busy - self.server - self.children).max(0.0);
         100.0 * if others < TICK / 2.0 { 0.0 } else { others } / self.machine
     }
 
-    /// Of the server at `index`, beside the others.
+    /// Reads the times of the server at `index`, and of the others.
     pub(crate) fn read(servers: &[(&Server, Running)], index: usize) -> anyhow::Result<Self> {
         let times = servers.iter().map(|(_, process)| ProcessTime::of(process.id()));
         let times: Vec<ProcessTime> = times.collect::<Result<_, _>>()?;
@@ -132,7 +132,7 @@ impl Sub for Times {
     type Output = Self;
 
     fn sub(self, before: Self) -> Self {
-        // Clocks tick in hundredths of a second; what is less is left over from subtracting.
+        // The clocks tick in hundredths of a second: smaller digits are errors of the subtraction.
         let since = |now: f64, then: f64| ((now - then) * 1e3).round() / 1e3;
         Self {
             server: since(self.server, before.server),

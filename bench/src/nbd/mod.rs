@@ -1,5 +1,5 @@
 //! `homing-bench nbd`: encrypted NBD servers side by side. Every round runs every load on every
-//! server, so that what the machine does meanwhile befalls them all.
+//! server, so that disturbances of the machine reach all of them.
 
 mod copy;
 mod fill;
@@ -35,7 +35,7 @@ use crate::progress::bar;
 use crate::tool::{FIO, Version, is_program};
 use homing::control::ByteSize;
 
-/// Every one of the most jobs of a load has a slice of some use from this size on.
+/// From this size on, each job has a useful slice, even in the load with the most jobs.
 const SIZE_MIN: u64 = 64 << 20;
 
 /// Containers hold whole sectors, and copies go in whole pieces.
@@ -87,7 +87,7 @@ pub(crate) struct Options {
 impl Options {
     fn check(&self) -> anyhow::Result<()> {
         self.exports.check()?;
-        // Better now than when the figures are there.
+        // An error now is better than one when the figures are there.
         for path in self.json.iter().chain(&self.markdown) {
             let opened = OpenOptions::new().create(true).append(true).open(path);
             opened.with_context(|| format!("cannot write {}", path.display()))?;
@@ -122,8 +122,8 @@ impl Exports {
         }
     }
 
-    /// The folder without links and dots. It becomes part of addresses and option lists, where
-    /// other characters would need an escape of each tool's own.
+    /// The folder's path without links and dots. It becomes part of addresses and option lists,
+    /// where each tool would escape other characters in its own way.
     fn folder(&self) -> anyhow::Result<PathBuf> {
         let given = self.dir.display();
         let dir =
@@ -137,13 +137,13 @@ impl Exports {
     }
 }
 
-/// A folder of our own in that one, which is gone with us.
+/// A temporary folder in `dir`, which is removed when it is dropped.
 fn temporary_in(dir: &Path) -> anyhow::Result<tempfile::TempDir> {
     let folder = tempfile::Builder::new().prefix("homing-bench-").tempdir_in(dir);
     folder.with_context(|| format!("cannot write in {}", dir.display()))
 }
 
-/// Measures, and tells on standard output.
+/// Measures, and reports on standard output.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     options.check()?;
     let exports = &options.exports;
@@ -226,8 +226,8 @@ fn prepare(
     Ok(servers)
 }
 
-/// All rounds. Servers are started anew for each, all at once, and read through: idle ones take no CPU
-/// time, which the report checks.
+/// All rounds. Servers are started anew for each round, all at once, and their exports are read
+/// through. Idle servers take no CPU time, which the report checks.
 fn measure_all(
     options: &Options,
     fio: &Fio,
@@ -250,7 +250,7 @@ fn measure_all(
         }
         for load in &loads {
             for turn in 0..servers.len() {
-                // Whoever comes first in one round comes last in the next.
+                // The one that comes first in one round comes last in the next.
                 let index = (turn + round as usize - 1) % servers.len();
                 let name = servers[index].kind.name();
                 bar.set_message(format!("round {round}: {} on {name}", load.name()));

@@ -13,7 +13,7 @@ use crate::child::{self, Running};
 use crate::interrupt::Interrupt;
 use crate::tool::{CRYPTSETUP, NBDCOPY, NBDINFO, Version, is_program};
 
-/// What a container has beside its content: LUKS2 puts it 16 MiB in, LUKS1 less.
+/// The size of a container beside its content: LUKS2 puts the content 16 MiB in, LUKS1 less.
 const HEADER_MAX: u64 = 16 << 20;
 
 /// Where the content of the LUKS1 containers begins: sectors of 512 bytes.
@@ -100,7 +100,8 @@ impl Preparation {
         servers
     }
 
-    /// How much the containers of `count` servers take below `dir`. An error where it is not free.
+    /// How much space the containers of `count` servers take below `dir`. An error if that much is
+    /// not free.
     pub(crate) fn space(&self, count: usize, dir: &Path) -> anyhow::Result<String> {
         let needed = (self.size + HEADER_MAX).saturating_mul(count as u64);
         let dir = dir.display();
@@ -132,7 +133,7 @@ impl Preparation {
         Ok(running)
     }
 
-    /// Leaves a peer out that failed; ours must not fail.
+    /// Leaves out a peer that failed; ours must not fail.
     pub(crate) fn leave_out(&mut self, kind: Kind, error: anyhow::Error) -> anyhow::Result<()> {
         let name = kind.name();
         if kind.tool().is_none() {
@@ -142,7 +143,7 @@ impl Preparation {
         Ok(())
     }
 
-    /// What is left out is told at once, and again in the report.
+    /// Reports what is left out at once, and again in the report.
     fn note(&mut self, line: String) {
         eprintln!("left out: {line}");
         self.left_out.push(line);
@@ -158,7 +159,7 @@ impl Preparation {
         let mut command = Command::new(cryptsetup);
         command.args(["luksFormat", "-q", "--type", "luks1", "--hash", "sha256"]);
         command.args(["--cipher", "aes-xts-plain64", "--key-size", "512"]);
-        // Key derivation is no part of what is measured.
+        // Key derivation is not measured.
         command.args(["--pbkdf-force-iterations", "1000"]);
         command.arg("--key-file").arg(&self.passphrase).arg(&server.image);
         let log = self.folder.join("cryptsetup.log");

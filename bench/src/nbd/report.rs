@@ -1,4 +1,4 @@
-//! What the rounds come to: medians with their ranges, ratios, and what to keep in mind.
+//! The results of the rounds: medians with their ranges, ratios, and what to keep in mind.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::machine::Machine;
 use crate::spread::{Spread, figure};
 use crate::tool::Version;
 
-/// Idle servers are worth a word from this share of one CPU on, in percent.
+/// From this share of one CPU on, in percent, the CPU time of idle servers is noted.
 const IDLE_PERCENT_MAX: f64 = 1.0;
 
 /// A figure that every cell has.
@@ -72,7 +72,7 @@ pub(crate) struct Row {
     pub(crate) figures: BTreeMap<&'static str, Spread>,
 }
 
-/// Everything that is told of a run.
+/// Everything that a report has.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     /// The machine.
@@ -92,7 +92,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Sums up `cells`. `notes` are those that the cells do not tell.
+    /// Sums up `cells`. `notes` are those that do not follow from the cells.
     pub(crate) fn new(
         machine: Machine,
         tools: Vec<Version>,
@@ -148,7 +148,7 @@ fn ratios(cells: &[Cell]) -> Vec<Row> {
     peers.map(row).filter(|row| !row.figures.is_empty()).collect()
 }
 
-/// What the cells themselves give reason to doubt.
+/// Doubts that the cells themselves raise.
 fn remarks(cells: &[Cell]) -> Vec<String> {
     let mut remarks = Vec::new();
     let unverified = measured(cells).filter_map(|(load, kind, of)| {

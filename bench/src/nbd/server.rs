@@ -21,7 +21,7 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 /// The most connections of any load, with room to spare.
 const QEMU_CLIENTS: &str = "32";
 
-/// What an NBD server says first.
+/// The first bytes from an NBD server.
 const GREETING: &[u8; 16] = b"NBDMAGICIHAVEOPT";
 
 /// The handshake flags that follow it.
@@ -144,7 +144,7 @@ impl Server {
                 command.arg("--key-file").arg(&self.passphrase);
                 command.arg("--socket").arg(&self.socket).args(["--iter-time", "100"]);
                 if self.kind == Kind::HomingCache {
-                    // All pages, and what is known of each.
+                    // Room for all pages, and for what is known of each.
                     let room = self.size + self.size / 8 + (16 << 20);
                     command.args(["--cache", &room.to_string()]);
                 }
@@ -195,7 +195,7 @@ fn greets(socket: &Path) -> bool {
         stream.set_read_timeout(Some(Duration::from_secs(1)))?;
         let mut greeting = [0; GREETING.len()];
         stream.read_exact(&mut greeting)?;
-        // Leaving with anything unread would be a reset, which servers complain about.
+        // Closing with anything unread would be a reset, which servers complain about.
         stream.read_exact(&mut [0; FLAGS_LEN])?;
         Ok(greeting)
     });

@@ -64,7 +64,7 @@ fn table(rows: &[Row], metrics: &[&Metric], server: &str, form: Form) -> String 
     let titles = metrics.iter().map(|metric| metric.title);
     table.set_header(["load", server].into_iter().chain(titles));
     for (index, row) in rows.iter().enumerate() {
-        // A load is named where it starts.
+        // A load's name is only in its first row.
         let first = index == 0 || rows[index - 1].scenario != row.scenario;
         let name = if first { row.scenario.name() } else { String::new() };
         let mut cells = vec![name, row.server.name().to_owned()];

@@ -1,8 +1,8 @@
 //! Watches a policy and panics where it breaks its contract.
 //!
-//! What is checked at each request: a hit is told for a page that is held and for no other, a page
-//! that is evicted was held (or is the one that was asked for), never twice, the capacity is kept,
-//! and the policy counts as many pages as it holds.
+//! Each request is checked: a hit is reported for a page that is held and for no other; an evicted
+//! page was held (or is the one that was asked for), and is evicted once; the capacity is kept; and
+//! the policy counts as many pages as it holds.
 
 use crate::policy::{AnyPolicy, Page, Policy, Request, Setup};
 

@@ -1,4 +1,4 @@
-//! Decisions that a runtime recorded, made again: whether the same ones come out.
+//! Makes decisions that a runtime recorded again, and tells whether they come out the same.
 
 use homing::recorded::{Decided, DecisionLog};
 

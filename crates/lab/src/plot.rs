@@ -1,7 +1,7 @@
 //! Curves of hit ratios over sizes as an SVG picture: a panel for each trace, one legend.
 //!
-//! Sizes are shares of the trace's pages, on a logarithmic axis. What sees the future is dashed and
-//! black: nobody gets above it.
+//! Sizes are shares of the trace's pages, on a logarithmic axis. Policies that see the future are
+//! dashed and black: no other policy gets above them.
 
 use std::fmt::Display;
 
@@ -19,11 +19,11 @@ const MARGIN: u32 = 12;
 const LEFT: u32 = 52;
 const BOTTOM: u32 = 44;
 const CAPTION: u32 = 30;
-/// Distance of entries in the legend, and of it from the top.
+/// Distance between the entries of the legend, and from the top to the first.
 const LINE: i32 = 24;
 const FIRST_LINE: i32 = 52;
 
-/// Dashes of the optima, and what is between them.
+/// Dashes of the optima, and the gaps between dashes.
 const DASHES: [u32; 2] = [8, 2];
 const GAP: u32 = 4;
 
@@ -57,14 +57,14 @@ pub struct PlotError {
 /// How the curve of a policy looks.
 #[derive(Clone, Copy)]
 enum Look {
-    /// Dashes of so many pixels, for what sees the future.
+    /// Dashes of so many pixels, for policies that see the future.
     Dashed(u32),
-    /// A colour, and which mark its points have, for pictures without colours.
+    /// A colour, and the mark of its points, for pictures without colours.
     Solid(RGBColor, usize),
 }
 
 impl Look {
-    /// One for each policy.
+    /// The look of each policy.
     fn of(names: &[&str]) -> Vec<Self> {
         let (mut online, mut optimal) = (0, 0);
         let looks = names.iter().map(|name| {
@@ -136,7 +136,7 @@ impl Comparison {
             round_down(bottom)..(round_down(top) + 5.0).min(100.0).max(round_down(bottom) + 5.0);
         let mut chart = ChartBuilder::on(area)
             .margin(MARGIN)
-            // In XML they must not stand.
+            // XML must not contain control characters.
             .caption(
                 self.traces()[trace].replace(char::is_control, "\u{fffd}"),
                 ("sans-serif", CAPTION * 2 / 3),
@@ -200,7 +200,7 @@ where
     drawn.map_err(failed)
 }
 
-/// The curves' names, as they are drawn.
+/// Draws the names of the curves, as the curves are drawn.
 fn legend(
     area: &DrawingArea<SVGBackend<'_>, Shift>,
     names: &[&str],
@@ -225,7 +225,7 @@ fn legend(
     Ok(())
 }
 
-/// Where the axis of sizes has its labels: at the sizes, or where they are many, at 1, 2, 5, ...
+/// The labels of the axis of sizes: the sizes, or if they are many, 1, 2, 5, ...
 fn ticks(sizes: &mut Vec<f64>, low: f64, high: f64) -> Vec<f64> {
     sizes.sort_by(f64::total_cmp);
     sizes.dedup();
@@ -237,7 +237,7 @@ fn ticks(sizes: &mut Vec<f64>, low: f64, high: f64) -> Vec<f64> {
     all.filter(|tick| (low..=high).contains(tick)).collect()
 }
 
-/// Down to a multiple of five per cent.
+/// Rounds down to a multiple of five per cent.
 fn round_down(ratio: f64) -> f64 {
     (ratio / 5.0).floor() * 5.0
 }

@@ -1,7 +1,7 @@
 //! What a policy is: it hears of every request and decides which pages a cache holds.
 //!
 //! Pages are dense numbers, so a policy keeps what it knows of them in vectors and hashes nothing.
-//! Clocks, threads and data are nobody's business here.
+//! Clocks, threads and data do not occur here.
 
 use crate::replay::{Outcome, replay_with};
 use crate::trace::Trace;

@@ -1,9 +1,9 @@
 //! Replays a trace against a policy and counts.
 //!
-//! A page that is written becomes dirty, whether it was held or not, and stays so until it is
-//! evicted: that is a write-back. What is dirty at the end is written back too. I/O is what a disk
-//! would have to do: a read for each read that misses (a write replaces the whole page and needs
-//! none), and the write-backs.
+//! A page that is written becomes dirty, whether it was held or not, and stays dirty until it is
+//! evicted: that eviction is a write-back. Pages that are dirty at the end are written back too.
+//! I/O is what a disk would have to do: a read for each read that misses (a write replaces the
+//! whole page and needs none), and the write-backs.
 
 use crate::policy::{Page, Policy};
 use crate::trace::{Trace, unpack};
@@ -11,7 +11,7 @@ use crate::trace::{Trace, unpack};
 /// Requests between two reports of progress.
 const REPORT_EVERY: usize = 1 << 20;
 
-/// Requests between the fetching of what is known of a page and the request for it.
+/// How many requests lie between prefetching what is known of a page and the request for it.
 const AHEAD: usize = 8;
 
 /// What a replay came to.
@@ -87,7 +87,8 @@ pub fn replay_with<P: Policy>(
     };
     let mut done = 0;
     for (index, requests) in trace.packed().chunks(REPORT_EVERY).enumerate() {
-        // Compiled once for each kind of trace: most have one tenant and no writes.
+        // The loop is compiled once for each kind of trace: most traces have one tenant and no
+        // writes.
         match (trace.writes() > 0, trace.tenants()) {
             (false, None) => run.requests::<false>(requests),
             (true, None) => run.requests::<true>(requests),

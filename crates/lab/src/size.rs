@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Parts of a whole that a share is counted in: `0.0001%` is the least.
+/// The parts in which a share is counted: `0.0001%` is the least.
 const WHOLE: u64 = 1_000_000;
 
 /// How large a cache is, in pages or as a share of the different pages of a trace.

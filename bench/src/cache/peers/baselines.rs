@@ -1,4 +1,4 @@
-//! What no cache can be faster than: nothing at all, and one cache line for each request.
+//! Lower bounds for any cache: nothing at all, and one cache line for each request.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,7 +6,7 @@ use super::super::requests::{key, number, value};
 use super::super::workload::KEYS;
 use super::Peer;
 
-/// Has everything without looking: what reading the requests costs.
+/// Has everything without looking: the cost of reading the requests.
 pub(crate) struct Nothing;
 
 impl Peer for Nothing {
@@ -30,11 +30,11 @@ impl Peer for Nothing {
     }
 }
 
-/// All keys in an array, each in a place of its own that follows from the key: no search, no bound,
-/// no lock, nothing that is written down by a read. What a hit costs in memory.
+/// All keys in an array, each in a place that follows from the key: no search, no bound, no lock,
+/// and a read writes nothing. The memory cost of a hit.
 pub(crate) struct Array(Box<[Slot]>);
 
-/// As much as a cache cannot do without: key and value.
+/// What no cache can do without: key and value.
 struct Slot {
     key: AtomicU64,
     value: AtomicU64,

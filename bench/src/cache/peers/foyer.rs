@@ -4,7 +4,7 @@ use foyer_memory::{Cache, CacheBuilder, EvictionConfig, LfuConfig, LruConfig, S3
 
 use super::Peer;
 
-/// As many as the mutexes of the crate lru. Its own choice is 8 on any machine.
+/// As many shards as the crate lru has mutexes. foyer's own choice is 8 on any machine.
 const SHARDS: usize = 16;
 
 fn cache(entries: usize, policy: impl Into<EvictionConfig>) -> Cache<u64, u64> {

@@ -13,7 +13,7 @@ const SHARDS: usize = 16;
 /// Shards, each of which has its part of the capacity.
 pub(crate) struct Lru {
     shards: Box<[Mutex<LruCache<u64, u64>>]>,
-    /// Not that of the shards: keys of one shard must not be alike within it.
+    /// Another hasher than the shards' own: the keys of one shard must not be alike within it.
     hasher: DefaultHasher,
 }
 

@@ -1,5 +1,5 @@
-//! The caches that are compared. All stand behind one trait, with static dispatch, and as they come:
-//! with the policy, the hasher and the locks that one gets without asking.
+//! The caches that are compared. All of them stand behind one trait, with static dispatch, in their
+//! default form: with the policy, the hasher and the locks that a user gets without asking.
 //!
 //! To add one: a file with its [`Peer`], and its line in [`ALL`].
 
@@ -101,7 +101,7 @@ impl Kind {
         !(self.is_baseline() && matches!(workload, Workload::Memory))
     }
 
-    /// Measures `workload` in this process, which is used up by it.
+    /// Measures `workload` in this process, which is good for one measurement only.
     pub(crate) fn measure(self, workload: Workload, setting: &Setting) -> anyhow::Result<Figures> {
         (self.0.measure)(workload, setting)
     }
@@ -140,7 +140,7 @@ mod tests {
     use super::super::requests::{key, value};
     use super::*;
 
-    /// Finds what fits, overwrites, forgets, and keeps its bound.
+    /// Checks that the cache finds what fits, overwrites, forgets, and keeps its bound.
     pub(super) fn exercise<P: Peer>() {
         let cache = P::with_capacity(20_000);
         for key in (0..10_000).map(key) {

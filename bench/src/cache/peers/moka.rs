@@ -1,5 +1,5 @@
 //! moka and its smaller sister: W-TinyLFU over a concurrent hash table, with logs of reads and
-//! writes that are worked off by whoever comes by.
+//! writes that any thread works off as it comes by.
 
 use mini_moka::sync::ConcurrentCacheExt;
 

@@ -33,7 +33,7 @@ thread_local! {
         .expect("a process may have as many timers as threads");
 }
 
-/// As many items as the pool takes. Latencies are those of the short ones.
+/// As many items as the pool takes. Latencies are those of the short items.
 pub(super) fn mix<P: Pool>(pool: &'static P, setting: &Setting) -> anyhow::Result<Figures> {
     let steps = setting.steps(SHORT);
     let mut submitter = Submitter::new(IN_FLIGHT * setting.workers as u64);
@@ -75,7 +75,7 @@ fn submit_for<P: Pool>(
     }
 }
 
-/// A read that the kernel answers after a while: nothing that a pool could see coming.
+/// A read that the kernel answers after a while: a pool cannot see it coming.
 fn block() {
     let once = Itimerspec { it_interval: Timespec::default(), it_value: BLOCKED };
     TIMER.with(|timer| {

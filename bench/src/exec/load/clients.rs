@@ -1,4 +1,4 @@
-//! Clients, which are no workers, that submit an item and wait for it: one now and then on an idle
+//! Clients, which are not workers, that submit an item and wait for it: one now and then on an idle
 //! pool, or several at once as fast as they can.
 
 use std::thread;
@@ -32,7 +32,7 @@ fn ping_for<P: Pool>(pool: &'static P, signal: &'static Signal, duration: Durati
     while next < end {
         thread::sleep(next.saturating_duration_since(Instant::now()));
         trip(pool, signal);
-        // What took longer than it should is not caught up with.
+        // A ping that took too long is not caught up with.
         next = (next + PING).max(Instant::now());
     }
 }

@@ -1,4 +1,5 @@
-//! What a server for encrypted volumes hands to workers: blocks of 32 KiB, encrypted and hashed.
+//! The work that a server for encrypted volumes hands to workers: blocks of 32 KiB, encrypted and
+//! hashed.
 
 use std::sync::LazyLock;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -25,7 +26,7 @@ const SECTOR: usize = 4096;
 /// Items of one issuer in flight.
 const IN_FLIGHT: usize = 64;
 
-/// A key is a key: any will do.
+/// Any key will do.
 static CIPHER: LazyLock<Xts128<Aes256>> = LazyLock::new(|| {
     let key = |byte| Aes256::new(&Array([byte; 32]));
     Xts128::new(key(1), key(2))

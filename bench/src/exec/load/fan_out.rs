@@ -22,7 +22,7 @@ pub(super) const CHILDREN: usize = GROUPS * GROUP;
 #[repr(align(128))]
 struct Countdown(AtomicUsize);
 
-/// Who is left of the children of one root.
+/// The children of one root that have not ended.
 pub(super) struct Children {
     groups: [Countdown; GROUPS],
     left: Countdown,
@@ -45,10 +45,10 @@ impl Children {
         self.left.0.store(GROUPS, Ordering::Relaxed);
     }
 
-    /// One has ended. Whether it was the last.
+    /// One has ended. Returns whether it was the last.
     pub(super) fn end(&self, child: usize) -> bool {
         let last = |countdown: &Countdown| countdown.0.fetch_sub(1, Ordering::AcqRel) == 1;
-        // Neighbours are of different groups: they are likely to run at the same time.
+        // Neighbours are in different groups: they are likely to run at the same time.
         last(&self.groups[child % GROUPS]) && last(&self.left)
     }
 }
@@ -59,7 +59,7 @@ struct Tree<P: 'static> {
     children: Children,
 }
 
-/// Children of so many nanoseconds, as many as the pool runs. Roots do not count.
+/// Children of so many nanoseconds, as many as the pool runs. Roots are not counted.
 pub(super) fn throughput<P: Pool>(
     pool: &'static P,
     setting: &Setting,

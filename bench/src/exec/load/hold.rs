@@ -1,4 +1,4 @@
-//! What a queued item takes in memory: a million of them behind workers that are all held.
+//! The memory of a queued item: a million items wait behind workers that are all held.
 
 use std::hint::black_box;
 use std::sync::mpsc::channel;
@@ -18,7 +18,8 @@ const ITEMS: u64 = 1_000_000;
 /// How long a pool may take until one more of its workers has begun.
 const HOLD_LIMIT: Duration = Duration::from_secs(10);
 
-/// Items with so many words captured. Resident memory is told in pages, which a million evens out.
+/// Items that capture so many words. Resident memory is counted in pages, and a million items even
+/// that out.
 pub(super) fn memory<P: Pool, const WORDS: usize>(
     pool: &'static P,
     setting: &Setting,
@@ -27,14 +28,14 @@ pub(super) fn memory<P: Pool, const WORDS: usize>(
     for number in 1..=setting.workers {
         let held = held.clone();
         pool.submit(move || {
-            // The receiver waits for this.
+            // The receiver waits for this message.
             let _ = held.send(());
-            // Busy: a pool may replace a worker that sleeps.
+            // The worker is held busy, since a pool may replace a worker that sleeps.
             loop {
                 thread::yield_now();
             }
         });
-        // One by one, since two in one worker's queue would hold one worker only.
+        // One by one, since two such items in one worker's queue would hold only one worker.
         let started = holds.recv_timeout(HOLD_LIMIT);
         started.with_context(|| format!("worker {number} of {} is not held", setting.workers))?;
     }

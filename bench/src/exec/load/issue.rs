@@ -1,5 +1,5 @@
-//! homing beside itself: what it costs to have an item run, by the way it is queued and by the kind
-//! of its workqueue. The loops around it are the same for all.
+//! homing compared with itself: the cost of running an item, by the way it is queued and by the
+//! kind of its workqueue. The loops around it are the same for all.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -16,22 +16,23 @@ use super::outside::Submitter;
 use super::window::{Window, warm_up};
 use super::{Figures, Setting};
 
-/// How many items may be in flight, issued from outside. There are as many work items, issued in
-/// turn: what they take is to fit in the caches, as what closures take does.
+/// How many items may be in flight when they are issued from outside. There are as many work items,
+/// issued in turn: their memory is to fit in the caches, as that of closures does.
 const IN_FLIGHT: usize = 2_000;
 
-/// `max_active`, where there is one. Fewer than are in flight: items wait for their turn.
+/// The `max_active` of a limited workqueue. It is less than the items in flight: items wait for
+/// their turn.
 const MAX_ACTIVE: u32 = 64;
 
-/// What items do. Its argument is the item's number.
+/// The work of an item. Its argument is the item's number.
 type Function = &'static (dyn Fn(usize) + Sync);
 
-/// A way to have a function run.
+/// A way to run a function.
 trait Way: Send + Sync + 'static {
-    /// With numbers below `bound`.
+    /// Makes it, for items with numbers below `bound`.
     fn new(queue: &Workqueue, bound: usize, function: Function) -> Self;
 
-    /// Queues the item of this number. Whether it will run once more.
+    /// Queues the item with this number. Returns whether it will run once more.
     fn issue(&self, number: usize) -> bool;
 }
 
@@ -50,7 +51,7 @@ impl Way for Execute {
     }
 }
 
-/// Closures with a handle, which is let go: kept and joined it would cost more.
+/// Closures with a handle, which is dropped at once: keeping and joining it would cost more.
 struct Handle(Workqueue, Function);
 
 impl Way for Handle {
@@ -65,7 +66,7 @@ impl Way for Handle {
     }
 }
 
-/// Work items, made beforehand.
+/// Work items that are made beforehand.
 struct Works(Vec<Work>);
 
 impl Way for Works {
@@ -111,7 +112,7 @@ fn measure<W: Way>(
     side: Side,
     steps: u64,
 ) -> anyhow::Result<Figures> {
-    // Its end would wait for items that go on as long as the process.
+    // The end of a pool would wait for items that continue as long as the process.
     let pool = &*Box::leak(Box::new(pool));
     match side {
         Side::Outside => outside::<W>(pool.queue(), setting, steps),
@@ -119,7 +120,7 @@ fn measure<W: Way>(
     }
 }
 
-/// What an item does. An empty one counts, and nothing else.
+/// The work of an item. An empty one counts, and does nothing else.
 fn item(steps: u64) {
     if steps > 0 {
         spin(steps);
@@ -149,7 +150,7 @@ fn outside<W: Way>(queue: &Workqueue, setting: &Setting, steps: u64) -> anyhow::
     Ok(window.close()?.throughput())
 }
 
-/// The root has the number after its children's.
+/// A root and its children. The root's number follows those of its children.
 struct Tree<W> {
     way: OnceLock<W>,
     steps: u64,
@@ -170,7 +171,7 @@ impl<W: Way> Tree<W> {
     fn run(&self, number: usize) {
         if number == CHILDREN {
             self.children.begin();
-            // Each is issued only after it has begun: none is still pending.
+            // A child is issued only after it has begun, so none is still pending.
             (0..CHILDREN).for_each(|child| _ = self.issue(child));
             return;
         }

@@ -1,4 +1,5 @@
-//! homing beside itself: throughput while somebody changes attributes, and the worst moment of it.
+//! homing compared with itself: throughput while a thread changes attributes, and the worst moment
+//! of it.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,13 +16,14 @@ use super::{Figures, Setting};
 /// How long each part of the measurement lasts, between two changes.
 const PART: Duration = Duration::from_millis(10);
 
-/// `max_active`, in turn. Never reached: limits that hold items back are `issue`'s affair.
+/// The values of `max_active`, in turn. They are never reached: `issue` measures limits that hold
+/// items back.
 const MAX_ACTIVE: [u32; 2] = [2048, 2047];
 
 /// How many attributes there are to change.
 const ATTRIBUTES: usize = 5;
 
-/// Items of so many nanoseconds, from outside, and a change each 10 ms, or only a look.
+/// Items of so many nanoseconds, from outside, and a change every 10 ms, or only a look.
 pub(super) fn changes(peer: Peer, setting: &Setting, nanoseconds: u64) -> anyhow::Result<Figures> {
     let pool = Homing::start_as(setting.workers, |builder| builder.max_active(MAX_ACTIVE[0]))?;
     let pool = &*Box::leak(Box::new(pool));
@@ -52,7 +54,7 @@ pub(super) fn changes(peer: Peer, setting: &Setting, nanoseconds: u64) -> anyhow
     Ok(figures)
 }
 
-/// None of the changes takes CPUs away: what is measured is the change itself.
+/// No change takes CPUs away: only the change itself is measured.
 fn change_attribute(pool: &Homing, change: usize) -> anyhow::Result<()> {
     let (attribute, turn) = (change % ATTRIBUTES, change / ATTRIBUTES % 2);
     let (queue, other) = (pool.queue(), turn == 0);

@@ -1,5 +1,5 @@
-//! The workloads, in the process that was made for one of them on one peer. Whatever still runs
-//! when the figures are there ends with the process.
+//! The workloads, in the process that was made for one workload on one peer. Threads that still run
+//! when the figures are there end with the process.
 
 mod blocking;
 mod clients;
@@ -27,7 +27,7 @@ pub(crate) struct Setting {
     pub(crate) duration: Duration,
     /// How many workers each pool has.
     pub(crate) workers: usize,
-    /// What [`steps_per_ms`](super::spin::steps_per_ms) came to.
+    /// The result of [`steps_per_ms`](super::spin::steps_per_ms).
     pub(crate) steps_per_ms: u64,
 }
 
@@ -61,7 +61,7 @@ pub(crate) fn run<P: Pool>(workload: Workload, setting: &Setting) -> anyhow::Res
     Ok(figures)
 }
 
-/// Runs `workload`, which is homing's with itself, one of whose ways `peer` is.
+/// Runs `workload`, which compares ways of homing with each other; `peer` is one of them.
 pub(crate) fn run_ours(
     workload: Workload,
     peer: Peer,

@@ -1,4 +1,5 @@
-//! One submitter that is no worker: throughput, and what is burnt after it has stopped.
+//! One submitter that is not a worker: throughput, and the CPU time that the pool burns after it
+//! has stopped.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,16 +16,16 @@ use crate::stopwatch::cpu_time;
 /// How many items may be in flight.
 const IN_FLIGHT: u64 = 10_000;
 
-/// How long a submitter sleeps that has filled a pool, at first and at most. It does not spin: on a
-/// small machine that would take a CPU from the workers. Each sleep is twice the one before, so that
-/// looking costs little and what is in flight lasts longer than the last sleep.
+/// How long a submitter sleeps when it has filled a pool, at first and at most. It does not spin:
+/// on a small machine that would take a CPU from the workers. Each sleep is twice the one before,
+/// so that looking costs little, and the items in flight last longer than the last sleep.
 const FULL: Duration = Duration::from_micros(50);
 const FULL_MAX: Duration = Duration::from_millis(1);
 
 /// How long a burst before the idle second lasts.
 const BURST: Duration = Duration::from_millis(200);
 
-/// How long idleness is watched.
+/// How long the idle pool is watched.
 const IDLE: Duration = Duration::from_secs(1);
 
 /// The limit for pools to finish what they have.
@@ -39,19 +40,20 @@ pub(super) struct Submitter {
 }
 
 impl Submitter {
-    /// With so many items in flight at most.
+    /// At most `bound` items are in flight.
     pub(super) fn new(bound: u64) -> Self {
         Self { bound, submitted: 0, room: bound, before: counted() }
     }
 
-    /// How many items can be submitted now. It sleeps where there is no room; none is left where
-    /// that takes past `deadline`.
+    /// How many items can be submitted now. It sleeps while there is no room. Returns 0 if that
+    /// lasts past `deadline`.
     pub(super) fn room(&mut self, deadline: Instant) -> u64 {
         if self.room == 0 {
             let mut pause = FULL;
             loop {
                 self.room = self.bound - self.in_flight();
-                // Waiting for a quarter spares the workers' cache lines most of the looking.
+                // Waiting until a quarter is free spares the workers' cache lines most of the
+                // looks.
                 if self.room >= self.bound / 4 || Instant::now() >= deadline {
                     break;
                 }
@@ -62,7 +64,7 @@ impl Submitter {
         self.room
     }
 
-    /// Tells that so many were.
+    /// Notes that `count` items were submitted.
     pub(super) fn submitted(&mut self, count: u64) {
         self.submitted += count;
         self.room -= count;

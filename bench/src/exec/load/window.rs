@@ -31,20 +31,20 @@ pub(super) struct Span {
 }
 
 impl Window {
-    /// From now on. Latencies from before are forgotten.
+    /// Begins now. Latencies from before are forgotten.
     pub(super) fn open() -> anyhow::Result<Self> {
         latency::forget();
         Ok(Self { count: counted(), watch: Stopwatch::start()? })
     }
 
-    /// Up to now.
+    /// What happened up to now.
     pub(super) fn close(&self) -> anyhow::Result<Span> {
         let Elapsed { seconds, cpu, others_percent } = self.watch.stop()?;
         let count = counted() - self.count;
         Ok(Span { seconds, cpu, count, others_percent })
     }
 
-    /// A whole measurement of what other threads do: this one sleeps.
+    /// A whole measurement of work that other threads do: this one sleeps.
     pub(super) fn watch(setting: &Setting) -> anyhow::Result<Span> {
         thread::sleep(warm_up(setting));
         let window = Self::open()?;
@@ -54,7 +54,7 @@ impl Window {
 }
 
 impl Span {
-    /// The figures that every workload has, with these.
+    /// These figures, and those that every workload has.
     pub(super) fn figures<const N: usize>(&self, figures: [(&str, f64); N]) -> Figures {
         let common = [("others_percent", self.others_percent)];
         figures.into_iter().chain(common).map(|(key, value)| (key.to_owned(), value)).collect()
@@ -75,7 +75,7 @@ pub(super) fn warm_up(setting: &Setting) -> Duration {
     setting.duration / WARM_UP_DIVISOR
 }
 
-/// Median and tail of the latencies written down, into `figures`.
+/// Adds the median and the tail of the recorded latencies to `figures`.
 pub(super) fn add_latencies(figures: &mut Figures) {
     let recorded = latency::recorded();
     for (key, quantile) in [("p50_us", 0.5), ("p99_us", 0.99), ("p999_us", 0.999)] {

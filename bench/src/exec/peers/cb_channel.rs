@@ -1,4 +1,4 @@
-//! The least one can write: threads that read one crossbeam channel.
+//! The smallest possible pool: threads that read one crossbeam channel.
 
 use std::thread;
 
@@ -22,7 +22,7 @@ impl Pool for CbChannel {
     }
 
     fn submit(&'static self, work: impl FnOnce() + Send + 'static) {
-        // Receivers leave only when this sender does.
+        // Receivers go only when this sender does.
         let _ = self.0.send(Box::new(work));
     }
 }

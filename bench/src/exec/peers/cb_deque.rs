@@ -1,10 +1,10 @@
-//! A minimal work-stealing pool: crossbeam's injector for what comes from outside, a deque for each
+//! A minimal work-stealing pool: crossbeam's injector for items from outside, a deque for each
 //! worker, one lock to sleep on.
 //!
 //! Why no wake-up is lost: a worker looks at all queues once more under the lock before it sleeps,
-//! and who has pushed an item looks for sleepers afterwards, both across a full fence. Either the
-//! worker sees the item or the pusher sees the sleeper; and since it takes the lock to wake it, the
-//! sleeper waits by then.
+//! and a thread that has pushed an item looks for sleepers afterwards, both across a full fence.
+//! Either the worker sees the item or the pusher sees the sleeper. And since the pusher takes the
+//! lock to wake the sleeper, the sleeper waits by then.
 
 use std::cell::OnceCell;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
@@ -30,7 +30,7 @@ struct Shared {
     stealers: Vec<Stealer<Job>>,
     sleep: Mutex<Sleep>,
     wake: Condvar,
-    /// Those asleep whom nobody has told to wake: what submitters look at.
+    /// How many sleepers have not been told to wake: submitters look at this.
     to_wake: AtomicUsize,
 }
 
@@ -71,7 +71,7 @@ impl Pool for CbDeque {
         }
     }
 
-    /// From a worker: all of them, and then one look for sleepers.
+    /// From a worker: pushes all items, and then looks for sleepers once.
     fn fan_out(&'static self, items: impl Iterator<Item = impl FnOnce() + Send + 'static>) {
         LOCAL.with(|local| {
             let deque = local.get().expect("an item fans out");
@@ -107,7 +107,7 @@ impl Shared {
         })
     }
 
-    /// Until there may be something to do.
+    /// Sleeps until there may be something to do.
     fn sleep(&self) {
         let mut sleep = self.sleep.lock().unwrap_or_else(PoisonError::into_inner);
         sleep.sleepers += 1;
@@ -121,7 +121,7 @@ impl Shared {
             sleep.told -= 1;
         }
         sleep.sleepers -= 1;
-        // Told for one that did not lie down after all: nobody is left to be told.
+        // A wake-up was for a worker that did not sleep after all, and no other sleeper needs it.
         sleep.told = sleep.told.min(sleep.sleepers);
         self.publish(&sleep);
     }

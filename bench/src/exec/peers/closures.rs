@@ -2,8 +2,9 @@
 
 use super::Pool;
 
-/// A rayon pool of its own. `spawn` goes to the worker's deque where the caller is one. Its parallel iterators, and its
-/// scopes, make who calls them wait, on whose stack other roots then begin: with those the stack overflowed.
+/// A rayon pool of its own. `spawn` pushes to the worker's deque if the caller is a worker. Its
+/// parallel iterators and its scopes make their caller wait, and other roots then begin on the
+/// caller's stack: with those the stack overflowed.
 pub(crate) struct Rayon(rayon::ThreadPool);
 
 impl Pool for Rayon {

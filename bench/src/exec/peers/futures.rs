@@ -20,7 +20,8 @@ impl Pool for Tokio {
     }
 }
 
-/// The same, with `spawn_blocking` for what blocks: the number of those threads is tokio's default.
+/// The same, with `spawn_blocking` for items that block: the number of those threads is tokio's
+/// default.
 pub(crate) struct TokioDeclared(Tokio);
 
 impl Pool for TokioDeclared {
@@ -43,7 +44,7 @@ pub(crate) struct TokioBlocking(tokio::runtime::Runtime);
 impl Pool for TokioBlocking {
     fn start(workers: usize) -> anyhow::Result<Self> {
         let mut builder = tokio::runtime::Builder::new_multi_thread();
-        // The one worker has nothing to do.
+        // tokio's one worker has nothing to do.
         Ok(Self(builder.worker_threads(1).max_blocking_threads(workers).build()?))
     }
 

@@ -1,4 +1,4 @@
-//! homing: everything that the comparison knows of its interface. Each method of [`Pool`] is to be
+//! homing: everything that the comparison knows of its interface. Each method of [`Pool`] is to use
 //! what homing does best: items without a handle, batches and declared blocking belong here as soon
 //! as there are such calls.
 
@@ -10,10 +10,10 @@ use homing::{Allowed, CpuSet, Features, Machine, Runtime, Workqueue, WorkqueueBu
 
 use super::Pool;
 
-/// The parts of its policy that are on; else all.
+/// The parts of its policy that are on; all parts if it is not set.
 pub(crate) static FEATURES: OnceLock<Features> = OnceLock::new();
 
-/// One workqueue with the attributes that one gets without asking, on pinned workers.
+/// One workqueue with the default attributes, on pinned workers.
 pub(crate) struct Homing {
     queue: Workqueue,
     /// The workers end with it.
@@ -21,7 +21,7 @@ pub(crate) struct Homing {
 }
 
 impl Homing {
-    /// With a workqueue of another kind.
+    /// Starts it with a workqueue of another kind.
     pub(crate) fn start_as(
         workers: usize,
         kind: impl FnOnce(WorkqueueBuilder) -> WorkqueueBuilder,

@@ -1,9 +1,9 @@
-//! The executors that are compared. All stand behind one trait, with static dispatch: what an item
-//! costs, its allocation included, is each peer's own affair.
+//! The executors that are compared. All of them stand behind one trait, with static dispatch: the
+//! cost of an item, its allocation included, is each peer's own.
 //!
-//! Left out: forte, whose versions for Rust 1.95 (up to 1.0.0-alpha.4) run what is spawned from
-//! outside on the caller and never share what is spawned from inside, and whose later ones need
-//! Rust 1.96; and runtimes with a thread for each core that do not share work, as glommio and
+//! Left out: forte, because its versions for Rust 1.95 (up to 1.0.0-alpha.4) run items spawned from
+//! outside on the caller and never share items spawned from inside, and its later ones need Rust
+//! 1.96; and runtimes with a thread for each core that do not share work, such as glommio and
 //! monoio.
 
 mod cb_channel;
@@ -26,16 +26,16 @@ pub(crate) trait Pool: Sized + Send + Sync + 'static {
     /// Starts so many workers.
     fn start(workers: usize) -> anyhow::Result<Self>;
 
-    /// Has `work` done, and nobody waits for it. From any thread: a pool that can tell that the
-    /// caller is a worker of its own may use that.
+    /// Runs `work`, which nobody waits for. May be called from any thread: a pool that can tell
+    /// that the caller is a worker of its own may use that.
     fn submit(&'static self, work: impl FnOnce() + Send + 'static);
 
-    /// Has many items done at once, from an item.
+    /// Runs many items at once, from an item.
     fn fan_out(&'static self, items: impl Iterator<Item = impl FnOnce() + Send + 'static>) {
         items.for_each(|item| self.submit(item));
     }
 
-    /// Has `work` done of which it is said that it blocks.
+    /// Runs `work`, which is declared to block.
     fn submit_blocking(&'static self, work: impl FnOnce() + Send + 'static) {
         self.submit(work);
     }
@@ -133,7 +133,7 @@ impl Peer {
     pub(crate) const fn takes(self, workload: Workload) -> bool {
         match self {
             Self::Homing => true,
-            // Where nothing blocks they are homing and tokio.
+            // If nothing blocks, they are the same as homing and tokio.
             Self::HomingDeclared | Self::TokioDeclared => {
                 matches!(workload, Workload::BlockingMix)
             }
@@ -146,7 +146,7 @@ impl Peer {
         }
     }
 
-    /// Those of ours that are compared with each other under `workload`.
+    /// The ways of ours that are compared with each other under `workload`.
     pub(crate) const fn pairs(workload: Workload) -> &'static [(Self, Self)] {
         match workload {
             Workload::Issue(..) => {
@@ -180,12 +180,12 @@ impl Peer {
         )
     }
 
-    /// The one of ours that `workload` is judged by.
+    /// The peer of ours by which `workload` is judged.
     pub(crate) const fn ours(workload: Workload) -> Self {
         if matches!(workload, Workload::BlockingMix) { Self::HomingDeclared } else { Self::Homing }
     }
 
-    /// Measures `workload` in this process, which is used up by it.
+    /// Measures `workload` in this process, which is good for one measurement only.
     pub(crate) fn measure(self, workload: Workload, setting: &Setting) -> anyhow::Result<Figures> {
         if workload.is_of_ours() {
             return load::run_ours(workload, self, setting);
@@ -239,7 +239,7 @@ mod tests {
 
     use super::*;
 
-    /// Items from outside, from inside and in numbers all run.
+    /// Checks that items from outside, from inside and in numbers all run.
     fn exercise<P: Pool>() {
         let pool: &'static P = Box::leak(Box::new(P::start(2).unwrap()));
         let (done, wait) = mpsc::channel();

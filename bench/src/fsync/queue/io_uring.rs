@@ -20,7 +20,8 @@ impl IoUring {
     pub(crate) fn new(depth: usize, workers: Option<u32>) -> io::Result<Self> {
         let ring = io_uring::IoUring::new(u32::try_from(depth).unwrap_or(u32::MAX))?;
         if let Some(workers) = workers {
-            // A file's requests are bounded, a pipe's are not: both get so many.
+            // A file's requests use the bounded workers, a pipe's the unbounded ones: both limits
+            // are set to this number.
             ring.submitter().register_iowq_max_workers(&mut [workers, workers])?;
         }
         Ok(Self { ring, files: (0..depth).map(|_| None).collect() })

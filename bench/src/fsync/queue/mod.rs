@@ -1,4 +1,4 @@
-//! What takes requests to sync files and tells later what came of them: the kernel's ways, and
+//! Queues that take requests to sync files and report their results later: the kernel's, and
 //! POSIX's, behind one trait.
 
 mod io_uring;
@@ -12,16 +12,16 @@ pub(crate) use self::io_uring::IoUring;
 pub(crate) use self::linux_aio::LinuxAio;
 pub(crate) use self::posix_aio::PosixAio;
 
-/// Syncs under way, known by slots below the depth it was made with.
+/// Syncs under way. Each has a slot, whose number is less than the depth of the queue.
 pub(crate) trait Queue {
-    /// Begins to sync `file`, which is kept until it has ended. The slot is free.
+    /// Begins to sync `file`, which is kept until the sync has ended. The slot must be free.
     fn begin(&mut self, slot: usize, file: File) -> io::Result<()>;
 
-    /// Waits for at least one of those under way, of which there are some; the slots of those that
-    /// have ended.
+    /// Waits for at least one of the syncs under way, of which there must be some. Returns the
+    /// slots of those that have ended.
     ///
     /// # Errors
-    /// Where a sync failed, too.
+    /// Also if a sync failed.
     fn ended(&mut self) -> io::Result<Vec<usize>>;
 }
 
@@ -39,7 +39,7 @@ mod tests {
 
     use super::*;
 
-    /// Those that are to be had here.
+    /// Runs the test with each queue that is available here.
     fn with_each(depth: usize, test: impl Fn(&str, &mut dyn Queue)) {
         match LinuxAio::new(depth) {
             Ok(mut queue) => test("linux-aio", &mut queue),
@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn a_sync_that_fails_is_heard_of() {
         with_each(1, |name, queue| {
-            // What cannot be synced.
+            // A pipe cannot be synced.
             let (reader, _writer) = io::pipe().unwrap();
             let begun = queue.begin(0, File::from(OwnedFd::from(reader)));
             let error = begun.and_then(|()| queue.ended()).expect_err(name);

@@ -13,7 +13,7 @@ use super::{Queue, check};
 
 /// Requests that the C library's threads carry out.
 pub(crate) struct PosixAio {
-    /// In boxes: the library knows them by their addresses.
+    /// Boxed, since the library knows the requests by their addresses.
     requests: Vec<Option<(Box<aiocb>, File)>>,
 }
 
@@ -76,7 +76,7 @@ impl Queue for PosixAio {
 impl Drop for PosixAio {
     fn drop(&mut self) {
         while self.requests.iter().any(Option::is_some) {
-            // One that failed has ended as well.
+            // A sync that failed has ended as well.
             let _ = self.ended();
         }
     }

@@ -1,5 +1,5 @@
-//! What takes part in a comparison: a name and a way to build a policy, be it in the list of
-//! [`policies`] or somebody's own with other settings.
+//! What takes part in a comparison: a name and a way to build a policy, either one of the list of
+//! [`policies`] or one of your own, with other settings.
 
 use std::fmt;
 use std::sync::Arc;

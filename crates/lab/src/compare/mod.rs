@@ -1,7 +1,7 @@
 //! Policies side by side: each on each trace with each size, on all CPUs.
 //!
-//! Besides those that are asked for, FIFO, LRU and the optimum with bypass always run: they are what
-//! a policy is measured by (`summary`).
+//! FIFO, LRU and the optimum with bypass always run, besides the policies that are asked for: a
+//! policy is measured by them (`summary`).
 
 mod candidate;
 mod summary;
@@ -19,7 +19,7 @@ use crate::replay::Outcome;
 use crate::size::Size;
 use crate::trace::Trace;
 
-/// The floor, the bar and the ceiling.
+/// The floor, the reference and the ceiling.
 const FLOOR: &str = "fifo";
 const BAR: &str = "lru";
 pub(crate) const CEILING: &str = "opt-bypass";
@@ -73,7 +73,7 @@ pub struct Comparison {
     asked: usize,
     traces: Vec<String>,
     sizes: Vec<Size>,
-    /// By policy, then trace, then size.
+    /// In order of policy, then trace, then size.
     cells: Vec<Cell>,
 }
 
@@ -108,7 +108,7 @@ impl Plan<'_> {
                 jobs.extend(self.sizes.iter().map(|size| (candidate, trace, *size)));
             }
         }
-        // The longest first, so that no thread begins one at the end.
+        // The longest jobs come first, so that no thread begins one at the end.
         let mut order: Vec<usize> = (0..jobs.len()).collect();
         order.sort_by_key(|index| std::cmp::Reverse(jobs[*index].1.len()));
         let all = jobs.iter().map(|(_, trace, _)| trace.len() as u64).sum();

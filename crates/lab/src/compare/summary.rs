@@ -1,8 +1,8 @@
 //! One figure for a policy over many cells.
 //!
-//! Hit ratios of different traces cannot be added up: on one the best policy is half a point ahead,
-//! on another forty. So each cell counts by the share of what there was to gain: FIFO is 0, the
-//! optimum with bypass 1. Cells where there is hardly anything to gain are left out.
+//! Hit ratios of different traces cannot be added up: on one trace the best policy is half a point
+//! ahead, on another forty. So each cell counts by the share of the possible gain: FIFO is 0, the
+//! optimum with bypass 1. Cells with hardly any possible gain are left out.
 
 use super::{BAR, CEILING, Comparison, FLOOR};
 use crate::size::Size;

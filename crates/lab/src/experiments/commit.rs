@@ -27,7 +27,7 @@ pub(super) fn cells(plan: &Plan) -> Vec<Cell> {
     cells
 }
 
-/// Which run, and which of the published figures stand beside it.
+/// The key of a run; it says which published figures belong to it.
 pub(crate) fn key(policy: &str, issuers: usize, seed: u64) -> Key {
     let plural = if issuers == 1 { "" } else { "s" };
     Key {

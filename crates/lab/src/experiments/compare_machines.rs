@@ -22,7 +22,7 @@ struct Variant {
     load: CryptLoad,
 }
 
-/// Each run is short: there are many.
+/// Each run is short, since there are many.
 const WARM_UP_NS: u64 = 200_000_000;
 
 impl MachineSet {
@@ -60,7 +60,7 @@ impl MachineSet {
     /// There may be very many: those of a machine are made when they are asked for.
     pub fn cells<'a>(&'a self, plan: &'a Plan, scopes: bool) -> impl Iterator<Item = Cell> + 'a {
         let mut policies: Vec<Policy> = KernelSettings::PUBLISHED.map(Policy::Kernel).to_vec();
-        policies.extend(homing_policies(plan).into_iter().take(2)); // not the one that queues all
+        policies.extend(homing_policies(plan).into_iter().take(2)); // without the one that queues everything
         policies.extend(with_features(plan));
         self.machines.iter().flat_map(move |variant| {
             let mut policies = policies.clone();
@@ -73,7 +73,7 @@ impl MachineSet {
 }
 
 impl MachineSet {
-    /// What tells it from others.
+    /// What tells this set from others.
     pub(super) fn fingerprints(&self) -> Vec<String> {
         let of = |variant: &Variant| {
             format!("{}: {}", variant.machine.name, fingerprint(&format!("{variant:?}")))
@@ -109,7 +109,7 @@ impl Variant {
         cells
     }
 
-    /// One after the other.
+    /// Draws machines one after the other.
     fn draw(seed: u64) -> impl Iterator<Item = Self> {
         let mut rng = Rng::new(seed);
         (0..).map(move |number| Self::random(number, seed, &mut rng))
@@ -122,7 +122,7 @@ impl Variant {
         let caches = one_of(rng, &[1, 2, 3, 4, 6, 8]);
         let cores = one_of(rng, &[1, 2, 3, 4, 6, 8, 12]);
         let threads = one_of(rng, &[1, 2, 2]);
-        // Large ones take long and tell nothing new.
+        // Large machines take long and show nothing new.
         let caches = caches.min((64 / (nodes * cores * threads)).max(1));
         let grid = format!("{nodes}x{caches}x{cores}x{threads}");
         let machine = homing_sim::Machine::from_grid_siblings_last(&grid).expect("it is a grid");
@@ -142,7 +142,7 @@ impl Variant {
         let crypt_ns = rng.between(40_000, 400_000);
         let depth = rng.between(16, 128) as usize;
         let issuer_ns = crypt_ns / rng.between(2, 8);
-        // Short items on many CPUs must not end at the disk.
+        // Short items on many CPUs must not be limited by the disk.
         let mut ssd = Ssd::nvme();
         ssd.bytes_per_us *= 8;
         ssd.read_ns = rng.between(20_000, 120_000);
@@ -155,7 +155,7 @@ impl Variant {
             ssd,
             ..CryptLoad::published(1)
         };
-        // The first draw is what everybody looks at.
+        // The first draw is the usual one, and is not named.
         let of_draw = if seed == 1 { String::new() } else { format!(" of draw {seed}") };
         let name = format!("random {number}{of_draw} ({grid})");
         let machine = NamedMachine { name, machine: Arc::new(machine) };

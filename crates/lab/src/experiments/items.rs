@@ -1,4 +1,4 @@
-//! Items of known lengths on this machine: really run, and simulated on its topology.
+//! Items of known lengths on this machine: run for real, and simulated on its topology.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::hint::black_box;
@@ -13,11 +13,11 @@ use rustix::time::{ClockId, clock_gettime};
 use super::{Cell, Key, NamedMachine, Plan, common, named};
 use crate::cpu_time::cpu_time;
 
-/// Issuers, items that each has on the way, microseconds of an item and of its issuer.
+/// The loads: issuers, items that each has in flight, microseconds of an item and of its issuer.
 const LOADS: [(usize, usize, u64, u64); 4] =
     [(1, 16, 200, 20), (2, 16, 200, 20), (1, 2, 200, 20), (1, 16, 50, 50)];
 
-/// What is measured of a real run, at most: it takes as long as it says.
+/// The longest time that is measured of a real run: such a run takes as long as it says.
 const REAL_MAX: Duration = Duration::from_secs(2);
 
 pub(super) fn cells(plan: &Plan) -> Vec<Cell> {
@@ -60,13 +60,14 @@ pub(super) fn cells(plan: &Plan) -> Vec<Cell> {
     cells
 }
 
-/// As everywhere, but that an item takes its time whatever runs beside it on its core, as it does really.
+/// The usual costs, except that an item takes the same CPU time whatever runs beside it on its
+/// core, as in the real run.
 fn costs() -> Costs {
     let as_alone = Cost { value: 1_000, source: Source::Measured("by the thread's own CPU time") };
     Costs { smt_per_mille: as_alone, ..Costs::default() }
 }
 
-/// The same on this machine's threads; `None` where no runtime can be started.
+/// Runs the same load on threads of this machine; `None` if no runtime can be started.
 fn run_really(setup: &Items, measured: Duration) -> Option<BTreeMap<String, f64>> {
     let runtime = Runtime::new().ok()?;
     let workqueue = runtime.workqueue("lab").build().ok()?;
@@ -118,8 +119,8 @@ fn issue(setup: &Items, workqueue: &Workqueue, stop: &AtomicBool, done: &AtomicU
     }
 }
 
-/// Uses as much CPU time as it is told, to the microsecond: however fast the CPU is just then, and whatever else
-/// runs beside it on its core.
+/// Uses as much CPU time as it is told, to the microsecond, however fast the CPU is at the moment,
+/// and whatever else runs beside it on its core.
 fn work(ns: u64) {
     let used = || {
         let time = clock_gettime(ClockId::ThreadCPUTime);

@@ -74,7 +74,7 @@ pub struct Measure {
     pub values: BTreeMap<String, f64>,
 }
 
-/// Runs, and tells its figures; `None` where it was told to stop before.
+/// Runs, and returns its figures; `None` if it was told to stop before its end.
 type Run = dyn Fn(&AtomicBool) -> Option<BTreeMap<String, f64>> + Send + Sync;
 
 /// A run to come.
@@ -82,7 +82,7 @@ type Run = dyn Fn(&AtomicBool) -> Option<BTreeMap<String, f64>> + Send + Sync;
 pub struct Cell {
     /// Which run.
     pub key: Key,
-    /// It measures this machine: nothing else may run meanwhile.
+    /// Whether it measures this machine: nothing else may run meanwhile.
     alone: bool,
     run: Arc<Run>,
 }
@@ -139,7 +139,7 @@ pub enum Follows {
     All,
 }
 
-/// Of all the CPUs' time, what is used.
+/// The share of all the CPUs' time that is used.
 const CPU_USE: (&str, &str) = ("util_pct", "CPU use, %");
 
 /// All of them.
@@ -239,7 +239,7 @@ impl Cell {
         Self { key, alone: false, run: Arc::new(run) }
     }
 
-    /// One that goes on to its end even where it is told to stop.
+    /// A cell that runs to its end even if it is told to stop.
     fn whole(key: Key, run: impl Fn() -> BTreeMap<String, f64> + Send + Sync + 'static) -> Self {
         Self::new(key, move |_| Some(run()))
     }

@@ -223,7 +223,7 @@ pub fn kind_of(key: &super::Key, metric: &str) -> Kind {
     if Published::find(key, metric).is_none() {
         return Kind::New;
     }
-    // Where hosts differ, one of them was fitted: what the others come to follows.
+    // The model was fitted on one host: on the others the same figures are predicted.
     let on_cfs = key.host == HostModel::Cfs.name();
     let fitted = match (key.experiment.as_str(), key.policy.as_str(), key.scenario.as_str()) {
         ("compile", "sis_node", _) => on_cfs && key.machine == "epyc-bergamo-88c",

@@ -128,7 +128,7 @@ impl Load {
     }
 }
 
-/// Of what has been checked to lie between 50 ns and a second.
+/// Converts a length that was checked to lie between 50 ns and a second.
 fn nanoseconds(us: f64) -> u64 {
     Duration::from_secs_f64(us / 1e6).as_nanos() as u64
 }
@@ -168,12 +168,12 @@ pub struct Trial {
     pub measured_ns: u64,
 }
 
-/// All items are queued: where issuers run them themselves no setting matters.
+/// All items are queued: if issuers ran them themselves, no setting would matter.
 fn queued() -> HomingSettings {
     HomingSettings { hand_off: false, ..HomingSettings::default() }
 }
 
-/// Each scope, loose and strict, and `auto`.
+/// homing with each scope, loose and strict, and `auto`.
 fn scopes() -> Vec<HomingSettings> {
     let fixed = Affinity::ALL.map(|of| HomingSettings { affinity: Some(of), ..queued() });
     fixed.into_iter().chain([HomingSettings { auto: true, ..queued() }]).collect()
@@ -216,7 +216,7 @@ pub fn recommend(
 type Tried = (HomingSettings, Advice);
 
 impl Trial {
-    /// What each of these gives, and how many runs have ended.
+    /// Runs each of these settings. Returns what each gives, and how many runs have ended.
     fn run(
         &self,
         all: Vec<HomingSettings>,

@@ -193,7 +193,7 @@ fn table_beside(page: &mut String, experiment: &Experiment, rows: &[&Row], about
     page.push_str("</table>");
 }
 
-/// Which colour is which host.
+/// The legend: which colour is which host.
 fn legend(rows: &[&Row]) -> String {
     let mut text = String::from("<p><small>published: the black bars");
     for (number, host) in hosts(rows).into_iter().enumerate() {
@@ -208,7 +208,7 @@ fn legend(rows: &[&Row]) -> String {
     text
 }
 
-/// One for each host.
+/// The colours, one for each host.
 const COLORS: [RGBColor; 5] = [
     RGBColor(200, 60, 60),
     RGBColor(40, 110, 200),
@@ -282,7 +282,7 @@ fn plot(experiment: &Experiment, rows: &[&Row]) -> Option<String> {
     Some(svg)
 }
 
-/// From where to where a change is spread.
+/// The ends of the error bar of a change.
 fn bar(row: &Row) -> Option<[f64; 2]> {
     let (delta, spread) = (row.delta_pct?, row.delta_sd?);
     Some([delta - spread, delta + spread])
@@ -322,7 +322,7 @@ mod tests {
         Measure { key, values: [("mib_s".to_owned(), mib_s)].into() }
     }
 
-    /// The numbers of an attribute, wherever it stands in a line with `mark`.
+    /// The numbers in an attribute, in each line with `mark`.
     fn numbers(svg: &str, mark: &str, attribute: &str) -> Vec<Vec<f64>> {
         let of = |line: &str| {
             let (_, from) = line.split_once(&format!(" {attribute}=\""))?;

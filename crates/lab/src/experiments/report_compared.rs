@@ -7,7 +7,7 @@ use plotters::prelude::*;
 use super::report::escaped;
 use super::{COMPARED, Comparison, Measure, NOISE_PCT};
 
-/// So many places are named.
+/// How many places are named.
 const WORST: usize = 20;
 
 const LOADS: [(&str, RGBColor); 3] = [
@@ -16,7 +16,7 @@ const LOADS: [(&str, RGBColor); 3] = [
     ("LOW", RGBColor(40, 150, 70)),
 ];
 
-/// A section, where anything was compared.
+/// Adds a section, if anything was compared.
 pub(super) fn section(page: &mut String, measures: &[Measure]) {
     let of = |measure: &&Measure| measure.key.experiment == COMPARED;
     let measures: Vec<Measure> = measures.iter().filter(of).cloned().collect();
@@ -80,7 +80,7 @@ fn comparison(page: &mut String, title: &str, of: &Comparison) {
     page.push_str("</table>");
 }
 
-/// For each load a line through all places, from the worst to the best.
+/// Plots for each load a line through all places, from the worst to the best.
 fn plot(of: &Comparison) -> Option<String> {
     let (first, last) = (of.places.first()?, of.places.last()?);
     let (low, high) = (first.ahead_pct.min(0.0), last.ahead_pct.max(0.0));

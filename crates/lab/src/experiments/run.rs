@@ -26,7 +26,7 @@ pub fn run(
     stop: &AtomicBool,
     ended: impl Fn(&Measure, Progress) + Sync,
 ) -> Result<Vec<Measure>, RuntimeError> {
-    // A cell takes as long as its machine is large: those that wait for it are no stall.
+    // A large machine makes a cell long: cells that wait behind it are not a stall.
     let runtime = Runtime::builder().watchdog_thresh(Duration::ZERO).build()?;
     let measures = Mutex::new(Vec::with_capacity(cells.len()));
     let one = |cell: &Cell| {

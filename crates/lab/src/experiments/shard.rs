@@ -1,9 +1,10 @@
 //! Parts of a sweep on different machines: lines of JSON in files, put together later.
 //!
-//! A part that runs is `2-of-8.jsonl.part`: the sweep, then a line for each run as it ends. Whoever
-//! is asked for the same part later, goes on behind it. When all have ended, `2-of-8.jsonl` takes
-//! its place, whose last line tells which part it is and how many runs stand before it: so what was cut off, or has
-//! another part's name, is not taken for whole.
+//! A part that runs is `2-of-8.jsonl.part`: the sweep, then a line for each run as it ends. If the
+//! same part is asked for later, it continues after these lines. When all runs have ended,
+//! `2-of-8.jsonl` takes its place. The last line of that file says which part it is and how many
+//! runs come before it, so that a file that was cut off, or has another part's name, is not taken
+//! for whole.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -24,7 +25,7 @@ pub struct Shard {
     of: usize,
 }
 
-/// As it stands in a file.
+/// A part as a file has it.
 #[derive(Deserialize)]
 struct Numbers {
     number: usize,
@@ -48,7 +49,7 @@ struct End {
     runs: usize,
 }
 
-/// A line behind the first.
+/// A line after the first.
 enum Line {
     Run(Measure),
     End(End),
@@ -185,7 +186,7 @@ impl Shard {
 struct Kept {
     file: File,
     runs: usize,
-    /// A line could not be written: half of it may be there.
+    /// Whether a line could not be written: half of it may be there.
     broken: bool,
 }
 
@@ -218,7 +219,7 @@ impl Part {
                 Err(error) => return Err(at(path)(error)),
             }
         }
-        // Anew, since its last line may be half of one.
+        // The file is written anew, since its last line may be half of one.
         replace(&unfinished, &text_of(&sweep, &known))?;
         let file = OpenOptions::new().append(true).open(&unfinished).map_err(at(&unfinished))?;
         let file = Mutex::new(Kept { file, runs: known.len(), broken: false });
@@ -262,7 +263,7 @@ impl Part {
     pub fn note(&self, measure: &Measure) -> Result<(), ShardError> {
         let mut kept = self.lock();
         if kept.broken {
-            return Ok(()); // it has been told
+            return Ok(()); // the error was already returned
         }
         let written = kept.file.write_all(line_of(measure).as_bytes());
         kept.broken = written.is_err();
@@ -286,7 +287,7 @@ impl Part {
     }
 }
 
-/// Writes a file beside it, which takes its place when it is whole.
+/// Writes a file beside it, which takes its place once it is whole.
 fn replace(path: &Path, text: &str) -> Result<(), ShardError> {
     let next = path.with_extension("next");
     let written = File::create(&next).and_then(|mut file| {
@@ -294,7 +295,7 @@ fn replace(path: &Path, text: &str) -> Result<(), ShardError> {
         file.sync_data()
     });
     if written.is_err() {
-        // It takes room, of which there may be none.
+        // The unfinished file takes room, of which there may be none.
         let _ = fs::remove_file(&next);
     }
     written.map_err(at(&next))?;
@@ -317,13 +318,13 @@ fn text_of(sweep: &Sweep, all: &BTreeMap<Key, BTreeMap<String, f64>>) -> String 
     sweep.line() + "\n" + &measures.collect::<String>()
 }
 
-/// What a part that may have been cut off holds.
+/// The runs in a part that may have been cut off.
 fn kept(
     path: &Path,
     text: &str,
     sweep: &Sweep,
 ) -> Result<BTreeMap<Key, BTreeMap<String, f64>>, ShardError> {
-    // Without its end of line a line is not whole, even if it looks so.
+    // A line without its end of line is not whole, even if it looks so.
     let whole = text.rfind('\n').map_or("", |end| &text[..=end]);
     let mut lines = whole.lines();
     let Some(head) = lines.next() else { return Ok(BTreeMap::new()) };
@@ -398,7 +399,8 @@ fn merge_files(folder: &Path, paths: &[PathBuf]) -> Result<Vec<Measure>, ShardEr
                     end = Some(at);
                     continue;
                 }
-                // In the middle of a line: what comes next is told to be missing.
+                // The file ends in the middle of a line: the check that follows reports what is
+                // missing.
                 Err(_) if index + 1 == count && !text.ends_with('\n') => break,
                 Err(problem) => return Err(broken(index, problem)),
             };
@@ -419,7 +421,7 @@ fn merge_files(folder: &Path, paths: &[PathBuf]) -> Result<Vec<Measure>, ShardEr
     Ok(all.into_iter().map(|(key, values)| Measure { key, values }).collect())
 }
 
-/// Of each number of parts all must be there.
+/// Checks that for each number of parts all parts are there.
 fn check_whole(folder: &Path, parts: &[Shard]) -> Result<(), ShardError> {
     for &Shard { of, .. } in parts {
         let missing = (1..=of).find(|&number| !parts.contains(&Shard { number, of }));
@@ -463,7 +465,7 @@ mod tests {
         let error = part.note(&measure(2)).unwrap_err().to_string();
         assert!(error.contains("1-of-1.jsonl.part"), "{error}");
         part.lock().file = disk;
-        // Not behind what may be half a line.
+        // The line must not follow what may be half a line.
         part.note(&measure(3)).unwrap();
         assert_eq!(part.kept(), 1);
         assert_eq!(part.finish([1, 2, 3].map(measure).into()).unwrap(), 3);

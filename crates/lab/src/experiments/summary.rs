@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use super::{Experiment, Key, Kind, Measure, Published, kind_of};
 
-/// What changes by as many per cent was nothing before: that is no change to be told, or drawn.
+/// A change of more than this, in per cent, means that the baseline was nothing: it is not shown as
+/// a change.
 const CHANGE_MAX: f64 = 1e9;
 
 /// A figure over several seeds.
@@ -108,7 +109,8 @@ pub fn rows(experiment: &Experiment, measures: &[Measure]) -> Vec<Row> {
         let delta_pct = against
             .map(|base| change(value.mean, base.mean))
             .filter(|change| change.abs() < CHANGE_MAX);
-        // Relative deviations of a quotient add up as squares; this way a mean of 0 does no harm.
+        // The relative deviations of a quotient add up as squares. Written this way, a mean of 0
+        // does no harm.
         let spread =
             |base: Stat| value.sd.hypot(value.mean / base.mean * base.sd) / base.mean * 100.0;
         let published = Published::find(key, metric).map(|found| found.value);

@@ -16,7 +16,7 @@ use super::{MachineSet, NamedMachine, Plan};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sweep {
     version: String,
-    /// What a short run comes to: it tells versions of the model apart.
+    /// The result of a short run: it tells versions of the model apart.
     model: String,
     experiments: Vec<String>,
     /// Names and fingerprints.
@@ -63,7 +63,8 @@ fn fingerprint_of(machine: &NamedMachine) -> String {
     format!("{}: {}", machine.name, fingerprint(&format!("{:?}", machine.machine)))
 }
 
-/// The machine that is really measured: its topology and its kind of CPU. Those of a cluster may be alike.
+/// The machine on which the real measurements run: its topology and its kind of CPU. Machines of a
+/// cluster may be alike.
 fn this_machine() -> Option<String> {
     let here = NamedMachine::find("here").ok()?;
     let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -71,7 +72,7 @@ fn this_machine() -> Option<String> {
     Some(format!("{}{kind}", fingerprint_of(&here)))
 }
 
-/// FNV-1a: it need not keep anybody from making two that are alike.
+/// FNV-1a: it does not have to resist deliberate collisions.
 pub(super) fn fingerprint(text: &str) -> String {
     let fold = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     format!("{:016x}", text.bytes().fold(0xcbf2_9ce4_8422_2325, fold))
@@ -88,7 +89,7 @@ fn model() -> String {
     let trial = |rules| Trial { machine: &machine, costs: &costs, rules, seed: 1, stop: &goes_on };
     let homing = HomingSettings { hand_off: false, auto: true, ..HomingSettings::default() };
     let [system, ..] = KernelSettings::PUBLISHED;
-    // By its name, too: whoever merges parts looks for it.
+    // The default policy is also in it by its name, since a merge looks for that name.
     let default = Policy::Homing(HomingSettings::default());
     let apart = homing_sim::Machine::from_grid_siblings_last("1x2x1x2").expect("it is a grid");
     let policies =

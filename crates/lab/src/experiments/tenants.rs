@@ -13,7 +13,7 @@ const MODELS: [(&str, MemoryModel); 4] = [
 ];
 
 /// Memory, as a share of memcached's heap in per cent. The first is fitted, the others show what
-/// hangs on it.
+/// depends on it.
 const MEMORIES: [(&str, u32); 3] =
     [("memcached just fits", 100), ("a seventh more memory", 115), ("a tenth less memory", 90)];
 

@@ -42,7 +42,7 @@ pub(super) fn pairs(plan: &Plan) -> Vec<Cell> {
     let mut cells = Vec::new();
     for machine in machines(plan, &PAIR_MACHINES) {
         let cpus = machine.machine.cpus().len();
-        // On one CPU they are the same.
+        // With one CPU both are the same.
         let loads = [("1 pair".to_owned(), 1), (format!("{cpus} pairs"), cpus)];
         for (scenario, count) in loads.into_iter().take(cpus) {
             for (policy, swqueue) in policies {

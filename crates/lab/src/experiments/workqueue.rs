@@ -16,7 +16,8 @@ const WARM_UP_NS: u64 = 500_000_000;
 
 const RYZEN: [&str; 1] = ["ryzen-9-3900x"];
 
-/// homing as it is by default, choosing its scope, and queueing all that issuers could do.
+/// homing with its default settings, choosing its scope, and queueing everything, even what issuers
+/// could do themselves.
 pub(super) fn homing_policies(plan: &Plan) -> Vec<Policy> {
     let plain = homing(plan);
     let auto = HomingSettings { auto: true, ..plain.clone() };
@@ -28,8 +29,8 @@ fn homing(plan: &Plan) -> HomingSettings {
     HomingSettings { stale_ns: plan.stale_ns, ..HomingSettings::default() }
 }
 
-/// homing with parts of its policy. With all of them it is what runs by default: once more, that would
-/// count as other seeds.
+/// homing with parts of its policy. All parts together are left out: that is the default, which
+/// would run twice and count as other seeds.
 pub(super) fn with_features(plan: &Plan) -> impl Iterator<Item = Policy> {
     let default = homing(plan);
     let parts = plan.features.iter().filter(move |features| **features != default.features);
@@ -37,7 +38,7 @@ pub(super) fn with_features(plan: &Plan) -> impl Iterator<Item = Policy> {
     parts.map(of).map(Policy::Homing)
 }
 
-/// What homing does by default there.
+/// The default affinity of homing on this machine.
 pub(super) fn default_affinity(machine: &Machine) -> Affinity {
     Affinity::default_on(&Layout::new(machine).expect("it has a CPU"))
 }
@@ -162,8 +163,8 @@ pub(super) fn latency(plan: &Plan) -> Vec<Cell> {
         let cpu = 3.min(machine.machine.cpus().len() - 1);
         for (scenario, depth) in [("LLOW", 4), ("SYNC", 1)] {
             let published = CryptLoad::published(1);
-            // Both lengths follow from those of 32 KiB; no hash is verified here. What a request
-            // takes beside is guessed: a system call of fio's, a hop to the loop device's thread.
+            // Both lengths follow from those of 32 KiB; no hash is verified here. The rest of a
+            // request is guessed: a system call of fio's, a hop to the loop device's thread.
             let load = CryptLoad {
                 depth,
                 bytes: 512,

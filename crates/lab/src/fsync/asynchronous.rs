@@ -1,4 +1,4 @@
-//! Many syncs that one issuer has begun, and awaits: when each of them ended.
+//! Many syncs that one issuer has begun and awaits, and when each of them ended.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use homing::{DurabilityError, Synced};
 
-/// The issuer sleeps until all have ended: it is not woken for each.
+/// The issuer's thread. It sleeps until all syncs have ended, and is not woken for each.
 struct Issuer {
     left: AtomicUsize,
     thread: Thread,
@@ -34,7 +34,8 @@ impl Wake for Ended {
     }
 }
 
-/// Begins `count` syncs by `begin`, which says when it asked, and awaits them. How long each took.
+/// Begins `count` syncs by `begin`, which returns when it asked, and awaits them. Returns how long
+/// each took.
 pub(super) fn begin_and_await<E: From<DurabilityError>>(
     count: usize,
     begin: impl Fn(usize) -> Result<(Instant, Synced), E>,
@@ -55,7 +56,7 @@ pub(super) fn begin_and_await<E: From<DurabilityError>>(
         thread::park();
     }
     let latency = |(asked, synced, ended): (Instant, Synced, Arc<Ended>)| {
-        synced.wait()?; // it has ended: this is its verdict
+        synced.wait()?; // it has ended: this returns its verdict
         let at = ended.at.get().copied().unwrap_or_else(Instant::now);
         Ok(at.duration_since(asked))
     };

@@ -86,7 +86,7 @@ mod tests {
         assert_eq!(done.aggregation(50), Some(5.0));
         let unknown = counts(30, None).since(counts(10, None));
         assert_eq!((unknown, unknown.aggregation(50)), (counts(20, None), None));
-        // By no flush cannot be divided.
+        // Without a flush there is nothing to divide by.
         assert_eq!(counts(30, Some(0)).aggregation(50), None);
     }
 

@@ -23,7 +23,7 @@ impl Files {
     pub fn new(place: &Path, size: usize) -> io::Result<Self> {
         let folder = tempfile::Builder::new().prefix("homing-fsync-").tempdir_in(place)?;
         settle(folder.path())?;
-        // Nothing that a disk or a filesystem could do without.
+        // Contents that no disk or filesystem can leave out.
         let contents = (0..size).map(|at| (at * 31 % 251) as u8 + 1).collect();
         Ok(Self { folder: Some(folder), contents })
     }
@@ -70,7 +70,7 @@ impl Drop for Files {
         if let Some(folder) = self.folder.take() {
             let place = folder.path().parent().map(Path::to_owned);
             drop(folder);
-            // What cannot be settled only costs the next one.
+            // If this fails, it only costs the next measurement.
             let _ = place.map(|place| settle(&place));
         }
     }

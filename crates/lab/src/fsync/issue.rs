@@ -14,18 +14,18 @@ use super::error::FsyncError;
 use super::pool::Pool;
 use super::strategy::Strategy;
 
-/// What a strategy runs on: made before the clock starts, anew for each measurement, so that none
-/// has learnt from another.
+/// What a strategy runs on. It is made before the clock starts, anew for each measurement, so that
+/// no measurement learns from another.
 pub(super) enum Engine {
     Own,
     Threads(Pool),
-    /// The engine goes before its runtime.
+    /// The engine is dropped before its runtime.
     Homing(Durable, #[expect(dead_code, reason = "the engine's")] Runtime),
 }
 
 /// Why an issuer ended early.
 pub(super) enum Ended {
-    /// It was told to.
+    /// It was told to stop.
     Stopped,
     Io(io::Error),
     Failed(FsyncError),
@@ -37,7 +37,7 @@ impl<E: Into<FsyncError>> From<E> for Ended {
     }
 }
 
-/// Other errors have a type that is told as it is; these are told with their folder.
+/// Errors of other types are reported as they are; these are reported with their folder.
 fn io(error: io::Error) -> Ended {
     Ended::Io(error)
 }
@@ -54,8 +54,8 @@ impl Engine {
         })
     }
 
-    /// Opens the files, makes them durable and closes them. How long each took, from the moment when
-    /// its sync was asked for until its issuer could know that it was durable.
+    /// Opens the files, makes them durable and closes them. Returns how long each took, from the
+    /// moment when its sync was asked for until its issuer could know that it was durable.
     pub(super) fn sync(
         &self,
         strategy: Strategy,

@@ -1,4 +1,4 @@
-//! Threads that call fsync of whatever file they are handed.
+//! Threads that call fsync of each file that they are handed.
 
 use std::fs::File;
 use std::io;
@@ -16,11 +16,11 @@ struct Job {
     tell: Sender<io::Result<Duration>>,
 }
 
-/// The threads. They go with this.
+/// The threads. They end when this is dropped.
 pub(super) struct Pool {
     jobs: Option<Sender<Job>>,
     threads: Vec<JoinHandle<()>>,
-    /// What still waits is not to be synced any more.
+    /// Whether files that still wait are not to be synced any more.
     given_up: Arc<AtomicBool>,
 }
 
@@ -38,8 +38,8 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Hands all over, and waits. How long each took, since it was handed over; `None` where `stop`
-    /// was set, or a thread has gone.
+    /// Hands all files over, and waits. Returns how long each took since it was handed over; `None`
+    /// if `stop` was set, or a thread has gone.
     pub(super) fn sync(
         &self,
         paths: &[PathBuf],
@@ -48,7 +48,7 @@ impl Pool {
         let (tell, told) = channel();
         for path in paths {
             let job = Job { path: path.clone(), asked: Instant::now(), tell: tell.clone() };
-            // Nobody takes it: then nobody tells, either, which is seen below.
+            // If no thread takes the job, none answers either, and the count below shows that.
             let _ = self.jobs.as_ref().map(|jobs| jobs.send(job));
         }
         drop(tell);
@@ -68,7 +68,7 @@ impl Drop for Pool {
     fn drop(&mut self) {
         self.jobs = None;
         for thread in self.threads.drain(..) {
-            // One that has panicked did not tell, and so the sync has been found wanting.
+            // A thread that has panicked did not answer, so its sync was already found missing.
             let _ = thread.join();
         }
     }
@@ -82,7 +82,7 @@ fn work(jobs: &Mutex<Receiver<Job>>, given_up: &AtomicBool) {
             continue;
         }
         let synced = File::open(path).and_then(|file| file.sync_all());
-        // Whoever stopped does not listen.
+        // After a stop nobody listens.
         let _ = tell.send(synced.map(|()| asked.elapsed()));
     }
 }

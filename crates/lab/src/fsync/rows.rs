@@ -54,7 +54,8 @@ impl Report {
     pub(super) fn new(cells: &[(Strategy, usize)], asked: usize, mut all: Vec<Outcome>) -> Self {
         let rounds = all.len() / cells.len();
         if rounds > 0 {
-            // Of a round that has not ended some would have a figure more than others.
+            // Outcomes of a round that has not ended are dropped: some rows would have a figure
+            // more than others.
             all.retain(|outcome| outcome.round < rounds);
         }
         let rows = cells.iter().filter_map(|(strategy, issuers)| row(*strategy, *issuers, &all));
@@ -134,7 +135,7 @@ mod tests {
         assert_eq!((report.rounds, report.is_whole), (3, true));
         let [serial, homing] = &report.rows[..] else { panic!("{report:?}") };
         assert_eq!((serial.files_per_s, serial.to_serial), (20.0, Some(1.0)));
-        // That of the medians would be 10.
+        // The ratio of the medians would be 10.
         assert_eq!((homing.files_per_s, homing.to_serial), (200.0, Some(15.0)));
         assert_eq!((homing.files_per_s_min, homing.files_per_s_max), (50.0, 300.0));
         assert_eq!((homing.p50_us, homing.p99_us, homing.cpu_s), (400.0, 600.0, 0.5));

@@ -50,7 +50,7 @@ impl Setup {
         let mut outcomes = Vec::with_capacity(of);
         'rounds: for round in 0..self.rounds {
             for turn in 0..cells.len() {
-                // Whoever comes first in one round comes late in the next.
+                // The cell that comes first in one round comes late in the next.
                 let at = (turn + round * step(cells.len())) % cells.len();
                 let (strategy, issuers) = cells[at];
                 match self.measure(round, strategy, issuers, stop) {
@@ -124,21 +124,21 @@ impl Setup {
     }
 }
 
-/// By how many the order is turned from round to round: about half of them, so that in as many rounds as
-/// there are of them each comes first once.
+/// By how many cells the order is turned from round to round: about half of them, so that in as
+/// many rounds as there are cells, each comes first once.
 fn step(cells: usize) -> usize {
     let divides =
         |a: usize, b: usize| (2..=a.min(b)).any(|by| a.is_multiple_of(by) && b.is_multiple_of(by));
     (1..=cells.div_ceil(2)).rev().find(|&step| !divides(step, cells)).unwrap_or(1)
 }
 
-/// As many shares as there are issuers, none longer than another by more than one.
+/// Divides into as many shares as there are issuers, whose lengths differ by at most one.
 fn shares<T>(all: &[T], issuers: usize) -> impl Iterator<Item = &[T]> {
     let end = move |issuer: usize| all.len() * issuer / issuers;
     (0..issuers).map(move |issuer| &all[end(issuer)..end(issuer + 1)])
 }
 
-/// Of what is sorted: the least that so many in a hundred are not above.
+/// The least of the sorted figures that `percent` per cent of them do not exceed.
 fn percentile(sorted: &[f64], percent: usize) -> f64 {
     let rank = (sorted.len() * percent).div_ceil(100);
     sorted.get(rank.saturating_sub(1)).copied().unwrap_or(0.0)

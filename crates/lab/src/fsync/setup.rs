@@ -1,4 +1,4 @@
-//! What is asked for, and whether it can be had.
+//! What is asked for, and whether it is possible.
 
 use std::fs;
 use std::path::PathBuf;
@@ -34,7 +34,7 @@ impl Setup {
         self.rounds * self.cells().len()
     }
 
-    /// Before anything is written.
+    /// Checks the setup before anything is written.
     pub(super) fn check(&self) -> Result<(), FsyncError> {
         let refuse = |what, value, advice| Err(FsyncError::Number { what, value, advice });
         if self.files == 0 {
@@ -58,19 +58,19 @@ impl Setup {
         if !found.is_dir() {
             return Err(FsyncError::NotAFolder(dir()));
         }
-        // A folder says more than its permissions: the filesystem may be read-only.
+        // Permissions do not say everything: the filesystem may be read-only.
         let probe = tempfile::Builder::new().prefix("homing-fsync-").tempdir_in(&self.dir);
         probe.map_err(|error| FsyncError::NotWritable { dir: dir(), error })?;
         self.check_space()?;
-        // Those that are synced asynchronously are open all at a time.
+        // Files that are synced asynchronously are all open at the same time.
         allow_open(self.files).map_err(FsyncError::OpenFiles)
     }
 
     fn check_space(&self) -> Result<(), FsyncError> {
-        // What a filesystem does not tell is found out by writing.
+        // If the filesystem does not tell, writing will show.
         let Ok(found) = rustix::fs::statvfs(&self.dir) else { return Ok(()) };
         let block = found.f_frsize.max(1);
-        // A block more for what the filesystem has to know of each.
+        // One more block for what the filesystem has to know of each file.
         let blocks = (self.size as u64).div_ceil(block) + 1;
         let needed = (self.files as u64).saturating_mul(blocks).saturating_mul(block);
         let free = found.f_bavail.saturating_mul(block);

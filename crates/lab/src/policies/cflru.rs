@@ -29,7 +29,7 @@ pub struct Cflru {
     young: List,
     window: List,
     clean_links: Links,
-    /// What is clean in the window.
+    /// The clean pages in the window, by age.
     clean: List,
 }
 

@@ -68,7 +68,7 @@ impl Policy for Clock {
             self.slots.push(request.page);
             return false;
         }
-        // It does not stand in the circle yet, so the hand cannot choose it.
+        // The new page is not in the circle yet, so the hand cannot choose it.
         evicted.push(self.find_victim());
         self.slots[self.hand] = request.page;
         self.advance();

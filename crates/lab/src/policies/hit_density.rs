@@ -11,9 +11,10 @@ use crate::policy::{Page, Policy, Request, Setup};
 const NONE: u32 = u32::MAX;
 /// Evicted pages that are remembered, for each page that is held.
 const SHADOWS: usize = 6;
-/// Tenants of which is learnt apart; as many as in a cache of some size.
+/// How many tenants are learnt apart: as many as in a cache of some size.
 const GROUPS: usize = 8;
-/// Shadows between the one that is given up and the one that is fetched to be given up soon.
+/// How many shadows lie between the one that is given up and the one that is prefetched, to be
+/// given up soon.
 const AHEAD: usize = 8;
 
 /// Evicts what gives the fewest hits for its frame.
@@ -24,14 +25,14 @@ pub struct HitDensity {
     known: Vec<Known>,
     /// Which page each frame holds.
     pages: Vec<Page>,
-    /// Evicted pages, oldest first, and which evictions these were.
+    /// Evicted pages, oldest first, and the number of each eviction.
     order: VecDeque<(Page, u32)>,
     evictions: u32,
     capacity: usize,
 }
 
-/// Which group a tenant's pages are of: those that come first have one of their own, and the others the last one
-/// together, as in the caches.
+/// The group of each tenant: the first tenants each have a group of their own, and the others share
+/// the last one, as in the caches.
 #[derive(Debug, Default)]
 struct Groups {
     /// By the tenants' numbers.
@@ -50,7 +51,7 @@ impl Groups {
         let at = usize::from(tenant);
         self.of.resize(self.of.len().max(at + 1), None);
         self.count += 1;
-        // The policy has the first one from the beginning.
+        // The policy has its first group from the beginning.
         if (2..=GROUPS).contains(&self.count) {
             core.add_group();
         }
@@ -63,9 +64,9 @@ impl Groups {
 /// What is known of a page.
 #[derive(Clone, Copy, Debug)]
 struct Known {
-    /// Where it is held.
+    /// The frame that holds it.
     frame: u32,
-    /// Which eviction it was that left the shadow; there is none without one.
+    /// The number of the eviction that left the shadow; none if there is no shadow.
     eviction: u32,
     shadow: Shadow,
 }
@@ -105,7 +106,7 @@ impl HitDensity {
         victim.frame
     }
 
-    /// Leaves a page out that is not worth a frame.
+    /// Leaves out a page that is not worth a frame.
     fn decline(&mut self, group: u8, page: Page) -> bool {
         let rest = self.core.decline(group, self.known[page as usize].shadow());
         rest.inspect(|&rest| self.remember(page, rest)).is_some()
@@ -127,7 +128,7 @@ impl HitDensity {
             prefetch(&self.known[next as usize]);
         }
         let known = &mut self.known[page as usize];
-        // It may have come back since, and been evicted again.
+        // The page may have come back since, and been evicted again.
         if known.eviction == eviction {
             known.eviction = NONE;
             self.core.forget(known.shadow);
@@ -148,7 +149,7 @@ impl Policy for HitDensity {
             return true;
         }
         self.core.request(group, hash(request.page), request.write);
-        // What is written has to be held.
+        // A page that is written has to be held.
         if self.pages.len() >= self.capacity && !request.write && self.decline(group, request.page)
         {
             evicted.push(request.page);

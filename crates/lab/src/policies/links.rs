@@ -1,4 +1,4 @@
-//! Doubly linked lists whose links stand in one vector, by page.
+//! Doubly linked lists whose links are in one vector, by page.
 //!
 //! A page is on one list of a [`Links`] at most. Several lists may share the links, and a page moves
 //! from one to another without memory.

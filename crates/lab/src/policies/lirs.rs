@@ -79,7 +79,8 @@ impl Lirs {
         }
     }
 
-    /// Takes from the bottom of the stack what is not LIR: it could not become so any more.
+    /// Takes pages that are not LIR from the bottom of the stack: they could not become LIR any
+    /// more.
     fn prune(&mut self) {
         while let Some(page) = self.stack.oldest() {
             let state = &mut self.pages[page as usize];

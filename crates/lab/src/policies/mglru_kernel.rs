@@ -19,7 +19,7 @@ use homing_mglru::kernel::{
 
 use crate::policy::{Page, Policy, Request, Setup};
 
-/// A batch is this share of the capacity, but not more than in the kernel.
+/// A batch is this share of the capacity, but at most as large as in the kernel.
 const BATCHES: usize = 64;
 
 /// Generations, tiers and the refault feedback.

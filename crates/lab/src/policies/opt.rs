@@ -4,11 +4,10 @@
 //! Journal 5(2), 1966. Two forms: with demand insertion every page that is asked for is held, as
 //! in the paper; with bypass one is not that would be the first to go.
 //!
-//! For each request it is computed beforehand, backwards, when its page is used next. Held pages
-//! stand in a heap by that time. A hit leaves the page's old entry in the heap: its time has come,
-//! so it is smaller than that of every page that is held, and never surfaces. This makes O(n log n)
-//! without a heap that can be changed inside; entries that lie dead are swept out when they are
-//! most of it.
+//! The next use of each request's page is computed beforehand, backwards. Held pages are in a heap
+//! by the time of their next use. A hit leaves the page's old entry in the heap: its time has come,
+//! so it is smaller than that of every held page, and never surfaces. This takes O(n log n) without
+//! a heap that can be changed inside. Dead entries are swept out when they are most of the heap.
 
 use std::collections::BinaryHeap;
 

@@ -49,7 +49,7 @@ impl Ring {
         Some(page)
     }
 
-    /// Where a ring is full: takes the oldest page and appends one.
+    /// Takes the oldest page of a full ring and appends one.
     pub(super) fn replace(&mut self, page: Page) -> Page {
         debug_assert!(self.is_full(), "a ring with room has nothing to replace");
         let oldest = std::mem::replace(&mut self.slots[self.head], page);

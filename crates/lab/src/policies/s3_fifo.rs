@@ -10,8 +10,9 @@
 //!            gone ───────────────────────────▶ ghosts: known for as long as main is
 //! ```
 //!
-//! As in the paper a ghost is no entry of a list but the number that its eviction from the small
-//! queue had: it is one until as many others were evicted from there as main is to hold.
+//! As in the paper, a ghost is not an entry of a list, but the number of its eviction from the
+//! small queue. The page is a ghost until as many others were evicted from there as main is to
+//! hold.
 
 use super::ring::Ring;
 use crate::policy::{Page, Policy, Request, Setup};
@@ -20,7 +21,7 @@ use crate::policy::{Page, Policy, Request, Setup};
 const SMALL_PER_CENT: usize = 10;
 /// Uses are counted up to this: two bits.
 const USES_MAX: u8 = 3;
-/// From so many uses on a page goes from the small queue to the main one.
+/// A page with at least so many uses goes from the small queue to the main one.
 const PROMOTE_USES: u8 = 2;
 
 /// Two queues and the memory of what left the first one.

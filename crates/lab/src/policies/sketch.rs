@@ -9,7 +9,7 @@ use crate::policy::Page;
 
 /// Counters for each page have this many rows.
 const ROWS: usize = 4;
-/// Where a counter of 4 bits ends.
+/// The greatest value of a counter of 4 bits.
 const COUNT_MAX: u64 = 15;
 /// Counters in a word.
 const COUNTERS: u64 = 16;
@@ -78,7 +78,7 @@ impl Sketch {
             odd += (*word & ODD).count_ones() as usize;
             *word = (*word >> 1) & HALVES;
         }
-        // What the odd counters lost counts for all rows.
+        // The halves that odd counters lose are subtracted, as a mean over the rows.
         self.size = (self.size - odd / ROWS) / 2;
     }
 

@@ -74,7 +74,7 @@ impl Policy for TwoQ {
                 self.am.refresh(&mut self.links, page);
                 return true;
             }
-            // Uses in quick succession say nothing.
+            // Uses in quick succession say nothing about the page.
             Place::In => return true,
             Place::Out => {
                 self.a1_out.remove(&mut self.links, page);

@@ -91,7 +91,7 @@ impl<const ADAPTIVE: bool> WTinyLfu<ADAPTIVE> {
         }
     }
 
-    /// Lets pages out of the window that are too many, and returns the last of them.
+    /// Removes pages that are too many from the window, and returns the last of them.
     fn shrink_window(&mut self) -> Option<Page> {
         let mut candidate = None;
         while self.window.len() > self.window_max {
@@ -103,7 +103,8 @@ impl<const ADAPTIVE: bool> WTinyLfu<ADAPTIVE> {
         candidate
     }
 
-    /// One page is too many: the candidate from the window goes, or what it would replace.
+    /// There is one page too many: evicts the candidate from the window, or the page that it would
+    /// replace.
     fn evict(&mut self, candidate: Option<Page>) -> Page {
         let lists = [&self.probation, &self.protected, &self.window];
         let victim = lists.iter().find_map(|list| list.oldest()).expect("it holds too many");
@@ -130,7 +131,8 @@ impl<const ADAPTIVE: bool> WTinyLfu<ADAPTIVE> {
         self.protected_max = most - window_max;
         self.window_max = window_max;
         self.demote();
-        // A window that grows takes the pages next to be judged; one that shrinks gives its oldest.
+        // A window that grows takes the pages that would be judged next; one that shrinks gives its
+        // oldest.
         if pages > 0 {
             while self.window.len() < self.window_max
                 && let Some(page) = self.probation.pop(&mut self.links)
@@ -170,7 +172,7 @@ impl<const ADAPTIVE: bool> Policy for WTinyLfu<ADAPTIVE> {
     }
 }
 
-/// Goes on in a direction while the hit ratio rises, and turns when it falls.
+/// Continues in a direction while the hit ratio rises, and turns when it falls.
 #[derive(Debug)]
 struct Climber {
     first_step: f64,
@@ -188,7 +190,7 @@ impl Climber {
         Self { first_step, step: -first_step, sample_size, requests: 0, hits: 0, last_ratio: 0.0 }
     }
 
-    /// Notes a request; at the end of a sample, says by how many pages the window should grow.
+    /// Notes a request. At the end of a sample, returns by how many pages the window should grow.
     fn record(&mut self, hit: bool) -> Option<isize> {
         self.requests += 1;
         self.hits += usize::from(hit);

@@ -24,7 +24,7 @@ impl Builder {
         self.requests.len()
     }
 
-    /// Appends a request; says no if there are more pages than numbers.
+    /// Appends a request. Returns false if there are more pages than numbers.
     pub(super) fn push(&mut self, key: u64, write: bool, tenant: u16) -> bool {
         let Some(page) = self.numbering.number(key) else { return false };
         if tenant != 0 && self.tenants.is_empty() {

@@ -10,8 +10,8 @@
 //! | 12..14 | flags | `u16`, bit 0: a write; the others mean nothing and are ignored |
 //! | 14..16 | tenant | `u16`, 0 where there is one stream only |
 //!
-//! Nothing is allocated by a number that the file claims: memory grows with what has been read,
-//! and a run, which few bytes can make long, counts against a limit before it is expanded.
+//! The file's claims allocate nothing: memory grows with what has been read. A run, which few bytes
+//! can make long, counts against a limit before it is expanded.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -113,7 +113,7 @@ impl<R: Read> Container<'_, R> {
         Ok(())
     }
 
-    /// Fills the buffer as far as there is something, and says how far.
+    /// Fills the buffer as far as there is data, and returns how far.
     fn fill(&mut self, buffer: &mut [u8]) -> Result<usize, TraceError> {
         let mut len = 0;
         while len < buffer.len() {

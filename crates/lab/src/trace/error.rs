@@ -1,4 +1,5 @@
-//! What can go wrong while a trace is read. Whatever a file holds, it ends in one of these.
+//! What can go wrong while a trace is read. Reading any file ends in a trace or in one of these
+//! errors.
 
 use std::path::PathBuf;
 

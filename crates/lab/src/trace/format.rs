@@ -1,4 +1,4 @@
-//! Reads traces in whatever format they are, plain or compressed with zstd.
+//! Reads traces in any of the formats, plain or compressed with zstd.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};

@@ -7,8 +7,8 @@
 use super::builder::Builder;
 use super::{Trace, TraceError};
 
-/// Ranges of keys begin at multiples of this, so that pages that are neighbours in an aligned region
-/// are so in the mix.
+/// Ranges of keys begin at multiples of this, so that neighbours within an aligned region are also
+/// neighbours in the mix.
 const ALIGNMENT: u64 = 1 << 20;
 
 impl Trace {
@@ -48,14 +48,14 @@ impl Trace {
 
 /// The keys of a trace in a mix.
 enum Keys {
-    /// Its own and this more, modulo 2^64: neighbours stay neighbours.
+    /// Its own keys plus this, modulo 2^64: neighbours stay neighbours.
     Moved(u64),
-    /// Those from here on, in the order in which its pages came: its own, as those of words, are strewn over a range
-    /// that leaves no room for others.
+    /// Keys from here on, in the order in which its pages came. Such a trace, for example one of
+    /// words, has keys strewn over a range that leaves no room for others.
     From(u64),
 }
 
-/// Keys for each trace of which no other one has any.
+/// Keys for each trace that no other trace has.
 fn keys_of(traces: &[Trace]) -> Vec<Keys> {
     let share = u64::MAX / traces.len().max(1) as u64 - 2 * ALIGNMENT;
     let mut base = 0_u64;

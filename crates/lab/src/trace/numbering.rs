@@ -1,8 +1,8 @@
 //! Gives each key its dense page number, in the order of first appearance.
 //!
 //! Block traces ask for runs of consecutive keys again and again, so the number of the next key is
-//! guessed from that of the last one before the table is asked. Keys that somebody chose to collide in
-//! the table would make it slow, and nothing worse.
+//! guessed from that of the last one before the table is asked. Keys that were chosen to collide in
+//! the table make it slow, and have no worse effect.
 
 use rustc_hash::FxHashMap;
 

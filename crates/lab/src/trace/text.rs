@@ -1,9 +1,9 @@
 //! Reads traces that are text: a key on each line, or in a column of CSV.
 //!
-//! Two keys are the same where their texts are. A decimal number (without zeros before it, of 64 bits at most)
-//! stands for itself, so that neighbours are neighbours; of any other text its hash is the key, and of ten million
-//! texts two have the same one once in 400,000 traces. All requests are reads of tenant 0. Fields of CSV that stand
-//! before the key or are it may not be quoted.
+//! Two keys are the same if their texts are the same. A decimal number (without zeros before it, of
+//! 64 bits at most) stands for itself, so that neighbours are neighbours. The key of any other text
+//! is its hash; of ten million texts, two have the same hash once in 400,000 traces. All requests
+//! are reads of tenant 0. Fields of CSV up to and including the key may not be quoted.
 
 use std::hash::Hasher;
 use std::io::{self, Read};
@@ -16,9 +16,9 @@ use super::builder::Builder;
 use super::format::{name_of, read_error};
 use super::{Trace, TraceError};
 
-/// Of a longer line nobody would think that it is a key: memory does not grow with it.
+/// A longer line is taken to be no key: memory does not grow with it.
 const LINE_LEN_MAX: usize = 1 << 16;
-/// How much of a line an error tells.
+/// How much of a line an error quotes.
 const TOLD_LEN: usize = 60;
 
 /// A column of CSV.
@@ -48,7 +48,7 @@ enum Place<'a> {
     Line,
     /// In the column of this index.
     Column(usize),
-    /// In none: the line is the header, which tells the column of this name.
+    /// In none: the line is the header, which has the column of this name.
     Header(&'a str),
 }
 
@@ -62,7 +62,7 @@ struct Text<'a> {
     builder: Builder,
 }
 
-/// Reads all of `source`, where keys are in this column, or are the lines.
+/// Reads all of `source`. The keys are in this column, or are whole lines.
 pub(super) fn read(
     file: &Path,
     mut source: impl Read,
@@ -179,7 +179,7 @@ fn key_of(text: &[u8]) -> u64 {
     })
 }
 
-/// The number that has this text and no other.
+/// The number whose only text this is.
 fn number(text: &[u8]) -> Option<u64> {
     if text[0] == b'0' && text.len() > 1 {
         return None;
