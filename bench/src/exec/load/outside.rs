@@ -45,8 +45,8 @@ impl Submitter {
         Self { bound, submitted: 0, room: bound, before: counted() }
     }
 
-    /// How many items can be submitted now. It sleeps while there is no room. Returns 0 if that
-    /// lasts past `deadline`.
+    /// How many items can be submitted now. It sleeps while there is no room. Once `deadline` has
+    /// passed, it returns the room that there is, which may be 0.
     pub(super) fn room(&mut self, deadline: Instant) -> u64 {
         if self.room == 0 {
             let mut pause = FULL;
