@@ -18,8 +18,8 @@ const ITERATIONS: &str = "3";
 /// The result of one place: files a second, by threads.
 pub(crate) struct Marks([f64; THREADS.len()]);
 
-/// Runs it in `place`: makes and writes files there, then opens, syncs and closes them (option 5 of
-/// `-S`). The files a second are of all that, not of the syncs alone.
+/// Runs it in `place`: makes and writes files there, then opens, syncs and closes them
+/// (`-S 5`). The files a second are of all that, not of the syncs alone.
 ///
 /// # Errors
 /// Where it is not installed, fails, or says what cannot be read.

@@ -60,7 +60,7 @@ impl MachineSet {
     /// There may be very many: those of a machine are made when they are asked for.
     pub fn cells<'a>(&'a self, plan: &'a Plan, scopes: bool) -> impl Iterator<Item = Cell> + 'a {
         let mut policies: Vec<Policy> = KernelSettings::PUBLISHED.map(Policy::Kernel).to_vec();
-        policies.extend(homing_policies(plan).into_iter().take(2)); // without the one that queues everything
+        policies.extend(homing_policies(plan).into_iter().take(2)); // not the one that queues all
         policies.extend(with_features(plan));
         self.machines.iter().flat_map(move |variant| {
             let mut policies = policies.clone();

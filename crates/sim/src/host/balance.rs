@@ -96,7 +96,7 @@ impl Host {
             let busy_factor = if why == Why::Busy { 16 } else { 1 };
             let mut interval_ns = state.interval_ns * busy_factor;
             if why == Why::Busy {
-                interval_ns = interval_ns.saturating_sub(MS); // so that the levels do not balance at the same time
+                interval_ns = interval_ns.saturating_sub(MS); // so that levels do not coincide
             }
             if self.now_ns() < state.last_ns + interval_ns {
                 continue;
