@@ -170,7 +170,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     let folder = if args.try_it {
         Some(
             tempfile::tempdir()
-                .context("there can be no folder for --try; TMPDIR names another place")?,
+                .context("cannot make a folder for --try: set TMPDIR to another place")?,
         )
     } else {
         None
@@ -407,7 +407,7 @@ fn log_to_stderr() {
     if let Some(problem) = problem {
         let wanted = wanted.unwrap_or_default();
         tracing::warn!(
-            "HOMING_LOG={wanted} does not count: {problem}; write error, warn, info, debug or trace"
+            "HOMING_LOG={wanted} is ignored: {problem}; use error, warn, info, debug or trace"
         );
     }
 }

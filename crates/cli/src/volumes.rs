@@ -194,7 +194,9 @@ fn check_place(image: &Path) -> anyhow::Result<()> {
     });
     match takes_files {
         Ok(true) => Ok(()),
-        Ok(false) => bail!("{} cannot be made: {} is no folder", image.display(), folder.display()),
+        Ok(false) => {
+            bail!("{} cannot be made: {} is not a folder", image.display(), folder.display())
+        }
         Err(error) => Err(error)
             .with_context(|| format!("{} cannot be made in {}", image.display(), folder.display())),
     }

@@ -300,7 +300,7 @@ fn what_cannot_be_simulated_is_named_with_the_way_out() {
         (&["run", "wq", "--seeds", "-1"], &["'-1'", "--seeds"]),
         (
             &["run", "wq", "aio-fsync", "--machine", "2x2x1"],
-            &["--machine means nothing to aio-fsync: only to wq,"],
+            &["--machine does not apply to aio-fsync, only to wq,"],
         ),
         (&["run", "compile", "--host", "cfs"], &["--host", "compile", "only to wq, wq-latency"]),
         (&["compare", "--host", "bsd"], &["bsd", "near-newidle"]),

@@ -117,7 +117,7 @@ fn a_program_that_ends_is_the_end_for_programs_and_too_early_for_who_counts() {
 fn what_cannot_be_is_named() {
     let mut program = program();
     for (args, reason) in [
-        (&["-n", "1"][..], "no terminal to draw on: use --json"),
+        (&["-n", "1"][..], "is not a terminal: use --json"),
         (&["-i", "0"], "0.05 seconds or more"),
         (&["--socket", "nowhere"], "cannot use the control socket nowhere"),
     ] {

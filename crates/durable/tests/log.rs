@@ -125,7 +125,7 @@ fn what_is_no_log_is_left_alone_and_a_log_has_one_user() {
     // In a folder that holds something else nothing is made, either.
     for path in [&*letter, world.folder.path()] {
         let error = Log::open(&world.durable, path).unwrap_err().to_string();
-        assert!(error.contains("is no log of ours"), "{error}");
+        assert!(error.contains("is not a log: give another path"), "{error}");
     }
     assert_eq!(fs::read(&letter).unwrap(), b"Dear reader, this is no log.");
     assert_eq!(fs::read_dir(world.folder.path()).unwrap().count(), 1);

@@ -6,7 +6,7 @@
 #[non_exhaustive]
 pub enum PeerError {
     /// A magic number is wrong: the peer speaks something else, or the two are out of step.
-    #[error("the peer sent {found:#x} where {expected:#x} begins {what}")]
+    #[error("the peer sent {found:#x} instead of {expected:#x} at the beginning of {what}")]
     Magic {
         /// What was to begin.
         what: &'static str,

@@ -45,10 +45,10 @@ pub enum RuntimeError {
         usable: String,
     },
     /// No worker thread at all could be created, or the monitor's could not.
-    #[error("no worker thread, or not the monitor's, could be created: {0}")]
+    #[error("no worker thread, or no monitor thread, could be created: {0}")]
     Thread(#[source] io::Error),
     /// The system does not accept this name for a thread.
-    #[error("{name:?} does not do as a thread name: leave out the NUL")]
+    #[error("{name:?} cannot be a thread name: leave out the NUL")]
     Name {
         /// The name given.
         name: String,

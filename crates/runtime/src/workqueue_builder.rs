@@ -32,7 +32,7 @@ const NAME_LEN_MAX: usize = 32;
 pub enum WorkqueueError {
     /// The name is not valid in the attribute tree.
     #[error(
-        "{name:?} does not do as a workqueue name: use 1 to {NAME_LEN_MAX} letters, digits, '_', \
+        "{name:?} cannot be a workqueue name: use 1 to {NAME_LEN_MAX} letters, digits, '_', \
          '-' or '.', not beginning with '.'"
     )]
     Name {
@@ -100,7 +100,7 @@ pub enum WorkqueueError {
     /// More combinations of attributes have been in use than the runtime can tell apart.
     #[error(
         "workqueue {name} stays as it is: this runtime has used 255 combinations of scope, pull cost, \
-         strictness, nice, localization and mask, and cannot have more; use one of before"
+         strictness, nice, localization and mask, and cannot have more; use one of them"
     )]
     TooManyPools {
         /// The workqueue.

@@ -83,7 +83,7 @@ pub enum CertificateError {
     },
     /// A key that takes a passphrase.
     #[error(
-        "{} is encrypted, and nobody is asked for its passphrase: store it without, as by `openssl pkey -in OLD -out \
+        "{} is encrypted, and the server asks for no passphrase: store it without one, as by `openssl pkey -in OLD -out \
          NEW`, readable for its owner alone",
         path.display()
     )]
@@ -100,7 +100,7 @@ pub enum CertificateError {
         source: rustls::Error,
     },
     /// With this file no client can be verified.
-    #[error("{} cannot say who is a client: {message}", path.display())]
+    #[error("{} cannot be used to verify clients: {message}", path.display())]
     Clients {
         /// The file.
         path: PathBuf,
@@ -285,7 +285,7 @@ fn key(path: &Path) -> Result<PrivateKeyDer<'static>, CertificateError> {
 /// Accepts only a plain file: reading a pipe would wait.
 fn check_kind(path: &Path) -> Result<(), pem::Error> {
     let is_file = path.metadata().map_err(pem::Error::Io)?.is_file();
-    let error = || pem::Error::Io(io::Error::other("it is no plain file"));
+    let error = || pem::Error::Io(io::Error::other("it is not a regular file"));
     is_file.then_some(()).ok_or_else(error)
 }
 

@@ -24,7 +24,7 @@ pub(crate) enum End {
     Peer(#[from] PeerError),
     #[error("the connection broke: {0}")]
     Stream(io::Error),
-    #[error("TLS did not begin: {0}")]
+    #[error("the TLS handshake failed: {0}")]
     Tls(io::Error),
     #[error("{0} bytes came after TLS was asked for and before it began: they may be anybody's")]
     Injected(usize),

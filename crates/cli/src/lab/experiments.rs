@@ -168,7 +168,7 @@ impl PlanArgs {
         if let Some((option, ..)) = unused {
             let takes = |e: &&Experiment| unused.is_some_and(|(.., needs)| e.follows >= *needs);
             let takes: Vec<_> = EXPERIMENTS.iter().filter(takes).map(|e| e.name).collect();
-            bail!("{option} means nothing to {}: only to {}", experiment.name, takes.join(", "));
+            bail!("{option} does not apply to {}, only to {}", experiment.name, takes.join(", "));
         }
         Ok(())
     }
@@ -213,7 +213,7 @@ impl ShardArgs {
             let all: Vec<_> = cells.into_iter().take(RUNS_MAX + 1).collect();
             if all.len() > RUNS_MAX {
                 bail!(
-                    "these are more than {RUNS_MAX} runs, which is more than are run at a time: ask for fewer machines \
+                    "these are more than {RUNS_MAX} runs, too many for one command: ask for fewer machines \
                      or --seeds, or for one part of them after the other with --shard"
                 );
             }

@@ -90,7 +90,7 @@ fn size(text: &str) -> Result<ByteSize, String> {
     if (1..=SIZE_MAX).contains(&size.0) {
         return Ok(size);
     }
-    Err(format!("{text:?} is no size of a file here: take 1 byte to {}", ByteSize(SIZE_MAX)))
+    Err(format!("{text:?} is not a size for these files: use 1 byte to {}", ByteSize(SIZE_MAX)))
 }
 
 pub(crate) fn run(args: &FsyncArgs) -> anyhow::Result<()> {

@@ -68,7 +68,7 @@ pub(crate) fn run(args: &RecommendArgs) -> anyhow::Result<()> {
     })?;
     bar.finish_and_clear();
     if stop.load(Ordering::Relaxed) {
-        bail!("stopped: what had ended says nothing of the rest");
+        bail!("stopped: the runs that had ended are not enough for a recommendation");
     }
     if args.json {
         let entry = |advice: &Advice| {

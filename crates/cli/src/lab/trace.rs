@@ -188,7 +188,9 @@ pub(crate) fn run(args: &TraceArgs) -> anyhow::Result<()> {
 fn load(args: &TraceArgs, bar: &ProgressBar) -> anyhow::Result<Vec<Trace>> {
     let is_csv = |path: &PathBuf| type_of(args, path) == TraceType::Csv;
     if args.obj_id_col.is_some() && !args.files.iter().any(is_csv) {
-        bail!("--obj-id-col means nothing where no file is CSV: say --trace-type csv if they are");
+        bail!(
+            "--obj-id-col has no effect, because no file is CSV: add --trace-type csv if they are"
+        );
     }
     let mut traces = Vec::new();
     for path in &args.files {

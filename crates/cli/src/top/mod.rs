@@ -81,7 +81,7 @@ pub(crate) fn run(args: &TopArgs) -> anyhow::Result<()> {
         return print_rates(args, first);
     }
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
-        bail!("this is no terminal to draw on: use --json, or homing wq monitor for plain text");
+        bail!("standard output is not a terminal: use --json, or homing wq monitor for plain text");
     }
     live::run(args, first)
 }

@@ -48,7 +48,7 @@ pub(crate) fn run(args: &RecordArgs) -> anyhow::Result<()> {
     let before = client.get(LIMIT)?;
     if before != "0" {
         bail!(
-            "somebody records already, the latest {before} decisions: wait for him, or end it with `homing set \
+            "decisions are being recorded already (the latest {before}): wait until that ends, or end it with `homing set \
              {LIMIT} 0`"
         );
     }

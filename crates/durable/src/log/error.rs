@@ -39,7 +39,7 @@ pub enum LogError {
         path: PathBuf,
     },
     /// The path is a file, or a folder that holds something else. Nothing was changed.
-    #[error("{} is no log of ours: give another path, or restore it", path.display())]
+    #[error("{} is not a log: give another path, or restore it", path.display())]
     NotALog {
         /// The path.
         path: PathBuf,
@@ -84,6 +84,6 @@ pub enum LogError {
     },
     /// An earlier flush failed: what was not durable before it may be lost. The log accepts nothing
     /// until it is opened again, which finds out what is there.
-    #[error("the log takes nothing until it is opened again: {0}")]
+    #[error("the log accepts nothing until it is opened again: {0}")]
     Failed(#[from] DurabilityError),
 }

@@ -22,7 +22,7 @@ pub struct NamedMachine {
 pub enum MachineError {
     /// It is none of those that are known.
     #[error(
-        "{name:?} is no machine: give a preset ({}), a grid such as 4x3x2, an hwloc XML file, the \
+        "{name:?} is not a machine: give a preset ({}), a grid such as 4x3x2, an hwloc XML file, the \
          folder of a captured /sys tree, or here",
         PRESETS.map(|preset| preset.name).join(", ")
     )]

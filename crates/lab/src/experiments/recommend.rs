@@ -51,7 +51,7 @@ pub enum LoadError {
         source: io::Error,
     },
     /// It is not understood.
-    #[error("{path} is no load: {problem}; an example: {EXAMPLE}", path = path.display())]
+    #[error("{path} is not a load: {problem}; an example: {EXAMPLE}", path = path.display())]
     Parse {
         /// The file.
         path: PathBuf,

@@ -49,7 +49,7 @@ pub enum Command {
 #[non_exhaustive]
 pub enum CommandError {
     /// It begins with a word that is not a command.
-    #[error("{token:?} is no command: write + to age or - to evict")]
+    #[error("{token:?} is not a command: write + to age or - to evict")]
     Verb {
         /// The word.
         token: String,

@@ -354,7 +354,7 @@ fn what_is_wrong_with_a_folder_is_said_and_where() {
     // Which would be waited for.
     let made = std::process::Command::new("mkfifo").arg(folder.join("server-key.pem")).status();
     assert!(made.unwrap().success());
-    assert!(fails("server-key.pem").to_string().contains("no plain file"));
+    assert!(fails("server-key.pem").to_string().contains("not a regular file"));
     std::fs::remove_file(folder.join("server-cert.pem")).unwrap();
     assert!(matches!(fails("server-cert.pem"), CertificateError::File { .. }));
 }
